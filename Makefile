@@ -1,0 +1,48 @@
+# Two commands matter: `make demo` and `make test`. Both set up what they need in .venv.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+OUT    ?= demo
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow lint bench clean
+
+help:
+	@echo "make demo       fit the embedded example run, forecast it, and draw it into $(OUT)/"
+	@echo "make test       set up and run the tests (CPU, minutes)"
+	@echo "make test-slow  the long ones: calibration over hundreds of simulated runs"
+	@echo "make lint       ruff and pyright"
+	@echo "make bench      the benchmarks, each with its ratio against a peer or a limit"
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# Stamps: an install is repeated only when what it depends on changed.
+$(VENV)/.report: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) --editable ".[report]"
+	@touch $@
+
+$(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) --editable ".[dev]"
+	@touch $@ $(VENV)/.report
+
+demo: $(VENV)/.report
+	$(BIN)/scalerl demo --out $(OUT)
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest $(ARGS)
+
+test-slow: $(VENV)/.dev
+	$(BIN)/python -m pytest -m slow --timeout 3600 $(ARGS)
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+bench: $(VENV)/.dev
+	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+clean:
+	rm -rf $(VENV) $(OUT) .pytest_cache .ruff_cache
