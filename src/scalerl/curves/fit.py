@@ -1,0 +1,258 @@
+"""`fit`: rewards against compute in, one frozen value out. A poor fit is a verdict, not an exception."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+
+from scalerl.curves.forms import FORMS, Array, Form
+from scalerl.curves.intervals import Draws, posterior
+from scalerl.curves.least_squares import Solution, least_squares, paper_grid
+from scalerl.curves.points import Known, Points, make_points, noise_guess
+from scalerl.curves.verdicts import Verdict, judge, skip_rule
+
+LEVEL = 0.9
+MARGIN = 0.06
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """A fitted curve. `params` are posterior medians (least squares where no intervals were asked for)."""
+
+    form: str
+    params: dict[str, float]
+    verdict: Verdict
+    messages: tuple[str, ...]
+    compute: Array = field(repr=False)
+    reward: Array = field(repr=False)
+    run: np.ndarray = field(repr=False)
+    """Which run each point belongs to: 0, 1, ..."""
+    noise_sd: float
+    """Scatter of one evaluation about its run's own curve."""
+    run_sd: float | None
+    """Spread of the ceiling between runs; None with one run."""
+    least_squares: dict[str, float]
+    sum_squares: float
+    level: float
+    margin: float
+    bounds: tuple[float, float]
+    scale: float
+    """The largest compute fitted."""
+    start_given: bool
+    draws: Draws | None = field(repr=False, default=None)
+
+    @property
+    def num_points(self) -> int:
+        return len(self.reward)
+
+    @property
+    def num_runs(self) -> int:
+        return len(np.unique(self.run))
+
+    @property
+    def usable(self) -> bool:
+        """Whether there is a curve to speak of."""
+        return all(np.isfinite(value) for value in self.params.values())
+
+    def predict(self, compute) -> Array:
+        """Reward on the curve; 0 compute is the start."""
+        return FORMS[self.form].curve(np.asarray(compute, dtype=float), self.params, self.scale)
+
+    def interval(self, param: str, level: float | None = None) -> tuple[float, float]:
+        """The central interval of one parameter; NaN without draws."""
+        if self.draws is None:
+            return (np.nan, np.nan)
+        return tuple(np.quantile(self.draws.params[param], tails(self.level if level is None else level)).tolist())
+
+    def curve_draws(self, compute) -> Array:
+        """The curve at `compute` (last axis) for every draw (first axis)."""
+        if self.draws is None:
+            raise ValueError("this fit has no draws: fit with intervals=True")
+        params = {name: values[:, None] for name, values in self.draws.params.items()}
+        return FORMS[self.form].curve(np.atleast_1d(np.asarray(compute, dtype=float)), params, self.scale)
+
+    def curve_interval(self, compute, level: float | None = None) -> tuple[Array, Array]:
+        """Where the recipe's own curve lies."""
+        low, high = np.quantile(self.curve_draws(compute), tails(self.level if level is None else level), axis=0)
+        return low, high
+
+    def new_interval(self, compute, level: float | None = None) -> tuple[Array, Array]:
+        """Where one new evaluation should fall: the curve, its own noise and, of a new run, the spread between runs."""
+        curve = self.curve_draws(compute)
+        assert self.draws is not None
+        form = FORMS[self.form]
+        spread = self.draws.noise_sd[:, None] ** 2
+        if self.num_runs > 1:
+            params = {name: values[:, None] for name, values in self.draws.params.items()}
+            unit = dict(params, ceiling=np.ones(1), start=np.zeros(1), shortfall=np.ones(1))
+            share = form.curve(np.atleast_1d(np.asarray(compute, dtype=float)), unit, self.scale)
+            spread = spread + (self.draws.run_sd[:, None] * (share if form.rising else 1.0)) ** 2
+        low, high = mixture_quantiles(curve, np.sqrt(spread), tails(self.level if level is None else level))
+        return np.clip(low, *self.bounds), np.clip(high, *self.bounds)
+
+
+def tails(level: float) -> tuple[float, float]:
+    if not 0 < level < 1:
+        raise ValueError(f"level must lie between 0 and 1, not {level:g}")
+    return (0.5 - level / 2, 0.5 + level / 2)
+
+
+def mixture_quantiles(centres: Array, sds: Array, probabilities: Sequence[float]) -> list[Array]:
+    """Quantiles of the draws' mixture of normals, by adding evenly spread normal noise to each draw."""
+    from scipy.special import ndtri
+
+    num = centres.shape[0]
+    # A fixed, scrambled order, so that the noise does not follow the draws' own order.
+    ranks = np.modf((np.arange(num) + 0.5) * (np.sqrt(5.0) - 1.0) / 2.0)[0]
+    noisy = centres + sds * ndtri(np.clip(ranks, 1e-6, 1 - 1e-6))[:, None]
+    return list(np.quantile(noisy, probabilities, axis=0))
+
+
+def fit(
+    compute,
+    reward,
+    *,
+    start: float | None = None,
+    start_sd: float = 0.0,
+    form: str = "sigmoid",
+    fixed: Mapping[str, float] | None = None,
+    num_samples=None,
+    run=None,
+    skip_before: float | str | None = None,
+    fit_until: float | None = None,
+    level: float = LEVEL,
+    margin: float = MARGIN,
+    bounds: tuple[float, float] | None = (0.0, 1.0),
+    intervals: bool = True,
+    method: Literal["posterior", "paper"] = "posterior",
+) -> Fit:
+    """Fit a form to reward against compute.
+
+    `start` is the reward before any training (fitted when None), `start_sd` its own noise; `fixed` holds parameters by
+    name; `num_samples` is the number of graded completions behind each point; `run` labels the run (seed) of each
+    point; `skip_before` is a compute, a share of the largest ("10%") or "auto"; `method="paper"` is the grid procedure
+    of arXiv 2510.13786, A.5, which has no intervals.
+    """
+    if form not in FORMS:
+        raise ValueError(f"unknown form {form!r}; choose one of {', '.join(FORMS)}")
+    if method not in ("posterior", "paper"):
+        raise ValueError(f'unknown method {method!r}; choose "posterior" or "paper"')
+    if method == "paper" and (form != "sigmoid" or start is None or fixed):
+        raise ValueError('method="paper" fits the sigmoid from a given start=, with nothing held fixed')
+    tails(level)
+    shape = FORMS[form]
+    points = make_points(compute, reward, num_samples=num_samples, run=run, bounds=bounds)
+    guess = noise_guess(np.asarray(reward, dtype=float).ravel(), num_samples)
+    known = _known(shape, points, start, start_sd, dict(fixed or {}))
+    messages: list[str] = []
+    if fit_until is not None:
+        points = points.take(points.log_compute <= np.log(fit_until / points.scale) + 1e-12)
+    if skip_before is not None:
+        least, why = skip_rule(points, shape, known, skip_before)
+        messages.extend(why)
+        points = points.take(points.log_compute >= np.log(max(least, 1e-300) / points.scale) - 1e-12)
+    points, known = _rescale(points, known, shape)
+
+    if points.num < known.num_free(shape) + 2:
+        return _too_few(points, shape, known, level, margin, messages)
+    best = paper_grid(points, float(start)) if method == "paper" and start is not None else None
+    best = best or least_squares(points, shape, known)
+    draws = posterior(points, shape, known, best, guess) if intervals and method != "paper" else None
+    verdict, why = judge(points, shape, known, best, draws, level=level, margin=margin)
+    return _make(points, shape, known, best, draws, verdict, (*messages, *why), level, margin)
+
+
+def _known(form: Form, points: Points, start: float | None, start_sd: float, fixed: dict[str, float]) -> Known:
+    unknown = [name for name in fixed if name not in form.params]
+    if unknown:
+        raise ValueError(f"{form.name} has no parameter {unknown[0]!r}; it has {', '.join(form.params)}")
+    if "shortfall" in fixed:
+        raise ValueError("the shortfall depends on the largest compute and cannot be held fixed")
+    if start_sd < 0:
+        raise ValueError(f"start_sd must not be negative, but is {start_sd:g}")
+    if "start" in fixed:
+        start, start_sd = fixed.pop("start"), 0.0
+    ceiling = fixed.pop("ceiling", form.ceiling)
+    for name, value in (("start", start), ("ceiling", ceiling)):
+        if value is not None and not points.bounds[0] <= value <= points.bounds[1]:
+            raise ValueError(f"{name} = {value:g} lies outside the reward's bounds {points.bounds}")
+    for name, value in fixed.items():
+        if not value > 0:
+            raise ValueError(f"{name} must be positive, but {value:g} was given")
+    scales = {param.name: param.scales_with_compute for param in form.shape_params}
+    log_shape = {name: float(np.log(value / (points.scale if scales[name] else 1.0))) for name, value in fixed.items()}
+    # A form without a start (the power law) does not use one.
+    return Known(
+        start=start if form.rising else None,
+        start_sd=start_sd if form.rising else 0.0,
+        ceiling=ceiling,
+        log_shape=log_shape,
+    )
+
+
+def _rescale(points: Points, known: Known, form: Form) -> tuple[Points, Known]:
+    """Make the largest compute that is left the unit."""
+    shift = float(points.log_compute.max()) if points.num else 0.0
+    moved = {param.name for param in form.shape_params if param.scales_with_compute}
+    log_shape = {name: value - (shift if name in moved else 0.0) for name, value in known.log_shape.items()}
+    points = replace(points, log_compute=points.log_compute - shift, scale=points.scale * float(np.exp(shift)))
+    return points, replace(known, log_shape=log_shape)
+
+
+def _named(form: Form, points: Points, best: Solution) -> dict[str, float]:
+    named = {"ceiling": best.level + best.gain if form.rising else best.level}
+    for param, value in zip(form.shape_params, best.log_shape, strict=True):
+        named[param.name] = float(np.exp(value)) * (points.scale if param.scales_with_compute else 1.0)
+    named["start" if form.rising else "shortfall"] = best.level if form.rising else -best.gain
+    return named
+
+
+def _make(
+    points: Points,
+    form: Form,
+    known: Known,
+    best: Solution,
+    draws: Draws | None,
+    verdict: Verdict,
+    messages: tuple[str, ...],
+    level: float,
+    margin: float,
+) -> Fit:
+    squares = _named(form, points, best)
+    params, run_sd = squares, None
+    noise_sd = float(np.sqrt(best.squares / max(points.num - known.num_free(form), 1)))
+    if draws is not None:
+        params = {name: float(np.median(values)) for name, values in draws.params.items()}
+        noise_sd = float(np.median(draws.noise_sd))
+        run_sd = float(np.median(draws.run_sd)) if points.num_runs > 1 else None
+    return Fit(
+        form=form.name,
+        params=params,
+        verdict=verdict,
+        messages=messages,
+        compute=points.scale * np.exp(points.log_compute),
+        reward=points.reward,
+        run=points.run,
+        noise_sd=noise_sd,
+        run_sd=run_sd,
+        least_squares=squares,
+        sum_squares=best.squares,
+        level=level,
+        margin=margin,
+        bounds=points.bounds,
+        scale=points.scale,
+        start_given=known.start is not None,
+        draws=draws,
+    )
+
+
+def _too_few(
+    points: Points, form: Form, known: Known, level: float, margin: float, messages: list[str]
+) -> Fit:
+    need = known.num_free(form) + 2
+    unknown = Solution(
+        log_shape=np.full(len(form.shape_params), np.nan), level=np.nan, gain=np.nan, squares=np.nan, at_bound=()
+    )
+    said = f"{points.num} points are too few to fit {known.num_free(form)} parameters: {need} or more are needed."
+    return _make(points, form, known, unknown, None, "too few points", (*messages, said), level, margin)

@@ -1,0 +1,200 @@
+"""What more compute buys, and how well such forecasts did on the run's own past."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from scalerl.curves.fit import Fit, fit, tails
+from scalerl.curves.forms import FORMS, Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    """A number and the ends of its interval. `high` may be infinite."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class At:
+    compute: float
+    reward: Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """The compute at which the curve reaches a reward; None where the curve never does."""
+
+    reward: float
+    compute: Value | None
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """How a forecast did on points it had not seen."""
+
+    num_points: int
+    rmse: float
+    bias: float
+    """Forecast minus what happened, on average."""
+    coverage: float
+    """Share of the points within the interval of a new evaluation."""
+    level: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backtest:
+    fit: Fit
+    holdout: Score | None
+    fractions: tuple[tuple[float, Score | None], ...]
+    """For each share of the compute: fitted on what lies before it, scored on what lies after."""
+
+
+def reward_at(fit: Fit, compute: Sequence[float]) -> list[At]:
+    """Where the curve stands at each compute."""
+    compute = np.asarray(compute, dtype=float)
+    if compute.size and not (compute > 0).all():
+        raise ValueError(f"the compute to forecast at must be positive, but {compute.min():g} was given")
+    low, high = fit.curve_interval(compute) if fit.draws is not None else (np.full(compute.shape, np.nan),) * 2
+    return [
+        At(compute=float(c), reward=Value(value=float(v), low=float(a), high=float(b)))
+        for c, v, a, b in zip(compute, fit.predict(compute), low, high, strict=True)
+    ]
+
+
+def doubling(fit: Fit) -> Value:
+    """The gain of doubling the budget: the curve at twice the largest compute fitted, less the curve there."""
+    ends = np.array([fit.scale, 2 * fit.scale])
+    now, later = fit.predict(ends)
+    if fit.draws is None:
+        return Value(value=float(later - now), low=np.nan, high=np.nan)
+    curve = fit.curve_draws(ends)
+    low, high = np.quantile(curve[:, 1] - curve[:, 0], tails(fit.level))
+    return Value(value=float(later - now), low=float(low), high=float(high))
+
+
+def compute_for(fit: Fit, rewards: Sequence[float]) -> list[Reach]:
+    """The compute needed for each reward, or that it lies above the ceiling."""
+    return [_reach(fit, float(reward)) for reward in rewards]
+
+
+def _reach(fit: Fit, reward: float) -> Reach:
+    value = float(inverse(fit, reward, fit.params))
+    if fit.draws is None:
+        if not np.isfinite(value):
+            return Reach(reward=reward, compute=None, message=_above(fit, reward))
+        return Reach(reward=reward, compute=Value(value=value, low=np.nan, high=np.nan), message="")
+    computes = inverse(fit, reward, fit.draws.params)
+    never = float(np.mean(~np.isfinite(computes)))
+    if not np.isfinite(value):
+        return Reach(reward=reward, compute=None, message=f"{_above(fit, reward)} (probability {never:.0%}).")
+    low, high = np.quantile(computes, tails(fit.level), method="nearest")
+    notes = []
+    if reward <= fit.predict(fit.compute.min()):
+        notes.append("already reached by the first point fitted")
+    elif value <= fit.scale:
+        notes.append("already reached")
+    if never > 0.5 - fit.level / 2:
+        notes.append(f"above the ceiling with probability {never:.0%}")
+    message = "; ".join(notes)
+    return Reach(
+        reward=reward, compute=Value(value=value, low=float(low), high=float(high)), message=message.capitalize()
+    )
+
+
+def _above(fit: Fit, reward: float) -> str:
+    return f"{reward:g} is above the ceiling of {fit.params['ceiling']:.3f}"
+
+
+def inverse(fit: Fit, reward: float, params: Mapping[str, Any]) -> Array:
+    """The compute at which the curve has this reward: 0 at or below the start, infinite at or above the ceiling."""
+    form = FORMS[fit.form]
+    ceiling = np.asarray(params["ceiling"], dtype=float)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        if form.rising:
+            start = np.asarray(params["start"], dtype=float)
+            share = (reward - start) / np.maximum(ceiling - start, 1e-300)
+            if form.name == "sigmoid":
+                compute = params["midpoint"] * (share / (1.0 - share)) ** (1.0 / np.asarray(params["exponent"]))
+            else:
+                compute = -np.asarray(params["midpoint"]) * np.log2(1.0 - share)
+            return np.where(share <= 0, 0.0, np.where(share >= 1, np.inf, compute))
+        missing = ceiling - reward
+        compute = fit.scale * (np.asarray(params["shortfall"]) / missing) ** (1.0 / np.asarray(params["exponent"]))
+        return np.where(missing <= 0, np.inf, compute)
+
+
+def score(fit: Fit, compute: Array, reward: Array) -> Score | None:
+    """Compare a fit with points it has not seen; None where there are none or there is no curve."""
+    if not len(compute) or not fit.usable:
+        return None
+    error = fit.predict(compute) - reward
+    coverage = np.nan
+    if fit.draws is not None:
+        low, high = fit.new_interval(compute)
+        coverage = float(np.mean((reward >= low) & (reward <= high)))
+    return Score(
+        num_points=len(compute),
+        rmse=float(np.sqrt(np.mean(error**2))),
+        bias=float(np.mean(error)),
+        coverage=coverage,
+        level=fit.level,
+    )
+
+
+def backtest(
+    compute,
+    reward,
+    *,
+    holdout: tuple[Any, Any] | None = None,
+    fractions: Sequence[float] = (0.25, 0.5, 0.75),
+    run=None,
+    num_samples=None,
+    **options: Any,
+) -> Backtest:
+    """How early could one have known? Fit what lies before each share of the largest compute, score what lies after.
+
+    `holdout` is a pair (compute, reward) that is never fitted: it scores the fit of everything else, and counts among
+    what lies after a fraction. `options` go to `fit`.
+    """
+    compute, reward = np.asarray(compute, dtype=float), np.asarray(reward, dtype=float)
+    held = [np.asarray(part, dtype=float) for part in holdout] if holdout is not None else [np.empty(0), np.empty(0)]
+    run = None if run is None else np.asarray(run)
+    num_samples = None if num_samples is None else np.broadcast_to(np.asarray(num_samples), compute.shape)
+
+    def part(mask: np.ndarray) -> Fit:
+        picked = lambda values: None if values is None else values[mask]  # noqa: E731
+        return fit(compute[mask], reward[mask], run=picked(run), num_samples=picked(num_samples), **options)
+
+    whole = part(np.ones(len(compute), dtype=bool))
+    largest = max(compute.max(initial=0.0), held[0].max(initial=0.0))
+    rows = []
+    for fraction in fractions:
+        if not 0 < fraction < 1:
+            raise ValueError(f"a fraction must lie between 0 and 1, not {fraction:g}")
+        before = compute <= fraction * largest
+        later = held[0] > fraction * largest
+        unseen = (np.concatenate([compute[~before], held[0][later]]), np.concatenate([reward[~before], held[1][later]]))
+        early = part(before) if before.any() else None
+        rows.append((float(fraction), score(early, *unseen) if early is not None else None))
+    return Backtest(fit=whole, holdout=score(whole, *held), fractions=tuple(rows))
+
+
+def rank_forms(
+    compute, reward, *, holdout: tuple[Any, Any] | None = None, fraction: float = 0.5, **options: Any
+) -> list[tuple[str, float]]:
+    """Forms by their error on held-out points (or on what lies after a fraction), best first."""
+    options = {**options, "intervals": True}
+    found = []
+    for name in FORMS:
+        fractions = () if holdout is not None else (fraction,)
+        done = backtest(compute, reward, holdout=holdout, fractions=fractions, **{**options, "form": name})
+        result = done.holdout if holdout is not None else done.fractions[0][1]
+        if result is not None:
+            found.append((name, result.rmse))
+    return sorted(found, key=lambda row: row[1])

@@ -1,0 +1,372 @@
+"""What the data leave open: the joint posterior of a curve's parameters, on a deterministic grid.
+
+    reward = level + gain * shape(compute; shape parameters) + noise
+
+Given the shape, level and gain are linear and the noise's size integrates out, so that the grid runs over the shape
+parameters, the noise's autocorrelation and (with several runs) the spread between runs; level and gain get nodes of
+their own around their conditional estimates. The grid zooms in until it resolves the posterior, then draws are taken
+from it in order, each nudged within its cell: no random numbers, equal input gives equal output.
+
+Priors are weak and dimensionless; docs/math.md says what they are, why, and what coverage was measured with them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import gammaincinv
+
+from scalerl.curves.forms import Array, Form
+from scalerl.curves.least_squares import Solution, mesh, shape_box, shapes
+from scalerl.curves.points import Known, Points, Sums, gain_limits, squares
+
+NUM_DRAWS = 4096
+AUTOCORRELATIONS = ((0.0, 0.70), (0.2, 0.14), (0.4, 0.09), (0.6, 0.05), (0.8, 0.02))  # value, prior weight
+RUN_SPREADS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)  # between-run sd over within-run noise sd
+RUN_SD_SCALE = 0.01  # of the reward's range: what three repeats of one recipe differed by (arXiv 2510.13786, A.5)
+ROWS, COLUMNS = 32, 20  # cells over two shape parameters
+KEEP = 12.0  # nats below the peak beyond which a cell is left out
+NOISE_FLOOR = 1e-5  # of the reward's range: even exact data do not make the posterior a point
+BINOMIAL_WEIGHT = 2.0  # pseudo-observations behind the noise that num_samples implies
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draws:
+    """Joint draws: one entry of each array belongs together."""
+
+    params: dict[str, Array]
+    noise_sd: Array
+    run_sd: Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """Cells over the shape parameters: centres and widths (0 for a fixed one), one flat array a parameter."""
+
+    logs: list[Array]
+    widths: list[Array]
+    shape: tuple[int, ...]
+
+    @property
+    def log_volume(self) -> Array:
+        return sum((np.log(np.where(width > 0, width, 1.0)) for width in self.widths), np.zeros_like(self.logs[0]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noise:
+    """One node of the noise's own parameters."""
+
+    autocorrelation: float
+    run_spread: float
+    log_weight: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nodes:
+    """Level and gain nodes of each shape (axes: shape, level, gain) with their log posterior mass."""
+
+    level: Array
+    gain: Array
+    squares: Array
+    log_mass: Array
+
+
+def posterior(points: Points, form: Form, known: Known, best: Solution, noise_guess: float | None) -> Draws:
+    """Draws from the joint posterior of everything that is not held fixed."""
+    model = Model(points, form, known, noise_guess, best)
+    grid = model.zoom()
+    shape = shapes(form, grid.logs, points)
+    log_prior = model.log_shape_prior(grid)
+    noises = list(model.noises())
+    log_mass = np.stack([model.nodes(shape, log_prior, noise).log_mass for noise in noises])
+    mass = np.exp(log_mass - log_mass.max()).ravel()
+    ranks = (np.arange(NUM_DRAWS) + 0.5) / NUM_DRAWS
+    total = np.cumsum(mass)
+    picks = np.minimum(np.searchsorted(total, ranks * total[-1]), mass.size - 1)
+    return model.draw(np.unravel_index(picks, log_mass.shape), grid, noises)
+
+
+class Model:
+    """The posterior's parts for one set of points."""
+
+    def __init__(
+        self, points: Points, form: Form, known: Known, noise_guess: float | None, best: Solution
+    ) -> None:
+        self.points, self.form, self.known = points, form, known
+        self.span = points.bounds[1] - points.bounds[0]
+        self.box = shape_box(form, known, points)
+        floor = (NOISE_FLOOR * self.span) ** 2
+        self.prior_count = BINOMIAL_WEIGHT if noise_guess else 0.0
+        self.prior_squares = points.num * floor + (self.prior_count * noise_guess**2 if noise_guess else 0.0)
+        self.degrees = points.num + self.prior_count
+        self.noise_sd = np.sqrt(max(best.squares / max(points.num - known.num_free(form), 1), floor))
+        self.level_nodes, self.gain_nodes = self._node_fractions()
+
+    def _node_fractions(self) -> tuple[Array, Array]:
+        """Where in its range a node lies. A known level or gain has one node."""
+        level_known = self.known.level(self.form) is not None
+        gain_known = self.form.rising and self.known.ceiling is not None
+        num_level, num_gain = (1, 28) if level_known else (12, 18)
+        if gain_known:
+            num_gain = 1
+        return middles(num_level), middles(num_gain)
+
+    # The grid over the shape ---------------------------------------------------------------------------------------
+
+    def log_shape_prior(self, grid: Grid) -> Array:
+        """Prior mass of each cell."""
+        log_prior = grid.log_volume
+        for param, log in zip(self.form.shape_params, grid.logs, strict=True):
+            if param.name not in self.known.log_shape:
+                log_prior = log_prior - 0.5 * ((log - param.prior_mean) / param.prior_sd) ** 2
+        return log_prior
+
+    def zoom(self) -> Grid:
+        """A grid that resolves the posterior: the box shrinks around it, then each row of the last parameter gets a
+        range of its own, since parameters that lie on a narrow, tilted ridge would slip between a box's cells."""
+        box = self.box.copy()
+        free = [axis for axis, (low, high) in enumerate(box) if high > low]
+        num = {0: 1, 1: 160}.get(len(free), 24)
+        for _ in range(8):
+            grid = rectangle(box, num)
+            kept = np.unravel_index(np.flatnonzero(self._height(grid).ravel() > -KEEP), grid.shape)
+            new = box.copy()
+            for axis in free:
+                centres, width = np.unique(grid.logs[axis]), grid.widths[axis][0]
+                new[axis, 0] = max(box[axis, 0], centres[kept[axis].min()] - 1.5 * width)
+                new[axis, 1] = min(box[axis, 1], centres[kept[axis].max()] + 1.5 * width)
+            shrunk = np.prod([np.ptp(new[axis]) / np.ptp(box[axis]) for axis in free])
+            box = new
+            if shrunk > 0.7:
+                break
+        if len(free) < 2:
+            return rectangle(box, num)
+        low, high = np.full(ROWS, box[1, 0]), np.full(ROWS, box[1, 1])
+        for _ in range(3):
+            grid = rows(box[0], low, high)
+            height = self._height(grid)
+            kept = height > height.max(axis=1, keepdims=True) - KEEP
+            width = grid.widths[1].reshape(grid.shape)[:, 0]
+            first, last = kept.argmax(axis=1), grid.shape[1] - 1 - kept[:, ::-1].argmax(axis=1)
+            low, high = (np.maximum(low, low + (first - 1) * width), np.minimum(high, low + (last + 2) * width))
+        return rows(box[0], low, high)
+
+    def _height(self, grid: Grid) -> Array:
+        """Log posterior of each cell at its best level and gain, relative to the highest cell."""
+        shape, log_prior = shapes(self.form, grid.logs, self.points), self.log_shape_prior(grid) - grid.log_volume
+        spread = 1.0 if self.points.num_runs > 1 else 0.0
+        height = np.max(
+            [
+                self.nodes(
+                    shape,
+                    log_prior,
+                    Noise(autocorrelation=rho, run_spread=spread, log_weight=0.0),
+                    *(middles(min(6, len(at))) for at in (self.level_nodes, self.gain_nodes)),
+                ).log_mass.max(axis=(1, 2))
+                for rho in (0.0, 0.6)
+            ],
+            axis=0,
+        )
+        return (height - height.max()).reshape(grid.shape)
+
+    # Noise ---------------------------------------------------------------------------------------------------------
+
+    def noises(self) -> Iterator[Noise]:
+        spreads = RUN_SPREADS if self.points.num_runs > 1 else (0.0,)
+        scale = RUN_SD_SCALE * self.span
+        for value, weight in AUTOCORRELATIONS:
+            for spread in spreads:
+                # Half-t with four degrees of freedom on the spread between runs, on a grid even in its logarithm.
+                run_sd = max(spread, RUN_SPREADS[1] / 2) * self.noise_sd
+                log_run = np.log(run_sd) - 2.5 * np.log1p((run_sd / scale) ** 2 / 4) if len(spreads) > 1 else 0.0
+                yield Noise(autocorrelation=value, run_spread=spread, log_weight=float(np.log(weight) + log_run))
+
+    def sums(self, shape: Array, noise: Noise) -> tuple[Sums, Array]:
+        """Inner products under the noise's covariance, and minus half its log determinant.
+
+        Within a run e_i = rho e_(i-1) + innovation; a run's own ceiling deviates by run_sd, which adds
+        run_spread^2 h h' to its covariance (Sherman-Morrison).
+        """
+        points, rho = self.points, noise.autocorrelation
+        starts = np.flatnonzero(points.first)
+
+        def whiten(values: Array) -> Array:
+            values = values / points.noise
+            out = values.copy()
+            out[..., 1:] = (values[..., 1:] - rho * values[..., :-1]) / np.sqrt(1 - rho**2)
+            return np.where(points.first, values, out)
+
+        h, one, y = whiten(shape), whiten(np.ones(points.num)), whiten(points.reward)
+        log_det = -0.5 * (points.num - len(starts)) * np.log(1 - rho**2)
+        if noise.run_spread == 0:
+            sums = Sums(hh=(h * h).sum(-1), h1=h @ one, hy=h @ y, one=one @ one, y1=one @ y, yy=y @ y)
+            return sums, np.full(len(shape), log_det)
+        per_run = lambda values: np.add.reduceat(values, starts, axis=-1)  # noqa: E731
+        hh, h1, hy = per_run(h * h), per_run(h * one), per_run(h * y)
+        shrink = noise.run_spread**2 / (1 + noise.run_spread**2 * hh)
+        sums = Sums(
+            hh=(hh - shrink * hh * hh).sum(-1),
+            h1=(h1 - shrink * hh * h1).sum(-1),
+            hy=(hy - shrink * hh * hy).sum(-1),
+            one=one @ one - (shrink * h1 * h1).sum(-1),
+            y1=one @ y - (shrink * h1 * hy).sum(-1),
+            yy=y @ y - (shrink * hy * hy).sum(-1),
+        )
+        return sums, log_det - 0.5 * np.log1p(noise.run_spread**2 * hh).sum(-1)
+
+    # Level and gain ------------------------------------------------------------------------------------------------
+
+    def nodes(
+        self,
+        shape: Array,
+        log_prior: Array,
+        noise: Noise,
+        level_at: Array | None = None,
+        gain_at: Array | None = None,
+    ) -> Nodes:
+        """Level and gain nodes for each shape. `level_at`, `gain_at` place them within their ranges."""
+        sums, log_det = self.sums(shape, noise)
+        sums = Sums(**{name: np.asarray(getattr(sums, name))[..., None] for name in Sums.__dataclass_fields__})
+        level, level_width, log_level = self._levels(sums, self.level_nodes if level_at is None else level_at)
+        gain, gain_width = self._gains(sums, level, self.gain_nodes if gain_at is None else gain_at)
+        wide = Sums(**{name: getattr(sums, name)[..., None] for name in Sums.__dataclass_fields__})
+        total = squares(wide, level[..., None], gain) + self.prior_squares
+        log_mass = -0.5 * self.degrees * np.log(total) + (log_level + np.log(level_width * gain_width))[..., None]
+        log_mass += (log_prior + log_det + noise.log_weight)[:, None, None]
+        if self.known.ceiling is None:
+            log_mass += self._log_share_prior(level[..., None], gain)
+        return Nodes(level=level, gain=gain, squares=total, log_mass=log_mass)
+
+    def _log_share_prior(self, level: Array, gain: Array) -> Array:
+        """Prior of the share s of the possible gain: density (1 - s) / (s + 0.01), per unit of reward.
+
+        Equal odds for each factor of gain (a small gain is as likely to double as a large one), a perfect score least
+        likely, and gains under a hundredth of what is possible not told apart.
+        """
+        base = level if self.form.rising else level + gain
+        possible = np.maximum(self.points.bounds[1] - base, 1e-9 * self.span)
+        share = np.abs(gain) / possible
+        return np.log(np.maximum(1.0 - share, 0.0) + 1e-3) - np.log(share + 0.01) - np.log(possible)
+
+    def _levels(self, sums: Sums, at: Array) -> tuple[Array, Array, Array]:
+        """Level nodes, their width, and the log prior of a noisy start."""
+        rows = sums.hh.shape[0]
+        exact = self.known.level(self.form)
+        if exact is not None:
+            return np.full((rows, 1), exact), np.ones((rows, 1)), np.zeros((rows, 1))
+        low, high = self.points.bounds
+        if self.form.rising and self.known.start is not None:
+            reach = 3.5 * self.known.start_sd
+            bottom = np.full((rows, 1), max(low, self.known.start - reach))
+            top = np.full((rows, 1), min(high, self.known.start + reach))
+        else:
+            if self.form.rising and self.known.ceiling is not None:
+                information = sums.one - 2 * sums.h1 + sums.hh
+                drop = self.known.ceiling * (sums.one - sums.h1) - (sums.y1 - sums.hy)
+                estimate = self.known.ceiling - drop / np.maximum(information, 1e-300)
+                high = self.known.ceiling
+            else:
+                information = np.maximum(sums.one - sums.h1**2 / np.maximum(sums.hh, 1e-300), 1e-9 * sums.one)
+                estimate = (sums.y1 - sums.h1 * sums.hy / np.maximum(sums.hh, 1e-300)) / information
+            residual = squares(sums, *self._joint(sums, estimate)) + self.prior_squares
+            bottom, top = self._range(estimate, information, residual, np.full_like(estimate, low), high)
+        width = top - bottom
+        level = bottom + width * at
+        log_prior = np.zeros_like(level)
+        if self.form.rising and self.known.start is not None:
+            log_prior = -0.5 * ((level - self.known.start) / self.known.start_sd) ** 2
+        return level, np.broadcast_to(width / len(self.level_nodes), level.shape), log_prior
+
+    def _joint(self, sums: Sums, level: Array) -> tuple[Array, Array]:
+        if self.form.rising and self.known.ceiling is not None:
+            return level, self.known.ceiling - level
+        return level, (sums.hy - level * sums.h1) / np.maximum(sums.hh, 1e-300)
+
+    def _gains(self, sums: Sums, level: Array, at: Array) -> tuple[Array, Array]:
+        if self.form.rising and self.known.ceiling is not None:
+            return (self.known.ceiling - level)[..., None], np.ones_like(level)
+        estimate = self._joint(sums, level)[1]
+        residual = squares(sums, level, estimate) + self.prior_squares
+        bottom, top = self._range(estimate, sums.hh, residual, *gain_limits(self.form, level, self.points.bounds))
+        width = np.maximum(top - bottom, 1e-12 * self.span)
+        return bottom[..., None] + width[..., None] * at, width / len(self.gain_nodes)
+
+    def _range(
+        self, estimate: Array, information: Array, residual: Array, low: Array, high: Array | float
+    ) -> tuple[Array, Array]:
+        """The part of [low, high] that holds the conditional posterior: around the estimate, or next to the limit it
+        lies beyond, where the density falls off the faster the further it lies."""
+        degrees = max(self.degrees - self.known.num_free(self.form), 1.0)
+        sd = np.sqrt(residual / degrees / np.maximum(information, 1e-300))
+        beyond = np.maximum(np.maximum(low - estimate, estimate - high), 0.0) / sd
+        reach = sd * (6.0 + 12.0 / degrees) * 2.0 / (beyond + np.sqrt(beyond**2 + 4.0))
+        middle = np.clip(estimate, low, high)
+        return np.maximum(middle - reach, low), np.minimum(middle + reach, high)
+
+    # Draws ---------------------------------------------------------------------------------------------------------
+
+    def draw(self, picks: tuple[np.ndarray, ...], grid: Grid, noises: list[Noise]) -> Draws:
+        """Nudge each pick within its cell and solve level and gain anew for the nudged shape."""
+        which_noise, which_shape, which_level, which_gain = picks
+        nudge = _even_spread(NUM_DRAWS, len(grid.logs) + 3)
+        logs = [
+            log[which_shape] + (nudge[:, axis] - 0.5) * width[which_shape]
+            for axis, (log, width) in enumerate(zip(grid.logs, grid.widths, strict=True))
+        ]
+        level_at = (which_level + nudge[:, -1]) / len(self.level_nodes)
+        gain_at = (which_gain + nudge[:, -2]) / len(self.gain_nodes)
+        shape = shapes(self.form, logs, self.points)
+        level, gain, total, run_spread = (np.empty(NUM_DRAWS) for _ in range(4))
+        for index in np.unique(which_noise):
+            mine = which_noise == index
+            nodes = self.nodes(
+                shape[mine], np.zeros(mine.sum()), noises[index], level_at[mine][:, None], gain_at[mine][:, None, None]
+            )
+            level[mine], gain[mine] = nodes.level[:, 0], nodes.gain[:, 0, 0]
+            total[mine], run_spread[mine] = nodes.squares[:, 0, 0], noises[index].run_spread
+        noise_sd = np.sqrt(total / (2.0 * gammaincinv(self.degrees / 2.0, nudge[:, -3])))
+        params = {"ceiling": level + gain if self.form.rising else level}
+        for param, log in zip(self.form.shape_params, logs, strict=True):
+            params[param.name] = np.exp(log) * (self.points.scale if param.scales_with_compute else 1.0)
+        params["start" if self.form.rising else "shortfall"] = level if self.form.rising else -gain
+        return Draws(params=params, noise_sd=noise_sd, run_sd=run_spread * noise_sd)
+
+
+def middles(num: int) -> Array:
+    """The middles of equal parts of the unit interval."""
+    return (np.arange(num) + 0.5) / num
+
+
+def rectangle(box: Array, num: int) -> Grid:
+    """Even cells over a box; a parameter without width gets one."""
+    sizes = [num if high > low else 1 for low, high in box]
+    widths = [(high - low) / size for (low, high), size in zip(box, sizes, strict=True)]
+    axes = [
+        low + width * (np.arange(size) + 0.5) if width > 0 else np.array([low])
+        for (low, _), width, size in zip(box, widths, sizes, strict=True)
+    ]
+    logs = mesh(axes)
+    return Grid(logs=logs, widths=[np.full_like(logs[0], width) for width in widths], shape=tuple(sizes))
+
+
+def rows(first: Array, low: Array, high: Array) -> Grid:
+    """Even cells of the first parameter, and for each of them even cells of the second within its own range."""
+    height = (first[1] - first[0]) / ROWS
+    width = (high - low)[:, None] / COLUMNS
+    along = first[0] + height * (np.arange(ROWS) + 0.5)
+    across = low[:, None] + width * (np.arange(COLUMNS) + 0.5)
+    full = lambda values: np.broadcast_to(values, (ROWS, COLUMNS)).ravel()  # noqa: E731
+    return Grid(
+        logs=[full(along[:, None]), across.ravel()],
+        widths=[np.full(ROWS * COLUMNS, height), full(width)],
+        shape=(ROWS, COLUMNS),
+    )
+
+
+def _even_spread(num: int, dimensions: int) -> Array:
+    """Points spread evenly over the unit cube: multiples of the powers of the generalised golden ratio."""
+    ratio = 2.0
+    for _ in range(40):
+        ratio = (1.0 + ratio) ** (1.0 / (dimensions + 1))
+    steps = ratio ** -np.arange(1.0, dimensions + 1)
+    return np.modf((np.arange(1, num + 1)[:, None]) * steps + 0.5)[0]

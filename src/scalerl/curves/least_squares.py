@@ -1,0 +1,189 @@
+"""Least squares: a coarse grid over the shape, then damped Gauss-Newton from its best nodes; and the paper's own way."""
+
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import OptimizeWarning, curve_fit
+
+from scalerl.curves.forms import Array, Form
+from scalerl.curves.points import Known, Points, plain_sums, solve
+
+COARSE = 24  # values a shape parameter on the grid
+DAMPING = np.array([0.0, 1e-4, 1e-2, 1.0, 100.0])  # all tried at once, the best step is taken
+NUDGE = 1e-5  # for central differences, on the log scale
+MAX_STEPS = 40
+
+PAPER_CEILINGS = np.linspace(0.450, 0.800, 71)
+# The paper prints [100, 40000]; every midpoint it reports lies on this one (docs/math.md).
+PAPER_MIDPOINTS = np.linspace(100, 4000, 100)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solution:
+    """Where the sum of squares is least. `log_shape` is relative to the points' scale."""
+
+    log_shape: Array
+    level: float
+    gain: float
+    squares: float
+    at_bound: tuple[str, ...]
+
+
+def shape_box(form: Form, known: Known, points: Points) -> Array:
+    """Low and high of each shape parameter; a fixed one has no width."""
+    box = []
+    for param in form.shape_params:
+        low, high = param.low, param.high
+        if param.scales_with_compute and points.num:
+            low = max(low, float(points.log_compute.min()) - np.log(30.0))
+        if param.name in known.log_shape:
+            low = high = known.log_shape[param.name]
+        box.append((low, high))
+    return np.array(box, dtype=float)
+
+
+def mesh(axes: list[Array]) -> list[Array]:
+    """Flat coordinates of the grid's nodes, one array an axis."""
+    return [grid.ravel() for grid in np.meshgrid(*axes, indexing="ij")]
+
+
+def shapes(form: Form, logs: list[Array], points: Points) -> Array:
+    """Shape at every point (last axis) for each set of log-parameters."""
+    return form.shape(points.log_compute, *[log[:, None] for log in logs])
+
+
+def least_squares(points: Points, form: Form, known: Known) -> Solution:
+    """The global optimum within the bounds."""
+    box = shape_box(form, known, points)
+    free = box[:, 1] > box[:, 0]
+    logs = mesh([np.linspace(low, high, COARSE) if high > low else np.array([low]) for low, high in box])
+
+    def solve_at(nodes: Array) -> tuple[Array, Array, Array, Array]:
+        """Level, gain, sum of squares and residuals for each row of log-parameters."""
+        shape = shapes(form, list(nodes.T), points)
+        level, gain, total = solve(plain_sums(shape, points), form, known, points.bounds)
+        residual = (points.reward - level[:, None] - gain[:, None] * shape) / points.noise
+        return level, gain, total, residual
+
+    nodes = np.stack(logs, axis=-1)
+    best = nodes[0]
+    if free.any():
+        step = np.where(free, (box[:, 1] - box[:, 0]) / (COARSE - 1), 1.0)
+        minima = _separate_minima(solve_at(nodes)[2], nodes, step)
+        best = min((_descend(node, free, box, solve_at) for node in minima), key=lambda found: found[0])[1]
+    level, gain, total, _ = solve_at(best[None])
+    return Solution(
+        log_shape=best,
+        level=float(level[0]),
+        gain=float(gain[0]),
+        squares=float(total[0]),
+        at_bound=_bounds_hit(form, known, points, best, float(level[0]), float(gain[0])),
+    )
+
+
+def _separate_minima(total: Array, nodes: Array, step: Array, most: int = 2) -> list[Array]:
+    """The best node, and the best one well away from it."""
+    found: list[Array] = []
+    for index in np.argsort(total)[:64]:
+        if all((np.abs(nodes[index] - other) > 3.5 * step).any() for other in found):
+            found.append(nodes[index])
+        if len(found) == most:
+            break
+    return found
+
+
+def _descend(node: Array, free: np.ndarray, box: Array, solve_at) -> tuple[float, Array]:
+    """Damped Gauss-Newton on the projected residuals: level and gain are solved anew at every trial."""
+    axes = np.eye(len(node))[free]
+    total = np.inf
+    for _ in range(MAX_STEPS):
+        around = np.concatenate([node[None], node + NUDGE * axes, node - NUDGE * axes])
+        _, _, totals, residuals = solve_at(around)
+        if totals[0] > total * (1.0 - 1e-10):
+            break
+        total, num = totals[0], len(axes)
+        slope = (residuals[1 : 1 + num] - residuals[1 + num :]) / (2 * NUDGE)
+        curvature, gradient = slope @ slope.T, slope @ residuals[0]
+        diagonal = np.diag(np.maximum(np.diag(curvature), 1e-30))
+        moves = -np.linalg.solve(curvature + (DAMPING[:, None, None] + 1e-12) * diagonal, gradient[None, :, None])
+        trials = np.clip(node + np.clip(moves[..., 0], -2.0, 2.0) @ axes, box[:, 0], box[:, 1])
+        totals = solve_at(trials)[2]
+        index = int(np.argmin(totals))
+        if totals[index] >= total:
+            break
+        node = trials[index]
+    return float(total), node
+
+
+def _bounds_hit(
+    form: Form, known: Known, points: Points, log_shape: Array, level: float, gain: float
+) -> tuple[str, ...]:
+    hit = []
+    low, high = points.bounds
+    ceiling = level + gain if form.rising else level
+    if known.ceiling is None:
+        if ceiling >= high - 1e-6 * (high - low):
+            hit.append(f"ceiling at its largest value {high:g}")
+        elif abs(gain) <= 1e-9 * (high - low):
+            hit.append("no rise at all")
+    for param, value, (least, most) in zip(form.shape_params, log_shape, shape_box(form, known, points), strict=True):
+        if param.name in known.log_shape:
+            continue
+        unit = points.scale if param.scales_with_compute else 1.0
+        if value <= least + 1e-6:
+            hit.append(f"{param.name} at its least value {np.exp(least) * unit:.3g}")
+        elif value >= most - 1e-6:
+            hit.append(f"{param.name} at its largest value {np.exp(most) * unit:.3g}")
+    return tuple(hit)
+
+
+def paper_grid(
+    points: Points, start: float, *, ceilings: Array = PAPER_CEILINGS, midpoints: Array | None = None
+) -> Solution:
+    """The paper's procedure: the exponent by `curve_fit` for every ceiling and midpoint of a grid, least squares kept.
+
+    arXiv 2510.13786, A.5. The midpoint grid grows threefold, as its larger runs used, while the best lies on its edge.
+    """
+    adaptive = midpoints is None
+    if midpoints is None:
+        # Any unit of compute: the printed grid where it makes sense, else the same grid relative to the run's length.
+        fits_printed = 400 <= points.scale <= 400_000
+        midpoints = PAPER_MIDPOINTS if fits_printed else PAPER_MIDPOINTS * points.scale / 16_000
+    compute = points.scale * np.exp(points.log_compute)
+    best = (np.inf, 0.0, 0.0, 0.0)
+    while True:
+        for ceiling in ceilings:
+            for midpoint in midpoints:
+                exponent, total = _fit_exponent(compute, points.reward, start, ceiling, midpoint)
+                if total < best[0]:
+                    best = (total, float(ceiling), float(midpoint), exponent)
+        if not adaptive or best[2] < midpoints[-1] or midpoints[-1] > 2 * points.scale:
+            break
+        midpoints = midpoints * 3.0
+    total, ceiling, midpoint, exponent = best
+    edges = (("ceiling", ceiling, ceilings), ("midpoint", midpoint, midpoints))
+    return Solution(
+        log_shape=np.array([np.log(max(exponent, 1e-12)), np.log(midpoint / points.scale)]),
+        level=start,
+        gain=ceiling - start,
+        squares=total,
+        at_bound=tuple(
+            f"{name} at the grid's edge {value:g}" for name, value, grid in edges if value in (grid[0], grid[-1])
+        ),
+    )
+
+
+def _fit_exponent(
+    compute: Array, reward: Array, start: float, ceiling: float, midpoint: float
+) -> tuple[float, float]:
+    def curve(compute: Array, exponent: float) -> Array:
+        return start + (ceiling - start) / (1.0 + (midpoint / compute) ** exponent)
+
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore", OptimizeWarning)
+        try:
+            (exponent,), _ = curve_fit(curve, compute, reward)
+        except RuntimeError:  # no convergence at this node: it cannot be the best one
+            return 1.0, np.inf
+        return float(exponent), float(np.sum((reward - curve(compute, exponent)) ** 2))

@@ -1,0 +1,218 @@
+"""The evaluations to be fitted, cleaned once, and the linear half of every fit."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from scalerl.curves.forms import Array, Form
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Points:
+    """Sorted by run, then compute. `noise` is each point's relative noise, 1 on average."""
+
+    log_compute: Array
+    reward: Array
+    noise: Array
+    first: np.ndarray
+    """True where a run begins: autocorrelation does not cross it."""
+    run: np.ndarray
+    """The run's number, 0, 1, ..."""
+    scale: float
+    """The largest compute; log_compute is relative to it."""
+    bounds: tuple[float, float]
+    """The least and largest reward there can be."""
+
+    @property
+    def num(self) -> int:
+        return len(self.reward)
+
+    @property
+    def num_runs(self) -> int:
+        return int(self.first.sum())
+
+    def take(self, mask: np.ndarray) -> "Points":
+        """Some of the points, on the same scale."""
+        run = self.run[mask]
+        return Points(
+            log_compute=self.log_compute[mask],
+            reward=self.reward[mask],
+            noise=self.noise[mask],
+            first=np.diff(run, prepend=-1) != 0,
+            run=run,
+            scale=self.scale,
+            bounds=self.bounds,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What is not to be fitted: a start (with its own noise) and any parameter held fixed, relative to the scale."""
+
+    start: float | None = None
+    start_sd: float = 0.0
+    ceiling: float | None = None
+    log_shape: Mapping[str, float]
+
+    def level(self, form: Form) -> float | None:
+        """The level where it is known exactly."""
+        if not form.rising:
+            return self.ceiling
+        return self.start if self.start_sd == 0 else None
+
+    def num_free(self, form: Form) -> int:
+        fixed = len(self.log_shape) + (self.ceiling is not None) + (form.rising and self.start is not None)
+        return len(form.params) - fixed
+
+
+def make_points(compute, reward, *, num_samples=None, run=None, bounds=(0.0, 1.0)) -> Points:
+    """Validate and sort; compute must be positive and everything finite."""
+    compute = np.asarray(compute, dtype=float).ravel()
+    reward = np.asarray(reward, dtype=float).ravel()
+    if compute.shape != reward.shape:
+        raise ValueError(f"compute has {compute.size} values and reward has {reward.size}; they must pair up")
+    for name, values in (("compute", compute), ("reward", reward)):
+        if not np.isfinite(values).all():
+            bad = np.flatnonzero(~np.isfinite(values))
+            raise ValueError(f"{name} holds NaN or infinite values at positions {bad[:5].tolist()}")
+    if (compute <= 0).any():
+        raise ValueError(
+            f"compute must be positive, but {compute.min():g} was given; pass the reward at compute 0 as start="
+        )
+    if bounds is None:
+        bounds = unbounded(reward)
+    elif reward.size and (reward.min() < bounds[0] or reward.max() > bounds[1]):
+        raise ValueError(
+            f"rewards run from {reward.min():g} to {reward.max():g}, outside {bounds}; "
+            "rescale them, or pass bounds=None for a reward without limits"
+        )
+    labels = np.zeros(compute.size, dtype=int) if run is None else np.unique(np.asarray(run), return_inverse=True)[1]
+    noise = np.ones(compute.size)
+    if num_samples is not None and compute.size:
+        noise = binomial_sd(reward, num_samples)
+        noise = noise / np.sqrt(np.mean(noise**2))
+    order = np.lexsort((compute, labels))
+    scale = float(compute.max()) if compute.size else 1.0
+    return Points(
+        log_compute=np.log(compute[order] / scale),
+        reward=reward[order],
+        noise=noise[order],
+        first=np.diff(labels[order], prepend=-1) != 0,
+        run=labels[order],
+        scale=scale,
+        bounds=(float(bounds[0]), float(bounds[1])),
+    )
+
+
+def binomial_sd(reward: Array, num_samples) -> Array:
+    """sqrt(p (1 - p) / n); p is kept off 0 and 1, where one observed rate would claim no noise at all."""
+    num = np.broadcast_to(np.asarray(num_samples, dtype=float), reward.shape)
+    if not (num > 0).all():
+        raise ValueError(f"num_samples must be positive, but holds {num.min():g}")
+    rate = np.clip(reward, 0.02, 0.98)
+    return np.sqrt(rate * (1 - rate) / num)
+
+
+def noise_guess(reward: Array, num_samples) -> float | None:
+    """The noise that the number of samples alone implies."""
+    if num_samples is None or not len(reward):
+        return None
+    return float(np.sqrt(np.mean(binomial_sd(reward, num_samples) ** 2)))
+
+
+def unbounded(reward: Array) -> tuple[float, float]:
+    """Limits for a reward that has none: a ceiling four times the range seen above the data is out of the question."""
+    span = max(float(np.ptp(reward)), 1e-9) if reward.size else 1.0
+    return float(reward.min() - span), float(reward.max() + 4.0 * span)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sums:
+    """Inner products of shape h, ones and reward y under the noise's covariance; one entry a shape."""
+
+    hh: Array
+    h1: Array
+    hy: Array
+    one: float | Array
+    y1: float | Array
+    yy: float | Array
+
+
+def plain_sums(shape: Array, points: Points) -> Sums:
+    """Independent noise: weighted sums over the points (last axis)."""
+    weight = points.noise**-2.0
+    weighted = shape * weight
+    return Sums(
+        hh=(weighted * shape).sum(-1),
+        h1=weighted.sum(-1),
+        hy=weighted @ points.reward,
+        one=float(weight.sum()),
+        y1=float(weight @ points.reward),
+        yy=float(weight @ points.reward**2),
+    )
+
+
+def squares(sums: Sums, level: Array, gain: Array) -> Array:
+    """Sum of squares of y - level - gain * h."""
+    total = (
+        sums.yy
+        - 2 * level * sums.y1
+        - 2 * gain * sums.hy
+        + level**2 * sums.one
+        + 2 * level * gain * sums.h1
+        + gain**2 * sums.hh
+    )
+    return np.maximum(total, 0.0)
+
+
+def gain_limits(form: Form, level: Array, bounds: tuple[float, float]) -> tuple[Array, Array]:
+    """The gains for which the whole curve stays within the bounds."""
+    if form.rising:
+        return np.zeros_like(level), bounds[1] - level
+    return bounds[0] - level, np.zeros_like(level)
+
+
+def solve(sums: Sums, form: Form, known: Known, bounds: tuple[float, float]) -> tuple[Array, Array, Array]:
+    """Best level and gain for each shape within the bounds, and the sum of squares there."""
+    fixed = known.level(form)
+    if fixed is not None:
+        level = np.full_like(sums.hh, fixed)
+        if form.rising and known.ceiling is not None:
+            gain = known.ceiling - level
+        else:
+            gain = np.clip((sums.hy - level * sums.h1) / np.maximum(sums.hh, 1e-300), *gain_limits(form, level, bounds))
+        return level, gain, squares(sums, level, gain)
+    if form.rising and known.start is not None:
+        # A start with noise of its own is one more, known, observation of the level.
+        return solve(sums, form, Known(start=known.start, ceiling=known.ceiling, log_shape={}), bounds)
+    if form.rising and known.ceiling is not None:
+        return _pinned_ceiling(sums, known.ceiling, bounds)
+    det = sums.hh * sums.one - sums.h1**2
+    solvable = det > 1e-12 * sums.hh * sums.one
+    gain = (sums.hy * sums.one - sums.h1 * sums.y1) / np.where(solvable, det, 1.0)
+    level = (sums.y1 - gain * sums.h1) / sums.one
+    low, high = gain_limits(form, level, bounds)
+    inside = solvable & (level >= bounds[0]) & (level <= bounds[1]) & (gain >= low) & (gain <= high)
+    candidates = [(level, gain, np.where(inside, squares(sums, level, gain), np.inf))]
+    for edge in (np.full_like(sums.hh, bounds[0]), np.clip(sums.y1 / sums.one + 0 * sums.hh, *bounds)):
+        best = np.clip((sums.hy - edge * sums.h1) / np.maximum(sums.hh, 1e-300), *gain_limits(form, edge, bounds))
+        candidates.append((edge, best, squares(sums, edge, best)))
+    if form.rising:
+        candidates.append(_pinned_ceiling(sums, bounds[1], bounds))
+    else:
+        edge = np.full_like(sums.hh, bounds[1])
+        best = np.clip((sums.hy - edge * sums.h1) / np.maximum(sums.hh, 1e-300), *gain_limits(form, edge, bounds))
+        candidates.append((edge, best, squares(sums, edge, best)))
+    choice = np.argmin(np.stack([total for _, _, total in candidates]), axis=0)
+    pick = lambda k: np.choose(choice, [candidate[k] for candidate in candidates])  # noqa: E731
+    return pick(0), pick(1), pick(2)
+
+
+def _pinned_ceiling(sums: Sums, ceiling: float, bounds: tuple[float, float]) -> tuple[Array, Array, Array]:
+    """The level when level + gain = ceiling: y = ceiling - (ceiling - level) * (1 - h)."""
+    rest = np.maximum(sums.one - 2 * sums.h1 + sums.hh, 1e-300)
+    drop = (ceiling * (sums.one - sums.h1) - (sums.y1 - sums.hy)) / rest
+    drop = np.clip(drop, 0.0, ceiling - bounds[0])
+    level, gain = ceiling - drop, drop
+    return level, gain, squares(sums, level, gain)
