@@ -1,6 +1,22 @@
 """Fit, forecast and compare reward-against-compute curves. numpy and scipy only; imports nothing else of scalerl."""
 
+from scalerl.curves.compare import Comparison, Pair, compare, linearise, refit
 from scalerl.curves.fit import Fit, fit
+from scalerl.curves.forecast import (
+    At,
+    Backtest,
+    Reach,
+    Score,
+    Value,
+    backtest,
+    compute_for,
+    doubling,
+    rank_forms,
+    reward_at,
+)
 from scalerl.curves.forms import FORMS
 
-__all__ = ["FORMS", "Fit", "fit"]
+__all__ = [
+    "FORMS", "At", "Backtest", "Comparison", "Fit", "Pair", "Reach", "Score", "Value",
+    "backtest", "compare", "compute_for", "doubling", "fit", "linearise", "rank_forms", "refit", "reward_at",
+]  # fmt: skip

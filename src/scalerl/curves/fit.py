@@ -14,6 +14,7 @@ from scalerl.curves.verdicts import Verdict, judge, skip_rule
 
 LEVEL = 0.9
 MARGIN = 0.06
+WANDER = 1.0  # noise variances that a run may stray from its own curve with each doubling beyond the data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,7 @@ class Fit:
     reward: Array = field(repr=False)
     run: np.ndarray = field(repr=False)
     """Which run each point belongs to: 0, 1, ..."""
+    evaluation: np.ndarray | None = field(repr=False)
     noise_sd: float
     """Scatter of one evaluation about its run's own curve."""
     run_sd: float | None
@@ -78,15 +80,18 @@ class Fit:
         return low, high
 
     def new_interval(self, compute, level: float | None = None) -> tuple[Array, Array]:
-        """Where one new evaluation should fall: the curve, its own noise and, of a new run, the spread between runs."""
+        """Where one new evaluation should fall: the curve, its noise, how runs wander off their own curve beyond the
+        data and, with several runs, the spread between them."""
+        compute = np.atleast_1d(np.asarray(compute, dtype=float))
         curve = self.curve_draws(compute)
         assert self.draws is not None
         form = FORMS[self.form]
-        spread = self.draws.noise_sd[:, None] ** 2
+        doublings = np.log2(np.maximum(compute / self.scale, 1.0))
+        spread = self.draws.noise_sd[:, None] ** 2 * (1.0 + WANDER * doublings)
         if self.num_runs > 1:
             params = {name: values[:, None] for name, values in self.draws.params.items()}
             unit = dict(params, ceiling=np.ones(1), start=np.zeros(1), shortfall=np.ones(1))
-            share = form.curve(np.atleast_1d(np.asarray(compute, dtype=float)), unit, self.scale)
+            share = form.curve(compute, unit, self.scale)
             spread = spread + (self.draws.run_sd[:, None] * (share if form.rising else 1.0)) ** 2
         low, high = mixture_quantiles(curve, np.sqrt(spread), tails(self.level if level is None else level))
         return np.clip(low, *self.bounds), np.clip(high, *self.bounds)
@@ -119,6 +124,7 @@ def fit(
     fixed: Mapping[str, float] | None = None,
     num_samples=None,
     run=None,
+    evaluation=None,
     skip_before: float | str | None = None,
     fit_until: float | None = None,
     level: float = LEVEL,
@@ -131,7 +137,7 @@ def fit(
 
     `start` is the reward before any training (fitted when None), `start_sd` its own noise; `fixed` holds parameters by
     name; `num_samples` is the number of graded completions behind each point; `run` labels the run (seed) of each
-    point; `skip_before` is a compute, a share of the largest ("10%") or "auto"; `method="paper"` is the grid procedure
+    point and `evaluation` what it was evaluated on (for paired comparisons); `skip_before` is a compute, a share of the largest ("10%") or "auto"; `method="paper"` is the grid procedure
     of arXiv 2510.13786, A.5, which has no intervals.
     """
     if form not in FORMS:
@@ -142,7 +148,7 @@ def fit(
         raise ValueError('method="paper" fits the sigmoid from a given start=, with nothing held fixed')
     tails(level)
     shape = FORMS[form]
-    points = make_points(compute, reward, num_samples=num_samples, run=run, bounds=bounds)
+    points = make_points(compute, reward, num_samples=num_samples, run=run, bounds=bounds, evaluation=evaluation)
     guess = noise_guess(np.asarray(reward, dtype=float).ravel(), num_samples)
     known = _known(shape, points, start, start_sd, dict(fixed or {}))
     messages: list[str] = []
@@ -234,6 +240,7 @@ def _make(
         compute=points.scale * np.exp(points.log_compute),
         reward=points.reward,
         run=points.run,
+        evaluation=points.evaluation,
         noise_sd=noise_sd,
         run_sd=run_sd,
         least_squares=squares,
@@ -247,9 +254,7 @@ def _make(
     )
 
 
-def _too_few(
-    points: Points, form: Form, known: Known, level: float, margin: float, messages: list[str]
-) -> Fit:
+def _too_few(points: Points, form: Form, known: Known, level: float, margin: float, messages: list[str]) -> Fit:
     need = known.num_free(form) + 2
     unknown = Solution(
         log_shape=np.full(len(form.shape_params), np.nan), level=np.nan, gain=np.nan, squares=np.nan, at_bound=()

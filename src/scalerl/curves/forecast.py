@@ -56,11 +56,11 @@ class Backtest:
 
 
 def reward_at(fit: Fit, compute: Sequence[float]) -> list[At]:
-    """Where the curve stands at each compute."""
+    """The curve at each compute, with the interval in which a new evaluation there should fall."""
     compute = np.asarray(compute, dtype=float)
     if compute.size and not (compute > 0).all():
         raise ValueError(f"the compute to forecast at must be positive, but {compute.min():g} was given")
-    low, high = fit.curve_interval(compute) if fit.draws is not None else (np.full(compute.shape, np.nan),) * 2
+    low, high = fit.new_interval(compute) if fit.draws is not None else (np.full(compute.shape, np.nan),) * 2
     return [
         At(compute=float(c), reward=Value(value=float(v), low=float(a), high=float(b)))
         for c, v, a, b in zip(compute, fit.predict(compute), low, high, strict=True)

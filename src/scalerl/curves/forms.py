@@ -99,9 +99,7 @@ MIDPOINT = ShapeParam(
     prior_sd=1.0,
     scales_with_compute=True,
 )
-DECAY = ShapeParam(
-    name="exponent", low=np.log(0.005), high=WIDE_EXPONENT[1], prior_mean=np.log(0.5), prior_sd=1.2
-)
+DECAY = ShapeParam(name="exponent", low=np.log(0.005), high=WIDE_EXPONENT[1], prior_mean=np.log(0.5), prior_sd=1.2)
 
 FORMS = {
     "sigmoid": Form(

@@ -89,9 +89,7 @@ def posterior(points: Points, form: Form, known: Known, best: Solution, noise_gu
 class Model:
     """The posterior's parts for one set of points."""
 
-    def __init__(
-        self, points: Points, form: Form, known: Known, noise_guess: float | None, best: Solution
-    ) -> None:
+    def __init__(self, points: Points, form: Form, known: Known, noise_guess: float | None, best: Solution) -> None:
         self.points, self.form, self.known = points, form, known
         self.span = points.bounds[1] - points.bounds[0]
         self.box = shape_box(form, known, points)

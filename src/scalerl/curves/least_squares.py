@@ -174,9 +174,7 @@ def paper_grid(
     )
 
 
-def _fit_exponent(
-    compute: Array, reward: Array, start: float, ceiling: float, midpoint: float
-) -> tuple[float, float]:
+def _fit_exponent(compute: Array, reward: Array, start: float, ceiling: float, midpoint: float) -> tuple[float, float]:
     def curve(compute: Array, exponent: float) -> Array:
         return start + (ceiling - start) / (1.0 + (midpoint / compute) ** exponent)
 

@@ -23,6 +23,8 @@ class Points:
     """The largest compute; log_compute is relative to it."""
     bounds: tuple[float, float]
     """The least and largest reward there can be."""
+    evaluation: np.ndarray | None = None
+    """What each point was evaluated on; equal labels of two runs mean the same prompts at the same step."""
 
     @property
     def num(self) -> int:
@@ -43,6 +45,7 @@ class Points:
             run=run,
             scale=self.scale,
             bounds=self.bounds,
+            evaluation=None if self.evaluation is None else self.evaluation[mask],
         )
 
 
@@ -66,7 +69,7 @@ class Known:
         return len(form.params) - fixed
 
 
-def make_points(compute, reward, *, num_samples=None, run=None, bounds=(0.0, 1.0)) -> Points:
+def make_points(compute, reward, *, num_samples=None, run=None, bounds=(0.0, 1.0), evaluation=None) -> Points:
     """Validate and sort; compute must be positive and everything finite."""
     compute = np.asarray(compute, dtype=float).ravel()
     reward = np.asarray(reward, dtype=float).ravel()
@@ -102,6 +105,7 @@ def make_points(compute, reward, *, num_samples=None, run=None, bounds=(0.0, 1.0
         run=labels[order],
         scale=scale,
         bounds=(float(bounds[0]), float(bounds[1])),
+        evaluation=None if evaluation is None else np.asarray(evaluation)[order],
     )
 
 

@@ -1,0 +1,69 @@
+"""From a name in a recipe to a function with its settings bound.
+
+loss = choose(LOSSES, recipe.loss)      # LOSSES["cispo"] with cap=5.0, or the function at an import path
+"""
+
+import functools
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from scalerl.config import Part, RecipeError
+from scalerl.config.errors import did_you_mean, quoted
+
+
+def choose(table: Mapping[str, Callable[..., Any]], part: Part) -> Callable[..., Any]:
+    """The function this part of a recipe names, with the part's other settings bound as keyword arguments."""
+    # Not model_dump: a setting that is itself a value (a table, a list) goes to the function as it is.
+    settings = {name: value for name, value in part if name != "name"}
+    name = getattr(part, "name", None)
+    if name is None:
+        raise RecipeError(f"{type(part).__name__.lower()}.name is not set; choices: {quoted(table)}")
+    if ":" in name:
+        function = import_function(name)
+    elif name in table:
+        function = table[name]
+    else:
+        raise RecipeError(f'no function is called "{name}"; choices: {quoted(table)}{did_you_mean(name, table)}')
+    _check_settings(name, function, settings)
+    return functools.partial(function, **settings) if settings else function
+
+
+def import_function(path: str) -> Callable[..., Any]:
+    """The function at "package.module:function"."""
+    module_name, _, function_name = path.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        # The module itself is missing, or one that it needs: the user must know which.
+        raise RecipeError(f'"{path}" cannot be imported: no module is called "{error.name}"') from None
+    except Exception as error:
+        raise RecipeError(f'"{path}" cannot be imported: {type(error).__name__}: {error}') from error
+    function = getattr(module, function_name, None)
+    if function is None:
+        public = [name for name in vars(module) if not name.startswith("_")]
+        raise RecipeError(
+            f'"{path}" cannot be imported: {module_name} has no "{function_name}"{did_you_mean(function_name, public)}'
+        )
+    if not callable(function):
+        raise RecipeError(f'"{path}" is no function but {type(function).__name__}')
+    return function
+
+
+def keyword_settings(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The keyword-only arguments of a function: what a recipe may set."""
+    parameters = inspect.signature(function).parameters
+    return {name: parameter for name, parameter in parameters.items() if parameter.kind is parameter.KEYWORD_ONLY}
+
+
+def _check_settings(name: str, function: Callable[..., Any], settings: Mapping[str, Any]) -> None:
+    known = keyword_settings(function)
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(function).parameters.values())
+    for setting in settings:
+        if setting not in known and not takes_any:
+            has = f"which has {', '.join(known)}" if known else "which has no settings"
+            raise RecipeError(f'{setting} is no setting of "{name}", {has}{did_you_mean(setting, known)}')
+    for setting, parameter in known.items():
+        if parameter.default is parameter.empty and setting not in settings:
+            raise RecipeError(f'{setting} is not set, and "{name}" needs it')

@@ -1,0 +1,48 @@
+"""The `scalerl` command. Heavy imports happen inside the commands, so that --help is quick."""
+
+import sys
+
+import typer
+
+from scalerl.cli import curves
+from scalerl.cli.recipe import app as recipe_app
+
+app = typer.Typer(
+    name="scalerl",
+    help="Predictable RL for language models: fit, forecast and compare scaling curves; train with the ScaleRL recipe.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command(rich_help_panel="Predict")(curves.fit)
+app.command(rich_help_panel="Predict")(curves.forecast)
+app.command(rich_help_panel="Predict")(curves.backtest)
+app.command(rich_help_panel="Predict")(curves.compare)
+app.command(rich_help_panel="Predict")(curves.demo)
+app.add_typer(recipe_app, name="recipe", rich_help_panel="Recipes")
+
+
+@app.callback(invoke_without_command=True)
+def root(version: bool = typer.Option(False, "--version", help="Print the version and leave.")) -> None:
+    if version:
+        from scalerl import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+def main() -> None:
+    """The console script: a user's mistake is one sentence and exit code 2, never a traceback."""
+    try:
+        app()
+    except ValueError as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(2)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.stderr.write("stopped\n")
+        sys.exit(130)

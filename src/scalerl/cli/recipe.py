@@ -1,0 +1,203 @@
+"""scalerl recipe list | show | diff: what a recipe is set to, and how two differ. Nothing here starts training."""
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from scalerl.config import Recipe
+
+app = typer.Typer(help="Look at recipes: what each is set to, and how two differ.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(help="A recipe's name, or the path of a .toml file.", show_default=False)]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be repeated.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for a machine to read.")]
+
+_HEAD = "model.fp32_head"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Component:
+    """One of ScaleRL's eight components, as this recipe has it."""
+
+    component: str
+    field: str
+    """Dotted key of the axis."""
+    setting: str
+    ends: str
+    """Where it acts: at the generator, the learner, or both."""
+    as_scalerl: bool
+    note: str
+    """What a reader should know: inert here, or at one end where it must be at both."""
+
+
+@contextmanager
+def _errors_as_sentences() -> Iterator[None]:
+    """A wrong recipe ends in its sentences and exit code 2, never in a traceback."""
+    from scalerl.config import RecipeError
+
+    try:
+        yield
+    except RecipeError as error:
+        for problem in error.problems:
+            typer.echo(f"error: {problem}", err=True)
+        raise typer.Exit(2) from None
+
+
+def gpu_visible() -> bool:
+    """Whether this machine has a GPU to train on, told without importing torch."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        return False
+    return any(Path("/dev").glob("nvidia[0-9]*")) or any(Path("/dev", name).exists() for name in ("dxg", "kfd"))
+
+
+def components(recipe: "Recipe", *, gpu: bool) -> list[Component]:
+    """The eight components in the order of the paper, each with its setting and where it acts."""
+    from scalerl.config import inert, load_recipe, mode_name
+
+    scalerl, notes = load_recipe("scalerl"), inert(recipe, gpu=gpu)
+    pipeline, head, length = recipe.pipeline, recipe.model.fp32_head, recipe.length.name
+    lag = f"max_lag {pipeline.max_lag}, push_every {pipeline.push_every}, drain {_text(pipeline.drain)}"
+    one_sided = {"generator": "generator only", "learner": "learner only", "none": "-", "both": "generator + learner"}
+    head_note = f"acts at one end only: set {_HEAD} = both" if head in ("generator", "learner") else ""
+    length_ends = {"interruption": "generator (forces) + learner (masks)", "penalty": "learner (reward)", "none": "-"}
+    rows = [
+        ("off-policy scheme", "pipeline", f"{mode_name(pipeline)} ({lag})", "generator + learner", ""),
+        ("loss", "loss", _named(recipe.loss), "learner, on the generator's log-probs", ""),
+        ("loss average", "weights", _named(recipe.weights), "learner", ""),
+        ("advantage norm", "advantage.normalisation", _named(recipe.advantage.normalisation), "learner", ""),
+        ("FP32 head", _HEAD, head, one_sided[head], head_note),
+        ("zero-variance filter", "filter.zero_variance", _text(recipe.filter.zero_variance), "learner", ""),
+        ("curriculum", "curriculum", _named(recipe.curriculum), "generator", ""),
+        ("length control", "length", _named(recipe.length), length_ends.get(length, "generator + learner"), ""),
+    ]
+    return [
+        Component(
+            component=component,
+            field=field,
+            setting=setting,
+            ends=ends,
+            as_scalerl=_at(recipe, field) == _at(scalerl, field),
+            note="; ".join(filter(None, [note, f"inert here: {notes[field]}" if field in notes else ""])),
+        )
+        for component, field, setting, ends, note in rows
+    ]
+
+
+def _at(recipe: "Recipe", key: str) -> Any:
+    """The value of an axis; of the pipeline only the three numbers that make the regime."""
+    if key == "pipeline":
+        return recipe.pipeline.max_lag, recipe.pipeline.push_every, recipe.pipeline.drain
+    value: Any = recipe
+    for name in key.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def _text(value: Any) -> str:
+    """A value as one would write it in TOML."""
+    return "-" if value is None else value if isinstance(value, str) and value.isprintable() else json.dumps(value)
+
+
+def _named(part: Any) -> str:
+    settings = [f"{name} {_text(value)}" for name, value in part if name not in ("name", "marker", "thinking_end")]
+    return f"{part.name} ({', '.join(settings)})" if settings else part.name
+
+
+def _print_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD)
+    for place, header in enumerate(headers):
+        # The first column is what one copies into a --set, so it stays whole on a narrow screen.
+        table.add_column(escape(header), no_wrap=place == 0, overflow="fold")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    Console().print(table)
+
+
+@app.command("list")
+def list_command(as_json: Json = False) -> None:
+    """The recipes that come with the package."""
+    from scalerl.config import list_recipes, load_recipe, mode_name
+
+    recipes = {name: load_recipe(name) for name in list_recipes()}
+    if as_json:
+        typer.echo(json.dumps({name: recipe.description for name, recipe in recipes.items()}, indent=2))
+        return
+    rows = [(name, mode_name(r.pipeline), r.loss.name, r.description) for name, r in recipes.items()]
+    _print_table(("recipe", "off-policy", "loss", "what it is"), rows)
+
+
+@app.command("show")
+def show_command(name: Name, overrides: Overrides = None, as_json: Json = False) -> None:
+    """The eight components of ScaleRL as this recipe has them, then every setting."""
+    with _errors_as_sentences():
+        from scalerl.config import body_dtype, load_recipe, settings_of
+
+        recipe = load_recipe(name, overrides or ())
+    gpu = gpu_visible()
+    rows = components(recipe, gpu=gpu)
+    if as_json:
+        content = {"recipe": recipe.model_dump(mode="json"), "components": [asdict(row) for row in rows]}
+        typer.echo(json.dumps(content, indent=2))
+        return
+    typer.echo(f"{name}: {recipe.description}" if recipe.description else name)
+    device = "a GPU is visible" if gpu else "no GPU is visible"
+    typer.echo(f"here: {device}; the body is {body_dtype(recipe, gpu=gpu)} (model.dtype = {recipe.model.dtype})")
+    _print_table(
+        ("component", "set to", "acts at", "as ScaleRL"),
+        [(row.component, row.setting, row.ends, "yes" if row.as_scalerl else "no") for row in rows],
+    )
+    for row in rows:
+        if row.note:
+            typer.echo(f"  {row.component}: {row.note}")
+    settings = settings_of(recipe).values()
+    _print_table(("setting", "value", "meaning"), [(s.key, _text(s.value), s.doc) for s in settings])
+
+
+@app.command("diff")
+def diff_command(
+    name: Name,
+    other: Annotated[
+        str | None, typer.Argument(help="The second recipe; without it the first one, changed by --set.")
+    ] = None,
+    overrides: Overrides = None,
+    as_json: Json = False,
+) -> None:
+    """Only the settings in which two recipes differ; --set changes the second."""
+    with _errors_as_sentences():
+        from scalerl.config import load_recipe, settings_of
+
+        left, right = settings_of(load_recipe(name)), settings_of(load_recipe(other or name, overrides or ()))
+    # By table, so that what one choice has and the other has not stand together.
+    tables = list(dict.fromkeys(key.partition(".")[0] for key in left | right))
+    differing = {
+        key: {"left": left[key].value if key in left else None, "right": right[key].value if key in right else None}
+        for key in sorted(left | right, key=lambda key: tables.index(key.partition(".")[0]))
+        if key != "description" and left.get(key) != right.get(key)
+    }
+    if as_json:
+        typer.echo(json.dumps(differing, indent=2))
+        return
+    if not differing:
+        typer.echo("No setting differs.")
+        return
+    _print_table(
+        ("setting", name, other or f"{name}, changed", "meaning"),
+        [
+            (key, _text(values["left"]), _text(values["right"]), (left | right)[key].doc)
+            for key, values in differing.items()
+        ],
+    )

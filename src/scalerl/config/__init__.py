@@ -1,0 +1,25 @@
+"""The recipe: every setting of a run in one frozen value, read from TOML with `extends` and `--set key=value`.
+
+Nothing here imports torch, so a wrong setting fails in a fraction of a second, before anything heavy is loaded.
+"""
+
+from scalerl.config.errors import RecipeError
+from scalerl.config.load import list_recipes, load_recipe
+from scalerl.config.parts import Custom, Part
+from scalerl.config.recipe import Recipe, body_dtype, inert, mode_name
+from scalerl.config.tree import AXES, Setting, settings_of
+
+__all__ = [
+    "AXES",
+    "Custom",
+    "Part",
+    "Recipe",
+    "RecipeError",
+    "Setting",
+    "body_dtype",
+    "inert",
+    "list_recipes",
+    "load_recipe",
+    "mode_name",
+    "settings_of",
+]

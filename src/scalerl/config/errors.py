@@ -1,0 +1,22 @@
+"""What a user sees when a recipe is wrong."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class RecipeError(ValueError):
+    """A recipe cannot be used; each problem is one sentence: where it came from, the field, the value, the choices."""
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
+    """A clause to append to an error, empty when nothing is close."""
+    close = difflib.get_close_matches(word.lower(), list(choices), n=1, cutoff=0.6)
+    return f'; did you mean "{close[0]}"?' if close else ""
+
+
+def quoted(words: Iterable[str]) -> str:
+    return ", ".join(f'"{word}"' for word in words)

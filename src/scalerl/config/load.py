@@ -1,0 +1,141 @@
+"""Reading a recipe: a name or a file, what it extends, and --set on top.
+
+recipes/scalerl.toml  <-  extends  <-  mine.toml  <-  --set loss.cap=4  ->  Recipe
+"""
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from scalerl.config.errors import RecipeError, did_you_mean
+from scalerl.config.messages import Origins, sentences, wrong_names
+from scalerl.config.recipe import Recipe
+from scalerl.config.tree import DEFAULT_NAMES, expand, leaves, merge
+
+_SUFFIX = ".toml"
+
+
+def list_recipes() -> list[str]:
+    """Names of the recipes that come with the package."""
+    folder = files("scalerl") / "recipes"
+    return sorted(entry.name.removesuffix(_SUFFIX) for entry in folder.iterdir() if entry.name.endswith(_SUFFIX))
+
+
+def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe of this name or file, with `key=value` overrides; RecipeError says all that is wrong with it."""
+    tree: dict[str, Any] = {}
+    for key, name in DEFAULT_NAMES.items():
+        tree = merge(tree, _nested(key, {"name": name}))
+    origins = Origins()
+    for label, layer in _file_layers(name_or_path):
+        tree = merge(tree, layer)
+        origins.add_layer(label, [key for key, _ in leaves(layer)])
+    # All --set are one layer, so that the order of a name and its settings does not matter.
+    override_layer: dict[str, Any] = {}
+    for text in overrides:
+        override = _parse_override(text)
+        override_layer = _overlay(override_layer, override)
+        origins.add_layer(f"--set {text}", [key for key, _ in leaves(override)])
+    return _validated(merge(tree, override_layer), origins)
+
+
+def _validated(tree: Mapping[str, Any], origins: Origins) -> Recipe:
+    if problems := list(wrong_names(tree, origins)):
+        raise RecipeError(*problems)
+    try:
+        return Recipe.model_validate(tree)
+    except ValidationError as error:
+        found = error.errors(include_url=False)
+    raise RecipeError(*(text for detail in found for text in sentences(detail, tree, origins)))
+
+
+def _file_layers(name_or_path: str | Path) -> list[tuple[str, dict[str, Any]]]:
+    """A recipe's files as (label, tree), the one that extends nothing first."""
+    layers: list[tuple[str, dict[str, Any]]] = []
+    seen: list[str] = []
+    reference, folder, asked_by = name_or_path, Path(), ""
+    while True:
+        label, source, identity = _locate(reference, folder, asked_by)
+        if identity in seen:
+            raise RecipeError(f"{asked_by}extends goes in a circle: {' -> '.join([*seen, identity])}")
+        seen.append(identity)
+        tree = _read(label, source, asked_by)
+        parent = tree.pop("extends", None)
+        if layers:
+            # What extends a recipe is another one, so it is not described by the same line.
+            tree.pop("description", None)
+        layers.append((label, expand(tree)))
+        if parent is None:
+            return layers[::-1]
+        if not isinstance(parent, str):
+            raise RecipeError(
+                f"{label}: extends is {json.dumps(parent, default=str)} but must be a recipe's name or file"
+            )
+        folder = source.parent if isinstance(source, Path) else Path()
+        reference, asked_by = parent, f"{label}: "
+
+
+def _locate(reference: str | Path, folder: Path, asked_by: str) -> tuple[str, Path | Traversable, str]:
+    """Its label in messages, where to read it, and what makes it the same file as another."""
+    text = str(reference)
+    if isinstance(reference, Path) or text.endswith((_SUFFIX, ".json")) or "/" in text or "\\" in text:
+        path = folder / reference
+        return str(path), path, str(path.resolve())
+    names = list_recipes()
+    if text not in names:
+        raise RecipeError(
+            f'{asked_by}no recipe is called "{text}"; there are {", ".join(names)}, or give the path of a .toml file'
+            f"{did_you_mean(text, names)}"
+        )
+    return f"recipe {text}", files("scalerl") / "recipes" / f"{text}{_SUFFIX}", text
+
+
+def _read(label: str, source: Path | Traversable, asked_by: str) -> dict[str, Any]:
+    try:
+        text = source.read_text(encoding="utf-8")
+        tree = json.loads(text) if source.name.endswith(".json") else tomllib.loads(text)
+    except OSError as error:
+        raise RecipeError(f"{asked_by}{label} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise RecipeError(f"{label} is not UTF-8 text") from None
+    except (tomllib.TOMLDecodeError, json.JSONDecodeError) as error:
+        kind = "JSON" if isinstance(error, json.JSONDecodeError) else "TOML"
+        raise RecipeError(f"{label} is not valid {kind}: {error}") from None
+    if not isinstance(tree, dict):
+        raise RecipeError(f"{label} holds no table of settings")
+    return tree
+
+
+def _parse_override(text: str) -> dict[str, Any]:
+    key, equals, value_text = text.partition("=")
+    key, value_text = key.strip(), value_text.strip()
+    if not equals or not value_text or not all(key.split(".")):
+        raise RecipeError(f"--set {text}: must look like key=value, for example loss.cap=4")
+    try:
+        parsed = tomllib.loads(f"value = {value_text}")
+    except tomllib.TOMLDecodeError:
+        parsed = {}
+    # Whatever is not a TOML value is taken as text, so that names and paths need no quotes in a shell.
+    value = parsed["value"] if parsed.keys() == {"value"} else value_text
+    return expand(_nested(key, value))
+
+
+def _nested(key: str, value: Any) -> dict[str, Any]:
+    for name in reversed(key.split(".")):
+        value = {name: value}
+    return value
+
+
+def _overlay(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Like merge, but settings given for a name in another --set stay with it."""
+    merged = dict(below)
+    for name, value in above.items():
+        inner = merged.get(name)
+        merged[name] = _overlay(inner, value) if isinstance(inner, Mapping) and isinstance(value, Mapping) else value
+    return merged

@@ -1,0 +1,299 @@
+"""The tables of a recipe, each setting documented by the string under it.
+
+One axis is one field. An axis with choices is a table with a `name`; what else it holds are the keyword-only arguments
+of the function of that name (a test compares them). A name with a colon is an import path: "package.module:function".
+Defaults are ScaleRL's; the numbers' sources stand in recipes/scalerl.toml.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+class Part(BaseModel):
+    """A table of a recipe: frozen, and strict, since a silently dropped or converted setting is a wrong run."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+
+class Custom(Part):
+    """A function of one's own, by import path; every other key of the table is one of its keyword-only arguments."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: Annotated[str, Field(pattern=r"^[\w.]+:\w+$")]
+    """Import path of the function: "package.module:function"."""
+
+
+def _origin(value: Any) -> str:
+    name = value.get("name") if isinstance(value, dict) else getattr(value, "name", None)
+    return "custom" if isinstance(name, str) and ":" in name else "built-in"
+
+
+# An axis: `Annotated[One | Another, *built-in*] | ImportPath`, told apart by the colon and then by name.
+ByName = Field(discriminator="name")
+BuiltIn = Tag("built-in")
+ImportPath = Annotated[Custom, Tag("custom")]
+ByOrigin = Discriminator(_origin)
+
+
+class Model(Part):
+    path: str | None = None
+    """Folder or hub name of the base model; has to be set before training."""
+    dtype: Literal["auto", "bfloat16", "float32"] = "auto"
+    """Precision of the body; auto is bfloat16 on a GPU and float32 on a CPU. Master weights are always float32."""
+    fp32_head: Literal["both", "generator", "learner", "none"] = "both"
+    """Where the head and the log-probs are computed in FP32; one side alone helps only partly."""
+
+
+class Task(Part):
+    """Which problems are asked; every other key is a setting of that task."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str | None = None
+    """Name of a task, or import path of a function that gives one; has to be set before training."""
+
+
+class NoPositiveResampling(Part):
+    name: Literal["no_positive_resampling"] = "no_positive_resampling"
+    """How the problems of an epoch are chosen."""
+    threshold: Annotated[float, Field(gt=0, le=1)] = 0.9
+    """A problem whose pass rate reaches this does not return in later epochs."""
+    history: Literal["latest", "cumulative"] = "latest"
+    """Whether the pass rate is that of a problem's latest group or of all its groups."""
+
+
+class Uniform(Part):
+    name: Literal["uniform"] = "uniform"
+    """How the problems of an epoch are chosen."""
+
+
+class Interruption(Part):
+    name: Literal["interruption"] = "interruption"
+    """How the length of completions is controlled."""
+    thinking_min: int = Field(default=10240, ge=1)
+    """Earliest token after which thinking is interrupted; the place is drawn for each request."""
+    thinking_max: int = Field(default=12288, ge=1)
+    """Latest such token."""
+    marker: str = Field(
+        default="\n\nI have used up my time for thinking and must give my final answer now.\n</think>\n\n", min_length=1
+    )
+    """Text forced at that place; it ends the thinking and is never trained on."""
+    thinking_end: str = Field(default="</think>", min_length=1)
+    """Text by which a completion ends its thinking by itself."""
+    answer_budget: int = Field(default=2048, ge=1)
+    """Tokens left from the end of thinking on, a forced marker counted among them."""
+
+
+class Penalty(Part):
+    name: Literal["penalty"] = "penalty"
+    """How the length of completions is controlled."""
+    max_length: int = Field(default=14336, ge=1)
+    """Tokens at which generation ends and the penalty reaches -1."""
+    cache: int = Field(default=2048, ge=1)
+    """Number of tokens before max_length over which the penalty grows from 0."""
+
+
+class Unlimited(Part):
+    name: Literal["none"] = "none"
+    """How the length of completions is controlled."""
+    max_length: int = Field(default=14336, ge=1)
+    """Tokens at which generation ends."""
+
+
+class Cispo(Part):
+    name: Literal["cispo"] = "cispo"
+    """The loss of a token."""
+    cap: float = Field(default=5.0, gt=0)
+    """Absolute cap on the importance ratio (not 1 + cap); a capped token keeps its gradient."""
+
+
+class Dapo(Part):
+    name: Literal["dapo"] = "dapo"
+    """The loss of a token."""
+    clip_low: Fraction = 0.2
+    """The ratio is clipped below at 1 - clip_low."""
+    clip_high: float = Field(default=0.26, ge=0)
+    """The ratio is clipped above at 1 + clip_high; equal to clip_low this is GRPO."""
+
+
+class Gspo(Part):
+    name: Literal["gspo"] = "gspo"
+    """The loss of a token."""
+    clip_low: Fraction = 3e-3
+    """The sequence ratio is clipped below at 1 - clip_low."""
+    clip_high: float = Field(default=4e-3, ge=0)
+    """The sequence ratio is clipped above at 1 + clip_high."""
+    length_normalised: bool = True
+    """Whether the sequence ratio is the geometric mean over its tokens, as in GSPO's own paper, or their product."""
+
+
+class Tis(Part):
+    name: Literal["tis"] = "tis"
+    """The loss of a token."""
+    cap: float = Field(default=2.0, gt=0)
+    """Absolute cap on the importance ratio."""
+
+
+class PromptAverage(Part):
+    name: Literal["prompt"] = "prompt"
+    """What the loss is averaged over."""
+
+
+class SampleAverage(Part):
+    name: Literal["sample"] = "sample"
+    """What the loss is averaged over."""
+
+
+class TokenAverage(Part):
+    name: Literal["token"] = "token"
+    """What the loss is averaged over."""
+
+
+class ConstantDenominator(Part):
+    name: Literal["constant"] = "constant"
+    """What the loss is averaged over."""
+    denominator: float = Field(gt=0)
+    """What the sum of token losses is divided by."""
+
+
+class MeanBaseline(Part):
+    name: Literal["mean"] = "mean"
+    """What is subtracted from a reward."""
+
+
+class LeaveOneOutBaseline(Part):
+    name: Literal["leave_one_out"] = "leave_one_out"
+    """What is subtracted from a reward."""
+
+
+class BatchNormalisation(Part):
+    name: Literal["batch"] = "batch"
+    """Whose standard deviation advantages are divided by."""
+
+
+class PromptNormalisation(Part):
+    name: Literal["prompt"] = "prompt"
+    """Whose standard deviation advantages are divided by."""
+    eps: float = Field(default=1e-6, gt=0)
+    """Added to a group's standard deviation."""
+
+
+class NoNormalisation(Part):
+    name: Literal["none"] = "none"
+    """Whose standard deviation advantages are divided by."""
+
+
+class Advantage(Part):
+    baseline: Annotated[Annotated[MeanBaseline | LeaveOneOutBaseline, ByName, BuiltIn] | ImportPath, ByOrigin] = (
+        MeanBaseline()
+    )
+    """What is subtracted from a reward: the mean of its group, or of the others in it."""
+    normalisation: Annotated[
+        Annotated[BatchNormalisation | PromptNormalisation | NoNormalisation, ByName, BuiltIn] | ImportPath, ByOrigin
+    ] = BatchNormalisation()
+    """Whose standard deviation advantages are divided by: the batch's, the prompt's, or none."""
+
+
+class Reward(Part):
+    correct: float = 1.0
+    """Reward of a correct completion, before the length control's adjustment."""
+    wrong: float = -1.0
+    """Reward of a wrong one. A completion without a verdict is never trained on."""
+
+
+class Filter(Part):
+    zero_variance: bool = True
+    """Drop groups whose verdicts are all equal, without a refill."""
+    drop_truncated: bool = True
+    """Drop completions that ran into their length limit."""
+
+
+class Pipeline(Part):
+    max_lag: int = Field(default=8, ge=0)
+    """Most steps between sampling a group's first token and training on it; 0 is synchronous."""
+    push_every: int = Field(default=1, ge=1)
+    """Steps between two pushes of weights to the generator."""
+    drain: bool = False
+    """Finish everything sampled with one policy before pushing the next: no completion then mixes policies."""
+    groups_per_batch: int = Field(default=48, ge=1)
+    """Problems a step trains on, before any filter."""
+    completions_per_group: int = Field(default=16, ge=2)
+    """Completions sampled for a problem; an advantage compares them, so there must be two."""
+
+
+class Optimizer(Part):
+    lr: float = Field(default=5e-7, gt=0)
+    """Learning rate, constant after the warm-up."""
+    warmup_steps: int = Field(default=100, ge=0)
+    """Steps over which it rises linearly from 0."""
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """AdamW's decay of the mean gradient."""
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
+    """AdamW's decay of the mean squared gradient."""
+    eps: float = Field(default=1e-15, gt=0)
+    """AdamW's epsilon, far below usual because RL gradients are small."""
+    weight_decay: float = Field(default=0.01, ge=0)
+    """Decoupled weight decay."""
+    grad_clip: float = Field(default=1.0, ge=0)
+    """Largest norm of the gradient; 0 turns clipping off."""
+
+
+class Learner(Part):
+    micro_batch_tokens: int = Field(default=32768, ge=1)
+    """Most tokens of one forward and backward pass; how a batch is split never changes its gradient."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass: less memory, about a third more compute."""
+
+
+class Rollout(Part):
+    engine: Literal["torch"] = "torch"
+    """What samples completions."""
+    slots: int = Field(default=64, ge=1)
+    """Completions generated at the same time."""
+    context: int = Field(default=16384, ge=1)
+    """Most tokens of a prompt and its completion together."""
+    max_prompt_tokens: int = Field(default=2048, ge=1)
+    """Problems with a longer prompt are left out."""
+    temperature: float = Field(default=1.0, gt=0)
+    """Sampling temperature in training; the learner's log-probs use the same."""
+
+
+class Evaluation(Part):
+    every: int = Field(default=100, ge=1)
+    """Steps between two evaluations; one is always made before the first step."""
+    num_prompts: int = Field(default=1000, ge=1)
+    """Problems of the task withheld from training and evaluated on."""
+    samples_per_prompt: int = Field(default=16, ge=1)
+    """Completions sampled for each; the value reported is their mean of `correct`."""
+    temperature: float = Field(default=1.0, ge=0)
+    """Sampling temperature; 0 is greedy."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Sample from the smallest set of tokens with this probability."""
+    seed: int = Field(default=0, ge=0)
+    """Chooses the withheld problems and the noise: equal seeds make runs comparable prompt by prompt."""
+    sets: dict[str, Task] = Field(default_factory=dict)
+    """Further sets to evaluate on, each a task under a name of its own: [evaluation.sets.NAME]."""
+
+
+class Budget(Part):
+    """The run ends at whichever is reached first; at least one must be set."""
+
+    steps: int | None = Field(default=None, ge=1)
+    """Optimiser steps."""
+    gpu_hours: float | None = Field(default=None, gt=0)
+    """Devices held x hours of training, generators and learners together."""
+    flops: float | None = Field(default=None, gt=0)
+    """Floating-point operations of generator and learner."""
+
+
+class Checkpoint(Part):
+    every: int = Field(default=100, ge=1)
+    """Steps between two checkpoints."""
+    keep: int = Field(default=2, ge=1)
+    """How many of the latest are kept."""

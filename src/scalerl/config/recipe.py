@@ -1,0 +1,195 @@
+"""The recipe: one run in full, and which combinations of settings cannot be."""
+
+import json
+from collections.abc import Iterator
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from scalerl.config.parts import (
+    Advantage,
+    Budget,
+    BuiltIn,
+    ByName,
+    ByOrigin,
+    Checkpoint,
+    Cispo,
+    ConstantDenominator,
+    Dapo,
+    Evaluation,
+    Filter,
+    Gspo,
+    ImportPath,
+    Interruption,
+    Learner,
+    Model,
+    NoPositiveResampling,
+    Optimizer,
+    Part,
+    Penalty,
+    Pipeline,
+    PromptAverage,
+    Reward,
+    Rollout,
+    SampleAverage,
+    Task,
+    Tis,
+    TokenAverage,
+    Uniform,
+    Unlimited,
+)
+
+
+class Recipe(Part):
+    """One run, in full."""
+
+    description: str = ""
+    """One line on what this recipe is."""
+    seed: int = Field(default=0, ge=0)
+    """Everything random follows from it: the order of problems, the noise of sampling, the lengths."""
+    model: Model = Model()
+    """What is trained."""
+    task: Task = Task()
+    """What is asked."""
+    curriculum: Annotated[Annotated[NoPositiveResampling | Uniform, ByName, BuiltIn] | ImportPath, ByOrigin] = (
+        NoPositiveResampling()
+    )
+    """What is asked again in later epochs."""
+    length: Annotated[Annotated[Interruption | Penalty | Unlimited, ByName, BuiltIn] | ImportPath, ByOrigin] = (
+        Interruption()
+    )
+    """How the length of completions is controlled."""
+    loss: Annotated[Annotated[Cispo | Dapo | Gspo | Tis, ByName, BuiltIn] | ImportPath, ByOrigin] = Cispo()
+    """The loss of a token."""
+    weights: Annotated[
+        Annotated[PromptAverage | SampleAverage | TokenAverage | ConstantDenominator, ByName, BuiltIn] | ImportPath,
+        ByOrigin,
+    ] = PromptAverage()
+    """How token losses are averaged: equal weight for each prompt, completion or token, or a constant denominator."""
+    advantage: Advantage = Advantage()
+    """How rewards become advantages."""
+    reward: Reward = Reward()
+    """What a verdict is worth."""
+    filter: Filter = Filter()
+    """What is left out of a batch."""
+    pipeline: Pipeline = Pipeline()
+    """How generation and training interleave; three numbers, no mode."""
+    optimizer: Optimizer = Optimizer()
+    """AdamW."""
+    learner: Learner = Learner()
+    """How a step is computed."""
+    rollout: Rollout = Rollout()
+    """How completions are sampled."""
+    evaluation: Evaluation = Evaluation()
+    """How the run is measured."""
+    budget: Budget = Budget()
+    """When the run ends."""
+    checkpoint: Checkpoint = Checkpoint()
+    """How often the run is saved."""
+
+    @model_validator(mode="after")
+    def _check_combinations(self) -> Self:
+        if found := list(conflicts(self)):
+            text = "; ".join(message for _, message in found)
+            raise PydanticCustomError("conflict", "{text}", {"text": text, "found": found})
+        return self
+
+
+def conflicts(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Combinations that cannot be: the fields in question, and a sentence with a way out."""
+    yield from _pipeline_conflicts(recipe.pipeline)
+    yield from _length_conflicts(recipe)
+    reward, evaluation, budget = recipe.reward, recipe.evaluation, recipe.budget
+    if reward.correct <= reward.wrong:
+        yield (
+            ("reward.correct", "reward.wrong"),
+            f"reward.correct is {reward.correct:g} and reward.wrong is {reward.wrong:g}: a correct completion must be "
+            f"worth more",
+        )
+    if evaluation.temperature == 0 and evaluation.samples_per_prompt > 1:
+        yield (
+            ("evaluation.temperature", "evaluation.samples_per_prompt"),
+            f"evaluation.temperature = 0 is greedy, so {evaluation.samples_per_prompt} samples of a prompt would be "
+            f"one sample counted often: set evaluation.samples_per_prompt = 1 or raise the temperature",
+        )
+    if budget.steps is None and budget.gpu_hours is None and budget.flops is None:
+        yield (
+            ("budget",),
+            "budget is not set: give at least one of budget.steps, budget.gpu_hours, budget.flops",
+        )
+
+
+def _pipeline_conflicts(pipeline: Pipeline) -> Iterator[tuple[tuple[str, ...], str]]:
+    max_lag, push_every = pipeline.max_lag, pipeline.push_every
+    if not pipeline.drain and push_every > 1:
+        yield (
+            ("pipeline.push_every", "pipeline.drain"),
+            f"pipeline.push_every is {push_every} with pipeline.drain = false: set pipeline.push_every = 1 "
+            f"(PipelineRL-{max_lag}), or pipeline.drain = true and pipeline.max_lag = {push_every - 1} "
+            f"(PPO-off-policy-{push_every})",
+        )
+    if pipeline.drain and max_lag != push_every - 1:
+        yield (
+            ("pipeline.max_lag", "pipeline.push_every", "pipeline.drain"),
+            f"pipeline.max_lag is {max_lag}, but with pipeline.drain = true and pipeline.push_every = {push_every} the "
+            f"lag is always up to {push_every - 1}: set pipeline.max_lag = {push_every - 1}, or "
+            f"pipeline.push_every = {max_lag + 1}, or pipeline.drain = false (and pipeline.push_every = 1) for "
+            f"PipelineRL-{max_lag}",
+        )
+
+
+def _length_conflicts(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
+    length, rollout = recipe.length, recipe.rollout
+    if isinstance(length, Interruption):
+        if length.thinking_min > length.thinking_max:
+            yield (
+                ("length.thinking_min", "length.thinking_max"),
+                f"length.thinking_min is {length.thinking_min}, above length.thinking_max = {length.thinking_max}: "
+                f"the place is drawn between the two",
+            )
+        if length.thinking_end not in length.marker:
+            yield (
+                ("length.marker", "length.thinking_end"),
+                f"length.marker does not contain length.thinking_end = {json.dumps(length.thinking_end)}, so the "
+                f"thinking would go on after it: end the marker with that text",
+            )
+        fields, num_tokens = ("length.thinking_max", "length.answer_budget"), length.thinking_max + length.answer_budget
+    elif isinstance(length, Penalty | Unlimited):
+        fields, num_tokens = ("length.max_length",), length.max_length
+    else:
+        return
+    if isinstance(length, Penalty) and length.cache > length.max_length:
+        yield (
+            ("length.cache", "length.max_length"),
+            f"length.cache is {length.cache}, above length.max_length = {length.max_length}: even an empty answer "
+            f"would be penalised",
+        )
+    needed = rollout.max_prompt_tokens + num_tokens
+    if needed > rollout.context:
+        yield (
+            (*fields, "rollout.max_prompt_tokens", "rollout.context"),
+            f"rollout.context is {rollout.context}, but rollout.max_prompt_tokens + {' + '.join(fields)} is {needed}: "
+            f"set rollout.context = {needed} or shorten the others",
+        )
+
+
+def mode_name(pipeline: Pipeline) -> str:
+    """What the paper calls the regime that these three numbers make."""
+    if pipeline.max_lag == 0:
+        return "synchronous"
+    return f"PPO-off-policy-{pipeline.push_every}" if pipeline.drain else f"PipelineRL-{pipeline.max_lag}"
+
+
+def body_dtype(recipe: Recipe, *, gpu: bool) -> Literal["bfloat16", "float32"]:
+    """The precision that "auto" stands for on this device."""
+    if recipe.model.dtype == "auto":
+        return "bfloat16" if gpu else "float32"
+    return recipe.model.dtype
+
+
+def inert(recipe: Recipe, *, gpu: bool) -> dict[str, str]:
+    """Settings that change nothing on this device, whatever their value, each with the reason."""
+    if body_dtype(recipe, gpu=gpu) == "float32":
+        return {"model.fp32_head": "the body is float32, so the head is at both ends, whatever this says"}
+    return {}

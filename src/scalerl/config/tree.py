@@ -1,0 +1,124 @@
+"""A recipe as a tree of tables: which of them are axes with a name, how two are merged, what its leaves are.
+
+Keys are dotted everywhere: "loss.cap", "advantage.normalisation.eps".
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from pydantic.fields import FieldInfo
+
+from scalerl.config.parts import Custom, Part
+from scalerl.config.recipe import Recipe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One leaf of a recipe."""
+
+    key: str
+    value: Any
+    doc: str
+
+
+def dotted(table: str, key: str) -> str:
+    return f"{table}.{key}" if table else key
+
+
+def _parts_in(annotation: Any) -> Iterator[type[Part]]:
+    if isinstance(annotation, type) and issubclass(annotation, Part):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _parts_in(argument)
+
+
+def axis_choices(field: FieldInfo) -> dict[str, type[Part]]:
+    """The built-in choices of an axis by name; empty for a field that is none."""
+    parts = list(_parts_in(field.annotation))
+    return {part.model_fields["name"].default: part for part in parts if part is not Custom} if Custom in parts else {}
+
+
+def table_class(field: FieldInfo) -> type[Part] | None:
+    """The class of a field that is a plain table."""
+    annotation = field.annotation
+    return annotation if isinstance(annotation, type) and issubclass(annotation, Part) else None
+
+
+def _axes(part: type[Part], table: str = "") -> Iterator[tuple[str, dict[str, type[Part]], str]]:
+    for name, field in part.model_fields.items():
+        key = dotted(table, name)
+        if choices := axis_choices(field):
+            yield key, choices, field.get_default().name
+        elif inner := table_class(field):
+            yield from _axes(inner, key)
+
+
+AXES = {key: choices for key, choices, _ in _axes(Recipe)}
+"""Choices of each axis: {"loss": {"cispo": Cispo, ...}, ...}."""
+
+DEFAULT_NAMES = {key: name for key, _, name in _axes(Recipe)}
+
+
+def is_named(key: str) -> bool:
+    """Whether the table at this key is one choice with its settings, and may be written as its bare name."""
+    return key in AXES or key == "task" or (key.startswith("evaluation.sets.") and key.count(".") == 2)
+
+
+def expand(tree: Mapping[str, Any], table: str = "") -> dict[str, Any]:
+    """Write out every bare name as a table: loss = "dapo" is loss = {name = "dapo"}."""
+    expanded: dict[str, Any] = {}
+    for name, value in tree.items():
+        key = dotted(table, name)
+        if isinstance(value, str) and is_named(key):
+            value = {"name": value}
+        expanded[name] = expand(value, key) if isinstance(value, Mapping) else value
+    return expanded
+
+
+def merge(below: Any, above: Any, key: str = "") -> Any:
+    """`above` laid over `below`; a named table that changes its name replaces the other, settings and all."""
+    if not isinstance(below, Mapping) or not isinstance(above, Mapping):
+        return above
+    if is_named(key) and "name" in above and "name" in below and above["name"] != below["name"]:
+        return dict(above)
+    merged = dict(below)
+    for name, value in above.items():
+        merged[name] = merge(merged[name], value, dotted(key, name)) if name in merged else value
+    return merged
+
+
+def leaves(tree: Mapping[str, Any], table: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in tree.items():
+        key = dotted(table, name)
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, key)
+        else:
+            yield key, value
+
+
+def settings_of(part: Part, table: str = "") -> dict[str, Setting]:
+    """Every setting of a recipe by its dotted key, in the order of the file, with its doc line."""
+    found: dict[str, Setting] = {}
+    extra = {name: FieldInfo() for name in part.model_extra or {}}
+    for name, field in ({**type(part).model_fields, **extra}).items():
+        key, value = dotted(table, name), getattr(part, name)
+        if isinstance(value, Part):
+            found |= settings_of(value, key)
+        elif isinstance(value, Mapping) and all(isinstance(inner, Part) for inner in value.values()):
+            for inner_name, inner in value.items():
+                found |= settings_of(inner, dotted(key, inner_name))
+        else:
+            found[key] = Setting(key=key, value=value, doc=field.description or "")
+    return found
+
+
+def known_keys(part: type[Part] = Recipe, table: str = "") -> Iterator[str]:
+    """Every key that some recipe could have."""
+    for name, field in part.model_fields.items():
+        key = dotted(table, name)
+        inner = [*axis_choices(field).values()] or [found for found in [table_class(field)] if found]
+        for choice in inner:
+            yield from known_keys(choice, key)
+        if not inner:
+            yield key

@@ -1,0 +1,295 @@
+"""Which recipe to scale: ceilings first, then efficiency at a shared ceiling, and "not separable" as an answer.
+
+The paper's rule (arXiv 2510.13786, 1.1 and A.5): prefer the higher ceiling where ceilings differ by more than 0.02;
+otherwise fit both with one ceiling, and the larger exponent is at least as efficient. Here each step is a probability
+from the joint draws of both fits, with the spread between runs of one recipe included.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from scipy.special import ndtri
+
+from scalerl.curves.fit import Fit, fit
+from scalerl.curves.forecast import Value
+from scalerl.curves.forms import FORMS, Array
+
+CEILING_MARGIN = 0.02  # what the paper takes for a difference between ceilings
+RUN_SD = 0.01  # spread of the ceiling between runs of one recipe, from the paper's three repeats
+SURE = 0.985  # probability from which a difference is called one: 3 % for both directions together
+LEANING = 0.2  # an exponent that probably points the other way speaks against the midpoint
+SHUFFLES = 4  # pairings of the two fits' draws
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    a: str
+    b: str
+    p_higher_ceiling: float
+    """That a's ceiling is above b's."""
+    p_more_efficient: float
+    """That a's exponent is above b's, given one ceiling for both."""
+    p_sooner: float
+    """That a's midpoint lies before b's, given one ceiling for both."""
+    verdict: str
+    messages: tuple[str, ...]
+    crossing: float | None
+    """The compute at which the two curves cross, where they do between the first point and 30 times the last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    pairs: tuple[Pair, ...]
+    ranking: tuple[tuple[str, float], ...]
+    """Names with the probability to be the best (by ceiling, or at the target compute), most likely first."""
+    shared_ceiling: float | None
+    """The mean ceiling of the recipes that cannot be told from the best by their ceiling."""
+    shared_exponents: dict[str, Value]
+    """Their exponents when refitted with that ceiling."""
+
+
+def compare(
+    fits: Mapping[str, Fit], *, at: float | None = None, margin: float = CEILING_MARGIN, run_sd: float = RUN_SD
+) -> Comparison:
+    """Compare fits two by two, and rank them all by ceiling or, with `at`, by the reward at that compute."""
+    usable = {name: one for name, one in fits.items() if one.usable and one.draws is not None}
+    pairs = tuple(
+        _pair(a, b, usable[a], usable[b], margin, run_sd) if a in usable and b in usable else _no_pair(a, b, fits)
+        for a, b in combinations(fits, 2)
+    )
+    ranking = _rank(usable, at, run_sd)
+    shared, exponents = _share(usable, pairs, ranking)
+    return Comparison(pairs=pairs, ranking=ranking, shared_ceiling=shared, shared_exponents=exponents)
+
+
+def _no_pair(a: str, b: str, fits: Mapping[str, Fit]) -> Pair:
+    why = tuple(f"{name} has no curve to compare: {fits[name].verdict}." for name in (a, b) if not fits[name].usable)
+    nan = float("nan")
+    return Pair(
+        a=a,
+        b=b,
+        p_higher_ceiling=nan,
+        p_more_efficient=nan,
+        p_sooner=nan,
+        verdict="not separable",
+        messages=why or ("No intervals were computed.",),
+        crossing=None,
+    )
+
+
+def _pair(name_a: str, name_b: str, a: Fit, b: Fit, margin: float, run_sd: float) -> Pair:
+    span = a.bounds[1] - a.bounds[0]
+    correlation = paired_correlation(a, b)
+    draws_a, draws_b = _coupled(a, b, correlation)
+    spread = np.sqrt(_spread_sd(a, run_sd * span) ** 2 + _spread_sd(b, run_sd * span) ** 2)
+    difference = draws_a["ceiling"] - draws_b["ceiling"]
+    noisy = difference + spread * _normal(len(difference), 1)
+    p_higher = float(np.mean(noisy > 0))
+    weight, messages = _one_ceiling(difference, spread, margin * span)
+    p_steeper = p_sooner = 0.5
+    if "exponent" in draws_a and "exponent" in draws_b:
+        p_steeper = float(weight @ (draws_a["exponent"] > draws_b["exponent"]))
+    if "midpoint" in draws_a and "midpoint" in draws_b:
+        p_sooner = float(weight @ (draws_a["midpoint"] < draws_b["midpoint"]))
+    crossing = _crossing(a, b)
+    gap = float(np.median(difference))
+    verdict, why = _decide(name_a, name_b, p_higher, p_steeper, p_sooner, gap, margin * span, a, b)
+    notes = [*why, *messages, *_notes(name_a, name_b, a, b, run_sd, correlation)]
+    if crossing is not None:
+        notes.append(f"The two curves cross at compute {crossing:.4g}.")
+    return Pair(
+        a=name_a,
+        b=name_b,
+        p_higher_ceiling=p_higher,
+        p_more_efficient=p_steeper,
+        p_sooner=p_sooner,
+        verdict=verdict,
+        messages=tuple(notes),
+        crossing=crossing,
+    )
+
+
+def _decide(
+    name_a: str,
+    name_b: str,
+    p_higher: float,
+    p_steeper: float,
+    p_sooner: float,
+    gap: float,
+    margin: float,
+    a: Fit,
+    b: Fit,
+) -> tuple[str, list[str]]:
+    if max(p_higher, 1 - p_higher) >= SURE and abs(gap) > margin:
+        better = name_a if p_higher > 0.5 else name_b
+        return f"{better} has the higher ceiling", [f"Its ceiling is {abs(gap):.3f} higher."]
+    steeper, sooner = (max(p, 1 - p) >= SURE for p in (p_steeper, p_sooner))
+    names = lambda p: (name_a, name_b) if p > 0.5 else (name_b, name_a)  # noqa: E731
+    first, second = names(p_sooner)
+    p_first_steeper = p_steeper if first == name_a else 1 - p_steeper
+    if sooner and p_first_steeper < LEANING:
+        mixed = f"{first} reaches half its gain sooner and {second} rises more steeply: which is cheaper depends on the target."
+        return (f"{second} is more efficient" if steeper else "not separable"), [mixed]
+    if steeper:
+        return f"{names(p_steeper)[0]} is more efficient", [
+            "Ceilings are within what runs differ by; its exponent is larger."
+        ]
+    if sooner:
+        ratio = a.params["midpoint"] / b.params["midpoint"]
+        ratio = ratio if first == name_a else 1 / ratio
+        tie = f"Ceilings and exponents tie; it reaches half its gain with {ratio:.2f} times the compute."
+        return f"{first} is more efficient", [tie]
+    return "not separable", []
+
+
+def _notes(name_a: str, name_b: str, a: Fit, b: Fit, run_sd: float, correlation: float) -> list[str]:
+    notes = []
+    single = [name for name, one in ((name_a, a), (name_b, b)) if one.num_runs == 1]
+    if single and run_sd > 0:
+        notes.append(
+            f"One run of {' and of '.join(single)}: a spread of {run_sd:g} between runs is assumed for the ceiling."
+        )
+    if correlation > 0:
+        notes.append(f"Evaluated on the same prompts: paired, with residuals correlated at {correlation:.2f}.")
+    for name, one in ((name_a, a), (name_b, b)):
+        if one.verdict != "ok":
+            notes.append(f"{name}: {one.verdict}.")
+    return notes
+
+
+def _spread_sd(one: Fit, run_sd: float) -> float:
+    """Spread of a run about its recipe that the draws do not hold already: seeds, where there are several, do."""
+    return run_sd if one.num_runs == 1 else 0.0
+
+
+def paired_correlation(a: Fit, b: Fit) -> float:
+    """Correlation of the two runs' residuals where both were evaluated on the same prompts at the same step.
+
+    Common prompts and common sampling noise move both runs together and cancel in their difference. Shrunk towards 0
+    for few pairs, and never negative.
+    """
+    if a.evaluation is None or b.evaluation is None or a.num_runs > 1 or b.num_runs > 1:
+        return 0.0
+    common, in_a, in_b = np.intersect1d(a.evaluation, b.evaluation, return_indices=True)
+    if len(common) < 6:
+        return 0.0
+    left = (a.reward - a.predict(a.compute))[in_a]
+    right = (b.reward - b.predict(b.compute))[in_b]
+    size = float(np.sqrt((left @ left) * (right @ right)))
+    raw = float(left @ right) / size if size > 0 else 0.0
+    return float(np.clip(raw * len(common) / (len(common) + 6.0), 0.0, 0.95))
+
+
+def _coupled(a: Fit, b: Fit, correlation: float) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Joint draws of both fits: independent, or with ceilings correlated as the noise is (a Gaussian copula)."""
+    assert a.draws is not None and b.draws is not None
+    num = len(a.draws.noise_sd)
+    first, second = _normal(num * SHUFFLES, 2), _normal(num * SHUFFLES, 3)
+    second = correlation * first + np.sqrt(1 - correlation**2) * second
+    return _by_rank(a, first, num), _by_rank(b, second, num)
+
+
+def _by_rank(one: Fit, normal: Array, num: int) -> dict[str, Array]:
+    assert one.draws is not None
+    order = np.argsort(one.draws.params["ceiling"], kind="stable")
+    rank = np.argsort(np.argsort(normal, kind="stable"), kind="stable") * num // len(normal)
+    return {name: values[order][rank] for name, values in one.draws.params.items()}
+
+
+def _normal(num: int, stream: int) -> Array:
+    """Fixed normal numbers: the same comparison gives the same answer."""
+    return ndtri(np.random.default_rng(stream).permutation((np.arange(num) + 0.5) / num))
+
+
+def _one_ceiling(difference: Array, spread: float, margin: float) -> tuple[Array, list[str]]:
+    """Weights that hold the two ceilings to one, up to what runs of one recipe differ by.
+
+    Where the ceilings are too far apart for that, all draws count alike and the exponents are those of free fits.
+    """
+    width = max(spread, margin / 4)
+    log_weight = -0.5 * (difference / width) ** 2
+    weight = np.exp(log_weight - log_weight.max())
+    weight /= weight.sum()
+    if log_weight.max() < -8.0 or 1.0 / np.sum(weight**2) < 200:
+        return np.full_like(difference, 1.0 / len(difference)), ["Ceilings are too far apart to share: free exponents."]
+    return weight, []
+
+
+def _crossing(a: Fit, b: Fit) -> float | None:
+    low = max(a.compute.min(), b.compute.min())
+    grid = np.geomspace(low, 30 * max(a.scale, b.scale), 2000)
+    gap = a.predict(grid) - b.predict(grid)
+    change = np.flatnonzero(np.sign(gap[1:]) * np.sign(gap[:-1]) < 0)
+    # Two curves that hardly differ cross by accident; a crossing counts when they part by more than noise.
+    if not len(change) or np.abs(gap[: change[0] + 1]).max() < 0.005 or np.abs(gap[change[0] :]).max() < 0.005:
+        return None
+    return float(grid[change[0]])
+
+
+def _rank(fits: Mapping[str, Fit], at: float | None, run_sd: float) -> tuple[tuple[str, float], ...]:
+    if not fits:
+        return ()
+    columns = []
+    for stream, one in enumerate(fits.values(), start=10):
+        assert one.draws is not None
+        spread = _spread_sd(one, run_sd * (one.bounds[1] - one.bounds[0]))
+        value = one.draws.params["ceiling"] if at is None else one.curve_draws([at])[:, 0]
+        if at is not None and FORMS[one.form].rising:
+            gain = one.params["ceiling"] - one.params["start"]
+            spread *= (one.predict(at) - one.params["start"]) / gain if gain > 0 else 1.0
+        value = np.random.default_rng(stream).permutation(value)
+        columns.append(value + spread * _normal(len(value), stream + 1000))
+    best = np.argmax(np.stack(columns), axis=0)
+    shares = np.bincount(best, minlength=len(columns)) / len(best)
+    return tuple(sorted(zip(fits, shares.tolist(), strict=True), key=lambda row: -row[1]))
+
+
+def _share(
+    fits: Mapping[str, Fit], pairs: tuple[Pair, ...], ranking: tuple[tuple[str, float], ...]
+) -> tuple[float | None, dict[str, Value]]:
+    """Refit, with one ceiling, the recipes that cannot be told from the best by theirs."""
+    if len(ranking) < 2:
+        return None, {}
+    best = max(fits, key=lambda name: fits[name].params["ceiling"])
+    apart = {name for pair in pairs for name in (pair.a, pair.b) if pair.verdict == f"{best} has the higher ceiling"}
+    members = [name for name in fits if name == best or name not in apart]
+    members = [name for name in members if fits[name].form == "sigmoid" and fits[name].verdict != "unstable"]
+    if len(members) < 2:
+        return None, {}
+    ceiling = float(np.mean([fits[name].params["ceiling"] for name in members]))
+    exponents = {}
+    for name in members:
+        again = refit(fits[name], ceiling)
+        low, high = again.interval("exponent")
+        exponents[name] = Value(value=again.params["exponent"], low=low, high=high)
+    return ceiling, exponents
+
+
+def refit(one: Fit, ceiling: float) -> Fit:
+    """The same points with the ceiling held."""
+    return fit(
+        one.compute,
+        one.reward,
+        start=one.params["start"] if one.start_given else None,
+        form=one.form,
+        fixed={"ceiling": ceiling},
+        run=one.run,
+        level=one.level,
+        margin=one.margin,
+        bounds=one.bounds,
+    )
+
+
+def linearise(one: Fit) -> tuple[Array, Array]:
+    """log C and log F, a straight line of slope B where the sigmoid holds (arXiv 2510.13786, fig. 5).
+
+        F(R) = C_mid^B / ((A - R0) / (R - R0) - 1) = C^B
+
+    Points at or beyond the start or the ceiling have no F and are left out.
+    """
+    ceiling, start = one.params["ceiling"], one.params["start"]
+    inside = (one.reward > start) & (one.reward < ceiling)
+    odds = (ceiling - start) / (one.reward[inside] - start) - 1.0
+    return np.log(one.compute[inside]), one.params["exponent"] * np.log(one.params["midpoint"]) - np.log(odds)

@@ -1,0 +1,174 @@
+"""Log-probs and entropy of a language-model head, in FP32, without ever holding tokens x vocabulary.
+
+    z = (h W^T + b) / temperature,   log p = z_y - logsumexp(z),   H = logsumexp(z) - sum_v p_v z_v
+
+The head is computed in FP32 also under a bf16 body, without TF32 and outside autocast (ScaleRL paper, section 3 and
+appendix A.19: it must be so on both sides; the generator uses `head_logits`). The tokens go through in chunks, forward
+and backward; the backward pass computes the logits again: 4 matrix products instead of 3, which bounds the speed at 75
+% of the full computation where products dominate.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+CHUNK = 512
+"""Tokens a chunk. benchmarks/logprob_memory.py."""
+
+_PRECISION = threading.RLock()
+
+
+def log_probs_and_entropy(
+    hidden: Float[Tensor, "tokens hidden"],
+    head_weight: Float[Tensor, "vocab hidden"],
+    targets: Int[Tensor, " tokens"],
+    *,
+    temperature: float = 1.0,
+    chunk: int = CHUNK,
+    bias: Float[Tensor, " vocab"] | None = None,
+) -> tuple[Float[Tensor, " tokens"], Float[Tensor, " tokens"]]:
+    """Log-prob of each target and entropy of each distribution, in FP32 (float64 if an input is).
+
+    The gradient is exact for hidden, head_weight (a tied one gets its share by autograd) and bias, through both
+    outputs; an entropy that enters no loss costs nothing in the backward pass. Temperature divides the logits, as in
+    the generator. Pass only the positions that matter: every target must be in the vocabulary and every token costs
+    the same. Under torch.compile this is a graph break, so that the compiled number is the eager one.
+    """
+    if temperature <= 0 or chunk < 1:
+        raise ValueError(f"temperature must be > 0 and chunk >= 1, got {temperature} and {chunk}")
+    return _eager(hidden, head_weight, bias, targets, temperature, chunk)
+
+
+@torch.no_grad()
+def head_logits(
+    hidden: Float[Tensor, "tokens hidden"],
+    head_weight: Float[Tensor, "vocab hidden"],
+    *,
+    temperature: float = 1.0,
+    bias: Float[Tensor, " vocab"] | None = None,
+) -> Float[Tensor, "tokens vocab"]:
+    """The same logits in full, without gradient: for a generator, which has one token a sequence at a time."""
+    with exact_matmul(hidden.device):
+        dtype = _compute_dtype(hidden, head_weight)
+        return _logits(hidden.to(dtype), head_weight.to(dtype), _cast(bias, dtype), temperature)
+
+
+@contextmanager
+def exact_matmul(device: torch.device) -> Iterator[None]:
+    """FP32 products in full FP32: no TF32 (CUDA), no bf16 (oneDNN under "medium"), no autocast; restored after.
+
+    The settings are of the process, so the lock keeps one thread from restoring them under another.
+    """
+    backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # pyright: ignore[reportAttributeAccessIssue]
+    with _PRECISION, torch.autocast(device.type, enabled=False):
+        before = [backend.fp32_precision for backend in backends]
+        try:
+            for backend in backends:
+                backend.fp32_precision = "ieee"
+            yield
+        finally:
+            for backend, precision in zip(backends, before, strict=True):
+                backend.fp32_precision = precision
+
+
+class _HeadLogProbs(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, hidden, head_weight, bias, targets, temperature, chunk):
+        dtype = _compute_dtype(hidden, head_weight)
+        log_probs, entropy, log_total = hidden.new_empty(3, targets.numel(), dtype=dtype)
+        with exact_matmul(hidden.device):
+            weight, offset = head_weight.to(dtype), _cast(bias, dtype)
+            for rows in _chunks(targets.numel(), chunk):
+                logits = _logits(hidden[rows].to(dtype), weight, offset, temperature)
+                log_probs[rows], entropy[rows], log_total[rows] = _statistics(logits, targets[rows])
+        ctx.save_for_backward(hidden, head_weight, bias, targets, entropy, log_total)
+        ctx.temperature, ctx.chunk = temperature, chunk
+        ctx.set_materialize_grads(False)
+        return log_probs, entropy
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, *grad_outputs):  # pyright: ignore[reportIncompatibleMethodOverride]
+        grad_log_probs, grad_entropy = grad_outputs
+        hidden, head_weight, bias, targets, entropy, log_total = ctx.saved_tensors
+        needs_hidden, needs_weight, needs_bias, *_ = ctx.needs_input_grad
+        dtype = log_total.dtype
+        grad_hidden = torch.empty_like(hidden) if needs_hidden else None
+        # One FP32 sum over all chunks, rounded to the weight's dtype once.
+        grad_weight = torch.zeros_like(head_weight, dtype=dtype) if needs_weight else None
+        grad_bias = torch.zeros_like(bias, dtype=dtype) if needs_bias else None
+        if grad_log_probs is None:
+            grad_log_probs = torch.zeros_like(log_total)
+        with exact_matmul(hidden.device):
+            weight, offset = head_weight.to(dtype), _cast(bias, dtype)
+            for rows in _chunks(targets.numel(), ctx.chunk):
+                inputs = hidden[rows].to(dtype)
+                logits = _logits(inputs, weight, offset, ctx.temperature)
+                grad_logits = _logits_gradient(
+                    logits.sub_(log_total[rows, None]),
+                    targets[rows],
+                    entropy[rows],
+                    grad_log_probs[rows],
+                    None if grad_entropy is None else grad_entropy[rows],
+                ).div_(ctx.temperature)
+                if grad_hidden is not None:
+                    grad_hidden[rows] = (grad_logits @ weight).to(hidden.dtype)
+                if grad_weight is not None:
+                    grad_weight.addmm_(grad_logits.T, inputs)
+                if grad_bias is not None:
+                    grad_bias.add_(grad_logits.sum(dim=0))
+        grad_bias = None if grad_bias is None else grad_bias.to(bias.dtype)
+        return grad_hidden, _cast(grad_weight, head_weight.dtype), grad_bias, None, None, None
+
+
+_eager: Callable[..., tuple[Tensor, Tensor]] = torch.compiler.disable(  # pyright: ignore[reportAssignmentType]
+    _HeadLogProbs.apply
+)
+
+
+def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
+    """z = (h W^T + b) / temperature, in a new buffer that the caller may overwrite."""
+    return torch.nn.functional.linear(hidden, weight, bias).div_(temperature)
+
+
+def _statistics(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-prob of the target, entropy and logsumexp of each row. Overwrites logits: two buffers a chunk, not four."""
+    peak = logits.amax(dim=-1)
+    logits.sub_(peak[:, None])
+    target = logits.gather(1, targets[:, None].long()).squeeze(1)
+    unnormalised = logits.exp()
+    total = unnormalised.sum(dim=-1)
+    mean_logit = logits.mul_(unnormalised).sum(dim=-1) / total
+    log_total = total.log()
+    return target - log_total, log_total - mean_logit, peak + log_total
+
+
+def _logits_gradient(
+    log_probs: Tensor, targets: Tensor, entropy: Tensor, grad_log_prob: Tensor, grad_entropy: Tensor | None
+) -> Tensor:
+    """d/dz_v = g_logp (1[v = y] - p_v) - g_H p_v (log p_v + H), from the log-probs of a chunk, which it overwrites."""
+    if grad_entropy is None:
+        gradient = log_probs.exp_().mul_(-grad_log_prob[:, None])
+    else:
+        probs = log_probs.exp()
+        scale = log_probs.add_(entropy[:, None]).mul_(-grad_entropy[:, None]).sub_(grad_log_prob[:, None])
+        gradient = scale.mul_(probs)
+    return gradient.scatter_add_(1, targets[:, None].long(), grad_log_prob[:, None])
+
+
+def _chunks(num_tokens: int, chunk: int) -> Iterator[slice]:
+    for start in range(0, num_tokens, chunk):
+        yield slice(start, start + chunk)
+
+
+def _compute_dtype(hidden: Tensor, head_weight: Tensor) -> torch.dtype:
+    return torch.float64 if torch.float64 in (hidden.dtype, head_weight.dtype) else torch.float32
+
+
+def _cast(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    return None if tensor is None else tensor.to(dtype)

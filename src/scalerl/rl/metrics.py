@@ -1,0 +1,90 @@
+"""Metrics of a step: sums per micro-batch that add up, then one dict of floats.
+
+Sums are over the tokens the loss is over, unweighted, so micro-batches and ranks (all-reduce `sums` by sum,
+`ratio_max` by max) give what the whole batch gives. Nothing waits for the device before `step_metrics`.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int
+from torch import Tensor
+
+from scalerl.rl.filters import EffectiveBatch
+from scalerl.rl.losses import TokenLoss
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenSums:
+    """Sums over trained tokens of: 1, ratio, clipped, KL, entropy; and the largest ratio (-inf of none)."""
+
+    sums: Float64[Tensor, "5"]
+    ratio_max: Float64[Tensor, ""]
+
+    def __add__(self, other: "TokenSums") -> "TokenSums":
+        return TokenSums(sums=self.sums + other.sums, ratio_max=torch.maximum(self.ratio_max, other.ratio_max))
+
+
+@torch.no_grad()
+def token_sums(
+    token_loss: TokenLoss,
+    log_probs: Float[Tensor, " tokens"],
+    generator_log_probs: Float[Tensor, " tokens"],
+    entropy: Float[Tensor, " tokens"],
+    trained: Bool[Tensor, " tokens"],
+) -> TokenSums:
+    """The sums of one micro-batch. KL is the k3 estimate of KL(generator || trainer) under the generator's own samples.
+
+    k3_t = rho_t - 1 - log rho_t >= 0, with expectation KL(pi_gen || pi_train) over y_t ~ pi_gen   (Schulman 2020)
+    It is always of the token's ratio, also where the loss's ratio is the sequence's. At equal weights it measures the
+    numerical mismatch of the two backends, and should be near zero.
+    """
+    log_ratio = (log_probs - generator_log_probs).double()
+    values = (
+        torch.ones_like(log_ratio),
+        token_loss.ratio.double(),
+        token_loss.clipped.double(),
+        torch.expm1(log_ratio) - log_ratio,
+        entropy.double(),
+    )
+    masked = torch.where(trained, torch.stack(values), 0.0)
+    lowest = torch.full((1,), -torch.inf, dtype=torch.float64, device=trained.device)
+    ratios = torch.where(trained, token_loss.ratio.double(), -torch.inf)
+    return TokenSums(sums=masked.sum(dim=1), ratio_max=torch.cat([lowest, ratios]).amax())
+
+
+def step_metrics(
+    tokens: TokenSums | None,
+    batch: EffectiveBatch,
+    *,
+    lag: Int[Tensor, " sampled"],
+    num_nonfinite: int,
+) -> dict[str, float]:
+    """One row of metrics. `lag`: for every sampled token of the batch, kept or not, the version that trains on it
+    minus the version that sampled it; its maximum is what `max_lag` bounds.
+
+    A mean over nothing is left out rather than invented: no `loss/` keys without a trained token (`tokens` may be
+    None), no lag without a sampled one. `batch/zero_variance_frac` is of the groups that could be compared.
+    """
+    metrics = {
+        "rollout/truncated_frac": batch.num_truncated / max(batch.num_completions, 1),
+        "batch/no_verdict_frac": batch.num_no_verdict / max(batch.num_completions, 1),
+        "batch/zero_variance_frac": batch.num_zero_variance / max(batch.num_groups, 1),
+        "batch/effective": float(batch.num_kept),
+        "batch/effective_groups": float(batch.num_kept_groups),
+        "batch/nonfinite_tokens": float(num_nonfinite),
+    }
+    if lag.numel():
+        lag_mean, lag_max = torch.stack([lag.double().mean(), lag.max().double()]).tolist()
+        metrics |= {"rollout/lag_mean": lag_mean, "rollout/lag_max": lag_max}
+    if tokens is not None:
+        num_tokens, ratio, clipped, kl, entropy, ratio_max = torch.cat([tokens.sums, tokens.ratio_max[None]]).tolist()
+        if num_tokens:
+            metrics |= {
+                "loss/ratio_mean": ratio / num_tokens,
+                "loss/ratio_max": ratio_max,
+                "loss/clip_frac": clipped / num_tokens,
+                "loss/kl": kl / num_tokens,
+                "loss/entropy": entropy / num_tokens,
+            }
+    return metrics

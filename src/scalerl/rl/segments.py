@@ -1,0 +1,31 @@
+"""Reductions over the segments of a flat array: the tokens of a completion, the completions of a group."""
+
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor
+
+
+def dense_index(ids: Int[Tensor, " items"]) -> tuple[Int[Tensor, " items"], int]:
+    """Renumber any ids as 0 .. num - 1, in order; returns the index of each item and num."""
+    segments, index = torch.unique(ids, return_inverse=True)
+    return index, segments.numel()
+
+
+def segment_sum(values: Float[Tensor, " items"], index: Int[Tensor, " items"], num: int) -> Float[Tensor, " segments"]:
+    return values.new_zeros(num).index_add(0, index, values)
+
+
+def segment_count(mask: Bool[Tensor, " items"], index: Int[Tensor, " items"], num: int) -> Int[Tensor, " segments"]:
+    return torch.zeros(num, dtype=torch.long, device=mask.device).index_add(0, index, mask.long())
+
+
+def segment_min(
+    values: Shaped[Tensor, " items"], index: Int[Tensor, " items"], num: int
+) -> Shaped[Tensor, " segments"]:
+    return values.new_zeros(num).scatter_reduce(0, index, values, "amin", include_self=False)
+
+
+def segment_max(
+    values: Shaped[Tensor, " items"], index: Int[Tensor, " items"], num: int
+) -> Shaped[Tensor, " segments"]:
+    return values.new_zeros(num).scatter_reduce(0, index, values, "amax", include_self=False)

@@ -1,0 +1,65 @@
+"""Reductions as token weights: batch loss = sum over tokens of weight x token loss.
+
+The weights are computed once for the whole batch, before it is split. A micro-batch or a rank then sums its own
+tokens, and any split gives the same gradient by construction. (Where a framework averages gradients over ranks, as
+FSDP does, multiply the loss by the number of ranks.) Only trained tokens count, so what the filters dropped is in no
+denominator; a token that is not trained weighs 0.
+"""
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from scalerl.rl.segments import dense_index, segment_count
+
+Ids = Int[Tensor, " tokens"]
+Trained = Bool[Tensor, " tokens"]
+Weights = Float[Tensor, " tokens"]
+
+
+def prompt(group_of_token: Ids, completion_of_token: Ids, trained: Trained) -> Weights:
+    """Every prompt alike, its tokens pooled: ScaleRL's own, and DAPO's as that paper states it.
+
+    w_t = 1 / (num_prompts x num_tokens of t's prompt)   (ScaleRL paper, sections 3 and 4)
+    Each group in the batch counts as one prompt. TRL, NeMo-RL and verl have no such average: theirs is `token` or
+    `sample`.
+    """
+    return _segment_average(group_of_token, trained)
+
+
+def sample(group_of_token: Ids, completion_of_token: Ids, trained: Trained) -> Weights:
+    """Every completion alike: GRPO's, and the paper's baseline.
+
+    w_t = 1 / (num_completions x num_tokens of t's completion)   (ScaleRL paper, sections 2 and 3)
+    """
+    return _segment_average(completion_of_token, trained)
+
+
+def token(group_of_token: Ids, completion_of_token: Ids, trained: Trained) -> Weights:
+    """Every token of the batch alike: what most frameworks call DAPO's average.
+
+    w_t = 1 / num_tokens   (ScaleRL paper, section 3)
+    """
+    return _segment_average(torch.zeros_like(group_of_token), trained)
+
+
+def constant(group_of_token: Ids, completion_of_token: Ids, trained: Trained, *, denominator: float) -> Weights:
+    """One denominator for every batch, whatever was kept in it.
+
+    w_t = 1 / denominator   (Dr. GRPO, Liu et al. 2025)
+    Set it to completions a batch x the longest completion, e.g. 768 x 14336; a short or heavily filtered batch then
+    takes a smaller step rather than the same one.
+    """
+    return trained / denominator
+
+
+def _segment_average(segment: Ids, trained: Trained) -> Weights:
+    """1 / (segments with a trained token x trained tokens of the segment)."""
+    index, num = dense_index(segment)
+    num_tokens = segment_count(trained, index, num)
+    num_segments = (num_tokens > 0).sum()
+    # Counts are integers, so a quotient has torch's default dtype and is exact in float64 where that is the default.
+    return trained / (num_segments * num_tokens)[index].clamp(min=1)
+
+
+WEIGHTS = {"prompt": prompt, "sample": sample, "token": token, "constant": constant}

@@ -1,0 +1,221 @@
+"""Which column is which in a log of any trainer: names in the order they are tried, and compute built from step time.
+
+x: GPU_HOURS, then, where --gpus was given, gpu_hours built from time; then FLOPS, TOKENS, hours built from time, STEP.
+y: an evaluation's RATES (eval/..., val-core/..., test/...), a plain rate (pass_rate, accuracy), TRAINING reward.
+Names are compared in lower case with blanks and dashes as underscores. Among equals the first column is taken.
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+GPU_HOURS = ("gpu_hours", "gpuhours", "compute_gpu_hours", "compute/gpu_hours", "train/gpu_hours", "perf/gpu_hours")
+FLOPS = (
+    *(
+        "flops",
+        "compute_flops",
+        "total_flops",
+        "train_flops",
+        "training_flops",
+        "compute/flops",
+        "train/flops",
+        "compute",
+    ),
+    *("total_flos", "train/total_flos"),
+)
+# Only totals: progress/tokens (prime-rl) and perf/total_num_tokens (verl) are those of one step.
+TOKENS = (
+    *("tokens", "total_tokens", "num_tokens", "tokens_seen", "num_input_tokens_seen", "progress/total_tokens"),
+    *("train/num_tokens", "train/total_tokens", "train/num_input_tokens_seen"),
+)
+STEP = (
+    *(
+        "step",
+        "_step",
+        "global_step",
+        "train/global_step",
+        "trainer/global_step",
+        "progress/step",
+        "training/global_step",
+    ),
+    *("train_step", "training_step", "iteration", "iter", "update"),
+)
+# Seconds one step took: tinker-cookbook, prime-rl, ours, verl, TRL, and what others write.
+STEP_TIME = (
+    *("time/total", "time/step", "time/step_s", "timing/step", "timing_s/step", "step_time", "train/step_time"),
+    *("perf/time_per_step", "perf/step_time", "time/step_time", "timing/total", "time_per_step", "step_time_s"),
+)
+# Seconds since the run began: our reader of event files, wandb.
+ELAPSED = ("elapsed_s", "relative_time_(process)", "relative_time_(wall)", "_runtime")
+NUM_SAMPLES = ("num_samples", "eval/num_samples", "num_eval_samples")
+SEED = ("seed", "random_seed", "train_seed", "train/seed")
+RUN = ("run", "run_id", "run_name", *SEED)
+RATES = (
+    r"pass_?rate|solve_rate|success_rate|pass(@|_at_|_)?1",
+    r"acc|accuracy|correct|exact_match",
+    r"(avg|mean)@\d+",
+    r"reward|rewards|return",
+    r"score|scores|pass@\d+",
+)
+TRAINING = (
+    *("reward/mean", "reward", "mean_reward", "reward_mean", "train/reward", "train/reward/mean", "reward/all/mean"),
+    *("env/all/reward/total", "critic/score/mean", "critic/rewards/mean", "objective/scores", "avg_reward", "value"),
+)
+
+_EVALUATION = re.compile(r"(^|[/_.])(evals?|evaluation|val|valid|validation|test|held_?out)([/_.]|$)")
+_RATES = tuple(re.compile(rf"(^|[/_.])({rate})([/_.]|$)") for rate in RATES)
+_PLAIN_RATE = re.compile(rf"(mean_|avg_)?({'|'.join(RATES[:3])})")
+_TRAINING_RATE = re.compile(rf"(^|[/_.])({'|'.join(RATES)})([/_.]|$)")
+# TRL logs every reward function apart from their sum: the parts come after the whole.
+_PART = re.compile(r"(^|[/_.])rewards/[^/]+/mean$")
+_NEVER = re.compile(
+    r"(^|[/_. ])(std|stdev|stderr|sem|var|variance|min|max|median|len|lengths?|time|runtime|seconds?|loss|kl|entropy"
+    r"|count|num|zero|tokens?|steps?|epoch|lr|clip|clipped|ratio|norm|grad|hash|advantages?|per|truncated)([/_. ]|$)"
+)
+
+Row = Mapping[str, Any]
+
+
+def find(names: Sequence[str], columns: Sequence[str]) -> str | None:
+    """The first column that has one of these names, in the order of the names."""
+    known = {_plain(column): column for column in reversed(columns)}
+    return next((known[name] for name in names if name in known), None)
+
+
+def choose_y(columns: Sequence[str], rows: Sequence[Row]) -> str | None:
+    """The column that looks most like a pass rate or reward, None where none does."""
+    ranked = [(*rank, place, column) for place, column in enumerate(columns) if (rank := _y_rank(_plain(column)))]
+    return next((column for *_, column in sorted(ranked) if _has_numbers(rows, column)), None)
+
+
+def choose_x(columns: Sequence[str], rows: Sequence[Row], *, y: str | None, built: bool) -> str | None:
+    """The column to use as compute; `built` says that gpu_hours comes from --gpus and is what the user asked for."""
+    order = (*GPU_HOURS, *FLOPS, *TOKENS, "hours", *STEP)
+    if built:
+        order = ("gpu_hours", *order)
+    step = find(STEP, columns)
+    known = {_plain(column): column for column in reversed(columns)}
+    return next((known[name] for name in order if name in known and _stands_by(rows, known[name], y, step)), None)
+
+
+def fill_from_step(rows: Sequence[Row], column: str, step: str | None) -> list[Any]:
+    """The column's values, a missing one taken from another row of the same step and run, as logs split steps."""
+    values = [row.get(column) for row in rows]
+    if step is None or step == column or all(value is not None for value in values):
+        return values
+    labels = _run_columns(rows, column)
+    keys = [(row.get(step), *(row.get(label) for label in labels)) for row in rows]
+    known = {key: value for key, value in zip(keys, values, strict=True) if value is not None and is_number(key[0])}
+    return [
+        known.get(key) if value is None and is_number(key[0]) else value
+        for key, value in zip(keys, values, strict=True)
+    ]
+
+
+def elapsed_hours(rows: Sequence[Row], columns: Sequence[str]) -> list[float | None] | None:
+    """Hours of training until each row, None where the log has no time in it.
+
+    A step time stands for every step since the row before it: trainers log its mean over the logging interval.
+    """
+    step_time = find(STEP_TIME, columns)
+    if step_time is None:
+        elapsed = find(ELAPSED, columns)
+        if elapsed is None:
+            return None
+        return [row[elapsed] / 3600 if is_number(row.get(elapsed)) else None for row in rows]
+    step = find(STEP, columns)
+    labels = _run_columns(rows, step_time)
+    runs: dict[tuple[Any, ...], list[int]] = {}
+    for index, row in enumerate(rows):
+        runs.setdefault(tuple(row.get(label) for label in labels), []).append(index)
+    hours: list[float | None] = [None] * len(rows)
+    for indices in runs.values():
+        for index, value in zip(indices, _cumulated([rows[index] for index in indices], step, step_time), strict=True):
+            hours[index] = value
+    return hours
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _cumulated(rows: Sequence[Row], step: str | None, step_time: str) -> list[float | None]:
+    if step is None:
+        places: list[Any] = list(range(1, len(rows) + 1))
+    else:
+        places = [row.get(step) for row in rows]
+    spent = {
+        at: row[step_time]
+        for at, row in zip(places, rows, strict=True)
+        if is_number(at) and is_number(row.get(step_time))
+    }
+    steps = sorted(spent)
+    totals = [0.0]
+    # A first row at step 0 is one step; one at step 10 stands for the ten before it.
+    last = min(steps[0] - 1, 0) if steps else 0
+    for at in steps:
+        totals.append(totals[-1] + spent[at] * (at - last) / 3600)
+        last = at
+    return [totals[bisect_right(steps, at)] if is_number(at) else None for at in places]
+
+
+def _plain(column: str) -> str:
+    return re.sub(r"[\s-]+", "_", column.strip().lower())
+
+
+def _y_rank(name: str) -> tuple[int, int, int] | None:
+    """(kind of column, closeness to a pass rate, whether it is a part of a sum): smaller is better."""
+    if _NEVER.search(name):
+        return None
+    part = int(bool(_PART.search(name)))
+    if _EVALUATION.search(name):
+        return next(((0, part, rank) for rank, rate in enumerate(_RATES) if rate.search(name)), None)
+    if _PLAIN_RATE.fullmatch(name):
+        return 1, 0, 0
+    if name in TRAINING:
+        return 2, 0, TRAINING.index(name)
+    return (2, 1 + part, 0) if _TRAINING_RATE.search(name) else None
+
+
+def _has_numbers(rows: Sequence[Row], column: str) -> bool:
+    return any(_is_numeric(row.get(column)) for row in rows)
+
+
+def _is_numeric(value: object) -> bool:
+    """Also numbers written as text: one bad cell leaves a whole CSV column text, and is to be named."""
+    try:
+        return is_number(value) or (isinstance(value, str) and float(value) is not None)
+    except ValueError:
+        return False
+
+
+def _stands_by(rows: Sequence[Row], column: str, y: str | None, step: str | None) -> bool:
+    """Whether most rows with a y have this column too (transformers writes total_flos in the last row only)."""
+    values = fill_from_step(rows, column, step)
+    wanted = [
+        _is_numeric(value) for value, row in zip(values, rows, strict=True) if y is None or row.get(y) is not None
+    ]
+    return 2 * sum(wanted) >= len(wanted) > 0
+
+
+def _run_columns(rows: Sequence[Row], needed: str) -> list[str]:
+    """Columns that tell runs apart within one file: labels that every row has, each value with rows holding `needed`.
+
+    The last condition leaves out a column such as split=train|eval, whose eval rows get their compute from train rows.
+    """
+    found = []
+    for column, first in rows[0].items() if rows else ():
+        if not isinstance(first, str) and _plain(column) not in RUN:
+            continue
+        values = [row.get(column) for row in rows]
+        is_text = all(isinstance(value, str) for value in values)
+        if _plain(column) in RUN:
+            is_label = is_text or all(is_number(value) for value in values)
+        else:
+            is_label = is_text and 2 * len(set(values)) <= len(values)
+        if not is_label:
+            continue
+        if set(values) == {value for value, row in zip(values, rows, strict=True) if row.get(needed) is not None}:
+            found.append(column)
+    return found

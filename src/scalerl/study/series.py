@@ -1,0 +1,263 @@
+"""From tables to series: the numbers of each curve, checked and in the unit that is fitted.
+
+A fault of one curve among several becomes its `problem`, and the rest stand; that of an only curve raises InputError.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scalerl.study.importers import InputError, Table
+from scalerl.study.selection import Point, Selection, YScale, at, listed, points_from
+
+__all__ = ["InputError", "Selection", "Series", "series_from"]
+
+# A mean of floats may leave [0, 1] by rounding; float32 logs round at 6e-8.
+_ROUNDING = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One curve's points, sorted by run and compute."""
+
+    name: str
+    compute: NDArray[np.float64]
+    reward: NDArray[np.float64]
+    run: NDArray[np.str_] | None
+    """The run each point belongs to, None where there is one."""
+    num_samples: NDArray[np.int64] | None
+    start: float | None
+    start_sd: float
+    """Of `start`, from its number of samples; 0 where that is not known."""
+    holdout_compute: NDArray[np.float64]
+    holdout_reward: NDArray[np.float64]
+    evaluation: NDArray[np.str_] | None
+    """'prompts_hash@step': equal strings mean the same prompts at the same step."""
+    x_label: str
+    y_label: str
+    problem: str | None
+    """Why this curve cannot be fitted, None where it can."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Value:
+    """A point whose numbers are known to be numbers."""
+
+    point: Point
+    compute: float
+    reward: float
+
+
+def series_from(tables: Sequence[Table], selection: Selection) -> list[Series]:
+    """One series for each value of `by`; without it for each file, and in it each evaluation set or exported run."""
+    curves: dict[tuple[str, ...], list[Point]] = {}
+    for point in points_from(tables, selection):
+        curves.setdefault(point.curve, []).append(point)
+    built = []
+    for curve, points in curves.items():
+        try:
+            built.append(_series("/".join(curve), points, selection))
+        except InputError as fault:
+            if len(curves) == 1:
+                raise
+            built.append(_unusable("/".join(curve), points[0], str(fault)))
+    if all(series.problem for series in built):
+        raise InputError(f"no usable curve among {len(built)}; the first, {built[0].name}: {built[0].problem}")
+    return built
+
+
+def _series(name: str, points: Sequence[Point], selection: Selection) -> Series:
+    for option, labels in (("--x", {point.x_label for point in points}), ("--y", {point.y_label for point in points})):
+        if len(labels) > 1:
+            raise InputError(
+                f"the files of {name} use different columns ({listed(sorted(labels))}): choose one with {option}."
+            )
+    values = _checked(points, selection.y_scale)
+    held_out = [value for value in values if value.point.is_held_out]
+    to_fit = [value for value in values if not value.point.is_held_out]
+    if not to_fit:
+        column, wanted = selection.holdout or ("", "")
+        raise InputError(f"every row of {name} matches --holdout {column}={wanted}: none is left to fit.")
+    starts, fitted = _split_start(to_fit, selection)
+    _check_positive([*fitted, *held_out], selection)
+    if not fitted:
+        raise InputError(
+            f"{name} has no row left to fit besides its start, at {at([value.point for value in starts])}."
+        )
+    start, start_sd = _start(starts, selection)
+    fitted.sort(key=lambda value: (value.point.run, value.compute, value.reward, value.point.evaluation or ""))
+    held_out.sort(key=lambda value: (value.compute, value.reward))
+    runs = [value.point.run for value in fitted]
+    evaluations = [value.point.evaluation for value in fitted]
+    return Series(
+        name=name,
+        compute=_floats(value.compute for value in fitted),
+        reward=_floats(value.reward for value in fitted),
+        run=np.array(runs) if len(set(runs)) > 1 else None,
+        num_samples=_counts(fitted, selection.y_scale),
+        start=start,
+        start_sd=start_sd,
+        holdout_compute=_floats(value.compute for value in held_out),
+        holdout_reward=_floats(value.reward for value in held_out),
+        evaluation=np.array(evaluations) if all(evaluations) else None,
+        x_label=points[0].x_label,
+        y_label=points[0].y_label,
+        problem=None,
+    )
+
+
+def _unusable(name: str, point: Point, problem: str) -> Series:
+    return Series(
+        name=name,
+        compute=_floats(()),
+        reward=_floats(()),
+        run=None,
+        num_samples=None,
+        start=None,
+        start_sd=0.0,
+        holdout_compute=_floats(()),
+        holdout_reward=_floats(()),
+        evaluation=None,
+        x_label=point.x_label,
+        y_label=point.y_label,
+        problem=problem,
+    )
+
+
+def _floats(values: Any) -> NDArray[np.float64]:
+    return np.array(list(values), dtype=np.float64)
+
+
+# Numbers
+
+
+def _checked(points: Sequence[Point], y_scale: YScale) -> list[_Value]:
+    computes = _numbers([point.x for point in points], points, points[0].x_label, "--x")
+    rewards = _numbers([point.y for point in points], points, points[0].y_label, "--y")
+    scaled = [_scaled(reward, y_scale) for reward in rewards]
+    if y_scale != "none":
+        pairs = zip(points, scaled, strict=True)
+        outside = [point for point, reward in pairs if not -_ROUNDING <= reward <= 1 + _ROUNDING]
+        if outside:
+            raise InputError(_out_of_range(points[0].y_label, rewards, outside, y_scale))
+        scaled = [min(max(reward, 0.0), 1.0) for reward in scaled]
+    together = zip(points, computes, scaled, strict=True)
+    return [_Value(point=point, compute=compute, reward=reward) for point, compute, reward in together]
+
+
+def _numbers(values: Sequence[Any], points: Sequence[Point], column: str, option: str) -> list[float]:
+    numbers = [_number(value) for value in values]
+    text = [(value, point) for value, number, point in zip(values, numbers, points, strict=True) if number is None]
+    if text:
+        found = repr(text[0][0])
+        found = found if len(found) <= 40 else found[:40] + "..."
+        places = at([point for _, point in text])
+        raise InputError(
+            f"{column!r} holds {found} where a number is needed, at {places}: mend it, or choose another column with "
+            f"{option}."
+        )
+    known = [number for number in numbers if number is not None]
+    bad = [(number, point) for number, point in zip(known, points, strict=True) if not math.isfinite(number)]
+    if bad:
+        what = " or ".join(sorted({"NaN" if math.isnan(number) else "infinite" for number, _ in bad}))
+        places = at([point for _, point in bad])
+        raise InputError(f"{column!r} is {what} at {places}: remove those rows, or leave them out with --where.")
+    return known
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _scaled(reward: float, y_scale: YScale) -> float:
+    if y_scale == "100":
+        return reward / 100
+    if y_scale == "pm1":
+        return (reward + 1) / 2
+    return reward
+
+
+def _out_of_range(column: str, rewards: Sequence[float], outside: Sequence[Point], y_scale: YScale) -> str:
+    low, high = min(rewards), max(rewards)
+    if low >= 0 and high <= 1:
+        fitting = "1"
+    elif low >= -1 and high <= 1:
+        fitting = "pm1"
+    elif low >= 0 and high <= 100:
+        fitting = "100"
+    else:
+        fitting = "none"
+    scaled = "" if y_scale == "1" else f" after --y-scale {y_scale}"
+    return (
+        f"{column!r} runs from {low:g} to {high:g}, outside [0, 1]{scaled} at {at(outside)}: say --y-scale {fitting}."
+    )
+
+
+def _check_positive(values: Sequence[_Value], selection: Selection) -> None:
+    bad = [value.point for value in values if value.compute <= 0]
+    if not bad:
+        return
+    if selection.start == "first":
+        advice = (
+            "--start first takes one row at 0 from each run, so tell the runs apart with --seed or the curves with --by"
+        )
+    else:
+        advice = "if that row is the model before training, say --start first; else choose another column with --x"
+    lowest = min(value.compute for value in values)
+    raise InputError(f"compute {bad[0].x_label!r} is zero or negative ({lowest:g}) at {at(bad)}: {advice}.")
+
+
+# The start
+
+
+def _split_start(values: Sequence[_Value], selection: Selection) -> tuple[list[_Value], list[_Value]]:
+    """(rows that are the start, rows to fit): each run's first row where asked, else a run folder's rows at 0."""
+    if selection.start != "first":
+        at_zero = [value.point.may_be_zero and value.compute == 0 for value in values]
+        return _parted(values, at_zero)
+    least: dict[str, float] = {}
+    for value in values:
+        least[value.point.run] = min(value.compute, least.get(value.point.run, math.inf))
+    is_first = [value.compute == least[value.point.run] for value in values]
+    rows_at = [value.point.run for value, first in zip(values, is_first, strict=True) if first and value.compute <= 0]
+    # Two rows at 0 in one run are two curves in one, which averaging would hide; compute below 0 is no start at all.
+    hidden = {run for run in rows_at if rows_at.count(run) > 1 or least[run] < 0}
+    return _parted(
+        values, [first and value.point.run not in hidden for value, first in zip(values, is_first, strict=True)]
+    )
+
+
+def _parted(values: Sequence[_Value], flags: Sequence[bool]) -> tuple[list[_Value], list[_Value]]:
+    pairs = list(zip(values, flags, strict=True))
+    return [value for value, flag in pairs if flag], [value for value, flag in pairs if not flag]
+
+
+def _start(starts: Sequence[_Value], selection: Selection) -> tuple[float | None, float]:
+    """The start and its sd: the value given, else the mean over the rows that are the start."""
+    if isinstance(selection.start, float | int):
+        return float(selection.start), 0.0
+    if not starts:
+        return None, 0.0
+    mean = math.fsum(value.reward for value in starts) / len(starts)
+    counts = _counts(starts, selection.y_scale)
+    if counts is None:
+        return mean, 0.0
+    # Binomial: p (1 - p) / n for each row.
+    variance = math.fsum(
+        value.reward * (1 - value.reward) / int(count) for value, count in zip(starts, counts, strict=True)
+    )
+    return mean, math.sqrt(variance) / len(starts)
+
+
+def _counts(values: Sequence[_Value], y_scale: YScale) -> NDArray[np.int64] | None:
+    """Samples behind each point; None unless every point says, and for rewards that are no rates."""
+    counts = [_number(value.point.num_samples) for value in values]
+    known = [count for count in counts if count is not None and 1 <= count < math.inf]
+    return np.array(known, dtype=np.int64) if len(known) == len(counts) and y_scale != "none" else None

@@ -1,0 +1,226 @@
+"""Which problem is asked next, and the exactly-once account of every group that was asked.
+
+    next() -> issued -> graded(...) -> trained(...)
+
+A group is in flight until it is graded, and untrained until a step has taken it. After a restore, groups in flight are
+issued again first, under the same keys; groups graded but untrained are the trainer's to keep (it has their tokens).
+Plain Python, no clock: what comes out depends on the seed and on the order of the calls alone.
+"""
+
+import hashlib
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+from scalerl.types import derive_seed, group_key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassRecord:
+    """How often a problem was solved, counted over completions with a verdict, before any filter."""
+
+    latest_correct: int = 0
+    latest_graded: int = 0
+    total_correct: int = 0
+    total_graded: int = 0
+
+    def with_group(self, num_correct: int, num_graded: int) -> "PassRecord":
+        """A group without any verdict says nothing, so it changes nothing."""
+        if num_graded == 0:
+            return self
+        return PassRecord(
+            latest_correct=num_correct,
+            latest_graded=num_graded,
+            total_correct=self.total_correct + num_correct,
+            total_graded=self.total_graded + num_graded,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Issued:
+    """A problem to ask now; `key` names the group its completions make."""
+
+    problem_id: str
+    epoch: int
+
+    @property
+    def key(self) -> str:
+        return group_key(self.epoch, self.problem_id)
+
+
+Retires = Callable[[PassRecord], bool]
+"""Whether a problem with this record leaves for good before the next epoch it would be in."""
+
+
+def no_positive_resampling(
+    record: PassRecord, /, *, threshold: float, history: Literal["latest", "cumulative"]
+) -> bool:
+    """Retire a problem at a pass rate >= threshold (0.9 in arXiv 2510.13786, section 4).
+
+    The paper does not say how its history is aggregated: "latest" reads the last group, "cumulative" all of them.
+    """
+    latest = history == "latest"
+    num_correct = record.latest_correct if latest else record.total_correct
+    num_graded = record.latest_graded if latest else record.total_graded
+    return num_graded > 0 and num_correct / num_graded >= threshold
+
+
+def uniform(record: PassRecord, /) -> bool:
+    """Every problem returns in every epoch."""
+    return False
+
+
+class Curriculum:
+    """Issues every remaining problem exactly once an epoch, in an order drawn from (seed, epoch).
+
+    The next epoch begins as soon as the last problem of this one is issued, but a problem waits in it until its last
+    group is graded, since only then is it known whether it returns.
+    """
+
+    def __init__(self, problem_ids: Sequence[str], *, seed: int, retires: Retires) -> None:
+        if not problem_ids:
+            raise ValueError("a curriculum needs at least one problem")
+        # Sorted: the order of an epoch must not depend on the order of a file.
+        self._problem_ids = sorted(problem_ids)
+        for left, right in zip(self._problem_ids, self._problem_ids[1:], strict=False):
+            if left == right:
+                raise ValueError(f"two problems have the id {left!r}; ids must be unique")
+        self._seed = seed
+        self._retires = retires
+        self._records: dict[str, PassRecord] = {}
+        self._retired: set[str] = set()
+        self._in_flight: dict[str, Issued] = {}
+        self._busy: set[str] = set()
+        self._untrained: dict[str, Issued] = {}
+        self._reissue: dict[str, Issued] = {}
+        self._num_trained = 0
+        self._epoch = 0
+        self._pending = self._shuffled(0)
+
+    def next(self) -> Issued | None:
+        """The next problem to ask, or None: wait for a grade, or stop for good if `exhausted`."""
+        if self._reissue:
+            return self._reissue.pop(next(iter(self._reissue)))
+        if not self._pending and not self.exhausted:
+            self._epoch += 1
+            self._pending = self._shuffled(self._epoch)
+        # Pending is kept in reverse, so that taking from its front is cheap.
+        for place in range(len(self._pending) - 1, -1, -1):
+            problem_id = self._pending[place]
+            if problem_id not in self._busy:
+                del self._pending[place]
+                issued = Issued(problem_id=problem_id, epoch=self._epoch)
+                self._in_flight[issued.key] = issued
+                self._busy.add(problem_id)
+                return issued
+        return None
+
+    def graded(self, key: str, *, num_correct: int, num_graded: int) -> None:
+        """Record a group's verdicts; call it at grading, before any filter."""
+        if key not in self._in_flight or key in self._reissue:
+            raise ValueError(f"group {key!r} is graded but not in flight: it was never issued, or is graded already")
+        if not 0 <= num_correct <= num_graded:
+            raise ValueError(f"group {key!r}: {num_correct} correct of {num_graded} graded cannot be")
+        issued = self._in_flight.pop(key)
+        self._busy.discard(issued.problem_id)
+        self._untrained[key] = issued
+        record = self._records.get(issued.problem_id, PassRecord()).with_group(num_correct, num_graded)
+        self._records[issued.problem_id] = record
+        if self._retires(record):
+            self._retired.add(issued.problem_id)
+            # The next epoch may have begun without this grade, with the problem waiting in it.
+            if issued.epoch < self._epoch and issued.problem_id in self._pending:
+                self._pending.remove(issued.problem_id)
+
+    def trained(self, key: str) -> None:
+        """Record that a step took this group, also if a filter then dropped all of it."""
+        if key not in self._untrained:
+            raise ValueError(f"group {key!r} is trained but not waiting: it was never graded, or is trained already")
+        del self._untrained[key]
+        self._num_trained += 1
+
+    @property
+    def exhausted(self) -> bool:
+        """No problem is left to ask, now or later: the run ends as done, "data exhausted"."""
+        return len(self._retired) == len(self._problem_ids)
+
+    @property
+    def epoch(self) -> int:
+        return self._epoch
+
+    @property
+    def in_flight(self) -> tuple[Issued, ...]:
+        """Issued, not graded yet; oldest first."""
+        return tuple(self._in_flight.values())
+
+    @property
+    def untrained(self) -> tuple[Issued, ...]:
+        """Graded, not taken by a step yet; in the order of grading."""
+        return tuple(self._untrained.values())
+
+    @property
+    def num_trained(self) -> int:
+        return self._num_trained
+
+    @property
+    def num_retired(self) -> int:
+        return len(self._retired)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything a resumed run needs, in JSON types."""
+        return {
+            "problems": self._digest(),
+            "seed": self._seed,
+            "epoch": self._epoch,
+            "pending": list(self._pending),
+            "in_flight": [[issued.epoch, issued.problem_id] for issued in self._in_flight.values()],
+            "untrained": [[issued.epoch, issued.problem_id] for issued in self._untrained.values()],
+            "num_trained": self._num_trained,
+            "retired": sorted(self._retired),
+            "records": {
+                problem_id: [record.latest_correct, record.latest_graded, record.total_correct, record.total_graded]
+                for problem_id, record in self._records.items()
+            },
+        }
+
+    @classmethod
+    def restore(cls, state: Mapping[str, Any], problem_ids: Sequence[str], *, retires: Retires) -> Self:
+        """A curriculum where it was when `state` was taken, except that what is in flight is issued again first."""
+        curriculum = cls(problem_ids, seed=state["seed"], retires=retires)
+        if state["problems"] != curriculum._digest():
+            raise ValueError(
+                "the checkpoint was made with other problems than these; resume with the same task settings"
+            )
+        curriculum._epoch = state["epoch"]
+        curriculum._pending = list(state["pending"])
+        in_flight = [Issued(problem_id=problem_id, epoch=epoch) for epoch, problem_id in state["in_flight"]]
+        curriculum._in_flight = {issued.key: issued for issued in in_flight}
+        curriculum._busy = {issued.problem_id for issued in in_flight}
+        curriculum._reissue = dict(curriculum._in_flight)
+        untrained = [Issued(problem_id=problem_id, epoch=epoch) for epoch, problem_id in state["untrained"]]
+        curriculum._untrained = {issued.key: issued for issued in untrained}
+        curriculum._num_trained = state["num_trained"]
+        curriculum._retired = set(state["retired"])
+        curriculum._records = {
+            problem_id: PassRecord(
+                latest_correct=latest_correct,
+                latest_graded=latest_graded,
+                total_correct=total_correct,
+                total_graded=total_graded,
+            )
+            for problem_id, (latest_correct, latest_graded, total_correct, total_graded) in state["records"].items()
+        }
+        return curriculum
+
+    def _shuffled(self, epoch: int) -> list[str]:
+        # Shuffled before the retired are left out, so that two runs differ only in what they retired.
+        order = list(self._problem_ids)
+        random.Random(derive_seed("epoch order", self._seed, epoch)).shuffle(order)
+        return [problem_id for problem_id in reversed(order) if problem_id not in self._retired]
+
+    def _digest(self) -> str:
+        return hashlib.sha256("\n".join(self._problem_ids).encode()).hexdigest()[:16]
+
+
+CURRICULA: Mapping[str, Callable[..., bool]] = {"no_positive_resampling": no_positive_resampling, "uniform": uniform}

@@ -1,0 +1,83 @@
+"""Length control: how long a completion may get, and what its length does to its reward.
+
+Each control takes `encode` (text to token ids, without special tokens) and gives a LengthControl: a plan for a request,
+drawn from that request's own seed, and an adjustment of the reward. Source: arXiv 2510.13786, section 4.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from scalerl.types import LengthPlan, derive_seed
+
+Encode = Callable[[str], Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthControl:
+    """What a length control does at both ends: `plan` to the generator, `adjust` to the reward."""
+
+    max_tokens: int
+    """No plan allows more tokens than this."""
+    plan: Callable[[int], LengthPlan]
+    """Of a request's seed."""
+    adjust: Callable[[int, bool], float]
+    """Of a completion's number of tokens and whether it is correct: what is added to its reward."""
+
+
+def _no_adjustment(num_tokens: int, correct: bool) -> float:
+    return 0.0
+
+
+def interruption(
+    encode: Encode,
+    /,
+    *,
+    thinking_min: int,
+    thinking_max: int,
+    marker: str,
+    thinking_end: str,
+    answer_budget: int,
+) -> LengthControl:
+    """Stop the thinking at a place drawn uniformly from [thinking_min, thinking_max] and ask for the answer."""
+    marker_tokens, end_tokens = tuple(encode(marker)), tuple(encode(thinking_end))
+    if len(marker_tokens) >= answer_budget:
+        raise ValueError(
+            f"length.answer_budget is {answer_budget}, but the marker alone takes {len(marker_tokens)} tokens of it: "
+            f"raise length.answer_budget or shorten length.marker"
+        )
+
+    def plan(seed: int) -> LengthPlan:
+        # The modulo's bias is below 1e-12 for any budget, since the seed has 63 bits.
+        offset = derive_seed("thinking budget", seed) % (thinking_max - thinking_min + 1)
+        return LengthPlan(
+            thinking_budget=thinking_min + offset,
+            thinking_end=end_tokens,
+            marker=marker_tokens,
+            answer_budget=answer_budget,
+        )
+
+    return LengthControl(max_tokens=thinking_max + answer_budget, plan=plan, adjust=_no_adjustment)
+
+
+def penalty(encode: Encode, /, *, max_length: int, cache: int) -> LengthControl:
+    """Take reward from long correct answers: clip((L_max - |y|) / L_cache - 1, -1, 0), on correct ones only.
+
+    Zero up to max_length - cache tokens, -1 at max_length, which is also where generation ends.
+    """
+
+    def adjust(num_tokens: int, correct: bool) -> float:
+        if not correct:
+            return 0.0
+        return min(max((max_length - num_tokens) / cache - 1.0, -1.0), 0.0)
+
+    return LengthControl(max_tokens=max_length, plan=lambda seed: LengthPlan(answer_budget=max_length), adjust=adjust)
+
+
+def unlimited(encode: Encode, /, *, max_length: int) -> LengthControl:
+    """No control but the end of the context."""
+    return LengthControl(
+        max_tokens=max_length, plan=lambda seed: LengthPlan(answer_budget=max_length), adjust=_no_adjustment
+    )
+
+
+LENGTHS = {"interruption": interruption, "penalty": penalty, "none": unlimited}

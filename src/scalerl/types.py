@@ -1,0 +1,193 @@
+"""The values that travel round the loop, all frozen, none of them knowing torch:
+
+    Problem -> Request (one completion wanted, with its LengthPlan) -> Completion -> Group (graded) -> Batch
+
+`correct` (true, false, or None for "no verdict") and `reward` (what is trained on) are separate things: evaluations,
+pass rates and curves report the mean of `correct`; only advantages look at `reward`.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+Finish = Literal["stop", "length"]
+"""Why a completion ended: a stop token, or its length plan (then it is truncated)."""
+
+
+def derive_seed(*parts: str | int) -> int:
+    """A 63-bit seed that depends on the parts alone: noise is keyed by what is asked, not by when or beside what.
+
+    Python's own hash() differs between processes, so it cannot serve a resumed run.
+    """
+    text = "\x1f".join(f"{type(part).__name__}:{part}" for part in parts)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+
+def group_key(epoch: int, problem_id: str) -> str:
+    """The name of a group in a run; unique because a problem is issued at most once an epoch."""
+    return f"{epoch}/{problem_id}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One thing to ask and what its grader compares with."""
+
+    id: str
+    prompt: str
+    answer: str
+    """The reference the grader of `task` reads: a number, a formula, unit tests."""
+    task: str
+    """Which task it belongs to, so that several can be mixed in one run."""
+
+    @property
+    def content_hash(self) -> str:
+        """Equal where the words are: by this, not by id, evaluation problems are kept out of training."""
+        return hashlib.sha256(" ".join(self.prompt.split()).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthPlan:
+    """How long one completion may get: a plain value that every engine follows.
+
+    With a thinking budget: if the thinking_end tokens have not been sampled after `thinking_budget` tokens, the marker
+    tokens are forced there. From the end of thinking, reached or forced, `answer_budget` tokens remain, a forced marker
+    counted among them; so max_tokens bounds the completion in every case. Without one, the answer is all there is.
+    """
+
+    thinking_budget: int | None = None
+    thinking_end: tuple[int, ...] = ()
+    marker: tuple[int, ...] = ()
+    answer_budget: int
+
+    @property
+    def max_tokens(self) -> int:
+        return (self.thinking_budget or 0) + self.answer_budget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One completion wanted from an engine; its noise depends on `seed` alone, never on a batch slot."""
+
+    group: str
+    """Key of the group it belongs to; the same again when the group is re-issued after a resume."""
+    index: int
+    """Its place in that group."""
+    problem: Problem
+    prompt_tokens: tuple[int, ...]
+    seed: int
+    length: LengthPlan
+    temperature: float = 1.0
+    top_p: float = 1.0
+    """Below 1 only in evaluation: the ratio's denominator is the log-prob under the full distribution."""
+
+    @property
+    def key(self) -> str:
+        return f"{self.group}#{self.index}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Completion:
+    """What an engine sampled, with what the learner must know about each token. Its arrays are read-only."""
+
+    request: Request
+    tokens: NDArray[np.int32]
+    log_probs: NDArray[np.float32]
+    """Of each token under the policy that sampled it, at the request's temperature; 0 where forced."""
+    versions: NDArray[np.int32]
+    """Policy version that sampled each token; rises within a completion when weights arrive in flight."""
+    forced: NDArray[np.bool_]
+    """True for an interruption's marker: part of the context, never trained on."""
+    finish: Finish
+    interrupted_at: int | None = None
+    """Index of the first forced token."""
+
+    def __post_init__(self) -> None:
+        dtypes: dict[str, DTypeLike] = {
+            "tokens": np.int32,
+            "log_probs": np.float32,
+            "versions": np.int32,
+            "forced": np.bool_,
+        }
+        for name, dtype in dtypes.items():
+            array = np.array(getattr(self, name), dtype=dtype)
+            array.flags.writeable = False
+            object.__setattr__(self, name, array)
+        lengths = {name: len(getattr(self, name)) for name in dtypes}
+        if len(set(lengths.values())) != 1 or not len(self.tokens):
+            raise ValueError(f"completion {self.request.key}: needs as many of each and at least one, got {lengths}")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Completion):
+            return NotImplemented
+        arrays = ("tokens", "log_probs", "versions", "forced")
+        rest = ("request", "finish", "interrupted_at")
+        return all(getattr(self, name) == getattr(other, name) for name in rest) and all(
+            np.array_equal(getattr(self, name), getattr(other, name)) for name in arrays
+        )
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def first_version(self) -> int:
+        return int(self.versions[0])
+
+    @property
+    def num_trained_tokens(self) -> int:
+        return len(self.tokens) - int(self.forced.sum())
+
+    @property
+    def truncated(self) -> bool:
+        return self.finish == "length"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """All completions of one problem asked once, graded."""
+
+    key: str
+    problem: Problem
+    completions: tuple[Completion, ...]
+    correct: tuple[bool | None, ...]
+    """The grader's verdict on each completion; None is neither right nor wrong and is never trained on."""
+    rewards: tuple[float, ...]
+    """What is trained on: the verdict's value plus the length control's adjustment; unread without a verdict."""
+
+    def __post_init__(self) -> None:
+        if not len(self.completions) == len(self.correct) == len(self.rewards) > 0:
+            counts = (len(self.completions), len(self.correct), len(self.rewards))
+            raise ValueError(f"group {self.key}: completions, verdicts and rewards must be as many, got {counts}")
+
+    @property
+    def first_version(self) -> int:
+        """The version that sampled its first token, of any of its completions; its deadline is this + max_lag."""
+        return min(completion.first_version for completion in self.completions)
+
+    @property
+    def num_graded(self) -> int:
+        return sum(verdict is not None for verdict in self.correct)
+
+    @property
+    def num_correct(self) -> int:
+        return sum(verdict is True for verdict in self.correct)
+
+    @property
+    def num_trained_tokens(self) -> int:
+        return sum(completion.num_trained_tokens for completion in self.completions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """The groups of one step, before any filter, and the version the step starts from."""
+
+    version: int
+    groups: Sequence[Group]
+
+    @property
+    def lags(self) -> list[int]:
+        """Steps between sampling a group's first token and training on it, one a group; none exceeds max_lag."""
+        return [self.version - group.first_version for group in self.groups]

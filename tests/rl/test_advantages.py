@@ -1,0 +1,93 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scalerl.rl.advantages import BASELINES, NORMALISATIONS, batch, leave_one_out, mean, none, prompt
+
+REWARDS = st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=24)
+PAIRS = st.lists(st.tuples(st.floats(-100, 100, width=32), st.integers(0, 4)), min_size=1, max_size=24)
+slowly = settings(deadline=None, max_examples=60)
+
+
+def tensors(pairs):
+    rewards, group = zip(*pairs, strict=True)
+    return torch.tensor(rewards, dtype=torch.float64), torch.tensor(group)
+
+
+def centred(name, rewards, group):
+    return rewards - BASELINES[name](rewards, group)
+
+
+@pytest.mark.parametrize("normalisation", NORMALISATIONS)
+@pytest.mark.parametrize("baseline", BASELINES)
+@slowly
+@given(pairs=PAIRS)
+def test_advantages_sum_to_zero_in_every_group(baseline, normalisation, pairs):
+    rewards, group = tensors(pairs)
+    advantages = NORMALISATIONS[normalisation](centred(baseline, rewards, group), group)
+    for one in group.unique():
+        inside = advantages[group == one]
+        assert abs(inside.sum().item()) <= 1e-10 * (1 + inside.abs().sum().item())
+
+
+@pytest.mark.parametrize("normalisation", NORMALISATIONS)
+@pytest.mark.parametrize("baseline", BASELINES)
+@slowly
+@given(pairs=PAIRS, shift=st.integers(-50, 50), seed=st.integers(0, 1000))
+def test_advantages_do_not_depend_on_a_shift_or_on_order(baseline, normalisation, pairs, shift, seed):
+    # Sixteenths, so that the shift itself is exact and the test is of the formula.
+    rewards, group = tensors(pairs)
+    rewards = (rewards * 16).round() / 16
+    advantages = NORMALISATIONS[normalisation](centred(baseline, rewards, group), group)
+    shifted = NORMALISATIONS[normalisation](centred(baseline, rewards + shift, group), group)
+    torch.testing.assert_close(shifted, advantages, rtol=1e-9, atol=1e-9)
+    order = torch.randperm(group.numel(), generator=torch.Generator().manual_seed(seed))
+    reordered = NORMALISATIONS[normalisation](centred(baseline, rewards[order], group[order]), group[order])
+    torch.testing.assert_close(reordered, advantages[order], rtol=1e-9, atol=1e-9)
+
+
+@slowly
+@given(pairs=PAIRS)
+def test_leave_one_out_is_the_mean_of_the_others(pairs):
+    rewards, group = tensors(pairs)
+    baseline = leave_one_out(rewards, group).tolist()
+    for i, own in enumerate(group.tolist()):
+        others = [rewards[j].item() for j, g in enumerate(group.tolist()) if g == own and j != i]
+        expected = sum(others) / len(others) if others else rewards[i].item()
+        assert baseline[i] == pytest.approx(expected, rel=1e-12, abs=1e-10)
+
+
+def test_by_hand():
+    group = torch.tensor([7, 7, 7, 7, 2, 2])
+    rewards = torch.tensor([1.0, 1.0, 1.0, -1.0, 1.0, -1.0], dtype=torch.float64)
+    advantages = rewards - mean(rewards, group)
+    assert advantages.tolist() == [0.5, 0.5, 0.5, -1.5, 1.0, -1.0]
+    assert leave_one_out(rewards, group).tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 3, 1.0, -1.0, 1.0])
+    # Batch: squares .25 x 3 + 2.25 + 1 + 1 = 5 over 6 completions. Prompt: sqrt(3/4) and 1, both ddof 0.
+    assert batch(advantages, group).tolist() == pytest.approx((advantages / math.sqrt(5 / 6)).tolist())
+    within = torch.tensor([math.sqrt(0.75)] * 4 + [1.0] * 2, dtype=torch.float64)
+    assert prompt(advantages, group).tolist() == pytest.approx((advantages / (within + 1e-6)).tolist())
+    assert prompt(advantages, group, eps=1.0).tolist() == pytest.approx((advantages / (within + 1)).tolist())
+    assert torch.equal(none(advantages, group), advantages)
+
+
+@pytest.mark.parametrize("normalisation", NORMALISATIONS)
+@pytest.mark.parametrize("baseline", BASELINES)
+@slowly
+@given(
+    reward=st.floats(-10, 10, width=32), size=st.integers(1, 17), dtype=st.sampled_from([torch.float32, torch.float64])
+)
+def test_equal_rewards_have_an_advantage_of_exactly_zero(baseline, normalisation, reward, size, dtype):
+    """Rounding noise in the mean, divided by a std that is the same noise, would be an advantage of 1."""
+    rewards, group = torch.full((size,), reward, dtype=dtype), torch.zeros(size, dtype=torch.long)
+    assert (NORMALISATIONS[normalisation](centred(baseline, rewards, group), group) == 0).all()
+
+
+@pytest.mark.parametrize("normalisation", NORMALISATIONS)
+@pytest.mark.parametrize("baseline", BASELINES)
+def test_nothing_gives_nothing(baseline, normalisation):
+    rewards, group = torch.zeros(0), torch.zeros(0, dtype=torch.long)
+    assert NORMALISATIONS[normalisation](centred(baseline, rewards, group), group).shape == (0,)

@@ -1,0 +1,238 @@
+import math
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from scalerl.rl.logprobs import exact_matmul, head_logits, log_probs_and_entropy
+
+BACKENDS = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def full(hidden, head_weight, targets, temperature=1.0, bias=None):
+    """The whole tokens x vocabulary matrix, by autograd."""
+    dtype = torch.promote_types(torch.promote_types(hidden.dtype, head_weight.dtype), torch.float32)
+    logits = hidden.to(dtype) @ head_weight.to(dtype).T
+    logits = (logits if bias is None else logits + bias.to(dtype)) / temperature
+    log_probs = torch.log_softmax(logits, dim=-1)
+    return log_probs.gather(1, targets[:, None])[:, 0], -(log_probs.exp() * log_probs).sum(dim=-1)
+
+
+def a_head(num_tokens=37, vocab=61, width=16, dtype=torch.float32, seed=0, device="cpu"):
+    rng = torch.Generator().manual_seed(seed)
+    hidden = torch.randn(num_tokens, width, generator=rng).to(device, dtype)
+    weight = (torch.randn(vocab, width, generator=rng) / math.sqrt(width)).to(device, dtype)
+    targets = torch.randint(0, vocab, (num_tokens,), generator=rng).to(device)
+    return hidden.requires_grad_(), weight.requires_grad_(), targets
+
+
+def gradients(function, inputs, use_entropy=True, **settings):
+    hidden, weight, targets = inputs
+    rng = torch.Generator().manual_seed(9)
+    log_probs, entropy = function(hidden, weight, targets, **settings)
+    mix = torch.randn(2, targets.numel(), generator=rng).to(log_probs)
+    loss = (mix[0] * log_probs).sum() + ((mix[1] * entropy).sum() if use_entropy else 0)
+    bias = settings.get("bias")
+    return torch.autograd.grad(loss, [hidden, weight] + ([] if bias is None else [bias]))
+
+
+@pytest.mark.parametrize("use_entropy", [True, False])
+@pytest.mark.parametrize("temperature", [1.0, 0.6, 1.7])
+@pytest.mark.parametrize("chunk", [1, 8, 37, 1000])
+def test_chunked_equals_full_in_fp32(chunk, temperature, use_entropy):
+    inputs = a_head()
+    for ours, theirs in zip(
+        log_probs_and_entropy(*inputs, temperature=temperature, chunk=chunk),
+        full(*inputs, temperature=temperature),
+        strict=True,
+    ):
+        assert ours.dtype == torch.float32
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
+    for ours, theirs in zip(
+        gradients(log_probs_and_entropy, inputs, use_entropy, temperature=temperature, chunk=chunk),
+        gradients(full, inputs, use_entropy, temperature=temperature),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("dtypes", [(torch.float64, torch.float64), (torch.float32, torch.float64)])
+def test_float64_stays_float64(dtypes):
+    hidden, weight, targets = a_head(dtype=torch.float64)
+    inputs = (hidden.detach().to(dtypes[0]).requires_grad_(), weight, targets)
+    for ours, theirs in zip(log_probs_and_entropy(*inputs, chunk=8), full(*inputs), strict=True):
+        assert ours.dtype == torch.float64
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+def test_gradcheck_of_both_outputs_with_bias():
+    hidden, weight, targets = a_head(num_tokens=5, vocab=7, width=3, dtype=torch.float64)
+    bias = torch.randn(7, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).requires_grad_()
+
+    def function(hidden, weight, bias):
+        return log_probs_and_entropy(hidden, weight, targets, temperature=0.7, chunk=2, bias=bias)
+
+    assert torch.autograd.gradcheck(function, (hidden, weight, bias))
+
+
+def test_bias_equals_full():
+    inputs, bias = a_head(), torch.randn(61, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    ours = gradients(log_probs_and_entropy, inputs, chunk=8, bias=bias, temperature=0.8)
+    for mine, theirs in zip(ours, gradients(full, inputs, bias=bias, temperature=0.8), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=2e-6)
+
+
+def test_a_tied_head_gets_both_shares_of_the_gradient():
+    embedding = torch.randn(19, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(2)).requires_grad_()
+    tokens, targets = torch.arange(12) % 19, (torch.arange(12) * 7) % 19
+
+    def gradient(function):
+        log_probs, _ = function(torch.tanh(embedding[tokens]), embedding, targets)
+        return torch.autograd.grad(log_probs.sum(), embedding)[0]
+
+    torch.testing.assert_close(gradient(log_probs_and_entropy), gradient(full), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_bf16_body_has_exactly_the_log_probs_of_the_fp32_cast(autocast):
+    hidden, weight, targets = a_head(num_tokens=33, vocab=300, width=64, dtype=torch.bfloat16)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+        ours = log_probs_and_entropy(hidden, weight, targets, chunk=16)
+        by_bf16 = gradients(log_probs_and_entropy, (hidden, weight, targets), chunk=16)
+    cast = (hidden.detach().float().requires_grad_(), weight.detach().float().requires_grad_(), targets)
+    for mine, theirs, reference in zip(ours, log_probs_and_entropy(*cast, chunk=16), full(*cast), strict=True):
+        assert torch.equal(mine, theirs)
+        torch.testing.assert_close(mine, reference, rtol=1e-6, atol=1e-6)
+    for mine, theirs in zip(by_bf16, gradients(log_probs_and_entropy, cast, chunk=16), strict=True):
+        # Summed in FP32 over all chunks, rounded to bf16 once.
+        assert mine.dtype == torch.bfloat16
+        assert torch.equal(mine, theirs.bfloat16())
+
+
+def test_only_what_is_asked_for_gets_a_gradient():
+    hidden, weight, targets = a_head()
+    log_probs_and_entropy(hidden, weight.detach(), targets)[0].sum().backward()
+    assert hidden.grad is not None
+    log_probs_and_entropy(hidden.detach(), weight, targets)[1].sum().backward()
+    _, entropy = full(hidden.detach(), weight, targets)
+    torch.testing.assert_close(weight.grad, torch.autograd.grad(entropy.sum(), weight)[0], rtol=1e-6, atol=2e-6)
+    with torch.no_grad():
+        assert not log_probs_and_entropy(hidden, weight, targets)[0].requires_grad
+
+
+def test_far_logits_do_not_overflow():
+    hidden, weight, targets = a_head(dtype=torch.float64)
+    log_probs, entropy = log_probs_and_entropy(1000 * hidden, weight, targets)
+    expected = full(1000 * hidden, weight, targets)
+    torch.testing.assert_close(log_probs, expected[0])
+    assert entropy.isfinite().all()
+    assert all(g.isfinite().all() for g in torch.autograd.grad((log_probs + entropy).sum(), [hidden, weight]))
+
+
+def test_no_tokens():
+    hidden, weight, targets = a_head(num_tokens=0)
+    log_probs, entropy = log_probs_and_entropy(hidden, weight, targets)
+    (log_probs.sum() + entropy.sum()).backward()
+    assert weight.grad is not None
+    assert (weight.grad == 0).all()
+
+
+@pytest.mark.parametrize("settings", [{"temperature": 0.0}, {"temperature": -1.0}, {"chunk": 0}])
+def test_impossible_settings_are_errors(settings):
+    with pytest.raises(ValueError, match="temperature must be > 0 and chunk >= 1"):
+        log_probs_and_entropy(*a_head(), **settings)
+
+
+def test_the_generator_side_is_the_same_formula():
+    hidden, weight, targets = a_head(dtype=torch.bfloat16)
+    logits = head_logits(hidden, weight, temperature=0.7)
+    assert logits.dtype == torch.float32
+    assert not logits.requires_grad
+    stored = torch.log_softmax(logits, dim=-1).gather(1, targets[:, None])[:, 0]
+    torch.testing.assert_close(
+        log_probs_and_entropy(hidden, weight, targets, temperature=0.7)[0], stored, rtol=1e-6, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("setting", ["highest", "high", "medium"])
+def test_the_precision_of_products_is_raised_inside_and_restored_after(setting):
+    before = [backend.fp32_precision for backend in BACKENDS]
+    torch.set_float32_matmul_precision(setting)
+    try:
+        chosen = [backend.fp32_precision for backend in BACKENDS]
+        with exact_matmul(torch.device("cpu")), exact_matmul(torch.device("cpu")):
+            assert [backend.fp32_precision for backend in BACKENDS] == ["ieee", "ieee"]
+        assert [backend.fp32_precision for backend in BACKENDS] == chosen
+        with pytest.raises(RuntimeError, match="inside"), exact_matmul(torch.device("cpu")):
+            raise RuntimeError("inside")
+        hidden, weight, targets = a_head()
+        with pytest.raises((IndexError, RuntimeError)):  # a target outside the vocabulary: in the middle of it all
+            log_probs_and_entropy(hidden, weight, targets + 61)
+        assert [backend.fp32_precision for backend in BACKENDS] == chosen
+        assert torch.get_float32_matmul_precision() == setting
+        low = log_probs_and_entropy(*a_head(num_tokens=40, vocab=256, width=256))[0]
+    finally:
+        torch.set_float32_matmul_precision("highest")
+        for backend, precision in zip(BACKENDS, before, strict=True):
+            backend.fp32_precision = precision
+    assert torch.equal(low, log_probs_and_entropy(*a_head(num_tokens=40, vocab=256, width=256))[0])
+
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile on a CPU needs a C++ compiler")
+
+
+COMPILED = """
+import sys
+import torch
+from scalerl.rl.logprobs import log_probs_and_entropy
+
+def loss(hidden, weight, targets):
+    log_probs, entropy = log_probs_and_entropy(torch.tanh(hidden), weight, targets, chunk=8)
+    return (log_probs * 2).sum() + 0.1 * entropy.sum()
+
+backend, device = sys.argv[1:]
+torch.set_float32_matmul_precision("high")
+torch.set_default_device(device)
+torch.manual_seed(0)
+inputs = torch.randn(37, 64, requires_grad=True), torch.randn(61, 64, requires_grad=True), torch.arange(37)
+compiled = torch.compile(loss, backend=backend)
+torch.testing.assert_close(compiled(*inputs), loss(*inputs), rtol=1e-6, atol=1e-6)
+gradients = [torch.autograd.grad(function(*inputs), inputs[:2]) for function in (compiled, loss)]
+torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-6)
+"""
+
+
+@pytest.mark.parametrize(
+    "backend, device",
+    [
+        ("aot_eager", "cpu"),
+        pytest.param("inductor", "cpu", marks=[pytest.mark.slow, needs_compiler]),
+        pytest.param("inductor", "cuda", marks=pytest.mark.gpu),
+    ],
+)
+def test_compiled_equals_eager(backend, device):
+    # In a process of its own: dynamo would trace the shape checks of the import hook, which users do not have.
+    subprocess.run([sys.executable, "-c", COMPILED, backend, device], check=True, timeout=240)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("setting", ["highest", "high", "medium"])
+def test_no_tf32_on_a_gpu(setting):
+    """TF32 keeps 10 bits: at this width it is off by about 1e-3, FP32 by 1e-6."""
+    inputs = a_head(num_tokens=256, vocab=2048, width=1024, device="cuda")
+    exact = tuple(x.detach().double() if x.is_floating_point() else x for x in inputs)
+    exact = (exact[0].requires_grad_(), exact[1].requires_grad_(), exact[2])
+    reference, reference_gradients = full(*exact), gradients(full, exact)
+    torch.set_float32_matmul_precision(setting)
+    try:
+        for ours, theirs in zip(log_probs_and_entropy(*inputs, chunk=100), reference, strict=True):
+            torch.testing.assert_close(ours.double(), theirs, rtol=0, atol=2e-5)
+        for ours, theirs in zip(gradients(log_probs_and_entropy, inputs, chunk=100), reference_gradients, strict=True):
+            torch.testing.assert_close(ours.double(), theirs, rtol=1e-4, atol=2e-5)
+        if setting == "high":  # and the test can tell: the plain product is TF32 here
+            assert (full(*inputs)[0].double() - reference[0]).abs().max() > 1e-4
+        assert torch.get_float32_matmul_precision() == setting
+    finally:
+        torch.set_float32_matmul_precision("highest")

@@ -1,0 +1,204 @@
+"""Each loss against a slow loop over tokens with its gradient written out by hand, and its closed forms."""
+
+import math
+
+import jaxtyping
+import pytest
+import torch
+
+from scalerl.rl.losses import LOSSES, cispo, dapo, gspo, tis
+
+SETTINGS = {
+    "cispo": [{}, {"cap": 1.1}],
+    "tis": [{}, {"cap": 1.1}],
+    "dapo": [{}, {"clip_low": 0.05, "clip_high": 0.02}],
+    "gspo": [{}, {"clip_low": 0.1, "clip_high": 0.15}, {"length_normalised": False, "clip_low": 0.3, "clip_high": 0.5}],
+}
+CASES = [(name, settings) for name, all_settings in SETTINGS.items() for settings in all_settings]
+
+
+def some_tokens(seed: int, num_completions: int = 7, spread: float = 0.4):
+    """A packed batch: log-probs, the generator's, advantages, completion of each token, trained; lengths 1 .. 9."""
+    rng = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, 10, (num_completions,), generator=rng)
+    completion = torch.repeat_interleave(torch.arange(num_completions), lengths)
+    num_tokens = int(lengths.sum())
+    log_probs = -3 * torch.rand(num_tokens, generator=rng, dtype=torch.float64) - 0.01
+    generator = log_probs + spread * torch.randn(num_tokens, generator=rng, dtype=torch.float64)
+    advantages = torch.randn(num_completions, generator=rng, dtype=torch.float64)[completion]
+    trained = torch.rand(num_tokens, generator=rng) < 0.8
+    return log_probs, generator, advantages, completion, trained
+
+
+def slow_token(name, ratio, advantage, log_prob, settings):
+    """Value of one token's loss and its derivative with respect to log(ratio) (CISPO: to the log-prob)."""
+    if name == "cispo":
+        weight = min(ratio, settings.get("cap", 5.0))
+        return -weight * advantage * log_prob, -weight * advantage
+    if name == "tis":
+        cap = settings.get("cap", 2.0)
+        return -min(ratio, cap) * advantage, -ratio * advantage if ratio <= cap else 0.0
+    low, high = {"dapo": (0.2, 0.26), "gspo": (3e-3, 4e-3)}[name]
+    low, high = settings.get("clip_low", low), settings.get("clip_high", high)
+    plain = ratio * advantage
+    clipped = min(max(ratio, 1 - low), 1 + high) * advantage
+    return -min(plain, clipped), -plain if plain <= clipped else 0.0
+
+
+def slow(name, tokens, settings):
+    """Losses, and the gradient of their sum, one token after another in Python floats."""
+    log_probs, generator, advantages, completion, trained = (tensor.tolist() for tensor in tokens)
+    losses, gradient = [0.0] * len(log_probs), [0.0] * len(log_probs)
+    for t in range(len(log_probs)):
+        if not trained[t]:
+            continue
+        members = [u for u in range(len(log_probs)) if completion[u] == completion[t] and trained[u]]
+        if name != "gspo":
+            members = [t]
+        share = 1 / len(members) if settings.get("length_normalised", True) else 1.0
+        log_ratio = share * sum(log_probs[u] - generator[u] for u in members)
+        losses[t], slope = slow_token(name, math.exp(log_ratio), advantages[t], log_probs[t], settings)
+        for u in members:
+            gradient[u] += share * slope
+    return torch.tensor(losses, dtype=torch.float64), torch.tensor(gradient, dtype=torch.float64)
+
+
+def gradient_of(loss, tokens, weights=None, **settings):
+    log_probs = tokens[0].clone().requires_grad_()
+    value = loss(log_probs, *tokens[1:], **settings).loss
+    (gradient,) = torch.autograd.grad((value if weights is None else weights * value).sum(), log_probs)
+    return gradient
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("name, settings", CASES)
+def test_against_a_slow_loop(name, settings, seed):
+    tokens = some_tokens(seed)
+    values, gradient = slow(name, tokens, settings)
+    result = LOSSES[name](*tokens, **settings)
+    torch.testing.assert_close(result.loss, values, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(gradient_of(LOSSES[name], tokens, **settings), gradient, rtol=1e-10, atol=1e-10)
+    assert not result.ratio.requires_grad
+
+
+def test_the_cases_reach_every_clip():
+    tokens = some_tokens(0)
+    for name, settings in CASES:
+        clipped = LOSSES[name](*tokens, **settings).clipped
+        assert clipped.any() or not settings, (name, settings)
+        assert not clipped[~tokens[-1]].any()
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_at_ratio_one_every_loss_has_the_gradient_of_reinforce(name):
+    log_probs, _, advantages, completion, trained = some_tokens(1)
+    tokens = (log_probs, log_probs, advantages, completion, trained)
+    weights = torch.rand(7, dtype=torch.float64, generator=torch.Generator().manual_seed(2))[completion]
+    expected = torch.where(trained, -weights * advantages, 0.0)
+    torch.testing.assert_close(gradient_of(LOSSES[name], tokens, weights), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_unnormalised_gspo_at_ratio_one_is_the_reinforce_of_whole_sequences():
+    log_probs, _, advantages, completion, trained = some_tokens(1)
+    num_tokens = torch.bincount(completion, trained.double())[completion]
+    gradient = gradient_of(gspo, (log_probs, log_probs, advantages, completion, trained), length_normalised=False)
+    torch.testing.assert_close(gradient, torch.where(trained, -num_tokens * advantages, 0.0))
+
+
+def one_token(ratio: float, advantage: float, log_prob: float = -1.0):
+    log_probs = torch.tensor([log_prob], dtype=torch.float64)
+    values = torch.tensor([advantage], dtype=torch.float64)
+    return log_probs, log_probs - math.log(ratio), values, torch.tensor([0]), torch.tensor([True])
+
+
+def test_the_cispo_cap_is_absolute():
+    # ratio 5.5, A = 2, log pi = -1: the weight is 5, the loss 5 * 2 * 1 = 10. A cap of 1 + 5 would give 11.
+    result = cispo(*one_token(5.5, 2.0), cap=5.0)
+    assert result.loss.item() == pytest.approx(10.0, abs=1e-12)
+    assert result.clipped.item()
+    assert not cispo(*one_token(4.9, 2.0), cap=5.0).clipped.item()
+    # No lower cap: a small ratio weighs what it is.
+    assert cispo(*one_token(0.01, 2.0)).loss.item() == pytest.approx(0.02, abs=1e-12)
+
+
+def test_cispo_keeps_the_gradient_of_capped_tokens_and_dapo_and_tis_do_not():
+    tokens = one_token(6.0, 2.0)
+    assert gradient_of(cispo, tokens).item() == pytest.approx(-10.0)
+    assert gradient_of(dapo, tokens).item() == 0.0
+    assert gradient_of(tis, tokens).item() == 0.0
+    for loss in (cispo, dapo, tis):
+        assert loss(*tokens).clipped.item()
+
+
+def test_tis_and_cispo_agree_below_the_cap_and_differ_above():
+    tokens = some_tokens(3, spread=1.0)
+    below = ~cispo(*tokens, cap=2.0).clipped
+    assert 0 < below.sum() < below.numel()
+    difference = gradient_of(cispo, tokens, cap=2.0) - gradient_of(tis, tokens, cap=2.0)
+    torch.testing.assert_close(difference[below], torch.zeros_like(difference[below]))
+    assert (difference[~below] != 0).all()
+
+
+def test_grpo_is_dapo_with_equal_clips():
+    tokens = some_tokens(4)
+    log_probs, generator, advantages, _, trained = tokens
+    ratio = (log_probs - generator).exp()
+    grpo = -torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages)
+    result = dapo(*tokens, clip_low=0.2, clip_high=0.2)
+    torch.testing.assert_close(result.loss, torch.where(trained, grpo, 0.0))
+
+
+def test_dapo_clips_each_side_only_where_it_would_push_further():
+    for ratio, advantage, clipped in [(1.3, 1.0, True), (1.3, -1.0, False), (0.7, 1.0, False), (0.7, -1.0, True)]:
+        assert dapo(*one_token(ratio, advantage)).clipped.item() is clipped, (ratio, advantage)
+    assert dapo(*one_token(1.25, 1.0)).clipped.item() is False  # inside 1.26: asymmetric
+
+
+@pytest.mark.parametrize("length_normalised", [True, False])
+def test_gspo_of_one_token_is_its_token_form(length_normalised):
+    log_probs, generator, advantages, _, trained = some_tokens(5, spread=0.01)
+    alone = torch.arange(log_probs.numel())
+    tokens = (log_probs, generator, advantages, alone, trained)
+    clips = {"clip_low": 3e-3, "clip_high": 4e-3}
+    sequence, token = gspo(*tokens, **clips, length_normalised=length_normalised), dapo(*tokens, **clips)
+    torch.testing.assert_close(sequence.loss, token.loss)
+    assert torch.equal(sequence.clipped, token.clipped)
+    assert token.clipped.any()
+    by_sequence = gradient_of(gspo, tokens, **clips, length_normalised=length_normalised)
+    torch.testing.assert_close(by_sequence, gradient_of(dapo, tokens, **clips))
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_what_stands_at_masked_tokens_cannot_reach_a_number(name):
+    log_probs, generator, advantages, completion, trained = some_tokens(6)
+    clean = LOSSES[name](log_probs, generator, advantages, completion, trained)
+    for junk in (math.nan, math.inf, -math.inf):
+        tokens = (log_probs, torch.where(trained, generator, junk), advantages, completion, trained)
+        assert torch.equal(LOSSES[name](*tokens).loss, clean.loss)
+        gradient = gradient_of(LOSSES[name], tokens)
+        assert gradient.isfinite().all()
+        assert (gradient[~trained] == 0).all()
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_an_overflowing_ratio_that_is_clipped_has_a_finite_gradient(name):
+    log_probs, _, _, completion, trained = one_token(2.0, 1.0)
+    tokens = (log_probs.float(), log_probs.float() - 200, torch.ones(1), completion, trained)
+    result = LOSSES[name](*tokens)
+    assert result.ratio.isinf().all()
+    assert result.loss.isfinite().all()
+    assert gradient_of(LOSSES[name], tokens).isfinite().all()
+
+
+def test_no_tokens_at_all():
+    empty = torch.zeros(0, requires_grad=True)
+    for loss in LOSSES.values():
+        ids, trained = torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.bool)
+        loss(empty, empty.detach(), empty.detach(), ids, trained).loss.sum().backward()
+
+
+def test_shapes_are_checked():
+    """If this fails, scalerl.rl was imported before the hook of conftest.py: no shape of any test here is checked."""
+    log_probs, generator, advantages, completion, trained = some_tokens(7)
+    with pytest.raises(jaxtyping.TypeCheckError):
+        cispo(log_probs, generator[:-1], advantages, completion, trained)

@@ -1,0 +1,106 @@
+import math
+
+import pytest
+import torch
+
+from scalerl.rl.filters import effective_batch
+from scalerl.rl.losses import LOSSES, cispo, gspo
+from scalerl.rl.metrics import step_metrics, token_sums
+
+LAG = torch.tensor([0, 1, 1, 4])
+
+
+def a_batch(correct):
+    num = len(correct)
+    yes, no = torch.ones(num, dtype=torch.bool), torch.zeros(num, dtype=torch.bool)
+    truncated = no.clone()
+    truncated[0] = True
+    group, verdicts = torch.arange(num) // 2, torch.tensor(correct)
+    return effective_batch(
+        group, verdicts, yes, verdicts, truncated, torch.full((num,), 3), drop_truncated=False, zero_variance=True
+    )
+
+
+def some_tokens():
+    rng = torch.Generator().manual_seed(0)
+    completion = torch.tensor([0, 0, 0, 1, 1, 1, 1, 2, 2, 3])
+    log_probs = -torch.rand(10, generator=rng, dtype=torch.float64)
+    generator = log_probs + torch.randn(10, generator=rng, dtype=torch.float64)
+    advantages = torch.tensor([1.0, -1.0, 0.5, -0.5], dtype=torch.float64)[completion]
+    trained = torch.tensor([True, True, False, True, True, True, True, True, False, False])
+    generator[8] = math.nan
+    return (log_probs, generator, advantages, completion, trained), torch.rand(10, generator=rng, dtype=torch.float64)
+
+
+def sums(loss, tokens, entropy):
+    log_probs, generator, _, _, trained = tokens
+    return token_sums(loss(*tokens), log_probs, generator, entropy, trained)
+
+
+def test_by_hand():
+    tokens, entropy = some_tokens()
+    log_probs, generator, _, _, trained = tokens
+    metrics = step_metrics(
+        sums(lambda *t: cispo(*t, cap=1.5), tokens, entropy), a_batch([1.0, 0.0, 1.0, 1.0]), lag=LAG, num_nonfinite=1
+    )
+    rows = [t for t in range(10) if trained[t]]
+    ratios = [math.exp(log_probs[t] - generator[t]) for t in rows]
+    expected = {
+        "loss/ratio_mean": sum(ratios) / 7,
+        "loss/ratio_max": max(ratios),
+        "loss/clip_frac": sum(ratio > 1.5 for ratio in ratios) / 7,
+        "loss/kl": sum(ratio - 1 - math.log(ratio) for ratio in ratios) / 7,
+        "loss/entropy": sum(entropy[t].item() for t in rows) / 7,
+        "rollout/truncated_frac": 0.25,
+        "rollout/lag_mean": 1.5,
+        "rollout/lag_max": 4.0,
+        "batch/no_verdict_frac": 0.0,
+        "batch/zero_variance_frac": 0.5,
+        "batch/effective": 2.0,
+        "batch/effective_groups": 1.0,
+        "batch/nonfinite_tokens": 1.0,
+    }
+    assert metrics == pytest.approx(expected)
+    assert all(type(value) is float for value in metrics.values())
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_sums_of_micro_batches_are_those_of_the_batch(name):
+    tokens, entropy = some_tokens()
+    whole = sums(LOSSES[name], tokens, entropy)
+    parts = [tokens[3] <= 0, (tokens[3] == 1) | (tokens[3] == 3), tokens[3] == 2, tokens[3] > 5]
+    first, *rest = [sums(LOSSES[name], tuple(t[part] for t in tokens), entropy[part]) for part in parts]
+    merged = first
+    for part in rest:
+        merged = merged + part
+    batch = a_batch([1.0, 0.0])
+    by_parts = step_metrics(merged, batch, lag=LAG, num_nonfinite=0)
+    assert by_parts == pytest.approx(step_metrics(whole, batch, lag=LAG, num_nonfinite=0), rel=1e-12)
+
+
+def test_kl_is_of_the_token_also_where_the_ratio_is_of_the_sequence():
+    tokens, entropy = some_tokens()
+    by_token, by_sequence = sums(cispo, tokens, entropy).sums, sums(gspo, tokens, entropy).sums
+    assert by_token[3] == by_sequence[3]
+    assert by_token[1] != by_sequence[1]
+
+
+def test_kl_estimates_the_kl_of_generator_and_trainer():
+    rng = torch.Generator().manual_seed(1)
+    generator, trainer = torch.log_softmax(torch.randn(2, 6, generator=rng, dtype=torch.float64), dim=-1)
+    # Every token as often as the generator would sample it: the mean of k3 is then the exact KL.
+    log_ratio = trainer - generator
+    k3 = (generator.exp() * (log_ratio.exp() - 1 - log_ratio)).sum()
+    assert k3.item() == pytest.approx((generator.exp() * (generator - trainer)).sum().item())
+
+
+def test_nothing_trained_leaves_the_means_out_and_has_no_nan():
+    tokens, entropy = some_tokens()
+    nothing = (*tokens[:4], torch.zeros(10, dtype=torch.bool))
+    batch = a_batch([1.0, 1.0])
+    none_at_all = step_metrics(None, batch, lag=LAG[:0], num_nonfinite=0)
+    for metrics in (step_metrics(sums(cispo, nothing, entropy), batch, lag=LAG, num_nonfinite=0), none_at_all):
+        assert all(math.isfinite(value) for value in metrics.values())
+        assert not any(key.startswith("loss/") for key in metrics)
+        assert metrics["batch/effective"] == 0.0
+    assert "rollout/lag_max" not in none_at_all

@@ -1,0 +1,106 @@
+import pytest
+
+from scalerl.choose import choose, import_function, keyword_settings
+from scalerl.config import AXES, Custom, Part, RecipeError, load_recipe
+from scalerl.tasks.curriculum import CURRICULA
+from scalerl.tasks.length import LENGTHS
+
+
+def scaled(value, *, factor=2.0):
+    return value * factor
+
+
+def needy(value, *, power):
+    return value**power
+
+
+class Scaled(Part):
+    name: str = "scaled"
+    factor: float = 3.0
+
+
+TABLE = {"scaled": scaled, "plain": abs}
+
+
+def test_a_name_becomes_its_function_with_its_settings():
+    assert choose(TABLE, Scaled(factor=5.0))(2) == 10
+
+
+def test_an_import_path_is_the_escape_hatch(monkeypatch, tmp_path):
+    (tmp_path / "my_losses.py").write_text("def doubled(value, *, factor=2):\n    return value * factor\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    recipe = load_recipe("scalerl", ["loss=my_losses:doubled", "loss.factor=7"])
+    assert choose({}, recipe.loss)(3) == 21
+    assert choose({}, load_recipe("scalerl", ["loss=my_losses:doubled"]).loss)(3) == 6
+
+
+@pytest.mark.parametrize(
+    "part, message",
+    [
+        (Custom(name="no_such_module:f"), 'no module is called "no_such_module"'),
+        (Custom(name="scalerl.types:derive_sed"), 'scalerl.types has no "derive_sed"; did you mean "derive_seed"?'),
+        (Custom(name="scalerl:__version__"), "is no function but str"),
+        (Custom.model_validate({"name": "scalerl.choose:import_function", "cap": 3}), "cap is no setting of"),
+        (Scaled(name="scald"), 'choices: "scaled", "plain"; did you mean "scaled"?'),
+        (load_recipe("scalerl").task, "task.name is not set"),
+    ],
+)
+def test_errors_name_what_is_missing(part, message):
+    with pytest.raises(RecipeError) as caught:
+        choose(TABLE, part)
+    assert message in str(caught.value)
+
+
+def test_settings_are_checked_against_the_function():
+    misspelt = Custom.model_validate({"name": f"{__name__}:scaled", "fctor": 1})
+    with pytest.raises(
+        RecipeError, match=r'fctor is no setting of ".*:scaled", which has factor; did you mean "factor"'
+    ):
+        choose({}, misspelt)
+    with pytest.raises(RecipeError, match="power is not set"):
+        choose({}, Custom(name=f"{__name__}:needy"))
+
+
+def test_a_module_that_fails_to_import_says_why(monkeypatch, tmp_path):
+    (tmp_path / "broken_losses.py").write_text("raise RuntimeError('no licence')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(RecipeError, match="RuntimeError: no licence"):
+        import_function("broken_losses:f")
+
+
+def _tables():
+    pytest.importorskip("torch")
+    from scalerl.rl.advantages import BASELINES, NORMALISATIONS
+    from scalerl.rl.losses import LOSSES
+    from scalerl.rl.weights import WEIGHTS
+
+    return {
+        "loss": LOSSES,
+        "weights": WEIGHTS,
+        "advantage.baseline": BASELINES,
+        "advantage.normalisation": NORMALISATIONS,
+        "curriculum": CURRICULA,
+        "length": LENGTHS,
+    }
+
+
+def test_every_choice_of_a_recipe_is_a_function_with_those_settings():
+    """The recipe's names, settings and defaults, and the functions' keyword-only arguments, are the same."""
+    tables = _tables()
+    assert tables.keys() == AXES.keys()
+    for axis, choices in AXES.items():
+        assert choices.keys() == tables[axis].keys(), axis
+        for name, part in choices.items():
+            arguments = keyword_settings(tables[axis][name])
+            assert arguments.keys() == part.model_fields.keys() - {"name"}, f"{axis} {name}"
+            for setting, argument in arguments.items():
+                if argument.default is not argument.empty:
+                    assert part.model_fields[setting].default == argument.default, f"{axis} {name} {setting}"
+
+
+def test_filter_settings_are_those_of_the_filters():
+    pytest.importorskip("torch")
+    from scalerl.config.parts import Filter
+    from scalerl.rl.filters import effective_batch
+
+    assert keyword_settings(effective_batch).keys() >= Filter.model_fields.keys()

@@ -1,0 +1,114 @@
+import json
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from scalerl.cli import recipe as recipe_module
+from scalerl.cli.recipe import app, components
+from scalerl.config import list_recipes, load_recipe
+
+
+@pytest.fixture(autouse=True)
+def wide_screen_without_a_gpu(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(recipe_module, "gpu_visible", lambda: False)
+
+
+def run(*arguments: str, exit_code: int = 0):
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exit_code == exit_code, result.output
+    return result
+
+
+def test_list_names_every_recipe():
+    output = run("list").stdout
+    assert all(name in output for name in list_recipes())
+    assert json.loads(run("list", "--json").stdout).keys() == set(list_recipes())
+
+
+def test_show_has_eight_components_and_every_setting():
+    output = run("show", "scalerl").stdout
+    assert "PipelineRL-8 (max_lag 8, push_every 1, drain false)" in output
+    assert "inert here: the body is float32" in output
+    assert "learner.micro_batch_tokens" in output
+    shown = json.loads(run("show", "scalerl", "--json").stdout)
+    assert len(shown["components"]) == 8
+    assert all(component["as_scalerl"] for component in shown["components"])
+    assert shown["recipe"] == load_recipe("scalerl").model_dump(mode="json")
+
+
+def test_show_stays_whole_on_a_narrow_screen(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert "pipeline.completions_per_group" in run("show", "scalerl").stdout
+
+
+@pytest.mark.parametrize(
+    "overrides, field, ends, note",
+    [
+        (["model.fp32_head=learner"], "model.fp32_head", "learner only", "acts at one end only"),
+        (["model.fp32_head=none"], "model.fp32_head", "-", ""),
+        ([], "model.fp32_head", "generator + learner", ""),
+        ([], "length", "generator (forces) + learner (masks)", ""),
+        (["length=penalty"], "length", "learner (reward)", ""),
+        (["length=none"], "length", "-", ""),
+    ],
+)
+def test_components_say_at_which_end_they_act(overrides, field, ends, note):
+    (row,) = [row for row in components(load_recipe("scalerl", overrides), gpu=True) if row.field == field]
+    assert row.ends == ends
+    assert note in row.note
+    assert bool(row.note) == bool(note)
+    assert row.as_scalerl == (not overrides)
+
+
+def test_show_applies_changes():
+    shown = json.loads(run("show", "scalerl", "--set", "loss=dapo", "--set", "seed=4", "--json").stdout)
+    assert (shown["recipe"]["loss"]["name"], shown["recipe"]["seed"]) == ("dapo", 4)
+
+
+def test_show_does_not_read_settings_as_markup():
+    assert "[bold]x" in run("show", "scalerl", "--set", "model.path='[bold]x'").stdout
+
+
+def test_diff_shows_only_what_differs():
+    output = run("diff", "scalerl", "grpo").stdout
+    assert "loss.clip_low" in output
+    assert "optimizer.lr" not in output
+    differing = json.loads(run("diff", "dapo", "magistral", "--json").stdout)
+    assert differing == {
+        "pipeline.max_lag": {"left": 7, "right": 8},
+        "pipeline.push_every": {"left": 8, "right": 1},
+        "pipeline.drain": {"left": True, "right": False},
+    }
+
+
+def test_diff_against_oneself_changed():
+    assert json.loads(run("diff", "scalerl", "--set", "loss.cap=4", "--json").stdout) == {
+        "loss.cap": {"left": 5.0, "right": 4.0}
+    }
+    assert run("diff", "scalerl", "scalerl").stdout == "No setting differs.\n"
+
+
+@pytest.mark.parametrize("command", [["show"], ["diff", "scalerl"]])
+def test_errors_are_sentences_with_exit_code_2(command):
+    result = run(*command, "scalerl", "--set", "loss=cisp", "--set", "weights=promt", exit_code=2)
+    assert result.stdout == ""
+    first, second = result.stderr.splitlines()
+    assert first.startswith("error: --set loss=cisp: loss.name is")
+    assert second.startswith("error: --set weights=promt: weights.name is")
+    assert run(*command, "no-such", exit_code=2).stderr.startswith('error: no recipe is called "no-such"')
+
+
+def test_works_from_any_folder_and_loads_little(tmp_path):
+    (tmp_path / "mine.toml").write_text('extends = "scalerl"\nweights = "token"\n')
+    code = (
+        "import sys\nfrom scalerl.cli.recipe import app\n"
+        "assert not {'pydantic', 'torch', 'numpy'} & sys.modules.keys()\n"
+        "app(['show', 'mine.toml'], standalone_mode=False)\n"
+        "assert not {'torch', 'numpy'} & sys.modules.keys()\n"
+    )
+    command = [sys.executable, "-c", code]
+    shown = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True, timeout=60)
+    assert "loss average" in shown.stdout
