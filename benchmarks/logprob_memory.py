@@ -25,7 +25,7 @@ def sizes(device: str) -> tuple[dict, dict]:
         real = {"vocab": 128_256, "width": 4096, "dtype": "bfloat16", "tokens": 16_384, "repeats": 5}
         return real | {"repeats": 1}, real
     return (
-        {"vocab": 131_072, "width": 32, "dtype": "bfloat16", "tokens": 16_384, "repeats": 0},
+        {"vocab": 131_072, "width": 16, "dtype": "bfloat16", "tokens": 16_384, "repeats": 0},
         {"vocab": 32_768, "width": 512, "dtype": "bfloat16", "tokens": 1024, "repeats": 3},
     )
 
@@ -108,7 +108,7 @@ def table(device: str) -> bool:
     header = ("method", "tokens", "vocab", "width", "matrix MiB", "peak MiB", "seconds", "speed")
     print("{:<16}{:>8}{:>9}{:>7}{:>12}{:>12}{:>10}{:>10}".format(*header))
     peaks = []
-    for part in (8, 4, 1):
+    for part in (8, 4, 2, 1) if device == "cuda" else (8, 1):
         case = memory | {"tokens": memory["tokens"] // part, "methods": ["chunked"]}
         result = in_child(case)
         peaks.append(result["peak"])

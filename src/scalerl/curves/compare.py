@@ -130,12 +130,13 @@ def _decide(
     first, second = names(p_sooner)
     p_first_steeper = p_steeper if first == name_a else 1 - p_steeper
     if sooner and p_first_steeper < LEANING:
-        mixed = f"{first} reaches half its gain sooner and {second} rises more steeply: which is cheaper depends on the target."
+        mixed = (
+            f"{first} reaches half its gain sooner, {second} rises more steeply: the cheaper one depends on the target."
+        )
         return (f"{second} is more efficient" if steeper else "not separable"), [mixed]
     if steeper:
-        return f"{names(p_steeper)[0]} is more efficient", [
-            "Ceilings are within what runs differ by; its exponent is larger."
-        ]
+        larger = "Ceilings are within what runs differ by; its exponent is larger."
+        return f"{names(p_steeper)[0]} is more efficient", [larger]
     if sooner:
         ratio = a.params["midpoint"] / b.params["midpoint"]
         ratio = ratio if first == name_a else 1 / ratio
@@ -184,7 +185,7 @@ def paired_correlation(a: Fit, b: Fit) -> float:
 
 def _coupled(a: Fit, b: Fit, correlation: float) -> tuple[dict[str, Array], dict[str, Array]]:
     """Joint draws of both fits: independent, or with ceilings correlated as the noise is (a Gaussian copula)."""
-    assert a.draws is not None and b.draws is not None
+    assert a.draws is not None
     num = len(a.draws.noise_sd)
     first, second = _normal(num * SHUFFLES, 2), _normal(num * SHUFFLES, 3)
     second = correlation * first + np.sqrt(1 - correlation**2) * second

@@ -137,7 +137,8 @@ def fit(
 
     `start` is the reward before any training (fitted when None), `start_sd` its own noise; `fixed` holds parameters by
     name; `num_samples` is the number of graded completions behind each point; `run` labels the run (seed) of each
-    point and `evaluation` what it was evaluated on (for paired comparisons); `skip_before` is a compute, a share of the largest ("10%") or "auto"; `method="paper"` is the grid procedure
+    point and `evaluation` what it was evaluated on (for paired comparisons); `skip_before` is a compute, a share of
+    the largest ("10%") or "auto"; `bounds=None` is for rewards without limits; `method="paper"` is the grid procedure
     of arXiv 2510.13786, A.5, which has no intervals.
     """
     if form not in FORMS:

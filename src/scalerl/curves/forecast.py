@@ -55,9 +55,9 @@ class Backtest:
     """For each share of the compute: fitted on what lies before it, scored on what lies after."""
 
 
-def reward_at(fit: Fit, compute: Sequence[float]) -> list[At]:
+def reward_at(fit: Fit, computes: Sequence[float]) -> list[At]:
     """The curve at each compute, with the interval in which a new evaluation there should fall."""
-    compute = np.asarray(compute, dtype=float)
+    compute = np.asarray(computes, dtype=float)
     if compute.size and not (compute > 0).all():
         raise ValueError(f"the compute to forecast at must be positive, but {compute.min():g} was given")
     low, high = fit.new_interval(compute) if fit.draws is not None else (np.full(compute.shape, np.nan),) * 2

@@ -174,9 +174,9 @@ class Model:
         scale = RUN_SD_SCALE * self.span
         for value, weight in AUTOCORRELATIONS:
             for spread in spreads:
-                # Half-t with four degrees of freedom on the spread between runs, on a grid even in its logarithm.
+                # Half-t with two degrees of freedom on the spread between runs, on a grid even in its logarithm.
                 run_sd = max(spread, RUN_SPREADS[1] / 2) * self.noise_sd
-                log_run = np.log(run_sd) - 2.5 * np.log1p((run_sd / scale) ** 2 / 4) if len(spreads) > 1 else 0.0
+                log_run = np.log(run_sd) - 1.5 * np.log1p((run_sd / scale) ** 2 / 2) if len(spreads) > 1 else 0.0
                 yield Noise(autocorrelation=value, run_spread=spread, log_weight=float(np.log(weight) + log_run))
 
     def sums(self, shape: Array, noise: Noise) -> tuple[Sums, Array]:

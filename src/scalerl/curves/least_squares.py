@@ -1,4 +1,4 @@
-"""Least squares: a coarse grid over the shape, then damped Gauss-Newton from its best nodes; and the paper's own way."""
+"""Least squares: a coarse grid over the shape, then damped Gauss-Newton from its best nodes; and the paper's way."""
 
 import warnings
 from dataclasses import dataclass

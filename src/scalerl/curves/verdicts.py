@@ -1,5 +1,6 @@
 """What a fit is good for, in words a person can act on."""
 
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -104,7 +105,7 @@ def settles(
     level: float,
     margin: float,
 ) -> str:
-    """How much further the run should go for the ceiling's interval to fit the margin, with evaluations as spaced now."""
+    """How much further the run should go for the ceiling's interval to fit the margin, evaluated as often as now."""
     if draws is None:
         log_shape, gain = best.log_shape[None], np.array([best.gain])
         noise_sd = np.array([np.sqrt(best.squares / max(points.num - known.num_free(form), 1))])
@@ -175,8 +176,8 @@ def _fall_of_one(points: Points, form: Form, known: Known) -> str | None:
         if (expected[-size:] - tail).mean() > FALL_Z * noise_sd * np.sqrt(together / size + 1.0 / head.num):
             place = points.scale * float(np.exp(head.log_compute[-1]))
             return (
-                f"The run falls away from its own curve after compute {place:.4g}: the last {size} points average "
-                f"{tail.mean():.3f} where {windows.max():.3f} had been reached; fit up to there with fit_until={place:.4g}."
+                f"The run falls away from its own curve after compute {place:.4g}: its last {size} points average "
+                f"{tail.mean():.3f} where {windows.max():.3f} had been reached (end the fit there to leave them out)."
             )
     return None
 
@@ -224,7 +225,7 @@ def _skip_by_misfit(points: Points, form: Form, known: Known) -> tuple[float, li
     """
     need = known.num_free(form) + 4
     chosen = 0.0
-    for share, beyond in zip(SKIP_SHARES[:-1], SKIP_SHARES[1:], strict=True):
+    for share, beyond in pairwise(SKIP_SHARES):
         rest = points.take(points.log_compute >= np.log(beyond))
         early = points.take((points.log_compute < np.log(beyond)) & (np.exp(points.log_compute) >= share))
         if rest.num < need:

@@ -4,8 +4,8 @@
 
 The head is computed in FP32 also under a bf16 body, without TF32 and outside autocast (ScaleRL paper, section 3 and
 appendix A.19: it must be so on both sides; the generator uses `head_logits`). The tokens go through in chunks, forward
-and backward; the backward pass computes the logits again: 4 matrix products instead of 3, which bounds the speed at 75
-% of the full computation where products dominate.
+and backward; the backward pass computes the logits again: 4 matrix products instead of 3, so at best 75 % of the speed
+of the full computation where products dominate.
 """
 
 import threading
@@ -17,8 +17,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-CHUNK = 512
-"""Tokens a chunk. benchmarks/logprob_memory.py."""
+CHUNK = 1024
+"""Tokens a chunk. Each one reads and writes the head's whole gradient, which smaller chunks make felt: on an H200,
+128k x 4096, 512 reach 69 % of the full computation's speed and 1024 reach 73 % (benchmarks/logprob_memory.py). A CPU
+is flat."""
 
 _PRECISION = threading.RLock()
 
@@ -62,7 +64,8 @@ def head_logits(
 def exact_matmul(device: torch.device) -> Iterator[None]:
     """FP32 products in full FP32: no TF32 (CUDA), no bf16 (oneDNN under "medium"), no autocast; restored after.
 
-    The settings are of the process, so the lock keeps one thread from restoring them under another.
+    set_float32_matmul_precision("high") would otherwise turn an FP32 head into a TF32 one without a word. The settings
+    are of the process, so the lock keeps one thread from restoring them under another.
     """
     backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # pyright: ignore[reportAttributeAccessIssue]
     with _PRECISION, torch.autocast(device.type, enabled=False):
@@ -102,8 +105,9 @@ class _HeadLogProbs(torch.autograd.Function):
         # One FP32 sum over all chunks, rounded to the weight's dtype once.
         grad_weight = torch.zeros_like(head_weight, dtype=dtype) if needs_weight else None
         grad_bias = torch.zeros_like(bias, dtype=dtype) if needs_bias else None
-        if grad_log_probs is None:
-            grad_log_probs = torch.zeros_like(log_total)
+        # The gradient is linear in these two, so d z / d (h W^T + b) = 1 / temperature costs no pass over a chunk.
+        grad_log_probs = torch.zeros_like(log_total) if grad_log_probs is None else grad_log_probs / ctx.temperature
+        grad_entropy = None if grad_entropy is None else grad_entropy / ctx.temperature
         with exact_matmul(hidden.device):
             weight, offset = head_weight.to(dtype), _cast(bias, dtype)
             for rows in _chunks(targets.numel(), ctx.chunk):
@@ -115,7 +119,7 @@ class _HeadLogProbs(torch.autograd.Function):
                     entropy[rows],
                     grad_log_probs[rows],
                     None if grad_entropy is None else grad_entropy[rows],
-                ).div_(ctx.temperature)
+                )
                 if grad_hidden is not None:
                     grad_hidden[rows] = (grad_logits @ weight).to(hidden.dtype)
                 if grad_weight is not None:
@@ -133,7 +137,8 @@ _eager: Callable[..., tuple[Tensor, Tensor]] = torch.compiler.disable(  # pyrigh
 
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
     """z = (h W^T + b) / temperature, in a new buffer that the caller may overwrite."""
-    return torch.nn.functional.linear(hidden, weight, bias).div_(temperature)
+    logits = torch.nn.functional.linear(hidden, weight, bias)
+    return logits if temperature == 1 else logits.div_(temperature)
 
 
 def _statistics(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:

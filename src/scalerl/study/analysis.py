@@ -110,7 +110,7 @@ def analyse_forecast(
                 series=one,
                 fit=done.fit,
                 holdout=done.holdout,
-                at=tuple(reward_at(done.fit, at)),
+                at=tuple(reward_at(done.fit, at or ([] if reach else [2 * done.fit.scale, 4 * done.fit.scale]))),
                 reach=tuple(compute_for(done.fit, reach)),
                 doubling=doubling(done.fit),
             )
@@ -199,6 +199,9 @@ def param_value(fit: Fit | None, name: str) -> Value | None:
     return Value(value=fit.params[name], low=low, high=high)
 
 
+NO_SCORE: dict[str, Any] = dict.fromkeys(("num_points", "rmse", "bias", "coverage", "level"))
+
+
 def _score_json(score: Score | None) -> dict[str, Any] | None:
     if score is None:
         return None
@@ -227,8 +230,7 @@ def _curve_json(curve: CurveResult) -> dict[str, Any]:
     out["run_sd"] = number(fit.run_sd) if fit is not None else None
     if len(curve.series.holdout_compute) or curve.fractions:
         out["holdout"] = _score_json(curve.holdout)
-        empty = dict.fromkeys(("num_points", "rmse", "bias", "coverage", "level"))
-        out["fractions"] = [{"fraction": share, **(_score_json(score) or empty)} for share, score in curve.fractions]
+        out["fractions"] = [{"fraction": share, **(_score_json(score) or NO_SCORE)} for share, score in curve.fractions]
     if curve.doubling is not None:
         out["at"] = [{"compute": row.compute, "reward": _value_json(row.reward)} for row in curve.at]
         out["reach"] = [

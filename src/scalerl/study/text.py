@@ -57,10 +57,14 @@ def _interval(value: Value | None, show=lambda number: f"{number:.3f}") -> str:
     return f"{show(value.value)} [{show(value.low)}, {show(value.high)}]"
 
 
+WORDS = ("curve", "a", "b", "verdict", "fitted on", "asked", "note")
+
+
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", pad_edge=False, box=None)
-    for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index == 0 else "right", overflow="fold", no_wrap=index > 0)
+    for column in columns:
+        names = column in ("curve", "a", "b", "note")
+        table.add_column(column, justify="left" if column in WORDS else "right", overflow="fold", no_wrap=not names)
     return table
 
 
@@ -158,17 +162,19 @@ def _comparison_parts(analysis: Analysis) -> Iterator[Table | Text]:
 
 
 def _pair_notes(pairs: tuple[Pair, ...]) -> Iterator[Text]:
-    """Each pair's words; the assumption that all single runs share is said once."""
-    said: set[str] = set()
+    """Each pair's words on one line. What all single runs share is said once, and verdicts stand in the table."""
+    assumed: dict[str, None] = {}
     for pair in pairs:
+        own = []
         for message in pair.messages:
             if message.startswith("One run of"):
-                assumption = message.partition(": ")[2]
-                if assumption not in said:
-                    yield Text(f"Single runs: {assumption}", style="dim")
-                    said.add(assumption)
-            elif not message.endswith("free exponents."):
-                yield Text(f"{pair.a} / {pair.b}: {message}", style="dim")
+                assumed[message.partition(": ")[2]] = None
+            elif not message.endswith("free exponents.") and not message.startswith((f"{pair.a}: ", f"{pair.b}: ")):
+                own.append(message)
+        if own:
+            yield Text(f"{pair.a} / {pair.b}: {' '.join(own)}", style="dim")
+    for assumption in assumed:
+        yield Text(f"Single runs: {assumption}", style="dim")
 
 
 # Sentences ------------------------------------------------------------------------------------------------------------
