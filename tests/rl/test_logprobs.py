@@ -186,7 +186,7 @@ needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="torch.c
 COMPILED = """
 import sys
 import torch
-from scalerl.rl.logprobs import log_probs_and_entropy
+from scalerl.rl.logprobs import head_logits, log_probs_and_entropy
 
 def loss(hidden, weight, targets):
     log_probs, entropy = log_probs_and_entropy(torch.tanh(hidden), weight, targets, chunk=8)
@@ -201,6 +201,10 @@ compiled = torch.compile(loss, backend=backend)
 torch.testing.assert_close(compiled(*inputs), loss(*inputs), rtol=1e-6, atol=1e-6)
 gradients = [torch.autograd.grad(function(*inputs), inputs[:2]) for function in (compiled, loss)]
 torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-6)
+logits = lambda hidden, weight: head_logits(hidden * 2, weight, temperature=0.7) + 1
+compiled = torch.compile(logits, backend=backend)
+torch.testing.assert_close(compiled(*inputs[:2]), logits(*inputs[:2]), rtol=1e-5, atol=1e-5)
+assert torch.get_float32_matmul_precision() == "high"
 """
 
 

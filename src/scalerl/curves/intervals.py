@@ -26,6 +26,7 @@ RUN_SPREADS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)  # between-run sd over 
 RUN_SD_SCALE = 0.01  # of the reward's range: what three repeats of one recipe differed by (arXiv 2510.13786, A.5)
 ROWS, COLUMNS = 32, 20  # cells over two shape parameters
 KEEP = 12.0  # nats below the peak beyond which a cell is left out
+FAR = 1e3  # spans of the reward beyond which an estimate is only "far out"
 NOISE_FLOOR = 1e-5  # of the reward's range: even exact data do not make the posterior a point
 BINOMIAL_WEIGHT = 2.0  # pseudo-observations behind the noise that num_samples implies
 
@@ -78,11 +79,15 @@ def posterior(points: Points, form: Form, known: Known, best: Solution, noise_gu
     shape = shapes(form, grid.logs, points)
     log_prior = model.log_shape_prior(grid)
     noises = list(model.noises())
-    log_mass = np.stack([model.nodes(shape, log_prior, noise).log_mass for noise in noises])
+    cells = [model.nodes(shape, log_prior, noise) for noise in noises]
+    log_mass = np.stack([nodes.log_mass for nodes in cells])
     mass = np.exp(log_mass - log_mass.max()).ravel()
-    ranks = (np.arange(NUM_DRAWS) + 0.5) / NUM_DRAWS
-    total = np.cumsum(mass)
-    picks = np.minimum(np.searchsorted(total, ranks * total[-1]), mass.size - 1)
+    ceiling = np.stack([nodes.level[..., None] + (nodes.gain if form.rising else 0 * nodes.gain) for nodes in cells])
+    # In order of the ceiling, so that its quantiles are those of the grid and not of a sample.
+    order = np.flatnonzero(mass > 1e-8)
+    order = order[np.argsort(ceiling.ravel()[order], kind="stable")]
+    total = np.cumsum(mass[order])
+    picks = order[np.searchsorted(total, middles(NUM_DRAWS) * total[-1])]
     return model.draw(np.unravel_index(picks, log_mass.shape), grid, noises)
 
 
@@ -266,6 +271,7 @@ class Model:
             else:
                 information = np.maximum(sums.one - sums.h1**2 / np.maximum(sums.hh, 1e-300), 1e-9 * sums.one)
                 estimate = (sums.y1 - sums.h1 * sums.hy / np.maximum(sums.hh, 1e-300)) / information
+            estimate = np.clip(estimate, low - FAR * self.span, high + FAR * self.span)
             residual = squares(sums, *self._joint(sums, estimate)) + self.prior_squares
             bottom, top = self._range(estimate, information, residual, np.full_like(estimate, low), high)
         width = top - bottom
@@ -278,7 +284,8 @@ class Model:
     def _joint(self, sums: Sums, level: Array) -> tuple[Array, Array]:
         if self.form.rising and self.known.ceiling is not None:
             return level, self.known.ceiling - level
-        return level, (sums.hy - level * sums.h1) / np.maximum(sums.hh, 1e-300)
+        gain = (sums.hy - level * sums.h1) / np.maximum(sums.hh, 1e-300)
+        return level, np.clip(gain, -FAR * self.span, FAR * self.span)
 
     def _gains(self, sums: Sums, level: Array, at: Array) -> tuple[Array, Array]:
         if self.form.rising and self.known.ceiling is not None:

@@ -11,8 +11,9 @@ from scalerl.curves.points import Known, Points, plain_sums, solve
 
 COARSE = 24  # values a shape parameter on the grid
 DAMPING = np.array([0.0, 1e-4, 1e-2, 1.0, 100.0])  # all tried at once, the best step is taken
+LENGTHS = (1.0, 3.0, 10.0)
 NUDGE = 1e-5  # for central differences, on the log scale
-MAX_STEPS = 40
+MAX_STEPS = 60
 
 PAPER_CEILINGS = np.linspace(0.450, 0.800, 71)
 # The paper prints [100, 40000]; every midpoint it reports lies on this one (docs/math.md).
@@ -107,7 +108,9 @@ def _descend(node: Array, free: np.ndarray, box: Array, solve_at) -> tuple[float
         curvature, gradient = slope @ slope.T, slope @ residuals[0]
         diagonal = np.diag(np.maximum(np.diag(curvature), 1e-30))
         moves = -np.linalg.solve(curvature + (DAMPING[:, None, None] + 1e-12) * diagonal, gradient[None, :, None])
-        trials = np.clip(node + np.clip(moves[..., 0], -2.0, 2.0) @ axes, box[:, 0], box[:, 1])
+        # Longer steps too: along a flat, curved valley one step in the right direction is often many times too short.
+        steps = np.concatenate([moves[..., 0] * length for length in LENGTHS])
+        trials = np.clip(node + np.clip(steps, -2.0, 2.0) @ axes, box[:, 0], box[:, 1])
         totals = solve_at(trials)[2]
         index = int(np.argmin(totals))
         if totals[index] >= total:

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 
 from scalerl.curves.forms import Array, Form
-from scalerl.curves.intervals import Draws
+from scalerl.curves.intervals import Draws, posterior
 from scalerl.curves.least_squares import Solution, least_squares, shapes
 from scalerl.curves.points import Known, Points
 
@@ -91,7 +91,8 @@ def linear_sd(
             columns.append(gain[:, None] * (value(log_shape + nudge) - value(log_shape - nudge)) / 2e-4)
             prior.append(param.prior_sd**-2)
     slope = np.stack(columns, axis=-1) / noise[None, :, None]
-    information = np.einsum("kni,knj->kij", slope, slope) / noise_sd[:, None, None] ** 2
+    floor = 1e-6 * (points.bounds[1] - points.bounds[0])
+    information = np.einsum("kni,knj->kij", slope, slope) / np.maximum(noise_sd, floor)[:, None, None] ** 2
     information = information + np.diag(np.array(prior) + 1e-9)
     return np.sqrt(np.maximum(np.linalg.inv(information)[:, 0, 0], 0.0))
 
@@ -127,7 +128,7 @@ def settles(
     spacing = max(float(np.median(np.diff(compute))), 1e-3) if len(compute) > 1 else 0.1
     # To first order a skewed posterior looks narrower than it is; what is known of that now holds for later too.
     width = lambda extra: float(  # noqa: E731
-        2 * normal_quantile(level) * np.median(linear_sd(points, form, known, log_shape, gain, noise_sd, extra))
+        2 * normal_quantile(level) * np.quantile(linear_sd(points, form, known, log_shape, gain, noise_sd, extra), 0.75)
     )
     now = _ceiling_width(points, form, known, best, draws, level)
     target = margin * (points.bounds[1] - points.bounds[0]) * min(width(None) / now, 1.0)
@@ -232,10 +233,11 @@ def _skip_by_misfit(points: Points, form: Form, known: Known) -> tuple[float, li
             break
         if early.num == 0:
             continue
-        curve = least_squares(rest, form, known)
-        expected = curve.level + curve.gain * shapes(form, list(curve.log_shape[:, None]), early)[0]
-        noise_sd = np.sqrt(curve.squares / max(rest.num - known.num_free(form), 1))
-        if abs(float((early.reward - expected).mean())) > 3.0 * noise_sd * np.sqrt(1.0 / early.num + 0.25):
+        draws = posterior(rest, form, known, least_squares(rest, form, known), None)
+        params = {name: values[:, None] for name, values in draws.params.items()}
+        expected = form.curve(early.scale * np.exp(early.log_compute), params, rest.scale).mean(axis=1)
+        spread = np.sqrt(np.var(expected) + np.mean(draws.noise_sd**2) / early.num)
+        if abs(float(early.reward.mean() - np.median(expected))) > 3.0 * spread:
             chosen = beyond
     least = chosen * points.scale
     return least, [f"Skipped what lies before compute {least:.4g}: it is off the later curve."] if chosen else []

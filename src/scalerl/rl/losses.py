@@ -43,8 +43,8 @@ def cispo(
     """CISPO: REINFORCE with a truncated importance weight; every token keeps its gradient, capped ones too.
 
     l_t = -sg(min(rho_t, cap)) A_t log pi_train(y_t)   (MiniMax-M1; ScaleRL paper, section 3; cap insensitive in 4 .. 8)
-    The cap is absolute: 5.0 means rho <= 5, and there is no lower one (as TRL). verl, slime, open-instruct and NeMo-RL
-    clamp at 1 + eps, so their setting for the same loss is 4.0 (and a lower eps of 1).
+    The cap is absolute: 5.0 means rho <= 5, and there is no lower one (as TRL). verl, slime, SkyRL, open-instruct and
+    NeMo-RL clamp at 1 + eps: their setting for the same loss is 4.0 (with a lower eps of 1), and 5.0 there caps at 6.
     """
     ratio = _log_ratio(log_probs, generator_log_probs, trained).detach().exp()
     loss = -ratio.clamp(max=cap) * advantages * log_probs
@@ -106,9 +106,9 @@ def gspo(
 ) -> TokenLoss:
     """GSPO: the clip of DAPO on one ratio a completion. A completion must not be split over two calls.
 
-    s = exp((1/|y|) sum_t log rho_t),   l_t = -min(s A, clip(s, 1 - clip_low, 1 + clip_high) A)   (GSPO paper, section
-    4) length_normalised=False drops 1/|y|: the ratio pi_train(y)/pi_gen(y) as the ScaleRL paper prints it. Clips of
-    1e-3 only suit the normalised one; the other grows with length and overflows FP32 past a log-ratio of 88.
+    s = exp((1/|y|) sum_t log rho_t),   l_t = -min(s A, clip(s, 1 - clip_low, 1 + clip_high) A)   (GSPO, section 4)
+    length_normalised=False drops 1/|y|: the ratio pi_train(y)/pi_gen(y) as the ScaleRL paper prints it. Clips of 1e-3
+    only suit the normalised one; the other grows with length and overflows FP32 past a log-ratio of 88.
     Only trained tokens enter the sum and |y|. Each of a completion's tokens holds the completion's loss, so a sample
     average gives exactly the papers' mean over completions. With equal weights w on its tokens, the gradient at s = 1
     is -w A a token (REINFORCE); unnormalised it is |y| times that, the REINFORCE of a whole sequence.

@@ -1,4 +1,4 @@
-"""What a plot shows, as numbers: `figure_data(analysis)` is pure; plots.py only draws what it finds here.
+"""What a plot shows, as numbers: `figure_data(analysis)` is pure; plots.py and plots_html.py only draw it.
 
 Compute is on a logarithmic axis, rewards on a linear one. Ranges come from points and ceilings, so that a band that
 explodes beyond the data does not flatten everything else.
@@ -107,13 +107,6 @@ class Straight:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Crossing:
-    names: tuple[str, str]
-    compute: float
-    reward: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FigureData:
     title: str
     x_label: str
@@ -129,7 +122,8 @@ class FigureData:
     """Empty, or two and more."""
     straight_range: tuple[float, float] = (0.0, 1.0)
     shared_ceiling: float | None = None
-    crossings: tuple[Crossing, ...] = ()
+    crossings: tuple[tuple[float, float], ...] = ()
+    """(compute, reward) where two compared curves cross."""
     ranking: tuple[tuple[int, float], ...] = ()
     """(curve, probability to be the best), best first."""
     target: float | None = None
@@ -142,7 +136,8 @@ def figure_data(analysis: Analysis) -> FigureData:
     x_label = _common([result.series.x_label for result in results], "compute (different units)")
     y_label = _common([result.series.y_label for result in results], "reward")
     # Recipes that are compared are drawn to one end: they differ by their curves, not by how far each one ran.
-    shared_end = max(map(_end, results), default=1.0) if analysis.comparison is not None else 0.0
+    is_shared = analysis.comparison is not None and len({result.series.x_label for result in results}) == 1
+    shared_end = max(map(_end, results)) if is_shared else 0.0
     shared_end = max(shared_end, analysis.at or 0.0)
     with_bands = len(results) <= MOST_BANDS
     curves = tuple(
@@ -184,46 +179,6 @@ def short_names(names: Sequence[str]) -> tuple[str, list[str]]:
     most = min(map(len, parts)) - 1
     shared = next((n for n in range(most) if len({part[n] for part in parts}) > 1), most)
     return "/".join(parts[0][:shared]), ["/".join(part[shared:]) for part in parts]
-
-
-def legend_text(curve: CurveData) -> str:
-    """Name, ceiling with its interval, verdict; a verdict to beware of has an exclamation mark."""
-    verdict = curve.verdict if curve.is_ok else f"(!) {curve.verdict}"
-    if curve.ceiling is None:
-        return f"{curve.label}  {verdict}"
-    return f"{curve.label}  {interval_text(curve.ceiling)}  {verdict}"
-
-
-def interval_text(value: Value) -> str:
-    if math.isnan(value.low):
-        return number_text(value.value)
-    return f"{number_text(value.value)} [{number_text(value.low)}, {number_text(value.high)}]"
-
-
-def number_text(value: float) -> str:
-    return f"{value:.3f}" if abs(value) < 10 else f"{value:.4g}"
-
-
-def compute_text(compute: float) -> str:
-    """750, 2k, 1.5M, 3e18."""
-    if 1e-3 <= compute < 1e3:
-        return f"{compute:.4g}"
-    for size, unit in ((1e3, "k"), (1e6, "M")):
-        if size <= compute < 1000 * size:
-            return f"{compute / size:.4g}{unit}"
-    digits, exponent = f"{compute:.3e}".split("e")
-    return f"{float(digits):g}e{int(exponent)}"
-
-
-def compute_ticks(low: float, high: float) -> list[float]:
-    """1-2-5 steps over a few decades, whole decades over many; at most nine, two where there is room for no more."""
-    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    for digits in ((1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9), (1, 2, 3, 5), (1, 2, 5), (1, 3), (1,)):
-        ticks = [float(f"{digit}e{decade}") for decade in decades for digit in digits]
-        ticks = [tick for tick in ticks if low <= tick <= high]
-        if len(ticks) <= 9:
-            break
-    return ticks[:: math.ceil(len(ticks) / 9)] if len(ticks) > 1 else [low, high]
 
 
 def _common(labels: Sequence[str], otherwise: str) -> str:
@@ -330,7 +285,7 @@ def _x_range(curves: Sequence[CurveData]) -> tuple[float, float]:
 
 
 def _y_range(curves: Sequence[CurveData]) -> tuple[float, float]:
-    """All points and, up to 1.2 times their span above them, the ceilings; never a band."""
+    """All points and, unless they lie far above them, curves and ceilings; never a band."""
     points = np.concatenate([dots.reward for curve in curves for dots in curve.dots] or [np.array([0.0, 1.0])])
     low, top = float(points.min()), float(points.max())
     span = max(top - low, 0.02 * abs(top), 1e-9)
@@ -340,7 +295,7 @@ def _y_range(curves: Sequence[CurveData]) -> tuple[float, float]:
         if curve.ceiling is not None
     )
     drawn = [float(curve.line.reward[-1]) for curve in curves if curve.line is not None]
-    high = max([top, *(min(tip, top + 1.2 * span) for tip in (*tips, *drawn) if not math.isnan(tip))])
+    high = max(tip for tip in (top, *tips, *drawn) if tip <= top + 1.5 * span)
     pad = 0.05 * (high - low) if high > low else span
     return low - pad, high + pad
 
@@ -393,12 +348,12 @@ def _straight_range(straights: Sequence[Straight]) -> tuple[float, float]:
     return float(low - pad), float(high + pad)
 
 
-def _crossings(analysis: Analysis, x_range: tuple[float, float]) -> tuple[Crossing, ...]:
+def _crossings(analysis: Analysis, x_range: tuple[float, float]) -> tuple[tuple[float, float], ...]:
     fits = {result.name: result.fit for result in analysis.curves}
-    found = []
-    for pair in analysis.comparison.pairs if analysis.comparison is not None else ():
-        one = fits.get(pair.a)
-        if pair.crossing is not None and one is not None and x_range[0] <= pair.crossing <= x_range[1]:
-            reward = float(one.predict(pair.crossing))
-            found.append(Crossing(names=(pair.a, pair.b), compute=pair.crossing, reward=reward))
-    return tuple(found)
+    pairs = analysis.comparison.pairs if analysis.comparison is not None else ()
+    found = [(pair.crossing, fits.get(pair.a)) for pair in pairs]
+    return tuple(
+        (compute, float(one.predict(compute)))
+        for compute, one in found
+        if compute is not None and one is not None and x_range[0] <= compute <= x_range[1]
+    )

@@ -1,44 +1,42 @@
 """Draw an Analysis: .png and .svg by matplotlib, .html by plotly. What is drawn is decided in figures.py.
 
-    rewards | ceilings | linearised     compute is shared downwards, reward sideways; the two right-hand
-    residuals          | who is best    panels are there for a comparison; in .html they follow below
+rewards | ceilings | linearised     compute is shared downwards, reward sideways; the two right-hand
+residuals          | who is best    panels are there for a comparison; in .html they follow below
 """
 
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from scalerl.study.analysis import Analysis
-from scalerl.study.figures import (
-    MOST_BANDS,
-    CurveData,
-    Dots,
-    FigureData,
+from scalerl.study.figures import MOST_BANDS, CurveData, Dots, FigureData, figure_data
+from scalerl.study.look import (
+    GREY,
+    MOST_RANKED,
+    MOST_SLOPES,
+    WARNING,
+    clipped,
+    colour,
     compute_text,
     compute_ticks,
-    figure_data,
-    interval_text,
+    cut,
+    exponent_text,
+    headroom,
     legend_text,
-)
+    marker,
+    ranking_title,
+    straight_title,
+)  # fmt: skip
+from scalerl.study.plots_html import draw_html
 from scalerl.study.series import InputError
 
-# Okabe and Ito's colours without the yellow that white swallows, then Paul Tol's muted ones.
-COLOURS = (
-    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9",
-    "#332288", "#882255", "#999933", "#44AA99", "#661100", "#555555",
-)  # fmt: skip
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p")
-PLOTLY_MARKERS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "pentagon")
-WARNING = "#B00020"
-GREY = "#666666"
 DPI = 160
 MOST_NAMED = 60  # curves in the legend
-MOST_RANKED = 8
-MOST_SLOPES = 8
 
 
 def draw(analysis: Analysis, path: Path) -> None:
@@ -62,23 +60,9 @@ def draw(analysis: Analysis, path: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def colour(curve: int) -> str:
-    return COLOURS[curve % len(COLOURS)]
-
-
-def _marker(curve: int, dots: Dots) -> int:
-    """Runs differ by marker, and so do curves that share a colour."""
-    return (curve // len(COLOURS) + dots.run) % len(MARKERS)
-
-
-def _clipped(residual: np.ndarray, limit: float) -> tuple[np.ndarray, np.ndarray]:
-    """Residuals held to the panel, and which of them lie outside it."""
-    return np.clip(residual, -0.93 * limit, 0.93 * limit), np.abs(residual) > limit
-
-
 # matplotlib -----------------------------------------------------------------------------------------------------------
 
-STYLE = {
+STYLE: dict[Any, Any] = {
     "text.parse_math": False,  # a name may hold dollars
     "svg.hashsalt": "scalerl",  # the same figure is the same file
     "font.size": 9,
@@ -114,36 +98,35 @@ def _draw_matplotlib(data: FigureData, path: Path, kind: str, metadata: dict[str
 def _figure(data: FigureData) -> Any:
     from matplotlib.figure import Figure
 
-    num = len(data.curves)
-    widths = [6.6, min(0.55 + 0.13 * num, 2.4)]
-    if data.ranking:
-        widths.append(3.9)
-    key, names = _handles(data)
-    longest = max(len(text) for text in names.values())
-    columns = max(1, min(4, int(sum(widths) / (0.062 * longest + 0.45))))
-    legend_height = 0.17 * -(-len(names) // columns) + 0.62
-    heights = [3.9, 1.25, legend_height]
-    figure = Figure(figsize=(sum(widths) + 0.4, sum(heights) + 0.7), layout="constrained")
-    grid = figure.add_gridspec(3, len(widths), width_ratios=widths, height_ratios=heights)
-    main = figure.add_subplot(grid[0, 0])
-    strip = figure.add_subplot(grid[0, 1], sharey=main)
-    below = figure.add_subplot(grid[1, 0], sharex=main)
+    left, right = 7.0 + min(0.2 + 0.14 * len(data.curves), 2.2), 4.6 if data.ranking else 0.0
+    legends = _Legends(data, left + right)
+    upper = 5.6
+    figure = Figure(figsize=(left + right, upper + legends.height), layout="constrained")
+    outer = figure.add_gridspec(
+        2, 2 if right else 1, height_ratios=[upper, legends.height], width_ratios=[left, right] if right else None
+    )
+    part: Any = figure.add_subfigure(outer[0, 0])
+    grid = part.add_gridspec(2, 2, width_ratios=[6.4, left - 7.0], height_ratios=[3.2, 1.0])
+    main = part.add_subplot(grid[0, 0])
     _main_panel(main, data)
-    _ceiling_panel(strip, data)
-    _residual_panel(below, data)
-    if data.straights:
-        _straight_panel(figure.add_subplot(grid[0, 2]), data)
-        _ranking_panel(figure.add_subplot(grid[1, 2]), data)
-    elif data.ranking:
-        _ranking_panel(figure.add_subplot(grid[0, 2]), data)
-    _legends(figure.add_subplot(grid[2, :]), data, key, names, columns)
+    _ceiling_panel(part.add_subplot(grid[0, 1], sharey=main), data)
+    _residual_panel(part.add_subplot(grid[1, 0], sharex=main), data)
+    if right:
+        part = figure.add_subfigure(outer[0, 1])
+        rows = min(len(data.ranking), MOST_RANKED)
+        heights = [4.6 - 0.2 * rows, 0.4 + 0.2 * rows] if data.straights else [1]
+        panels = part.subplots(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
+        if data.straights:
+            _straight_panel(panels[0], data)
+        _ranking_panel(panels[-1], data)
+    legends.draw(figure.add_subfigure(outer[1, :]))
     return figure
 
 
-def _compute_axis(axes: Any, data: FigureData, low: float, high: float) -> None:
+def _compute_axis(axes: Any, data: FigureData, low: float, high: float, most: int = 12) -> None:
     from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
-    ticks = compute_ticks(low, high)
+    ticks = compute_ticks(low, high, most)
     axes.set_xscale("log")
     axes.set_xlim(low, high)
     axes.xaxis.set_major_locator(FixedLocator(ticks))
@@ -177,7 +160,7 @@ def _main_panel(axes: Any, data: FigureData) -> None:
                 markeredgecolor="white", markeredgewidth=0.6, zorder=6,
             )  # fmt: skip
     if few and data.crossings:
-        where = [[one.compute for one in data.crossings], [one.reward for one in data.crossings]]
+        where = zip(*data.crossings, strict=True)
         axes.plot(*where, linestyle="", marker="x", color="black", markersize=6, markeredgewidth=1.1, zorder=7)
 
 
@@ -200,7 +183,7 @@ def _draw_line(axes: Any, curve: CurveData, shade: str, few: bool) -> None:
 def _dot_style(place: int, dots: Dots, few: bool) -> dict[str, Any]:
     size = 4.6 if few else 3.0
     style: dict[str, Any] = {
-        "linestyle": "", "marker": MARKERS[_marker(place, dots)], "markersize": size, "color": colour(place),
+        "linestyle": "", "marker": marker(MARKERS, place, dots.run), "markersize": size, "color": colour(place),
         "markeredgecolor": "white", "markeredgewidth": 0.4, "alpha": 0.9 if few else 0.55, "zorder": 5,
     }  # fmt: skip
     if dots.role == "left out":
@@ -218,7 +201,8 @@ def _error(value: Any) -> list[list[float]] | None:
 
 def _ceiling_panel(axes: Any, data: FigureData) -> None:
     axes.tick_params(left=False, labelleft=False, bottom=False, labelbottom=False)
-    axes.set_title("ceiling")
+    axes.grid(True, axis="y")
+    axes.set_title("ceiling", loc="center", fontsize=8)
     axes.spines["left"].set_visible(False)
     axes.spines["bottom"].set_visible(False)
     axes.set_xlim(-0.8, len(data.curves) - 0.2)
@@ -233,9 +217,10 @@ def _ceiling_panel(axes: Any, data: FigureData) -> None:
                 place, ceiling.high - ceiling.low, bottom=ceiling.low, width=0.62, color=shade, edgecolor=shade,
                 linewidth=0.0 if curve.is_ok else 0.8, **look,
             )  # fmt: skip
-        value = float(np.clip(ceiling.value, low + 0.015 * (high - low), high - 0.015 * (high - low)))
-        marker = "_" if value == ceiling.value else ("^" if ceiling.value > value else "v")
-        axes.plot(place, value, marker=marker, markersize=8, color=shade, markeredgewidth=1.8)
+        if low <= ceiling.value <= high:
+            axes.plot(place, ceiling.value, marker="_", markersize=8, color=shade, markeredgewidth=1.8)
+        if max(ceiling.value, np.nan_to_num(ceiling.high)) > high:
+            axes.plot(place, high, marker="^", markersize=5, color=shade, clip_on=False)
 
 
 def _residual_panel(axes: Any, data: FigureData) -> None:
@@ -249,7 +234,7 @@ def _residual_panel(axes: Any, data: FigureData) -> None:
         for dots in curve.dots:
             if curve.line is None or dots.role == "left out":
                 continue
-            shown, outside = _clipped(dots.residual, data.residual_limit)
+            shown, outside = clipped(dots.residual, data.residual_limit)
             style = _dot_style(place, dots, few) | {"markersize": 3.6 if few else 2.4}
             axes.plot(dots.compute[~outside], shown[~outside], **style)
             for sign, arrow in ((-1, "v"), (1, "^")):
@@ -259,71 +244,109 @@ def _residual_panel(axes: Any, data: FigureData) -> None:
 
 def _straight_panel(axes: Any, data: FigureData) -> None:
     ends = np.concatenate([one.line_compute for one in data.straights])
-    _compute_axis(axes, data, ends.min() / 1.06, ends.max() * 1.06)
-    low, high = data.straight_range
-    named = data.straights[:MOST_SLOPES]
-    # The legend stands in the upper left; lines rise to the upper right, so it needs room of its own only there.
-    axes.set_ylim(low, high + 0.05 * len(named) * (high - low))
+    _compute_axis(axes, data, ends.min() / 1.06, ends.max() * 1.06, most=8)
+    axes.set_ylim(data.straight_range[0], headroom(data))
     axes.set_ylabel("log10 F(reward)")
-    axes.set_title(f"linearised at the ceiling {data.shared_ceiling:.3f}: slope = exponent")
+    axes.set_title(straight_title(data))
     few = len(data.curves) <= MOST_BANDS
     for one in data.straights:
         curve = data.curves[one.curve]
-        style = _dot_style(one.curve, curve.dots[-1], few)
-        style |= {"markerfacecolor": colour(one.curve), "markeredgecolor": "white", "alpha": 0.7}
+        style = _dot_style(one.curve, curve.dots[0], few)
+        style |= {"alpha": 0.7}
         axes.plot(one.compute, one.log_f, **style)
         axes.plot(one.line_compute, one.line_log_f, color=colour(one.curve), linewidth=1.5)
-    handles = [_handle(colour(one.curve), "-", "") for one in named]
-    texts = [f"{data.curves[one.curve].label}  {_short(one.exponent)}" for one in named]
+    named, more = data.straights[:MOST_SLOPES], len(data.straights[MOST_SLOPES:])
+    handles = [_handle(colour(one.curve), "-", "") for one in named] + [_handle(GREY, "", "")] * (more > 0)
+    texts = [f"{cut(data.curves[one.curve].label, 30)}  {exponent_text(one.exponent)}" for one in named]
+    texts += [f"and {more} more"] * (more > 0)
     axes.legend(handles, texts, loc="upper left", fontsize=7.5, frameon=False, borderaxespad=0.1, labelspacing=0.25)
-
-
-def _short(value: Any) -> str:
-    return interval_text(value) if value.value < 0.1 else f"{value.value:.2f} [{value.low:.2f}, {value.high:.2f}]"
-
-
-def _ranking_title(data: FigureData) -> str:
-    what = "the highest ceiling" if data.target is None else f"the best at {compute_text(data.target)}"
-    return f"probability to be {what}" if data.target is not None else f"probability of {what}"
 
 
 def _ranking_panel(axes: Any, data: FigureData) -> None:
     rows = data.ranking[:MOST_RANKED]
     places = np.arange(len(rows))
     axes.barh(places, [p for _, p in rows], color=[colour(curve) for curve, _ in rows], height=0.65, alpha=0.75)
-    axes.set_yticks(places, [_cut(data.curves[curve].label, 26) for curve, _ in rows], fontsize=7.5)
+    axes.set_yticks(places, [cut(data.curves[curve].label, 26) for curve, _ in rows], fontsize=7.5)
     axes.set_ylim(max(len(rows), 3) - 0.4, -0.6)
     axes.set_xlim(0, 1.12)
     axes.set_xticks([0, 0.5, 1])
     axes.tick_params(left=False)
     for place, (_, p_best) in zip(places, rows, strict=True):
         axes.text(p_best + 0.015, place, f"{p_best:.2f}", va="center", fontsize=7.5)
-    axes.set_title(_ranking_title(data))
+    axes.set_title(ranking_title(data))
 
 
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most // 2 - 1]}...{text[-(most // 2 - 2) :]}"
+class _Legends:
+    """The key of signs and the names of the curves, below the panels; their height is known before they are drawn."""
+
+    def __init__(self, data: FigureData, width: float) -> None:
+        self.data, self.width = data, width
+        self.named = data.curves[:MOST_NAMED]
+        self.size = 8.0 if len(self.named) <= MOST_BANDS else 7.2
+        self.texts = [legend_text(curve) for curve in self.named]
+        self.key = _key(data)
+        self.columns = self._columns(self.texts, 4)
+        self.key_columns = self._columns([text for _, text in self.key], 9)
+        # In inches: a row takes 1.35 times the font's size.
+        self.row = 1.35 * self.size / 72
+        self.key_height = self.row * -(-len(self.key) // self.key_columns) + 0.12
+        self.height = self.key_height + self.row * (1 + -(-len(self.texts) // self.columns)) + 0.2
+
+    def _columns(self, texts: Sequence[str], most: int) -> int:
+        """How many fit side by side: a letter is about half as wide as the font's size, a sign takes half an inch."""
+        for columns in range(min(most, len(texts)), 1, -1):
+            longest = [max(map(len, part)) for part in np.array_split(texts, columns)]
+            if sum(0.53 * num * self.size / 72 + 0.5 for num in longest) < self.width - 0.4:
+                return columns
+        return 1
+
+    def draw(self, figure: Any) -> None:
+        look = {"loc": "upper left", "fontsize": self.size, "frameon": False, "borderaxespad": 0.0, "labelspacing": 0.3,
+                "alignment": "left", "columnspacing": 1.5, "borderpad": 0.0}  # fmt: skip
+        left = 0.35 / self.width
+        figure.legend(*zip(*self.key, strict=True), ncols=self.key_columns, bbox_to_anchor=(left, 1.0), **look)
+        data, more = self.data, len(self.data.curves) - len(self.named)
+        handles = [
+            _handle(colour(place), "-", marker(MARKERS, place, 0) if curve.dots else "")
+            for place, curve in enumerate(self.named)
+        ]
+        title = f"ceiling [{100 * data.level:g} % interval], verdict" + (
+            f"; {more} more have no name here" if more else ""
+        )
+        names = figure.legend(
+            handles, self.texts, ncols=self.columns, bbox_to_anchor=(left, 1 - self.key_height / self.height),
+            title=title, title_fontsize=self.size, **look,
+        )  # fmt: skip
+        for curve, text in zip(self.named, names.get_texts(), strict=True):
+            text.set_color("black" if curve.is_ok else WARNING)
 
 
-def _handle(shade: str, line: str, marker: str, **more: Any) -> Any:
+def _handle(shade: str, line: Any, sign: str, **more: Any) -> Any:
     from matplotlib.lines import Line2D
 
-    return Line2D([], [], color=shade, linestyle=line, marker=marker, markersize=4.6, linewidth=1.6, **more)
+    return Line2D([], [], color=shade, linestyle=line, marker=sign, markersize=4.6, linewidth=1.6, **more)
 
 
-def _handles(data: FigureData) -> tuple[list[tuple[Any, str]], dict[int, str]]:
-    """The key of signs used in this figure, and the text of each curve that is named."""
+def _key(data: FigureData) -> list[tuple[Any, str]]:
+    """The signs that this figure uses."""
     from matplotlib.patches import Patch
 
     roles = {dots.role for curve in data.curves for dots in curve.dots}
+    runs = dict(
+        sorted({dots.run: dots.run_label for curve in data.curves for dots in curve.dots if dots.run_label}.items())
+    )
     level = f"{100 * data.level:g} %"
-    key = [(_handle(GREY, "", "o", markeredgecolor="white"), "fitted")]
+    key = [(_handle(GREY, "", "o"), "fitted")]
+    if runs and len(data.curves) == 1:
+        key = [(_handle(GREY, "", marker(MARKERS, 0, run)), cut(label, 30)) for run, label in runs.items()]
+    elif runs:
+        key.append((_handle(GREY, "", "s"), "another run of the same curve"))
     if "left out" in roles:
         key.append((_handle(GREY, "", "o", alpha=0.3), "left out of the fit"))
     if "held out" in roles:
         key.append((_handle(GREY, "", "o", markerfacecolor="white"), "held out"))
     if any(curve.line is not None for curve in data.curves):
-        key.append((_handle(GREY, "--", ""), "beyond what was fitted"))
+        key.append((_handle(GREY, (0, (3, 1.5)), ""), "outside what was fitted"))
     if any(curve.line is not None and curve.line.band is not None for curve in data.curves):
         key.append((Patch(color=GREY, alpha=0.35, linewidth=0), f"{level} of the curve"))
         key.append((Patch(color=GREY, alpha=0.13, linewidth=0), f"{level} of a new evaluation"))
@@ -331,174 +354,7 @@ def _handles(data: FigureData) -> tuple[list[tuple[Any, str]], dict[int, str]]:
         key.append((_handle(GREY, "", "*"), "asked for"))
     if data.crossings and len(data.curves) <= MOST_BANDS:
         key.append((_handle("black", "", "x"), "curves cross"))
-    names = {place: _cut(legend_text(curve), 110) for place, curve in enumerate(data.curves[:MOST_NAMED])}
-    return key, names
+    return key
 
 
-def _legends(axes: Any, data: FigureData, key: list[tuple[Any, str]], names: dict[int, str], columns: int) -> None:
-    axes.axis("off")
-    above = axes.legend(
-        *zip(*key, strict=True), loc="upper left", ncols=len(key), fontsize=8, frameon=False, borderaxespad=0,
-        columnspacing=1.3, handletextpad=0.5, handlelength=1.6,
-    )  # fmt: skip
-    axes.add_artist(above)
-    marker = {place: data.curves[place].dots[-1] if data.curves[place].dots else None for place in names}
-    handles = [
-        _handle(colour(place), "-", MARKERS[_marker(place, dots)] if dots is not None else "")
-        for place, dots in marker.items()
-    ]
-    more = len(data.curves) - len(names)
-    below = axes.legend(
-        handles, list(names.values()), loc="upper left", ncols=columns, fontsize=8, frameon=False, borderaxespad=0,
-        bbox_to_anchor=(0, 1 - 0.22 / (0.17 * -(-len(names) // columns) + 0.62)), labelspacing=0.3,
-        title=f"ceiling [{100 * data.level:g} % interval], verdict" + (f"; {more} more not named" if more else ""),
-        title_fontproperties={"size": 8}, alignment="left", columnspacing=1.6,
-    )  # fmt: skip
-    for place, text in zip(names, below.get_texts(), strict=True):
-        if not data.curves[place].is_ok:
-            text.set_color(WARNING)
-    for legend in (above, below):
-        legend.set_in_layout(False)
-
-
-# plotly ---------------------------------------------------------------------------------------------------------------
-
-PAGE = """<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>body {{ font-family: sans-serif; margin: 12px auto; max-width: 1100px; padding: 0 8px; color: #222 }}
-h1 {{ font-size: 1.2em; margin: 0 }} p {{ color: #555; font-size: 0.85em; margin: 4px 0 }}</style></head>
-<body><h1>{title}</h1><p>{key}</p>
-{figure}
-</body></html>
-"""
-# The legend takes as many rows as the screen asks for; the panels keep their height.
-GROW = """
-const plot = document.getElementById("{plot_id}");
-const grow = () => {
-  const legend = plot.querySelector(".legend");
-  const height = BASE + (legend ? legend.getBBox().height : 0);
-  if (Math.abs(plot.layout.height - height) > 3) Plotly.relayout(plot, {height: height});
-};
-plot.on("plotly_afterplot", grow); grow();
-"""
-
-
-def _draw_html(data: FigureData, path: Path) -> None:
-    from plotly.io import to_html
-
-    heights = {"y": 430, "y2": 130}
-    if data.straights:
-        heights["y3"] = 330
-    if data.ranking:
-        heights["y4"] = 30 + 26 * min(len(data.ranking), MOST_RANKED)
-    layout, height = _html_layout(data, heights)
-    figure = {"data": [*_html_curves(data), *_html_comparison(data)], "layout": layout}
-    body = to_html(
-        figure, full_html=False, include_plotlyjs=True, div_id="scalerl", default_height=f"{height}px",
-        config={"responsive": True, "displaylogo": False}, post_script=GROW.replace("BASE", str(height)),
-    )  # fmt: skip
-    level = f"{100 * data.level:g} %"
-    key = (
-        "Filled points were fitted, faint ones left out of the fit, open ones held out; the curve is dashed outside what was "
-        f"fitted. The dark band holds the curve at {level}, the light one a new evaluation. The legend gives each "
-        f"ceiling [{level} interval] and verdict: click a name to hide it, double-click to see it alone."
-    )
-    path.write_text(PAGE.format(title=escape(data.title), key=key, figure=body), encoding="utf-8")
-
-
-def _html_layout(data: FigureData, heights: dict[str, int]) -> tuple[dict[str, Any], int]:
-    """Panels below each other, which a telephone can show too; x2 is the strip of ceilings beside the first."""
-    gaps = {"y": 0, "y2": 16, "y3": 90, "y4": 90}
-    total = sum(heights.values()) + sum(gaps[panel] for panel in heights)
-    num, many = len(data.curves), len(data.curves) > MOST_BANDS
-    strip = min(0.06 + 0.012 * num, 0.22)
-    grid = {"gridcolor": "#E4E4E4", "linecolor": GREY, "zeroline": False, "ticks": "outside", "tickcolor": GREY}
-    layout: dict[str, Any] = {
-        "template": "none", "font": {"size": 12}, "hovermode": "closest", "bargap": 0.35,
-        "margin": {"l": 62, "r": 12, "t": 30, "b": 60}, "height": total + 90,
-        "legend": {
-            "orientation": "h", "x": 0, "xanchor": "left", "y": -55 / total if many else 1 + 24 / total,
-            "yanchor": "top" if many else "bottom", "maxheight": 5000, "font": {"size": 11}, "tracegroupgap": 0,
-        },
-        "xaxis": _html_compute(data, *data.x_range) | grid | {"domain": [0, 1 - strip - 0.015], "anchor": "y2"},
-        "xaxis2": {
-            "domain": [1 - strip, 1], "anchor": "y", "range": [-0.7, num - 0.3], "visible": False, "fixedrange": True,
-        },
-        "annotations": [_html_title("ceiling", 1 - strip / 2, 1, "center")],
-    }  # fmt: skip
-    titles = {"y": data.y_label, "y2": "residual", "y3": "log10 F(reward)", "y4": ""}
-    ranges = {"y": list(data.y_range), "y2": [-data.residual_limit, data.residual_limit], "y3": list(data.straight_range)}
-    top = 1.0
-    for panel, height in heights.items():
-        top -= gaps[panel] / total
-        name = panel.replace("y", "yaxis")
-        layout[name] = grid | {"domain": [max(top - height / total, 0), top], "title": {"text": escape(titles[panel])}}
-        layout[name] |= {"range": ranges[panel]} if panel in ranges else {"autorange": "reversed", "automargin": True}
-        if panel == "y3":
-            ends = np.concatenate([one.line_compute for one in data.straights])
-            layout["xaxis3"] = _html_compute(data, ends.min() / 1.06, ends.max() * 1.06) | grid | {"anchor": "y3"}
-            layout["annotations"].append(_html_title(_straight_title(data), 0, top))
-        if panel == "y4":
-            layout["xaxis4"] = grid | {"range": [0, 1.1], "anchor": "y4", "tickvals": [0, 0.5, 1]}
-            layout["annotations"].append(_html_title(_ranking_title(data), 0, top))
-        top -= height / total
-    return layout, total + 90
-
-
-def _html_title(text: str, x: float, y: float, anchor: str = "left") -> dict[str, Any]:
-    return {
-        "text": text, "x": x, "y": y, "xref": "paper", "yref": "paper", "xanchor": anchor, "yanchor": "bottom",
-        "showarrow": False, "font": {"size": 12},
-    }  # fmt: skip
-
-
-def _html_compute(data: FigureData, low: float, high: float) -> dict[str, Any]:
-    ticks = compute_ticks(low, high, most=6)
-    return {
-        "type": "log", "range": [math.log10(low), math.log10(high)], "tickvals": ticks,
-        "ticktext": [compute_text(tick) for tick in ticks], "title": {"text": escape(data.x_label)},
-    }  # fmt: skip
-
-
-def _trace(place: int, x: Any, y: Any, axes: str = "x y", **more: Any) -> dict[str, Any]:
-    """One piece of a curve; pieces of one group are hidden together."""
-    x_axis, y_axis = axes.split()
-    return {
-        "type": "scatter", "x": x, "y": y, "xaxis": x_axis, "yaxis": y_axis, "legendgroup": str(place),
-        "showlegend": False, "hoverinfo": "skip", "mode": "lines", **more,
-    }  # fmt: skip
-
-
-def _html_curves(data: FigureData) -> list[dict[str, Any]]:
-    few, traces = len(data.curves) <= MOST_BANDS, []
-    for place, curve in enumerate(data.curves):
-        line, shade = curve.line, colour(place)
-        text = escape(legend_text(curve))
-        text = text if curve.is_ok else f'<span style="color:{WARNING}">{text}</span>'
-        traces.append(
-            _trace(place, [None], [None], mode="lines+markers", name=text, showlegend=True, line={"color": shade})
-        )
-        for band, alpha in ((line.new_band, 0.08), (line.band, 0.18)) if line is not None else ():
-            if band is not None and line is not None:
-                around = np.concatenate([line.compute, line.compute[::-1]])
-                edge = np.concatenate([band[0], band[1][::-1]])
-                traces.append(_trace(place, around, edge, fill="toself", fillcolor=_tint(shade, alpha), line={"width": 0}))
-        for within, mask in line.pieces if line is not None else ():
-            style = {"color": shade, "width": 2.2 if few else 1.4, "dash": "solid" if within else "dash"}
-            hover = {"hoverinfo": None, "hovertemplate": _hover(data, curve, "curve")}
-            traces.append(_trace(place, line.compute[mask], line.reward[mask], line=style, **hover))
-        for dots in curve.dots:
-            traces += _html_dots(data, place, curve, dots)
-        for mark in curve.marks:
-            bars = {f"error_{axis}": _html_error(value) for axis, value in (("x", mark.compute), ("y", mark.reward))}
-            traces.append(
-                _trace(
-                    place, [mark.compute.value], [mark.reward.value], mode="markers", **bars, hoverinfo=None,
-                    marker={"symbol": "star", "size": 11, "color": shade},
-                    hovertemplate=_hover(data, curve, "asked for"),
-                )  # fmt: skip
-            )
-        if curve.ceiling is not None:
-            traces += _html_ceiling(data, place, curve)
-    return traces
+SUFFIXES: dict[str, Callable[[FigureData, Path], None]] = {".png": _draw_png, ".svg": _draw_svg, ".html": draw_html}

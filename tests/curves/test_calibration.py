@@ -1,0 +1,69 @@
+"""Hundreds of simulated runs: do the intervals hold what they say? The tables go into docs/math.md."""
+
+import numpy as np
+import pytest
+from simulate import run, sigmoid
+
+from scalerl.curves import compare, fit
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
+SEEDS = 200
+
+
+def table(reach: float, exponent: float, start: float | None) -> tuple[float, float]:
+    """Share of runs whose 90 % interval holds the true ceiling, and share called not identifiable."""
+    held = unknown = 0
+    for seed in range(SEEDS):
+        found = fit(
+            *run(seed + int(1000 * exponent + 100 * reach) * SEEDS, reach=reach, exponent=exponent), start=start
+        )
+        low, high = found.interval("ceiling")
+        held += low <= 0.6 <= high
+        unknown += found.verdict == "ceiling not identifiable yet"
+    return held / SEEDS, unknown / SEEDS
+
+
+@pytest.mark.parametrize("exponent", [1.5, 1.9, 3.0])
+def test_ceilings_are_covered_and_known_when_they_should_be(exponent: float, capsys: pytest.CaptureFixture[str]):
+    rows = {reach: table(reach, exponent, 0.4) for reach in (0.8, 2.0, 4.0)}
+    with capsys.disabled():
+        for reach, (held, unknown) in rows.items():
+            print(f"\nexponent {exponent} reach {reach}: covered {held:.3f}, not identifiable {unknown:.3f}", end="")
+    for reach in (2.0, 4.0):
+        assert 0.85 <= rows[reach][0] <= 0.96
+    assert rows[0.8][1] >= 0.8
+    assert rows[4.0][1] <= 0.05
+
+
+@pytest.mark.parametrize("exponent", [1.5, 1.9, 3.0])
+def test_with_the_start_fitted(exponent: float, capsys: pytest.CaptureFixture[str]):
+    rows = {reach: table(reach, exponent, None) for reach in (0.8, 2.0, 4.0)}
+    with capsys.disabled():
+        for reach, (held, unknown) in rows.items():
+            print(
+                f"\nstart fitted, exponent {exponent} reach {reach}: covered {held:.3f}, "
+                f"not identifiable {unknown:.3f}",
+                end="",
+            )
+    assert rows[4.0][0] >= 0.8
+    assert rows[0.8][1] >= 0.8
+
+
+def test_a_recipe_is_not_separable_from_its_own_repeat(capsys: pytest.CaptureFixture[str]):
+    same = {}
+    for exponent in (1.5, 1.9, 3.0):
+        for reach in (2.0, 4.0):
+            count = 0
+            for seed in range(SEEDS):
+                rng = np.random.default_rng([seed, int(10 * exponent), int(10 * reach)])
+                compute = np.linspace(0.1 * reach, reach, 40)
+                fits = {}
+                for name in "ab":
+                    ceiling = 0.6 + 0.01 * rng.standard_normal()
+                    reward = sigmoid(compute, ceiling, exponent) + 0.004 * rng.standard_normal(40)
+                    fits[name] = fit(compute, reward, start=0.4)
+                count += compare(fits).pairs[0].verdict == "not separable"
+            same[exponent, reach] = count / SEEDS
+    with capsys.disabled():
+        print(f"\nnot separable: {same}", end="")
+    assert min(same.values()) >= 0.9

@@ -1,0 +1,121 @@
+import numpy as np
+import pytest
+from simulate import run, sigmoid
+
+from scalerl.curves import compare, fit, linearise, refit
+
+
+def fitted(seed: int, **params):
+    return fit(*run(seed, **{"reach": 4.0, **params}), start=0.4)
+
+
+def test_ceilings_decide_first():
+    pair = compare({"low": fitted(0), "high": fitted(1, ceiling=0.68)}).pairs[0]
+    assert pair.verdict == "high has the higher ceiling"
+    assert pair.p_higher_ceiling < 0.01
+
+
+def test_exponents_decide_where_ceilings_tie():
+    pair = compare({"slow": fitted(0, exponent=1.3), "fast": fitted(1, exponent=3.0)}).pairs[0]
+    assert pair.verdict == "fast is more efficient"
+    assert pair.p_more_efficient < 0.01
+
+
+def test_midpoints_decide_where_ceilings_and_exponents_tie():
+    result = compare({"late": fitted(0, reach=6.0), "early": fitted(1, midpoint=0.6, reach=6.0)})
+    assert result.pairs[0].verdict == "early is more efficient"
+    assert result.pairs[0].p_sooner < 0.01
+
+
+def test_a_recipe_and_its_repeat_are_not_separable():
+    pair = compare({"a": fitted(0), "b": fitted(1)}).pairs[0]
+    assert pair.verdict == "not separable"
+    assert any("0.01 between runs is assumed" in text for text in pair.messages)
+
+
+def test_a_comparison_turned_round_says_the_same():
+    one, two = fitted(0), fitted(1, ceiling=0.62, exponent=2.3)
+    here, there = compare({"a": one, "b": two}).pairs[0], compare({"b": two, "a": one}).pairs[0]
+    assert here.p_higher_ceiling == pytest.approx(1 - there.p_higher_ceiling, abs=0.02)
+    assert here.p_more_efficient == pytest.approx(1 - there.p_more_efficient, abs=0.03)
+    assert here.verdict == there.verdict
+
+
+def test_without_spread_between_runs_a_small_difference_is_seen():
+    one, two = fitted(0, reach=8.0), fitted(1, reach=8.0, ceiling=0.625)
+    assert compare({"a": one, "b": two}).pairs[0].verdict == "not separable"
+    assert compare({"a": one, "b": two}, run_sd=0.0).pairs[0].verdict == "b has the higher ceiling"
+
+
+def test_several_seeds_give_the_spread_between_runs():
+    compute = np.linspace(0.4, 4.0, 30)
+    rng = np.random.default_rng(0)
+
+    def seeds(ceilings):
+        rewards = [sigmoid(compute, ceiling=ceiling) + 0.003 * rng.standard_normal(30) for ceiling in ceilings]
+        return fit(np.tile(compute, 4), np.concatenate(rewards), start=0.4, run=np.repeat(range(4), 30))
+
+    tight = compare({"a": seeds([0.6, 0.601, 0.599, 0.6]), "b": seeds([0.63, 0.631, 0.629, 0.63])}).pairs[0]
+    loose = compare({"a": seeds([0.57, 0.63, 0.6, 0.6]), "b": seeds([0.6, 0.66, 0.62, 0.64])}).pairs[0]
+    assert tight.verdict == "b has the higher ceiling"
+    assert loose.verdict == "not separable"
+    assert not any("assumed" in text for text in tight.messages)
+
+
+def test_common_noise_cancels_in_a_paired_comparison():
+    compute, _ = run(0, reach=6.0)
+    common = 0.01 * np.random.default_rng(3).standard_normal(40)
+    own = 0.001 * np.random.default_rng(4).standard_normal((2, 40))
+    labels = np.array([f"prompts@{step}" for step in range(40)])
+    rewards = [sigmoid(compute, ceiling) + common + noise for ceiling, noise in zip((0.6, 0.625), own, strict=True)]
+
+    def compared(evaluation):
+        fits = {
+            name: fit(compute, reward, start=0.4, evaluation=evaluation)
+            for name, reward in zip("ab", rewards, strict=True)
+        }
+        return compare(fits, run_sd=0.0).pairs[0]
+
+    paired, apart = compared(labels), compared(None)
+    assert paired.p_higher_ceiling < apart.p_higher_ceiling
+    assert any("same prompts" in text for text in paired.messages)
+
+
+def test_ranking_by_ceiling_and_at_a_compute_can_differ_where_curves_cross():
+    slow = fitted(0, ceiling=0.75, exponent=1.5, midpoint=2.0, reach=8.0)
+    fast = fitted(1, ceiling=0.6, exponent=3.0, midpoint=0.5, reach=8.0)
+    by_ceiling, early = compare({"slow": slow, "fast": fast}), compare({"slow": slow, "fast": fast}, at=0.8)
+    assert by_ceiling.ranking[0][0] == "slow"
+    assert early.ranking[0][0] == "fast"
+    assert sum(share for _, share in by_ceiling.ranking) == pytest.approx(1)
+    compute = np.geomspace(0.5, 8, 4000)
+    gap = sigmoid(compute, 0.75, 1.5, 2.0) - sigmoid(compute, 0.6, 3.0, 0.5)
+    crossing = by_ceiling.pairs[0].crossing
+    assert crossing == pytest.approx(compute[np.flatnonzero(np.diff(np.sign(gap)))[0]], rel=0.1)
+
+
+def test_equals_share_a_ceiling_and_are_refitted_with_it():
+    result = compare({"a": fitted(0), "b": fitted(1), "far": fitted(2, ceiling=0.5)})
+    assert set(result.shared_exponents) == {"a", "b"}
+    assert result.shared_ceiling == pytest.approx(0.6, abs=0.01)
+    for value in result.shared_exponents.values():
+        assert value.value == pytest.approx(1.9, abs=0.15)
+        assert value.low < value.value < value.high
+
+
+def test_a_curve_that_could_not_be_fitted_does_not_stop_the_rest():
+    result = compare({"a": fitted(0), "short": fit([1.0, 2.0], [0.4, 0.5], start=0.4), "b": fitted(1)})
+    verdicts = {(pair.a, pair.b): pair for pair in result.pairs}
+    assert "too few points" in verdicts["a", "short"].messages[0]
+    assert np.isnan(verdicts["a", "short"].p_higher_ceiling)
+    assert {name for name, _ in result.ranking} == {"a", "b"}
+
+
+def test_linearised_the_sigmoid_is_a_straight_line_of_slope_b():
+    compute = np.geomspace(0.1, 20, 40)
+    exact = refit(fit(compute, sigmoid(compute), start=0.4), 0.6)
+    log_compute, log_f = linearise(exact)
+    slope, intercept = np.polyfit(log_compute, log_f, 1)
+    assert slope == pytest.approx(1.9, rel=1e-3)
+    assert intercept == pytest.approx(0.0, abs=0.01)  # F = C^B
+    assert len(log_compute) <= 40

@@ -1,0 +1,151 @@
+import numpy as np
+import pytest
+from simulate import run, sigmoid
+
+from scalerl.curves import fit
+
+
+def test_a_long_run_is_ok_and_its_interval_holds_the_truth():
+    compute, reward = run(0, reach=5.0)
+    found = fit(compute, reward, start=0.4)
+    low, high = found.interval("ceiling")
+    assert found.verdict == "ok"
+    assert found.messages == ()
+    assert low < 0.6 < high
+    assert low < found.params["ceiling"] < high
+
+
+def test_a_short_run_says_that_its_ceiling_is_not_known_and_how_far_to_go():
+    compute, reward = run(0, reach=0.8)
+    found = fit(compute, reward, start=0.4)
+    assert found.verdict == "ceiling not identifiable yet"
+    assert "times the compute so far" in found.messages[0]
+
+
+def test_going_as_far_as_was_said_settles_it():
+    settled = 0
+    for seed in range(10):
+        compute, reward = run(seed, reach=0.9)
+        said = next(text for text in fit(compute, reward, start=0.4).messages if "times the compute" in text)
+        times = float(said.split("about ")[1].split(" times")[0]) if "about" in said else 16.0
+        longer = run(seed, reach=0.9 * times, num=int(40 * times))
+        settled += fit(*longer, start=0.4).verdict == "ok"
+    assert settled >= 7
+
+
+def test_the_margin_decides_what_counts_as_known():
+    compute, reward = run(0, reach=2.0)
+    assert fit(compute, reward, start=0.4, margin=0.2).verdict == "ok"
+    assert fit(compute, reward, start=0.4, margin=0.001).verdict == "ceiling not identifiable yet"
+
+
+def test_a_run_that_falls_away_is_unstable():
+    compute, reward = run(1, reach=4.0, num=24)
+    reward[-4:] -= np.array([0.02, 0.03, 0.04, 0.05])
+    found = fit(compute, reward, start=0.4)
+    assert found.verdict == "unstable"
+    assert "falls away" in found.messages[0]
+    assert fit(compute, reward, start=0.4, fit_until=float(compute[-5])).verdict == "ok"
+
+
+def test_a_collapsing_run_among_several_is_noticed():
+    one, other = run(1, num=24), run(2, num=24)
+    other[1][-4:] -= 0.05
+    labels = np.repeat(["a", "b"], 24)
+    found = fit(np.concatenate([one[0], other[0]]), np.concatenate([one[1], other[1]]), start=0.4, run=labels)
+    assert found.verdict == "unstable"
+
+
+@pytest.mark.parametrize("noise", [0.002, 0.01, 0.03])
+def test_stable_runs_are_rarely_called_unstable(noise: float):
+    wrong = sum(
+        fit(*run(seed, reach=[1.0, 3.0, 10.0][seed % 3], num=30, noise=noise), intervals=False).verdict == "unstable"
+        for seed in range(60)
+    )
+    assert wrong <= 1
+
+
+def test_a_ceiling_at_the_largest_reward_is_at_a_bound():
+    compute = np.linspace(1.0, 60.0, 40)
+    reward = np.clip(sigmoid(compute, ceiling=1.0, exponent=2.5, midpoint=3.0), 0, 1)
+    found = fit(compute, reward, start=0.4)
+    assert found.verdict == "at a bound"
+    assert "largest value 1" in found.messages[0]
+
+
+def test_too_few_points_are_a_verdict_and_not_an_exception():
+    found = fit([1.0, 2.0, 3.0], [0.4, 0.5, 0.55], start=0.4)
+    assert found.verdict == "too few points"
+    assert "3 points" in found.messages[0]
+    assert not found.usable
+    assert fit([], [], start=0.4).verdict == "too few points"
+
+
+def test_the_fast_path_agrees_with_the_full_one_on_the_verdict_of_clear_cases():
+    for reach, verdict in ((0.5, "ceiling not identifiable yet"), (6.0, "ok")):
+        found = fit(*run(0, reach=reach), start=0.4, intervals=False)
+        assert found.verdict == verdict
+        assert found.draws is None
+
+
+def test_skipping_early_compute_by_value_by_share_and_by_rule():
+    compute, reward = run(0, reach=10.0, num=50)
+    assert fit(compute, reward, start=0.4, skip_before=2.0).compute.min() >= 2.0
+    assert fit(compute, reward, start=0.4, skip_before="20%").compute.min() >= 2.0
+    assert fit(compute, reward, start=0.4, skip_before="auto").num_points == 50
+    off = reward.copy()
+    off[compute < 1.8] -= 0.05  # warm-up: below the curve that the rest follows
+    found = fit(compute, off, start=0.4, skip_before="auto")
+    assert found.num_points < 50
+    assert "Skipped" in found.messages[0]
+    assert abs(found.params["ceiling"] - 0.6) < 0.01
+
+
+def test_percent_and_unbounded_rewards():
+    compute, reward = run(0, reach=5.0)
+    loose = fit(compute, 100 * reward - 300, start=-260.0, bounds=None)
+    assert loose.params["ceiling"] == pytest.approx(-240, abs=1)
+
+
+def test_a_flat_run_has_no_rise_to_speak_of():
+    rng = np.random.default_rng(0)
+    found = fit(np.linspace(1, 10, 30), 0.4 + 0.004 * rng.standard_normal(30), start=0.4)
+    assert found.predict(10.0) == pytest.approx(0.4, abs=0.004)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "words"),
+    [
+        ({"form": "sigmoidal"}, ["'sigmoidal'", "sigmoid, power"]),
+        ({"method": "grid"}, ["'grid'", "paper"]),
+        ({"fixed": {"celing": 0.6}}, ["'celing'", "ceiling, exponent, midpoint, start"]),
+        ({"fixed": {"exponent": -1.0}}, ["exponent", "-1"]),
+        ({"start": 1.4}, ["start = 1.4", "(0.0, 1.0)"]),
+        ({"start": 0.4, "start_sd": -0.1}, ["start_sd", "-0.1"]),
+        ({"level": 90}, ["level", "90"]),
+        ({"skip_before": "early"}, ["'early'", "auto"]),
+        ({"num_samples": 0}, ["num_samples", "0"]),
+        ({"method": "paper"}, ["start="]),
+    ],
+)
+def test_a_wrong_argument_is_named_with_its_value(keywords, words):
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        fit(*run(0), **keywords)
+    for word in words:
+        assert word in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("compute", "reward", "word"),
+    [
+        ([1.0, 2.0], [0.1], "pair up"),
+        ([1.0, np.nan], [0.1, 0.2], "positions [1]"),
+        ([1.0, 2.0], [0.1, np.inf], "reward holds NaN or infinite"),
+        ([0.0, 2.0], [0.1, 0.2], "start="),
+        ([1.0, 2.0], [0.1, 1.2], "bounds=None"),
+    ],
+)
+def test_data_that_cannot_be_fitted_are_refused_in_words(compute, reward, word):
+    with pytest.raises(ValueError, match=None) as error:  # noqa: PT011
+        fit(compute, reward)
+    assert word in str(error.value)

@@ -1,0 +1,94 @@
+import numpy as np
+import pytest
+from simulate import run, sigmoid
+
+from scalerl.curves import backtest, compute_for, doubling, fit, rank_forms, reward_at
+from scalerl.curves.forecast import inverse, score
+from scalerl.curves.forms import FORMS
+
+FIT = fit(*run(0, reach=4.0), start=0.4)
+
+
+def test_the_reward_at_a_compute_comes_with_an_interval_that_holds_the_truth():
+    (row,) = reward_at(FIT, [8.0])
+    assert row.compute == 8.0
+    assert row.reward.low < sigmoid(8.0) < row.reward.high
+    assert row.reward.low < row.reward.value < row.reward.high
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_inverse_undoes_the_curve(form: str):
+    found = fit(*run(1, reach=4.0), form=form, intervals=False)
+    compute = np.array([0.5, 2.0, 5.0])
+    rewards = found.predict(compute)
+    back = [float(inverse(found, float(reward), found.params)) for reward in rewards]
+    np.testing.assert_allclose(back, compute, rtol=1e-9)
+
+
+def test_the_compute_for_a_reward_or_that_it_lies_above_the_ceiling():
+    reached, next_one, never = compute_for(FIT, [0.5, 0.59, 0.8])
+    assert reached.compute is not None
+    assert reached.compute.value == pytest.approx(1.0, rel=0.05)
+    assert "lready reached" in reached.message
+    assert next_one.compute is not None
+    assert next_one.compute.low < next_one.compute.value < next_one.compute.high
+    assert never.compute is None
+    assert "above the ceiling" in never.message
+
+
+def test_a_reward_that_may_lie_above_the_ceiling_says_how_likely_that_is():
+    unsure = fit(*run(0, reach=1.5), start=0.4)
+    (row,) = compute_for(unsure, [round(unsure.params["ceiling"] - 0.003, 4)])
+    assert row.compute is not None
+    assert np.isinf(row.compute.high)
+    assert "bove the ceiling with probability" in row.message
+
+
+def test_doubling_is_the_difference_of_the_curve():
+    gain = doubling(FIT)
+    assert gain.value == pytest.approx(float(FIT.predict(8.0) - FIT.predict(4.0)))
+    assert gain.low < gain.value < gain.high
+
+
+def test_backtest_scores_what_was_not_fitted():
+    compute, reward = run(3, reach=6.0, num=60)
+    done = backtest(compute[:40], reward[:40], holdout=(compute[40:], reward[40:]), start=0.4, fractions=(0.5,))
+    by_hand = fit(compute[:40], reward[:40], start=0.4)
+    error = by_hand.predict(compute[40:]) - reward[40:]
+    assert done.holdout is not None
+    assert done.holdout.num_points == 20
+    assert done.holdout.rmse == pytest.approx(np.sqrt(np.mean(error**2)))
+    assert done.holdout.bias == pytest.approx(error.mean())
+    assert done.holdout.coverage > 0.6
+    ((share, half),) = done.fractions
+    assert share == 0.5
+    assert half is not None
+    assert half.num_points == int((compute > 3.0).sum())  # held-out points lie after the fraction too
+
+
+def test_a_fraction_with_too_few_points_has_no_score():
+    done = backtest(*run(0, num=20), start=0.4, fractions=(0.05, 0.2))
+    assert [result for _, result in done.fractions] == [None, None]
+
+
+def test_coverage_is_a_share_of_the_points_within_the_interval():
+    low, high = FIT.new_interval([5.0])
+    inside, outside = float((low + high)[0] / 2), float(high[0] + 0.05)
+    result = score(FIT, np.array([5.0, 5.0]), np.array([inside, outside]))
+    assert result is not None
+    assert result.coverage == 0.5
+
+
+def test_forms_are_ranked_by_their_error_on_unseen_points():
+    compute, reward = run(0, reach=8.0, num=80, noise=0.002)
+    ranked = rank_forms(compute, reward)
+    assert {name for name, _ in ranked} == set(FORMS)
+    assert ranked == sorted(ranked, key=lambda row: row[1])
+    assert ranked[0][0] == "sigmoid"
+
+
+def test_impossible_questions_are_refused():
+    with pytest.raises(ValueError, match="must be positive"):
+        reward_at(FIT, [0.0])
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        backtest(*run(0), fractions=(1.5,))

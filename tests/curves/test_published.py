@@ -1,0 +1,93 @@
+"""The paper's own runs, as read off its figures."""
+
+import csv
+from functools import cache
+
+import numpy as np
+import pytest
+from shared_data import FOLDER, needs_shared_data
+
+from scalerl.curves import backtest, compare, fit
+
+pytestmark = needs_shared_data
+
+
+@cache
+def curves() -> dict[str, dict[str, np.ndarray]]:
+    rows: dict[str, dict[str, list]] = {}
+    with open(FOLDER / "scalerl_published_curves.csv") as file:
+        for row in csv.DictReader(file):
+            name = f"{row['figure']}/{row['series']}"
+            point = (float(row["gpu_hours"]), float(row["pass_rate"]))
+            rows.setdefault(name, {"train": [], "extended": []})[row["kind"]].append(point)
+    return {
+        name: {kind: np.array(points, dtype=float).reshape(-1, 2) for kind, points in kinds.items()}
+        for name, kinds in rows.items()
+    }
+
+
+def whole(name: str) -> np.ndarray:
+    return np.concatenate([curves()[name]["train"], curves()[name]["extended"]])
+
+
+def fitted(name: str):
+    points = whole(name)
+    return fit(points[:, 0], points[:, 1], start=0.399, skip_before=1500.0)
+
+
+def test_held_out_compute_is_forecast_and_covered():
+    rmse, inside, num = {}, 0.0, 0
+    for name, kinds in curves().items():
+        train, held = kinds["train"], kinds["extended"]
+        if not len(held):
+            continue
+        result = backtest(
+            train[:, 0], train[:, 1], holdout=(held[:, 0], held[:, 1]), fractions=(), start=0.399, skip_before=1500.0
+        ).holdout
+        assert result is not None
+        rmse[name] = result.rmse
+        inside, num = inside + result.coverage * result.num_points, num + result.num_points
+    assert len(rmse) == 8
+    assert np.median(list(rmse.values())) <= 0.0065
+    assert max(value for name, value in rmse.items() if "GRPO" not in name) <= 0.015
+    assert 0.80 <= inside / num <= 0.98
+
+
+def test_grpo_is_unstable_once_its_later_points_are_given():
+    assert fitted("fig2_prevalent/DeepSeek-GRPO").verdict == "unstable"
+    others = [name for name in curves() if "GRPO" not in name]
+    assert not [name for name in others if fitted(name).verdict == "unstable"]
+
+
+@pytest.mark.parametrize(
+    ("series", "start", "ceiling", "midpoint"),
+    [
+        ("ScaleRL", 0.399, 0.600, 2424),
+        ("Magistral", 0.399, 0.530, 2030),
+        ("DeepSeek-GRPO", 0.399, 0.480, 1597),
+        # Made with that run's own start: at 0.399 the least squares on this grid lie at 3015 (docs/math.md).
+        ("Qwen2.5-DAPO", 0.395, 0.515, 2858),
+    ],
+)
+def test_the_papers_procedure_gives_the_known_refits(series: str, start: float, ceiling: float, midpoint: float):
+    points = curves()[f"fig2_prevalent/{series}"]["train"]
+    found = fit(points[:, 0], points[:, 1], start=start, skip_before=1500.0, method="paper")
+    assert found.params["ceiling"] == pytest.approx(ceiling, abs=0.005 + 1e-9)
+    assert found.params["midpoint"] == pytest.approx(midpoint, abs=2 * 39.4)
+
+
+def test_the_comparison_tells_the_papers_story():
+    names = ("ScaleRL", "MiniMax", "Magistral", "Qwen2.5-DAPO", "DeepSeek-GRPO")
+    result = compare({name: fitted(f"fig2_prevalent/{name}") for name in names})
+    verdicts = {(pair.a, pair.b): pair.verdict for pair in result.pairs}
+    for worse in ("Magistral", "Qwen2.5-DAPO", "DeepSeek-GRPO"):
+        assert verdicts["ScaleRL", worse] == "ScaleRL has the higher ceiling"
+        assert verdicts["MiniMax", worse] == "MiniMax has the higher ceiling"
+    assert verdicts["ScaleRL", "MiniMax"] == "ScaleRL is more efficient"
+
+    arms = ("PPO-off-policy-1", "PPO-off-policy-8", "PipelineRL-8")
+    result = compare({name: fitted(f"fwd_offpolicy/{name}") for name in arms})
+    assert all("higher ceiling" not in pair.verdict for pair in result.pairs)
+    verdicts = {(pair.a, pair.b): pair.verdict for pair in result.pairs}
+    assert verdicts["PPO-off-policy-1", "PipelineRL-8"] == "PipelineRL-8 is more efficient"
+    assert verdicts["PPO-off-policy-8", "PipelineRL-8"] == "PipelineRL-8 is more efficient"
