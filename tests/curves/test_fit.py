@@ -98,7 +98,7 @@ def test_skipping_early_compute_by_value_by_share_and_by_rule():
     found = fit(compute, off, start=0.4, skip_before="auto")
     assert found.num_points < 50
     assert "Skipped" in found.messages[0]
-    assert abs(found.params["ceiling"] - 0.6) < 0.01
+    assert found.params == fit(compute, off, start=0.4, skip_before=2.0).params
 
 
 def test_percent_and_unbounded_rewards():
@@ -149,3 +149,14 @@ def test_data_that_cannot_be_fitted_are_refused_in_words(compute, reward, word):
     with pytest.raises(ValueError, match=None) as error:  # noqa: PT011
         fit(compute, reward)
     assert word in str(error.value)
+
+
+def test_a_log_of_thousands_of_steps_gives_the_answer_of_the_fit_of_every_point(monkeypatch: pytest.MonkeyPatch):
+    compute, reward = run(0, reach=4.0, num=900, noise=0.02)
+    short = fit(compute, reward, start=0.4)
+    assert short.num_points == 900
+    monkeypatch.setattr("scalerl.curves.points.MANY", 10_000)
+    every = fit(compute, reward, start=0.4)
+    width = float(np.diff(every.interval("ceiling"))[0])
+    np.testing.assert_allclose(short.interval("ceiling"), every.interval("ceiling"), atol=0.15 * width)
+    assert short.noise_sd == pytest.approx(0.02, rel=0.2)

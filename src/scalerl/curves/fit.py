@@ -9,7 +9,7 @@ import numpy as np
 from scalerl.curves.forms import FORMS, Array, Form
 from scalerl.curves.intervals import Draws, posterior
 from scalerl.curves.least_squares import Solution, least_squares, paper_grid
-from scalerl.curves.points import Known, Points, make_points, noise_guess
+from scalerl.curves.points import Known, Points, make_points, noise_guess, thin
 from scalerl.curves.verdicts import Verdict, judge, skip_rule
 
 LEVEL = 0.9
@@ -163,10 +163,11 @@ def fit(
 
     if points.num < known.num_free(shape) + 2:
         return _too_few(points, shape, known, level, margin, messages)
+    few = thin(points)
     best = paper_grid(points, float(start)) if method == "paper" and start is not None else None
-    best = best or least_squares(points, shape, known)
-    draws = posterior(points, shape, known, best, guess) if intervals and method != "paper" else None
-    verdict, why = judge(points, shape, known, best, draws, level=level, margin=margin)
+    best = best or least_squares(few, shape, known)
+    draws = posterior(few, shape, known, best, guess) if intervals and method != "paper" else None
+    verdict, why = judge(few, shape, known, best, draws, level=level, margin=margin)
     return _make(points, shape, known, best, draws, verdict, (*messages, *why), level, margin)
 
 

@@ -1,7 +1,7 @@
 """The evaluations to be fitted, cleaned once, and the linear half of every fit."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -123,6 +123,36 @@ def noise_guess(reward: Array, num_samples) -> float | None:
     if num_samples is None or not len(reward):
         return None
     return float(np.sqrt(np.mean(binomial_sd(reward, num_samples) ** 2)))
+
+
+MANY = 300  # points from which neighbours are averaged before the fit
+BLOCK_WIDTH = np.log(1.05)  # a block spans at most this ratio of compute, so that the curve is straight within it
+
+
+def thin(points: Points) -> Points:
+    """Average neighbouring points of a long log (thousands of steps): a smooth curve loses nothing by it."""
+    if points.num <= MANY:
+        return points
+    most = -(-points.num // (MANY - 100))
+    block = np.empty(points.num, dtype=int)
+    current, size, begin = -1, 0, 0.0
+    for index in range(points.num):
+        if points.first[index] or size == most or points.log_compute[index] - begin > BLOCK_WIDTH:
+            current, size, begin = current + 1, 0, points.log_compute[index]
+        block[index], size = current, size + 1
+    starts = np.flatnonzero(np.diff(block, prepend=-1))
+    sizes = np.diff(starts, append=points.num)
+    mean = lambda values: np.add.reduceat(values, starts) / sizes  # noqa: E731
+    run = points.run[starts]
+    return replace(
+        points,
+        log_compute=mean(points.log_compute),
+        reward=mean(points.reward),
+        noise=np.sqrt(mean(points.noise**2) / sizes),
+        run=run,
+        first=np.diff(run, prepend=-1) != 0,
+        evaluation=None,
+    )
 
 
 def unbounded(reward: Array) -> tuple[float, float]:

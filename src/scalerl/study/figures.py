@@ -146,7 +146,7 @@ def figure_data(analysis: Analysis) -> FigureData:
     )
     x_range, y_range = _x_range(curves), _y_range(curves)
     noise_sd = float(np.median([curve.noise_sd for curve in curves if curve.line is not None] or [0.0]))
-    straights = _straights(results, analysis.comparison)
+    straights = _straights(results, analysis.comparison) if is_shared else ()
     places = {result.name: place for place, result in enumerate(results)}
     ranking = analysis.comparison.ranking if analysis.comparison is not None else ()
     return FigureData(
@@ -162,7 +162,7 @@ def figure_data(analysis: Analysis) -> FigureData:
         straights=straights,
         straight_range=_straight_range(straights),
         shared_ceiling=analysis.comparison.shared_ceiling if analysis.comparison is not None and straights else None,
-        crossings=_crossings(analysis, x_range),
+        crossings=_crossings(analysis, x_range) if is_shared else (),
         ranking=tuple((places[name], p_best) for name, p_best in ranking),
         target=analysis.at,
     )

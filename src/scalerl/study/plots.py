@@ -98,7 +98,9 @@ def _draw_matplotlib(data: FigureData, path: Path, kind: str, metadata: dict[str
 def _figure(data: FigureData) -> Any:
     from matplotlib.figure import Figure
 
-    left, right = 7.0 + min(0.2 + 0.14 * len(data.curves), 2.2), 4.6 if data.ranking else 0.0
+    main_width = 7.0 if len(data.curves) <= MOST_BANDS else 7.8
+    strip_width = min(0.2 + 0.14 * len(data.curves), 2.2)
+    left, right = main_width + strip_width, 4.6 if data.ranking else 0.0
     legends = _Legends(data, left + right)
     upper = 5.6
     figure = Figure(figsize=(left + right, upper + legends.height), layout="constrained")
@@ -106,7 +108,7 @@ def _figure(data: FigureData) -> Any:
         2, 2 if right else 1, height_ratios=[upper, legends.height], width_ratios=[left, right] if right else None
     )
     part: Any = figure.add_subfigure(outer[0, 0])
-    grid = part.add_gridspec(2, 2, width_ratios=[6.4, left - 7.0], height_ratios=[3.2, 1.0])
+    grid = part.add_gridspec(2, 2, width_ratios=[main_width - 0.6, strip_width], height_ratios=[3.2, 1.0])
     main = part.add_subplot(grid[0, 0])
     _main_panel(main, data)
     _ceiling_panel(part.add_subplot(grid[0, 1], sharey=main), data)
@@ -267,7 +269,7 @@ def _ranking_panel(axes: Any, data: FigureData) -> None:
     places = np.arange(len(rows))
     axes.barh(places, [p for _, p in rows], color=[colour(curve) for curve, _ in rows], height=0.65, alpha=0.75)
     axes.set_yticks(places, [cut(data.curves[curve].label, 26) for curve, _ in rows], fontsize=7.5)
-    axes.set_ylim(max(len(rows), 3) - 0.4, -0.6)
+    axes.set_ylim(max(len(rows), 3 if data.straights else 12) - 0.4, -0.6)
     axes.set_xlim(0, 1.12)
     axes.set_xticks([0, 0.5, 1])
     axes.tick_params(left=False)
@@ -296,7 +298,7 @@ class _Legends:
         """How many fit side by side: a letter is about half as wide as the font's size, a sign takes half an inch."""
         for columns in range(min(most, len(texts)), 1, -1):
             longest = [max(map(len, part)) for part in np.array_split(texts, columns)]
-            if sum(0.53 * num * self.size / 72 + 0.5 for num in longest) < self.width - 0.4:
+            if sum(0.5 * num * self.size / 72 + 0.5 for num in longest) < self.width - 0.4:
                 return columns
         return 1
 
@@ -336,7 +338,7 @@ def _key(data: FigureData) -> list[tuple[Any, str]]:
         sorted({dots.run: dots.run_label for curve in data.curves for dots in curve.dots if dots.run_label}.items())
     )
     level = f"{100 * data.level:g} %"
-    key = [(_handle(GREY, "", "o"), "fitted")]
+    key = [(_handle(GREY, "", "o"), "fitted")] if "fitted" in roles or not roles else []
     if runs and len(data.curves) == 1:
         key = [(_handle(GREY, "", marker(MARKERS, 0, run)), cut(label, 30)) for run, label in runs.items()]
     elif runs:

@@ -26,6 +26,7 @@ from scalerl.study.look import (
     compute_ticks,
     cut,
     exponent_text,
+    headroom,
     legend_parts,
     legend_text,
     marker,
@@ -43,6 +44,7 @@ h1 {{ font-size: 1.2em; margin: 0 }} p {{ color: #555; font-size: 0.85em; margin
 {figure}
 </body></html>
 """
+AXIS = {"gridcolor": "#E4E4E4", "linecolor": GREY, "zeroline": False, "ticks": "outside", "tickcolor": GREY}
 # The legend takes as many rows as the screen asks for; the panels keep their height.
 GROW = """
 const plot = document.getElementById("{plot_id}");
@@ -60,16 +62,11 @@ if (matchMedia("(pointer: coarse)").matches) Plotly.relayout(plot, {dragmode: fa
 def draw_html(data: FigureData, path: Path) -> None:
     from plotly.io import to_html
 
-    heights = {"y": 430, "y2": 130}
-    if data.straights:
-        heights["y3"] = 330
-    if data.ranking:
-        heights["y4"] = 30 + 26 * min(len(data.ranking), MOST_RANKED)
-    layout, height = _html_layout(data, heights)
+    layout = _html_layout(data)
     figure = {"data": [*_html_curves(data), *_html_comparison(data)], "layout": layout}
     body = to_html(
-        figure, full_html=False, include_plotlyjs=True, div_id="scalerl", default_height=f"{height}px",
-        config={"responsive": True, "displayModeBar": False}, post_script=GROW.replace("BASE", str(height)),
+        figure, full_html=False, include_plotlyjs=True, div_id="scalerl", default_height=f"{layout['height']}px",
+        config={"responsive": True, "displayModeBar": False}, post_script=GROW.replace("BASE", str(layout["height"])),
     )  # fmt: skip
     level = f"{100 * data.level:g} %"
     key = (
@@ -80,58 +77,57 @@ def draw_html(data: FigureData, path: Path) -> None:
     path.write_text(PAGE.format(title=escape(data.title), key=key, figure=body), encoding="utf-8")
 
 
-def _html_layout(data: FigureData, heights: dict[str, int]) -> tuple[dict[str, Any], int]:
+def _html_layout(data: FigureData) -> dict[str, Any]:
     """Panels below each other, which a telephone can show too; x2 is the strip of ceilings beside the first."""
-    gaps = {"y": 0, "y2": 16, "y3": 90, "y4": 90}
-    total = sum(heights.values()) + sum(gaps[panel] for panel in heights)
+    domains, total = _domains(data)
     num, many = len(data.curves), len(data.curves) > MOST_BANDS
     strip = min(0.06 + 0.012 * num, 0.22)
-    grid = {"gridcolor": "#E4E4E4", "linecolor": GREY, "zeroline": False, "ticks": "outside", "tickcolor": GREY}
+    limit = data.residual_limit
     layout: dict[str, Any] = {
-        "template": "none", "font": {"size": 12}, "hovermode": "closest", "bargap": 0.35,
-        "margin": {"l": 62, "r": 12, "t": 30, "b": 60}, "height": total + 90,
+        "template": "none", "font": {"size": 12}, "hovermode": "closest", "height": total + 90,
+        "margin": {"l": 62, "r": 12, "t": 30, "b": 60},
         "legend": {
-            "orientation": "h", "x": 0, "xanchor": "left", "y": -55 / total if many else 1 + 24 / total,
+            "orientation": "h", "x": 0, "xanchor": "left", "y": -66 / total if many else 1 + 24 / total,
             "yanchor": "top" if many else "bottom", "maxheight": 5000, "font": {"size": 11}, "tracegroupgap": 0,
         },
-        "xaxis": _html_compute(data, *data.x_range) | grid | {"domain": [0, 1 - strip - 0.015], "anchor": "y2"},
-        "xaxis2": {
-            "domain": [1 - strip, 1], "anchor": "y", "range": [-0.7, num - 0.3], "visible": False, "fixedrange": True,
-        },
+        "xaxis": _html_compute(data, *data.x_range) | {"domain": [0, 1 - strip - 0.015], "anchor": "y2"},
+        "xaxis2": {"domain": [1 - strip, 1], "range": [-0.7, num - 0.3], "visible": False, "fixedrange": True},
+        "yaxis": AXIS | {"domain": domains["y"], "range": list(data.y_range), "title": {"text": escape(data.y_label)}},
+        "yaxis2": AXIS | {"domain": domains["y2"], "range": [-limit, limit], "title": {"text": "residual"}},
         "annotations": [_html_title("ceiling", 1 - strip / 2, 1, "center")], "shapes": _html_shapes(data),
     }  # fmt: skip
-    titles = {"y": data.y_label, "y2": "residual", "y3": "log10 F(reward)", "y4": ""}
-    ranges = {
-        "y": list(data.y_range),
-        "y2": [-data.residual_limit, data.residual_limit],
-        "y3": list(data.straight_range),
-    }
-    top = 1.0
-    for panel, height in heights.items():
-        top -= gaps[panel] / total
-        name = panel.replace("y", "yaxis")
-        layout[name] = grid | {"domain": [max(top - height / total, 0), top], "title": {"text": escape(titles[panel])}}
-        layout[name] |= (
-            {"range": ranges[panel]}
-            if panel in ranges
-            else {"autorange": "reversed", "ticklabelposition": "inside", "showgrid": False, "ticks": ""}
-        )
-        if panel == "y3":
-            ends = np.concatenate([one.line_compute for one in data.straights])
-            layout["xaxis3"] = _html_compute(data, ends.min() / 1.06, ends.max() * 1.06) | grid | {"anchor": "y3"}
-            layout["annotations"].append(_html_title(straight_title(data), 0, top))
-            layout["legend2"] = {
-                "x": 0.01,
-                "y": top,
-                "yanchor": "top",
-                "font": {"size": 11},
-                "bgcolor": "rgba(0,0,0,0)",
-            }
-        if panel == "y4":
-            layout["xaxis4"] = grid | {"range": [0, 1.1], "anchor": "y4", "tickvals": [0, 0.5, 1]}
-            layout["annotations"].append(_html_title(ranking_title(data), 0, top))
-        top -= height / total
-    return layout, total + 90
+    layout["yaxis2"] |= {"zeroline": True, "zerolinecolor": GREY}
+    if "y3" in domains:
+        ends = np.concatenate([one.line_compute for one in data.straights])
+        spread, top = [data.straight_range[0], headroom(data)], domains["y3"][1]
+        layout["xaxis3"] = _html_compute(data, ends.min() / 1.06, ends.max() * 1.06) | {"anchor": "y3"}
+        layout["yaxis3"] = AXIS | {"domain": domains["y3"], "range": spread, "title": {"text": "log10 F(reward)"}}
+        layout["legend2"] = {"x": 0.01, "y": top, "yanchor": "top", "bgcolor": "rgba(0,0,0,0)", "tracegroupgap": 0}
+        layout["annotations"].append(_html_title(straight_title(data), 0, top))
+    if "y4" in domains:
+        rows = data.ranking[:MOST_RANKED]
+        names = [f"{p_best:.2f}  {escape(cut(data.curves[place].label, 40))}" for place, p_best in rows]
+        layout["xaxis4"] = AXIS | {"range": [0, 1], "anchor": "y4", "tickvals": [0, 0.5, 1]}
+        layout["yaxis4"] = {"domain": domains["y4"], "range": [len(rows) - 0.4, -0.6], "ticklabelposition": "inside"}
+        layout["yaxis4"] |= {"tickvals": list(range(len(rows))), "ticktext": names, "showgrid": False}
+        layout["annotations"].append(_html_title(ranking_title(data), 0, domains["y4"][1]))
+    return layout
+
+
+def _domains(data: FigureData) -> tuple[dict[str, list[float]], int]:
+    """Each panel's share of the height, from the top, and the height in pixels."""
+    heights = {"y": (0, 430), "y2": (16, 130)}  # the gap above, the height
+    if data.straights:
+        heights["y3"] = (90, 330)
+    if data.ranking:
+        heights["y4"] = (90, 30 + 26 * min(len(data.ranking), MOST_RANKED))
+    total = sum(gap + height for gap, height in heights.values())
+    domains, used = {}, 0
+    for panel, (gap, height) in heights.items():
+        top = used + gap
+        used = top + height
+        domains[panel] = [max(1 - used / total, 0.0), 1 - top / total]
+    return domains, total
 
 
 def _html_title(text: str, x: float, y: float, anchor: str = "left") -> dict[str, Any]:
@@ -156,10 +152,9 @@ def _html_shapes(data: FigureData) -> list[dict[str, Any]]:
 
 def _html_compute(data: FigureData, low: float, high: float) -> dict[str, Any]:
     ticks = compute_ticks(low, high, most=6)
-    return {
-        "type": "log", "range": [math.log10(low), math.log10(high)], "tickvals": ticks,
-        "ticktext": [compute_text(tick) for tick in ticks], "tickangle": 0, "title": {"text": escape(data.x_label)},
-    }  # fmt: skip
+    labels = {"tickvals": ticks, "ticktext": [compute_text(tick) for tick in ticks], "tickangle": 0}
+    ends = [math.log10(low), math.log10(high)]
+    return AXIS | labels | {"type": "log", "range": ends, "title": {"text": escape(data.x_label)}}
 
 
 def _trace(place: int, x: Any, y: Any, axes: str = "x y", **more: Any) -> dict[str, Any]:
@@ -283,8 +278,7 @@ def _html_comparison(data: FigureData) -> list[dict[str, Any]]:
         text = f"curves cross at {compute_text(compute)}<extra></extra>"
         cross = {"symbol": "x-thin", "size": 9, "line": {"width": 2, "color": "black"}}
         # A group of its own, as a crossing belongs to two curves.
-        spec = _trace(-1, [compute], [reward], mode="markers", marker=cross, hovertemplate=text, hoverinfo=None)
-        traces.append(spec)
+        traces.append(_trace(-1, [compute], [reward], mode="markers", marker=cross, hovertemplate=text, hoverinfo=None))
     for rank, one in enumerate(data.straights):
         shade = colour(one.curve)
         text = f"{escape(cut(data.curves[one.curve].label, 30))}  {exponent_text(one.exponent)}"
@@ -293,13 +287,8 @@ def _html_comparison(data: FigureData) -> list[dict[str, Any]]:
         traces.append(_trace(one.curve, one.compute, one.log_f, "x3 y3", mode="markers", marker=look, **hover))
         named = {"name": text, "showlegend": rank < MOST_SLOPES, "legend": "legend2", "line": {"color": shade}}
         traces.append(_trace(one.curve, one.line_compute, one.line_log_f, "x3 y3", **named, **hover))
-    for place, p_best in data.ranking[:MOST_RANKED]:
-        traces.append(
-            {
-                "type": "bar", "orientation": "h", "x": [p_best], "y": [escape(cut(data.curves[place].label, 40))],
-                "xaxis": "x4", "yaxis": "y4", "legendgroup": str(place), "showlegend": False,
-                "marker": {"color": _tint(colour(place), 0.5)}, "text": [f"{p_best:.2f}"], "textposition": "outside",
-                "hoverinfo": "skip", "cliponaxis": False,
-            }
-        )  # fmt: skip
+    for rank, (place, p_best) in enumerate(data.ranking[:MOST_RANKED]):
+        spec = _trace(place, [p_best], [rank], "x4 y4", type="bar", orientation="h", width=0.7)
+        spec["marker"] = {"color": _tint(colour(place), 0.5)}
+        traces.append({key: value for key, value in spec.items() if key != "mode"})
     return traces
