@@ -20,12 +20,13 @@ def run(seed: int, num: int = 40) -> tuple[np.ndarray, np.ndarray]:
 
 def best_time(work, repeats: int) -> tuple[float, Fit]:
     """The least of several times: what the work costs when nothing else runs."""
-    times = []
+    best, result = float("inf"), None
     for _ in range(repeats):
         begin = time.perf_counter()
         result = work()
-        times.append(time.perf_counter() - begin)
-    return min(times), result
+        best = min(best, time.perf_counter() - begin)
+    assert result is not None
+    return best, result
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ def slow_reference(compute, reward, start: float, levels):
     prior = (prior - 0.5 * ((midpoints - MIDPOINT.prior_mean) / MIDPOINT.prior_sd) ** 2).ravel()
     share = (ceilings - start) / (1 - start)
     prior_share = np.log(1 - share + 1e-3) - np.log(share + 0.01)
-    num, total = len(reward), np.zeros(len(ceilings))
+    num = len(reward)
     lags = np.abs(np.subtract.outer(np.arange(num), np.arange(num)))
     terms = []
     for rho, weight in AUTOCORRELATIONS:
@@ -32,7 +32,7 @@ def slow_reference(compute, reward, start: float, levels):
         squares = yy - 2 * np.outer(hy, gain) + np.outer(hh, gain**2)
         terms.append(-0.5 * num * np.log(squares) - 0.5 * log_det + prior[:, None] + prior_share + np.log(weight))
     top = max(term.max() for term in terms)
-    total = sum(np.exp(term - top).sum(axis=0) for term in terms)
+    total = np.sum([np.exp(term - top).sum(axis=0) for term in terms], axis=0)
     cumulative = np.cumsum(total) / total.sum()
     return [float(np.interp(level, cumulative, ceilings)) for level in levels]
 

@@ -7,6 +7,7 @@ residuals          | who is best    panels are there for a comparison; in .html 
 import os
 import warnings
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -39,21 +40,28 @@ DPI = 160
 MOST_NAMED = 60  # curves in the legend
 
 
-def draw(analysis: Analysis, path: Path) -> None:
-    """Write the figure of an analysis; the suffix of `path` chooses the kind."""
-    path = Path(path)
+def check_plot_path(path: Path) -> None:
+    """Refuse, before any fit, a figure that could not be drawn."""
     if path.suffix.lower() not in SUFFIXES:
         raise InputError(f"--plot {path} ends in {path.suffix or 'nothing'!r}: choose one of {', '.join(SUFFIXES)}.")
     if not path.parent.is_dir():
         raise InputError(f"cannot write {path}: there is no folder {path.parent}.")
+    try:
+        import_module("plotly" if path.suffix.lower() == ".html" else "matplotlib")
+    except ModuleNotFoundError:
+        raise InputError('--plot needs the report extra: pip install "scalerl[report]".') from None
+
+
+def draw(analysis: Analysis, path: Path) -> None:
+    """Write the figure of an analysis; the suffix of `path` chooses the kind."""
+    path = Path(path)
+    check_plot_path(path)
     data = figure_data(analysis)
     # Beside its goal and renamed when complete, so that nothing half written is ever found there.
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         SUFFIXES[path.suffix.lower()](data, part)
         part.replace(path)
-    except ModuleNotFoundError as fault:
-        raise InputError('--plot needs the report extra: pip install "scalerl[report]".') from fault
     except OSError as fault:
         raise InputError(f"cannot write {path}: {fault.strerror or fault}.") from None
     finally:
@@ -100,7 +108,8 @@ def _figure(data: FigureData) -> Any:
 
     main_width = 7.0 if len(data.curves) <= MOST_BANDS else 7.8
     strip_width = min(0.2 + 0.14 * len(data.curves), 2.2)
-    left, right = main_width + strip_width, 4.6 if data.ranking else 0.0
+    # The right-hand column is for the straight lines; a few bars alone would be lost in it.
+    left, right = main_width + strip_width, 4.6 if data.straights else 0.0
     legends = _Legends(data, left + right)
     upper = 5.6
     figure = Figure(figsize=(left + right, upper + legends.height), layout="constrained")
@@ -116,11 +125,9 @@ def _figure(data: FigureData) -> Any:
     if right:
         part = figure.add_subfigure(outer[0, 1])
         rows = min(len(data.ranking), MOST_RANKED)
-        heights = [4.6 - 0.2 * rows, 0.4 + 0.2 * rows] if data.straights else [1]
-        panels = part.subplots(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
-        if data.straights:
-            _straight_panel(panels[0], data)
-        _ranking_panel(panels[-1], data)
+        panels = part.subplots(2, 1, height_ratios=[4.6 - 0.2 * rows, 0.4 + 0.2 * rows])
+        _straight_panel(panels[0], data)
+        _ranking_panel(panels[1], data)
     legends.draw(figure.add_subfigure(outer[1, :]))
     return figure
 
