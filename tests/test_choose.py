@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 
 from scalerl.choose import choose, import_function, keyword_settings
@@ -43,6 +46,7 @@ def test_an_import_path_is_the_escape_hatch(monkeypatch, tmp_path):
         (Custom.model_validate({"name": "scalerl.choose:import_function", "cap": 3}), "cap is no setting of"),
         (Scaled(name="scald"), 'choices: "scaled", "plain"; did you mean "scaled"?'),
         (load_recipe("scalerl").task, "task.name is not set"),
+        (Custom(name="builtins:min"), '"builtins:min" does not say which arguments it takes'),
     ],
 )
 def test_errors_name_what_is_missing(part, message):
@@ -66,6 +70,25 @@ def test_a_module_that_fails_to_import_says_why(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(RecipeError, match="RuntimeError: no licence"):
         import_function("broken_losses:f")
+
+
+def test_a_module_of_the_current_folder_is_found_by_a_console_script(tmp_path):
+    """Such a script has its own folder on sys.path, not the current one; installed packages come before that."""
+    (tmp_path / "my_losses.py").write_text("from my_numbers import FACTOR\ndef f(value):\n    return FACTOR * value\n")
+    (tmp_path / "my_numbers.py").write_text("FACTOR = 7\n")
+    (tmp_path / "json.py").write_text("raise RuntimeError('not the one that was meant')\n")
+    (tmp_path / "bin").mkdir()
+    script = tmp_path / "bin" / "script.py"
+    script.write_text(
+        "import sys\nfrom scalerl.choose import import_function\n"
+        "assert not {'', sys.argv[1]} & set(sys.path)\n"
+        "print(import_function('my_losses:f')(6), import_function('json:dumps')([1]))\n"
+        "import_function('my_losses:f')\n"
+        "assert sys.path.count(sys.argv[1]) == 1 and sys.path[-1] == sys.argv[1]\n"
+    )
+    command = [sys.executable, str(script), str(tmp_path)]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (run.stdout, run.stderr) == ("42 [1]\n", "")
 
 
 def _tables():

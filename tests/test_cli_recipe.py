@@ -84,6 +84,38 @@ def test_diff_shows_only_what_differs():
     }
 
 
+def test_diff_leaves_out_settings_that_only_read_differently():
+    """Clips of dapo and gspo share their keys and not their doc lines."""
+    equal = ["--set", "loss.clip_low=0.2", "--set", "loss.clip_high=0.26"]
+    differing = json.loads(run("diff", "base", "gspo", *equal, "--json").stdout)
+    assert differing == {
+        "loss.name": {"left": "dapo", "right": "gspo"},
+        "loss.length_normalised": {"left": None, "right": True},
+    }
+
+
+def test_show_says_that_a_baseline_is_inert():
+    shown = json.loads(run("show", "base", "--set", "advantage.baseline=leave_one_out", "--json").stdout)
+    (note,) = [row["note"] for row in shown["components"] if row["field"] == "advantage.normalisation"]
+    assert note.startswith("advantage.baseline is inert: leave_one_out scales")
+    assert "advantage.baseline is inert" not in run("show", "base").stdout
+
+
+def test_a_changed_recipe_is_not_described_as_the_unchanged_one():
+    assert "14k completions; changed: loss.cap=4" in run("show", "scalerl", "--set", "loss.cap=4").stdout
+
+
+@pytest.mark.parametrize("command", ["show", "diff"])
+def test_help_says_when_a_value_needs_quotes(command):
+    words = " ".join(run(command, "--help").stdout.replace("\u2502", " ").split())
+    assert "A value is TOML, or else text as it stands" in words
+    text = r"a\nb"
+    shown = json.loads(run("show", "scalerl", "--set", f"model.path={text}", "--json").stdout)
+    assert shown["recipe"]["model"]["path"] == text
+    shown = json.loads(run("show", "scalerl", "--set", f'model.path="{text}"', "--json").stdout)
+    assert shown["recipe"]["model"]["path"] == "a\nb"
+
+
 def test_diff_against_oneself_changed():
     assert json.loads(run("diff", "scalerl", "--set", "loss.cap=4", "--json").stdout) == {
         "loss.cap": {"left": 5.0, "right": 4.0}

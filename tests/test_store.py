@@ -1,7 +1,11 @@
-"""The run folder, read back: which rows count, what a killed run may leave behind."""
+"""The run folder, written and read back: which rows count, what a killed run or a full disk may leave behind."""
 
+import errno
 import json
+import math
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -89,3 +93,97 @@ def test_a_bad_line_is_named(tmp_path: Path, text: str, fault: str) -> None:
     (tmp_path / "evals.jsonl").write_text(text)
     with pytest.raises(ValueError, match=fault):
         store.read_evals(tmp_path)
+
+
+def test_a_new_run_never_touches_what_is_there(tmp_path: Path) -> None:
+    folder = store.create_run(tmp_path / "runs" / "a")
+    assert store.create_run(folder) == folder
+    store.write_json(folder / store.RECIPE, {"seed": 1})
+    with pytest.raises(ValueError, match=r"holds a run already: go on with it by --resume, or choose another --out"):
+        store.create_run(folder)
+    (tmp_path / "file").write_text("mine")
+    for taken in (tmp_path, tmp_path / "file"):
+        with pytest.raises(ValueError, match="exists already and is no empty folder"):
+            store.create_run(taken)
+    with pytest.raises(store.StoreError, match=r"cannot write .*file/run: Not a directory"):
+        store.create_run(tmp_path / "file" / "run")
+    assert store.read_recipe(folder) == {"seed": 1}
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_rows_and_objects_come_back_and_what_is_not_finite_is_null(tmp_path: Path) -> None:
+    row = {"step": 1, "attempt": 1, "loss/mean": math.nan, "num_correct": [1, 0], "deep": {"top": (-math.inf, 0.5)}}
+    store.append_row(tmp_path / store.METRICS, row, sync=True)
+    store.append_row(tmp_path / store.METRICS, {"step": 2, "text": "a\nb\u2028"})
+    expected = row | {"loss/mean": None, "deep": {"top": [None, 0.5]}}
+    assert store.read_metrics(tmp_path) == [expected, {"step": 2, "text": "a\nb\u2028"}]
+    assert (tmp_path / store.METRICS).read_bytes().count(b"\n") == 2
+    store.write_json(tmp_path / store.STATUS, {"status": "running", "loss": math.inf})
+    store.write_json(tmp_path / store.STATUS, {"status": "done"})
+    assert store.read_status(tmp_path) == {"status": "done"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "status.json"]
+
+
+@given(cut=st.integers(min_value=0, max_value=200), reopened=st.booleans())
+def test_after_a_kill_at_any_byte_a_resumed_run_keeps_every_whole_row(
+    tmp_path_factory: pytest.TempPathFactory, cut: int, reopened: bool
+) -> None:
+    folder = tmp_path_factory.mktemp("run")
+    store.write_json(folder / store.RECIPE, {})
+    whole = [json.dumps({"step": step, "attempt": 1}) for step in range(5)]
+    text = "\n".join(whole) + "\n"
+    (folder / store.METRICS).write_text(text[:cut])
+    # A row that lacks only its newline is whole.
+    num_whole = sum(len("\n".join(whole[: number + 1])) <= cut for number in range(5))
+    if reopened:
+        store.reopen_run(folder)
+        assert [row["step"] for row in store.read_metrics(folder)] == list(range(num_whole))
+    store.append_row(folder / store.METRICS, {"step": 9, "attempt": 2})
+    assert [row["step"] for row in store.read_metrics(folder)] == [*range(num_whole), 9]
+
+
+def test_only_a_run_can_be_resumed(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"holds no run to resume: it has no recipe\.json"):
+        store.reopen_run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "number, reason", [(errno.ENOSPC, "the disk is full"), (errno.EDQUOT, "the disk is full"), (errno.EIO, "Input/out")]
+)
+def test_a_full_disk_is_one_sentence_and_leaves_no_half_of_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, reason: str
+) -> None:
+    metrics, status = tmp_path / store.METRICS, tmp_path / store.STATUS
+    store.append_row(metrics, {"step": 1})
+    store.write_json(status, {"status": "running"})
+    before = metrics.read_bytes(), status.read_bytes()
+    write, room = os.write, 5
+
+    def write_until_full(descriptor: int, data: bytes) -> int:
+        nonlocal room
+        if room == 0:
+            raise OSError(number, os.strerror(number))
+        taken = write(descriptor, data[:room])
+        room -= taken
+        return taken
+
+    def attempt(call: Any, *arguments: Any) -> None:
+        nonlocal room
+        room = 5
+        with pytest.raises(store.StoreError, match=rf"cannot write .*{arguments[0].name}: {reason}"):
+            call(*arguments)
+
+    monkeypatch.setattr(os, "write", write_until_full)
+    attempt(store.append_row, metrics, {"step": 2})
+    attempt(store.write_json, status, {"status": "done"})
+    assert (metrics.read_bytes(), status.read_bytes()) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "status.json"]
+
+
+def test_a_write_in_pieces_is_still_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:3]))
+    store.append_row(tmp_path / store.EVALS, {"step": 1, "set": "val"})
+    store.write_json(tmp_path / store.RECIPE, {"seed": 1})
+    assert store.read_evals(tmp_path) == [{"step": 1, "set": "val"}]
+    assert store.read_recipe(tmp_path) == {"seed": 1}

@@ -6,7 +6,9 @@ loss = choose(LOSSES, recipe.loss)      # LOSSES["cispo"] with cap=5.0, or the f
 import functools
 import importlib
 import inspect
+import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from scalerl.config import Part, RecipeError
@@ -31,8 +33,14 @@ def choose(table: Mapping[str, Callable[..., Any]], part: Part) -> Callable[...,
 
 
 def import_function(path: str) -> Callable[..., Any]:
-    """The function at "package.module:function"."""
+    """The function at "package.module:function"; modules of the current folder are found after all others.
+
+    A console script has its own folder on sys.path and not the current one, where a user's module lies. It goes to the
+    end, so that a file there cannot take the place of an installed package.
+    """
     module_name, _, function_name = path.partition(":")
+    if not {"", str(Path.cwd())} & set(sys.path):
+        sys.path.append(str(Path.cwd()))
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -58,8 +66,14 @@ def keyword_settings(function: Callable[..., Any]) -> dict[str, inspect.Paramete
 
 
 def _check_settings(name: str, function: Callable[..., Any], settings: Mapping[str, Any]) -> None:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (ValueError, TypeError):
+        raise RecipeError(
+            f'"{name}" does not say which arguments it takes, so its settings cannot be checked: wrap it in a function'
+        ) from None
     known = keyword_settings(function)
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(function).parameters.values())
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
     for setting in settings:
         if setting not in known and not takes_any:
             has = f"which has {', '.join(known)}" if known else "which has no settings"

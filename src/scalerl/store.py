@@ -1,20 +1,142 @@
-"""The run folder: its file names, and how its rows are read back.
+"""The run folder: its file names, how it is written, and how its rows are read back.
 
 JSON lines are append-only. A run that is killed leaves at most one cut line, the last; a run that is resumed repeats
-steps under a higher `attempt`, and of the rows of one step (and evaluation set) the highest attempt counts.
+steps under a higher `attempt`, and of the rows of one step (and evaluation set) the highest attempt counts. A JSON
+object (recipe.json, status.json) is there whole or not at all. JSON knows no NaN or infinity: they become null.
 """
 
+import errno
 import json
-from collections.abc import Sequence
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 RECIPE = "recipe.json"
+ENV = "env.json"
 METRICS = "metrics.jsonl"
 EVALS = "evals.jsonl"
+SAMPLES = "samples.jsonl"
 STATUS = "status.json"
+CHECKPOINTS = "checkpoints"
 
 Row = dict[str, Any]
+
+
+class StoreError(RuntimeError):
+    """The run folder cannot be written; one sentence with the file and the reason."""
+
+
+# Writing -------------------------------------------------------------------------------------------------------------
+
+
+def create_run(folder: str | Path) -> Path:
+    """Make the folder of a new run; what is there already is never touched."""
+    folder = Path(folder)
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        if is_run_folder(folder):
+            raise ValueError(f"{folder} holds a run already: go on with it by --resume, or choose another --out")
+        raise ValueError(f"{folder} exists already and is no empty folder: choose another --out")
+    with _said(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def reopen_run(folder: str | Path) -> Path:
+    """Ready the folder of a run to be resumed: the line that a kill may have cut goes, whole rows all stay."""
+    folder = Path(folder)
+    if not is_run_folder(folder):
+        raise ValueError(f"{folder} holds no run to resume: it has no {RECIPE}")
+    for path in sorted(folder.glob("*.jsonl")):
+        with _said(path), path.open("r+b", buffering=0) as file:
+            _mend(file.fileno())
+    return folder
+
+
+def append_row(path: str | Path, row: Mapping[str, Any], *, sync: bool = False) -> None:
+    """Add one line, with `sync` down to the disk. A row that cannot be written whole is taken back."""
+    line = (json.dumps(_finite(row), allow_nan=False) + "\n").encode()
+    with _said(path):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            size = _mend(descriptor)
+            try:
+                _write_all(descriptor, line)
+            except OSError:
+                os.ftruncate(descriptor, size)
+                raise
+            if sync:
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def write_json(path: str | Path, value: Mapping[str, Any]) -> None:
+    """Write one object, or leave what was there: under another name, down to the disk, then renamed."""
+    path = Path(path)
+    text = (json.dumps(_finite(value), indent=2, allow_nan=False) + "\n").encode()
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    with _said(path):
+        try:
+            descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+            try:
+                _write_all(descriptor, text)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            os.replace(unfinished, path)
+        except OSError:
+            unfinished.unlink(missing_ok=True)
+            raise
+
+
+def _mend(descriptor: int) -> int:
+    """End the last line: a whole row that lacks its newline gets it, a cut one is removed. Gives the size."""
+    size = os.fstat(descriptor).st_size
+    if size == 0 or os.pread(descriptor, 1, size - 1) == b"\n":
+        return size
+    data = os.pread(descriptor, size, 0)
+    start = data.rfind(b"\n") + 1
+    try:
+        json.loads(data[start:])
+    except ValueError:
+        # A cut line in the middle of a file could not be told from a damaged one, so it must not stay.
+        os.ftruncate(descriptor, start)
+        return start
+    os.lseek(descriptor, 0, os.SEEK_END)
+    _write_all(descriptor, b"\n")
+    return size + 1
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    # One write in all but the rarest cases, so that a kill cannot cut the line.
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+@contextmanager
+def _said(path: str | Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as fault:
+        full = fault.errno in (errno.ENOSPC, errno.EDQUOT)
+        reason = "the disk is full" if full else fault.strerror or str(fault)
+        raise StoreError(f"cannot write {path}: {reason}") from fault
+
+
+# Reading -------------------------------------------------------------------------------------------------------------
 
 
 def is_run_folder(path: str | Path) -> bool:

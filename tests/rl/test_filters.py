@@ -62,7 +62,12 @@ def test_without_the_filter_groups_of_one_verdict_count():
 @pytest.mark.parametrize("dtype", [torch.int8, torch.float32, torch.float64])
 def test_a_length_penalty_cannot_revive_an_all_correct_group(dtype):
     batch = a_batch([0, 0, 1, 1], [1, 1, 1, 0], rewards=[1.0, 0.4, 0.9, -1.0], dtype=dtype)
-    assert run(batch).kept.tolist() == [False, False, True, True]
+    for normalise in adv.NORMALISATIONS.values():
+        result = run(batch, normalise=normalise)
+        assert result.kept.tolist() == [False, False, True, True]
+        # The penalty made a difference inside the dropped group, and nothing of it may be left.
+        assert result.advantages[:2].tolist() == [0.0, 0.0]
+        assert (result.advantages[2:] != 0).all()
     # Nor can it hide a mixed group: equal rewards, unequal verdicts.
     batch = a_batch([0, 0], [1, 0], rewards=[0.0, 0.0], dtype=dtype)
     assert run(batch).kept.all()
@@ -131,3 +136,10 @@ def test_tokens_without_a_finite_generator_log_prob_are_dropped_and_counted():
     completion = torch.tensor([0, 0, 0, 0, 1, -1])
     trained = trained_tokens(trainable, completion, torch.tensor([True, False]))
     assert trained.tolist() == [False, True, False, False, False, False]
+
+
+def test_padding_is_not_trained_whatever_is_kept():
+    padding, yes = torch.full((3,), -1), torch.ones(3, dtype=torch.bool)
+    for kept in (yes[:0], yes[:1], yes):
+        assert not trained_tokens(yes, padding, kept).any()
+    assert trained_tokens(yes, torch.tensor([0, -1, 2]), yes).tolist() == [True, False, True]

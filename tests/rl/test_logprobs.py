@@ -111,6 +111,97 @@ def test_a_bf16_body_has_exactly_the_log_probs_of_the_fp32_cast(autocast):
         assert torch.equal(mine, theirs.bfloat16())
 
 
+def rounded(hidden, head_weight, targets, temperature=1.0, bias=None):
+    """The arm without an FP32 head, by autograd: logits in the hidden states' dtype, then FP32."""
+    dtype = hidden.dtype
+    logits = torch.nn.functional.linear(hidden, head_weight.to(dtype), None if bias is None else bias.to(dtype))
+    log_probs = torch.log_softmax(logits.float() / temperature, dim=-1)
+    return log_probs.gather(1, targets[:, None])[:, 0], -(log_probs.exp() * log_probs).sum(dim=-1)
+
+
+@pytest.mark.parametrize("weight_dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_without_an_fp32_head_the_logits_are_rounded_and_the_rest_is_not(temperature, biased, weight_dtype):
+    hidden, weight, targets = a_head(num_tokens=33, vocab=300, width=64, dtype=torch.bfloat16)
+    inputs = hidden, weight.detach().to(weight_dtype).requires_grad_(), targets
+    bias = torch.randn(300, generator=torch.Generator().manual_seed(1)).requires_grad_() if biased else None
+    settings = {"temperature": temperature, "bias": bias}
+    expected = rounded(*inputs, **settings)
+    for chunk in (5, 33):
+        ours = log_probs_and_entropy(*inputs, chunk=chunk, fp32=False, **settings)
+        for mine, theirs in zip(ours, expected, strict=True):
+            assert mine.dtype == torch.float32
+            torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=2e-6)
+    # It is an arm of its own: an FP32 head would differ by a rounding of the logits.
+    assert (expected[0] - log_probs_and_entropy(*inputs, **settings)[0]).abs().max() > 1e-3
+    wanted = gradients(rounded, inputs, **settings)
+    for chunk in (5, 33):
+        ours = gradients(log_probs_and_entropy, inputs, chunk=chunk, fp32=False, **settings)
+        for mine, theirs, given_to in zip(ours, wanted, [*inputs[:2], bias], strict=False):
+            assert mine.dtype == given_to.dtype
+            # Both round d/dz to bf16 (8 bits) and sum; a chunk's products are rounded once more before their FP32 sum.
+            torch.testing.assert_close(mine, theirs, rtol=2**-7, atol=2**-7 * theirs.float().abs().max().item())
+
+
+def test_the_head_without_fp32_is_chunked_exactly():
+    """In float64 no rounding hides a mistake in the gradient of the chunks."""
+    inputs = a_head(dtype=torch.float64)
+    ours = gradients(log_probs_and_entropy, inputs, chunk=8, fp32=False)
+    for mine, theirs in zip(ours, gradients(full, inputs), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
+
+
+def test_a_master_and_its_bf16_copy_are_one_head_without_fp32_and_two_with_it():
+    hidden, weight, targets = a_head(dtype=torch.bfloat16)
+    master = weight.detach().float() + 1e-4
+    copy = master.bfloat16()
+    for fp32 in (False, True):
+        learner = log_probs_and_entropy(hidden, master, targets, fp32=fp32)[0]
+        logits = head_logits(hidden, copy, fp32=fp32)
+        assert logits.dtype == torch.float32
+        generator = torch.log_softmax(logits, dim=-1).gather(1, targets[:, None])[:, 0]
+        difference = (learner - generator).abs().max().item()
+        assert difference > 1e-4 if fp32 else difference < 2e-6
+    # One rounding for both ends under an FP32 head: the copy's.
+    learner = log_probs_and_entropy(hidden, master.bfloat16(), targets)[0]
+    torch.testing.assert_close(learner, generator, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("chunk", [8, 1000])
+def test_a_bias_of_minus_infinity_rules_a_token_out(chunk):
+    hidden, weight, targets = a_head(dtype=torch.float64)
+    bias = torch.zeros(61, dtype=torch.float64)
+    bias[7] = -math.inf
+    left = torch.arange(61) != 7
+    targets = torch.where(targets == 7, 8, targets)
+    renumbered = left.cumsum(0)[targets] - 1
+    inputs = hidden, weight, targets
+    ours = log_probs_and_entropy(*inputs, bias=bias, chunk=chunk)
+    without = full(hidden, weight[left], renumbered)
+    for mine, theirs in zip(ours, without, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
+    gradient = gradients(log_probs_and_entropy, inputs, bias=bias.requires_grad_(), chunk=chunk)
+    expected = gradients(lambda h, w, _: full(h, w[left], renumbered), inputs)
+    torch.testing.assert_close(gradient[:2], expected, rtol=1e-12, atol=1e-12)
+    assert gradient[2].isfinite().all()
+    assert gradient[2][7] == 0
+    impossible = log_probs_and_entropy(hidden, weight, torch.full_like(targets, 7), bias=bias, chunk=chunk)
+    assert (impossible[0] == -math.inf).all()
+    assert impossible[1].isfinite().all()
+
+
+def test_a_float64_bias_makes_the_result_float64():
+    hidden, weight, targets = a_head()
+    bias = torch.randn(61, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    log_probs, entropy = log_probs_and_entropy(hidden, weight, targets, bias=bias)
+    assert log_probs.dtype == entropy.dtype == head_logits(hidden, weight, bias=bias).dtype == torch.float64
+    expected = full(hidden.double(), weight.double(), targets, bias=bias)
+    torch.testing.assert_close((log_probs, entropy), expected, rtol=1e-12, atol=1e-12)
+    given = gradients(log_probs_and_entropy, (hidden, weight, targets), bias=bias)
+    assert [gradient.dtype for gradient in given] == [torch.float32, torch.float32, torch.float64]
+
+
 def test_only_what_is_asked_for_gets_a_gradient():
     hidden, weight, targets = a_head()
     log_probs_and_entropy(hidden, weight.detach(), targets)[0].sum().backward()

@@ -152,6 +152,9 @@ def test_dapo_clips_each_side_only_where_it_would_push_further():
     for ratio, advantage, clipped in [(1.3, 1.0, True), (1.3, -1.0, False), (0.7, 1.0, False), (0.7, -1.0, True)]:
         assert dapo(*one_token(ratio, advantage)).clipped.item() is clipped, (ratio, advantage)
     assert dapo(*one_token(1.25, 1.0)).clipped.item() is False  # inside 1.26: asymmetric
+    # An advantage of 0 pushes nowhere, so no clip acts on it.
+    for ratio in (1.3, 0.7):
+        assert dapo(*one_token(ratio, 0.0)).clipped.item() is False
 
 
 @pytest.mark.parametrize("length_normalised", [True, False])
@@ -173,7 +176,13 @@ def test_what_stands_at_masked_tokens_cannot_reach_a_number(name):
     log_probs, generator, advantages, completion, trained = some_tokens(6)
     clean = LOSSES[name](log_probs, generator, advantages, completion, trained)
     for junk in (math.nan, math.inf, -math.inf):
-        tokens = (log_probs, torch.where(trained, generator, junk), advantages, completion, trained)
+        tokens = (
+            log_probs,
+            torch.where(trained, generator, junk),
+            torch.where(trained, advantages, junk),
+            completion,
+            trained,
+        )
         assert torch.equal(LOSSES[name](*tokens).loss, clean.loss)
         gradient = gradient_of(LOSSES[name], tokens)
         assert gradient.isfinite().all()

@@ -5,7 +5,7 @@ import torch
 
 from scalerl.rl.filters import effective_batch
 from scalerl.rl.losses import LOSSES, cispo, gspo
-from scalerl.rl.metrics import step_metrics, token_sums
+from scalerl.rl.metrics import LARGEST_RATIO, step_metrics, token_sums
 
 LAG = torch.tensor([0, 1, 1, 4])
 
@@ -86,12 +86,31 @@ def test_kl_is_of_the_token_also_where_the_ratio_is_of_the_sequence():
 
 
 def test_kl_estimates_the_kl_of_generator_and_trainer():
-    rng = torch.Generator().manual_seed(1)
-    generator, trainer = torch.log_softmax(torch.randn(2, 6, generator=rng, dtype=torch.float64), dim=-1)
+    generator = torch.tensor([1 / 8, 3 / 8, 4 / 8], dtype=torch.float64).log()
+    trainer = torch.tensor([1 / 2, 1 / 3, 1 / 6], dtype=torch.float64).log()
     # Every token as often as the generator would sample it: the mean of k3 is then the exact KL.
-    log_ratio = trainer - generator
-    k3 = (generator.exp() * (log_ratio.exp() - 1 - log_ratio)).sum()
-    assert k3.item() == pytest.approx((generator.exp() * (generator - trainer)).sum().item())
+    drawn = torch.tensor([0, 1, 1, 1, 2, 2, 2, 2])
+    one = torch.ones(8, dtype=torch.float64)
+    tokens = (trainer[drawn], generator[drawn], one, torch.zeros(8, dtype=torch.long), one.bool())
+    metrics = step_metrics(sums(cispo, tokens, one), a_batch([1.0, 0.0]), lag=LAG, num_nonfinite=0)
+    assert metrics["loss/kl"] == pytest.approx((generator.exp() * (generator - trainer)).sum().item())
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_token_that_the_generator_all_but_ruled_out_keeps_the_row_finite(name):
+    generator = torch.tensor([-1.0, -100.0, -3e4, -1.0])
+    trainer, one = torch.full((4,), -1.0), torch.ones(4)
+    tokens = (trainer, generator, one, torch.arange(4), one.bool())
+    row = sums(LOSSES[name], tokens, one)
+    metrics = step_metrics(row + row, a_batch([1.0, 0.0]), lag=LAG, num_nonfinite=0)
+    assert all(math.isfinite(value) for value in metrics.values())
+    assert metrics["loss/ratio_max"] == LARGEST_RATIO
+    assert metrics["loss/ratio_mean"] == pytest.approx(LARGEST_RATIO / 2)
+    assert metrics["loss/kl"] == pytest.approx(LARGEST_RATIO / 2)
+    # Below that, in float64 and as it is: the loss's own FP32 ratio would have rounded.
+    tokens = (trainer, torch.tensor([-1.0, -31.0, -1.0, -1.0]), one, torch.arange(4), one.bool())
+    metrics = step_metrics(sums(LOSSES[name], tokens, one), a_batch([1.0, 0.0]), lag=LAG, num_nonfinite=0)
+    assert metrics["loss/kl"] == pytest.approx((math.exp(30) - 1 - 30) / 4, rel=1e-12)
 
 
 def test_nothing_trained_leaves_the_means_out_and_has_no_nan():

@@ -218,6 +218,22 @@ def test_a_group_without_verdicts_changes_no_record():
     assert take(curriculum).epoch == 1
 
 
+@pytest.mark.parametrize("rule", ["latest", "cumulative"])
+def test_a_group_with_few_verdicts_retires_nothing(rule):
+    curriculum = make(1, retires=RULES[rule])
+    for num_graded in (1, 7):
+        curriculum.graded(take(curriculum).key, num_correct=num_graded, num_graded=num_graded, num_asked=16)
+        assert curriculum.num_retired == 0
+    assert resumed(curriculum, 1, RULES[rule]).state_dict() == curriculum.state_dict()
+    # Half of them is enough.
+    curriculum.graded(take(curriculum).key, num_correct=8, num_graded=8, num_asked=16)
+    assert curriculum.num_retired == 1
+    # Who does not say how many were asked for has every verdict counted.
+    curriculum = make(1, retires=RULES[rule])
+    solve(curriculum, take(curriculum), 1, 1)
+    assert curriculum.num_retired == 1
+
+
 def test_order_depends_on_seed_and_epoch_but_not_on_the_order_of_the_problems():
     def order(ids, seed):
         curriculum = Curriculum(ids, seed=seed, retires=uniform)
@@ -266,6 +282,8 @@ def test_bookkeeping_mistakes_are_errors():
         curriculum.trained(issued.key)
     with pytest.raises(ValueError, match="cannot be"):
         curriculum.graded(issued.key, num_correct=3, num_graded=2)
+    with pytest.raises(ValueError, match="2 correct of 3 graded of 2 asked cannot be"):
+        curriculum.graded(issued.key, num_correct=2, num_graded=3, num_asked=2)
     solve(curriculum, issued, 0)
     with pytest.raises(ValueError, match="graded already"):
         solve(curriculum, issued, 0)

@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from scalerl.cli import curves
+from scalerl.cli import curves, train
 from scalerl.cli.recipe import app as recipe_app
 
 app = typer.Typer(
@@ -21,6 +21,10 @@ app.command(rich_help_panel="Predict")(curves.forecast)
 app.command(rich_help_panel="Predict")(curves.backtest)
 app.command(rich_help_panel="Predict")(curves.compare)
 app.command(rich_help_panel="Predict")(curves.demo)
+app.command(rich_help_panel="Train")(train.train)
+app.command(rich_help_panel="Train")(train.sft)
+app.command("eval", rich_help_panel="Train")(train.evaluate)
+app.command(rich_help_panel="Train")(train.export)
 app.add_typer(recipe_app, name="recipe", rich_help_panel="Recipes")
 
 

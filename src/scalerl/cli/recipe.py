@@ -17,11 +17,17 @@ app = typer.Typer(help="Look at recipes: what each is set to, and how two differ
 
 Name = Annotated[str, typer.Argument(help="A recipe's name, or the path of a .toml file.", show_default=False)]
 Overrides = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be repeated.")
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a setting; may be repeated. A value is TOML, or else text as it stands: where a backslash is an "
+        "escape, write the quotes too, 'KEY=\"a\\nb\"'.",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for a machine to read.")]
 
-_HEAD = "model.fp32_head"
+_HEAD, _BASELINE = "model.fp32_head", "advantage.baseline"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +71,7 @@ def components(recipe: "Recipe", *, gpu: bool) -> list[Component]:
 
     scalerl, notes = load_recipe("scalerl"), inert(recipe, gpu=gpu)
     pipeline, head, length = recipe.pipeline, recipe.model.fp32_head, recipe.length.name
+    baseline_note = f"advantage.baseline is inert: {notes[_BASELINE]}" if _BASELINE in notes else ""
     lag = f"max_lag {pipeline.max_lag}, push_every {pipeline.push_every}, drain {_text(pipeline.drain)}"
     one_sided = {"generator": "generator only", "learner": "learner only", "none": "-", "both": "generator + learner"}
     head_note = f"acts at one end only: set {_HEAD} = both" if head in ("generator", "learner") else ""
@@ -73,7 +80,7 @@ def components(recipe: "Recipe", *, gpu: bool) -> list[Component]:
         ("off-policy scheme", "pipeline", f"{mode_name(pipeline)} ({lag})", "generator + learner", ""),
         ("loss", "loss", _named(recipe.loss), "learner, on the generator's log-probs", ""),
         ("loss average", "weights", _named(recipe.weights), "learner", ""),
-        ("advantage norm", "advantage.normalisation", _named(recipe.advantage.normalisation), "learner", ""),
+        ("advantage norm", "advantage.normalisation", _named(recipe.advantage.normalisation), "learner", baseline_note),
         ("FP32 head", _HEAD, head, one_sided[head], head_note),
         ("zero-variance filter", "filter.zero_variance", _text(recipe.filter.zero_variance), "learner", ""),
         ("curriculum", "curriculum", _named(recipe.curriculum), "generator", ""),
@@ -186,7 +193,9 @@ def diff_command(
     differing = {
         key: {"left": left[key].value if key in left else None, "right": right[key].value if key in right else None}
         for key in sorted(left | right, key=lambda key: tables.index(key.partition(".")[0]))
-        if key != "description" and left.get(key) != right.get(key)
+        if key != "description"
+        # Settings of two choices may share a key and differ in what is written about them.
+        and (key not in left or key not in right or left[key].value != right[key].value)
     }
     if as_json:
         typer.echo(json.dumps(differing, indent=2))

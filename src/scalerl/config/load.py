@@ -42,7 +42,15 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Reci
         override = _parse_override(text)
         override_layer = _overlay(override_layer, override)
         origins.add_layer(f"--set {text}", [key for key, _ in leaves(override)])
-    return _validated(merge(tree, override_layer), origins)
+    tree = merge(tree, override_layer)
+    if overrides and "description" not in override_layer and isinstance(tree.get("description"), str):
+        tree["description"] = _changed(tree["description"], overrides)
+    return _validated(tree, origins)
+
+
+def _changed(description: str, overrides: Sequence[str]) -> str:
+    """What --set changed is no longer what the file describes, so the line says what that was."""
+    return description and f"{description}; changed: {', '.join(' '.join(text.split()) for text in overrides)}"
 
 
 def _validated(tree: Mapping[str, Any], origins: Origins) -> Recipe:
@@ -84,14 +92,21 @@ def _file_layers(name_or_path: str | Path) -> list[tuple[str, dict[str, Any]]]:
 def _locate(reference: str | Path, folder: Path, asked_by: str) -> tuple[str, Path | Traversable, str]:
     """Its label in messages, where to read it, and what makes it the same file as another."""
     text = str(reference)
+    if "\0" in text:
+        field = "extends is " if asked_by else ""
+        raise RecipeError(
+            f"{asked_by}{field}{json.dumps(text)}, but no recipe or file can have a null byte in its name"
+        )
     if isinstance(reference, Path) or text.endswith((_SUFFIX, ".json")) or "/" in text or "\\" in text:
         path = folder / reference
         return str(path), path, str(path.resolve())
     names = list_recipes()
     if text not in names:
+        file = f"{text}{_SUFFIX}"
+        meant = f'; did you mean "{file}"?' if (folder / file).is_file() else did_you_mean(text, names)
         raise RecipeError(
             f'{asked_by}no recipe is called "{text}"; there are {", ".join(names)}, or give the path of a .toml file'
-            f"{did_you_mean(text, names)}"
+            f"{meant}"
         )
     return f"recipe {text}", files("scalerl") / "recipes" / f"{text}{_SUFFIX}", text
 

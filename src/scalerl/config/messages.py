@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic_core import ErrorDetails
 
-from scalerl.config.errors import did_you_mean, quoted
+from scalerl.config.errors import closest, did_you_mean, quoted
 from scalerl.config.parts import Part
 from scalerl.config.recipe import Recipe
 from scalerl.config.tree import AXES, dotted, known_keys, table_class
@@ -18,6 +18,26 @@ _HINTS = {
     "extends": 'extends cannot be set here: it belongs into a recipe file, as its first line (extends = "scalerl")',
 }
 
+# Names that are choices elsewhere, and what makes the same thing here.
+_MADE_OF = {
+    "grpo": 'GRPO is loss = "dapo" with loss.clip_low = loss.clip_high = 0.2, or the recipe grpo',
+    "ppo": 'PPO\'s clip is loss = "dapo" with loss.clip_low = loss.clip_high = 0.2',
+    "reinforce": 'REINFORCE with a capped ratio is loss = "cispo"; with pipeline.max_lag = 0 the ratio is 1',
+    "rloo": 'RLOO is advantage.baseline = "leave_one_out" with loss = "cispo"',
+    "npr": 'NPR is curriculum = "no_positive_resampling"',
+}
+
+# What settings are called elsewhere, too far from our word to be found by spelling.
+_ALIASES = {
+    "batch_size": "pipeline.groups_per_batch",
+    "group_size": "pipeline.completions_per_group",
+    "num_generations": "pipeline.completions_per_group",
+    "learning_rate": "optimizer.lr",
+    "max_grad_norm": "optimizer.grad_clip",
+    "max_steps": "budget.steps",
+    "max_tokens": "length.max_length",
+}
+
 _KINDS = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
@@ -25,8 +45,6 @@ _KINDS = {
     "string_type": "text",
     "bool_type": "true or false",
     "finite_number": "a finite number",
-    "model_type": "a table",
-    "model_attributes_type": "a table",
     "dict_type": "a table",
 }
 
@@ -79,9 +97,11 @@ def wrong_names(tree: Mapping[str, Any], origins: Origins) -> Iterator[str]:
             table = table.get(name, {}) if isinstance(table, Mapping) else {}
         name = table.get("name") if isinstance(table, Mapping) else None
         if name is not None and not (isinstance(name, str) and (":" in name or name in choices)):
+            made_of = _MADE_OF.get(str(name).lower())
             yield (
                 f"{origins.label(f'{key}.name')}: {key}.name is {show(name)} but must be one of "
-                f'{quoted(choices)}, or an import path "package.module:function"{did_you_mean(str(name), choices)}'
+                f'{quoted(choices)}, or an import path "package.module:function"'
+                f"{f'; {made_of}' if made_of else did_you_mean(str(name), choices)}"
             )
 
 
@@ -122,6 +142,8 @@ def _sentence(error: ErrorDetails, key: str, tree: Mapping[str, Any]) -> str:
         return f"{key} is {value} but must be {words} {context[bound]}"
     if key in AXES and kind in ("model_type", "model_attributes_type"):
         return f"{key} is {value} but must be a name or a table with one; the names are {quoted(AXES[key])}"
+    if kind in ("model_type", "model_attributes_type"):
+        return f"{key} is {value} but must be a table{_fields(key, error['input'])}"
     if kind in _KINDS:
         return f"{key} is {value} but must be {_KINDS[kind]}"
     if kind == "string_pattern_mismatch":
@@ -140,6 +162,19 @@ def _class_at(table: str, tree: Mapping[str, Any]) -> type[Part]:
     return part
 
 
+def _fields(key: str, value: Any) -> str:
+    """What the table at this key holds, and where in it the value given would belong."""
+    part: type[Part] | None = Recipe
+    for name in key.split("."):
+        part = table_class(part.model_fields[name]) if part and name in part.model_fields else None
+    if part is None:
+        return ""
+    choices = {name: AXES.get(dotted(key, name), {}) for name in part.model_fields}
+    fields = [f"{name} ({quoted(names)})" if names else name for name, names in choices.items()]
+    meant = [name for name, names in choices.items() if isinstance(value, str) and value in names]
+    return f" with {', '.join(fields)}" + (f'; did you mean {key}.{meant[0]} = "{value}"?' if meant else "")
+
+
 def _owner(key: str, tree: Mapping[str, Any]) -> str:
     table = key.rpartition(".")[0]
     if table in AXES:
@@ -155,9 +190,17 @@ def _unknown_key(key: str, tree: Mapping[str, Any]) -> str:
         owners = [choice for choice, part in AXES[table].items() if name in part.model_fields]
         if owners:
             return f"{key} is a setting of {quoted(owners)}, but {_owner(key, tree).replace('=', 'is')}, {has}"
-        return f"{key} is no setting of {_owner(key, tree)}, {has}{did_you_mean(name, settings)}"
-    meant = did_you_mean(name, settings)
-    elsewhere = [known for known in known_keys() if known.rpartition(".")[2] == name]
-    if not meant and elsewhere:
-        meant = f'; did you mean "{elsewhere[0]}"?'
-    return f"{key} is no setting of {table or 'a recipe'}, which has {', '.join(settings)}{meant}"
+        return f"{key} is no setting of {_owner(key, tree)}, {has}{_meant(name, settings)}"
+    return f"{key} is no setting of {table or 'a recipe'}, which has {', '.join(settings)}{_meant(name, settings)}"
+
+
+def _meant(name: str, settings: Sequence[str]) -> str:
+    """What an unknown name stands for: one of the table's own settings, a word from elsewhere, or another table's."""
+    if name not in _ALIASES and (own := did_you_mean(name, settings)):
+        return own
+    # Of settings of one name the first counts. Nearer than within a table, since there are many to be near to.
+    keys = {key.rpartition(".")[2]: key for key in reversed(list(known_keys()))}
+    del keys["name"]
+    close = closest(name, keys, cutoff=0.75)
+    key = _ALIASES.get(name) or (keys[close] if close else None)
+    return f'; did you mean "{key}"?' if key else ""

@@ -2,10 +2,11 @@
 
 One axis is one field. An axis with choices is a table with a `name`; what else it holds are the keyword-only arguments
 of the function of that name (a test compares them). A name with a colon is an import path: "package.module:function".
-Defaults are ScaleRL's; the numbers' sources stand in recipes/scalerl.toml.
+A new choice is a class here and its name in the axis below it. Defaults are ScaleRL's; the numbers' sources stand in
+recipes/scalerl.toml.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
@@ -34,11 +35,13 @@ def _origin(value: Any) -> str:
     return "custom" if isinstance(name, str) and ":" in name else "built-in"
 
 
-# An axis: `Annotated[One | Another, *built-in*] | ImportPath`, told apart by the colon and then by name.
-ByName = Field(discriminator="name")
-BuiltIn = Tag("built-in")
-ImportPath = Annotated[Custom, Tag("custom")]
-ByOrigin = Discriminator(_origin)
+Choices = TypeVar("Choices")
+
+# Axis[One | Another]: one of these or a function of one's own, told apart by the colon and then by name.
+Axis = Annotated[
+    Annotated[Choices, Field(discriminator="name"), Tag("built-in")] | Annotated[Custom, Tag("custom")],
+    Discriminator(_origin),
+]
 
 
 class Model(Part):
@@ -61,7 +64,6 @@ class Task(Part):
 
 class NoPositiveResampling(Part):
     name: Literal["no_positive_resampling"] = "no_positive_resampling"
-    """How the problems of an epoch are chosen."""
     threshold: Annotated[float, Field(gt=0, le=1)] = 0.9
     """A problem whose pass rate reaches this does not return in later epochs."""
     history: Literal["latest", "cumulative"] = "latest"
@@ -70,12 +72,13 @@ class NoPositiveResampling(Part):
 
 class Uniform(Part):
     name: Literal["uniform"] = "uniform"
-    """How the problems of an epoch are chosen."""
+
+
+Curriculum = Axis[NoPositiveResampling | Uniform]
 
 
 class Interruption(Part):
     name: Literal["interruption"] = "interruption"
-    """How the length of completions is controlled."""
     thinking_min: int = Field(default=10240, ge=1)
     """Earliest token after which thinking is interrupted; the place is drawn for each request."""
     thinking_max: int = Field(default=12288, ge=1)
@@ -92,7 +95,6 @@ class Interruption(Part):
 
 class Penalty(Part):
     name: Literal["penalty"] = "penalty"
-    """How the length of completions is controlled."""
     max_length: int = Field(default=14336, ge=1)
     """Tokens at which generation ends and the penalty reaches -1."""
     cache: int = Field(default=2048, ge=1)
@@ -101,21 +103,21 @@ class Penalty(Part):
 
 class Unlimited(Part):
     name: Literal["none"] = "none"
-    """How the length of completions is controlled."""
     max_length: int = Field(default=14336, ge=1)
     """Tokens at which generation ends."""
 
 
+Length = Axis[Interruption | Penalty | Unlimited]
+
+
 class Cispo(Part):
     name: Literal["cispo"] = "cispo"
-    """The loss of a token."""
     cap: float = Field(default=5.0, gt=0)
     """Absolute cap on the importance ratio (not 1 + cap); a capped token keeps its gradient."""
 
 
 class Dapo(Part):
     name: Literal["dapo"] = "dapo"
-    """The loss of a token."""
     clip_low: Fraction = 0.2
     """The ratio is clipped below at 1 - clip_low."""
     clip_high: float = Field(default=0.26, ge=0)
@@ -124,7 +126,6 @@ class Dapo(Part):
 
 class Gspo(Part):
     name: Literal["gspo"] = "gspo"
-    """The loss of a token."""
     clip_low: Fraction = 3e-3
     """The sequence ratio is clipped below at 1 - clip_low."""
     clip_high: float = Field(default=4e-3, ge=0)
@@ -135,68 +136,66 @@ class Gspo(Part):
 
 class Tis(Part):
     name: Literal["tis"] = "tis"
-    """The loss of a token."""
     cap: float = Field(default=2.0, gt=0)
     """Absolute cap on the importance ratio."""
 
 
+Loss = Axis[Cispo | Dapo | Gspo | Tis]
+
+
 class PromptAverage(Part):
     name: Literal["prompt"] = "prompt"
-    """What the loss is averaged over."""
 
 
 class SampleAverage(Part):
     name: Literal["sample"] = "sample"
-    """What the loss is averaged over."""
 
 
 class TokenAverage(Part):
     name: Literal["token"] = "token"
-    """What the loss is averaged over."""
 
 
 class ConstantDenominator(Part):
     name: Literal["constant"] = "constant"
-    """What the loss is averaged over."""
     denominator: float = Field(gt=0)
     """What the sum of token losses is divided by."""
 
 
+Weights = Axis[PromptAverage | SampleAverage | TokenAverage | ConstantDenominator]
+
+
 class MeanBaseline(Part):
     name: Literal["mean"] = "mean"
-    """What is subtracted from a reward."""
 
 
 class LeaveOneOutBaseline(Part):
     name: Literal["leave_one_out"] = "leave_one_out"
-    """What is subtracted from a reward."""
+
+
+Baseline = Axis[MeanBaseline | LeaveOneOutBaseline]
 
 
 class BatchNormalisation(Part):
     name: Literal["batch"] = "batch"
-    """Whose standard deviation advantages are divided by."""
 
 
 class PromptNormalisation(Part):
     name: Literal["prompt"] = "prompt"
-    """Whose standard deviation advantages are divided by."""
     eps: float = Field(default=1e-6, gt=0)
     """Added to a group's standard deviation."""
 
 
 class NoNormalisation(Part):
     name: Literal["none"] = "none"
-    """Whose standard deviation advantages are divided by."""
+
+
+Normalisation = Axis[BatchNormalisation | PromptNormalisation | NoNormalisation]
 
 
 class Advantage(Part):
-    baseline: Annotated[Annotated[MeanBaseline | LeaveOneOutBaseline, ByName, BuiltIn] | ImportPath, ByOrigin] = (
-        MeanBaseline()
-    )
+    baseline: Baseline = MeanBaseline()
     """What is subtracted from a reward: the mean of its group, or of the others in it."""
-    normalisation: Annotated[
-        Annotated[BatchNormalisation | PromptNormalisation | NoNormalisation, ByName, BuiltIn] | ImportPath, ByOrigin
-    ] = BatchNormalisation()
+    normalisation: Normalisation = BatchNormalisation()
     """Whose standard deviation advantages are divided by: the batch's, the prompt's, or none."""
 
 

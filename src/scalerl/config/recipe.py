@@ -2,43 +2,13 @@
 
 import json
 from collections.abc import Iterator
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from scalerl.config.parts import (
-    Advantage,
-    Budget,
-    BuiltIn,
-    ByName,
-    ByOrigin,
-    Checkpoint,
-    Cispo,
-    ConstantDenominator,
-    Dapo,
-    Evaluation,
-    Filter,
-    Gspo,
-    ImportPath,
-    Interruption,
-    Learner,
-    Model,
-    NoPositiveResampling,
-    Optimizer,
-    Part,
-    Penalty,
-    Pipeline,
-    PromptAverage,
-    Reward,
-    Rollout,
-    SampleAverage,
-    Task,
-    Tis,
-    TokenAverage,
-    Uniform,
-    Unlimited,
-)
+from scalerl.config import parts
+from scalerl.config.parts import Part
 
 
 class Recipe(Part):
@@ -48,44 +18,37 @@ class Recipe(Part):
     """One line on what this recipe is."""
     seed: int = Field(default=0, ge=0)
     """Everything random follows from it: the order of problems, the noise of sampling, the lengths."""
-    model: Model = Model()
+    model: parts.Model = parts.Model()
     """What is trained."""
-    task: Task = Task()
+    task: parts.Task = parts.Task()
     """What is asked."""
-    curriculum: Annotated[Annotated[NoPositiveResampling | Uniform, ByName, BuiltIn] | ImportPath, ByOrigin] = (
-        NoPositiveResampling()
-    )
+    curriculum: parts.Curriculum = parts.NoPositiveResampling()
     """What is asked again in later epochs."""
-    length: Annotated[Annotated[Interruption | Penalty | Unlimited, ByName, BuiltIn] | ImportPath, ByOrigin] = (
-        Interruption()
-    )
+    length: parts.Length = parts.Interruption()
     """How the length of completions is controlled."""
-    loss: Annotated[Annotated[Cispo | Dapo | Gspo | Tis, ByName, BuiltIn] | ImportPath, ByOrigin] = Cispo()
+    loss: parts.Loss = parts.Cispo()
     """The loss of a token."""
-    weights: Annotated[
-        Annotated[PromptAverage | SampleAverage | TokenAverage | ConstantDenominator, ByName, BuiltIn] | ImportPath,
-        ByOrigin,
-    ] = PromptAverage()
+    weights: parts.Weights = parts.PromptAverage()
     """How token losses are averaged: equal weight for each prompt, completion or token, or a constant denominator."""
-    advantage: Advantage = Advantage()
+    advantage: parts.Advantage = parts.Advantage()
     """How rewards become advantages."""
-    reward: Reward = Reward()
+    reward: parts.Reward = parts.Reward()
     """What a verdict is worth."""
-    filter: Filter = Filter()
+    filter: parts.Filter = parts.Filter()
     """What is left out of a batch."""
-    pipeline: Pipeline = Pipeline()
+    pipeline: parts.Pipeline = parts.Pipeline()
     """How generation and training interleave; three numbers, no mode."""
-    optimizer: Optimizer = Optimizer()
+    optimizer: parts.Optimizer = parts.Optimizer()
     """AdamW."""
-    learner: Learner = Learner()
+    learner: parts.Learner = parts.Learner()
     """How a step is computed."""
-    rollout: Rollout = Rollout()
+    rollout: parts.Rollout = parts.Rollout()
     """How completions are sampled."""
-    evaluation: Evaluation = Evaluation()
+    evaluation: parts.Evaluation = parts.Evaluation()
     """How the run is measured."""
-    budget: Budget = Budget()
+    budget: parts.Budget = parts.Budget()
     """When the run ends."""
-    checkpoint: Checkpoint = Checkpoint()
+    checkpoint: parts.Checkpoint = parts.Checkpoint()
     """How often the run is saved."""
 
     @model_validator(mode="after")
@@ -120,7 +83,7 @@ def conflicts(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
         )
 
 
-def _pipeline_conflicts(pipeline: Pipeline) -> Iterator[tuple[tuple[str, ...], str]]:
+def _pipeline_conflicts(pipeline: parts.Pipeline) -> Iterator[tuple[tuple[str, ...], str]]:
     max_lag, push_every = pipeline.max_lag, pipeline.push_every
     if not pipeline.drain and push_every > 1:
         yield (
@@ -141,7 +104,7 @@ def _pipeline_conflicts(pipeline: Pipeline) -> Iterator[tuple[tuple[str, ...], s
 
 def _length_conflicts(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
     length, rollout = recipe.length, recipe.rollout
-    if isinstance(length, Interruption):
+    if isinstance(length, parts.Interruption):
         if length.thinking_min > length.thinking_max:
             yield (
                 ("length.thinking_min", "length.thinking_max"),
@@ -155,11 +118,11 @@ def _length_conflicts(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
                 f"thinking would go on after it: end the marker with that text",
             )
         fields, num_tokens = ("length.thinking_max", "length.answer_budget"), length.thinking_max + length.answer_budget
-    elif isinstance(length, Penalty | Unlimited):
+    elif isinstance(length, parts.Penalty | parts.Unlimited):
         fields, num_tokens = ("length.max_length",), length.max_length
     else:
         return
-    if isinstance(length, Penalty) and length.cache > length.max_length:
+    if isinstance(length, parts.Penalty) and length.cache > length.max_length:
         yield (
             ("length.cache", "length.max_length"),
             f"length.cache is {length.cache}, above length.max_length = {length.max_length}: even an empty answer "
@@ -174,7 +137,7 @@ def _length_conflicts(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
         )
 
 
-def mode_name(pipeline: Pipeline) -> str:
+def mode_name(pipeline: parts.Pipeline) -> str:
     """What the paper calls the regime that these three numbers make."""
     if pipeline.max_lag == 0:
         return "synchronous"
@@ -189,7 +152,19 @@ def body_dtype(recipe: Recipe, *, gpu: bool) -> Literal["bfloat16", "float32"]:
 
 
 def inert(recipe: Recipe, *, gpu: bool) -> dict[str, str]:
-    """Settings that change nothing on this device, whatever their value, each with the reason."""
+    """Settings that change nothing in this recipe on this device, each with the reason."""
+    found: dict[str, str] = {}
     if body_dtype(recipe, gpu=gpu) == "float32":
-        return {"model.fp32_head": "the body is float32, so the head is at both ends, whatever this says"}
-    return {}
+        found["model.fp32_head"] = "the body is float32, so the head is at both ends, whatever this says"
+    baseline, normalisation = recipe.advantage.baseline, recipe.advantage.normalisation
+    # Not so under batch normalisation: groups differ in size once completions without a verdict are left out.
+    if (
+        isinstance(baseline, parts.LeaveOneOutBaseline)
+        and isinstance(normalisation, parts.PromptNormalisation)
+        and normalisation.eps <= 1e-4
+    ):
+        found["advantage.baseline"] = (
+            "leave_one_out scales a group's advantages by G / (G - 1), and division by the group's own standard "
+            "deviation takes that out again"
+        )
+    return found

@@ -97,19 +97,22 @@ def leaves(tree: Mapping[str, Any], table: str = "") -> Iterator[tuple[str, Any]
             yield key, value
 
 
-def settings_of(part: Part, table: str = "") -> dict[str, Setting]:
-    """Every setting of a recipe by its dotted key, in the order of the file, with its doc line."""
+def settings_of(part: Part, table: str = "", doc: str = "") -> dict[str, Setting]:
+    """Every setting of a recipe by its dotted key, in the order of the file, with its doc line.
+
+    `doc` is that of the whole table: what the name of an axis chooses is documented there.
+    """
     found: dict[str, Setting] = {}
     extra = {name: FieldInfo() for name in part.model_extra or {}}
     for name, field in ({**type(part).model_fields, **extra}).items():
         key, value = dotted(table, name), getattr(part, name)
         if isinstance(value, Part):
-            found |= settings_of(value, key)
+            found |= settings_of(value, key, field.description or "")
         elif isinstance(value, Mapping) and all(isinstance(inner, Part) for inner in value.values()):
             for inner_name, inner in value.items():
                 found |= settings_of(inner, dotted(key, inner_name))
         else:
-            found[key] = Setting(key=key, value=value, doc=field.description or "")
+            found[key] = Setting(key=key, value=value, doc=field.description or (doc if name == "name" else ""))
     return found
 
 

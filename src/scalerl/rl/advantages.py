@@ -28,6 +28,8 @@ def leave_one_out(rewards: Rewards, group: Groups) -> Rewards:
 
     b_i = (1/(G-1)) sum_{j != i} r_j, so r_i - b_i = G/(G-1) (r_i - mean(r))   (RLOO, Ahmadian et al. 2024)
     A completion alone in its group has no others: its baseline is its own reward, its advantage 0.
+    The factor G/(G-1) is all that differs from `mean`, so `prompt` divides it out (up to eps), and so does `batch`
+    where all kept groups are of one size; it acts without normalisation, or in `batch` where sizes differ.
     """
     lowest, above, total, size = _group_sums(rewards, group)
     return lowest + (total - above) / (size - 1).clamp(min=1)

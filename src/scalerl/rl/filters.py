@@ -111,5 +111,6 @@ def trained_tokens(
     completion_of_token: Int[Tensor, " tokens"],
     kept: Bool[Tensor, " completions"],
 ) -> Bool[Tensor, " tokens"]:
-    """The mask of loss, weights and metrics. `completion_of_token` indexes `kept`; padding may carry -1."""
-    return trainable & kept[completion_of_token]
+    """The mask of loss, weights and metrics. `completion_of_token` indexes `kept`; padding carries -1."""
+    # -1 is the entry put last, which is not kept; there is one also where no completion is.
+    return trainable & torch.cat([kept, kept.new_zeros(1)])[completion_of_token]

@@ -3,9 +3,14 @@
     z = (h W^T + b) / temperature,   log p = z_y - logsumexp(z),   H = logsumexp(z) - sum_v p_v z_v
 
 The head is computed in FP32 also under a bf16 body, without TF32 and outside autocast (ScaleRL paper, section 3 and
-appendix A.19: it must be so on both sides; the generator uses `head_logits`). The tokens go through in chunks, forward
-and backward; the backward pass computes the logits again: 4 matrix products instead of 3, so at best 75 % of the speed
-of the full computation where products dominate.
+appendix A.19: it must be so on both sides; the generator uses `head_logits`). `fp32=False` is the arm without it: the
+product h W^T + b in the dtype of the hidden states, the rest in FP32. The tokens go through in chunks, forward and
+backward; the backward pass computes the logits again: 4 matrix products instead of 3, so at best 75 % of the speed of
+the full computation where products dominate.
+
+Either way both ends must hand in the same values of the head. A generator that holds a bf16 copy and a learner that
+holds FP32 masters have different heads under fp32=True: give one the other's. Under fp32=False both round to the dtype
+of the hidden states, so a master and its bf16 copy give the same logits.
 """
 
 import threading
@@ -24,6 +29,9 @@ is flat."""
 
 _PRECISION = threading.RLock()
 
+_IMPOSSIBLE = -1e30
+"""Stands for a logit of -inf (a bias that rules a token out) where it is multiplied by its probability of 0."""
+
 
 def log_probs_and_entropy(
     hidden: Float[Tensor, "tokens hidden"],
@@ -33,6 +41,7 @@ def log_probs_and_entropy(
     temperature: float = 1.0,
     chunk: int = CHUNK,
     bias: Float[Tensor, " vocab"] | None = None,
+    fp32: bool = True,
 ) -> tuple[Float[Tensor, " tokens"], Float[Tensor, " tokens"]]:
     """Log-prob of each target and entropy of each distribution, in FP32 (float64 if an input is).
 
@@ -40,10 +49,13 @@ def log_probs_and_entropy(
     outputs; an entropy that enters no loss costs nothing in the backward pass. Temperature divides the logits, as in
     the generator. Pass only the positions that matter: every target must be in the vocabulary and every token costs
     the same. Under torch.compile this is a graph break, so that the compiled number is the eager one.
+
+    fp32=False: weight and bias are rounded to hidden's dtype, and the logits come out in it; the gradient is that of
+    autograd, with d/dz rounded to that dtype too, but summed over chunks in FP32 and in head_weight's own dtype.
     """
     if temperature <= 0 or chunk < 1:
         raise ValueError(f"temperature must be > 0 and chunk >= 1, got {temperature} and {chunk}")
-    return _eager(hidden, head_weight, bias, targets, temperature, chunk)
+    return _eager(hidden, head_weight, bias, targets, temperature, chunk, fp32)
 
 
 @torch.no_grad()
@@ -53,10 +65,12 @@ def head_logits(
     *,
     temperature: float = 1.0,
     bias: Float[Tensor, " vocab"] | None = None,
+    fp32: bool = True,
 ) -> Float[Tensor, "tokens vocab"]:
-    """The same logits in full, without gradient: for a generator, which has one token a sequence at a time."""
+    """The same logits in full, in FP32 (fp32=False: rounded before), without gradient: for a generator, which has one
+    token a sequence at a time."""
     with exact_matmul(hidden.device):
-        dtype = _compute_dtype(hidden, head_weight)
+        dtype = _product_dtype(hidden, head_weight, bias, fp32)
         return _logits(hidden.to(dtype), head_weight.to(dtype), _cast(bias, dtype), temperature)
 
 
@@ -81,16 +95,16 @@ def exact_matmul(device: torch.device) -> Iterator[None]:
 
 class _HeadLogProbs(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, hidden, head_weight, bias, targets, temperature, chunk):
-        dtype = _compute_dtype(hidden, head_weight)
-        log_probs, entropy, log_total = hidden.new_empty(3, targets.numel(), dtype=dtype)
+    def forward(ctx, hidden, head_weight, bias, targets, temperature, chunk, fp32):
+        dtype = _product_dtype(hidden, head_weight, bias, fp32)
+        log_probs, entropy, log_total = hidden.new_empty(3, targets.numel(), dtype=_wide(dtype))
         with exact_matmul(hidden.device):
             weight, offset = head_weight.to(dtype), _cast(bias, dtype)
             for rows in _chunks(targets.numel(), chunk):
                 logits = _logits(hidden[rows].to(dtype), weight, offset, temperature)
-                log_probs[rows], entropy[rows], log_total[rows] = _statistics(logits, targets[rows])
+                log_probs[rows], entropy[rows], log_total[rows] = _statistics(logits, targets[rows], offset is not None)
         ctx.save_for_backward(hidden, head_weight, bias, targets, entropy, log_total)
-        ctx.temperature, ctx.chunk = temperature, chunk
+        ctx.temperature, ctx.chunk, ctx.dtype = temperature, chunk, dtype
         ctx.set_materialize_grads(False)
         return log_probs, entropy
 
@@ -100,11 +114,11 @@ class _HeadLogProbs(torch.autograd.Function):
         grad_log_probs, grad_entropy = grad_outputs
         hidden, head_weight, bias, targets, entropy, log_total = ctx.saved_tensors
         needs_hidden, needs_weight, needs_bias, *_ = ctx.needs_input_grad
-        dtype = log_total.dtype
+        dtype, wide = ctx.dtype, log_total.dtype
         grad_hidden = torch.empty_like(hidden) if needs_hidden else None
         # One FP32 sum over all chunks, rounded to the weight's dtype once.
-        grad_weight = torch.zeros_like(head_weight, dtype=dtype) if needs_weight else None
-        grad_bias = torch.zeros_like(bias, dtype=dtype) if needs_bias else None
+        grad_weight = torch.zeros_like(head_weight, dtype=wide) if needs_weight else None
+        grad_bias = torch.zeros_like(bias, dtype=wide) if needs_bias else None
         # The gradient is linear in these two, so d z / d (h W^T + b) = 1 / temperature costs no pass over a chunk.
         grad_log_probs = torch.zeros_like(log_total) if grad_log_probs is None else grad_log_probs / ctx.temperature
         grad_entropy = None if grad_entropy is None else grad_entropy / ctx.temperature
@@ -112,22 +126,24 @@ class _HeadLogProbs(torch.autograd.Function):
             weight, offset = head_weight.to(dtype), _cast(bias, dtype)
             for rows in _chunks(targets.numel(), ctx.chunk):
                 inputs = hidden[rows].to(dtype)
-                logits = _logits(inputs, weight, offset, ctx.temperature)
+                log_probs = _logits(inputs, weight, offset, ctx.temperature).sub_(log_total[rows, None])
                 grad_logits = _logits_gradient(
-                    logits.sub_(log_total[rows, None]),
+                    log_probs if offset is None else log_probs.clamp_(min=_IMPOSSIBLE),
                     targets[rows],
                     entropy[rows],
                     grad_log_probs[rows],
                     None if grad_entropy is None else grad_entropy[rows],
-                )
+                ).to(dtype)
                 if grad_hidden is not None:
                     grad_hidden[rows] = (grad_logits @ weight).to(hidden.dtype)
-                if grad_weight is not None:
+                if grad_weight is not None and dtype == wide:
                     grad_weight.addmm_(grad_logits.T, inputs)
+                elif grad_weight is not None:
+                    grad_weight.add_(grad_logits.T @ inputs)
                 if grad_bias is not None:
-                    grad_bias.add_(grad_logits.sum(dim=0))
+                    grad_bias.add_(grad_logits.sum(dim=0, dtype=wide))
         grad_bias = None if grad_bias is None else grad_bias.to(bias.dtype)
-        return grad_hidden, _cast(grad_weight, head_weight.dtype), grad_bias, None, None, None
+        return grad_hidden, _cast(grad_weight, head_weight.dtype), grad_bias, None, None, None, None
 
 
 _eager: Callable[..., tuple[Tensor, Tensor]] = torch.compiler.disable(  # pyright: ignore[reportAssignmentType]
@@ -136,16 +152,19 @@ _eager: Callable[..., tuple[Tensor, Tensor]] = torch.compiler.disable(  # pyrigh
 
 
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
-    """z = (h W^T + b) / temperature, in a new buffer that the caller may overwrite."""
-    logits = torch.nn.functional.linear(hidden, weight, bias)
+    """z = (h W^T + b) / temperature, FP32 from the product on, in a new buffer that the caller may overwrite."""
+    product = torch.nn.functional.linear(hidden, weight, bias)
+    logits = product.to(_wide(product.dtype))
     return logits if temperature == 1 else logits.div_(temperature)
 
 
-def _statistics(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _statistics(logits: Tensor, targets: Tensor, biased: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Log-prob of the target, entropy and logsumexp of each row. Overwrites logits: two buffers a chunk, not four."""
     peak = logits.amax(dim=-1)
     logits.sub_(peak[:, None])
     target = logits.gather(1, targets[:, None].long()).squeeze(1)
+    if biased:
+        logits.clamp_(min=_IMPOSSIBLE)
     unnormalised = logits.exp()
     total = unnormalised.sum(dim=-1)
     mean_logit = logits.mul_(unnormalised).sum(dim=-1) / total
@@ -171,8 +190,17 @@ def _chunks(num_tokens: int, chunk: int) -> Iterator[slice]:
         yield slice(start, start + chunk)
 
 
-def _compute_dtype(hidden: Tensor, head_weight: Tensor) -> torch.dtype:
-    return torch.float64 if torch.float64 in (hidden.dtype, head_weight.dtype) else torch.float32
+def _product_dtype(hidden: Tensor, head_weight: Tensor, bias: Tensor | None, fp32: bool) -> torch.dtype:
+    """The dtype of h W^T + b: the hidden states' own, or FP32 and float64 if an input is."""
+    if not fp32:
+        return hidden.dtype
+    given = {tensor.dtype for tensor in (hidden, head_weight, bias) if tensor is not None}
+    return torch.float64 if torch.float64 in given else torch.float32
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of all that follows the product."""
+    return torch.promote_types(dtype, torch.float32)
 
 
 def _cast(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:

@@ -46,7 +46,8 @@ def cispo(
     The cap is absolute: 5.0 means rho <= 5, and there is no lower one (as TRL). verl, slime, SkyRL, open-instruct and
     NeMo-RL clamp at 1 + eps: their setting for the same loss is 4.0 (with a lower eps of 1), and 5.0 there caps at 6.
     """
-    ratio = _log_ratio(log_probs, generator_log_probs, trained).detach().exp()
+    log_ratio, advantages = _of_trained(log_probs, generator_log_probs, advantages, trained)
+    ratio = log_ratio.detach().exp()
     loss = -ratio.clamp(max=cap) * advantages * log_probs
     return _token_loss(loss, ratio, ratio > cap, trained)
 
@@ -67,7 +68,7 @@ def tis(
     arm isolates one thing: whether capped tokens keep a gradient. What verl and slime call TIS truncates the weight in
     the gradient instead: with the generator as the only anchor that is CISPO, cap 2.0, and is chosen here by that name.
     """
-    log_ratio = _log_ratio(log_probs, generator_log_probs, trained)
+    log_ratio, advantages = _of_trained(log_probs, generator_log_probs, advantages, trained)
     ratio = log_ratio.detach().exp()
     capped = ratio > cap
     loss = -advantages * _bounded(log_ratio, capped, ratio.clamp(max=cap))
@@ -89,7 +90,7 @@ def dapo(
     l_t = -min(rho_t A_t, clip(rho_t, 1 - clip_low, 1 + clip_high) A_t)   (ScaleRL paper, sections 2 and 3)
     The paper uses 0.26 above, DAPO's own paper 0.28. No KL term, as in both.
     """
-    log_ratio = _log_ratio(log_probs, generator_log_probs, trained)
+    log_ratio, advantages = _of_trained(log_probs, generator_log_probs, advantages, trained)
     return _clipped_surrogate(log_ratio, advantages, trained, clip_low, clip_high)
 
 
@@ -113,7 +114,7 @@ def gspo(
     average gives exactly the papers' mean over completions. With equal weights w on its tokens, the gradient at s = 1
     is -w A a token (REINFORCE); unnormalised it is |y| times that, the REINFORCE of a whole sequence.
     """
-    log_ratio = _log_ratio(log_probs, generator_log_probs, trained)
+    log_ratio, advantages = _of_trained(log_probs, generator_log_probs, advantages, trained)
     index, num = dense_index(completion_of_token)
     sequence_log_ratio = segment_sum(log_ratio, index, num)
     if length_normalised:
@@ -121,9 +122,13 @@ def gspo(
     return _clipped_surrogate(sequence_log_ratio[index], advantages, trained, clip_low, clip_high)
 
 
-def _log_ratio(log_probs: Tensor, generator_log_probs: Tensor, trained: Tensor) -> Tensor:
-    """log rho, and 0 where a token is not trained: what stands there (padding, -inf, NaN) must not reach a sum."""
-    return torch.where(trained, log_probs - generator_log_probs.detach(), 0.0)
+def _of_trained(
+    log_probs: Tensor, generator_log_probs: Tensor, advantages: Tensor, trained: Tensor
+) -> tuple[Tensor, Tensor]:
+    """log rho and A, and 0 where a token is not trained: what stands there (padding, -inf, NaN) must not reach a sum,
+    nor, times a gradient of 0, become NaN."""
+    log_ratio = torch.where(trained, log_probs - generator_log_probs.detach(), 0.0)
+    return log_ratio, torch.where(trained, advantages, 0.0)
 
 
 def _clipped_surrogate(

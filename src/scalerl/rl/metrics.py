@@ -4,6 +4,7 @@ Sums are over the tokens the loss is over, unweighted, so micro-batches and rank
 `ratio_max` by max) give what the whole batch gives. Nothing waits for the device before `step_metrics`.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +13,9 @@ from torch import Tensor
 
 from scalerl.rl.filters import EffectiveBatch
 from scalerl.rl.losses import TokenLoss
+
+LARGEST_RATIO = 1e30
+"""Far beyond any ratio that means something, far enough below FP32's largest number that every loss's ratio fits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,19 +41,21 @@ def token_sums(
 
     k3_t = rho_t - 1 - log rho_t >= 0, with expectation KL(pi_gen || pi_train) over y_t ~ pi_gen   (Schulman 2020)
     It is always of the token's ratio, also where the loss's ratio is the sequence's. At equal weights it measures the
-    numerical mismatch of the two backends, and should be near zero.
+    numerical mismatch of the two backends, and should be near zero. A ratio above LARGEST_RATIO counts as that one, so
+    that a token the generator all but ruled out (a log-prob of -100) shows in the row and does not make it infinite.
     """
-    log_ratio = (log_probs - generator_log_probs).double()
+    log_ratio = log_probs.double() - generator_log_probs.double()
+    ratio = token_loss.ratio.double().clamp(max=LARGEST_RATIO)
     values = (
         torch.ones_like(log_ratio),
-        token_loss.ratio.double(),
+        ratio,
         token_loss.clipped.double(),
-        torch.expm1(log_ratio) - log_ratio,
+        torch.expm1(log_ratio.clamp(max=math.log(LARGEST_RATIO))) - log_ratio,
         entropy.double(),
     )
     masked = torch.where(trained, torch.stack(values), 0.0)
     lowest = torch.full((1,), -torch.inf, dtype=torch.float64, device=trained.device)
-    ratios = torch.where(trained, token_loss.ratio.double(), -torch.inf)
+    ratios = torch.where(trained, ratio, -torch.inf)
     return TokenSums(sums=masked.sum(dim=1), ratio_max=torch.cat([lowest, ratios]).amax())
 
 

@@ -116,16 +116,23 @@ class Curriculum:
                 return issued
         return None
 
-    def graded(self, key: str, *, num_correct: int, num_graded: int) -> None:
-        """Record a group's verdicts; call it at grading, before any filter."""
+    def graded(self, key: str, *, num_correct: int, num_graded: int, num_asked: int | None = None) -> None:
+        """Record a group's verdicts; call it at grading, before any filter.
+
+        With `num_asked`, the group's completions, a group of which fewer than half got a verdict changes no record: one
+        lucky verdict of 16 must not retire a problem for good. Without it every group with a verdict counts.
+        """
         if key not in self._in_flight or key in self._reissue:
             raise ValueError(f"group {key!r} is graded but not in flight: it was never issued, or is graded already")
-        if not 0 <= num_correct <= num_graded:
-            raise ValueError(f"group {key!r}: {num_correct} correct of {num_graded} graded cannot be")
+        if not 0 <= num_correct <= num_graded <= (num_graded if num_asked is None else num_asked):
+            asked = "" if num_asked is None else f" of {num_asked} asked"
+            raise ValueError(f"group {key!r}: {num_correct} correct of {num_graded} graded{asked} cannot be")
         issued = self._in_flight.pop(key)
         self._busy.discard(issued.problem_id)
         self._untrained[key] = issued
-        record = self._records.get(issued.problem_id, PassRecord()).with_group(num_correct, num_graded)
+        record = self._records.get(issued.problem_id, PassRecord())
+        if 2 * num_graded >= (num_asked or 0):
+            record = record.with_group(num_correct, num_graded)
         self._records[issued.problem_id] = record
         if self._retires(record):
             self._retired.add(issued.problem_id)

@@ -1,0 +1,276 @@
+"""train | sft | eval | export: the training half."""
+
+import json
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+    from scalerl.config import Recipe
+    from scalerl.train.live import Outlook
+    from scalerl.train.run import Run
+
+RecipeName = Annotated[
+    str,
+    typer.Argument(metavar="RECIPE", help="A recipe's name (scalerl recipe list) or a TOML file.", show_default=False),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change one setting; may be repeated.", show_default=False),
+]
+Out = Annotated[Path, typer.Option(help="The run folder.", metavar="DIR")]
+
+
+def train(
+    recipe: RecipeName,
+    overrides: Overrides = None,
+    out: Out = Path("runs/run"),
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint of --out.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Set everything up, then leave without training.")] = False,
+) -> None:
+    """Train by a recipe into a run folder, with a forecast of where it will level off while it trains.
+
+    Ctrl-C stops after the step with a checkpoint; a second one stops at once.
+
+    [dim]scalerl train tiny-cpu --out runs/first --set optimizer.lr=1e-3[/dim]
+    """
+    settings = _load(recipe, overrides)
+    run, terminal = _start(settings, out, resume)
+    if check:
+        typer.echo(f"{recipe} can be trained: {terminal.summary(run)}")
+        return
+    reason = run.train()
+    terminal.close()
+    typer.echo(f"\nDone: {reason}. The run is in {out}")
+    _conclude(out)
+
+
+def sft(
+    recipe: RecipeName,
+    out: Annotated[Path, typer.Option(help="Folder for the model.", metavar="DIR")],
+    overrides: Overrides = None,
+    steps: Annotated[int | None, typer.Option(help="Training steps.", show_default=False)] = None,
+    model: Annotated[
+        str, typer.Option(help="Start from this model instead of a new tiny one.", show_default=False)
+    ] = "",
+) -> None:
+    """Make a base model from the demonstrations of a recipe's task (the paper's SFT stage)."""
+    from dataclasses import replace
+
+    settings = _load(recipe, overrides)
+    with _quiet():
+        from scalerl.choose import choose
+        from scalerl.tasks.problems import TASKS
+        from scalerl.train.sft import SftSettings, sft
+
+        task = choose(TASKS, settings.task)(settings.evaluation.num_prompts, settings.evaluation.seed)
+        sft_settings = replace(SftSettings(), model=model, seed=settings.seed)
+        if steps is not None:
+            sft_settings = replace(sft_settings, steps=steps)
+        result = sft(
+            task,
+            out,
+            sft_settings,
+            record={"recipe": recipe, "set": list(overrides or ())},
+            on_progress=lambda point: typer.echo(
+                f"step {point.step:6d}  loss {point.train_loss:.4f}  held out {point.heldout_loss:.4f}"
+            ),
+        )
+    typer.echo(
+        f"{result.num_parameters:,} parameters in {result.folder}; {result.gain_last_fifth:.1%} gained last fifth"
+    )
+
+
+def evaluate(
+    model: Annotated[str, typer.Argument(help="Model folder, hub name, or tiny-base.", show_default=False)],
+    recipe: Annotated[str, typer.Option(help="The recipe whose task and evaluation settings are used.")] = "tiny-cpu",
+    overrides: Overrides = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Measure a model on a recipe's withheld problems: mean@n of correct, with its interval."""
+    settings = _load(recipe, [*(overrides or ()), f"model.path={json.dumps(model)}"])
+    with _quiet():
+        from scalerl.train.setup import evaluate_model
+
+        rows = evaluate_model(settings)
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    for row in rows:
+        low, high = row["interval"]
+        typer.echo(f"{row['set']}: {row['reward']:.3f} [{low:.3f}, {high:.3f}] over {row['num_samples']:,} samples")
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="A run folder.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Folder for the model.", metavar="DIR")],
+) -> None:
+    """Write the model of a run's newest checkpoint as a normal Hugging Face folder."""
+    with _quiet():
+        from scalerl.train.run import export
+
+        typer.echo(f"Written to {export(run, out)}")
+
+
+# Shared ---------------------------------------------------------------------------------------------------------------
+
+
+def _load(recipe: str, overrides: Sequence[str] | None) -> "Recipe":
+    """The recipe is read, and refused, before anything heavy is imported."""
+    from scalerl.config import load_recipe
+
+    return load_recipe(recipe, list(overrides or ()))
+
+
+class _quiet:
+    """transformers and torch missing is one sentence; their chatter on loading is none."""
+
+    def __enter__(self) -> None:
+        try:
+            import torch  # noqa: F401
+            from transformers.utils import logging
+        except ModuleNotFoundError as error:
+            raise ValueError(
+                f'training needs the train extra ({error.name} is missing): pip install "scalerl[train]"'
+            ) from None
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def _start(settings: "Recipe", out: Path, resume: bool) -> "tuple[Run, Terminal]":
+    terminal = Terminal()
+    with _quiet():
+        from scalerl.train.run import Run
+
+        return Run(settings, out, watcher=terminal, resume=resume), terminal
+
+
+class Terminal:
+    """The run as a person sees it: a bar with live numbers, and a line an evaluation."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        self._console = Console()
+        self._bar: Any = None
+        self._task: TaskID | None = None
+        self._stop = False
+        self._reward: float | None = None
+        self._run: Run | None = None
+
+    def summary(self, run: "Run") -> str:
+        from scalerl.config import mode_name
+
+        shape, recipe = run.shape, run.recipe
+        return (
+            f"{(shape.body_params + shape.head_params) / 1e6:.2f}M matmul parameters on {run.device}, "
+            f"{mode_name(recipe.pipeline)}, {recipe.loss.name}, "
+            f"{recipe.pipeline.groups_per_batch} x {recipe.pipeline.completions_per_group} completions a step"
+        )
+
+    def started(self, run: "Run") -> None:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+        self._run = run
+        self._console.print(self.summary(run), highlight=False)
+        signal.signal(signal.SIGINT, self._interrupted)
+        self._bar = Progress(
+            TextColumn("step {task.completed:.0f}"),
+            BarColumn(),
+            TextColumn("{task.description}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=self._console,
+            transient=True,
+            disable=not self._console.is_terminal,
+        )
+        self._bar.start()
+        self._task = self._bar.add_task("starting", total=run.recipe.budget.steps, completed=run.pipeline.version)
+
+    def _interrupted(self, *_: object) -> None:
+        if self._stop:
+            self.close()
+            raise KeyboardInterrupt
+        self._stop = True
+        self._console.print("Stopping after this step, with a checkpoint; Ctrl-C again stops at once.")
+
+    def stopping(self) -> bool:
+        return self._stop
+
+    def stepped(self, row: Mapping[str, Any]) -> None:
+        parts = [f"train {row.get('reward/correct_frac', float('nan')):.3f}"]
+        if self._reward is not None:
+            parts.append(f"eval {self._reward:.3f}")
+        parts.append(f"lag {row.get('rollout/lag_mean', 0):.1f}")
+        parts.append(f"entropy {row.get('loss/entropy', float('nan')):.2f}")
+        self._bar.update(self._task, completed=row["step"], description="  ".join(parts))
+
+    def evaluating(self, finished: int, total: int) -> None:
+        self._bar.update(self._task, description=f"evaluating {finished}/{total}")
+
+    def evaluated(self, rows: Sequence[Mapping[str, Any]], found: "Outlook | None", said: Sequence[str]) -> None:
+        for row in rows:
+            words = f"step {row['step']:5d}  {row['gpu_hours']:.4f} GPU-h  {row['set']} {row['reward']:.3f}"
+            if row is rows[0]:
+                self._reward = row["reward"]
+                words += forecast_words(found)
+            self._console.print(words, highlight=False)
+        for alarm in said:
+            self._console.print(f"Look: {alarm}.", style="red", highlight=False)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def forecast_words(found: "Outlook | None") -> str:
+    """What the curve says so far, for the end of a line."""
+    if found is None or not found.fit.usable:
+        return ""
+    low, high = found.fit.interval("ceiling")
+    words = f"   ceiling {found.fit.params['ceiling']:.3f} [{low:.3f}, {high:.3f}]"
+    if found.at_budget is not None:
+        _, value, low, high = found.at_budget
+        words += f"   at the end of the budget {value:.3f} [{low:.3f}, {high:.3f}]"
+    return words
+
+
+def _conclude(out: Path) -> None:
+    """What was learned, how sure that is and what to try next; a picture and a page where they can be drawn."""
+    from scalerl.study.analysis import FitOptions, analyse_forecast
+    from scalerl.study.importers import read_table
+    from scalerl.study.series import InputError, Selection, series_from
+    from scalerl.study.text import sentence
+
+    try:
+        analysis = analyse_forecast(series_from([read_table(str(out))], Selection()), FitOptions(), [], [])
+    except InputError as error:
+        typer.echo(f"No curve yet: {error}")
+        return
+    for curve in analysis.curves:
+        first, last = curve.series.start, curve.series.reward[-3:]
+        if first is not None and len(last):
+            typer.echo(
+                f"Learned: {curve.name} rose from {first:.3f} to {last.mean():.3f} (mean of the last {len(last)})."
+            )
+        typer.echo(f"How sure: {sentence(curve)}")
+    typer.echo(
+        f"Next: scalerl forecast {out} --at C, or train an alternative with --set loss=dapo --out OTHER and scalerl "
+        f"compare {out} OTHER"
+    )
+    try:
+        from scalerl.study.plots import draw
+
+        for name in ("curve.png", "curve.html"):
+            draw(analysis, out / name)
+        typer.echo(f"Drawn: {out / 'curve.png'} and {out / 'curve.html'}")
+    except InputError as error:
+        typer.echo(f"Not drawn: {error}")

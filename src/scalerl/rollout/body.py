@@ -1,0 +1,162 @@
+"""A causal language model as the engine needs it: its own copy, from tokens to hidden states, and the head.
+
+Two bodies with one signature, (tokens, positions, pass over the cache) -> hidden states: `GeneralBody` calls the
+transformers model with our attention; `FusedBody` walks the layers of Llama-shaped models itself, with one product for
+queries, keys and values, one for gate and up, and tables for the rotary embedding: the same numbers from a third of
+the operations, which is what a small model's time goes into.
+"""
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear, rms_norm
+
+from scalerl.rollout.cache import ATTENTION, DecodePass, PrefillPass, attend, slot_attention
+
+FUSED_TYPES = ("llama", "mistral", "qwen2", "qwen3")
+"""Model types whose layer is exactly FusedBody's (SmolLM and SmolLM2 are llama)."""
+STATIC_ROPE = ("default", "linear", "llama3", "yarn")
+"""Rotary embeddings that depend on the position alone, so that a table can hold them."""
+
+
+def own_copy(model: Any, *, dtype: torch.dtype | None, device: torch.device | str | None) -> Any:
+    """A copy of the model for inference that shares no memory with it."""
+    from transformers import AttentionInterface
+
+    owned = copy.deepcopy(model)
+    for parameter in owned.parameters():
+        parameter.grad = None
+        parameter.requires_grad_(False)
+        # Not owned.to(dtype): that would round the rotary frequencies, which are buffers, as well.
+        parameter.data = parameter.data.to(device=device, dtype=dtype)
+    owned.to(device=device)
+    owned.eval()
+    AttentionInterface.register(ATTENTION, slot_attention)
+    owned.config._attn_implementation = ATTENTION
+    return owned
+
+
+def check_model(model: Any, max_length: int) -> None:
+    """Refuse what would run but give other numbers than the model itself."""
+    config = model.config
+    name = f"the torch engine cannot run {type(model).__name__}"
+    for setting in ("final_logit_softcapping", "logits_scaling", "logit_scale"):
+        if getattr(config, setting, None) not in (None, 1, 1.0):
+            raise ValueError(f"{name}: its logits are not its head's ({setting})")
+    types = getattr(config, "layer_types", None)
+    slides = "sliding_attention" in types if types else getattr(config, "model_type", "") == "mistral"
+    window = getattr(config, "sliding_window", None)
+    if slides and window is not None and window < max_length:
+        raise ValueError(f"{name}: its attention window is {window} tokens, shorter than the context of {max_length}")
+    if types and not set(types) <= {"full_attention", "sliding_attention"}:
+        raise ValueError(f"{name}: it has layers of types {sorted(set(types))}, and only attention is supported")
+    if model.get_output_embeddings() is None:
+        raise ValueError(f"{name}: it has no output head")
+
+
+def make_body(model: Any, max_length: int, *, fused: bool = True) -> "GeneralBody | FusedBody":
+    """The fused body where it is exact, else the general one."""
+    return FusedBody(model, max_length) if fused and FusedBody.fits(model) else GeneralBody(model)
+
+
+class GeneralBody:
+    """Any transformers causal language model whose attention goes through its attention interface."""
+
+    def __init__(self, model: Any) -> None:
+        self._body = model.base_model
+
+    def __call__(self, tokens: Tensor, positions: Tensor, cache: DecodePass | PrefillPass) -> Tensor:
+        return self._body(
+            input_ids=tokens,
+            position_ids=positions,
+            attention_mask=cache.mask,
+            past_key_values=cache,
+            use_cache=True,
+        ).last_hidden_state
+
+
+class FusedBody:
+    """A pre-norm decoder with rotary embeddings and a gated MLP.
+
+    The model's own parameters become views into the joined matrices, so that weights pushed into it arrive here.
+    """
+
+    @staticmethod
+    def fits(model: Any) -> bool:
+        config = model.config
+        rope = getattr(config, "rope_parameters", None) or {}
+        linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
+        return (
+            config.model_type in FUSED_TYPES
+            and rope.get("rope_type", "default") in STATIC_ROPE
+            and all(type(module) is nn.Linear for module in linears)
+        )
+
+    def __init__(self, model: Any, max_length: int) -> None:
+        body = model.base_model
+        self._embedding, self._norm = body.embed_tokens, body.norm
+        self._layers = [_FusedLayer(layer, index) for index, layer in enumerate(body.layers)]
+        weight = body.embed_tokens.weight
+        places = torch.arange(max_length, device=weight.device)[None]
+        cosine, sine = body.rotary_emb(weight, position_ids=places)
+        half = cosine.shape[-1] // 2
+        # rotate_half(x) * sin = roll(x, half) * (-sin, sin): the sign goes into the table.
+        self._cosine = cosine[0]
+        self._sine = torch.cat((-sine[0, :, :half], sine[0, :, half:]), dim=-1)
+
+    def __call__(self, tokens: Tensor, positions: Tensor, cache: DecodePass | PrefillPass) -> Tensor:
+        hidden = self._embedding(tokens)
+        cosine, sine = self._cosine[positions][:, :, None], self._sine[positions][:, :, None]
+        for layer in self._layers:
+            hidden = layer(hidden, cosine, sine, cache)
+        return _normalise(self._norm, hidden)
+
+
+class _FusedLayer:
+    def __init__(self, layer: Any, index: int) -> None:
+        attention, mlp = layer.self_attn, layer.mlp
+        self._index, self._scale, self._head_dim = index, attention.scaling, attention.head_dim
+        self._num_heads = attention.q_proj.out_features // attention.head_dim
+        self._num_kv_heads = attention.k_proj.out_features // attention.head_dim
+        self._before, self._after = layer.input_layernorm, layer.post_attention_layernorm
+        self._joined = _join((attention.q_proj, attention.k_proj, attention.v_proj))
+        self._query_norm, self._key_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
+        self._output = attention.o_proj
+        self._gate_up, self._activation, self._down = _join((mlp.gate_proj, mlp.up_proj)), mlp.act_fn, mlp.down_proj
+
+    def __call__(self, hidden: Tensor, cosine: Tensor, sine: Tensor, cache: DecodePass | PrefillPass) -> Tensor:
+        num_rows, length, _ = hidden.shape
+        joined = linear(_normalise(self._before, hidden), *self._joined)
+        joined = joined.view(num_rows, length, -1, self._head_dim)
+        turned, values = joined.split((self._num_heads + self._num_kv_heads, self._num_kv_heads), dim=2)
+        if self._query_norm is not None and self._key_norm is not None:
+            query, keys = turned.split((self._num_heads, self._num_kv_heads), dim=2)
+            turned = torch.cat((_normalise(self._query_norm, query), _normalise(self._key_norm, keys)), dim=2)
+        turned = torch.addcmul(turned * cosine, turned.roll(self._head_dim // 2, dims=-1), sine)
+        query, keys = turned.transpose(1, 2).split((self._num_heads, self._num_kv_heads), dim=1)
+        keys, values = cache.update(keys, values.transpose(1, 2), self._index)
+        attended = attend(query, keys, values, cache.mask, self._scale).reshape(num_rows, length, -1)
+        hidden = hidden + self._output(attended)
+        gate, up = linear(_normalise(self._after, hidden), *self._gate_up).chunk(2, dim=-1)
+        return hidden + self._down(self._activation(gate) * up)
+
+
+def _normalise(norm: Any, hidden: Tensor) -> Tensor:
+    return rms_norm(hidden, norm.weight.shape, norm.weight, norm.variance_epsilon)
+
+
+def _join(modules: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
+    """One matrix (and bias) over several products of the same input; the modules' own become views into it."""
+    weight = torch.cat([module.weight.data for module in modules])
+    sizes = [module.out_features for module in modules]
+    for module, part in zip(modules, weight.split(sizes), strict=True):
+        module.weight.data = part
+    if modules[0].bias is None:
+        return weight, None
+    bias = torch.cat([module.bias.data for module in modules])
+    for module, part in zip(modules, bias.split(sizes), strict=True):
+        module.bias.data = part
+    return weight, bias

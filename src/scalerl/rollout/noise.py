@@ -1,0 +1,23 @@
+"""One uniform number a token, from the request's seed and the token's index alone.
+
+A counter-based generator (the splitmix64 finaliser, Steele et al. 2014): no state, so the noise of a token is the same
+in any slot, batch and order, and after a restart.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def uniforms(seeds: NDArray[np.uint64], indices: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Numbers in [0, 1) with 24 bits, as many as a float32 holds; seeds and indices broadcast."""
+    with np.errstate(over="ignore"):  # Wrapping round at 64 bits is what the generator is made of.
+        bits = _mix(_mix(seeds + _GOLDEN) + indices.astype(np.uint64) * _GOLDEN)
+    return (bits >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
+
+
+def _mix(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return bits ^ (bits >> np.uint64(31))

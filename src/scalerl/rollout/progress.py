@@ -1,0 +1,137 @@
+"""How completions grow: length plans and stop tokens applied to raw tokens, all slots at once. Plain numpy.
+
+A model samples a chunk of tokens for every slot without looking at what they mean; this module says beforehand which
+are forced and afterwards how many count:
+
+    forced(chunk) -> [chunk, slots] token or -1        take(tokens) -> how many of each slot to keep, which finished
+
+Tokens past a stop or a limit are dropped. If thinking ends by itself in the chunk in which its budget runs out, the
+marker was forced for nothing: what follows is dropped too and sampled again, with the same noise.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scalerl.types import LengthPlan
+
+_NEVER = np.iinfo(np.int64).max // 2
+_ANY, _NOTHING, _IMPOSSIBLE = -1, -2, -3
+"""In an end pattern: matches every token. In a history: no token yet. In an end pattern: matches no token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a chunk gave."""
+
+    num_kept: NDArray[np.int64]
+    """Tokens of each slot that count; they are its first ones."""
+    forced: NDArray[np.bool_]
+    """[chunk, slots], true for tokens of a marker."""
+    finished: NDArray[np.bool_]
+    stopped: NDArray[np.bool_]
+    """Finished by a stop token; the others by their length plan."""
+
+
+class Progress:
+    """Where each slot is in its length plan."""
+
+    def __init__(self, slots: int, stop_tokens: Iterable[int]) -> None:
+        self._stop_tokens = np.array(sorted(set(stop_tokens)), dtype=np.int64)
+        self.active = np.zeros(slots, dtype=np.bool_)
+        self.count = np.zeros(slots, dtype=np.int64)
+        """Tokens of the completion so far."""
+        self._limit = np.zeros(slots, dtype=np.int64)
+        self._budget = np.full(slots, _NEVER)
+        self._answer = np.zeros(slots, dtype=np.int64)
+        self._ended = np.zeros(slots, dtype=np.bool_)
+        self._marker = np.zeros((0, slots), dtype=np.int64)
+        self._marker_length = np.zeros(slots, dtype=np.int64)
+        self._ending = np.zeros((0, slots), dtype=np.int64)
+        self._history = np.zeros((0, slots), dtype=np.int64)
+
+    def start(self, slot: int, plan: LengthPlan) -> None:
+        self._widen(len(plan.marker), len(plan.thinking_end))
+        thinking = plan.thinking_budget is not None
+        self.active[slot], self.count[slot], self._ended[slot] = True, 0, False
+        self._limit[slot], self._answer[slot] = plan.max_tokens, plan.answer_budget
+        self._budget[slot] = plan.thinking_budget if thinking else _NEVER
+        self._marker_length[slot] = len(plan.marker)
+        self._marker[: len(plan.marker), slot] = plan.marker
+        self._ending[:, slot] = _ANY
+        if thinking and plan.thinking_end:
+            self._ending[-len(plan.thinking_end) :, slot] = plan.thinking_end
+        else:
+            self._ending[:, slot] = _IMPOSSIBLE
+        self._history[:, slot] = _NOTHING
+
+    def forced(self, chunk: int) -> NDArray[np.int64]:
+        """The token each slot must take at each of the next steps, -1 where it may choose."""
+        index = self.count + np.arange(chunk)[:, None]
+        forced = self._is_forced(index)
+        if not forced.any():
+            return np.full(index.shape, -1, dtype=np.int64)
+        place = np.where(forced, index - self._budget, 0)
+        return np.where(forced, np.take_along_axis(self._marker, place, axis=0), -1)
+
+    def take(self, tokens: NDArray[np.int64]) -> Taken:
+        """Apply the plans to the tokens [chunk, slots] that followed `forced`; slots that finish become inactive."""
+        chunk = len(tokens)
+        steps = np.arange(chunk)[:, None]
+        index = self.count + steps
+        forced = self._is_forced(index)
+        keep = np.full(len(self.count), chunk, dtype=np.int64)
+
+        ends = self._thinking_ends(tokens) & (index < self._budget) & ~self._ended
+        found = ends.any(axis=0)
+        if found.any():
+            end = self.count + ends.argmax(axis=0) + 1
+            self._limit = np.where(found, end + self._answer, self._limit)
+            keep = np.where(found, np.minimum(keep, self._budget - self.count), keep)
+        keep = np.minimum(keep, self._limit - self.count)
+
+        stops = np.isin(tokens, self._stop_tokens) & ~forced & (steps < keep)
+        stopped = stops.any(axis=0) & self.active
+        keep = np.where(stopped, stops.argmax(axis=0) + 1, keep)
+        keep = np.where(self.active, keep, 0)
+
+        self._remember(tokens, keep)
+        self._ended |= found
+        self.count = self.count + keep
+        finished = self.active & (stopped | (self.count >= self._limit))
+        self.active &= ~finished
+        return Taken(num_kept=keep, forced=forced, finished=finished, stopped=stopped)
+
+    def _is_forced(self, index: NDArray[np.int64]) -> NDArray[np.bool_]:
+        past = index - self._budget
+        return (past >= 0) & (past < self._marker_length) & ~self._ended & self.active
+
+    def _thinking_ends(self, tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """[chunk, slots]: whether the last of a slot's end-of-thinking tokens is here."""
+        width = len(self._ending)
+        if not width:
+            return np.zeros(tokens.shape, dtype=np.bool_)
+        window = np.concatenate((self._history, tokens))
+        matches = np.ones(tokens.shape, dtype=np.bool_)
+        for place, expected in enumerate(self._ending):
+            matches &= (window[place : place + len(tokens)] == expected) | (expected == _ANY)
+        return matches
+
+    def _remember(self, tokens: NDArray[np.int64], keep: NDArray[np.int64]) -> None:
+        if len(self._history):
+            window = np.concatenate((self._history, tokens))
+            self._history = np.take_along_axis(window, keep + np.arange(len(self._history))[:, None], axis=0)
+
+    def _widen(self, marker: int, ending: int) -> None:
+        """Room for a longer marker or end pattern than any before."""
+        slots = len(self.count)
+        if (more := marker - len(self._marker)) > 0:
+            self._marker = np.concatenate((self._marker, np.zeros((more, slots), dtype=np.int64)))
+        if (more := ending - len(self._ending)) > 0:
+            any_token = np.where(self._ending[:1] == _IMPOSSIBLE, _IMPOSSIBLE, _ANY)
+            fill = any_token if len(any_token) else np.full((1, slots), _IMPOSSIBLE)
+            self._ending = np.concatenate((np.repeat(fill, more, axis=0), self._ending))
+            more = ending - 1 - len(self._history)
+            self._history = np.concatenate((np.full((more, slots), _NOTHING), self._history))

@@ -1,0 +1,198 @@
+"""Checkpoints: a folder a step, whole or not there at all, of safetensors and JSON, never pickle.
+
+    checkpoints/step-00000100/  manifest.json                 step, size and CRC-32 of every other file
+                                meta.json                     whatever the caller keeps: curriculum, clock, recipe ...
+                                tensors.<name>.safetensors    weights, optimizer, rng ...    (torch)
+                                arrays.<name>.safetensors     groups not trained yet ...     (numpy)
+
+It is written beside its place under another name, flushed to the disk, then renamed: a crash leaves an unfinished
+folder, which the next save sweeps away, and never half a checkpoint.
+"""
+
+import errno
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from torch import Tensor
+
+MANIFEST = "manifest.json"
+META = "meta.json"
+_UNFINISHED = ".unfinished"
+_PREFIX = "step-"
+_FORMAT = 1
+_READ_BYTES = 1 << 24
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be written or trusted, in one sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Checkpoint:
+    """All that a run needs to go on."""
+
+    step: int
+    tensors: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
+    """One file a name: "weights", "optimizer", "rng" ..."""
+    arrays: Mapping[str, Mapping[str, NDArray[Any]]] = field(default_factory=dict)
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    """JSON types."""
+
+
+def save(folder: str | os.PathLike[str], checkpoint: Checkpoint, *, keep: int = 2) -> Path:
+    """Write a checkpoint, then drop all but the last `keep`. What was there stays untouched until it is whole."""
+    parent = Path(folder)
+    target = parent / f"{_PREFIX}{checkpoint.step:08d}"
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        for left in parent.glob(f"*{_UNFINISHED}"):
+            shutil.rmtree(left)
+        with new_folder(target, replace=True) as unfinished:
+            _write(unfinished, checkpoint)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(
+            f"checkpoint {target} cannot be written: {_reason(error)}; older ones are kept"
+        ) from error
+    for old in _all(parent)[:-keep]:
+        shutil.rmtree(old, ignore_errors=True)
+    return target
+
+
+def latest(folder: str | os.PathLike[str]) -> Path | None:
+    """The newest checkpoint, verified; None where there is none. A damaged one is an error that offers the next."""
+    *older, newest = _all(Path(folder)) or [None]
+    if newest is None or (fault := damage(newest)) is None:
+        return newest
+    whole = next((path for path in reversed(older) if damage(path) is None), None)
+    if whole is None:
+        raise CheckpointError(f"checkpoint {newest} is damaged ({fault}), and no older one is whole")
+    raise CheckpointError(
+        f"checkpoint {newest} is damaged ({fault}); the older {whole.name} is whole: move {newest.name} away to go on "
+        f"from there"
+    )
+
+
+def load(path: str | os.PathLike[str], *, verify: bool = True) -> Checkpoint:
+    """Read a checkpoint to the CPU; `verify` reads every byte a second time, which `latest` has done already."""
+    from safetensors.numpy import load_file as load_arrays
+    from safetensors.torch import load_file as load_tensors
+
+    folder = Path(path)
+    if verify and (fault := damage(folder)) is not None:
+        raise CheckpointError(f"checkpoint {folder} is damaged ({fault})")
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        return Checkpoint(
+            step=manifest["step"],
+            tensors={name: load_tensors(file) for name, file in _named(folder, "tensors")},
+            arrays={name: load_arrays(file) for name, file in _named(folder, "arrays")},
+            meta=json.loads((folder / META).read_text(encoding="utf-8")),
+        )
+    except (OSError, SafetensorError, json.JSONDecodeError) as error:
+        raise CheckpointError(f"checkpoint {folder} cannot be read: {_reason(error)}") from error
+
+
+def damage(folder: Path) -> str | None:
+    """What is wrong with a checkpoint's files; None if every byte is as it was written."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        files = manifest["files"]
+        if manifest["format"] != _FORMAT:
+            return f"its format is {manifest['format']}, and this version reads {_FORMAT}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return f"{MANIFEST} is missing or cut"
+    for name, written in files.items():
+        path = folder / name
+        if not path.is_file():
+            return f"{name} is missing"
+        size = path.stat().st_size
+        if size != written["bytes"]:
+            return f"{name} has {size} bytes instead of {written['bytes']}"
+        if _crc32(path) != written["crc32"]:
+            return f"{name} has other content than was written"
+    return None
+
+
+@contextmanager
+def new_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
+    """A folder to fill, which appears at `target` when all of it is on the disk, and vanishes if anything fails."""
+    unfinished = target.with_name(f"{target.name}{_UNFINISHED}")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    try:
+        yield unfinished
+        for path in [*unfinished.rglob("*"), unfinished]:
+            _flush(path)
+        replaced = target.with_name(f"{target.name}.replaced{_UNFINISHED}")
+        if replace and target.exists():
+            # Renamed, not removed: between the two renames there is no time for a crash to fall into.
+            os.rename(target, replaced)
+        os.rename(unfinished, target)
+        _flush(target.parent)
+        shutil.rmtree(replaced, ignore_errors=True)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+
+
+def _write(folder: Path, checkpoint: Checkpoint) -> None:
+    from safetensors.numpy import save_file as save_arrays
+    from safetensors.torch import save_file as save_tensors
+
+    for name, tensors in checkpoint.tensors.items():
+        save_tensors({key: tensor.contiguous() for key, tensor in tensors.items()}, folder / _file("tensors", name))
+    for name, arrays in checkpoint.arrays.items():
+        contiguous = {key: np.asarray(array, order="C") for key, array in arrays.items()}
+        save_arrays(contiguous, folder / _file("arrays", name))
+    (folder / META).write_text(json.dumps(checkpoint.meta, allow_nan=False), encoding="utf-8")
+    files = {path.name: {"bytes": path.stat().st_size, "crc32": _crc32(path)} for path in sorted(folder.iterdir())}
+    manifest = {"format": _FORMAT, "step": checkpoint.step, "files": files}
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+
+
+def _file(kind: str, name: str) -> str:
+    return f"{kind}.{name}.safetensors"
+
+
+def _named(folder: Path, kind: str) -> list[tuple[str, Path]]:
+    return [(path.name.split(".")[1], path) for path in sorted(folder.glob(_file(kind, "*")))]
+
+
+def _all(folder: Path) -> list[Path]:
+    """Every checkpoint of a run, oldest first."""
+    found = folder.glob(f"{_PREFIX}*") if folder.is_dir() else []
+    return sorted(path for path in found if path.is_dir() and not path.name.endswith(_UNFINISHED))
+
+
+def _crc32(path: Path) -> int:
+    """Enough against a torn write or a bad disk, and a few times as fast as a cryptographic sum."""
+    value = 0
+    with path.open("rb") as file:
+        while block := file.read(_READ_BYTES):
+            value = zlib.crc32(block, value)
+    return value
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _reason(error: Exception) -> str:
+    # safetensors passes the system's error on as text.
+    if (isinstance(error, OSError) and error.errno == errno.ENOSPC) or "No space left" in str(error):
+        return "the disk is full"
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

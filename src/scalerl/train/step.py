@@ -1,0 +1,288 @@
+"""One step: a batch in, new weights and a row of metrics out.
+
+    prepare (batch.py) -> for each micro-batch: body -> head -> loss x weight -> backward -> clip -> AdamW
+
+Weights a token are fixed before the batch is cut, so gradients of micro-batches only add up. The master weights are
+FP32: at the paper's learning rate of 5e-7 a bf16 weight would not move, since its neighbours are 0.4 % apart. A bf16
+body is a second, rounded copy of them rather than autocast: its residual stream and norms are then bf16 like the
+generator's, and what the two disagree on is what the ratio has to correct.
+"""
+
+import copy
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from scalerl.choose import choose
+from scalerl.config import Recipe, body_dtype
+from scalerl.config.parts import Learner, Optimizer
+from scalerl.rl.advantages import BASELINES, NORMALISATIONS
+from scalerl.rl.filters import EffectiveBatch, effective_batch
+from scalerl.rl.logprobs import CHUNK, log_probs_and_entropy
+from scalerl.rl.losses import LOSSES, TokenLoss
+from scalerl.rl.metrics import TokenSums, step_metrics, token_sums
+from scalerl.rl.weights import WEIGHTS
+from scalerl.train.batch import MicroBatch, prepare
+from scalerl.train.compute import ModelShape, training_flops
+from scalerl.train.model import head, hidden_states
+from scalerl.types import Batch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+class TorchLearner:
+    """A model and its optimiser. Its version is the number of steps it has taken, those without an update included."""
+
+    def __init__(
+        self,
+        model: "PreTrainedModel",
+        *,
+        loss: Callable[..., TokenLoss],
+        effective: Callable[..., EffectiveBatch],
+        weigh: Callable[[Tensor, Tensor, Tensor], Tensor],
+        optimizer: Optimizer,
+        learner: Learner,
+        fp32_head: bool = True,
+        dtype: torch.dtype = torch.float32,
+        version: int = 0,
+    ) -> None:
+        """`model` holds the master weights and is trained in place; `dtype` is the body's."""
+        self._model = model
+        self._parameters = dict(model.named_parameters())
+        if wrong := {p.dtype for p in self._parameters.values()} - {torch.float32, torch.float64}:
+            raise ValueError(f"master weights must be float32, and this model's are {', '.join(map(str, wrong))}")
+        self._device = model.device
+        self._loss, self._effective, self._weigh = loss, effective, weigh
+        self._settings, self._micro_batch_tokens = optimizer, learner.micro_batch_tokens
+        self._body = _body(model, dtype)
+        # With a body of the masters' precision the two heads are one, whatever the setting says.
+        self._exact_head = fp32_head or self._body is model
+        self._shape = ModelShape.from_config(model.config)
+        _prepare_for_training(self._body, learner.gradient_checkpointing)
+        # Plain AdamW: the paper names no exception, so norms and biases decay like the rest.
+        self._optimizer = torch.optim.AdamW(
+            self._parameters.values(),
+            lr=optimizer.lr,
+            betas=(optimizer.beta1, optimizer.beta2),
+            eps=optimizer.eps,
+            weight_decay=optimizer.weight_decay,
+            fused=True,
+        )
+        self._version = version
+        self._updates = 0
+
+    @classmethod
+    def from_recipe(cls, model: "PreTrainedModel", recipe: Recipe, *, version: int = 0) -> Self:
+        """The learner a recipe describes: the only place where its names become functions."""
+        return cls(
+            model,
+            loss=choose(LOSSES, recipe.loss),
+            effective=functools.partial(
+                effective_batch,
+                drop_truncated=recipe.filter.drop_truncated,
+                zero_variance=recipe.filter.zero_variance,
+                baseline=choose(BASELINES, recipe.advantage.baseline),
+                normalise=choose(NORMALISATIONS, recipe.advantage.normalisation),
+            ),
+            weigh=choose(WEIGHTS, recipe.weights),
+            optimizer=recipe.optimizer,
+            learner=recipe.learner,
+            fp32_head=recipe.model.fp32_head in ("both", "learner"),
+            dtype=getattr(torch, body_dtype(recipe, gpu=model.device.type == "cuda")),
+            version=version,
+        )
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    @property
+    def shape(self) -> ModelShape:
+        return self._shape
+
+    def step(self, batch: Batch) -> dict[str, float]:
+        """Train on a batch; what is not finite is left out of the row, and then no weight has moved."""
+        assert batch.version == self._version, f"a batch for version {batch.version} came at {self._version}"
+        prepared = prepare(
+            batch, effective=self._effective, weigh=self._weigh, micro_batch_tokens=self._micro_batch_tokens
+        )
+        self._optimizer.zero_grad(set_to_none=True)
+        tokens: TokenSums | None = None
+        loss = torch.zeros((), dtype=torch.float64, device=self._device)
+        for micro in prepared.micro_batches:
+            part, value = self._backward(micro.to(self._device))
+            tokens = part if tokens is None else tokens + part
+            loss += value
+        metrics = prepared.facts | step_metrics(
+            tokens, prepared.effective, lag=prepared.lag, num_nonfinite=prepared.num_nonfinite
+        )
+        metrics |= {"optim/lr": self.lr, "optim/skipped": 0.0, "batch/flops": self._flops(prepared.micro_batches)}
+        if prepared.micro_batches:
+            metrics |= self._update(loss)
+        self._optimizer.zero_grad(set_to_none=True)
+        self._version += 1
+        return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+    @property
+    def lr(self) -> float:
+        """Of the next update: linear from lr / warmup_steps at the first one, constant from the warmup_steps-th."""
+        warmup = self._settings.warmup_steps
+        return self._settings.lr * min(1.0, (self._updates + 1) / warmup if warmup else 1.0)
+
+    def weights(self) -> dict[str, Tensor]:
+        """The FP32 master weights themselves, not a copy; a tied one once. Whoever keeps them must copy them."""
+        return {name: parameter.detach() for name, parameter in self._parameters.items()}
+
+    def state_dict(self) -> dict[str, dict[str, Tensor]]:
+        """All that a checkpoint needs, as tensors: weights, optimiser moments, random state, counters."""
+        moments = {
+            f"{name}/{key}": value
+            for name, parameter in self._parameters.items()
+            for key, value in self._optimizer.state[parameter].items()
+        }
+        rng = {"cpu": torch.get_rng_state()}
+        if self._device.type == "cuda":
+            rng["cuda"] = torch.cuda.get_rng_state(self._device)
+        counters = {"version": torch.tensor(self._version), "updates": torch.tensor(self._updates)}
+        return {"weights": self.weights(), "optimizer": moments, "rng": rng, "counters": counters}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Go on exactly from where state_dict was taken."""
+        weights = state["weights"]
+        if differing := weights.keys() ^ self._parameters.keys():
+            raise ValueError(
+                f"the saved weights are of another model: {sorted(differing)[0]} is only in one of the two"
+            )
+        for name, parameter in self._parameters.items():
+            parameter.copy_(weights[name])
+        self._optimizer.state.clear()
+        for key, value in state["optimizer"].items():
+            name, _, moment = key.rpartition("/")
+            parameter = self._parameters[name]
+            self._optimizer.state[parameter][moment] = value.to(parameter.device, copy=True)
+        torch.set_rng_state(state["rng"]["cpu"].cpu())
+        if self._device.type == "cuda" and "cuda" in state["rng"]:
+            torch.cuda.set_rng_state(state["rng"]["cuda"].cpu(), self._device)
+        self._version = int(state["counters"]["version"])
+        self._updates = int(state["counters"]["updates"])
+        self._refresh_body()
+
+    def _backward(self, micro: MicroBatch) -> tuple[TokenSums, Tensor]:
+        """Add one micro-batch's share to the gradient."""
+        hidden = hidden_states(self._body, micro.ids).flatten(0, 1)[micro.place]
+        log_probs, entropy = self._log_probs(hidden, micro)
+        trained = torch.ones_like(micro.targets, dtype=torch.bool)
+        token_loss = self._loss(
+            log_probs, micro.generator_log_probs, micro.advantages, micro.completion_of_token, trained
+        )
+        loss = (micro.weights * token_loss.loss).sum()
+        loss.backward()
+        sums = token_sums(token_loss, log_probs.detach(), micro.generator_log_probs, entropy.detach(), trained)
+        return sums, loss.detach()
+
+    def _log_probs(self, hidden: Tensor, micro: MicroBatch) -> tuple[Tensor, Tensor]:
+        if self._exact_head:
+            # The head is the master's, not its rounding.
+            exact = head(self._model)
+            return log_probs_and_entropy(
+                hidden, exact.weight, micro.targets, temperature=micro.temperature, bias=exact.bias
+            )
+        rounded = head(self._body)
+        parts = [
+            checkpoint(
+                _rounded_log_probs,
+                hidden[start : start + CHUNK],
+                rounded.weight,
+                rounded.bias,
+                micro.targets[start : start + CHUNK],
+                micro.temperature,
+                use_reentrant=False,
+            )
+            for start in range(0, len(hidden), CHUNK)
+        ]
+        log_probs, entropy = zip(*parts, strict=True)
+        return torch.cat(log_probs), torch.cat(entropy)
+
+    def _update(self, loss: Tensor) -> dict[str, float]:
+        """Clip and step, unless the loss or a gradient is not finite: one bad batch must not end a run."""
+        gradients = [p.grad for p in self._parameters.values() if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        norm_value, loss_value = torch.stack([norm.double(), loss]).tolist()
+        metrics = {"optim/grad_norm": norm_value, "loss/value": loss_value}
+        if not (math.isfinite(norm_value) and math.isfinite(loss_value)):
+            return metrics | {"optim/skipped": 1.0}
+        if self._settings.grad_clip:
+            torch.nn.utils.clip_grads_with_norm_(self._parameters.values(), self._settings.grad_clip, norm)
+        for group in self._optimizer.param_groups:
+            group["lr"] = self.lr
+        self._optimizer.step()
+        self._updates += 1
+        self._refresh_body()
+        return metrics
+
+    @torch.no_grad()
+    def _refresh_body(self) -> None:
+        if self._body is not self._model:
+            for shadow, master in zip(self._body.parameters(), self._parameters.values(), strict=True):
+                shadow.copy_(master)
+
+    def _flops(self, micro_batches: Sequence[MicroBatch]) -> float:
+        lengths = [length for micro in micro_batches for length in micro.lengths]
+        return training_flops(self._shape, lengths, sum(micro.targets.numel() for micro in micro_batches))
+
+
+def _body(model: "PreTrainedModel", dtype: torch.dtype) -> "PreTrainedModel":
+    """The model itself, or a copy with rounded parameters whose gradients go to the masters, summed there in FP32."""
+    if dtype == torch.float32:
+        return model
+    # Given as already copied, so that the FP32 weights are never there twice; tied ones stay tied, buffers FP32.
+    rounded: dict[int, Any] = {id(p): torch.nn.Parameter(p.detach().to(dtype)) for p in model.parameters()}
+    body = copy.deepcopy(model, dict(rounded))
+    for master in model.parameters():
+        rounded[id(master)].register_post_accumulate_grad_hook(functools.partial(_hand_over, master=master))
+    return body
+
+
+@torch.no_grad()
+def _hand_over(shadow: Tensor, *, master: Tensor) -> None:
+    assert shadow.grad is not None
+    if master.grad is None:
+        master.grad = shadow.grad.to(master.dtype)
+    else:
+        master.grad.add_(shadow.grad)
+    shadow.grad = None
+
+
+def _prepare_for_training(body: "PreTrainedModel", gradient_checkpointing: bool) -> None:
+    """Evaluation mode, as the generator's: dropout would make log-probs differ from the sampled ones.
+
+    transformers checkpoints only in training mode, so there dropout is turned off by hand.
+    """
+    if not gradient_checkpointing:
+        body.eval()
+        return
+    body.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    body.train()
+    for module in body.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        if hasattr(module, "attention_dropout"):
+            module.attention_dropout = 0.0  # pyright: ignore[reportArgumentType]
+
+
+def _rounded_log_probs(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
+    """Log-probs of logits in the body's precision: the arm without an FP32 head."""
+    logits = torch.nn.functional.linear(hidden, weight, bias).float() / temperature
+    distribution = torch.distributions.Categorical(logits=logits, validate_args=False)
+    with torch.no_grad():
+        entropy = distribution.entropy()
+    return distribution.log_prob(targets), entropy

@@ -1,0 +1,213 @@
+"""What every Engine must do. A test module runs it for an engine by importing * and giving the fixture `make_engine`:
+
+    make_engine(slots=4, stop_tokens=(), version=0) -> Engine      vocabulary 64, context 64 or more
+
+and `new_weights`, a mapping that its push_weights accepts.
+"""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from contracts.requests import by_key, drain, make_request, mixed_requests
+
+from scalerl.rollout.engine import Engine, EngineError
+from scalerl.types import LengthPlan
+
+
+def test_it_is_an_engine(make_engine):
+    assert isinstance(make_engine(), Engine)
+
+
+def test_every_request_is_returned_exactly_once(make_engine):
+    engine = make_engine(slots=3)
+    requests = mixed_requests(20)
+    engine.submit(requests[:13])
+    completions = engine.poll()
+    engine.submit(requests[13:])
+    assert engine.num_pending == len(requests) - len(completions)
+    completions += drain(engine)
+    assert sorted(completion.request.key for completion in completions) == sorted(request.key for request in requests)
+    assert all(completion.request == requests[int(completion.request.group[2:])] for completion in completions)
+    assert engine.num_pending == 0
+    assert engine.poll() == []
+
+
+def test_an_idle_engine_returns_nothing(make_engine):
+    engine = make_engine()
+    assert engine.poll() == []
+    assert engine.num_pending == 0
+
+
+def test_a_completion_is_the_same_alone_and_in_any_batch_and_order(make_engine):
+    requests = mixed_requests(12)
+    together = make_engine(slots=12)
+    together.submit(requests)
+    expected = by_key(drain(together))
+
+    backwards = make_engine(slots=12)
+    backwards.submit(requests[::-1])
+    few = make_engine(slots=12)
+    few.submit(requests[5:8])
+    late = make_engine(slots=12)
+    late.submit(requests[6:])
+    first = late.poll()
+    late.submit(requests[:6])
+    alone = []
+    for request in requests:
+        engine = make_engine(slots=12)
+        engine.submit([request])
+        alone += drain(engine)
+    for completions in (drain(backwards), drain(few), first + drain(late), alone):
+        for completion in completions:
+            other = expected[completion.request.key]
+            assert completion.tokens.tolist() == other.tokens.tolist()
+            np.testing.assert_allclose(completion.log_probs, other.log_probs, atol=1e-5)
+            assert completion.finish == other.finish
+
+
+def test_other_seeds_give_other_completions(make_engine):
+    engine = make_engine(slots=8)
+    plan = LengthPlan(answer_budget=16)
+    engine.submit([make_request(number, plan=plan) for number in range(8)])
+    assert len({tuple(completion.tokens.tolist()) for completion in drain(engine)}) == 8
+
+
+def test_without_a_stop_the_plan_is_used_up(make_engine):
+    engine = make_engine(slots=4)
+    plans = [LengthPlan(answer_budget=budget) for budget in (1, 2, 7, 8, 9, 30)]
+    engine.submit([make_request(number, plan=plan) for number, plan in enumerate(plans)])
+    for completion in drain(engine):
+        assert len(completion) == completion.request.length.answer_budget
+        assert completion.finish == "length"
+        assert completion.truncated
+        assert not completion.forced.any()
+        assert completion.interrupted_at is None
+
+
+def test_a_stop_token_ends_a_completion_and_is_part_of_it(make_engine):
+    stops = (3, 17, 40)
+    engine = make_engine(slots=8, stop_tokens=stops)
+    requests = [make_request(number, plan=LengthPlan(answer_budget=40)) for number in range(32)]
+    engine.submit(requests)
+    finishes = set()
+    for completion in drain(engine):
+        finishes.add(completion.finish)
+        assert not np.isin(completion.tokens[:-1], stops).any()
+        assert (completion.tokens[-1] in stops) == (completion.finish == "stop")
+        assert completion.num_trained_tokens == len(completion)
+    assert "stop" in finishes
+
+
+@pytest.mark.parametrize("budget", [0, 1, 5, 8, 11])
+def test_thinking_past_its_budget_is_interrupted_by_the_marker(make_engine, budget):
+    marker = (6, 7, 5)
+    plan = LengthPlan(thinking_budget=budget, thinking_end=(5, 5, 5, 5), marker=marker, answer_budget=9)
+    engine = make_engine(slots=4)
+    engine.submit([make_request(number, plan=plan) for number in range(6)])
+    for completion in drain(engine):
+        assert len(completion) == budget + 9
+        assert completion.interrupted_at == budget
+        assert completion.tokens[budget : budget + 3].tolist() == list(marker)
+        assert np.flatnonzero(completion.forced).tolist() == [budget, budget + 1, budget + 2]
+        assert (completion.log_probs[completion.forced] == 0).all()
+        assert (completion.log_probs[~completion.forced] < 0).all()
+        assert completion.num_trained_tokens == len(completion) - 3
+
+
+def test_thinking_that_ends_by_itself_leaves_exactly_the_answer_budget(make_engine):
+    engine = make_engine(slots=8)
+    plan = LengthPlan(thinking_budget=14, thinking_end=(9,), marker=(6, 9), answer_budget=7)
+    engine.submit([make_request(number, plan=plan) for number in range(64)])
+    num_ended = 0
+    for completion in drain(engine):
+        ends = np.flatnonzero(completion.tokens[:14] == 9)
+        if len(ends):
+            num_ended += 1
+            assert len(completion) == ends[0] + 1 + 7
+            assert not completion.forced.any()
+            assert completion.interrupted_at is None
+        else:
+            assert len(completion) == 14 + 7
+            assert completion.interrupted_at == 14
+    assert num_ended > 3
+
+
+def test_a_marker_longer_than_the_answer_budget_is_cut(make_engine):
+    plan = LengthPlan(thinking_budget=2, marker=(6, 7, 8, 9), answer_budget=3)
+    engine = make_engine()
+    engine.submit([make_request(plan=plan)])
+    (completion,) = drain(engine)
+    assert completion.tokens[2:].tolist() == [6, 7, 8]
+    assert completion.forced.tolist() == [False, False, True, True, True]
+    assert completion.finish == "length"
+
+
+def test_versions_change_within_a_completion_and_never_fall(make_engine, new_weights):
+    engine = make_engine(slots=2, version=4)
+    assert engine.version == 4
+    engine.submit([make_request(number, plan=LengthPlan(answer_budget=40)) for number in range(3)])
+    completions = engine.poll()
+    engine.push_weights(new_weights, 5)
+    assert engine.version == 5
+    completions += engine.poll()
+    engine.push_weights(new_weights, 9)
+    completions = by_key(completions + drain(engine))
+    assert completions["0/0#0"].versions[0] == 4
+    assert completions["0/0#0"].first_version == 4
+    assert completions["0/2#0"].versions.tolist() == [9] * 40
+    for completion in completions.values():
+        assert (np.diff(completion.versions) >= 0).all()
+        assert set(completion.versions.tolist()) <= {4, 5, 9}
+    assert len(set(completions["0/0#0"].versions.tolist())) > 1
+    with pytest.raises(ValueError, match="versions only rise"):
+        engine.push_weights(new_weights, 8)
+
+
+def test_work_counts_tokens_and_the_context_they_attend_to(make_engine):
+    engine = make_engine(slots=2)
+    assert dataclasses.astuple(engine.work) == (0, 0, 0)
+    engine.submit([make_request(number, prompt=range(5 + number)) for number in range(3)])
+    completions = drain(engine)
+    assert engine.work.prefilled == 4 + 5 + 6
+    assert engine.work.decoded == sum(len(completion) for completion in completions)
+    lengths = [(len(completion.request.prompt_tokens), len(completion)) for completion in completions]
+    assert engine.work.attended == sum(sum(range(1, prompt + count)) for prompt, count in lengths)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"prompt_tokens": ()}, "empty prompt"),
+        ({"prompt_tokens": (1,) * 20_000}, "context"),
+        ({"length": LengthPlan(answer_budget=0)}, "allows no token"),
+        ({"temperature": -0.5}, "temperature -0.5"),
+        ({"temperature": float("nan")}, "temperature nan"),
+        ({"top_p": 0.0}, "top_p 0.0"),
+        ({"top_p": 1.5}, "top_p 1.5"),
+        ({"prompt_tokens": (1, 64)}, "vocabulary of 64"),
+    ],
+)
+def test_a_request_that_cannot_be_served_is_refused_and_nothing_is_queued(make_engine, change, message):
+    engine = make_engine()
+    good = make_request(0)
+    with pytest.raises(ValueError, match=message):
+        engine.submit([good, dataclasses.replace(make_request(1), **change)])
+    assert engine.num_pending == 0
+
+
+def test_an_engine_needs_a_slot(make_engine):
+    with pytest.raises(ValueError, match="at least 1 slot"):
+        make_engine(slots=0)
+
+
+def test_a_closed_engine_says_so(make_engine):
+    engine = make_engine()
+    engine.submit([make_request()])
+    engine.close()
+    engine.close()
+    assert engine.num_pending == 0
+    with pytest.raises(EngineError, match="closed"):
+        engine.poll()
+    with pytest.raises(EngineError, match="closed"):
+        engine.submit([make_request()])

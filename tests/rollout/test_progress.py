@@ -1,0 +1,88 @@
+"""Progress in chunks against a plain loop over one completion's tokens."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scalerl.rollout.progress import Progress
+from scalerl.types import LengthPlan
+
+STOP = 0
+
+
+def reference(plan: LengthPlan, stream) -> tuple[list[int], list[bool], bool]:
+    """Token by token, as the plan's docstring says; `stream(i)` is what the model would sample at index i."""
+    tokens, forced, limit, ended = [], [], plan.max_tokens, plan.thinking_budget is None
+    while len(tokens) < limit:
+        index = len(tokens)
+        place = -1 if ended or plan.thinking_budget is None else index - plan.thinking_budget
+        is_forced = 0 <= place < len(plan.marker)
+        tokens.append(plan.marker[place] if is_forced else stream(index))
+        forced.append(is_forced)
+        if tokens[-1] == STOP and not is_forced:
+            return tokens, forced, True
+        thinking = plan.thinking_budget is not None and len(tokens) <= plan.thinking_budget and not ended
+        if thinking and plan.thinking_end and tuple(tokens[-len(plan.thinking_end) :]) == plan.thinking_end:
+            ended, limit = True, len(tokens) + plan.answer_budget
+    return tokens, forced, False
+
+
+tokens_of = st.integers(0, 4)
+plans = st.builds(
+    LengthPlan,
+    thinking_budget=st.none() | st.integers(0, 12),
+    thinking_end=st.lists(tokens_of, max_size=3).map(tuple),
+    marker=st.lists(tokens_of, max_size=4).map(tuple),
+    answer_budget=st.integers(1, 12),
+)
+
+
+@settings(max_examples=300)
+@given(st.lists(plans, min_size=1, max_size=10), st.integers(1, 7), st.integers(1, 3), st.integers(0, 2**32))
+def test_chunks_of_all_slots_give_what_a_plain_loop_gives(waiting, chunk, slots, seed):
+    streams = np.random.default_rng(seed).integers(0, 5, (len(waiting), 40))
+    progress = Progress(slots, [STOP])
+    holders: list[int | None] = [None] * slots
+    results: dict[int, tuple[list[int], list[bool], bool]] = {}
+    partial: dict[int, tuple[list[int], list[bool]]] = {}
+    submitted = 0
+    while len(results) < len(waiting):
+        for slot in range(slots):
+            if holders[slot] is None and submitted < len(waiting):
+                holders[slot] = submitted
+                partial[submitted] = ([], [])
+                progress.start(slot, waiting[submitted])
+                submitted += 1
+        forced = progress.forced(chunk)
+        sampled = np.array(
+            [
+                [
+                    0 if number is None else streams[number, int(progress.count[slot]) + step]
+                    for slot, number in enumerate(holders)
+                ]
+                for step in range(chunk)
+            ]
+        )
+        tokens = np.where(forced >= 0, forced, sampled)
+        taken = progress.take(tokens)
+        for slot, number in enumerate(holders):
+            if number is None:
+                assert taken.num_kept[slot] == 0
+                continue
+            kept = taken.num_kept[slot]
+            partial[number][0].extend(tokens[:kept, slot].tolist())
+            partial[number][1].extend(taken.forced[:kept, slot].tolist())
+            if taken.finished[slot]:
+                results[number] = (*partial[number], bool(taken.stopped[slot]))
+                holders[slot] = None
+    for number, plan in enumerate(waiting):
+        assert results[number] == reference(plan, lambda index, number=number: int(streams[number, index]))
+
+
+def test_an_unused_slot_keeps_nothing():
+    progress = Progress(2, [STOP])
+    progress.start(1, LengthPlan(answer_budget=3))
+    taken = progress.take(np.full((5, 2), 4))
+    assert taken.num_kept.tolist() == [0, 3]
+    assert taken.finished.tolist() == [False, True]
+    assert progress.active.tolist() == [False, False]

@@ -1,0 +1,51 @@
+import torch
+
+from scalerl.rollout.sampling import sample
+
+
+def test_the_token_is_where_the_cumulative_distribution_passes_the_number():
+    probs = torch.tensor([0.125, 0.0, 0.5, 0.25, 0.125])
+    numbers = torch.tensor([0.0, 0.12, 0.125, 0.62, 0.63, 0.874, 0.875, 1 - 2.0**-24])
+    tokens, log_probs = sample(probs.log().repeat(8, 1), numbers, torch.ones(8))
+    assert tokens.tolist() == [0, 0, 2, 2, 3, 3, 4, 4]
+    torch.testing.assert_close(log_probs, probs.log()[tokens])
+
+
+def test_a_token_without_probability_is_never_sampled():
+    torch.manual_seed(0)
+    logits = torch.randn(1, 999).masked_fill(torch.rand(999) < 0.5, float("-inf")).repeat(4096, 1)
+    numbers = torch.cat((torch.arange(4094) / 4094, torch.tensor([0.0, 1 - 2.0**-24])))
+    _, log_probs = sample(logits, numbers, torch.ones(4096))
+    assert log_probs.isfinite().all()
+
+
+def test_temperature_is_each_rows_own_and_log_probs_are_at_it():
+    logits = torch.randn(3, 20)
+    temperature = torch.tensor([0.5, 1.0, 2.0])
+    tokens, log_probs = sample(logits, torch.full((3,), 0.3), temperature)
+    expected = torch.log_softmax(logits / temperature[:, None], -1).gather(1, tokens[:, None])[:, 0]
+    torch.testing.assert_close(log_probs, expected)
+
+
+def test_top_p_keeps_the_fewest_likeliest_tokens_and_the_whole_log_prob():
+    logits = torch.tensor([0.1, 0.4, 0.2, 0.3]).log().repeat(101, 1)
+    numbers = torch.linspace(0, 1 - 2.0**-24, 101)
+    for top_p, kept in ((0.3, {1}), (0.45, {1, 3}), (0.69, {1, 3}), (0.75, {1, 2, 3}), (1.0, {0, 1, 2, 3})):
+        tokens, log_probs = sample(logits, numbers, torch.ones(101), top_p=torch.full((101,), top_p))
+        assert set(tokens.tolist()) == kept
+        torch.testing.assert_close(log_probs, logits[0][tokens])
+
+
+def test_greedy_rows_take_the_likeliest():
+    logits = torch.randn(6, 30)
+    greedy = torch.tensor([True, False] * 3)
+    tokens, _ = sample(logits, torch.zeros(6), torch.ones(6), greedy=greedy)
+    assert torch.equal(tokens, torch.where(greedy, logits.argmax(-1), 0))
+
+
+def test_non_finite_logits_show_in_the_log_prob_and_not_as_a_crash():
+    logits = torch.randn(3, 10)
+    logits[0, 3], logits[1, 4] = float("nan"), float("inf")
+    tokens, log_probs = sample(logits, torch.full((3,), 0.99), torch.ones(3))
+    assert ((tokens >= 0) & (tokens < 10)).all()
+    assert log_probs.isfinite().tolist() == [False, False, True]

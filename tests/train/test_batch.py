@@ -1,0 +1,239 @@
+import functools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scalerl.rl.filters import effective_batch
+from scalerl.rl.weights import WEIGHTS
+from scalerl.train.batch import PASS_TOKENS, prepare, split
+from scalerl.types import Batch, Completion, Finish, Group, LengthPlan, Problem, Request
+
+VERSION = 3
+EFFECTIVE = functools.partial(effective_batch, drop_truncated=True, zero_variance=True)
+
+
+def make_completion(key, index, prompt, tokens, *, forced=(), log_probs=None, temperature=1.0, finish: Finish = "stop"):
+    """`forced` are the places of forced tokens; every token but the last is of the version before VERSION."""
+    tokens = np.array(tokens, dtype=np.int32)
+    mark = np.isin(np.arange(len(tokens)), forced)
+    log_probs = np.full(len(tokens), -1.0) if log_probs is None else np.array(log_probs)
+    problem = Problem(id=key, prompt=key, answer="", task="t")
+    return Completion(
+        request=Request(
+            group=key,
+            index=index,
+            problem=problem,
+            prompt_tokens=tuple(prompt),
+            seed=0,
+            length=LengthPlan(answer_budget=99),
+            temperature=temperature,
+        ),
+        tokens=tokens,
+        log_probs=np.where(mark, 0.0, log_probs),
+        versions=np.array([VERSION - 1] * (len(tokens) - 1) + [VERSION], dtype=np.int32),
+        forced=mark,
+        finish=finish,
+        interrupted_at=int(min(forced)) if len(forced) else None,
+    )
+
+
+def make_group(completions, correct):
+    request = completions[0].request
+    rewards = tuple(0.0 if verdict is None else 1.0 if verdict else -1.0 for verdict in correct)
+    return Group(
+        key=request.group,
+        problem=request.problem,
+        completions=tuple(completions),
+        correct=tuple(correct),
+        rewards=rewards,
+    )
+
+
+def random_batch(
+    seed, *, num_groups=5, per_group=4, vocab=23, longest=12, temperatures=(1.0,), clean=False, version=VERSION
+):
+    """Prompts and completions of many lengths, with forced tokens; unless clean, also truncated, ungraded and broken
+    ones."""
+    rng = np.random.default_rng(seed)
+    groups = []
+    for g in range(num_groups):
+        prompt, temperature = rng.integers(2, vocab, rng.integers(1, 6)), float(rng.choice(temperatures))
+        completions, correct = [], []
+        for i in range(per_group):
+            length = int(rng.integers(2, longest + 1))
+            log_probs = np.log(rng.uniform(0.02, 0.3, length))
+            forced = np.arange(1, min(4, length)) if length > 6 and rng.random() < 0.4 else ()
+            finish: Finish = "stop"
+            verdict: bool | None = bool(rng.random() < 0.5)
+            if not clean:
+                log_probs[-1] = -np.inf if rng.random() < 0.2 else log_probs[-1]
+                finish = "length" if rng.random() < 0.1 else "stop"
+                verdict = None if rng.random() < 0.1 else verdict
+            tokens = rng.integers(1, vocab, length)
+            completions.append(
+                make_completion(
+                    f"0/{g}",
+                    i,
+                    prompt.tolist(),
+                    tokens,
+                    forced=forced,
+                    log_probs=log_probs,
+                    temperature=temperature,
+                    finish=finish,
+                )
+            )
+            correct.append(verdict)
+        if clean:
+            # One of each, so that no group is dropped.
+            correct[:2] = [True, False]
+        groups.append(make_group(completions, correct))
+    return Batch(version=version, groups=groups)
+
+
+def prepared(batch, *, tokens=64, weigh=WEIGHTS["prompt"]):
+    return prepare(batch, effective=EFFECTIVE, weigh=weigh, micro_batch_tokens=tokens)
+
+
+def test_a_small_batch_by_hand():
+    """One group of a right and a wrong completion, the right one with a forced token; another group of one verdict."""
+    right = make_completion("0/a", 0, [5, 6], [7, 8, 9, 1], forced=(1, 2), log_probs=[-0.5, 0, 0, -0.25])
+    wrong = make_completion("0/a", 1, [5, 6], [4, 1], log_probs=[-2.0, -1.0])
+    dropped = [make_completion("0/b", i, [3], [2, 1]) for i in range(2)]
+    batch = Batch(version=VERSION, groups=[make_group([right, wrong], [True, False]), make_group(dropped, [True] * 2)])
+    result = prepared(batch)
+
+    (micro,) = result.micro_batches
+    # The shorter first; the last token of each is predicted, never read.
+    assert micro.ids.tolist() == [[5, 6, 4, 0, 0], [5, 6, 7, 8, 9]]
+    assert micro.lengths == (3, 5)
+    # A token is predicted one place before it stands: 4 and <1> of the first row, 7 and <1> of the second.
+    assert micro.place.tolist() == [1, 2, 5 + 1, 5 + 4]
+    assert micro.targets.tolist() == [4, 1, 7, 1]
+    assert micro.generator_log_probs.tolist() == [-2.0, -1.0, -0.5, -0.25]
+    assert micro.completion_of_token.tolist() == [1, 1, 0, 0]
+    assert micro.advantages.tolist() == [-1.0, -1.0, 1.0, 1.0]
+    # One prompt with four trained tokens.
+    assert micro.weights.tolist() == [0.25] * 4
+    assert micro.temperature == 1.0
+
+    assert result.effective.num_kept == 2
+    # Of the eight sampled tokens, the last of each completion is fresh.
+    assert sorted(result.lag.tolist()) == [0] * 4 + [1] * 4
+    assert result.num_nonfinite == 0
+    assert result.facts == {
+        "batch/micro_batches": 1.0,
+        "batch/trained_tokens": 4.0,
+        "batch/padding_frac": 1 - 8 / 10,
+        "rollout/length_mean": 2.5,
+        "rollout/length_max": 4.0,
+        "rollout/interrupted_frac": 0.25,
+        "reward/mean": 0.5,
+        "reward/correct_frac": 0.75,
+    }
+
+
+def test_rewards_and_verdicts_are_of_graded_completions_only():
+    completions = [make_completion("0/a", i, [3], [2, 1]) for i in range(3)]
+    batch = Batch(version=VERSION, groups=[make_group(completions, [True, None, False])])
+    facts = prepared(batch).facts
+    assert facts["reward/mean"] == 0.0
+    assert facts["reward/correct_frac"] == 0.5
+
+
+def test_nothing_kept_needs_no_pass():
+    dropped = [make_completion("0/b", i, [3], [2, 1]) for i in range(2)]
+    result = prepared(Batch(version=VERSION, groups=[make_group(dropped, [None, None])]))
+    assert result.micro_batches == ()
+    assert "reward/mean" not in result.facts
+    assert "batch/padding_frac" not in result.facts
+    assert prepared(Batch(version=VERSION, groups=[])).micro_batches == ()
+
+
+@settings(deadline=None, max_examples=60)
+@given(seed=st.integers(0, 10**6), tokens=st.integers(1, 400), weigh=st.sampled_from(["prompt", "sample", "token"]))
+def test_every_trained_token_is_in_exactly_one_pass_and_no_forced_one(seed, tokens, weigh):
+    batch = random_batch(seed, temperatures=(1.0, 0.7))
+    result = prepared(batch, tokens=tokens, weigh=WEIGHTS[weigh])
+    completions = [completion for group in batch.groups for completion in group.completions]
+    seen: dict[int, list[tuple[int, float]]] = {}
+    for micro in result.micro_batches:
+        rows, width = micro.ids.shape
+        assert rows * width <= max(tokens, max(micro.lengths))
+        assert rows == 1 or rows * width <= tokens
+        assert width == max(micro.lengths)
+        for place, target, log_prob, index in zip(
+            micro.place.tolist(),
+            micro.targets.tolist(),
+            micro.generator_log_probs.tolist(),
+            micro.completion_of_token.tolist(),
+            strict=True,
+        ):
+            completion = completions[index]
+            assert completion.request.temperature == micro.temperature
+            row, column = divmod(place, width)
+            inputs = [*completion.request.prompt_tokens, *completion.tokens[:-1].tolist()]
+            assert micro.ids[row, : len(inputs)].tolist() == inputs
+            at = column + 1 - len(completion.request.prompt_tokens)
+            assert completion.tokens[at] == target
+            assert completion.log_probs[at] == log_prob
+            seen.setdefault(index, []).append((at, target))
+    kept = set(np.flatnonzero(result.effective.kept.numpy()).tolist())
+    assert set(seen) == kept
+    for index, tokens_seen in seen.items():
+        completion = completions[index]
+        trained = np.flatnonzero(~completion.forced & np.isfinite(completion.log_probs))
+        assert [at for at, _ in tokens_seen] == trained.tolist()
+    if kept:
+        total = torch.cat([micro.weights for micro in result.micro_batches]).sum()
+        torch.testing.assert_close(total, torch.tensor(1.0))
+
+
+def test_the_order_of_passes_is_always_the_same():
+    batch = random_batch(1, num_groups=20, temperatures=(1.0, 0.7))
+    first, again = prepared(batch, tokens=50), prepared(batch, tokens=50)
+    assert len(first.micro_batches) > 3
+    for one, other in zip(first.micro_batches, again.micro_batches, strict=True):
+        assert torch.equal(one.ids, other.ids)
+        assert torch.equal(one.completion_of_token, other.completion_of_token)
+    widths = [micro.ids.shape[1] for micro in first.micro_batches]
+    assert widths == sorted(widths, reverse=True)
+
+
+@pytest.mark.parametrize("spread", ["even", "long_tail"])
+def test_padding_stays_small(spread):
+    """The paper's shape: 768 completions of up to 14k tokens, 32k tokens a pass."""
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(200, 14_000, 768) if spread == "even" else rng.lognormal(7.5, 0.8, 768).clip(50, 14_000)
+    completions = [make_completion("0/a", i, [3], np.ones(int(n))) for i, n in enumerate(lengths)]
+    parts = split(completions, np.arange(768), 32_768)
+    sizes = [[len(completions[row]) for row in rows] for rows in parts]
+    padded = sum(len(part) * max(part) for part in sizes)
+    assert 1 - sum(map(sum, sizes)) / padded < 0.02
+    assert all(len(part) * max(part) <= 32_768 for part in sizes)
+
+
+def test_cuts_cost_no_more_than_any_other_cut():
+    """Against all 2^(n-1) ways to cut a few rising lengths."""
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        lengths = np.sort(rng.integers(20, 400, 8))
+        completions = [make_completion("0/a", i, [3], np.ones(n)) for i, n in enumerate(lengths)]
+
+        def cost(parts):
+            return sum(len(part) * max(part) + PASS_TOKENS for part in parts)
+
+        chosen = [[int(lengths[row]) for row in rows] for rows in split(completions, np.arange(8), 1000)]
+        every = []
+        for cuts in range(2**7):
+            parts, part = [], []
+            for i, length in enumerate(lengths):
+                part.append(int(length))
+                if i == 7 or cuts >> i & 1:
+                    parts.append(part)
+                    part = []
+            if all(len(p) == 1 or len(p) * max(p) <= 1000 for p in parts):
+                every.append(cost(parts))
+        assert cost(chosen) == min(every)

@@ -1,0 +1,188 @@
+import copy
+import json
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    LlamaConfig,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen3Config,
+    SmolLM3Config,
+)
+
+from scalerl.train.model import ModelError, head, hidden_states, load_model, save_model
+
+VOCAB = 23
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "bos_token_id": 1,
+    "eos_token_id": 1,
+    "pad_token_id": 0,
+}
+# SmolLM and SmolLM2 are Llama models; SmolLM3 is a family of its own.
+FAMILIES = {
+    "llama": LlamaConfig(**SIZES),
+    "llama_with_biases": LlamaConfig(**SIZES, attention_bias=True, mlp_bias=True),
+    "smollm": LlamaConfig(**SIZES, tie_word_embeddings=True),
+    "smollm3": SmolLM3Config(**SIZES, tie_word_embeddings=True),
+    "qwen2": Qwen2Config(**SIZES, tie_word_embeddings=True),
+    "qwen3": Qwen3Config(**SIZES, head_dim=8),
+}
+
+
+def tiny_model(family="smollm", *, seed=0, dtype=torch.float32):
+    torch.manual_seed(seed)
+    config = copy.deepcopy(FAMILIES[family])
+    return AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", dtype=dtype).eval()
+
+
+def tiny_tokenizer(**special):
+    vocab = {"<pad>": 0, "<eos>": 1} | {f"w{i}": i for i in range(2, VOCAB)}
+    words = Tokenizer(WordLevel(vocab, unk_token="<pad>"))
+    return PreTrainedTokenizerFast(tokenizer_object=words, **({"eos_token": "<eos>"} | special))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_saved_model_loads_and_its_parts_give_its_logits(family, tmp_path):
+    model = tiny_model(family)
+    folder = save_model(model, tiny_tokenizer(), tmp_path / "deep" / "model")
+    assert {path.suffix for path in folder.iterdir()} <= {".json", ".safetensors"}
+    assert [path.name for path in folder.parent.iterdir()] == ["model"]
+
+    loaded = load_model(folder, dtype=torch.float32, device="cpu", context=64)
+    assert loaded.context == 64
+    assert loaded.stop_tokens == (1,)
+    assert loaded.tokenizer.decode([5]) == "w5"
+    for (name, ours), theirs in zip(loaded.model.named_parameters(), model.parameters(), strict=True):
+        assert torch.equal(ours, theirs), name
+    ids = torch.randint(2, VOCAB, (3, 7))
+    parts = head(loaded.model)
+    logits = torch.nn.functional.linear(hidden_states(loaded.model, ids), parts.weight, parts.bias)
+    torch.testing.assert_close(logits, loaded.model(ids).logits)
+    tied = loaded.model.get_input_embeddings().weight is parts.weight
+    assert tied == bool(model.config.tie_word_embeddings)
+
+
+def test_padding_on_the_right_needs_no_mask():
+    model = tiny_model()
+    ids = torch.randint(2, VOCAB, (1, 5))
+    padded = torch.nn.functional.pad(ids, (0, 4))
+    torch.testing.assert_close(hidden_states(model, padded)[:, :5], hidden_states(model, ids))
+
+
+def test_positions_and_a_mask_can_be_given():
+    model = tiny_model()
+    ids = torch.randint(2, VOCAB, (1, 5))
+    padded = torch.nn.functional.pad(ids, (3, 0))
+    mask = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1]])
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    shifted = hidden_states(model, padded, position_ids=positions, attention_mask=mask)
+    torch.testing.assert_close(shifted[:, 3:], hidden_states(model, ids))
+
+
+def test_it_loads_in_the_asked_precision(tmp_path):
+    folder = save_model(tiny_model(), tiny_tokenizer(), tmp_path / "model")
+    loaded = load_model(str(folder), dtype=torch.bfloat16, device="cpu")
+    assert {p.dtype for p in loaded.model.parameters()} == {torch.bfloat16}
+
+
+def test_every_end_token_of_the_model_stops_a_completion(tmp_path):
+    model = tiny_model()
+    model.generation_config.eos_token_id = [4, 1, 7]
+    folder = save_model(model, tiny_tokenizer(), tmp_path / "model")
+    assert load_model(folder, dtype=torch.float32, device="cpu").stop_tokens == (1, 4, 7)
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(ModelError, match=r"^model .*/nowhere: this folder does not exist$"):
+        load_model(tmp_path / "nowhere", dtype=torch.float32, device="cpu")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ModelError, match="is a file, not a folder"):
+        load_model(tmp_path / "file", dtype=torch.float32, device="cpu")
+
+
+def test_a_name_that_no_hub_can_have_is_one_sentence():
+    with pytest.raises(ModelError, match=r"^model no such model! is no folder here and cannot be fetched") as error:
+        load_model("no such model!", dtype=torch.float32, device="cpu")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "removed, sentence",
+    [
+        ("config.json", "this folder is no model, it has no config.json"),
+        ("model.safetensors", r"this folder has no model.safetensors$"),
+        ("tokenizer*", r"this folder has no tokenizer \(tokenizer.json\)"),
+    ],
+)
+def test_an_incomplete_folder_says_what_is_missing(removed, sentence, tmp_path):
+    folder = save_model(tiny_model(), tiny_tokenizer(), tmp_path / "model")
+    for path in folder.glob(removed):
+        path.unlink()
+    with pytest.raises(ModelError, match=sentence):
+        load_model(folder, dtype=torch.float32, device="cpu")
+
+
+def test_pickled_weights_are_never_loaded(tmp_path):
+    folder = save_model(tiny_model(), tiny_tokenizer(), tmp_path / "model")
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(ModelError, match="only pickled weights, which are never loaded"):
+        load_model(folder, dtype=torch.float32, device="cpu")
+
+
+@pytest.mark.parametrize("name, content", [("model.safetensors", b"cut"), ("config.json", b'{"model_type": "nope"}')])
+def test_a_broken_file_is_one_sentence(name, content, tmp_path):
+    folder = save_model(tiny_model(), tiny_tokenizer(), tmp_path / "model")
+    (folder / name).write_bytes(content)
+    with pytest.raises(ModelError, match=r"^model .* cannot be loaded: ") as error:
+        load_model(folder, dtype=torch.float32, device="cpu")
+    assert "\n" not in str(error.value)
+
+
+def test_a_tokenizer_without_an_end_token_is_refused(tmp_path):
+    folder = save_model(tiny_model(), tiny_tokenizer(eos_token=None), tmp_path / "model")
+    with pytest.raises(ModelError, match=r"its tokenizer has no end token \(eos_token\)"):
+        load_model(folder, dtype=torch.float32, device="cpu")
+
+
+def test_a_context_longer_than_the_models_is_refused(tmp_path):
+    folder = save_model(tiny_model(), tiny_tokenizer(), tmp_path / "model")
+    with pytest.raises(ModelError, match="its context is 64 tokens, and 65 are asked for"):
+        load_model(folder, dtype=torch.float32, device="cpu", context=65)
+
+
+def test_logits_that_are_capped_after_the_head_are_refused(tmp_path):
+    torch.manual_seed(0)
+    config = Gemma2Config(**SIZES, head_dim=4, final_logit_softcapping=0.01)
+    folder = save_model(AutoModelForCausalLM.from_config(config), tiny_tokenizer(), tmp_path / "model")
+    with pytest.raises(ModelError, match="its logits are not its hidden states times its head"):
+        load_model(folder, dtype=torch.float32, device="cpu")
+
+
+def test_nothing_is_overwritten_and_nothing_half_written_stays(tmp_path, monkeypatch):
+    folder = save_model(tiny_model(), tiny_tokenizer(), tmp_path / "model")
+    before = json.loads((folder / "config.json").read_text())
+    with pytest.raises(ModelError, match="exists already and is not overwritten"):
+        save_model(tiny_model("qwen2"), tiny_tokenizer(), folder)
+    assert json.loads((folder / "config.json").read_text()) == before
+
+    def full(*arguments, **settings):
+        raise OSError(28, "No space left on device")
+
+    tokenizer = tiny_tokenizer()
+    monkeypatch.setattr(tokenizer, "save_pretrained", full)
+    with pytest.raises(ModelError, match="cannot be written: No space left on device"):
+        save_model(tiny_model(), tokenizer, tmp_path / "other")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
