@@ -30,7 +30,7 @@ def test_ceilings_are_covered_and_known_when_they_should_be(exponent: float, cap
         for reach, (held, unknown) in rows.items():
             print(f"\nexponent {exponent} reach {reach}: covered {held:.3f}, not identifiable {unknown:.3f}", end="")
     for reach in (2.0, 4.0):
-        assert 0.85 <= rows[reach][0] <= 0.96
+        assert 0.85 <= rows[reach][0] <= 0.95
     assert rows[0.8][1] >= 0.8
     assert rows[4.0][1] <= 0.05
 

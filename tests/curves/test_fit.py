@@ -160,3 +160,118 @@ def test_a_log_of_thousands_of_steps_gives_the_answer_of_the_fit_of_every_point(
     width = float(np.diff(every.interval("ceiling"))[0])
     np.testing.assert_allclose(short.interval("ceiling"), every.interval("ceiling"), atol=0.15 * width)
     assert short.noise_sd == pytest.approx(0.02, rel=0.2)
+
+
+@pytest.mark.parametrize("place", [0.5, 0.6, 0.8])
+def test_a_collapse_long_before_the_end_is_unstable_too(place: float):
+    for seed in range(5):
+        compute, reward = run(seed, num=30)
+        reward[int(place * 30) :] -= 0.1
+        assert fit(compute, reward, start=0.4, intervals=False).verdict == "unstable"
+
+
+def test_a_run_that_only_falls_is_unstable():
+    rng = np.random.default_rng(0)
+    reward = np.linspace(0.6, 0.44, 30) + 0.004 * rng.standard_normal(30)
+    assert fit(np.linspace(1, 10, 30), reward).verdict == "unstable"
+
+
+@pytest.mark.parametrize("rho", [0.5, 0.9])
+def test_drifting_noise_is_not_a_fall(rho: float):
+    wrong = 0
+    for seed in range(40):
+        noise = 0.006 * np.random.default_rng(seed).standard_normal(30)
+        for index in range(1, 30):
+            noise[index] = rho * noise[index - 1] + np.sqrt(1 - rho**2) * noise[index]
+        compute = np.linspace(0.4, 4.0, 30)
+        wrong += fit(compute, sigmoid(compute) + noise, start=0.4, intervals=False).verdict == "unstable"
+    assert wrong <= 1
+
+
+def test_few_samples_at_the_end_are_not_a_fall():
+    wrong = 0
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        compute = np.linspace(0.4, 4.0, 30)
+        samples = np.where(np.arange(30) >= 26, 100, 16_000)
+        reward = rng.binomial(samples, sigmoid(compute)) / samples
+        wrong += fit(compute, reward, start=0.4, num_samples=samples, intervals=False).verdict == "unstable"
+    assert wrong <= 1
+
+
+def test_a_noisy_start_is_worth_what_its_noise_says():
+    compute, reward = run(3, reach=2.0)
+    width = lambda **start: float(np.diff(fit(compute, reward, **start).interval("ceiling"))[0])  # noqa: E731
+    widths = [width(start=0.4), width(start=0.4, start_sd=0.01), width(start=0.4, start_sd=0.06), width()]
+    assert widths == sorted(widths)
+    assert widths[2] < 1.15 * widths[3]  # so noisy a start says next to nothing
+    off = fit(compute, reward, start=0.3, start_sd=0.05, intervals=False)
+    assert off.verdict != "at a bound"
+    assert off.params["start"] == pytest.approx(0.4, abs=0.02)
+
+
+def test_a_start_as_noisy_as_the_rest_is_one_more_evaluation():
+    compute, reward = run(3, reach=2.0)
+    like = fit(compute, reward, start=0.404, start_sd=None)
+    assert 0.001 < np.diff(like.interval("start"))[0] < 0.03
+    assert like.start_given
+    assert like.num_points == 40
+
+
+def test_rewards_without_limits_have_no_log_linear_law():
+    with pytest.raises(ValueError, match="without limits"):
+        fit(*run(0), form="log-linear", bounds=None)
+
+
+def test_all_points_at_one_compute_are_too_few():
+    found = fit(np.full(20, 3.0), np.linspace(0.4, 0.5, 20), form="power")
+    assert found.verdict == "too few points"
+    assert "1 different computes" in found.messages[0]
+
+
+def test_a_window_that_leaves_nothing_says_so():
+    found = fit(*run(0), start=0.4, skip_before=1e9)
+    assert found.verdict == "too few points"
+    assert "left out 40 of 40" in found.messages[0]
+
+
+@pytest.mark.parametrize("form", ["sigmoid", "power"])
+def test_the_spread_between_runs_is_found_whatever_the_noise(form: str):
+    compute = np.linspace(0.4, 4.0, 30)
+    rng = np.random.default_rng(0)
+    curve = {
+        "sigmoid": lambda ceiling: sigmoid(compute, ceiling=ceiling),
+        "power": lambda ceiling: ceiling - 0.05 * (compute / 4) ** -0.6,
+    }[form]
+    rewards = [curve(0.6 + offset) + 0.0005 * rng.standard_normal(30) for offset in (-0.03, 0.0, 0.03)]
+    found = fit(
+        np.tile(compute, 3),
+        np.concatenate(rewards),
+        start=0.4 if form == "sigmoid" else None,
+        form=form,
+        run=np.repeat(range(3), 30),
+    )
+    assert found.run_sd == pytest.approx(0.03, rel=0.5)
+    low, high = found.interval("ceiling")
+    assert low < 0.6 < high
+    assert high - low > 0.04
+
+
+def test_runs_that_differ_among_themselves_need_seeds_and_not_compute():
+    compute = np.linspace(0.4, 4.0, 30)
+    rng = np.random.default_rng(0)
+    rewards = [sigmoid(compute, ceiling=0.6 + offset) + 0.002 * rng.standard_normal(30) for offset in (-0.04, 0.04)]
+    found = fit(np.tile(compute, 2), np.concatenate(rewards), start=0.4, run=np.repeat(range(2), 30))
+    assert found.verdict == "ceiling not identifiable yet"
+    assert "more seeds" in found.messages[0]
+
+
+def test_autocorrelated_noise_of_a_long_log_is_that_of_one_evaluation():
+    rng = np.random.default_rng(0)
+    noise = 0.02 * rng.standard_normal(2000)
+    for index in range(1, 2000):
+        noise[index] = 0.9 * noise[index - 1] + np.sqrt(1 - 0.81) * noise[index]
+    compute = np.linspace(0.01, 4.0, 2000)
+    reward = np.clip(sigmoid(compute) + noise, 0, 1)
+    for intervals in (True, False):
+        assert fit(compute, reward, start=0.4, intervals=intervals).noise_sd == pytest.approx(0.02, rel=0.25)

@@ -28,14 +28,19 @@ SHAPE: dict[str, Any] = {
     "pad_token_id": None,
 }
 
+
+def shape(**changes: Any) -> dict[str, Any]:
+    return {**SHAPE, **changes}
+
+
 FAMILIES = {
     "llama": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE)),
-    "llama-tied": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE | {"tie_word_embeddings": True})),
-    "llama-biased": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE, attention_bias=True, mlp_bias=True)),
-    "llama-no-groups": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE | {"num_key_value_heads": 4})),
-    "mistral": lambda: MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=None)),
+    "llama-tied": lambda: LlamaForCausalLM(LlamaConfig(**shape(tie_word_embeddings=True))),
+    "llama-biased": lambda: LlamaForCausalLM(LlamaConfig(**shape(attention_bias=True, mlp_bias=True))),
+    "llama-no-groups": lambda: LlamaForCausalLM(LlamaConfig(**shape(num_key_value_heads=4))),
+    "mistral": lambda: MistralForCausalLM(MistralConfig(**shape(sliding_window=None))),
     "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SHAPE)),
-    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SHAPE, head_dim=16, tie_word_embeddings=True)),
+    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**shape(head_dim=16, tie_word_embeddings=True))),
 }
 
 

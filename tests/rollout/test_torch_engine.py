@@ -38,7 +38,9 @@ def new_weights(body):
 @pytest.fixture
 def make_engine(model, body):
     def make(*, slots=4, stop_tokens=(), version=0):
-        return TorchEngine(model, slots=slots, max_length=64, stop_tokens=stop_tokens, version=version, fused=body[1])
+        return TorchEngine(
+            model, slots=slots, max_length=64, stop_tokens=stop_tokens, version=version, chunk=8, fused=body[1]
+        )
 
     return make
 
@@ -108,7 +110,7 @@ def test_a_shared_prompt_is_computed_once():
 
 def test_non_finite_logits_name_the_request_and_the_engine_stays_dead():
     model = make_model("llama")
-    engine = TorchEngine(model, slots=2, max_length=64, stop_tokens=())
+    engine = TorchEngine(model, slots=2, max_length=64, stop_tokens=(), chunk=8)
     engine.submit([make_request(7, plan=LengthPlan(answer_budget=30))])
     engine.poll()
     broken = model.state_dict()
@@ -197,6 +199,12 @@ def test_models_whose_numbers_it_would_get_wrong_are_refused(setting, value, mes
     setattr(model.config, setting, value)
     with pytest.raises(ValueError, match=message):
         TorchEngine(model, slots=2, max_length=64, stop_tokens=())
+
+
+@pytest.mark.parametrize("setting", ["max_length", "chunk", "prefill_tokens"])
+def test_settings_below_one_are_refused(setting):
+    with pytest.raises(ValueError, match="at least 1"):
+        TorchEngine(make_model("llama"), **{"slots": 2, "max_length": 64, "stop_tokens": (), setting: 0})
 
 
 def test_a_window_shorter_than_the_context_is_refused():

@@ -1,6 +1,7 @@
 """An engine, a learner and a grader without a model: random latencies, exact accounts."""
 
 import random
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,7 +24,7 @@ class SimulatedEngine:
     Lengths are keyed by request, like an engine's noise; one in eight is a straggler, fifty times as long.
     """
 
-    def __init__(self, *, slots: int, seed: int = 0, polls_to_live: int | None = None) -> None:
+    def __init__(self, *, slots: int, seed: int = 0, polls_to_live: int = sys.maxsize) -> None:
         self.slots = slots
         self.random = random.Random(seed)
         self.polls_to_live = polls_to_live
@@ -56,7 +57,7 @@ class SimulatedEngine:
         assert self.num_pending, "polled for nothing"
         assert self.version >= 0, "sampling before the first push"
         self.num_polls += 1
-        if self.polls_to_live is not None and self.num_polls > self.polls_to_live:
+        if self.num_polls > self.polls_to_live:
             raise Killed
         while self.queue and len(self.running) < self.slots:
             request = self.queue.pop(self.random.randrange(len(self.queue)))

@@ -3,6 +3,7 @@
 import functools
 import itertools
 import json
+import sys
 from collections import Counter
 from dataclasses import dataclass, replace
 
@@ -194,6 +195,19 @@ def test_exhausted_data_is_trained_to_the_last_group(regime, seed, num_problems)
     assert 1 <= sizes[-1] <= regime.groups_per_batch
 
 
+FOREVER = (sys.maxsize, sys.maxsize)
+
+
+def deaths(**sizes):
+    """(polls, steps) that an attempt lives to: it dies in the middle of generating, or between two steps."""
+    return st.lists(
+        st.one_of(
+            st.tuples(st.integers(0, 250), st.just(sys.maxsize)), st.tuples(st.just(sys.maxsize), st.integers(0, 8))
+        ),
+        **sizes,
+    )
+
+
 def saved(state: PipelineState) -> PipelineState:
     """Through arrays and JSON text, as a checkpoint would."""
     arrays, packed = pack_groups(state.groups)
@@ -207,19 +221,19 @@ def saved(state: PipelineState) -> PipelineState:
     seeds,
     st.integers(1, 12),
     st.integers(1, 3),
-    st.lists(st.integers(0, 250), max_size=6),
+    deaths(max_size=6),
     st.booleans(),
 )
 def test_killed_anywhere_and_resumed_every_group_is_trained_exactly_once(
-    regime, seed, num_problems, save_every, deaths, drops
+    regime, seed, num_problems, save_every, lives, drops
 ):
     retires, names = (NPR if drops else uniform), problem_ids(num_problems)
-    num_steps = None if drops else 14
+    num_steps = sys.maxsize if drops else 14
     lineage: list[StepDone] = []
     checkpoint: PipelineState | None = None
     requests: dict[str, object] = {}
     curriculum = Curriculum(names, seed=seed, retires=retires)
-    for attempt, polls_to_live in enumerate([*deaths, None]):
+    for attempt, (polls_to_live, steps_to_live) in enumerate([*lives, FOREVER]):
         engine = SimulatedEngine(slots=7, seed=seed + attempt, polls_to_live=polls_to_live)
         if checkpoint is None:
             curriculum = Curriculum(names, seed=seed, retires=retires)
@@ -231,7 +245,7 @@ def test_killed_anywhere_and_resumed_every_group_is_trained_exactly_once(
         learner = CountingLearner(len(lineage))
         pipeline = make_pipeline(regime, engine, curriculum=curriculum, learner=learner, state=checkpoint)
         try:
-            for done in itertools.islice(pipeline.steps(), num_steps and num_steps - len(lineage)):
+            for done in itertools.islice(pipeline.steps(), min(num_steps - len(lineage), steps_to_live)):
                 lineage.append(done)
                 if done.version % save_every == 0:
                     checkpoint = saved(pipeline.state())
@@ -257,13 +271,13 @@ def test_killed_anywhere_and_resumed_every_group_is_trained_exactly_once(
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.integers(1, 3), st.integers(1, 3), seeds, st.lists(st.integers(0, 250), min_size=1, max_size=4))
-def test_drained_a_resumed_run_takes_the_batches_of_an_unbroken_one(size, k, seed, deaths):
+@given(st.integers(1, 3), st.integers(1, 3), seeds, deaths(min_size=1, max_size=4))
+def test_drained_a_resumed_run_takes_the_batches_of_an_unbroken_one(size, k, seed, lives):
     regime = Regime(groups_per_batch=size, max_lag=k - 1, push_every=k, drain=True)
     names, num_steps = problem_ids(2 * regime.room), 3 * k + 1
     batches: list[list[str]] = []
     checkpoint: PipelineState | None = None
-    for polls_to_live in [*deaths, None]:
+    for polls_to_live, steps_to_live in [*lives, FOREVER]:
         engine = SimulatedEngine(slots=7, seed=seed, polls_to_live=polls_to_live)
         curriculum = Curriculum(names, seed=seed, retires=uniform)
         if checkpoint is not None:
@@ -271,7 +285,7 @@ def test_drained_a_resumed_run_takes_the_batches_of_an_unbroken_one(size, k, see
         learner = CountingLearner(len(batches))
         pipeline = make_pipeline(regime, engine, curriculum=curriculum, learner=learner, state=checkpoint)
         try:
-            for done in itertools.islice(pipeline.steps(), num_steps - len(batches)):
+            for done in itertools.islice(pipeline.steps(), min(num_steps - len(batches), steps_to_live)):
                 assert done.batch.lags == [done.batch.version % k] * size
                 batches.append(keys_of(done))
                 checkpoint = saved(pipeline.state())

@@ -38,15 +38,14 @@ def root(version: bool = typer.Option(False, "--version", help="Print the versio
 
 
 def main() -> None:
-    """The console script: a user's mistake is one sentence and exit code 2, never a traceback."""
+    """The console script: a user's mistake is a sentence and exit code 2, a run that cannot go on one and exit code 1.
+
+    Only errors of our own classes are meant for a user. Any other is a fault in the code and keeps its traceback.
+    """
     try:
         app()
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:
+        if not type(error).__module__.startswith("scalerl."):
+            raise
         sys.stderr.write(f"error: {error}\n")
-        sys.exit(2)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(1)
-    except KeyboardInterrupt:
-        sys.stderr.write("stopped\n")
-        sys.exit(130)
+        sys.exit(2 if isinstance(error, ValueError) else 1)

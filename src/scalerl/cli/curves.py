@@ -3,6 +3,7 @@
 import functools
 import inspect
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from scalerl.study.series import Series
 
 KINDS = "CSV, JSONL, trainer_state.json, tensorboard or run folders; the kind is recognised."
+
+
+class UsageError(ValueError):
+    """An option cannot be used as it was given; the message is one sentence."""
 
 
 def option(text: str, panel: str | None = None, *names: str, **more: Any) -> Any:
@@ -109,7 +114,7 @@ def forecast(
     """
     from scalerl.study.analysis import analyse_forecast
 
-    computes, rewards = numbers(at, "--at"), numbers(reach, "--reach")
+    computes, rewards = positive(numbers(at, "--at"), "--at"), numbers(reach, "--reach")
     _run(common, lambda series, options: analyse_forecast(series, options, computes, rewards))
 
 
@@ -129,6 +134,9 @@ def backtest(
     from scalerl.study.analysis import analyse_backtest
 
     shares = numbers(fraction, "--fraction")
+    wrong = [share for share in shares if not 0 < share < 1]
+    if wrong:
+        raise UsageError(f"--fraction takes shares between 0 and 1, not {wrong[0]:g}")
     _run(
         common,
         lambda series, options: analyse_backtest(series, options, shares),
@@ -147,8 +155,7 @@ def compare(
     """
     from scalerl.study.analysis import analyse_compare
 
-    if at is not None and not at > 0:
-        raise ValueError(f"--at must be a positive compute, but is {at:g}")
+    positive([] if at is None else [at], "--at")
     _run(common, lambda series, options: analyse_compare(series, options, at))
 
 
@@ -181,32 +188,49 @@ def _call(name: str, words: list[str]) -> None:
 # What the commands share -----------------------------------------------------------------------------------------
 
 
+def number(text: str, expected: str) -> float:
+    """A finite number; `expected` says what the option takes."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise UsageError(f"{expected}, not {text.strip()!r}")
+    return value
+
+
 def numbers(text: str | None, option: str) -> list[float]:
     """'1,2.5' as numbers."""
-    found = []
-    for word in (text or "").split(","):
-        if word.strip():
-            try:
-                found.append(float(word))
-            except ValueError:
-                raise ValueError(f"{option} takes numbers with commas between them, not {word.strip()!r}") from None
-    return found
+    words = [word for word in (text or "").split(",") if word.strip()]
+    return [number(word, f"{option} takes numbers with commas between them") for word in words]
+
+
+def positive(values: list[float], option: str) -> list[float]:
+    wrong = [value for value in values if not 0 < value < math.inf]
+    if wrong:
+        raise UsageError(f"{option} must be positive and finite, not {wrong[0]:g}")
+    return values
 
 
 def column_value(text: str, option: str) -> tuple[str, str]:
     column, equals, value = text.partition("=")
     if not equals or not column.strip():
-        raise ValueError(f"{option} takes COLUMN=VALUE, not {text!r}")
+        raise UsageError(f"{option} takes COLUMN=VALUE, not {text!r}")
     return column.strip(), value.strip()
 
 
 def _start(text: str | None) -> Any:
-    if text is None or text == "first":
+    return text if text is None or text == "first" else number(text, "--start takes a number or 'first'")
+
+
+def _skip_before(text: str | None) -> float | str | None:
+    """A compute as a number; a share or 'auto' as it is."""
+    if text is None or text == "auto":
         return text
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError(f"--start takes a number or 'first', not {text!r}") from None
+    value = number(text.removesuffix("%"), "--skip-before takes a compute, a share such as '10%' or 'auto'")
+    if value < 0:
+        raise UsageError(f"--skip-before must not be negative, but is {text}")
+    return text if text.endswith("%") else value
 
 
 def _check(common: Common) -> None:
@@ -214,15 +238,17 @@ def _check(common: Common) -> None:
     from scalerl.curves import FORMS
 
     if common.form not in FORMS:
-        raise ValueError(f"--form must be one of {', '.join(FORMS)}, not {common.form!r}")
+        raise UsageError(f"--form must be one of {', '.join(FORMS)}, not {common.form!r}")
     if common.y_scale not in ("1", "100", "pm1", "none"):
-        raise ValueError(f"--y-scale must be 1, 100, pm1 or none, not {common.y_scale!r}")
+        raise UsageError(f"--y-scale must be 1, 100, pm1 or none, not {common.y_scale!r}")
+    if common.y_scale == "none" and (ceiling := FORMS[common.form].ceiling) is not None:
+        raise UsageError(
+            f"--form {common.form} has its ceiling at {ceiling:g} and does not suit --y-scale none: choose another form"
+        )
     if not 0 < common.level < 1:
-        raise ValueError(f"--level must lie between 0 and 1, not {common.level:g}")
-    for name in ("margin", "gpus", "fit_until"):
-        value = getattr(common, name)
-        if value is not None and not value > 0:
-            raise ValueError(f"--{name.replace('_', '-')} must be positive, not {value:g}")
+        raise UsageError(f"--level must lie between 0 and 1, not {common.level:g}")
+    for option, value in (("--margin", common.margin), ("--gpus", common.gpus), ("--fit-until", common.fit_until)):
+        positive([] if value is None else [value], option)
     if common.plot is not None:
         from scalerl.study.plots import check_plot_path
 
@@ -250,13 +276,14 @@ def _run(
         holdout=holdout,
         gpus=common.gpus,
     )
+    skip_before = _skip_before(common.skip_before)
     _check(common)
     series = series_from([read_table(path) for path in common.files], selection)
     options = FitOptions(
         form=common.form,
         level=common.level,
         margin=common.margin,
-        skip_before=common.skip_before,
+        skip_before=skip_before,
         fit_until=common.fit_until,
         bounded=common.y_scale != "none",
     )
@@ -266,7 +293,7 @@ def _run(
 
         draw(analysis, Path(common.plot))
     if common.as_json:
-        typer.echo(json.dumps(to_json(analysis), indent=2))
+        typer.echo(json.dumps(to_json(analysis), indent=2, allow_nan=False))
         return
     _show(analysis)
     if common.plot is not None:

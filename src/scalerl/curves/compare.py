@@ -6,7 +6,7 @@ from the joint draws of both fits, with the spread between runs of one recipe in
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -20,6 +20,7 @@ CEILING_MARGIN = 0.02  # what the paper takes for a difference between ceilings
 RUN_SD = 0.01  # spread of the ceiling between runs of one recipe, from the paper's three repeats
 SURE = 0.985  # probability from which a difference is called one: 3 % for both directions together
 LEANING = 0.2  # an exponent that probably points the other way speaks against the midpoint
+LEAST_DRAWS = 400  # that must carry a probability at a shared ceiling
 SHUFFLES = 4  # pairings of the two fits' draws
 
 
@@ -35,6 +36,10 @@ class Pair:
     """That a's midpoint lies before b's, given one ceiling for both."""
     verdict: str
     messages: tuple[str, ...]
+    assumed_run_sd: float | None
+    """The spread between runs that was assumed, where one side has a single run."""
+    shared: bool
+    """Whether the two efficiencies are of one ceiling; if not, the ceilings are too far apart for that."""
     crossing: float | None
     """The compute at which the two curves cross, where they do between the first point and 30 times the last."""
 
@@ -73,30 +78,40 @@ def _no_pair(a: str, b: str, fits: Mapping[str, Fit]) -> Pair:
         p_higher_ceiling=nan,
         p_more_efficient=nan,
         p_sooner=nan,
-        verdict="not separable",
+        verdict="no curve",
         messages=why or ("No intervals were computed.",),
+        assumed_run_sd=None,
+        shared=False,
         crossing=None,
     )
 
 
 def _pair(name_a: str, name_b: str, a: Fit, b: Fit, margin: float, run_sd: float) -> Pair:
-    span = a.bounds[1] - a.bounds[0]
+    if name_b < name_a:
+        # In one order only, so that the same comparison turned round says the same to the last digit.
+        return _turned(_pair(name_b, name_a, b, a, margin, run_sd))
+    span = max(a.bounds[1] - a.bounds[0], b.bounds[1] - b.bounds[0])
     correlation = paired_correlation(a, b)
     draws_a, draws_b = _coupled(a, b, correlation)
     spread = np.sqrt(_spread_sd(a, run_sd * span) ** 2 + _spread_sd(b, run_sd * span) ** 2)
     difference = draws_a["ceiling"] - draws_b["ceiling"]
     noisy = difference + spread * _normal(len(difference), 1)
     p_higher = float(np.mean(noisy > 0))
-    weight, messages = _one_ceiling(difference, spread, margin * span)
+    weight, shared = _one_ceiling(difference, spread, margin * span)
     p_steeper = p_sooner = 0.5
     if "exponent" in draws_a and "exponent" in draws_b:
         p_steeper = float(weight @ (draws_a["exponent"] > draws_b["exponent"]))
     if "midpoint" in draws_a and "midpoint" in draws_b:
         p_sooner = float(weight @ (draws_a["midpoint"] < draws_b["midpoint"]))
-    crossing = _crossing(a, b)
+    crossing = _crossing(a, b, span)
     gap = float(np.median(difference))
-    verdict, why = _decide(name_a, name_b, p_higher, p_steeper, p_sooner, gap, margin * span, a, b)
-    notes = [*why, *messages, *_notes(name_a, name_b, a, b, run_sd, correlation)]
+    verdict, notes = _decide(name_a, name_b, p_higher, p_steeper, p_sooner, gap, margin * span, a, b)
+    assumed = run_sd * span if min(a.num_runs, b.num_runs) == 1 and run_sd > 0 else None
+    if assumed is not None:
+        single = " and of ".join(name for name, one in ((name_a, a), (name_b, b)) if one.num_runs == 1)
+        notes.append(f"One run of {single}: a spread of {assumed:g} between runs is assumed for the ceiling.")
+    if correlation > 0:
+        notes.append(f"Evaluated on the same prompts: paired, with residuals correlated at {correlation:.2f}.")
     if crossing is not None:
         notes.append(f"The two curves cross at compute {crossing:.4g}.")
     return Pair(
@@ -107,7 +122,20 @@ def _pair(name_a: str, name_b: str, a: Fit, b: Fit, margin: float, run_sd: float
         p_sooner=p_sooner,
         verdict=verdict,
         messages=tuple(notes),
+        assumed_run_sd=assumed,
+        shared=shared,
         crossing=crossing,
+    )
+
+
+def _turned(pair: Pair) -> Pair:
+    return replace(
+        pair,
+        a=pair.b,
+        b=pair.a,
+        p_higher_ceiling=1 - pair.p_higher_ceiling,
+        p_more_efficient=1 - pair.p_more_efficient,
+        p_sooner=1 - pair.p_sooner,
     )
 
 
@@ -124,7 +152,10 @@ def _decide(
 ) -> tuple[str, list[str]]:
     if max(p_higher, 1 - p_higher) >= SURE and abs(gap) > margin:
         better = name_a if p_higher > 0.5 else name_b
-        return f"{better} has the higher ceiling", [f"Its ceiling is {abs(gap):.3f} higher."]
+        return f"{better} has the higher ceiling", [f"Its ceiling is {abs(gap):.3g} higher."]
+    unstable = [f"{name} is unstable." for name, one in ((name_a, a), (name_b, b)) if one.verdict == "unstable"]
+    if unstable:
+        return "not separable", unstable
     steeper, sooner = (max(p, 1 - p) >= SURE for p in (p_steeper, p_sooner))
     names = lambda p: (name_a, name_b) if p > 0.5 else (name_b, name_a)  # noqa: E731
     first, second = names(p_sooner)
@@ -145,21 +176,6 @@ def _decide(
     return "not separable", []
 
 
-def _notes(name_a: str, name_b: str, a: Fit, b: Fit, run_sd: float, correlation: float) -> list[str]:
-    notes = []
-    single = [name for name, one in ((name_a, a), (name_b, b)) if one.num_runs == 1]
-    if single and run_sd > 0:
-        notes.append(
-            f"One run of {' and of '.join(single)}: a spread of {run_sd:g} between runs is assumed for the ceiling."
-        )
-    if correlation > 0:
-        notes.append(f"Evaluated on the same prompts: paired, with residuals correlated at {correlation:.2f}.")
-    for name, one in ((name_a, a), (name_b, b)):
-        if one.verdict != "ok":
-            notes.append(f"{name}: {one.verdict}.")
-    return notes
-
-
 def _spread_sd(one: Fit, run_sd: float) -> float:
     """Spread of a run about its recipe that the draws do not hold already: seeds, where there are several, do."""
     return run_sd if one.num_runs == 1 else 0.0
@@ -169,7 +185,7 @@ def paired_correlation(a: Fit, b: Fit) -> float:
     """Correlation of the two runs' residuals where both were evaluated on the same prompts at the same step.
 
     Common prompts and common sampling noise move both runs together and cancel in their difference. Shrunk towards 0
-    for few pairs, and never negative.
+    for few pairs, and 0 where it may be chance.
     """
     if a.evaluation is None or b.evaluation is None or a.num_runs > 1 or b.num_runs > 1:
         return 0.0
@@ -180,7 +196,9 @@ def paired_correlation(a: Fit, b: Fit) -> float:
     right = (b.reward - b.predict(b.compute))[in_b]
     size = float(np.sqrt((left @ left) * (right @ right)))
     raw = float(left @ right) / size if size > 0 else 0.0
-    return float(np.clip(raw * len(common) / (len(common) + 6.0), 0.0, 0.95))
+    if raw < 2.0 / np.sqrt(len(common)):  # independent noise correlates as much by chance
+        return 0.0
+    return float(min(raw * len(common) / (len(common) + 6.0), 0.95))
 
 
 def _coupled(a: Fit, b: Fit, correlation: float) -> tuple[dict[str, Array], dict[str, Array]]:
@@ -204,27 +222,27 @@ def _normal(num: int, stream: int) -> Array:
     return ndtri(np.random.default_rng(stream).permutation((np.arange(num) + 0.5) / num))
 
 
-def _one_ceiling(difference: Array, spread: float, margin: float) -> tuple[Array, list[str]]:
-    """Weights that hold the two ceilings to one, up to what runs of one recipe differ by.
+def _one_ceiling(difference: Array, spread: float, margin: float) -> tuple[Array, bool]:
+    """Weights that hold the two ceilings to one, up to what runs of one recipe differ by, and whether that was to be
+    had: where the ceilings are further apart, they are held as nearly as the draws allow."""
+    first = width = max(spread, margin / 4)
+    while True:
+        log_weight = -0.5 * (difference / width) ** 2
+        weight = np.exp(log_weight - log_weight.max())
+        weight /= weight.sum()
+        if 1.0 / np.sum(weight**2) >= LEAST_DRAWS:
+            return weight, bool(width <= 2 * first and log_weight.max() > -8.0)
+        width *= 1.5
 
-    Where the ceilings are too far apart for that, all draws count alike and the exponents are those of free fits.
-    """
-    width = max(spread, margin / 4)
-    log_weight = -0.5 * (difference / width) ** 2
-    weight = np.exp(log_weight - log_weight.max())
-    weight /= weight.sum()
-    if log_weight.max() < -8.0 or 1.0 / np.sum(weight**2) < 200:
-        return np.full_like(difference, 1.0 / len(difference)), ["Ceilings are too far apart to share: free exponents."]
-    return weight, []
 
-
-def _crossing(a: Fit, b: Fit) -> float | None:
+def _crossing(a: Fit, b: Fit, span: float) -> float | None:
     low = max(a.compute.min(), b.compute.min())
     grid = np.geomspace(low, 30 * max(a.scale, b.scale), 2000)
     gap = a.predict(grid) - b.predict(grid)
     change = np.flatnonzero(np.sign(gap[1:]) * np.sign(gap[:-1]) < 0)
     # Two curves that hardly differ cross by accident; a crossing counts when they part by more than noise.
-    if not len(change) or np.abs(gap[: change[0] + 1]).max() < 0.005 or np.abs(gap[change[0] :]).max() < 0.005:
+    least = 0.005 * span
+    if not len(change) or np.abs(gap[: change[0] + 1]).max() < least or np.abs(gap[change[0] :]).max() < least:
         return None
     return float(grid[change[0]])
 
@@ -253,13 +271,15 @@ def _share(
     """Refit, with one ceiling, the recipes that cannot be told from the best by theirs."""
     if len(ranking) < 2:
         return None, {}
-    best = max(fits, key=lambda name: fits[name].params["ceiling"])
+    best = max(fits, key=lambda name: (fits[name].verdict == "ok", fits[name].params["ceiling"]))
     apart = {name for pair in pairs for name in (pair.a, pair.b) if pair.verdict == f"{best} has the higher ceiling"}
     members = [name for name in fits if name == best or name not in apart]
-    members = [name for name in members if fits[name].form == "sigmoid" and fits[name].verdict != "unstable"]
+    members = [name for name in members if fits[name].form == "sigmoid" and fits[name].verdict == "ok"]
     if len(members) < 2:
         return None, {}
-    ceiling = float(np.mean([fits[name].params["ceiling"] for name in members]))
+    # Each ceiling counts as much as it is known.
+    precision = [np.diff(fits[name].interval("ceiling"))[0] ** -2 for name in members]
+    ceiling = float(np.average([fits[name].params["ceiling"] for name in members], weights=precision))
     exponents = {}
     for name in members:
         again = refit(fits[name], ceiling)
@@ -274,6 +294,8 @@ def refit(one: Fit, ceiling: float) -> Fit:
         one.compute,
         one.reward,
         start=one.params["start"] if one.start_given else None,
+        start_sd=one.start_sd,
+        num_samples=one.num_samples,
         form=one.form,
         fixed={"ceiling": ceiling},
         run=one.run,
@@ -290,6 +312,8 @@ def linearise(one: Fit) -> tuple[Array, Array]:
 
     Points at or beyond the start or the ceiling have no F and are left out.
     """
+    if one.form != "sigmoid":
+        raise ValueError(f"only a sigmoid can be linearised, not {one.form}")
     ceiling, start = one.params["ceiling"], one.params["start"]
     inside = (one.reward > start) & (one.reward < ceiling)
     odds = (ceiling - start) / (one.reward[inside] - start) - 1.0

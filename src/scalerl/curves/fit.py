@@ -2,14 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+from scipy.special import ndtri
 
 from scalerl.curves.forms import FORMS, Array, Form
 from scalerl.curves.intervals import Draws, posterior
 from scalerl.curves.least_squares import Solution, least_squares, paper_grid
-from scalerl.curves.points import Known, Points, make_points, noise_guess, thin
+from scalerl.curves.points import Known, Points, make_points, noise_guess, scatter, thin, with_start
 from scalerl.curves.verdicts import Verdict, judge, skip_rule
 
 LEVEL = 0.9
@@ -30,6 +31,7 @@ class Fit:
     run: np.ndarray = field(repr=False)
     """Which run each point belongs to: 0, 1, ..."""
     evaluation: np.ndarray | None = field(repr=False)
+    num_samples: np.ndarray | None = field(repr=False)
     noise_sd: float
     """Scatter of one evaluation about its run's own curve."""
     run_sd: float | None
@@ -42,6 +44,8 @@ class Fit:
     scale: float
     """The largest compute fitted."""
     start_given: bool
+    start_sd: float | None
+    """Noise of the given start; None if it is that of one evaluation."""
     draws: Draws | None = field(repr=False, default=None)
 
     @property
@@ -105,8 +109,6 @@ def tails(level: float) -> tuple[float, float]:
 
 def mixture_quantiles(centres: Array, sds: Array, probabilities: Sequence[float]) -> list[Array]:
     """Quantiles of the draws' mixture of normals, by adding evenly spread normal noise to each draw."""
-    from scipy.special import ndtri
-
     num = centres.shape[0]
     # A fixed, scrambled order, so that the noise does not follow the draws' own order.
     ranks = np.modf((np.arange(num) + 0.5) * (np.sqrt(5.0) - 1.0) / 2.0)[0]
@@ -119,7 +121,7 @@ def fit(
     reward,
     *,
     start: float | None = None,
-    start_sd: float = 0.0,
+    start_sd: float | None = 0.0,
     form: str = "sigmoid",
     fixed: Mapping[str, float] | None = None,
     num_samples=None,
@@ -135,11 +137,11 @@ def fit(
 ) -> Fit:
     """Fit a form to reward against compute.
 
-    `start` is the reward before any training (fitted when None), `start_sd` its own noise; `fixed` holds parameters by
-    name; `num_samples` is the number of graded completions behind each point; `run` labels the run (seed) of each
-    point and `evaluation` what it was evaluated on (for paired comparisons); `skip_before` is a compute, a share of
-    the largest ("10%") or "auto"; `bounds=None` is for rewards without limits; `method="paper"` is the grid procedure
-    of arXiv 2510.13786, A.5, which has no intervals.
+    `start` is the reward before any training (fitted when None) and `start_sd` its own noise (None: that of one more
+    evaluation); `fixed` holds parameters by name; `num_samples` is the number of graded completions behind each point;
+    `run` labels the run (seed) of each point and `evaluation` what it was evaluated on (for paired comparisons);
+    `skip_before` is a compute, a share of the largest ("10%") or "auto"; `bounds=None` is for rewards without limits;
+    `method="paper"` is the grid procedure of arXiv 2510.13786, A.5, which has no intervals.
     """
     if form not in FORMS:
         raise ValueError(f"unknown form {form!r}; choose one of {', '.join(FORMS)}")
@@ -149,38 +151,91 @@ def fit(
         raise ValueError('method="paper" fits the sigmoid from a given start=, with nothing held fixed')
     tails(level)
     shape = FORMS[form]
+    if shape.ceiling is not None and bounds is None:
+        raise ValueError(
+            f"the {form} law has its ceiling at {shape.ceiling:g} and does not suit rewards without limits"
+        )
     points = make_points(compute, reward, num_samples=num_samples, run=run, bounds=bounds, evaluation=evaluation)
-    guess = noise_guess(np.asarray(reward, dtype=float).ravel(), num_samples)
+    guess = noise_guess(points.reward, points.num_samples)
     known = _known(shape, points, start, start_sd, dict(fixed or {}))
+    points, known, messages = _window(points, shape, known, skip_before, fit_until)
+    num_distinct = len(np.unique(points.log_compute))
+    if points.num < known.num_free(shape) + 2 or num_distinct < known.num_free(shape):
+        return _too_few(points, shape, known, start_sd, level, margin, (len(np.ravel(compute)), *messages))
+    few = thin(points)
+    best, draws, soft = _solve(few, shape, known, start_sd, guess, intervals=intervals, paper=method == "paper")
+    verdict, why = judge(few, shape, soft, best, draws, level=level, margin=margin)
+    done = _make(points, shape, known, best, draws, verdict, (*messages, *why), level, margin, start_sd)
+    return done if few is points else _rescatter(done)
+
+
+def _window(
+    points: Points, form: Form, known: Known, skip_before: float | str | None, fit_until: float | None
+) -> tuple[Points, Known, tuple[str, ...]]:
+    """What is left between the two ends, with the largest compute left as the unit."""
     messages: list[str] = []
     if fit_until is not None:
-        points = points.take(points.log_compute <= np.log(fit_until / points.scale) + 1e-12)
-    if skip_before is not None:
-        least, why = skip_rule(points, shape, known, skip_before)
+        if not fit_until > 0:
+            raise ValueError(f"fit_until must be a positive compute, but is {fit_until:g}")
+        points = points.take(points.log_compute <= np.log(fit_until) - np.log(points.scale) + 1e-12)
+        points, known = _rescale(points, known, form)
+    if skip_before is not None and points.num:
+        least, why = skip_rule(thin(points), form, replace(known, start_sd=0.0), skip_before)
         messages.extend(why)
-        points = points.take(points.log_compute >= np.log(max(least, 1e-300) / points.scale) - 1e-12)
-    points, known = _rescale(points, known, shape)
-
-    if points.num < known.num_free(shape) + 2:
-        return _too_few(points, shape, known, level, margin, messages)
-    few = thin(points)
-    best = paper_grid(points, float(start)) if method == "paper" and start is not None else None
-    best = best or least_squares(few, shape, known)
-    draws = posterior(few, shape, known, best, guess) if intervals and method != "paper" else None
-    verdict, why = judge(few, shape, known, best, draws, level=level, margin=margin)
-    return _make(points, shape, known, best, draws, verdict, (*messages, *why), level, margin)
+        if least > 0:
+            points = points.take(points.log_compute >= np.log(least) - np.log(points.scale) - 1e-12)
+            points, known = _rescale(points, known, form)
+    return points, known, tuple(messages)
 
 
-def _known(form: Form, points: Points, start: float | None, start_sd: float, fixed: dict[str, float]) -> Known:
+def _solve(
+    points: Points,
+    form: Form,
+    known: Known,
+    start_sd: float | None,
+    guess: float | None,
+    *,
+    intervals: bool,
+    paper: bool,
+) -> tuple[Solution, Draws | None, Known]:
+    """Least squares, the posterior if wanted, and what is known with the start's noise in numbers."""
+    if paper:
+        assert known.start is not None
+        return paper_grid(points, known.start), None, known
+    if known.start is None or start_sd == 0:
+        best = least_squares(points, form, known)
+        return best, posterior(points, form, known, guess) if intervals else None, known
+    size = max(scatter(points), 1e-6 * (points.bounds[1] - points.bounds[0]))
+    soft = replace(known, start_sd=size if start_sd is None else start_sd)
+    free = replace(known, start=None, start_sd=0.0)
+    best = least_squares(with_start(points, known.start, soft.start_sd / size), form, free)
+    if not intervals:
+        return best, None, soft
+    if start_sd is None:
+        return best, posterior(with_start(points, known.start, 1.0), form, free, guess), soft
+    return best, posterior(points, form, soft, guess), soft
+
+
+def _rescatter(done: Fit) -> Fit:
+    """The noise of one evaluation from all points of a thinned log: blocks of autocorrelated points overstate it."""
+    residual = done.reward - FORMS[done.form].curve(done.compute, done.least_squares, done.scale)
+    noise_sd = float(np.sqrt(np.mean(residual**2)))
+    draws = done.draws
+    if draws is not None:
+        draws = replace(draws, noise_sd=draws.noise_sd * noise_sd / float(np.median(draws.noise_sd)))
+    return replace(done, noise_sd=noise_sd, draws=draws, sum_squares=float(residual @ residual))
+
+
+def _known(form: Form, points: Points, start: float | None, start_sd: float | None, fixed: dict[str, float]) -> Known:
     unknown = [name for name in fixed if name not in form.params]
     if unknown:
         raise ValueError(f"{form.name} has no parameter {unknown[0]!r}; it has {', '.join(form.params)}")
     if "shortfall" in fixed:
         raise ValueError("the shortfall depends on the largest compute and cannot be held fixed")
-    if start_sd < 0:
+    if start_sd is not None and not start_sd >= 0:
         raise ValueError(f"start_sd must not be negative, but is {start_sd:g}")
     if "start" in fixed:
-        start, start_sd = fixed.pop("start"), 0.0
+        start = fixed.pop("start")
     ceiling = fixed.pop("ceiling", form.ceiling)
     for name, value in (("start", start), ("ceiling", ceiling)):
         if value is not None and not points.bounds[0] <= value <= points.bounds[1]:
@@ -191,12 +246,7 @@ def _known(form: Form, points: Points, start: float | None, start_sd: float, fix
     scales = {param.name: param.scales_with_compute for param in form.shape_params}
     log_shape = {name: float(np.log(value / (points.scale if scales[name] else 1.0))) for name, value in fixed.items()}
     # A form without a start (the power law) does not use one.
-    return Known(
-        start=start if form.rising else None,
-        start_sd=start_sd if form.rising else 0.0,
-        ceiling=ceiling,
-        log_shape=log_shape,
-    )
+    return Known(start=start if form.rising else None, ceiling=ceiling, log_shape=log_shape)
 
 
 def _rescale(points: Points, known: Known, form: Form) -> tuple[Points, Known]:
@@ -226,6 +276,7 @@ def _make(
     messages: tuple[str, ...],
     level: float,
     margin: float,
+    start_sd: float | None,
 ) -> Fit:
     squares = _named(form, points, best)
     params, run_sd = squares, None
@@ -243,6 +294,7 @@ def _make(
         reward=points.reward,
         run=points.run,
         evaluation=points.evaluation,
+        num_samples=points.num_samples,
         noise_sd=noise_sd,
         run_sd=run_sd,
         least_squares=squares,
@@ -252,14 +304,30 @@ def _make(
         bounds=points.bounds,
         scale=points.scale,
         start_given=known.start is not None,
+        start_sd=start_sd,
         draws=draws,
     )
 
 
-def _too_few(points: Points, form: Form, known: Known, level: float, margin: float, messages: list[str]) -> Fit:
+def _too_few(
+    points: Points,
+    form: Form,
+    known: Known,
+    start_sd: float | None,
+    level: float,
+    margin: float,
+    context: tuple[Any, ...],
+) -> Fit:
+    num_given, *messages = context
     need = known.num_free(form) + 2
     unknown = Solution(
         log_shape=np.full(len(form.shape_params), np.nan), level=np.nan, gain=np.nan, squares=np.nan, at_bound=()
     )
-    said = f"{points.num} points are too few to fit {known.num_free(form)} parameters: {need} or more are needed."
-    return _make(points, form, known, unknown, None, "too few points", (*messages, said), level, margin)
+    dropped = f" (the window left out {num_given - points.num} of {num_given})" if points.num < num_given else ""
+    said = (
+        f"{points.num} points{dropped} are too few to fit {known.num_free(form)} parameters: {need} or more are needed."
+    )
+    if points.num >= need:
+        num_distinct = len(np.unique(points.log_compute))
+        said = f"{points.num} points at {num_distinct} different computes are too few to fit a curve."
+    return _make(points, form, known, unknown, None, "too few points", (*messages, said), level, margin, start_sd)

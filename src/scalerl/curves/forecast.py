@@ -191,7 +191,9 @@ def rank_forms(
     """Forms by their error on held-out points (or on what lies after a fraction), best first."""
     options = {**options, "intervals": True}
     found = []
-    for name in FORMS:
+    for name, form in FORMS.items():
+        if form.ceiling is not None and options.get("bounds", (0.0, 1.0)) is None:
+            continue  # a fixed ceiling means nothing for rewards without limits
         fractions = () if holdout is not None else (fraction,)
         done = backtest(compute, reward, holdout=holdout, fractions=fractions, **{**options, "form": name})
         result = done.holdout if holdout is not None else done.fractions[0][1]

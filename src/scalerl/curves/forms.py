@@ -79,7 +79,7 @@ def exponential(log_compute: Array, log_midpoint: Array) -> Array:
 
 def power(log_compute: Array, log_exponent: Array) -> Array:
     """C^-B; with compute relative to the largest, D / C^B = shortfall * shape."""
-    return np.exp(-np.exp(log_exponent) * log_compute)
+    return np.exp(np.minimum(-np.exp(log_exponent) * log_compute, 200.0))  # its square must not overflow
 
 
 EXPONENT = ShapeParam(

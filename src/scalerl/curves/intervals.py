@@ -17,13 +17,13 @@ import numpy as np
 from scipy.special import gammaincinv
 
 from scalerl.curves.forms import Array, Form
-from scalerl.curves.least_squares import Solution, mesh, shape_box, shapes
-from scalerl.curves.points import Known, Points, Sums, gain_limits, squares
+from scalerl.curves.least_squares import mesh, shape_box, shapes
+from scalerl.curves.points import Known, Points, Sums, gain_limits, scatter, squares
 
 NUM_DRAWS = 4096
 AUTOCORRELATIONS = ((0.0, 0.70), (0.2, 0.14), (0.4, 0.09), (0.6, 0.05), (0.8, 0.02))  # value, prior weight
-RUN_SPREADS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)  # between-run sd over within-run noise sd
 RUN_SD_SCALE = 0.01  # of the reward's range: what three repeats of one recipe differed by (arXiv 2510.13786, A.5)
+RUN_SPREADS = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # between-run sd over that scale
 ROWS, COLUMNS = 32, 20  # cells over two shape parameters
 KEEP = 12.0  # nats below the peak beyond which a cell is left out
 FAR = 1e3  # spans of the reward beyond which an estimate is only "far out"
@@ -72,9 +72,9 @@ class Nodes:
     log_mass: Array
 
 
-def posterior(points: Points, form: Form, known: Known, best: Solution, noise_guess: float | None) -> Draws:
+def posterior(points: Points, form: Form, known: Known, noise_guess: float | None) -> Draws:
     """Draws from the joint posterior of everything that is not held fixed."""
-    model = Model(points, form, known, noise_guess, best)
+    model = Model(points, form, known, noise_guess)
     grid = model.zoom()
     shape = shapes(form, grid.logs, points)
     log_prior = model.log_shape_prior(grid)
@@ -94,7 +94,7 @@ def posterior(points: Points, form: Form, known: Known, best: Solution, noise_gu
 class Model:
     """The posterior's parts for one set of points."""
 
-    def __init__(self, points: Points, form: Form, known: Known, noise_guess: float | None, best: Solution) -> None:
+    def __init__(self, points: Points, form: Form, known: Known, noise_guess: float | None) -> None:
         self.points, self.form, self.known = points, form, known
         self.span = points.bounds[1] - points.bounds[0]
         self.box = shape_box(form, known, points)
@@ -102,7 +102,9 @@ class Model:
         self.prior_count = BINOMIAL_WEIGHT if noise_guess else 0.0
         self.prior_squares = points.num * floor + (self.prior_count * noise_guess**2 if noise_guess else 0.0)
         self.degrees = points.num + self.prior_count
-        self.noise_sd = np.sqrt(max(best.squares / max(points.num - known.num_free(form), 1), floor))
+        # Within runs: the residuals of one curve for all would hold the spread between them too.
+        self.noise_sd = max(scatter(points), np.sqrt(floor))
+        self._free_degrees = max(self.degrees - known.num_free(form), 1.0)
         self.level_nodes, self.gain_nodes = self._node_fractions()
 
     def _node_fractions(self) -> tuple[Array, Array]:
@@ -157,7 +159,7 @@ class Model:
     def _height(self, grid: Grid) -> Array:
         """Log posterior of each cell at its best level and gain, relative to the highest cell."""
         shape, log_prior = shapes(self.form, grid.logs, self.points), self.log_shape_prior(grid) - grid.log_volume
-        spread = 1.0 if self.points.num_runs > 1 else 0.0
+        spread = RUN_SD_SCALE * self.span / self.noise_sd if self.points.num_runs > 1 else 0.0
         height = np.max(
             [
                 self.nodes(
@@ -175,20 +177,24 @@ class Model:
     # Noise ---------------------------------------------------------------------------------------------------------
 
     def noises(self) -> Iterator[Noise]:
-        spreads = RUN_SPREADS if self.points.num_runs > 1 else (0.0,)
         scale = RUN_SD_SCALE * self.span
+        spreads = RUN_SPREADS if self.points.num_runs > 1 else (0.0,)
         for value, weight in AUTOCORRELATIONS:
             for spread in spreads:
-                # Half-t with two degrees of freedom on the spread between runs, on a grid even in its logarithm.
-                run_sd = max(spread, RUN_SPREADS[1] / 2) * self.noise_sd
-                log_run = np.log(run_sd) - 1.5 * np.log1p((run_sd / scale) ** 2 / 2) if len(spreads) > 1 else 0.0
-                yield Noise(autocorrelation=value, run_spread=spread, log_weight=float(np.log(weight) + log_run))
+                # Half-Cauchy on the spread between runs, on a grid even in its logarithm; 0 stands for all below.
+                size = max(spread, RUN_SPREADS[1] / 2)
+                log_run = np.log(size) - np.log1p(size**2) if len(spreads) > 1 else 0.0
+                yield Noise(
+                    autocorrelation=value,
+                    run_spread=spread * scale / self.noise_sd,
+                    log_weight=float(np.log(weight) + log_run),
+                )
 
     def sums(self, shape: Array, noise: Noise) -> tuple[Sums, Array]:
         """Inner products under the noise's covariance, and minus half its log determinant.
 
         Within a run e_i = rho e_(i-1) + innovation; a run's own ceiling deviates by run_sd, which adds
-        run_spread^2 h h' to its covariance (Sherman-Morrison).
+        run_spread^2 m m' to its covariance, m the direction that the ceiling moves (Sherman-Morrison).
         """
         points, rho = self.points, noise.autocorrelation
         starts = np.flatnonzero(points.first)
@@ -201,21 +207,23 @@ class Model:
 
         h, one, y = whiten(shape), whiten(np.ones(points.num)), whiten(points.reward)
         log_det = -0.5 * (points.num - len(starts)) * np.log(1 - rho**2)
+        hh, h1, hy = (h * h).sum(-1), h @ one, h @ y
         if noise.run_spread == 0:
-            sums = Sums(hh=(h * h).sum(-1), h1=h @ one, hy=h @ y, one=one @ one, y1=one @ y, yy=y @ y)
-            return sums, np.full(len(shape), log_det)
-        per_run = lambda values: np.add.reduceat(values, starts, axis=-1)  # noqa: E731
-        hh, h1, hy = per_run(h * h), per_run(h * one), per_run(h * y)
-        shrink = noise.run_spread**2 / (1 + noise.run_spread**2 * hh)
+            return Sums(hh=hh, h1=h1, hy=hy, one=one @ one, y1=one @ y, yy=y @ y), np.full(len(shape), log_det)
+        # What a run's own ceiling moves: the whole shape of a rising form, the level of one that falls short.
+        moved = h if self.form.rising else np.broadcast_to(one, h.shape)
+        with_moved = lambda values: np.add.reduceat(moved * values, starts, axis=-1)  # noqa: E731
+        mm, hm, om, ym = with_moved(moved), with_moved(h), with_moved(one), with_moved(y)
+        shrink = noise.run_spread**2 / (1 + noise.run_spread**2 * mm)
         sums = Sums(
-            hh=(hh - shrink * hh * hh).sum(-1),
-            h1=(h1 - shrink * hh * h1).sum(-1),
-            hy=(hy - shrink * hh * hy).sum(-1),
-            one=one @ one - (shrink * h1 * h1).sum(-1),
-            y1=one @ y - (shrink * h1 * hy).sum(-1),
-            yy=y @ y - (shrink * hy * hy).sum(-1),
+            hh=hh - (shrink * hm * hm).sum(-1),
+            h1=h1 - (shrink * hm * om).sum(-1),
+            hy=hy - (shrink * hm * ym).sum(-1),
+            one=one @ one - (shrink * om * om).sum(-1),
+            y1=one @ y - (shrink * om * ym).sum(-1),
+            yy=y @ y - (shrink * ym * ym).sum(-1),
         )
-        return sums, log_det - 0.5 * np.log1p(noise.run_spread**2 * hh).sum(-1)
+        return sums, log_det - 0.5 * np.log1p(noise.run_spread**2 * mm).sum(-1)
 
     # Level and gain ------------------------------------------------------------------------------------------------
 
@@ -233,8 +241,11 @@ class Model:
         level, level_width, log_level = self._levels(sums, self.level_nodes if level_at is None else level_at)
         gain, gain_width = self._gains(sums, level, self.gain_nodes if gain_at is None else gain_at)
         wide = Sums(**{name: getattr(sums, name)[..., None] for name in Sums.__dataclass_fields__})
-        total = squares(wide, level[..., None], gain) + self.prior_squares
-        log_mass = -0.5 * self.degrees * np.log(total) + (log_level + np.log(level_width * gain_width))[..., None]
+        total = np.maximum(squares(wide, level[..., None], gain) + self.prior_squares, 1e-300)
+        log_mass = (
+            -0.5 * self.degrees * np.log(total)
+            + (log_level + np.log(np.maximum(level_width * gain_width, 1e-300)))[..., None]
+        )
         log_mass += (log_prior + log_det + noise.log_weight)[:, None, None]
         if self.known.ceiling is None:
             log_mass += self._log_share_prior(level[..., None], gain)
@@ -258,26 +269,26 @@ class Model:
         if exact is not None:
             return np.full((rows, 1), exact), np.ones((rows, 1)), np.zeros((rows, 1))
         low, high = self.points.bounds
-        if self.form.rising and self.known.start is not None:
-            reach = 3.5 * self.known.start_sd
-            bottom = np.full((rows, 1), max(low, self.known.start - reach))
-            top = np.full((rows, 1), min(high, self.known.start + reach))
+        if self.form.rising and self.known.ceiling is not None:
+            information = sums.one - 2 * sums.h1 + sums.hh
+            drop = self.known.ceiling * (sums.one - sums.h1) - (sums.y1 - sums.hy)
+            estimate = self.known.ceiling - drop / np.maximum(information, 1e-300)
+            high = self.known.ceiling
         else:
-            if self.form.rising and self.known.ceiling is not None:
-                information = sums.one - 2 * sums.h1 + sums.hh
-                drop = self.known.ceiling * (sums.one - sums.h1) - (sums.y1 - sums.hy)
-                estimate = self.known.ceiling - drop / np.maximum(information, 1e-300)
-                high = self.known.ceiling
-            else:
-                information = np.maximum(sums.one - sums.h1**2 / np.maximum(sums.hh, 1e-300), 1e-9 * sums.one)
-                estimate = (sums.y1 - sums.h1 * sums.hy / np.maximum(sums.hh, 1e-300)) / information
-            estimate = np.clip(estimate, low - FAR * self.span, high + FAR * self.span)
-            residual = squares(sums, *self._joint(sums, estimate)) + self.prior_squares
-            bottom, top = self._range(estimate, information, residual, np.full_like(estimate, low), high)
+            information = np.maximum(sums.one - sums.h1**2 / np.maximum(sums.hh, 1e-300), 1e-9 * sums.one)
+            estimate = (sums.y1 - sums.h1 * sums.hy / np.maximum(sums.hh, 1e-300)) / information
+        estimate = np.clip(estimate, low - FAR * self.span, high + FAR * self.span)
+        residual = squares(sums, *self._joint(sums, estimate)) + self.prior_squares
+        if self.known.start is not None:
+            # What the start's own noise says is information too, in units of the points' noise.
+            prior = residual / self._free_degrees / self.known.start_sd**2
+            estimate = (information * estimate + prior * self.known.start) / (information + prior)
+            information = information + prior
+        bottom, top = self._range(estimate, information, residual, np.full_like(estimate, low), high)
         width = top - bottom
         level = bottom + width * at
         log_prior = np.zeros_like(level)
-        if self.form.rising and self.known.start is not None:
+        if self.known.start is not None:
             log_prior = -0.5 * ((level - self.known.start) / self.known.start_sd) ** 2
         return level, np.broadcast_to(width / len(self.level_nodes), level.shape), log_prior
 
@@ -301,7 +312,7 @@ class Model:
     ) -> tuple[Array, Array]:
         """The part of [low, high] that holds the conditional posterior: around the estimate, or next to the limit it
         lies beyond, where the density falls off the faster the further it lies."""
-        degrees = max(self.degrees - self.known.num_free(self.form), 1.0)
+        degrees = self._free_degrees
         sd = np.sqrt(residual / degrees / np.maximum(information, 1e-300))
         beyond = np.maximum(np.maximum(low - estimate, estimate - high), 0.0) / sd
         reach = sd * (6.0 + 12.0 / degrees) * 2.0 / (beyond + np.sqrt(beyond**2 + 4.0))

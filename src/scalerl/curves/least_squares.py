@@ -37,7 +37,7 @@ def shape_box(form: Form, known: Known, points: Points) -> Array:
     for param in form.shape_params:
         low, high = param.low, param.high
         if param.scales_with_compute and points.num:
-            low = max(low, float(points.log_compute.min()) - np.log(30.0))
+            low = max(low, float(points.log_compute[np.isfinite(points.log_compute)].min()) - np.log(30.0))
         if param.name in known.log_shape:
             low = high = known.log_shape[param.name]
         box.append((low, high))
@@ -127,17 +127,17 @@ def _bounds_hit(
     ceiling = level + gain if form.rising else level
     if known.ceiling is None:
         if ceiling >= high - 1e-6 * (high - low):
-            hit.append(f"ceiling at its largest value {high:g}")
+            hit.append(f"Least squares puts the ceiling at its largest value {high:g}.")
         elif abs(gain) <= 1e-9 * (high - low):
-            hit.append("no rise at all")
+            hit.append("Least squares finds no rise at all.")
     for param, value, (least, most) in zip(form.shape_params, log_shape, shape_box(form, known, points), strict=True):
         if param.name in known.log_shape:
             continue
         unit = points.scale if param.scales_with_compute else 1.0
         if value <= least + 1e-6:
-            hit.append(f"{param.name} at its least value {np.exp(least) * unit:.3g}")
+            hit.append(f"Least squares puts the {param.name} at its least value {np.exp(least) * unit:.3g}.")
         elif value >= most - 1e-6:
-            hit.append(f"{param.name} at its largest value {np.exp(most) * unit:.3g}")
+            hit.append(f"Least squares puts the {param.name} at its largest value {np.exp(most) * unit:.3g}.")
     return tuple(hit)
 
 
@@ -172,7 +172,9 @@ def paper_grid(
         gain=ceiling - start,
         squares=total,
         at_bound=tuple(
-            f"{name} at the grid's edge {value:g}" for name, value, grid in edges if value in (grid[0], grid[-1])
+            f"The best {name} lies on the grid's edge {value:g}."
+            for name, value, grid in edges
+            if value in (grid[0], grid[-1])
         ),
     )
 

@@ -10,7 +10,7 @@ from scalerl.curves.forms import Array, Form
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Points:
-    """Sorted by run, then compute. `noise` is each point's relative noise, 1 on average."""
+    """Sorted by run, then compute. `noise` is each point's noise relative to one evaluation's."""
 
     log_compute: Array
     reward: Array
@@ -25,6 +25,7 @@ class Points:
     """The least and largest reward there can be."""
     evaluation: np.ndarray | None = None
     """What each point was evaluated on; equal labels of two runs mean the same prompts at the same step."""
+    num_samples: np.ndarray | None = None
 
     @property
     def num(self) -> int:
@@ -46,6 +47,7 @@ class Points:
             scale=self.scale,
             bounds=self.bounds,
             evaluation=None if self.evaluation is None else self.evaluation[mask],
+            num_samples=None if self.num_samples is None else self.num_samples[mask],
         )
 
 
@@ -90,6 +92,9 @@ def make_points(compute, reward, *, num_samples=None, run=None, bounds=(0.0, 1.0
             f"rewards run from {reward.min():g} to {reward.max():g}, outside {bounds}; "
             "rescale them, or pass bounds=None for a reward without limits"
         )
+    for name, values in (("run", run), ("evaluation", evaluation)):
+        if values is not None and np.shape(values) != compute.shape:
+            raise ValueError(f"{name} has {np.size(values)} labels for {compute.size} points; they must pair up")
     labels = np.zeros(compute.size, dtype=int) if run is None else np.unique(np.asarray(run), return_inverse=True)[1]
     noise = np.ones(compute.size)
     if num_samples is not None and compute.size:
@@ -106,6 +111,7 @@ def make_points(compute, reward, *, num_samples=None, run=None, bounds=(0.0, 1.0
         scale=scale,
         bounds=(float(bounds[0]), float(bounds[1])),
         evaluation=None if evaluation is None else np.asarray(evaluation)[order],
+        num_samples=None if num_samples is None else np.broadcast_to(num_samples, compute.shape)[order],
     )
 
 
@@ -127,6 +133,32 @@ def noise_guess(reward: Array, num_samples) -> float | None:
 
 MANY = 300  # points from which neighbours are averaged before the fit
 BLOCK_WIDTH = np.log(1.05)  # a block spans at most this ratio of compute, so that the curve is straight within it
+
+
+def with_start(points: Points, start: float, noise: float) -> Points:
+    """The reward before training as one more evaluation, at compute 0, where every rising shape is 0."""
+    put = lambda values, value: np.concatenate([[value], values])  # noqa: E731
+    run = put(points.run, points.run[0] if points.num else 0)
+    return replace(
+        points,
+        log_compute=put(points.log_compute, -np.inf),
+        reward=put(points.reward, start),
+        noise=put(points.noise, noise),
+        run=run,
+        first=np.diff(run, prepend=-1) != 0,
+        evaluation=None,
+        num_samples=None,
+    )
+
+
+def scatter(points: Points) -> float:
+    """Noise of one evaluation from second differences within runs, which a smooth curve hardly touches."""
+    inside = ~(points.first[1:-1] | points.first[2:]) if points.num > 2 else np.zeros(0, dtype=bool)
+    if inside.sum() < 2:
+        return float(np.std(points.reward)) if points.num else 0.0
+    second = points.reward[2:] - 2 * points.reward[1:-1] + points.reward[:-2]
+    expected = points.noise[2:] ** 2 + 4 * points.noise[1:-1] ** 2 + points.noise[:-2] ** 2
+    return float(np.sqrt(np.mean((second**2 / expected)[inside])))
 
 
 def thin(points: Points) -> Points:
@@ -152,12 +184,13 @@ def thin(points: Points) -> Points:
         run=run,
         first=np.diff(run, prepend=-1) != 0,
         evaluation=None,
+        num_samples=None,
     )
 
 
 def unbounded(reward: Array) -> tuple[float, float]:
     """Limits for a reward that has none: a ceiling four times the range seen above the data is out of the question."""
-    span = max(float(np.ptp(reward)), 1e-9) if reward.size else 1.0
+    span = max(float(np.ptp(reward)), 1e-6 * float(np.abs(reward).max()), 1e-9) if reward.size else 1.0
     return float(reward.min() - span), float(reward.max() + 4.0 * span)
 
 
@@ -217,9 +250,6 @@ def solve(sums: Sums, form: Form, known: Known, bounds: tuple[float, float]) -> 
         else:
             gain = np.clip((sums.hy - level * sums.h1) / np.maximum(sums.hh, 1e-300), *gain_limits(form, level, bounds))
         return level, gain, squares(sums, level, gain)
-    if form.rising and known.start is not None:
-        # A start with noise of its own is one more, known, observation of the level.
-        return solve(sums, form, Known(start=known.start, ceiling=known.ceiling, log_shape={}), bounds)
     if form.rising and known.ceiling is not None:
         return _pinned_ceiling(sums, known.ceiling, bounds)
     det = sums.hh * sums.one - sums.h1**2
@@ -229,15 +259,14 @@ def solve(sums: Sums, form: Form, known: Known, bounds: tuple[float, float]) -> 
     low, high = gain_limits(form, level, bounds)
     inside = solvable & (level >= bounds[0]) & (level <= bounds[1]) & (gain >= low) & (gain <= high)
     candidates = [(level, gain, np.where(inside, squares(sums, level, gain), np.inf))]
-    for edge in (np.full_like(sums.hh, bounds[0]), np.clip(sums.y1 / sums.one + 0 * sums.hh, *bounds)):
+    edges = [np.full_like(sums.hh, bounds[0]), np.clip(sums.y1 / sums.one + 0 * sums.hh, *bounds)]
+    if not form.rising:
+        edges.append(np.full_like(sums.hh, bounds[1]))
+    for edge in edges:
         best = np.clip((sums.hy - edge * sums.h1) / np.maximum(sums.hh, 1e-300), *gain_limits(form, edge, bounds))
         candidates.append((edge, best, squares(sums, edge, best)))
     if form.rising:
         candidates.append(_pinned_ceiling(sums, bounds[1], bounds))
-    else:
-        edge = np.full_like(sums.hh, bounds[1])
-        best = np.clip((sums.hy - edge * sums.h1) / np.maximum(sums.hh, 1e-300), *gain_limits(form, edge, bounds))
-        candidates.append((edge, best, squares(sums, edge, best)))
     choice = np.argmin(np.stack([total for _, _, total in candidates]), axis=0)
     pick = lambda k: np.choose(choice, [candidate[k] for candidate in candidates])  # noqa: E731
     return pick(0), pick(1), pick(2)

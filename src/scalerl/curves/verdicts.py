@@ -1,14 +1,16 @@
 """What a fit is good for, in words a person can act on."""
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Literal
 
 import numpy as np
+from scipy.special import ndtri
 
 from scalerl.curves.forms import Array, Form
 from scalerl.curves.intervals import Draws, posterior
 from scalerl.curves.least_squares import Solution, least_squares, shapes
-from scalerl.curves.points import Known, Points
+from scalerl.curves.points import Known, Points, scatter
 
 Verdict = Literal["ok", "ceiling not identifiable yet", "unstable", "at a bound", "too few points"]
 
@@ -16,6 +18,7 @@ SKIP_SHARES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3)
 EXTENSIONS = (1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
 FALL_Z = 4.0  # standard errors a fall must measure before it is called one
 FALL_SHARE = 0.1  # and this share of the rise so far
+LITTLE_KNOWN = 3.0  # variances of independent noise, as for an autocorrelation of 0.5
 
 
 def judge(
@@ -29,23 +32,22 @@ def judge(
     margin: float,
 ) -> tuple[Verdict, tuple[str, ...]]:
     """The first verdict that holds, in the order: unstable, not identifiable, at a bound, ok."""
-    at_bound = tuple(f"Least squares puts the {text}." for text in best.at_bound)
-    fallen = fall(points, form, known)
+    notes = tuple(best.at_bound)
+    if known.start is not None and known.start > np.quantile(points.reward, 0.9):
+        notes = (*notes, f"The start of {known.start:.3g} lies above nearly all of the data.")
+    fallen = fall(points, form, replace(known, start_sd=0.0))
     if fallen:
-        return "unstable", (fallen, *at_bound)
+        return "unstable", (fallen, *notes)
     if known.ceiling is None:
         width = _ceiling_width(points, form, known, best, draws, level)
-        if width > margin * (points.bounds[1] - points.bounds[0]):
+        target = margin * (points.bounds[1] - points.bounds[0])
+        if width > target:
             said = (
-                f"The {level:.0%} interval of the ceiling is {_width(width)} wide, more than the margin {margin:g}: "
-                f"{settles(points, form, known, best, draws, level, margin)}"
+                f"The {level:.0%} interval of the ceiling is {width:.3g} wide, more than the margin {target:.3g}: "
+                f"{settles(points, form, known, best, draws, level, width, target)}"
             )
-            return "ceiling not identifiable yet", (said, *at_bound)
-    return ("at a bound", at_bound) if at_bound else ("ok", ())
-
-
-def _width(width: float) -> str:
-    return f"{width:.3f}" if np.isfinite(width) and width < 1e3 else "unboundedly"
+            return "ceiling not identifiable yet", (said, *notes)
+    return ("at a bound", notes) if best.at_bound else ("ok", notes)
 
 
 def _ceiling_width(
@@ -55,15 +57,17 @@ def _ceiling_width(
     if draws is not None:
         low, high = np.quantile(draws.params["ceiling"], (0.5 - level / 2, 0.5 + level / 2))
         return float(high - low)
-    degrees = max(points.num - known.num_free(form), 1)
-    noise_sd = np.sqrt(best.squares / degrees)
-    sd = linear_sd(points, form, known, best.log_shape[None], np.array([best.gain]), np.array([noise_sd]))
+    sd = linear_sd(
+        points, form, known, best.log_shape[None], np.array([best.gain]), _noise_sd(points, form, known, best)
+    )
     return float(2 * normal_quantile(level) * sd[0])
 
 
-def normal_quantile(level: float) -> float:
-    from scipy.special import ndtri
+def _noise_sd(points: Points, form: Form, known: Known, best: Solution) -> Array:
+    return np.array([np.sqrt(best.squares / max(points.num - known.num_free(form), 1))])
 
+
+def normal_quantile(level: float) -> float:
     return float(ndtri(0.5 + level / 2))
 
 
@@ -76,7 +80,8 @@ def linear_sd(
     a parameter the data say nothing of does not make the error infinite.
     """
     log_compute = points.log_compute if extra is None else np.concatenate([points.log_compute, extra])
-    noise = np.concatenate([points.noise, np.ones(len(log_compute) - points.num)])
+    later = np.full(len(log_compute) - points.num, np.median(points.noise))
+    noise = np.concatenate([points.noise, later])
     value = lambda logs: form.shape(log_compute, *[log[:, None] for log in logs.T])  # noqa: E731
     shape = value(log_shape)
     columns = [shape] if form.rising else [np.ones_like(shape)]
@@ -93,7 +98,9 @@ def linear_sd(
     slope = np.stack(columns, axis=-1) / noise[None, :, None]
     floor = 1e-6 * (points.bounds[1] - points.bounds[0])
     information = np.einsum("kni,knj->kij", slope, slope) / np.maximum(noise_sd, floor)[:, None, None] ** 2
-    information = information + np.diag(np.array(prior) + 1e-9)
+    largest = np.einsum("kii->ki", information).max(axis=1)
+    # A ridge far below anything that matters keeps a degenerate design (all points at one compute) solvable.
+    information = information + np.diag(prior) + (1e-12 * largest + 1e-9)[:, None, None] * np.eye(len(prior))
     return np.sqrt(np.maximum(np.linalg.inv(information)[:, 0, 0], 0.0))
 
 
@@ -104,98 +111,98 @@ def settles(
     best: Solution,
     draws: Draws | None,
     level: float,
-    margin: float,
+    now: float,
+    target: float,
 ) -> str:
     """How much further the run should go for the ceiling's interval to fit the margin, evaluated as often as now."""
+    between = 0.0
     if draws is None:
-        log_shape, gain = best.log_shape[None], np.array([best.gain])
-        noise_sd = np.array([np.sqrt(best.squares / max(points.num - known.num_free(form), 1))])
+        log_shape, gain, noise_sd = best.log_shape[None], np.array([best.gain]), _noise_sd(points, form, known, best)
     else:
-        pick = np.linspace(0, len(draws.noise_sd) - 1, 48).astype(int)
-        log_shape = np.stack(
-            [
-                np.log(draws.params[param.name][pick] / (points.scale if param.scales_with_compute else 1.0))
-                for param in form.shape_params
-            ],
-            axis=-1,
-        )
-        if form.rising:
-            gain = (draws.params["ceiling"] - draws.params["start"])[pick]
-        else:
-            gain = -draws.params["shortfall"][pick]
-        noise_sd = draws.noise_sd[pick]
+        log_shape, gain, noise_sd = _some_draws(points, form, draws)
+        between = float(np.median(draws.run_sd)) / np.sqrt(points.num_runs)
+    reach = 2 * normal_quantile(level)
+    if reach * between > target:
+        return "the runs differ by that much among themselves, so more seeds are needed and not more compute."
+
+    def width(extra: Array | None) -> float:
+        sd = float(np.quantile(linear_sd(points, form, known, log_shape, gain, noise_sd, extra), 0.75))
+        return reach * float(np.hypot(sd, between))
+
     compute = np.sort(np.exp(points.log_compute[points.run == points.run[0]]))
     spacing = max(float(np.median(np.diff(compute))), 1e-3) if len(compute) > 1 else 0.1
     # To first order a skewed posterior looks narrower than it is; what is known of that now holds for later too.
-    width = lambda extra: float(  # noqa: E731
-        2 * normal_quantile(level) * np.quantile(linear_sd(points, form, known, log_shape, gain, noise_sd, extra), 0.75)
-    )
-    now = _ceiling_width(points, form, known, best, draws, level)
-    target = margin * (points.bounds[1] - points.bounds[0]) * min(width(None) / now, 1.0)
+    scaled = target * min(width(None) / now, 1.0)
     for times in EXTENSIONS:
         num = min(int((times - 1.0) / spacing), 400)
-        if num < 1:
-            continue
-        extra = np.log(np.linspace(1.0 + spacing, times, num))
-        if width(extra) <= target:
+        if num >= 1 and width(np.log(np.linspace(1.0 + spacing, times, num))) <= scaled:
             return f"about {times:g} times the compute so far (to {times * points.scale:.4g}) should settle it."
     return f"more than {EXTENSIONS[-1]:g} times the compute so far would be needed to settle it."
 
 
+def _some_draws(points: Points, form: Form, draws: Draws) -> tuple[Array, Array, Array]:
+    """Log-shapes, gains and noises of a few draws."""
+    pick = np.linspace(0, len(draws.noise_sd) - 1, 48).astype(int)
+    logs = [
+        np.log(draws.params[param.name][pick] / (points.scale if param.scales_with_compute else 1.0))
+        for param in form.shape_params
+    ]
+    if form.rising:
+        gain = (draws.params["ceiling"] - draws.params["start"])[pick]
+    else:
+        gain = -draws.params["shortfall"][pick]
+    return np.stack(logs, axis=-1), gain, draws.noise_sd[pick]
+
+
 def fall(points: Points, form: Form, known: Known) -> str | None:
     """A sentence when a run falls away from its own curve: its last points lie below what was reached before, and
-    below the curve of the points before them, by more than noise explains."""
+    below the curve of the points up to there, by more than noise explains."""
     for number in np.unique(points.run):
         mine = points.take(points.run == number)
-        found = _fall_of_one(mine, form, known)
-        if found:
-            return found
+        if mine.num >= 8:
+            for size in sorted({3, 4, mine.num // 6, mine.num // 4, mine.num // 3}):
+                if size >= 3 and (found := _fall_of_one(mine, form, known, size)):
+                    return found
     return None
 
 
-def _fall_of_one(points: Points, form: Form, known: Known) -> str | None:
-    if points.num < 8:
+def _fall_of_one(points: Points, form: Form, known: Known, size: int) -> str | None:
+    tail, tail_noise = points.reward[-size:], np.mean(points.noise[-size:] ** 2)
+    windows = np.convolve(points.reward[:-size], np.ones(size) / size, mode="valid")
+    if not len(windows):
         return None
-    for size in sorted({3, 4, points.num // 6, points.num // 4, points.num // 3}):
-        if size < 3:
-            continue
-        head = points.take(np.arange(points.num) < points.num - size)
-        if head.num < max(5, known.num_free(form) + 2):
-            continue
-        tail = points.reward[-size:]
-        windows = np.convolve(head.reward, np.ones(size) / size, mode="valid")
-        drop = float(windows.max() - tail.mean())
-        rise = float(windows.max() - (known.start if known.start is not None else head.reward[: max(size, 2)].mean()))
-        scatter = _scatter(head.reward)
-        if drop < FALL_SHARE * max(rise, 0.0) or drop < FALL_Z * scatter * np.sqrt(2.0 / size):
-            continue
+    end = int(np.argmax(windows)) + size  # the best stretch of the run ends here, and what follows is the fall
+    best, best_noise = float(windows.max()), np.mean(points.noise[end - size : end] ** 2)
+    drop = best - float(tail.mean())
+    rise = best - (known.start if known.start is not None else float(points.reward[: max(size, 2)].mean()))
+    noise_sd = scatter(points)
+    error = noise_sd * np.sqrt((best_noise + tail_noise) / size)
+    if drop < FALL_SHARE * max(rise, 0.0) or drop < FALL_Z * error:
+        return None
+    head = points.take(np.arange(points.num) < end)
+    together = LITTLE_KNOWN  # of how noise hangs together, where too few points lie before the fall to tell
+    if head.num >= max(8, known.num_free(form) + 3):
         curve = least_squares(head, form, known)
         expected = curve.level + curve.gain * shapes(form, list(curve.log_shape[:, None]), points)[0]
-        residual = head.reward - expected[: head.num]
-        noise_sd = max(float(np.sqrt(curve.squares / max(head.num - known.num_free(form), 1))), scatter)
-        together = _inflation(residual)  # autocorrelated points say less than their number
-        if (expected[-size:] - tail).mean() > FALL_Z * noise_sd * np.sqrt(together / size + 1.0 / head.num):
-            place = points.scale * float(np.exp(head.log_compute[-1]))
-            return (
-                f"The run falls away from its own curve after compute {place:.4g}: its last {size} points average "
-                f"{tail.mean():.3f} where {windows.max():.3f} had been reached (end the fit there to leave them out)."
-            )
-    return None
-
-
-def _scatter(reward: Array) -> float:
-    """Noise of one point from second differences, which a smooth curve hardly touches."""
-    if len(reward) < 4:
-        return float(np.std(reward))
-    second = reward[2:] - 2 * reward[1:-1] + reward[:-2]
-    return float(np.sqrt(np.mean(second**2) / 6.0))
+        together = _inflation((points.reward - expected)[:end])
+        noise_sd = max(noise_sd, float(_noise_sd(head, form, known, curve)[0]))
+        error = noise_sd * np.sqrt(tail_noise / size + best_noise / size)
+        if (expected[-size:] - tail).mean() < FALL_Z * error * np.sqrt(together):
+            return None
+    if drop < FALL_Z * error * np.sqrt(together):
+        return None
+    place = points.scale * float(np.exp(head.log_compute[-1]))
+    return (
+        f"The run falls away from its own curve after compute {place:.4g}: its last {size} points average "
+        f"{tail.mean():.3g} where {best:.3g} had been reached (end the fit there to leave them out)."
+    )
 
 
 def _inflation(residual: Array) -> float:
-    """(1 + rho) / (1 - rho) with rho the lag-one autocorrelation, held between 0 and 0.8."""
+    """(1 + rho) / (1 - rho) with rho the lag-one autocorrelation, held between 0 and 0.9."""
     total = float(residual @ residual)
     rho = float(residual[1:] @ residual[:-1]) / total if total > 0 else 0.0
-    rho = min(max(rho, 0.0), 0.8)
+    rho = min(max(rho, 0.0), 0.9)
     return (1 + rho) / (1 - rho)
 
 
@@ -208,14 +215,17 @@ def skip_rule(points: Points, form: Form, known: Known, rule: float | str) -> tu
         if text != "auto":
             return _number(text, rule), []
         return _skip_by_misfit(points, form, known)
-    return float(rule), []
+    return _number(str(rule), str(rule)), []
 
 
 def _number(text: str, rule: str) -> float:
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
-        raise ValueError(f'skip_before must be a compute, a share such as "10%" or "auto", not {rule!r}') from None
+        value = float("nan")
+    if np.isfinite(value):
+        return value
+    raise ValueError(f'skip_before must be a compute, a share such as "10%" or "auto", not {rule!r}')
 
 
 def _skip_by_misfit(points: Points, form: Form, known: Known) -> tuple[float, list[str]]:
@@ -233,7 +243,7 @@ def _skip_by_misfit(points: Points, form: Form, known: Known) -> tuple[float, li
             break
         if early.num == 0:
             continue
-        draws = posterior(rest, form, known, least_squares(rest, form, known), None)
+        draws = posterior(rest, form, known, None)
         params = {name: values[:, None] for name, values in draws.params.items()}
         expected = form.curve(early.scale * np.exp(early.log_compute), params, rest.scale).mean(axis=1)
         spread = np.sqrt(np.var(expected) + np.mean(draws.noise_sd**2) / early.num)

@@ -35,7 +35,7 @@ class TorchEngine:
         slots: int,
         max_length: int,
         stop_tokens: Iterable[int],
-        chunk: int = 8,
+        chunk: int | None = None,
         fp32_head: bool = True,
         pad_token: int = 0,
         version: int = 0,
@@ -45,27 +45,30 @@ class TorchEngine:
         cuda_graphs: bool | None = None,
         fused: bool = True,
     ) -> None:
-        """`max_length` is the context: prompt and completion together. `chunk` tokens a slot are sampled in a poll.
+        """`max_length` is the context: prompt and completion together. `chunk` tokens a slot are sampled in a poll, and
+        `prefill_tokens` of padded prompts go through the model at once.
 
-        dtype and device are the model's unless given. `prefill_tokens` of padded prompts go through the model at once;
-        the default suits a small model. Graphs are the default on a CUDA device. `fused` may choose the faster body.
+        dtype and device are the model's unless given. A GPU waits for the host between chunks, so its default is a
+        longer one (16, not 4), and it decodes by CUDA graphs; `fused=False` keeps to the slower, general body.
         """
         self._scheduler = SlotScheduler(slots)
-        if chunk < 1 or max_length < 2:
-            raise ValueError(f"chunk must be at least 1 and max_length at least 2, got {chunk} and {max_length}")
+        if min(1 if chunk is None else chunk, 1 if prefill_tokens is None else prefill_tokens, max_length) < 1:
+            raise ValueError(
+                f"max_length, chunk and prefill_tokens must be at least 1, got {max_length}, {chunk}, {prefill_tokens}"
+            )
         check_model(model, max_length)
         self._model = own_copy(model, dtype=dtype, device=device)
         head = self._model.get_output_embeddings().weight
         on_gpu = head.device.type == "cuda"
-        self._vocabulary = int(head.shape[0])
-        self._max_length, self._chunk, self._pad_token = max_length, chunk, pad_token
+        self._vocabulary, self._max_length, self._pad_token = int(head.shape[0]), max_length, pad_token
+        self._chunk = chunk or (16 if on_gpu else 4)
         self._prefill_tokens = prefill_tokens or (4096 if on_gpu else 64)
         with torch.no_grad():
             self._decoder = Decoder(
                 self._model,
                 slots=slots,
                 max_length=max_length,
-                chunk=chunk,
+                chunk=self._chunk,
                 fp32_head=fp32_head,
                 fused=fused,
                 cuda_graphs=on_gpu if cuda_graphs is None else cuda_graphs,

@@ -125,7 +125,8 @@ class FigureData:
     crossings: tuple[tuple[float, float], ...] = ()
     """(compute, reward) where two compared curves cross."""
     ranking: tuple[tuple[int, float], ...] = ()
-    """(curve, probability to be the best), best first."""
+    """(curve, probability to be the best of its evaluation set), best first in each set."""
+    num_sets: int = 1
     target: float | None = None
 
 
@@ -136,7 +137,7 @@ def figure_data(analysis: Analysis) -> FigureData:
     x_label = _common([result.series.x_label for result in results], "compute (different units)")
     y_label = _common([result.series.y_label for result in results], "reward")
     # Recipes that are compared are drawn to one end: they differ by their curves, not by how far each one ran.
-    is_shared = analysis.comparison is not None and len({result.series.x_label for result in results}) == 1
+    is_shared = analysis.command == "compare" and len({result.series.x_label for result in results}) == 1
     shared_end = max(map(_end, results)) if is_shared else 0.0
     shared_end = max(shared_end, analysis.at or 0.0)
     with_bands = len(results) <= MOST_BANDS
@@ -146,9 +147,10 @@ def figure_data(analysis: Analysis) -> FigureData:
     )
     x_range, y_range = _x_range(curves), _y_range(curves)
     noise_sd = float(np.median([curve.noise_sd for curve in curves if curve.line is not None] or [0.0]))
-    straights = _straights(results, analysis.comparison) if is_shared else ()
+    # With several evaluation sets there is no one ceiling to linearise at.
+    comparison = next(iter(analysis.comparisons.values())) if len(analysis.comparisons) == 1 else None
+    straights = _straights(results, comparison) if is_shared else ()
     places = {result.name: place for place, result in enumerate(results)}
-    ranking = analysis.comparison.ranking if analysis.comparison is not None else ()
     return FigureData(
         title=prefix or (labels[0] if len(labels) == 1 else f"{y_label} of {len(labels)} curves"),
         x_label=x_label,
@@ -161,9 +163,10 @@ def figure_data(analysis: Analysis) -> FigureData:
         noise_sd=noise_sd,
         straights=straights,
         straight_range=_straight_range(straights),
-        shared_ceiling=analysis.comparison.shared_ceiling if analysis.comparison is not None and straights else None,
+        shared_ceiling=comparison.shared_ceiling if comparison is not None and straights else None,
         crossings=_crossings(analysis, x_range) if is_shared else (),
-        ranking=tuple((places[name], p_best) for name, p_best in ranking),
+        ranking=tuple((places[name], p_best) for name, p_best in analysis.ranking),
+        num_sets=len(analysis.comparisons),
         target=analysis.at,
     )
 
@@ -350,8 +353,7 @@ def _straight_range(straights: Sequence[Straight]) -> tuple[float, float]:
 
 def _crossings(analysis: Analysis, x_range: tuple[float, float]) -> tuple[tuple[float, float], ...]:
     fits = {result.name: result.fit for result in analysis.curves}
-    pairs = analysis.comparison.pairs if analysis.comparison is not None else ()
-    found = [(pair.crossing, fits.get(pair.a)) for pair in pairs]
+    found = [(pair.crossing, fits.get(pair.a)) for pair in analysis.pairs]
     return tuple(
         (compute, float(one.predict(compute)))
         for compute, one in found

@@ -22,6 +22,7 @@ from scalerl.study.events import EventFile, active_seconds, is_event_file, read_
 
 _ABSENT = frozenset({"", "none", "null", "na", "n/a"})
 _WANDB_SEPARATOR = " - "
+_MOST_NAMES = 12
 
 
 class InputError(ValueError):
@@ -46,18 +47,18 @@ class Table:
     x: str | None = None
     y: str | None = None
     step: str | None = None
-    step_time: str | None = None
     num_samples: str | None = None
     seed: str | None = None
+    """Its values are runs of one curve unless --seed names another column."""
     apart: tuple[str, ...] = ()
     """Columns whose values are curves of their own unless an option names them: a run folder's sets, wandb's runs."""
 
 
-def read_table(path: str | Path, *, gpus: float | None = None) -> Table:
-    """The rows of a log of any known kind, its columns recognised; with `gpus`, compute may be built from time."""
+def read_table(path: str | Path) -> Table:
+    """The rows of a log of any known kind, its columns recognised."""
     path = Path(path)
     try:
-        return with_gpus(_read_folder(path) if path.is_dir() else _read_file(path), gpus)
+        return with_gpus(_read_folder(path) if path.is_dir() else _read_file(path), None)
     except FileNotFoundError:
         raise InputError(_no_such_file(path)) from None
     except OSError as fault:
@@ -68,6 +69,12 @@ def read_table(path: str | Path, *, gpus: float | None = None) -> Table:
         raise InputError(f"{path} is not UTF-8 text (byte {fault.start}): save it as UTF-8.") from None
     except ValueError as fault:  # from store and events, which know nothing of users
         raise InputError(f"{fault}; mend it or give another file.") from None
+
+
+def listed(items: Sequence[str]) -> str:
+    """Names for a message: 'a, b, c', the twelve first of many."""
+    shown = ", ".join(items[:_MOST_NAMES])
+    return shown if len(items) <= _MOST_NAMES else f"{shown} and {len(items) - _MOST_NAMES} more"
 
 
 def with_gpus(table: Table, gpus: float | None) -> Table:
@@ -103,7 +110,6 @@ def _table(path: Path, kind: str, rows: Iterable[tuple[str, Mapping[str, Any]]],
         rows=[row for _, row in placed],
         places=[place for place, _ in placed],
         step=names.find(names.STEP, columns),
-        step_time=names.find(names.STEP_TIME, columns),
         num_samples=names.find(names.NUM_SAMPLES, columns),
         **fields,
     )
@@ -134,9 +140,9 @@ def _read_folder(path: Path) -> Table:
     runs = [item.name for item in held if store.is_run_folder(item)]
     if runs:
         raise InputError(
-            f"{path} is a folder of runs ({_listed(runs)}): give the runs themselves, such as {path / runs[0]}."
+            f"{path} is a folder of runs ({listed(runs)}): give the runs themselves, such as {path / runs[0]}."
         )
-    what = f"holds {_listed([item.name for item in held])}" if held else "is empty"
+    what = f"holds {listed([item.name for item in held])}" if held else "is empty"
     raise InputError(
         f"the folder {path} {what}: give a log file, a run folder (with {store.EVALS}) or a folder of tensorboard "
         "event files."
@@ -302,7 +308,7 @@ def _read_csv(path: Path, text: str) -> Table:
 def _header(path: Path, line: int, cells: Sequence[str]) -> list[str]:
     if all(_float(cell) is not None for cell in cells):
         raise InputError(
-            f"{path}, line {line}: numbers ({_listed(cells)}) where column names belong; add a header line."
+            f"{path}, line {line}: numbers ({listed(cells)}) where column names belong; add a header line."
         )
     columns: list[str] = []
     for at, cell in enumerate(cells, start=1):
@@ -363,8 +369,3 @@ def _wandb_rows(
         base = {column: row[column] for column in shared if column in row}
         placed.extend((place, {**base, "run": run, **metrics}) for run, metrics in runs.items())
     return placed
-
-
-def _listed(items: Sequence[str], most: int = 8) -> str:
-    shown = ", ".join(items[:most])
-    return shown if len(items) <= most else f"{shown} and {len(items) - most} more"

@@ -63,7 +63,7 @@ def straight_title(data: FigureData) -> str:
 
 def ranking_title(data: FigureData) -> str:
     what = "the highest ceiling" if data.target is None else f"the best reward at {compute_text(data.target)}"
-    return f"probability of {what}"
+    return f"probability of {what}" + (", within each set" if data.num_sets > 1 else "")
 
 
 def compute_text(compute: float) -> str:

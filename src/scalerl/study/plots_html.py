@@ -214,7 +214,7 @@ def _tint(shade: str, alpha: float) -> str:
 def _hover(data: FigureData, curve: CurveData, what: str) -> str:
     # A percent sign before a brace would start a value of plotly's own.
     name, x_label, y_label = (escape(text).replace("%{", "% {") for text in (curve.label, data.x_label, data.y_label))
-    return f"{name}<br>{x_label} %{{x:.4~g}}<br>{y_label} %{{y:.4~f}}<br>{escape(what)}<extra></extra>"
+    return f"{name}<br>{x_label} %{{x:.4~g}}<br>{y_label} %{{y:.5~r}}<br>{escape(what)}<extra></extra>"
 
 
 def _html_error(value: Value) -> dict[str, Any]:
@@ -239,7 +239,7 @@ def _html_dots(data: FigureData, place: int, curve: CurveData, dots: Dots) -> li
         shown, outside = clipped(dots.residual, data.residual_limit)
         arrows = np.where(dots.residual > 0, "triangle-up", "triangle-down")
         look = look | {"symbol": np.where(outside, arrows, look["symbol"]).tolist(), "size": look["size"] - 1}
-        hover["hovertemplate"] = hover["hovertemplate"].replace("%{y:.4~f}", "%{customdata:+.4f} off the curve")
+        hover["hovertemplate"] = hover["hovertemplate"].replace("%{y:.5~r}", "%{customdata:+.3~r} off the curve")
         traces.append(_trace(place, dots.compute, shown, "x y2", marker=look, customdata=dots.residual, **hover))
     return traces
 

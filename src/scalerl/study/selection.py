@@ -10,11 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from scalerl.study.columns import STEP_TIME, fill_from_step
-from scalerl.study.importers import InputError, Table, with_gpus
+from scalerl.study.importers import InputError, Table, listed, with_gpus
 
 FILE = "file"
 _MOST_PLACES = 5
-_MOST_NAMES = 12
 
 YScale = Literal["1", "100", "pm1", "none"]
 
@@ -40,7 +39,11 @@ class Point:
     """One row of one curve, its values as the file has them."""
 
     curve: tuple[str, ...]
+    evaluation_set: str | None
+    """The set of a run folder that has several; part of the curve's name."""
     run: str
+    seed: tuple[str, str] | None
+    """(column, value) of a column recognised as seed, where no option says what tells runs apart."""
     x_label: str
     y_label: str
     x: Any
@@ -66,7 +69,7 @@ def points_from(tables: Sequence[Table], selection: Selection) -> list[Point]:
     points = []
     for table, file in zip(tables, files, strict=True):
         columns = [*(selection.by or (FILE,)), *(column for column in apart if column in table.apart)]
-        points += _points_of(table, file, columns, selection)
+        points += _points_of(table, file, columns, "set" if "set" in apart else None, selection)
     if not points:
         raise InputError(_nothing_left(tables[0]))
     return points
@@ -110,11 +113,6 @@ def at(points: Sequence[Point]) -> str:
         return ", ".join(f"{point.place} of {point.source}" for point in shown) + more
     [(unit, source)] = units
     return f"{unit}s {', '.join(point.place.rpartition(' ')[2] for point in shown)}{more} of {source}"
-
-
-def listed(items: Sequence[str]) -> str:
-    shown = ", ".join(items[:_MOST_NAMES])
-    return shown if len(items) <= _MOST_NAMES else f"{shown} and {len(items) - _MOST_NAMES} more"
 
 
 def _stem(name: str) -> str:
@@ -225,7 +223,9 @@ def _apart(tables: Sequence[Table], selection: Selection) -> list[str]:
     return found
 
 
-def _points_of(table: Table, file: str, columns: Sequence[str], selection: Selection) -> list[Point]:
+def _points_of(
+    table: Table, file: str, columns: Sequence[str], set_column: str | None, selection: Selection
+) -> list[Point]:
     x, y = table.x, table.y
     assert x is not None
     assert y is not None
@@ -237,8 +237,10 @@ def _points_of(table: Table, file: str, columns: Sequence[str], selection: Selec
         points.append(
             Point(
                 curve=tuple(_label(row.get(column)) for column in columns),
+                evaluation_set=_label(row.get(set_column)) if set_column in table.apart else None,
                 # Files pooled into one curve are different runs, unless the user names what tells runs apart.
                 run=_label(row.get(selection.seed)) if selection.seed else file,
+                seed=(table.seed, _label(row.get(table.seed))) if table.seed and not selection.seed else None,
                 x_label=x,
                 y_label=y,
                 x=row[x],
@@ -252,6 +254,22 @@ def _points_of(table: Table, file: str, columns: Sequence[str], selection: Selec
             )
         )
     return points
+
+
+def told_apart(points: Sequence[Point]) -> tuple[list[Point], tuple[str, ...]]:
+    """A curve's points with their seed in the name of their run where a file holds several, and a word on it."""
+    files = {point.run for point in points}
+    runs = {(point.run, point.seed) for point in points}
+    if len(runs) == len(files):
+        return list(points), ()
+    columns = listed(sorted({point.seed[0] for point in points if point.seed is not None}))
+    if 2 * len(runs) > len(points):
+        return list(points), (f"Column {columns} has too many values to tell runs apart: all rows count as one run.",)
+    named = [
+        point if point.seed is None else replace(point, run="/".join((point.run, point.seed[1])[len(files) == 1 :]))
+        for point in points
+    ]
+    return named, (f"Runs are told apart by column {columns}.",)
 
 
 def _nothing_left(table: Table) -> str:

@@ -11,13 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scalerl.study.importers import InputError, Table
-from scalerl.study.selection import Point, Selection, YScale, at, listed, points_from
+from scalerl.study.importers import InputError, Table, listed
+from scalerl.study.selection import Point, Selection, YScale, at, points_from, told_apart
 
 __all__ = ["InputError", "Selection", "Series", "series_from"]
 
 # A mean of floats may leave [0, 1] by rounding; float32 logs round at 6e-8.
 _ROUNDING = 1e-6
+# A first row within this share of the largest compute is as good as the model before training.
+_BEFORE_TRAINING = 0.01
+# Fewer starts than these say little of their own spread.
+_ENOUGH_STARTS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +35,8 @@ class Series:
     """The run each point belongs to, None where there is one."""
     num_samples: NDArray[np.int64] | None
     start: float | None
-    start_sd: float
-    """Of `start`, from its number of samples; 0 where that is not known."""
+    start_sd: float | None
+    """Noise of `start`: 0 for one that is given, None for one read that is as noisy as any evaluation of the curve."""
     holdout_compute: NDArray[np.float64]
     holdout_reward: NDArray[np.float64]
     evaluation: NDArray[np.str_] | None
@@ -41,6 +45,10 @@ class Series:
     y_label: str
     problem: str | None
     """Why this curve cannot be fitted, None where it can."""
+    evaluation_set: str | None = None
+    """The set of a run folder with several: curves of different sets are no rivals."""
+    notes: tuple[str, ...] = ()
+    """What was decided about the rows that the user did not ask for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +84,7 @@ def _series(name: str, points: Sequence[Point], selection: Selection) -> Series:
             raise InputError(
                 f"the files of {name} use different columns ({listed(sorted(labels))}): choose one with {option}."
             )
+    points, notes = told_apart(points)
     values = _checked(points, selection.y_scale)
     held_out = [value for value in values if value.point.is_held_out]
     to_fit = [value for value in values if not value.point.is_held_out]
@@ -89,6 +98,12 @@ def _series(name: str, points: Sequence[Point], selection: Selection) -> Series:
             f"{name} has no row left to fit besides its start, at {at([value.point for value in starts])}."
         )
     start, start_sd = _start(starts, selection)
+    if selection.start == "first" and not starts:
+        first = min(value.compute for value in fitted)
+        notes += (
+            f"The first row lies at compute {first:g}, not before training: it is fitted as a point, and the start is "
+            "fitted too.",
+        )
     fitted.sort(key=lambda value: (value.point.run, value.compute, value.reward, value.point.evaluation or ""))
     held_out.sort(key=lambda value: (value.compute, value.reward))
     runs = [value.point.run for value in fitted]
@@ -107,6 +122,8 @@ def _series(name: str, points: Sequence[Point], selection: Selection) -> Series:
         x_label=points[0].x_label,
         y_label=points[0].y_label,
         problem=None,
+        evaluation_set=points[0].evaluation_set,
+        notes=notes,
     )
 
 
@@ -125,6 +142,7 @@ def _unusable(name: str, point: Point, problem: str) -> Series:
         x_label=point.x_label,
         y_label=point.y_label,
         problem=problem,
+        evaluation_set=point.evaluation_set,
     )
 
 
@@ -218,14 +236,15 @@ def _check_positive(values: Sequence[_Value], selection: Selection) -> None:
 
 
 def _split_start(values: Sequence[_Value], selection: Selection) -> tuple[list[_Value], list[_Value]]:
-    """(rows that are the start, rows to fit): each run's first row where asked, else a run folder's rows at 0."""
+    """(rows that are the start, rows to fit): a run folder's rows at 0; where asked each run's first row, if early."""
     if selection.start != "first":
         at_zero = [value.point.may_be_zero and value.compute == 0 for value in values]
         return _parted(values, at_zero)
     least: dict[str, float] = {}
     for value in values:
         least[value.point.run] = min(value.compute, least.get(value.point.run, math.inf))
-    is_first = [value.compute == least[value.point.run] for value in values]
+    latest = _BEFORE_TRAINING * max(value.compute for value in values)
+    is_first = [value.compute == least[value.point.run] and value.compute <= max(latest, 0.0) for value in values]
     rows_at = [value.point.run for value, first in zip(values, is_first, strict=True) if first and value.compute <= 0]
     # Two rows at 0 in one run are two curves in one, which averaging would hide; compute below 0 is no start at all.
     hidden = {run for run in rows_at if rows_at.count(run) > 1 or least[run] < 0}
@@ -239,7 +258,7 @@ def _parted(values: Sequence[_Value], flags: Sequence[bool]) -> tuple[list[_Valu
     return [value for value, flag in pairs if flag], [value for value, flag in pairs if not flag]
 
 
-def _start(starts: Sequence[_Value], selection: Selection) -> tuple[float | None, float]:
+def _start(starts: Sequence[_Value], selection: Selection) -> tuple[float | None, float | None]:
     """The start and its sd: the value given, else the mean over the rows that are the start."""
     if isinstance(selection.start, float | int):
         return float(selection.start), 0.0
@@ -247,13 +266,15 @@ def _start(starts: Sequence[_Value], selection: Selection) -> tuple[float | None
         return None, 0.0
     mean = math.fsum(value.reward for value in starts) / len(starts)
     counts = _counts(starts, selection.y_scale)
-    if counts is None:
-        return mean, 0.0
-    # Binomial: p (1 - p) / n for each row.
-    variance = math.fsum(
-        value.reward * (1 - value.reward) / int(count) for value, count in zip(starts, counts, strict=True)
-    )
-    return mean, math.sqrt(variance) / len(starts)
+    if counts is not None:
+        # Binomial: p (1 - p) / n for each row; p is kept off 0 and 1, where one rate would claim no noise at all.
+        rates = np.clip([value.reward for value in starts], 0.02, 0.98)
+        return mean, math.sqrt(float(np.sum(rates * (1 - rates) / counts))) / len(starts)
+    rewards = [value.reward for value in starts]
+    # The same number in every run is one evaluation, written down several times.
+    if len(starts) < _ENOUGH_STARTS or len(set(rewards)) == 1:
+        return mean, None
+    return mean, float(np.std(rewards, ddof=1)) / math.sqrt(len(starts))
 
 
 def _counts(values: Sequence[_Value], y_scale: YScale) -> NDArray[np.int64] | None:

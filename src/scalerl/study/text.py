@@ -1,14 +1,14 @@
 """An analysis for the terminal: a table, and one plain sentence a curve."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from scalerl.curves import Pair, Score, Value, doubling
-from scalerl.study.analysis import Analysis, CurveResult, param_value
+from scalerl.curves import Comparison, Fit, Pair, Score, Value, doubling
+from scalerl.study.analysis import Analysis, CurveResult, FormRanking, param_value
 
 STYLES = {
     "ok": "green",
@@ -18,6 +18,7 @@ STYLES = {
     "too few points": "red",
     "no curve": "red",
 }
+PAIR_STYLES = {"not separable": "dim", "no curve": "red"}
 
 
 def render(analysis: Analysis) -> Group:
@@ -27,9 +28,9 @@ def render(analysis: Analysis) -> Group:
         parts.append(_score_table(analysis))
     if any(curve.at or curve.reach for curve in analysis.curves):
         parts.append(_forecast_table(analysis))
-    if analysis.form_ranking:
-        parts.append(Text(_forms_sentence(analysis)))
-    if analysis.comparison is not None:
+    if analysis.form_ranking is not None:
+        parts.append(Text(_forms_sentence(analysis.form_ranking, _finest(analysis))))
+    if analysis.comparisons:
         parts.extend(_comparison_parts(analysis))
     parts.append(Text())
     parts.extend(_sentence(curve) for curve in analysis.curves)
@@ -49,7 +50,23 @@ def compute_text(value: float) -> str:
     return f"{value:.3g}"
 
 
-def _interval(value: Value | None, show=lambda number: f"{number:.3f}") -> str:
+def decimals(fit: Fit | None) -> int:
+    """Of a reward: three where rewards lie in [0, 1], fewer the wider they range."""
+    if fit is None:
+        return 3
+    span = fit.bounds[1] - fit.bounds[0]
+    return min(max(3 - math.floor(math.log10(span)), 0), 9)
+
+
+def _finest(analysis: Analysis) -> int:
+    return max((decimals(curve.fit) for curve in analysis.curves if curve.fit is not None), default=3)
+
+
+def _reward(digits: int, sign: str = "") -> Callable[[float], str]:
+    return lambda number: f"{number:{sign},.{digits}f}"
+
+
+def _interval(value: Value | None, show: Callable[[float], str]) -> str:
     if value is None or not math.isfinite(value.value):
         return "-"
     if math.isnan(value.low) or value.low == value.high:
@@ -80,10 +97,10 @@ def _curve_table(analysis: Analysis) -> Table:
         table.add_row(
             curve.name,
             str(fit.num_points if fit is not None else len(curve.series.compute)),
-            _interval(param_value(fit, "ceiling")),
+            _interval(param_value(fit, "ceiling"), _reward(decimals(fit))),
             _interval(param_value(fit, "exponent"), lambda number: f"{number:.2f}"),
             _interval(param_value(fit, "midpoint"), compute_text),
-            _interval(param_value(fit, "start")),
+            _interval(param_value(fit, "start"), _reward(decimals(fit))),
             Text(curve.verdict, style=STYLES.get(curve.verdict, "")),
         )
     return table
@@ -92,18 +109,20 @@ def _curve_table(analysis: Analysis) -> Table:
 def _score_table(analysis: Analysis) -> Table:
     table = _table("\nForecast against what happened", "curve", "fitted on", "scored", "RMSE", "bias", "coverage")
 
-    def add(name: str, fitted_on: str, score: Score | None) -> None:
+    def add(curve: CurveResult, fitted_on: str, score: Score | None) -> None:
         if score is None:
-            table.add_row(name, fitted_on, "-", "-", "-", "-")
-        else:
-            coverage = "-" if math.isnan(score.coverage) else f"{score.coverage:.0%} of {score.level:.0%}"
-            table.add_row(name, fitted_on, str(score.num_points), f"{score.rmse:.4f}", f"{score.bias:+.4f}", coverage)
+            table.add_row(curve.name, fitted_on, "-", "-", "-", "-")
+            return
+        digits = decimals(curve.fit) + 1
+        coverage = "-" if math.isnan(score.coverage) else f"{score.coverage:.0%} of {score.level:.0%}"
+        error, bias = _reward(digits)(score.rmse), _reward(digits, "+")(score.bias)
+        table.add_row(curve.name, fitted_on, str(score.num_points), error, bias, coverage)
 
     for curve in analysis.curves:
         if curve.holdout is not None:
-            add(curve.name, "all but held out", curve.holdout)
+            add(curve, "all but held out", curve.holdout)
         for share, score in curve.fractions:
-            add(curve.name, f"first {share:.0%}", score)
+            add(curve, f"first {share:.0%}", score)
     held = [curve.holdout for curve in analysis.curves if curve.holdout is not None]
     if len(held) > 1:
         num = sum(score.num_points for score in held)
@@ -111,9 +130,8 @@ def _score_table(analysis: Analysis) -> Table:
         middle = sorted(score.rmse for score in held)
         median = (middle[(len(middle) - 1) // 2] + middle[len(middle) // 2]) / 2
         table.add_section()
-        table.add_row(
-            f"median of {len(held)}", "all but held out", str(num), f"{median:.4f}", "", f"{pooled:.0%} pooled"
-        )
+        error = _reward(_finest(analysis) + 1)(median)
+        table.add_row(f"median of {len(held)}", "all but held out", str(num), error, "", f"{pooled:.0%} pooled")
     return table
 
 
@@ -121,60 +139,68 @@ def _forecast_table(analysis: Analysis) -> Table:
     table = _table("\nForecast (of a new evaluation)", "curve", "asked", "answer", "note")
     for curve in analysis.curves:
         for row in curve.at:
-            table.add_row(curve.name, f"reward at {compute_text(row.compute)}", _interval(row.reward), "")
+            answer = _interval(row.reward, _reward(decimals(curve.fit)))
+            table.add_row(curve.name, f"reward at {compute_text(row.compute)}", answer, "")
         for row in curve.reach:
             answer = _interval(row.compute, compute_text) if row.compute is not None else "never"
             table.add_row(curve.name, f"compute for {row.reward:g}", answer, row.message)
     return table
 
 
-def _forms_sentence(analysis: Analysis) -> str:
-    ranked = ", ".join(f"{name} {rmse:.4f}" for name, rmse, _ in analysis.form_ranking)
-    num = analysis.form_ranking[0][2]
-    return f"\nForms by their error on unseen points (median RMSE over {num} curve{'s' if num > 1 else ''}): {ranked}."
+def _forms_sentence(ranking: FormRanking, digits: int) -> str:
+    if not ranking.errors:
+        return f"\nForms are not ranked: on no curve do all of them have an error on {ranking.scored_on}."
+    ranked = ", ".join(f"{name} {_reward(digits + 1)(rmse)}" for name, rmse in ranking.errors)
+    curves = f"{ranking.num_curves} curve{'s' if ranking.num_curves > 1 else ''}"
+    return f"\nForms by their error on {ranking.scored_on} (median RMSE over {curves}): {ranked}."
 
 
 def _comparison_parts(analysis: Analysis) -> Iterator[Table | Text]:
-    comparison = analysis.comparison
-    assert comparison is not None
     table = _table("\nPairs", "a", "b", "P(higher ceiling)", "P(larger exponent)", "P(sooner)", "verdict")
     share = lambda value: "-" if math.isnan(value) else f"{value:.2f}"  # noqa: E731
-    for pair in comparison.pairs:
+    for pair in analysis.pairs:
+        free = " (free)" if is_free(pair) else ""
         table.add_row(
             pair.a,
             pair.b,
             share(pair.p_higher_ceiling),
-            share(pair.p_more_efficient),
-            share(pair.p_sooner),
-            Text(pair.verdict, style="dim" if pair.verdict == "not separable" else "green"),
+            share(pair.p_more_efficient) + free,
+            share(pair.p_sooner) + free,
+            Text(pair.verdict, style=PAIR_STYLES.get(pair.verdict, "green")),
         )
     yield table
+    if any(map(is_free, analysis.pairs)):
+        yield Text("(free): the ceilings are too far apart to share one; each curve keeps its own.", style="dim")
+    for name, comparison in analysis.comparisons.items():
+        yield from _ranking_parts(analysis, f" in {name}" if name else "", comparison)
+    yield from _pair_notes(analysis.pairs)
+
+
+def is_free(pair: Pair) -> bool:
+    """Whether efficiencies are compared with each curve at its own ceiling."""
+    return not pair.shared and pair.verdict != "no curve"
+
+
+def _ranking_parts(analysis: Analysis, within: str, comparison: Comparison) -> Iterator[Text]:
     if comparison.shared_ceiling is not None:
         exponents = ", ".join(
             f"{name} {_interval(value, lambda number: f'{number:.2f}')}"
             for name, value in comparison.shared_exponents.items()
         )
-        yield Text(f"\nExponents with one ceiling of {comparison.shared_ceiling:.3f} for all: {exponents}.")
+        ceiling = _reward(_finest(analysis))(comparison.shared_ceiling)
+        yield Text(f"\nExponents with one ceiling of {ceiling} for all{within}: {exponents}.")
     where = "by ceiling" if analysis.at is None else f"at compute {compute_text(analysis.at)}"
     best = ", ".join(f"{name} {share:.0%}" for name, share in comparison.ranking)
-    yield Text(f"\nProbability to be the best {where}: {best}.")
-    yield from _pair_notes(comparison.pairs)
+    yield Text(f"\nProbability to be the best {where}{within}: {best}.")
 
 
 def _pair_notes(pairs: tuple[Pair, ...]) -> Iterator[Text]:
-    """Each pair's words on one line. What all single runs share is said once, and verdicts stand in the table."""
-    assumed: dict[str, None] = {}
+    """Each pair's words on one line. What is assumed of single runs is said once where a pair has nothing else."""
     for pair in pairs:
-        own = []
-        for message in pair.messages:
-            if message.startswith("One run of"):
-                assumed[message.partition(": ")[2]] = None
-            elif not message.endswith("free exponents.") and not message.startswith((f"{pair.a}: ", f"{pair.b}: ")):
-                own.append(message)
-        if own:
-            yield Text(f"{pair.a} / {pair.b}: {' '.join(own)}", style="dim")
-    for assumption in assumed:
-        yield Text(f"Single runs: {assumption}", style="dim")
+        if len(pair.messages) > (pair.assumed_run_sd is not None):
+            yield Text(f"{pair.a} / {pair.b}: {' '.join(pair.messages)}", style="dim")
+    for spread in sorted({pair.assumed_run_sd for pair in pairs if pair.assumed_run_sd is not None}):
+        yield Text(f"Single runs: a spread of {spread:.3g} between runs is assumed for the ceiling.", style="dim")
 
 
 # Sentences ------------------------------------------------------------------------------------------------------------
@@ -195,18 +221,15 @@ def sentence(curve: CurveResult) -> str:
         return said or curve.verdict
     ceiling = param_value(fit, "ceiling")
     assert ceiling is not None
-    more = doubling(fit)
-    gain = (
-        f"doubling the compute of {compute_text(fit.scale)} should bring {more.value:+.3f} "
-        f"[{more.low:+.3f}, {more.high:+.3f}]"
-    )
+    reward, change, more = _reward(decimals(fit)), _reward(decimals(fit), "+"), doubling(fit)
+    gain = f"doubling the compute of {compute_text(fit.scale)} should bring {_interval(more, change)}"
     if fit.verdict == "unstable":
         return said
     if fit.verdict == "ceiling not identifiable yet":
-        return f"the ceiling lies somewhere in {ceiling.low:.3f} to {ceiling.high:.3f}; {gain}. {said}"
+        return f"the ceiling lies somewhere in {reward(ceiling.low)} to {reward(ceiling.high)}; {gain}. {said}"
     if fit.form == "log-linear":
         return f"a log-linear law has no ceiling below 1; {gain}. {said}".rstrip()
     return (
-        f"levels off at {ceiling.value:.3f} ({fit.level:.0%} between {ceiling.low:.3f} and {ceiling.high:.3f}); "
-        f"{gain}. {said}"
+        f"levels off at {reward(ceiling.value)} ({fit.level:.0%} between {reward(ceiling.low)} and "
+        f"{reward(ceiling.high)}); {gain}. {said}"
     ).rstrip()

@@ -15,6 +15,7 @@ OPERATIONS = "+-*"
 
 _SLIPS = (-10, -1, 1, 10)
 _GUESS_RANGE = 9
+_MOST_DRAWS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +45,7 @@ class Expression:
 
 def draw_expression(stream: random.Random, *, num_terms: int, max_number: int, operations: str) -> Expression:
     """Numbers from 1 to `max_number` (after a * of one digit) whose intermediate results are never negative."""
-    while True:
+    for _ in range(_MOST_DRAWS):
         chosen = tuple(stream.choice(operations) for _ in range(num_terms - 1))
         largest = [max_number, *(min(max_number, 9) if operation == "*" else max_number for operation in chosen)]
         numbers = [stream.randint(1, number) for number in largest]
@@ -52,6 +53,10 @@ def draw_expression(stream: random.Random, *, num_terms: int, max_number: int, o
         # Negative results would need a sign in every later step: longer to write and nothing new to learn.
         if all(step.result >= 0 for step in solve(expression)):
             return expression
+    raise ValueError(
+        f'arithmetic: {num_terms} numbers up to {max_number} with "{operations}" hardly ever stay above zero: '
+        f"raise max_number, lower max_terms, or allow +"
+    )
 
 
 def solve(expression: Expression, slips: Sequence[int] = ()) -> list[Step]:

@@ -167,8 +167,8 @@ def jsonl(
 # one seed has not seen the evaluation problems of any other.
 _WITHHELD_ONE_IN = 16
 
-# Draws for each problem wanted before a space is held to be too small.
-_DRAWS_A_PROBLEM = 200
+# Draws in a row without a new problem before their space is held to be used up.
+_MOST_MISSES = 5000
 
 
 def _withheld(problem: Problem) -> bool:
@@ -178,12 +178,13 @@ def _withheld(problem: Problem) -> bool:
 def _distinct(draw: Callable[[], Problem], num: int, *, withheld: bool) -> tuple[Problem, ...]:
     """`num` different problems of one side of the split."""
     found: dict[str, Problem] = {}
-    for _ in range(_DRAWS_A_PROBLEM * num):
-        if len(found) == num:
-            break
+    misses = 0
+    while len(found) < num and misses < _MOST_MISSES:
         problem = draw()
-        if _withheld(problem) == withheld:
-            found.setdefault(problem.id, problem)
+        new = problem.id not in found and _withheld(problem) == withheld
+        misses = 0 if new else misses + 1
+        if new:
+            found[problem.id] = problem
     if len(found) < num:
         side = "for evaluation" if withheld else "for training"
         raise TaskError(

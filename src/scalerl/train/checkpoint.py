@@ -70,8 +70,11 @@ def save(folder: str | os.PathLike[str], checkpoint: Checkpoint, *, keep: int = 
 
 def latest(folder: str | os.PathLike[str]) -> Path | None:
     """The newest checkpoint, verified; None where there is none. A damaged one is an error that offers the next."""
-    *older, newest = _all(Path(folder)) or [None]
-    if newest is None or (fault := damage(newest)) is None:
+    found = _all(Path(folder))
+    if not found:
+        return None
+    *older, newest = found
+    if (fault := damage(newest)) is None:
         return newest
     whole = next((path for path in reversed(older) if damage(path) is None), None)
     if whole is None:

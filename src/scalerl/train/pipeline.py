@@ -247,7 +247,6 @@ class Pipeline:
             self._lag.pushed()
         timings = Timings(**{f"{part}_s": seconds for part, seconds in self._spent_s.items()})
         self._spent_s = dict.fromkeys(self._spent_s, 0.0)
-        self._quiet_since = None
         return StepDone(version=self._lag.version, batch=batch, metrics=metrics, timings=timings)
 
     def _push(self) -> None:

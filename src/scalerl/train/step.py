@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from scalerl.choose import choose
 from scalerl.config import Recipe, body_dtype
 from scalerl.config.parts import Learner, Optimizer
 from scalerl.rl.advantages import BASELINES, NORMALISATIONS
 from scalerl.rl.filters import EffectiveBatch, effective_batch
-from scalerl.rl.logprobs import CHUNK, log_probs_and_entropy
+from scalerl.rl.logprobs import log_probs_and_entropy
 from scalerl.rl.losses import LOSSES, TokenLoss
 from scalerl.rl.metrics import TokenSums, step_metrics, token_sums
 from scalerl.rl.weights import WEIGHTS
@@ -62,7 +61,7 @@ class TorchLearner:
         self._settings, self._micro_batch_tokens = optimizer, learner.micro_batch_tokens
         self._body = _body(model, dtype)
         # With a body of the masters' precision the two heads are one, whatever the setting says.
-        self._exact_head = fp32_head or self._body is model
+        self._fp32_head = fp32_head or self._body is model
         self._shape = ModelShape.from_config(model.config)
         _prepare_for_training(self._body, learner.gradient_checkpointing)
         # Plain AdamW: the paper names no exception, so norms and biases decay like the rest.
@@ -188,27 +187,16 @@ class TorchLearner:
         return sums, loss.detach()
 
     def _log_probs(self, hidden: Tensor, micro: MicroBatch) -> tuple[Tensor, Tensor]:
-        if self._exact_head:
-            # The head is the master's, not its rounding.
-            exact = head(self._model)
-            return log_probs_and_entropy(
-                hidden, exact.weight, micro.targets, temperature=micro.temperature, bias=exact.bias
-            )
-        rounded = head(self._body)
-        parts = [
-            checkpoint(
-                _rounded_log_probs,
-                hidden[start : start + CHUNK],
-                rounded.weight,
-                rounded.bias,
-                micro.targets[start : start + CHUNK],
-                micro.temperature,
-                use_reentrant=False,
-            )
-            for start in range(0, len(hidden), CHUNK)
-        ]
-        log_probs, entropy = zip(*parts, strict=True)
-        return torch.cat(log_probs), torch.cat(entropy)
+        # The head is the master's: in FP32 unrounded, else rounded to what the generator's copy is.
+        master = head(self._model)
+        return log_probs_and_entropy(
+            hidden,
+            master.weight,
+            micro.targets,
+            temperature=micro.temperature,
+            bias=master.bias,
+            fp32=self._fp32_head,
+        )
 
     def _update(self, loss: Tensor) -> dict[str, float]:
         """Clip and step, unless the loss or a gradient is not finite: one bad batch must not end a run."""
@@ -275,14 +263,3 @@ def _prepare_for_training(body: "PreTrainedModel", gradient_checkpointing: bool)
             module.p = 0.0
         if hasattr(module, "attention_dropout"):
             module.attention_dropout = 0.0  # pyright: ignore[reportArgumentType]
-
-
-def _rounded_log_probs(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, temperature: float
-) -> tuple[Tensor, Tensor]:
-    """Log-probs of logits in the body's precision: the arm without an FP32 head."""
-    logits = torch.nn.functional.linear(hidden, weight, bias).float() / temperature
-    distribution = torch.distributions.Categorical(logits=logits, validate_args=False)
-    with torch.no_grad():
-        entropy = distribution.entropy()
-    return distribution.log_prob(targets), entropy

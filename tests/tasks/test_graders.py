@@ -1,0 +1,68 @@
+import pytest
+
+from scalerl.tasks.graders import GRADERS, answer_part, exact, numeric
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("<think>1+1=2</think>2", "2"),
+        ("1+1=2</think> 2 ", "2"),
+        ("2", "2"),
+        ("<think>1+1=2", None),
+        ("<think></think>", ""),
+        ("<think>a</think>b</think>c", "b</think>c"),
+        ("", ""),
+    ],
+)
+def test_the_answer_is_what_follows_the_thinking(text: str, part: str | None):
+    assert answer_part(text) == part
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "correct"),
+    [
+        ("<think>37+58=95;95-16=79</think>79", "79", True),
+        ("<think>79</think>80", "79", False),
+        ("<think>37+58=95;95-16=79", "79", False),
+        ("<think>79</think>", "79", False),
+        ("<think>x</think>079", "79", False),
+        ("<think>x</think> two  words ", "two words", True),
+        ("79", "79", True),
+        ("<think>x</think>79", "", None),
+    ],
+)
+def test_exact(text: str, answer: str, correct: bool | None):
+    assert exact(text, answer) is correct
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "correct"),
+    [
+        ("<think>7</think>So it is 1,234.50 dollars.", "1234.5", True),
+        ("<think>8</think>first 7, then 8", "8", True),
+        ("<think>8</think>first 8, then 7", "8", False),
+        ("<think>8", "8", False),
+        ("<think>8</think>", "8", False),
+        ("<think></think>3/4", "0.75", True),
+        ("<think></think>.5", "1/2", True),
+        ("<think></think>-3", "-3", True),
+        ("<think></think>5-3", "3", True),
+        ("<think></think>x2", "2", False),
+        ("<think></think>18.", "#### 18", True),
+        ("<think></think>1/0", "0", True),
+        ("<think></think>0.1", "0.10000000000000001", False),
+        ("<think></think>8", "eight", None),
+    ],
+)
+def test_numeric(text: str, answer: str, correct: bool | None):
+    assert numeric(text, answer) is correct
+
+
+@pytest.mark.parametrize("name", GRADERS)
+def test_other_tags_can_be_set(name: str):
+    tags = {"thinking_start": "<reason>", "thinking_end": "</reason>"}
+    assert GRADERS[name]("<reason>7</reason>8", "8", **tags) is True
+    assert GRADERS[name]("<reason>8", "8", **tags) is False
+    # Without tags there is no thinking: the whole text is the answer.
+    assert GRADERS[name]("8", "8", thinking_start="", thinking_end="</think>") is True

@@ -1,0 +1,136 @@
+import json
+import math
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from scalerl.choose import choose
+from scalerl.config import load_recipe
+from scalerl.tasks.problems import TASKS, Task, TaskError, arithmetic, jsonl
+from scalerl.train.sft import MADE_BY, SftProgress, SftResult, SftSettings, TinyShape, build_tokenizer, pass_rate, sft
+
+MICRO = SftSettings(
+    shape=TinyShape(hidden=32, intermediate=64, layers=1, heads=2, context=64),
+    num_demonstrations=600,
+    num_heldout=60,
+    steps=60,
+    batch_size=32,
+    lr=1e-2,
+    warmup_steps=5,
+    evaluate_every=20,
+)
+TINY_BASE = str(files("scalerl") / "assets" / "tiny-base")
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    return arithmetic(10, 0, num_problems=10, min_terms=2, max_terms=3, max_number=9)
+
+
+@pytest.fixture(scope="module")
+def made(task: Task, tmp_path_factory: pytest.TempPathFactory) -> SftResult:
+    torch.set_num_threads(1)
+    return sft(task, tmp_path_factory.mktemp("sft") / "model", MICRO, device="cpu", record={"recipe": "micro"})
+
+
+def test_the_heldout_loss_falls(made: SftResult):
+    assert [point.step for point in made.curve] == [0, 20, 40, 60]
+    assert math.isnan(made.curve[0].train_loss)
+    losses = [point.heldout_loss for point in made.curve]
+    assert losses[0] == pytest.approx(math.log(20), abs=0.3)
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def test_the_folder_is_an_ordinary_one(made: SftResult):
+    model = AutoModelForCausalLM.from_pretrained(made.folder)
+    tokenizer = AutoTokenizer.from_pretrained(made.folder)
+    assert model.dtype == torch.float32
+    assert sum(p.numel() for p in model.parameters()) == made.num_parameters
+    assert model.config.vocab_size == len(tokenizer)
+    assert {"model.safetensors", "config.json", "tokenizer.json", MADE_BY} <= {p.name for p in made.folder.iterdir()}
+    assert tokenizer.eos_token_id == model.config.eos_token_id != tokenizer.pad_token_id
+    prompt = tokenizer("1+2=")["input_ids"]
+    assert prompt[0] == tokenizer.bos_token_id
+    assert len(prompt) == 5
+
+
+def test_the_record_says_what_it_was_made_by(made: SftResult, task: Task):
+    record = json.loads((made.folder / MADE_BY).read_text())
+    assert record["recipe"] == "micro"
+    assert record["settings"]["shape"]["hidden"] == 32
+    assert record["settings"]["steps"] == 60
+    assert record["curve"][0]["train_loss"] is None
+    assert record["curve"][-1]["heldout_loss"] == pytest.approx(made.curve[-1].heldout_loss, abs=1e-4)
+    assert record["gain_last_fifth"] == pytest.approx(made.gain_last_fifth, abs=1e-4)
+    model = AutoModelForCausalLM.from_pretrained(made.folder)
+    tokenizer = AutoTokenizer.from_pretrained(made.folder)
+    greedy = pass_rate(model, tokenizer, task, temperature=0.0, max_new_tokens=30)
+    assert record["pass_rates"]["greedy"] == pytest.approx(greedy)
+
+
+def test_equal_seeds_make_equal_models(made: SftResult, task: Task, tmp_path: Path):
+    again = sft(task, tmp_path / "again", MICRO, device="cpu")
+    assert [point.heldout_loss for point in again.curve] == [point.heldout_loss for point in made.curve]
+
+
+def test_it_goes_on_from_a_given_model(made: SftResult, task: Task, tmp_path: Path):
+    settings = SftSettings(model=str(made.folder), num_demonstrations=200, num_heldout=60, steps=2, evaluate_every=1)
+    seen: list[SftProgress] = []
+    result = sft(task, tmp_path / "next", settings, device="cpu", on_progress=seen.append)
+    assert result.curve == tuple(seen)
+    assert result.curve[0].heldout_loss < made.curve[1].heldout_loss
+    assert result.num_parameters == made.num_parameters
+
+
+def test_tags_are_one_token_each_and_survive_decoding():
+    task = arithmetic(1, 0, num_problems=1)
+    tokenizer = build_tokenizer(iter(["<think>12+3=15</think>"]), task.answer)
+    text = "<think>12+3=15</think>15"
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert len(ids) == 11
+    assert tokenizer.decode(ids, skip_special_tokens=True) == text
+    assert tokenizer("9")["input_ids"] == [tokenizer.bos_token_id, tokenizer.unk_token_id]
+
+
+def test_what_cannot_be_taught_is_refused(task: Task, made: SftResult, tmp_path: Path):
+    path = tmp_path / "plain.jsonl"
+    path.write_text('{"prompt": "a", "answer": "b"}\n{"prompt": "c", "answer": "d"}\n')
+    with pytest.raises(TaskError, match="no demonstrations to learn from"):
+        sft(jsonl(1, 0, path=str(path)), tmp_path / "none", MICRO)
+    with pytest.raises(ValueError, match="exists and is not empty"):
+        sft(task, made.folder, MICRO)
+    short = SftSettings(shape=TinyShape(context=8), num_demonstrations=10, num_heldout=2)
+    with pytest.raises(ValueError, match="tokens, but the model has room for 8"):
+        sft(task, tmp_path / "short", short, device="cpu")
+    assert not (tmp_path / "short").exists()
+
+
+def test_the_embedded_base_is_as_good_as_its_record_says():
+    torch.set_num_threads(1)
+    record = json.loads((Path(TINY_BASE) / MADE_BY).read_text())
+    recipe = load_recipe("tiny-cpu")
+    base_task = choose(TASKS, recipe.task)(80, 0)
+    model = AutoModelForCausalLM.from_pretrained(TINY_BASE)
+    tokenizer = AutoTokenizer.from_pretrained(TINY_BASE)
+    assert model.dtype == torch.float32
+    assert 0.8e6 < sum(p.numel() for p in model.parameters()) == record["num_parameters"] < 1e6
+    assert record["gain_last_fifth"] < 0.02
+    for name, temperature in (("greedy", 0.0), ("temperature_1", 1.0)):
+        rate = pass_rate(model, tokenizer, base_task, temperature=temperature, max_new_tokens=48)
+        expected = record["pass_rates"][name]
+        # Three standard errors of 80 problems, and the record's own are few.
+        assert rate == pytest.approx(expected, abs=3 * math.sqrt(expected * (1 - expected) / 80))
+
+
+def test_the_recipe_of_the_base_is_the_one_it_was_made_by():
+    record = json.loads((Path(TINY_BASE) / MADE_BY).read_text())
+    task = dict(load_recipe(record["recipe"]).task)
+    assert {key: value for key, value in record["task"].items() if key != "operations"} == {
+        key: value for key, value in task.items() if key != "num_problems"
+    }
+    settings = SftSettings(**{**record["settings"], "shape": TinyShape(**record["settings"]["shape"])})
+    assert settings == SftSettings()
