@@ -20,7 +20,7 @@ LIMIT = 0.70
 
 
 def sizes(device: str) -> tuple[dict, dict]:
-    """What memory and speed are measured at: always several chunks, on a CPU narrow so that the run takes a minute."""
+    """What memory and speed are measured at: several chunks each; narrow on a CPU, for a minute on two free cores."""
     if device == "cuda":
         real = {"vocab": 128_256, "width": 4096, "dtype": "bfloat16", "tokens": 16_384, "repeats": 5}
         return real | {"repeats": 1}, real

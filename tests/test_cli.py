@@ -11,6 +11,11 @@ import numpy as np
 import pytest
 from shared_data import FOLDER, needs_shared_data
 
+from scalerl.cli import main
+from scalerl.cli.curves import UsageError
+from scalerl.config import RecipeError
+from scalerl.study.importers import InputError
+
 VALUE = {"value", "low", "high"}
 
 
@@ -138,6 +143,18 @@ def faults(folder: Path) -> dict[str, tuple[tuple, tuple[str, ...]]]:
         "bad level": ((at("good.csv"), "--level", "90"), ("--level", "90")),
         "bad start": ((at("good.csv"), "--start", "frist"), ("frist", "first")),
         "bad scale": ((at("good.csv"), "--y-scale", "percent"), ("percent", "pm1")),
+        "no number": ((at("good.csv"), "--start", "nan"), ("--start", "nan")),
+        "infinite end": ((at("good.csv"), "--fit-until", "inf"), ("--fit-until", "inf")),
+        "no margin": ((at("good.csv"), "--margin", "nan"), ("--margin", "nan")),
+        "no level": ((at("good.csv"), "--level", "nan"), ("--level", "nan")),
+        "bad skip": ((at("good.csv"), "--skip-before", "early"), ("--skip-before", "early", "10%", "auto")),
+        "infinite skip": ((at("good.csv"), "--skip-before", "inf"), ("--skip-before", "inf")),
+        "no skip": ((at("good.csv"), "--skip-before", "nan%"), ("--skip-before", "nan")),
+        "log-linear without limits": (
+            (at("percent.csv"), "--form", "log-linear", "--y-scale", "none"),
+            ("log-linear", "--y-scale none"),
+        ),
+        "window": ((at("good.csv"), "--skip-before", "9"), ("no usable curve", "left out 8 of 11")),
         "bad plot": ((at("good.csv"), "--plot", at("out.pdf")), ("out.pdf", ".png", ".html")),
     }
 
@@ -152,6 +169,67 @@ def test_a_users_mistake_is_one_sentence_and_exit_code_two(name: str, tmp_path: 
     assert "Traceback" not in done.stderr
     for word in expected:
         assert word in done.stderr
+
+
+@pytest.mark.parametrize(
+    "command, option, value",
+    [
+        ("forecast", "--at", "inf"),
+        ("forecast", "--at", "100,nan"),
+        ("forecast", "--at", "0"),
+        ("forecast", "--reach", "nan"),
+        ("forecast", "--reach", "0.5,inf"),
+        ("compare", "--at", "inf"),
+        ("compare", "--at", "-1"),
+        ("backtest", "--fraction", "1.5"),
+        ("backtest", "--fraction", "nan"),
+    ],
+)
+def test_a_number_that_cannot_be_used_is_refused(table: Path, command: str, option: str, value: str):
+    done = scalerl(command, table, *OPTIONS, f"{option}={value}")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: {option} ")
+    assert done.stderr.count("\n") == 1
+
+
+class Ours(RuntimeError):
+    """As StoreError or PipelineStalled: a run cannot go on."""
+
+
+Ours.__module__ = "scalerl.somewhere"
+
+
+@pytest.mark.parametrize(
+    "error, code", [(UsageError("wrong"), 2), (InputError("wrong"), 2), (RecipeError("wrong"), 2), (Ours("wrong"), 1)]
+)
+def test_our_own_errors_are_sentences(
+    error: Exception, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr("scalerl.cli.app", fail)
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == code
+    assert capsys.readouterr().err == "error: wrong\n"
+
+
+@pytest.mark.parametrize("error", [ValueError("shapes differ"), np.linalg.LinAlgError("singular"), RuntimeError("no")])
+def test_a_fault_in_the_code_keeps_its_traceback(error: Exception, monkeypatch: pytest.MonkeyPatch):
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr("scalerl.cli.app", fail)
+    with pytest.raises(type(error)):
+        main()
+
+
+def test_a_seed_column_is_used_and_said(table: Path):
+    named = [word for word in OPTIONS if word not in ("--seed", "seed")]
+    (new, _) = sorted(answer("fit", table, *named)["curves"], key=lambda curve: curve["name"])
+    assert new["num_runs"] == 2
+    assert "Runs are told apart by column seed." in new["messages"]
 
 
 def test_a_held_out_filter_that_matches_nothing_names_the_values_there_are(table: Path):

@@ -9,7 +9,7 @@ import pytest
 import tensorboardX
 from tensorboardX.record_writer import RecordWriter
 
-from scalerl.study.importers import InputError, Table, read_table
+from scalerl.study.importers import InputError, Table, read_table, with_gpus
 
 # Generated modules, whose names no type checker sees.
 EVENT: Any = importlib.import_module("tensorboardX.proto.event_pb2")
@@ -41,7 +41,7 @@ def test_tensorboard_scalars_are_rows_by_step(tmp_path: Path) -> None:
     assert _column(table, "wall_time") == [1e9, 1e9 + 3600, 1e9 + 7200]
     assert not {"weights", "note"} & set(table.columns)
     assert table.places == ["step 0", "step 1", "step 2"]
-    assert _column(read_table(tmp_path, gpus=8), "gpu_hours") == [0.0, 8.0, 16.0]
+    assert _column(with_gpus(read_table(tmp_path), 8), "gpu_hours") == [0.0, 8.0, 16.0]
 
 
 def test_a_truncated_event_file_loses_its_last_record_only(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_event_files_of_a_restarted_run_are_one_and_its_wait_costs_nothing(tmp_p
         [("val/reward", 0, 0.0), ("val/reward", 3600, 0.25), ("val/reward", 4000, 0.3)],
     )
     _write_raw(tmp_path / "events.out.tfevents.2", [("val/reward", 90000, 0.5), ("val/reward", 93600, 0.75)])
-    table = read_table(tmp_path, gpus=1)
+    table = with_gpus(read_table(tmp_path), 1)
     assert _column(table, "val/reward") == pytest.approx([0.0, 0.25, 0.3, 0.5, 0.75])
     assert _column(table, "elapsed_s") == [0.0, 3600.0, 4000.0, 4000.0, 7600.0]
 

@@ -14,7 +14,7 @@ import pytest
 
 from scalerl.study.analysis import Analysis, FitOptions, analyse_compare, analyse_fit, analyse_forecast
 from scalerl.study.figures import FigureData, figure_data, short_names
-from scalerl.study.look import COLOURS, compute_text, compute_ticks, cut, legend_text, number_text
+from scalerl.study.look import COLOURS, compute_text, compute_ticks, cut, legend_text, number_text, ranking_title
 from scalerl.study.plots import draw
 from scalerl.study.series import InputError, Series
 
@@ -205,8 +205,7 @@ def test_different_units_are_not_drawn_as_one():
 
 
 def test_linearised_lines_have_the_shared_exponent_as_slope(compared: Analysis):
-    data, comparison = figure_data(compared), compared.comparison
-    assert comparison is not None
+    data, comparison = figure_data(compared), compared.comparisons[""]
     assert len(data.straights) >= 2
     assert data.shared_ceiling == comparison.shared_ceiling
     for one in data.straights:
@@ -218,8 +217,7 @@ def test_linearised_lines_have_the_shared_exponent_as_slope(compared: Analysis):
 def test_points_of_noiseless_curves_lie_on_their_lines():
     exact = [series(name, exponent=b, noise=0.0) for name, b in (("slow", 1.5), ("fast", 2.5))]
     analysis = analyse_compare(exact, FitOptions(), None)
-    data, comparison = figure_data(analysis), analysis.comparison
-    assert comparison is not None
+    data = figure_data(analysis)
     assert len(data.straights) == 2
     for one, truth in zip(data.straights, (1.5, 2.5), strict=True):
         slope = np.polyfit(np.log10(one.compute), one.log_f, 1)[0]
@@ -228,8 +226,7 @@ def test_points_of_noiseless_curves_lie_on_their_lines():
 
 
 def test_a_comparison_is_drawn_to_one_end_with_its_ranking_and_crossings(compared: Analysis):
-    data, comparison = figure_data(compared), compared.comparison
-    assert comparison is not None
+    data, comparison = figure_data(compared), compared.comparisons[""]
     ends = {float(curve.line.compute[-1]) for curve in data.curves if curve.line is not None}
     assert len(ends) == 1
     assert ends.pop() == pytest.approx(40000)
@@ -244,6 +241,16 @@ def test_a_comparison_is_drawn_to_one_end_with_its_ranking_and_crossings(compare
         fit = fits[name]
         assert fit is not None
         assert float(fit.predict(crossed.crossing)) == pytest.approx(data.crossings[0][1], abs=0.002)
+
+
+def test_several_evaluation_sets_are_ranked_apart_and_have_no_one_ceiling(tmp_path: Path):
+    runs = [series(f"{run}/{name}", seed=seed, evaluation_set=name) for seed, run in enumerate("ab") for name in "vt"]
+    analysis = analyse_compare(runs, FitOptions(), None)
+    data = figure_data(analysis)
+    assert (len(data.ranking), data.num_sets, data.straights, data.shared_ceiling) == (4, 2, (), None)
+    assert ranking_title(data) == "probability of the highest ceiling, within each set"
+    draw(analysis, tmp_path / "a.png")
+    draw(analysis, tmp_path / "a.html")
 
 
 # Words

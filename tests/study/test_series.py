@@ -80,8 +80,6 @@ def test_seeds_are_runs_of_one_curve(tmp_path: Path) -> None:
     [series] = _select(_csv(tmp_path / "log.csv", "seed,gpu_hours,reward", rows), seed="seed")
     assert series.run is not None
     assert (series.run.tolist(), series.compute.tolist()) == (["0", "0", "1", "1"], [1, 2, 1, 2])
-    [pooled] = _select(tmp_path / "log.csv")
-    assert pooled.run is None
 
 
 def test_files_are_curves_with_names_that_tell_them_apart(tmp_path: Path) -> None:
@@ -178,14 +176,12 @@ def test_start_first_takes_one_row_of_each_run(tmp_path: Path) -> None:
     assert series.compute.tolist() == [1, 2, 1, 2]
     assert series.num_samples is not None
     assert series.num_samples.tolist() == [100] * 4
+    path = _csv(
+        tmp_path / "log.csv", "arm,gpu_hours,reward", [(arm, compute, 0.5) for compute in (0, 1) for arm in "ab"]
+    )
     sentence = _fault(path, start="first")
     assert "'gpu_hours' is zero or negative (0) at lines 2, 3 of log.csv" in sentence
     assert "tell the runs apart with --seed" in sentence
-
-
-def test_start_first_takes_a_positive_first_row_too(tmp_path: Path) -> None:
-    [series] = _select(_csv(tmp_path / "log.csv", "gpu_hours,reward", [(5, 0.5), (1, 0.25)]), start="first")
-    assert (series.start, series.start_sd, series.compute.tolist()) == (0.25, 0.0, [5])
 
 
 def test_a_run_folder_starts_at_its_row_at_compute_zero(tmp_path: Path) -> None:
@@ -322,7 +318,7 @@ def test_pooled_files_must_agree_on_their_columns(tmp_path: Path) -> None:
             {"holdout": ("gpu_hours", "1")},
             "every row of log matches --holdout gpu_hours=1: none is left to fit",
         ),
-        ([(1, 0.5)], {"start": "first"}, "log has no row left to fit besides its start, at line 2 of log.csv."),
+        ([(0, 0.5)], {"start": "first"}, "log has no row left to fit besides its start, at line 2 of log.csv."),
     ],
 )
 def test_the_fault_of_an_only_curve_is_raised(

@@ -71,7 +71,7 @@ class Decoder:
             device=self._device,
         )
         self._max_length = max_length
-        self._granularity = 64 if cuda_graphs else 32
+        self._granularity = 64 if cuda_graphs else 16
         self._graphs: dict[_Shape, torch.cuda.CUDAGraph] | None = {} if cuda_graphs else None
         self._buffers(slots, chunk)
 

@@ -228,8 +228,10 @@ def analyse_compare(series: Sequence[Series], options: FitOptions, at: float | N
 
 def _some_usable(curves: Sequence[CurveResult]) -> tuple[CurveResult, ...]:
     if not any(curve.usable for curve in curves):
-        among = f" among {len(curves)}; the first, {curves[0].name}" if len(curves) > 1 else ""
-        raise InputError(f"no usable curve{among}: {' '.join(curves[0].messages)}")
+        first = curves[0]
+        among = f" among {len(curves)}; the first, {first.name}" if len(curves) > 1 else ""
+        why = first.series.problem if first.fit is None else first.fit.messages[-1]
+        raise InputError(f"no usable curve{among}: {why}")
     return tuple(curves)
 
 

@@ -195,11 +195,14 @@ def _ranking_parts(analysis: Analysis, within: str, comparison: Comparison) -> I
 
 
 def _pair_notes(pairs: tuple[Pair, ...]) -> Iterator[Text]:
-    """Each pair's words on one line. What is assumed of single runs is said once where a pair has nothing else."""
+    """Each pair's words on one line; pairs with no more to say than what is assumed of single runs share one."""
+    assumed = set()
     for pair in pairs:
-        if len(pair.messages) > (pair.assumed_run_sd is not None):
+        if len(pair.messages) == 1 and pair.assumed_run_sd is not None:
+            assumed.add(pair.assumed_run_sd)
+        elif pair.messages:
             yield Text(f"{pair.a} / {pair.b}: {' '.join(pair.messages)}", style="dim")
-    for spread in sorted({pair.assumed_run_sd for pair in pairs if pair.assumed_run_sd is not None}):
+    for spread in sorted(assumed):
         yield Text(f"Single runs: a spread of {spread:.3g} between runs is assumed for the ceiling.", style="dim")
 
 

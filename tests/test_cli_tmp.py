@@ -1,0 +1,307 @@
+"""The predictive commands as a user types them."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from shared_data import FOLDER, needs_shared_data
+
+from scalerl.cli import main
+UsageError = ValueError
+from scalerl.config import RecipeError
+from scalerl.study.importers import InputError
+
+VALUE = {"value", "low", "high"}
+
+
+def scalerl(*words: object, **more) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from scalerl.cli import main; main()", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, **more)
+
+
+def answer(*words: object) -> dict:
+    done = scalerl(*words, "--json")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two recipes, two seeds each, the last third marked as held out."""
+    rng = np.random.default_rng(0)
+    path = tmp_path_factory.mktemp("logs") / "runs.csv"
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["recipe", "seed", "part", "gpu_hours", "pass_rate"])
+        for recipe, ceiling in (("old", 0.54), ("new", 0.62)):
+            for seed in (1, 2):
+                for compute in np.linspace(300, 9000, 30):
+                    reward = 0.4 + (ceiling - 0.4) / (1 + (2400 / compute) ** 1.9) + 0.004 * rng.standard_normal()
+                    writer.writerow(
+                        [recipe, seed, "late" if compute > 6000 else "early", f"{compute:.1f}", f"{reward:.5f}"]
+                    )
+    return path
+
+
+OPTIONS = ("--x", "gpu_hours", "--y", "pass_rate", "--by", "recipe", "--seed", "seed", "--start", "0.4")
+
+
+def test_fit_gives_the_documented_object(table: Path):
+    (new, old) = sorted(answer("fit", table, *OPTIONS)["curves"], key=lambda curve: curve["name"])
+    for curve, truth in ((new, 0.62), (old, 0.54)):
+        assert {"name", "form", "num_points", "ceiling", "exponent", "midpoint", "start", "verdict", "messages"} <= set(
+            curve
+        )
+        assert curve["form"] == "sigmoid"
+        assert curve["num_points"] == 60
+        assert curve["verdict"] == "ok"
+        for word in ("ceiling", "exponent", "midpoint", "start"):
+            assert set(curve[word]) == VALUE
+        assert curve["ceiling"]["low"] < truth < curve["ceiling"]["high"]
+        assert curve["start"]["value"] == 0.4
+
+
+def test_forecast_adds_at_and_reach(table: Path):
+    out = answer("forecast", table, *OPTIONS, "--at", "20000,40000", "--reach", "0.5,0.9")
+    new = next(curve for curve in out["curves"] if curve["name"] == "new")
+    assert [row["compute"] for row in new["at"]] == [20000, 40000]
+    assert set(new["at"][0]["reward"]) == VALUE
+    reached, never = new["reach"]
+    assert reached["compute"]["value"] == pytest.approx(2600, rel=0.2)
+    assert never["compute"] is None
+    assert "above the ceiling" in never["message"]
+
+
+def test_backtest_scores_held_out_rows_and_fractions(table: Path):
+    out = answer("backtest", table, *OPTIONS, "--holdout", "part=late", "--fraction", "0.4,0.6")
+    for curve in out["curves"]:
+        assert curve["num_points"] == 40
+        assert set(curve["holdout"]) == {"num_points", "rmse", "bias", "coverage", "level"}
+        assert curve["holdout"]["num_points"] == 20
+        assert curve["holdout"]["rmse"] < 0.02
+        assert [row["fraction"] for row in curve["fractions"]] == [0.4, 0.6]
+        assert "rmse" in curve["fractions"][0]
+    assert out["forms"][0]["form"] in ("sigmoid", "power", "exponential", "log-linear")
+
+
+def test_compare_adds_pairs_and_a_ranking(table: Path):
+    out = answer("compare", table, *OPTIONS, "--at", "20000")
+    (pair,) = out["pairs"]
+    assert {"a", "b", "p_higher_ceiling", "p_more_efficient", "verdict", "messages"} <= set(pair)
+    assert pair["verdict"] == "new has the higher ceiling"
+    assert out["ranking"][0]["name"] == "new"
+    assert out["ranking"][0]["p_best"] > 0.99
+
+
+def test_tables_for_people_name_the_verdict_and_what_more_compute_buys(table: Path):
+    done = scalerl("fit", table, *OPTIONS)
+    assert done.returncode == 0
+    assert "levels off at" in done.stdout
+    assert "doubling the compute" in done.stdout
+
+
+def test_a_curve_with_a_fault_does_not_stop_the_others(tmp_path: Path, table: Path):
+    text = table.read_text() + "bad,1,early,100,nan\nbad,1,early,200,0.5\nshort,1,early,100,0.5\n"
+    path = tmp_path / "runs.csv"
+    path.write_text(text)
+    curves = {curve["name"]: curve for curve in answer("fit", path, *OPTIONS)["curves"]}
+    assert curves["new"]["verdict"] == "ok"
+    assert curves["short"]["verdict"] == "too few points"
+    assert "NaN" in curves["bad"]["messages"][0] or "nan" in curves["bad"]["messages"][0]
+
+
+def faults(folder: Path) -> dict[str, tuple[tuple, tuple[str, ...]]]:
+    header = "compute,reward\n"
+    files = {
+        "empty.csv": "",
+        "good.csv": header + "".join(f"{c},{0.4 + 0.01 * c}\n" for c in range(1, 12)),
+        "nan.csv": header + "1,0.4\n2,nan\n3,0.5\n",
+        "zero.csv": header + "0,0.4\n1,0.5\n2,0.6\n",
+        "percent.csv": header + "1,40\n2,50\n3,60\n",
+    }
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    (folder / "binary.csv").write_bytes(bytes(range(256)) * 8)
+    at = lambda name: str(folder / name)  # noqa: E731
+    return {
+        "missing file": ((at("god.csv"),), ("god.csv", "good.csv")),
+        "empty file": ((at("empty.csv"),), ("empty",)),
+        "binary file": ((at("binary.csv"),), ("binary",)),
+        "missing column": ((at("good.csv"), "--y", "rewrd"), ("rewrd", "reward", "compute")),
+        "nan": ((at("nan.csv"),), ("nan.csv", "line 3")),
+        "zero compute": ((at("zero.csv"),), ("--start first",)),
+        "percent": ((at("percent.csv"),), ("--y-scale 100",)),
+        "where matches nothing": ((at("good.csv"), "--where", "compute=99"), ("compute", "99")),
+        "bad where": ((at("good.csv"), "--where", "compute"), ("--where", "COLUMN=VALUE")),
+        "bad form": ((at("good.csv"), "--form", "sigmod"), ("sigmod", "sigmoid")),
+        "bad level": ((at("good.csv"), "--level", "90"), ("--level", "90")),
+        "bad start": ((at("good.csv"), "--start", "frist"), ("frist", "first")),
+        "bad scale": ((at("good.csv"), "--y-scale", "percent"), ("percent", "pm1")),
+        "no number": ((at("good.csv"), "--start", "nan"), ("--start", "nan")),
+        "infinite end": ((at("good.csv"), "--fit-until", "inf"), ("--fit-until", "inf")),
+        "no margin": ((at("good.csv"), "--margin", "nan"), ("--margin", "nan")),
+        "no level": ((at("good.csv"), "--level", "nan"), ("--level", "nan")),
+        "bad skip": ((at("good.csv"), "--skip-before", "early"), ("--skip-before", "early", "10%", "auto")),
+        "infinite skip": ((at("good.csv"), "--skip-before", "inf"), ("--skip-before", "inf")),
+        "no skip": ((at("good.csv"), "--skip-before", "nan%"), ("--skip-before", "nan")),
+        "log-linear without limits": (
+            (at("percent.csv"), "--form", "log-linear", "--y-scale", "none"),
+            ("log-linear", "--y-scale none"),
+        ),
+        "window": ((at("good.csv"), "--skip-before", "9"), ("no usable curve", "left out 8 of 11")),
+        "bad plot": ((at("good.csv"), "--plot", at("out.pdf")), ("out.pdf", ".png", ".html")),
+    }
+
+
+@pytest.mark.parametrize("name", faults(Path("/tmp")) if os.name == "posix" else [])
+def test_a_users_mistake_is_one_sentence_and_exit_code_two(name: str, tmp_path: Path):
+    words, expected = faults(tmp_path)[name]
+    done = scalerl("fit", *words)
+    assert done.returncode == 2, done.stdout
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stderr
+    for word in expected:
+        assert word in done.stderr
+
+
+@pytest.mark.parametrize(
+    "command, option, value",
+    [
+        ("forecast", "--at", "inf"),
+        ("forecast", "--at", "100,nan"),
+        ("forecast", "--at", "0"),
+        ("forecast", "--reach", "nan"),
+        ("forecast", "--reach", "0.5,inf"),
+        ("compare", "--at", "inf"),
+        ("compare", "--at", "-1"),
+        ("backtest", "--fraction", "1.5"),
+        ("backtest", "--fraction", "nan"),
+    ],
+)
+def test_a_number_that_cannot_be_used_is_refused(table: Path, command: str, option: str, value: str):
+    done = scalerl(command, table, *OPTIONS, f"{option}={value}")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: {option} ")
+    assert done.stderr.count("\n") == 1
+
+
+class Ours(RuntimeError):
+    """As StoreError or PipelineStalled: a run cannot go on."""
+
+
+Ours.__module__ = "scalerl.somewhere"
+
+
+@pytest.mark.parametrize(
+    "error, code", [(UsageError("wrong"), 2), (InputError("wrong"), 2), (RecipeError("wrong"), 2), (Ours("wrong"), 1)]
+)
+def test_our_own_errors_are_sentences(
+    error: Exception, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr("scalerl.cli.app", fail)
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == code
+    assert capsys.readouterr().err == "error: wrong\n"
+
+
+@pytest.mark.parametrize("error", [ValueError("shapes differ"), np.linalg.LinAlgError("singular"), RuntimeError("no")])
+def test_a_fault_in_the_code_keeps_its_traceback(error: Exception, monkeypatch: pytest.MonkeyPatch):
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr("scalerl.cli.app", fail)
+    with pytest.raises(type(error)):
+        main()
+
+
+def test_a_seed_column_is_used_and_said(table: Path):
+    named = [word for word in OPTIONS if word not in ("--seed", "seed")]
+    (new, _) = sorted(answer("fit", table, *named)["curves"], key=lambda curve: curve["name"])
+    assert new["num_runs"] == 2
+    assert "Runs are told apart by column seed." in new["messages"]
+
+
+def test_a_held_out_filter_that_matches_nothing_names_the_values_there_are(table: Path):
+    done = scalerl("backtest", table, *OPTIONS, "--holdout", "part=latter")
+    assert done.returncode == 2
+    assert "latter" in done.stderr
+    assert "late" in done.stderr
+    assert "early" in done.stderr
+
+
+def test_comparing_one_curve_says_how_to_split_it(table: Path):
+    done = scalerl("compare", table, "--x", "gpu_hours", "--y", "pass_rate")
+    assert done.returncode == 2
+    assert "--by" in done.stderr
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg", ".html"])
+def test_a_plot_is_written_beside_the_numbers(table: Path, tmp_path: Path, suffix: str):
+    out = tmp_path / f"figure{suffix}"
+    done = scalerl("compare", table, *OPTIONS, "--plot", out)
+    assert done.returncode == 0, done.stderr
+    assert out.stat().st_size > 10_000
+    assert str(out) in done.stdout
+
+
+@pytest.mark.parametrize("command", ["fit", "forecast", "backtest", "compare"])
+def test_no_command_loads_torch(table: Path, command: str):
+    code = (
+        "import sys; from typer.main import get_command; from scalerl.cli import app\n"
+        "get_command(app).main(sys.argv[1:], standalone_mode=False)\n"
+        "assert not {'torch', 'transformers', 'matplotlib'} & set(sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, command, str(table), *OPTIONS], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_the_report_extra_a_plot_is_refused_in_one_sentence(table: Path, tmp_path: Path):
+    code = (
+        "import sys; sys.modules['matplotlib'] = None; sys.modules['plotly'] = None\n"
+        "from scalerl.cli import main; main()"
+    )
+    for name in ("a.png", "a.html"):
+        words = ["fit", str(table), *OPTIONS, "--plot", str(tmp_path / name)]
+        done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 2
+        assert "scalerl[report]" in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
+def test_the_demo_runs_from_any_folder_and_leaves_a_picture_and_a_page(tmp_path: Path):
+    done = scalerl("demo", "--out", "here", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in (tmp_path / "here").iterdir()} == {"example.png", "example.html"}
+    assert "$ scalerl compare" in done.stdout
+
+
+def test_a_closed_pipe_is_not_an_error_message(table: Path):
+    code = "from scalerl.cli import main; main()"
+    done = subprocess.run(
+        f"{sys.executable} -c '{code}' fit {table} {' '.join(OPTIONS)} | head -n 1",
+        shell=True,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert "Traceback" not in done.stderr
+
+
+@needs_shared_data
+def test_a_foreign_log_needs_no_options():
+    (curve,) = answer("fit", FOLDER / "foreign_logs" / "tinker_cookbook_4.jsonl")["curves"]
+    assert curve["num_points"] == 60
+    assert 0.9 < curve["ceiling"]["value"] < 1.0

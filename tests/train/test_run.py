@@ -1,0 +1,226 @@
+"""Whole runs of the embedded base: equal seeds, kills, resumes, and what a user can get wrong."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalerl import store
+from scalerl.config import Recipe, RecipeError, load_recipe
+from scalerl.study.importers import read_table
+from scalerl.study.series import Selection, series_from
+from scalerl.train.model import ModelError
+from scalerl.train.run import Run, export
+from scalerl.train.setup import evaluate_model, wilson
+
+SMALL = (
+    "task.num_problems=24",
+    "pipeline.groups_per_batch=4",
+    "pipeline.completions_per_group=2",
+    "pipeline.max_lag=2",
+    "rollout.slots=16",
+    "evaluation.num_prompts=6",
+    "evaluation.samples_per_prompt=2",
+    "evaluation.every=3",
+    "checkpoint.every=2",
+    "curriculum=uniform",
+)
+
+
+def small(*more: str) -> Recipe:
+    return load_recipe("tiny-cpu", [*SMALL, *more])
+
+
+def without_time(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    timed = ("time/", "gpu_hours")
+    return [{key: value for key, value in row.items() if not key.startswith(timed)} for row in rows]
+
+
+def test_equal_seeds_give_equal_rows_apart_from_time(tmp_path: Path):
+    rows = []
+    for name in ("a", "b"):
+        assert Run(small("budget.steps=6"), tmp_path / name).train() == "budget of 6 steps spent"
+        rows.append((store.read_metrics(tmp_path / name), store.read_evals(tmp_path / name)))
+    for here, there in zip(*rows, strict=True):
+        assert without_time(here) == without_time(there)
+    other = Run(small("budget.steps=6", "seed=1"), tmp_path / "c")
+    other.train()
+    assert without_time(store.read_metrics(tmp_path / "c")) != without_time(rows[0][0])
+
+
+def test_the_run_folder_is_what_the_predictive_half_reads(tmp_path: Path):
+    Run(small("budget.steps=6"), tmp_path / "run").train()
+    evals = store.read_evals(tmp_path / "run")
+    assert [row["step"] for row in evals] == [0, 3, 6]
+    assert evals[0]["gpu_hours"] == 0
+    for row in evals:
+        assert row["reward"] == pytest.approx(sum(row["num_correct"]) / row["num_samples"])
+        assert len(row["num_correct"]) == 6
+    (series,) = series_from([read_table(str(tmp_path / "run"))], Selection())
+    assert series.start == evals[0]["reward"]
+    assert len(series.compute) == 2
+    metrics = store.read_metrics(tmp_path / "run")
+    assert [row["step"] for row in metrics] == [1, 2, 3, 4, 5, 6]
+    assert all(row["rollout/lag_max"] <= 2 for row in metrics)
+    for key in ("gpu_hours", "flops", "tokens"):
+        values = [row[key] for row in metrics]
+        assert values == sorted(values)
+        assert values[0] > 0
+    assert store.read_status(tmp_path / "run") == {"status": "done", "reason": "budget of 6 steps spent"}
+    assert (tmp_path / "run" / store.SAMPLES).is_file()
+
+
+def check_lineage(folder: Path, steps: int) -> None:
+    """The rows that count: none missing, every problem of a finished epoch trained once, time never backwards."""
+    metrics = store.read_metrics(folder)
+    assert [row["step"] for row in metrics] == list(range(1, steps + 1))
+    keys = [key for row in metrics for key in row["groups"]]
+    assert len(keys) == len(set(keys)) == 4 * steps
+    epochs: dict[str, set[str]] = {}
+    for key in keys:
+        epoch, problem = key.split("/", 1)
+        epochs.setdefault(epoch, set()).add(problem)
+    assert any(len(problems) == 24 for problems in epochs.values())
+    written = [json.loads(line) for line in (folder / store.METRICS).read_text().splitlines()]
+    hours = [row["gpu_hours"] for row in written]
+    assert hours == sorted(hours)
+
+
+def test_a_run_that_is_resumed_trains_every_problem_once(tmp_path: Path):
+    folder = tmp_path / "run"
+    Run(small("budget.steps=5"), folder).train()
+    assert Run(small("budget.steps=14"), folder, resume=True).train() == "budget of 14 steps spent"
+    check_lineage(folder, 14)
+    assert {row["attempt"] for row in store.read_metrics(folder)} == {1, 2}
+
+
+def kill_at_random(folder: Path, kills: int, seed: int, steps: int) -> int:
+    """Start, kill and resume until the run ends by itself; how often it was killed."""
+    rng, killed = random.Random(seed), 0
+    words = [word for setting in (*SMALL, f"budget.steps={steps}") for word in ("--set", setting)]
+    code = "import torch; torch.set_num_threads(1); from scalerl.cli import main; main()"
+    while True:
+        resume = ["--resume"] if (folder / store.RECIPE).exists() else []
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, "train", "tiny-cpu", "--out", str(folder), *words, *resume],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        if killed < kills:
+            _wait_for_rows(process, folder, rng)
+            if process.poll() is None:
+                os.kill(process.pid, signal.SIGKILL)
+                killed += 1
+        output = process.communicate()[0]
+        if process.returncode == 0:
+            return killed
+        assert process.returncode == -signal.SIGKILL, output
+
+
+def _wait_for_rows(process: subprocess.Popen[str], folder: Path, rng: random.Random) -> None:
+    """Until a few more rows are written than now, and then a moment that differs each time."""
+    path = folder / store.METRICS
+    size = lambda: path.stat().st_size if path.exists() else 0  # noqa: E731
+    before, rows = size(), rng.randint(0, 3)
+    deadline = time.monotonic() + 120
+    while process.poll() is None and size() < before + 600 * rows and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(rng.uniform(0, 0.4))
+
+
+def test_a_run_that_is_killed_loses_and_repeats_nothing(tmp_path: Path):
+    assert kill_at_random(tmp_path / "run", 3, seed=0, steps=14) >= 1
+    check_lineage(tmp_path / "run", 14)
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_twenty_times_loses_and_repeats_nothing(tmp_path: Path):
+    assert kill_at_random(tmp_path / "run", 20, seed=1, steps=60) >= 10
+    check_lineage(tmp_path / "run", 60)
+
+
+def test_asked_to_stop_it_leaves_a_checkpoint_and_goes_on_later(tmp_path: Path):
+    run = Run(small("budget.steps=8"), tmp_path / "run")
+    run.watcher.stopping = lambda: run.pipeline.version >= 3  # type: ignore[method-assign]
+    assert run.train() == "asked to stop"
+    status = store.read_status(tmp_path / "run")
+    assert status is not None
+    assert status["status"] == "stopped"
+    assert Run(small("budget.steps=8"), tmp_path / "run", resume=True).train() == "budget of 8 steps spent"
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [
+        ("pipeline.max_lag=0",),
+        ("pipeline.max_lag=1", "pipeline.push_every=2", "pipeline.drain=true"),
+        ("loss=dapo", "weights=sample", "advantage.normalisation=prompt"),
+        ("loss=gspo", "length.name=none", "length.max_length=48"),
+        ("loss=tis", "length.name=penalty", "length.max_length=48", "length.cache=8"),
+    ],
+    ids=" ".join,
+)
+def test_every_regime_and_alternative_runs_through_the_same_loop(tmp_path: Path, mode: tuple[str, ...]):
+    run = Run(small("budget.steps=4", *mode), tmp_path / "run")
+    assert run.train() == "budget of 4 steps spent"
+    lags = [row["rollout/lag_max"] for row in store.read_metrics(tmp_path / "run")]
+    assert max(lags) <= run.recipe.pipeline.max_lag
+
+
+def test_an_exported_run_is_a_normal_model(tmp_path: Path):
+    Run(small("budget.steps=2"), tmp_path / "run").train()
+    folder = export(tmp_path / "run", tmp_path / "model")
+    (row,) = evaluate_model(small(f"model.path={json.dumps(str(folder))}"))
+    low, high = row["interval"]
+    assert 0 <= low <= row["reward"] <= high <= 1
+    with pytest.raises(ModelError, match="exists already"):
+        export(tmp_path / "run", tmp_path / "model")
+
+
+def test_wilsons_interval_stays_within_its_range():
+    assert wilson(0, 20)[0] == 0
+    assert wilson(20, 20)[1] == 1
+    low, high = wilson(50, 100)
+    assert low == pytest.approx(0.419, abs=1e-3)
+    assert high == pytest.approx(0.581, abs=1e-3)
+
+
+def test_what_a_user_can_get_wrong_is_one_sentence_and_writes_nothing(tmp_path: Path):
+    Run(small("budget.steps=2"), tmp_path / "run").train()
+    before = (tmp_path / "run" / store.METRICS).read_text()
+    cases: list[tuple[Any, str]] = [
+        (lambda: Run(small("budget.steps=2"), tmp_path / "run"), "--resume"),
+        (lambda: Run(small("budget.steps=4", "loss.cap=4"), tmp_path / "run", resume=True), "loss.cap"),
+        (lambda: Run(small("budget.steps=2"), tmp_path / "nothing", resume=True), "no run to resume"),
+        (lambda: Run(small('model.path="/no/such/model"'), tmp_path / "new"), "/no/such/model"),
+        (lambda: Run(small("rollout.context=4000"), tmp_path / "new"), "context is 128"),
+        (lambda: Run(load_recipe("scalerl"), tmp_path / "new"), "model.path is not set"),
+        (lambda: Run(small("task.max_numbr=3"), tmp_path / "new"), "max_number"),
+    ]
+    for work, word in cases:
+        with pytest.raises((RecipeError, ValueError)) as error:
+            work()
+        assert word in str(error.value)
+        assert "\n" not in str(error.value)
+    assert not (tmp_path / "new").exists()
+    assert (tmp_path / "run" / store.METRICS).read_text() == before
+
+
+def test_a_truncated_checkpoint_is_named_and_the_older_one_offered(tmp_path: Path):
+    folder = tmp_path / "run"
+    Run(small("budget.steps=4"), folder).train()
+    newest = sorted((folder / store.CHECKPOINTS).iterdir())[-1]
+    weights = newest / "tensors.weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(ValueError, match="is damaged") as error:
+        Run(small("budget.steps=6"), folder, resume=True)
+    assert newest.name in str(error.value)
+    assert "step-00000002" in str(error.value)
