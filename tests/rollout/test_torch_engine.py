@@ -19,10 +19,10 @@ from scalerl.types import LengthPlan
 BODIES = [(family, fused) for family in FAMILIES for fused in (True, False)]
 
 
-@pytest.fixture(scope="module", params=["llama"], ids=str)
-def body(request):
-    """Most of the contract is about requests, not models: one family will do."""
-    return request.param, True
+@pytest.fixture
+def body():
+    """A family, and whether to run it fused. Most of the contract is about requests, not models: one will do."""
+    return "llama", True
 
 
 @pytest.fixture
@@ -205,6 +205,13 @@ def test_models_whose_numbers_it_would_get_wrong_are_refused(setting, value, mes
 def test_settings_below_one_are_refused(setting):
     with pytest.raises(ValueError, match="at least 1"):
         TorchEngine(make_model("llama"), **{"slots": 2, "max_length": 64, "stop_tokens": (), setting: 0})
+
+
+def test_what_the_model_or_device_cannot_do_is_refused():
+    with pytest.raises(ValueError, match="a context of 257 tokens is longer than the 256 of LlamaForCausalLM"):
+        TorchEngine(make_model("llama"), slots=2, max_length=257, stop_tokens=())
+    with pytest.raises(ValueError, match="cuda_graphs needs a CUDA device, and the model is on cpu"):
+        TorchEngine(make_model("llama"), slots=2, max_length=64, stop_tokens=(), cuda_graphs=True)
 
 
 def test_a_window_shorter_than_the_context_is_refused():

@@ -46,6 +46,9 @@ def check_model(model: Any, max_length: int) -> None:
     for setting in ("final_logit_softcapping", "logits_scaling", "logit_scale"):
         if getattr(config, setting, None) not in (None, 1, 1.0):
             raise ValueError(f"{name}: its logits are not its head's ({setting})")
+    longest = getattr(config, "max_position_embeddings", None)
+    if longest is not None and max_length > longest:
+        raise ValueError(f"a context of {max_length} tokens is longer than the {longest} of {type(model).__name__}")
     types = getattr(config, "layer_types", None)
     slides = "sliding_attention" in types if types else getattr(config, "model_type", "") == "mistral"
     window = getattr(config, "sliding_window", None)

@@ -60,6 +60,8 @@ class TorchEngine:
         self._model = own_copy(model, dtype=dtype, device=device)
         head = self._model.get_output_embeddings().weight
         on_gpu = head.device.type == "cuda"
+        if cuda_graphs and not on_gpu:
+            raise ValueError(f"cuda_graphs needs a CUDA device, and the model is on {head.device}")
         self._vocabulary, self._max_length, self._pad_token = int(head.shape[0]), max_length, pad_token
         self._chunk = chunk or (16 if on_gpu else 4)
         self._prefill_tokens = prefill_tokens or (4096 if on_gpu else 64)

@@ -1,0 +1,108 @@
+"""The whole algorithm on one page: synchronous ScaleRL over the library, on the embedded model.
+
+    python examples/one_page_loop.py [steps]
+
+Every formula is the library's own. What the real loop adds is in train/pipeline.py (generation and training at the
+same time, with a bound on lag), train/checkpoint.py and train/evaluate.py.
+"""
+
+import sys
+
+import torch
+
+from scalerl.choose import choose
+from scalerl.config import load_recipe
+from scalerl.rl.advantages import BASELINES, NORMALISATIONS
+from scalerl.rl.filters import effective_batch, trainable_tokens, trained_tokens
+from scalerl.rl.logprobs import log_probs_and_entropy
+from scalerl.rl.losses import LOSSES
+from scalerl.rl.weights import WEIGHTS
+from scalerl.tasks.curriculum import CURRICULA, Curriculum
+from scalerl.train.ask import Asker
+from scalerl.train.model import head, hidden_states
+from scalerl.train.setup import Setup
+
+
+def main(steps: int = 5) -> None:
+    recipe = load_recipe(
+        "tiny-cpu", ["pipeline.max_lag=0", "evaluation.num_prompts=50", "evaluation.samples_per_prompt=2"]
+    )
+    setup = Setup(recipe)
+    model, engine = setup.loaded.model, setup.engine()
+    problems = setup.training_problems()
+    curriculum = Curriculum(list(problems), seed=recipe.seed, retires=choose(CURRICULA, recipe.curriculum))
+    asker = Asker(recipe=recipe, text=setup.text, judge=setup.sets[0].judge, length=setup.length, problems=problems)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.optimizer.lr, eps=recipe.optimizer.eps)
+
+    for step in range(steps):
+        # 1. Ask: a batch of problems, several completions each, with the log-prob of every token that was sampled.
+        groups = []
+        for _ in range(recipe.pipeline.groups_per_batch):
+            issued = curriculum.next()
+            assert issued is not None
+            engine.submit(asker.requests(issued))
+        arrived: dict[str, list] = {}
+        while engine.num_pending:
+            for completion in engine.poll():
+                arrived.setdefault(completion.request.group, []).append(completion)
+        # 2. Grade: `correct` goes to the curriculum, before any filter; `reward` is trained on.
+        for key, completions in arrived.items():
+            groups.append(asker.grade(sorted(completions, key=lambda one: one.request.index)))
+            curriculum.graded(key, num_correct=groups[-1].num_correct, num_graded=groups[-1].num_graded)
+            curriculum.trained(key)
+        completions = [completion for group in groups for completion in group.completions]
+
+        # 3. Flatten: one entry a token, and which completion and group it belongs to.
+        group = torch.tensor([index for index, one in enumerate(groups) for _ in one.completions])
+        owner = torch.cat([torch.full((len(one),), index) for index, one in enumerate(completions)])
+        old = torch.cat([torch.tensor(one.log_probs) for one in completions])
+        sampled = torch.cat([torch.tensor(~one.forced) for one in completions])
+        correct = torch.tensor([float(verdict is True) for one in groups for verdict in one.correct])
+        rewards = torch.tensor([reward for one in groups for reward in one.rewards])
+
+        # 4. Filter, then advantages, then one weight a token: statistics of the whole batch, once.
+        trainable = trainable_tokens(sampled, old)
+        batch = effective_batch(
+            group,
+            correct,
+            torch.ones_like(correct, dtype=torch.bool),
+            rewards,
+            torch.tensor([one.truncated for one in completions]),
+            torch.zeros(len(completions), dtype=torch.long).index_add(0, owner, trainable.long()),
+            drop_truncated=recipe.filter.drop_truncated,
+            zero_variance=recipe.filter.zero_variance,
+            baseline=choose(BASELINES, recipe.advantage.baseline),
+            normalise=choose(NORMALISATIONS, recipe.advantage.normalisation),
+        )
+        trained = trained_tokens(trainable, owner, batch.kept)
+        weights = choose(WEIGHTS, recipe.weights)(group[owner], owner, trained)
+
+        # 5. Log-probs of the same tokens under the weights being trained, with an FP32 head; the loss; one update.
+        log_probs = torch.zeros_like(old)
+        place = 0
+        for index, one in enumerate(completions):
+            if batch.kept[index]:
+                ids = torch.tensor([*one.request.prompt_tokens, *one.tokens.tolist()])
+                hidden = hidden_states(model, ids[None, :-1])[0, len(one.request.prompt_tokens) - 1 :]
+                exact = head(model)
+                new, _ = log_probs_and_entropy(hidden, exact.weight, ids[-len(one) :], bias=exact.bias)
+                log_probs = torch.cat([log_probs[:place], new, log_probs[place + len(one) :]])
+            place += len(one)
+        token_loss = choose(LOSSES, recipe.loss)(log_probs, old, batch.advantages[owner], owner, trained)
+        loss = (weights * token_loss.loss).sum()
+        if loss.requires_grad:
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.optimizer.grad_clip)
+            optimizer.step()
+
+        # 6. Push: the next batch is sampled by the policy just made.
+        engine.push_weights({name: value.detach() for name, value in model.named_parameters()}, step + 1)
+        print(f"step {step + 1}: correct {correct.mean():.3f}, kept {int(batch.kept.sum())} of {len(completions)}")
+
+    result = setup.evaluate(setup.sets[0], engine, step=steps)
+    print(f"evaluation: {result.reward:.3f} over {result.num_graded} samples")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5)
