@@ -25,6 +25,10 @@ CHECKPOINTS = "checkpoints"
 Row = dict[str, Any]
 
 
+class RunError(ValueError):
+    """A folder that is not what was asked for, or holds what cannot be read; one sentence."""
+
+
 class StoreError(RuntimeError):
     """The run folder cannot be written; one sentence with the file and the reason."""
 
@@ -37,8 +41,8 @@ def create_run(folder: str | Path) -> Path:
     folder = Path(folder)
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         if is_run_folder(folder):
-            raise ValueError(f"{folder} holds a run already: go on with it by --resume, or choose another --out")
-        raise ValueError(f"{folder} exists already and is no empty folder: choose another --out")
+            raise RunError(f"{folder} holds a run already: go on with it by --resume, or choose another --out")
+        raise RunError(f"{folder} exists already and is no empty folder: choose another --out")
     with _said(folder):
         folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -48,7 +52,7 @@ def reopen_run(folder: str | Path) -> Path:
     """Ready the folder of a run to be resumed: the line that a kill may have cut goes, whole rows all stay."""
     folder = Path(folder)
     if not is_run_folder(folder):
-        raise ValueError(f"{folder} holds no run to resume: it has no {RECIPE}")
+        raise RunError(f"{folder} holds no run to resume: it has no {RECIPE}")
     for path in sorted(folder.glob("*.jsonl")):
         with _said(path), path.open("r+b", buffering=0) as file:
             _mend(file.fileno())
@@ -172,7 +176,7 @@ def latest_rows(path: Path, keys: Sequence[str]) -> list[tuple[int, Row]]:
     latest: dict[tuple[Any, ...], tuple[int, Row]] = {}
     for line, row in parse_lines(path.read_text(encoding="utf-8"), path):
         if not isinstance(row.get("step"), int | float):
-            raise ValueError(f"{path}, line {line}: the row has no numeric 'step'")
+            raise RunError(f"{path}, line {line}: the row has no numeric 'step'")
         key = tuple(row.get(name) for name in keys)
         if key not in latest or row.get("attempt", 0) >= latest[key][1].get("attempt", 0):
             latest[key] = (line, row)
@@ -189,9 +193,9 @@ def parse_lines(text: str, path: Path) -> list[tuple[int, Row]]:
         except json.JSONDecodeError as fault:
             if rows and number == lines[-1][0] and line.lstrip().startswith("{"):
                 break
-            raise ValueError(f"{path}, line {number}: not JSON ({fault.msg} at column {fault.colno})") from None
+            raise RunError(f"{path}, line {number}: not JSON ({fault.msg} at column {fault.colno})") from None
         if not isinstance(row, dict):
-            raise ValueError(f"{path}, line {number}: a JSON object is needed, not {_short(line)}")
+            raise RunError(f"{path}, line {number}: a JSON object is needed, not {_short(line)}")
         rows.append((number, row))
     return rows
 
@@ -202,9 +206,9 @@ def _read_object(path: Path) -> Row | None:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as fault:
-        raise ValueError(f"{path}, line {fault.lineno}: not JSON ({fault.msg})") from None
+        raise RunError(f"{path}, line {fault.lineno}: not JSON ({fault.msg})") from None
     if not isinstance(value, dict):
-        raise ValueError(f"{path}: a JSON object is needed, not {type(value).__name__}")
+        raise RunError(f"{path}: a JSON object is needed, not {type(value).__name__}")
     return value
 
 

@@ -2,11 +2,14 @@
 
 import json
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from scalerl.cli.curves import UsageError
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -63,7 +66,7 @@ def sft(
     from dataclasses import replace
 
     settings = _load(recipe, overrides)
-    with _quiet():
+    with _setting_up():
         from scalerl.choose import choose
         from scalerl.tasks.problems import TASKS
         from scalerl.train.sft import SftSettings, sft
@@ -94,7 +97,7 @@ def evaluate(
 ) -> None:
     """Measure a model on a recipe's withheld problems: mean@n of correct, with its interval."""
     settings = _load(recipe, [*(overrides or ()), f"model.path={json.dumps(model)}"])
-    with _quiet():
+    with _setting_up():
         from scalerl.train.setup import evaluate_model
 
         rows = evaluate_model(settings)
@@ -111,7 +114,7 @@ def export(
     out: Annotated[Path, typer.Option(help="Folder for the model.", metavar="DIR")],
 ) -> None:
     """Write the model of a run's newest checkpoint as a normal Hugging Face folder."""
-    with _quiet():
+    with _setting_up():
         from scalerl.train.run import export
 
         typer.echo(f"Written to {export(run, out)}")
@@ -127,26 +130,29 @@ def _load(recipe: str, overrides: Sequence[str] | None) -> "Recipe":
     return load_recipe(recipe, list(overrides or ()))
 
 
-class _quiet:
-    """transformers and torch missing is one sentence; their chatter on loading is none."""
-
-    def __enter__(self) -> None:
-        try:
-            import torch  # noqa: F401
-            from transformers.utils import logging
-        except ModuleNotFoundError as error:
-            raise ValueError(
-                f'training needs the train extra ({error.name} is missing): pip install "scalerl[train]"'
-            ) from None
-        logging.set_verbosity_error()
-        logging.disable_progress_bar()
-
-    def __exit__(self, *_: object) -> None: ...
+@contextmanager
+def _setting_up() -> Iterator[None]:
+    """Import what is heavy without its chatter. What settings make impossible is a sentence, whoever finds it."""
+    try:
+        import torch  # noqa: F401
+        from transformers.utils import logging
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f'training needs the train extra ({error.name} is missing): pip install "scalerl[train]"'
+        ) from None
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    except ValueError as error:
+        if type(error).__module__.startswith("scalerl."):
+            raise
+        raise UsageError(str(error)) from error
 
 
 def _start(settings: "Recipe", out: Path, resume: bool) -> "tuple[Run, Terminal]":
     terminal = Terminal()
-    with _quiet():
+    with _setting_up():
         from scalerl.train.run import Run
 
         return Run(settings, out, watcher=terminal, resume=resume), terminal

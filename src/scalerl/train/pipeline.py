@@ -229,7 +229,9 @@ class Pipeline:
         with self._timed("grade"):
             group = self._grade(arrived)
         assert group.key == key, f"group {key} was graded as {group.key}"
-        self._curriculum.graded(key, num_correct=group.num_correct, num_graded=group.num_graded)
+        self._curriculum.graded(
+            key, num_correct=group.num_correct, num_graded=group.num_graded, num_asked=len(group.completions)
+        )
         self._lag.finished(key, first_version=group.first_version)
         self._finished[key] = group
 
