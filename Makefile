@@ -9,7 +9,7 @@ OUT    ?= demo
 .PHONY: help demo test test-slow lint bench clean
 
 help:
-	@echo "make demo       fit the embedded example run, forecast it, and draw it into $(OUT)/"
+	@echo "make demo       train the embedded tiny model with ScaleRL, forecasting while it trains, into $(OUT)/"
 	@echo "make test       set up and run the tests (CPU, minutes)"
 	@echo "make test-slow  the long ones: calibration over hundreds of simulated runs"
 	@echo "make lint       ruff and pyright"
@@ -19,16 +19,16 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 # Stamps: an install is repeated only when what it depends on changed.
-$(VENV)/.report: $(BIN)/python pyproject.toml constraints.txt
-	$(PIP) --editable ".[report]"
+$(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) --editable ".[report,train]"
 	@touch $@
 
 $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) --editable ".[dev]"
-	@touch $@ $(VENV)/.report
+	@touch $@ $(VENV)/.demo
 
-demo: $(VENV)/.report
-	$(BIN)/scalerl demo --out $(OUT)
+demo: $(VENV)/.demo
+	$(BIN)/scalerl train tiny-cpu --out $(OUT) $(if $(wildcard $(OUT)/recipe.json),--resume)
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest $(ARGS)
