@@ -204,6 +204,8 @@ def test_no_tokens_at_all():
     for loss in LOSSES.values():
         ids, trained = torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.bool)
         loss(empty, empty.detach(), empty.detach(), ids, trained).loss.sum().backward()
+        assert empty.grad is not None
+        assert empty.grad.shape == (0,)
 
 
 def test_shapes_are_checked():

@@ -386,3 +386,4 @@ def test_drawing_warns_of_nothing(compared: Analysis, tmp_path: Path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         draw(compared, tmp_path / "a.png")
+    assert (tmp_path / "a.png").stat().st_size > 10_000
