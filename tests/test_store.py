@@ -180,6 +180,23 @@ def test_a_full_disk_is_one_sentence_and_leaves_no_half_of_anything(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "status.json"]
 
 
+def test_a_run_says_that_the_disk_is_full_though_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.write_status(tmp_path, "running", "a reason that is much longer than the one that comes after it, by far")
+    write, inode = os.write, (tmp_path / store.STATUS).stat().st_ino
+
+    def write_over_only(descriptor: int, data: bytes) -> int:
+        if os.fstat(descriptor).st_ino != inode:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", write_over_only)
+    store.write_status(tmp_path, "failed", "full")
+    assert store.read_status(tmp_path) == {"status": "failed", "reason": "full"}
+    assert [path.name for path in tmp_path.iterdir()] == ["status.json"]
+    with pytest.raises(store.StoreError, match=r"cannot write .*status\.json: the disk is full"):
+        store.write_status(tmp_path / "..", "running")
+
+
 def test_a_write_in_pieces_is_still_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = os.write
     monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:3]))

@@ -36,13 +36,19 @@ class StoreError(RuntimeError):
 # Writing -------------------------------------------------------------------------------------------------------------
 
 
-def create_run(folder: str | Path) -> Path:
-    """Make the folder of a new run; what is there already is never touched."""
+def check_new(folder: str | Path) -> None:
+    """Refuse a folder that a new run would write into what is there already."""
     folder = Path(folder)
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         if is_run_folder(folder):
             raise RunError(f"{folder} holds a run already: go on with it by --resume, or choose another --out")
         raise RunError(f"{folder} exists already and is no empty folder: choose another --out")
+
+
+def create_run(folder: str | Path) -> Path:
+    """Make the folder of a new run; what is there already is never touched."""
+    folder = Path(folder)
+    check_new(folder)
     with _said(folder):
         folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -68,7 +74,7 @@ def append_row(path: str | Path, row: Mapping[str, Any], *, sync: bool = False) 
             size = _mend(descriptor)
             try:
                 _write_all(descriptor, line)
-            except OSError:
+            except BaseException:
                 os.ftruncate(descriptor, size)
                 raise
             if sync:
@@ -91,9 +97,27 @@ def write_json(path: str | Path, value: Mapping[str, Any]) -> None:
             finally:
                 os.close(descriptor)
             os.replace(unfinished, path)
-        except OSError:
+        except BaseException:
             unfinished.unlink(missing_ok=True)
             raise
+
+
+def write_status(folder: str | Path, status: str, reason: str = "") -> None:
+    """Say that a run is running, done, stopped or failed, and why; also on a full disk, if it has said so before."""
+    path, value = Path(folder) / STATUS, {"status": status, "reason": reason}
+    try:
+        write_json(path, value)
+    except StoreError:
+        if not path.is_file():
+            raise
+        # There is no room for a second file to swap in, but the old one's block can be written over.
+        with _said(path):
+            descriptor = os.open(path, os.O_WRONLY)
+            try:
+                # Blanks over what is left of a longer one.
+                _write_all(descriptor, (json.dumps(value) + "\n").encode().ljust(os.fstat(descriptor).st_size))
+            finally:
+                os.close(descriptor)
 
 
 def _mend(descriptor: int) -> int:

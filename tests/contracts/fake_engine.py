@@ -101,7 +101,7 @@ class FakeEngine:
     def _start(self, request: Request) -> _Running:
         """The whole completion at once; only its versions wait for the polls to come."""
         progress = Progress(1, self._stop_tokens)
-        progress.start(0, request.length)
+        progress.start([0], [request.length])
         noise = uniforms(np.array([request.seed], dtype=np.uint64), np.arange(request.length.max_tokens))
         tokens, forced, stopped = [], [], False
         for sampled in (noise * self._vocabulary).astype(np.int64).tolist():

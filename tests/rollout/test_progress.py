@@ -51,7 +51,7 @@ def test_chunks_of_all_slots_give_what_a_plain_loop_gives(waiting, chunk, slots,
             if holders[slot] is None and submitted < len(waiting):
                 holders[slot] = submitted
                 partial[submitted] = ([], [])
-                progress.start(slot, waiting[submitted])
+                progress.start([slot], [waiting[submitted]])
                 submitted += 1
         forced = progress.forced(chunk)
         sampled = np.array(
@@ -81,7 +81,7 @@ def test_chunks_of_all_slots_give_what_a_plain_loop_gives(waiting, chunk, slots,
 
 def test_an_unused_slot_keeps_nothing():
     progress = Progress(2, [STOP])
-    progress.start(1, LengthPlan(answer_budget=3))
+    progress.start([1], [LengthPlan(answer_budget=3)])
     taken = progress.take(np.full((5, 2), 4))
     assert taken.num_kept.tolist() == [0, 3]
     assert taken.finished.tolist() == [False, True]

@@ -128,7 +128,7 @@ def test_any_failure_on_the_device_is_an_engine_error(monkeypatch):
     def fail(chunk):
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(engine._decoder, "decode", fail)
+    monkeypatch.setattr(engine._decoder, "launch", fail)
     for _ in range(2):
         with pytest.raises(EngineError, match="the torch engine failed: out of memory"):
             engine.poll()

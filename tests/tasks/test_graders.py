@@ -1,6 +1,6 @@
 import pytest
 
-from scalerl.tasks.graders import GRADERS, answer_part, exact, numeric
+from scalerl.tasks.graders import GRADERS, POOLED, WARM_UP, answer_part, exact, numeric
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,15 @@ def test_numeric(text: str, answer: str, correct: bool | None):
 
 @pytest.mark.parametrize("name", GRADERS)
 def test_other_tags_can_be_set(name: str):
+    if name == "math":
+        pytest.importorskip("math_verify", reason="the extra `math` is not installed")
     tags = {"thinking_start": "<reason>", "thinking_end": "</reason>"}
     assert GRADERS[name]("<reason>7</reason>8", "8", **tags) is True
     assert GRADERS[name]("<reason>8", "8", **tags) is False
     # Without tags there is no thinking: the whole text is the answer.
     assert GRADERS[name]("8", "8", thinking_start="", thinking_end="</think>") is True
+
+
+def test_what_is_said_of_graders_names_known_ones():
+    assert set(GRADERS) >= POOLED
+    assert set(WARM_UP) <= POOLED

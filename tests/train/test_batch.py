@@ -1,4 +1,5 @@
 import functools
+import itertools
 
 import numpy as np
 import pytest
@@ -8,7 +9,8 @@ from hypothesis import strategies as st
 
 from scalerl.rl.filters import effective_batch
 from scalerl.rl.weights import WEIGHTS
-from scalerl.train.batch import PASS_TOKENS, prepare, split
+from scalerl.train.batch import prepare, split
+from scalerl.train.packed_attention import pack
 from scalerl.types import Batch, Completion, Finish, Group, LengthPlan, Problem, Request
 
 VERSION = 3
@@ -106,15 +108,17 @@ def test_a_small_batch_by_hand():
     result = prepared(batch)
 
     (micro,) = result.micro_batches
-    # The shorter first; the last token of each is predicted, never read.
-    assert micro.ids.tolist() == [[5, 6, 4, 0, 0], [5, 6, 7, 8, 9]]
-    assert micro.lengths == (3, 5)
-    # A token is predicted one place before it stands: 4 and <1> of the first row, 7 and <1> of the second.
-    assert micro.place.tolist() == [1, 2, 5 + 1, 5 + 4]
-    assert micro.targets.tolist() == [4, 1, 7, 1]
-    assert micro.generator_log_probs.tolist() == [-2.0, -1.0, -0.5, -0.25]
-    assert micro.completion_of_token.tolist() == [1, 1, 0, 0]
-    assert micro.advantages.tolist() == [-1.0, -1.0, 1.0, 1.0]
+    # The longer first; the last token of each is predicted, never read.
+    assert micro.ids.tolist() == [5, 6, 7, 8, 9, 5, 6, 4]
+    assert micro.lengths == (5, 3)
+    assert micro.packing.positions.tolist() == [0, 1, 2, 3, 4, 0, 1, 2]
+    assert micro.packing.starts.tolist() == [0, 5, 8]
+    # A token is predicted one place before it stands: 7 and <1> of the first sequence, 4 and <1> of the second.
+    assert micro.place.tolist() == [1, 4, 5 + 1, 5 + 2]
+    assert micro.targets.tolist() == [7, 1, 4, 1]
+    assert micro.generator_log_probs.tolist() == [-0.5, -0.25, -2.0, -1.0]
+    assert micro.completion_of_token.tolist() == [0, 0, 1, 1]
+    assert micro.advantages.tolist() == [1.0, 1.0, -1.0, -1.0]
     # One prompt with four trained tokens.
     assert micro.weights.tolist() == [0.25] * 4
     assert micro.temperature == 1.0
@@ -126,7 +130,6 @@ def test_a_small_batch_by_hand():
     assert result.facts == {
         "batch/micro_batches": 1.0,
         "batch/trained_tokens": 4.0,
-        "batch/padding_frac": 1 - 8 / 10,
         "rollout/length_mean": 2.5,
         "rollout/length_max": 4.0,
         "rollout/interrupted_frac": 0.25,
@@ -148,7 +151,6 @@ def test_nothing_kept_needs_no_pass():
     result = prepared(Batch(version=VERSION, groups=[make_group(dropped, [None, None])]))
     assert result.micro_batches == ()
     assert "reward/mean" not in result.facts
-    assert "batch/padding_frac" not in result.facts
     assert prepared(Batch(version=VERSION, groups=[])).micro_batches == ()
 
 
@@ -160,10 +162,10 @@ def test_every_trained_token_is_in_exactly_one_pass_and_no_forced_one(seed, toke
     completions = [completion for group in batch.groups for completion in group.completions]
     seen: dict[int, list[tuple[int, float]]] = {}
     for micro in result.micro_batches:
-        rows, width = micro.ids.shape
-        assert rows * width <= max(tokens, max(micro.lengths))
-        assert rows == 1 or rows * width <= tokens
-        assert width == max(micro.lengths)
+        assert len(micro.ids) == sum(micro.lengths)
+        assert len(micro.lengths) == 1 or len(micro.ids) <= tokens
+        starts, positions = micro.packing.starts.tolist(), micro.packing.positions.tolist()
+        assert positions == [place for length in micro.lengths for place in range(length)]
         for place, target, log_prob, index in zip(
             micro.place.tolist(),
             micro.targets.tolist(),
@@ -173,10 +175,11 @@ def test_every_trained_token_is_in_exactly_one_pass_and_no_forced_one(seed, toke
         ):
             completion = completions[index]
             assert completion.request.temperature == micro.temperature
-            row, column = divmod(place, width)
+            start, end = place - positions[place], place - positions[place] + len(completion.request.prompt_tokens)
             inputs = [*completion.request.prompt_tokens, *completion.tokens[:-1].tolist()]
-            assert micro.ids[row, : len(inputs)].tolist() == inputs
-            at = column + 1 - len(completion.request.prompt_tokens)
+            assert micro.ids[start : start + len(inputs)].tolist() == inputs
+            assert {start, start + len(inputs)} <= set(starts)
+            at = place + 1 - end
             assert completion.tokens[at] == target
             assert completion.log_probs[at] == log_prob
             seen.setdefault(index, []).append((at, target))
@@ -198,42 +201,29 @@ def test_the_order_of_passes_is_always_the_same():
     for one, other in zip(first.micro_batches, again.micro_batches, strict=True):
         assert torch.equal(one.ids, other.ids)
         assert torch.equal(one.completion_of_token, other.completion_of_token)
-    widths = [micro.ids.shape[1] for micro in first.micro_batches]
-    assert widths == sorted(widths, reverse=True)
+    longest = [micro.lengths[0] for micro in first.micro_batches]
+    assert longest == sorted(longest, reverse=True)
+    assert all(list(micro.lengths) == sorted(micro.lengths, reverse=True) for micro in first.micro_batches)
 
 
-@pytest.mark.parametrize("spread", ["even", "long_tail"])
-def test_padding_stays_small(spread):
-    """The paper's shape: 768 completions of up to 14k tokens, 32k tokens a pass."""
-    rng = np.random.default_rng(0)
-    lengths = rng.integers(200, 14_000, 768) if spread == "even" else rng.lognormal(7.5, 0.8, 768).clip(50, 14_000)
-    completions = [make_completion("0/a", i, [3], np.ones(int(n))) for i, n in enumerate(lengths)]
-    parts = split(completions, np.arange(768), 32_768)
-    sizes = [[len(completions[row]) for row in rows] for rows in parts]
-    padded = sum(len(part) * max(part) for part in sizes)
-    assert 1 - sum(map(sum, sizes)) / padded < 0.02
-    assert all(len(part) * max(part) <= 32_768 for part in sizes)
+@settings(deadline=None, max_examples=60)
+@given(lengths=st.lists(st.integers(1, 400), min_size=1, max_size=60), budget=st.integers(1, 1000))
+def test_passes_are_as_full_as_whole_sequences_allow(lengths, budget):
+    """No two neighbours fit into one, so there are at most twice as many as tokens need, and those too long."""
+    completions = [make_completion("0/a", i, [3], np.ones(n)) for i, n in enumerate(lengths)]
+    parts = split(completions, np.arange(len(lengths)), budget)
+    sizes = [[lengths[row] for row in rows] for rows in parts]
+    assert sorted(size for part in sizes for size in part) == sorted(lengths)
+    assert all(len(part) == 1 or sum(part) <= budget for part in sizes)
+    assert all(sum(one) + other[0] > budget for one, other in itertools.pairwise(sizes))
 
 
-def test_cuts_cost_no_more_than_any_other_cut():
-    """Against all 2^(n-1) ways to cut a few rising lengths."""
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        lengths = np.sort(rng.integers(20, 400, 8))
-        completions = [make_completion("0/a", i, [3], np.ones(n)) for i, n in enumerate(lengths)]
-
-        def cost(parts):
-            return sum(len(part) * max(part) + PASS_TOKENS for part in parts)
-
-        chosen = [[int(lengths[row]) for row in rows] for rows in split(completions, np.arange(8), 1000)]
-        every = []
-        for cuts in range(2**7):
-            parts, part = [], []
-            for i, length in enumerate(lengths):
-                part.append(int(length))
-                if i == 7 or cuts >> i & 1:
-                    parts.append(part)
-                    part = []
-            if all(len(p) == 1 or len(p) * max(p) <= 1000 for p in parts):
-                every.append(cost(parts))
-        assert cost(chosen) == min(every)
+@pytest.mark.parametrize("lengths", [[1], [4, 4], [5, 1, 3]])
+def test_packing_by_a_loop(lengths):
+    packing = pack(lengths)
+    tokens = [(row, place) for row, length in enumerate(lengths) for place in range(length)]
+    assert packing.positions.tolist() == [place for _, place in tokens]
+    assert packing.starts.tolist() == [sum(lengths[:i]) for i in range(len(lengths) + 1)]
+    assert packing.corners.tolist() == [row * max(lengths) + place for row, place in tokens]
+    assert (packing.rows, packing.width) == (len(lengths), max(lengths))
+    assert packing.width <= packing.longest < 2 * packing.width

@@ -1,5 +1,6 @@
 import errno
 import json
+import os
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from safetensors import SafetensorError
 from test_batch import VERSION, random_batch
 from test_step import make_learner
 
+from scalerl.store import StoreError
 from scalerl.train.checkpoint import Checkpoint, CheckpointError, latest, load, save
 
 # Of a CPU without bf16 instructions, where the products are computed the slow way.
@@ -104,6 +106,22 @@ def test_a_step_can_be_saved_again(tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
+def test_a_step_saved_again_is_never_lost_between_the_old_and_the_new(tmp_path, monkeypatch):
+    save(tmp_path, simple(2, value=1.0))
+    rename = os.rename
+
+    def stopped_at_once(old, new):
+        if ".replaced" not in str(new) and ".replaced" not in str(old):
+            raise KeyboardInterrupt
+        rename(old, new)
+
+    monkeypatch.setattr(os, "rename", stopped_at_once)
+    with pytest.raises(KeyboardInterrupt):
+        save(tmp_path, simple(2, value=2.0))
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000002"]
+    assert load(tmp_path / "step-00000002").tensors["weights"]["w"][0, 0] == 1.0
+
+
 @pytest.mark.parametrize(
     "file, change, fault",
     [
@@ -126,7 +144,7 @@ def test_a_damaged_checkpoint_is_named_and_the_older_one_offered(tmp_path, file,
         latest(tmp_path)
     with pytest.raises(CheckpointError, match=f"step-00000002 is damaged .*{fault}"):
         load(newest)
-    newest.rename(tmp_path / "away")
+    newest.rename(tmp_path / "step-00000002.damaged")
     assert latest(tmp_path) == tmp_path / "step-00000001"
 
 
@@ -156,7 +174,7 @@ def test_a_full_disk_leaves_the_old_one_and_no_remains(tmp_path, monkeypatch, er
         raise error
 
     monkeypatch.setattr("safetensors.numpy.save_file", fail)
-    with pytest.raises(CheckpointError, match=f"step-00000002 cannot be written: .*{reason}.*older ones are kept"):
+    with pytest.raises(StoreError, match=f"cannot write .*step-00000002: .*{reason}; what was there before is kept"):
         save(tmp_path, simple(2))
     assert content(tmp_path) == before
     assert latest(tmp_path) == tmp_path / "step-00000001"

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import (
@@ -16,6 +17,7 @@ from transformers import (
     SmolLM3Config,
 )
 
+from scalerl.store import StoreError
 from scalerl.train.model import ModelError, head, hidden_states, load_model, save_model
 
 VOCAB = 23
@@ -105,6 +107,44 @@ def test_every_end_token_of_the_model_stops_a_completion(tmp_path):
     assert load_model(folder, dtype=torch.float32, device="cpu").stop_tokens == (1, 4, 7)
 
 
+def test_the_token_that_the_chat_template_ends_a_turn_with_stops_a_completion(tmp_path):
+    template = "{% for m in messages %}w3 {{ m['content'] }} <end> w4{% endfor %}"
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<end>"]})
+    tokenizer.chat_template = template
+    end = tokenizer.convert_tokens_to_ids("<end>")
+    model = tiny_model()
+    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    folder = save_model(model, tokenizer, tmp_path / "model")
+    assert load_model(folder, dtype=torch.float32, device="cpu").stop_tokens == (1, end)
+    # A template that ends a turn with plain text, or refuses the conversation, adds nothing.
+    for name, other in (("plain", template.replace("<end>", "")), ("strict", "{{ raise_exception('no') }}")):
+        tokenizer.chat_template = other
+        folder = save_model(model, tokenizer, tmp_path / name)
+        assert load_model(folder, dtype=torch.float32, device="cpu").stop_tokens == (1,)
+
+
+def test_the_embedded_base_is_found_by_its_name():
+    loaded = load_model("tiny-base", dtype=torch.float32, device="cpu")
+    assert sum(parameter.numel() for parameter in loaded.model.parameters()) < 1e6
+
+
+def test_a_weight_that_is_missing_or_of_another_shape_is_named(tmp_path):
+    folder = save_model(tiny_model(), tiny_tokenizer(), tmp_path / "model")
+    weights = load_file(folder / "model.safetensors")
+    name = "model.layers.1.mlp.up_proj.weight"
+    save_file(
+        {key: value for key, value in weights.items() if key != name},
+        folder / "model.safetensors",
+        metadata={"format": "pt"},
+    )
+    with pytest.raises(ModelError, match=f"its files have no weight {name}$"):
+        load_model(folder, dtype=torch.float32, device="cpu")
+    save_file({**weights, name: weights[name][:-1].clone()}, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=rf"its weight {name} is \(23, 16\), and its config makes it \(24, 16\)$"):
+        load_model(folder, dtype=torch.float32, device="cpu")
+
+
 def test_a_missing_folder_is_named(tmp_path):
     with pytest.raises(ModelError, match=r"^model .*/nowhere: this folder does not exist$"):
         load_model(tmp_path / "nowhere", dtype=torch.float32, device="cpu")
@@ -183,6 +223,6 @@ def test_nothing_is_overwritten_and_nothing_half_written_stays(tmp_path, monkeyp
 
     tokenizer = tiny_tokenizer()
     monkeypatch.setattr(tokenizer, "save_pretrained", full)
-    with pytest.raises(ModelError, match="cannot be written: No space left on device"):
+    with pytest.raises(StoreError, match=r"cannot write .*/other: the disk is full"):
         save_model(tiny_model(), tokenizer, tmp_path / "other")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]

@@ -23,15 +23,9 @@ from simulated import (
 )
 
 from scalerl.tasks.curriculum import Curriculum, Issued, Retires, no_positive_resampling, uniform
-from scalerl.train.pipeline import (
-    Pipeline,
-    PipelineStalled,
-    PipelineState,
-    StepDone,
-    Timings,
-    pack_groups,
-    unpack_groups,
-)
+from scalerl.train.pack import pack_groups, unpack_groups
+from scalerl.train.pipeline import Pipeline, PipelineState, StepDone, Timings
+from scalerl.train.watch import EngineStalled, Watchdog, WatchedEngine
 from scalerl.types import Completion, LengthPlan, group_key
 
 NPR: Retires = functools.partial(no_positive_resampling, threshold=0.9, history="latest")
@@ -352,8 +346,8 @@ class TimedEngine(SimulatedEngine):
 @pytest.mark.parametrize(
     "settings, fault, message",
     [
-        ({}, PipelineStalled, "no token and finished nothing for 60 s while 2 groups are in flight, the oldest '0/p0"),
-        ({"forgetful": True}, PipelineStalled, "nothing left to do, but 2 groups are in flight.*lost their requests"),
+        ({}, EngineStalled, "sampled nothing for 60 s while 3 requests are with it: it is dead or hung"),
+        ({"forgetful": True}, EngineStalled, "nothing left to do, but lost 3 requests"),
         ({"fails": True}, ConnectionError, "ended with code 9"),
     ],
 )
@@ -361,9 +355,8 @@ def test_a_dead_engine_ends_the_run_with_the_reason(settings, fault, message):
     clock = Clock()
     engine = TimedEngine(clock, stalls_at=3, **settings)
     curriculum = Curriculum(problem_ids(4), seed=0, retires=uniform)
-    pipeline = make_pipeline(
-        Regime(groups_per_batch=2, max_lag=0), engine, curriculum=curriculum, stall_s=60.0, clock=clock
-    )
+    watched = WatchedEngine(engine, Watchdog(pytest.fail), quiet_s=60.0, clock=clock)
+    pipeline = make_pipeline(Regime(groups_per_batch=2, max_lag=0), watched, curriculum=curriculum)
     with pytest.raises(fault, match=message):
         list(pipeline.steps())
     assert clock.now == (90.0 if settings == {} else 40.0)
@@ -393,7 +386,6 @@ def test_timings_say_where_the_seconds_went_and_the_callers_are_not_among_them()
         groups_per_batch=2,
         max_lag=0,
         clock=clock,
-        stall_s=1.0,
     )
     num_polls = 0
     for done in itertools.islice(pipeline.steps(), 3):

@@ -9,7 +9,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from scalerl.choose import choose
 from scalerl.config import load_recipe
-from scalerl.tasks.problems import TASKS, Task, TaskError, arithmetic, jsonl
+from scalerl.tasks.problems import TASKS, Task, TaskError, arithmetic, file
+from scalerl.train.model import ModelError
 from scalerl.train.sft import MADE_BY, SftProgress, SftResult, SftSettings, TinyShape, build_tokenizer, pass_rate, sft
 
 MICRO = SftSettings(
@@ -100,13 +101,16 @@ def test_what_cannot_be_taught_is_refused(task: Task, made: SftResult, tmp_path:
     path = tmp_path / "plain.jsonl"
     path.write_text('{"prompt": "a", "answer": "b"}\n{"prompt": "c", "answer": "d"}\n')
     with pytest.raises(TaskError, match="no demonstrations to learn from"):
-        sft(jsonl(1, 0, path=str(path)), tmp_path / "none", MICRO)
-    with pytest.raises(ValueError, match="exists and is not empty"):
-        sft(task, made.folder, MICRO)
+        sft(file(1, 0, path=str(path)), tmp_path / "none", MICRO)
+    for taken in (made.folder, path):
+        with pytest.raises(ValueError, match="exists and is not empty"):
+            sft(task, taken, MICRO)
+    with pytest.raises(ModelError, match="/no/such/model"):
+        sft(task, tmp_path / "none", SftSettings(model="/no/such/model", num_demonstrations=10, num_heldout=2))
     short = SftSettings(shape=TinyShape(context=8), num_demonstrations=10, num_heldout=2)
     with pytest.raises(ValueError, match="tokens, but the model has room for 8"):
         sft(task, tmp_path / "short", short, device="cpu")
-    assert not (tmp_path / "short").exists()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["plain.jsonl"]
 
 
 def test_the_embedded_base_is_as_good_as_its_record_says():

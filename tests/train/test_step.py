@@ -147,7 +147,7 @@ def test_any_budget_of_tokens_gives_the_same_update(loss):
         for name in found:
             scale = float(first[name].abs().max())
             torch.testing.assert_close(found[name], first[name], rtol=0, atol=1e-5 * scale, msg=name)
-        for key in first_row.keys() - {"batch/micro_batches", "batch/padding_frac"}:
+        for key in first_row.keys() - {"batch/micro_batches"}:
             assert row[key] == pytest.approx(first_row[key], rel=1e-4, abs=1e-7), key
 
 
@@ -311,7 +311,6 @@ def test_the_row_holds_what_a_run_is_watched_by():
         "loss/entropy",
         "loss/clip_frac",
         "batch/effective",
-        "batch/padding_frac",
         "batch/flops",
         "optim/lr",
         "optim/grad_norm",

@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from scalerl.cli import curves, train
+from scalerl.cli import curves, report, study, train
 from scalerl.cli.recipe import app as recipe_app
 
 app = typer.Typer(
@@ -25,6 +25,8 @@ app.command(rich_help_panel="Train")(train.train)
 app.command(rich_help_panel="Train")(train.sft)
 app.command("eval", rich_help_panel="Train")(train.evaluate)
 app.command(rich_help_panel="Train")(train.export)
+app.command(rich_help_panel="Study")(study.study)
+app.command(rich_help_panel="Study")(report.report)
 app.add_typer(recipe_app, name="recipe", rich_help_panel="Recipes")
 
 

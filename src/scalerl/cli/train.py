@@ -2,8 +2,12 @@
 
 import json
 import signal
+import sys
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,21 +38,34 @@ def train(
     overrides: Overrides = None,
     out: Out = Path("runs/run"),
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint of --out.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Set everything up, then leave without training.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Set everything up, write nothing, and leave.")] = False,
+    hung_after: Annotated[
+        float | None,
+        typer.Option(min=1, help="Seconds without a sign of the engine or grader that end the run.", metavar="S"),
+    ] = None,
 ) -> None:
     """Train by a recipe into a run folder, with a forecast of where it will level off while it trains.
 
-    Ctrl-C stops after the step with a checkpoint; a second one stops at once.
+    Ctrl-C (or SIGTERM) stops after the step with a checkpoint; a second one stops at once. Both can be resumed.
 
     [dim]scalerl train tiny-cpu --out runs/first --set optimizer.lr=1e-3[/dim]
     """
-    settings = _load(recipe, overrides)
-    run, terminal = _start(settings, out, resume)
+    settings, terminal = _load(recipe, overrides), Terminal()
+    with _setting_up():
+        from scalerl.train.run import ASKED, Run
+        from scalerl.train.watch import HUNG_S
+
+        run = Run(settings, out, watcher=terminal, resume=resume, hung_s=hung_after or HUNG_S)
     if check:
-        typer.echo(f"{recipe} can be trained: {terminal.summary(run)}")
+        typer.echo(f"{recipe} can be trained: {summary(run)}")
         return
-    reason = run.train()
-    terminal.close()
+    try:
+        reason = run.train()
+    finally:
+        terminal.close()
+    if reason == ASKED:
+        typer.echo(f"Stopped at step {run.pipeline.version}, with a checkpoint: the same command with --resume goes on")
+        raise typer.Exit(128 + (terminal.stopped_by or 0))
     typer.echo(f"\nDone: {reason}. The run is in {out}")
     _conclude(out)
 
@@ -57,7 +74,7 @@ def sft(
     recipe: RecipeName,
     out: Annotated[Path, typer.Option(help="Folder for the model.", metavar="DIR")],
     overrides: Overrides = None,
-    steps: Annotated[int | None, typer.Option(help="Training steps.", show_default=False)] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Training steps.", show_default=False)] = None,
     model: Annotated[
         str, typer.Option(help="Start from this model instead of a new tiny one.", show_default=False)
     ] = "",
@@ -106,7 +123,8 @@ def evaluate(
         return
     for row in rows:
         low, high = row["interval"]
-        typer.echo(f"{row['set']}: {row['reward']:.3f} [{low:.3f}, {high:.3f}] over {row['num_samples']:,} samples")
+        reward = _number(row["reward"])
+        typer.echo(f"{row['set']}: {reward} [{low:.3f}, {high:.3f}] over {row['num_samples']:,} samples")
 
 
 def export(
@@ -150,12 +168,16 @@ def _setting_up() -> Iterator[None]:
         raise UsageError(str(error)) from error
 
 
-def _start(settings: "Recipe", out: Path, resume: bool) -> "tuple[Run, Terminal]":
-    terminal = Terminal()
-    with _setting_up():
-        from scalerl.train.run import Run
+def summary(run: "Run") -> str:
+    """A run in one line: model, device, regime, loss, batch."""
+    from scalerl.config import mode_name
 
-        return Run(settings, out, watcher=terminal, resume=resume), terminal
+    shape, recipe = run.shape, run.recipe
+    return (
+        f"{(shape.body_params + shape.head_params) / 1e6:.2f}M matmul parameters on {run.device}, "
+        f"{mode_name(recipe.pipeline)}, {recipe.loss.name}, "
+        f"{recipe.pipeline.groups_per_batch} x {recipe.pipeline.completions_per_group} completions a step"
+    )
 
 
 class Terminal:
@@ -164,77 +186,86 @@ class Terminal:
     def __init__(self) -> None:
         from rich.console import Console
 
+        self.stopped_by: int | None = None
+        """The signal that asked the run to stop."""
         self._console = Console()
         self._bar: Any = None
-        self._task: TaskID | None = None
-        self._stop = False
         self._reward: float | None = None
-        self._run: Run | None = None
-
-    def summary(self, run: "Run") -> str:
-        from scalerl.config import mode_name
-
-        shape, recipe = run.shape, run.recipe
-        return (
-            f"{(shape.body_params + shape.head_params) / 1e6:.2f}M matmul parameters on {run.device}, "
-            f"{mode_name(recipe.pipeline)}, {recipe.loss.name}, "
-            f"{recipe.pipeline.groups_per_batch} x {recipe.pipeline.completions_per_group} completions a step"
-        )
+        self._handlers: dict[int, Any] = {}
 
     def started(self, run: "Run") -> None:
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-        self._run = run
-        self._console.print(self.summary(run), highlight=False)
-        signal.signal(signal.SIGINT, self._interrupted)
+        self._run, self._since, self._share_before = run, time.monotonic(), run.share_spent
+        self._print(summary(run))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._handlers[number] = signal.signal(number, self._asked_to_stop)
         self._bar = Progress(
-            TextColumn("step {task.completed:.0f}"),
+            TextColumn("step {task.fields[step]}"),
             BarColumn(),
             TextColumn("{task.description}"),
             TimeElapsedColumn(),
-            TimeRemainingColumn(),
+            TextColumn("{task.fields[left]}"),
             console=self._console,
             transient=True,
             disable=not self._console.is_terminal,
         )
         self._bar.start()
-        self._task = self._bar.add_task("starting", total=run.recipe.budget.steps, completed=run.pipeline.version)
+        self._task: TaskID = self._bar.add_task("starting", total=1.0, step=run.pipeline.version, left="")
 
-    def _interrupted(self, *_: object) -> None:
-        if self._stop:
-            self.close()
+    def _asked_to_stop(self, number: int, _: object) -> None:
+        if self.stopped_by is not None:
             raise KeyboardInterrupt
-        self._stop = True
-        self._console.print("Stopping after this step, with a checkpoint; Ctrl-C again stops at once.")
+        self.stopped_by = number
+        self._print("Stopping after this step, with a checkpoint; Ctrl-C again stops at once.")
 
     def stopping(self) -> bool:
-        return self._stop
+        return self.stopped_by is not None
 
     def stepped(self, row: Mapping[str, Any]) -> None:
-        parts = [f"train {row.get('reward/correct_frac', float('nan')):.3f}"]
+        parts = [f"train {_number(row.get('reward/correct_frac'))}"]
         if self._reward is not None:
             parts.append(f"eval {self._reward:.3f}")
         parts.append(f"lag {row.get('rollout/lag_mean', 0):.1f}")
-        parts.append(f"entropy {row.get('loss/entropy', float('nan')):.2f}")
-        self._bar.update(self._task, completed=row["step"], description="  ".join(parts))
+        parts.append(f"entropy {_number(row.get('loss/entropy'), 2)}")
+        share = self._run.share_spent
+        left_s = seconds_left(time.monotonic() - self._since, self._share_before, share)
+        left = "" if left_s is None else f"{timedelta(seconds=round(left_s))} left"
+        self._bar.update(self._task, completed=share, description="  ".join(parts), step=row["step"], left=left)
 
     def evaluating(self, finished: int, total: int) -> None:
         self._bar.update(self._task, description=f"evaluating {finished}/{total}")
 
     def evaluated(self, rows: Sequence[Mapping[str, Any]], found: "Outlook | None", said: Sequence[str]) -> None:
+        self._reward = rows[0]["reward"]
         for row in rows:
-            words = f"step {row['step']:5d}  {row['gpu_hours']:.4f} GPU-h  {row['set']} {row['reward']:.3f}"
-            if row is rows[0]:
-                self._reward = row["reward"]
-                words += forecast_words(found)
-            self._console.print(words, highlight=False)
+            name = f"{row['set']} " if len(rows) > 1 else ""
+            words = f"step {row['step']}  {row['gpu_hours']:.4g} GPU-h  {name}{_number(row['reward'])}"
+            self._print(words + (forecast_words(found) if row is rows[0] else ""))
         for alarm in said:
-            self._console.print(f"Look: {alarm}.", style="red", highlight=False)
+            self._print(f"Look: {alarm}.", style="red")
+
+    def hung(self, reason: str) -> None:
+        self.close()
+        sys.stderr.write(f"error: {reason}\n")
+        sys.stderr.flush()
 
     def close(self) -> None:
         if self._bar is not None:
             self._bar.stop()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        # From another thread (a run that hangs) there is nothing to give back: the process ends.
+        while self._handlers and threading.current_thread() is threading.main_thread():
+            signal.signal(*self._handlers.popitem())
+
+    def _print(self, text: str, style: str | None = None) -> None:
+        # Never wrapped: in a log file a line stays a line.
+        self._console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+
+
+def seconds_left(elapsed_s: float, share_before: float, share: float) -> float | None:
+    """Until the budget is spent, at the pace since this attempt began, evaluations included."""
+    gained = share - share_before
+    return elapsed_s * max(1 - share, 0.0) / gained if gained > 0 else None
 
 
 def forecast_words(found: "Outlook | None") -> str:
@@ -242,11 +273,15 @@ def forecast_words(found: "Outlook | None") -> str:
     if found is None or not found.fit.usable:
         return ""
     low, high = found.fit.interval("ceiling")
-    words = f"   ceiling {found.fit.params['ceiling']:.3f} [{low:.3f}, {high:.3f}]"
+    words = f"  ceiling {found.fit.params['ceiling']:.2f} [{low:.2f}, {high:.2f}]"
     if found.at_budget is not None:
         _, value, low, high = found.at_budget
-        words += f"   at the end of the budget {value:.3f} [{low:.3f}, {high:.3f}]"
+        words += f"  end {value:.2f} [{low:.2f}, {high:.2f}]"
     return words
+
+
+def _number(value: float | None, digits: int = 3) -> str:
+    return "none" if value is None else f"{value:.{digits}f}"
 
 
 def _conclude(out: Path) -> None:

@@ -6,6 +6,7 @@ A new choice is a class here and its name in the axis below it. Defaults are Sca
 recipes/scalerl.toml.
 """
 
+from collections.abc import Generator
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
@@ -44,22 +45,61 @@ Axis = Annotated[
 ]
 
 
+class Lora(Part):
+    rank: int = Field(default=0, ge=0)
+    """Rank of the adapters that are trained instead of the model's own weights; 0 trains those."""
+    alpha: float = Field(default=32.0, gt=0)
+    """What the adapters add is scaled by alpha / rank."""
+    targets: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """Names of the linear layers that get one: ["q_proj", "v_proj"]; empty is all but the head."""
+
+
 class Model(Part):
     path: str | None = None
-    """Folder or hub name of the base model; has to be set before training."""
+    """Folder or hub name of the base model, a .gguf file, "tiny-base" or "smollm2-135m"; to be set before training."""
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
     """Precision of the body; auto is bfloat16 on a GPU and float32 on a CPU. Master weights are always float32."""
     fp32_head: Literal["both", "generator", "learner", "none"] = "both"
     """Where the head and the log-probs are computed in FP32; one side alone helps only partly."""
+    lora: Lora = Lora()
+    """Adapters of low rank."""
 
 
 class Task(Part):
-    """Which problems are asked; every other key is a setting of that task."""
+    """Which problems are asked, and how; every key that does not stand here is a setting of that task."""
 
     model_config = ConfigDict(extra="allow")
 
     name: str | None = None
     """Name of a task, or import path of a function that gives one; has to be set before training."""
+    template: str = "{prompt}"
+    """Text around a problem, which goes where {prompt} stands."""
+    chat: bool = False
+    """Ask in the chat template of the model's tokenizer, as a user's turn."""
+    system: str = ""
+    """What such a chat begins with."""
+    grader: str = ""
+    """Name or import path of what judges the answers; empty for the task's own."""
+    thinking_start: str | None = None
+    """Text that begins a completion's thinking, if not the task's own; empty where nothing does."""
+    thinking_end: str | None = None
+    """Text that ends it; what follows is graded."""
+
+    @property
+    def shared(self) -> dict[str, Any]:
+        """The settings that every task has, by name."""
+        return {name: getattr(self, name) for name in Task.model_fields if name != "name"}
+
+    def __iter__(self) -> Generator[tuple[str, Any], None, None]:
+        """The name and the task's own settings: what its function takes."""
+        yield from {"name": self.name, **(self.model_extra or {})}.items()
+
+
+class MixedTask(Task):
+    """One of several tasks of a run."""
+
+    weight: float = Field(default=1.0, gt=0)
+    """How often it is asked, against the weights of the others."""
 
 
 class NoPositiveResampling(Part):
@@ -296,3 +336,6 @@ class Checkpoint(Part):
     """Steps between two checkpoints."""
     keep: int = Field(default=2, ge=1)
     """How many of the latest are kept."""
+
+
+SinkName = Literal["tensorboard", "trackio", "wandb"]

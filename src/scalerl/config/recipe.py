@@ -1,8 +1,9 @@
 """The recipe: one run in full, and which combinations of settings cannot be."""
 
 import json
+import re
 from collections.abc import Iterator
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -22,6 +23,8 @@ class Recipe(Part):
     """What is trained."""
     task: parts.Task = parts.Task()
     """What is asked."""
+    tasks: dict[str, parts.MixedTask] = Field(default_factory=dict)
+    """Several tasks instead of one, asked in the ratio of their weights: [tasks.NAME]."""
     curriculum: parts.Curriculum = parts.NoPositiveResampling()
     """What is asked again in later epochs."""
     length: parts.Length = parts.Interruption()
@@ -50,6 +53,8 @@ class Recipe(Part):
     """When the run ends."""
     checkpoint: parts.Checkpoint = parts.Checkpoint()
     """How often the run is saved."""
+    sinks: Annotated[tuple[parts.SinkName, ...], Field(strict=False)] = ()
+    """Where the rows of metrics.jsonl and evals.jsonl are sent as well."""
 
     @model_validator(mode="after")
     def _check_combinations(self) -> Self:
@@ -63,6 +68,7 @@ def conflicts(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
     """Combinations that cannot be: the fields in question, and a sentence with a way out."""
     yield from _pipeline_conflicts(recipe.pipeline)
     yield from _length_conflicts(recipe)
+    yield from _task_conflicts(recipe)
     reward, evaluation, budget = recipe.reward, recipe.evaluation, recipe.budget
     if reward.correct <= reward.wrong:
         yield (
@@ -135,6 +141,30 @@ def _length_conflicts(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
             f"rollout.context is {rollout.context}, but rollout.max_prompt_tokens + {' + '.join(fields)} is {needed}: "
             f"set rollout.context = {needed} or shorten the others",
         )
+
+
+def _task_conflicts(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
+    if recipe.tasks and recipe.task.name is not None:
+        yield (
+            ("task", "tasks"),
+            f'task.name is "{recipe.task.name}" and there are also tasks.{", tasks.".join(recipe.tasks)}: a run has one '
+            f"task or several, so move [task] to a table [tasks.NAME] beside the others",
+        )
+    for name, task in recipe.tasks.items():
+        if not re.fullmatch(r"[\w-]+", name):
+            yield (
+                ("tasks",),
+                f"tasks holds {json.dumps(name)}, but the name of a task is of letters, digits, _ and -, since problems "
+                f"are named by it",
+            )
+        if task.name is None:
+            yield (("tasks",), f"tasks.{name}.name is not set: say which task it is")
+        if name in recipe.evaluation.sets:
+            yield (
+                (f"evaluation.sets.{name}", "tasks"),
+                f"evaluation.sets.{name} has the name of tasks.{name}, which has an evaluation set of its own: call it "
+                f"something else",
+            )
 
 
 def mode_name(pipeline: parts.Pipeline) -> str:

@@ -3,16 +3,18 @@
     z = (h W^T + b) / temperature,   log p = z_y - logsumexp(z),   H = logsumexp(z) - sum_v p_v z_v
 
 The head is computed in FP32 also under a bf16 body, without TF32 and outside autocast (ScaleRL paper, section 3 and
-appendix A.19: it must be so on both sides; the generator uses `head_logits`). `fp32=False` is the arm without it: the
-product h W^T + b in the dtype of the hidden states, the rest in FP32. The tokens go through in chunks, forward and
-backward; the backward pass computes the logits again: 4 matrix products instead of 3, so at best 75 % of the speed of
-the full computation where products dominate.
+appendix A.19: it must be so on both sides; the generator uses `head_logits`); how, says head_products.py. `fp32=False`
+is the arm without it: the product h W^T + b in the dtype of the hidden states, the rest in FP32. The tokens go through
+in chunks, forward and backward; the backward pass computes the logits again: 4 matrix products instead of 3, so at best
+75 % of the speed of the full computation where products dominate. On a GPU what stands between the products is compiled
+into one pass over a chunk each way.
 
 Either way both ends must hand in the same values of the head. A generator that holds a bf16 copy and a learner that
 holds FP32 masters have different heads under fp32=True: give one the other's. Under fp32=False both round to the dtype
 of the hidden states, so a master and its bf16 copy give the same logits.
 """
 
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,10 +24,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from scalerl.rl.head_products import PlainProducts, Products, SplitProducts
+
 CHUNK = 1024
-"""Tokens a chunk. Each one reads and writes the head's whole gradient, which smaller chunks make felt: on an H200,
-128k x 4096, 512 reach 69 % of the full computation's speed and 1024 reach 73 % (benchmarks/logprob_memory.py). A CPU
-is flat."""
+"""Tokens a chunk on a CPU, which is flat in it."""
+GPU_CHUNK = 4096
+"""Each one reads and writes the head's whole gradient, which smaller chunks make felt."""
 
 _PRECISION = threading.RLock()
 
@@ -39,7 +43,7 @@ def log_probs_and_entropy(
     targets: Int[Tensor, " tokens"],
     *,
     temperature: float = 1.0,
-    chunk: int = CHUNK,
+    chunk: int | None = None,
     bias: Float[Tensor, " vocab"] | None = None,
     fp32: bool = True,
 ) -> tuple[Float[Tensor, " tokens"], Float[Tensor, " tokens"]]:
@@ -53,6 +57,8 @@ def log_probs_and_entropy(
     fp32=False: weight and bias are rounded to hidden's dtype, and the logits come out in it; the gradient is that of
     autograd, with d/dz rounded to that dtype too, but summed over chunks in FP32 and in head_weight's own dtype.
     """
+    if chunk is None:
+        chunk = GPU_CHUNK if hidden.is_cuda else CHUNK
     if temperature <= 0 or chunk < 1:
         raise ValueError(f"temperature must be > 0 and chunk >= 1, got {temperature} and {chunk}")
     return _eager(hidden, head_weight, bias, targets, temperature, chunk, fp32)
@@ -61,17 +67,21 @@ def log_probs_and_entropy(
 @torch.no_grad()
 def head_logits(
     hidden: Float[Tensor, "tokens hidden"],
-    head_weight: Float[Tensor, "vocab hidden"],
+    head_weight: Float[Tensor, "vocab _"],
     *,
     temperature: float = 1.0,
     bias: Float[Tensor, " vocab"] | None = None,
     fp32: bool = True,
 ) -> Float[Tensor, "tokens vocab"]:
     """The same logits in full, in FP32 (fp32=False: rounded before), without gradient: for a generator, which has one
-    token a sequence at a time."""
+    token a sequence at a time.
+
+    On a GPU a generator with bf16 hidden states may keep `split_weight(head_weight)` and give that: it then need not be
+    made again for every token.
+    """
     with exact_matmul(hidden.device):
-        dtype = _product_dtype(hidden, head_weight, bias, fp32)
-        return _logits(hidden.to(dtype), head_weight.to(dtype), _cast(bias, dtype), temperature)
+        logits = _products(hidden, head_weight, bias, fp32).logits(hidden)
+        return logits if temperature == 1 else logits.div_(temperature)
 
 
 @contextmanager
@@ -96,15 +106,16 @@ def exact_matmul(device: torch.device) -> Iterator[None]:
 class _HeadLogProbs(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden, head_weight, bias, targets, temperature, chunk, fp32):
-        dtype = _product_dtype(hidden, head_weight, bias, fp32)
-        log_probs, entropy, log_total = hidden.new_empty(3, targets.numel(), dtype=_wide(dtype))
+        wide = _wide(_product_dtype(hidden, head_weight, bias, fp32))
+        log_probs, entropy, log_total = hidden.new_empty(3, targets.numel(), dtype=wide)
+        statistics = _compiled(_fused_statistics) if hidden.is_cuda else _statistics
         with exact_matmul(hidden.device):
-            weight, offset = head_weight.to(dtype), _cast(bias, dtype)
+            products = _products(hidden, head_weight, bias, fp32)
             for rows in _chunks(targets.numel(), chunk):
-                logits = _logits(hidden[rows].to(dtype), weight, offset, temperature)
-                log_probs[rows], entropy[rows], log_total[rows] = _statistics(logits, targets[rows], offset is not None)
+                found = statistics(products.logits(hidden[rows]), targets[rows], temperature, bias is not None)
+                log_probs[rows], entropy[rows], log_total[rows] = found
         ctx.save_for_backward(hidden, head_weight, bias, targets, entropy, log_total)
-        ctx.temperature, ctx.chunk, ctx.dtype = temperature, chunk, dtype
+        ctx.temperature, ctx.chunk, ctx.fp32 = temperature, chunk, fp32
         ctx.set_materialize_grads(False)
         return log_probs, entropy
 
@@ -114,7 +125,7 @@ class _HeadLogProbs(torch.autograd.Function):
         grad_log_probs, grad_entropy = grad_outputs
         hidden, head_weight, bias, targets, entropy, log_total = ctx.saved_tensors
         needs_hidden, needs_weight, needs_bias, *_ = ctx.needs_input_grad
-        dtype, wide = ctx.dtype, log_total.dtype
+        wide = log_total.dtype
         grad_hidden = torch.empty_like(hidden) if needs_hidden else None
         # One FP32 sum over all chunks, rounded to the weight's dtype once.
         grad_weight = torch.zeros_like(head_weight, dtype=wide) if needs_weight else None
@@ -122,28 +133,31 @@ class _HeadLogProbs(torch.autograd.Function):
         # The gradient is linear in these two, so d z / d (h W^T + b) = 1 / temperature costs no pass over a chunk.
         grad_log_probs = torch.zeros_like(log_total) if grad_log_probs is None else grad_log_probs / ctx.temperature
         grad_entropy = None if grad_entropy is None else grad_entropy / ctx.temperature
+        gradient_parts = _compiled(_fused_gradient_parts) if hidden.is_cuda else _gradient_parts
         with exact_matmul(hidden.device):
-            weight, offset = head_weight.to(dtype), _cast(bias, dtype)
+            products = _products(hidden, head_weight, bias, ctx.fp32)
             for rows in _chunks(targets.numel(), ctx.chunk):
-                inputs = hidden[rows].to(dtype)
-                log_probs = _logits(inputs, weight, offset, ctx.temperature).sub_(log_total[rows, None])
-                grad_logits = _logits_gradient(
-                    log_probs if offset is None else log_probs.clamp_(min=_IMPOSSIBLE),
+                parts = gradient_parts(
+                    products,
+                    products.logits(hidden[rows]),
                     targets[rows],
                     entropy[rows],
+                    log_total[rows],
                     grad_log_probs[rows],
                     None if grad_entropy is None else grad_entropy[rows],
-                ).to(dtype)
+                    ctx.temperature,
+                    bias is not None,
+                )
                 if grad_hidden is not None:
-                    grad_hidden[rows] = (grad_logits @ weight).to(hidden.dtype)
-                if grad_weight is not None and dtype == wide:
-                    grad_weight.addmm_(grad_logits.T, inputs)
-                elif grad_weight is not None:
-                    grad_weight.add_(grad_logits.T @ inputs)
+                    grad_hidden[rows] = products.hidden_gradient(parts).to(hidden.dtype)
+                if grad_weight is not None:
+                    products.add_weight_gradient(grad_weight, parts, hidden[rows])
                 if grad_bias is not None:
-                    grad_bias.add_(grad_logits.sum(dim=0, dtype=wide))
+                    for part in parts:
+                        grad_bias.add_(part.sum(dim=0, dtype=wide))
         grad_bias = None if grad_bias is None else grad_bias.to(bias.dtype)
-        return grad_hidden, _cast(grad_weight, head_weight.dtype), grad_bias, None, None, None, None
+        grad_weight = None if grad_weight is None else grad_weight.to(head_weight.dtype)
+        return grad_hidden, grad_weight, grad_bias, None, None, None, None
 
 
 _eager: Callable[..., tuple[Tensor, Tensor]] = torch.compiler.disable(  # pyright: ignore[reportAssignmentType]
@@ -151,15 +165,10 @@ _eager: Callable[..., tuple[Tensor, Tensor]] = torch.compiler.disable(  # pyrigh
 )
 
 
-def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
-    """z = (h W^T + b) / temperature, FP32 from the product on, in a new buffer that the caller may overwrite."""
-    product = torch.nn.functional.linear(hidden, weight, bias)
-    logits = product.to(_wide(product.dtype))
-    return logits if temperature == 1 else logits.div_(temperature)
-
-
-def _statistics(logits: Tensor, targets: Tensor, biased: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _statistics(logits: Tensor, targets: Tensor, temperature: float, biased: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Log-prob of the target, entropy and logsumexp of each row. Overwrites logits: two buffers a chunk, not four."""
+    if temperature != 1:
+        logits.div_(temperature)
     peak = logits.amax(dim=-1)
     logits.sub_(peak[:, None])
     target = logits.gather(1, targets[:, None].long()).squeeze(1)
@@ -170,6 +179,26 @@ def _statistics(logits: Tensor, targets: Tensor, biased: bool) -> tuple[Tensor, 
     mean_logit = logits.mul_(unnormalised).sum(dim=-1) / total
     log_total = total.log()
     return target - log_total, log_total - mean_logit, peak + log_total
+
+
+def _gradient_parts(
+    products: Products,
+    logits: Tensor,
+    targets: Tensor,
+    entropy: Tensor,
+    log_total: Tensor,
+    grad_log_prob: Tensor,
+    grad_entropy: Tensor | None,
+    temperature: float,
+    biased: bool,
+) -> tuple[Tensor, ...]:
+    """d/dz of a chunk as its products take it. Overwrites logits."""
+    if temperature != 1:
+        logits.div_(temperature)
+    log_probs = logits.sub_(log_total[:, None])
+    if biased:
+        log_probs.clamp_(min=_IMPOSSIBLE)
+    return products.parts(_logits_gradient(log_probs, targets, entropy, grad_log_prob, grad_entropy))
 
 
 def _logits_gradient(
@@ -183,6 +212,59 @@ def _logits_gradient(
         scale = log_probs.add_(entropy[:, None]).mul_(-grad_entropy[:, None]).sub_(grad_log_prob[:, None])
         gradient = scale.mul_(probs)
     return gradient.scatter_add_(1, targets[:, None].long(), grad_log_prob[:, None])
+
+
+@functools.cache
+def _compiled(function: Callable) -> Callable:
+    """Once for full chunks and once for what is left; a vocabulary is a constant, and dividing by one is cheap."""
+    return torch.compile(function)
+
+
+def _fused_statistics(
+    logits: Tensor, targets: Tensor, temperature: float, biased: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What _statistics gives, for a compiler: nothing is overwritten, so nothing is written but three numbers a row."""
+    logits = logits / temperature
+    target = logits.gather(1, targets[:, None].long()).squeeze(1)
+    log_total = logits.logsumexp(dim=-1)
+    log_probs = logits - log_total[:, None]
+    if biased:
+        log_probs = log_probs.clamp(min=_IMPOSSIBLE)
+    return target - log_total, -(log_probs.exp() * log_probs).sum(dim=-1), log_total
+
+
+def _fused_gradient_parts(
+    products: Products,
+    logits: Tensor,
+    targets: Tensor,
+    entropy: Tensor,
+    log_total: Tensor,
+    grad_log_prob: Tensor,
+    grad_entropy: Tensor | None,
+    temperature: float,
+    biased: bool,
+) -> tuple[Tensor, ...]:
+    """What _gradient_parts gives, likewise."""
+    log_probs = logits / temperature - log_total[:, None]
+    if biased:
+        log_probs = log_probs.clamp(min=_IMPOSSIBLE)
+    scale = grad_log_prob[:, None]
+    if grad_entropy is not None:
+        scale = scale + grad_entropy[:, None] * (log_probs + entropy[:, None])
+    of_target = torch.arange(logits.shape[1], device=logits.device) == targets[:, None]
+    gradient = torch.where(of_target, grad_log_prob[:, None], 0.0) - log_probs.exp() * scale
+    return products.parts(gradient)
+
+
+def _products(hidden: Tensor, head_weight: Tensor, bias: Tensor | None, fp32: bool) -> Products:
+    dtype = _product_dtype(hidden, head_weight, bias, fp32)
+    if _on_tensor_cores(hidden) and dtype == torch.float32:
+        return SplitProducts(head_weight, bias, hidden.shape[1])
+    return PlainProducts(head_weight, bias, dtype)
+
+
+def _on_tensor_cores(hidden: Tensor) -> bool:
+    return hidden.is_cuda and hidden.dtype == torch.bfloat16
 
 
 def _chunks(num_tokens: int, chunk: int) -> Iterator[slice]:
@@ -201,7 +283,3 @@ def _product_dtype(hidden: Tensor, head_weight: Tensor, bias: Tensor | None, fp3
 def _wide(dtype: torch.dtype) -> torch.dtype:
     """The dtype of all that follows the product."""
     return torch.promote_types(dtype, torch.float32)
-
-
-def _cast(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    return None if tensor is None else tensor.to(dtype)

@@ -7,14 +7,13 @@ the operations, which is what a small model's time goes into.
 """
 
 import copy
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, rms_norm
+from torch.nn.functional import rms_norm
 
-from scalerl.rollout.cache import ATTENTION, DecodePass, PrefillPass, attend, slot_attention
+from scalerl.rollout.cache import ATTENTION, DecodePass, KernelPass, PrefillPass, slot_attention
 
 FUSED_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 """Model types whose layer is exactly FusedBody's (SmolLM and SmolLM2 are llama)."""
@@ -101,8 +100,10 @@ class FusedBody:
     def __init__(self, model: Any, max_length: int) -> None:
         body = model.base_model
         self._embedding, self._norm = body.embed_tokens, body.norm
-        self._layers = [_FusedLayer(layer, index) for index, layer in enumerate(body.layers)]
         weight = body.embed_tokens.weight
+        operations = Operations.of(model)
+        self._operations = operations
+        self._layers = [_FusedLayer(layer, index, operations) for index, layer in enumerate(body.layers)]
         places = torch.arange(max_length, device=weight.device)[None]
         cosine, sine = body.rotary_emb(weight, position_ids=places)
         half = cosine.shape[-1] // 2
@@ -110,56 +111,129 @@ class FusedBody:
         self._cosine = cosine[0]
         self._sine = torch.cat((-sine[0, :, :half], sine[0, :, half:]), dim=-1)
 
-    def __call__(self, tokens: Tensor, positions: Tensor, cache: DecodePass | PrefillPass) -> Tensor:
-        hidden = self._embedding(tokens)
-        cosine, sine = self._cosine[positions][:, :, None], self._sine[positions][:, :, None]
+    @property
+    def has_kernels(self) -> bool:
+        """Whether a step may be given a KernelPass."""
+        return self._operations.kernels is not None
+
+    def __call__(self, tokens: Tensor, positions: Tensor, cache: DecodePass | KernelPass | PrefillPass) -> Tensor:
+        hidden, change = self._embedding(tokens.reshape(-1)), None
+        if isinstance(cache, KernelPass):
+            rotary = Rotary(self._cosine, self._sine)
+        else:
+            shape = (*tokens.shape, 1, self._cosine.shape[-1])
+            rotary = Rotary(
+                *(table.index_select(0, positions.reshape(-1)).view(shape) for table in (self._cosine, self._sine))
+            )
         for layer in self._layers:
-            hidden = layer(hidden, cosine, sine, cache)
-        return _normalise(self._norm, hidden)
+            change = layer(hidden, change, rotary, cache)
+        return self._operations.add_norm(hidden, change, self._norm).view(*tokens.shape, -1)
+
+
+class Rotary(NamedTuple):
+    """Tables by position, or what they hold at the positions of a pass."""
+
+    cosine: Tensor
+    sine: Tensor
 
 
 class _FusedLayer:
-    def __init__(self, layer: Any, index: int) -> None:
+    def __init__(self, layer: Any, index: int, operations: "Operations") -> None:
         attention, mlp = layer.self_attn, layer.mlp
         self._index, self._scale, self._head_dim = index, attention.scaling, attention.head_dim
         self._num_heads = attention.q_proj.out_features // attention.head_dim
         self._num_kv_heads = attention.k_proj.out_features // attention.head_dim
         self._before, self._after = layer.input_layernorm, layer.post_attention_layernorm
-        self._joined = _join((attention.q_proj, attention.k_proj, attention.v_proj))
+        self._joined = _Product(attention.q_proj, attention.k_proj, attention.v_proj)
         self._query_norm, self._key_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
-        self._output = attention.o_proj
-        self._gate_up, self._activation, self._down = _join((mlp.gate_proj, mlp.up_proj)), mlp.act_fn, mlp.down_proj
+        self._output = _Product(attention.o_proj)
+        self._gate_up, self._down = _Product(mlp.gate_proj, mlp.up_proj), _Product(mlp.down_proj)
+        self._operations = operations
 
-    def __call__(self, hidden: Tensor, cosine: Tensor, sine: Tensor, cache: DecodePass | PrefillPass) -> Tensor:
-        num_rows, length, _ = hidden.shape
-        joined = linear(_normalise(self._before, hidden), *self._joined)
-        joined = joined.view(num_rows, length, -1, self._head_dim)
-        turned, values = joined.split((self._num_heads + self._num_kv_heads, self._num_kv_heads), dim=2)
+    def __call__(
+        self, hidden: Tensor, change: Tensor | None, rotary: Rotary, cache: DecodePass | KernelPass | PrefillPass
+    ) -> Tensor:
+        """Add the change that the layer before made to the hidden states, in place; give this layer's last one."""
+        joined = self._joined(self._operations.add_norm(hidden, change, self._before))
+        if isinstance(cache, KernelPass):
+            norms = (self._query_norm, self._key_norm)
+            attended = cache.attend(joined, rotary.cosine, rotary.sine, self._index, self._scale, norms)
+        else:
+            attended = self._attend(joined, rotary, cache)
+        change = self._output(attended)
+        gate_up = self._gate_up(self._operations.add_norm(hidden, change, self._after))
+        return self._down(self._operations.gated(gate_up))
+
+    def _attend(self, joined: Tensor, rotary: Rotary, cache: DecodePass | PrefillPass) -> Tensor:
+        num_rows, length = rotary.cosine.shape[:2]
+        split = joined.view(num_rows, length, -1, self._head_dim)
+        turned, values = split.split((self._num_heads + self._num_kv_heads, self._num_kv_heads), dim=2)
         if self._query_norm is not None and self._key_norm is not None:
             query, keys = turned.split((self._num_heads, self._num_kv_heads), dim=2)
-            turned = torch.cat((_normalise(self._query_norm, query), _normalise(self._key_norm, keys)), dim=2)
-        turned = torch.addcmul(turned * cosine, turned.roll(self._head_dim // 2, dims=-1), sine)
+            turned = torch.cat((_normalised(query, self._query_norm), _normalised(keys, self._key_norm)), dim=2)
+        turned = torch.addcmul(turned * rotary.cosine, turned.roll(self._head_dim // 2, dims=-1), rotary.sine)
         query, keys = turned.transpose(1, 2).split((self._num_heads, self._num_kv_heads), dim=1)
-        keys, values = cache.update(keys, values.transpose(1, 2), self._index)
-        attended = attend(query, keys, values, cache.mask, self._scale).reshape(num_rows, length, -1)
-        hidden = hidden + self._output(attended)
-        gate, up = linear(_normalise(self._after, hidden), *self._gate_up).chunk(2, dim=-1)
-        return hidden + self._down(self._activation(gate) * up)
+        attended = cache.attend(query, keys, values.transpose(1, 2), self._index, self._scale)
+        return attended.reshape(num_rows * length, -1)
 
 
-def _normalise(norm: Any, hidden: Tensor) -> Tensor:
-    return rms_norm(hidden, norm.weight.shape, norm.weight, norm.variance_epsilon)
+class Operations:
+    """What stands between the products of a layer: by torch, or by one kernel each."""
+
+    def __init__(self, activation: Any, kernels: Any) -> None:
+        self._activation, self.kernels = activation, kernels
+
+    @classmethod
+    def of(cls, model: Any) -> "Operations":
+        config, activation = model.config, model.base_model.layers[0].mlp.act_fn
+        attention = model.base_model.layers[0].self_attn
+        if model.device.type != "cuda" or config.hidden_act != "silu":
+            return cls(activation, None)
+        from scalerl.rollout import kernels
+
+        return cls(activation, kernels if kernels.fits(attention.head_dim) else None)
+
+    def add_norm(self, hidden: Tensor, change: Tensor | None, norm: Any) -> Tensor:
+        """hidden += change in place, then its normalisation."""
+        if self.kernels is not None:
+            return self.kernels.add_norm(hidden, change, norm.weight, norm.variance_epsilon)
+        if change is not None:
+            hidden.add_(change)
+        return _normalised(hidden, norm)
+
+    def gated(self, gate_up: Tensor) -> Tensor:
+        """activation(gate) * up."""
+        if self.kernels is not None:
+            return self.kernels.gated(gate_up)
+        gate, up = gate_up.chunk(2, dim=-1)
+        return self._activation(gate).mul_(up)
 
 
-def _join(modules: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
+class _Product:
     """One matrix (and bias) over several products of the same input; the modules' own become views into it."""
-    weight = torch.cat([module.weight.data for module in modules])
-    sizes = [module.out_features for module in modules]
-    for module, part in zip(modules, weight.split(sizes), strict=True):
-        module.weight.data = part
-    if modules[0].bias is None:
-        return weight, None
-    bias = torch.cat([module.bias.data for module in modules])
-    for module, part in zip(modules, bias.split(sizes), strict=True):
-        module.bias.data = part
-    return weight, bias
+
+    def __init__(self, *modules: nn.Linear) -> None:
+        weight = torch.cat([module.weight.data for module in modules])
+        if weight.device.type == "cpu":
+            # In columns: of a matrix in rows, a CPU's library would make another order at every product.
+            weight = weight.T.contiguous().T
+        sizes = [module.out_features for module in modules]
+        for module, part in zip(modules, weight.split(sizes), strict=True):
+            module.weight.data = part
+        self._weight, self._bias = weight.T, None
+        if modules[0].bias is not None:
+            self._bias = torch.cat([module.bias.data for module in modules])
+            for module, part in zip(modules, self._bias.split(sizes), strict=True):
+                module.bias.data = part
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        return inputs @ self._weight if self._bias is None else torch.addmm(self._bias, inputs, self._weight)
+
+
+def _normalised(hidden: Tensor, norm: Any) -> Tensor:
+    if hidden.device.type == "cpu" and hidden.dtype == torch.float32:
+        # torch's own is a dozen operations there.
+        size = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True)
+        square = size.square_().div_(hidden.shape[-1]).add_(norm.variance_epsilon)
+        return torch.mul(hidden, norm.weight).mul_(square.rsqrt_())
+    return rms_norm(hidden, norm.weight.shape, norm.weight, norm.variance_epsilon)

@@ -2,16 +2,20 @@
 
     keys, values: one [slots, kv_heads, max_length, head_dim] tensor a layer, allocated once
 
-A forward pass sees the cache through a DecodePass (one token a slot) or a PrefillPass (whole prompts). Both stand in
-for a transformers Cache: of one, the models only call `update`, given position ids and a ready 4-D mask.
-What a slot held before is never cleared: a mask hides every position that the present request has not written.
+A forward pass sees the cache through a DecodePass (one token a row), a KernelPass (the same by a GPU kernel) or a
+PrefillPass (whole prompts). The first and the last stand in for a transformers Cache: of one, the models only call
+`update`, given position ids and a ready 4-D mask.
+What a slot held before is never cleared: no position that the present request has not written is attended to.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
+
+from scalerl.rollout.layout import Span
 
 ATTENTION = "scalerl_slots"
 """The name `slot_attention` has in transformers' table of attention functions."""
@@ -38,33 +42,80 @@ class SlotCache:
         self.shape = shape
         starts = torch.arange(slots * num_kv_heads, device=device) * max_length
         self._row_starts = starts.view(slots, num_kv_heads)
-        self._places = torch.arange(max_length, device=device)
+        after = torch.ones((max_length, max_length), dtype=torch.bool, device=device).triu_(1)
+        self._masks = torch.zeros(after.shape, dtype=dtype, device=device).masked_fill_(after, float("-inf"))
 
-    def rows(self, position: Tensor) -> Tensor:
-        """Where position[slot] lies for every slot and head, in the cache seen as a table of head_dim wide rows."""
-        return (self._row_starts + position[:, None]).view(-1)
+    def places(self, position: Tensor) -> Tensor:
+        """Where position[row] lies for every row and head, in the cache seen as a table of head_dim wide entries."""
+        return (self._row_starts[: len(position)] + position[:, None]).view(-1)
 
     def mask(self, position: Tensor, filled: int) -> Tensor:
-        """[slots, 1, 1, filled], 0 up to each slot's position and -inf after it."""
-        mask = torch.zeros((len(position), filled), dtype=self.keys[0].dtype, device=position.device)
-        return mask.masked_fill_(self._places[:filled] > position[:, None], float("-inf"))[:, None, None]
+        """[rows, 1, 1, filled], 0 up to each row's position and -inf after it."""
+        return self._masks[:, :filled].index_select(0, position)[:, None, None]
+
+    def move(self, source: Tensor, target: Tensor, filled: int) -> None:
+        """Copy what rows hold, up to `filled`, to other rows, all at once: they may trade places."""
+        for stored in (*self.keys, *self.values):
+            held = stored[:, :, :filled]
+            held.index_copy_(0, target, held.index_select(0, source))
 
 
 class DecodePass:
-    """One token of every slot, at its own position, attending to the first `filled` positions under a mask."""
+    """One token of every row, at its own position, attending to what its span has filled under a mask."""
 
-    def __init__(self, cache: SlotCache, position: Tensor, filled: int) -> None:
-        self._cache, self._filled = cache, filled
-        self._rows = cache.rows(position)
-        self.mask: Tensor | None = cache.mask(position, filled)
+    mask: Tensor | None
+
+    def __init__(self, cache: SlotCache, spans: Sequence[Span]) -> None:
+        self.spans = spans
+        self._cache, self._parts = cache, [(slice(span.start, span.stop), span.filled) for span in spans]
+        self._num_rows, self._filled = spans[-1].stop, spans[0].filled
+        self._seen = [
+            [(keys[rows, :, :filled], values[rows, :, :filled]) for rows, filled in self._parts]
+            for keys, values in zip(cache.keys, cache.values, strict=True)
+        ]
+
+    def at(self, position: Tensor) -> "DecodePass":
+        """The next step of the same rows."""
+        self._places, self.mask = self._cache.places(position), self._cache.mask(position, self._filled)
+        self._masks = [self.mask[rows, ..., :filled] for rows, filled in self._parts]
+        return self
 
     def update(self, keys: Tensor, values: Tensor, layer_idx: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
-        seen = []
-        for stored, new in ((self._cache.keys[layer_idx], keys), (self._cache.values[layer_idx], values)):
-            width = stored.shape[-1]
-            stored.view(-1, width).index_copy_(0, self._rows, new.reshape(-1, width))
-            seen.append(stored[:, :, : self._filled])
-        return seen[0], seen[1]
+        """As transformers calls it: write, and give all there is to attend to."""
+        self._write(keys, values, layer_idx)
+        stored = (self._cache.keys[layer_idx], self._cache.values[layer_idx])
+        return stored[0][: self._num_rows, :, : self._filled], stored[1][: self._num_rows, :, : self._filled]
+
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor, layer: int, scale: float) -> Tensor:
+        """Write the new keys and values, and attend span by span."""
+        self._write(keys, values, layer)
+        parts = [
+            attend(query[rows], *seen, mask, scale)
+            for (rows, _), seen, mask in zip(self._parts, self._seen[layer], self._masks, strict=True)
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _write(self, keys: Tensor, values: Tensor, layer: int) -> None:
+        width = keys.shape[-1]
+        for stored, new in ((self._cache.keys[layer], keys), (self._cache.values[layer], values)):
+            stored.view(-1, width).index_copy_(0, self._places, new.reshape(-1, width))
+
+
+class KernelPass:
+    """The same by a kernel that reads of each row what it has filled, so that one CUDA graph serves all lengths."""
+
+    def __init__(self, cache: SlotCache, position: Tensor) -> None:
+        self._cache, self._position = cache, position
+
+    def attend(
+        self, joined: Tensor, cosine: Tensor, sine: Tensor, layer: int, scale: float, norms: tuple[Any, Any]
+    ) -> Tensor:
+        """From the joined product, not yet turned by position: [rows, (heads + 2 kv_heads) head_dim] to
+        [rows, heads head_dim]. The new keys and values are written on the way."""
+        from scalerl.rollout import kernels
+
+        stored = (self._cache.keys[layer], self._cache.values[layer])
+        return kernels.decode_attention(joined, cosine, sine, self._position, *stored, scale=scale, norms=norms)
 
 
 class PrefillPass:
@@ -81,9 +132,12 @@ class PrefillPass:
     def update(self, keys: Tensor, values: Tensor, layer_idx: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
         width = keys.shape[2]
         # The right padding lands beyond the prompt, where the mask hides it until it is overwritten.
-        self._cache.keys[layer_idx][self._slots, :, :width] = keys[self._rows]
-        self._cache.values[layer_idx][self._slots, :, :width] = values[self._rows]
+        for stored, new in ((self._cache.keys[layer_idx], keys), (self._cache.values[layer_idx], values)):
+            stored[:, :, :width].index_copy_(0, self._slots, new.index_select(0, self._rows))
         return keys, values
+
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor, layer: int, scale: float) -> Tensor:
+        return attend(query, *self.update(keys, values, layer), None, scale)
 
 
 def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
@@ -99,9 +153,9 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, sca
         grouped = query.reshape(num_rows, num_kv_heads, num_heads // num_kv_heads, head_dim)
         result = scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, scale=scale)
         return result.reshape(num_rows, 1, num_heads, head_dim)
-    if num_heads != num_kv_heads:
-        keys, values = (each.repeat_interleave(num_heads // num_kv_heads, dim=1) for each in (keys, values))
-    return scaled_dot_product_attention(query, keys, values, is_causal=True, scale=scale).transpose(1, 2)
+    grouped = num_heads != num_kv_heads
+    result = scaled_dot_product_attention(query, keys, values, is_causal=True, scale=scale, enable_gqa=grouped)
+    return result.transpose(1, 2)
 
 
 def slot_attention(

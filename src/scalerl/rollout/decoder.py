@@ -1,23 +1,27 @@
 """The device's part of the torch engine: prefill prompts into slots, and sample a chunk of tokens for all slots.
 
-Every step computes all slots in one fixed shape, whether they are in use or not, and nothing is read back before the
-chunk ends. What the tokens mean (stops, budgets) is the host's business, after the chunk.
+Nothing is read back before the chunk ends. What the tokens mean (stops, budgets) is the host's business, after it.
+On a GPU every step computes all slots in one fixed shape, recorded as a CUDA graph; on a CPU the rows in use alone.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from scalerl.rl.logprobs import head_logits
-from scalerl.rollout.body import make_body
-from scalerl.rollout.cache import DecodePass, PrefillPass, SlotCache
+from scalerl.rollout.body import FusedBody, make_body
+from scalerl.rollout.cache import DecodePass, KernelPass, PrefillPass, SlotCache
+from scalerl.rollout.head import Head
+from scalerl.rollout.layout import ROW_STEP, RowLayout, Span
 from scalerl.rollout.sampling import sample
 from scalerl.rollout.scheduler import PrefillBatch
+
+_GRAPH_STEP = 64
+"""Without the attention kernel, a graph is recorded for every so many positions filled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,22 +31,21 @@ class Chunk:
     token: NDArray[np.int64]
     """The last token of each slot, not yet in the cache."""
     position: NDArray[np.int64]
-    """Its place in the context."""
+    """Its place in the context; 0 for a slot that is not in use."""
     temperature: NDArray[np.float32]
     """0 is greedy."""
     top_p: NDArray[np.float32]
     noise: NDArray[np.float32]
     forced: NDArray[np.int64]
     """The token to take whatever is sampled, or -1."""
-    filled: int
-    """Positions of the cache that some slot in use attends to before the chunk ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
     """What decides which operations a step consists of; a CUDA graph is recorded for each."""
 
-    filled: int
+    spans: tuple[Span, ...]
+    """None of them where the kernel looks at each row's position itself."""
     greedy: bool
     top_p: bool
     forced: bool
@@ -52,14 +55,12 @@ class Decoder:
     """Fixed buffers and the step that advances them."""
 
     def __init__(
-        self, model: Any, *, slots: int, max_length: int, chunk: int, fp32_head: bool, fused: bool, cuda_graphs: bool
+        self, model: Any, *, head: Head, slots: int, max_length: int, chunk: int, fused: bool, cuda_graphs: bool
     ) -> None:
-        config, head = model.config, model.get_output_embeddings()
-        self._device, dtype = head.weight.device, head.weight.dtype
+        config, weight = model.config, model.get_output_embeddings().weight
+        self._device, self._head = weight.device, head
         self._body = make_body(model, max_length, fused=fused)
-        self._head, self._fp32_head = head, fp32_head
-        # Kept in FP32 beside a bf16 model, since turning it into FP32 at every token would cost more than using it.
-        self._head_weight = head.weight if not fp32_head or dtype.itemsize >= 4 else head.weight.float()
+        self._kernels = isinstance(self._body, FusedBody) and self._body.has_kernels
         heads = config.num_attention_heads
         self._cache = SlotCache(
             num_layers=config.num_hidden_layers,
@@ -67,11 +68,17 @@ class Decoder:
             num_kv_heads=getattr(config, "num_key_value_heads", None) or heads,
             max_length=max_length,
             head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
-            dtype=dtype,
+            dtype=weight.dtype,
             device=self._device,
         )
-        self._max_length = max_length
-        self._granularity = 64 if cuda_graphs else 16
+        self._slots, self._chunk, self._max_length = slots, chunk, max_length
+        self._layout: RowLayout | None = None
+        if self._device.type == "cpu":
+            # Only in FP32 does a row come out of a product the same beside few rows as beside many.
+            row_step = ROW_STEP if weight.dtype == torch.float32 else slots
+            self._layout = RowLayout(slots, max_length=max_length, row_step=row_step)
+        self._spans: tuple[Span, ...] = ()
+        self._pass: DecodePass | None = None
         self._graphs: dict[_Shape, torch.cuda.CUDAGraph] | None = {} if cuda_graphs else None
         self._buffers(slots, chunk)
 
@@ -85,10 +92,24 @@ class Decoder:
         self._noise, self._log_probs = (buffer(chunk, slots, dtype=torch.float32) for _ in range(2))
         self._forced, self._tokens = buffer(chunk, slots), buffer(chunk, slots)
 
-    def weights_changed(self) -> None:
-        """To be called after new weights were copied into the model."""
-        if self._head_weight is not self._head.weight:
-            self._head_weight.copy_(self._head.weight)
+    def weights_changed(self, weights: Mapping[str, Tensor]) -> None:
+        """To be called after new weights were copied into the model, with what they were copied from."""
+        self._head.update(weights)
+
+    def arrange(self, position: NDArray[np.int64], active: NDArray[np.bool_], fresh: NDArray[np.bool_]) -> None:
+        """Before the prefill and the chunk that follows: which slots are in use, from which position on, and which of
+        them hold nothing yet."""
+        needed = np.where(active, np.minimum(position + self._chunk, self._max_length), 0)
+        if self._layout is None:
+            filled = min(-(-int(needed.max()) // _GRAPH_STEP) * _GRAPH_STEP, self._max_length)
+            self._spans = () if self._kernels else (Span(0, self._slots, filled),)
+            return
+        before = self._layout.row.copy()
+        moved, self._spans = self._layout.arrange(needed)
+        moved = moved[active[moved] & ~fresh[moved]]
+        if len(moved):
+            rows = (torch.from_numpy(row[moved]) for row in (before, self._layout.row))
+            self._cache.move(*rows, filled=int(position[moved].max()))
 
     def prefill(self, batch: PrefillBatch, pad_token: int) -> None:
         """Write the keys and values of the batch's prompts into their slots."""
@@ -97,28 +118,37 @@ class Decoder:
             tokens[row, : len(prompt)] = prompt
         positions = torch.arange(batch.width, device=self._device).expand(batch.rows, -1)
         rows, slots = zip(*batch.places, strict=True)
+        if self._layout is not None:
+            slots = self._layout.row[list(slots)].tolist()
         self._body(torch.from_numpy(tokens).to(self._device), positions, PrefillPass(self._cache, rows, slots))
 
-    def decode(self, chunk: Chunk) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Tokens and log-probs, [chunk, slots]; rows past their end hold garbage, which the next chunk overwrites."""
-        filled = -(-chunk.filled // self._granularity) * self._granularity
+    def launch(self, chunk: Chunk) -> None:
+        """Sample a chunk; on a GPU this returns before it is done."""
+        if self._layout is not None:
+            chunk = _by_row(chunk, self._layout.slot)
         shape = _Shape(
-            filled=min(filled, self._max_length),
-            greedy=bool((chunk.temperature == 0).any()),
+            spans=self._spans,
+            greedy=not self._kernels and bool((chunk.temperature == 0).any()),
             top_p=bool((chunk.top_p < 1).any()),
-            forced=bool((chunk.forced >= 0).any()),
+            forced=not self._kernels and bool((chunk.forced >= 0).any()),
         )
         self._load(chunk)
         if self._graphs is None:
-            for _ in range(len(chunk.noise)):
+            for _ in range(self._chunk):
                 self._advance(shape)
         else:
             if shape not in self._graphs:
                 self._graphs[shape] = self._record(shape)
                 self._load(chunk)
-            for _ in range(len(chunk.noise)):
+            for _ in range(self._chunk):
                 self._graphs[shape].replay()
-        return self._tokens.cpu().numpy().copy(), self._log_probs.cpu().numpy().copy()
+
+    def collect(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Tokens and log-probs, [chunk, slots]; rows past their end hold garbage, which the next chunk overwrites."""
+        tokens, log_probs = self._tokens.cpu().numpy(), self._log_probs.cpu().numpy()
+        if self._layout is not None:
+            return tokens[:, self._layout.row], log_probs[:, self._layout.row]
+        return tokens.copy(), log_probs.copy()
 
     def _load(self, chunk: Chunk) -> None:
         greedy = chunk.temperature == 0
@@ -132,31 +162,57 @@ class Decoder:
         self._step.zero_()
 
     def _advance(self, shape: _Shape) -> None:
-        """One token for every slot."""
-        view = DecodePass(self._cache, self._position, shape.filled)
-        hidden = self._body(self._token[:, None], self._position[:, None], view)[:, 0]
-        tokens, log_probs = sample(
-            self._logits(hidden),
-            self._noise.index_select(0, self._step)[0],
-            self._temperature,
-            top_p=self._top_p if shape.top_p else None,
-            greedy=self._greedy if shape.greedy else None,
-        )
-        if shape.forced:
-            forced = self._forced.index_select(0, self._step)[0]
-            tokens = torch.where(forced >= 0, forced, tokens)
-            log_probs = log_probs.masked_fill(forced >= 0, 0.0)
-        self._tokens.index_copy_(0, self._step, tokens[None])
-        self._log_probs.index_copy_(0, self._step, log_probs[None].float())
-        self._token.copy_(tokens)
-        # A slot past its end may run on to the end of the cache, where it spoils nothing but itself.
-        self._position.add_(1).clamp_(max=self._max_length - 1)
+        """One token for every row in use."""
+        rows = slice(shape.spans[-1].stop if shape.spans else None)
+        token, position = self._token[rows], self._position[rows]
+        if shape.spans:
+            if self._pass is None or self._pass.spans != shape.spans:
+                self._pass = DecodePass(self._cache, shape.spans)
+            view = self._pass.at(position)
+        else:
+            view = KernelPass(self._cache, position)
+        logits = self._head.logits(self._body(token[:, None], position[:, None], view)[:, 0])
+        if not shape.spans and not shape.top_p:
+            self._sample_by_kernel(logits)
+        else:
+            self._sample(logits, shape, rows)
         self._step.add_(1)
 
-    def _logits(self, hidden: Tensor) -> Float[Tensor, "slots vocab"]:
-        if self._fp32_head:
-            return head_logits(hidden, self._head_weight, bias=self._head.bias)
-        return self._head(hidden).float()
+    def _sample(self, logits: Tensor, shape: _Shape, rows: slice) -> None:
+        """On a kernel's path only with top_p, where greedy and forced tokens must be looked for too."""
+        tokens, log_probs = sample(
+            logits,
+            self._noise.index_select(0, self._step)[0, rows],
+            self._temperature[rows],
+            top_p=self._top_p[rows] if shape.top_p else None,
+            greedy=self._greedy[rows] if shape.greedy or not shape.spans else None,
+        )
+        if shape.forced or not shape.spans:
+            forced = self._forced.index_select(0, self._step)[0, rows]
+            tokens = torch.where(forced >= 0, forced, tokens)
+            log_probs = log_probs.masked_fill(forced >= 0, 0.0)
+        self._tokens[:, rows].index_copy_(0, self._step, tokens[None])
+        self._log_probs[:, rows].index_copy_(0, self._step, log_probs[None].float())
+        self._token[rows].copy_(tokens)
+        # A slot past its end may run on to the end of the cache, where it spoils nothing but itself.
+        self._position[rows].add_(1).clamp_(max=self._max_length - 1)
+
+    def _sample_by_kernel(self, logits: Tensor) -> None:
+        from scalerl.rollout import kernels
+
+        kernels.sample_step(
+            logits,
+            step=self._step,
+            noise=self._noise,
+            temperature=self._temperature,
+            greedy=self._greedy,
+            forced=self._forced,
+            tokens=self._tokens,
+            log_probs=self._log_probs,
+            token=self._token,
+            position=self._position,
+            last_position=self._max_length - 1,
+        )
 
     def _record(self, shape: _Shape) -> torch.cuda.CUDAGraph:
         """A graph of one step. Running ahead to warm up is harmless: the chunk computes the same positions again."""
@@ -174,3 +230,15 @@ class Decoder:
         with torch.cuda.graph(graph, pool=pool):
             self._advance(shape)
         return graph
+
+
+def _by_row(chunk: Chunk, slot: NDArray[np.int64]) -> Chunk:
+    """The same with its slots in the order of the rows they lie in."""
+    return Chunk(
+        token=chunk.token[slot],
+        position=chunk.position[slot],
+        temperature=chunk.temperature[slot],
+        top_p=chunk.top_p[slot],
+        noise=chunk.noise[:, slot],
+        forced=chunk.forced[:, slot],
+    )

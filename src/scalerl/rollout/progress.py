@@ -9,7 +9,7 @@ Tokens past a stop or a limit are dropped. If thinking ends by itself in the chu
 marker was forced for nothing: what follows is dropped too and sampled again, with the same noise.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,20 +52,20 @@ class Progress:
         self._ending = np.zeros((0, slots), dtype=np.int64)
         self._history = np.zeros((0, slots), dtype=np.int64)
 
-    def start(self, slot: int, plan: LengthPlan) -> None:
-        self._widen(len(plan.marker), len(plan.thinking_end))
-        thinking = plan.thinking_budget is not None
-        self.active[slot], self.count[slot], self._ended[slot] = True, 0, False
-        self._limit[slot], self._answer[slot] = plan.max_tokens, plan.answer_budget
-        self._budget[slot] = plan.thinking_budget if thinking else _NEVER
-        self._marker_length[slot] = len(plan.marker)
-        self._marker[: len(plan.marker), slot] = plan.marker
-        self._ending[:, slot] = _ANY
-        if thinking and plan.thinking_end:
-            self._ending[-len(plan.thinking_end) :, slot] = plan.thinking_end
-        else:
-            self._ending[:, slot] = _IMPOSSIBLE
-        self._history[:, slot] = _NOTHING
+    def start(self, slots: Sequence[int], plans: Sequence[LengthPlan]) -> None:
+        self._widen(max(len(plan.marker) for plan in plans), max(len(plan.thinking_end) for plan in plans))
+        self.active[slots], self.count[slots], self._ended[slots] = True, 0, False
+        self._limit[slots] = [plan.max_tokens for plan in plans]
+        self._answer[slots] = [plan.answer_budget for plan in plans]
+        self._budget[slots] = [_NEVER if plan.thinking_budget is None else plan.thinking_budget for plan in plans]
+        self._marker_length[slots] = [len(plan.marker) for plan in plans]
+        self._ending[:, slots], self._history[:, slots] = _IMPOSSIBLE, _NOTHING
+        for slot, plan in zip(slots, plans, strict=True):
+            if plan.marker:
+                self._marker[: len(plan.marker), slot] = plan.marker
+            if plan.thinking_budget is not None and plan.thinking_end:
+                self._ending[:, slot] = _ANY
+                self._ending[-len(plan.thinking_end) :, slot] = plan.thinking_end
 
     def forced(self, chunk: int) -> NDArray[np.int64]:
         """The token each slot must take at each of the next steps, -1 where it may choose."""

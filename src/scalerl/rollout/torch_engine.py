@@ -2,27 +2,43 @@
 
     poll:  refill free slots -> prefill their prompts -> sample a chunk for all slots -> apply plans, give the finished
 
-A completion depends on its request and the weights alone: noise is keyed by (seed, token index), and every prompt and
-every step is computed in a shape that does not depend on what else is being sampled. (Attention to a longer or shorter
-masked tail can still differ in the last bit of a float.)
+A completion depends on its request and the weights alone: noise is keyed by (seed, token index), every prompt is
+computed in a shape of its own, and every step in one that changes nothing for a row: all slots on a GPU, multiples of
+16 rows on a CPU. (Attention to a longer or shorter masked tail can still differ in the last bit of a float.)
+
+A GPU does not wait for the host to pack up: the next chunk is under way before a poll returns, so that new weights
+and requests reach the chunk after it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from scalerl.rollout.body import check_model, own_copy
 from scalerl.rollout.decoder import Chunk, Decoder
 from scalerl.rollout.engine import EngineError, Work, check_request
+from scalerl.rollout.head import Head
 from scalerl.rollout.noise import uniforms
 from scalerl.rollout.progress import Progress, Taken
 from scalerl.rollout.scheduler import Admitted, PrefillBatch, SlotScheduler, plan_prefill
 from scalerl.types import Completion, Request
 
 _CLOSED = "the engine is closed"
+
+
+@dataclass(frozen=True, slots=True)
+class _Flight:
+    """A chunk under way."""
+
+    version: int
+    """Of the weights it is sampled with."""
+    start: NDArray[np.int64]
+    """Tokens of each slot before it."""
 
 
 class TorchEngine:
@@ -60,18 +76,19 @@ class TorchEngine:
         self._model = own_copy(model, dtype=dtype, device=device)
         head = self._model.get_output_embeddings().weight
         on_gpu = head.device.type == "cuda"
+        self._ahead, self._flight = on_gpu, None
         if cuda_graphs and not on_gpu:
             raise ValueError(f"cuda_graphs needs a CUDA device, and the model is on {head.device}")
         self._vocabulary, self._max_length, self._pad_token = int(head.shape[0]), max_length, pad_token
         self._chunk = chunk or (16 if on_gpu else 4)
-        self._prefill_tokens = prefill_tokens or (4096 if on_gpu else 64)
+        self._prefill_tokens = prefill_tokens or (4096 if on_gpu else 32)
         with torch.no_grad():
             self._decoder = Decoder(
                 self._model,
+                head=Head(self._model, model, fp32=fp32_head),
                 slots=slots,
                 max_length=max_length,
                 chunk=self._chunk,
-                fp32_head=fp32_head,
                 fused=fused,
                 cuda_graphs=on_gpu if cuda_graphs is None else cuda_graphs,
             )
@@ -135,7 +152,7 @@ class TorchEngine:
         with torch.inference_mode():
             for name, weight in weights.items():
                 own[name].copy_(weight)
-            self._decoder.weights_changed()
+            self._decoder.weights_changed(weights)
         self._version = version
 
     def close(self) -> None:
@@ -150,47 +167,64 @@ class TorchEngine:
             raise EngineError(self._failure)
 
     def _advance(self) -> list[Completion]:
+        if self._flight is None:
+            self._launch()
+        flight = self._flight
+        if flight is None:
+            return []
+        tokens, log_probs = self._decoder.collect()
+        taken = self._progress.take(tokens)
+        self._check_finite(log_probs, taken, flight)
+        last = tokens[np.maximum(taken.num_kept - 1, 0), np.arange(len(flight.start))]
+        self._token = np.where(taken.num_kept > 0, last, self._token)
+        self._count_decode(taken, flight.start)
+        finished = self._scheduler.release(np.flatnonzero(taken.finished).tolist())
+        self._flight = None
+        if self._ahead:
+            self._launch()
+        self._record(tokens, log_probs, taken, flight)
+        return [self._completion(entry, taken, flight) for entry in finished]
+
+    def _launch(self) -> None:
+        """Fill the free slots and set off a chunk, if there is anything to sample."""
         admitted = self._scheduler.admit()
-        for entry in admitted:
-            self._start(entry)
+        self._start(admitted)
+        progress = self._progress
+        if not progress.active.any():
+            return
+        position = np.where(progress.active, self._prompt_length - 1 + progress.count, 0)
+        fresh = np.zeros(len(position), dtype=np.bool_)
+        fresh[[entry.slot for entry in admitted]] = True
+        self._decoder.arrange(position, progress.active, fresh)
         for batch in plan_prefill(admitted, batch_tokens=self._prefill_tokens, max_length=self._max_length):
             self._decoder.prefill(batch, self._pad_token)
             self._count_prefill(batch)
-        if not self._progress.active.any():
-            return []
-        active, start = self._progress.active.copy(), self._progress.count.copy()
-        tokens, log_probs = self._decoder.decode(self._next_chunk())
-        taken = self._progress.take(tokens)
-        self._check_finite(log_probs, taken, start)
-        self._record(tokens, log_probs, taken, start)
-        self._count_decode(taken, start)
-        last = self._tokens[np.arange(len(active)), np.maximum(self._progress.count - 1, 0)]
-        self._token = np.where(active & (taken.num_kept > 0), last, self._token)
-        return self._finish(taken)
+        self._decoder.launch(self._next_chunk(position))
+        self._flight = _Flight(self._version, progress.count.copy())
 
-    def _start(self, entry: Admitted) -> None:
-        request, slot = entry.request, entry.slot
-        self._progress.start(slot, request.length)
-        self._token[slot] = request.prompt_tokens[-1]
-        self._prompt_length[slot] = len(request.prompt_tokens)
-        self._temperature[slot], self._top_p[slot] = request.temperature, request.top_p
-        self._seeds[slot] = request.seed & 0xFFFFFFFFFFFFFFFF
+    def _start(self, admitted: Sequence[Admitted]) -> None:
+        if not admitted:
+            return
+        slots, requests = [entry.slot for entry in admitted], [entry.request for entry in admitted]
+        self._progress.start(slots, [request.length for request in requests])
+        self._token[slots] = [request.prompt_tokens[-1] for request in requests]
+        self._prompt_length[slots] = [len(request.prompt_tokens) for request in requests]
+        self._temperature[slots] = [request.temperature for request in requests]
+        self._top_p[slots] = [request.top_p for request in requests]
+        self._seeds[slots] = np.array([request.seed & 0xFFFFFFFFFFFFFFFF for request in requests], dtype=np.uint64)
 
-    def _next_chunk(self) -> Chunk:
+    def _next_chunk(self, position: NDArray[np.int64]) -> Chunk:
         progress = self._progress
-        position = np.where(progress.active, self._prompt_length - 1 + progress.count, 0)
-        index = progress.count + np.arange(self._chunk)[:, None]
         return Chunk(
             token=self._token,
             position=position,
             temperature=np.where(progress.active, self._temperature, np.float32(1)),
             top_p=np.where(progress.active, self._top_p, np.float32(1)),
-            noise=uniforms(self._seeds, index),
+            noise=uniforms(self._seeds, progress.count + np.arange(self._chunk)[:, None]),
             forced=progress.forced(self._chunk),
-            filled=min(int(position.max()) + self._chunk, self._max_length),
         )
 
-    def _check_finite(self, log_probs: np.ndarray, taken: Taken, start: np.ndarray) -> None:
+    def _check_finite(self, log_probs: np.ndarray, taken: Taken, flight: _Flight) -> None:
         kept = np.arange(self._chunk)[:, None] < taken.num_kept
         bad = np.argwhere(kept & ~np.isfinite(log_probs))
         if len(bad):
@@ -198,35 +232,30 @@ class TorchEngine:
             holder = self._scheduler.running(int(slot))
             assert holder is not None
             raise EngineError(
-                f"non-finite logits at token {start[slot] + step} of request {holder.request.key},"
-                f" sampled with version {self._version}"
+                f"non-finite logits at token {flight.start[slot] + step} of request {holder.request.key},"
+                f" sampled with version {flight.version}"
             )
 
-    def _record(self, tokens: np.ndarray, log_probs: np.ndarray, taken: Taken, start: np.ndarray) -> None:
+    def _record(self, tokens: np.ndarray, log_probs: np.ndarray, taken: Taken, flight: _Flight) -> None:
         """Write the whole chunk; what is not kept lies beyond the count and is overwritten or never read."""
-        rows, columns = np.arange(len(start))[:, None], start[:, None] + np.arange(self._chunk)
+        rows, columns = np.arange(len(flight.start))[:, None], flight.start[:, None] + np.arange(self._chunk)
         self._tokens[rows, columns] = tokens.T
         self._log_probs[rows, columns] = log_probs.T
-        self._versions[rows, columns] = self._version
+        self._versions[rows, columns] = flight.version
         self._forced[rows, columns] = taken.forced.T
 
-    def _finish(self, taken: Taken) -> list[Completion]:
-        completions = []
-        for entry in self._scheduler.release(np.flatnonzero(taken.finished).tolist()):
-            slot, count = entry.slot, int(self._progress.count[entry.slot])
-            forced = self._forced[slot, :count]
-            completions.append(
-                Completion(
-                    request=entry.request,
-                    tokens=self._tokens[slot, :count],
-                    log_probs=self._log_probs[slot, :count],
-                    versions=self._versions[slot, :count],
-                    forced=forced,
-                    finish="stop" if taken.stopped[slot] else "length",
-                    interrupted_at=int(forced.argmax()) if forced.any() else None,
-                )
-            )
-        return completions
+    def _completion(self, entry: Admitted, taken: Taken, flight: _Flight) -> Completion:
+        slot, count = entry.slot, int(flight.start[entry.slot] + taken.num_kept[entry.slot])
+        forced = self._forced[slot, :count]
+        return Completion(
+            request=entry.request,
+            tokens=self._tokens[slot, :count],
+            log_probs=self._log_probs[slot, :count],
+            versions=self._versions[slot, :count],
+            forced=forced,
+            finish="stop" if taken.stopped[slot] else "length",
+            interrupted_at=int(forced.argmax()) if forced.any() else None,
+        )
 
     def _count_prefill(self, batch: PrefillBatch) -> None:
         attended = sum(len(prompt) * (len(prompt) + 1) // 2 for prompt in batch.prompts)

@@ -280,7 +280,7 @@ def param_value(fit: Fit | None, name: str) -> Value | None:
 NO_SCORE: dict[str, Any] = dict.fromkeys(("num_points", "rmse", "bias", "coverage", "level"))
 
 
-def _score_json(score: Score | None) -> dict[str, Any] | None:
+def score_json(score: Score | None) -> dict[str, Any] | None:
     if score is None:
         return None
     return {
@@ -307,8 +307,8 @@ def _curve_json(curve: CurveResult, command: Command) -> dict[str, Any]:
     out["noise_sd"] = number(fit.noise_sd) if fit is not None else None
     out["run_sd"] = number(fit.run_sd) if fit is not None else None
     if command == "backtest":
-        out["holdout"] = _score_json(curve.holdout)
-        out["fractions"] = [{"fraction": share, **(_score_json(score) or NO_SCORE)} for share, score in curve.fractions]
+        out["holdout"] = score_json(curve.holdout)
+        out["fractions"] = [{"fraction": share, **(score_json(score) or NO_SCORE)} for share, score in curve.fractions]
     if command == "forecast":
         out["at"] = [{"compute": row.compute, "reward": _value_json(row.reward)} for row in curve.at]
         out["reach"] = [

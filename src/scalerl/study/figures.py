@@ -5,7 +5,7 @@ explodes beyond the data does not flatten everything else.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Literal
@@ -130,8 +130,8 @@ class FigureData:
     target: float | None = None
 
 
-def figure_data(analysis: Analysis) -> FigureData:
-    """Everything a figure of this analysis shows."""
+def figure_data(analysis: Analysis, refits: Mapping[str, Fit] | None = None) -> FigureData:
+    """Everything a figure of this analysis shows; `refits` are curves at the shared ceiling, where they are known."""
     results = analysis.curves
     prefix, labels = short_names([result.name for result in results])
     x_label = _common([result.series.x_label for result in results], "compute (different units)")
@@ -149,7 +149,7 @@ def figure_data(analysis: Analysis) -> FigureData:
     noise_sd = float(np.median([curve.noise_sd for curve in curves if curve.line is not None] or [0.0]))
     # With several evaluation sets there is no one ceiling to linearise at.
     comparison = next(iter(analysis.comparisons.values())) if len(analysis.comparisons) == 1 else None
-    straights = _straights(results, comparison) if is_shared else ()
+    straights = _straights(results, comparison, refits or {}) if is_shared else ()
     places = {result.name: place for place, result in enumerate(results)}
     return FigureData(
         title=prefix or (labels[0] if len(labels) == 1 else f"{y_label} of {len(labels)} curves"),
@@ -316,14 +316,16 @@ def _residual_limit(curves: Sequence[CurveData], noise_sd: float, y_range: tuple
 # A comparison
 
 
-def _straights(results: Sequence[CurveResult], comparison: Comparison | None) -> tuple[Straight, ...]:
+def _straights(
+    results: Sequence[CurveResult], comparison: Comparison | None, refits: Mapping[str, Fit]
+) -> tuple[Straight, ...]:
     if comparison is None or comparison.shared_ceiling is None or len(comparison.shared_exponents) < 2:
         return ()
     found = []
     for place, result in enumerate(results):
         if result.fit is None or result.name not in comparison.shared_exponents:
             continue
-        again = refit(result.fit, comparison.shared_ceiling)
+        again = refits.get(result.name) or refit(result.fit, comparison.shared_ceiling)
         log_compute, log_f = linearise(again)
         ends = np.array([again.compute.min(), again.scale])
         found.append(

@@ -54,9 +54,14 @@ def check_plot_path(path: Path) -> None:
 
 def draw(analysis: Analysis, path: Path) -> None:
     """Write the figure of an analysis; the suffix of `path` chooses the kind."""
+    check_plot_path(Path(path))
+    draw_figure(figure_data(analysis), path)
+
+
+def draw_figure(data: FigureData, path: Path) -> None:
+    """Write a figure; the suffix of `path` chooses the kind."""
     path = Path(path)
     check_plot_path(path)
-    data = figure_data(analysis)
     # Beside its goal and renamed when complete, so that nothing half written is ever found there.
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:

@@ -2,13 +2,12 @@
 
     Batch -> facts a completion -> effective_batch -> token weights, once for the whole batch -> micro-batches
 
-Only kept completions need a pass, and only their trained tokens a logit. A micro-batch is a rectangle of whole rows,
-padded on the right: under causal attention nothing that counts sees the padding, so there is no mask and attention
-takes its fastest path. Rows of like length share a rectangle, cut where that costs least (see `_cuts`).
+Only kept completions need a pass, and only their trained tokens a logit. A micro-batch is one row of whole sequences,
+packed without padding (packed_attention.py), up to the budget of tokens.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
@@ -16,24 +15,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from scalerl.rl.filters import EffectiveBatch, num_nonfinite, trainable_tokens, trained_tokens
+from scalerl.train.packed_attention import Packing, pack
 from scalerl.types import Batch, Completion
-
-PASS_TOKENS = 128
-"""What a pass costs beyond its tokens, in tokens: launching it. About 100 for a million parameters on a CPU core and
-1,000 for a billion on a GPU, where passes are cut by the budget long before this counts."""
-
-PADDING = 0
-"""Any token of the vocabulary would do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MicroBatch:
-    """One forward and backward pass. `ids` is rows x width; the other tensors have one entry a trained token."""
+    """One forward and backward pass. `ids` has one entry a packed token, what follows `place` one a trained token."""
 
     ids: Tensor
-    """Prompt and completion without its last token, which nothing follows; padded on the right."""
+    """Of each sequence, prompt and completion without its last token, which nothing follows."""
+    packing: Packing
     place: Tensor
-    """Where in the flattened rows the token is predicted: one before where it stands."""
+    """Where in the row the token is predicted: one before where it stands."""
     targets: Tensor
     generator_log_probs: Tensor
     advantages: Tensor
@@ -42,12 +36,12 @@ class MicroBatch:
     temperature: float
     """At which all of its completions were sampled."""
     lengths: tuple[int, ...]
-    """Of its rows, without padding."""
+    """Of its sequences."""
 
     def to(self, device: torch.device) -> "MicroBatch":
-        names = ("ids", "place", "targets", "generator_log_probs", "advantages", "weights", "completion_of_token")
-        moved = {name: getattr(self, name).to(device, non_blocking=True) for name in names}
-        return MicroBatch(**moved, temperature=self.temperature, lengths=self.lengths)
+        parts = {field.name: getattr(self, field.name) for field in fields(self)}
+        moved = {name: part.to(device, non_blocking=True) for name, part in parts.items() if isinstance(part, Tensor)}
+        return replace(self, packing=self.packing.to(device), **moved)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -55,7 +49,7 @@ class Prepared:
     """A batch ready to be trained on, and the facts its metrics need."""
 
     micro_batches: tuple[MicroBatch, ...]
-    """Longest rows first, so that a step that does not fit into memory fails at once; empty if nothing is kept."""
+    """Longest sequences first, so that a step that does not fit into memory fails at once; empty if nothing is kept."""
     effective: EffectiveBatch
     lag: Tensor
     """Of every sampled token of the batch, kept or not."""
@@ -105,7 +99,7 @@ def prepare(
         "completion_of_token": completion_of_token,
     }
     micro_batches = tuple(
-        _rectangle(completions, rows, np.cumsum(lengths) - lengths, trained, per_token)
+        _packed(completions, rows, np.cumsum(lengths) - lengths, trained, per_token)
         for rows in split(completions, np.flatnonzero(kept.kept.numpy()), micro_batch_tokens)
     )
     lag = batch.version - torch.from_numpy(_joined(completions, "versions", np.int32))[sampled]
@@ -119,42 +113,27 @@ def prepare(
 
 
 def split(completions: Sequence[Completion], kept: NDArray[np.int64], budget: int) -> list[NDArray[np.int64]]:
-    """Which of the kept completions share a pass: of one temperature, of like length, within the budget of tokens."""
+    """Which of the kept completions share a pass: of one temperature, of like length, within the budget of tokens.
+
+    The longest come first. One that is longer than the budget has a pass of its own: no sequence is ever split.
+    """
     temperature = np.array([completions[i].request.temperature for i in kept], dtype=np.float64)
     length = np.array([_num_inputs(completions[i]) for i in kept], dtype=np.int64)
-    order = np.lexsort((kept, length, temperature))
-    parts: list[tuple[int, NDArray[np.int64]]] = []
+    order = np.lexsort((kept, -length, temperature))
+    parts: list[NDArray[np.int64]] = []
     for value in np.unique(temperature):
         rows = order[temperature[order] == value]
-        for start, end in _cuts(length[rows], budget):
-            parts.append((int(length[rows[end - 1]]), kept[rows[start:end]]))
-    # Sorted is stable, so equal widths keep their order.
-    return [rows for _, rows in sorted(parts, key=lambda part: -part[0])]
+        ends = np.cumsum(length[rows])
+        start, spent = 0, 0
+        while start < len(rows):
+            end = max(int(np.searchsorted(ends, spent + budget, side="right")), start + 1)
+            parts.append(kept[rows[start:end]])
+            start, spent = end, int(ends[end - 1])
+    # Sorted is stable, so passes with an equally long first sequence keep their order.
+    return sorted(parts, key=lambda part: -_num_inputs(completions[part[0]]))
 
 
-def _cuts(lengths: NDArray[np.int64], budget: int) -> list[tuple[int, int]]:
-    """Cut rising lengths into rectangles so that padded tokens + PASS_TOKENS x passes is least.
-
-    best(j) = min over i of best(i) + (j - i) x length_j + PASS_TOKENS, with (j - i) x length_j <= budget. A row longer
-    than the budget has a pass of its own: no sequence is ever split.
-    """
-    best = np.zeros(len(lengths) + 1, dtype=np.int64)
-    starts = np.zeros(len(lengths) + 1, dtype=np.int64)
-    for end in range(1, len(lengths) + 1):
-        width = lengths[end - 1]
-        first = max(0, end - max(int(budget // max(width, 1)), 1))
-        cost = best[first:end] + np.arange(end - first, 0, -1) * width
-        choice = int(cost.argmin())
-        best[end], starts[end] = cost[choice] + PASS_TOKENS, first + choice
-    cuts: list[tuple[int, int]] = []
-    end = len(lengths)
-    while end:
-        cuts.append((int(starts[end]), end))
-        end = int(starts[end])
-    return cuts[::-1]
-
-
-def _rectangle(
+def _packed(
     completions: Sequence[Completion],
     rows: NDArray[np.int64],
     token_start: NDArray[np.int64],
@@ -163,21 +142,21 @@ def _rectangle(
 ) -> MicroBatch:
     """`token_start` says where in the flat vectors of the batch each completion begins."""
     lengths = tuple(_num_inputs(completions[row]) for row in rows)
-    width = max(lengths)
-    ids = np.full((len(rows), width), PADDING, dtype=np.int64)
-    token, place, targets = [], [], []
-    for i, row in enumerate(rows):
+    ids, token, place, targets = [], [], [], []
+    start = 0
+    for length, row in zip(lengths, rows, strict=True):
         completion, prompt = completions[row], completions[row].request.prompt_tokens
         assert prompt, f"completion {completion.request.key} has no prompt, so nothing predicts its first token"
-        ids[i, : len(prompt)] = prompt
-        ids[i, len(prompt) : lengths[i]] = completion.tokens[:-1]
         of_completion = np.flatnonzero(trained.numpy()[token_start[row] : token_start[row] + len(completion)])
+        ids += [np.array(prompt, dtype=np.int64), completion.tokens[:-1]]
         token.append(token_start[row] + of_completion)
-        place.append(i * width + len(prompt) - 1 + of_completion)
+        place.append(start + len(prompt) - 1 + of_completion)
         targets.append(completion.tokens[of_completion])
+        start += length
     chosen = torch.from_numpy(np.concatenate(token))
     return MicroBatch(
-        ids=torch.from_numpy(ids),
+        ids=torch.from_numpy(np.concatenate(ids, dtype=np.int64)),
+        packing=pack(lengths),
         place=torch.from_numpy(np.concatenate(place)),
         targets=torch.from_numpy(np.concatenate(targets).astype(np.int64)),
         **{name: vector[chosen] for name, vector in per_token.items()},
@@ -214,7 +193,4 @@ def _facts(
     if rewards.numel():
         facts["reward/mean"] = float(rewards.double().mean())
         facts["reward/correct_frac"] = sum(verdict is True for verdict in correct) / rewards.numel()
-    if micro_batches:
-        used = sum(sum(micro.lengths) for micro in micro_batches)
-        facts["batch/padding_frac"] = 1 - used / sum(micro.ids.numel() for micro in micro_batches)
     return facts

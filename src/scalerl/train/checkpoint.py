@@ -12,6 +12,7 @@ folder, which the next save sweeps away, and never half a checkpoint.
 import errno
 import json
 import os
+import re
 import shutil
 import zlib
 from collections.abc import Iterator, Mapping
@@ -25,16 +26,18 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from torch import Tensor
 
+from scalerl.store import StoreError
+
 MANIFEST = "manifest.json"
 META = "meta.json"
 _UNFINISHED = ".unfinished"
-_PREFIX = "step-"
+_NAME = re.compile(r"step-\d{8,}")
 _FORMAT = 1
 _READ_BYTES = 1 << 24
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be written or trusted, in one sentence."""
+    """A checkpoint that cannot be trusted, in one sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -52,17 +55,11 @@ class Checkpoint:
 def save(folder: str | os.PathLike[str], checkpoint: Checkpoint, *, keep: int = 2) -> Path:
     """Write a checkpoint, then drop all but the last `keep`. What was there stays untouched until it is whole."""
     parent = Path(folder)
-    target = parent / f"{_PREFIX}{checkpoint.step:08d}"
-    try:
-        parent.mkdir(parents=True, exist_ok=True)
-        for left in parent.glob(f"*{_UNFINISHED}"):
-            shutil.rmtree(left)
-        with new_folder(target, replace=True) as unfinished:
-            _write(unfinished, checkpoint)
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(
-            f"checkpoint {target} cannot be written: {_reason(error)}; older ones are kept"
-        ) from error
+    target = parent / f"step-{checkpoint.step:08d}"
+    for left in parent.glob(f"*{_UNFINISHED}"):
+        shutil.rmtree(left, ignore_errors=True)
+    with new_folder(target, replace=True) as unfinished:
+        _write(unfinished, checkpoint)
     for old in _all(parent)[:-keep]:
         shutil.rmtree(old, ignore_errors=True)
     return target
@@ -80,8 +77,8 @@ def latest(folder: str | os.PathLike[str]) -> Path | None:
     if whole is None:
         raise CheckpointError(f"checkpoint {newest} is damaged ({fault}), and no older one is whole")
     raise CheckpointError(
-        f"checkpoint {newest} is damaged ({fault}); the older {whole.name} is whole: move {newest.name} away to go on "
-        f"from there"
+        f"checkpoint {newest} is damaged ({fault}); the older {whole.name} is whole: remove or rename {newest.name} to "
+        f"go on from there"
     )
 
 
@@ -129,22 +126,25 @@ def damage(folder: Path) -> str | None:
 @contextmanager
 def new_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
     """A folder to fill, which appears at `target` when all of it is on the disk, and vanishes if anything fails."""
-    unfinished = target.with_name(f"{target.name}{_UNFINISHED}")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
+    unfinished, replaced = (target.with_name(f"{target.name}{end}{_UNFINISHED}") for end in ("", ".replaced"))
     try:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
         yield unfinished
         for path in [*unfinished.rglob("*"), unfinished]:
             _flush(path)
-        replaced = target.with_name(f"{target.name}.replaced{_UNFINISHED}")
         if replace and target.exists():
             # Renamed, not removed: between the two renames there is no time for a crash to fall into.
             os.rename(target, replaced)
         os.rename(unfinished, target)
         _flush(target.parent)
         shutil.rmtree(replaced, ignore_errors=True)
-    except BaseException:
+    except BaseException as error:
+        if replaced.exists() and not target.exists():
+            os.rename(replaced, target)
         shutil.rmtree(unfinished, ignore_errors=True)
+        if isinstance(error, OSError | SafetensorError):
+            raise StoreError(f"cannot write {target}: {_reason(error)}; what was there before is kept") from error
         raise
 
 
@@ -173,8 +173,8 @@ def _named(folder: Path, kind: str) -> list[tuple[str, Path]]:
 
 def _all(folder: Path) -> list[Path]:
     """Every checkpoint of a run, oldest first."""
-    found = folder.glob(f"{_PREFIX}*") if folder.is_dir() else []
-    return sorted(path for path in found if path.is_dir() and not path.name.endswith(_UNFINISHED))
+    found = folder.iterdir() if folder.is_dir() else []
+    return sorted(path for path in found if path.is_dir() and _NAME.fullmatch(path.name))
 
 
 def _crc32(path: Path) -> int:

@@ -1,13 +1,16 @@
-"""A causal language model as a Hugging Face folder: read, taken apart into body and head, and written.
+"""A causal language model: found by its name, read, taken apart into body and head, and written.
 
-Only safetensors weights are read: pickle runs whatever code a file holds. Nothing here knows a model family; what the
-parts below assume of one (logits = hidden states x head) is tried once on loading.
+A name is a Hugging Face folder, a hub name, a GGUF file, or one of the two models that need no hub: "tiny-base", which
+is embedded, and "smollm2-135m" from a package. Only safetensors and GGUF weights are read: pickle runs whatever code a
+file holds. Nothing here knows a model family; what the parts below assume of one (logits = hidden states x head) is
+tried once on loading.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +18,12 @@ import torch
 from torch import Tensor
 
 from scalerl.train.checkpoint import new_folder
+from scalerl.train.gguf import SMOLLM2, gguf_folder, smollm2_folder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+EMBEDDED = "tiny-base"
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 _PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
@@ -51,22 +56,23 @@ class Head:
 def load_model(
     path: str | os.PathLike[str], *, dtype: torch.dtype, device: torch.device | str, context: int | None = None
 ) -> LoadedModel:
-    """The model at a folder or of a hub name; `context` is the least one that will do."""
+    """The model of this name (see above); `context` is the least one that will do."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     name = os.fspath(path)
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        _check_folder(folder)
-        name = str(folder)
-    elif _looks_like_a_folder(name):
-        what = "is a file, not a folder" if folder.exists() else "does not exist"
-        raise ModelError(f"model {name}: this folder {what}")
-    with _one_sentence(name):
-        model = AutoModelForCausalLM.from_pretrained(
-            name, dtype=dtype, use_safetensors=True, attn_implementation="sdpa"
+    source = _source(name)
+    with _one_sentence(name, source):
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            source,
+            dtype=dtype,
+            use_safetensors=True,
+            attn_implementation="sdpa",
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
         )
-        tokenizer = AutoTokenizer.from_pretrained(name)
+        tokenizer = AutoTokenizer.from_pretrained(source)
+    model, report = loaded
+    _check_weights(name, report)
     longest = _context(name, model.config, context)
     stop_tokens = _stop_tokens(name, tokenizer, model)
     model.to(torch.device(device)).eval()  # pyright: ignore[reportArgumentType]
@@ -79,12 +85,9 @@ def save_model(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", f
     target = Path(folder)
     if target.exists():
         raise ModelError(f"model {target}: exists already and is not overwritten")
-    try:
-        with new_folder(target) as unfinished:
-            model.save_pretrained(unfinished)
-            tokenizer.save_pretrained(unfinished)
-    except OSError as error:
-        raise ModelError(f"model {target} cannot be written: {error.strerror or error}") from error
+    with new_folder(target) as unfinished:
+        model.save_pretrained(unfinished)
+        tokenizer.save_pretrained(unfinished)
     return target
 
 
@@ -109,6 +112,24 @@ def head(model: "PreTrainedModel") -> Head:
     return Head(weight=linear.weight, bias=getattr(linear, "bias", None))  # pyright: ignore[reportArgumentType]
 
 
+def _source(name: str) -> str:
+    """What transformers reads a name from: a folder, or the hub's name for it."""
+    if name == EMBEDDED:
+        return str(files("scalerl") / "assets" / EMBEDDED)
+    if name == SMOLLM2:
+        return str(smollm2_folder())
+    path = Path(name).expanduser()
+    if path.suffix == ".gguf":
+        return str(gguf_folder(path))
+    if path.is_dir():
+        _check_folder(path)
+        return str(path)
+    if _looks_like_a_folder(name):
+        what = "is a file, not a folder" if path.exists() else "does not exist"
+        raise ModelError(f"model {name}: this folder {what}")
+    return name
+
+
 def _looks_like_a_folder(name: str) -> bool:
     """A hub name is "name" or "owner/name"; everything else can only be meant as a folder."""
     return name.startswith((".", "~", os.sep)) or name.count("/") > 1 or os.path.exists(name)
@@ -130,7 +151,7 @@ def _check_folder(folder: Path) -> None:
 
 
 @contextmanager
-def _one_sentence(name: str) -> Iterator[None]:
+def _one_sentence(name: str, source: str) -> Iterator[None]:
     """What transformers says at length, as one sentence."""
     from safetensors import SafetensorError
 
@@ -139,9 +160,18 @@ def _one_sentence(name: str) -> Iterator[None]:
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = lines[0] if lines else type(error).__name__
-        if Path(name).is_dir():
+        if Path(source).is_dir():
             raise ModelError(f"model {name} cannot be loaded: {reason}") from error
         raise ModelError(f"model {name} is no folder here and cannot be fetched by that name: {reason}") from error
+
+
+def _check_weights(name: str, report: Mapping[str, Any]) -> None:
+    """What a file lacks, or has in another shape, transformers leaves random."""
+    if report["missing_keys"]:
+        raise ModelError(f"model {name}: its files have no weight {min(report['missing_keys'])}")
+    if report["mismatched_keys"]:
+        key, found, needed = min(report["mismatched_keys"])
+        raise ModelError(f"model {name}: its weight {key} is {tuple(found)}, and its config makes it {tuple(needed)}")
 
 
 def _context(name: str, config: Any, asked: int | None) -> int:
@@ -156,12 +186,28 @@ def _context(name: str, config: Any, asked: int | None) -> int:
 
 
 def _stop_tokens(name: str, tokenizer: Any, model: Any) -> tuple[int, ...]:
-    """The tokenizer's end token, and those the model was taught to end a turn with."""
+    """The tokenizer's end token, those of the generation settings, and the one the chat template ends a turn with."""
     if tokenizer.eos_token_id is None:
         raise ModelError(f"model {name}: its tokenizer has no end token (eos_token), so no completion could end")
     taught = getattr(model.generation_config, "eos_token_id", None)
     others = [] if taught is None else [taught] if isinstance(taught, int) else list(taught)
-    return tuple(dict.fromkeys([tokenizer.eos_token_id, *others]))
+    return tuple(dict.fromkeys([tokenizer.eos_token_id, *others, *_turn_end(tokenizer)]))
+
+
+def _turn_end(tokenizer: Any) -> list[int]:
+    """The added token right after an answer in the chat template: not every chat model's tokenizer names it."""
+    from jinja2 import TemplateError
+
+    if not tokenizer.chat_template:
+        return []
+    answer = "An answer."
+    turns = [{"role": "user", "content": "A question?"}, {"role": "assistant", "content": answer}]
+    try:
+        text = tokenizer.apply_chat_template(turns, tokenize=False)
+    except (TemplateError, ValueError):
+        return []
+    after = tokenizer(text.rpartition(answer)[2].lstrip(), add_special_tokens=False)["input_ids"][:1]
+    return [token for token in after if token in tokenizer.added_tokens_decoder]
 
 
 @torch.no_grad()

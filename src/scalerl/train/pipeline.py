@@ -12,7 +12,7 @@ It does the first of these that it can, again and again. What each one waits for
     step     B finished groups, and the rest      a completion; never a submission, since all in flight may finish
              still in time (drain: none in flight)
     push     push_every steps                     a step
-    poll     a completion, or some tokens         the engine; no progress for stall_s seconds ends the run
+    poll     a completion, or some tokens         the engine; one that is dead or hung raises (watch.py)
     the end  the curriculum is exhausted and      a step: what is left at the end is trained as one smaller batch,
              nothing is untrained                 so that every problem of an epoch is trained exactly once
 
@@ -23,15 +23,12 @@ moves: there it evaluates, logs, and takes `Pipeline.state()` for a checkpoint. 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
 
 from scalerl.tasks.curriculum import Curriculum, Issued
 from scalerl.train.lag import LagRule
-from scalerl.types import Batch, Completion, Group, LengthPlan, Problem, Request
+from scalerl.types import Batch, Completion, Group, Request
 
 if TYPE_CHECKING:
     from scalerl.rollout.engine import Engine
@@ -54,10 +51,6 @@ class Learner(Protocol):
     def weights(self) -> Mapping[str, Any]:
         """What the engine is to sample with next."""
         ...
-
-
-class PipelineStalled(RuntimeError):
-    """The engine is dead or hung: groups are in flight, and nothing comes of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +94,7 @@ class PipelineState:
     meta: Mapping[str, Any]
     """JSON types: the state of the lag rule, and the curriculum's with the keys of what is in flight."""
     groups: tuple[Group, ...]
-    """Finished, not trained yet, in the order of issue. See pack_groups."""
+    """Finished, not trained yet, in the order of issue. See pack.py."""
 
 
 class Pipeline:
@@ -119,7 +112,6 @@ class Pipeline:
         max_lag: int,
         push_every: int = 1,
         drain: bool = False,
-        stall_s: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
         state: PipelineState | None = None,
     ) -> None:
@@ -129,7 +121,6 @@ class Pipeline:
         self._learner = learner
         self._make_requests = make_requests
         self._grade = grade
-        self._stall_s = stall_s
         self._clock = clock
         self._lag = LagRule(
             groups_per_batch=groups_per_batch,
@@ -144,8 +135,6 @@ class Pipeline:
         # One place a request, filled as its completion arrives.
         self._arriving: dict[str, list[Completion | None]] = {}
         self._spent_s: dict[str, float] = dict.fromkeys(("submit", "poll", "grade", "step", "push"), 0.0)
-        self._quiet_since: float | None = None
-        self._work_seen = engine.work
 
     @property
     def version(self) -> int:
@@ -209,14 +198,16 @@ class Pipeline:
                 self._engine.submit(requests)
 
     def _poll(self) -> None:
-        start = self._clock()
         with self._timed("poll"):
             completions = self._engine.poll()
-        self._check_progress(start, bool(completions))
         for completion in completions:
-            self._collect(completion)
+            if (whole := self._arrived(completion)) is not None:
+                with self._timed("grade"):
+                    group = self._grade(whole)
+                self._graded(group)
 
-    def _collect(self, completion: Completion) -> None:
+    def _arrived(self, completion: Completion) -> list[Completion] | None:
+        """All completions of its group, in the order they were asked for, if this is the last of them."""
         key, index = completion.request.group, completion.request.index
         places = self._arriving.get(key, [])
         if index >= len(places) or places[index] is not None:
@@ -224,16 +215,16 @@ class Pipeline:
         places[index] = completion
         arrived = [place for place in places if place is not None]
         if len(arrived) < len(places):
-            return
+            return None
         del self._arriving[key]
-        with self._timed("grade"):
-            group = self._grade(arrived)
-        assert group.key == key, f"group {key} was graded as {group.key}"
+        return arrived
+
+    def _graded(self, group: Group) -> None:
         self._curriculum.graded(
-            key, num_correct=group.num_correct, num_graded=group.num_graded, num_asked=len(group.completions)
+            group.key, num_correct=group.num_correct, num_graded=group.num_graded, num_asked=len(group.completions)
         )
-        self._lag.finished(key, first_version=group.first_version)
-        self._finished[key] = group
+        self._lag.finished(group.key, first_version=group.first_version)
+        self._finished[group.key] = group
 
     def _step(self, keys: Sequence[str]) -> StepDone:
         batch = Batch(version=self._lag.version, groups=tuple(self._finished[key] for key in keys))
@@ -255,116 +246,8 @@ class Pipeline:
         with self._timed("push"):
             self._engine.push_weights(self._learner.weights(), self._lag.version)
 
-    def _check_progress(self, poll_start: float, any_completion: bool) -> None:
-        waiting = f"{self._lag.num_in_flight} groups are in flight, the oldest {next(iter(self._arriving), None)!r}"
-        if any_completion or self._engine.work != self._work_seen:
-            self._work_seen = self._engine.work
-            self._quiet_since = None
-        elif self._engine.num_pending == 0:
-            raise PipelineStalled(f"the engine has nothing left to do, but {waiting}: it lost their requests")
-        elif self._quiet_since is None:
-            self._quiet_since = poll_start
-        if self._quiet_since is not None and self._clock() - self._quiet_since >= self._stall_s:
-            raise PipelineStalled(
-                f"the engine made no token and finished nothing for {self._stall_s:g} s while {waiting}: it is dead or "
-                f"hung"
-            )
-
     @contextmanager
     def _timed(self, part: str) -> Iterator[None]:
         start = self._clock()
         yield
         self._spent_s[part] += self._clock() - start
-
-
-def pack_groups(groups: Sequence[Group]) -> tuple[dict[str, NDArray[Any]], list[dict[str, Any]]]:
-    """Groups as flat arrays (for safetensors) and JSON types; unpack_groups gives back equal ones."""
-    completions = [completion for group in groups for completion in group.completions]
-    prompts = [np.array(completion.request.prompt_tokens, dtype=np.int32) for completion in completions]
-    arrays: dict[str, NDArray[Any]] = {
-        "tokens": _joined([completion.tokens for completion in completions], np.int32),
-        "log_probs": _joined([completion.log_probs for completion in completions], np.float32),
-        "versions": _joined([completion.versions for completion in completions], np.int32),
-        "forced": _joined([completion.forced for completion in completions], np.bool_),
-        "prompt_tokens": _joined(prompts, np.int32),
-    }
-    meta = [
-        {
-            "key": group.key,
-            "problem": asdict(group.problem),
-            "correct": list(group.correct),
-            "rewards": list(group.rewards),
-            "completions": [_completion_meta(completion) for completion in group.completions],
-        }
-        for group in groups
-    ]
-    return arrays, meta
-
-
-def unpack_groups(arrays: Mapping[str, NDArray[Any]], meta: Sequence[Mapping[str, Any]]) -> tuple[Group, ...]:
-    """The groups that pack_groups was given."""
-    token_place, prompt_place = 0, 0
-    groups: list[Group] = []
-    for packed in meta:
-        problem, completions = Problem(**packed["problem"]), []
-        for entry in packed["completions"]:
-            token_end = token_place + entry["num_tokens"]
-            prompt_end = prompt_place + entry["num_prompt_tokens"]
-            length = entry["length"]
-            request = Request(
-                group=packed["key"],
-                index=entry["index"],
-                problem=problem,
-                prompt_tokens=tuple(arrays["prompt_tokens"][prompt_place:prompt_end].tolist()),
-                seed=entry["seed"],
-                length=LengthPlan(
-                    thinking_budget=length["thinking_budget"],
-                    thinking_end=tuple(length["thinking_end"]),
-                    marker=tuple(length["marker"]),
-                    answer_budget=length["answer_budget"],
-                ),
-                temperature=entry["temperature"],
-                top_p=entry["top_p"],
-            )
-            per_token = {name: arrays[name][token_place:token_end] for name in _PER_TOKEN}
-            completions.append(
-                Completion(request=request, **per_token, finish=entry["finish"], interrupted_at=entry["interrupted_at"])
-            )
-            token_place, prompt_place = token_end, prompt_end
-        groups.append(
-            Group(
-                key=packed["key"],
-                problem=problem,
-                completions=tuple(completions),
-                correct=tuple(packed["correct"]),
-                rewards=tuple(packed["rewards"]),
-            )
-        )
-    if (token_place, prompt_place) != (len(arrays["tokens"]), len(arrays["prompt_tokens"])):
-        raise ValueError(
-            f"the groups count {token_place} tokens and {prompt_place} of prompts, their arrays hold "
-            f"{len(arrays['tokens'])} and {len(arrays['prompt_tokens'])}"
-        )
-    return tuple(groups)
-
-
-_PER_TOKEN = ("tokens", "log_probs", "versions", "forced")
-
-
-def _joined(parts: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:
-    return np.concatenate([np.zeros(0, dtype=dtype), *parts])
-
-
-def _completion_meta(completion: Completion) -> dict[str, Any]:
-    request = completion.request
-    return {
-        "index": request.index,
-        "seed": request.seed,
-        "length": asdict(request.length),
-        "temperature": request.temperature,
-        "top_p": request.top_p,
-        "finish": completion.finish,
-        "interrupted_at": completion.interrupted_at,
-        "num_tokens": len(completion),
-        "num_prompt_tokens": len(request.prompt_tokens),
-    }

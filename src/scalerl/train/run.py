@@ -4,11 +4,15 @@ Setup (model, task, engine) -> learner, curriculum -> Pipeline.steps() -> metric
 """
 
 import json
+import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from pydantic import ValidationError
 
 from scalerl import store
 from scalerl.choose import choose
@@ -20,9 +24,12 @@ from scalerl.train.ask import Asker
 from scalerl.train.compute import Clock, ModelShape, devices_held, larger
 from scalerl.train.live import Outlook, alarms, outlook
 from scalerl.train.model import load_model, save_model
-from scalerl.train.pipeline import Pipeline, PipelineState, StepDone, pack_groups, unpack_groups
+from scalerl.train.pack import pack_groups, unpack_groups
+from scalerl.train.pipeline import Pipeline, PipelineState, StepDone
 from scalerl.train.setup import MAIN_SET, EvalSet, Setup, environment, resolve_model, sample_rows
 from scalerl.train.step import TorchLearner
+from scalerl.train.watch import HUNG_S, Watchdog, WatchedEngine
+from scalerl.types import Group
 
 SAMPLES_KEPT = 4  # completions written to samples.jsonl at each evaluation
 ASKED = "asked to stop"
@@ -35,6 +42,10 @@ class Watcher(Protocol):
     def stepped(self, row: Mapping[str, Any]) -> None: ...
     def evaluating(self, finished: int, total: int) -> None: ...
     def evaluated(self, rows: Sequence[Mapping[str, Any]], found: Outlook | None, said: Sequence[str]) -> None: ...
+    def hung(self, reason: str) -> None:
+        """Called from another thread, right before the process ends."""
+        ...
+
     def stopping(self) -> bool:
         """Whether the run is to stop after this step."""
         ...
@@ -47,36 +58,57 @@ class Nobody:
     def stepped(self, row: Mapping[str, Any]) -> None: ...
     def evaluating(self, finished: int, total: int) -> None: ...
     def evaluated(self, rows: Sequence[Mapping[str, Any]], found: Outlook | None, said: Sequence[str]) -> None: ...
+    def hung(self, reason: str) -> None: ...
     def stopping(self) -> bool:
         return False
 
 
 class Run:
-    """One attempt at a run: new, or resumed from the newest checkpoint of its folder."""
+    """One attempt at a run: new, or resumed from the newest checkpoint of its folder.
 
-    def __init__(self, recipe: Recipe, folder: Path, *, watcher: Watcher | None = None, resume: bool = False) -> None:
-        self.recipe, self.folder, self.watcher = recipe, folder, watcher or Nobody()
+    To make one reads everything that can be wrong and writes nothing; `train` writes.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        folder: Path,
+        *,
+        watcher: Watcher | None = None,
+        resume: bool = False,
+        hung_s: float = HUNG_S,
+    ) -> None:
+        self.recipe, self.folder, self.watcher, self._resumes = recipe, folder, watcher or Nobody(), resume
+        saved = None
         if resume:
-            check_same(recipe, folder)
+            saved = _newest(recipe, folder)
+        else:
+            store.check_new(folder)
         self.setup = Setup(recipe)
         torch.manual_seed(recipe.seed)
         self.learner = TorchLearner.from_recipe(self.setup.loaded.model, recipe)
-        # Nothing is written before all that can be wrong with the settings has been found.
-        saved = self._open(resume)
-        self.evals = store.read_evals(folder)
-        self.metrics = store.read_metrics(folder)
-        self.attempt = 1 + max((row.get("attempt", 0) for row in (*self.evals, *self.metrics)), default=0)
-        self.clock = Clock(
-            devices=devices_held([str(self.setup.device)]),
-            spent=larger(*([saved.meta["clock"]] if saved else []), *self.metrics[-1:], *self.evals[-1:]),
-        )
         if saved is not None:
             self.learner.load_state_dict(saved.tensors)
-        self.engine, self.eval_engine = self.setup.engine(), self.setup.engine()
+        self._watchdog = Watchdog(self._hung, limit_s=hung_s)
+        self.engine, self.eval_engine = (WatchedEngine(self.setup.engine(), self._watchdog) for _ in range(2))
         self._work = Work()
         self.pipeline = self._pipeline(saved)
-        # What was evaluated past the checkpoint is evaluated again, by the lineage that survives.
-        self._evaluated = max((row["step"] for row in self.evals if saved and row["step"] <= saved.step), default=-1)
+        self._saved = -1 if saved is None else saved.step
+        self._read_rows(saved)
+
+    def _read_rows(self, saved: checkpoints.Checkpoint | None) -> None:
+        """What earlier attempts have written: all of it was spent, but only what led to the checkpoint counts on."""
+        metrics, evals = store.read_metrics(self.folder), store.read_evals(self.folder)
+        self.attempt = 1 + max((row.get("attempt", 0) for row in (*metrics, *evals)), default=0)
+        self.clock = Clock(
+            devices=devices_held([str(self.setup.device)]),
+            spent=larger(*([saved.meta["clock"]] if saved else []), *metrics, *evals),
+        )
+        self.metrics, self.evals = (
+            [row for row in rows if row["step"] <= self.pipeline.version] for rows in (metrics, evals)
+        )
+        num_sets = Counter(row["step"] for row in self.evals)
+        self._evaluated = max((step for step, num in num_sets.items() if num == len(self.setup.sets)), default=-1)
 
     @property
     def shape(self) -> ModelShape:
@@ -86,20 +118,10 @@ class Run:
     def device(self) -> torch.device:
         return self.setup.device
 
-    def _open(self, resume: bool) -> checkpoints.Checkpoint | None:
-        path = None
-        if resume:
-            store.reopen_run(self.folder)
-            path = checkpoints.latest(self.folder / store.CHECKPOINTS)
-        else:
-            store.create_run(self.folder)
-        store.write_json(self.folder / store.RECIPE, self.recipe.model_dump(mode="json"))
-        store.write_json(self.folder / store.ENV, environment(self.setup.device))
-        self._say("running", "")
-        return checkpoints.load(path, verify=False) if path is not None else None
-
-    def _say(self, status: str, reason: str) -> None:
-        store.write_json(self.folder / store.STATUS, {"status": status, "reason": reason})
+    @property
+    def share_spent(self) -> float:
+        """Of the budget, by the limit that will be reached first; the run ends at 1."""
+        return max(spent / limit for spent, limit, _ in self._limits())
 
     def _pipeline(self, saved: checkpoints.Checkpoint | None) -> Pipeline:
         problems = self.setup.training_problems()
@@ -124,7 +146,7 @@ class Run:
             curriculum=curriculum,
             learner=self.learner,
             make_requests=asker.requests,
-            grade=asker.grade,
+            grade=self._watchdog.watched("the grader", asker.grade),
             groups_per_batch=settings.groups_per_batch,
             max_lag=settings.max_lag,
             push_every=settings.push_every,
@@ -135,43 +157,80 @@ class Run:
     def train(self) -> str:
         """Train to the end of the budget or of the data, or until asked to stop; why it ended."""
         self.watcher.started(self)
+        self._open()
         try:
-            reason = self._train()
-        except BaseException as error:
-            self._say("failed", f"{type(error).__name__}: {error}".removesuffix(": "))
+            with self._watchdog:
+                reason = self._train()
+        except KeyboardInterrupt:
+            self._say_failed("stopped", "stopped at once: what came after the last checkpoint is repeated")
             raise
+        except BaseException as error:
+            self._say_failed("failed", f"{type(error).__name__}: {error}".removesuffix(": "))
+            raise
+        else:
+            store.write_status(self.folder, "stopped" if reason == ASKED else "done", reason)
         finally:
             self.engine.close()
             self.eval_engine.close()
-        self._say("stopped" if reason == ASKED else "done", reason)
         return reason
 
+    def _open(self) -> None:
+        if self._resumes:
+            store.reopen_run(self.folder)
+        else:
+            store.create_run(self.folder)
+        store.write_json(self.folder / store.RECIPE, self.recipe.model_dump(mode="json"))
+        store.write_json(self.folder / store.ENV, environment(self.setup.device))
+        store.write_status(self.folder, "running")
+
+    def _say_failed(self, status: str, reason: str) -> None:
+        # Where even that cannot be written, the error that led here is the one to report.
+        with suppress(store.StoreError):
+            store.write_status(self.folder, status, reason)
+
+    def _hung(self, reason: str) -> None:
+        self._say_failed("failed", reason)
+        self.watcher.hung(reason)
+        # The main thread is in a call that does not return: no exception would reach it.
+        os._exit(1)
+
     def _train(self) -> str:
-        self._evaluate(())
-        self.clock.start_training()
-        if (reason := self._ended()) is not None:
+        if (reason := self._between_steps(())) is not None:
             return reason
+        self.clock.start_training()
         for done in self.pipeline.steps():
             self._log(done)
-            reason = self._ended()
-            if done.version % self.recipe.evaluation.every == 0 or reason not in (None, ASKED):
-                self._evaluate(done.batch.groups)
-            if done.version % self.recipe.checkpoint.every == 0 or reason is not None:
-                self.save()
-            if reason is not None:
+            if (reason := self._between_steps(done.batch.groups)) is not None:
                 return reason
         self._evaluate(())
         self.save()
         return "data exhausted"
 
-    def _ended(self) -> str | None:
+    def _between_steps(self, groups: Sequence[Group]) -> str | None:
+        """Evaluate and save where it is due; why the run ends here, if it does."""
+        step, ended = self.pipeline.version, self._ended()
+        if step % self.recipe.evaluation.every == 0 or ended not in (None, ASKED):
+            self._evaluate(groups)
+        # It may have been asked to stop during the evaluation.
+        ended = ended or self._ended()
+        if (step and step % self.recipe.checkpoint.every == 0) or ended is not None:
+            self.save()
+        return ended
+
+    def _limits(self) -> list[tuple[float, float, str]]:
+        """(spent, limit, unit) of each limit of the budget."""
         budget, spent = self.recipe.budget, self.clock.row()
-        if budget.steps is not None and self.pipeline.version >= budget.steps:
-            return f"budget of {budget.steps} steps spent"
-        if budget.gpu_hours is not None and spent["gpu_hours"] >= budget.gpu_hours:
-            return f"budget of {budget.gpu_hours:g} GPU-hours spent"
-        if budget.flops is not None and spent["flops"] >= budget.flops:
-            return f"budget of {budget.flops:.3g} FLOPs spent"
+        limits = (
+            (self.pipeline.version, budget.steps, "steps"),
+            (spent["gpu_hours"], budget.gpu_hours, "GPU-hours"),
+            (spent["flops"], budget.flops, "FLOPs"),
+        )
+        return [(done, limit, unit) for done, limit, unit in limits if limit is not None]
+
+    def _ended(self) -> str | None:
+        for spent, limit, unit in self._limits():
+            if spent >= limit:
+                return f"budget of {limit:,.8g} {unit} spent"
         return ASKED if self.watcher.stopping() else None
 
     def _log(self, done: StepDone) -> None:
@@ -196,11 +255,11 @@ class Run:
         self.metrics.append(row)
         self.watcher.stepped(row)
 
-    def _evaluate(self, groups: Sequence[Any]) -> None:
+    def _evaluate(self, groups: Sequence[Group]) -> None:
         step = self.pipeline.version
         if self._evaluated >= step:
             return
-        with self.clock.aside("evaluation"):
+        with self.clock.aside("evaluation"), self._watchdog.watching("the grader"):
             spent = self.clock.row()
             self.eval_engine.push_weights(self.learner.weights(), step)
             rows = [self._evaluate_set(one, step, spent) for one in self.setup.sets]
@@ -208,7 +267,7 @@ class Run:
                 store.append_row(self.folder / store.EVALS, row)
             for row in sample_rows(self.setup, groups, SAMPLES_KEPT):
                 store.append_row(self.folder / store.SAMPLES, {"step": step, "attempt": self.attempt, **row})
-            self.evals = [old for old in self.evals if old["step"] != step] + rows
+            self.evals = [row for row in self.evals if row["step"] != step] + rows
             self._evaluated = step
             found = outlook([row for row in self.evals if row["set"] == MAIN_SET], self._end_compute())
             self.watcher.evaluated(rows, found, alarms(self.metrics, found))
@@ -229,19 +288,18 @@ class Run:
         }
 
     def _end_compute(self) -> float | None:
-        """GPU-hours at the end of the budget, at the pace so far."""
-        budget, steps = self.recipe.budget, self.pipeline.version
-        ends = [budget.gpu_hours] if budget.gpu_hours is not None else []
-        if budget.steps is not None and steps:
-            ends.append(self.clock.gpu_hours * budget.steps / steps)
-        return min(ends, default=None)
+        """GPU-hours at the end of the budget, at the pace so far; None before the first step."""
+        share = self.share_spent
+        return self.clock.gpu_hours / share if share > 0 else None
 
-    def save(self) -> Path:
-        """A checkpoint of everything, between two steps."""
+    def save(self) -> None:
+        """A checkpoint of everything, between two steps; once a step, since nothing changes in between."""
+        if self._saved == self.pipeline.version:
+            return
         with self.clock.aside("checkpoint"):
             state = self.pipeline.state()
             arrays, groups = pack_groups(state.groups)
-            return checkpoints.save(
+            checkpoints.save(
                 self.folder / store.CHECKPOINTS,
                 checkpoints.Checkpoint(
                     step=self.pipeline.version,
@@ -251,6 +309,7 @@ class Run:
                 ),
                 keep=self.recipe.checkpoint.keep,
             )
+            self._saved = self.pipeline.version
 
 
 def work_flops(shape: ModelShape, before: Work, after: Work) -> float:
@@ -261,15 +320,28 @@ def work_flops(shape: ModelShape, before: Work, after: Work) -> float:
     return body + 2.0 * shape.head_params * logits
 
 
+def _newest(recipe: Recipe, folder: Path) -> checkpoints.Checkpoint | None:
+    """What a run is resumed from; None where it was ended before its first checkpoint."""
+    check_same(recipe, folder)
+    path = checkpoints.latest(folder / store.CHECKPOINTS)
+    return None if path is None else checkpoints.load(path, verify=False)
+
+
 def check_same(recipe: Recipe, folder: Path) -> None:
-    """A resumed run is the same run; only its budget may differ."""
+    """A resumed run is the same run; only its budget and its checkpoints may differ."""
     written = store.read_recipe(folder)
     if written is None:
         raise RecipeError(f"{folder} holds no run to resume: it has no {store.RECIPE}")
-    before, now = settings_of(Recipe.model_validate_json(json.dumps(written))), settings_of(recipe)
+    try:
+        before = settings_of(Recipe.model_validate_json(json.dumps(written)))
+    except ValidationError:
+        raise RecipeError(
+            f"{folder / store.RECIPE} is not a recipe of this version: resume with the one that wrote it"
+        ) from None
+    now = settings_of(recipe)
     for key in sorted(before.keys() | now.keys()):
         old, new = (one[key].value if key in one else None for one in (before, now))
-        if old != new and not key.startswith("budget.") and key != "description":
+        if old != new and not key.startswith(("budget.", "checkpoint.")) and key != "description":
             raise RecipeError(
                 f"{folder} was started with {key} = {old!r}, and now it is {new!r}: resume with the same recipe, or "
                 f"start another run with another --out"

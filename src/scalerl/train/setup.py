@@ -19,7 +19,7 @@ from scalerl.tasks.problems import TASKS, Task, without
 from scalerl.train.ask import Judge, Text
 from scalerl.train.evaluate import EvalResult, eval_requests, evaluate, hash_prompts
 from scalerl.train.model import load_model
-from scalerl.types import Problem
+from scalerl.types import Group, Problem
 
 EMBEDDED = "tiny-base"
 MAIN_SET = "main"
@@ -56,24 +56,38 @@ class Setup:
         )
         self.text = Text(tokenizer=self.loaded.tokenizer, stop_tokens=self.loaded.stop_tokens)
         self.length = choose(LENGTHS, recipe.length)(self.text.encode)
+        self._check_room()
         self.sets = [self._set(name, one) for name, one in {MAIN_SET: self.task, **others}.items()]
 
+    def _check_room(self) -> None:
+        """The recipe has checked its own length controls; this one may be a function of the user's."""
+        rollout, needed = self.recipe.rollout, self.recipe.rollout.max_prompt_tokens + self.length.max_tokens
+        if needed > rollout.context:
+            raise RecipeError(
+                f"rollout.context is {rollout.context}, but prompts of up to {rollout.max_prompt_tokens} tokens "
+                f"(rollout.max_prompt_tokens) and completions of up to {self.length.max_tokens} need {needed}"
+            )
+
     def _set(self, name: str, task: Task) -> EvalSet:
+        problems = self._short_enough(task.evaluation, f"evaluation problem of {name}")
         return EvalSet(
             name=name,
-            problems=task.evaluation,
+            problems=problems,
             judge=Judge(text=self.text, task=task),
-            prompts_hash=hash_prompts(task.evaluation),
+            prompts_hash=hash_prompts(problems),
         )
 
     def training_problems(self) -> dict[str, Problem]:
         """Those that equal no evaluation problem, of any set, and whose prompt is short enough."""
-        most = self.recipe.rollout.max_prompt_tokens
         withheld = [problem for one in self.sets for problem in one.problems]
-        problems = without(self.task.training, withheld)
-        kept = {one.id: one for one in problems if len(self.text.encode_prompt(one.prompt)) <= most}
+        problems = self._short_enough(without(self.task.training, withheld), "training problem")
+        return {problem.id: problem for problem in problems}
+
+    def _short_enough(self, problems: Sequence[Problem], kind: str) -> tuple[Problem, ...]:
+        most = self.recipe.rollout.max_prompt_tokens
+        kept = tuple(one for one in problems if len(self.text.encode_prompt(one.prompt)) <= most)
         if not kept:
-            raise RecipeError(f"no training problem has a prompt of at most rollout.max_prompt_tokens = {most} tokens")
+            raise RecipeError(f"no {kind} has a prompt of at most rollout.max_prompt_tokens = {most} tokens")
         return kept
 
     def engine(self) -> TorchEngine:
@@ -165,7 +179,7 @@ def environment(device: torch.device) -> Mapping[str, Any]:
     }
 
 
-def sample_rows(setup: Setup, groups: Sequence[Any], most: int) -> list[dict[str, Any]]:
+def sample_rows(setup: Setup, groups: Sequence[Group], most: int) -> list[dict[str, Any]]:
     """A few completions to read by eye."""
     rows = []
     for group in groups[:most]:

@@ -25,6 +25,9 @@ from torch.nn.utils.rnn import pad_sequence
 from scalerl.choose import import_function
 from scalerl.tasks.graders import GRADERS
 from scalerl.tasks.problems import AnswerFormat, Demonstration, Task, TaskError
+from scalerl.train.checkpoint import new_folder
+from scalerl.train.model import load_model
+from scalerl.train.setup import resolve_model
 from scalerl.types import derive_seed
 
 if TYPE_CHECKING:
@@ -119,16 +122,19 @@ def sft(
     """
     settings, out = settings or SftSettings(), Path(out)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if out.exists() and any(out.iterdir()):
-        raise ValueError(f"{out} exists and is not empty; give another folder for the model")
+    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+        raise ValueError(f"{out} exists and is not empty: give another folder for the model")
+    # The model before the demonstrations: a wrong path is found at once, to draw them takes its time.
+    given = load_model(resolve_model(settings.model), dtype=torch.float32, device="cpu") if settings.model else None
     demonstrations, heldout = _draw_demonstrations(task, settings)
-    torch.manual_seed(derive_seed("sft weights", settings.seed))
-    if settings.model:
-        tokenizer, model = _load(settings.model)
-    else:
+    if given is None:
         texts = (text for item in demonstrations for text in (item.problem.prompt, item.completion))
         tokenizer = build_tokenizer(texts, task.answer)
+        torch.manual_seed(derive_seed("sft weights", settings.seed))
         model = build_model(tokenizer, settings.shape)
+    else:
+        tokenizer, model = cast("PreTrainedTokenizerFast", given.tokenizer), given.model
+        tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     model.to(device)  # pyright: ignore[reportArgumentType]
     context = getattr(model.config, "max_position_embeddings", math.inf)
     examples, heldout_examples = (_examples(tokenizer, items, context) for items in (demonstrations, heldout))
@@ -137,9 +143,10 @@ def sft(
     # Half as long again as any demonstration: what has not ended by then never will.
     rates = measure(model, tokenizer, task, max_new_tokens=max(example.num_targets for example in examples) * 3 // 2)
     made_by = _record(result, settings, device) | dict(record or {}) | {"pass_rates": rates}
-    model.to("cpu").save_pretrained(out)  # pyright: ignore[reportArgumentType]
-    tokenizer.save_pretrained(out)
-    (out / MADE_BY).write_text(json.dumps(made_by, indent=1) + "\n", encoding="utf-8")
+    with new_folder(out) as unfinished:
+        model.to("cpu").save_pretrained(unfinished)  # pyright: ignore[reportArgumentType]
+        tokenizer.save_pretrained(unfinished)
+        (unfinished / MADE_BY).write_text(json.dumps(made_by, indent=1) + "\n", encoding="utf-8")
     return result
 
 
@@ -250,7 +257,9 @@ class _Example:
 
 def _draw_demonstrations(task: Task, settings: SftSettings) -> tuple[Sequence[Demonstration], Sequence[Demonstration]]:
     if task.demonstrations is None:
-        raise TaskError(f'the task "{task.name}" has no demonstrations to learn from (jsonl: set demonstration_field)')
+        raise TaskError(
+            f'the task "{task.name}" has no demonstrations to learn from (of a file: set demonstration_field)'
+        )
     drawn = task.demonstrations(settings.num_demonstrations + settings.num_heldout, settings.seed)
     # A task with fewer than asked for still keeps the same share aside.
     share = settings.num_heldout / (settings.num_demonstrations + settings.num_heldout)
@@ -264,16 +273,6 @@ def _without_tags(text: str, tags: Sequence[str]) -> str:
     for tag in tags:
         text = text.replace(tag, "")
     return text
-
-
-def _load(path: str) -> "tuple[PreTrainedTokenizerFast, PreTrainedModel]":
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(path)
-    if tokenizer.eos_token_id is None:
-        raise ValueError(f"the tokenizer of {path} has no end token, so a completion could never end")
-    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-    return tokenizer, AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
 
 
 def _examples(tokenizer: "PreTrainedTokenizerFast", items: Sequence[Demonstration], context: float) -> list[_Example]:

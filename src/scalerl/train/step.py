@@ -6,6 +6,8 @@ Weights a token are fixed before the batch is cut, so gradients of micro-batches
 FP32: at the paper's learning rate of 5e-7 a bf16 weight would not move, since its neighbours are 0.4 % apart. A bf16
 body is a second, rounded copy of them rather than autocast: its residual stream and norms are then bf16 like the
 generator's, and what the two disagree on is what the ratio has to correct.
+
+A step waits for the device once, at its end, for the metrics. Whether the update is to be skipped is decided there too.
 """
 
 import copy
@@ -28,11 +30,16 @@ from scalerl.rl.metrics import TokenSums, step_metrics, token_sums
 from scalerl.rl.weights import WEIGHTS
 from scalerl.train.batch import MicroBatch, prepare
 from scalerl.train.compute import ModelShape, training_flops
-from scalerl.train.model import head, hidden_states
+from scalerl.train.model import head
+from scalerl.train.packed_attention import attend_packed, check_packing, pack, packed_hidden_states
 from scalerl.types import Batch
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+
+WARM_UP_TOKENS = 4096
+"""In sequences of up to 512. Enough that what is compiled for them suits a full pass."""
 
 
 class TorchLearner:
@@ -49,9 +56,13 @@ class TorchLearner:
         learner: Learner,
         fp32_head: bool = True,
         dtype: torch.dtype = torch.float32,
+        compiled: bool | None = None,
         version: int = 0,
     ) -> None:
-        """`model` holds the master weights and is trained in place; `dtype` is the body's."""
+        """`model` holds the master weights and is trained in place; `dtype` is the body's.
+
+        The layers are `compiled` on a GPU unless told: here, once, for packed rows of any number of tokens.
+        """
         self._model = model
         self._parameters = dict(model.named_parameters())
         if wrong := {p.dtype for p in self._parameters.values()} - {torch.float32, torch.float64}:
@@ -61,7 +72,7 @@ class TorchLearner:
         self._settings, self._micro_batch_tokens = optimizer, learner.micro_batch_tokens
         self._body = _body(model, dtype)
         # With a body of the masters' precision the two heads are one, whatever the setting says.
-        self._fp32_head = fp32_head or self._body is model
+        self._fp32_head = fp32_head or dtype == torch.float32
         self._shape = ModelShape.from_config(model.config)
         _prepare_for_training(self._body, learner.gradient_checkpointing)
         # Plain AdamW: the paper names no exception, so norms and biases decay like the rest.
@@ -75,6 +86,9 @@ class TorchLearner:
         )
         self._version = version
         self._updates = 0
+        if self._device.type == "cuda" if compiled is None else compiled:
+            _compile_layers(self._body)
+            self._optimizer.zero_grad(set_to_none=True)
 
     @classmethod
     def from_recipe(cls, model: "PreTrainedModel", recipe: Recipe, *, version: int = 0) -> Self:
@@ -118,13 +132,11 @@ class TorchLearner:
             part, value = self._backward(micro.to(self._device))
             tokens = part if tokens is None else tokens + part
             loss += value
-        metrics = prepared.facts | step_metrics(
-            tokens, prepared.effective, lag=prepared.lag, num_nonfinite=prepared.num_nonfinite
-        )
-        metrics |= {"optim/lr": self.lr, "optim/skipped": 0.0, "batch/flops": self._flops(prepared.micro_batches)}
-        if prepared.micro_batches:
-            metrics |= self._update(loss)
+        metrics = prepared.facts | {"optim/lr": self.lr, "batch/flops": self._flops(prepared.micro_batches)}
+        norm = self._update(loss) if prepared.micro_batches else None
         self._optimizer.zero_grad(set_to_none=True)
+        metrics |= step_metrics(tokens, prepared.effective, lag=prepared.lag, num_nonfinite=prepared.num_nonfinite)
+        metrics |= self._outcome(norm, loss)
         self._version += 1
         return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
@@ -175,7 +187,7 @@ class TorchLearner:
 
     def _backward(self, micro: MicroBatch) -> tuple[TokenSums, Tensor]:
         """Add one micro-batch's share to the gradient."""
-        hidden = hidden_states(self._body, micro.ids).flatten(0, 1)[micro.place]
+        hidden = packed_hidden_states(self._body, micro.ids, micro.packing)[micro.place]
         log_probs, entropy = self._log_probs(hidden, micro)
         trained = torch.ones_like(micro.targets, dtype=torch.bool)
         token_loss = self._loss(
@@ -198,27 +210,35 @@ class TorchLearner:
             fp32=self._fp32_head,
         )
 
-    def _update(self, loss: Tensor) -> dict[str, float]:
-        """Clip and step, unless the loss or a gradient is not finite: one bad batch must not end a run."""
-        gradients = [p.grad for p in self._parameters.values() if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
-        norm_value, loss_value = torch.stack([norm.double(), loss]).tolist()
-        metrics = {"optim/grad_norm": norm_value, "loss/value": loss_value}
-        if not (math.isfinite(norm_value) and math.isfinite(loss_value)):
-            return metrics | {"optim/skipped": 1.0}
+    def _update(self, loss: Tensor) -> Tensor:
+        """Clip and step, unless the loss or a gradient is not finite: one bad batch must not end a run.
+
+        Gives the norm. The optimiser's kernel itself looks at `found_inf`, so the host need not know.
+        """
+        norm = torch.nn.utils.get_total_norm([p.grad for p in self._parameters.values() if p.grad is not None])
         if self._settings.grad_clip:
             torch.nn.utils.clip_grads_with_norm_(self._parameters.values(), self._settings.grad_clip, norm)
         for group in self._optimizer.param_groups:
             group["lr"] = self.lr
+        bad = ~(norm.isfinite() & loss.isfinite())
+        self._optimizer.found_inf = bad.float()  # pyright: ignore[reportAttributeAccessIssue]
         self._optimizer.step()
-        self._updates += 1
         self._refresh_body()
-        return metrics
+        return norm
+
+    def _outcome(self, norm: Tensor | None, loss: Tensor) -> dict[str, float]:
+        """What became of the update; this waits for the device."""
+        if norm is None:
+            return {"optim/skipped": 0.0}
+        norm_value, loss_value = torch.stack([norm.double(), loss]).tolist()
+        skipped = not (math.isfinite(norm_value) and math.isfinite(loss_value))
+        self._updates += not skipped
+        return {"optim/grad_norm": norm_value, "loss/value": loss_value, "optim/skipped": float(skipped)}
 
     @torch.no_grad()
     def _refresh_body(self) -> None:
-        if self._body is not self._model:
-            for shadow, master in zip(self._body.parameters(), self._parameters.values(), strict=True):
+        for shadow, master in zip(self._body.parameters(), self._parameters.values(), strict=True):
+            if shadow is not master:
                 shadow.copy_(master)
 
     def _flops(self, micro_batches: Sequence[MicroBatch]) -> float:
@@ -227,15 +247,38 @@ class TorchLearner:
 
 
 def _body(model: "PreTrainedModel", dtype: torch.dtype) -> "PreTrainedModel":
-    """The model itself, or a copy with rounded parameters whose gradients go to the masters, summed there in FP32."""
+    """A copy of the model that takes packed rows, over the same parameters or over rounded ones.
+
+    Gradients of rounded ones go to the masters and are summed there, in FP32.
+    """
+    # Parameters are given as already copied, so that the FP32 ones are never there twice; tied ones stay tied, and
+    # buffers FP32.
     if dtype == torch.float32:
-        return model
-    # Given as already copied, so that the FP32 weights are never there twice; tied ones stay tied, buffers FP32.
-    rounded: dict[int, Any] = {id(p): torch.nn.Parameter(p.detach().to(dtype)) for p in model.parameters()}
-    body = copy.deepcopy(model, dict(rounded))
-    for master in model.parameters():
-        rounded[id(master)].register_post_accumulate_grad_hook(functools.partial(_hand_over, master=master))
+        body = copy.deepcopy(model, {id(p): p for p in model.parameters()})
+    else:
+        rounded: dict[int, Any] = {id(p): torch.nn.Parameter(p.detach().to(dtype)) for p in model.parameters()}
+        body = copy.deepcopy(model, dict(rounded))
+        for master in model.parameters():
+            rounded[id(master)].register_post_accumulate_grad_hook(functools.partial(_hand_over, master=master))
+    attend_packed(body)
+    check_packing(body, tolerance=1e-3 if dtype == torch.float32 else 0.1)
     return body
+
+
+def _compile_layers(body: "PreTrainedModel") -> None:
+    """Each layer by itself, at once: they share what is compiled, so it takes seconds where the model takes minutes.
+
+    The number of tokens is left open, so no later pass compiles again.
+    """
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    for module in body.modules():
+        if isinstance(module, GradientCheckpointingLayer):
+            module.compile(dynamic=True)
+    length = min(512, body.config.max_position_embeddings)
+    packing = pack([length] * (WARM_UP_TOKENS // length)).to(body.device)
+    ids = torch.zeros_like(packing.positions)
+    packed_hidden_states(body, ids, packing).sum().backward()
 
 
 @torch.no_grad()

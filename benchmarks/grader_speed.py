@@ -1,0 +1,162 @@
+"""What bad answers cost a grader pool: the same math answers with and without those that hang, crash and eat memory.
+
+The two sets are graded in turns, a part of each at a time, so that both meet the same machine. Every verdict and every
+count is checked against what the answers were made to give.
+"""
+
+import argparse
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from scalerl.tasks.graders import math
+from scalerl.tasks.pool import GraderPool, GraderSpec, Item
+
+SHARES = {"sleeps": 0.01, "spins": 0.01, "exits": 0.005, "segfaults": 0.005, "hoards": 0.01}
+ENDINGS = {"sleeps": "timeout", "spins": "timeout", "exits": "crash", "segfaults": "crash", "hoards": "memory"}
+TARGET = 0.8
+LIMITS = {"num_workers": 16, "timeout_s": 4.0, "cpu_limit_s": 0.2, "memory_limit_mb": 64}
+
+
+def hostile(text: str, answer: str, /) -> bool | None:
+    """The math grader, but for answers that say what to do to its process."""
+    match text:
+        case "sleeps":
+            time.sleep(3600)
+        case "spins":
+            while True:
+                pass
+        case "exits":
+            os._exit(3)
+        case "segfaults":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        case "hoards":
+            hoard = []
+            while True:
+                hoard.append(b"x" * 2**20)
+    return math(text, answer)
+
+
+def answer(stream: random.Random) -> tuple[str, str, bool]:
+    """A completion, its reference and whether it is right: half of them integers, a few of each harder form."""
+    right = stream.random() < 0.5
+    a, b, c = (stream.randint(2, 60) for _ in range(3))
+    off = 0 if right else 1
+    forms = {
+        (rf"{a * b}", rf"{a * b + off}"): 0.5,
+        (rf"\frac{{{a * c}}}{{{b * c}}}", rf"\frac{{{a + off}}}{{{b}}}"): 0.2,
+        (rf"{a}\sqrt{{{b}}}", rf"\sqrt{{{a * a * b + off}}}"): 0.1,
+        (rf"[{a}, {a + b})", rf"[{a}, {a + b + off})"): 0.05,
+        (rf"\{{{a}, {a + b}\}}", rf"\{{{a + b}, {a + off}\}}"): 0.05,
+        (rf"x^2 + {a + b}x + {a * b}", rf"(x + {a})(x + {b}) + {off}"): 0.1,
+    }
+    ((given, reference),) = stream.choices(list(forms), weights=list(forms.values()))
+    return rf"<think>Let me see.</think>The answer is $\boxed{{{given}}}$.", reference, right
+
+
+def answers(num: int, seed: int) -> tuple[list[Item], list[str]]:
+    """Items, the bad ones spread among them, and how each must end."""
+    stream = random.Random(seed)
+    spec = GraderSpec(name=f"{Path(__file__).stem}:hostile")
+    bad = [kind for kind, share in SHARES.items() for _ in range(round(share * num))]
+    rows = [(kind, "1", ENDINGS[kind]) for kind in bad]
+    for _ in range(num - len(bad)):
+        text, reference, right = answer(stream)
+        rows.append((text, reference, "right" if right else "wrong"))
+    stream.shuffle(rows)
+    items = [Item(key=key, spec=spec, text=text, answer=reference) for key, (text, reference, _) in enumerate(rows)]
+    return items, [ending for _, _, ending in rows]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What was measured."""
+
+    good_s: float
+    all_s: float
+    counts: Counter[str]
+    """How the answers ended, those of both sets together."""
+    slips: list[str]
+    """Endings that were not as due."""
+    num_left: int
+    """Processes that outlived the pool."""
+
+    @property
+    def ratio(self) -> float:
+        """Throughput of good answers with the bad ones among them, over that without."""
+        return self.good_s / self.all_s
+
+
+def timed(pool: GraderPool, items: Sequence[Item], endings: Sequence[str]) -> tuple[float, list[str]]:
+    """Seconds, and the endings that were not as due."""
+    before = pool.num_ended.copy()
+    begin = time.perf_counter()
+    graded = pool.grade_all(items)
+    seconds = time.perf_counter() - begin
+    found = [one.reason or ("right" if one.correct else "wrong") for one in graded]
+    assert pool.num_ended - before == Counter(found)
+    return seconds, [f"{ending}, not {due}" for ending, due in zip(found, endings, strict=True) if ending != due]
+
+
+def num_processes(session: int) -> int:
+    """Processes of a session, dead ones that nobody has reaped among them (Linux)."""
+    num = 0
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        # A process may end while the folder is read.
+        with suppress(OSError):
+            num += int(path.read_text().rpartition(")")[2].split()[3]) == session
+    return num
+
+
+def measure(num: int, num_parts: int = 5, limits: Mapping[str, Any] = LIMITS) -> Result:
+    """Grade `num` answers, and the good ones of them alone, in turns."""
+    seconds = [0.0, 0.0]
+    slips: list[str] = []
+    with GraderPool(**limits) as pool:
+        # The hostile grader calls it: what is loaded before the workers are forked is warm in all of them.
+        pool.check(GraderSpec(name="math"))
+        for part in range(num_parts):
+            items, endings = answers(num // num_parts, seed=part)
+            good = [index for index, ending in enumerate(endings) if ending in ("right", "wrong")]
+            for side, chosen in enumerate((good, range(len(items)))):
+                spent, wrong = timed(pool, [items[i] for i in chosen], [endings[i] for i in chosen])
+                seconds[side] += spent
+                slips += wrong
+    num_left = num_processes(pool.pid)
+    return Result(good_s=seconds[0], all_s=seconds[1], counts=pool.num_ended, slips=slips, num_left=num_left)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--num", type=int, default=10_000, help="answers, the bad ones among them")
+    num = parser.parse_args().num
+    result = measure(num)
+    num_good = num - round(sum(SHARES.values()) * num)
+    console = Console()
+    console.print("Limits: " + ", ".join(f"{name} {value}" for name, value in LIMITS.items()))
+    table = Table(title="Math answers graded in a pool", title_justify="left", box=None)
+    for column in ("set", "answers", "seconds", "good answers a second"):
+        table.add_column(column, justify="right")
+    for name, size, spent in (("good ones alone", num_good, result.good_s), ("with bad ones", num, result.all_s)):
+        table.add_row(name, f"{size:,}", f"{spent:.1f}", f"{num_good / spent:.0f}")
+    console.print(table)
+    console.print("Both sets ended: " + ", ".join(f"{num} {ending}" for ending, num in result.counts.items()))
+    console.print(f"Not as due: {len(result.slips)} {result.slips[:3]}; processes left over: {result.num_left}.")
+    console.print(f"Throughput {result.ratio:.2f} of that without bad answers (target {TARGET}).")
+    if result.ratio < TARGET or result.slips or result.num_left:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

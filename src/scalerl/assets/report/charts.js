@@ -1,0 +1,126 @@
+"use strict";
+// Charts as inline SVG: a frame with axes, and what is drawn into it.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function node(name, attributes = {}, ...children) {
+  const made = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) if (value !== undefined) made.setAttribute(key, value);
+  made.append(...children);
+  return made;
+}
+
+function element(name, attributes = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (key in made && key !== "style") made[key] = value;
+    else made.setAttribute(key, value);
+  }
+  made.append(...children.filter((child) => child !== null && child !== undefined));
+  return made;
+}
+
+const own = (index) => `var(--c${index % 12})`;
+
+// A chart's frame. `x` and `y` map data to pixels; xLog says that x is logarithmic.
+class Chart {
+  constructor({ width, height, xRange, yRange, xLog, xLabel, yLabel, right = 14, left = 46, yText = rewardText, label }) {
+    Object.assign(this, { width, height, xRange, yRange, xLog, right, left, top: 12, bottom: 40 });
+    this.svg = node("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
+    this.place = xLog ? Math.log : (value) => value;
+    this._axes(xLabel, yLabel, yText);
+    const id = `clip-${Chart.count = (Chart.count || 0) + 1}`;
+    this.svg.append(node("clipPath", { id }, node("rect", { x: left, y: this.top, width: width - left - right, height: height - this.top - this.bottom })));
+    this.inside = node("g", { "clip-path": `url(#${id})` });
+    this.svg.append(this.inside);
+  }
+  x(value) {
+    const [low, high] = this.xRange.map(this.place);
+    return this.left + (this.place(value) - low) / (high - low) * (this.width - this.left - this.right);
+  }
+  y(value) {
+    const [low, high] = this.yRange;
+    return this.height - this.bottom - (value - low) / (high - low) * (this.height - this.top - this.bottom);
+  }
+  computeAt(pixel) {
+    const [low, high] = this.xRange.map(this.place);
+    const at = low + (pixel - this.left) / (this.width - this.left - this.right) * (high - low);
+    return this.xLog ? Math.exp(at) : at;
+  }
+  _axes(xLabel, yLabel, yText) {
+    const { svg, width, height, left, right, top, bottom } = this;
+    const yTicks = niceTicks(...this.yRange, Math.max(3, Math.round((height - 50) / 58)));
+    const digits = Math.min(Math.max(0, -Math.floor(Math.log10(yTicks.length > 1 ? yTicks[1] - yTicks[0] : 1) + 1e-9)), 6);
+    for (const tick of yTicks) {
+      const y = this.y(tick);
+      svg.append(node("line", { class: "grid", x1: left, x2: width - right, y1: y, y2: y }));
+      svg.append(node("text", { x: left - 8, y: y + 4, "text-anchor": "end" }, yText(tick, Math.max(digits, tick % 1 && digits < 1 ? 1 : digits))));
+    }
+    const most = Math.max(3, Math.floor((width - left - right) / 62));
+    const xTicks = this.xLog ? logTicks(...this.xRange, most) : niceTicks(...this.xRange, most);
+    for (const tick of xTicks) {
+      const x = this.x(tick);
+      svg.append(node("line", { class: "axis", x1: x, x2: x, y1: height - bottom, y2: height - bottom + 5 }));
+      svg.append(node("text", { x, y: height - bottom + 18, "text-anchor": "middle" }, computeText(tick)));
+    }
+    svg.append(node("line", { class: "axis", x1: left, x2: width - right, y1: height - bottom, y2: height - bottom }));
+    if (xLabel) svg.append(node("text", { x: width - right, y: height - 4, "text-anchor": "end" }, xLabel));
+    if (yLabel) svg.append(node("text", { x: 0, y: top - 2, "text-anchor": "start" }, yLabel));
+  }
+  line(points, attributes) {
+    const path = points.map(([x, y], i) => `${i ? "L" : "M"}${this.x(x).toFixed(1)} ${this.y(y).toFixed(1)}`).join("");
+    this.inside.append(node("path", { d: path, fill: "none", "stroke-linejoin": "round", "stroke-linecap": "round", ...attributes }));
+  }
+  band(points, attributes) {
+    const side = (list) => list.map(([x, y]) => `${this.x(x).toFixed(1)} ${this.y(y).toFixed(1)}`).join("L");
+    const low = points.map(([x, l]) => [x, l]), high = points.map(([x, , h]) => [x, h]).reverse();
+    this.inside.append(node("path", { d: `M${side(low)}L${side(high)}Z`, stroke: "none", ...attributes }));
+  }
+  mark(x, y, run, attributes) {
+    const cx = this.x(x), cy = this.y(y), r = attributes.r || 3;
+    const kind = run % 3;
+    if (kind === 0) this.inside.append(node("circle", { cx, cy, ...attributes, r }));
+    else if (kind === 1) this.inside.append(node("rect", { x: cx - r * .9, y: cy - r * .9, width: r * 1.8, height: r * 1.8, ...attributes, r: undefined }));
+    else this.inside.append(node("path", { d: `M${cx} ${cy - r * 1.25}L${cx + r * 1.2} ${cy + r * .9}L${cx - r * 1.2} ${cy + r * .9}Z`, ...attributes, r: undefined }));
+  }
+  // Names at the right end, moved apart where they would cover each other.
+  labels(items) {
+    const step = 15, sorted = items.map((item) => ({ ...item, at: this.y(item.y) })).sort((a, b) => a.at - b.at);
+    for (let i = 1; i < sorted.length; i++) sorted[i].at = Math.max(sorted[i].at, sorted[i - 1].at + step);
+    const over = sorted.length ? sorted[sorted.length - 1].at - (this.height - this.bottom) : 0;
+    if (over > 0) sorted.forEach((item) => { item.at -= over; });
+    for (const item of sorted) this.svg.append(node("text", { class: "label", x: this.width - this.right + 7, y: item.at + 4, style: `fill:${item.colour}` }, item.text));
+  }
+}
+
+// A tooltip that follows the pointer; `say(chart, px, py)` gives the rows to show, or null.
+function withTip(figure, chart, say, pick) {
+  const tip = figure.querySelector(".tip") || figure.appendChild(element("div", { className: "tip" }));
+  const rule = node("line", { class: "axis", y1: chart.top, y2: chart.height - chart.bottom, visibility: "hidden" });
+  chart.svg.append(rule);
+  const hide = () => { tip.style.display = "none"; rule.setAttribute("visibility", "hidden"); };
+  const spot = (event) => {
+    const box = chart.svg.getBoundingClientRect(), scale = chart.width / box.width;
+    return [(event.clientX - box.left) * scale, (event.clientY - box.top) * scale, box];
+  };
+  chart.svg.addEventListener("pointermove", (event) => {
+    const [px, py, box] = spot(event);
+    const told = px < chart.left || px > chart.width - chart.right ? null : say(chart.computeAt(px), px, py);
+    if (!told) return hide();
+    tip.replaceChildren(...told);
+    tip.style.display = "block";
+    const left = event.clientX - box.left, wide = tip.offsetWidth;
+    tip.style.left = `${Math.max(0, left + wide + 24 > box.width ? left - wide - 14 : left + 14)}px`;
+    tip.style.top = `${Math.max(0, event.clientY - box.top - 20)}px`;
+    rule.setAttribute("x1", px); rule.setAttribute("x2", px); rule.setAttribute("visibility", "visible");
+  });
+  chart.svg.addEventListener("pointerleave", hide);
+  if (pick) chart.svg.addEventListener("click", (event) => {
+    const [px] = spot(event);
+    if (px >= chart.left && px <= chart.width - chart.right) pick(chart.computeAt(px));
+  });
+}
+
+function tipRow(index, name, value) {
+  return element("div", { className: "row" }, element("span", { className: "dot", style: `--own:${own(index)}` }), element("span", {}, name), element("b", {}, value));
+}

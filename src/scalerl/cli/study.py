@@ -1,0 +1,259 @@
+"""scalerl study: run the arms of a question and report on them."""
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from scalerl.cli.recipe import gpu_visible
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from scalerl.study.plan import Plan
+    from scalerl.study.probe import Cost, Pace
+    from scalerl.study.runner import RunStatus
+
+TRAIN = (sys.executable, "-m", "scalerl.cli", "train")
+INTERRUPTED = 130
+
+
+def study(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME|FILE]", help="A study's name or a TOML file; without it they are listed."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The study folder; runs/NAME unless given.", metavar="DIR", show_default=False)
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Change a setting of every arm that does not set it; may be repeated."
+        ),
+    ] = None,
+    jobs: Annotated[int, typer.Option(help="Runs at the same time, one a GPU as far as there are GPUs.", min=1)] = 1,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the study in --out.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and what it costs; run nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON at the end.")] = False,
+) -> None:
+    """Run every arm and seed of a study as a run of its own, then write a report that compares them.
+
+    What is done is never repeated: after Ctrl-C or a kill, --resume goes on.
+
+    [dim]scalerl study tiny-loo --out runs/tiny-loo[/dim]
+    """
+    if name is None:
+        _list(as_json)
+        return
+    from scalerl.study.plan import check_runnable, make_plan
+    from scalerl.study.spec import load_study
+
+    gpus = visible_gpus()
+    plan = make_plan(*load_study(name), overrides or (), gpu=gpu_visible())
+    if dry_run:
+        _show_plan(plan, jobs=jobs, num_devices=max(len(gpus), 1), as_json=as_json)
+        return
+    check_runnable(plan)
+    out = out or Path("runs") / plan.name
+    changes = [word for text in overrides or () for word in ("--set", text)]
+    again = shlex.join(["scalerl", "study", name, "--out", str(out), *changes, "--resume"])
+    code = _run(plan, out, jobs=jobs, gpus=gpus, resume=resume, as_json=as_json, again=again)
+    if code:
+        raise typer.Exit(code)
+
+
+def visible_gpus() -> list[str]:
+    """What CUDA_VISIBLE_DEVICES may name, told without importing torch; empty on a machine without GPUs."""
+    if not gpu_visible():
+        return []
+    if chosen := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        return [one.strip() for one in chosen.split(",") if one.strip()]
+    # Numbered anew by CUDA: in a container /dev/nvidia5 may be its first.
+    return [str(number) for number, _ in enumerate(Path("/dev").glob("nvidia[0-9]*"))]
+
+
+def _list(as_json: bool) -> None:
+    from scalerl.study.spec import list_studies, load_study
+
+    studies = {name: load_study(name)[1] for name in list_studies()}
+    if as_json:
+        typer.echo(json.dumps({name: one.description for name, one in studies.items()}, indent=2))
+        return
+    width = max(map(len, studies), default=0)
+    for name, one in studies.items():
+        typer.echo(f"{name:{width}}  {one.description}")
+
+
+# Running --------------------------------------------------------------------------------------------------------------
+
+
+def _run(plan: "Plan", out: Path, *, jobs: int, gpus: Sequence[str], resume: bool, as_json: bool, again: str) -> int:
+    from rich.console import Console
+
+    from scalerl.study.folder import fair_axis, opened
+    from scalerl.study.live_table import Screen
+    from scalerl.study.runner import Runner
+
+    console = Console(stderr=as_json)
+    with opened(plan, out, jobs=jobs, shares_device=jobs > max(len(gpus), 1), resume=resume) as lock:
+        _say_skipped(console, plan)
+        screen = Screen(console, len(plan.runs))
+        try:
+            runner = Runner(
+                plan,
+                out,
+                command=TRAIN,
+                lock=lock,
+                watcher=screen,
+                axis=fair_axis(out, plan.study.compute),
+                jobs=jobs,
+                devices=gpus if jobs > 1 else (),
+            )
+            screen.already_done(sum(status.state == "done" for status in runner.statuses))
+            runner.run()
+        finally:
+            screen.close()
+        report = None if runner.interrupted else _report(console, out)
+    _conclude(console, runner.statuses, out, report, again)
+    if as_json:
+        typer.echo(json.dumps(summary(plan, out, runner.statuses, report), indent=2))
+    if runner.interrupted:
+        return INTERRUPTED
+    return int(any(status.state != "done" for status in runner.statuses))
+
+
+def _say_skipped(console: "Console", plan: "Plan") -> None:
+    for arm in plan.arms:
+        if arm.skipped is not None:
+            console.print(f"{arm.name} is not run: {arm.skipped}.", style="yellow", highlight=False, soft_wrap=True)
+
+
+def _report(console: "Console", out: Path) -> Path | None:
+    """The report on what there is; what hinders it is said, and the runs stand."""
+    from scalerl.study.report import write_report
+    from scalerl.study.series import InputError
+
+    try:
+        return write_report([out])
+    except InputError as error:
+        console.print(f"No report: {error}", highlight=False, soft_wrap=True)
+        return None
+
+
+def _conclude(console: "Console", statuses: "Sequence[RunStatus]", out: Path, report: Path | None, again: str) -> None:
+    from scalerl.study.folder import log_file
+
+    num_done = sum(status.state == "done" for status in statuses)
+    lines = [f"{num_done} of {len(statuses)} runs are done."]
+    for status in statuses:
+        if status.state == "failed":
+            lines.append(f"{status.run.name} failed: {status.reason}; its log is {log_file(out, status.run)}")
+    if report is not None:
+        lines.append(f"The report is {report}")
+    if num_done < len(statuses):
+        lines.append(f"To go on: {again}")
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def summary(plan: "Plan", out: Path, statuses: "Sequence[RunStatus]", report: Path | None) -> dict[str, Any]:
+    """What became of a study, for a machine to read."""
+    rows = []
+    for status in statuses:
+        progress = status.progress
+        ceiling = progress.ceiling
+        rows.append(
+            {
+                "arm": status.run.arm,
+                "seed": status.run.seed,
+                "folder": str(status.folder),
+                "state": status.state,
+                "reason": status.reason,
+                "seconds": round(status.seconds, 1),
+                "step": progress.step,
+                "reward": progress.reward,
+                "ceiling": None
+                if ceiling is None
+                else {"value": ceiling.value, "low": ceiling.low, "high": ceiling.high},
+            }
+        )
+    skipped = {arm.name: arm.skipped for arm in plan.arms if arm.skipped is not None}
+    return {
+        "study": plan.name,
+        "folder": str(out),
+        "report": None if report is None else str(report),
+        "runs": rows,
+        "skipped": skipped,
+    }
+
+
+# The plan -------------------------------------------------------------------------------------------------------------
+
+
+def _show_plan(plan: "Plan", *, jobs: int, num_devices: int, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from rich.console import Console
+
+    from scalerl.study.folder import record
+    from scalerl.study.probe import ProbeError, cost, probe
+
+    console = Console(stderr=as_json)
+    _print_plan(console, plan)
+    content = record(plan, jobs=jobs, shared_device=jobs > num_devices)
+    try:
+        console.print(f"Timing a few steps of {plan.base.name} ...", highlight=False)
+        pace = probe(plan.base.recipe, TRAIN)
+    except ProbeError as error:
+        console.print(f"No estimate of the cost: {error}", highlight=False, markup=False, soft_wrap=True)
+        content["cost"] = None
+    else:
+        total = cost(plan, pace)
+        _print_cost(console, plan, total, pace, jobs=jobs, num_devices=num_devices)
+        content["cost"] = asdict(total)
+    if as_json:
+        typer.echo(json.dumps(content, indent=2))
+
+
+def _print_plan(console: "Console", plan: "Plan") -> None:
+    from scalerl.study.plan import show_changes
+
+    num_arms, num_seeds = sum(arm.skipped is None for arm in plan.arms), len(plan.study.seeds)
+    console.print(f"{plan.name}: {plan.study.description}", highlight=False, markup=False, soft_wrap=True)
+    for arm in plan.arms:
+        words = show_changes(arm) or f"the base, {plan.study.base}"
+        console.print(f"  {arm.name}: {words}", highlight=False, markup=False, soft_wrap=True)
+        if arm.skipped is not None:
+            console.print(f"    not run: {arm.skipped}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+    budget = ", ".join(f"{value:,g} {key}" for key, value in plan.base.recipe.budget if value is not None)
+    console.print(
+        f"{num_arms} arms x {num_seeds} seed{'s' * (num_seeds > 1)} = {len(plan.runs)} runs of {budget}",
+        highlight=False,
+    )
+
+
+def _print_cost(console: "Console", plan: "Plan", total: "Cost", pace: "Pace", *, jobs: int, num_devices: int) -> None:
+    from scalerl.study.live_table import duration
+
+    hours = max(total.hours / min(jobs, num_devices), total.longest_run_hours)
+    console.print(
+        f"About {duration(hours * 3600)} and {total.gpu_hours:,.3g} GPU-hours of training ({total.steps:,} steps), at "
+        f"{pace.step_s:.3g} s a step and {pace.sample_s * 1000:.3g} ms an evaluated completion, as timed just now on "
+        f"{plan.base.name}. A completion is taken to cost the same in every arm and at every step; longer ones cost "
+        f"more.",
+        highlight=False,
+        soft_wrap=True,
+    )
+    if jobs > num_devices:
+        console.print(
+            f"--jobs {jobs} is counted as no faster than --jobs {num_devices}, since there is no further device; the "
+            f"report will then compare by FLOPs, for runs that share a device distort each other's time.",
+            highlight=False,
+            soft_wrap=True,
+        )

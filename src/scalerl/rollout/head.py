@@ -1,0 +1,53 @@
+"""The output head as a generator uses it, from hidden states to logits."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from scalerl.rl.head_products import split_weight
+from scalerl.rl.logprobs import head_logits
+
+
+class Head:
+    """A copy of the head beside the model, in the values and the layout its product is fast in.
+
+    Under a bf16 body an FP32 head is that of the learner to the last bit, not one rounded on its way: what the two
+    ends' log-probs then differ by is the body's rounding alone.
+    """
+
+    def __init__(self, model: Any, source: Any, *, fp32: bool) -> None:
+        """`model` is the engine's own, of any dtype; `source` is the one it was copied from."""
+        head = model.get_output_embeddings()
+        self._own, self._fp32 = head.weight, fp32
+        self._names = [name for name, weight in model.state_dict(keep_vars=True).items() if weight is head.weight]
+        self._bias_names = [name for name, bias in model.state_dict(keep_vars=True).items() if bias is head.bias]
+        given = source.get_output_embeddings()
+        self._weight = self._prepared(given.weight.detach())
+        self._bias = None if head.bias is None else self._valued(given.bias.detach())
+
+    def update(self, weights: Mapping[str, Tensor]) -> None:
+        """Take the head out of pushed weights; of a tied one, whichever name is there."""
+        prepared = self._prepared(next(weights[name] for name in self._names if name in weights).detach())
+        if prepared is not self._own:
+            self._weight.copy_(prepared)
+        if self._bias is not None:
+            self._bias.copy_(weights[self._bias_names[0]].detach())
+
+    def logits(self, hidden: Float[Tensor, "slots hidden"]) -> Float[Tensor, "slots vocab"]:
+        return head_logits(hidden, self._weight, bias=self._bias, fp32=self._fp32)
+
+    def _prepared(self, weight: Tensor) -> Tensor:
+        if self._own.is_cuda:
+            if self._fp32 and self._own.dtype == torch.bfloat16:
+                return split_weight(self._valued(weight))
+            return self._own if not self._fp32 or self._own.dtype.itemsize >= 4 else self._valued(weight)
+        # In columns: of a matrix in rows, a CPU's library would make another order at every product.
+        return self._valued(weight).T.contiguous().T
+
+    def _valued(self, values: Tensor) -> Tensor:
+        wide = torch.promote_types(self._own.dtype, torch.float32)
+        dtype = wide if self._fp32 else self._own.dtype
+        return values.to(device=self._own.device, dtype=dtype, copy=True)

@@ -1,0 +1,164 @@
+"""The study folder: its layout, its lock, and what may differ when a study goes on in it.
+
+DIR/  study.json  the resolved plan      recipes/ARM-seedN.json  what each run is started with
+      runs/ARM-seedN/  run folders       logs/ARM-seedN.log      what each run printed
+"""
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from scalerl import store
+from scalerl.config import Recipe
+from scalerl.config.messages import show
+from scalerl.study.plan import Plan, PlannedRun, differences
+from scalerl.study.spec import StudyError
+
+STUDY = "study.json"
+_RUNS, _RECIPES, _LOGS, _LOCK = "runs", "recipes", "logs", ".lock"
+# The runs of a study that was killed a moment ago need this long to be gone.
+_LOCK_WAIT_S = 5.0
+
+
+class BusyError(RuntimeError):
+    """Another study runs in the folder."""
+
+
+def run_folder(folder: Path, run: PlannedRun) -> Path:
+    return folder / _RUNS / run.name
+
+
+def recipe_file(folder: Path, run: PlannedRun) -> Path:
+    return folder / _RECIPES / f"{run.name}.json"
+
+
+def log_file(folder: Path, run: PlannedRun) -> Path:
+    return folder / _LOGS / f"{run.name}.log"
+
+
+@contextmanager
+def opened(plan: Plan, folder: Path, *, jobs: int, shares_device: bool, resume: bool) -> Iterator[int]:
+    """The folder made or reopened, with the plan written and the lock held; gives the lock's descriptor."""
+    _check_asked(folder, resume)
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder) as lock:
+        before = read_study(folder) if resume else None
+        if before is not None:
+            _check_same(before, plan, folder)
+        for name in (_RUNS, _RECIPES, _LOGS):
+            (folder / name).mkdir(exist_ok=True)
+        for run in plan.runs:
+            store.write_json(recipe_file(folder, run), run.recipe.model_dump(mode="json"))
+        # Rows measured while runs shared a device stay in the folder, so the mark does too.
+        shared = shares_device or bool(before and before.get("shared_device"))
+        store.write_json(folder / STUDY, record(plan, jobs=jobs, shared_device=shared))
+        yield lock
+
+
+def read_study(folder: Path) -> dict[str, Any] | None:
+    """The plan that was written, None where there is none."""
+    path = folder / STUDY
+    try:
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    except json.JSONDecodeError as error:
+        raise StudyError(f"{path}, line {error.lineno}: not JSON ({error.msg})") from None
+
+
+def fair_axis(folder: Path, compute: str) -> str:
+    """What runs can be compared on: not their time, once they have shared a device."""
+    shared = (read_study(folder) or {}).get("shared_device")
+    return "flops" if shared and compute == "gpu_hours" else compute
+
+
+def record(plan: Plan, *, jobs: int, shared_device: bool) -> dict[str, Any]:
+    """The plan as study.json holds it; paths are relative to its folder."""
+    study = plan.study
+    return {
+        "name": plan.name,
+        "description": study.description,
+        "base_recipe": study.base,
+        "base": plan.base.name,
+        "seeds": study.seeds,
+        "compute": study.compute,
+        "fit": study.fit.model_dump(),
+        "holdout": None if study.holdout is None else study.holdout.model_dump(by_alias=True),
+        "jobs": jobs,
+        "shared_device": shared_device,
+        "arms": [
+            {
+                "name": arm.name,
+                "changes": {key: {"base": old, "arm": new} for key, (old, new) in arm.changes.items()},
+                "budget": arm.recipe.budget.model_dump(exclude_none=True),
+            }
+            for arm in plan.arms
+        ],
+        "skipped": [{"arm": arm.name, "skipped": arm.skipped} for arm in plan.arms if arm.skipped is not None],
+        "runs": [
+            {
+                "arm": run.arm,
+                "seed": run.seed,
+                "folder": f"{_RUNS}/{run.name}",
+                "changes": {
+                    key: new for arm in plan.arms if arm.name == run.arm for key, (_, new) in arm.changes.items()
+                },
+            }
+            for run in plan.runs
+        ],
+    }
+
+
+def _check_asked(folder: Path, resume: bool) -> None:
+    holds_study = (folder / STUDY).is_file()
+    if resume and not holds_study:
+        raise StudyError(f"{folder} holds no study to resume: it has no {STUDY}; leave --resume out to start one there")
+    if holds_study and not resume:
+        raise StudyError(f"{folder} holds a study already: go on with it by --resume, or choose another --out")
+    is_free = not folder.exists() or (folder.is_dir() and all(entry.name == _LOCK for entry in folder.iterdir()))
+    if not resume and not is_free:
+        raise StudyError(f"{folder} exists already and is no empty folder: choose another --out")
+
+
+def _check_same(before: Mapping[str, Any], plan: Plan, folder: Path) -> None:
+    """Arms and seeds may be added; what was planned before stays as it was."""
+    runs = {run.name: run for run in plan.runs}
+    problems: dict[str, None] = {}
+    for row in before["runs"]:
+        name = Path(row["folder"]).name
+        file = folder / _RECIPES / f"{name}.json"
+        if name not in runs:
+            gone = "the arm " + row["arm"] if row["arm"] not in {arm.name for arm in plan.arms} else f"the run {name}"
+            problems[f"{gone} of {folder / STUDY} is no longer in the study"] = None
+        elif file.is_file():
+            old = Recipe.model_validate_json(file.read_text(encoding="utf-8"))
+            for key, (was, now) in differences(old, runs[name].recipe).items():
+                problems[f"{key} of the arm {row['arm']} was {show(was)} and is {show(now)} now"] = None
+    if problems:
+        raise StudyError(
+            *problems, "put it back to resume (arms and seeds may be added), or start another study with another --out"
+        )
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[int]:
+    """One study at a time in a folder. The lock goes with its last holder, so a kill leaves none behind."""
+    descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        deadline = time.monotonic() + _LOCK_WAIT_S
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise BusyError(
+                        f"a study is running in {folder} already: wait for it, stop it, or choose another --out"
+                    ) from None
+                time.sleep(0.1)
+        yield descriptor
+    finally:
+        os.close(descriptor)

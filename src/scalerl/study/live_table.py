@@ -1,0 +1,103 @@
+"""A study as a person sees it: one table of all runs on a terminal, a line an event elsewhere."""
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from scalerl.study.plan import PlannedRun
+from scalerl.study.runner import RunStatus
+
+STYLES = {"waiting": "dim", "running": "cyan", "done": "green", "failed": "red", "stopped": "yellow"}
+
+
+class Screen:
+    """Watches a runner. Lines go to the same console, so that they stand above the table."""
+
+    def __init__(self, console: Console, num_runs: int) -> None:
+        self.console, self._num_runs, self._num_finished = console, num_runs, 0
+        # Drawn by hand: a thread of its own would be copied into every command that is started.
+        self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+        if self._live is not None:
+            self._live.start()
+
+    def already_done(self, num: int) -> None:
+        self._num_finished = num
+        if num:
+            self._say(f"{num} of {self._num_runs} runs are done already.")
+
+    def started(self, status: RunStatus) -> None:
+        if self._live is None:
+            self._say(f"{status.run.name} started")
+
+    def finished(self, status: RunStatus) -> None:
+        self._num_finished += status.state in ("done", "failed")
+        if self._live is None or status.state == "failed":
+            self._say(f"[{self._num_finished}/{self._num_runs}] {event_line(status)}")
+
+    def looked(self, statuses: Sequence[RunStatus]) -> None:
+        if self._live is not None:
+            self._live.update(table(statuses), refresh=True)
+
+    def stopping(self, num_running: int, at_once: bool) -> None:
+        if at_once:
+            self._say("Stopping at once.")
+        else:
+            self._say(f"Stopping {num_running} after the step, with a checkpoint; Ctrl-C again stops at once.")
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def _say(self, text: str) -> None:
+        self.console.print(Text(text), soft_wrap=True)
+
+
+def event_line(status: RunStatus) -> str:
+    """How a run ended."""
+    words = f"{status.run.name} {status.state} after {duration(status.seconds)}"
+    if status.state == "failed":
+        return f"{words}: {status.reason}"
+    if status.progress.reward is not None:
+        words += f", reward {status.progress.reward:.3f}"
+    if status.progress.ceiling is not None:
+        words += f", ceiling {status.progress.ceiling}"
+    return words
+
+
+def table(statuses: Sequence[RunStatus]) -> Table:
+    """All runs with their state, how far they are and where they are heading."""
+    made = Table(box=box.SIMPLE_HEAD)
+    for header in ("arm", "seed", "state", "step", "time", "reward", "ceiling"):
+        made.add_column(header, no_wrap=header == "arm", overflow="fold")
+    for status in statuses:
+        progress = status.progress
+        made.add_row(
+            Text(status.run.arm),
+            str(status.run.seed),
+            Text(status.state, style=STYLES[status.state]),
+            _steps(status.run, progress.step),
+            duration(status.seconds) if status.seconds else "",
+            "" if progress.reward is None else f"{progress.reward:.3f}",
+            Text("" if progress.ceiling is None else str(progress.ceiling)),
+        )
+    return made
+
+
+def duration(seconds: float) -> str:
+    """12 s, 3 min 20 s, 5.2 h or 3.1 days."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    if seconds < 3600:
+        return f"{int(seconds // 60)} min {int(seconds % 60)} s"
+    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"
+
+
+def _steps(run: PlannedRun, step: int | None) -> str:
+    if step is None:
+        return ""
+    total = run.recipe.budget.steps
+    return str(step) if total is None else f"{step}/{total}"

@@ -1,0 +1,234 @@
+"""A study in full: every arm and seed as a whole recipe, and what each arm changes. All errors come before any run."""
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scalerl.config import Recipe, RecipeError, inert, load_recipe, settings_of
+from scalerl.config.messages import show
+from scalerl.config.parts import Budget
+from scalerl.config.tree import expand, is_named, leaves, merge
+from scalerl.study.leave_one_out import LEAVE_ONE_OUT
+from scalerl.study.spec import Study, StudyError
+
+# What two recipes may differ in and still be the same arm.
+_SAME_ARM = ("description", "seed")
+_DERIVED = "leave_one_out"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """A recipe and how it differs from the base."""
+
+    name: str
+    recipe: Recipe
+    changes: Mapping[str, tuple[Any, Any]]
+    """By dotted key: the base's value and this arm's, None where one has no such setting. Empty for the base."""
+    skipped: str | None = None
+    """Why it is not run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRun:
+    """One arm with one seed."""
+
+    arm: str
+    seed: int
+    recipe: Recipe
+
+    @property
+    def name(self) -> str:
+        return f"{self.arm}-seed{self.seed}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a study will run."""
+
+    name: str
+    study: Study
+    arms: tuple[Arm, ...]
+    """The base first."""
+
+    @property
+    def base(self) -> Arm:
+        return self.arms[0]
+
+    @property
+    def runs(self) -> tuple[PlannedRun, ...]:
+        """Seed by seed, so that a study that is cut has compared all arms as far as it came."""
+        return tuple(
+            PlannedRun(arm=arm.name, seed=seed, recipe=arm.recipe.model_copy(update={"seed": seed}))
+            for seed in self.study.seeds
+            for arm in self.arms
+            if arm.skipped is None
+        )
+
+
+def make_plan(name: str, study: Study, overrides: Sequence[str] = (), *, gpu: bool) -> Plan:
+    """Resolve every arm; `overrides` are the user's `key=value`. StudyError holds every problem found."""
+    base_names = [arm for arm, changes in study.arms.items() if not changes]
+    base_name = base_names[0] if base_names else Path(study.base).stem
+    resolve = _Resolver(name, study, overrides)
+    base = resolve.recipe(base_name, {}, "set")
+    if base is None:
+        raise StudyError(*resolve.problems)
+    wanted = {arm: (changes, f"arms.{arm}") for arm, changes in study.arms.items() if changes}
+    left_out = study.leave_one_out if isinstance(study.leave_one_out, list) else list(LEAVE_ONE_OUT)
+    if study.leave_one_out:
+        wanted |= {arm: (LEAVE_ONE_OUT[arm](base), _DERIVED) for arm in left_out}
+    if base_name in wanted:
+        raise StudyError(
+            f"study {name}: the arm {base_name} has the name of the base recipe: call it something else, or name the "
+            f"base by an empty table, [arms.NAME]"
+        )
+    arms = [Arm(name=base_name, recipe=base, changes={})]
+    for arm, (changes, where) in wanted.items():
+        recipe = resolve.recipe(arm, changes, where)
+        if recipe is not None:
+            arms.append(_against(base, arm, recipe, gpu=gpu, is_derived=where == _DERIVED))
+    problems = [*resolve.problems, *(f"study {name}: {problem}" for problem in _equal_arms(arms))]
+    if problems:
+        raise StudyError(*dict.fromkeys(problems))
+    return Plan(name=name, study=study, arms=tuple(arms))
+
+
+def differences(left: Recipe, right: Recipe) -> dict[str, tuple[Any, Any]]:
+    """Settings in which two recipes differ, seed and description aside, by dotted key."""
+    before, after = settings_of(left), settings_of(right)
+    pairs = {
+        key: tuple(side[key].value if key in side else None for side in (before, after))
+        for key in dict.fromkeys([*before, *after])
+        if key not in _SAME_ARM
+    }
+    return {key: (old, new) for key, (old, new) in pairs.items() if old != new}
+
+
+def unset(recipe: Recipe) -> list[str]:
+    """What has to be set before this recipe can be trained."""
+    missing = ["model.path"] if recipe.model.path is None else []
+    return [*missing, "task.name"] if recipe.task.name is None and not recipe.tasks else missing
+
+
+def check_runnable(plan: Plan) -> None:
+    """Refuse a plan whose runs could not begin, or could not be compared with anything."""
+    arms = [arm for arm in plan.arms if arm.skipped is None]
+    if len(arms) == 1:
+        reasons = (f"{arm.name} is not run: {arm.skipped}" for arm in plan.arms if arm.skipped is not None)
+        raise StudyError(f"study {plan.name} has nothing to compare {plan.base.name} with here", *reasons)
+    if missing := sorted({key for arm in arms for key in unset(arm.recipe)}):
+        raise StudyError(
+            f"study {plan.name}: {' and '.join(missing)} not set, so there is nothing to train: add "
+            f"{' '.join(f'--set {key}=...' for key in missing)}, or set it in the study's [set]"
+        )
+
+
+class _Resolver:
+    """Recipes of one study, and what was wrong with those that could not be had."""
+
+    def __init__(self, name: str, study: Study, overrides: Sequence[str]) -> None:
+        self._name, self._study, self._overrides = name, study, overrides
+        self.problems: list[str] = []
+
+    def recipe(self, arm: str, changes: Mapping[str, Any], where: str) -> Recipe | None:
+        """The recipe with the study's changes, then the user's, then the arm's; a budget is the user's before all."""
+        own = expand({key: value for key, value in changes.items() if key != "recipe"})
+        shared = expand(self._study.set)
+        if self._study.budget is not None and "budget" not in own:
+            shared = merge(shared, {"budget": self._study.budget.model_dump(exclude_none=True)})
+        own_keys = {key for key, _ in leaves(own)}
+        merged = {key: f"{key}={toml_value(value)}" for key, value in leaves(merge(shared, own))}
+        first = {text: "set" for key, text in merged.items() if key not in own_keys}
+        last = {text: where for key, text in merged.items() if key in own_keys}
+        budgets = [text for text in self._overrides if _is_budget(text)]
+        others = [text for text in self._overrides if not _is_budget(text) and not _chosen_by(own_keys, text)]
+        texts = [*first, *others, *last, *budgets]
+        try:
+            recipe = load_recipe(changes.get("recipe", self._study.base), texts)
+        except RecipeError as error:
+            self.problems += [self._located(problem, {**first, **last}) for problem in error.problems]
+            return None
+        limits = budgets or [text for text in texts if _is_budget(text)]
+        update: dict[str, Any] = {"description": f"Arm {arm} of the study {self._name}"}
+        if limits:
+            update["budget"] = _only(recipe.budget, limits)
+        return recipe.model_copy(update=update)
+
+    def _located(self, problem: str, origins: Mapping[str, str]) -> str:
+        """A problem with a change of the study's, under the name of its table instead of a --set."""
+        for text, table in origins.items():
+            if problem.startswith(f"--set {text}: "):
+                return f"study {self._name}, [{table}]: {problem.removeprefix(f'--set {text}: ')}"
+        return f"study {self._name}: {problem}"
+
+
+def _is_budget(text: str) -> bool:
+    return text.lstrip().startswith("budget.")
+
+
+def _chosen_by(own_keys: set[str], text: str) -> bool:
+    """Whether the arm names the choice that this `key=value` is about: then the arm's stands, settings and all."""
+    key = text.partition("=")[0].strip()
+    tables = [own.removesuffix(".name") for own in own_keys if own.endswith(".name")]
+    return any(key == table or key.startswith(f"{table}.") for table in tables if is_named(table))
+
+
+def _only(budget: Budget, texts: Sequence[str]) -> Budget:
+    """A budget that is given replaces the recipe's: what the recipe alone had set would end runs early."""
+    named = {text.partition("=")[0].strip() for text in texts}
+    return Budget(**{key: value for key, value in budget if f"budget.{key}" in named})
+
+
+def _against(base: Recipe, name: str, recipe: Recipe, *, gpu: bool, is_derived: bool) -> Arm:
+    changes = differences(base, recipe)
+    reasons = {**inert(base, gpu=gpu), **inert(recipe, gpu=gpu)}
+    without_effect = {
+        key: reason
+        for key in changes
+        for table, reason in reasons.items()
+        if key == table or key.startswith(f"{table}.")
+    }
+    skipped = None
+    if not changes and is_derived:
+        skipped = "the base has nothing here to leave out"
+    elif changes and len(without_effect) == len(changes):
+        key, reason = next(iter(without_effect.items()))
+        skipped = f"inert on this device: {key} changes nothing, since {reason}"
+    return Arm(name=name, recipe=recipe, changes=changes, skipped=skipped)
+
+
+def _equal_arms(arms: Sequence[Arm]) -> list[str]:
+    others = arms[1:]
+    found = [
+        f"the arm {arm.name} equals the base: it changes nothing, so both would be the same runs; change something in "
+        f"it, or leave it out"
+        for arm in others
+        if not arm.changes and arm.skipped is None
+    ]
+    found += [
+        f"the arms {arm.name} and {other.name} are equal: leave one out"
+        for arm, other in itertools.combinations(others, 2)
+        if arm.changes and arm.changes == other.changes
+    ]
+    return found
+
+
+def show_changes(arm: Arm) -> str:
+    """What an arm changes, on one line."""
+    return ", ".join(f"{key} = {show(new)}" for key, (_, new) in arm.changes.items() if new is not None)
+
+
+def toml_value(value: Any) -> str:
+    """A value as TOML."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{toml_value(str(key))} = {toml_value(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(toml_value, value)) + "]"
+    return str(value)

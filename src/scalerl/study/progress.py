@@ -1,0 +1,91 @@
+"""How far a run is and where it is heading, read from its folder."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from scalerl import store
+from scalerl.curves import fit
+from scalerl.study.analysis import FitOptions
+from scalerl.study.importers import InputError, read_table
+from scalerl.study.series import Selection, series_from
+
+_TAIL_BYTES = 1 << 16  # holds the last row of metrics.jsonl, however long the run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ceiling:
+    """Where a run's curve levels off, with its 90 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """A run at one moment; None for what it has not reached."""
+
+    step: int | None = None
+    reward: float | None = None
+    """Of the latest evaluation, on the first set."""
+    ceiling: Ceiling | None = None
+
+
+class ProgressReader:
+    """Reads one run's folder again and again; fits only when an evaluation has come."""
+
+    def __init__(self, folder: Path, axis: str) -> None:
+        self._folder, self._axis = folder, axis
+        self._evals_size = -1
+        self._reward: float | None = None
+        self._ceiling: Ceiling | None = None
+
+    def read(self) -> Progress:
+        evals = self._folder / store.EVALS
+        size = evals.stat().st_size if evals.is_file() else 0
+        if size != self._evals_size:
+            self._evals_size = size
+            self._reward, self._ceiling = _reward(self._folder), _ceiling(self._folder, self._axis)
+        return Progress(step=_last_step(self._folder), reward=self._reward, ceiling=self._ceiling)
+
+
+def _last_step(folder: Path) -> int | None:
+    """From the end of the file: a long run's metrics are too many to parse every second."""
+    path = folder / store.METRICS
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        file.seek(max(path.stat().st_size - _TAIL_BYTES, 0))
+        lines = file.read().decode("utf-8", errors="replace").split("\n")
+    for line in reversed(lines):
+        try:
+            return int(json.loads(line)["step"])
+        except (ValueError, KeyError, TypeError):
+            continue
+    return None
+
+
+def _reward(folder: Path) -> float | None:
+    try:
+        rows = store.read_evals(folder)
+    except store.RunError:
+        return None
+    return next((row.get("reward") for row in reversed(rows) if row.get("set") == rows[0].get("set")), None)
+
+
+def _ceiling(folder: Path, axis: str) -> Ceiling | None:
+    try:
+        series = series_from([read_table(str(folder))], Selection(x=axis))[0]
+    except (InputError, store.RunError):
+        return None
+    if series.problem is not None:
+        return None
+    found = fit(series.compute, series.reward, **FitOptions().of(series))
+    if not found.usable:
+        return None
+    low, high = found.interval("ceiling")
+    return Ceiling(value=found.params["ceiling"], low=low, high=high)

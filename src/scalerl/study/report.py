@@ -1,0 +1,109 @@
+"""`write_report`: from runs or logs to one HTML page, and Markdown with pictures for a paper or a pull request."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from scalerl.study.analysis import Analysis, CurveResult, FitOptions
+from scalerl.study.figures import FigureData, figure_data
+from scalerl.study.report_html import page
+from scalerl.study.report_json import report_json
+from scalerl.study.report_markdown import markdown
+from scalerl.study.report_views import ALL, Report, View, build_report, label_of, later_points
+from scalerl.study.series import InputError, Selection
+
+PAGE = "report.html"
+MARKDOWN = "report.md"
+
+__all__ = ["build_report", "report_json", "write_report"]
+
+
+def write_report(
+    inputs: Sequence[Path],
+    out: Path | None = None,
+    *,
+    selection: Selection | None = None,
+    options: FitOptions | None = None,
+) -> Path:
+    """Write report.html, report.md and its pictures into `out` (the study's folder, else the current one); the page."""
+    report = build_report(inputs, selection or Selection(), options or FitOptions())
+    folder = out or report.material.folder or Path()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        told = report_json(report)
+        _write(folder / PAGE, page(told))
+        pictures = {name: _pictures(report, name, folder) for name in report.sets}
+        _write(folder / MARKDOWN, markdown(told, pictures))
+    except OSError as fault:
+        raise InputError(f"cannot write the report into {folder}: {fault.strerror or fault}.") from None
+    return folder / PAGE
+
+
+def _write(path: Path, text: str) -> None:
+    """Beside its goal and renamed when complete, so that nothing half written is ever found there."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _pictures(report: Report, evaluation_set: str, folder: Path) -> list[tuple[str, str]]:
+    """(file, what it shows); none where matplotlib is not installed."""
+    try:
+        import matplotlib  # noqa: F401
+    except ModuleNotFoundError:
+        return []
+    from scalerl.study.plots import draw_figure
+
+    suffix = f"-{evaluation_set}" if evaluation_set else ""
+    drawn = []
+    for view, stem, words in _shown(report, evaluation_set):
+        if any(curve.usable for curve in view.analysis.curves):
+            name = f"report-{stem}{suffix}.png".replace("/", "-")
+            draw_figure(_figure(report, view), folder / name)
+            drawn.append((name, words))
+    return drawn
+
+
+def _figure(report: Report, view: View) -> FigureData:
+    """In the report's own words: curves go by their labels."""
+    data = figure_data(view.analysis, view.straight)
+    label = {curve.name: label_of(curve.series) for curve in view.analysis.curves}
+    title = f"{report.material.title}, {view.evaluation_set}" if view.evaluation_set else report.material.title
+    curves = tuple(replace(curve, label=label[curve.name]) for curve in data.curves)
+    return replace(data, title=title, x_label=view.axis.label, curves=curves)
+
+
+def _shown(report: Report, evaluation_set: str) -> list[tuple[View, str, str]]:
+    whole = report.view(evaluation_set)
+    early = [window for window in report.windows if window.key != ALL][-1]
+    tested = _tested(report.view(evaluation_set, window=early.key))
+    return [
+        (whole, "curves", f"Reward against {whole.axis.label}, fitted on all points."),
+        (tested, "forecast", f"Fitted on: {early.label}. Hollow points were held out and test the forecast."),
+    ]
+
+
+def _tested(view: View) -> View:
+    """The view with what lies beyond its window as held-out points, and without the panels of a comparison."""
+
+    def split(curve: CurveResult) -> CurveResult:
+        if curve.fit is None:
+            return curve
+        one, later = curve.series, later_points(curve.series, curve.fit)
+        early = one.compute <= curve.fit.scale * (1 + 1e-9)
+        split_series = replace(
+            one,
+            compute=one.compute[early],
+            reward=one.reward[early],
+            run=None if one.run is None else one.run[early],
+            holdout_compute=later[0],
+            holdout_reward=later[1],
+        )
+        return replace(curve, series=split_series)
+
+    curves = tuple(split(curve) for curve in view.analysis.curves if curve.usable)
+    return replace(view, analysis=Analysis(command="backtest", curves=curves), straight={})

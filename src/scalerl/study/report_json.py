@@ -1,0 +1,167 @@
+"""A report as plain JSON types: what `--json` prints, and what the page holds and draws."""
+
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+from scipy.special import ndtri
+
+from scalerl import __version__
+from scalerl.curves import Fit, reward_at
+from scalerl.curves.intervals import Draws
+from scalerl.study.analysis import CurveResult, number, score_json, to_json
+from scalerl.study.report_runs import SIGNALS, RunFacts, differences, environments
+from scalerl.study.report_views import NUM_DRAWS, Report, View, label_of
+from scalerl.study.report_words import open_questions, reference, summary, warnings
+from scalerl.study.series import Series
+
+TARGETS = (2.0, 4.0)  # times the largest compute
+
+
+def report_json(report: Report) -> dict[str, Any]:
+    ranks = np.modf((np.arange(NUM_DRAWS) + 0.5) * (np.sqrt(5.0) - 1.0) / 2.0)[0]
+    return {
+        "title": report.material.title,
+        "description": report.material.description,
+        "scalerl": __version__,
+        "form": report.options.form,
+        "level": report.options.level,
+        "y_label": report.series[report.axes[0].column][0].y_label,
+        "summary": {name: summary(report, name) for name in report.sets},
+        "warnings": warnings(report),
+        "notes": list(report.notes),
+        "open": {name: open_questions(report, name) for name in report.sets},
+        "axes": [{"key": axis.column, "label": axis.label} for axis in report.axes],
+        "windows": [{"key": window.key, "label": window.label} for window in report.windows],
+        "sets": [_set_json(report, name) for name in report.sets],
+        "views": [_view_json(report, view) for view in report.views],
+        # One normal number for each draw: how a new evaluation falls about its curve.
+        "normal": rounded(ndtri(np.clip(ranks, 1e-6, 1 - 1e-6))),
+        "runs": [_run_json(run) for run in report.material.runs],
+        "signals": [
+            {"key": key, "label": label, "limit": limit}
+            for key, label, limit in SIGNALS
+            if any(run.signals is not None and key in run.signals.values for run in report.material.runs)
+        ],
+        "differences": {
+            "base": report.material.base or next((run.arm for run in report.material.runs), None),
+            "rows": [
+                {"arm": row.arm, "key": row.key, "base": row.base, "value": row.value}
+                for row in differences(report.material.runs, report.material.base)
+            ],
+        },
+        "environment": environments(report.material.runs),
+    }
+
+
+def rounded(values: Any, digits: int = 5) -> list[float | None]:
+    """Numbers with as many digits as a draw is worth; null where not finite."""
+    return [float(f"{value:.{digits}g}") if np.isfinite(value) else None for value in np.asarray(values, dtype=float)]
+
+
+def _set_json(report: Report, name: str) -> dict[str, Any]:
+    members = {
+        axis.column: [one for one in report.series[axis.column] if (one.evaluation_set or "") == name]
+        for axis in report.axes
+    }
+    first = members[report.axes[0].column]
+    return {
+        "name": name,
+        "reference": reference(report, name),
+        "curves": [{"name": one.name, "label": label_of(one), "problem": one.problem} for one in first],
+        "points": {column: {one.name: _points_json(one) for one in series} for column, series in members.items()},
+    }
+
+
+def _points_json(one: Series) -> dict[str, Any]:
+    labels, runs = ([""], np.zeros(len(one.compute), dtype=int))
+    if one.run is not None:
+        found, runs = np.unique(one.run, return_inverse=True)
+        labels = [str(label) for label in found]
+    return {
+        "compute": rounded(one.compute, 6),
+        "reward": rounded(one.reward, 5),
+        "run": runs.tolist(),
+        "runs": labels,
+        "start": number(one.start),
+    }
+
+
+def _view_json(report: Report, view: View) -> dict[str, Any]:
+    told = to_json(view.analysis)
+    curves = [
+        {**row, "label": label_of(curve.series), **_fit_json(report, view, curve)}
+        for row, curve in zip(told.pop("curves"), view.analysis.curves, strict=True)
+    ]
+    straight = {
+        name: {**one.params, "first": float(one.compute.min()), "last": one.scale}
+        for name, one in view.straight.items()
+    }
+    keys = {"set": view.evaluation_set, "axis": view.axis.column, "window": view.window.key}
+    told = told if view.is_compared else {"pairs": [], "ranking": [], "shared_ceiling": None, "shared_exponents": {}}
+    return {**keys, "compared": view.is_compared, "curves": curves, "straight": straight, **told}
+
+
+def _fit_json(report: Report, view: View, curve: CurveResult) -> dict[str, Any]:
+    done = curve.fit
+    out: dict[str, Any] = {"score": score_json(curve.holdout), "params": None, "draws": None, "forecast": []}
+    if done is None or not done.usable or done.draws is None:
+        return out
+    few = thinned(done)
+    return out | {
+        "params": done.params,
+        "first": float(done.compute.min()),
+        "last": done.scale,
+        "bounds": list(done.bounds),
+        "draws": _draws_json(few, done.num_runs > 1),
+        "forecast": [{"compute": row.compute, **asdict(row.reward)} for row in reward_at(few, targets(report, view))],
+    }
+
+
+def targets(report: Report, view: View) -> list[float]:
+    """Multiples of the largest compute of the set's curves on this axis: one question to all of them."""
+    series = [one for one in report.series[view.axis.column] if (one.evaluation_set or "") == view.evaluation_set]
+    largest = max(float(one.compute.max(initial=0.0)) for one in series)
+    return [times * largest for times in TARGETS]
+
+
+def thinned(done: Fit) -> Fit:
+    """The fit with so many draws as the page holds, evenly from all of them: they lie in order of the ceiling."""
+    assert done.draws is not None
+    pick = ((np.arange(NUM_DRAWS) + 0.5) * len(done.draws.noise_sd) / NUM_DRAWS).astype(int)
+    params = {name: values[pick] for name, values in done.draws.params.items()}
+    draws = Draws(params=params, noise_sd=done.draws.noise_sd[pick], run_sd=done.draws.run_sd[pick])
+    return replace(done, draws=draws)
+
+
+def _draws_json(few: Fit, several_runs: bool) -> dict[str, Any]:
+    assert few.draws is not None
+    out = {name: rounded(values) for name, values in few.draws.params.items()}
+    out["noise_sd"] = rounded(few.draws.noise_sd, 4)
+    return out | ({"run_sd": rounded(few.draws.run_sd, 4)} if several_runs else {})
+
+
+def _run_json(run: RunFacts) -> dict[str, Any]:
+    signals = run.signals
+    return {
+        "name": run.name,
+        "arm": run.arm,
+        "seed": run.seed,
+        "status": run.status,
+        "reason": run.reason,
+        "num_steps": run.num_steps,
+        "cost": dict(run.cost),
+        "seconds": dict(run.seconds),
+        "faults": list(run.faults),
+        "signals": None
+        if signals is None
+        else {
+            "compute": {axis: _short(values) for axis, values in signals.compute.items()},
+            "values": {key: _short(values) for key, values in signals.values.items()},
+            "last": dict(signals.last),
+        },
+    }
+
+
+def _short(values: list[float | None]) -> list[float | None]:
+    return [None if value is None else float(f"{value:.4g}") for value in values]

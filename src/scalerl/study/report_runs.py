@@ -1,0 +1,222 @@
+"""What a run folder says beside its curve: how it ended, what it cost, where it ran, and whether it stayed stable."""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from scalerl import store
+
+T = TypeVar("T")
+
+# Column, what a person calls it, and the mean of the last steps from which it is a warning.
+SIGNALS: tuple[tuple[str, str, float | None], ...] = (
+    ("rollout/truncated_frac", "Truncated answers", 0.10),
+    ("loss/entropy", "Entropy", None),
+    ("loss/kl", "Mismatch (KL of generator and learner)", 0.2),
+    ("rollout/lag_mean", "Lag, mean", None),
+    ("rollout/lag_max", "Lag, largest", None),
+)
+COST = ("gpu_hours", "flops", "tokens")
+PARTS = ("training", "evaluation", "checkpoint", "compilation", "start_up")
+AXES = ("gpu_hours", "flops", "tokens", "step")
+MOST_SIGNAL_POINTS = 120
+LAST_STEPS = 20
+FINISHED = ("done",)
+# Settings in which runs of one arm may differ.
+OF_THE_RUN = ("seed", "description")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signals:
+    """The stability signals of a run, averaged over neighbouring steps."""
+
+    compute: Mapping[str, list[float | None]]
+    """By axis."""
+    values: Mapping[str, list[float | None]]
+    last: Mapping[str, float]
+    """The mean over the last steps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """One run folder, as far as it can be read."""
+
+    name: str
+    arm: str
+    folder: Path
+    seed: int | None = None
+    status: str = "unknown"
+    reason: str = ""
+    settings: Mapping[str, Any] | None = None
+    """By dotted key."""
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    cost: Mapping[str, float] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """Wall time by what it was spent on."""
+    num_steps: int = 0
+    prompts: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """By evaluation set: the hashes of the prompts it was evaluated on."""
+    signals: Signals | None = None
+    faults: tuple[str, ...] = ()
+
+    @property
+    def is_finished(self) -> bool:
+        return self.status in FINISHED
+
+    @property
+    def ending(self) -> str:
+        return f"{self.status}: {self.reason}" if self.reason else self.status
+
+
+def read_run(folder: Path, *, name: str, arm: str) -> RunFacts:
+    """Everything the folder holds; a file that cannot be read becomes a fault, and the rest stands."""
+    faults: list[str] = []
+
+    def tried(read: Callable[[], T], otherwise: T) -> T:
+        try:
+            return read()
+        except (store.RunError, OSError, UnicodeDecodeError) as fault:
+            faults.append(str(fault))
+            return otherwise
+
+    recipe = tried(lambda: store.read_recipe(folder), None)
+    status = tried(lambda: store.read_status(folder), None) or {}
+    environment = tried(lambda: _environment(folder / store.ENV), {})
+    metrics = tried(lambda: store.read_metrics(folder), [])
+    evals = tried(lambda: store.read_evals(folder), [])
+    settings = None if recipe is None else flat(recipe)
+    spent = max([*metrics[-1:], *evals[-1:]], key=lambda row: row.get("gpu_hours") or 0.0, default={})
+    return RunFacts(
+        name=name,
+        arm=arm,
+        folder=folder,
+        seed=(settings or {}).get("seed"),
+        status=str(status.get("status", "unknown")),
+        reason=str(status.get("reason", "")),
+        settings=settings,
+        environment=environment,
+        cost={key: float(spent[key]) for key in COST if _is_number(spent.get(key))},
+        seconds=_seconds(metrics[-1] if metrics else {}),
+        num_steps=int(max((row["step"] for row in (*metrics, *evals)), default=0)),
+        prompts=_prompts(evals),
+        signals=_signals(metrics),
+        faults=tuple(faults),
+    )
+
+
+def _environment(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as fault:
+        raise store.RunError(f"{path}, line {fault.lineno}: not JSON ({fault.msg})") from None
+    return value if isinstance(value, dict) else {}
+
+
+def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as dotted keys."""
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return found
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _seconds(row: Mapping[str, Any]) -> dict[str, float]:
+    return {part: float(row[f"time/{part}_s"]) for part in PARTS if _is_number(row.get(f"time/{part}_s"))}
+
+
+def _prompts(evals: Iterable[Mapping[str, Any]]) -> dict[str, frozenset[str]]:
+    found: dict[str, set[str]] = {}
+    for row in evals:
+        if row.get("prompts_hash") is not None:
+            found.setdefault(str(row.get("set", "")), set()).add(str(row["prompts_hash"]))
+    return {name: frozenset(hashes) for name, hashes in found.items()}
+
+
+def _signals(metrics: Sequence[Mapping[str, Any]]) -> Signals | None:
+    present = [key for key, _, _ in SIGNALS if any(_is_number(row.get(key)) for row in metrics)]
+    if not present:
+        return None
+    blocks = np.array_split(np.arange(len(metrics)), min(len(metrics), MOST_SIGNAL_POINTS))
+    last = {key: _mean(metrics[-LAST_STEPS:], key) for key in present}
+    return Signals(
+        compute={axis: [_mean([metrics[at] for at in block], axis) for block in blocks] for axis in AXES},
+        values={key: [_mean([metrics[at] for at in block], key) for block in blocks] for key in present},
+        last={key: value for key, value in last.items() if value is not None},
+    )
+
+
+def _mean(rows: Sequence[Mapping[str, Any]], key: str) -> float | None:
+    values = [row[key] for row in rows if _is_number(row.get(key))]
+    return float(np.mean(values)) if values else None
+
+
+# What several runs say together
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """A setting in which an arm differs from the base."""
+
+    arm: str
+    key: str
+    base: Any
+    value: Any
+
+
+def differences(runs: Sequence[RunFacts], base: str | None) -> tuple[Difference, ...]:
+    """What each arm changes, against `base` or the first arm; seeds aside."""
+    of_arm: dict[str, Mapping[str, Any]] = {}
+    for run in runs:
+        if run.settings is not None:
+            of_arm.setdefault(run.arm, run.settings)
+    if len(of_arm) < 2:
+        return ()
+    first = base if base in of_arm else next(iter(of_arm))
+    before = of_arm[first]
+    return tuple(
+        Difference(arm=arm, key=key, base=before.get(key), value=settings.get(key))
+        for arm, settings in of_arm.items()
+        for key in dict.fromkeys([*before, *settings])
+        if key not in OF_THE_RUN and before.get(key) != settings.get(key)
+    )
+
+
+def environments(runs: Sequence[RunFacts]) -> dict[str, dict[str, list[str]]]:
+    """By key: each value with the runs that have it."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for run in runs:
+        for key, value in flat(run.environment).items():
+            found.setdefault(key, {}).setdefault(str(value), []).append(run.name)
+    return found
+
+
+def alarms(run: RunFacts) -> list[str]:
+    """Signals that ended where runs have been seen to break."""
+    if run.signals is None:
+        return []
+    return [
+        f"{run.name}: {label.lower()} at {run.signals.last[key]:.2g} over the last steps, above {limit:g}."
+        for key, label, limit in SIGNALS
+        if limit is not None and run.signals.last.get(key, 0.0) > limit
+    ]
+
+
+def incomparable(runs: Sequence[RunFacts]) -> dict[str, dict[str, frozenset[str]]]:
+    """By evaluation set: the prompts of each arm, where arms or runs were evaluated on different ones."""
+    found: dict[str, dict[str, frozenset[str]]] = {}
+    for run in runs:
+        for name, hashes in run.prompts.items():
+            arms = found.setdefault(name, {})
+            arms[run.arm] = arms.get(run.arm, frozenset()) | hashes
+    return {name: arms for name, arms in found.items() if len(frozenset().union(*arms.values())) > 1}

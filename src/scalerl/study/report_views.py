@@ -1,0 +1,295 @@
+"""`build_report`: one value that the page, the Markdown and the JSON all show.
+
+inputs -> Material -> Series of each axis -> a View for each evaluation set, axis and window -> Report
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from scalerl.curves import Fit, Pair, Score, compare, fit, refit
+from scalerl.curves.forecast import score
+from scalerl.study import columns as names
+from scalerl.study.analysis import Analysis, CurveResult, FitOptions
+from scalerl.study.importers import Table
+from scalerl.study.report_inputs import ARM, Material, gather
+from scalerl.study.report_runs import incomparable
+from scalerl.study.series import InputError, Selection, Series, series_from
+
+SHARES = (0.25, 0.5)
+MOST_PAIRED = 8  # more curves than these are compared on the first axis with all points only
+NUM_DRAWS = 200
+ALL = "all"
+HELD_OUT = "held-out"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """A column of compute."""
+
+    column: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """Which part of each curve is fitted; what lies after it tests the forecast."""
+
+    key: str
+    label: str
+    share: float | None = None
+    """Of each curve's largest compute, None for all of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """The curves of one evaluation set on one axis, fitted on one window."""
+
+    evaluation_set: str
+    axis: Axis
+    window: Window
+    analysis: Analysis
+    straight: dict[str, Fit]
+    """Refits with one ceiling for all that share it; empty without a comparison."""
+
+    @property
+    def is_compared(self) -> bool:
+        return bool(self.analysis.comparisons)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    material: Material
+    options: FitOptions
+    axes: tuple[Axis, ...]
+    """The first is the one shown first."""
+    windows: tuple[Window, ...]
+    sets: tuple[str, ...]
+    series: dict[str, list[Series]]
+    """By axis: every curve with all its points."""
+    views: tuple[View, ...]
+    notes: tuple[str, ...]
+
+    def view(self, evaluation_set: str | None = None, axis: str | None = None, window: str = ALL) -> View:
+        wanted = (evaluation_set or self.sets[0], axis or self.axes[0].column, window)
+        return next(view for view in self.views if (view.evaluation_set, view.axis.column, view.window.key) == wanted)
+
+
+def label_of(series: Series) -> str:
+    """The curve's name within its evaluation set."""
+    return series.name if series.evaluation_set is None else series.name.removesuffix(f"/{series.evaluation_set}")
+
+
+def build_report(inputs: Sequence[Path], selection: Selection, options: FitOptions) -> Report:
+    material = gather([Path(path) for path in inputs])
+    if material.has_arms and not selection.by:
+        selection = replace(selection, by=(ARM,))
+    if material.skip_share and options.skip_before is None:
+        options = replace(options, skip_before=f"{100 * material.skip_share:g}%")
+    main, axis_note = _main_axis(material, selection)
+    series, axes, notes = _on_each_axis(material.tables, replace(selection, x=main), main)
+    windows = _windows(material, selection)
+    without = {
+        axis.column: series_from(material.tables, replace(selection, x=axis.column))
+        for axis in axes
+        if selection.holdout is not None
+    }
+    sets = tuple(dict.fromkeys(one.evaluation_set or "" for one in series[axes[0].column]))
+    views = _views(series, without, axes, windows, sets, options)
+    views = tuple(_without_rivals(view, material) for view in views)
+    return Report(
+        material=material,
+        options=options,
+        axes=axes,
+        windows=windows,
+        sets=sets,
+        series=series,
+        views=views,
+        notes=(*([axis_note] if axis_note else []), *material.notes, *notes),
+    )
+
+
+# Axes
+
+
+def _main_axis(material: Material, selection: Selection) -> tuple[str | None, str]:
+    """The column of compute to show first, and why where nobody asked for it."""
+    if selection.x is not None:
+        return selection.x, ""
+    known = [set(table.columns) for table in material.tables]
+    if material.shared_device and all("flops" in columns for columns in known):
+        why = (
+            "Jobs shared a device, which distorts the time that each took: compute is counted in FLOPs first, and "
+            "GPU-hours are not to be trusted."
+        )
+        return "flops", why
+    if material.axis and all(material.axis in columns for columns in known):
+        return material.axis, ""
+    choices = {table.x for table in material.tables}
+    return (choices.pop() if len(choices) == 1 else None), ""
+
+
+def _on_each_axis(
+    tables: Sequence[Table], selection: Selection, main: str | None
+) -> tuple[dict[str, list[Series]], tuple[Axis, ...], tuple[str, ...]]:
+    """Series by axis, the main one first; an axis on which curves fall out is left out, and that is said."""
+    everything = replace(selection, holdout=None)
+    first = series_from(tables, everything)
+    column = main or first[0].x_label
+    found = {column: first}
+    notes = []
+    for other in _candidates(tables):
+        if other in found or main is None:
+            continue
+        try:
+            again = series_from(tables, replace(everything, x=other))
+        except InputError as fault:
+            notes.append(f"No axis of {axis_label(other)}: {fault}")
+            continue
+        if {one.name for one in again if not one.problem} == {one.name for one in first if not one.problem}:
+            found[other] = again
+    return found, tuple(Axis(column=name, label=axis_label(name)) for name in found), tuple(notes)
+
+
+def _candidates(tables: Sequence[Table]) -> Iterator[str]:
+    for kind in (names.GPU_HOURS, names.FLOPS, names.STEP, names.TOKENS):
+        columns = {names.find(kind, table.columns) for table in tables}
+        if len(columns) == 1 and (column := columns.pop()) is not None:
+            yield column
+
+
+def axis_label(column: str) -> str:
+    for kind, label in (
+        (names.GPU_HOURS, "GPU-hours"),
+        (names.FLOPS, "FLOPs"),
+        (names.TOKENS, "tokens"),
+        (names.STEP, "steps"),
+    ):
+        if names.find(kind, [column]):
+            return label
+    return column
+
+
+# Windows
+
+
+def _windows(material: Material, selection: Selection) -> tuple[Window, ...]:
+    shares = [Window(key=f"{share:.0%}", label=f"first {share:.0%}", share=share) for share in SHARES]
+    if selection.holdout is not None:
+        return (*shares[1:], Window(key=HELD_OUT, label="without held-out rows"), Window(key=ALL, label="all points"))
+    held = material.holdout_share
+    if held is not None and not any(abs(held - share) < 0.01 for share in SHARES):
+        shares.append(Window(key=HELD_OUT, label=f"first {held:.0%}", share=held))
+    return (*shares, Window(key=ALL, label="all points"))
+
+
+def later_points(series: Series, done: Fit) -> tuple[np.ndarray, np.ndarray]:
+    """What lies beyond the compute that was fitted: it tests the forecast."""
+    later = series.compute > done.scale * (1 + 1e-9)
+    return (
+        np.concatenate([series.compute[later], series.holdout_compute]),
+        np.concatenate([series.reward[later], series.holdout_reward]),
+    )
+
+
+# Views
+
+
+def _views(
+    series: dict[str, list[Series]],
+    without: dict[str, list[Series]],
+    axes: Sequence[Axis],
+    windows: Sequence[Window],
+    sets: Sequence[str],
+    options: FitOptions,
+) -> tuple[View, ...]:
+    main = {one.name: one for one in series[axes[0].column]}
+    jobs = [
+        (name, axis, window, [one for one in source[axis.column] if (one.evaluation_set or "") == name])
+        for name in sets
+        for axis in axes
+        for window in windows
+        for source in [without if without and window.key == HELD_OUT else series]
+    ]
+    # numpy lets go of the interpreter in its long loops, so threads share the cores well enough.
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        fits = {
+            (name, axis.column, window.key, one.name): pool.submit(
+                _fitted, one, _options(options, one, main.get(one.name, one), window)
+            )
+            for name, axis, window, members in jobs
+            for one in members
+        }
+        compared = [
+            pool.submit(_view, name, axis, window, curves, paired)
+            for name, axis, window, members in jobs
+            for curves in [[fits[name, axis.column, window.key, one.name].result() for one in members]]
+            for paired in [len(curves) <= MOST_PAIRED or (axis is axes[0] and window.key == ALL)]
+        ]
+        return tuple(one.result() for one in compared)
+
+
+def _options(options: FitOptions, one: Series, main: Series, window: Window) -> FitOptions:
+    """The options for one curve: computes given on the main axis keep their share on the others."""
+    if not len(one.compute):
+        return options
+    largest, on_main = float(one.compute.max()), float(main.compute.max(initial=0.0))
+    until, skip = options.fit_until, options.skip_before
+    if one.x_label != main.x_label and on_main > 0:
+        until = None if until is None else until / on_main * largest
+        skip = skip / on_main * largest if isinstance(skip, float | int) else skip
+    if window.share is not None:
+        until = min(window.share * largest, largest if until is None else until)
+    return replace(options, fit_until=until, skip_before=skip)
+
+
+def _fitted(one: Series, options: FitOptions) -> CurveResult:
+    if one.problem:
+        return CurveResult(series=one, fit=None)
+    return CurveResult(series=one, fit=fit(one.compute, one.reward, evaluation=one.evaluation, **options.of(one)))
+
+
+def _view(name: str, axis: Axis, window: Window, curves: list[CurveResult], paired: bool) -> View:
+    fits = {curve.name: curve.fit for curve in curves if curve.fit is not None}
+    comparisons = {"": compare(fits)} if paired and len(fits) > 1 else {}
+    straight = {}
+    for comparison in comparisons.values():
+        for member in comparison.shared_exponents:
+            assert comparison.shared_ceiling is not None
+            straight[member] = refit(fits[member], comparison.shared_ceiling)
+    scored = tuple(replace(curve, holdout=_score(curve)) for curve in curves)
+    analysis = Analysis(command="compare", curves=scored, comparisons=comparisons)
+    return View(evaluation_set=name, axis=axis, window=window, analysis=analysis, straight=straight)
+
+
+def _score(curve: CurveResult) -> Score | None:
+    if curve.fit is None or not curve.fit.usable:
+        return None
+    compute, reward = later_points(curve.series, curve.fit)
+    return score(curve.fit, compute, reward) if len(compute) else None
+
+
+def _without_rivals(view: View, material: Material) -> View:
+    """Arms that were evaluated on different prompts are no rivals, whatever their curves say."""
+    prompts = incomparable(material.runs)
+    # A single evaluation set goes without its name.
+    of_arm = prompts.get(view.evaluation_set) if view.evaluation_set else next(iter(prompts.values()), None)
+    if not of_arm or not view.is_compared:
+        return view
+    arm = {curve.name: label_of(curve.series) for curve in view.analysis.curves}
+
+    def judged(pair: Pair) -> Pair:
+        left, right = of_arm.get(arm[pair.a]), of_arm.get(arm[pair.b])
+        if left is None or right is None or left == right:
+            return pair
+        why = "Evaluated on different prompts: the two are not comparable."
+        return replace(pair, verdict="not comparable", messages=(why, *pair.messages))
+
+    comparisons = {
+        name: replace(one, pairs=tuple(map(judged, one.pairs))) for name, one in view.analysis.comparisons.items()
+    }
+    return replace(view, analysis=replace(view.analysis, comparisons=comparisons))

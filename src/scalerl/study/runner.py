@@ -1,0 +1,241 @@
+"""Run a plan: each arm and seed as a command in a run folder of its own. What is done stays, what was cut goes on.
+
+waiting -> running -> done | failed | stopped        --resume takes failed and stopped runs up again
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import IO, Literal, Protocol
+
+from scalerl import store
+from scalerl.study.folder import log_file, recipe_file, run_folder
+from scalerl.study.leash import leashed
+from scalerl.study.plan import Plan, PlannedRun
+from scalerl.study.progress import Progress, ProgressReader
+
+State = Literal["waiting", "running", "done", "failed", "stopped"]
+
+_POLL_S = 0.1
+_LOOK_S = 1.0  # between two looks into the run folders
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(slots=True, kw_only=True)
+class RunStatus:
+    """One run of the study as it stands."""
+
+    run: PlannedRun
+    folder: Path
+    state: State
+    reason: str = ""
+    """Why it failed."""
+    seconds: float = 0.0
+    """That this study has spent on it."""
+    progress: Progress = field(default_factory=Progress)
+
+
+class Watcher(Protocol):
+    """Who looks on."""
+
+    def started(self, status: RunStatus) -> None: ...
+    def finished(self, status: RunStatus) -> None: ...
+    def looked(self, statuses: Sequence[RunStatus]) -> None: ...
+    def stopping(self, num_running: int, at_once: bool) -> None: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class _Child:
+    status: RunStatus
+    process: subprocess.Popen[bytes]
+    log: IO[bytes]
+    log_start: int
+    said_before: Mapping[str, object] | None
+    slot: int
+    began: float
+
+
+class Runner:
+    """Runs what is left of a plan, at most `jobs` at a time."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        folder: Path,
+        *,
+        command: Sequence[str],
+        lock: int,
+        watcher: Watcher,
+        axis: str,
+        jobs: int = 1,
+        devices: Sequence[str] = (),
+    ) -> None:
+        """`command` trains: RECIPE --out DIR [--resume] are put behind it. `axis` is what forecasts are made on.
+
+        `devices` are GPUs, given out in turn.
+        """
+        self._folder, self._command, self._lock = folder, command, lock
+        self._watcher, self._jobs, self._devices = watcher, jobs, devices
+        self.statuses = [self._found(run) for run in plan.runs]
+        self._readers = {status.run.name: ProgressReader(status.folder, axis) for status in self.statuses}
+        self._children: list[_Child] = []
+        self._asked_to_stop = 0
+
+    @property
+    def interrupted(self) -> bool:
+        return self._asked_to_stop > 0
+
+    def _found(self, run: PlannedRun) -> RunStatus:
+        folder = run_folder(self._folder, run)
+        is_done = (store.read_status(folder) or {}).get("status") == "done"
+        return RunStatus(run=run, folder=folder, state="done" if is_done else "waiting")
+
+    def run(self) -> None:
+        """Until everything is done or has failed, or until asked to stop; a second time ends runs at once."""
+        with self._signals():
+            try:
+                self._loop()
+            finally:
+                self._end_all(signal.SIGKILL)
+                for child in list(self._children):
+                    child.process.wait()
+                    self._close(child)
+        self._look()
+
+    def _loop(self) -> None:
+        passed_on, last_look = 0, 0.0
+        while True:
+            if self._asked_to_stop > passed_on:
+                passed_on = self._asked_to_stop
+                at_once = passed_on > 1
+                self._end_all(signal.SIGKILL if at_once else signal.SIGINT)
+                self._watcher.stopping(len(self._children), at_once)
+            if not self._asked_to_stop:
+                self._start_waiting()
+            if not self._children:
+                return
+            for child in [child for child in self._children if child.process.poll() is not None]:
+                self._close(child)
+            if time.monotonic() - last_look > _LOOK_S:
+                self._look()
+                last_look = time.monotonic()
+            time.sleep(_POLL_S)
+
+    def _look(self) -> None:
+        for status in self.statuses:
+            if status.state == "running" or status.progress == Progress():
+                status.progress = self._readers[status.run.name].read()
+        for child in self._children:
+            child.status.seconds = time.monotonic() - child.began
+        self._watcher.looked(self.statuses)
+
+    # One run ----------------------------------------------------------------------------------------------------------
+
+    def _start_waiting(self) -> None:
+        for status in self.statuses:
+            if len(self._children) >= self._jobs:
+                return
+            if status.state == "waiting":
+                self._start(status)
+
+    def _start(self, status: RunStatus) -> None:
+        is_begun = (status.folder / store.RECIPE).is_file()
+        if status.folder.exists() and not is_begun:
+            # A run that was killed while it made its folder has nothing to resume, and would refuse what it left.
+            shutil.rmtree(status.folder)
+        slot = min(set(range(self._jobs)) - {child.slot for child in self._children})
+        log = log_file(self._folder, status.run).open("ab")
+        words = [
+            str(recipe_file(self._folder, status.run)),
+            "--out",
+            str(status.folder),
+            *["--resume"][: int(is_begun)],
+        ]
+        process = subprocess.Popen(
+            leashed([*self._command, *words]),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=self._environment(slot),
+            # A session of its own: Ctrl-C reaches a run only through us, once.
+            start_new_session=True,
+            pass_fds=(self._lock,),
+        )
+        status.state, status.reason = "running", ""
+        self._children.append(
+            _Child(
+                status=status,
+                process=process,
+                log=log,
+                log_start=log.tell(),
+                said_before=store.read_status(status.folder),
+                slot=slot,
+                began=time.monotonic(),
+            )
+        )
+        self._watcher.started(status)
+
+    def _environment(self, slot: int) -> dict[str, str]:
+        environment = dict(os.environ)
+        if self._devices:
+            environment["CUDA_VISIBLE_DEVICES"] = self._devices[slot % len(self._devices)]
+        elif self._jobs > 1:
+            # Runs that each take every core slow each other down by more than their number.
+            environment.setdefault("OMP_NUM_THREADS", str(max((os.cpu_count() or 1) // self._jobs, 1)))
+        return environment
+
+    def _close(self, child: _Child) -> None:
+        self._children.remove(child)
+        child.log.close()
+        status = child.status
+        status.seconds = time.monotonic() - child.began
+        status.state, status.reason = self._outcome(child)
+        status.progress = self._readers[status.run.name].read()
+        self._watcher.finished(status)
+
+    def _outcome(self, child: _Child) -> tuple[State, str]:
+        said = store.read_status(child.status.folder) or {}
+        code = child.process.returncode
+        if code == 0 and said.get("status") == "done":
+            return "done", ""
+        if self._asked_to_stop or said.get("status") == "stopped":
+            return "stopped", ""
+        if said.get("status") == "failed" and said != child.said_before:
+            return "failed", " ".join(str(said.get("reason")).split())
+        ended = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        words = _last_words(log_file(self._folder, child.status.run), child.log_start)
+        return "failed", f"{words} ({ended})" if words else ended
+
+    # Stopping ---------------------------------------------------------------------------------------------------------
+
+    def _end_all(self, how: signal.Signals) -> None:
+        for child in self._children:
+            if child.process.poll() is None:
+                child.process.send_signal(how)
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        def asked(number: int, frame: FrameType | None) -> None:
+            self._asked_to_stop += 1
+
+        # Under nohup a hang-up is ignored, and stays so.
+        heard = [number for number in _SIGNALS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
+        before = {number: signal.signal(number, asked) for number in heard}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _last_words(log: Path, start: int) -> str:
+    """The last line that a run printed in this attempt."""
+    lines = log.read_bytes()[start:].decode("utf-8", errors="replace").strip().splitlines()
+    return lines[-1].strip().removeprefix("error: ") if lines else ""

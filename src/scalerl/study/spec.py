@@ -1,0 +1,222 @@
+"""A study file: a base recipe, arms that change it, seeds, a budget, and which compute is fitted and which held out."""
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import Field, ValidationError
+from pydantic_core import ErrorDetails
+
+from scalerl.config import Part
+from scalerl.config.errors import did_you_mean
+from scalerl.config.messages import show
+from scalerl.config.parts import Budget
+from scalerl.study.leave_one_out import LEAVE_ONE_OUT
+
+_SUFFIX = ".toml"
+_NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
+
+Changes = dict[str, Any]
+Axis = Literal["gpu_hours", "flops", "tokens", "step"]
+
+
+class StudyError(ValueError):
+    """A study cannot be run as it is written; each problem is one sentence."""
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+class FitWindow(Part):
+    skip_before: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of the budget before which evaluations are left out of the fit."""
+    until: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of the budget up to which a run is fitted."""
+
+
+class Holdout(Part):
+    start: Annotated[float, Field(gt=0, le=1, alias="from")]
+    """Share of the budget from which evaluations test the forecast instead of making it."""
+
+
+class Study(Part):
+    """One question: what is varied, how often, for how long."""
+
+    description: str = ""
+    """One line on what is asked."""
+    base: str
+    """Name or file of the recipe that every arm changes; a file is looked for beside the study."""
+    set: Changes = Field(default_factory=dict)
+    """Changes that all arms share, the base included."""
+    arms: dict[str, Changes] = Field(default_factory=dict)
+    """What each arm changes; an empty table gives the base a name. `recipe` starts an arm from another recipe."""
+    leave_one_out: bool | list[str] = False
+    """Add an arm for each component of the base, or for those named, put back to the paper's baseline."""
+    seeds: list[int] = Field(default=[0], min_length=1)
+    """Every arm is run once for each."""
+    budget: Budget | None = None
+    """When each run ends, in place of the recipe's own; an arm may have another."""
+    compute: Axis = "gpu_hours"
+    """The axis that runs are compared on."""
+    fit: FitWindow = FitWindow()
+    """Which part of a run is fitted."""
+    holdout: Holdout | None = None
+    """Which part tests the forecast; without it none does."""
+
+
+def list_studies() -> list[str]:
+    """Names of the studies that come with the package."""
+    folder = files("scalerl") / "studies"
+    return sorted(entry.name.removesuffix(_SUFFIX) for entry in folder.iterdir() if entry.name.endswith(_SUFFIX))
+
+
+def load_study(name_or_path: str | Path) -> tuple[str, Study]:
+    """The study of this name or file, and what to call it; StudyError says all that is wrong with it."""
+    text = str(name_or_path)
+    if isinstance(name_or_path, Path) or text.endswith(_SUFFIX) or "/" in text or "\\" in text:
+        path = Path(name_or_path)
+        label, tree = str(path), _read(str(path), path)
+        name, folder = path.stem, path.parent
+    elif text in list_studies():
+        label, name, folder = f"study {text}", text, None
+        tree = _read(label, files("scalerl") / "studies" / f"{text}{_SUFFIX}")
+    else:
+        names = list_studies()
+        raise StudyError(
+            f'no study is called "{text}"; there are {", ".join(names)}, or give the path of a .toml file'
+            f"{did_you_mean(text, names)}"
+        )
+    try:
+        study = Study.model_validate(tree)
+    except ValidationError as error:
+        raise StudyError(*(f"{label}: {_sentence(one)}" for one in _unions_once(error))) from None
+    if problems := list(_conflicts(study)):
+        raise StudyError(*(f"{label}: {problem}" for problem in problems))
+    return name, study if folder is None else _beside(study, folder)
+
+
+def _read(label: str, source: Any) -> dict[str, Any]:
+    try:
+        return tomllib.loads(source.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise StudyError(f"{label} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise StudyError(f"{label} is not UTF-8 text") from None
+    except tomllib.TOMLDecodeError as error:
+        raise StudyError(f"{label} is not valid TOML: {error}") from None
+
+
+def _beside(study: Study, folder: Path) -> Study:
+    """Recipe files are looked for beside the study file, from wherever the command is run."""
+
+    def found(reference: Any) -> Any:
+        is_path = isinstance(reference, str) and (reference.endswith((_SUFFIX, ".json")) or "/" in reference)
+        return str(folder / reference) if is_path else reference
+
+    arms = {
+        name: {key: found(value) if key == "recipe" else value for key, value in changes.items()}
+        for name, changes in study.arms.items()
+    }
+    return study.model_copy(update={"base": found(study.base), "arms": arms})
+
+
+# What can be wrong ---------------------------------------------------------------------------------------------------
+
+
+def _conflicts(study: Study) -> Iterator[str]:
+    for name in study.arms:
+        if not _NAME.fullmatch(name):
+            yield (
+                f"arms.{show(name)} cannot name a folder: use letters, digits, '.', '_', '+' and '-', and begin with a "
+                f"letter or digit"
+            )
+    named = [name for name, changes in study.arms.items() if not changes]
+    if len(named) > 1:
+        yield f"the arms {', '.join(named)} change nothing, so all are the base: keep one to name it"
+    if not study.arms and not study.leave_one_out:
+        yield "it has no arms: add [arms.NAME] tables of changes, or leave_one_out = true"
+    for name in study.leave_one_out if isinstance(study.leave_one_out, list) else []:
+        if name not in LEAVE_ONE_OUT:
+            yield (
+                f'leave_one_out names "{name}", which is none of {", ".join(LEAVE_ONE_OUT)}'
+                f"{did_you_mean(name, LEAVE_ONE_OUT)}"
+            )
+    if both := [name for name in study.arms if study.leave_one_out and name in LEAVE_ONE_OUT]:
+        yield f"the arm {both[0]} has the name of one that leave_one_out makes: call it something else"
+    if len(set(study.seeds)) < len(study.seeds):
+        yield f"seeds = {study.seeds} names one twice: equal seeds are equal runs"
+    if negative := [seed for seed in study.seeds if seed < 0]:
+        yield f"seeds holds {negative[0]}, but a seed must be at least 0"
+    if study.budget is not None and not study.budget.model_dump(exclude_none=True):
+        yield "budget is empty: give it steps, gpu_hours or flops, or leave it out"
+    if study.fit.skip_before >= study.fit.until:
+        yield (
+            f"fit.skip_before is {study.fit.skip_before:g} and fit.until is {study.fit.until:g}: nothing is left to fit"
+        )
+    if study.holdout is not None and study.holdout.start < study.fit.until:
+        yield (
+            f"holdout.from is {study.holdout.start:g}, before fit.until = {study.fit.until:g}: a point that is fitted "
+            f"cannot test the fit"
+        )
+
+
+def _unions_once(error: ValidationError) -> Iterator[ErrorDetails]:
+    """One error a field: pydantic gives one for each type that a value could have had."""
+    seen: set[str] = set()
+    for detail in error.errors(include_url=False):
+        key = _key(detail)
+        if key not in seen:
+            seen.add(key)
+            yield detail
+
+
+def _key(error: ErrorDetails) -> str:
+    loc = error["loc"]
+    return "leave_one_out" if loc[0] == "leave_one_out" else ".".join(str(part) for part in loc)
+
+
+_KINDS = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "string_type": "text",
+    "dict_type": "a table",
+    "model_type": "a table",
+    "list_type": "a list",
+    "finite_number": "a finite number",
+}
+
+
+def _sentence(error: ErrorDetails) -> str:
+    key, kind, value = _key(error), error["type"], show(error["input"])
+    context: Mapping[str, Any] = error.get("ctx", {})
+    if kind == "extra_forbidden":
+        table, _, name = key.rpartition(".")
+        owner = {"": Study, "fit": FitWindow, "holdout": Holdout, "budget": Budget}[table]
+        fields = [field.alias or own for own, field in owner.model_fields.items()]
+        return f"{key} is no field of {table or 'a study'}, which has {', '.join(fields)}{_meant(name, table, fields)}"
+    if key == "leave_one_out":
+        return f"{key} is {value} but must be true, false or a list of names: {', '.join(LEAVE_ONE_OUT)}"
+    if kind == "missing":
+        return f"{key} is not set" + ('; give the recipe that arms change, as in base = "scalerl"' * (key == "base"))
+    if kind == "literal_error":
+        choices = get_args(Axis)
+        return f"{key} is {value} but must be one of {', '.join(choices)}{did_you_mean(str(error['input']), choices)}"
+    if kind == "too_short":
+        return f"{key} is {value} but must not be empty"
+    if kind in _KINDS:
+        return f"{key} is {value} but must be {_KINDS[kind]}"
+    limits = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+    bounds = [f"{words} {context[limit]:g}" for limit, words in limits.items() if limit in context]
+    return f"{key} is {value} but must be {' and '.join(bounds)}" if bounds else f"{key} is {value}: {error['msg']}"
+
+
+def _meant(name: str, table: str, fields: list[str]) -> str:
+    if close := did_you_mean(name, fields):
+        return close
+    # Settings of a recipe stand in `set` or in an arm, never at the top of a study.
+    return "; a setting of the recipe belongs into [set] or an arm" if not table else ""

@@ -1,0 +1,147 @@
+"""Several tasks in one run, asked in the ratio of their weights.
+
+Each task has a curriculum of its own; together they look to the loop like one. The task that is furthest behind its
+share is asked next, so the ratio holds over every stretch and not only in the long run. A task that must wait for a
+grade is waited for, since asking another in its place would bend the ratio; it has groups in flight then, so the wait
+ends. A task that is exhausted leaves, and the others go on in the ratio among themselves.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+from scalerl.tasks.curriculum import Curriculum, Issued, Retires
+from scalerl.types import derive_seed
+
+
+class Mixture:
+    """A curriculum over the problems of several tasks, with the methods of one. Ids are unique across the tasks.
+
+    Plain Python, no clock: what comes out depends on the seed and on the order of the calls alone.
+    """
+
+    def __init__(
+        self,
+        problem_ids: Mapping[str, Sequence[str]],
+        *,
+        weights: Mapping[str, float],
+        seed: int,
+        retires: Retires,
+    ) -> None:
+        """Both mappings are by the name of a task; weights count against each other alone."""
+        if not problem_ids or problem_ids.keys() != weights.keys() or min(weights.values()) <= 0:
+            raise ValueError(
+                f"a mixture needs tasks and a weight above 0 for each, not tasks {list(problem_ids)} with weights "
+                f"{dict(weights)}"
+            )
+        # Sorted: what is asked must not depend on the order of a file.
+        self._curricula = {
+            name: Curriculum(problem_ids[name], seed=derive_seed("task of a mixture", seed, name), retires=retires)
+            for name in sorted(problem_ids)
+        }
+        self._weights = dict(weights)
+        self._num_issued = dict.fromkeys(self._curricula, 0)
+        # Of every group that is not trained yet, in the order of issue.
+        self._task_of: dict[str, str] = {}
+        self._reissue: list[str] = []
+
+    def next(self) -> Issued | None:
+        """The next problem to ask, or None: wait for a grade, or stop for good if `exhausted`."""
+        if self._reissue:
+            return self._curricula[self._reissue.pop(0)].next()
+        going = [name for name, curriculum in self._curricula.items() if not curriculum.exhausted]
+        if not going:
+            return None
+        # Half a problem ahead: else the first to be asked would depend on names more than on weights.
+        name = min(going, key=lambda name: (self._num_issued[name] + 0.5) / self._weights[name])
+        issued = self._curricula[name].next()
+        if issued is not None:
+            self._num_issued[name] += 1
+            self._task_of[issued.key] = name
+        return issued
+
+    def graded(self, key: str, *, num_correct: int, num_graded: int, num_asked: int | None = None) -> None:
+        """Record a group's verdicts with its task; see Curriculum.graded."""
+        self._curriculum_of(key).graded(key, num_correct=num_correct, num_graded=num_graded, num_asked=num_asked)
+
+    def trained(self, key: str) -> None:
+        """Record that a step took this group, also if a filter then dropped all of it."""
+        self._curriculum_of(key).trained(key)
+        del self._task_of[key]
+
+    def _curriculum_of(self, key: str) -> Curriculum:
+        if key not in self._task_of:
+            raise ValueError(f"group {key!r} is of no task: it was never issued, or is trained already")
+        return self._curricula[self._task_of[key]]
+
+    @property
+    def exhausted(self) -> bool:
+        """No task has a problem left to ask, now or later."""
+        return len(self.exhausted_tasks) == len(self._curricula)
+
+    @property
+    def exhausted_tasks(self) -> tuple[str, ...]:
+        """The tasks that have none left; from the first of them on, the run is another mixture."""
+        return tuple(name for name, curriculum in self._curricula.items() if curriculum.exhausted)
+
+    @property
+    def num_issued(self) -> Mapping[str, int]:
+        """Groups issued of each task, those issued again after a resume counted once."""
+        return dict(self._num_issued)
+
+    @property
+    def epoch(self) -> int:
+        """The earliest epoch that a task is in."""
+        return min(curriculum.epoch for curriculum in self._curricula.values())
+
+    @property
+    def in_flight(self) -> tuple[Issued, ...]:
+        """Issued, not graded yet; in the order of issue."""
+        flying = {issued.key: issued for curriculum in self._curricula.values() for issued in curriculum.in_flight}
+        return tuple(flying[key] for key in self._task_of if key in flying)
+
+    @property
+    def untrained(self) -> tuple[Issued, ...]:
+        """Graded, not taken by a step yet; task by task."""
+        return tuple(issued for curriculum in self._curricula.values() for issued in curriculum.untrained)
+
+    @property
+    def num_trained(self) -> int:
+        return sum(curriculum.num_trained for curriculum in self._curricula.values())
+
+    @property
+    def num_retired(self) -> int:
+        return sum(curriculum.num_retired for curriculum in self._curricula.values())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything a resumed run needs, in JSON types."""
+        return {
+            "tasks": {name: curriculum.state_dict() for name, curriculum in self._curricula.items()},
+            "num_issued": dict(self._num_issued),
+            "order": [self._task_of[issued.key] for issued in self.in_flight],
+        }
+
+    @classmethod
+    def restore(
+        cls,
+        state: Mapping[str, Any],
+        problem_ids: Mapping[str, Sequence[str]],
+        *,
+        weights: Mapping[str, float],
+        retires: Retires,
+    ) -> Self:
+        """A mixture where it was when `state` was taken, except that what is in flight is issued again first."""
+        if sorted(state["tasks"]) != sorted(problem_ids):
+            raise ValueError(
+                f"the checkpoint was made with the tasks {', '.join(state['tasks'])}, not {', '.join(problem_ids)}; "
+                f"resume with the same tasks"
+            )
+        mixture = cls(problem_ids, weights=weights, seed=0, retires=retires)
+        for name, task_state in state["tasks"].items():
+            mixture._curricula[name] = Curriculum.restore(task_state, problem_ids[name], retires=retires)
+        mixture._num_issued = dict(state["num_issued"])
+        mixture._reissue = list(state["order"])
+        flying = {name: iter(curriculum.in_flight) for name, curriculum in mixture._curricula.items()}
+        mixture._task_of = {next(flying[name]).key: name for name in state["order"]}
+        for name, curriculum in mixture._curricula.items():
+            mixture._task_of |= {issued.key: name for issued in curriculum.untrained}
+        return mixture

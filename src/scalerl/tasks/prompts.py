@@ -1,0 +1,69 @@
+"""From a problem to the text a model is asked: a template around it, and the chat template of the model's tokenizer.
+
+Only what is asked is formatted. Which problems are equal, and so withheld from training, is read off the bare problem.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+PLACE = "{prompt}"
+
+Message = dict[str, str]
+"""One turn of a chat: its role and its content."""
+
+ChatTemplate = Callable[[Sequence[Message]], str]
+"""Turns to one text that ends where the model's answer begins."""
+
+# A name in braces that stands alone is a place to be filled; after a letter, _, ^ or } it is LaTeX, as in \boxed{x}.
+_FIELD = re.compile(r"(?<![\w\\^}])\{([A-Za-z_]\w*)\}")
+
+
+class PromptError(ValueError):
+    """A prompt cannot be formatted so; one sentence says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptFormat:
+    """What stands around every problem of a task."""
+
+    template: str = PLACE
+    """Text with {prompt} where the problem goes."""
+    chat: bool = False
+    """Whether the text is a user's turn of a chat, written by the tokenizer's chat template."""
+    system: str = ""
+    """What the chat begins with; empty for nothing."""
+
+    def __post_init__(self) -> None:
+        if PLACE not in self.template:
+            raise PromptError(f'template is "{self.template}" but must hold {PLACE}, where the problem goes')
+        if others := [name for name in _FIELD.findall(self.template) if f"{{{name}}}" != PLACE]:
+            raise PromptError(
+                f"template holds {{{others[0]}}}, but {PLACE} is all that can be filled in: the fields of a file are "
+                f"chosen by prompt_field and answer_field"
+            )
+        if self.system and not self.chat:
+            raise PromptError("system is set but chat is false: a system prompt is a turn of a chat, so set chat = true")
+
+
+def render(prompt: str, around: PromptFormat, chat_template: ChatTemplate | None = None) -> str:
+    """The text to ask; `chat_template` is None where the tokenizer has none."""
+    text = around.template.replace(PLACE, prompt)
+    if not around.chat:
+        return text
+    if chat_template is None:
+        raise PromptError(
+            "chat is true, but the model's tokenizer has no chat template: set chat = false, or put a "
+            "chat_template.jinja into the model's folder"
+        )
+    system = [{"role": "system", "content": around.system}] if around.system else []
+    turns = [*system, {"role": "user", "content": text}]
+    try:
+        return chat_template(turns)
+    # The template is a program that came with the model; some refuse a system prompt.
+    except Exception as error:
+        raise PromptError(f"the model's chat template refuses {_roles(turns)}: {error}") from error
+
+
+def _roles(turns: Sequence[Message]) -> str:
+    return "a " + " and a ".join(f"{turn['role']} turn" for turn in turns)

@@ -1,0 +1,168 @@
+"""From rows to problems: which field is what, how a fault in a row is named, and which problems are withheld.
+
+A row is a mapping. The place it came from goes with it into every error: a line of a file, a row of a table, the n-th
+value of a function.
+"""
+
+import json
+import random
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scalerl.tasks.task import Demonstration, Task, TaskError, without
+from scalerl.types import Problem, derive_seed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One row and where it stands."""
+
+    where: str
+    """The file, data set or function."""
+    unit: str
+    """What a row is called there: "line" or "row"."""
+    number: int
+    values: Mapping[str, Any]
+
+    @property
+    def place(self) -> str:
+        return f"{self.where}, {self.unit} {self.number}"
+
+
+def numbered(where: str, unit: str, values: Iterable[tuple[int, Any]]) -> Sequence[Row]:
+    """Rows from their numbers and what was found there: at least one, and each of them a mapping."""
+    rows = [Row(where=where, unit=unit, number=number, values=found) for number, found in values]
+    for row in rows:
+        if not isinstance(row.values, Mapping):
+            raise TaskError(f"{row.place}: an object with fields is needed, not {type(row.values).__name__}")
+    if not rows:
+        raise TaskError(f"{where} holds no problems: it is empty")
+    return rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fields:
+    """Which field of a row is what."""
+
+    prompt: str = "prompt"
+    answer: str = "answer"
+    id: str = "id"
+    demonstration: str = ""
+    """A completion to imitate; empty where rows hold none."""
+    answer_pattern: str = ""
+    """A regular expression whose one group is the answer, for references that hold more; the last match counts."""
+    settable: bool = True
+    """Whether settings say which field is what, so that an error may point to them."""
+
+    def __post_init__(self) -> None:
+        try:
+            num_groups = re.compile(self.answer_pattern).groups
+        except re.error as error:
+            raise TaskError(f'answer_pattern "{self.answer_pattern}" is no regular expression: {error}') from None
+        if self.answer_pattern and num_groups != 1:
+            raise TaskError(
+                f'answer_pattern "{self.answer_pattern}" has {num_groups} groups but must have one, the answer: '
+                f"write (...) around it, and (?:...) around anything else"
+            )
+
+    def prompt_of(self, row: Row) -> str:
+        return self._text(row, "prompt", self.prompt)
+
+    def answer_of(self, row: Row) -> str:
+        reference = self._text(row, "answer", self.answer)
+        if not self.answer_pattern:
+            return reference
+        found = re.findall(self.answer_pattern, reference)
+        if not found or not found[-1].strip():
+            raise TaskError(
+                f'{row.place}: no answer in the reference: answer_pattern "{self.answer_pattern}" finds none in '
+                f"{_shown(reference)}"
+            )
+        return found[-1].strip()
+
+    def demonstration_of(self, row: Row) -> str:
+        return self._text(row, "demonstration", self.demonstration)
+
+    def id_of(self, row: Row) -> str:
+        return f"{row.unit}-{row.number}" if row.values.get(self.id) is None else self._text(row, "id", self.id)
+
+    def _text(self, row: Row, name: str, field: str) -> str:
+        if field not in row.values:
+            hint = f" (set {name}_field if it goes by another name)" if self.settable else ""
+            has = ", ".join(map(str, row.values)) or "no fields"
+            raise TaskError(f'{row.place}: the field "{field}" is missing; it has {has}{hint}')
+        found = row.values[field]
+        # A number is a fair answer; a list, a null or true is a slip in the file.
+        if isinstance(found, bool) or not isinstance(found, str | int | float) or not str(found).strip():
+            raise TaskError(f'{row.place}: the field "{field}" must be text or a number, not {_shown(found)}')
+        return str(found)
+
+
+def rows_task(
+    name: str,
+    num_evaluation: int,
+    evaluation_seed: int,
+    *,
+    rows: Sequence[Row],
+    fields: Fields,
+    evaluation_rows: Sequence[Row] | None = None,
+) -> Task:
+    """A task over rows, graded exactly; `num_evaluation` of them, or of the evaluation rows, are withheld.
+
+    A row without the id field is called by its number. With a demonstration field, every row holds a completion.
+    """
+    problems = _problems(name, rows, fields)
+    pool = problems if evaluation_rows is None else _problems(name, evaluation_rows, fields, prefix="evaluation/")
+    evaluation = _withhold(pool, num_evaluation, evaluation_seed, (evaluation_rows or rows)[0].where)
+    training = without(problems, evaluation)
+    if not training:
+        raise TaskError(
+            f"{rows[0].where}: all of its {len(problems)} problems are withheld for evaluation, none are left to train on"
+        )
+    completions: dict[str, str] = {}
+    if fields.demonstration:
+        completions = {
+            one.id: fields.demonstration_of(row) for one, row in zip(problems, rows, strict=True)
+        }
+
+    def demonstrations(num: int, seed: int) -> list[Demonstration]:
+        order = random.Random(derive_seed("file demonstrations", seed)).sample(training, min(num, len(training)))
+        return [Demonstration(problem=problem, completion=completions[problem.id]) for problem in order]
+
+    return Task(
+        name=name,
+        training=training,
+        evaluation=evaluation,
+        grader="exact",
+        demonstrations=demonstrations if completions else None,
+    )
+
+
+def _problems(name: str, rows: Sequence[Row], fields: Fields, prefix: str = "") -> tuple[Problem, ...]:
+    number_of: dict[str, int] = {}
+    problems: list[Problem] = []
+    for row in rows:
+        problem_id = fields.id_of(row)
+        if problem_id in number_of:
+            raise TaskError(
+                f'{row.place}: the id "{problem_id}" is that of {row.unit} {number_of[problem_id]} already'
+            )
+        number_of[problem_id] = row.number
+        prompt, answer = fields.prompt_of(row), fields.answer_of(row)
+        problems.append(Problem(id=prefix + problem_id, prompt=prompt, answer=answer, task=name))
+    return tuple(problems)
+
+
+def _withhold(pool: Sequence[Problem], num: int, seed: int, where: str) -> tuple[Problem, ...]:
+    if num > len(pool):
+        raise TaskError(
+            f"{where} holds {len(pool)} problems, but {num} are to be evaluated on (evaluation.num_prompts)"
+        )
+    return tuple(random.Random(derive_seed("withheld problems", seed)).sample(pool, num))
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 60 else f"{text[:28]} ... {text[-28:]}"

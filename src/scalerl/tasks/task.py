@@ -1,0 +1,109 @@
+"""A task: what is asked in training, what is withheld for evaluation, and what a base model is taught from.
+
+A recipe names a function (num_evaluation, evaluation_seed, /, *, settings) -> Task and sets its settings; what every
+task can be told besides, whichever it is, goes through with_settings. No training problem and no demonstration equals
+an evaluation problem in content.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from scalerl.tasks.graders import GRADERS, THINKING_END, THINKING_START
+from scalerl.tasks.prompts import PLACE, PromptFormat
+from scalerl.types import Problem
+
+
+class TaskError(ValueError):
+    """A task cannot be used; one sentence says where and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerFormat:
+    """The texts between which a completion thinks; empty where it does not."""
+
+    thinking_start: str = THINKING_START
+    thinking_end: str = THINKING_END
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demonstration:
+    """A prompt and one completion to imitate, which need not be correct."""
+
+    problem: Problem
+    completion: str
+
+
+Demonstrate = Callable[[int, int], Sequence[Demonstration]]
+"""Of how many are wanted and a seed; a task that holds a fixed number may give fewer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What is asked, withheld and taught."""
+
+    name: str
+    training: tuple[Problem, ...]
+    evaluation: tuple[Problem, ...]
+    grader: str
+    """A name in GRADERS, or an import path."""
+    answer: AnswerFormat = AnswerFormat()
+    prompt: PromptFormat = PromptFormat()
+    demonstrations: Demonstrate | None = None
+    """None where there is nothing to imitate."""
+
+    def __post_init__(self) -> None:
+        if ":" not in self.grader and self.grader not in GRADERS:
+            raise TaskError(
+                f'no grader is called "{self.grader}"; choices: {", ".join(GRADERS)}, or "package.module:function"'
+            )
+
+
+def without(problems: Iterable[Problem], withheld: Iterable[Problem]) -> tuple[Problem, ...]:
+    """The problems that equal no withheld one in content."""
+    hashes = {problem.content_hash for problem in withheld}
+    return tuple(problem for problem in problems if problem.content_hash not in hashes)
+
+
+def with_settings(
+    task: Task,
+    /,
+    *,
+    template: str = PLACE,
+    chat: bool = False,
+    system: str = "",
+    grader: str = "",
+    thinking_start: str | None = None,
+    thinking_end: str | None = None,
+) -> Task:
+    """The task as a recipe wants it asked and graded; an empty grader and tags that are None are the task's own."""
+    return dataclasses.replace(
+        task,
+        prompt=PromptFormat(template=template, chat=chat, system=system),
+        grader=grader or task.grader,
+        answer=AnswerFormat(
+            thinking_start=task.answer.thinking_start if thinking_start is None else thinking_start,
+            thinking_end=task.answer.thinking_end if thinking_end is None else thinking_end,
+        ),
+    )
+
+
+def named(task: Task, name: str) -> Task:
+    """The same task as one of several: its problems carry the name, and their ids begin with it."""
+
+    def renamed(problem: Problem) -> Problem:
+        return dataclasses.replace(problem, id=f"{name}/{problem.id}", task=name)
+
+    demonstrate = task.demonstrations
+
+    def demonstrations(num: int, seed: int) -> list[Demonstration]:
+        assert demonstrate is not None
+        return [dataclasses.replace(made, problem=renamed(made.problem)) for made in demonstrate(num, seed)]
+
+    return dataclasses.replace(
+        task,
+        name=name,
+        training=tuple(map(renamed, task.training)),
+        evaluation=tuple(map(renamed, task.evaluation)),
+        demonstrations=demonstrations if demonstrate else None,
+    )

@@ -1,0 +1,224 @@
+"""Word problems of one to four steps in plain English, with the steps written out as demonstrations.
+
+A story opens with a number of things, each further sentence changes it by one operation, and a question closes it. The
+sentences stand in the tables below; all values are whole and above zero.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scalerl.tasks.graders import THINKING_END, THINKING_START
+from scalerl.tasks.procedural import check_least, drawn_task
+from scalerl.tasks.task import Task, TaskError
+from scalerl.types import Problem
+
+_TIMES = {2: "twice", 3: "three times", 4: "four times"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """A sentence that changes the number of things by one operation."""
+
+    text: str
+    operation: str
+    explained: str
+    """What stands behind the equation in a demonstration."""
+    numbers: tuple[int, ...] = ()
+    """What the other number may be; empty for any up to max_number."""
+    question: str = ""
+    """What is asked after it; empty for how many there are now."""
+
+
+_NAMES = (
+    "Ada",
+    "Ben",
+    "Carla",
+    "David",
+    "Emma",
+    "Farid",
+    "Grace",
+    "Hugo",
+    "Ines",
+    "Jonas",
+    "Kira",
+    "Liam",
+    "Mia",
+    "Noor",
+    "Oscar",
+    "Paula",
+)
+_THINGS = ("apples", "beads", "books", "buttons", "cards", "coins", "marbles", "pencils", "shells", "stamps")
+_CONTAINERS = ("bags", "baskets", "boxes", "drawers", "jars")
+_PEOPLE = ("children", "cousins", "friends", "neighbours")
+
+_OPENINGS = (
+    "{name} has {number} {things}.",
+    "{name} starts the week with {number} {things}.",
+    "In the attic {name} finds {number} {things}.",
+)
+_PRODUCTS = (
+    "{name} has {first} {containers} with {number} {things} in each.",
+    "{name} buys {first} packs of {number} {things}.",
+)
+_EVENTS = (
+    Turn(text="{name} buys {number} more.", operation="+", explained="with those bought"),
+    Turn(text="A neighbour gives {name} {number} more {things}.", operation="+", explained="with the present"),
+    Turn(text="Later {name} finds another {number} under the bed.", operation="+", explained="with those found"),
+    Turn(text="{name} gives {number} of them to {other}.", operation="-", explained="are left"),
+    Turn(text="On the way home {name} loses {number} {things}.", operation="-", explained="are not lost"),
+    Turn(text="At the market {name} sells {number} of them.", operation="-", explained="are not sold"),
+    Turn(
+        text="A month later {name} has {times} as many.",
+        operation="*",
+        explained="a month later",
+        numbers=tuple(_TIMES),
+    ),
+    Turn(
+        text="{name} gives half of the {things} to {other}.", operation="/", explained="is the other half", numbers=(2,)
+    ),
+)
+_CLOSINGS = (
+    Turn(
+        text="{rival} has {number} {things}.",
+        operation="+",
+        explained="together",
+        question="How many {things} do {name} and {rival} have together?",
+    ),
+    Turn(
+        text="{rival} has {number} more {things} than {name}.",
+        operation="+",
+        explained="is what the other has",
+        question="How many {things} does {rival} have?",
+    ),
+    Turn(
+        text="{rival} has {number} fewer {things} than {name}.",
+        operation="-",
+        explained="is what the other has",
+        question="How many {things} does {rival} have?",
+    ),
+    Turn(
+        text="{rival} has {times} as many {things} as {name}.",
+        operation="*",
+        explained="is what the other has",
+        numbers=tuple(_TIMES),
+        question="How many {things} does {rival} have?",
+    ),
+    Turn(
+        text="{name} sells every one of the {things} for {number} dollars.",
+        operation="*",
+        explained="dollars in all",
+        numbers=tuple(range(2, 10)),
+        question="How many dollars does {name} get?",
+    ),
+    Turn(
+        text="{name} shares all of the {things} equally among {number} {people}.",
+        operation="/",
+        explained="for each",
+        question="How many {things} does each of them get?",
+    ),
+)
+
+
+def words(
+    num_evaluation: int,
+    evaluation_seed: int,
+    /,
+    *,
+    num_problems: int = 10_000,
+    seed: int = 0,
+    min_steps: int = 1,
+    max_steps: int = 4,
+    max_number: int = 20,
+) -> Task:
+    """Word problems graded by their number; more steps and larger numbers are harder."""
+    check_least("words", min_steps=(min_steps, 1), max_number=(max_number, 5))
+    if max_steps < min_steps:
+        raise TaskError(f"words: max_steps is {max_steps}, below min_steps = {min_steps}")
+    return drawn_task(
+        "words",
+        num_evaluation,
+        evaluation_seed,
+        num_problems=num_problems,
+        seed=seed,
+        draw=lambda stream: tell(stream, num_steps=stream.randint(min_steps, max_steps), max_number=max_number),
+        pose=_pose,
+        demonstrate=lambda story, stream: f"{THINKING_START}{' '.join(story.steps)}{THINKING_END}{story.value}",
+        grader="numeric",
+        remedy="raise max_number or max_steps",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Story:
+    """A word problem and how it is solved."""
+
+    text: str
+    steps: tuple[str, ...]
+    """Each an equation and what it means: "24 - 7 = 17 are left."."""
+    value: int
+
+
+def tell(stream: random.Random, *, num_steps: int, max_number: int) -> Story:
+    """A story that takes this many operations to solve."""
+    name, other, rival = stream.sample(_NAMES, 3)
+    scene = {
+        "name": name,
+        "other": other,
+        "rival": rival,
+        "things": stream.choice(_THINGS),
+        "containers": stream.choice(_CONTAINERS),
+        "people": stream.choice(_PEOPLE),
+    }
+    value = stream.randint(4, max_number)
+    steps: list[str] = []
+    if stream.random() < 1 / 3:
+        first = stream.randint(2, 9)
+        sentences = [stream.choice(_PRODUCTS).format(first=first, number=value, **scene)]
+        steps.append(f"{first} * {value} = {first * value} at first.")
+        value *= first
+    else:
+        sentences = [stream.choice(_OPENINGS).format(number=value, **scene)]
+    question = ""
+    while len(steps) < num_steps:
+        last = len(steps) == num_steps - 1
+        turns = _CLOSINGS if last and stream.random() < 1 / 2 else _EVENTS
+        turn, number = _chosen(stream, turns, value, max_number)
+        result = _apply(value, turn.operation, number)
+        sentences.append(turn.text.format(number=number, times=_TIMES.get(number), **scene))
+        steps.append(f"{value} {turn.operation} {number} = {result} {turn.explained}.")
+        value, question = result, turn.question
+    sentences.append((question or "How many {things} does {name} have now?").format(**scene))
+    return Story(text=" ".join(sentences), steps=tuple(steps), value=value)
+
+
+def _chosen(stream: random.Random, turns: Sequence[Turn], value: int, max_number: int) -> tuple[Turn, int]:
+    """A turn that this value allows, and its number; an addition is always among them."""
+    allowed = [(turn, numbers) for turn in turns if (numbers := _numbers(turn, value, max_number))]
+    turn, numbers = stream.choice(allowed)
+    return turn, stream.choice(numbers)
+
+
+def _numbers(turn: Turn, value: int, max_number: int) -> list[int]:
+    numbers = turn.numbers or range(2, max_number + 1)
+    if turn.operation == "-":
+        return [number for number in numbers if number < value]
+    if turn.operation == "/":
+        return [number for number in numbers if value % number == 0 and number < value]
+    if turn.operation == "*":
+        # Else a few doublings in a row would make the last numbers the hardest of all.
+        return [number for number in numbers if number * value <= 20 * max_number]
+    return list(numbers)
+
+
+def _apply(value: int, operation: str, number: int) -> int:
+    if operation == "+":
+        return value + number
+    if operation == "-":
+        return value - number
+    return value * number if operation == "*" else value // number
+
+
+def _pose(story: Story) -> Problem:
+    problem = Problem(id="", prompt=story.text, answer=str(story.value), task="words")
+    return Problem(id=problem.content_hash, prompt=problem.prompt, answer=problem.answer, task=problem.task)

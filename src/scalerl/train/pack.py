@@ -1,0 +1,102 @@
+"""Groups as flat arrays (for safetensors) and JSON types, for a checkpoint, and back."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scalerl.types import Completion, Group, LengthPlan, Problem, Request
+
+_PER_TOKEN = ("tokens", "log_probs", "versions", "forced")
+
+
+def pack_groups(groups: Sequence[Group]) -> tuple[dict[str, NDArray[Any]], list[dict[str, Any]]]:
+    """Arrays of all their tokens, one after another, and the rest; unpack_groups gives back equal groups."""
+    completions = [completion for group in groups for completion in group.completions]
+    prompts = [np.array(completion.request.prompt_tokens, dtype=np.int32) for completion in completions]
+    arrays: dict[str, NDArray[Any]] = {
+        "tokens": _joined([completion.tokens for completion in completions], np.int32),
+        "log_probs": _joined([completion.log_probs for completion in completions], np.float32),
+        "versions": _joined([completion.versions for completion in completions], np.int32),
+        "forced": _joined([completion.forced for completion in completions], np.bool_),
+        "prompt_tokens": _joined(prompts, np.int32),
+    }
+    meta = [
+        {
+            "key": group.key,
+            "problem": asdict(group.problem),
+            "correct": list(group.correct),
+            "rewards": list(group.rewards),
+            "completions": [_completion_meta(completion) for completion in group.completions],
+        }
+        for group in groups
+    ]
+    return arrays, meta
+
+
+def unpack_groups(arrays: Mapping[str, NDArray[Any]], meta: Sequence[Mapping[str, Any]]) -> tuple[Group, ...]:
+    """The groups that pack_groups was given."""
+    token_place, prompt_place = 0, 0
+    groups: list[Group] = []
+    for packed in meta:
+        problem, completions = Problem(**packed["problem"]), []
+        for entry in packed["completions"]:
+            token_end = token_place + entry["num_tokens"]
+            prompt_end = prompt_place + entry["num_prompt_tokens"]
+            length = entry["length"]
+            request = Request(
+                group=packed["key"],
+                index=entry["index"],
+                problem=problem,
+                prompt_tokens=tuple(arrays["prompt_tokens"][prompt_place:prompt_end].tolist()),
+                seed=entry["seed"],
+                length=LengthPlan(
+                    thinking_budget=length["thinking_budget"],
+                    thinking_end=tuple(length["thinking_end"]),
+                    marker=tuple(length["marker"]),
+                    answer_budget=length["answer_budget"],
+                ),
+                temperature=entry["temperature"],
+                top_p=entry["top_p"],
+            )
+            per_token = {name: arrays[name][token_place:token_end] for name in _PER_TOKEN}
+            completions.append(
+                Completion(request=request, **per_token, finish=entry["finish"], interrupted_at=entry["interrupted_at"])
+            )
+            token_place, prompt_place = token_end, prompt_end
+        groups.append(
+            Group(
+                key=packed["key"],
+                problem=problem,
+                completions=tuple(completions),
+                correct=tuple(packed["correct"]),
+                rewards=tuple(packed["rewards"]),
+            )
+        )
+    if (token_place, prompt_place) != (len(arrays["tokens"]), len(arrays["prompt_tokens"])):
+        raise ValueError(
+            f"the groups count {token_place} tokens and {prompt_place} of prompts, their arrays hold "
+            f"{len(arrays['tokens'])} and {len(arrays['prompt_tokens'])}"
+        )
+    return tuple(groups)
+
+
+def _joined(parts: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:
+    return np.concatenate([np.zeros(0, dtype=dtype), *parts])
+
+
+def _completion_meta(completion: Completion) -> dict[str, Any]:
+    request = completion.request
+    return {
+        "index": request.index,
+        "seed": request.seed,
+        "length": asdict(request.length),
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        "finish": completion.finish,
+        "interrupted_at": completion.interrupted_at,
+        "num_tokens": len(completion),
+        "num_prompt_tokens": len(request.prompt_tokens),
+    }

@@ -1,0 +1,297 @@
+"""Study files and what they stand for: arms, budgets, inert arms, and everything a user can get wrong."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scalerl.config import load_recipe
+from scalerl.study.leave_one_out import LEAVE_ONE_OUT
+from scalerl.study.plan import Plan, check_runnable, differences, make_plan, show_changes, toml_value, unset
+from scalerl.study.spec import StudyError, list_studies, load_study
+
+
+def plan_of(tmp_path: Path, text: str, *overrides: str, gpu: bool = False) -> Plan:
+    file = tmp_path / "mine.toml"
+    file.write_text(text)
+    return make_plan(*load_study(file), overrides, gpu=gpu)
+
+
+def problems(tmp_path: Path, text: str, *overrides: str, gpu: bool = False) -> list[str]:
+    with pytest.raises(StudyError) as caught:
+        plan_of(tmp_path, text, *overrides, gpu=gpu)
+    return list(caught.value.problems)
+
+
+ONE_ARM = 'base = "tiny-cpu"\n[arms.dapo]\nloss = "dapo"\n'
+
+
+# What ships -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", list_studies())
+def test_every_shipped_study_can_be_planned(name):
+    plan = make_plan(*load_study(name), gpu=True)
+    assert plan.study.description
+    assert len(plan.runs) == len(plan.arms) * len(plan.study.seeds) >= 2
+    assert all(arm.changes for arm in plan.arms[1:])
+
+
+def test_a_tiny_version_runs_as_it_is_and_without_a_gpu():
+    for name in list_studies():
+        if name.startswith("tiny-"):
+            plan = make_plan(*load_study(name), gpu=False)
+            check_runnable(plan)
+            assert [arm.name for arm in plan.arms if arm.skipped] == []
+
+
+def test_the_questions_of_the_paper_are_there():
+    asked = {
+        "loo", "loss", "off-policy", "max-lag", "precision", "aggregation", "normalisation", "zero-variance",
+        "curriculum", "length-control", "prevalent-recipes", "batch-size", "generations-per-prompt", "context-length",
+        "model-size", "multi-task",
+    }  # fmt: skip
+    assert asked <= set(list_studies())
+    # The embedded base comes in one size.
+    assert {f"tiny-{name}" for name in asked - {"model-size"}} <= set(list_studies())
+
+
+def test_the_full_size_arms_are_those_of_the_paper():
+    plan = make_plan(*load_study("prevalent-recipes"), gpu=True)
+    for arm in plan.arms[1:]:
+        assert differences(arm.recipe, load_recipe(arm.name)) == {}
+    for arm in make_plan(*load_study("generations-per-prompt"), gpu=True).arms:
+        assert arm.recipe.pipeline.groups_per_batch * arm.recipe.pipeline.completions_per_group == 768
+
+
+# Leave one out --------------------------------------------------------------------------------------------------------
+
+
+def test_leave_one_out_puts_each_component_back_to_the_papers_baseline():
+    plan = make_plan(*load_study("loo"), gpu=True)
+    assert plan.base.name == "scalerl"
+    changed = {
+        arm.name: {key: new for key, (_, new) in arm.changes.items() if new is not None} for arm in plan.arms[1:]
+    }
+    assert changed == {
+        "ppo-off-policy-8": {"pipeline.max_lag": 7, "pipeline.push_every": 8, "pipeline.drain": True},
+        "dapo-loss": {"loss.name": "dapo", "loss.clip_low": 0.2, "loss.clip_high": 0.26},
+        "no-fp32-head": {"model.fp32_head": "none"},
+        "sample-average": {"weights.name": "sample"},
+        "prompt-normalisation": {"advantage.normalisation.name": "prompt", "advantage.normalisation.eps": 1e-6},
+        "no-zero-variance-filter": {"filter.zero_variance": False},
+        "uniform-sampling": {"curriculum.name": "uniform"},
+        "length-penalty": {"length.name": "penalty", "length.max_length": 14336, "length.cache": 2048},
+    }
+
+
+def test_leave_one_out_together_undoes_all_that_scalerl_adds_to_the_baseline():
+    """All components at once give the paper's baseline, but for the two arms that the baseline has not."""
+    recipe = load_recipe("scalerl")
+    texts = [
+        f"{key}={toml_value(value)}"
+        for name, change in LEAVE_ONE_OUT.items()
+        if name not in ("ppo-off-policy-8", "length-penalty")
+        for key, value in change(recipe).items()
+    ]
+    assert differences(load_recipe("scalerl", texts), load_recipe("base")).keys() == {"budget.gpu_hours"}
+
+
+def test_the_length_penalty_fits_the_recipe_it_is_derived_from(tmp_path):
+    plan = plan_of(tmp_path, 'base = "tiny-cpu"\nleave_one_out = ["length-penalty"]\n')
+    assert plan.arms[1].recipe.length.model_dump() == {"name": "penalty", "max_length": 48, "cache": 6}
+
+
+def test_what_the_base_does_not_have_cannot_be_left_out_and_that_is_said(tmp_path):
+    plan = plan_of(tmp_path, 'base = "base"\nleave_one_out = true\n', gpu=True)
+    skipped = {arm.name for arm in plan.arms if arm.skipped == "the base has nothing here to leave out"}
+    assert skipped == set(LEAVE_ONE_OUT) - {"ppo-off-policy-8", "length-penalty"}
+    assert {run.arm for run in plan.runs} == {"base", "ppo-off-policy-8", "length-penalty"}
+
+
+# Arms -----------------------------------------------------------------------------------------------------------------
+
+
+def test_an_arm_is_the_base_with_the_common_changes_then_its_own(tmp_path):
+    plan = plan_of(
+        tmp_path,
+        """
+        base = "tiny-cpu"
+        seeds = [3, 5]
+        set = { loss = { name = "dapo", clip_low = 0.1 }, optimizer.lr = 1e-3 }
+        [arms.wide]
+        loss.clip_high = 0.4
+        [arms.cispo]
+        loss = "cispo"
+        optimizer.lr = 1e-4
+        """,
+    )
+    base, wide, cispo = plan.arms
+    assert (base.name, base.recipe.loss.model_dump()) == (
+        "tiny-cpu",
+        {"name": "dapo", "clip_low": 0.1, "clip_high": 0.26},
+    )
+    assert wide.changes == {"loss.clip_high": (0.26, 0.4)}
+    assert cispo.recipe.loss.model_dump() == {"name": "cispo", "cap": 5.0}
+    assert cispo.changes["optimizer.lr"] == (1e-3, 1e-4)
+    assert show_changes(wide) == "loss.clip_high = 0.4"
+    assert [run.name for run in plan.runs] == [
+        f"{arm}-seed{seed}" for seed in (3, 5) for arm in ("tiny-cpu", "wide", "cispo")
+    ]
+    assert [run.recipe.seed for run in plan.runs] == [3, 3, 3, 5, 5, 5]
+
+
+def test_an_empty_table_names_the_base(tmp_path):
+    plan = plan_of(tmp_path, ONE_ARM + "[arms.cispo]\n")
+    assert [arm.name for arm in plan.arms] == ["cispo", "dapo"]
+    assert plan.base.changes == {}
+
+
+def test_a_users_set_changes_every_arm_but_not_what_an_arm_is_about(tmp_path):
+    plan = plan_of(tmp_path, ONE_ARM, "loss.cap=4", "weights=token", "budget.steps=7")
+    assert plan.base.recipe.loss.model_dump() == {"name": "cispo", "cap": 4.0}
+    assert {arm.recipe.weights.name for arm in plan.arms} == {"token"}
+    assert {arm.recipe.budget.steps for arm in plan.arms} == {7}
+
+
+def test_the_budget_of_a_study_replaces_that_of_the_recipe_and_an_arm_may_have_its_own(tmp_path):
+    text = ONE_ARM + "budget.steps = 9\n[arms.gspo]\nloss = 'gspo'\n[budget]\nflops = 1e12\n"
+    budgets = [arm.recipe.budget.model_dump(exclude_none=True) for arm in plan_of(tmp_path, text).arms]
+    assert budgets == [{"flops": 1e12}, {"steps": 9}, {"flops": 1e12}]
+    budgets = [
+        arm.recipe.budget.model_dump(exclude_none=True) for arm in plan_of(tmp_path, text, "budget.steps=2").arms
+    ]
+    assert budgets == [{"steps": 2}] * 3
+
+
+def test_recipes_are_looked_for_beside_the_study(tmp_path):
+    (tmp_path / "own.toml").write_text('extends = "tiny-cpu"\nweights = "token"\n')
+    plan = plan_of(
+        tmp_path,
+        'base = "own.toml"\n[arms.full]\nrecipe = "scalerl"\nweights = { name = "constant", denominator = 2.0 }\n',
+    )
+    assert plan.base.name == "own"
+    assert plan.base.recipe.weights.name == "token"
+    assert plan.arms[1].recipe.weights.model_dump() == {"name": "constant", "denominator": 2.0}
+    assert plan.arms[1].recipe.task.name is None
+
+
+def test_an_arm_that_is_inert_here_is_said_and_not_run(tmp_path):
+    text = ONE_ARM + "[arms.no-fp32]\nmodel.fp32_head = 'none'\n"
+    plan = plan_of(tmp_path, text)
+    (arm,) = [arm for arm in plan.arms if arm.skipped]
+    assert arm.skipped is not None
+    assert arm.skipped.startswith("inert on this device: model.fp32_head changes nothing, since the body is float32")
+    assert {run.arm for run in plan.runs} == {"tiny-cpu", "dapo"}
+    assert [arm.skipped for arm in plan_of(tmp_path, text, gpu=True).arms] == [None] * 3
+    # On a bfloat16 body the same arm acts on a CPU too.
+    assert [arm.skipped for arm in plan_of(tmp_path, text, "model.dtype=bfloat16").arms] == [None] * 3
+
+
+def test_an_inert_setting_beside_one_that_acts_makes_no_inert_arm(tmp_path):
+    plan = plan_of(tmp_path, ONE_ARM + "[arms.both]\nmodel.fp32_head = 'none'\nweights = 'token'\n")
+    assert [arm.skipped for arm in plan.arms] == [None] * 3
+
+
+def test_a_study_with_nothing_left_to_compare_is_refused(tmp_path):
+    plan = plan_of(tmp_path, 'base = "tiny-cpu"\n[arms.no-fp32]\nmodel.fp32_head = "none"\n')
+    with pytest.raises(StudyError, match="nothing to compare tiny-cpu with here\nno-fp32 is not run: inert"):
+        check_runnable(plan)
+
+
+def test_what_has_to_be_set_is_asked_for_before_anything_runs():
+    plan = make_plan(*load_study("loss"), gpu=True)
+    assert unset(plan.base.recipe) == ["model.path", "task.name"]
+    with pytest.raises(StudyError, match=r"add --set model\.path=\.\.\. --set task\.name=\.\.\."):
+        check_runnable(plan)
+
+
+# Mistakes -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ('bas = "x"\n' + ONE_ARM, 'bas is no field of a study, which has description, base, set, arms'),
+        ('seed = [1]\n' + ONE_ARM, 'did you mean "seeds"?'),
+        ('loss = "dapo"\n' + ONE_ARM, "a setting of the recipe belongs into [set] or an arm"),
+        (ONE_ARM + "[fit]\nuntill = 0.5\n", 'fit.untill is no field of fit, which has skip_before, until; did you'),
+        (ONE_ARM + "[holdout]\nfrom = 1.0\nto = 1.0\n", "holdout.to is no field of holdout, which has from"),
+        ("[arms.x]\nloss = 'dapo'\n", 'base is not set; give the recipe that arms change, as in base = "scalerl"'),
+        ('base = "tiny-cpu"\n', "it has no arms: add [arms.NAME] tables of changes, or leave_one_out = true"),
+        ("seeds = []\n" + ONE_ARM, "seeds is [] but must not be empty"),
+        ("seeds = [1, 1]\n" + ONE_ARM, "seeds = [1, 1] names one twice"),
+        ("seeds = [-1]\n" + ONE_ARM, "seeds holds -1, but a seed must be at least 0"),
+        ("seeds = [0.5]\n" + ONE_ARM, "seeds.0 is 0.5 but must be a whole number"),
+        ("seeds = 3\n" + ONE_ARM, "seeds is 3 but must be a list"),
+        ("leave_one_out = 'yes'\n" + ONE_ARM, 'leave_one_out is "yes" but must be true, false or a list of names'),
+        ("leave_one_out = ['dapo']\n" + ONE_ARM, 'leave_one_out names "dapo", which is none of ppo-off-policy-8'),
+        ("compute = 'hours'\n" + ONE_ARM, 'compute is "hours" but must be one of gpu_hours, flops, tokens, step'),
+        (ONE_ARM + "[fit]\nuntil = 1.5\n", "fit.until is 1.5 but must be at most 1"),
+        (ONE_ARM + "[fit]\nskip_before = 0.6\nuntil = 0.5\n", "nothing is left to fit"),
+        (ONE_ARM + "[fit]\nuntil = 0.6\n[holdout]\nfrom = 0.5\n", "a point that is fitted cannot test the fit"),
+        (ONE_ARM + "[budget]\n", "budget is empty: give it steps, gpu_hours or flops"),
+        (ONE_ARM + "[budget]\nsteps = 0\n", "budget.steps is 0 but must be at least 1"),
+        (ONE_ARM + "[budget]\nhours = 1\n", "budget.hours is no field of budget, which has steps, gpu_hours, flops"),
+        (ONE_ARM + "[arms.'a/b']\nweights = 'token'\n", 'arms."a/b" cannot name a folder'),
+        (ONE_ARM + "[arms.a]\n[arms.b]\n", "the arms a, b change nothing, so all are the base: keep one to name it"),
+        ("leave_one_out = true\n" + ONE_ARM.replace("arms.dapo", "arms.dapo-loss"), "call it something else"),
+        ("arms = 3\nbase = 'tiny-cpu'\n", "arms is 3 but must be a table"),
+        ("base = ", "is not valid TOML"),
+    ],
+)  # fmt: skip
+def test_a_wrong_study_is_refused_in_a_sentence_that_names_it(tmp_path, text, said):
+    (sentence,) = problems(tmp_path, text)
+    assert said in sentence
+    assert sentence.startswith(str(tmp_path / "mine.toml"))
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ('base = "tiny-cpu"\n[arms.a]\nloss = "cispo"\n', "study mine: the arm a equals the base: it changes nothing"),
+        (ONE_ARM + "[arms.b]\nloss = 'dapo'\n", "study mine: the arms dapo and b are equal: leave one out"),
+        (ONE_ARM + "[arms.b]\nloss = { name = 'dapo', clip_low = 0.2 }\n", "the arms dapo and b are equal"),
+        (ONE_ARM.replace("dapo]", "tiny-cpu]"), "the arm tiny-cpu has the name of the base recipe"),
+        ('base = "tiny-cpu"\n[arms.a]\nloss = "dappo"\n', 'study mine, [arms.a]: loss.name is "dappo" but must'),
+        ('set.lr = 1\n' + ONE_ARM, "study mine, [set]: lr is no setting of a recipe"),
+        ('base = "tiny-cpuu"\n[arms.a]\nloss = "dapo"\n', 'no recipe is called "tiny-cpuu"'),
+        ('base = "tiny-cpu"\n[arms.a]\nrecipe = "tiny-cp"\n', 'did you mean "tiny-cpu"?'),
+        ('base = "gone.toml"\n[arms.a]\nloss = "dapo"\n', "gone.toml cannot be read: No such file or directory"),
+    ],
+)  # fmt: skip
+def test_an_arm_that_cannot_be_is_refused_before_anything_runs(tmp_path, text, said):
+    (sentence,) = problems(tmp_path, text)
+    assert said in sentence
+
+
+def test_every_problem_is_said_once_and_under_its_own_table(tmp_path):
+    text = 'base = "tiny-cpu"\nset.pipeline.push_every = 0\n[arms.a]\nloss = "x"\n[arms.b]\nweights = "y"\n'
+    assert len(problems(tmp_path, text)) == 1  # the base cannot be had at all
+    said = problems(tmp_path, text.replace("set.pipeline.push_every = 0\n", ""))
+    assert [sentence.partition(":")[0] for sentence in said] == ["study mine, [arms.a]", "study mine, [arms.b]"]
+
+
+def test_a_users_wrong_set_is_named_as_such(tmp_path):
+    (sentence,) = problems(tmp_path, ONE_ARM, "weights=tokn")
+    assert 'study mine: --set weights=tokn: weights.name is "tokn"' in sentence
+
+
+def test_an_unknown_study_is_told_which_there_are():
+    with pytest.raises(StudyError, match=r'no study is called "tiny-lo"; there are .*did you mean "tiny-loo"\?'):
+        load_study("tiny-lo")
+
+
+@given(
+    st.recursive(
+        st.booleans() | st.integers(-(2**40), 2**40) | st.floats(allow_nan=False) | st.text(
+            st.characters(exclude_categories=("Cs",), exclude_characters="\x7f")
+        ),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("abc", min_size=1), inner, max_size=3),
+        max_leaves=6,
+    )
+)  # fmt: skip
+def test_a_value_written_as_toml_reads_back(value):
+    assert tomllib.loads(f"value = {toml_value(value)}")["value"] == value

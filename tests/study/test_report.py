@@ -1,0 +1,268 @@
+"""The report: one analysis behind page, Markdown and JSON; what is broken is said, and the rest comes out."""
+
+import json
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from run_folders import write_run, write_study
+from shared_data import FOLDER, needs_shared_data
+from typer.testing import CliRunner
+
+from scalerl.curves import reward_at
+from scalerl.study import report_views
+from scalerl.study.analysis import FitOptions
+from scalerl.study.report import build_report, report_json, write_report
+from scalerl.study.report_html import page
+from scalerl.study.report_inputs import gather
+from scalerl.study.report_json import thinned
+from scalerl.study.report_words import warnings
+from scalerl.study.series import InputError, Selection
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_study(tmp_path_factory.mktemp("study") / "two-arms", num=12)
+
+
+@pytest.fixture(scope="module")
+def written(study: Path) -> dict[str, Any]:
+    """The files of a report, and the JSON that its page holds."""
+    path = write_report([study])
+    html = path.read_text(encoding="utf-8")
+    data = html.split('id="data">')[1].split("</script>")[0]
+    return {"page": path, "html": html, "told": json.loads(data), "markdown": (study / "report.md").read_text()}
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One view a report: the first axis with all points."""
+    monkeypatch.setattr(report_views, "SHARES", ())
+    monkeypatch.setattr(report_views, "_candidates", lambda tables: [])
+
+
+def told_of(*inputs: Path, selection: Selection | None = None, options: FitOptions | None = None) -> dict[str, Any]:
+    return report_json(build_report(inputs, selection or Selection(), options or FitOptions()))
+
+
+def view(told: dict[str, Any], axis: str | None = None, window: str = "all") -> dict[str, Any]:
+    axis = axis or told["axes"][0]["key"]
+    return next(one for one in told["views"] if one["axis"] == axis and one["window"] == window)
+
+
+# What it says
+
+
+def test_the_first_sentence_says_what_won_and_the_table_names_the_verdict(written: dict[str, Any]):
+    told = written["told"]
+    assert told["summary"][""][0].startswith("base has the highest ceiling of 2 curves")
+    assert [pair["verdict"] for pair in view(told)["pairs"]] == ["base has the higher ceiling"]
+    assert "base has the higher ceiling" in written["markdown"]
+    assert told["sets"][0]["reference"] == "base"
+
+
+def test_every_axis_and_window_has_fits_of_its_own(written: dict[str, Any]):
+    told = written["told"]
+    assert [axis["label"] for axis in told["axes"]] == ["GPU-hours", "FLOPs", "steps", "tokens"]
+    assert [window["key"] for window in told["windows"]] == ["25%", "50%", "all"]
+    assert len(told["views"]) == 12
+    steps, tokens = (view(told, axis)["curves"][0]["midpoint"]["value"] for axis in ("step", "tokens"))
+    assert tokens == pytest.approx(5000 * steps, rel=1e-3)
+    assert view(told, window="50%")["curves"][0]["last"] == pytest.approx(0.6)
+
+
+def test_page_and_markdown_show_the_same_numbers_as_the_json(written: dict[str, Any]):
+    curve = view(written["told"])["curves"][0]
+    ceiling = curve["ceiling"]
+    shown = f"{ceiling['value']:.3f} [{ceiling['low']:.3f}, {ceiling['high']:.3f}]"
+    assert f"| base | {shown} |" in written["markdown"]
+    forecast = curve["forecast"][0]
+    assert f"{forecast['value']:.3f} [{forecast['low']:.3f}, {forecast['high']:.3f}]" in written["markdown"]
+
+
+def test_held_out_compute_scores_the_early_forecasts(written: dict[str, Any]):
+    score = view(written["told"], window="50%")["curves"][0]["score"]
+    assert score["num_points"] == 6
+    assert score["rmse"] < 0.05
+    assert view(written["told"])["curves"][0]["score"] is None
+
+
+def test_the_page_needs_nothing_from_elsewhere_and_the_pictures_lie_beside_the_markdown(written: dict[str, Any]):
+    assert "http" not in written["html"].replace("http://www.w3.org/2000/svg", "")
+    names = [line.split("](")[1].rstrip(")") for line in written["markdown"].splitlines() if line.startswith("![")]
+    assert len(names) == 2
+    for name in names:
+        assert (written["page"].parent / name).stat().st_size > 10_000
+
+
+def test_settings_costs_environment_and_signals_are_told(written: dict[str, Any]):
+    told = written["told"]
+    assert told["differences"]["rows"] == [{"arm": "lower", "key": "loss.name", "base": "cispo", "value": "dapo"}]
+    assert told["runs"][0]["cost"]["gpu_hours"] == pytest.approx(1.2)
+    assert told["runs"][0]["seconds"] == {"training": 36.0 * 120, "evaluation": 240.0}
+    assert told["environment"]["torch"] == {"2.11": ["base-seed0", "lower-seed0"]}
+    assert [signal["key"] for signal in told["signals"]] == [
+        "rollout/truncated_frac", "loss/entropy", "loss/kl", "rollout/lag_max",
+    ]  # fmt: skip
+
+
+def test_the_draws_of_the_page_forecast_like_all_draws():
+    from scalerl.curves import fit
+
+    compute = np.linspace(50, 1000, 30)
+    reward = 0.4 + 0.2 / (1 + (300 / compute) ** 2) + 0.004 * np.random.default_rng(0).normal(size=30)
+    done = fit(compute, reward, start=0.4)
+    (few,), (all_,) = reward_at(thinned(done), [2000.0]), reward_at(done, [2000.0])
+    assert few.reward.value == all_.reward.value
+    width = all_.reward.high - all_.reward.low
+    assert few.reward.low == pytest.approx(all_.reward.low, abs=0.1 * width)
+    assert few.reward.high == pytest.approx(all_.reward.high, abs=0.1 * width)
+
+
+def test_a_name_cannot_end_the_script_or_become_markup(written: dict[str, Any]):
+    html = page({**written["told"], "title": "</script><b>x", "warnings": ["<img src=x>"]})
+    assert html.count("</script>") == written["html"].count("</script>")
+    assert "<img" not in html
+    assert "&lt;b&gt;x" in html
+
+
+# What is broken or missing
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_run_folder_cut_in_half_is_reported_and_the_rest_comes_out(tmp_path: Path):
+    folder = write_study(tmp_path / "s", seeds=(0, 1), num=10)
+    (folder / "runs/base-seed1/evals.jsonl").write_text('{"step": 0, "set"')
+    (folder / "runs/lower-seed1/recipe.json").write_text('{"seed": 1, "lo')
+    (folder / "runs/lower-seed0/status.json").write_text('{"status": "failed", "reason": "the disk is full"}')
+    told = told_of(folder)
+    said = " ".join(told["warnings"])
+    assert "base-seed1: " in said
+    assert "recipe.json, line 1: not JSON" in said
+    assert "lower-seed0 did not finish (failed: the disk is full)" in said
+    assert told["summary"][""][-1] == "Failed: lower-seed0."
+    assert [curve["label"] for curve in view(told)["curves"]] == ["base", "lower"]
+
+
+@pytest.mark.usefixtures("quick")
+def test_arms_evaluated_on_different_prompts_are_not_comparable(tmp_path: Path):
+    runs = [write_run(tmp_path / name, ceiling=ceiling, prompts=name) for name, ceiling in (("a", 0.6), ("b", 0.5))]
+    (tmp_path / "b" / "recipe.json").write_text('{"seed": 0, "loss": {"name": "dapo"}}')
+    told = told_of(*runs)
+    assert [pair["verdict"] for pair in view(told)["pairs"]] == ["not comparable"]
+    assert any(text.startswith("Not comparable: the evaluations of main were made") for text in told["warnings"])
+
+
+@pytest.mark.usefixtures("quick")
+def test_jobs_that_shared_a_device_are_compared_by_flops_and_it_is_said_why(tmp_path: Path):
+    told = told_of(write_study(tmp_path / "s", shared_device=True, num=8))
+    assert told["axes"][0]["label"] == "FLOPs"
+    assert told["notes"][0].startswith("Jobs shared a device")
+
+
+@pytest.mark.usefixtures("quick")
+def test_each_evaluation_set_is_a_section_of_its_own(tmp_path: Path):
+    told = told_of(write_study(tmp_path / "s", sets=("main", "code"), num=8))
+    assert [one["name"] for one in told["sets"]] == ["main", "code"]
+    assert {one["set"]: [curve["label"] for curve in one["curves"]] for one in told["views"]} == {
+        "main": ["base", "lower"],
+        "code": ["base", "lower"],
+    }
+
+
+def test_runs_that_differ_in_their_seed_alone_are_one_arm(tmp_path: Path):
+    for seed in (0, 1):
+        write_run(tmp_path / f"a-seed{seed}", seed=seed)
+    write_run(tmp_path / "b", settings={"loss": {"name": "dapo"}})
+    material = gather([tmp_path])
+    assert [run.arm for run in material.runs] == ["a", "a", "b"]
+    assert material.notes == ("a-seed0, a-seed1 differ in their seed alone and are pooled as a.",)
+    assert [table.rows[0]["arm"] for table in material.tables] == ["a", "a", "b"]
+
+
+def test_a_planned_run_that_never_started_is_reported(tmp_path: Path):
+    folder = write_study(tmp_path / "s", num=8)
+    (folder / "runs" / "lower-seed0").rename(tmp_path / "elsewhere")
+    material = gather([folder])
+    assert material.faults == (f"lower-seed0: there is no run in {folder / 'runs' / 'lower-seed0'} yet.",)
+    assert len(material.tables) == 1
+
+
+@pytest.mark.usefixtures("quick")
+def test_signals_that_end_where_runs_break_are_warned_of(tmp_path: Path):
+    run = write_run(tmp_path / "a", num=8)
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines = [json.dumps({**row, "rollout/truncated_frac": 0.2}) for row in rows]
+    (run / "metrics.jsonl").write_text("\n".join(lines))
+    report = build_report([run], Selection(), FitOptions())
+    assert warnings(report) == ["a: truncated answers at 0.2 over the last steps, above 0.1."]
+
+
+def test_nothing_to_report_on_is_one_sentence(tmp_path: Path):
+    with pytest.raises(InputError, match="lists no runs"):
+        gather([write_empty_study(tmp_path / "s")])
+    with pytest.raises(InputError, match="there is no file"):
+        gather([tmp_path / "missing.csv"])
+
+
+def write_empty_study(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "study.json").write_text('{"name": "empty", "runs": []}')
+    return folder
+
+
+# Other trainers' logs, and the command
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_foreign_log_gets_the_same_report(tmp_path: Path):
+    from scalerl.cli import app
+
+    log = str(files("scalerl") / "assets" / "example_runs.csv")
+    words = ["report", log, "--x", "gpu_hours", "--by", "recipe", "--seed", "seed", "--start", "first", "--json"]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    assert told["title"] == "example_runs"
+    assert [pair["verdict"] for pair in view(told)["pairs"]] == ["improved has the higher ceiling"]
+    assert told["runs"] == []
+
+
+def test_the_command_has_no_plot_option_for_a_report_draws_its_own():
+    from scalerl.cli import app
+
+    result = CliRunner().invoke(app, ["report", "x.csv", "--plot", "a.png"])
+    assert result.exit_code == 2
+
+
+# The paper's story
+
+
+@needs_shared_data
+@pytest.mark.usefixtures("quick")
+def test_on_the_published_curves_it_tells_the_papers_story():
+    def told(figure: str) -> dict[str, Any]:
+        chosen = Selection(x="gpu_hours", y="pass_rate", by=("series",), where=(("figure", figure),), start=0.399)
+        return told_of(
+            FOLDER / "scalerl_published_curves.csv", selection=chosen, options=FitOptions(skip_before=1500.0)
+        )
+
+    prevalent = view(told("fig2_prevalent"))
+    verdicts = {frozenset((pair["a"], pair["b"])): pair["verdict"] for pair in prevalent["pairs"]}
+    for worse in ("Magistral", "Qwen2.5-DAPO", "DeepSeek-GRPO"):
+        for better in ("ScaleRL", "MiniMax"):
+            assert verdicts[frozenset((better, worse))] == f"{better} has the higher ceiling"
+    assert verdicts[frozenset(("ScaleRL", "MiniMax"))] == "ScaleRL is more efficient"
+    assert set(prevalent["shared_exponents"]) == {"ScaleRL", "MiniMax"}
+    unstable = [curve["name"] for curve in prevalent["curves"] if curve["verdict"] == "unstable"]
+    assert unstable == ["DeepSeek-GRPO"]
+
+    arms = told("fwd_offpolicy")
+    pairs = view(arms)["pairs"]
+    assert not [pair for pair in pairs if "higher ceiling" in pair["verdict"]]
+    efficient = {frozenset((pair["a"], pair["b"])): pair["verdict"] for pair in pairs}
+    for slower in ("PPO-off-policy-1", "PPO-off-policy-8"):
+        assert efficient[frozenset((slower, "PipelineRL-8"))] == "PipelineRL-8 is more efficient"
+    assert "At a shared ceiling PipelineRL-8 is more efficient than" in " ".join(arms["summary"][""])

@@ -1,0 +1,130 @@
+"""The page in a real browser, from disk and without a network: choices change what is shown, and nothing fails."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_folders import write_study
+
+from scalerl.curves import reward_at
+from scalerl.study import report_views
+from scalerl.study.analysis import FitOptions
+from scalerl.study.report import build_report, report_json
+from scalerl.study.report_html import page as page_of
+from scalerl.study.report_json import thinned
+from scalerl.study.series import Selection
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    folder = tmp_path_factory.mktemp("page")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report_views, "SHARES", (0.5,))
+        patch.setattr(report_views, "_candidates", lambda tables: ["tokens"])
+        built = build_report([write_study(folder / "study", num=10)], Selection(), FitOptions())
+    path = folder / "report.html"
+    path.write_text(page_of(report_json(built)), encoding="utf-8")
+    return path, built
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as driver:
+        running = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def opened(browser: Any, report: tuple[Path, Any], request: pytest.FixtureRequest) -> Iterator[Any]:
+    """The page with the network cut; whatever it asks for or complains of fails the test."""
+    options = {"viewport": {"width": 1200, "height": 900}, **getattr(request, "param", {})}
+    context = browser.new_context(offline=True, **options)
+    tab = context.new_page()
+    complaints: list[str] = []
+    tab.on("console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None)
+    tab.on("pageerror", lambda error: complaints.append(str(error)))
+    tab.on("request", lambda asked: complaints.append(asked.url) if not asked.url.startswith("file:") else None)
+    tab.goto(report[0].as_uri())
+    yield tab
+    context.close()
+    assert complaints == []
+
+
+def forecast(tab: Any, curve: str) -> tuple[float, float, float]:
+    row = tab.locator(f'#forecast li[data-curve="{curve}"]')
+    low, high = row.locator(".range span").first.inner_text().split(" to ")
+    return float(row.locator(".value").inner_text()), float(low), float(high)
+
+
+def test_the_forecast_is_that_of_python(opened: Any, report: tuple[Path, Any]):
+    curve = report[1].view().analysis.curves[0]
+    (told,) = reward_at(thinned(curve.fit), [2 * curve.fit.scale])
+    wanted = (told.reward.value, told.reward.low, told.reward.high)
+    assert forecast(opened, "base") == pytest.approx(wanted, abs=6e-4)
+
+
+def test_a_curve_can_be_hidden_and_shown_again(opened: Any):
+    chip = opened.locator('#chips button[data-curve="lower"]')
+    marks = opened.locator("#curves svg circle")
+    before = marks.count()
+    chip.click()
+    assert chip.get_attribute("aria-pressed") == "false"
+    assert opened.locator('#forecast li[data-curve="lower"]').count() == 0
+    assert marks.count() < before
+    chip.click()
+    assert marks.count() == before
+
+
+def test_axis_window_and_target_change_the_forecast(opened: Any):
+    at_first = forecast(opened, "base")
+    opened.locator("#window button", has_text="first 50%").click()
+    half = forecast(opened, "base")
+    assert half != at_first
+    assert half[2] - half[1] > at_first[2] - at_first[1]
+    opened.locator("#window button", has_text="all points").click()
+    opened.locator("#axis button", has_text="tokens").click()
+    assert "tokens" in opened.locator("#forecast h3").inner_text()
+    assert opened.locator("#results th", has_text="C_mid, tokens").count() == 1
+    opened.locator("#axis button", has_text="GPU-hours").click()
+    assert forecast(opened, "base") == at_first
+    opened.locator("#target").fill("100")
+    early = forecast(opened, "base")
+    assert early[0] < at_first[0] - 0.02
+    opened.locator("#curves svg").click(position={"x": 500, "y": 200})
+    assert forecast(opened, "base")[0] > early[0]
+
+
+def test_the_pointer_gets_exact_numbers(opened: Any):
+    opened.locator("#curves svg").hover(position={"x": 300, "y": 30})
+    shown = opened.locator("#curves .tip").inner_text()
+    assert "base" in shown
+    assert "[" in shown
+
+
+@pytest.mark.parametrize("opened", [{"viewport": {"width": 390, "height": 844}}], indirect=True)
+def test_nothing_overflows_at_phone_width(opened: Any, tmp_path: Path):
+    assert opened.evaluate("document.documentElement.scrollWidth") <= 390
+    texts = "[...document.querySelectorAll('p, li, td, svg text')]"
+    sizes = opened.evaluate(f"{texts}.map((one) => parseFloat(getComputedStyle(one).fontSize))")
+    assert min(sizes) >= 11
+    assert len(opened.screenshot(path=tmp_path / "phone.png", full_page=True)) > 10_000
+
+
+@pytest.mark.parametrize("opened", [{"color_scheme": "dark"}], indirect=True)
+def test_dark_mode_is_dark_and_legible(opened: Any, tmp_path: Path):
+    def brightness(selector: str, what: str) -> float:
+        code = f"getComputedStyle(document.querySelector({json.dumps(selector)})).{what}"
+        return sum(float(part) for part in opened.evaluate(code).removeprefix("rgb(").rstrip(")").split(",")[:3]) / 765
+
+    assert brightness("body", "backgroundColor") < 0.15
+    assert brightness("body", "color") > 0.8
+    assert brightness("#curves svg text", "fill") > 0.5
+    assert len(opened.screenshot(path=tmp_path / "dark.png", full_page=True)) > 10_000

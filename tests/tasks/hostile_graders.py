@@ -1,0 +1,59 @@
+"""Graders for the tests of the pool, which imports them in its own processes by path."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+_kept: list[bytes] = []
+
+no_function = 3
+
+
+def obey(text: str, answer: str, /) -> object:
+    """Do what the text says; the answer is a file to write to, where one is needed."""
+    match text.split():
+        case ["right"]:
+            return True
+        case ["wrong"]:
+            return False
+        case ["nothing"]:
+            return None
+        case ["number"]:
+            return 0.5
+        case ["nap", seconds]:
+            time.sleep(float(seconds))
+            return True
+        case ["sleep"]:
+            time.sleep(3600)
+        case ["spin"]:
+            while True:
+                pass
+        case ["exit"]:
+            os._exit(3)
+        case ["leave"]:
+            sys.exit(3)
+        case ["segfault"]:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        case ["hoard"]:
+            hoard = []
+            while True:
+                hoard.append(b"x" * 2**20)
+        case ["keep", megabytes]:
+            _kept.append(b"x" * (int(megabytes) * 2**20))
+            return True
+        case ["raise", number]:
+            raise ArithmeticError(f"number {number}")
+        case ["start", program]:
+            subprocess.Popen([program, "3600"])
+            time.sleep(3600)
+    raise AssertionError(text)
+
+
+def same(text: str, answer: str, /, *, length: int | None = None) -> bool:
+    return text == answer and length in (None, len(text))
+
+
+def module_is_loaded(text: str, answer: str, /) -> bool:
+    return text in sys.modules

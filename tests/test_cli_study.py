@@ -1,0 +1,159 @@
+"""`scalerl study` as a user meets it: real runs, killed and resumed, and everything it says."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from scalerl import store
+from scalerl.cli import app
+from scalerl.cli import study as study_module
+from scalerl.study.spec import StudyError, list_studies
+
+SMALL = """
+description = "Two losses"
+base = "tiny-cpu"
+budget.steps = 3
+[set]
+task.num_problems = 24
+pipeline = { groups_per_batch = 4, completions_per_group = 2, max_lag = 2 }
+rollout.slots = 16
+evaluation = { num_prompts = 6, samples_per_prompt = 2, every = 3 }
+checkpoint.every = 1
+[arms.cispo]
+[arms.dapo]
+loss = "dapo"
+"""
+
+
+@pytest.fixture(autouse=True)
+def without_a_gpu(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(study_module, "gpu_visible", lambda: False)
+
+
+def study(*arguments: str, exit_code: int = 0):
+    result = CliRunner().invoke(app, ["study", *arguments])
+    assert result.exit_code == exit_code, result.output
+    return result
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.Popen(
+        [sys.executable, "-m", "scalerl.cli", "study", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+
+
+def test_a_study_of_real_runs_is_killed_in_the_middle_and_resumed(tmp_path):
+    file, out = tmp_path / "small.toml", tmp_path / "out"
+    file.write_text(SMALL)
+    first = start(str(file), "--out", str(out))
+    while not store.read_metrics(out / "runs" / "dapo-seed0"):
+        assert first.poll() is None, first.communicate()
+        time.sleep(0.01)
+    os.kill(first.pid, signal.SIGKILL)
+    first.communicate(timeout=60)
+    assert store.read_status(out / "runs" / "dapo-seed0") == {"status": "running", "reason": ""}
+
+    second = start(str(file), "--out", str(out), "--resume", "--json")
+    said, shown = second.communicate(timeout=240)
+    assert second.returncode == 0, shown
+    assert "1 of 2 runs are done already." in shown
+    assert "2 of 2 runs are done." in shown
+    summary = json.loads(said)
+    assert [(run["arm"], run["state"], run["step"]) for run in summary["runs"]] == [
+        ("cispo", "done", 3), ("dapo", "done", 3)
+    ]  # fmt: skip
+    for arm, attempt in (("cispo", 1), ("dapo", 2)):
+        rows = store.read_metrics(out / "runs" / f"{arm}-seed0")
+        assert [row["step"] for row in rows] == [1, 2, 3]
+        assert rows[-1]["attempt"] == attempt
+    assert summary["report"] is None or Path(summary["report"]).is_file()
+
+
+def fake_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behaviour: dict[str, str]) -> None:
+    (tmp_path / "behaviour.json").write_text(json.dumps(behaviour))
+    fake = Path(__file__).parent / "study" / "fake_train.py"
+    monkeypatch.setattr(study_module, "TRAIN", (sys.executable, str(fake), str(tmp_path / "behaviour.json")))
+    (tmp_path / "small.toml").write_text(SMALL)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_failing_arm_is_told_and_the_report_is_written_without_it(tmp_path, monkeypatch):
+    fake_training(tmp_path, monkeypatch, {"dapo-seed0": "fail"})
+    result = study("small.toml", "--json", exit_code=1)
+    assert (
+        "dapo-seed0 failed: NanError: the loss is not a number; its log is runs/small/logs/dapo-seed0.log"
+        in result.stderr
+    )
+    assert "To go on: scalerl study small.toml --out runs/small --resume" in result.stderr
+    summary = json.loads(result.stdout)
+    assert [(run["state"], run["reason"]) for run in summary["runs"]] == [
+        ("done", ""), ("failed", "NanError: the loss is not a number")
+    ]  # fmt: skip
+    fake_training(tmp_path, monkeypatch, {})
+    study("small.toml", "--resume")
+
+
+def test_without_a_name_the_studies_are_listed():
+    lines = study().stdout.splitlines()
+    assert [line.split()[0] for line in lines] == list_studies()
+    assert json.loads(study("--json").stdout).keys() == set(list_studies())
+
+
+def test_a_dry_run_shows_the_plan_and_says_why_its_cost_is_unknown():
+    shown = study("loo", "--dry-run").stdout
+    assert "scalerl: the base, scalerl" in shown
+    assert 'dapo-loss: loss.name = "dapo", loss.clip_low = 0.2, loss.clip_high = 0.26' in shown
+    assert "not run: inert on this device: model.fp32_head changes nothing" in shown
+    assert "8 arms x 1 seed = 8 runs of 16,000 gpu_hours" in shown
+    assert "No estimate of the cost: model.path and task.name not set" in shown
+    result = study("loo", "--dry-run", "--json")
+    content = json.loads(result.stdout)
+    assert (len(content["runs"]), content["cost"]) == (8, None)
+    assert content["skipped"][0]["arm"] == "no-fp32-head"
+
+
+def test_a_dry_run_gives_the_cost_that_a_probe_measures(tmp_path, monkeypatch):
+    fake_training(tmp_path, monkeypatch, {})
+    shown = study("small.toml", "--dry-run", "--jobs", "2").stdout
+    assert "2 arms x 1 seed = 2 runs of 3 steps" in shown
+    # 2 s and 0.1 GPU-hours a step.
+    assert "and 0.6 GPU-hours of training (6 steps), at 2 s a step" in shown
+    assert "--jobs 2 is counted as no faster than --jobs 1" in shown
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["behaviour.json", "small.toml"]
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (["loss"], r"model\.path and task\.name not set, so there is nothing to train: add --set model\.path="),
+        (["tiny-lo"], r'no study is called "tiny-lo".*did you mean "tiny-loo"\?'),
+        (["precision"], "nothing to compare no-fp32 with here"),
+    ],
+)
+def test_a_study_that_cannot_run_is_refused_before_anything_is_written(tmp_path, monkeypatch, arguments, said):
+    monkeypatch.chdir(tmp_path)
+    result = study(*arguments, exit_code=1)
+    assert isinstance(result.exception, StudyError)
+    assert re.search(said, str(result.exception))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_gpus_are_those_that_may_be_seen(monkeypatch):
+    assert study_module.visible_gpus() == []
+    monkeypatch.setattr(study_module, "gpu_visible", lambda: True)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, 5")
+    assert study_module.visible_gpus() == ["2", "5"]

@@ -1,0 +1,392 @@
+"""The training commands as a user types them: whole runs, signals, faults of the machine, mistakes."""
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors import SafetensorError
+
+from scalerl import store
+from scalerl.cli import main
+from scalerl.cli.train import Terminal, seconds_left
+from scalerl.rollout.engine import EngineError
+from scalerl.rollout.torch_engine import TorchEngine
+
+TINY = (
+    "task.num_problems=8",
+    "pipeline.groups_per_batch=2",
+    "pipeline.completions_per_group=2",
+    "pipeline.max_lag=1",
+    "rollout.slots=8",
+    "evaluation.num_prompts=2",
+    "evaluation.samples_per_prompt=2",
+    "evaluation.every=2",
+    "checkpoint.every=1",
+    "curriculum=uniform",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Left:
+    """How a command left."""
+
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Left]
+
+
+def settings(*more: str) -> list[str]:
+    return [word for setting in (*TINY, *more) for word in ("--set", setting)]
+
+
+@pytest.fixture
+def scalerl(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """The console script, in this process: what is heavy is imported once."""
+
+    def call(*words: object) -> Left:
+        monkeypatch.setattr(sys, "argv", ["scalerl", *map(str, words)])
+        capsys.readouterr()
+        code: Any = 0
+        try:
+            main()
+        except SystemExit as error:
+            code = error.code or 0
+        return Left(code=code, **capsys.readouterr()._asdict())
+
+    return call
+
+
+def train(scalerl: Command, out: Path, *words: str, steps: int = 3) -> Left:
+    return scalerl("train", "tiny-cpu", "--out", out, *settings(f"budget.steps={steps}"), *words)
+
+
+def status(folder: Path) -> tuple[str, str]:
+    found = store.read_status(folder)
+    assert found is not None
+    return found["status"], found["reason"]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def when_stepped(monkeypatch: pytest.MonkeyPatch, step: int, act: Callable[[], None]) -> None:
+    """Act once the row of this step is written."""
+    stepped = Terminal.stepped
+
+    def then_act(terminal: Terminal, row: Any) -> None:
+        stepped(terminal, row)
+        if row["step"] == step:
+            act()
+
+    monkeypatch.setattr(Terminal, "stepped", then_act)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two steps; not to be written into."""
+    from scalerl.config import load_recipe
+    from scalerl.train.run import Run
+
+    folder = tmp_path_factory.mktemp("runs") / "finished"
+    Run(load_recipe("tiny-cpu", [*TINY, "budget.steps=2"]), folder).train()
+    return folder
+
+
+# What works ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_checked_trained_resumed_and_exported(scalerl: Command, tmp_path: Path):
+    out = tmp_path / "runs" / "a"
+    checked = train(scalerl, out, "--check")
+    assert checked.code == 0
+    assert checked.out == (
+        "tiny-cpu can be trained: 0.85M matmul parameters on cpu, PipelineRL-1, cispo, 2 x 2 completions a step\n"
+    )
+    assert not out.parent.exists()
+    trained = train(scalerl, out, steps=2)
+    assert (trained.code, trained.err) == (0, "")
+    assert "Done: budget of 2 steps spent" in trained.out
+    assert status(out) == ("done", "budget of 2 steps spent")
+    assert train(scalerl, out, "--resume", "--check", steps=3).code == 0
+    assert status(out) == ("done", "budget of 2 steps spent")
+    assert train(scalerl, out, "--resume", steps=3).code == 0
+    assert [row["step"] for row in store.read_metrics(out)] == [1, 2, 3]
+    exported = scalerl("export", out, "--out", tmp_path / "model")
+    assert exported.out == f"Written to {tmp_path / 'model'}\n"
+    measured = scalerl("eval", tmp_path / "model", *settings(), "--json")
+    (row,) = json.loads(measured.out)
+    assert (row["set"], row["num_samples"]) == ("main", 4)
+    assert scalerl("eval", tmp_path / "model", *settings()).out.startswith("main: ")
+
+
+def test_progress_is_short_lines_in_a_log(scalerl: Command, tmp_path: Path):
+    left = train(scalerl, tmp_path / "run", steps=10)
+    lines = [line for line in left.out.splitlines() if line.startswith("step ")]
+    assert [line.split("  ")[0] for line in lines] == [f"step {step}" for step in range(0, 11, 2)]
+    assert all(len(line) <= 80 for line in lines)
+    assert lines[0].startswith("step 0  0 GPU-h  ")
+    assert {"Learned", "How sure", "Next"} <= {line.split(":")[0] for line in left.out.splitlines()}
+
+
+def test_the_time_left_is_that_of_this_attempts_pace():
+    assert seconds_left(10.0, 0.0, 0.25) == pytest.approx(30.0)
+    assert seconds_left(10.0, 0.5, 0.75) == pytest.approx(10.0)
+    assert seconds_left(10.0, 0.5, 1.0) == 0.0
+    assert seconds_left(10.0, 0.5, 0.5) is None
+
+
+# Signals -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_asked_once_a_run_stops_with_a_checkpoint(
+    scalerl: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: int
+):
+    out, before = tmp_path / "run", signal.getsignal(number)
+    with monkeypatch.context() as patched:
+        when_stepped(patched, 1, lambda: os.kill(os.getpid(), number))
+        left = train(scalerl, out)
+    assert left.code == code
+    assert "Stopped at step 1, with a checkpoint: the same command with --resume goes on" in left.out
+    assert status(out) == ("stopped", "asked to stop")
+    assert (out / store.CHECKPOINTS / "step-00000001").is_dir()
+    assert signal.getsignal(number) is before
+    assert train(scalerl, out, "--resume").code == 0
+    assert [(row["step"], row["attempt"]) for row in store.read_metrics(out)] == [(1, 1), (2, 2), (3, 2)]
+    assert [row["step"] for row in store.read_evals(out)] == [0, 2, 3]
+
+
+def test_asked_twice_it_stops_at_once_and_can_be_resumed(
+    scalerl: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    out = tmp_path / "run"
+
+    def twice() -> None:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patched:
+        when_stepped(patched, 2, twice)
+        left = train(scalerl, out)
+    assert left.code == 130
+    assert status(out)[0] == "stopped"
+    assert not [path for path in out.rglob("*") if "unfinished" in path.name]
+    assert [row["step"] for row in store.read_metrics(out)] == [1, 2]
+    assert [path.name for path in (out / store.CHECKPOINTS).iterdir()] == ["step-00000001"]
+    assert train(scalerl, out, "--resume").code == 0
+    assert [(row["step"], row["attempt"]) for row in store.read_metrics(out)] == [(1, 1), (2, 2), (3, 2)]
+
+
+def test_stopped_before_the_first_step_it_keeps_the_evaluation_at_zero_compute(
+    scalerl: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    out = tmp_path / "run"
+    with monkeypatch.context() as patched:
+        patched.setattr(Terminal, "evaluating", lambda terminal, *_: setattr(terminal, "stopped_by", signal.SIGINT))
+        assert train(scalerl, out).code == 130
+    first = store.read_evals(out)
+    shutil.rmtree(out / store.CHECKPOINTS)
+    assert train(scalerl, out, "--resume").code == 0
+    assert store.read_evals(out)[0] == first[0]
+    assert first[0]["gpu_hours"] == 0
+
+
+# Faults of the machine -----------------------------------------------------------------------------------------------
+
+
+class FullDisk:
+    """From `fill` on, files may be written over and none may grow."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._full, self._write = False, os.write
+        monkeypatch.setattr(os, "write", self._write_within)
+
+    def fill(self) -> None:
+        self._full = True
+
+    def _write_within(self, descriptor: int, data: bytes) -> int:
+        grows = os.fstat(descriptor).st_size == 0 or fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_APPEND
+        if self._full and grows and os.path.isfile(f"/dev/fd/{descriptor}"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return self._write(descriptor, data)
+
+
+@pytest.mark.parametrize("step, file", [(1, store.EVALS), (2, store.METRICS)], ids=["evaluation", "metrics"])
+def test_a_disk_that_fills_up_ends_the_run_with_a_sentence(
+    scalerl: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, file: str
+):
+    out = tmp_path / "run"
+    with monkeypatch.context() as patched:
+        disk = FullDisk(patched)
+        when_stepped(patched, step, disk.fill)
+        # The evaluation comes before anything else is written, the next row of metrics after a checkpoint.
+        words = ("--set", "evaluation.every=1" if file == store.EVALS else "evaluation.every=5")
+        left = train(scalerl, out, *words, steps=4)
+    assert left.code == 1
+    assert left.err == f"error: cannot write {out / file}: the disk is full\n"
+    assert status(out) == ("failed", f"StoreError: cannot write {out / file}: the disk is full")
+    for name in (store.METRICS, store.EVALS):
+        assert (out / name).read_bytes().endswith(b"}\n")
+    assert train(scalerl, out, "--resume", *words, steps=4).code == 0
+    assert [row["step"] for row in store.read_metrics(out)] == [1, 2, 3, 4]
+
+
+def test_a_disk_that_is_full_at_a_checkpoint_keeps_the_older_one(
+    scalerl: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    out = tmp_path / "run"
+
+    def no_room(*_: object) -> None:
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    with monkeypatch.context() as patched:
+        when_stepped(patched, 2, lambda: patched.setattr("safetensors.torch.save_file", no_room))
+        left = train(scalerl, out)
+    assert left.code == 1
+    newest = out / store.CHECKPOINTS / "step-00000002"
+    assert left.err == f"error: cannot write {newest}: the disk is full; what was there before is kept\n"
+    assert status(out)[0] == "failed"
+    assert [path.name for path in newest.parent.iterdir()] == ["step-00000001"]
+    assert train(scalerl, out, "--resume").code == 0
+
+
+def test_an_engine_that_dies_ends_the_run_with_its_reason(
+    scalerl: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    out = tmp_path / "run"
+
+    def die(engine: TorchEngine) -> None:
+        raise EngineError("the device fell off the bus")
+
+    when_stepped(monkeypatch, 1, lambda: monkeypatch.setattr(TorchEngine, "poll", die))
+    left = train(scalerl, out)
+    assert (left.code, left.err) == (1, "error: the device fell off the bus\n")
+    assert status(out) == ("failed", "EngineError: the device fell off the bus")
+
+
+def test_an_engine_that_hangs_ends_the_process_with_the_reason(
+    scalerl: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    out, released = tmp_path / "run", threading.Event()
+    at_exit: list[tuple[int, str, str]] = []
+
+    def hang(engine: TorchEngine) -> None:
+        released.wait(60)
+        raise EngineError("a process that ended does not come here")
+
+    def leave(code: int) -> None:
+        at_exit.append((code, *status(out)))
+        released.set()
+
+    monkeypatch.setattr("scalerl.train.run.os._exit", leave)
+    when_stepped(monkeypatch, 1, lambda: monkeypatch.setattr(TorchEngine, "poll", hang))
+    left = train(scalerl, out, "--hung-after", "1")
+    ((code, state, reason),) = at_exit
+    assert (code, state) == (1, "failed")
+    assert reason.startswith("the engine did not return for 1 s (it was at ")
+    assert f"error: {reason}\n" in left.err
+
+
+def test_a_damaged_checkpoint_is_named_and_its_sentence_says_how_to_go_on(
+    scalerl: Command, tmp_path: Path, finished: Path
+):
+    out = shutil.copytree(finished, tmp_path / "run")
+    newest = out / store.CHECKPOINTS / "step-00000002"
+    weights = newest / "tensors.weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    before = contents(out)
+    left = train(scalerl, out, "--resume")
+    assert left.code == 2
+    assert left.err.count("\n") == 1
+    assert f"{newest} is damaged" in left.err
+    assert "the older step-00000001 is whole: remove or rename step-00000002 to go on from there" in left.err
+    assert contents(out) == before
+    newest.rename(newest.with_name("step-00000002.damaged"))
+    assert train(scalerl, out, "--resume").code == 0
+    assert [(row["step"], row["attempt"]) for row in store.read_metrics(out)] == [(1, 1), (2, 2), (3, 2)]
+
+
+# Mistakes ------------------------------------------------------------------------------------------------------------
+
+
+def mistakes(folder: Path, finished: Path) -> dict[str, tuple[list[object], tuple[str, ...]]]:
+    """Each command with the words that its one sentence must hold."""
+    new, problems, no_end = folder / "new", folder / "problems.jsonl", folder / "no-end"
+    train_new = ["train", "tiny-cpu", "--out", new]
+    resumed = ["train", "tiny-cpu", "--out", finished, "--resume"]
+
+    def setting(*more: str) -> list[object]:
+        return [*train_new, *settings("budget.steps=3", *more)]
+
+    return {
+        "no such recipe": (["train", "tiny-cup", "--out", new], ("tiny-cup", "tiny-cpu")),
+        "no such setting": (setting("loss.capp=4"), ("capp", "cap")),
+        "no such setting of the task": (setting("task.max_numbr=3"), ("max_numbr", "max_number")),
+        "no model": (["train", "scalerl", "--out", new], ("model.path is not set", "--set model.path=")),
+        "no such model": (setting('model.path="/no/such/model"'), ("/no/such/model", "does not exist")),
+        "no end token": (setting(f'model.path="{no_end}"'), (str(no_end), "no end token")),
+        "beyond the model's context": (setting("rollout.context=4000"), ("context is 128", "4000")),
+        "no room for the answer": (setting("length.thinking_max=60"), ("rollout.context", "82")),
+        "no short prompt": (setting("rollout.max_prompt_tokens=2"), ("rollout.max_prompt_tokens = 2",)),
+        "a line without an answer": (
+            [*train_new, "--set", f'task={{name="file", path="{problems}"}}'],
+            (str(problems), "line 2", "answer"),
+        ),
+        "a folder in use": (
+            ["train", "tiny-cpu", "--out", finished, *settings("budget.steps=3")],
+            (str(finished), "--resume", "another --out"),
+        ),
+        "another recipe": ([*resumed, *settings("loss.cap=4.0")], (str(finished), "loss.cap", "5.0", "4.0")),
+        "nothing to resume": ([*train_new, "--resume", *settings()], (str(new), "no run to resume")),
+        "nothing to export": (["export", folder / "nothing", "--out", new], ("nothing", "no run folder")),
+        "an export over another": (["export", finished, "--out", finished], (str(finished), "exists")),
+        "no such model to measure": (["eval", "/no/such/model"], ("/no/such/model", "does not exist")),
+        "sums that do not exist": (
+            ["sft", "tiny-cpu", "--out", new, "--set", "task.max_number=1", "--set", "task.max_terms=3"],
+            ("different problems", "max_number"),
+        ),
+        "a base over another": (["sft", "tiny-cpu", "--out", finished], (str(finished), "not empty")),
+        "no such model to teach": (
+            ["sft", "tiny-cpu", "--out", new, "--model", "/no/such/model"],
+            ("/no/such/model", "does not exist"),
+        ),
+    }
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a file of problems that lacks a field, and a model whose tokenizer lacks an end token."""
+    folder = tmp_path_factory.mktemp("mistakes")
+    (folder / "problems.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n{"prompt": "1+2="}\n')
+    shutil.copytree(str(files("scalerl") / "assets" / "tiny-base"), folder / "no-end")
+    path = folder / "no-end" / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token": None}))
+    return folder
+
+
+@pytest.mark.parametrize("name", mistakes(Path(), Path()))
+def test_a_mistake_is_one_sentence_and_writes_nothing(scalerl: Command, faulty: Path, finished: Path, name: str):
+    words, expected = mistakes(faulty, finished)[name]
+    before = contents(finished)
+    left = scalerl(*words)
+    assert (left.code, left.out) == (2, "")
+    assert left.err.startswith("error: ")
+    assert left.err.count("\n") == 1
+    assert [word for word in expected if word not in left.err] == []
+    assert not (faulty / "new").exists()
+    assert contents(finished) == before

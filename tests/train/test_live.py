@@ -1,0 +1,64 @@
+"""The forecast while a run trains, and its alarms."""
+
+import pytest
+
+from scalerl.train.live import ALARM_STEPS, FIRST_FIT, alarms, outlook
+
+
+def evaluations(num: int, start: float | None = 0.2, ceiling: float = 0.8) -> list[dict[str, float | None]]:
+    rows: list[dict[str, float | None]] = [{"gpu_hours": 0.0, "reward": start, "num_samples": 1000}]
+    for place in range(1, num + 1):
+        reward = 0.2 + (ceiling - 0.2) / (1 + (3.0 / place) ** 1.5)
+        rows.append({"gpu_hours": float(place), "reward": reward, "num_samples": 1000})
+    return rows
+
+
+def test_the_curve_is_fitted_from_the_fourth_evaluation_after_the_start():
+    assert outlook(evaluations(FIRST_FIT - 1), 100.0) is None
+    assert outlook(evaluations(FIRST_FIT), 100.0) is not None
+
+
+def test_the_forecast_is_that_of_the_curve_at_the_end_of_the_budget():
+    found = outlook(evaluations(20), 40.0)
+    assert found is not None
+    assert found.at_budget is not None
+    low, high = found.fit.interval("ceiling")
+    assert low < 0.8 < high
+    compute, reward, low, high = found.at_budget
+    assert compute == 40.0
+    assert low <= reward <= high
+    assert reward == pytest.approx(0.2 + 0.6 / (1 + (3 / 40) ** 1.5), abs=0.02)
+    without_end = outlook(evaluations(20), None)
+    assert without_end is not None
+    assert without_end.at_budget is None
+
+
+def test_evaluations_without_a_verdict_are_left_out():
+    rows = evaluations(FIRST_FIT, start=None)
+    assert outlook(rows, None) is not None
+    rows[-1]["reward"] = None
+    assert outlook(rows, None) is None
+
+
+def steps(**values: float) -> list[dict[str, float]]:
+    calm = {"rollout/truncated_frac": 0.0, "loss/kl": 0.001}
+    named = {name.replace("__", "/"): value for name, value in values.items()}
+    return [calm] * 100 + [calm | named] * ALARM_STEPS
+
+
+def test_alarms_speak_of_the_last_steps_alone():
+    assert alarms(steps(), None) == []
+    (truncated,) = alarms(steps(rollout__truncated_frac=0.12), None)
+    assert truncated.startswith("12% of completions are truncated")
+    (mismatch,) = alarms(steps(loss__kl=0.5), None)
+    assert "KL of 0.5" in mismatch
+    assert alarms(steps(loss__kl=0.5) + steps(), None) == []
+    # Too few to tell a trend from noise.
+    assert alarms(steps(loss__kl=0.5)[-4:], None) == []
+
+
+def test_a_run_that_falls_from_its_own_curve_is_an_alarm():
+    rows = evaluations(20)
+    for row in rows[-5:]:
+        row["reward"] = 0.3
+    assert alarms([], outlook(rows, None)) == ["the run falls away from its own curve"]
