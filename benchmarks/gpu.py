@@ -14,6 +14,7 @@ count.
 """
 
 import argparse
+import copy
 import datetime
 import json
 import statistics
@@ -21,19 +22,21 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any
 
 import numpy as np
 import torch
 import transformers
+from gpu_peers import now, run_continuous, run_generate
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
 
 from scalerl.rollout.torch_engine import TorchEngine
 from scalerl.train.compute import ModelShape
-from scalerl.types import Batch, Completion, Group, LengthPlan, Problem, Request
+from scalerl.types import Batch, Completion, Group, LengthPlan, Problem, Request, derive_seed
 
+PARTS = ("sample", "learn", "loop", "mixed")
 SEQUENCE = 512
 PROBLEM = Problem(id="0", prompt="", answer="", task="benchmark")
 
@@ -42,21 +45,18 @@ PROBLEM = Problem(id="0", prompt="", answer="", task="benchmark")
 class Case:
     """A shape of model and how much of it is measured."""
 
-    config: Callable[[], Any] | None
+    config: Any
     """None is the embedded model."""
     slots: int
     context: int
     prompt: int
     step_tokens: int
     """Tokens of a learner's step."""
-    micro_batch_tokens: int
-
-    def smaller(self) -> "Case":
-        return Case(config=self.config, slots=8, context=40, prompt=8, step_tokens=256, micro_batch_tokens=256)
+    pass_tokens: int
 
 
-def llama(hidden: int, layers: int, heads: int, kv_heads: int, inner: int, vocab: int) -> Callable[[], Any]:
-    return lambda: LlamaConfig(
+def shape(family: type, hidden: int, layers: int, heads: int, kv_heads: int, inner: int, vocab: int) -> Any:
+    return family(
         vocab_size=vocab,
         hidden_size=hidden,
         intermediate_size=inner,
@@ -68,40 +68,24 @@ def llama(hidden: int, layers: int, heads: int, kv_heads: int, inner: int, vocab
     )
 
 
-def qwen() -> Any:
-    return Qwen2Config(
-        vocab_size=151936,
-        hidden_size=1536,
-        intermediate_size=8960,
-        num_hidden_layers=28,
-        num_attention_heads=12,
-        num_key_value_heads=2,
-        max_position_embeddings=2048,
-        tie_word_embeddings=True,
-    )
-
-
+SMALL, TEN = shape(LlamaConfig, 576, 30, 9, 3, 1536, 49152), shape(LlamaConfig, 384, 6, 6, 6, 1024, 64)
+LARGE = shape(Qwen2Config, 1536, 28, 12, 2, 8960, 151936)
 CASES = {
-    "tiny": Case(config=None, slots=512, context=64, prompt=16, step_tokens=65536, micro_batch_tokens=65536),
-    "10m": Case(
-        config=llama(384, 6, 6, 6, 1024, 64), slots=1536, context=96, prompt=16, step_tokens=131072,
-        micro_batch_tokens=65536,
-    ),
-    "smollm": Case(
-        config=llama(576, 30, 9, 3, 1536, 49152), slots=512, context=512, prompt=384, step_tokens=131072,
-        micro_batch_tokens=32768,
-    ),
-    "qwen": Case(config=qwen, slots=512, context=512, prompt=384, step_tokens=65536, micro_batch_tokens=16384),
-}  # fmt: skip
+    "tiny": Case(config=None, slots=512, context=64, prompt=16, step_tokens=65536, pass_tokens=65536),
+    "10m": Case(config=TEN, slots=1536, context=96, prompt=16, step_tokens=131072, pass_tokens=65536),
+    "smollm": Case(config=SMALL, slots=512, context=512, prompt=384, step_tokens=131072, pass_tokens=32768),
+    "qwen": Case(config=LARGE, slots=512, context=512, prompt=384, step_tokens=65536, pass_tokens=16384),
+}
+QUICK = {"slots": 8, "context": 40, "prompt": 8, "step_tokens": 256, "pass_tokens": 256}
 
 
 def ceilings(device: torch.device) -> dict[str, float]:
-    """Bytes a second of a copy, read and written, and FLOPs a second of a bf16 product of random matrices."""
+    """Bytes a second of a copy, read and written, and FLOPs a second of a bf16 product (FP32 on a CPU)."""
     on_gpu = device.type == "cuda"
-    size = 8192 if on_gpu else 512
+    size, dtype = (8192, torch.bfloat16) if on_gpu else (512, torch.float32)
     source = torch.randn(2**29 if on_gpu else 2**22, device=device)
     target = torch.empty_like(source)
-    left, right = (torch.randn(size, size, device=device).to(torch.bfloat16) for _ in range(2))
+    left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     copied = median_seconds(lambda: target.copy_(source), device)
     multiplied = median_seconds(lambda: left @ right, device)
     return {"bandwidth": 2 * source.nbytes / copied, "matmul": 2 * size**3 / multiplied}
@@ -117,12 +101,6 @@ def median_seconds(work: Callable[[], Any], device: torch.device, repeats: int =
     return statistics.median(times)
 
 
-def now(device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
-
-
 def make_model(case: Case, folder: str | None, device: torch.device) -> Any:
     """FP32, as the learner's masters are; the engine makes its own bf16 copy."""
     torch.manual_seed(0)
@@ -132,25 +110,27 @@ def make_model(case: Case, folder: str | None, device: torch.device) -> Any:
         model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="sdpa")
     else:
         with torch.device(device):
-            model = AutoModelForCausalLM.from_config(case.config(), dtype=torch.float32, attn_implementation="sdpa")
+            model = AutoModelForCausalLM.from_config(case.config, dtype=torch.float32, attn_implementation="sdpa")
     model.generation_config.eos_token_id = None  # Lengths are given, not found.
     model.generation_config.pad_token_id = 0
     return model.to(device).eval()
 
 
+def make_request(group: str, index: int, prompt: Sequence[int], length: int) -> Request:
+    return Request(
+        group=group,
+        index=index,
+        problem=PROBLEM,
+        prompt_tokens=tuple(prompt),
+        seed=derive_seed(group, index),
+        length=LengthPlan(answer_budget=length),
+    )
+
+
 def make_requests(case: Case, vocab: int, lengths: Sequence[int]) -> list[Request]:
-    rng = np.random.default_rng(0)
-    return [
-        Request(
-            group=str(number),
-            index=0,
-            problem=PROBLEM,
-            prompt_tokens=tuple(rng.integers(0, vocab, case.prompt).tolist()),
-            seed=number,
-            length=LengthPlan(answer_budget=int(length)),
-        )
-        for number, length in enumerate(lengths)
-    ]
+    prompts = np.random.default_rng(0).integers(0, vocab, (len(lengths), case.prompt)).tolist()
+    pairs = zip(prompts, lengths, strict=True)
+    return [make_request(str(number), 0, prompt, length) for number, (prompt, length) in enumerate(pairs)]
 
 
 def make_engine(model: Any, case: Case) -> TorchEngine:
@@ -203,23 +183,18 @@ def mixed(model: Any, case: Case, *, rounds: int) -> dict[str, float]:
     requests = make_requests(case, model.config.vocab_size, lengths.tolist())
     total = int(lengths.sum())
     engine = make_engine(model, case)
-    peer = model if model.device.type == "cpu" else AutoModelForCausalLM.from_config(
-        model.config, dtype=torch.bfloat16, attn_implementation="sdpa"
-    ).to(model.device).eval()  # fmt: skip
-    peer.generation_config = model.generation_config
+    peer = copy.deepcopy(model).to(torch.bfloat16) if model.device.type == "cuda" else model
     found = {}
-    runs: dict[str, Callable[[], None]] = {
-        "engine": lambda: drain(engine, requests),
-        "generate": lambda: run_generate(peer, requests, case),
+    runs: dict[str, Callable[[], float]] = {
+        "engine": lambda: drain(engine, requests, model.device),
+        "generate": lambda: run_generate(peer, requests, case.slots),
     }
     if model.device.type == "cuda":
         runs["continuous"] = lambda: run_continuous(peer, requests)
-    drain(engine, requests)
+    drain(engine, requests, model.device)
     for name, work in runs.items():
         try:
-            start = now(model.device)
-            work()
-            found[f"mixed_{name}_tokens_per_s"] = total / (now(model.device) - start)
+            found[f"mixed_{name}_tokens_per_s"] = total / work()
         except Exception as error:  # A peer that does not run here is not compared with, and the table says so.
             print(f"  {name} failed: {str(error).splitlines()[0] if str(error) else type(error).__name__}", flush=True)
     engine.close()
@@ -227,81 +202,54 @@ def mixed(model: Any, case: Case, *, rounds: int) -> dict[str, float]:
     return found | ({"ratio": found["mixed_engine_tokens_per_s"] / max(peers)} if peers else {})
 
 
-def drain(engine: TorchEngine, requests: Sequence[Request]) -> None:
+def drain(engine: TorchEngine, requests: Sequence[Request], device: torch.device) -> float:
+    start = now(device)
     engine.submit(requests)
     while engine.num_pending:
         engine.poll()
-
-
-@torch.no_grad()
-def run_generate(model: Any, requests: Sequence[Request], case: Case) -> None:
-    for first in range(0, len(requests), case.slots):
-        batch = requests[first : first + case.slots]
-        prompts = torch.tensor([request.prompt_tokens for request in batch], device=model.device)
-        model.generate(
-            inputs=prompts,
-            attention_mask=torch.ones_like(prompts),
-            do_sample=True,
-            top_k=0,
-            max_new_tokens=max(request.length.max_tokens for request in batch),
-        )
-
-
-@torch.no_grad()
-def run_continuous(model: Any, requests: Sequence[Request]) -> None:
-    """transformers' continuous batching takes one length for all of a call, so like lengths are called together."""
-    by_length: dict[int, list[list[int]]] = {}
-    for request in requests:
-        bucket = 1 << (request.length.max_tokens - 1).bit_length()
-        by_length.setdefault(bucket, []).append(list(request.prompt_tokens))
-    for length, prompts in by_length.items():
-        config = transformers.GenerationConfig(max_new_tokens=length, do_sample=True, top_k=0, eos_token_id=-1)
-        config.pad_token_id = 0
-        model.generate_batch(inputs=prompts, generation_config=config, progress_bar=False)
+    return now(device) - start
 
 
 def make_learner(model: Any, case: Case) -> Any:
     from scalerl.config import load_recipe
     from scalerl.train.step import TorchLearner
 
-    settings = [f"learner.micro_batch_tokens={case.micro_batch_tokens}", "budget.steps=1"]
+    settings = [f"learner.micro_batch_tokens={case.pass_tokens}", "budget.steps=1"]
     return TorchLearner.from_recipe(model, load_recipe("scalerl", settings))
 
 
+def make_group(completions: Sequence[Completion]) -> Group:
+    """The first half is right, so that no filter drops it."""
+    key, num = completions[0].request.group, len(completions)
+    correct = tuple(2 * i < num for i in range(num))
+    rewards = tuple(1.0 if verdict else -1.0 for verdict in correct)
+    return Group(key=key, problem=PROBLEM, completions=tuple(completions), correct=correct, rewards=rewards)
+
+
 def make_batch(version: int, vocab: int, num: int, length: int) -> Batch:
-    """Groups of two completions, one of them right, so that no filter drops anything; a prompt is one token."""
-    rng, plan = np.random.default_rng(version), LengthPlan(answer_budget=length)
-    groups = []
-    for g in range(num // 2):
-        key = f"0/{g}"
-        completions = tuple(
-            Completion(
-                request=Request(
-                    group=key, index=i, problem=PROBLEM, prompt_tokens=(1,), seed=i, length=plan
-                ),
-                tokens=rng.integers(0, vocab, length).astype(np.int32),
-                log_probs=np.full(length, -np.log(vocab), dtype=np.float32),
-                versions=np.full(length, version, dtype=np.int32),
-                forced=np.zeros(length, dtype=np.bool_),
-                finish="stop",
-            )
-            for i in range(2)
-        )  # fmt: skip
-        groups.append(
-            Group(key=key, problem=PROBLEM, completions=completions, correct=(True, False), rewards=(1.0, -1.0))
+    """Groups of two; a prompt is one token, so that every token is trained."""
+    rng = np.random.default_rng(version)
+
+    def completion(group: int, index: int) -> Completion:
+        return Completion(
+            request=make_request(f"0/{group}", index, [1], length),
+            tokens=rng.integers(0, vocab, length).astype(np.int32),
+            log_probs=np.full(length, -np.log(vocab), dtype=np.float32),
+            versions=np.full(length, version, dtype=np.int32),
+            forced=np.zeros(length, dtype=np.bool_),
+            finish="stop",
         )
+
+    groups = [make_group([completion(g, i) for i in range(2)]) for g in range(num // 2)]
     return Batch(version=version, groups=groups)
 
 
 def learn(model: Any, case: Case, ceiling: dict[str, float], *, steps: int) -> dict[str, float]:
     length = min(SEQUENCE, model.config.max_position_embeddings)
     num = max(case.step_tokens // length, 2)
-    start = now(model.device)
     learner, times = make_learner(model, case), []
     for version in range(steps + 1):
         batch = make_batch(version, model.config.vocab_size, num, length)
-        if version == 1:
-            print(f"  learner ready after {now(model.device) - start:.1f} s", flush=True)
         start = now(model.device)
         learner.step(batch)
         if version:
@@ -312,44 +260,42 @@ def learn(model: Any, case: Case, ceiling: dict[str, float], *, steps: int) -> d
     return {"learner_tokens_per_s": tokens / seconds, "mfu": mfu}
 
 
+class FirstHalf:
+    """A grader that takes no time: see make_group."""
+
+    def __init__(self) -> None:
+        self._groups: list[Group] = []
+
+    def submit(self, completions: Sequence[Completion]) -> None:
+        # A budget that ends a completion truncates it, and truncated ones are not trained on.
+        self._groups.append(make_group([replace(one, finish="stop") for one in completions]))
+
+    def poll(self, *, wait: bool = False) -> list[Group]:
+        done, self._groups = self._groups, []
+        return done
+
+
 def loop(model: Any, case: Case, *, steps: int) -> dict[str, float]:
-    """PipelineRL-8 with our engine and learner on one device, on random prompts and a verdict by the first token."""
+    """PipelineRL-8 with our engine and learner on one device; prompts are random, lengths log-uniform."""
     from scalerl.tasks.curriculum import Curriculum, uniform
     from scalerl.train.pipeline import Pipeline
 
-    per_group, longest = 8, case.context - case.prompt
-    groups = max(case.slots // per_group // 4, 2)
-    rng = np.random.default_rng(0)
-    prompts = rng.integers(0, model.config.vocab_size, (1000, case.prompt)).tolist()
+    per_group, longest, vocab = 8, case.context - case.prompt, model.config.vocab_size
 
     def requests(issued: Any) -> list[Request]:
-        number = int(issued.problem_id)
-        problem = Problem(id=issued.problem_id, prompt="", answer="", task="benchmark")
-        lengths = np.exp(np.random.default_rng(number).uniform(np.log(8), np.log(longest), per_group)).astype(int)
-        return [
-            Request(
-                group=issued.key, index=i, problem=problem, prompt_tokens=tuple(prompts[number]), seed=number * 8 + i,
-                length=LengthPlan(answer_budget=int(length)),
-            )
-            for i, length in enumerate(lengths)
-        ]  # fmt: skip
+        rng = np.random.default_rng(int(issued.problem_id))
+        prompt = rng.integers(0, vocab, case.prompt).tolist()
+        lengths = np.exp(rng.uniform(np.log(8), np.log(longest), per_group)).astype(int).tolist()
+        return [make_request(issued.key, index, prompt, length) for index, length in enumerate(lengths)]
 
-    def grade(completions: Sequence[Completion]) -> Group:
-        request = completions[0].request
-        correct = tuple(int(completion.tokens[0]) % 2 == 0 for completion in completions)
-        rewards = tuple(1.0 if verdict else -1.0 for verdict in correct)
-        return Group(
-            key=request.group, problem=request.problem, completions=tuple(completions), correct=correct, rewards=rewards
-        )
-
-    engine, learner = make_engine(model, case), make_learner(model, case)
+    engine = make_engine(model, case)
     pipeline = Pipeline(
         engine=engine,
-        curriculum=Curriculum([f"{n:04}" for n in range(1000)], seed=0, retires=uniform),
-        learner=learner,
+        curriculum=Curriculum([f"{number:04}" for number in range(2000)], seed=0, retires=uniform),
+        learner=make_learner(model, case),
         make_requests=requests,
-        grade=grade,
-        groups_per_batch=groups,
+        grading=FirstHalf(),
+        groups_per_batch=max(case.slots // per_group // 4, 2),
         max_lag=8,
     )
     running = pipeline.steps()
@@ -357,12 +303,12 @@ def loop(model: Any, case: Case, *, steps: int) -> dict[str, float]:
         next(running)
     start, before = now(model.device), engine.work.decoded
     with kernels(model.device) as busy:
-        parts = [next(running).timings for _ in range(steps)]
+        for _ in range(steps):
+            next(running)
         seconds = now(model.device) - start
+    decoded = engine.work.decoded - before
     engine.close()
-    row = {"steps_per_s": steps / seconds, "loop_tokens_per_s": (engine.work.decoded - before) / seconds}
-    row |= {"sampling_share": sum(part.poll_s for part in parts) / seconds}
-    row |= {"learning_share": sum(part.step_s + part.push_s for part in parts) / seconds}
+    row = {"steps_per_s": steps / seconds, "loop_tokens_per_s": decoded / seconds}
     return row | ({"idle": 1 - busy[0] / seconds} if busy else {})
 
 
@@ -413,39 +359,32 @@ def measure(name: str, case: Case, arguments: argparse.Namespace, ceiling: dict[
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=list(CASES), nargs="+", default=list(CASES))
-    parser.add_argument("--parts", choices=["sample", "learn", "loop", "mixed"], nargs="+")
+    parser.add_argument("--parts", choices=PARTS, nargs="+", default=PARTS)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--smollm", metavar="FOLDER", help="SmolLM2-135M's weights; random ones unless given")
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
     parser.add_argument("--json", metavar="FILE", help="write all figures there too")
     arguments = parser.parse_args()
-    arguments.parts = arguments.parts or ["sample", "learn", "loop", "mixed"]
     device = torch.device(arguments.device)
     ceiling = ceilings(device)
-    where = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     about = {
         "date": datetime.date.today().isoformat(),
-        "device": where,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
         "torch": torch.__version__,
         "transformers": transformers.__version__,
-        "bandwidth": ceiling["bandwidth"],
-        "matmul": ceiling["matmul"],
     }
-    print(
-        f"{about['date']}, {where}, torch {torch.__version__}, transformers {transformers.__version__}: "
-        f"{ceiling['bandwidth'] / 1e12:.2f} TB/s, {ceiling['matmul'] / 1e12:.0f} TFLOP/s",
-        flush=True,
-    )
+    rates = f"{ceiling['bandwidth'] / 1e12:.3g} TB/s, {ceiling['matmul'] / 1e12:.3g} TFLOP/s"
+    print(", ".join(f"{key} {value}" for key, value in about.items()), f": {rates}", flush=True)
     rows: dict[str, dict[str, float]] = {}
     for name in arguments.shape:
-        case = CASES[name].smaller() if arguments.quick else CASES[name]
+        case = replace(CASES[name], **QUICK) if arguments.quick else CASES[name]
         rows[name] = measure(name, case, arguments, ceiling)
         print(f"{name}: " + ", ".join(f"{key} {value:,.4g}" for key, value in rows[name].items()), flush=True)
         if device.type == "cuda":
             torch.cuda.empty_cache()
         if arguments.json:
             with open(arguments.json, "w") as file:
-                json.dump(about | {"shapes": rows}, file, indent=1)
+                json.dump(about | ceiling | {"shapes": rows}, file, indent=1)
     return 0
 
 

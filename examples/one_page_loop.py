@@ -18,7 +18,6 @@ from scalerl.rl.logprobs import log_probs_and_entropy
 from scalerl.rl.losses import LOSSES
 from scalerl.rl.weights import WEIGHTS
 from scalerl.tasks.curriculum import CURRICULA, Curriculum
-from scalerl.train.ask import Asker
 from scalerl.train.model import head, hidden_states
 from scalerl.train.setup import Setup
 
@@ -29,14 +28,13 @@ def main(steps: int = 5) -> None:
     )
     setup = Setup(recipe)
     model, engine = setup.loaded.model, setup.engine()
-    problems = setup.training_problems()
-    curriculum = Curriculum(list(problems), seed=recipe.seed, retires=choose(CURRICULA, recipe.curriculum))
-    asker = Asker(recipe=recipe, text=setup.text, judge=setup.sets[0].judge, length=setup.length, problems=problems)
+    prompts = setup.training_prompts()
+    asker, grading = setup.asker(prompts), setup.grading()
+    curriculum = Curriculum(list(asker.problems), seed=recipe.seed, retires=choose(CURRICULA, recipe.curriculum))
     optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.optimizer.lr, eps=recipe.optimizer.eps)
 
     for step in range(steps):
         # 1. Ask: a batch of problems, several completions each, with the log-prob of every token that was sampled.
-        groups = []
         for _ in range(recipe.pipeline.groups_per_batch):
             issued = curriculum.next()
             assert issued is not None
@@ -46,10 +44,12 @@ def main(steps: int = 5) -> None:
             for completion in engine.poll():
                 arrived.setdefault(completion.request.group, []).append(completion)
         # 2. Grade: `correct` goes to the curriculum, before any filter; `reward` is trained on.
-        for key, completions in arrived.items():
-            groups.append(asker.grade(sorted(completions, key=lambda one: one.request.index)))
-            curriculum.graded(key, num_correct=groups[-1].num_correct, num_graded=groups[-1].num_graded)
-            curriculum.trained(key)
+        for completions in arrived.values():
+            grading.submit(sorted(completions, key=lambda one: one.request.index))
+        groups = grading.poll()
+        for one in groups:
+            curriculum.graded(one.key, num_correct=one.num_correct, num_graded=one.num_graded)
+            curriculum.trained(one.key)
         completions = [completion for group in groups for completion in group.completions]
 
         # 3. Flatten: one entry a token, and which completion and group it belongs to.

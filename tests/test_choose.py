@@ -127,3 +127,14 @@ def test_filter_settings_are_those_of_the_filters():
     from scalerl.rl.filters import effective_batch
 
     assert keyword_settings(effective_batch).keys() >= Filter.model_fields.keys()
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"), [({"seed": "many"}, "a whole number"), ({"path": 3}, "text"), ({"seed": True}, "a whole number")]
+)
+def test_a_setting_of_the_wrong_kind_is_a_sentence(value: dict[str, object], wanted: str):
+    def task(*, seed: int = 0, share: float = 0.5, path: str = "") -> None: ...
+
+    with pytest.raises(RecipeError, match=f"but must be {wanted}"):
+        choose({"task": task}, Custom.model_construct(name="task", **value))
+    choose({"task": task}, Custom.model_construct(name="task", share=1))

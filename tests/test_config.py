@@ -6,9 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scalerl.choose import choose, keyword_settings
 from scalerl.config import (
     AXES,
     Recipe,
+    RecipeError,
     body_dtype,
     inert,
     list_recipes,
@@ -19,6 +21,8 @@ from scalerl.config import (
 )
 from scalerl.config.parts import Budget, Pipeline
 from scalerl.config.tree import DEFAULT_NAMES
+from scalerl.tasks.problems import TASKS
+from scalerl.tasks.task import with_settings
 
 PUBLISHED = {"base", "dapo", "grpo", "gspo", "magistral", "minimax", "scalerl"}
 
@@ -181,7 +185,7 @@ def test_overrides_are_toml_values_or_bare_text():
             'description="a = b"',
             "advantage.baseline=leave_one_out",
             "weights={name='constant', denominator=10}",
-            "evaluation.sets.aime=jsonl",
+            "evaluation.sets.aime=file",
             "evaluation.sets.aime.path=aime.jsonl",
         ],
     )
@@ -190,7 +194,7 @@ def test_overrides_are_toml_values_or_bare_text():
     assert not recipe.filter.zero_variance
     assert recipe.advantage.baseline.name == "leave_one_out"
     assert recipe.weights.model_dump() == {"name": "constant", "denominator": 10.0}
-    assert recipe.evaluation.sets["aime"].model_dump() == {"name": "jsonl", "path": "aime.jsonl"}
+    assert dict(recipe.evaluation.sets["aime"]) == {"name": "file", "path": "aime.jsonl"}
 
 
 @pytest.mark.parametrize("overrides", [["loss=dapo", "loss.clip_low=0.1"], ["loss.clip_low=0.1", "loss.name=dapo"]])
@@ -217,6 +221,69 @@ def test_an_override_cannot_smuggle_in_a_second_one():
     assert load_recipe("scalerl", ["model.path=1\nseed=9"]).seed == 0
 
 
+# -- tasks -------------------------------------------------------------------------------------------------------------
+
+
+TWO_TASKS = """
+extends = "scalerl"
+[tasks.sums]
+name = "arithmetic"
+weight = 3
+num_problems = 8
+[tasks.gsm8k]
+name = "file"
+path = "train.jsonl"
+chat = true
+system = "Be brief."
+"""
+
+
+def test_a_task_has_settings_of_every_task_and_of_its_own(tmp_path):
+    recipe = load_recipe(write(tmp_path, "two.toml", TWO_TASKS))
+    sums, gsm8k = recipe.tasks["sums"], recipe.tasks["gsm8k"]
+    assert recipe.task.name is None
+    assert (sums.weight, gsm8k.weight) == (3.0, 1.0)
+    assert dict(sums) == {"name": "arithmetic", "num_problems": 8}
+    assert dict(gsm8k) == {"name": "file", "path": "train.jsonl"}
+    assert gsm8k.shared == {**sums.shared, "chat": True, "system": "Be brief."}
+    assert load_recipe(write(tmp_path, "recipe.json", recipe.model_dump_json())) == recipe
+    assert settings_of(recipe)["tasks.sums.weight"].doc
+    assert len(choose(TASKS, sums)(2, 0).training) == 8
+
+
+def test_what_every_task_can_be_told_is_what_a_task_takes():
+    taken = {name: parameter.default for name, parameter in keyword_settings(with_settings).items()}
+    assert parts.Task().shared == taken
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (f"{TWO_TASKS}[task]\nname = 'words'", 'task.name is "words" and tasks holds sums, gsm8k: a run has one task'),
+        (f"{TWO_TASKS}['tasks'.'a/b']\nname = 'words'", 'tasks holds "a/b", but the name of a task is made of'),
+        (f"{TWO_TASKS}[tasks.third]\nmax_number = 3", "tasks.third.name is not set"),
+        (f"{TWO_TASKS}[evaluation.sets.sums]\nname = 'words'", "evaluation.sets.sums has the name of tasks.sums"),
+        (TWO_TASKS.replace("weight = 3", "weight = 0"), "tasks.sums.weight is 0 but must be above 0"),
+        (TWO_TASKS.replace("chat = true", "chat = 1"), "tasks.gsm8k.chat is 1 but must be true or false"),
+        (
+            TWO_TASKS + "thinking_end = '</thought>'",
+            'tasks.gsm8k.thinking_end is "</thought>" and length.thinking_end is "</think>"',
+        ),
+    ],
+)
+def test_tasks_that_cannot_be_together(tmp_path, text, message):
+    path = write(tmp_path, "two.toml", text)
+    with pytest.raises(RecipeError, match=re.escape(message)) as caught:
+        load_recipe(path)
+    assert len(caught.value.problems) == 1
+    assert caught.value.problems[0].startswith(str(path))
+
+
+def test_a_task_that_comes_by_extends_can_be_taken_back(tmp_path):
+    text = TWO_TASKS.replace('extends = "scalerl"', 'extends = "tiny-cpu"\ntask = ""')
+    assert set(load_recipe(write(tmp_path, "two.toml", text)).tasks) == {"sums", "gsm8k"}
+
+
 # -- what a recipe says about itself -----------------------------------------------------------------------------------
 
 
@@ -231,7 +298,8 @@ def test_every_setting_is_documented_once():
     """But a task's own settings, which only the task knows."""
     for name in list_recipes():
         recipe = load_recipe(name)
-        tasks = {"task": recipe.task} | {f"evaluation.sets.{key}": task for key, task in recipe.evaluation.sets.items()}
+        sets = {f"evaluation.sets.{key}": task for key, task in recipe.evaluation.sets.items()}
+        tasks = {"task": recipe.task, **sets} | {f"tasks.{key}": task for key, task in recipe.tasks.items()}
         of_tasks = {f"{table}.{key}" for table, task in tasks.items() for key in task.model_extra or {}}
         assert {setting.key for setting in settings_of(recipe).values() if not setting.doc} == of_tasks
 

@@ -6,6 +6,7 @@ loss = choose(LOSSES, recipe.loss)      # LOSSES["cispo"] with cap=5.0, or the f
 import functools
 import importlib
 import inspect
+import json
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -78,6 +79,19 @@ def _check_settings(name: str, function: Callable[..., Any], settings: Mapping[s
         if setting not in known and not takes_any:
             has = f"which has {', '.join(known)}" if known else "which has no settings"
             raise RecipeError(f'{setting} is no setting of "{name}", {has}{did_you_mean(setting, known)}')
+    for setting, value in settings.items():
+        _check_type(name, setting, value, known[setting].annotation if setting in known else None)
     for setting, parameter in known.items():
         if parameter.default is parameter.empty and setting not in settings:
             raise RecipeError(f'{setting} is not set, and "{name}" needs it')
+
+
+# Only plain ones: what else a function declares is its own to check.
+_KINDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+
+
+def _check_type(name: str, setting: str, value: Any, declared: Any) -> None:
+    kind = next((kind for kind in _KINDS if declared in (kind, kind.__name__)), None)
+    fits = kind is None or type(value) is kind or (kind is float and type(value) is int)
+    if not fits:
+        raise RecipeError(f'{setting} is {json.dumps(value, default=str)} but must be {_KINDS[kind]} for "{name}"')

@@ -6,6 +6,8 @@ import sys
 import pytest
 import torch
 
+from scalerl.rl import logprobs
+from scalerl.rl.head_products import PlainProducts, split, split_weight
 from scalerl.rl.logprobs import exact_matmul, head_logits, log_probs_and_entropy
 
 # Said once on a CPU without bf16 instructions, where the product is right and slow.
@@ -248,6 +250,58 @@ def test_the_generator_side_is_the_same_formula():
     torch.testing.assert_close(
         log_probs_and_entropy(hidden, weight, targets, temperature=0.7)[0], stored, rtol=1e-6, atol=1e-6
     )
+
+
+def test_a_number_is_the_sum_of_its_two_parts():
+    rng = torch.Generator().manual_seed(0)
+    values = torch.randn(10_000, generator=rng) * 10.0 ** torch.randint(-30, 30, (10_000,), generator=rng)
+    first, second = split(values)
+    assert first.dtype == second.dtype == torch.bfloat16
+    assert bool(((first.double() + second.double() - values).abs() <= 2.0**-16 * values.abs()).all())
+
+
+@pytest.mark.parametrize("weight_dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("biased", [False, True])
+def test_split_products_match_those_of_fp32(biased, weight_dtype, monkeypatch):
+    """What a GPU does with bf16 hidden states, on a CPU: log-probs and gradients far closer than bf16 ones are."""
+    hidden, weight, targets = a_head(num_tokens=40, vocab=300, width=64, seed=3)
+    hidden = hidden.detach().bfloat16().requires_grad_()
+    weight = weight.detach().to(weight_dtype).requires_grad_()
+    bias = torch.randn(300, generator=torch.Generator().manual_seed(1)).requires_grad_() if biased else None
+    settings = {"chunk": 16, "temperature": 0.8, "bias": bias}
+    exact = log_probs_and_entropy(hidden, weight, targets, **settings)
+    exact_gradients = gradients(log_probs_and_entropy, (hidden, weight, targets), **settings)
+    monkeypatch.setattr(logprobs, "_on_tensor_cores", lambda hidden: True)
+    found = log_probs_and_entropy(hidden, weight, targets, **settings)
+    for ours, theirs in zip(found, exact, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+    found_gradients = gradients(log_probs_and_entropy, (hidden, weight, targets), **settings)
+    for ours, theirs in zip(found_gradients, exact_gradients, strict=True):
+        error = (ours.double() - theirs.double()).norm() / theirs.double().norm()
+        # Two numbers next to each other may be rounded to different bf16.
+        assert error < (1e-4 if ours.dtype == torch.float32 else 1e-3)
+    kept = head_logits(hidden, split_weight(weight.detach()), temperature=0.8, bias=bias)
+    assert torch.equal(kept, head_logits(hidden, weight, temperature=0.8, bias=bias))
+
+
+@pytest.mark.parametrize("with_entropy", [False, True])
+@pytest.mark.parametrize("biased", [False, True])
+def test_what_a_gpu_compiles_is_the_same_formula(biased, with_entropy):
+    rng = torch.Generator().manual_seed(0)
+    logits, targets = torch.randn(9, 31, generator=rng) * 4, torch.randint(0, 30, (9,), generator=rng)
+    if biased:
+        logits[:, 30] = -torch.inf
+    expected = logprobs._statistics(logits.clone(), targets, 0.7, biased)
+    found = logprobs._fused_statistics(logits, targets, 0.7, biased)
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+    _, entropy, log_total = expected
+    grads = torch.randn(2, 9, generator=rng)
+    products = PlainProducts(torch.zeros(31, 2), None, torch.float32)
+    rest = (targets, entropy, log_total, grads[0], grads[1] if with_entropy else None, 0.7, biased)
+    (theirs,) = logprobs._gradient_parts(products, logits.clone(), *rest)
+    (ours,) = logprobs._fused_gradient_parts(products, logits, *rest)
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("setting", ["highest", "high", "medium"])

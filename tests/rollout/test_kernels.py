@@ -1,6 +1,7 @@
 """Every kernel against plain torch. They need a GPU, or Triton's interpreter: TRITON_INTERPRET=1 pytest -m gpu."""
 
 import os
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -58,7 +59,7 @@ def attention_reference(joined, cosine, sine, position, keys, values, scale, nor
     heads = joined.double().view(num_rows, -1, head_dim)
     num_heads = heads.shape[1] - 2 * num_kv_heads
     query, key, value = heads.split((num_heads, num_kv_heads, num_kv_heads), dim=1)
-    if norms[0] is not None:
+    if norms is not None:
         query, key = (
             rms_norm(x, (head_dim,), n.weight.double(), 1e-6) for x, n in zip((query, key), norms, strict=True)
         )
@@ -91,11 +92,8 @@ def test_attention_reads_each_rows_own_part_and_writes_the_new_position(
     for row, place in enumerate(position.tolist()):
         for stored in (keys, values):
             stored[row, :, place:] = float("nan")  # What is not yet written must not be read.
-    norms = (torch.nn.RMSNorm(head_dim), torch.nn.RMSNorm(head_dim)) if normed else (None, None)
-    for norm in norms:
-        if norm is not None:
-            norm.weight = torch.nn.Parameter(randn(head_dim, dtype=dtype), requires_grad=False)
-            norm.variance_epsilon = 1e-6
+    weights = [randn(head_dim, dtype=dtype) for _ in range(2)]
+    norms = tuple(SimpleNamespace(weight=weight, variance_epsilon=1e-6) for weight in weights) if normed else None
     expected_keys, expected_values = keys.clone(), values.clone()
     expected = attention_reference(joined, cosine, sine, position, expected_keys, expected_values, 0.2, norms)
     result = kernels.decode_attention(joined, cosine, sine, position, keys, values, scale=0.2, norms=norms)

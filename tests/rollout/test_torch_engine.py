@@ -86,6 +86,25 @@ def test_the_chunk_changes_nothing_but_the_pace(chunk):
         assert results[1][key].forced.tolist() == expected.forced.tolist()
 
 
+def test_sampling_ahead_of_the_host_changes_only_which_chunk_new_weights_reach():
+    """As on a GPU, where the next chunk is under way before a poll returns."""
+    model, newer, requests = make_model("llama"), make_model("llama", seed=1), mixed_requests(10)
+    results = []
+    for ahead in (False, True):
+        engine = TorchEngine(model, slots=4, max_length=64, stop_tokens=(3, 9), chunk=4)
+        engine._ahead = ahead
+        engine.submit(requests)
+        results.append(by_key(drain(engine)))
+        engine.push_weights(newer.state_dict(), 1)
+        engine.submit([make_request(plan=LengthPlan(answer_budget=16))])
+        completions = engine.poll()
+        engine.push_weights(newer.state_dict(), 2)
+        (completion,) = completions + drain(engine)
+        num_older = 8 if ahead else 4
+        assert completion.versions.tolist() == [1] * num_older + [2] * (len(completion) - num_older)
+    assert results[0] == results[1]
+
+
 def test_thinking_that_ends_in_the_chunk_of_its_budget_is_sampled_on_without_the_marker():
     """Greedy, so the token that ends thinking can be chosen from a run without a plan."""
     engine = TorchEngine(make_model("llama"), slots=2, max_length=64, stop_tokens=(), chunk=8)
@@ -180,8 +199,9 @@ def test_a_bf16_engine_of_an_fp32_learner_follows_its_updates(family, fp32_head)
         for completion in drain(engine):
             tokens = torch.tensor([[*completion.request.prompt_tokens, *completion.tokens.tolist()]])
             with torch.no_grad():
-                hidden, head = rounded.model(tokens).last_hidden_state[0], rounded.lm_head.weight
-                logits = hidden.float() @ head.float().T if fp32_head else (hidden @ head.T).float()
+                hidden = rounded.model(tokens).last_hidden_state[0]
+                exact, coarse = model.lm_head.weight, rounded.lm_head.weight
+                logits = hidden.float() @ exact.T if fp32_head else (hidden @ coarse.T).float()
             expected = torch.log_softmax(logits, dim=-1)[2:-1].gather(1, tokens[0, 3:, None])[:, 0].numpy()
             # bf16 rounds differently along other shapes; a head or body of the wrong version is off by whole units.
             assert np.abs(completion.log_probs - expected).mean() < 0.15

@@ -66,6 +66,12 @@ def test_the_full_size_arms_are_those_of_the_paper():
         assert arm.recipe.pipeline.groups_per_batch * arm.recipe.pipeline.completions_per_group == 768
 
 
+def test_the_tiny_multi_task_study_writes_out_the_settings_of_tiny_cpu():
+    base = make_plan(*load_study("tiny-multi-task"), gpu=False).base.recipe
+    keys = differences(load_recipe("tiny-cpu"), base).keys()
+    assert {key.partition(".")[0] for key in keys} == {"task", "tasks", "evaluation", "checkpoint", "budget"}
+
+
 # Leave one out --------------------------------------------------------------------------------------------------------
 
 

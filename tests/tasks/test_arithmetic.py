@@ -1,8 +1,9 @@
+import itertools
 import random
 
 import pytest
 
-from scalerl.tasks.arithmetic import Expression, demonstrate, draw_expression, solve, value
+from scalerl.tasks.arithmetic import Expression, count_sums, demonstrate, draw_expression, solve, value
 from scalerl.tasks.graders import exact
 
 
@@ -51,6 +52,17 @@ def test_drawn_expressions_equal_pythons_arithmetic_and_never_go_below_zero(oper
 def test_numbers_that_cannot_be_drawn_are_refused():
     with pytest.raises(ValueError, match="hardly ever stay above zero"):
         draw_expression(random.Random(0), num_terms=3, max_number=1, operations="-")
+
+
+@pytest.mark.parametrize("operations", ["+", "-", "+-"])
+def test_expressions_are_counted_as_they_are_listed(operations: str):
+    def listed(num_terms: int) -> int:
+        numbers = itertools.product(range(1, 5), repeat=num_terms)
+        signs = list(itertools.product(operations, repeat=num_terms - 1))
+        expressions = (Expression(numbers=n, operations=o) for n in numbers for o in signs)
+        return sum(all(step.result >= 0 for step in solve(one)) for one in expressions)
+
+    assert list(count_sums(4, 4, operations)) == [listed(num_terms) for num_terms in range(1, 5)]
 
 
 def test_careful_demonstrations_are_correct():

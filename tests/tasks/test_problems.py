@@ -1,23 +1,27 @@
-import json
 import re
-from pathlib import Path
+import time
 from typing import Any
 
 import pytest
 
+from scalerl.tasks.arithmetic import arithmetic
 from scalerl.tasks.graders import GRADERS
-from scalerl.tasks.problems import TASKS, TaskError, arithmetic, jsonl, without
+from scalerl.tasks.problems import TASKS
+from scalerl.tasks.procedural import distinct, is_withheld
+from scalerl.tasks.task import TaskError
 from scalerl.types import Problem
 
 SMALL: dict[str, Any] = {"num_problems": 300}
+PROCEDURAL = ("arithmetic", "countdown", "words")
 
 
 def contents(problems: tuple[Problem, ...]) -> set[str]:
     return {problem.content_hash for problem in problems}
 
 
-def test_the_same_seeds_give_the_same_problems():
-    first, second = arithmetic(50, 3, seed=1, **SMALL), arithmetic(50, 3, seed=1, **SMALL)
+@pytest.mark.parametrize("name", PROCEDURAL)
+def test_the_same_seeds_give_the_same_problems(name: str):
+    first, second = (TASKS[name](50, 3, seed=1, **SMALL) for _ in range(2))
     assert first.training == second.training
     assert first.evaluation == second.evaluation
     assert first.demonstrations is not None
@@ -26,11 +30,12 @@ def test_the_same_seeds_give_the_same_problems():
     assert first.demonstrations(20, 7) != first.demonstrations(20, 8)
 
 
-def test_each_seed_moves_its_own_problems_alone():
+@pytest.mark.parametrize("name", PROCEDURAL)
+def test_each_seed_moves_its_own_problems_alone(name: str):
     task, other_training, other_evaluation = (
-        arithmetic(50, 0, seed=0, **SMALL),
-        arithmetic(50, 0, seed=1, **SMALL),
-        arithmetic(50, 1, seed=0, **SMALL),
+        TASKS[name](50, 0, seed=0, **SMALL),
+        TASKS[name](50, 0, seed=1, **SMALL),
+        TASKS[name](50, 1, seed=0, **SMALL),
     )
     assert task.evaluation == other_training.evaluation
     assert task.training != other_training.training
@@ -38,19 +43,22 @@ def test_each_seed_moves_its_own_problems_alone():
     assert task.evaluation != other_evaluation.evaluation
 
 
-def test_nothing_that_is_evaluated_on_is_ever_trained_on_or_demonstrated():
+@pytest.mark.parametrize("name", PROCEDURAL)
+def test_nothing_that_is_evaluated_on_is_ever_trained_on_or_demonstrated(name: str):
     evaluated = set().union(
-        *(contents(arithmetic(200, seed, num_problems=1, max_number=5).evaluation) for seed in range(3))
+        *(contents(TASKS[name](100, seed, num_problems=1, max_number=8).evaluation) for seed in range(3))
     )
-    task = arithmetic(1, 0, num_problems=2000, max_number=5)
+    task = TASKS[name](1, 0, num_problems=1500, max_number=8)
     assert task.demonstrations is not None
-    demonstrated = {item.problem.content_hash for item in task.demonstrations(2000, 0)}
+    demonstrated = {item.problem.content_hash for item in task.demonstrations(1500, 0)}
     assert not evaluated & contents(task.training)
     assert not evaluated & demonstrated
+    assert demonstrated
 
 
-def test_problems_are_distinct_with_unique_ids():
-    task = arithmetic(100, 0, max_number=3, num_problems=300)
+@pytest.mark.parametrize("name", PROCEDURAL)
+def test_problems_are_distinct_with_unique_ids(name: str):
+    task = TASKS[name](50, 0, max_number=5, num_problems=300)
     for problems in (task.training, task.evaluation):
         assert len({problem.id for problem in problems}) == len(contents(problems)) == len(problems)
 
@@ -87,97 +95,46 @@ def test_settings_that_cannot_be(settings: dict[str, Any], message: str):
         arithmetic(10, 0, **settings)
 
 
-def write(path: Path, *rows: Any) -> str:
-    path.write_text("".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows))
-    return str(path)
+IMPOSSIBLE = [
+    ("arithmetic", {"operations": "-", "min_terms": 5, "max_terms": 5, "num_problems": 30_000}, "give only 20349"),
+    ("arithmetic", {"operations": "-", "min_terms": 7, "max_terms": 7}, "hardly ever stay above zero"),
+    ("arithmetic", {"operations": "*", "max_number": 3, "max_terms": 3}, "give hardly more than 2"),
+    ("countdown", {"max_number": 4, "max_numbers": 3}, "give hardly more than"),
+    ("countdown", {"max_target": 1}, "hardly ever make a target up to 1"),
+    ("countdown", {"operations": "*", "max_number": 1000}, "hardly ever make a target up to 100"),
+]
 
 
-def test_a_file_of_problems(tmp_path: Path):
-    rows = [{"prompt": f"{number}+1=", "answer": number + 1} for number in range(20)]
-    task = jsonl(5, 0, path=write(tmp_path / "sums.jsonl", *rows), grader="numeric")
-    assert len(task.evaluation) == 5
-    assert len(task.training) == 15
-    assert not contents(task.training) & contents(task.evaluation)
-    assert {problem.id for problem in (*task.training, *task.evaluation)} == {f"line-{n}" for n in range(1, 21)}
-    assert all(int(problem.answer) == int(problem.prompt.split("+")[0]) + 1 for problem in task.training)
-    assert task.demonstrations is None
-    assert jsonl(5, 0, path=str(tmp_path / "sums.jsonl")).evaluation == task.evaluation
-    assert jsonl(5, 1, path=str(tmp_path / "sums.jsonl")).evaluation != task.evaluation
+@pytest.mark.parametrize(("name", "settings", "message"), IMPOSSIBLE)
+def test_settings_that_cannot_give_the_problems_asked_for_fail_soon(name: str, settings: dict[str, Any], message: str):
+    start = time.process_time()
+    with pytest.raises(TaskError, match=message) as caught:
+        TASKS[name](10, 0, **settings)
+    # A second on an idle core; the rest is for a busy machine.
+    assert time.process_time() - start < 3
+    assert str(caught.value).startswith(f"{name}: ")
 
 
-def test_fields_go_by_other_names(tmp_path: Path):
-    rows = [{"question": f"q{n}", "final": f"a{n}", "name": f"n{n}", "solution": f"s{n}"} for n in range(4)]
-    path = write(tmp_path / "f.jsonl", *rows)
-    task = jsonl(
-        1,
-        0,
-        path=path,
-        prompt_field="question",
-        answer_field="final",
-        id_field="name",
-        demonstration_field="solution",
-    )
-    assert task.demonstrations is not None
-    made = task.demonstrations(100, 0)
-    assert len(made) == 3
-    assert all(item.completion[1:] == item.problem.prompt[1:] == item.problem.id[1:] for item in made)
+def sequence_of(numbers: list[int]) -> list[Problem]:
+    return [Problem(id=str(number), prompt=f"question {number}", answer="", task="t") for number in numbers]
 
 
-def test_an_evaluation_file_removes_its_contents_from_training(tmp_path: Path):
-    training = write(tmp_path / "t.jsonl", *({"prompt": f"what is  {n}?", "answer": "x"} for n in range(5)))
-    evaluation = write(tmp_path / "e.jsonl", {"prompt": "what is 3?", "answer": "x"})
-    task = jsonl(1, 0, path=training, evaluation_path=evaluation)
-    assert [problem.prompt for problem in task.training] == [f"what is  {n}?" for n in (0, 1, 2, 4)]
-    assert [problem.id for problem in task.evaluation] == ["evaluation/line-1"]
+def test_a_search_for_distinct_problems_ends_with_what_there_is():
+    drawn = iter(sequence_of([number % 40 for number in range(100_000)]))
+    assert len(distinct(lambda: next(drawn), 50, wanted=lambda problem: True)) == 40
+    assert len(list(drawn)) > 90_000
+    drawn = iter(sequence_of([number % 5000 for number in range(100_000)]))
+    assert len(distinct(lambda: next(drawn), 10_000, wanted=lambda problem: True)) == 5000
+    assert len(list(drawn)) > 85_000
+    # All of a space, its last problem a long time in coming.
+    drawn = iter(sequence_of([*range(299), *([0] * 4000), 299]))
+    assert len(distinct(lambda: next(drawn), 300, wanted=lambda problem: True)) == 300
 
 
-GOOD = {"prompt": "1+1=", "answer": "2"}
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        (
-            [GOOD, "", {"prompt": "1+2="}],
-            'line 3: the field "answer" is missing; the line has prompt (set task.answer_',
-        ),
-        ([{"answer": "2"}], 'line 1: the field "prompt" is missing'),
-        ([GOOD, {"prompt": " ", "answer": "2"}], 'line 2: the field "prompt" must be text or a number, not " "'),
-        ([GOOD, {"prompt": "a", "answer": None}], 'line 2: the field "answer" must be text or a number, not null'),
-        ([GOOD, {"prompt": "a", "answer": True}], "not true"),
-        ([GOOD, "{cut"], "line 2: not valid JSON"),
-        ([GOOD, "[1]"], "line 2: a JSON object is needed, not list"),
-        ([{**GOOD, "id": 7}, GOOD, {**GOOD, "id": "7"}], 'line 3: the id "7" is that of line 1 already'),
-        ([], "holds no problems: it is empty"),
-        (["", " "], "holds no problems: it is empty"),
-        ([GOOD], "holds 1 problems, but 2 are to be evaluated on"),
-        ([GOOD, {"prompt": "1+3=", "answer": "4"}], "none are left to train on"),
-    ],
-)
-def test_a_bad_file_is_named_with_its_line(tmp_path: Path, rows: list[Any], message: str):
-    path = write(tmp_path / "bad.jsonl", *rows)
-    with pytest.raises(TaskError, match=re.escape(message)) as caught:
-        jsonl(2, 0, path=path)
-    assert str(caught.value).startswith(path)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_missing_file_and_a_wrong_grader(tmp_path: Path):
-    with pytest.raises(TaskError, match=r"nowhere\.jsonl cannot be read: No such file"):
-        jsonl(1, 0, path=str(tmp_path / "nowhere.jsonl"))
-    with pytest.raises(TaskError, match='no grader is called "nummeric"; choices: exact, numeric'):
-        jsonl(1, 0, path="any", grader="nummeric")
-    (tmp_path / "latin.jsonl").write_bytes('{"prompt": "\u00e9"}'.encode("latin-1"))
-    with pytest.raises(TaskError, match="is not UTF-8 text"):
-        jsonl(1, 0, path=str(tmp_path / "latin.jsonl"))
-
-
-def test_without_goes_by_content():
-    one = Problem(id="a", prompt="1 +  1", answer="2", task="t")
-    same = Problem(id="b", prompt="1 + 1", answer="2", task="u")
-    other = Problem(id="c", prompt="1 + 2", answer="3", task="t")
-    assert without([one, other], [same]) == (other,)
+def test_one_problem_in_sixteen_is_withheld():
+    share = sum(map(is_withheld, sequence_of(list(range(8000))))) / 8000
+    assert share == pytest.approx(1 / 16, abs=0.01)
 
 
 def test_the_table():
-    assert set(TASKS) == {"arithmetic", "jsonl"}
+    assert set(TASKS) == {"arithmetic", "countdown", "words", "gym", "file", "hub"}

@@ -141,6 +141,18 @@ def test_its_tokenizer_stop_token_and_context_come_along(tmp_path):
     assert loaded.context == 32
 
 
+def test_the_end_token_is_the_files_whatever_transformers_makes_of_it(tmp_path, monkeypatch):
+    dequantised = ours._dequantised
+
+    def mistaken(*arguments: Any) -> Any:
+        model, tokenizer = dequantised(*arguments)
+        tokenizer.eos_token = "<|im_start|>"
+        return model, tokenizer
+
+    monkeypatch.setattr(ours, "_dequantised", mistaken)
+    assert load(write(tmp_path / "tiny.gguf", tiny_llama())).tokenizer.eos_token == "<|im_end|>"
+
+
 def test_it_is_dequantised_once_and_kept_under_its_hash(tmp_path, cache, monkeypatch):
     path = write(tmp_path / "tiny.gguf", tiny_llama(), "Q8_0")
     first = gguf_folder(path)

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated import (
     NUM_COMPLETIONS,
+    AtOnce,
     CountingLearner,
     Killed,
     SimulatedEngine,
@@ -53,7 +54,7 @@ def make_pipeline(regime, engine, *, curriculum, learner=None, **changes):
         curriculum=curriculum,
         learner=learner or CountingLearner(),
         make_requests=make_requests,
-        grade=grade,
+        grading=AtOnce(grade),
         groups_per_batch=regime.groups_per_batch,
         max_lag=regime.max_lag,
         push_every=regime.push_every,
@@ -382,7 +383,7 @@ def test_timings_say_where_the_seconds_went_and_the_callers_are_not_among_them()
         curriculum=curriculum,
         learner=learner,
         make_requests=make_requests,
-        grade=slow_grade,
+        grading=AtOnce(slow_grade),
         groups_per_batch=2,
         max_lag=0,
         clock=clock,

@@ -18,7 +18,8 @@ from scalerl.config import Recipe, load_recipe
 from scalerl.study.importers import read_table
 from scalerl.study.series import Selection, series_from
 from scalerl.train.model import ModelError
-from scalerl.train.run import Run, export
+from scalerl.train.resume import export
+from scalerl.train.run import Run
 from scalerl.train.setup import evaluate_model
 
 SMALL = (
@@ -109,18 +110,17 @@ def kill_at_random(folder: Path, kills: int, seed: int, steps: int) -> int:
     code = "import torch; torch.set_num_threads(1); from scalerl.cli import main; main()"
     while True:
         resume = ["--resume"] if (folder / store.RECIPE).exists() else []
-        process = subprocess.Popen(
-            [sys.executable, "-c", code, "train", "tiny-cpu", "--out", str(folder), *words, *resume],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        if killed < kills:
-            _wait_for_rows(process, folder, rng)
-            if process.poll() is None:
-                os.kill(process.pid, signal.SIGKILL)
-                killed += 1
-        output = process.communicate()[0]
+        command = [sys.executable, "-c", code, "train", "tiny-cpu", "--out", str(folder), *words, *resume]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+            try:
+                if killed < kills:
+                    _wait_for_rows(process, folder, rng)
+                    if process.poll() is None:
+                        os.kill(process.pid, signal.SIGKILL)
+                        killed += 1
+                output = process.communicate()[0]
+            finally:
+                process.kill()
         if process.returncode == 0:
             return killed
         assert process.returncode == -signal.SIGKILL, output

@@ -1,3 +1,4 @@
+import copy
 import dataclasses
 import math
 
@@ -9,6 +10,15 @@ from test_model import tiny_model
 from scalerl.choose import choose
 from scalerl.config import load_recipe
 from scalerl.rl.losses import LOSSES, TokenLoss
+from scalerl.train.model import hidden_states
+from scalerl.train.packed_attention import (
+    PackingError,
+    attend_packed,
+    check_packing,
+    pack,
+    packed_attention,
+    packed_hidden_states,
+)
 from scalerl.train.pipeline import Learner
 from scalerl.train.step import TorchLearner
 from scalerl.types import Batch
@@ -113,6 +123,62 @@ def test_the_gradient_is_that_of_one_completion_at_a_time(loss, family, float64)
         torch.testing.assert_close(gradient, parameters[name].grad, rtol=1e-9, atol=1e-12, msg=name)
     norm = math.sqrt(sum(float(p.grad.square().sum()) for p in model.parameters()))
     assert row["optim/grad_norm"] == pytest.approx(norm)
+
+
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("family", ["smollm", "qwen2", "qwen3", "smollm3"])
+def test_a_packed_sequence_gives_what_it_gives_alone(family, window):
+    """Hidden states and gradients in FP32, with positions from 0 in each; neighbours change nothing."""
+    lengths, packed = [5, 9, 1, 4], tiny_model(family)
+    if window is not None:
+        if family != "qwen2":
+            pytest.skip("no window in this family")
+        packed.config.sliding_window = window
+        for layer in packed.model.layers:
+            layer.self_attn.sliding_window = window
+    alone, ids = copy.deepcopy(packed), torch.randint(2, 23, (sum(lengths),))
+    attend_packed(packed)
+    check_packing(packed)
+    mix = torch.randn(sum(lengths), 16)
+    together = packed_hidden_states(packed, ids, pack(lengths))
+    (together * mix).sum().backward()
+    for part, found, factor in zip(ids.split(lengths), together.split(lengths), mix.split(lengths), strict=True):
+        mask = None if window is None else windowed(len(part), window)
+        expected = hidden_states(alone, part[None], attention_mask=mask)[0]
+        (expected * factor).sum().backward()
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    for (name, ours), theirs in zip(packed.base_model.named_parameters(), alone.base_model.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-5, atol=1e-5, msg=name)
+
+
+def windowed(length, window):
+    distance = torch.arange(length)[:, None] - torch.arange(length)
+    return ((distance >= 0) & (distance < window))[None, None]
+
+
+def test_a_model_whose_layers_mix_packed_sequences_is_refused():
+    model = tiny_model()
+    model.model.layers[0].register_forward_hook(lambda module, inputs, output: output + output.cumsum(dim=1))
+    with pytest.raises(PackingError, match="a llama model cannot be trained: its layers mix packed sequences"):
+        TorchLearner.from_recipe(model, recipe_of())
+    heads = torch.zeros(1, 2, 3, 4)
+    where = pack([3])
+    with pytest.raises(PackingError, match="attention needs softcap"):
+        packed_attention(
+            model, heads, heads, heads, None, starts=where.starts, corners=where.corners, rows=1, width=3, longest=4,
+            softcap=30.0,
+        )  # fmt: skip
+
+
+def test_the_given_model_is_left_as_it_was():
+    """An engine copies it after the learner is made, and needs its masks."""
+    model = tiny_model()
+    learner = TorchLearner.from_recipe(model, recipe_of(), version=VERSION)
+    assert model.config._attn_implementation == "sdpa"
+    learner.step(random_batch(0))
+    ids = torch.tensor([[3, 4, 5]])
+    expected = packed_hidden_states(learner._body, ids[0], pack([3]))
+    torch.testing.assert_close(hidden_states(model, ids)[0], expected, rtol=1e-5, atol=1e-5)
 
 
 def test_what_forced_tokens_are_does_not_matter_to_their_own_loss(float64):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from scalerl.study.probe import Cost, Pace
     from scalerl.study.runner import RunStatus
 
-TRAIN = (sys.executable, "-m", "scalerl.cli", "train")
+TRAIN = (sys.executable, "-m", "scalerl.cli", "train", "--no-plots")
 INTERRUPTED = 130
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from scalerl.config import Recipe
     from scalerl.train.live import Outlook
-    from scalerl.train.run import Run
+    from scalerl.train.run import Outlooks, Run
 
 RecipeName = Annotated[
     str,
@@ -43,6 +43,7 @@ def train(
         float | None,
         typer.Option(min=1, help="Seconds without a sign of the engine or grader that end the run.", metavar="S"),
     ] = None,
+    plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw the curve at the end.")] = True,
 ) -> None:
     """Train by a recipe into a run folder, with a forecast of where it will level off while it trains.
 
@@ -67,7 +68,7 @@ def train(
         typer.echo(f"Stopped at step {run.pipeline.version}, with a checkpoint: the same command with --resume goes on")
         raise typer.Exit(128 + (terminal.stopped_by or 0))
     typer.echo(f"\nDone: {reason}. The run is in {out}")
-    _conclude(out)
+    _conclude(out, plots=plots)
 
 
 def sft(
@@ -84,11 +85,12 @@ def sft(
 
     settings = _load(recipe, overrides)
     with _setting_up():
-        from scalerl.choose import choose
-        from scalerl.tasks.problems import TASKS
+        from scalerl.train.setup import make_tasks
         from scalerl.train.sft import SftSettings, sft
 
-        task = choose(TASKS, settings.task)(settings.evaluation.num_prompts, settings.evaluation.seed)
+        if settings.tasks:
+            raise UsageError(f"{recipe} has the tasks {', '.join(settings.tasks)}: a base model is made from one task")
+        (task,) = make_tasks(settings).values()
         sft_settings = replace(SftSettings(), model=model, seed=settings.seed)
         if steps is not None:
             sft_settings = replace(sft_settings, steps=steps)
@@ -107,7 +109,9 @@ def sft(
 
 
 def evaluate(
-    model: Annotated[str, typer.Argument(help="Model folder, hub name, or tiny-base.", show_default=False)],
+    model: Annotated[
+        str, typer.Argument(help="Model folder, hub name, .gguf file, tiny-base or smollm2-135m.", show_default=False)
+    ],
     recipe: Annotated[str, typer.Option(help="The recipe whose task and evaluation settings are used.")] = "tiny-cpu",
     overrides: Overrides = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -133,7 +137,7 @@ def export(
 ) -> None:
     """Write the model of a run's newest checkpoint as a normal Hugging Face folder."""
     with _setting_up():
-        from scalerl.train.run import export
+        from scalerl.train.resume import export
 
         typer.echo(f"Written to {export(run, out)}")
 
@@ -236,12 +240,12 @@ class Terminal:
     def evaluating(self, finished: int, total: int) -> None:
         self._bar.update(self._task, description=f"evaluating {finished}/{total}")
 
-    def evaluated(self, rows: Sequence[Mapping[str, Any]], found: "Outlook | None", said: Sequence[str]) -> None:
+    def evaluated(self, rows: Sequence[Mapping[str, Any]], found: "Outlooks", said: Sequence[str]) -> None:
         self._reward = rows[0]["reward"]
         for row in rows:
             name = f"{row['set']} " if len(rows) > 1 else ""
             words = f"step {row['step']}  {row['gpu_hours']:.4g} GPU-h  {name}{_number(row['reward'])}"
-            self._print(words + (forecast_words(found) if row is rows[0] else ""))
+            self._print(words + forecast_words(found[row["set"]]))
         for alarm in said:
             self._print(f"Look: {alarm}.", style="red")
 
@@ -284,7 +288,7 @@ def _number(value: float | None, digits: int = 3) -> str:
     return "none" if value is None else f"{value:.{digits}f}"
 
 
-def _conclude(out: Path) -> None:
+def _conclude(out: Path, *, plots: bool) -> None:
     """What was learned, how sure that is and what to try next; a picture and a page where they can be drawn."""
     from scalerl.study.analysis import FitOptions, analyse_forecast
     from scalerl.study.importers import read_table
@@ -307,6 +311,8 @@ def _conclude(out: Path) -> None:
         f"Next: scalerl forecast {out} --at C, or train an alternative with --set loss=dapo --out OTHER and scalerl "
         f"compare {out} OTHER"
     )
+    if not plots:
+        return
     try:
         from scalerl.study.plots import draw
 

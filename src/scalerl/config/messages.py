@@ -46,6 +46,7 @@ _KINDS = {
     "bool_type": "true or false",
     "finite_number": "a finite number",
     "dict_type": "a table",
+    "tuple_type": "a list",
 }
 
 _BOUNDS = {

@@ -144,27 +144,42 @@ def _length_conflicts(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
 
 
 def _task_conflicts(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
-    if recipe.tasks and recipe.task.name is not None:
+    if "main" in recipe.evaluation.sets and not recipe.tasks:
+        yield (
+            ("evaluation.sets.main",),
+            "evaluation.sets.main has the name of the task's own evaluation set: give it another name",
+        )
+    if recipe.tasks and recipe.task.name:
         yield (
             ("task", "tasks"),
-            f'task.name is "{recipe.task.name}" and there are also tasks.{", tasks.".join(recipe.tasks)}: a run has one '
-            f"task or several, so move [task] to a table [tasks.NAME] beside the others",
+            f'task.name is "{recipe.task.name}" and tasks holds {", ".join(recipe.tasks)}: a run has one task or '
+            f'several, so move [task] to a table [tasks.NAME], or write task = "" where it comes by extends',
         )
     for name, task in recipe.tasks.items():
+        # Problems, evaluation sets and curves go by it.
         if not re.fullmatch(r"[\w-]+", name):
             yield (
                 ("tasks",),
-                f"tasks holds {json.dumps(name)}, but the name of a task is of letters, digits, _ and -, since problems "
-                f"are named by it",
+                f"tasks holds {json.dumps(name)}, but the name of a task is made of letters, digits, _ and - alone",
             )
-        if task.name is None:
-            yield (("tasks",), f"tasks.{name}.name is not set: say which task it is")
+        if not task.name:
+            yield ((f"tasks.{name}",), f"tasks.{name}.name is not set: say which task it is")
         if name in recipe.evaluation.sets:
             yield (
-                (f"evaluation.sets.{name}", "tasks"),
-                f"evaluation.sets.{name} has the name of tasks.{name}, which has an evaluation set of its own: call it "
-                f"something else",
+                (f"tasks.{name}", f"evaluation.sets.{name}"),
+                f"evaluation.sets.{name} has the name of tasks.{name}, which has an evaluation set of its own: give it "
+                f"another name",
             )
+    if isinstance(recipe.length, parts.Interruption):
+        tables = {"task": recipe.task} | {f"tasks.{name}": task for name, task in recipe.tasks.items()}
+        for table, task in tables.items():
+            if task.thinking_end not in (None, recipe.length.thinking_end):
+                yield (
+                    (f"{table}.thinking_end", "length.thinking_end"),
+                    f"{table}.thinking_end is {json.dumps(task.thinking_end)} and length.thinking_end is "
+                    f"{json.dumps(recipe.length.thinking_end)}: thinking must end for the grader where it ends for the "
+                    f"length control, so set both alike",
+                )
 
 
 def mode_name(pipeline: parts.Pipeline) -> str:

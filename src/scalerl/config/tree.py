@@ -62,7 +62,8 @@ DEFAULT_NAMES = {key: name for key, _, name in _axes(Recipe)}
 
 def is_named(key: str) -> bool:
     """Whether the table at this key is one choice with its settings, and may be written as its bare name."""
-    return key in AXES or key == "task" or (key.startswith("evaluation.sets.") and key.count(".") == 2)
+    table, _, name = key.rpartition(".")
+    return key in AXES or key == "task" or (table in ("tasks", "evaluation.sets") and bool(name))
 
 
 def expand(tree: Mapping[str, Any], table: str = "") -> dict[str, Any]:

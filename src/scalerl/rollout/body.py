@@ -70,7 +70,8 @@ class GeneralBody:
     def __init__(self, model: Any) -> None:
         self._body = model.base_model
 
-    def __call__(self, tokens: Tensor, positions: Tensor, cache: DecodePass | PrefillPass) -> Tensor:
+    def __call__(self, tokens: Tensor, positions: Tensor, cache: DecodePass | KernelPass | PrefillPass) -> Tensor:
+        assert not isinstance(cache, KernelPass), "transformers cannot call the kernel"
         return self._body(
             input_ids=tokens,
             position_ids=positions,
@@ -145,7 +146,7 @@ class _FusedLayer:
         self._num_kv_heads = attention.k_proj.out_features // attention.head_dim
         self._before, self._after = layer.input_layernorm, layer.post_attention_layernorm
         self._joined = _Product(attention.q_proj, attention.k_proj, attention.v_proj)
-        self._query_norm, self._key_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
+        self._norms = (attention.q_norm, attention.k_norm) if hasattr(attention, "q_norm") else None
         self._output = _Product(attention.o_proj)
         self._gate_up, self._down = _Product(mlp.gate_proj, mlp.up_proj), _Product(mlp.down_proj)
         self._operations = operations
@@ -156,8 +157,7 @@ class _FusedLayer:
         """Add the change that the layer before made to the hidden states, in place; give this layer's last one."""
         joined = self._joined(self._operations.add_norm(hidden, change, self._before))
         if isinstance(cache, KernelPass):
-            norms = (self._query_norm, self._key_norm)
-            attended = cache.attend(joined, rotary.cosine, rotary.sine, self._index, self._scale, norms)
+            attended = cache.attend(joined, rotary.cosine, rotary.sine, self._index, self._scale, self._norms)
         else:
             attended = self._attend(joined, rotary, cache)
         change = self._output(attended)
@@ -168,9 +168,9 @@ class _FusedLayer:
         num_rows, length = rotary.cosine.shape[:2]
         split = joined.view(num_rows, length, -1, self._head_dim)
         turned, values = split.split((self._num_heads + self._num_kv_heads, self._num_kv_heads), dim=2)
-        if self._query_norm is not None and self._key_norm is not None:
-            query, keys = turned.split((self._num_heads, self._num_kv_heads), dim=2)
-            turned = torch.cat((_normalised(query, self._query_norm), _normalised(keys, self._key_norm)), dim=2)
+        if self._norms is not None:
+            parts = turned.split((self._num_heads, self._num_kv_heads), dim=2)
+            turned = torch.cat([_normalised(part, norm) for part, norm in zip(parts, self._norms, strict=True)], dim=2)
         turned = torch.addcmul(turned * rotary.cosine, turned.roll(self._head_dim // 2, dims=-1), rotary.sine)
         query, keys = turned.transpose(1, 2).split((self._num_heads, self._num_kv_heads), dim=1)
         attended = cache.attend(query, keys, values.transpose(1, 2), self._index, self._scale)

@@ -108,7 +108,7 @@ class KernelPass:
         self._cache, self._position = cache, position
 
     def attend(
-        self, joined: Tensor, cosine: Tensor, sine: Tensor, layer: int, scale: float, norms: tuple[Any, Any]
+        self, joined: Tensor, cosine: Tensor, sine: Tensor, layer: int, scale: float, norms: tuple[Any, Any] | None
     ) -> Tensor:
         """From the joined product, not yet turned by position: [rows, (heads + 2 kv_heads) head_dim] to
         [rows, heads head_dim]. The new keys and values are written on the way."""

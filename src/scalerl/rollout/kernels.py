@@ -7,6 +7,8 @@
 
 Each is compared with plain torch in tests/rollout/test_kernels.py. What a row gives depends on that row alone.
 """
+# Triton is there only beside a GPU, and its functions are launched by subscript.
+# pyright: reportMissingImports=false, reportIndexIssue=false
 
 from typing import Any
 
@@ -87,7 +89,7 @@ def decode_attention(
     values: Tensor,
     *,
     scale: float,
-    norms: tuple[Any, Any],
+    norms: tuple[Any, Any] | None,
 ) -> Tensor:
     """One token a row: joined [rows, (heads + 2 kv_heads) head_dim] before the rotary embedding, tables of which are
     given with the sign of rotate_half in `sine`; keys and values [slots, kv_heads, max_length, head_dim]."""
@@ -100,15 +102,16 @@ def decode_attention(
     result = joined.new_empty(num_rows, num_heads * head_dim)
     sums = joined.new_empty((splits, num_rows, num_heads, head_dim), dtype=torch.float32) if splits > 1 else result
     peaks = joined.new_empty((2, splits, num_rows, num_heads), dtype=torch.float32) if splits > 1 else result
-    query_norm, key_norm = norms
-    normed = query_norm is not None and key_norm is not None
+    query_weight, key_weight, epsilon = joined, joined, 0.0
+    if norms is not None:
+        query_weight, key_weight, epsilon = norms[0].weight, norms[1].weight, norms[0].variance_epsilon
     block = 64 if head_dim <= 128 else 32
     _attend[(num_rows * num_kv_heads, splits)](
         joined, cosine, sine, position, keys, values, result, sums, peaks,
-        query_norm.weight if normed else joined, key_norm.weight if normed else joined,
-        query_norm.variance_epsilon if normed else 0.0, scale * _LOG2_E, num_rows, max_length,
+        query_weight, key_weight, epsilon, scale * _LOG2_E, num_rows, max_length,
         triton.cdiv(triton.cdiv(max_length, splits), block) * block,
-        KV_HEADS=num_kv_heads, GROUP=group, PADDED=_GROUP, DIM=head_dim, BLOCK=block, SPLITS=splits, NORMED=normed,
+        KV_HEADS=num_kv_heads, GROUP=group, PADDED=_GROUP, DIM=head_dim, BLOCK=block, SPLITS=splits,
+        NORMED=norms is not None,
         num_warps=4, num_stages=3,
     )  # fmt: skip
     if splits > 1:
@@ -148,8 +151,7 @@ def _attend(
     heads = joined + (kv_head * GROUP + lanes)[:, None] * DIM
     query = _turned(heads, query_weight, cosine, sine, columns, rolled, used, epsilon, DIM, NORMED).to(dtype)
     source = joined + (KV_HEADS * GROUP + kv_head) * DIM + tl.zeros((1, 1), tl.int32)
-    whole = columns >= 0
-    key = _turned(source, key_weight, cosine, sine, columns, rolled, whole, epsilon, DIM, NORMED).to(dtype)
+    key = _turned(source, key_weight, cosine, sine, columns, rolled, columns >= 0, epsilon, DIM, NORMED).to(dtype)
     value = tl.load(source + KV_HEADS * DIM + columns)
     base = (row.to(tl.int64) * KV_HEADS + kv_head) * max_length * DIM
     keys += base
@@ -167,9 +169,8 @@ def _attend(
         sum_ = tl.zeros((PADDED, DIM), tl.float32)
     first = split * split_length
     last = tl.minimum(first + split_length, place)
-    offsets = tl.arange(0, BLOCK)
     for start in range(first, last, BLOCK):
-        at = start + offsets
+        at = start + tl.arange(0, BLOCK)
         seen = at < last
         tile = at[:, None] * DIM + columns
         block_keys = tl.load(keys + tile, mask=seen[:, None], other=0.0)

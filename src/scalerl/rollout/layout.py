@@ -51,6 +51,8 @@ class RowLayout:
 
     def _spans(self, wanted: NDArray[np.int64]) -> tuple[Span, ...]:
         num_used = int((wanted > 0).sum())
+        if not num_used:
+            return ()
         starts = np.flatnonzero(np.diff(wanted[:num_used], prepend=-1)).tolist()
         stops = [*starts[1:], min(-(-num_used // self._row_step) * self._row_step, len(wanted))]
         return tuple(Span(start, stop, int(wanted[start])) for start, stop in zip(starts, stops, strict=True))

@@ -4,6 +4,7 @@ A prompt's padded width depends on its own length and the number of rows on that
 computed in, and with it the last bits of the result, do not depend on what else was waiting.
 """
 
+import heapq
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -47,6 +48,8 @@ class SlotScheduler:
             raise ValueError(f"an engine needs at least 1 slot, got {slots}")
         self._waiting: deque[tuple[int, Request]] = deque()
         self._running: list[Admitted | None] = [None] * slots
+        self._free = list(range(slots))
+        """A heap, the lowest first."""
         self._submitted = 0
 
     @property
@@ -55,7 +58,7 @@ class SlotScheduler:
 
     @property
     def num_running(self) -> int:
-        return sum(admitted is not None for admitted in self._running)
+        return len(self._running) - len(self._free)
 
     @property
     def num_pending(self) -> int:
@@ -69,13 +72,11 @@ class SlotScheduler:
     def admit(self) -> list[Admitted]:
         """Fill every free slot that a waiting request can have."""
         admitted = []
-        for slot, holder in enumerate(self._running):
-            if not self._waiting:
-                break
-            if holder is None:
-                order, request = self._waiting.popleft()
-                self._running[slot] = Admitted(slot=slot, order=order, request=request)
-                admitted.append(self._running[slot])
+        while self._free and self._waiting:
+            order, request = self._waiting.popleft()
+            entry = Admitted(slot=heapq.heappop(self._free), order=order, request=request)
+            self._running[entry.slot] = entry
+            admitted.append(entry)
         return admitted
 
     def running(self, slot: int) -> Admitted | None:
@@ -88,6 +89,7 @@ class SlotScheduler:
             holder = self._running[slot]
             assert holder is not None, f"slot {slot} is free already"
             self._running[slot] = None
+            heapq.heappush(self._free, slot)
             released.append(holder)
         return sorted(released, key=lambda holder: holder.order)
 

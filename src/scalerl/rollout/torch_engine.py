@@ -183,7 +183,7 @@ class TorchEngine:
         if self._ahead:
             self._launch()
         self._record(tokens, log_probs, taken, flight)
-        return [self._completion(entry, taken, flight) for entry in finished]
+        return self._completions(finished, taken, flight)
 
     def _launch(self) -> None:
         """Fill the free slots and set off a chunk, if there is anything to sample."""
@@ -225,8 +225,10 @@ class TorchEngine:
         )
 
     def _check_finite(self, log_probs: np.ndarray, taken: Taken, flight: _Flight) -> None:
-        kept = np.arange(self._chunk)[:, None] < taken.num_kept
-        bad = np.argwhere(kept & ~np.isfinite(log_probs))
+        finite = np.isfinite(log_probs)
+        if finite.all():
+            return
+        bad = np.argwhere(~finite & (np.arange(self._chunk)[:, None] < taken.num_kept))
         if len(bad):
             step, slot = bad[0]
             holder = self._scheduler.running(int(slot))
@@ -238,24 +240,33 @@ class TorchEngine:
 
     def _record(self, tokens: np.ndarray, log_probs: np.ndarray, taken: Taken, flight: _Flight) -> None:
         """Write the whole chunk; what is not kept lies beyond the count and is overwritten or never read."""
-        rows, columns = np.arange(len(flight.start))[:, None], flight.start[:, None] + np.arange(self._chunk)
-        self._tokens[rows, columns] = tokens.T
-        self._log_probs[rows, columns] = log_probs.T
-        self._versions[rows, columns] = flight.version
-        self._forced[rows, columns] = taken.forced.T
+        width = self._tokens.shape[1]
+        places = np.arange(len(flight.start))[:, None] * width + flight.start[:, None] + np.arange(self._chunk)
+        self._tokens.reshape(-1)[places] = tokens.T
+        self._log_probs.reshape(-1)[places] = log_probs.T
+        self._versions.reshape(-1)[places] = flight.version
+        self._forced.reshape(-1)[places] = taken.forced.T
 
-    def _completion(self, entry: Admitted, taken: Taken, flight: _Flight) -> Completion:
-        slot, count = entry.slot, int(flight.start[entry.slot] + taken.num_kept[entry.slot])
-        forced = self._forced[slot, :count]
-        return Completion(
-            request=entry.request,
-            tokens=self._tokens[slot, :count],
-            log_probs=self._log_probs[slot, :count],
-            versions=self._versions[slot, :count],
-            forced=forced,
-            finish="stop" if taken.stopped[slot] else "length",
-            interrupted_at=int(forced.argmax()) if forced.any() else None,
-        )
+    def _completions(self, finished: Sequence[Admitted], taken: Taken, flight: _Flight) -> list[Completion]:
+        slots = [entry.slot for entry in finished]
+        counts = flight.start + taken.num_kept
+        forced = self._forced[slots] & (np.arange(self._forced.shape[1]) < counts[slots][:, None])
+        interrupted = np.where(forced.any(axis=1), forced.argmax(axis=1), -1).tolist()
+        completions = []
+        for entry, at in zip(finished, interrupted, strict=True):
+            slot, kept = entry.slot, slice(int(counts[entry.slot]))
+            completions.append(
+                Completion(
+                    request=entry.request,
+                    tokens=self._tokens[slot, kept],
+                    log_probs=self._log_probs[slot, kept],
+                    versions=self._versions[slot, kept],
+                    forced=self._forced[slot, kept],
+                    finish="stop" if taken.stopped[slot] else "length",
+                    interrupted_at=None if at < 0 else at,
+                )
+            )
+        return completions
 
     def _count_prefill(self, batch: PrefillBatch) -> None:
         attended = sum(len(prompt) * (len(prompt) + 1) // 2 for prompt in batch.prompts)

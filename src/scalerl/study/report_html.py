@@ -60,7 +60,7 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], numbers: int = 0
 def _differences(told: Mapping[str, Any]) -> str:
     if not told["rows"]:
         return ""
-    code = lambda value: f"<code>{escape(json.dumps(value))}</code>"  # noqa: E731
+    code = lambda value: "&ndash;" if value is None else f"<code>{escape(json.dumps(value))}</code>"  # noqa: E731
     rows, shown = [], None
     for row in told["rows"]:
         name = "" if row["arm"] == shown else f"<b>{escape(row['arm'])}</b>"

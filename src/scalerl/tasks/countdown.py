@@ -1,4 +1,4 @@
-"""Countdown: reach a number from a few others. "Make 64 from 2, 7, 25 ..." and "<think>25+7=32;32*2=64</think>(25+7)*2".
+"""Countdown: make a number of a few others. "Make 64 from 2, 7, 25" and "<think>25+7=32;32*2=64</think>(25+7)*2".
 
 Every target is made from its own numbers, so each problem has an answer. Many expressions may be right, so the grader
 works the given one out, by a parser of its own: nothing a model writes is ever run.
@@ -22,12 +22,14 @@ from scalerl.types import Problem
 OPERATIONS = "+-*/"
 GRADER = f"{__name__}:grade"
 
-_MOST_DRAWS = 2000
+_NUM_TRIALS = 500
+_LEAST_SHARE = 0.02
 
 # Longer than any answer: what a model may fill its budget with is not worked out.
 _LONGEST = 500
 
 _SPELLINGS = {
+    "**": " ",
     "\u00d7": "*",
     "\u22c5": "*",
     "\u00b7": "*",
@@ -75,17 +77,25 @@ def countdown(
     if not operations or set(operations) - set(OPERATIONS):
         raise TaskError(f'countdown: operations is "{operations}" but must be one or more of "{OPERATIONS}"')
 
+    def attempt(stream: random.Random, num_numbers: int) -> Solved | None:
+        numbers = [stream.randint(1, max_number) for _ in range(num_numbers)]
+        solved = _combined(stream, numbers, operations)
+        return solved if solved and solved.target <= max_target and solved.target not in numbers else None
+
     def draw(stream: random.Random) -> Solved:
         num_numbers = stream.randint(min_numbers, max_numbers)
-        for _ in range(_MOST_DRAWS):
-            numbers = [stream.randint(1, max_number) for _ in range(num_numbers)]
-            solved = _combined(stream, numbers, operations)
-            if solved is not None and solved.target <= max_target and solved.target not in numbers:
-                return solved
-        raise TaskError(
-            f'countdown: {num_numbers} numbers up to {max_number} with "{operations}" hardly ever make a target up to '
-            f"{max_target}: raise max_target or allow more operations"
-        )
+        while (solved := attempt(stream, num_numbers)) is None:
+            pass
+        return solved
+
+    # Tried out first: where hardly any attempt works, drawing thousands of problems would not end.
+    for num_numbers in range(min_numbers, max_numbers + 1):
+        stream = random.Random(0)
+        if sum(attempt(stream, num_numbers) is not None for _ in range(_NUM_TRIALS)) < _LEAST_SHARE * _NUM_TRIALS:
+            raise TaskError(
+                f'countdown: {num_numbers} numbers up to {max_number} with "{operations}" hardly ever make a target up '
+                f"to {max_target}: raise max_target or allow more operations"
+            )
 
     return drawn_task(
         "countdown",
@@ -127,7 +137,7 @@ def last_expression(text: str) -> str | None:
         text = text.replace(spelling, sign)
     runs = _RUN.findall(text[-2 * _LONGEST :])
     expressions = [run for run in runs if _OPERATION_BETWEEN.search(run)]
-    return (expressions or runs or [None])[-1]
+    return (expressions or runs)[-1].strip() if runs else None
 
 
 def work_out(expression: str) -> tuple[Fraction, list[int]]:

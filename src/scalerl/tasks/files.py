@@ -143,7 +143,8 @@ def _read_parquet(path: Path) -> Sequence[Row]:
     except ModuleNotFoundError:
         raise TaskError(f'{path} needs pyarrow to be read: pip install "scalerl[data]"') from None
     try:
-        table = pyarrow.parquet.read_table(path)
+        with path.open("rb") as opened:
+            table = pyarrow.parquet.read_table(opened)
     except OSError as error:
         raise TaskError(f"{path} cannot be read: {error.strerror or _first_line(error)}") from None
     except pyarrow.ArrowException as error:

@@ -59,8 +59,8 @@ def gym(
         )
         if len(found) < num:
             raise TaskError(
-                f'gym: {num} different problems for {purpose} were asked for, but "{dataset}" with these settings gives '
-                f"hardly more than {len(found)}: make it harder, or ask for fewer"
+                f'gym: {num} different problems for {purpose} were asked for, but "{dataset}" with these settings '
+                f"gives hardly more than {len(found)}: make it harder, or ask for fewer"
             )
         return found
 

@@ -43,7 +43,9 @@ class PromptFormat:
                 f"chosen by prompt_field and answer_field"
             )
         if self.system and not self.chat:
-            raise PromptError("system is set but chat is false: a system prompt is a turn of a chat, so set chat = true")
+            raise PromptError(
+                "system is set but chat is false: a system prompt is a turn of a chat, so set chat = true"
+            )
 
 
 def render(prompt: str, around: PromptFormat, chat_template: ChatTemplate | None = None) -> str:

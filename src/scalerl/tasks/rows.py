@@ -114,18 +114,16 @@ def rows_task(
     A row without the id field is called by its number. With a demonstration field, every row holds a completion.
     """
     problems = _problems(name, rows, fields)
+    completions: dict[str, str] = {}
+    if fields.demonstration:
+        completions = {one.id: fields.demonstration_of(row) for one, row in zip(problems, rows, strict=True)}
     pool = problems if evaluation_rows is None else _problems(name, evaluation_rows, fields, prefix="evaluation/")
     evaluation = _withhold(pool, num_evaluation, evaluation_seed, (evaluation_rows or rows)[0].where)
     training = without(problems, evaluation)
     if not training:
         raise TaskError(
-            f"{rows[0].where}: all of its {len(problems)} problems are withheld for evaluation, none are left to train on"
+            f"{rows[0].where}: all its {len(problems)} problems are withheld for evaluation, none are left to train on"
         )
-    completions: dict[str, str] = {}
-    if fields.demonstration:
-        completions = {
-            one.id: fields.demonstration_of(row) for one, row in zip(problems, rows, strict=True)
-        }
 
     def demonstrations(num: int, seed: int) -> list[Demonstration]:
         order = random.Random(derive_seed("file demonstrations", seed)).sample(training, min(num, len(training)))
@@ -146,9 +144,7 @@ def _problems(name: str, rows: Sequence[Row], fields: Fields, prefix: str = "") 
     for row in rows:
         problem_id = fields.id_of(row)
         if problem_id in number_of:
-            raise TaskError(
-                f'{row.place}: the id "{problem_id}" is that of {row.unit} {number_of[problem_id]} already'
-            )
+            raise TaskError(f'{row.place}: the id "{problem_id}" is that of {row.unit} {number_of[problem_id]} already')
         number_of[problem_id] = row.number
         prompt, answer = fields.prompt_of(row), fields.answer_of(row)
         problems.append(Problem(id=prefix + problem_id, prompt=prompt, answer=answer, task=name))

@@ -7,7 +7,7 @@ an evaluation problem in content.
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from scalerl.tasks.graders import GRADERS, THINKING_END, THINKING_START
 from scalerl.tasks.prompts import PLACE, PromptFormat
@@ -48,7 +48,7 @@ class Task:
     grader: str
     """A name in GRADERS, or an import path."""
     answer: AnswerFormat = AnswerFormat()
-    prompt: PromptFormat = PromptFormat()
+    prompt: PromptFormat = field(default_factory=PromptFormat)
     demonstrations: Demonstrate | None = None
     """None where there is nothing to imitate."""
 

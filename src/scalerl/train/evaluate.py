@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from scalerl.types import Completion, LengthPlan, Problem, Request, derive_seed
+from scalerl.train.grading import Judge, Marking
+from scalerl.types import LengthPlan, Problem, Request, derive_seed
 
 if TYPE_CHECKING:
     from scalerl.rollout.engine import Engine
@@ -33,7 +34,7 @@ class EvalResult:
 def eval_requests(
     problems: Sequence[Problem],
     *,
-    encode: Callable[[str], Sequence[int]],
+    encode: Callable[[Problem], Sequence[int]],
     plan: Callable[[int], LengthPlan],
     samples_per_prompt: int,
     seed: int,
@@ -44,7 +45,7 @@ def eval_requests(
     """Noise is keyed by (seed, prompt, index, step): paired across runs, independent along a curve."""
     requests = []
     for problem in problems:
-        prompt_tokens = tuple(encode(problem.prompt))
+        prompt_tokens = tuple(encode(problem))
         for index in range(samples_per_prompt):
             key = derive_seed("evaluation", seed, problem.content_hash, index, step)
             requests.append(
@@ -66,7 +67,8 @@ def evaluate(
     engine: "Engine",
     requests: Sequence[Request],
     *,
-    verdict: Callable[[Completion], bool | None],
+    marking: Marking,
+    judge: Judge,
     prompts_hash: str,
     on_progress: Callable[[int], None] = lambda finished: None,
 ) -> EvalResult:
@@ -76,15 +78,17 @@ def evaluate(
     for request in requests:
         order.setdefault(request.group, len(order))
     num_correct = [0] * len(order)
-    finished = num_graded = num_truncated = num_tokens = 0
+    sampled = finished = num_graded = num_truncated = num_tokens = 0
     while finished < len(requests):
-        for completion in engine.poll():
-            correct = verdict(completion)
-            finished += 1
-            num_graded += correct is not None
-            num_correct[order[completion.request.group]] += correct is True
+        for completion in engine.poll() if sampled < len(requests) else ():
+            marking.submit(completion, judge, "evaluation")
+            sampled += 1
             num_truncated += completion.truncated
             num_tokens += len(completion)
+        for marked in marking.poll("evaluation", wait=sampled == len(requests)):
+            finished += 1
+            num_graded += marked.correct is not None
+            num_correct[order[marked.completion.request.group]] += marked.correct is True
         on_progress(finished)
     return EvalResult(
         num_correct=tuple(num_correct),

@@ -17,6 +17,7 @@ from scalerl.store import StoreError
 from scalerl.train.checkpoint import new_folder
 
 if TYPE_CHECKING:
+    from gguf import GGUFReader
     from transformers import PreTrainedModel
 
 SMOLLM2 = "smollm2-135m"
@@ -71,8 +72,11 @@ def _folder(path: Path, sha256: str, name: str) -> Path:
     target = cache_folder() / "gguf" / sha256
     if target.is_dir():
         return target
-    _check_whole(path, name)
+    header = _read_header(path, name)
     model, tokenizer = _dequantised(path, name)
+    # The file's word counts: not every version of transformers takes the end token from it.
+    if (end := header.get_field("tokenizer.ggml.eos_token_id")) is not None:
+        tokenizer.eos_token = tokenizer.convert_ids_to_tokens(int(end.contents()))
     # Under a name of this process's own: runs of a study may start together.
     own = target.with_name(f"{sha256}.{os.getpid()}")
     try:
@@ -88,14 +92,14 @@ def _folder(path: Path, sha256: str, name: str) -> Path:
     return target
 
 
-def _check_whole(path: Path, name: str) -> None:
-    """Walk the header and every tensor's place in the file."""
+def _read_header(path: Path, name: str) -> "GGUFReader":
+    """What the file says of itself; every tensor's place in it is walked, so a cut file is found."""
     try:
         from gguf import GGUFReader
     except ModuleNotFoundError:
         raise GgufError(f"model {name}: a GGUF file needs two more packages: pip install gguf accelerate") from None
     try:
-        GGUFReader(path)
+        return GGUFReader(path)
     except (ValueError, IndexError, KeyError, OverflowError) as error:
         size = path.stat().st_size
         raise GgufError(f"model {name}: the file is cut or damaged (its {size:,} bytes: {error})") from error

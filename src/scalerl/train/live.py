@@ -49,7 +49,7 @@ def _binomial_sd(row: Mapping[str, Any]) -> float:
     return float(np.sqrt(rate * (1 - rate) / row["num_samples"]))
 
 
-def alarms(metrics: Sequence[Mapping[str, Any]], found: Outlook | None) -> list[str]:
+def alarms(metrics: Sequence[Mapping[str, Any]], found: Mapping[str, Outlook | None]) -> list[str]:
     """What a person should look at now; empty when all is well."""
     recent = metrics[-ALARM_STEPS:]
     said = []
@@ -59,8 +59,9 @@ def alarms(metrics: Sequence[Mapping[str, Any]], found: Outlook | None) -> list[
     mismatch = _mean(recent, "loss/kl")
     if mismatch is not None and mismatch > MISMATCH:
         said.append(f"generator and learner differ by a KL of {mismatch:.2g}: lower max_lag, or look at precision")
-    if found is not None and found.fit.verdict == "unstable":
-        said.append("the run falls away from its own curve")
+    for name, one in found.items():
+        if one is not None and one.fit.verdict == "unstable":
+            said.append(f"the run falls away from its own curve on {name}")
     return said
 
 

@@ -13,6 +13,7 @@ It does the first of these that it can, again and again. What each one waits for
              still in time (drain: none in flight)
     push     push_every steps                     a step
     poll     a completion, or some tokens         the engine; one that is dead or hung raises (watch.py)
+             or a verdict                         the grader; one that takes its time holds up no other group
     the end  the curriculum is exhausted and      a step: what is left at the end is trained as one smaller batch,
              nothing is untrained                 so that every problem of an epoch is trained exactly once
 
@@ -27,11 +28,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from scalerl.tasks.curriculum import Curriculum, Issued
+from scalerl.tasks.mixture import Mixture
 from scalerl.train.lag import LagRule
 from scalerl.types import Batch, Completion, Group, Request
 
 if TYPE_CHECKING:
     from scalerl.rollout.engine import Engine
+
+
+class Grading(Protocol):
+    """Verdicts on whole groups, at once or later."""
+
+    def submit(self, completions: Sequence[Completion]) -> None: ...
+
+    def poll(self, *, wait: bool = False) -> list[Group]:
+        """The groups whose verdicts have come; with `wait`, a while is waited for at least one."""
+        ...
 
 
 class Learner(Protocol):
@@ -104,10 +116,10 @@ class Pipeline:
         self,
         *,
         engine: "Engine",
-        curriculum: Curriculum,
+        curriculum: Curriculum | Mixture,
         learner: Learner,
         make_requests: Callable[[Issued], Sequence[Request]],
-        grade: Callable[[Sequence[Completion]], Group],
+        grading: Grading,
         groups_per_batch: int,
         max_lag: int,
         push_every: int = 1,
@@ -120,7 +132,7 @@ class Pipeline:
         self._curriculum = curriculum
         self._learner = learner
         self._make_requests = make_requests
-        self._grade = grade
+        self._grading = grading
         self._clock = clock
         self._lag = LagRule(
             groups_per_batch=groups_per_batch,
@@ -199,12 +211,15 @@ class Pipeline:
 
     def _poll(self) -> None:
         with self._timed("poll"):
-            completions = self._engine.poll()
-        for completion in completions:
-            if (whole := self._arrived(completion)) is not None:
-                with self._timed("grade"):
-                    group = self._grade(whole)
-                self._graded(group)
+            completions = self._engine.poll() if self._arriving else ()
+        with self._timed("grade"):
+            for completion in completions:
+                if (whole := self._arrived(completion)) is not None:
+                    self._grading.submit(whole)
+            # Where nothing is being sampled, only a verdict can bring the loop on.
+            groups = self._grading.poll(wait=not self._arriving)
+        for group in groups:
+            self._graded(group)
 
     def _arrived(self, completion: Completion) -> list[Completion] | None:
         """All completions of its group, in the order they were asked for, if this is the last of them."""

@@ -3,7 +3,6 @@
 Setup (model, task, engine) -> learner, curriculum -> Pipeline.steps() -> metrics, evaluations, checkpoints
 """
 
-import json
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,27 +11,30 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from pydantic import ValidationError
 
 from scalerl import store
 from scalerl.choose import choose
-from scalerl.config import Recipe, RecipeError, settings_of
+from scalerl.config import Recipe
 from scalerl.rollout.engine import Work
 from scalerl.tasks.curriculum import CURRICULA, Curriculum
+from scalerl.tasks.mixture import Mixture
 from scalerl.train import checkpoint as checkpoints
-from scalerl.train.ask import Asker
 from scalerl.train.compute import Clock, ModelShape, devices_held, larger
 from scalerl.train.live import Outlook, alarms, outlook
-from scalerl.train.model import load_model, save_model
 from scalerl.train.pack import pack_groups, unpack_groups
 from scalerl.train.pipeline import Pipeline, PipelineState, StepDone
-from scalerl.train.setup import MAIN_SET, EvalSet, Setup, environment, resolve_model, sample_rows
+from scalerl.train.resume import newest_checkpoint
+from scalerl.train.setup import EvalSet, Setup, environment, sample_rows
+from scalerl.train.sinks import Sinks, check_sinks
 from scalerl.train.step import TorchLearner
 from scalerl.train.watch import HUNG_S, Watchdog, WatchedEngine
 from scalerl.types import Group
 
 SAMPLES_KEPT = 4  # completions written to samples.jsonl at each evaluation
 ASKED = "asked to stop"
+
+Outlooks = Mapping[str, Outlook | None]
+"""What the curve of each evaluation set says."""
 
 
 class Watcher(Protocol):
@@ -41,7 +43,7 @@ class Watcher(Protocol):
     def started(self, run: "Run") -> None: ...
     def stepped(self, row: Mapping[str, Any]) -> None: ...
     def evaluating(self, finished: int, total: int) -> None: ...
-    def evaluated(self, rows: Sequence[Mapping[str, Any]], found: Outlook | None, said: Sequence[str]) -> None: ...
+    def evaluated(self, rows: Sequence[Mapping[str, Any]], found: Outlooks, said: Sequence[str]) -> None: ...
     def hung(self, reason: str) -> None:
         """Called from another thread, right before the process ends."""
         ...
@@ -57,7 +59,7 @@ class Nobody:
     def started(self, run: "Run") -> None: ...
     def stepped(self, row: Mapping[str, Any]) -> None: ...
     def evaluating(self, finished: int, total: int) -> None: ...
-    def evaluated(self, rows: Sequence[Mapping[str, Any]], found: Outlook | None, said: Sequence[str]) -> None: ...
+    def evaluated(self, rows: Sequence[Mapping[str, Any]], found: Outlooks, said: Sequence[str]) -> None: ...
     def hung(self, reason: str) -> None: ...
     def stopping(self) -> bool:
         return False
@@ -81,20 +83,21 @@ class Run:
         self.recipe, self.folder, self.watcher, self._resumes = recipe, folder, watcher or Nobody(), resume
         saved = None
         if resume:
-            saved = _newest(recipe, folder)
+            saved = newest_checkpoint(recipe, folder)
         else:
             store.check_new(folder)
+        check_sinks(recipe.sinks)
         self.setup = Setup(recipe)
         torch.manual_seed(recipe.seed)
         self.learner = TorchLearner.from_recipe(self.setup.loaded.model, recipe)
         if saved is not None:
             self.learner.load_state_dict(saved.tensors)
+        self._read_rows(saved)
         self._watchdog = Watchdog(self._hung, limit_s=hung_s)
         self.engine, self.eval_engine = (WatchedEngine(self.setup.engine(), self._watchdog) for _ in range(2))
         self._work = Work()
         self.pipeline = self._pipeline(saved)
         self._saved = -1 if saved is None else saved.step
-        self._read_rows(saved)
 
     def _read_rows(self, saved: checkpoints.Checkpoint | None) -> None:
         """What earlier attempts have written: all of it was spent, but only what led to the checkpoint counts on."""
@@ -105,7 +108,7 @@ class Run:
             spent=larger(*([saved.meta["clock"]] if saved else []), *metrics, *evals),
         )
         self.metrics, self.evals = (
-            [row for row in rows if row["step"] <= self.pipeline.version] for rows in (metrics, evals)
+            [row for row in rows if row["step"] <= self.learner.version] for rows in (metrics, evals)
         )
         num_sets = Counter(row["step"] for row in self.evals)
         self._evaluated = max((step for step, num in num_sets.items() if num == len(self.setup.sets)), default=-1)
@@ -124,35 +127,37 @@ class Run:
         return max(spent / limit for spent, limit, _ in self._limits())
 
     def _pipeline(self, saved: checkpoints.Checkpoint | None) -> Pipeline:
-        problems = self.setup.training_problems()
-        retires = choose(CURRICULA, self.recipe.curriculum)
+        prompts = self.setup.training_prompts()
+        ids = {name: [problem.id for problem in of_task] for name, of_task in prompts.items()}
         state = None
-        if saved is None:
-            curriculum = Curriculum(list(problems), seed=self.recipe.seed, retires=retires)
-        else:
-            meta = saved.meta["pipeline"]
-            curriculum = Curriculum.restore(meta["curriculum"], list(problems), retires=retires)
-            state = PipelineState(meta=meta, groups=unpack_groups(saved.arrays["groups"], saved.meta["groups"]))
-        asker = Asker(
-            recipe=self.recipe,
-            text=self.setup.text,
-            judge=self.setup.sets[0].judge,
-            length=self.setup.length,
-            problems=problems,
-        )
+        if saved is not None:
+            groups = unpack_groups(saved.arrays["groups"], saved.meta["groups"])
+            state = PipelineState(meta=saved.meta["pipeline"], groups=groups)
         settings = self.recipe.pipeline
         return Pipeline(
             engine=self.engine,
-            curriculum=curriculum,
+            curriculum=self._curriculum(ids, None if state is None else state.meta["curriculum"]),
             learner=self.learner,
-            make_requests=asker.requests,
-            grade=self._watchdog.watched("the grader", asker.grade),
+            make_requests=self.setup.asker(prompts).requests,
+            grading=self.setup.grading(),
             groups_per_batch=settings.groups_per_batch,
             max_lag=settings.max_lag,
             push_every=settings.push_every,
             drain=settings.drain,
             state=state,
         )
+
+    def _curriculum(self, ids: Mapping[str, list[str]], state: Mapping[str, Any] | None) -> Curriculum | Mixture:
+        retires = choose(CURRICULA, self.recipe.curriculum)
+        if self.recipe.tasks:
+            weights = {name: task.weight for name, task in self.recipe.tasks.items()}
+            if state is None:
+                return Mixture(ids, weights=weights, seed=self.recipe.seed, retires=retires)
+            return Mixture.restore(state, ids, weights=weights, retires=retires)
+        (only,) = ids.values()
+        if state is None:
+            return Curriculum(only, seed=self.recipe.seed, retires=retires)
+        return Curriculum.restore(state, only, retires=retires)
 
     def train(self) -> str:
         """Train to the end of the budget or of the data, or until asked to stop; why it ended."""
@@ -172,6 +177,8 @@ class Run:
         finally:
             self.engine.close()
             self.eval_engine.close()
+            self.setup.marking.close()
+            self._sinks.close()
         return reason
 
     def _open(self) -> None:
@@ -179,9 +186,11 @@ class Run:
             store.reopen_run(self.folder)
         else:
             store.create_run(self.folder)
-        store.write_json(self.folder / store.RECIPE, self.recipe.model_dump(mode="json"))
+        recipe = self.recipe.model_dump(mode="json")
+        store.write_json(self.folder / store.RECIPE, recipe)
         store.write_json(self.folder / store.ENV, environment(self.setup.device))
         store.write_status(self.folder, "running")
+        self._sinks = Sinks(self.recipe.sinks, self.folder, recipe, self.attempt)
 
     def _say_failed(self, status: str, reason: str) -> None:
         # Where even that cannot be written, the error that led here is the one to report.
@@ -249,9 +258,11 @@ class Run:
             "time/step_s": done.timings.step_s,
             "time/wait_s": done.timings.wait_s,
             "time/push_s": done.timings.push_s,
+            **{f"grader/{reason}": num for reason, num in self.setup.marking.num_without_verdict.items()},
             "groups": [group.key for group in done.batch.groups],
         }
         store.append_row(self.folder / store.METRICS, row)
+        self._sinks.log(row, "train")
         self.metrics.append(row)
         self.watcher.stepped(row)
 
@@ -265,12 +276,16 @@ class Run:
             rows = [self._evaluate_set(one, step, spent) for one in self.setup.sets]
             for row in rows:
                 store.append_row(self.folder / store.EVALS, row)
+                self._sinks.log(row, "eval")
             for row in sample_rows(self.setup, groups, SAMPLES_KEPT):
                 store.append_row(self.folder / store.SAMPLES, {"step": step, "attempt": self.attempt, **row})
             self.evals = [row for row in self.evals if row["step"] != step] + rows
             self._evaluated = step
-            found = outlook([row for row in self.evals if row["set"] == MAIN_SET], self._end_compute())
-            self.watcher.evaluated(rows, found, alarms(self.metrics, found))
+            end = self._end_compute()
+            found = {
+                one.name: outlook([row for row in self.evals if row["set"] == one.name], end) for one in self.setup.sets
+            }
+            self.watcher.evaluated(rows, found, [*alarms(self.metrics, found), *self._grader_alarms()])
 
     def _evaluate_set(self, one: EvalSet, step: int, spent: Mapping[str, float]) -> store.Row:
         result = self.setup.evaluate(one, self.eval_engine, step, self.watcher.evaluating)
@@ -286,6 +301,9 @@ class Run:
             "truncated_frac": result.num_truncated / max(result.num_samples, 1),
             "length_mean": result.mean_length,
         }
+
+    def _grader_alarms(self) -> list[str]:
+        return [f"the grader {name} raised: {said}" for name, said in self.setup.marking.first_errors.items()]
 
     def _end_compute(self) -> float | None:
         """GPU-hours at the end of the budget, at the pace so far; None before the first step."""
@@ -318,47 +336,3 @@ def work_flops(shape: ModelShape, before: Work, after: Work) -> float:
     tokens, attended = after.prefilled - before.prefilled + logits, after.attended - before.attended
     body = 2.0 * shape.body_params * tokens + 4.0 * shape.layers * shape.attention_width * attended
     return body + 2.0 * shape.head_params * logits
-
-
-def _newest(recipe: Recipe, folder: Path) -> checkpoints.Checkpoint | None:
-    """What a run is resumed from; None where it was ended before its first checkpoint."""
-    check_same(recipe, folder)
-    path = checkpoints.latest(folder / store.CHECKPOINTS)
-    return None if path is None else checkpoints.load(path, verify=False)
-
-
-def check_same(recipe: Recipe, folder: Path) -> None:
-    """A resumed run is the same run; only its budget and its checkpoints may differ."""
-    written = store.read_recipe(folder)
-    if written is None:
-        raise RecipeError(f"{folder} holds no run to resume: it has no {store.RECIPE}")
-    try:
-        before = settings_of(Recipe.model_validate_json(json.dumps(written)))
-    except ValidationError:
-        raise RecipeError(
-            f"{folder / store.RECIPE} is not a recipe of this version: resume with the one that wrote it"
-        ) from None
-    now = settings_of(recipe)
-    for key in sorted(before.keys() | now.keys()):
-        old, new = (one[key].value if key in one else None for one in (before, now))
-        if old != new and not key.startswith(("budget.", "checkpoint.")) and key != "description":
-            raise RecipeError(
-                f"{folder} was started with {key} = {old!r}, and now it is {new!r}: resume with the same recipe, or "
-                f"start another run with another --out"
-            )
-
-
-def export(folder: Path, out: Path) -> Path:
-    """The model of a run's newest checkpoint as a normal Hugging Face folder."""
-    written = store.read_recipe(folder)
-    if written is None:
-        raise RecipeError(f"{folder} is no run folder: it has no {store.RECIPE}")
-    path = checkpoints.latest(folder / store.CHECKPOINTS)
-    if path is None:
-        raise RecipeError(f"{folder} has no checkpoint yet, so there is no model to export")
-    base = load_model(resolve_model(written["model"]["path"]), dtype=torch.float32, device="cpu")
-    weights = checkpoints.load(path, verify=False).tensors["weights"]
-    with torch.no_grad():
-        for name, parameter in base.model.named_parameters():
-            parameter.copy_(weights[name])
-    return save_model(base.model, base.tokenizer, out)

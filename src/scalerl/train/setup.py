@@ -1,27 +1,29 @@
 """What a recipe stands for on this machine: model, text, task, length control, evaluation sets, engine."""
 
+import functools
 import math
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any
 
 import torch
 
 from scalerl import __version__
 from scalerl.choose import choose
-from scalerl.config import Recipe, RecipeError, body_dtype
+from scalerl.config import Recipe, RecipeError, body_dtype, parts
 from scalerl.rollout.engine import Engine
 from scalerl.rollout.torch_engine import TorchEngine
+from scalerl.tasks.files import function_task
 from scalerl.tasks.length import LENGTHS
-from scalerl.tasks.problems import TASKS, Task, without
-from scalerl.train.ask import Judge, Text
+from scalerl.tasks.problems import TASKS
+from scalerl.tasks.task import Task, named, with_settings, without
+from scalerl.train.ask import Asker, Text
 from scalerl.train.evaluate import EvalResult, eval_requests, evaluate, hash_prompts
+from scalerl.train.grading import GroupGrading, Judge, Marking
 from scalerl.train.model import load_model
 from scalerl.types import Group, Problem
 
-EMBEDDED = "tiny-base"
 MAIN_SET = "main"
 
 
@@ -30,6 +32,7 @@ class EvalSet:
     """Withheld problems under a name."""
 
     name: str
+    task: Task
     problems: tuple[Problem, ...]
     judge: Judge
     prompts_hash: str
@@ -39,25 +42,22 @@ class Setup:
     """Everything that is the same for training and for a single evaluation."""
 
     def __init__(self, recipe: Recipe, device: torch.device | None = None) -> None:
-        for name, value in (("model.path", recipe.model.path), ("task.name", recipe.task.name)):
-            if value is None:
-                raise RecipeError(f"{name} is not set, so there is nothing to train: add --set {name}=...")
-        assert recipe.model.path is not None
+        if recipe.model.path is None:
+            raise RecipeError("model.path is not set, so there is nothing to train: add --set model.path=...")
         self.recipe = recipe
         self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
         settings = recipe.evaluation
         # Tasks before the model: a wrong file is found at once, a model takes its time.
-        self.task: Task = choose(TASKS, recipe.task)(settings.num_prompts, settings.seed)
-        others = {
-            name: choose(TASKS, part)(settings.num_prompts, settings.seed) for name, part in settings.sets.items()
-        }
+        self.tasks = make_tasks(recipe)
+        others = {name: make_task(part, settings) for name, part in settings.sets.items()}
         self.loaded = load_model(
-            resolve_model(recipe.model.path), dtype=torch.float32, device=self.device, context=recipe.rollout.context
+            recipe.model.path, dtype=torch.float32, device=self.device, context=recipe.rollout.context
         )
         self.text = Text(tokenizer=self.loaded.tokenizer, stop_tokens=self.loaded.stop_tokens)
         self.length = choose(LENGTHS, recipe.length)(self.text.encode)
         self._check_room()
-        self.sets = [self._set(name, one) for name, one in {MAIN_SET: self.task, **others}.items()]
+        self.marking = Marking()
+        self.sets = [self._set(name, one) for name, one in {**self.tasks, **others}.items()]
 
     def _check_room(self) -> None:
         """The recipe has checked its own length controls; this one may be a function of the user's."""
@@ -69,26 +69,42 @@ class Setup:
             )
 
     def _set(self, name: str, task: Task) -> EvalSet:
-        problems = self._short_enough(task.evaluation, f"evaluation problem of {name}")
-        return EvalSet(
-            name=name,
-            problems=problems,
-            judge=Judge(text=self.text, task=task),
-            prompts_hash=hash_prompts(problems),
-        )
+        judge = Judge.of(task, self.text.decode)
+        self.marking.check(judge)
+        problems = tuple(self._short_enough(task, task.evaluation, f"evaluation problem of {name}"))
+        return EvalSet(name=name, task=task, problems=problems, judge=judge, prompts_hash=hash_prompts(problems))
 
-    def training_problems(self) -> dict[str, Problem]:
-        """Those that equal no evaluation problem, of any set, and whose prompt is short enough."""
+    def training_prompts(self) -> dict[str, dict[Problem, tuple[int, ...]]]:
+        """By task, the problems that equal no evaluation problem, of any set, and whose prompt is short enough."""
         withheld = [problem for one in self.sets for problem in one.problems]
-        problems = self._short_enough(without(self.task.training, withheld), "training problem")
-        return {problem.id: problem for problem in problems}
+        return {
+            name: self._short_enough(task, without(task.training, withheld), f"training problem of {name}")
+            for name, task in self.tasks.items()
+        }
 
-    def _short_enough(self, problems: Sequence[Problem], kind: str) -> tuple[Problem, ...]:
+    def _short_enough(self, task: Task, problems: Sequence[Problem], kind: str) -> dict[Problem, tuple[int, ...]]:
         most = self.recipe.rollout.max_prompt_tokens
-        kept = tuple(one for one in problems if len(self.text.encode_prompt(one.prompt)) <= most)
+        tokens = {one: tuple(self.text.encode_prompt(one.prompt, task.prompt)) for one in problems}
+        kept = {one: prompt for one, prompt in tokens.items() if len(prompt) <= most}
         if not kept:
             raise RecipeError(f"no {kind} has a prompt of at most rollout.max_prompt_tokens = {most} tokens")
         return kept
+
+    def asker(self, prompts: Mapping[str, Mapping[Problem, tuple[int, ...]]]) -> Asker:
+        """What asks these problems."""
+        tokens = {one: prompt for of_task in prompts.values() for one, prompt in of_task.items()}
+        return Asker(
+            recipe=self.recipe,
+            length=self.length,
+            problems={one.id: one for one in tokens},
+            prompt_tokens={one.id: prompt for one, prompt in tokens.items()},
+        )
+
+    def grading(self) -> GroupGrading:
+        """What grades the groups of training."""
+        judges = {one.name: one.judge for one in self.sets if one.name in self.tasks}
+        judge_of = (lambda problem: judges[problem.task]) if self.recipe.tasks else (lambda _: judges[MAIN_SET])
+        return GroupGrading(self.marking, judge_of, reward=self.recipe.reward, length=self.length)
 
     def engine(self) -> TorchEngine:
         return TorchEngine(
@@ -110,7 +126,7 @@ class Setup:
         settings = self.recipe.evaluation
         requests = eval_requests(
             one.problems,
-            encode=self.text.encode_prompt,
+            encode=lambda problem: self.text.encode_prompt(problem.prompt, one.task.prompt),
             plan=self.length.plan,
             samples_per_prompt=settings.samples_per_prompt,
             seed=settings.seed,
@@ -121,15 +137,28 @@ class Setup:
         return evaluate(
             engine,
             requests,
-            verdict=one.judge.verdict,
+            marking=self.marking,
+            judge=one.judge,
             prompts_hash=one.prompts_hash,
             on_progress=lambda finished: on_progress(finished, len(requests)),
         )
 
 
-def resolve_model(path: str) -> str:
-    """The embedded base by its name; any other path or hub name as it is."""
-    return str(files("scalerl") / "assets" / EMBEDDED) if path == EMBEDDED else path
+def make_tasks(recipe: Recipe) -> dict[str, Task]:
+    """By the name of its evaluation set: a task that is the only one is called main."""
+    if recipe.tasks:
+        return {name: named(make_task(part, recipe.evaluation), name) for name, part in recipe.tasks.items()}
+    if recipe.task.name is None:
+        raise RecipeError("task.name is not set, so there is nothing to ask: add --set task.name=...")
+    return {MAIN_SET: make_task(recipe.task, recipe.evaluation)}
+
+
+def make_task(part: parts.Task, evaluation: parts.Evaluation) -> Task:
+    """The task that a table of the recipe describes, asked and graded as it says."""
+    make = choose(TASKS, part)
+    if part.name is not None and ":" in part.name:
+        make = functools.partial(function_task, make, part.name)
+    return with_settings(make(evaluation.num_prompts, evaluation.seed), **part.shared)
 
 
 def evaluate_model(recipe: Recipe) -> list[dict[str, Any]]:
@@ -151,6 +180,7 @@ def evaluate_model(recipe: Recipe) -> list[dict[str, Any]]:
             }
         )
     engine.close()
+    setup.marking.close()
     return rows
 
 

@@ -22,12 +22,11 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
-from scalerl.choose import import_function
-from scalerl.tasks.graders import GRADERS
-from scalerl.tasks.problems import AnswerFormat, Demonstration, Task, TaskError
+from scalerl.tasks.task import AnswerFormat, Demonstration, Task, TaskError
+from scalerl.train.ask import Text
 from scalerl.train.checkpoint import new_folder
+from scalerl.train.grading import verdicts
 from scalerl.train.model import load_model
-from scalerl.train.setup import resolve_model
 from scalerl.types import derive_seed
 
 if TYPE_CHECKING:
@@ -125,7 +124,7 @@ def sft(
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise ValueError(f"{out} exists and is not empty: give another folder for the model")
     # The model before the demonstrations: a wrong path is found at once, to draw them takes its time.
-    given = load_model(resolve_model(settings.model), dtype=torch.float32, device="cpu") if settings.model else None
+    given = load_model(settings.model, dtype=torch.float32, device="cpu") if settings.model else None
     demonstrations, heldout = _draw_demonstrations(task, settings)
     if given is None:
         texts = (text for item in demonstrations for text in (item.problem.prompt, item.completion))
@@ -137,7 +136,7 @@ def sft(
         tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     model.to(device)  # pyright: ignore[reportArgumentType]
     context = getattr(model.config, "max_position_embeddings", math.inf)
-    examples, heldout_examples = (_examples(tokenizer, items, context) for items in (demonstrations, heldout))
+    examples, heldout_examples = (_examples(tokenizer, task, items, context) for items in (demonstrations, heldout))
     curve = tuple(_train(model, examples, heldout_examples, settings, on_progress))
     result = SftResult(folder=out, num_parameters=sum(p.numel() for p in model.parameters()), curve=curve)
     # Half as long again as any demonstration: what has not ended by then never will.
@@ -230,21 +229,19 @@ def pass_rate(
     sampling: dict[str, Any] = {"do_sample": False}
     if temperature:
         sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
-    grade = import_function(task.grader) if ":" in task.grader else GRADERS[task.grader]
-    num_correct = 0
+    text = Text(tokenizer=tokenizer, stop_tokens=())
+    answers: list[tuple[str, str]] = []
     model.eval()
     with torch.random.fork_rng():
         torch.manual_seed(derive_seed("pass rate", seed))
         for start in range(0, len(problems), _GENERATE_BATCH):
             batch = problems[start : start + _GENERATE_BATCH]
-            inputs = tokenizer(
-                [problem.prompt for problem in batch], return_tensors="pt", padding=True, padding_side="left"
-            ).to(model.device)
+            prompts = [text.encode_prompt(problem.prompt, task.prompt) for problem in batch]
+            inputs = tokenizer.pad({"input_ids": prompts}, return_tensors="pt", padding_side="left").to(model.device)
             outputs = cast(Any, model).generate(**inputs, max_new_tokens=max_new_tokens, **sampling)
             texts = tokenizer.batch_decode(outputs[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
-            for problem, text in zip(batch, texts, strict=True):
-                num_correct += grade(text, problem.answer, **dataclasses.asdict(task.answer)) is True
-    return num_correct / len(problems)
+            answers.extend((text, problem.answer) for problem, text in zip(batch, texts, strict=True))
+    return sum(verdict is True for verdict in verdicts(task, answers)) / len(problems)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,11 +272,13 @@ def _without_tags(text: str, tags: Sequence[str]) -> str:
     return text
 
 
-def _examples(tokenizer: "PreTrainedTokenizerFast", items: Sequence[Demonstration], context: float) -> list[_Example]:
-    prompts = tokenizer([item.problem.prompt for item in items])["input_ids"]
-    completions = tokenizer([item.completion for item in items], add_special_tokens=False)["input_ids"]
+def _examples(
+    tokenizer: "PreTrainedTokenizerFast", task: Task, items: Sequence[Demonstration], context: float
+) -> list[_Example]:
+    text = Text(tokenizer=tokenizer, stop_tokens=())
     examples: list[_Example] = []
-    for item, prompt, completion in zip(items, cast(Any, prompts), cast(Any, completions), strict=True):
+    for item in items:
+        prompt, completion = text.encode_prompt(item.problem.prompt, task.prompt), text.encode(item.completion)
         tokens = torch.tensor([*prompt, *completion, tokenizer.eos_token_id])
         if len(tokens) > context:
             raise ValueError(

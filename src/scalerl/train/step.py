@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-WARM_UP_TOKENS = 4096
-"""In sequences of up to 512. Enough that what is compiled for them suits a full pass."""
+WARM_UP_LENGTH = 500
+"""Tokens a sequence, no round number: what is compiled must suit any."""
 
 
 class TorchLearner:
@@ -88,7 +88,7 @@ class TorchLearner:
         self._updates = 0
         if self._device.type == "cuda" if compiled is None else compiled:
             _compile_layers(self._body)
-            self._optimizer.zero_grad(set_to_none=True)
+            self._warm_up()
 
     @classmethod
     def from_recipe(cls, model: "PreTrainedModel", recipe: Recipe, *, version: int = 0) -> Self:
@@ -188,7 +188,7 @@ class TorchLearner:
     def _backward(self, micro: MicroBatch) -> tuple[TokenSums, Tensor]:
         """Add one micro-batch's share to the gradient."""
         hidden = packed_hidden_states(self._body, micro.ids, micro.packing)[micro.place]
-        log_probs, entropy = self._log_probs(hidden, micro)
+        log_probs, entropy = self._log_probs(hidden, micro.targets, micro.temperature)
         trained = torch.ones_like(micro.targets, dtype=torch.bool)
         token_loss = self._loss(
             log_probs, micro.generator_log_probs, micro.advantages, micro.completion_of_token, trained
@@ -198,14 +198,23 @@ class TorchLearner:
         sums = token_sums(token_loss, log_probs.detach(), micro.generator_log_probs, entropy.detach(), trained)
         return sums, loss.detach()
 
-    def _log_probs(self, hidden: Tensor, micro: MicroBatch) -> tuple[Tensor, Tensor]:
+    def _warm_up(self) -> None:
+        """One full pass whose gradient is thrown away, so that all is compiled before the first step."""
+        length = min(WARM_UP_LENGTH, self._model.config.max_position_embeddings)
+        packing = pack([length] * max(self._micro_batch_tokens // length, 1)).to(self._device)
+        ids = torch.zeros_like(packing.positions)
+        log_probs, _ = self._log_probs(packed_hidden_states(self._body, ids, packing), ids, 1.0)
+        log_probs.sum().backward()
+        self._optimizer.zero_grad(set_to_none=True)
+
+    def _log_probs(self, hidden: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
         # The head is the master's: in FP32 unrounded, else rounded to what the generator's copy is.
         master = head(self._model)
         return log_probs_and_entropy(
             hidden,
             master.weight,
-            micro.targets,
-            temperature=micro.temperature,
+            targets,
+            temperature=temperature,
             bias=master.bias,
             fp32=self._fp32_head,
         )
@@ -266,7 +275,7 @@ def _body(model: "PreTrainedModel", dtype: torch.dtype) -> "PreTrainedModel":
 
 
 def _compile_layers(body: "PreTrainedModel") -> None:
-    """Each layer by itself, at once: they share what is compiled, so it takes seconds where the model takes minutes.
+    """Each layer by itself: they share what is compiled, so it takes seconds where a whole model takes minutes.
 
     The number of tokens is left open, so no later pass compiles again.
     """
@@ -275,10 +284,6 @@ def _compile_layers(body: "PreTrainedModel") -> None:
     for module in body.modules():
         if isinstance(module, GradientCheckpointingLayer):
             module.compile(dynamic=True)
-    length = min(512, body.config.max_position_embeddings)
-    packing = pack([length] * (WARM_UP_TOKENS // length)).to(body.device)
-    ids = torch.zeros_like(packing.positions)
-    packed_hidden_states(body, ids, packing).sum().backward()
 
 
 @torch.no_grad()

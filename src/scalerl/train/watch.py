@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 from scalerl.types import Completion, Request
 
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
 QUIET_S = 60.0  # an engine that answers, but samples nothing for so long, is held to be dead
 HUNG_S = 600.0  # a call that takes so long never returns; far above any prefill or compilation within one poll
-
-Parameters = ParamSpec("Parameters")
-Result = TypeVar("Result")
 
 
 class EngineStalled(RuntimeError):
@@ -62,13 +59,6 @@ class Watchdog:
         finally:
             self._watched.pop()
             self._moves += 1
-
-    def watched(self, what: str, call: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-        def watched_call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-            with self.watching(what):
-                return call(*args, **kwargs)
-
-        return watched_call
 
     def _watch(self) -> None:
         seen, quiet_s = self._moves, 0.0

@@ -49,7 +49,7 @@ class Chart {
   }
   _axes(xLabel, yLabel, yText) {
     const { svg, width, height, left, right, top, bottom } = this;
-    const yTicks = niceTicks(...this.yRange, Math.max(3, Math.round((height - 50) / 58)));
+    const yTicks = niceTicks(...this.yRange, Math.max(3, Math.round((height - 50) / 48)));
     const digits = Math.min(Math.max(0, -Math.floor(Math.log10(yTicks.length > 1 ? yTicks[1] - yTicks[0] : 1) + 1e-9)), 6);
     for (const tick of yTicks) {
       const y = this.y(tick);

@@ -26,9 +26,9 @@ const targetRange = () => { const [low, high] = dataRange(); return [Math.max(lo
 
 // Words and tables ---------------------------------------------------------------------------------------------------
 
-function who(name, badge) {
+function who(name, badge, more = null) {
   const own_ = element("span", { className: "who" }, element("span", { className: "dot", style: `--own:${own(colourOf(name))}` }), labelOf(name));
-  return element("td", {}, own_, badge ? element("div", {}, badge) : null);
+  return element("td", {}, own_, badge ? element("div", {}, badge) : null, more);
 }
 function badge(verdict) {
   const kind = verdict === "ok" ? "ok" : verdict === "unstable" || verdict === "no curve" || verdict === "too few points" ? "bad" : "warn";
@@ -66,7 +66,7 @@ function drawResults() {
     const verdict = curve.name === reference ? "reference" : pair ? spoken(pair.verdict) : "\u2013";
     const quiet = !pair || pair.verdict.startsWith("not ") || pair.verdict === "no curve";
     const row = element("tr", { className: isShown(curve) ? "" : "off" },
-      who(curve.name, badge(curve.verdict)), numberCell(curve.ceiling, rewardText), numberCell(curve.exponent, two), numberCell(curve.midpoint, compute),
+      who(curve.name, badge(curve.verdict), element("div", { className: "on-phone" }, verdict)), numberCell(curve.ceiling, rewardText), numberCell(curve.exponent, two), numberCell(curve.midpoint, compute),
       hasShared ? numberCell(view.shared_exponents[curve.name], two) : null, plain(share(pair && pair.higher), true), plain(share(pair && pair.larger), true),
       plain(share(pair && pair.sooner), true), element("td", { className: `verdict${quiet ? " none" : ""}` }, verdict));
     row.title = curve.messages.join(" ");
@@ -154,7 +154,7 @@ function rewardRange(measured, drawn, told, end) {
 const clip = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}\u2026` : text);
 
 function drawDots(chart, curve) {
-  const points = thePoints(curve.name), fill = own(colourOf(curve.name)), many = points.compute.length > 120;
+  const points = thePoints(curve.name), fill = own(colourOf(curve.name)), many = points.compute.length > 120 || chart.width < 520;
   points.compute.forEach((compute, i) => {
     const fitted = curve.params !== null && compute <= curve.last * (1 + 1e-5) && compute >= curve.first * (1 - 1e-5);
     const style = fitted ? { fill, "fill-opacity": many ? .55 : .9 } : { fill: "var(--paper)", stroke: fill, "stroke-width": 1.3 };

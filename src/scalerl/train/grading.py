@@ -1,0 +1,181 @@
+"""Verdicts on completions: at once by a quick grader of ours, from a pool of child processes by any other.
+
+    marking.submit(completion, judge, "training")  ->  marking.poll("training")  ->  Marked(completion, correct, reason)
+
+Training and evaluation share one pool, and each sees only what it submitted. Pooled verdicts arrive when they arrive,
+so a run with such a grader is not the same to the last row when it is repeated; with a quick one it is.
+"""
+
+import dataclasses
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from scalerl.config.parts import Reward
+from scalerl.tasks.graders import GRADERS, POOLED
+from scalerl.tasks.length import LengthControl
+from scalerl.tasks.pool import Graded, GraderPool, GraderSpec, Item, Reason
+from scalerl.tasks.task import Task
+from scalerl.types import Completion, Group, Problem
+
+Purpose = Literal["training", "evaluation"]
+
+_WAIT_S = 1.0  # how long a poll that waits waits at most
+_QUIET_S = 60.0  # a pool ends every item far sooner than this, so one that is silent for so long is dead
+
+
+class GradingStalled(RuntimeError):
+    """Completions are with the graders, and nothing comes of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judge:
+    """How the answers of one task are graded."""
+
+    spec: GraderSpec
+    decode: Callable[[Sequence[int]], str]
+
+    @classmethod
+    def of(cls, task: Task, decode: Callable[[Sequence[int]], str]) -> "Judge":
+        return cls(spec=GraderSpec(name=task.grader, settings=dataclasses.asdict(task.answer)), decode=decode)
+
+    @property
+    def pooled(self) -> bool:
+        """Whether it may hang, crash or eat memory: some of ours, and whatever is not ours."""
+        return ":" in self.spec.name or self.spec.name in POOLED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marked:
+    """A completion with its verdict, or with the reason why there is none."""
+
+    completion: Completion
+    correct: bool | None
+    reason: Reason | None = None
+
+
+def verdicts(task: Task, answers: Sequence[tuple[str, str]]) -> list[bool | None]:
+    """Of texts with their references, all at once and in their order."""
+    judge = Judge.of(task, lambda tokens: "")
+    if not judge.pooled:
+        return [GRADERS[task.grader](text, answer, **judge.spec.settings) for text, answer in answers]
+    with GraderPool() as pool:
+        items = [Item(key=None, spec=judge.spec, text=text, answer=answer) for text, answer in answers]
+        return [graded.correct for graded in pool.grade_all(items)]
+
+
+class Marking:
+    """The one place where answers become verdicts. The pool starts with the first grader that needs it."""
+
+    def __init__(self) -> None:
+        self._pool: GraderPool | None = None
+        self._waiting: dict[tuple[Purpose, str], Completion] = {}
+        self._last_verdict = time.monotonic()
+        self._marked: defaultdict[Purpose, list[Marked]] = defaultdict(list)
+
+    def check(self, judge: Judge) -> None:
+        """GraderError where the judge's grader cannot be used; to be called before anything is asked."""
+        if judge.pooled:
+            self._started().check(judge.spec)
+
+    def submit(self, completion: Completion, judge: Judge, purpose: Purpose) -> None:
+        text, answer = judge.decode(completion.tokens.tolist()), completion.request.problem.answer
+        if judge.pooled:
+            key = (purpose, completion.request.key)
+            self._last_verdict = self._last_verdict if self._waiting else time.monotonic()
+            self._waiting[key] = completion
+            self._started().submit(key, judge.spec, text, answer)
+        else:
+            correct = GRADERS[judge.spec.name](text, answer, **judge.spec.settings)
+            reason = "no_answer" if correct is None else None
+            self._marked[purpose].append(Marked(completion=completion, correct=correct, reason=reason))
+
+    def poll(self, purpose: Purpose, *, wait: bool = False) -> list[Marked]:
+        """What was marked since the last call; with `wait`, a while is waited for at least one if any is due."""
+        if self._pool is not None and self._waiting:
+            due = not self._marked[purpose] and any(waiting == purpose for waiting, _ in self._waiting)
+            self._take(self._pool.poll(_WAIT_S if wait and due else 0.0))
+        marked, self._marked[purpose] = self._marked[purpose], []
+        return marked
+
+    def _take(self, graded: Sequence[Graded]) -> None:
+        for one in graded:
+            key = cast(tuple[Purpose, str], one.key)
+            marked = Marked(completion=self._waiting.pop(key), correct=one.correct, reason=one.reason)
+            self._marked[key[0]].append(marked)
+        if graded:
+            self._last_verdict = time.monotonic()
+        elif time.monotonic() - self._last_verdict > _QUIET_S:
+            raise GradingStalled(
+                f"{len(self._waiting)} answers are with the graders, and none came back in {_QUIET_S:g} s"
+            )
+
+    @property
+    def num_without_verdict(self) -> dict[str, int]:
+        """How many answers the pool gave no verdict on so far, by reason."""
+        ended = Counter() if self._pool is None else self._pool.num_ended
+        return {reason: num for reason, num in ended.items() if reason not in ("right", "wrong")}
+
+    @property
+    def first_errors(self) -> dict[str, str]:
+        """The first exception of each grader that raised on an item: its author wants to know."""
+        return {} if self._pool is None else dict(self._pool.first_errors)
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.close()
+
+    def _started(self) -> GraderPool:
+        if self._pool is None:
+            self._pool = GraderPool()
+        return self._pool
+
+
+class GroupGrading:
+    """Whole groups in, graded groups out: `correct` is what is reported, `reward` what is trained on."""
+
+    def __init__(
+        self, marking: Marking, judge_of: Callable[[Problem], Judge], *, reward: Reward, length: LengthControl
+    ) -> None:
+        self._marking, self._judge_of, self._reward, self._length = marking, judge_of, reward, length
+        self._groups: dict[str, Sequence[Completion]] = {}
+        self._marks: dict[str, dict[int, Marked]] = {}
+
+    @property
+    def num_pending(self) -> int:
+        """Groups submitted and not yet given out by poll()."""
+        return len(self._groups)
+
+    def submit(self, completions: Sequence[Completion]) -> None:
+        request = completions[0].request
+        self._groups[request.group], self._marks[request.group] = completions, {}
+        for completion in completions:
+            self._marking.submit(completion, self._judge_of(request.problem), "training")
+
+    def poll(self, *, wait: bool = False) -> list[Group]:
+        """The groups whose last verdict has come, in the order of their last verdicts."""
+        whole = []
+        for marked in self._marking.poll("training", wait=wait):
+            request = marked.completion.request
+            marks = self._marks[request.group]
+            marks[request.index] = marked
+            if len(marks) == len(self._groups[request.group]):
+                whole.append(self._group(request.group))
+        return whole
+
+    def _group(self, key: str) -> Group:
+        completions, marks = self._groups.pop(key), self._marks.pop(key)
+        correct = tuple(marks[completion.request.index].correct for completion in completions)
+        return Group(
+            key=key,
+            problem=completions[0].request.problem,
+            completions=tuple(completions),
+            correct=correct,
+            rewards=tuple(map(self._value, completions, correct)),
+        )
+
+    def _value(self, completion: Completion, correct: bool | None) -> float:
+        value = self._reward.correct if correct else self._reward.wrong
+        return value + self._length.adjust(len(completion), correct is True)

@@ -1,0 +1,67 @@
+"""A run that is there already: whether a recipe is still its own, where it goes on, and the model it made."""
+
+import json
+from pathlib import Path
+
+import torch
+from pydantic import ValidationError
+
+from scalerl import store
+from scalerl.config import Recipe, RecipeError, settings_of
+from scalerl.train import checkpoint as checkpoints
+from scalerl.train.lora import merged_weights, wrap
+from scalerl.train.model import load_model, save_model
+
+# What a run may be resumed with another value of: when it ends, and where it is recorded.
+_FREE = ("budget.", "checkpoint.", "sinks", "description")
+
+
+def newest_checkpoint(recipe: Recipe, folder: Path) -> checkpoints.Checkpoint | None:
+    """What a run is resumed from; None where it was ended before its first checkpoint."""
+    check_same(recipe, folder)
+    path = checkpoints.latest(folder / store.CHECKPOINTS)
+    return None if path is None else checkpoints.load(path, verify=False)
+
+
+def check_same(recipe: Recipe, folder: Path) -> None:
+    """A resumed run is the same run, to the last setting that matters to it."""
+    before, now = settings_of(written_recipe(folder)), settings_of(recipe)
+    for key in sorted(before.keys() | now.keys()):
+        old, new = (one[key].value if key in one else None for one in (before, now))
+        if old != new and not key.startswith(_FREE):
+            raise RecipeError(
+                f"{folder} was started with {key} = {old!r}, and now it is {new!r}: resume with the same recipe, or "
+                f"start another run with another --out"
+            )
+
+
+def written_recipe(folder: Path) -> Recipe:
+    """The recipe that a run was started with."""
+    written = store.read_recipe(folder)
+    if written is None:
+        raise RecipeError(f"{folder} holds no run: it has no {store.RECIPE}")
+    try:
+        return Recipe.model_validate_json(json.dumps(written))
+    except ValidationError:
+        raise RecipeError(
+            f"{folder / store.RECIPE} is not a recipe of this version: use the one that wrote it"
+        ) from None
+
+
+def export(folder: Path, out: Path) -> Path:
+    """The model of a run's newest checkpoint as a normal Hugging Face folder."""
+    settings = written_recipe(folder).model
+    path = checkpoints.latest(folder / store.CHECKPOINTS)
+    if path is None:
+        raise RecipeError(f"{folder} has no checkpoint yet, so there is no model to export")
+    assert settings.path is not None, "a run has a model"
+    base = load_model(settings.path, dtype=torch.float32, device="cpu")
+    trained = wrap(base.model, settings.lora)
+    weights = checkpoints.load(path, verify=False).tensors["weights"]
+    with torch.no_grad():
+        for name, parameter in trained.named_parameters():
+            if parameter.requires_grad:
+                parameter.copy_(weights[name])
+        for name, weight in merged_weights(trained).items():
+            base.model.get_parameter(name).copy_(weight)
+    return save_model(base.model, base.tokenizer, out)

@@ -1,0 +1,288 @@
+import functools
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from scalerl.tasks.files import file, function_task, hub
+from scalerl.tasks.task import Task, TaskError
+from scalerl.types import Problem
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def contents(problems: tuple[Problem, ...]) -> set[str]:
+    return {problem.content_hash for problem in problems}
+
+
+def write(path: Path, *rows: Any) -> str:
+    path.write_text("".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows))
+    return str(path)
+
+
+def write_parquet(path: Path, *rows: Any) -> str:
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(rows)), path)
+    return str(path)
+
+
+SUMS = [{"prompt": f"{number}+1=", "answer": number + 1} for number in range(20)]
+
+
+def test_a_file_of_problems(tmp_path: Path):
+    task = file(5, 0, path=write(tmp_path / "sums.jsonl", *SUMS))
+    assert len(task.evaluation) == 5
+    assert len(task.training) == 15
+    assert not contents(task.training) & contents(task.evaluation)
+    assert {problem.id for problem in (*task.training, *task.evaluation)} == {f"line-{n}" for n in range(1, 21)}
+    assert all(int(problem.answer) == int(problem.prompt.split("+")[0]) + 1 for problem in task.training)
+    assert task.demonstrations is None
+    assert file(5, 0, path=str(tmp_path / "sums.jsonl")).evaluation == task.evaluation
+    assert file(5, 1, path=str(tmp_path / "sums.jsonl")).evaluation != task.evaluation
+
+
+def test_a_parquet_file_gives_the_same_problems_as_its_lines(tmp_path: Path):
+    rows = [{**row, "id": f"sum {number}"} for number, row in enumerate(SUMS)]
+    lines = file(5, 0, path=write(tmp_path / "sums.jsonl", *rows))
+    table = file(5, 0, path=write_parquet(tmp_path / "sums.parquet", *rows))
+    assert (table.training, table.evaluation) == (lines.training, lines.evaluation)
+
+
+def test_fields_go_by_other_names(tmp_path: Path):
+    rows = [{"question": f"q{n}", "final": f"a{n}", "name": f"n{n}", "solution": f"s{n}"} for n in range(4)]
+    task = file(
+        1,
+        0,
+        path=write(tmp_path / "f.jsonl", *rows),
+        prompt_field="question",
+        answer_field="final",
+        id_field="name",
+        demonstration_field="solution",
+    )
+    assert task.demonstrations is not None
+    made = task.demonstrations(100, 0)
+    assert len(made) == 3
+    assert all(item.completion[1:] == item.problem.prompt[1:] == item.problem.id[1:] for item in made)
+
+
+def test_an_evaluation_file_removes_its_contents_from_training(tmp_path: Path):
+    training = write(tmp_path / "t.jsonl", *({"prompt": f"what is  {n}?", "answer": "x"} for n in range(5)))
+    evaluation = write(tmp_path / "e.jsonl", {"prompt": "what is 3?", "answer": "x"})
+    task = file(1, 0, path=training, evaluation_path=evaluation)
+    assert [problem.prompt for problem in task.training] == [f"what is  {n}?" for n in (0, 1, 2, 4)]
+    assert [problem.id for problem in task.evaluation] == ["evaluation/line-1"]
+
+
+REASONED = [
+    {"question": f"What is {n} + {n}?", "answer": f"#### is a mark.\n{n} + {n} = <<{n}+{n}={2 * n}>>\n#### {2 * n:,} "}
+    for n in (600, 700, 800)
+]
+
+
+def test_an_answer_is_found_in_a_longer_reference(tmp_path: Path):
+    path = write(tmp_path / "reasoned.jsonl", *REASONED)
+    task = file(1, 0, path=path, prompt_field="question", demonstration_field="answer", answer_pattern=r"#### (.+)")
+    answers = {problem.prompt: problem.answer for problem in (*task.training, *task.evaluation)}
+    assert answers == {f"What is {n} + {n}?": f"{2 * n:,}" for n in (600, 700, 800)}
+    assert task.demonstrations is not None
+    assert all(item.completion.startswith("#### is a mark") for item in task.demonstrations(2, 0))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        (
+            r"## (\d{9})",
+            r'line 1: no answer in the reference: answer_pattern "## (\d{9})" finds none in "#### is a mark',
+        ),
+        (r"####( *)", "line 1: no answer in the reference"),
+        ("(a", 'answer_pattern "(a" is no regular expression'),
+        ("#### .+", 'answer_pattern "#### .+" has 0 groups but must have one'),
+        ("(a)(b)", "has 2 groups but must have one"),
+    ],
+)
+def test_a_pattern_that_finds_nothing_is_named(tmp_path: Path, pattern: str, message: str):
+    path = write(tmp_path / "reasoned.jsonl", *REASONED)
+    with pytest.raises(TaskError, match=re.escape(message)):
+        file(1, 0, path=path, prompt_field="question", answer_pattern=pattern)
+
+
+GOOD = {"prompt": "1+1=", "answer": "2"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (
+            [GOOD, "", {"prompt": "1+2="}],
+            'line 3: the field "answer" is missing; it has prompt (set answer_field if it goes by another name)',
+        ),
+        ([{"answer": "2"}], 'line 1: the field "prompt" is missing'),
+        ([GOOD, {"prompt": " ", "answer": "2"}], 'line 2: the field "prompt" must be text or a number, not " "'),
+        ([GOOD, {"prompt": "a", "answer": None}], 'line 2: the field "answer" must be text or a number, not null'),
+        ([GOOD, {"prompt": "a", "answer": True}], "not true"),
+        ([GOOD, {**GOOD, "id": ["a"]}], 'line 2: the field "id" must be text or a number, not ["a"]'),
+        ([GOOD, "{cut"], "line 2: not valid JSON"),
+        ([GOOD, "[1]"], "line 2: an object with fields is needed, not list"),
+        ([{**GOOD, "id": 7}, GOOD, {**GOOD, "id": "7"}], 'line 3: the id "7" is that of line 1 already'),
+        ([], "holds no problems: it is empty"),
+        (["", " "], "holds no problems: it is empty"),
+        ([GOOD], "holds 1 problems, but 2 are to be evaluated on"),
+        ([GOOD, {"prompt": "1+3=", "answer": "4"}], "none are left to train on"),
+    ],
+)
+def test_a_bad_file_is_named_with_its_line(tmp_path: Path, rows: list[Any], message: str):
+    path = write(tmp_path / "bad.jsonl", *rows)
+    with pytest.raises(TaskError, match=re.escape(message)) as caught:
+        file(2, 0, path=path)
+    assert str(caught.value).startswith(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_bad_row_of_a_parquet_file_is_named(tmp_path: Path):
+    path = write_parquet(tmp_path / "bad.parquet", GOOD, {"prompt": "1+2=", "answer": None})
+    with pytest.raises(TaskError, match=r'bad\.parquet, row 2: the field "answer" must be text or a number, not null'):
+        file(1, 0, path=path)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path):
+    for name in ("nowhere.jsonl", "nowhere.parquet"):
+        with pytest.raises(TaskError, match=rf"{name} cannot be read: No such file"):
+            file(1, 0, path=str(tmp_path / name))
+    (tmp_path / "latin.jsonl").write_bytes('{"prompt": "\u00e9"}'.encode("latin-1"))
+    with pytest.raises(TaskError, match="is not UTF-8 text"):
+        file(1, 0, path=str(tmp_path / "latin.jsonl"))
+    (tmp_path / "text.parquet").write_text("not a table")
+    with pytest.raises(TaskError, match=r"text\.parquet is no parquet file: "):
+        file(1, 0, path=str(tmp_path / "text.parquet"))
+    with pytest.raises(TaskError, match=r'rows\.csv has the suffix "\.csv"; problems are read from \.jsonl, '):
+        file(1, 0, path="rows.csv")
+
+
+# -- data sets ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "sums"
+    folder.mkdir()
+    write(folder / "train.jsonl", *SUMS)
+    write(folder / "test.jsonl", *({"prompt": f"{n}+2=", "answer": n + 2} for n in range(4)))
+    return str(folder)
+
+
+def test_a_data_set_is_loaded_as_the_hub_lays_it_out(data_set: str):
+    withheld = hub(5, 0, dataset=data_set)
+    assert len(withheld.training) == 15
+    assert {problem.task for problem in withheld.training} == {"hub"}
+    task = hub(3, 0, dataset=data_set, evaluation_split="test")
+    assert {problem.prompt for problem in task.training} == {row["prompt"] for row in SUMS}
+    assert {problem.prompt for problem in task.evaluation} < {f"{n}+2=" for n in range(4)}
+
+
+def test_a_data_set_that_cannot_be_had_is_a_sentence(data_set: str, monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(TaskError, match=r'split "tset", cannot be loaded: .*tset') as caught:
+        hub(1, 0, dataset=data_set, split="tset")
+    assert "\n" not in str(caught.value)
+    with pytest.raises(
+        TaskError, match=r'split "train", row 1: the field "question" is missing; it has prompt, answer'
+    ):
+        hub(1, 0, dataset=data_set, prompt_field="question")
+    asked = []
+
+    def offline(*arguments: Any, **settings: Any) -> None:
+        asked.append((arguments, settings))
+        raise ConnectionError("Couldn't reach 'org/sums' on the Hub\n(offline)")
+
+    monkeypatch.setattr("datasets.load_dataset", offline)
+    with pytest.raises(TaskError, match=r"cannot be loaded: Couldn't reach 'org/sums' on the Hub$"):
+        hub(1, 0, dataset="org/sums", subset="main")
+    assert asked == [(("org/sums", "main"), {"split": "train"})]
+
+
+@pytest.mark.parametrize(
+    ("package", "make"),
+    [("pyarrow", lambda: file(1, 0, path="x.parquet")), ("datasets", lambda: hub(1, 0, dataset="x"))],
+)
+def test_what_is_not_installed_is_named(package: str, make: Callable[[], Task], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(TaskError, match=rf'needs {package} to be .*: pip install "scalerl\[data\]"'):
+        make()
+
+
+# -- functions ---------------------------------------------------------------------------------------------------------
+
+
+def counting(*, most: int = 6) -> Iterator[dict[str, Any]]:
+    for number in range(most):
+        yield {"prompt": f"after {number}?", "answer": number + 1, "id": f"n{number}"}
+
+
+def taught(*, most: int = 4) -> list[dict[str, Any]]:
+    return [{**row, "demonstration": f"It is {row['answer']}."} for row in counting(most=most)]
+
+
+def whole(num_evaluation: int, evaluation_seed: int, /, *, most: int = 3) -> Task:
+    problems = tuple(Problem(id=str(n), prompt=f"p{n}", answer="a", task="whole") for n in range(most))
+    return Task(name="whole", training=problems[num_evaluation:], evaluation=problems[:num_evaluation], grader="exact")
+
+
+def endless() -> Iterator[dict[str, Any]]:
+    while True:
+        yield {"prompt": "p", "answer": "a"}
+
+
+def test_a_function_gives_rows_of_which_some_are_withheld():
+    task = function_task(functools.partial(counting, most=8), "mine:counting", 2, 0)
+    assert len(task.training) == 6
+    assert len(task.evaluation) == 2
+    assert {problem.id for problem in (*task.training, *task.evaluation)} == {f"n{n}" for n in range(8)}
+    assert task.demonstrations is None
+    assert function_task(taught, "mine:taught", 1, 0).demonstrations is not None
+
+
+def test_a_function_of_two_arguments_gives_a_whole_task():
+    task = function_task(functools.partial(whole, most=5), "mine:whole", 2, 0)
+    assert (len(task.training), len(task.evaluation)) == (3, 2)
+
+
+def raising() -> Iterator[dict[str, Any]]:
+    yield {"prompt": "p", "answer": "a"}
+    raise KeyError("lost")
+
+
+def rows_for_two(num_evaluation: int, evaluation_seed: int, /) -> list[dict[str, Any]]:
+    return [{"prompt": "p", "answer": "a"}]
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (raising, "\"mine:f\" raised KeyError: 'lost'"),
+        (lambda: None, '"mine:f" gave NoneType but must give rows: {"prompt": ..., "answer": ...}'),
+        (lambda: {"prompt": "p"}, '"mine:f" gave dict but must give rows'),
+        (lambda: [], "mine:f holds no problems"),
+        (lambda: [{"prompt": "p", "answer": "a"}, "q"], "mine:f, row 2: an object with fields is needed, not str"),
+        (lambda: [{"question": "p"}], 'mine:f, row 1: the field "prompt" is missing; it has question'),
+        (lambda: [{**GOOD, "demonstration": "d"}, GOOD], 'row 2: the field "demonstration" is missing'),
+        (lambda number: [], '"mine:f" takes 1 positional arguments but must take none and give rows, or take'),
+        (rows_for_two, "so it must give a Task, not rows"),
+    ],
+)
+def test_what_a_function_gives_is_checked(function: Callable[..., Any], message: str):
+    with pytest.raises(TaskError, match=re.escape(message)) as caught:
+        function_task(function, "mine:f", 1, 0)
+    assert "\n" not in str(caught.value)
+    assert "_field" not in str(caught.value)
+
+
+def test_a_function_that_never_ends_is_stopped(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("scalerl.tasks.files._MOST_ROWS", 1000)
+    with pytest.raises(TaskError, match="gave more than 1000 rows: does it ever end"):
+        function_task(endless, "mine:endless", 1, 0)

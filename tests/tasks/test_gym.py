@@ -1,0 +1,86 @@
+import json
+import sys
+
+import pytest
+
+from scalerl.tasks.gym import GRADER, _packed, _unpacked, grade, gym
+from scalerl.tasks.problems import TASKS
+from scalerl.tasks.task import Task, TaskError
+
+
+@pytest.fixture(scope="module")
+def sums() -> Task:
+    return gym(10, 0, dataset="chain_sum", num_problems=40, min_terms=2, max_terms=3, max_digits=2)
+
+
+def own_answer(reference: str) -> str:
+    return _unpacked(json.loads(reference))["entry"]["answer"]
+
+
+def test_a_data_set_of_reasoning_gym_is_a_task(sums: Task):
+    assert (len(sums.training), len(sums.evaluation)) == (40, 10)
+    assert not {p.content_hash for p in sums.training} & {p.content_hash for p in sums.evaluation}
+    assert sums.grader == GRADER == "scalerl.tasks.gym:grade"
+    assert all(2 <= problem.prompt.count("+") + problem.prompt.count(" - ") + 1 <= 3 for problem in sums.training)
+    again = gym(10, 0, dataset="chain_sum", num_problems=40, min_terms=2, max_terms=3, max_digits=2)
+    assert (again.training, again.evaluation) == (sums.training, sums.evaluation)
+    other = gym(10, 1, dataset="chain_sum", num_problems=40, min_terms=2, max_terms=3, max_digits=2)
+    assert other.evaluation != sums.evaluation
+
+
+def test_answers_are_scored_by_the_data_set_itself(sums: Task):
+    for problem in sums.training:
+        right = own_answer(problem.answer)
+        assert grade(f"<think>let me see</think>{right}", problem.answer) is True
+        assert grade(f"<think></think>so <answer> {right} </answer>.", problem.answer) is True
+        assert grade(f"<think></think>{int(right) + 1}", problem.answer) is False
+        assert grade(f"<think>{right}", problem.answer) is False
+
+
+def test_several_answers_may_be_right_and_a_threshold_decides():
+    (problem,) = gym(1, 0, dataset="countdown", num_problems=1, min_numbers=3, max_numbers=3, threshold=0.05).training
+    assert grade(own_answer(problem.answer), problem.answer) is True
+    # reasoning-gym gives a little for an expression of the right numbers.
+    assert grade("1+1", problem.answer) is True
+    strict = problem.answer.replace('["threshold", 0.05]', '["threshold", 1.0]')
+    assert strict != problem.answer
+    assert grade("1+1", strict) is False
+    assert grade(own_answer(problem.answer), strict) is True
+
+
+def test_an_entry_is_carried_whole():
+    entry = {"a": (1, [2, (3,)]), 4: {"b": None}, "tuple": {"mapping": []}}
+    assert _unpacked(json.loads(json.dumps(_packed(entry)))) == entry
+    # Its scorer compares tuples, which plain JSON would turn into lists.
+    (problem,) = gym(1, 0, dataset="rearc", num_problems=1).training
+    assert grade(own_answer(problem.answer), problem.answer) is True
+
+
+def test_an_answer_its_scorer_chokes_on_is_wrong(sums: Task, monkeypatch: pytest.MonkeyPatch):
+    def choke(self: object, answer: str, entry: object) -> float:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("reasoning_gym.dataset.ProceduralDataset.score_answer", choke)
+    assert grade("1/0", sums.training[0].answer) is False
+
+
+@pytest.mark.parametrize("answer", ["", "72", "{}", '{"mapping": [["dataset", "chain_sum"]]}'])
+def test_a_reference_that_cannot_be_read_gives_no_verdict(answer: str):
+    assert grade("1", answer) is None
+
+
+def test_mistakes_are_sentences(monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(TaskError, match=r'reasoning-gym has no data set "chainsum"; did you mean "chain_sum"\?'):
+        TASKS["gym"](1, 0, dataset="chainsum")
+    with pytest.raises(TaskError, match=r'min_term is no setting of "chain_sum", which .*; did you mean "min_terms"\?'):
+        gym(1, 0, dataset="chain_sum", min_term=2)
+    with pytest.raises(TaskError, match='"chain_sum" refuses these settings: max_terms must be >= min_terms'):
+        gym(1, 0, dataset="chain_sum", min_terms=5, max_terms=2)
+    with pytest.raises(TaskError, match=r"threshold is 1\.5"):
+        gym(1, 0, dataset="chain_sum", threshold=1.5)
+    few = {"dataset": "chain_sum", "min_terms": 2, "max_terms": 2, "max_digits": 1, "num_problems": 1000}
+    with pytest.raises(TaskError, match=r"1000 different problems for training were asked for, but .* hardly more"):
+        gym(10, 0, **few)
+    monkeypatch.setitem(sys.modules, "reasoning_gym.factory", None)
+    with pytest.raises(TaskError, match=r'reasoning-gym is not installed: pip install "scalerl\[gym\]"'):
+        gym(1, 0, dataset="chain_sum")

@@ -1,0 +1,80 @@
+import re
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+from scalerl.tasks.prompts import Message, PromptError, PromptFormat, render
+from scalerl.types import Problem
+
+
+def tagged(turns: Sequence[Message]) -> str:
+    return "".join(f"[{turn['role']}]{turn['content']}" for turn in turns) + "[assistant]"
+
+
+def test_without_settings_a_prompt_is_asked_as_it_is():
+    assert render("1+1=", PromptFormat()) == "1+1="
+
+
+def test_a_template_stands_around_the_problem():
+    around = PromptFormat(template="Solve: {prompt}\nPut the answer in \\boxed{}.")
+    assert render("what is {prompt}?", around) == "Solve: what is {prompt}?\nPut the answer in \\boxed{}."
+
+
+def test_a_chat_is_written_by_the_models_own_template():
+    around = PromptFormat(template="Q: {prompt}", chat=True)
+    assert render("1+1", around, tagged) == "[user]Q: 1+1[assistant]"
+    around = PromptFormat(template="Q: {prompt}", chat=True, system="Be brief.")
+    assert render("1+1", around, tagged) == "[system]Be brief.[user]Q: 1+1[assistant]"
+
+
+def test_it_works_with_a_tokenizers_chat_template():
+    tokenizer = AutoTokenizer.from_pretrained(str(files("scalerl") / "assets" / "tiny-base"))
+    template = (
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}>{% endif %}"
+    )
+
+    def chat_template(turns: Sequence[Message]) -> str:
+        return tokenizer.apply_chat_template(
+            list(turns), chat_template=template, tokenize=False, add_generation_prompt=True
+        )
+
+    assert render("1+1", PromptFormat(chat=True, system="s"), chat_template) == "<system>s<user>1+1>"
+
+
+def test_content_is_that_of_the_bare_problem():
+    assert Problem(id="a", prompt="1+1", answer="2", task="t").content_hash != (
+        Problem(id="a", prompt=render("1+1", PromptFormat(template="Q: {prompt}")), answer="2", task="t").content_hash
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"template": "Solve this."}, 'template is "Solve this." but must hold {prompt}'),
+        ({"template": "{question} {prompt}"}, "template holds {question}, but {prompt} is all that can be filled in"),
+        ({"system": "Be brief."}, "system is set but chat is false"),
+    ],
+)
+def test_formats_that_cannot_be(settings: dict[str, Any], message: str):
+    with pytest.raises(PromptError, match=re.escape(message)):
+        PromptFormat(**settings)
+
+
+@pytest.mark.parametrize("latex", [r"\boxed{answer}", "x_{max}", "x^{n}", r"\frac{a}{b}", "{}", "{1}"])
+def test_the_braces_of_latex_are_no_fields(latex: str):
+    around = PromptFormat(template=f"{{prompt}} as {latex}")
+    assert render("q", around) == f"q as {latex}"
+
+
+def test_a_missing_chat_template_and_one_that_refuses_are_sentences():
+    with pytest.raises(PromptError, match=r"tokenizer has no chat template: set chat = false"):
+        render("1+1", PromptFormat(chat=True))
+
+    def refuses(turns: Sequence[Message]) -> str:
+        raise RuntimeError("System role not supported")
+
+    with pytest.raises(PromptError, match="refuses a system turn and a user turn: System role not supported"):
+        render("1+1", PromptFormat(chat=True, system="s"), refuses)

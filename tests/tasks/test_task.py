@@ -1,0 +1,58 @@
+import re
+
+import pytest
+
+from scalerl.tasks.arithmetic import arithmetic
+from scalerl.tasks.prompts import PromptError, PromptFormat
+from scalerl.tasks.task import AnswerFormat, Task, TaskError, named, with_settings, without
+from scalerl.types import Problem
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    return arithmetic(5, 0, num_problems=20)
+
+
+def test_without_goes_by_content():
+    one = Problem(id="a", prompt="1 +  1", answer="2", task="t")
+    same = Problem(id="b", prompt="1 + 1", answer="2", task="u")
+    other = Problem(id="c", prompt="1 + 2", answer="3", task="t")
+    assert without([one, other], [same]) == (other,)
+
+
+def test_a_recipe_says_how_a_task_is_asked_and_graded(task: Task):
+    changed = with_settings(
+        task, template="Q: {prompt}", chat=True, system="Be brief.", grader="numeric", thinking_end="</thought>"
+    )
+    assert changed.prompt == PromptFormat(template="Q: {prompt}", chat=True, system="Be brief.")
+    assert changed.grader == "numeric"
+    assert changed.answer == AnswerFormat(thinking_start="<think>", thinking_end="</thought>")
+    assert changed.training == task.training
+    assert with_settings(task, thinking_start="").answer.thinking_start == ""
+
+
+def test_said_nothing_a_task_stays_as_it_is(task: Task):
+    assert with_settings(task) == task
+
+
+def test_a_grader_is_known_or_an_import_path(task: Task):
+    with pytest.raises(TaskError, match=r'no grader is called "nummeric"; choices: exact, .*or "package.module:func'):
+        with_settings(task, grader="nummeric")
+    assert with_settings(task, grader="my.graders:lenient").grader == "my.graders:lenient"
+    with pytest.raises(PromptError, match=re.escape("must hold {prompt}")):
+        with_settings(task, template="no place")
+
+
+def test_the_problems_of_a_named_task_carry_its_name_and_keep_their_content(task: Task):
+    sums = named(task, "sums")
+    assert sums.name == "sums"
+    assert task.demonstrations is not None
+    assert sums.demonstrations is not None
+    made = [item.problem for item in sums.demonstrations(3, 0)]
+    for problem in (*sums.training, *sums.evaluation, *made):
+        assert problem.task == "sums"
+        assert problem.id.startswith("sums/")
+    assert [p.content_hash for p in sums.training] == [p.content_hash for p in task.training]
+    assert [p.answer for p in sums.evaluation] == [p.answer for p in task.evaluation]
+    completions = [item.completion for item in task.demonstrations(3, 0)]
+    assert [item.completion for item in sums.demonstrations(3, 0)] == completions

@@ -1,0 +1,98 @@
+import itertools
+import random
+import re
+from typing import Any
+
+import pytest
+
+from scalerl.tasks.graders import GRADERS
+from scalerl.tasks.task import TaskError
+from scalerl.tasks.words import tell, words
+
+TIMES = {"twice": 2, "three times": 3, "four times": 4}
+
+# What each sentence does to the number of things, read off the text alone.
+EFFECTS: list[tuple[str, Any]] = [
+    (r"has (\d+) \w+ with (\d+) \w+ in each", lambda value, a, b: int(a) * int(b)),
+    (r"buys (\d+) packs of (\d+)", lambda value, a, b: int(a) * int(b)),
+    (r"starts the week with (\d+)", lambda value, a: int(a)),
+    (r"attic \w+ finds (\d+)", lambda value, a: int(a)),
+    (r"buys (\d+) more", lambda value, a: value + int(a)),
+    (r"neighbour gives \w+ (\d+) more", lambda value, a: value + int(a)),
+    (r"finds another (\d+)", lambda value, a: value + int(a)),
+    (r"gives (\d+) of them", lambda value, a: value - int(a)),
+    (r"loses (\d+)", lambda value, a: value - int(a)),
+    (r"market \w+ sells (\d+)", lambda value, a: value - int(a)),
+    (r"has (twice|three times|four times) as many", lambda value, a: value * TIMES[a]),
+    (r"gives half", lambda value: value / 2),
+    (r"has (\d+) more", lambda value, a: value + int(a)),
+    (r"has (\d+) fewer", lambda value, a: value - int(a)),
+    (r"for (\d+) dollars", lambda value, a: value * int(a)),
+    (r"equally among (\d+)", lambda value, a: value / int(a)),
+    (r"has (\d+) ", lambda value, a: int(a) if value is None else value + int(a)),
+]
+
+
+def read(text: str) -> tuple[float, int]:
+    """The answer to a story, and how many operations it took."""
+    value, num_steps = None, 0
+    for sentence in text.split(". ")[:-1]:
+        pattern, effect = next(pair for pair in EFFECTS if re.search(pair[0], sentence))
+        found = re.search(pattern, sentence)
+        assert found is not None
+        num_steps += value is not None or found.re.groups == 2
+        value = effect(value, *found.groups())
+    assert value is not None
+    return value, num_steps
+
+
+@pytest.mark.parametrize("num_steps", [1, 2, 3, 4])
+def test_a_reader_of_the_sentences_finds_the_same_answer_in_as_many_steps(num_steps: int):
+    stream = random.Random(num_steps)
+    for _ in range(400):
+        story = tell(stream, num_steps=num_steps, max_number=20)
+        assert read(story.text) == (story.value, num_steps), story.text
+        assert len(story.steps) == num_steps
+        assert story.value > 0
+        assert story.text.endswith("?")
+        assert not re.search(r"[{}]|None|\b1 \w+s\b", story.text)
+
+
+def test_the_steps_written_out_are_true_and_follow_from_each_other():
+    task = words(1, 0, num_problems=1)
+    assert task.demonstrations is not None
+    for item in task.demonstrations(300, 0):
+        thinking, _, answer = item.completion.removeprefix("<think>").partition("</think>")
+        equations = re.findall(r"(\d+) ([-+*/]) (\d+) = (\d+)", thinking)
+        for left, sign, right, result in equations:
+            assert eval(f"{left}{sign}{right}") == int(result)
+        for before, after in itertools.pairwise(equations):
+            assert after[0] == before[3]
+        assert equations[-1][3] == answer == item.problem.answer
+        assert GRADERS[task.grader](item.completion, item.problem.answer) is True
+
+
+def test_steps_are_as_many_as_asked_for():
+    task = words(20, 0, num_problems=200, min_steps=2, max_steps=3)
+    assert {read(problem.prompt)[1] for problem in (*task.training, *task.evaluation)} == {2, 3}
+
+
+def test_stories_vary():
+    task = words(1, 0, num_problems=1000)
+    openings = {" ".join(problem.prompt.split()[1:3]) for problem in task.training}
+    questions = {re.sub(r"[A-Z]\w+|\b\w+s\b", "_", p.prompt.split(". ")[-1]) for p in task.training}
+    assert len(openings) >= 8
+    assert len(questions) >= 5
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"min_steps": 0}, "min_steps is 0 but must be at least 1"),
+        ({"min_steps": 3, "max_steps": 2}, "max_steps is 2, below min_steps = 3"),
+        ({"max_number": 4}, "max_number is 4 but must be at least 5"),
+    ],
+)
+def test_settings_that_cannot_be(settings: dict[str, Any], message: str):
+    with pytest.raises(TaskError, match=message):
+        words(1, 0, **settings)
