@@ -18,6 +18,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,6 @@ from rich.table import Table
 from scalerl.config import load_recipe
 from scalerl.tasks.graders import exact
 from scalerl.train.run import Run
-from scalerl.train.setup import resolve_model
 from scalerl.types import Problem
 
 TARGET = 2.5
@@ -95,7 +95,7 @@ def trl(problems: Sequence[Problem]) -> Measured:
     datasets: Any = importlib.import_module("datasets")
     peer: Any = importlib.import_module("trl")
 
-    path = resolve_model("tiny-base")
+    path = str(files("scalerl") / "assets" / "tiny-base")
     tokenizer = AutoTokenizer.from_pretrained(path)
     # The first step warms it up, on the problems of the second.
     rows = [{"prompt": one.prompt, "answer": one.answer} for one in (*problems[:GROUPS], *problems)]

@@ -130,7 +130,8 @@ def test_filter_settings_are_those_of_the_filters():
 
 
 @pytest.mark.parametrize(
-    ("value", "wanted"), [({"seed": "many"}, "a whole number"), ({"path": 3}, "text"), ({"seed": True}, "a whole number")]
+    ("value", "wanted"),
+    [({"seed": "many"}, "a whole number"), ({"path": 3}, "text"), ({"seed": True}, "a whole number")],
 )
 def test_a_setting_of_the_wrong_kind_is_a_sentence(value: dict[str, object], wanted: str):
     def task(*, seed: int = 0, share: float = 0.5, path: str = "") -> None: ...

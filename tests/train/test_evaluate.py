@@ -1,11 +1,14 @@
 """Evaluations: which noise, and what is counted."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from simulated import SimulatedEngine, complete
 
+from scalerl.tasks.pool import GraderSpec
 from scalerl.train.evaluate import eval_requests, evaluate, hash_prompts
+from scalerl.train.grading import Judge, Marked, Marking, Purpose
 from scalerl.train.watch import EngineStalled, Watchdog, WatchedEngine
 from scalerl.types import Completion, LengthPlan, Problem
 
@@ -15,7 +18,7 @@ PROBLEMS = [Problem(id=f"p{place}", prompt=f"{place}?", answer=str(place), task=
 def requests(problems=PROBLEMS, seed=0, step=0):
     return eval_requests(
         problems,
-        encode=lambda text: [ord(character) for character in text],
+        encode=lambda problem: [ord(character) for character in problem.prompt],
         plan=lambda key: LengthPlan(answer_budget=256),
         samples_per_prompt=3,
         seed=seed,
@@ -23,6 +26,30 @@ def requests(problems=PROBLEMS, seed=0, step=0):
         temperature=0.7,
         top_p=0.9,
     )
+
+
+JUDGE = Judge(spec=GraderSpec(name="exact"), decode=lambda tokens: "")
+
+
+class Given(Marking):
+    """Verdicts of a function, each a poll late."""
+
+    def __init__(self, verdict: Callable[[Completion], bool | None]) -> None:
+        super().__init__()
+        self._verdict = verdict
+        self._due: list[Marked] = []
+
+    def submit(self, completion: Completion, judge: Judge, purpose: Purpose) -> None:
+        assert (judge, purpose) == (JUDGE, "evaluation")
+        correct = self._verdict(completion)
+        self._due.append(
+            Marked(completion=completion, correct=correct, reason="timeout" if correct is None else None)
+        )
+
+    def poll(self, purpose: Purpose, *, wait: bool = False) -> list[Marked]:
+        assert purpose == "evaluation"
+        marked, self._due = self._due[-1:], self._due[:-1]
+        return marked
 
 
 def test_noise_is_paired_across_runs_and_independent_along_a_curve():
@@ -45,9 +72,13 @@ def test_rates_are_over_completions_with_a_verdict_in_the_order_of_the_prompts()
         return None if place == 4 else index < place
 
     seen: list[int] = []
-    result = evaluate(engine, requests(), verdict=verdict, prompts_hash="h", on_progress=seen.append)
+    marking = Given(verdict)
+    result = evaluate(
+        engine, requests(), marking=marking, judge=JUDGE, prompts_hash="h", on_progress=seen.append
+    )
     assert result.num_correct == (0, 1, 2, 3, 0)
     assert (result.num_graded, result.num_samples) == (12, 15)
+    assert result.num_without_verdict == {"timeout": 3}
     assert result.reward == 0.5
     assert result.mean_length == engine.num_tokens / 15
     assert seen == sorted(seen)
@@ -57,7 +88,7 @@ def test_rates_are_over_completions_with_a_verdict_in_the_order_of_the_prompts()
 def test_without_a_verdict_there_is_no_rate():
     engine = SimulatedEngine(slots=4)
     engine.push_weights({"version": 0}, 0)
-    result = evaluate(engine, requests(), verdict=lambda completion: None, prompts_hash="")
+    result = evaluate(engine, requests(), marking=Given(lambda _: None), judge=JUDGE, prompts_hash="")
     assert result.reward is None
 
 
@@ -70,7 +101,7 @@ def test_an_engine_that_loses_a_request_ends_the_evaluation():
     engine = WatchedEngine(Forgetful(slots=4), Watchdog(pytest.fail))
     engine.push_weights({"version": 0}, 0)
     with pytest.raises(EngineStalled, match="lost 5 requests"):
-        evaluate(engine, requests(), verdict=lambda completion: True, prompts_hash="")
+        evaluate(engine, requests(), marking=Given(lambda _: True), judge=JUDGE, prompts_hash="")
 
 
 def test_truncated_completions_are_counted():
@@ -79,7 +110,7 @@ def test_truncated_completions_are_counted():
             done, self.queue = [complete(request, [0, 0]) for request in self.queue], []
             return [one if one.request.index else replace(one, finish="length") for one in done]
 
-    result = evaluate(Cutting(slots=1), requests(), verdict=lambda completion: True, prompts_hash="")
+    result = evaluate(Cutting(slots=1), requests(), marking=Given(lambda _: True), judge=JUDGE, prompts_hash="")
     assert (result.num_truncated, result.num_samples, result.reward) == (5, 15, 1.0)
 
 

@@ -41,24 +41,27 @@ def test_evaluations_without_a_verdict_are_left_out():
 
 
 def steps(**values: float) -> list[dict[str, float]]:
-    calm = {"rollout/truncated_frac": 0.0, "loss/kl": 0.001}
+    calm = {"rollout/truncated_frac": 0.0, "loss/kl": 0.001, "batch/no_verdict_frac": 0.01}
     named = {name.replace("__", "/"): value for name, value in values.items()}
     return [calm] * 100 + [calm | named] * ALARM_STEPS
 
 
 def test_alarms_speak_of_the_last_steps_alone():
-    assert alarms(steps(), None) == []
-    (truncated,) = alarms(steps(rollout__truncated_frac=0.12), None)
+    assert alarms(steps(), {}) == []
+    (truncated,) = alarms(steps(rollout__truncated_frac=0.12), {})
     assert truncated.startswith("12% of completions are truncated")
-    (mismatch,) = alarms(steps(loss__kl=0.5), None)
+    (mismatch,) = alarms(steps(loss__kl=0.5), {})
     assert "KL of 0.5" in mismatch
-    assert alarms(steps(loss__kl=0.5) + steps(), None) == []
+    (ungraded,) = alarms(steps(batch__no_verdict_frac=0.3), {})
+    assert ungraded.startswith("the grader has no verdict on 30% of completions")
+    assert alarms(steps(loss__kl=0.5) + steps(), {}) == []
     # Too few to tell a trend from noise.
-    assert alarms(steps(loss__kl=0.5)[-4:], None) == []
+    assert alarms(steps(loss__kl=0.5)[-4:], {}) == []
 
 
 def test_a_run_that_falls_from_its_own_curve_is_an_alarm():
     rows = evaluations(20)
     for row in rows[-5:]:
         row["reward"] = 0.3
-    assert alarms([], outlook(rows, None)) == ["the run falls away from its own curve"]
+    found = {"main": outlook(evaluations(20), None), "hard": outlook(rows, None), "new": None}
+    assert alarms([], found) == ["the run falls away from its own curve on hard"]

@@ -8,7 +8,10 @@ import torch
 
 from scalerl.config import Recipe, RecipeError, load_recipe
 from scalerl.tasks.length import LengthControl
-from scalerl.train.setup import Setup, environment, resolve_model, sample_rows, wilson
+from scalerl.tasks.pool import GraderError
+from scalerl.tasks.prompts import PromptFormat
+from scalerl.train.grading import Marking
+from scalerl.train.setup import Setup, environment, sample_rows, wilson
 from scalerl.types import LengthPlan
 
 
@@ -19,6 +22,11 @@ def lines(path: Path, prompts: list[str]) -> str:
 
 def recipe(*overrides: str) -> Recipe:
     return load_recipe("tiny-cpu", ["task.num_problems=20", "evaluation.num_prompts=5", *overrides])
+
+
+def mixed(**paths: str) -> Recipe:
+    tasks = [f'tasks.{name}={{name="file", path={path}}}' for name, path in paths.items()]
+    return load_recipe("tiny-cpu", ['task=""', "evaluation.num_prompts=3", *tasks])
 
 
 def test_no_training_problem_is_one_that_any_set_evaluates_on(tmp_path: Path):
@@ -34,7 +42,7 @@ def test_no_training_problem_is_one_that_any_set_evaluates_on(tmp_path: Path):
     assert [one.name for one in setup.sets] == ["main", "other"]
     evaluated = {problem.prompt for one in setup.sets for problem in one.problems}
     assert {"3+1=", "4+1=", "9+9="} <= evaluated
-    trained = {problem.prompt for problem in setup.training_problems().values()}
+    trained = {problem.prompt for problem in setup.training_prompts()["main"]}
     assert not trained & evaluated
     assert trained == {f"{place}+1=" for place in range(10)} - evaluated
 
@@ -43,7 +51,7 @@ def test_prompts_that_are_too_long_are_left_out_everywhere(tmp_path: Path):
     prompts = [f"{place}+1=" for place in range(8)] + [f"{'1+' * 9}{place}=" for place in range(8)]
     path = lines(tmp_path / "train.jsonl", prompts)
     setup = Setup(load_recipe("tiny-cpu", [f'task={{name="file", path={path}}}', "evaluation.num_prompts=12"]))
-    kept = [*setup.training_problems().values(), *setup.sets[0].problems]
+    kept = [*setup.training_prompts()["main"], *setup.sets[0].problems]
     assert sorted(problem.prompt for problem in kept) == prompts[:8]
     with pytest.raises(RecipeError, match=r"no evaluation problem of main has a prompt of at most .* = 3 tokens"):
         Setup(recipe("rollout.max_prompt_tokens=3"))
@@ -58,9 +66,58 @@ def test_a_length_control_of_ones_own_must_fit_the_context():
         Setup(recipe(f'length={{name="{__name__}:long_winded"}}'))
 
 
-def test_names_of_models():
-    assert Path(resolve_model("tiny-base"), "config.json").is_file()
-    assert resolve_model("owner/name") == "owner/name"
+def test_several_tasks_go_by_their_names_everywhere(tmp_path: Path):
+    paths = {
+        name: lines(tmp_path / f"{name}.jsonl", [f"{place}+{other}=" for place in range(6)])
+        for name, other in (("ones", 1), ("twos", 2))
+    }
+    setup = Setup(mixed(**paths))
+    assert [(one.name, len(one.problems)) for one in setup.sets] == [("ones", 3), ("twos", 3)]
+    evaluated = {problem for one in setup.sets for problem in one.problems}
+    prompts = setup.training_prompts()
+    assert {name: len(of_task) for name, of_task in prompts.items()} == {"ones": 3, "twos": 3}
+    for name, of_task in prompts.items():
+        assert all(problem.task == name and problem.id.startswith(f"{name}/") for problem in of_task)
+        assert not set(of_task) & evaluated
+    asker = setup.asker(prompts)
+    assert len(asker.problems) == 6
+    for problem_id, problem in asker.problems.items():
+        assert asker.prompt_tokens[problem_id] == tuple(setup.text.encode_prompt(problem.prompt, PromptFormat()))
+
+
+def test_what_one_task_evaluates_on_no_other_trains_on(tmp_path: Path):
+    six, two = ([f"{place}+1=" for place in range(size)] for size in (6, 2))
+    setup = Setup(mixed(ones=lines(tmp_path / "six.jsonl", six), twos=lines(tmp_path / "again.jsonl", six[::-1])))
+    evaluated = {problem.prompt for one in setup.sets for problem in one.problems}
+    assert len(evaluated) == 5
+    for of_task in setup.training_prompts().values():
+        assert {problem.prompt for problem in of_task} == set(six) - evaluated
+    other = f'evaluation.sets.all={{name="file", path={lines(tmp_path / "unused.jsonl", ["9+9="])}, '
+    other += f'evaluation_path={lines(tmp_path / "all.jsonl", two)}}}'
+    task = f'task={{name="file", path={lines(tmp_path / "two.jsonl", [*two, "3+1="])}}}'
+    with pytest.raises(RecipeError, match="every training problem of main is also an evaluation problem: none is left"):
+        Setup(load_recipe("tiny-cpu", [task, other, "evaluation.num_prompts=2"])).training_prompts()
+
+
+def test_a_set_may_not_take_the_name_of_the_tasks_own(tmp_path: Path):
+    path = lines(tmp_path / "a.jsonl", ["1+1=", "1+2="])
+    with pytest.raises(RecipeError, match=r"evaluation.sets.main has the name of the task's own set"):
+        Setup(recipe(f'evaluation.sets.main={{name="file", path={path}}}'))
+
+
+def test_child_processes_are_started_for_a_grader_that_needs_them_and_end_with_a_set_up_that_fails(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    made: list[Marking] = []
+    monkeypatch.setattr("scalerl.train.setup.Marking", lambda: made.append(Marking()) or made[-1])
+    assert Setup(recipe()).marking._pool is None
+    # The second set is found to be faulty when the grader of the first runs already.
+    other = 'evaluation.sets.other={name="arithmetic", num_problems=9, grader="no_such_module:grade"}'
+    with pytest.raises(GraderError, match="no_such_module"):
+        Setup(recipe('task.grader="own_code:obedient"', other))
+    pool = made[-1]._pool
+    assert pool is not None
+    assert pool._process.returncode is not None
 
 
 def test_the_environment_is_json_and_names_versions():

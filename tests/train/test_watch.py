@@ -5,10 +5,11 @@ import time
 from collections.abc import Callable
 
 import pytest
-from simulated import SimulatedEngine, make_requests
+from simulated import AtOnce, SimulatedEngine, complete, grade, make_requests
 
 from scalerl.tasks.curriculum import Issued
-from scalerl.train.watch import EngineStalled, Watchdog, WatchedEngine
+from scalerl.train import watch
+from scalerl.train.watch import EngineStalled, Watchdog, WatchedEngine, WatchedGrading, patience_s
 from scalerl.types import Completion
 
 
@@ -36,14 +37,73 @@ def test_a_call_that_does_not_return_is_noticed_and_its_place_named():
 def test_calls_that_return_and_time_between_them_are_no_hang():
     said: list[str] = []
     with Watchdog(said.append, limit_s=0.5) as dog:
-        work = dog.watched("the engine", lambda seconds: time.sleep(seconds) or seconds)
+
+
+        def work() -> None:
+            with dog.watching("the engine"):
+                time.sleep(0.1)
+
         # Together they take longer than the limit, and the learner longer still.
-        assert [work(0.1) for _ in range(7)] == [0.1] * 7
+        for _ in range(7):
+            work()
         time.sleep(0.8)
         with dog.watching("the grader"):
             for _ in range(7):
-                work(0.1)
+                work()
     assert said == []
+
+
+def test_patience_follows_the_longest_call_once_a_few_have_returned():
+    assert patience_s(0, 0.0) == patience_s(4, 0.01) == 600.0
+    assert patience_s(5, 0.01) == 30.0
+    assert patience_s(5, 2.0) == 100.0
+    # Nothing has ever more time than the first calls.
+    assert patience_s(10**6, 100.0) == 600.0
+
+
+def test_the_limit_is_learnt_for_each_name_from_its_own_calls(monkeypatch: pytest.MonkeyPatch):
+    for name, value in (("LEAST_HUNG_S", 0.2), ("TIMES_LONGEST", 4), ("FEW_CALLS", 3)):
+        monkeypatch.setattr(watch, name, value)
+
+    def learnt(on_hung: Callable[[str], None]) -> Watchdog:
+        dog = Watchdog(on_hung)
+        with dog.watching("the grader"):
+            for seconds in (0.0, 0.15, 0.0):
+                with dog.watching("the engine"):
+                    time.sleep(seconds)
+        return dog
+
+    reason = hangs(learnt, "the engine")
+    limit_s = float(reason.removeprefix("the engine did not return for ").partition(" s ")[0])
+    assert 0.6 <= limit_s < 6
+    dog = learnt(pytest.fail)
+    with dog, dog.watching("the grader"):
+        # One call of this name is too few, however long the engine's took.
+        time.sleep(limit_s / 2 + 0.3)
+    # A limit of the user's own is not second-guessed.
+    assert Watchdog(pytest.fail, limit_s=3600.0)._limit_of("the engine") == 3600.0
+
+
+def test_a_grading_that_does_not_return_is_noticed_and_one_that_does_is_the_grading_itself():
+    completions = [complete(request, [0]) for request in make_requests(Issued(problem_id="p", epoch=0))]
+    grading = WatchedGrading(AtOnce(grade), Watchdog(pytest.fail))
+    grading.submit(completions)
+    assert grading.poll(wait=True) == [grade(completions)]
+    said: list[str] = []
+    released = threading.Event()
+
+    def stuck(_: object) -> None:
+        assert released.wait(20)
+
+    def on_hung(reason: str) -> None:
+        said.append(reason)
+        released.set()
+
+    with Watchdog(on_hung, limit_s=0.1) as dog:
+        grading = AtOnce(grade)
+        grading.submit = stuck  # type: ignore[method-assign]
+        WatchedGrading(grading, dog).submit(completions)
+    assert said[0].startswith("the grader did not return for 0.1 s")
 
 
 class Silent(SimulatedEngine):

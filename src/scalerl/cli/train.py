@@ -41,7 +41,7 @@ def train(
     check: Annotated[bool, typer.Option("--check", help="Set everything up, write nothing, and leave.")] = False,
     hung_after: Annotated[
         float | None,
-        typer.Option(min=1, help="Seconds without a sign of the engine or grader that end the run.", metavar="S"),
+        typer.Option(min=1, help="Seconds of one call that end the run as hung; learnt if not set.", metavar="S"),
     ] = None,
     plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw the curve at the end.")] = True,
 ) -> None:
@@ -54,10 +54,10 @@ def train(
     settings, terminal = _load(recipe, overrides), Terminal()
     with _setting_up():
         from scalerl.train.run import ASKED, Run
-        from scalerl.train.watch import HUNG_S
 
-        run = Run(settings, out, watcher=terminal, resume=resume, hung_s=hung_after or HUNG_S)
+        run = Run(settings, out, watcher=terminal, resume=resume, hung_s=hung_after)
     if check:
+        run.close()
         typer.echo(f"{recipe} can be trained: {summary(run)}")
         return
     try:

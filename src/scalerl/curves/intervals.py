@@ -10,7 +10,6 @@ from it in order, each nudged within its cell: no random numbers, equal input gi
 Priors are weak and dimensionless; docs/math.md says what they are, why, and what coverage was measured with them.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +17,7 @@ from scipy.special import gammaincinv
 
 from scalerl.curves.forms import Array, Form
 from scalerl.curves.least_squares import mesh, shape_box, shapes
+from scalerl.curves.noise import Noise, products, sums_under
 from scalerl.curves.points import Known, Points, Sums, gain_limits, scatter, squares
 
 NUM_DRAWS = 4096
@@ -25,7 +25,8 @@ AUTOCORRELATIONS = ((0.0, 0.70), (0.2, 0.14), (0.4, 0.09), (0.6, 0.05), (0.8, 0.
 RUN_SD_SCALE = 0.01  # of the reward's range: what three repeats of one recipe differed by (arXiv 2510.13786, A.5)
 RUN_SPREADS = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # between-run sd over that scale
 ROWS, COLUMNS = 32, 20  # cells over two shape parameters
-KEEP = 12.0  # nats below the peak beyond which a cell is left out
+KEEP = 12.0  # nats below the peak beyond which a cell is left out of the grid
+NEGLIGIBLE = 15.0  # and beyond which what is left of it is
 FAR = 1e3  # spans of the reward beyond which an estimate is only "far out"
 NOISE_FLOOR = 1e-5  # of the reward's range: even exact data do not make the posterior a point
 BINOMIAL_WEIGHT = 2.0  # pseudo-observations behind the noise that num_samples implies
@@ -53,42 +54,28 @@ class Grid:
         return sum((np.log(np.where(width > 0, width, 1.0)) for width in self.widths), np.zeros_like(self.logs[0]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Noise:
-    """One node of the noise's own parameters."""
-
-    autocorrelation: float
-    run_spread: float
-    log_weight: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Nodes:
-    """Level and gain nodes of each shape (axes: shape, level, gain) with their log posterior mass."""
-
-    level: Array
-    gain: Array
-    squares: Array
-    log_mass: Array
-
-
 def posterior(points: Points, form: Form, known: Known, noise_guess: float | None) -> Draws:
     """Draws from the joint posterior of everything that is not held fixed."""
     model = Model(points, form, known, noise_guess)
-    grid = model.zoom()
-    shape = shapes(form, grid.logs, points)
-    log_prior = model.log_shape_prior(grid)
-    noises = list(model.noises())
-    cells = [model.nodes(shape, log_prior, noise) for noise in noises]
-    log_mass = np.stack([nodes.log_mass for nodes in cells])
-    mass = np.exp(log_mass - log_mass.max()).ravel()
-    ceiling = np.stack([nodes.level[..., None] + (nodes.gain if form.rising else 0 * nodes.gain) for nodes in cells])
+    grid, noise = model.zoom(), model.noise()
+    cells = model.cells(grid, noise)
+    # Most cells hold next to nothing, and so do most levels of the others: nodes of the gain only where it matters.
+    cell = np.flatnonzero(_tall(model.slices(cells, middles(3)).height.max(axis=1)))
+    slices = model.slices(cells.take(cell), model.level_nodes)
+    row, which_level = np.nonzero(_tall(slices.height))
+    gain, log_mass = model.gains(slices, row, which_level)
+    which, which_gain = np.nonzero(_tall(log_mass))
+    ceiling = slices.level[row, which_level][which] + (gain[which, which_gain] if form.rising else 0.0)
     # In order of the ceiling, so that its quantiles are those of the grid and not of a sample.
-    order = np.flatnonzero(mass > 1e-8)
-    order = order[np.argsort(ceiling.ravel()[order], kind="stable")]
-    total = np.cumsum(mass[order])
-    picks = order[np.searchsorted(total, middles(NUM_DRAWS) * total[-1])]
-    return model.draw(np.unravel_index(picks, log_mass.shape), grid, noises)
+    order = np.argsort(ceiling, kind="stable")
+    total = np.cumsum(np.exp(log_mass - log_mass.max())[which, which_gain][order])
+    pick = order[np.searchsorted(total, middles(NUM_DRAWS) * total[-1])]
+    which_noise, which_shape = np.divmod(cell[row[which[pick]]], len(grid.logs[0]))
+    return model.draw(grid, which_shape, noise[which_noise], which_level[which[pick]], which_gain[pick])
+
+
+def _tall(height: Array) -> np.ndarray:
+    return height > height.max() - NEGLIGIBLE
 
 
 class Model:

@@ -1,10 +1,12 @@
 """Measure a policy on withheld problems: mean@n of `correct`, paired across runs that share an evaluation seed."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from scalerl.tasks.pool import Reason
 from scalerl.train.grading import Judge, Marking
 from scalerl.types import LengthPlan, Problem, Request, derive_seed
 
@@ -21,6 +23,8 @@ class EvalResult:
     num_graded: int
     """Completions with a verdict: what `reward` is the mean over."""
     num_samples: int
+    num_without_verdict: Mapping[Reason, int]
+    """The other completions, by reason."""
     num_truncated: int
     mean_length: float
     prompts_hash: str
@@ -78,6 +82,7 @@ def evaluate(
     for request in requests:
         order.setdefault(request.group, len(order))
     num_correct = [0] * len(order)
+    num_without_verdict: Counter[Reason] = Counter()
     sampled = finished = num_graded = num_truncated = num_tokens = 0
     while finished < len(requests):
         for completion in engine.poll() if sampled < len(requests) else ():
@@ -88,12 +93,15 @@ def evaluate(
         for marked in marking.poll("evaluation", wait=sampled == len(requests)):
             finished += 1
             num_graded += marked.correct is not None
+            if marked.reason is not None:
+                num_without_verdict[marked.reason] += 1
             num_correct[order[marked.completion.request.group]] += marked.correct is True
         on_progress(finished)
     return EvalResult(
         num_correct=tuple(num_correct),
         num_graded=num_graded,
         num_samples=len(requests),
+        num_without_verdict=num_without_verdict,
         num_truncated=num_truncated,
         mean_length=num_tokens / len(requests) if requests else 0.0,
         prompts_hash=prompts_hash,

@@ -37,15 +37,6 @@ class Judge:
     spec: GraderSpec
     decode: Callable[[Sequence[int]], str]
 
-    @classmethod
-    def of(cls, task: Task, decode: Callable[[Sequence[int]], str]) -> "Judge":
-        return cls(spec=GraderSpec(name=task.grader, settings=dataclasses.asdict(task.answer)), decode=decode)
-
-    @property
-    def pooled(self) -> bool:
-        """Whether it may hang, crash or eat memory: some of ours, and whatever is not ours."""
-        return ":" in self.spec.name or self.spec.name in POOLED
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marked:
@@ -56,14 +47,28 @@ class Marked:
     reason: Reason | None = None
 
 
+def spec_of(task: Task) -> GraderSpec:
+    """The task's grader, told where thinking ends."""
+    return GraderSpec(name=task.grader, settings=dataclasses.asdict(task.answer))
+
+
+def is_pooled(spec: GraderSpec) -> bool:
+    """Whether it may hang, crash or eat memory: some of ours, and whatever is not ours."""
+    return ":" in spec.name or spec.name in POOLED
+
+
 def verdicts(task: Task, answers: Sequence[tuple[str, str]]) -> list[bool | None]:
     """Of texts with their references, all at once and in their order."""
-    judge = Judge.of(task, lambda tokens: "")
-    if not judge.pooled:
-        return [GRADERS[task.grader](text, answer, **judge.spec.settings) for text, answer in answers]
+    spec = spec_of(task)
+    if not is_pooled(spec):
+        return [_at_once(spec, text, answer) for text, answer in answers]
     with GraderPool() as pool:
-        items = [Item(key=None, spec=judge.spec, text=text, answer=answer) for text, answer in answers]
+        items = [Item(key=None, spec=spec, text=text, answer=answer) for text, answer in answers]
         return [graded.correct for graded in pool.grade_all(items)]
+
+
+def _at_once(spec: GraderSpec, text: str, answer: str) -> bool | None:
+    return GRADERS[spec.name](text, answer, **spec.settings)
 
 
 class Marking:
@@ -77,18 +82,18 @@ class Marking:
 
     def check(self, judge: Judge) -> None:
         """GraderError where the judge's grader cannot be used; to be called before anything is asked."""
-        if judge.pooled:
+        if is_pooled(judge.spec):
             self._started().check(judge.spec)
 
     def submit(self, completion: Completion, judge: Judge, purpose: Purpose) -> None:
         text, answer = judge.decode(completion.tokens.tolist()), completion.request.problem.answer
-        if judge.pooled:
+        if is_pooled(judge.spec):
             key = (purpose, completion.request.key)
             self._last_verdict = self._last_verdict if self._waiting else time.monotonic()
             self._waiting[key] = completion
             self._started().submit(key, judge.spec, text, answer)
         else:
-            correct = GRADERS[judge.spec.name](text, answer, **judge.spec.settings)
+            correct = _at_once(judge.spec, text, answer)
             reason = "no_answer" if correct is None else None
             self._marked[purpose].append(Marked(completion=completion, correct=correct, reason=reason))
 
@@ -111,12 +116,6 @@ class Marking:
             raise GradingStalled(
                 f"{len(self._waiting)} answers are with the graders, and none came back in {_QUIET_S:g} s"
             )
-
-    @property
-    def num_without_verdict(self) -> dict[str, int]:
-        """How many answers the pool gave no verdict on so far, by reason."""
-        ended = Counter() if self._pool is None else self._pool.num_ended
-        return {reason: num for reason, num in ended.items() if reason not in ("right", "wrong")}
 
     @property
     def first_errors(self) -> dict[str, str]:
@@ -142,11 +141,8 @@ class GroupGrading:
         self._marking, self._judge_of, self._reward, self._length = marking, judge_of, reward, length
         self._groups: dict[str, Sequence[Completion]] = {}
         self._marks: dict[str, dict[int, Marked]] = {}
-
-    @property
-    def num_pending(self) -> int:
-        """Groups submitted and not yet given out by poll()."""
-        return len(self._groups)
+        self.num_without_verdict: Counter[Reason] = Counter()
+        """Completions so far that are neither right nor wrong, by reason."""
 
     def submit(self, completions: Sequence[Completion]) -> None:
         request = completions[0].request
@@ -161,6 +157,8 @@ class GroupGrading:
             request = marked.completion.request
             marks = self._marks[request.group]
             marks[request.index] = marked
+            if marked.reason is not None:
+                self.num_without_verdict[marked.reason] += 1
             if len(marks) == len(self._groups[request.group]):
                 whole.append(self._group(request.group))
         return whole

@@ -11,6 +11,7 @@ from scalerl.curves import Fit, fit, reward_at
 FIRST_FIT = 4  # evaluations after the start from which a curve is fitted
 TRUNCATED = 0.10  # arXiv 2510.13786, section 5: 10 to 15 % truncated completions came before a collapse
 MISMATCH = 0.2  # KL between generator and learner that lag alone does not explain
+NO_VERDICT = 0.05  # of the answers; a grader that has none on so many is at fault, not the answers
 ALARM_STEPS = 20  # steps over which a signal is averaged before it is called an alarm
 
 
@@ -59,6 +60,9 @@ def alarms(metrics: Sequence[Mapping[str, Any]], found: Mapping[str, Outlook | N
     mismatch = _mean(recent, "loss/kl")
     if mismatch is not None and mismatch > MISMATCH:
         said.append(f"generator and learner differ by a KL of {mismatch:.2g}: lower max_lag, or look at precision")
+    ungraded = _mean(recent, "batch/no_verdict_frac")
+    if ungraded is not None and ungraded > NO_VERDICT:
+        said.append(f"the grader has no verdict on {ungraded:.0%} of completions: see grader/ in metrics.jsonl")
     for name, one in found.items():
         if one is not None and one.fit.verdict == "unstable":
             said.append(f"the run falls away from its own curve on {name}")

@@ -6,7 +6,7 @@ Setup (model, task, engine) -> learner, curriculum -> Pipeline.steps() -> metric
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,16 +18,17 @@ from scalerl.config import Recipe
 from scalerl.rollout.engine import Work
 from scalerl.tasks.curriculum import CURRICULA, Curriculum
 from scalerl.tasks.mixture import Mixture
+from scalerl.tasks.pool import Reason
 from scalerl.train import checkpoint as checkpoints
 from scalerl.train.compute import Clock, ModelShape, devices_held, larger
 from scalerl.train.live import Outlook, alarms, outlook
 from scalerl.train.pack import pack_groups, unpack_groups
 from scalerl.train.pipeline import Pipeline, PipelineState, StepDone
 from scalerl.train.resume import newest_checkpoint
-from scalerl.train.setup import EvalSet, Setup, environment, sample_rows
+from scalerl.train.setup import EvalSet, Setup, counts, environment, sample_rows
 from scalerl.train.sinks import Sinks, check_sinks
 from scalerl.train.step import TorchLearner
-from scalerl.train.watch import HUNG_S, Watchdog, WatchedEngine
+from scalerl.train.watch import Watchdog, WatchedEngine, WatchedGrading
 from scalerl.types import Group
 
 SAMPLES_KEPT = 4  # completions written to samples.jsonl at each evaluation
@@ -68,7 +69,7 @@ class Nobody:
 class Run:
     """One attempt at a run: new, or resumed from the newest checkpoint of its folder.
 
-    To make one reads everything that can be wrong and writes nothing; `train` writes.
+    To make one reads everything that can be wrong and writes nothing; `train` writes, and closes it.
     """
 
     def __init__(
@@ -78,8 +79,9 @@ class Run:
         *,
         watcher: Watcher | None = None,
         resume: bool = False,
-        hung_s: float = HUNG_S,
+        hung_s: float | None = None,
     ) -> None:
+        """A call of the engine or the grader that takes `hung_s` ends the process; by default see watch.py."""
         self.recipe, self.folder, self.watcher, self._resumes = recipe, folder, watcher or Nobody(), resume
         saved = None
         if resume:
@@ -87,17 +89,29 @@ class Run:
         else:
             store.check_new(folder)
         check_sinks(recipe.sinks)
-        self.setup = Setup(recipe)
-        torch.manual_seed(recipe.seed)
-        self.learner = TorchLearner.from_recipe(self.setup.loaded.model, recipe)
-        if saved is not None:
-            self.learner.load_state_dict(saved.tensors)
-        self._read_rows(saved)
-        self._watchdog = Watchdog(self._hung, limit_s=hung_s)
-        self.engine, self.eval_engine = (WatchedEngine(self.setup.engine(), self._watchdog) for _ in range(2))
+        with ExitStack() as opened:
+            self.setup = Setup(recipe)
+            opened.callback(self.setup.marking.close)
+            torch.manual_seed(recipe.seed)
+            self.learner = TorchLearner.from_recipe(self.setup.loaded.model, recipe)
+            if saved is not None:
+                self.learner.load_state_dict(saved.tensors)
+            self._read_rows(saved)
+            self._watchdog = Watchdog(self._hung, limit_s=hung_s)
+            self.engine, self.eval_engine = (WatchedEngine(self.setup.engine(), self._watchdog) for _ in range(2))
+            opened.callback(self.engine.close)
+            opened.callback(self.eval_engine.close)
+            self._grading = self.setup.grading()
+            self.pipeline = self._pipeline(saved)
+            self._opened = opened.pop_all()
         self._work = Work()
-        self.pipeline = self._pipeline(saved)
+        self._num_without_verdict: Counter[Reason] = Counter()
+        self._grader_errors: dict[str, str] = {}
         self._saved = -1 if saved is None else saved.step
+
+    def close(self) -> None:
+        """End its processes; for a run that is not to be trained."""
+        self._opened.close()
 
     def _read_rows(self, saved: checkpoints.Checkpoint | None) -> None:
         """What earlier attempts have written: all of it was spent, but only what led to the checkpoint counts on."""
@@ -139,7 +153,7 @@ class Run:
             curriculum=self._curriculum(ids, None if state is None else state.meta["curriculum"]),
             learner=self.learner,
             make_requests=self.setup.asker(prompts).requests,
-            grading=self.setup.grading(),
+            grading=WatchedGrading(self._grading, self._watchdog),
             groups_per_batch=settings.groups_per_batch,
             max_lag=settings.max_lag,
             push_every=settings.push_every,
@@ -161,25 +175,20 @@ class Run:
 
     def train(self) -> str:
         """Train to the end of the budget or of the data, or until asked to stop; why it ended."""
-        self.watcher.started(self)
-        self._open()
-        try:
-            with self._watchdog:
-                reason = self._train()
-        except KeyboardInterrupt:
-            self._say_failed("stopped", "stopped at once: what came after the last checkpoint is repeated")
-            raise
-        except BaseException as error:
-            self._say_failed("failed", f"{type(error).__name__}: {error}".removesuffix(": "))
-            raise
-        else:
+        with self._opened:
+            self.watcher.started(self)
+            self._open()
+            try:
+                with self._watchdog:
+                    reason = self._train()
+            except KeyboardInterrupt:
+                self._say_failed("stopped", "stopped at once: what came after the last checkpoint is repeated")
+                raise
+            except BaseException as error:
+                self._say_failed("failed", f"{type(error).__name__}: {error}".removesuffix(": "))
+                raise
             store.write_status(self.folder, "stopped" if reason == ASKED else "done", reason)
-        finally:
-            self.engine.close()
-            self.eval_engine.close()
-            self.setup.marking.close()
-            self._sinks.close()
-        return reason
+            return reason
 
     def _open(self) -> None:
         if self._resumes:
@@ -191,6 +200,7 @@ class Run:
         store.write_json(self.folder / store.ENV, environment(self.setup.device))
         store.write_status(self.folder, "running")
         self._sinks = Sinks(self.recipe.sinks, self.folder, recipe, self.attempt)
+        self._opened.callback(self._sinks.close)
 
     def _say_failed(self, status: str, reason: str) -> None:
         # Where even that cannot be written, the error that led here is the one to report.
@@ -250,6 +260,7 @@ class Run:
             tokens=work.decoded - self._work.decoded,
         )
         self._work = work
+        ungraded, self._num_without_verdict = self._num_without_verdict, Counter(self._grading.num_without_verdict)
         row = {
             "step": done.version,
             "attempt": self.attempt,
@@ -258,7 +269,7 @@ class Run:
             "time/step_s": done.timings.step_s,
             "time/wait_s": done.timings.wait_s,
             "time/push_s": done.timings.push_s,
-            **{f"grader/{reason}": num for reason, num in self.setup.marking.num_without_verdict.items()},
+            **{f"grader/{reason}": num for reason, num in (self._num_without_verdict - ungraded).items()},
             "groups": [group.key for group in done.batch.groups],
         }
         store.append_row(self.folder / store.METRICS, row)
@@ -270,7 +281,7 @@ class Run:
         step = self.pipeline.version
         if self._evaluated >= step:
             return
-        with self.clock.aside("evaluation"), self._watchdog.watching("the grader"):
+        with self.clock.aside("evaluation"):
             spent = self.clock.row()
             self.eval_engine.push_weights(self.learner.weights(), step)
             rows = [self._evaluate_set(one, step, spent) for one in self.setup.sets]
@@ -288,22 +299,23 @@ class Run:
             self.watcher.evaluated(rows, found, [*alarms(self.metrics, found), *self._grader_alarms()])
 
     def _evaluate_set(self, one: EvalSet, step: int, spent: Mapping[str, float]) -> store.Row:
-        result = self.setup.evaluate(one, self.eval_engine, step, self.watcher.evaluating)
+        with self._watchdog.watching("the grader"):
+            result = self.setup.evaluate(one, self.eval_engine, step, self.watcher.evaluating)
         return {
             "step": step,
             "attempt": self.attempt,
             "set": one.name,
             **{key: spent[key] for key in ("gpu_hours", "flops", "tokens")},
             "reward": result.reward,
-            "num_samples": result.num_graded,
-            "prompts_hash": result.prompts_hash,
             "num_correct": list(result.num_correct),
-            "truncated_frac": result.num_truncated / max(result.num_samples, 1),
-            "length_mean": result.mean_length,
+            **counts(result),
         }
 
     def _grader_alarms(self) -> list[str]:
-        return [f"the grader {name} raised: {said}" for name, said in self.setup.marking.first_errors.items()]
+        """The first exception of each grader, once."""
+        errors = self.setup.marking.first_errors
+        new, self._grader_errors = errors.items() - self._grader_errors.items(), errors
+        return [f"the grader {name} raised: {said}" for name, said in sorted(new)]
 
     def _end_compute(self) -> float | None:
         """GPU-hours at the end of the budget, at the pace so far; None before the first step."""

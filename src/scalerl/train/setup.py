@@ -4,6 +4,7 @@ import functools
 import math
 import platform
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ from scalerl.tasks.problems import TASKS
 from scalerl.tasks.task import Task, named, with_settings, without
 from scalerl.train.ask import Asker, Text
 from scalerl.train.evaluate import EvalResult, eval_requests, evaluate, hash_prompts
-from scalerl.train.grading import GroupGrading, Judge, Marking
+from scalerl.train.grading import GroupGrading, Judge, Marking, spec_of
 from scalerl.train.model import load_model
 from scalerl.types import Group, Problem
 
@@ -47,6 +48,8 @@ class Setup:
         self.recipe = recipe
         self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
         settings = recipe.evaluation
+        if MAIN_SET in settings.sets and not recipe.tasks:
+            raise RecipeError(f"evaluation.sets.{MAIN_SET} has the name of the task's own set: give it another name")
         # Tasks before the model: a wrong file is found at once, a model takes its time.
         self.tasks = make_tasks(recipe)
         others = {name: make_task(part, settings) for name, part in settings.sets.items()}
@@ -57,7 +60,11 @@ class Setup:
         self.length = choose(LENGTHS, recipe.length)(self.text.encode)
         self._check_room()
         self.marking = Marking()
-        self.sets = [self._set(name, one) for name, one in {**self.tasks, **others}.items()]
+        try:
+            self.sets = [self._set(name, one) for name, one in {**self.tasks, **others}.items()]
+        except BaseException:
+            self.marking.close()
+            raise
 
     def _check_room(self) -> None:
         """The recipe has checked its own length controls; this one may be a function of the user's."""
@@ -69,18 +76,21 @@ class Setup:
             )
 
     def _set(self, name: str, task: Task) -> EvalSet:
-        judge = Judge.of(task, self.text.decode)
-        self.marking.check(judge)
         problems = tuple(self._short_enough(task, task.evaluation, f"evaluation problem of {name}"))
+        judge = Judge(spec=spec_of(task), decode=self.text.decode)
+        self.marking.check(judge)
         return EvalSet(name=name, task=task, problems=problems, judge=judge, prompts_hash=hash_prompts(problems))
 
     def training_prompts(self) -> dict[str, dict[Problem, tuple[int, ...]]]:
         """By task, the problems that equal no evaluation problem, of any set, and whose prompt is short enough."""
         withheld = [problem for one in self.sets for problem in one.problems]
-        return {
-            name: self._short_enough(task, without(task.training, withheld), f"training problem of {name}")
-            for name, task in self.tasks.items()
-        }
+        prompts = {}
+        for name, task in self.tasks.items():
+            left = without(task.training, withheld)
+            if not left:
+                raise RecipeError(f"every training problem of {name} is also an evaluation problem: none is left")
+            prompts[name] = self._short_enough(task, left, f"training problem of {name}")
+        return prompts
 
     def _short_enough(self, task: Task, problems: Sequence[Problem], kind: str) -> dict[Problem, tuple[int, ...]]:
         most = self.recipe.rollout.max_prompt_tokens
@@ -164,24 +174,28 @@ def make_task(part: parts.Task, evaluation: parts.Evaluation) -> Task:
 def evaluate_model(recipe: Recipe) -> list[dict[str, Any]]:
     """Measure the recipe's model, untrained, on each of its sets."""
     setup = Setup(recipe)
-    engine = setup.engine()
-    rows = []
-    for one in setup.sets:
-        result = setup.evaluate(one, engine, step=0)
-        rows.append(
-            {
-                "set": one.name,
-                "reward": result.reward,
-                "interval": list(wilson(sum(result.num_correct), result.num_graded)),
-                "num_samples": result.num_graded,
-                "prompts_hash": result.prompts_hash,
-                "truncated_frac": result.num_truncated / max(result.num_samples, 1),
-                "length_mean": result.mean_length,
-            }
-        )
-    engine.close()
-    setup.marking.close()
-    return rows
+    with closing(setup.marking), closing(setup.engine()) as engine:
+        return [_model_row(one, setup.evaluate(one, engine, step=0)) for one in setup.sets]
+
+
+def _model_row(one: EvalSet, result: EvalResult) -> dict[str, Any]:
+    return {
+        "set": one.name,
+        "reward": result.reward,
+        "interval": list(wilson(sum(result.num_correct), result.num_graded)),
+        **counts(result),
+    }
+
+
+def counts(result: EvalResult) -> dict[str, Any]:
+    """What every row on an evaluation has besides its reward."""
+    return {
+        "num_samples": result.num_graded,
+        "prompts_hash": result.prompts_hash,
+        "truncated_frac": result.num_truncated / max(result.num_samples, 1),
+        "length_mean": result.mean_length,
+        **{f"grader/{reason}": num for reason, num in result.num_without_verdict.items()},
+    }
 
 
 def wilson(num_correct: int, num: int, z: float = 1.645) -> tuple[float, float]:

@@ -3,41 +3,55 @@
     a poll comes back, again and again, with nothing     WatchedEngine raises EngineStalled
     a call never comes back                              Watchdog, a thread beside it, ends the process
 
-Only the engine and the grader are watched: a step of the learner or a checkpoint may well take an hour.
+Only the engine and the grader are watched: a step of the learner or a checkpoint may well take an hour. How long is too
+long is learnt from the calls that returned; the first ones, which compile and fill caches, have all the time they need.
 """
 
 import sys
 import threading
 import time
 import traceback
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from scalerl.types import Completion, Request
+from scalerl.types import Completion, Group, Request
 
 if TYPE_CHECKING:
     from scalerl.rollout.engine import Engine, Work
+    from scalerl.train.pipeline import Grading
 
 QUIET_S = 60.0  # an engine that answers, but samples nothing for so long, is held to be dead
 HUNG_S = 600.0  # a call that takes so long never returns; far above any prefill or compilation within one poll
+LEAST_HUNG_S = 30.0  # once some calls have returned, one that takes this long
+TIMES_LONGEST = 50  # and so many times as long as the longest of them, does not return either
+FEW_CALLS = 5  # from which on that is believed
 
 
 class EngineStalled(RuntimeError):
     """The engine is dead or hung: requests are with it, and nothing comes of them."""
 
 
-class Watchdog:
-    """Calls `on_hung` with the reason once a watched call has not returned for `limit_s`, from a thread of its own.
+def patience_s(num_calls: int, longest_s: float) -> float:
+    """How long a call may take after so many have returned."""
+    return HUNG_S if num_calls < FEW_CALLS else min(HUNG_S, max(LEAST_HUNG_S, TIMES_LONGEST * longest_s))
 
-    Seconds are counted by waking up, not by a clock: a process that was suspended has not hung.
+
+class Watchdog:
+    """Calls `on_hung` with the reason once a watched call does not return, from a thread of its own.
+
+    That is after `limit_s`, or without one after `patience_s` of the calls of its name. Seconds are counted by waking
+    up, not by a clock: a process that was suspended has not hung.
     """
 
-    def __init__(self, on_hung: Callable[[str], None], *, limit_s: float = HUNG_S) -> None:
-        self._on_hung, self._limit_s, self._tick_s = on_hung, limit_s, min(1.0, limit_s / 10)
+    def __init__(self, on_hung: Callable[[str], None], *, limit_s: float | None = None) -> None:
+        self._on_hung, self._limit_s, self._tick_s = on_hung, limit_s, min(1.0, (limit_s or LEAST_HUNG_S) / 10)
         self._watched: list[str] = []
-        self._moves = 0
+        self._num_calls: Counter[str] = Counter()
+        self._longest_s: defaultdict[str, float] = defaultdict(float)
+        self._moves, self._moved_at = 0, time.monotonic()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
@@ -52,13 +66,19 @@ class Watchdog:
     @contextmanager
     def watching(self, what: str) -> Iterator[None]:
         """Within this, time counts; an inner one starts it anew when it begins and when it ends."""
+        self._move()
         self._watched.append(what)
-        self._moves += 1
         try:
             yield
         finally:
-            self._watched.pop()
-            self._moves += 1
+            self._move()
+            self._num_calls[self._watched.pop()] += 1
+
+    def _move(self) -> None:
+        now = time.monotonic()
+        for what in self._watched[-1:]:
+            self._longest_s[what] = max(self._longest_s[what], now - self._moved_at)
+        self._moves, self._moved_at = self._moves + 1, now
 
     def _watch(self) -> None:
         seen, quiet_s = self._moves, 0.0
@@ -66,9 +86,12 @@ class Watchdog:
             watched = self._watched[-1:]
             quiet_s = quiet_s + self._tick_s if watched and self._moves == seen else 0.0
             seen = self._moves
-            if quiet_s >= self._limit_s:
-                self._on_hung(f"{watched[0]} did not return for {self._limit_s:g} s (it was at {_place()})")
+            if watched and quiet_s >= (limit_s := self._limit_of(watched[0])):
+                self._on_hung(f"{watched[0]} did not return for {limit_s:g} s (it was at {_place()})")
                 return
+
+    def _limit_of(self, what: str) -> float:
+        return self._limit_s or patience_s(self._num_calls[what], self._longest_s[what])
 
 
 def _place() -> str:
@@ -138,3 +161,18 @@ class WatchedEngine:
 
     def close(self) -> None:
         self._engine.close()
+
+
+class WatchedGrading:
+    """A grading whose calls are watched; to the loop, the grading itself."""
+
+    def __init__(self, grading: "Grading", watchdog: Watchdog) -> None:
+        self._grading, self._watchdog = grading, watchdog
+
+    def submit(self, completions: Sequence[Completion]) -> None:
+        with self._watchdog.watching("the grader"):
+            self._grading.submit(completions)
+
+    def poll(self, *, wait: bool = False) -> list[Group]:
+        with self._watchdog.watching("the grader"):
+            return self._grading.poll(wait=wait)

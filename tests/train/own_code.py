@@ -1,0 +1,45 @@
+"""What a user would bring by import path: graders, with all that can go wrong in them, and tasks."""
+
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from scalerl.tasks.graders import exact
+
+
+def obedient(text: str, answer: str, /, **tags: str) -> bool | None:
+    """Hangs, dies, raises or takes its time when the text says so."""
+    match text:
+        case "hang":
+            while True:
+                pass
+        case "die":
+            os._exit(3)
+        case "raise":
+            raise ArithmeticError("no such number")
+        case "late":
+            time.sleep(0.3)
+    return exact(text.replace("late", answer), answer, **tags)
+
+
+def moody(text: str, answer: str, /, **tags: str) -> bool | None:
+    """Breaks down over some problems, whatever the answer, and cannot read the reference of others."""
+    match int(answer) % 5:
+        case 0:
+            os._exit(3)
+        case 1:
+            raise ArithmeticError("no such number")
+        case 2:
+            return None
+    return exact(text, answer, **tags)
+
+
+def sums(*, largest: int = 12) -> Iterator[dict[str, Any]]:
+    """Rows of a task of one's own."""
+    for number in range(largest):
+        yield {"prompt": f"{number}+1+2=", "answer": number + 3}
+
+
+def broken() -> list[dict[str, Any]]:
+    raise LookupError("the shelf is empty")
