@@ -30,6 +30,14 @@ def shortened(line: str) -> list[str]:
     return words
 
 
+def exit_code() -> object:
+    try:
+        main()
+    except SystemExit as left:
+        return left.code
+    return 0
+
+
 def do(monkeypatch: pytest.MonkeyPatch, folder: Path, *, real_model: bool) -> list[str]:
     """Write and run what the guide says; the commands that were run."""
     monkeypatch.chdir(folder)
@@ -46,10 +54,7 @@ def do(monkeypatch: pytest.MonkeyPatch, folder: Path, *, real_model: bool) -> li
                 runpy.run_path(rest[0])
             else:
                 monkeypatch.setattr(sys, "argv", [program, *rest])
-                try:
-                    main()
-                except SystemExit as left:
-                    assert not left.code, line
+                assert not exit_code(), line
             ran.append(line)
     return ran
 

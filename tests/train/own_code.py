@@ -24,14 +24,17 @@ def obedient(text: str, answer: str, /, **tags: str) -> bool | None:
 
 
 def moody(text: str, answer: str, /, **tags: str) -> bool | None:
-    """Breaks down over some problems, whatever the answer, and cannot read the reference of others."""
-    match int(answer) % 5:
+    """Breaks down over some problems, whatever is answered, and cannot read the reference of others."""
+    match int(answer) % 8:
         case 0:
             os._exit(3)
         case 1:
             raise ArithmeticError("no such number")
         case 2:
             return None
+        case 3:
+            while True:
+                pass
     return exact(text, answer, **tags)
 
 

@@ -3,8 +3,11 @@
 import functools
 import itertools
 import json
+import random
 import sys
 from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,7 +30,7 @@ from scalerl.tasks.curriculum import Curriculum, Issued, Retires, no_positive_re
 from scalerl.train.pack import pack_groups, unpack_groups
 from scalerl.train.pipeline import Pipeline, PipelineState, StepDone, Timings
 from scalerl.train.watch import EngineStalled, Watchdog, WatchedEngine
-from scalerl.types import Completion, LengthPlan, group_key
+from scalerl.types import Completion, Group, LengthPlan, group_key
 
 NPR: Retires = functools.partial(no_positive_resampling, threshold=0.9, history="latest")
 
@@ -48,13 +51,13 @@ def problem_ids(number: int) -> list[str]:
     return [f"p{place:03d}" for place in range(number)]
 
 
-def make_pipeline(regime, engine, *, curriculum, learner=None, **changes):
+def make_pipeline(regime, engine, *, curriculum, learner=None, grading=None, **changes):
     return Pipeline(
         engine=engine,
         curriculum=curriculum,
         learner=learner or CountingLearner(),
         make_requests=make_requests,
-        grading=AtOnce(grade),
+        grading=grading or AtOnce(grade),
         groups_per_batch=regime.groups_per_batch,
         max_lag=regime.max_lag,
         push_every=regime.push_every,
@@ -72,6 +75,10 @@ def run(regime, *, num_problems, slots, seed=0, num_steps=None, retires: Retires
 
 def keys_of(done: StepDone) -> list[str]:
     return [group.key for group in done.batch.groups]
+
+
+def completions_of(done: StepDone) -> list[Completion]:
+    return [completion for group in done.batch.groups for completion in group.completions]
 
 
 def regimes():
@@ -287,6 +294,102 @@ def test_drained_a_resumed_run_takes_the_batches_of_an_unbroken_one(size, k, see
         except Killed:
             pass
     assert batches == issue_order(regime, num_problems=len(names), seed=seed, num_steps=num_steps)
+
+
+# Late verdicts ---------------------------------------------------------------------------------------------------------
+
+
+class Late:
+    """Verdicts arrive in random order, each after a random number of polls."""
+
+    def __init__(self, seed: int, most_polls: int) -> None:
+        self.random, self.most_polls = random.Random(seed), most_polls
+        self.waiting: list[tuple[int, Group]] = []
+        self.num_waits = 0
+
+    def submit(self, completions: Sequence[Completion]) -> None:
+        self.waiting.append((self.random.randint(0, self.most_polls), grade(completions)))
+
+    def poll(self, *, wait: bool = False) -> list[Group]:
+        if wait:
+            assert self.waiting, "waits for a verdict that nobody will give"
+            self.num_waits += 1
+        done = [group for polls, group in self.waiting if polls == 0]
+        self.waiting = [(polls - 1, group) for polls, group in self.waiting if polls > 0]
+        self.random.shuffle(done)
+        return done
+
+
+@settings(max_examples=80, deadline=None)
+@given(regimes(), seeds, st.integers(1, 12), st.sampled_from([0, 3, 300]), st.sampled_from([2, 100]))
+def test_late_verdicts_in_any_order_lose_nothing_and_make_nothing_older(regime, seed, num_problems, delay, slots):
+    engine, grading = SimulatedEngine(slots=slots, seed=seed), Late(seed, delay)
+    curriculum = Curriculum(problem_ids(num_problems), seed=seed, retires=uniform)
+    pipeline = make_pipeline(regime, engine, curriculum=curriculum, grading=grading)
+    trained: list[str] = []
+    for done in itertools.islice(pipeline.steps(), 10):
+        trained += keys_of(done)
+        assert max(done.batch.lags) <= regime.max_lag
+        if regime.max_lag == 0:
+            assert all((one.versions == done.batch.version).all() for one in completions_of(done))
+        if regime.drain:
+            assert not grading.waiting
+        # A group with the grader is in flight, as one with the engine is: a checkpoint asks it again.
+        graded = {group.key for group in pipeline.state().groups}
+        flying = {issued.key for issued in curriculum.in_flight}
+        assert {group.key for _, group in grading.waiting} <= flying
+        assert not graded & flying
+    assert len(trained) == 10 * regime.groups_per_batch == len(set(trained))
+    waiting = {issued.key for issued in (*curriculum.in_flight, *curriculum.untrained)}
+    assert Counter(trained) + Counter(waiting) == Counter({request.group for request in engine.submitted})
+    assert len(waiting) <= regime.room
+    # The engine is never polled for nothing (it asserts that), and where it has nothing the grader is waited for.
+    assert grading.num_waits or regime.max_lag > 0
+
+
+@settings(max_examples=40, deadline=None)
+@given(regimes(), seeds, st.integers(1, 10))
+def test_with_late_verdicts_exhausted_data_is_trained_to_the_last_group(regime, seed, num_problems):
+    curriculum = Curriculum(problem_ids(num_problems), seed=seed, retires=NPR)
+    grading = Late(seed, most_polls=60)
+    pipeline = make_pipeline(regime, SimulatedEngine(slots=8, seed=seed), curriculum=curriculum, grading=grading)
+    trained = Counter(key for done in pipeline.steps() for key in keys_of(done))
+    assert trained == Counter(expected_groups(num_problems))
+    assert not grading.waiting
+
+
+@settings(max_examples=30, deadline=None)
+@given(regimes(), seeds, st.integers(1, 10), deaths(min_size=1, max_size=4))
+def test_killed_while_verdicts_are_due_every_group_is_trained_exactly_once(regime, seed, num_problems, lives):
+    names, num_steps = problem_ids(num_problems), 10
+    lineage: list[StepDone] = []
+    checkpoint: PipelineState | None = None
+    for attempt, (polls_to_live, steps_to_live) in enumerate([*lives, FOREVER]):
+        curriculum = Curriculum(names, seed=seed, retires=uniform)
+        if checkpoint is not None:
+            curriculum = Curriculum.restore(checkpoint.meta["curriculum"], names, retires=uniform)
+        lineage = lineage[: 0 if checkpoint is None else checkpoint.meta["lag"]["version"]]
+        engine = SimulatedEngine(slots=7, seed=seed + attempt, polls_to_live=polls_to_live)
+        pipeline = make_pipeline(
+            regime,
+            engine,
+            curriculum=curriculum,
+            learner=CountingLearner(len(lineage)),
+            grading=Late(seed + attempt, most_polls=40),
+            state=checkpoint,
+        )
+        with suppress(Killed):
+            for done in itertools.islice(pipeline.steps(), min(num_steps - len(lineage), steps_to_live)):
+                lineage.append(done)
+                checkpoint = saved(pipeline.state())
+    trained = Counter(key for done in lineage for key in keys_of(done))
+    assert [done.version for done in lineage] == list(range(1, num_steps + 1))
+    assert max(trained.values()) == 1
+    assert sum(trained.values()) == curriculum.num_trained == num_steps * regime.groups_per_batch
+    assert max(lag for done in lineage for lag in done.batch.lags) <= regime.max_lag
+
+
+# Bookkeeping and faults ------------------------------------------------------------------------------------------------
 
 
 def test_the_pass_rate_is_recorded_at_grading_before_the_group_is_trained():

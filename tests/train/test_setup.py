@@ -86,23 +86,23 @@ def test_several_tasks_go_by_their_names_everywhere(tmp_path: Path):
 
 
 def test_what_one_task_evaluates_on_no_other_trains_on(tmp_path: Path):
-    six, two = ([f"{place}+1=" for place in range(size)] for size in (6, 2))
-    setup = Setup(mixed(ones=lines(tmp_path / "six.jsonl", six), twos=lines(tmp_path / "again.jsonl", six[::-1])))
+    same = [f"{place}+1=" for place in range(10)]
+    setup = Setup(mixed(ones=lines(tmp_path / "ones.jsonl", same), twos=lines(tmp_path / "twos.jsonl", same[::-1])))
     evaluated = {problem.prompt for one in setup.sets for problem in one.problems}
-    assert len(evaluated) == 5
+    assert len(evaluated) > 3
     for of_task in setup.training_prompts().values():
-        assert {problem.prompt for problem in of_task} == set(six) - evaluated
-    other = f'evaluation.sets.all={{name="file", path={lines(tmp_path / "unused.jsonl", ["9+9="])}, '
-    other += f'evaluation_path={lines(tmp_path / "all.jsonl", two)}}}'
-    task = f'task={{name="file", path={lines(tmp_path / "two.jsonl", [*two, "3+1="])}}}'
+        assert {problem.prompt for problem in of_task} == set(same) - evaluated
+
+
+def test_a_task_whose_problems_are_all_evaluated_on_is_a_sentence(tmp_path: Path):
+    one, other = lines(tmp_path / "one.jsonl", ["1+1=", "1+2="]), lines(tmp_path / "other.jsonl", ["2+1=", "2+2="])
+    settings = [
+        f'task={{name="file", path={one}, evaluation_path={other}}}',
+        f'evaluation.sets.again={{name="file", path={other}, evaluation_path={one}}}',
+        "evaluation.num_prompts=2",
+    ]
     with pytest.raises(RecipeError, match="every training problem of main is also an evaluation problem: none is left"):
-        Setup(load_recipe("tiny-cpu", [task, other, "evaluation.num_prompts=2"])).training_prompts()
-
-
-def test_a_set_may_not_take_the_name_of_the_tasks_own(tmp_path: Path):
-    path = lines(tmp_path / "a.jsonl", ["1+1=", "1+2="])
-    with pytest.raises(RecipeError, match=r"evaluation.sets.main has the name of the task's own set"):
-        Setup(recipe(f'evaluation.sets.main={{name="file", path={path}}}'))
+        Setup(load_recipe("tiny-cpu", settings)).training_prompts()
 
 
 def test_child_processes_are_started_for_a_grader_that_needs_them_and_end_with_a_set_up_that_fails(

@@ -17,7 +17,7 @@ from scipy.special import gammaincinv
 
 from scalerl.curves.forms import Array, Form
 from scalerl.curves.least_squares import mesh, shape_box, shapes
-from scalerl.curves.noise import Noise, products, sums_under
+from scalerl.curves.noise import Noise, products
 from scalerl.curves.points import Known, Points, Sums, gain_limits, scatter, squares
 
 NUM_DRAWS = 4096
@@ -25,8 +25,7 @@ AUTOCORRELATIONS = ((0.0, 0.70), (0.2, 0.14), (0.4, 0.09), (0.6, 0.05), (0.8, 0.
 RUN_SD_SCALE = 0.01  # of the reward's range: what three repeats of one recipe differed by (arXiv 2510.13786, A.5)
 RUN_SPREADS = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # between-run sd over that scale
 ROWS, COLUMNS = 32, 20  # cells over two shape parameters
-KEEP = 12.0  # nats below the peak beyond which a cell is left out of the grid
-NEGLIGIBLE = 15.0  # and beyond which what is left of it is
+KEEP = 12.0  # nats below the peak beyond which a cell is left out
 FAR = 1e3  # spans of the reward beyond which an estimate is only "far out"
 NOISE_FLOOR = 1e-5  # of the reward's range: even exact data do not make the posterior a point
 BINOMIAL_WEIGHT = 2.0  # pseudo-observations behind the noise that num_samples implies
@@ -54,6 +53,33 @@ class Grid:
         return sum((np.log(np.where(width > 0, width, 1.0)) for width in self.widths), np.zeros_like(self.logs[0]))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cells:
+    """Cells of the shape under each node of the noise, flat: the noise runs slowest."""
+
+    sums: Sums
+    log_mass: Array
+    """Log posterior before what level and gain add."""
+
+    def take(self, index: np.ndarray) -> "Cells":
+        return Cells(sums=self.sums[index], log_mass=self.log_mass[index])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slices:
+    """Cells (first axis) at nodes of their level (second axis)."""
+
+    sums: Sums
+    level: Array
+    log_mass: Array
+    """Log posterior before what the gain adds."""
+    bottom: Array
+    width: Array
+    """Where the gain may lie."""
+    height: Array
+    """Log posterior mass at the best gain."""
+
+
 def posterior(points: Points, form: Form, known: Known, noise_guess: float | None) -> Draws:
     """Draws from the joint posterior of everything that is not held fixed."""
     model = Model(points, form, known, noise_guess)
@@ -66,16 +92,18 @@ def posterior(points: Points, form: Form, known: Known, noise_guess: float | Non
     gain, log_mass = model.gains(slices, row, which_level)
     which, which_gain = np.nonzero(_tall(log_mass))
     ceiling = slices.level[row, which_level][which] + (gain[which, which_gain] if form.rising else 0.0)
-    # In order of the ceiling, so that its quantiles are those of the grid and not of a sample.
-    order = np.argsort(ceiling, kind="stable")
+    # In order of the ceiling, so that its quantiles are those of the grid and not of a sample. Whole numbers of 16 bits
+    # are sorted several times as fast, and are finer than the cells.
+    least, most = ceiling.min(), ceiling.max()
+    order = np.argsort(((ceiling - least) * (65535 / max(most - least, 1e-300))).astype(np.uint16), kind="stable")
     total = np.cumsum(np.exp(log_mass - log_mass.max())[which, which_gain][order])
     pick = order[np.searchsorted(total, middles(NUM_DRAWS) * total[-1])]
     which_noise, which_shape = np.divmod(cell[row[which[pick]]], len(grid.logs[0]))
-    return model.draw(grid, which_shape, noise[which_noise], which_level[which[pick]], which_gain[pick])
+    return model.draw(grid, noise[which_noise], which_shape, which_level[which[pick]], which_gain[pick])
 
 
 def _tall(height: Array) -> np.ndarray:
-    return height > height.max() - NEGLIGIBLE
+    return height > height.max() - KEEP
 
 
 class Model:
@@ -144,99 +172,58 @@ class Model:
         return rows(box[0], low, high)
 
     def _height(self, grid: Grid) -> Array:
-        """Log posterior of each cell at its best level and gain, relative to the highest cell."""
-        shape, log_prior = shapes(self.form, grid.logs, self.points), self.log_shape_prior(grid) - grid.log_volume
+        """Log posterior density of each cell at its best level and gain, relative to the highest cell."""
         spread = RUN_SD_SCALE * self.span / self.noise_sd if self.points.num_runs > 1 else 0.0
-        height = np.max(
-            [
-                self.nodes(
-                    shape,
-                    log_prior,
-                    Noise(autocorrelation=rho, run_spread=spread, log_weight=0.0),
-                    *(middles(min(6, len(at))) for at in (self.level_nodes, self.gain_nodes)),
-                ).log_mass.max(axis=(1, 2))
-                for rho in (0.0, 0.6)
-            ],
-            axis=0,
-        )
+        noise = Noise(autocorrelation=np.array([0.0, 0.6]), run_spread=np.full(2, spread), log_weight=np.zeros(2))
+        slices = self.slices(self.cells(grid, noise), middles(min(6, len(self.level_nodes))))
+        height = slices.height.max(axis=1).reshape(2, -1).max(axis=0) - grid.log_volume
         return (height - height.max()).reshape(grid.shape)
 
     # Noise ---------------------------------------------------------------------------------------------------------
 
-    def noises(self) -> Iterator[Noise]:
-        scale = RUN_SD_SCALE * self.span
-        spreads = RUN_SPREADS if self.points.num_runs > 1 else (0.0,)
-        for value, weight in AUTOCORRELATIONS:
-            for spread in spreads:
-                # Half-Cauchy on the spread between runs, on a grid even in its logarithm; 0 stands for all below.
-                size = max(spread, RUN_SPREADS[1] / 2)
-                log_run = np.log(size) - np.log1p(size**2) if len(spreads) > 1 else 0.0
-                yield Noise(
-                    autocorrelation=value,
-                    run_spread=spread * scale / self.noise_sd,
-                    log_weight=float(np.log(weight) + log_run),
-                )
-
-    def sums(self, shape: Array, noise: Noise) -> tuple[Sums, Array]:
-        """Inner products under the noise's covariance, and minus half its log determinant.
-
-        Within a run e_i = rho e_(i-1) + innovation; a run's own ceiling deviates by run_sd, which adds
-        run_spread^2 m m' to its covariance, m the direction that the ceiling moves (Sherman-Morrison).
-        """
-        points, rho = self.points, noise.autocorrelation
-        starts = np.flatnonzero(points.first)
-
-        def whiten(values: Array) -> Array:
-            values = values / points.noise
-            out = values.copy()
-            out[..., 1:] = (values[..., 1:] - rho * values[..., :-1]) / np.sqrt(1 - rho**2)
-            return np.where(points.first, values, out)
-
-        h, one, y = whiten(shape), whiten(np.ones(points.num)), whiten(points.reward)
-        log_det = -0.5 * (points.num - len(starts)) * np.log(1 - rho**2)
-        hh, h1, hy = (h * h).sum(-1), h @ one, h @ y
-        if noise.run_spread == 0:
-            return Sums(hh=hh, h1=h1, hy=hy, one=one @ one, y1=one @ y, yy=y @ y), np.full(len(shape), log_det)
-        # What a run's own ceiling moves: the whole shape of a rising form, the level of one that falls short.
-        moved = h if self.form.rising else np.broadcast_to(one, h.shape)
-        with_moved = lambda values: np.add.reduceat(moved * values, starts, axis=-1)  # noqa: E731
-        mm, hm, om, ym = with_moved(moved), with_moved(h), with_moved(one), with_moved(y)
-        shrink = noise.run_spread**2 / (1 + noise.run_spread**2 * mm)
-        sums = Sums(
-            hh=hh - (shrink * hm * hm).sum(-1),
-            h1=h1 - (shrink * hm * om).sum(-1),
-            hy=hy - (shrink * hm * ym).sum(-1),
-            one=one @ one - (shrink * om * om).sum(-1),
-            y1=one @ y - (shrink * om * ym).sum(-1),
-            yy=y @ y - (shrink * ym * ym).sum(-1),
+    def noise(self) -> Noise:
+        several = self.points.num_runs > 1
+        rho, weight = np.array(AUTOCORRELATIONS).T
+        spread = np.array(RUN_SPREADS if several else (0.0,))
+        # Half-Cauchy on the spread between runs, on a grid even in its logarithm; 0 stands for all below.
+        size = np.maximum(spread, RUN_SPREADS[1] / 2)
+        log_run = np.log(size) - np.log1p(size**2) if several else np.zeros(1)
+        return Noise(
+            autocorrelation=np.repeat(rho, len(spread)),
+            run_spread=np.tile(spread * RUN_SD_SCALE * self.span / self.noise_sd, len(rho)),
+            log_weight=np.add.outer(np.log(weight), log_run).ravel(),
         )
-        return sums, log_det - 0.5 * np.log1p(noise.run_spread**2 * mm).sum(-1)
+
+    def cells(self, grid: Grid, noise: Noise) -> Cells:
+        found = products(shapes(self.form, grid.logs, self.points), self.points)
+        sums, log_det = found.sums(noise[:, None], self.form.rising)
+        log_mass = np.add.outer(noise.log_weight, self.log_shape_prior(grid)).ravel() + log_det
+        return Cells(sums=sums, log_mass=log_mass)
 
     # Level and gain ------------------------------------------------------------------------------------------------
 
-    def nodes(
-        self,
-        shape: Array,
-        log_prior: Array,
-        noise: Noise,
-        level_at: Array | None = None,
-        gain_at: Array | None = None,
-    ) -> Nodes:
-        """Level and gain nodes for each shape. `level_at`, `gain_at` place them within their ranges."""
-        sums, log_det = self.sums(shape, noise)
-        sums = Sums(**{name: np.asarray(getattr(sums, name))[..., None] for name in Sums.__dataclass_fields__})
-        level, level_width, log_level = self._levels(sums, self.level_nodes if level_at is None else level_at)
-        gain, gain_width = self._gains(sums, level, self.gain_nodes if gain_at is None else gain_at)
-        wide = Sums(**{name: getattr(sums, name)[..., None] for name in Sums.__dataclass_fields__})
-        total = np.maximum(squares(wide, level[..., None], gain) + self.prior_squares, 1e-300)
-        log_mass = (
-            -0.5 * self.degrees * np.log(total)
-            + (log_level + np.log(np.maximum(level_width * gain_width, 1e-300)))[..., None]
-        )
-        log_mass += (log_prior + log_det + noise.log_weight)[:, None, None]
-        if self.known.ceiling is None:
-            log_mass += self._log_share_prior(level[..., None], gain)
-        return Nodes(level=level, gain=gain, squares=total, log_mass=log_mass)
+    def slices(self, cells: Cells, at: Array) -> Slices:
+        """Cells at nodes of their level; `at` places them within its range."""
+        sums = cells.sums[:, None]
+        level, log_mass = self._levels(sums, at)
+        log_mass = log_mass + cells.log_mass[:, None]
+        best, bottom, width = self._gain_range(sums, level)
+        height = log_mass + self._log_density(sums, level, best)
+        return Slices(sums=sums, level=level, log_mass=log_mass, bottom=bottom, width=width, height=height)
+
+    def gains(self, slices: Slices, row: np.ndarray, column: np.ndarray) -> tuple[Array, Array]:
+        """Nodes of the gain for some slices, and their log posterior mass."""
+        level, width = slices.level[row, column][:, None], slices.width[row, column][:, None]
+        gain = slices.bottom[row, column][:, None] + width * self.gain_nodes
+        log_density = self._log_density(slices.sums[row], level, gain)
+        return gain, log_density + slices.log_mass[row, column][:, None]
+
+    def _squares(self, sums: Sums, level: Array, gain: Array) -> Array:
+        return np.maximum(squares(sums, level, gain) + self.prior_squares, 1e-300)
+
+    def _log_density(self, sums: Sums, level: Array, gain: Array) -> Array:
+        log_density = -0.5 * self.degrees * np.log(self._squares(sums, level, gain))
+        return log_density if self.known.ceiling is not None else log_density + self._log_share_prior(level, gain)
 
     def _log_share_prior(self, level: Array, gain: Array) -> Array:
         """Prior of the share s of the possible gain: density (1 - s) / (s + 0.01), per unit of reward.
@@ -247,14 +234,13 @@ class Model:
         base = level if self.form.rising else level + gain
         possible = np.maximum(self.points.bounds[1] - base, 1e-9 * self.span)
         share = np.abs(gain) / possible
-        return np.log(np.maximum(1.0 - share, 0.0) + 1e-3) - np.log(share + 0.01) - np.log(possible)
+        return np.log((np.maximum(1.0 - share, 0.0) + 1e-3) / ((share + 0.01) * possible))
 
-    def _levels(self, sums: Sums, at: Array) -> tuple[Array, Array, Array]:
-        """Level nodes, their width, and the log prior of a noisy start."""
-        rows = sums.hh.shape[0]
+    def _levels(self, sums: Sums, at: Array) -> tuple[Array, Array]:
+        """Level nodes, and the log of their width and of the prior of a noisy start."""
         exact = self.known.level(self.form)
         if exact is not None:
-            return np.full((rows, 1), exact), np.ones((rows, 1)), np.zeros((rows, 1))
+            return np.full_like(sums.hh, exact), np.zeros_like(sums.hh)
         low, high = self.points.bounds
         if self.form.rising and self.known.ceiling is not None:
             information = sums.one - 2 * sums.h1 + sums.hh
@@ -274,10 +260,10 @@ class Model:
         bottom, top = self._range(estimate, information, residual, np.full_like(estimate, low), high)
         width = top - bottom
         level = bottom + width * at
-        log_prior = np.zeros_like(level)
+        log_mass = np.log(np.maximum(width / len(self.level_nodes), 1e-300))
         if self.known.start is not None:
-            log_prior = -0.5 * ((level - self.known.start) / self.known.start_sd) ** 2
-        return level, np.broadcast_to(width / len(self.level_nodes), level.shape), log_prior
+            log_mass = log_mass - 0.5 * ((level - self.known.start) / self.known.start_sd) ** 2
+        return level, np.broadcast_to(log_mass, level.shape)
 
     def _joint(self, sums: Sums, level: Array) -> tuple[Array, Array]:
         if self.form.rising and self.known.ceiling is not None:
@@ -285,14 +271,16 @@ class Model:
         gain = (sums.hy - level * sums.h1) / np.maximum(sums.hh, 1e-300)
         return level, np.clip(gain, -FAR * self.span, FAR * self.span)
 
-    def _gains(self, sums: Sums, level: Array, at: Array) -> tuple[Array, Array]:
+    def _gain_range(self, sums: Sums, level: Array) -> tuple[Array, Array, Array]:
+        """The best gain within the limits, and where the range of its nodes begins and how wide it is."""
         if self.form.rising and self.known.ceiling is not None:
-            return (self.known.ceiling - level)[..., None], np.ones_like(level)
+            gain = self.known.ceiling - level
+            return gain, gain, np.zeros_like(gain)
         estimate = self._joint(sums, level)[1]
         residual = squares(sums, level, estimate) + self.prior_squares
-        bottom, top = self._range(estimate, sums.hh, residual, *gain_limits(self.form, level, self.points.bounds))
-        width = np.maximum(top - bottom, 1e-12 * self.span)
-        return bottom[..., None] + width[..., None] * at, width / len(self.gain_nodes)
+        limits = gain_limits(self.form, level, self.points.bounds)
+        bottom, top = self._range(estimate, sums.hh, residual, *limits)
+        return np.clip(estimate, *limits), bottom, np.maximum(top - bottom, 1e-12 * self.span)
 
     def _range(
         self, estimate: Array, information: Array, residual: Array, low: Array, high: Array | float
@@ -308,31 +296,29 @@ class Model:
 
     # Draws ---------------------------------------------------------------------------------------------------------
 
-    def draw(self, picks: tuple[np.ndarray, ...], grid: Grid, noises: list[Noise]) -> Draws:
-        """Nudge each pick within its cell and solve level and gain anew for the nudged shape."""
-        which_noise, which_shape, which_level, which_gain = picks
+    def draw(
+        self, grid: Grid, noise: Noise, which_shape: np.ndarray, which_level: np.ndarray, which_gain: np.ndarray
+    ) -> Draws:
+        """Nudge each pick (a cell of the grid, nodes of level and gain) within its cell, for whose nudged shape level
+        and gain are solved anew."""
         nudge = _even_spread(NUM_DRAWS, len(grid.logs) + 3)
         logs = [
             log[which_shape] + (nudge[:, axis] - 0.5) * width[which_shape]
             for axis, (log, width) in enumerate(zip(grid.logs, grid.widths, strict=True))
         ]
-        level_at = (which_level + nudge[:, -1]) / len(self.level_nodes)
-        gain_at = (which_gain + nudge[:, -2]) / len(self.gain_nodes)
-        shape = shapes(self.form, logs, self.points)
-        level, gain, total, run_spread = (np.empty(NUM_DRAWS) for _ in range(4))
-        for index in np.unique(which_noise):
-            mine = which_noise == index
-            nodes = self.nodes(
-                shape[mine], np.zeros(mine.sum()), noises[index], level_at[mine][:, None], gain_at[mine][:, None, None]
-            )
-            level[mine], gain[mine] = nodes.level[:, 0], nodes.gain[:, 0, 0]
-            total[mine], run_spread[mine] = nodes.squares[:, 0, 0], noises[index].run_spread
+        found = products(shapes(self.form, logs, self.points), self.points)
+        sums = found.sums(noise, self.form.rising)[0][:, None]
+        level, _ = self._levels(sums, ((which_level + nudge[:, -1]) / len(self.level_nodes))[:, None])
+        _, bottom, width = self._gain_range(sums, level)
+        gain = bottom + width * ((which_gain + nudge[:, -2]) / len(self.gain_nodes))[:, None]
+        total = self._squares(sums, level, gain)[:, 0]
+        level, gain = level[:, 0], gain[:, 0]
         noise_sd = np.sqrt(total / (2.0 * gammaincinv(self.degrees / 2.0, nudge[:, -3])))
         params = {"ceiling": level + gain if self.form.rising else level}
         for param, log in zip(self.form.shape_params, logs, strict=True):
             params[param.name] = np.exp(log) * (self.points.scale if param.scales_with_compute else 1.0)
         params["start" if self.form.rising else "shortfall"] = level if self.form.rising else -gain
-        return Draws(params=params, noise_sd=noise_sd, run_sd=run_spread * noise_sd)
+        return Draws(params=params, noise_sd=noise_sd, run_sd=noise.run_spread * noise_sd)
 
 
 def middles(num: int) -> Array:

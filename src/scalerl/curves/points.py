@@ -205,6 +205,9 @@ class Sums:
     y1: float | Array
     yy: float | Array
 
+    def __getitem__(self, index) -> "Sums":
+        return Sums(**{name: np.asarray(getattr(self, name))[index] for name in Sums.__dataclass_fields__})
+
 
 def plain_sums(shape: Array, points: Points) -> Sums:
     """Independent noise: weighted sums over the points (last axis)."""

@@ -100,7 +100,7 @@ class FusedBody:
 
     def __init__(self, model: Any, max_length: int) -> None:
         body = model.base_model
-        self._embedding, self._norm = body.embed_tokens, body.norm
+        self._embedding, self._norm = body.embed_tokens, _Norm(body.norm)
         weight = body.embed_tokens.weight
         operations = Operations.of(model)
         self._operations = operations
@@ -144,9 +144,9 @@ class _FusedLayer:
         self._index, self._scale, self._head_dim = index, attention.scaling, attention.head_dim
         self._num_heads = attention.q_proj.out_features // attention.head_dim
         self._num_kv_heads = attention.k_proj.out_features // attention.head_dim
-        self._before, self._after = layer.input_layernorm, layer.post_attention_layernorm
+        self._before, self._after = _Norm(layer.input_layernorm), _Norm(layer.post_attention_layernorm)
         self._joined = _Product(attention.q_proj, attention.k_proj, attention.v_proj)
-        self._norms = (attention.q_norm, attention.k_norm) if hasattr(attention, "q_norm") else None
+        self._norms = (_Norm(attention.q_norm), _Norm(attention.k_norm)) if hasattr(attention, "q_norm") else None
         self._output = _Product(attention.o_proj)
         self._gate_up, self._down = _Product(mlp.gate_proj, mlp.up_proj), _Product(mlp.down_proj)
         self._operations = operations
@@ -170,7 +170,7 @@ class _FusedLayer:
         turned, values = split.split((self._num_heads + self._num_kv_heads, self._num_kv_heads), dim=2)
         if self._norms is not None:
             parts = turned.split((self._num_heads, self._num_kv_heads), dim=2)
-            turned = torch.cat([_normalised(part, norm) for part, norm in zip(parts, self._norms, strict=True)], dim=2)
+            turned = torch.cat([norm(part) for part, norm in zip(parts, self._norms, strict=True)], dim=2)
         turned = torch.addcmul(turned * rotary.cosine, turned.roll(self._head_dim // 2, dims=-1), rotary.sine)
         query, keys = turned.transpose(1, 2).split((self._num_heads, self._num_kv_heads), dim=1)
         attended = cache.attend(query, keys, values.transpose(1, 2), self._index, self._scale)
@@ -193,13 +193,13 @@ class Operations:
 
         return cls(activation, kernels if kernels.fits(attention.head_dim) else None)
 
-    def add_norm(self, hidden: Tensor, change: Tensor | None, norm: Any) -> Tensor:
+    def add_norm(self, hidden: Tensor, change: Tensor | None, norm: "_Norm") -> Tensor:
         """hidden += change in place, then its normalisation."""
         if self.kernels is not None:
             return self.kernels.add_norm(hidden, change, norm.weight, norm.variance_epsilon)
         if change is not None:
             hidden.add_(change)
-        return _normalised(hidden, norm)
+        return norm(hidden)
 
     def gated(self, gate_up: Tensor) -> Tensor:
         """activation(gate) * up."""
@@ -230,10 +230,17 @@ class _Product:
         return inputs @ self._weight if self._bias is None else torch.addmm(self._bias, inputs, self._weight)
 
 
-def _normalised(hidden: Tensor, norm: Any) -> Tensor:
-    if hidden.device.type == "cpu" and hidden.dtype == torch.float32:
-        # torch's own is a dozen operations there.
-        size = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True)
-        square = size.square_().div_(hidden.shape[-1]).add_(norm.variance_epsilon)
-        return torch.mul(hidden, norm.weight).mul_(square.rsqrt_())
-    return rms_norm(hidden, norm.weight.shape, norm.weight, norm.variance_epsilon)
+class _Norm:
+    """An RMS norm of the model's."""
+
+    def __init__(self, module: Any) -> None:
+        self.weight, self.variance_epsilon = module.weight, module.variance_epsilon
+        self._epsilon = torch.full((1,), module.variance_epsilon)
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        if hidden.device.type == "cpu" and hidden.dtype == torch.float32:
+            # torch's own is a dozen operations there.
+            size = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True)
+            square = torch.addcmul(self._epsilon, size, size, value=1 / hidden.shape[-1])
+            return torch.mul(hidden, self.weight).mul_(square.rsqrt_())
+        return rms_norm(hidden, self.weight.shape, self.weight, self.variance_epsilon)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-LENGTH_STEP = 32
+LENGTH_STEP = 64
 """Lengths within it count as alike: a finer one reads less and moves rows more often."""
 ROW_STEP = 16
 """The number of rows computed is a multiple of this, which keeps a row's last bits the same beside any others."""

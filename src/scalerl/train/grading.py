@@ -142,7 +142,7 @@ class GroupGrading:
         self._groups: dict[str, Sequence[Completion]] = {}
         self._marks: dict[str, dict[int, Marked]] = {}
         self.num_without_verdict: Counter[Reason] = Counter()
-        """Completions so far that are neither right nor wrong, by reason."""
+        """Completions of graded groups that are neither right nor wrong, by reason."""
 
     def submit(self, completions: Sequence[Completion]) -> None:
         request = completions[0].request
@@ -157,14 +157,13 @@ class GroupGrading:
             request = marked.completion.request
             marks = self._marks[request.group]
             marks[request.index] = marked
-            if marked.reason is not None:
-                self.num_without_verdict[marked.reason] += 1
             if len(marks) == len(self._groups[request.group]):
                 whole.append(self._group(request.group))
         return whole
 
     def _group(self, key: str) -> Group:
         completions, marks = self._groups.pop(key), self._marks.pop(key)
+        self.num_without_verdict.update(marked.reason for marked in marks.values() if marked.reason is not None)
         correct = tuple(marks[completion.request.index].correct for completion in completions)
         return Group(
             key=key,

@@ -48,8 +48,6 @@ class Setup:
         self.recipe = recipe
         self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
         settings = recipe.evaluation
-        if MAIN_SET in settings.sets and not recipe.tasks:
-            raise RecipeError(f"evaluation.sets.{MAIN_SET} has the name of the task's own set: give it another name")
         # Tasks before the model: a wrong file is found at once, a model takes its time.
         self.tasks = make_tasks(recipe)
         others = {name: make_task(part, settings) for name, part in settings.sets.items()}
