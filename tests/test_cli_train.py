@@ -22,6 +22,7 @@ from scalerl.cli import main
 from scalerl.cli.train import Terminal, seconds_left
 from scalerl.rollout.engine import EngineError
 from scalerl.rollout.torch_engine import TorchEngine
+from scalerl.tasks.pool import GraderPool
 
 TINY = (
     "task.num_problems=8",
@@ -148,6 +149,38 @@ def test_the_time_left_is_that_of_this_attempts_pace():
     assert seconds_left(10.0, 0.5, 0.75) == pytest.approx(10.0)
     assert seconds_left(10.0, 0.5, 1.0) == 0.0
     assert seconds_left(10.0, 0.5, 0.5) is None
+
+
+def test_several_tasks_are_said_and_fitted_one_by_one(scalerl: Command, tmp_path: Path):
+    out = tmp_path / "run"
+    task = '{{name="arithmetic", num_problems=8, min_terms={0}, max_terms={0}, max_number=20, weight={1}}}'
+    mixed = ('task=""', f"tasks.short={task.format(3, '3.0')}", f"tasks.long={task.format(4, '1.0')}")
+    words = [word for one in (*TINY[1:], *mixed, "evaluation.every=1", "budget.steps=6") for word in ("--set", one)]
+    trained = scalerl("train", "tiny-cpu", "--out", out, *words, "--no-plots")
+    assert (trained.code, trained.err) == (0, "")
+    lines = [line.split("  ") for line in trained.out.splitlines() if line.startswith("step ")]
+    assert [(line[0], line[2].split(" ")[0]) for line in lines] == [
+        (f"step {step}", name) for step in range(7) for name in ("short", "long")
+    ]
+    assert not list(out.glob("curve.*"))
+    fitted = scalerl("fit", out, "--json")
+    assert fitted.code == 0
+    names = [curve["name"] for curve in json.loads(fitted.out)["curves"]]
+    assert len(names) == 2
+    assert all(any(name in one for one in names) for name in ("short", "long"))
+    rows = json.loads(scalerl("eval", "tiny-base", *words, "--json").out)
+    assert [row["set"] for row in rows] == ["short", "long"]
+
+
+def test_a_check_ends_the_processes_it_started(scalerl: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from scalerl.train import grading
+
+    pools: list[GraderPool] = []
+    monkeypatch.setattr(grading, "GraderPool", lambda: pools.append(GraderPool()) or pools[-1])
+    left = train(scalerl, tmp_path / "run", "--check", "--set", 'task.grader="math"')
+    assert left.code == 0
+    (pool,) = pools
+    assert pool._process.returncode is not None
 
 
 # Signals -------------------------------------------------------------------------------------------------------------
@@ -326,7 +359,8 @@ def test_a_damaged_checkpoint_is_named_and_its_sentence_says_how_to_go_on(
 
 def mistakes(folder: Path, finished: Path) -> dict[str, tuple[list[object], tuple[str, ...]]]:
     """Each command with the words that its one sentence must hold."""
-    new, problems, no_end = folder / "new", folder / "problems.jsonl", folder / "no-end"
+    new, no_end = folder / "new", folder / "no-end"
+    problems, solved = folder / "problems.jsonl", folder / "solved.jsonl"
     train_new = ["train", "tiny-cpu", "--out", new]
     resumed = ["train", "tiny-cpu", "--out", finished, "--resume"]
 
@@ -347,13 +381,53 @@ def mistakes(folder: Path, finished: Path) -> dict[str, tuple[list[object], tupl
             [*train_new, "--set", f'task={{name="file", path="{problems}"}}'],
             (str(problems), "line 2", "answer"),
         ),
+        "a reference without an answer": (
+            [*train_new, "--set", f'task={{name="file", path="{solved}", answer_pattern="#### (.+)"}}'],
+            (str(solved), "line 3", "no answer in the reference", "#### (.+)"),
+        ),
+        "no such file": (
+            [*train_new, "--set", f'task={{name="file", path="{folder / "none.jsonl"}"}}'],
+            (str(folder / "none.jsonl"), "cannot be read"),
+        ),
+        "no such task to import": (
+            [*train_new, "--set", 'task={name="no_such_module:rows"}'],
+            ("no_such_module:rows", "cannot be imported"),
+        ),
+        "a task that raises": (
+            [*train_new, "--set", 'task={name="of_ones_own:rows"}'],
+            ("of_ones_own:rows", "LookupError: the shelf is empty"),
+        ),
+        "no such grader": (setting('task.grader="exactly"'), ('"exactly"', "exact, numeric, math")),
+        "no such grader to import": (
+            setting('task.grader="no_such_module:grade"'),
+            ("no_such_module:grade", "cannot be imported"),
+        ),
+        "a grader that raises when it is imported": (
+            setting('task.grader="raises_at_once:grade"'),
+            ("raises_at_once:grade", "cannot be imported", "OSError: no licence"),
+        ),
+        "a grader of another shape": (
+            setting('task.grader="of_ones_own:rows"'),
+            ("of_ones_own:rows", "grader(text, answer"),
+        ),
+        "no chat template": (setting("task.chat=true"), ("chat is true", "no chat template", "chat = false")),
+        "a template without a place": (setting('task.template="hm"'), ('"hm"', "{prompt}")),
+        "a system prompt without a chat": (setting('task.system="be brief"'), ("system", "chat = true")),
+        "no GGUF": (setting(f'model.path="{folder / "junk.gguf"}"'), (str(folder / "junk.gguf"),)),
+        "a base of several tasks": (
+            ["sft", "tiny-cpu", "--out", new, "--set", 'task=""', "--set", 'tasks.a="arithmetic"'],
+            ("the tasks a", "one task"),
+        ),
         "a folder in use": (
             ["train", "tiny-cpu", "--out", finished, *settings("budget.steps=3")],
             (str(finished), "--resume", "another --out"),
         ),
         "another recipe": ([*resumed, *settings("loss.cap=4.0")], (str(finished), "loss.cap", "5.0", "4.0")),
         "nothing to resume": ([*train_new, "--resume", *settings()], (str(new), "no run to resume")),
-        "nothing to export": (["export", folder / "nothing", "--out", new], ("nothing", "no run folder")),
+        "nothing to export": (
+            ["export", folder / "nothing", "--out", new],
+            (str(folder / "nothing"), "no run to export"),
+        ),
         "an export over another": (["export", finished, "--out", finished], (str(finished), "exists")),
         "no such model to measure": (["eval", "/no/such/model"], ("/no/such/model", "does not exist")),
         "sums that do not exist": (
@@ -370,9 +444,14 @@ def mistakes(folder: Path, finished: Path) -> dict[str, tuple[list[object], tupl
 
 @pytest.fixture(scope="module")
 def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a file of problems that lacks a field, and a model whose tokenizer lacks an end token."""
+    """A folder of files of problems, modules and models, each with a fault."""
     folder = tmp_path_factory.mktemp("mistakes")
     (folder / "problems.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n{"prompt": "1+2="}\n')
+    rows = [{"prompt": f"1+{place}=", "answer": f"#### {1 + place}" if place < 3 else "four"} for place in (1, 2, 3)]
+    (folder / "solved.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "of_ones_own.py").write_text("def rows():\n    raise LookupError('the shelf is empty')\n")
+    (folder / "raises_at_once.py").write_text("raise OSError('no licence')\n")
+    (folder / "junk.gguf").write_bytes(b"GGUF" + bytes(100))
     shutil.copytree(str(files("scalerl") / "assets" / "tiny-base"), folder / "no-end")
     path = folder / "no-end" / "tokenizer_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token": None}))
@@ -380,7 +459,12 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", mistakes(Path(), Path()))
-def test_a_mistake_is_one_sentence_and_writes_nothing(scalerl: Command, faulty: Path, finished: Path, name: str):
+def test_a_mistake_is_one_sentence_and_writes_nothing(
+    scalerl: Command, faulty: Path, finished: Path, name: str, monkeypatch: pytest.MonkeyPatch
+):
+    # Modules of the current folder are found, as for a user who stands beside them.
+    monkeypatch.chdir(faulty)
+    monkeypatch.setattr(sys, "path", list(sys.path))
     words, expected = mistakes(faulty, finished)[name]
     before = contents(finished)
     left = scalerl(*words)

@@ -100,6 +100,8 @@ def test_equals_share_a_ceiling_and_are_refitted_with_it():
     result = compare({"a": fitted(0), "b": fitted(1), "far": fitted(2, ceiling=0.5)})
     assert set(result.shared_exponents) == {"a", "b"}
     assert result.shared_ceiling == pytest.approx(0.6, abs=0.01)
+    for one in result.shared_fits.values():
+        assert one.params["ceiling"] == pytest.approx(result.shared_ceiling)
     for value in result.shared_exponents.values():
         assert value.value == pytest.approx(1.9, abs=0.15)
         assert value.low < value.value < value.high

@@ -162,6 +162,13 @@ def test_a_log_of_thousands_of_steps_gives_the_answer_of_the_fit_of_every_point(
     assert short.noise_sd == pytest.approx(0.02, rel=0.2)
 
 
+def test_the_noise_of_long_logs_of_several_runs_is_that_within_a_run():
+    logs = [run(seed, reach=4.0, num=200, noise=0.005, ceiling=ceiling) for seed, ceiling in enumerate((0.55, 0.65))]
+    compute, reward = (np.concatenate(parts) for parts in zip(*logs, strict=True))
+    found = fit(compute, reward, start=0.4, run=np.repeat((0, 1), 200))
+    assert found.noise_sd == pytest.approx(0.005, rel=0.2)
+
+
 @pytest.mark.parametrize("place", [0.5, 0.6, 0.8])
 def test_a_collapse_long_before_the_end_is_unstable_too(place: float):
     for seed in range(5):

@@ -79,6 +79,14 @@ def test_coverage_is_a_share_of_the_points_within_the_interval():
     assert result.coverage == 0.5
 
 
+def test_coverage_of_many_points_is_that_of_the_interval_at_each():
+    compute, reward = run(9, reach=12.0, num=300, noise=0.008)
+    low, high = FIT.new_interval(compute)
+    result = score(FIT, compute, reward)
+    assert result is not None
+    assert result.coverage == pytest.approx(np.mean((reward >= low) & (reward <= high)), abs=0.01)
+
+
 def test_forms_are_ranked_by_their_error_on_unseen_points():
     compute, reward = run(0, reach=8.0, num=80, noise=0.002)
     ranked = rank_forms(compute, reward)

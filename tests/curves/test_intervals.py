@@ -148,6 +148,22 @@ def test_several_runs_keep_their_spread_apart_from_the_noise_within():
     assert high[0] - low[0] > 0.03  # of a new run, whose own ceiling is not known
 
 
+@pytest.mark.parametrize("exponent", [2.2, 2.3])
+def test_a_posterior_much_smaller_than_the_first_cells_is_not_cut_off(exponent: float):
+    compute, rng = np.linspace(0.0128, 2.56, 200), np.random.default_rng(9)
+    rewards = [
+        sigmoid(compute, ceiling=ceiling, exponent=exponent, start=0.3) + 0.006 * rng.standard_normal(200)
+        for ceiling in (0.635, 0.645)
+    ]
+    found = fit(
+        np.tile(compute, 2), np.concatenate(rewards), start=0.3, start_sd=None, run=np.repeat(np.arange(2), 200)
+    )
+    assert found.draws is not None
+    low, middle, high = np.log(np.quantile(found.draws.params["exponent"], (0.05, 0.5, 0.95)))
+    assert 0.8 < (high - middle) / (middle - low) < 1.25
+    assert low < np.log(exponent) < high
+
+
 def test_exact_data_do_not_break_it():
     compute = np.linspace(0.4, 4.0, 30)
     found = fit(compute, sigmoid(compute), start=0.4)

@@ -42,9 +42,7 @@ class Given(Marking):
     def submit(self, completion: Completion, judge: Judge, purpose: Purpose) -> None:
         assert (judge, purpose) == (JUDGE, "evaluation")
         correct = self._verdict(completion)
-        self._due.append(
-            Marked(completion=completion, correct=correct, reason="timeout" if correct is None else None)
-        )
+        self._due.append(Marked(completion=completion, correct=correct, reason="timeout" if correct is None else None))
 
     def poll(self, purpose: Purpose, *, wait: bool = False) -> list[Marked]:
         assert purpose == "evaluation"
@@ -73,9 +71,7 @@ def test_rates_are_over_completions_with_a_verdict_in_the_order_of_the_prompts()
 
     seen: list[int] = []
     marking = Given(verdict)
-    result = evaluate(
-        engine, requests(), marking=marking, judge=JUDGE, prompts_hash="h", on_progress=seen.append
-    )
+    result = evaluate(engine, requests(), marking=marking, judge=JUDGE, prompts_hash="h", on_progress=seen.append)
     assert result.num_correct == (0, 1, 2, 3, 0)
     assert (result.num_graded, result.num_samples) == (12, 15)
     assert result.num_without_verdict == {"timeout": 3}

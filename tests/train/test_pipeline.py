@@ -296,7 +296,7 @@ def test_drained_a_resumed_run_takes_the_batches_of_an_unbroken_one(size, k, see
     assert batches == issue_order(regime, num_problems=len(names), seed=seed, num_steps=num_steps)
 
 
-# Late verdicts ---------------------------------------------------------------------------------------------------------
+# Late verdicts --------------------------------------------------------------------------------------------------------
 
 
 class Late:
@@ -364,9 +364,11 @@ def test_killed_while_verdicts_are_due_every_group_is_trained_exactly_once(regim
     names, num_steps = problem_ids(num_problems), 10
     lineage: list[StepDone] = []
     checkpoint: PipelineState | None = None
+    curriculum = Curriculum(names, seed=seed, retires=uniform)
     for attempt, (polls_to_live, steps_to_live) in enumerate([*lives, FOREVER]):
-        curriculum = Curriculum(names, seed=seed, retires=uniform)
-        if checkpoint is not None:
+        if checkpoint is None:
+            curriculum = Curriculum(names, seed=seed, retires=uniform)
+        else:
             curriculum = Curriculum.restore(checkpoint.meta["curriculum"], names, retires=uniform)
         lineage = lineage[: 0 if checkpoint is None else checkpoint.meta["lag"]["version"]]
         engine = SimulatedEngine(slots=7, seed=seed + attempt, polls_to_live=polls_to_live)
@@ -389,7 +391,7 @@ def test_killed_while_verdicts_are_due_every_group_is_trained_exactly_once(regim
     assert max(lag for done in lineage for lag in done.batch.lags) <= regime.max_lag
 
 
-# Bookkeeping and faults ------------------------------------------------------------------------------------------------
+# Bookkeeping and faults -----------------------------------------------------------------------------------------------
 
 
 def test_the_pass_rate_is_recorded_at_grading_before_the_group_is_trained():

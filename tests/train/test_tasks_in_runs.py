@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from scalerl.tasks.mixture import Mixture
 from scalerl.tasks.pool import GraderPool, GraderPoolError
 from scalerl.train import grading
 from scalerl.train.pipeline import Pipeline
-from scalerl.train.run import Nobody, Run
+from scalerl.train.run import Nobody, Outlooks, Run
 from scalerl.train.setup import evaluate_model
 
 SMALL = (
@@ -56,8 +56,8 @@ def rows_file(path: Path, problems: Mapping[str, object]) -> str:
 SUMS = {f"{one}+{other}+1=": one + other + 1 for one in range(2, 6) for other in range(6, 12)}
 
 
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Graders that hang cost a fifth of a second here."""
     monkeypatch.setattr(grading, "GraderPool", functools.partial(GraderPool, num_workers=3, cpu_limit_s=0.2))
 
@@ -71,14 +71,17 @@ def is_over(run: Run) -> bool:
 # Graders --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("impatient")
 def test_answers_that_break_the_grader_cost_themselves_and_are_never_trained_on(tmp_path: Path):
+    path = rows_file(tmp_path / "sums.jsonl", SUMS)
     run = Run(
         small(
             "budget.steps=4",
-            f'task={{name="file", path={rows_file(tmp_path / "sums.jsonl", SUMS)}, prompt_field="q", answer_field="a"}}',
+            f'task={{name="file", path={path}, prompt_field="q", answer_field="a"}}',
             'task.grader="own_code:moody"',
             "filter.zero_variance=false",
             "filter.drop_truncated=false",
+            "evaluation.every=4",
         ),
         tmp_path / "run",
     )
@@ -158,8 +161,7 @@ def chatty(tmp_path_factory: pytest.TempPathFactory) -> str:
     return json.dumps(str(folder))
 
 
-def test_a_file_with_the_math_grader_and_a_chat_template_trains(tmp_path: Path, chatty: str, monkeypatch):
-    monkeypatch.undo()
+def test_a_file_with_the_math_grader_and_a_chat_template_trains(tmp_path: Path, chatty: str):
     fields = 'prompt_field="q", answer_field="a", answer_pattern="#### (.+)"'
     path = rows_file(tmp_path / "sums.jsonl", {one[:-1]: f"so #### {answer}" for one, answer in SUMS.items()})
     chat = ["task.chat=true", 'task.template="{prompt}="', 'task.grader="math"', f"model.path={chatty}"]
@@ -188,26 +190,42 @@ def test_a_task_and_a_grader_by_import_path_train(tmp_path: Path):
     run.train()
     (prompts,) = run.setup.training_prompts().values()
     assert len(prompts) == 13
-    assert 0 < store.read_evals(tmp_path / "run")[-1]["reward"]
+    assert store.read_evals(tmp_path / "run")[-1]["reward"] > 0
 
 
 # Several tasks --------------------------------------------------------------------------------------------------------
 
 
+class Listener(Nobody):
+    """Asks to stop after a step, and remembers what it heard of evaluations."""
+
+    def __init__(self, stops_after: int) -> None:
+        self.stops_after, self.stepped_to = stops_after, 0
+        self.heard: list[tuple[list[str], dict[str, bool]]] = []
+
+    def stepped(self, row: Mapping[str, Any]) -> None:
+        self.stepped_to = row["step"]
+
+    def evaluated(self, rows: Sequence[Mapping[str, Any]], found: Outlooks, said: Sequence[str]) -> None:
+        self.heard.append(([row["set"] for row in rows], {name: one is not None for name, one in found.items()}))
+
+    def stopping(self) -> bool:
+        return self.stepped_to >= self.stops_after
+
+
 @pytest.fixture(scope="module")
-def mixed_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Two tasks, three to one; stopped after step 3 and resumed."""
-    folder = tmp_path_factory.mktemp("runs") / "mixed"
-    recipe = small("budget.steps=8", "evaluation.every=1", *MIXED)
-    run = Run(recipe, folder)
-    run.watcher.stopping = lambda: run.pipeline.version >= 3  # type: ignore[method-assign]
-    assert run.train() == "asked to stop"
-    assert Run(recipe, folder, resume=True).train() == "budget of 8 steps spent"
-    yield folder
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Listener]]:
+    """Two tasks, three to one; stopped after step 3 and resumed. The run's folder, and who listened."""
+    folder, listeners = tmp_path_factory.mktemp("runs") / "mixed", [Listener(3), Listener(100)]
+    for resume, listener in enumerate(listeners):
+        Run(
+            small("budget.steps=8", "evaluation.every=1", *MIXED), folder, watcher=listener, resume=bool(resume)
+        ).train()
+    return folder, listeners
 
 
-def test_a_resumed_mixture_trains_every_problem_of_an_epoch_once_and_keeps_the_ratio(mixed_run: Path):
-    metrics = store.read_metrics(mixed_run)
+def test_a_resumed_mixture_trains_every_problem_of_an_epoch_once_and_keeps_the_ratio(mixed: tuple[Path, Any]):
+    metrics = store.read_metrics(mixed[0])
     assert [(row["step"], row["attempt"]) for row in metrics] == [(step, 1 + (step > 3)) for step in range(1, 9)]
     keys = [key for row in metrics for key in row["groups"]]
     assert len(keys) == len(set(keys)) == 32
@@ -219,28 +237,22 @@ def test_a_resumed_mixture_trains_every_problem_of_an_epoch_once_and_keeps_the_r
     assert len(first_epoch) == len(set(first_epoch)) == 12
 
 
-def test_each_task_has_its_own_rows_curve_and_fit(mixed_run: Path):
-    evals = store.read_evals(mixed_run)
+def test_each_task_has_its_own_rows_curve_and_forecast(mixed: tuple[Path, list[Listener]]):
+    folder, listeners = mixed
+    evals = store.read_evals(folder)
     assert [(row["step"], row["set"]) for row in evals] == list(itertools.product(range(9), ["short", "long"]))
     assert len({row["prompts_hash"] for row in evals}) == 2
-    series = series_from([read_table(str(mixed_run))], Selection())
+    series = series_from([read_table(str(folder))], Selection())
     assert len(series) == 2
     for one in series:
         (name,) = [name for name in ("short", "long") if name in one.name]
         rewards = [row["reward"] for row in evals if row["set"] == name]
         assert one.start == rewards[0]
         assert list(one.reward) == pytest.approx(rewards[1:])
-
-
-def test_the_watcher_hears_of_each_sets_forecast(tmp_path: Path):
-    run = Run(small("budget.steps=4", "evaluation.every=1", *MIXED), tmp_path / "run")
-    heard: list[tuple[list[str], dict[str, bool]]] = []
-    run.watcher.evaluated = lambda rows, found, said: heard.append(  # type: ignore[method-assign]
-        ([row["set"] for row in rows], {name: one is not None for name, one in found.items()})
-    )
-    run.train()
-    assert [sets for sets, _ in heard] == [["short", "long"]] * 5
-    assert [found for _, found in heard] == [{"short": False, "long": False}] * 4 + [{"short": True, "long": True}]
+    # From the fourth evaluation after the start on there is a forecast; those before a stop count.
+    both = {True: {"short": True, "long": True}, False: {"short": False, "long": False}}
+    heard = [one for listener in listeners for one in listener.heard]
+    assert heard == [(["short", "long"], both[step >= 4]) for step in range(9)]
 
 
 def test_three_to_one_holds_within_a_percent_through_the_loop():
@@ -258,19 +270,17 @@ def test_three_to_one_holds_within_a_percent_through_the_loop():
     trained: Counter[str] = Counter()
     for done in itertools.islice(pipeline.steps(), 200):
         trained.update(group.problem.id.partition("/")[0] for group in done.batch.groups)
-        issued = trained + Counter(
-            one.problem_id.partition("/")[0] for one in (*mixture.in_flight, *mixture.untrained)
-        )
+        issued = trained + Counter(one.problem_id.partition("/")[0] for one in (*mixture.in_flight, *mixture.untrained))
         assert issued == mixture.num_issued
         if done.version >= 20:
             assert issued["math"] / issued.total() == pytest.approx(0.75, abs=0.01)
     assert trained["math"] / trained.total() == pytest.approx(0.75, abs=0.01)
 
 
-def test_a_mixture_is_resumed_with_its_own_weights_alone(mixed_run: Path):
+def test_a_mixture_is_resumed_with_its_own_weights_alone(mixed: tuple[Path, Any]):
     other = LONG.replace("weight=1.0", "weight=2.0")
     with pytest.raises(RecipeError, match=r"was started with tasks.long.weight = 1.0, and now it is 2.0"):
-        Run(small("budget.steps=8", "evaluation.every=1", *MIXED[:2], f"tasks.long={other}"), mixed_run, resume=True)
+        Run(small("budget.steps=8", "evaluation.every=1", *MIXED[:2], f"tasks.long={other}"), mixed[0], resume=True)
 
 
 # Sinks ----------------------------------------------------------------------------------------------------------------

@@ -38,7 +38,6 @@ def test_calls_that_return_and_time_between_them_are_no_hang():
     said: list[str] = []
     with Watchdog(said.append, limit_s=0.5) as dog:
 
-
         def work() -> None:
             with dog.watching("the engine"):
                 time.sleep(0.1)

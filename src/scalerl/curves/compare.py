@@ -7,6 +7,7 @@ from the joint draws of both fits, with the spread between runs of one recipe in
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import combinations
 
 import numpy as np
@@ -51,8 +52,16 @@ class Comparison:
     """Names with the probability to be the best (by ceiling, or at the target compute), most likely first."""
     shared_ceiling: float | None
     """The mean ceiling of the recipes that cannot be told from the best by their ceiling."""
-    shared_exponents: dict[str, Value]
-    """Their exponents when refitted with that ceiling."""
+    shared_fits: dict[str, Fit]
+    """The same recipes refitted with that ceiling."""
+
+    @property
+    def shared_exponents(self) -> dict[str, Value]:
+        values = {}
+        for name, one in self.shared_fits.items():
+            low, high = one.interval("exponent")
+            values[name] = Value(value=one.params["exponent"], low=low, high=high)
+        return values
 
 
 def compare(
@@ -65,8 +74,8 @@ def compare(
         for a, b in combinations(fits, 2)
     )
     ranking = _rank(usable, at, run_sd)
-    shared, exponents = _share(usable, pairs, ranking)
-    return Comparison(pairs=pairs, ranking=ranking, shared_ceiling=shared, shared_exponents=exponents)
+    shared, refits = _share(usable, pairs, ranking)
+    return Comparison(pairs=pairs, ranking=ranking, shared_ceiling=shared, shared_fits=refits)
 
 
 def _no_pair(a: str, b: str, fits: Mapping[str, Fit]) -> Pair:
@@ -213,10 +222,12 @@ def _coupled(a: Fit, b: Fit, correlation: float) -> tuple[dict[str, Array], dict
 def _by_rank(one: Fit, normal: Array, num: int) -> dict[str, Array]:
     assert one.draws is not None
     order = np.argsort(one.draws.params["ceiling"], kind="stable")
-    rank = np.argsort(np.argsort(normal, kind="stable"), kind="stable") * num // len(normal)
+    rank = np.empty(len(normal), dtype=int)
+    rank[np.argsort(normal, kind="stable")] = np.arange(len(normal)) * num // len(normal)
     return {name: values[order][rank] for name, values in one.draws.params.items()}
 
 
+@cache
 def _normal(num: int, stream: int) -> Array:
     """Fixed normal numbers: the same comparison gives the same answer."""
     return ndtri(np.random.default_rng(stream).permutation((np.arange(num) + 0.5) / num))
@@ -267,7 +278,7 @@ def _rank(fits: Mapping[str, Fit], at: float | None, run_sd: float) -> tuple[tup
 
 def _share(
     fits: Mapping[str, Fit], pairs: tuple[Pair, ...], ranking: tuple[tuple[str, float], ...]
-) -> tuple[float | None, dict[str, Value]]:
+) -> tuple[float | None, dict[str, Fit]]:
     """Refit, with one ceiling, the recipes that cannot be told from the best by theirs."""
     if len(ranking) < 2:
         return None, {}
@@ -280,12 +291,7 @@ def _share(
     # Each ceiling counts as much as it is known.
     precision = [np.diff(fits[name].interval("ceiling"))[0] ** -2 for name in members]
     ceiling = float(np.average([fits[name].params["ceiling"] for name in members], weights=precision))
-    exponents = {}
-    for name in members:
-        again = refit(fits[name], ceiling)
-        low, high = again.interval("exponent")
-        exponents[name] = Value(value=again.params["exponent"], low=low, high=high)
-    return ceiling, exponents
+    return ceiling, {name: refit(fits[name], ceiling) for name in members}
 
 
 def refit(one: Fit, ceiling: float) -> Fit:

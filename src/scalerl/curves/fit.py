@@ -218,8 +218,15 @@ def _solve(
 
 def _rescatter(done: Fit) -> Fit:
     """The noise of one evaluation from all points of a thinned log: blocks of autocorrelated points overstate it."""
-    residual = done.reward - FORMS[done.form].curve(done.compute, done.least_squares, done.scale)
-    noise_sd = float(np.sqrt(np.mean(residual**2)))
+    form = FORMS[done.form]
+    residual = done.reward - form.curve(done.compute, done.least_squares, done.scale)
+    moved = form.curve(done.compute, dict(done.least_squares, ceiling=1.0, start=0.0, shortfall=0.0), done.scale)
+    own = residual.copy()
+    for run in np.unique(done.run) if done.num_runs > 1 else ():
+        # About the run's own ceiling, as among few points.
+        mine = done.run == run
+        own[mine] -= moved[mine] * (moved[mine] @ residual[mine]) / max(moved[mine] @ moved[mine], 1e-300)
+    noise_sd = float(np.sqrt(np.mean(own**2)))
     draws = done.draws
     if draws is not None:
         draws = replace(draws, noise_sd=draws.noise_sd * noise_sd / float(np.median(draws.noise_sd)))

@@ -9,6 +9,8 @@ import numpy as np
 from scalerl.curves.fit import Fit, fit, tails
 from scalerl.curves.forms import FORMS, Array
 
+MANY_PLACES = 40  # different computes from which an interval, which is smooth, is interpolated
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
@@ -136,7 +138,10 @@ def score(fit: Fit, compute: Array, reward: Array) -> Score | None:
     error = fit.predict(compute) - reward
     coverage = np.nan
     if fit.draws is not None:
-        low, high = fit.new_interval(compute)
+        places = np.unique(compute)
+        if len(places) > MANY_PLACES:
+            places = np.linspace(places[0], places[-1], MANY_PLACES)
+        low, high = (np.interp(compute, places, edge) for edge in fit.new_interval(places))
         coverage = float(np.mean((reward >= low) & (reward <= high)))
     return Score(
         num_points=len(compute),

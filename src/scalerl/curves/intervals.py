@@ -20,12 +20,16 @@ from scalerl.curves.least_squares import mesh, shape_box, shapes
 from scalerl.curves.noise import Noise, products
 from scalerl.curves.points import Known, Points, Sums, gain_limits, scatter, squares
 
-NUM_DRAWS = 4096
+NUM_DRAWS = 2048
 AUTOCORRELATIONS = ((0.0, 0.70), (0.2, 0.14), (0.4, 0.09), (0.6, 0.05), (0.8, 0.02))  # value, prior weight
 RUN_SD_SCALE = 0.01  # of the reward's range: what three repeats of one recipe differed by (arXiv 2510.13786, A.5)
 RUN_SPREADS = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # between-run sd over that scale
-ROWS, COLUMNS = 32, 20  # cells over two shape parameters
-KEEP = 12.0  # nats below the peak beyond which a cell is left out
+# Rows and columns of cells over two shape parameters, nodes of the level and of the gain: for one run, and for several,
+# where each cell is there ten times, once for each spread between them.
+ONE_RUN, SEVERAL_RUNS = (32, 20, 12, 18), (24, 18, 10, 15)
+GAINS_ALONE = 28  # nodes of the gain where the level is known
+KEEP = 12.0  # nats below the peak beyond which a cell is left out of the grid
+NEGLIGIBLE = 10.0  # and a node of level and gain
 FAR = 1e3  # spans of the reward beyond which an estimate is only "far out"
 NOISE_FLOOR = 1e-5  # of the reward's range: even exact data do not make the posterior a point
 BINOMIAL_WEIGHT = 2.0  # pseudo-observations behind the noise that num_samples implies
@@ -73,11 +77,8 @@ class Slices:
     level: Array
     log_mass: Array
     """Log posterior before what the gain adds."""
-    bottom: Array
-    width: Array
-    """Where the gain may lie."""
     height: Array
-    """Log posterior mass at the best gain."""
+    """Log posterior at the best gain."""
 
 
 def posterior(points: Points, form: Form, known: Known, noise_guess: float | None) -> Draws:
@@ -90,20 +91,21 @@ def posterior(points: Points, form: Form, known: Known, noise_guess: float | Non
     slices = model.slices(cells.take(cell), model.level_nodes)
     row, which_level = np.nonzero(_tall(slices.height))
     gain, log_mass = model.gains(slices, row, which_level)
-    which, which_gain = np.nonzero(_tall(log_mass))
-    ceiling = slices.level[row, which_level][which] + (gain[which, which_gain] if form.rising else 0.0)
+    node = np.flatnonzero(_tall(log_mass))
+    ceiling = (slices.level[row, which_level][:, None] + (gain if form.rising else 0 * gain)).ravel()[node]
     # In order of the ceiling, so that its quantiles are those of the grid and not of a sample. Whole numbers of 16 bits
     # are sorted several times as fast, and are finer than the cells.
     least, most = ceiling.min(), ceiling.max()
     order = np.argsort(((ceiling - least) * (65535 / max(most - least, 1e-300))).astype(np.uint16), kind="stable")
-    total = np.cumsum(np.exp(log_mass - log_mass.max())[which, which_gain][order])
-    pick = order[np.searchsorted(total, middles(NUM_DRAWS) * total[-1])]
-    which_noise, which_shape = np.divmod(cell[row[which[pick]]], len(grid.logs[0]))
-    return model.draw(grid, noise[which_noise], which_shape, which_level[which[pick]], which_gain[pick])
+    total = np.cumsum(np.exp(log_mass.ravel()[node[order]] - log_mass.max()))
+    picks = node[order[np.searchsorted(total, middles(NUM_DRAWS) * total[-1])]]
+    which, which_gain = np.unravel_index(picks, log_mass.shape)
+    which_noise, which_shape = np.divmod(cell[row[which]], len(grid.logs[0]))
+    return model.draw(grid, noise[which_noise], which_shape, which_level[which], which_gain)
 
 
 def _tall(height: Array) -> np.ndarray:
-    return height > height.max() - KEEP
+    return height > height.max() - NEGLIGIBLE
 
 
 class Model:
@@ -113,6 +115,7 @@ class Model:
         self.points, self.form, self.known = points, form, known
         self.span = points.bounds[1] - points.bounds[0]
         self.box = shape_box(form, known, points)
+        self.resolution = SEVERAL_RUNS if points.num_runs > 1 else ONE_RUN
         floor = (NOISE_FLOOR * self.span) ** 2
         self.prior_count = BINOMIAL_WEIGHT if noise_guess else 0.0
         self.prior_squares = points.num * floor + (self.prior_count * noise_guess**2 if noise_guess else 0.0)
@@ -126,7 +129,7 @@ class Model:
         """Where in its range a node lies. A known level or gain has one node."""
         level_known = self.known.level(self.form) is not None
         gain_known = self.form.rising and self.known.ceiling is not None
-        num_level, num_gain = (1, 28) if level_known else (12, 18)
+        num_level, num_gain = (1, GAINS_ALONE) if level_known else self.resolution[2:]
         if gain_known:
             num_gain = 1
         return middles(num_level), middles(num_gain)
@@ -149,7 +152,9 @@ class Model:
         num = {0: 1, 1: 160}.get(len(free), 24)
         for _ in range(8):
             grid = rectangle(box, num)
-            kept = np.unravel_index(np.flatnonzero(self._height(grid).ravel() > -KEEP), grid.shape)
+            height = self._height(grid).ravel()
+            # A dozen at least: the highest of cells much larger than the posterior may lie beside it.
+            kept = np.unravel_index(np.flatnonzero(height >= min(-KEEP, np.sort(height)[-12:][0])), grid.shape)
             new = box.copy()
             for axis in free:
                 centres, width = np.unique(grid.logs[axis]), grid.widths[axis][0]
@@ -161,15 +166,16 @@ class Model:
                 break
         if len(free) < 2:
             return rectangle(box, num)
-        low, high = np.full(ROWS, box[1, 0]), np.full(ROWS, box[1, 1])
+        num_rows, num_columns = self.resolution[:2]
+        low, high = np.full(num_rows, box[1, 0]), np.full(num_rows, box[1, 1])
         for _ in range(3):
-            grid = rows(box[0], low, high)
+            grid = rows(box[0], low, high, num_columns)
             height = self._height(grid)
             kept = height > height.max(axis=1, keepdims=True) - KEEP
             width = grid.widths[1].reshape(grid.shape)[:, 0]
             first, last = kept.argmax(axis=1), grid.shape[1] - 1 - kept[:, ::-1].argmax(axis=1)
             low, high = (np.maximum(low, low + (first - 1) * width), np.minimum(high, low + (last + 2) * width))
-        return rows(box[0], low, high)
+        return rows(box[0], low, high, num_columns)
 
     def _height(self, grid: Grid) -> Array:
         """Log posterior density of each cell at its best level and gain, relative to the highest cell."""
@@ -207,34 +213,33 @@ class Model:
         sums = cells.sums[:, None]
         level, log_mass = self._levels(sums, at)
         log_mass = log_mass + cells.log_mass[:, None]
-        best, bottom, width = self._gain_range(sums, level)
-        height = log_mass + self._log_density(sums, level, best)
-        return Slices(sums=sums, level=level, log_mass=log_mass, bottom=bottom, width=width, height=height)
+        best, least = self._best_gain(sums, level)
+        gain = np.clip(best, *gain_limits(self.form, level, self.points.bounds))
+        height = log_mass + self._log_density(least + sums.hh * (gain - best) ** 2, level, gain)
+        return Slices(sums=sums, level=level, log_mass=log_mass, height=height)
 
     def gains(self, slices: Slices, row: np.ndarray, column: np.ndarray) -> tuple[Array, Array]:
         """Nodes of the gain for some slices, and their log posterior mass."""
-        level, width = slices.level[row, column][:, None], slices.width[row, column][:, None]
-        gain = slices.bottom[row, column][:, None] + width * self.gain_nodes
-        log_density = self._log_density(slices.sums[row], level, gain)
-        return gain, log_density + slices.log_mass[row, column][:, None]
+        sums, level = slices.sums[row], slices.level[row, column][:, None]
+        gain, width, total = self._gains(sums, level, self.gain_nodes)
+        log_mass = slices.log_mass[row, column][:, None] + np.log(np.maximum(width, 1e-300))
+        return gain, self._log_density(total, level, gain) + log_mass
 
-    def _squares(self, sums: Sums, level: Array, gain: Array) -> Array:
-        return np.maximum(squares(sums, level, gain) + self.prior_squares, 1e-300)
-
-    def _log_density(self, sums: Sums, level: Array, gain: Array) -> Array:
-        log_density = -0.5 * self.degrees * np.log(self._squares(sums, level, gain))
+    def _log_density(self, total: Array, level: Array, gain: Array) -> Array:
+        """Log posterior but for what depends on the cell alone; `total` is the sum of squares."""
+        log_density = -0.5 * self.degrees * np.log(total)
         return log_density if self.known.ceiling is not None else log_density + self._log_share_prior(level, gain)
 
     def _log_share_prior(self, level: Array, gain: Array) -> Array:
         """Prior of the share s of the possible gain: density (1 - s) / (s + 0.01), per unit of reward.
 
         Equal odds for each factor of gain (a small gain is as likely to double as a large one), a perfect score least
-        likely, and gains under a hundredth of what is possible not told apart.
+        likely (but not out of the question: 1.001), and gains under a hundredth of what is possible not told apart.
         """
         base = level if self.form.rising else level + gain
         possible = np.maximum(self.points.bounds[1] - base, 1e-9 * self.span)
         share = np.abs(gain) / possible
-        return np.log((np.maximum(1.0 - share, 0.0) + 1e-3) / ((share + 0.01) * possible))
+        return np.log((1.001 - share) / ((share + 0.01) * possible))
 
     def _levels(self, sums: Sums, at: Array) -> tuple[Array, Array]:
         """Level nodes, and the log of their width and of the prior of a noisy start."""
@@ -251,7 +256,7 @@ class Model:
             information = np.maximum(sums.one - sums.h1**2 / np.maximum(sums.hh, 1e-300), 1e-9 * sums.one)
             estimate = (sums.y1 - sums.h1 * sums.hy / np.maximum(sums.hh, 1e-300)) / information
         estimate = np.clip(estimate, low - FAR * self.span, high + FAR * self.span)
-        residual = squares(sums, *self._joint(sums, estimate)) + self.prior_squares
+        residual = self._best_gain(sums, estimate)[1]
         if self.known.start is not None:
             # What the start's own noise says is information too, in units of the points' noise.
             prior = residual / self._free_degrees / self.known.start_sd**2
@@ -265,22 +270,24 @@ class Model:
             log_mass = log_mass - 0.5 * ((level - self.known.start) / self.known.start_sd) ** 2
         return level, np.broadcast_to(log_mass, level.shape)
 
-    def _joint(self, sums: Sums, level: Array) -> tuple[Array, Array]:
-        if self.form.rising and self.known.ceiling is not None:
-            return level, self.known.ceiling - level
-        gain = (sums.hy - level * sums.h1) / np.maximum(sums.hh, 1e-300)
-        return level, np.clip(gain, -FAR * self.span, FAR * self.span)
-
-    def _gain_range(self, sums: Sums, level: Array) -> tuple[Array, Array, Array]:
-        """The best gain within the limits, and where the range of its nodes begins and how wide it is."""
+    def _best_gain(self, sums: Sums, level: Array) -> tuple[Array, Array]:
+        """The gain that fits best, whatever the limits, and the sum of squares there, the prior's among them."""
         if self.form.rising and self.known.ceiling is not None:
             gain = self.known.ceiling - level
-            return gain, gain, np.zeros_like(gain)
-        estimate = self._joint(sums, level)[1]
-        residual = squares(sums, level, estimate) + self.prior_squares
-        limits = gain_limits(self.form, level, self.points.bounds)
-        bottom, top = self._range(estimate, sums.hh, residual, *limits)
-        return np.clip(estimate, *limits), bottom, np.maximum(top - bottom, 1e-12 * self.span)
+        else:
+            gain = (sums.hy - level * sums.h1) / np.maximum(sums.hh, 1e-300)
+            gain = np.clip(gain, -FAR * self.span, FAR * self.span)
+        return gain, np.maximum(squares(sums, level, gain) + self.prior_squares, 1e-300)
+
+    def _gains(self, sums: Sums, level: Array, at: Array) -> tuple[Array, Array, Array]:
+        """Nodes of the gain, their width and the sums of squares there."""
+        best, least = self._best_gain(sums, level)
+        if self.form.rising and self.known.ceiling is not None:
+            return best, np.ones_like(best), least
+        bottom, top = self._range(best, sums.hh, least, *gain_limits(self.form, level, self.points.bounds))
+        width = np.maximum(top - bottom, 1e-12 * self.span)
+        gain = bottom + width * at
+        return gain, width / len(self.gain_nodes), least + sums.hh * (gain - best) ** 2
 
     def _range(
         self, estimate: Array, information: Array, residual: Array, low: Array, high: Array | float
@@ -290,7 +297,7 @@ class Model:
         degrees = self._free_degrees
         sd = np.sqrt(residual / degrees / np.maximum(information, 1e-300))
         beyond = np.maximum(np.maximum(low - estimate, estimate - high), 0.0) / sd
-        reach = sd * (6.0 + 12.0 / degrees) * 2.0 / (beyond + np.sqrt(beyond**2 + 4.0))
+        reach = sd * (5.0 + 17.0 / degrees) * 2.0 / (beyond + np.sqrt(beyond**2 + 4.0))
         middle = np.clip(estimate, low, high)
         return np.maximum(middle - reach, low), np.minimum(middle + reach, high)
 
@@ -309,10 +316,8 @@ class Model:
         found = products(shapes(self.form, logs, self.points), self.points)
         sums = found.sums(noise, self.form.rising)[0][:, None]
         level, _ = self._levels(sums, ((which_level + nudge[:, -1]) / len(self.level_nodes))[:, None])
-        _, bottom, width = self._gain_range(sums, level)
-        gain = bottom + width * ((which_gain + nudge[:, -2]) / len(self.gain_nodes))[:, None]
-        total = self._squares(sums, level, gain)[:, 0]
-        level, gain = level[:, 0], gain[:, 0]
+        gain, _, total = self._gains(sums, level, ((which_gain + nudge[:, -2]) / len(self.gain_nodes))[:, None])
+        level, gain, total = level[:, 0], gain[:, 0], total[:, 0]
         noise_sd = np.sqrt(total / (2.0 * gammaincinv(self.degrees / 2.0, nudge[:, -3])))
         params = {"ceiling": level + gain if self.form.rising else level}
         for param, log in zip(self.form.shape_params, logs, strict=True):
@@ -338,17 +343,18 @@ def rectangle(box: Array, num: int) -> Grid:
     return Grid(logs=logs, widths=[np.full_like(logs[0], width) for width in widths], shape=tuple(sizes))
 
 
-def rows(first: Array, low: Array, high: Array) -> Grid:
+def rows(first: Array, low: Array, high: Array, num_columns: int) -> Grid:
     """Even cells of the first parameter, and for each of them even cells of the second within its own range."""
-    height = (first[1] - first[0]) / ROWS
-    width = (high - low)[:, None] / COLUMNS
-    along = first[0] + height * (np.arange(ROWS) + 0.5)
-    across = low[:, None] + width * (np.arange(COLUMNS) + 0.5)
-    full = lambda values: np.broadcast_to(values, (ROWS, COLUMNS)).ravel()  # noqa: E731
+    num_rows = len(low)
+    height = (first[1] - first[0]) / num_rows
+    width = (high - low)[:, None] / num_columns
+    along = first[0] + height * (np.arange(num_rows) + 0.5)
+    across = low[:, None] + width * (np.arange(num_columns) + 0.5)
+    full = lambda values: np.broadcast_to(values, (num_rows, num_columns)).ravel()  # noqa: E731
     return Grid(
         logs=[full(along[:, None]), across.ravel()],
-        widths=[np.full(ROWS * COLUMNS, height), full(width)],
-        shape=(ROWS, COLUMNS),
+        widths=[np.full(num_rows * num_columns, height), full(width)],
+        shape=(num_rows, num_columns),
     )
 
 

@@ -8,6 +8,9 @@ import numpy as np
 from scalerl.curves.forms import Array
 from scalerl.curves.points import Points, Sums
 
+# The fields of Sums as products of shape h, ones 1 and reward y.
+PAIRS = {"hh": "hh", "h1": "h1", "hy": "hy", "one": "11", "y1": "1y", "yy": "yy"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
@@ -59,19 +62,42 @@ class Products:
         run_spread^2 m m' to its covariance, m the direction that the ceiling moves (Sherman-Morrison).
         """
         rho, spread = noise.autocorrelation, noise.run_spread**2
-        total = dict.fromkeys(Sums.__dataclass_fields__, np.zeros(1))
+        total: dict[str, Array] = dict.fromkeys(PAIRS, np.zeros(1))
         log_det = -0.5 * self.num_linked * np.log(1 - rho**2)
-        for of_run in self.of_runs:
-            part = {name: product.under(rho) for name, product in of_run.items()}
+        for run in self.of_runs:
+            part = {name: product.under(rho) for name, product in run.items()}
             if spread.any():
                 # A run's own ceiling moves the whole shape of a rising form, and the level of one that falls short.
-                m = ("hh", "h1", "hy") if rising else ("h1", "one", "y1")
-                hm, om, ym = (part[name] for name in m)
-                mm = hm if rising else om
-                shrink = spread / (1 + spread * mm)
-                log_det = log_det - 0.5 * np.log1p(spread * mm)
-                left, right = {"h": hm, "1": om, "y": ym}, {"h": shrink * hm, "1": shrink * om, "y": shrink * ym}
-                part = {name: value - left[a] * right[b] for (name, value), (a, b) in zip(part.items(), SIDES)}
-            total = {name: total[name] + value for name, value in part.items()}
+                moved = dict(zip("h1y", ("hh", "h1", "hy") if rising else ("h1", "one", "y1"), strict=True))
+                own = part[moved["h" if rising else "1"]]
+                shrink = spread / (1 + spread * own)
+                log_det = log_det - 0.5 * np.log1p(spread * own)
+                part = {
+                    name: part[name] - shrink * part[moved[left]] * part[moved[right]]
+                    for name, (left, right) in PAIRS.items()
+                }
+            total = {name: total[name] + part[name] for name in PAIRS}
         flat = lambda values: np.broadcast_to(values, total["hh"].shape).ravel()  # noqa: E731
         return Sums(**{name: flat(values) for name, values in total.items()}), flat(log_det)
+
+
+def products(shape: Array, points: Points) -> Products:
+    """The points enter here and nowhere else."""
+    whole = {"h": shape / points.noise, "1": 1.0 / points.noise, "y": points.reward / points.noise}
+    of_runs = []
+    for begin, end in pairwise([*np.flatnonzero(points.first), points.num]):
+        run = {name: values[..., begin:end] for name, values in whole.items()}
+        of_runs.append({name: _product(run[left], run[right]) for name, (left, right) in PAIRS.items()})
+    return Products(of_runs=of_runs, num_linked=points.num - len(of_runs))
+
+
+def _product(a: Array, b: Array) -> Product:
+    """Of one row or many with one row, or of many each with itself."""
+    ends = a[..., 0] * b[..., 0] + a[..., -1] * b[..., -1]
+    if b.ndim > 1:
+        crossed = 2 * np.einsum("kn,kn->k", a[:, 1:], b[:, :-1])
+        return Product(own=np.einsum("kn,kn->k", a, b), ends=ends, crossed=crossed)
+    beside = np.zeros_like(b)
+    beside[1:] += b[:-1]
+    beside[:-1] += b[1:]
+    return Product(own=a @ b, ends=ends, crossed=a @ beside)

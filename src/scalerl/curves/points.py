@@ -131,7 +131,8 @@ def noise_guess(reward: Array, num_samples) -> float | None:
     return float(np.sqrt(np.mean(binomial_sd(reward, num_samples) ** 2)))
 
 
-MANY = 300  # points from which neighbours are averaged before the fit
+MANY = 150  # points from which neighbours are averaged before the fit
+FEW = 100  # blocks that a long log is averaged to, or a few more
 BLOCK_WIDTH = np.log(1.05)  # a block spans at most this ratio of compute, so that the curve is straight within it
 
 
@@ -162,10 +163,10 @@ def scatter(points: Points) -> float:
 
 
 def thin(points: Points) -> Points:
-    """Average neighbouring points of a long log (thousands of steps): a smooth curve loses nothing by it."""
+    """Average neighbouring points of a long log: a smooth curve loses nothing by it."""
     if points.num <= MANY:
         return points
-    most = -(-points.num // (MANY - 100))
+    most = -(-points.num // FEW)
     block = np.empty(points.num, dtype=int)
     current, size, begin = -1, 0, 0.0
     for index in range(points.num):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from scalerl.curves import Fit, Pair, Score, compare, fit, refit
+from scalerl.curves import Fit, Pair, Score, compare, fit
 from scalerl.curves.forecast import score
 from scalerl.study import columns as names
 from scalerl.study.analysis import Analysis, CurveResult, FitOptions
@@ -256,11 +256,7 @@ def _fitted(one: Series, options: FitOptions) -> CurveResult:
 def _view(name: str, axis: Axis, window: Window, curves: list[CurveResult], paired: bool) -> View:
     fits = {curve.name: curve.fit for curve in curves if curve.fit is not None}
     comparisons = {"": compare(fits)} if paired and len(fits) > 1 else {}
-    straight = {}
-    for comparison in comparisons.values():
-        for member in comparison.shared_exponents:
-            assert comparison.shared_ceiling is not None
-            straight[member] = refit(fits[member], comparison.shared_ceiling)
+    straight = {name: one for comparison in comparisons.values() for name, one in comparison.shared_fits.items()}
     scored = tuple(replace(curve, holdout=_score(curve)) for curve in curves)
     analysis = Analysis(command="compare", curves=scored, comparisons=comparisons)
     return View(evaluation_set=name, axis=axis, window=window, analysis=analysis, straight=straight)

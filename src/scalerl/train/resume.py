@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Literal
 
 import torch
 from pydantic import ValidationError
@@ -25,7 +26,7 @@ def newest_checkpoint(recipe: Recipe, folder: Path) -> checkpoints.Checkpoint | 
 
 def check_same(recipe: Recipe, folder: Path) -> None:
     """A resumed run is the same run, to the last setting that matters to it."""
-    before, now = settings_of(written_recipe(folder)), settings_of(recipe)
+    before, now = settings_of(written_recipe(folder, "resume")), settings_of(recipe)
     for key in sorted(before.keys() | now.keys()):
         old, new = (one[key].value if key in one else None for one in (before, now))
         if old != new and not key.startswith(_FREE):
@@ -35,11 +36,11 @@ def check_same(recipe: Recipe, folder: Path) -> None:
             )
 
 
-def written_recipe(folder: Path) -> Recipe:
+def written_recipe(folder: Path, purpose: Literal["resume", "export"]) -> Recipe:
     """The recipe that a run was started with."""
     written = store.read_recipe(folder)
     if written is None:
-        raise RecipeError(f"{folder} holds no run: it has no {store.RECIPE}")
+        raise RecipeError(f"{folder} holds no run to {purpose}: it has no {store.RECIPE}")
     try:
         return Recipe.model_validate_json(json.dumps(written))
     except ValidationError:
@@ -50,7 +51,7 @@ def written_recipe(folder: Path) -> Recipe:
 
 def export(folder: Path, out: Path) -> Path:
     """The model of a run's newest checkpoint as a normal Hugging Face folder."""
-    settings = written_recipe(folder).model
+    settings = written_recipe(folder, "export").model
     path = checkpoints.latest(folder / store.CHECKPOINTS)
     if path is None:
         raise RecipeError(f"{folder} has no checkpoint yet, so there is no model to export")

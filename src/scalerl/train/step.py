@@ -30,6 +30,7 @@ from scalerl.rl.metrics import TokenSums, step_metrics, token_sums
 from scalerl.rl.weights import WEIGHTS
 from scalerl.train.batch import MicroBatch, prepare
 from scalerl.train.compute import ModelShape, training_flops
+from scalerl.train.lora import merged_weights, wrap
 from scalerl.train.model import head
 from scalerl.train.packed_attention import attend_packed, check_packing, pack, packed_hidden_states
 from scalerl.types import Batch
@@ -64,7 +65,7 @@ class TorchLearner:
         The layers are `compiled` on a GPU unless told: here, once, for packed rows of any number of tokens.
         """
         self._model = model
-        self._parameters = dict(model.named_parameters())
+        self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         if wrong := {p.dtype for p in self._parameters.values()} - {torch.float32, torch.float64}:
             raise ValueError(f"master weights must be float32, and this model's are {', '.join(map(str, wrong))}")
         self._device = model.device
@@ -94,7 +95,7 @@ class TorchLearner:
     def from_recipe(cls, model: "PreTrainedModel", recipe: Recipe, *, version: int = 0) -> Self:
         """The learner a recipe describes: the only place where its names become functions."""
         return cls(
-            model,
+            wrap(model, recipe.model.lora),
             loss=choose(LOSSES, recipe.loss),
             effective=functools.partial(
                 effective_batch,
@@ -147,8 +148,8 @@ class TorchLearner:
         return self._settings.lr * min(1.0, (self._updates + 1) / warmup if warmup else 1.0)
 
     def weights(self) -> dict[str, Tensor]:
-        """The FP32 master weights themselves, not a copy; a tied one once. Whoever keeps them must copy them."""
-        return {name: parameter.detach() for name, parameter in self._parameters.items()}
+        """All FP32 weights, adapters merged in: the masters themselves, a tied one once. Whoever keeps them copies."""
+        return merged_weights(self._model)
 
     def state_dict(self) -> dict[str, dict[str, Tensor]]:
         """All that a checkpoint needs, as tensors: weights, optimiser moments, random state, counters."""
@@ -161,7 +162,8 @@ class TorchLearner:
         if self._device.type == "cuda":
             rng["cuda"] = torch.cuda.get_rng_state(self._device)
         counters = {"version": torch.tensor(self._version), "updates": torch.tensor(self._updates)}
-        return {"weights": self.weights(), "optimizer": moments, "rng": rng, "counters": counters}
+        weights = {name: parameter.detach() for name, parameter in self._parameters.items()}
+        return {"weights": weights, "optimizer": moments, "rng": rng, "counters": counters}
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
@@ -246,7 +248,8 @@ class TorchLearner:
 
     @torch.no_grad()
     def _refresh_body(self) -> None:
-        for shadow, master in zip(self._body.parameters(), self._parameters.values(), strict=True):
+        trained = (shadow for shadow in self._body.parameters() if shadow.requires_grad)
+        for shadow, master in zip(trained, self._parameters.values(), strict=True):
             if shadow is not master:
                 shadow.copy_(master)
 
@@ -265,9 +268,11 @@ def _body(model: "PreTrainedModel", dtype: torch.dtype) -> "PreTrainedModel":
     if dtype == torch.float32:
         body = copy.deepcopy(model, {id(p): p for p in model.parameters()})
     else:
-        rounded: dict[int, Any] = {id(p): torch.nn.Parameter(p.detach().to(dtype)) for p in model.parameters()}
+        rounded: dict[int, Any] = {
+            id(p): torch.nn.Parameter(p.detach().to(dtype), requires_grad=p.requires_grad) for p in model.parameters()
+        }
         body = copy.deepcopy(model, dict(rounded))
-        for master in model.parameters():
+        for master in (p for p in model.parameters() if p.requires_grad):
             rounded[id(master)].register_post_accumulate_grad_hook(functools.partial(_hand_over, master=master))
     attend_packed(body)
     check_packing(body, tolerance=1e-3 if dtype == torch.float32 else 0.1)

@@ -1,0 +1,65 @@
+"""A run that is there already: which settings it may be resumed with, and what can be exported."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from scalerl import store
+from scalerl.config import Recipe, RecipeError, load_recipe
+from scalerl.train.resume import check_same, export, newest_checkpoint
+
+MIXED = ('task=""', 'tasks.a={name="arithmetic", weight=3.0}', 'tasks.b={name="countdown"}')
+
+
+def begun(folder: Path, recipe: Recipe) -> Path:
+    """A run that has got no further than its settings."""
+    folder.mkdir()
+    store.write_json(folder / store.RECIPE, recipe.model_dump(mode="json"))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "change", ["budget.steps=900", "checkpoint.every=7", 'sinks=["tensorboard"]', 'description="longer"']
+)
+def test_when_a_run_ends_and_where_it_is_recorded_may_change(tmp_path: Path, change: str):
+    folder = begun(tmp_path / "run", load_recipe("tiny-cpu"))
+    check_same(load_recipe("tiny-cpu", [change]), folder)
+    assert newest_checkpoint(load_recipe("tiny-cpu", [change]), folder) is None
+
+
+@pytest.mark.parametrize(
+    "change, sentence",
+    [
+        ("seed=1", "seed = 0, and now it is 1"),
+        ('task.grader="numeric"', "task.grader = '', and now it is 'numeric'"),
+        ("task.max_terms=4", "task.max_terms = 5, and now it is 4"),
+        ("evaluation.every=3", "evaluation.every = 8, and now it is 3"),
+        ('evaluation.sets.hard={name="arithmetic", max_terms=9}', "was started with evaluation.sets.hard"),
+    ],
+)
+def test_anything_else_makes_it_another_run(tmp_path: Path, change: str, sentence: str):
+    folder = begun(tmp_path / "run", load_recipe("tiny-cpu"))
+    with pytest.raises(RecipeError) as error:
+        check_same(load_recipe("tiny-cpu", [change]), folder)
+    assert str(folder) in str(error.value)
+    assert sentence in str(error.value)
+
+
+def test_tasks_may_neither_come_nor_go(tmp_path: Path):
+    folder = begun(tmp_path / "run", load_recipe("tiny-cpu", MIXED))
+    check_same(load_recipe("tiny-cpu", MIXED), folder)
+    for settings in (MIXED[:2], (*MIXED, 'tasks.c={name="countdown"}')):
+        with pytest.raises(RecipeError, match=r"was started with tasks\."):
+            check_same(load_recipe("tiny-cpu", settings), folder)
+
+
+def test_what_is_no_run_or_has_no_model_yet_is_a_sentence(tmp_path: Path):
+    with pytest.raises(RecipeError, match=r"holds no run to export: it has no recipe\.json"):
+        export(tmp_path, tmp_path / "model")
+    folder = begun(tmp_path / "run", load_recipe("tiny-cpu"))
+    with pytest.raises(RecipeError, match="has no checkpoint yet, so there is no model to export"):
+        export(folder, tmp_path / "model")
+    (folder / store.RECIPE).write_text(json.dumps({"loss": "of another time"}))
+    with pytest.raises(RecipeError, match="is not a recipe of this version: use the one that wrote it"):
+        check_same(load_recipe("tiny-cpu"), folder)
