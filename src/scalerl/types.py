@@ -89,6 +89,15 @@ class Request:
         return f"{self.group}#{self.index}"
 
 
+# Not made anew for each completion: a step takes hundreds of them.
+_PER_TOKEN: tuple[tuple[str, DTypeLike], ...] = (
+    ("tokens", np.dtype(np.int32)),
+    ("log_probs", np.dtype(np.float32)),
+    ("versions", np.dtype(np.int32)),
+    ("forced", np.dtype(np.bool_)),
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Completion:
     """What an engine sampled, with what the learner must know about each token. Its arrays are read-only."""
@@ -106,27 +115,20 @@ class Completion:
     """Index of the first forced token."""
 
     def __post_init__(self) -> None:
-        dtypes: dict[str, DTypeLike] = {
-            "tokens": np.int32,
-            "log_probs": np.float32,
-            "versions": np.int32,
-            "forced": np.bool_,
-        }
-        for name, dtype in dtypes.items():
+        for name, dtype in _PER_TOKEN:
             array = np.array(getattr(self, name), dtype=dtype)
-            array.flags.writeable = False
+            array.setflags(write=False)
             object.__setattr__(self, name, array)
-        lengths = {name: len(getattr(self, name)) for name in dtypes}
-        if len(set(lengths.values())) != 1 or not len(self.tokens):
+        if not len(self.tokens) == len(self.log_probs) == len(self.versions) == len(self.forced) > 0:
+            lengths = {name: len(getattr(self, name)) for name, _ in _PER_TOKEN}
             raise ValueError(f"completion {self.request.key}: needs as many of each and at least one, got {lengths}")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Completion):
             return NotImplemented
-        arrays = ("tokens", "log_probs", "versions", "forced")
         rest = ("request", "finish", "interrupted_at")
         return all(getattr(self, name) == getattr(other, name) for name in rest) and all(
-            np.array_equal(getattr(self, name), getattr(other, name)) for name in arrays
+            np.array_equal(getattr(self, name), getattr(other, name)) for name, _ in _PER_TOKEN
         )
 
     def __len__(self) -> int:

@@ -51,8 +51,15 @@ def write_run(
     return folder
 
 
-def write_study(folder: Path, *, seeds: Sequence[int] = (0,), shared_device: bool = False, **fields: Any) -> Path:
-    """Two arms, `base` above `lower`, as `scalerl study` leaves them."""
+def write_study(
+    folder: Path,
+    *,
+    seeds: Sequence[int] = (0,),
+    shared_device: bool = False,
+    plan: Mapping[str, Any] | None = None,
+    **fields: Any,
+) -> Path:
+    """Two arms, `base` above `lower`, as `scalerl study` leaves them; `plan` is what else study.json says."""
     runs = []
     for arm, ceiling in CEILINGS.items():
         for seed in seeds:
@@ -66,6 +73,7 @@ def write_study(folder: Path, *, seeds: Sequence[int] = (0,), shared_device: boo
         "base": "base",
         "runs": runs,
         "shared_device": shared_device,
+        **(plan or {}),
     }
     (folder / "study.json").write_text(json.dumps(told))
     return folder

@@ -108,6 +108,54 @@ def test_settings_costs_environment_and_signals_are_told(written: dict[str, Any]
     ]  # fmt: skip
 
 
+@pytest.mark.usefixtures("quick")
+def test_the_windows_of_the_study_are_what_is_fitted_and_what_is_scored(tmp_path: Path):
+    windows = {"fit": {"skip_before": 0.2, "until": 0.5}, "holdout": {"from": 0.8}}
+    told = told_of(write_study(tmp_path / "s", num=20, plan=windows))
+    assert told["window"] == "held-out"
+    own, whole = (view(told, window=key)["curves"][0] for key in ("held-out", "all"))
+    assert (own["first"], own["last"]) == pytest.approx((0.4, 1.0))
+    assert (whole["first"], whole["last"]) == pytest.approx((0.4, 2.0))
+    assert own["score"]["num_points"] == 5
+    assert told["summary"][""][-1].startswith("Fitted on: first 50%. The 10 evaluations held out lie 0.00")
+
+
+@pytest.mark.usefixtures("quick")
+def test_all_points_are_fitted_while_the_window_of_the_study_holds_too_few(tmp_path: Path):
+    told = told_of(write_study(tmp_path / "s", num=8, plan={"fit": {"until": 0.3}}))
+    assert told["window"] == "all"
+    assert told["notes"] == ["Nothing can be fitted on first 30% yet, so all points are."]
+    assert view(told, window="held-out")["curves"][0]["verdict"] == "too few points"
+    assert told["summary"][""][0] != "There is no curve yet."
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_name_that_begins_with_another_does_not_take_its_verdict(tmp_path: Path):
+    told = told_of_curves(tmp_path, {"a": [0.5] * 24, "a plus": [0.65] * 24})
+    assert told["summary"][""][0].startswith("a plus has the highest ceiling of 2 curves with probability over 99 %")
+    assert "The ceiling of a plus is above that of a." in told["summary"][""]
+
+
+@pytest.mark.usefixtures("quick")
+def test_nothing_is_called_the_highest_that_an_unstable_curve_may_exceed(tmp_path: Path):
+    told = told_of_curves(tmp_path, {"steady": [0.6] * 24, "broken": [0.62] * 18 + [0.58] * 6})
+    assert [curve["verdict"] for curve in view(told)["curves"]] == ["ok", "unstable"]
+    assert told["summary"][""][0].startswith("steady levels off at 0.6")
+    assert "Unstable: broken." in told["summary"][""]
+
+
+def told_of_curves(folder: Path, ceilings: dict[str, list[float]]) -> dict[str, Any]:
+    """The report of curves that rise from 0.3 towards these ceilings, the midpoint at the third of 24 points."""
+    noise = np.random.default_rng(1)
+    lines = ["recipe,gpu_hours,pass_rate"]
+    for recipe, levels in ceilings.items():
+        for place, ceiling in enumerate(levels, start=1):
+            reward = 0.3 + (ceiling - 0.3) / (1 + (3 / place) ** 2) + 0.003 * noise.normal()
+            lines.append(f"{recipe},{100 * place},{reward:.5f}")
+    (folder / "log.csv").write_text("\n".join(lines))
+    return told_of(folder / "log.csv", selection=Selection(by=("recipe",), start=0.3))
+
+
 def test_the_draws_of_the_page_forecast_like_all_draws():
     from scalerl.curves import fit
 
@@ -152,6 +200,8 @@ def test_arms_evaluated_on_different_prompts_are_not_comparable(tmp_path: Path):
     (tmp_path / "b" / "recipe.json").write_text('{"seed": 0, "loss": {"name": "dapo"}}')
     told = told_of(*runs)
     assert [pair["verdict"] for pair in view(told)["pairs"]] == ["not comparable"]
+    assert view(told)["straight"] == {}
+    assert told["open"][""] == ["a is not comparable with b: the prompts differ."]
     assert any(text.startswith("Not comparable: the evaluations of main were made") for text in told["warnings"])
 
 
@@ -160,6 +210,12 @@ def test_jobs_that_shared_a_device_are_compared_by_flops_and_it_is_said_why(tmp_
     told = told_of(write_study(tmp_path / "s", shared_device=True, num=8))
     assert told["axes"][0]["label"] == "FLOPs"
     assert told["notes"][0].startswith("Jobs shared a device")
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_shared_device_leaves_an_axis_that_is_no_time_alone(tmp_path: Path):
+    told = told_of(write_study(tmp_path / "s", shared_device=True, num=8, plan={"compute": "tokens"}))
+    assert told["axes"][0]["label"] == "tokens"
 
 
 @pytest.mark.usefixtures("quick")
@@ -186,7 +242,7 @@ def test_a_planned_run_that_never_started_is_reported(tmp_path: Path):
     folder = write_study(tmp_path / "s", num=8)
     (folder / "runs" / "lower-seed0").rename(tmp_path / "elsewhere")
     material = gather([folder])
-    assert material.faults == (f"lower-seed0: there is no run in {folder / 'runs' / 'lower-seed0'} yet.",)
+    assert material.faults == ("Not started yet: lower-seed0.",)
     assert len(material.tables) == 1
 
 

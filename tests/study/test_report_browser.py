@@ -128,3 +128,12 @@ def test_dark_mode_is_dark_and_legible(opened: Any, tmp_path: Path):
     assert brightness("body", "color") > 0.8
     assert brightness("#curves svg text", "fill") > 0.5
     assert len(opened.screenshot(path=tmp_path / "dark.png", full_page=True)) > 10_000
+
+
+@pytest.mark.parametrize("opened", [{"color_scheme": "dark"}], indirect=True)
+def test_paper_is_white_in_dark_mode_too(opened: Any):
+    opened.emulate_media(media="print", color_scheme="dark")
+    colours = opened.evaluate(
+        "['--paper', '--warn-soft', '--grid'].map((name) => getComputedStyle(document.body).getPropertyValue(name))"
+    )
+    assert colours == ["#fff", "#fff6e8", "#eceef0"]

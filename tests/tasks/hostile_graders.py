@@ -55,5 +55,13 @@ def same(text: str, answer: str, /, *, length: int | None = None) -> bool:
     return text == answer and length in (None, len(text))
 
 
+def same_after(text: str, answer: str, thinking_end: str) -> bool:
+    return text.partition(thinking_end)[2] == answer
+
+
+def same_tagged(text: str, answer: str, **tags: str) -> bool:
+    return text.partition(tags["thinking_end"])[2] == answer and tags["thinking_start"] in text
+
+
 def module_is_loaded(text: str, answer: str, /) -> bool:
     return text in sys.modules

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalerl.tasks.countdown import countdown, grade, last_expression, work_out
+from scalerl.tasks.countdown import countdown
+from scalerl.tasks.expressions import last_expression, work_out
+from scalerl.tasks.graders import countdown as grade
 from scalerl.tasks.task import Task, TaskError
 
 
@@ -79,7 +81,17 @@ def test_an_answer_is_worked_out_and_its_numbers_counted(text: str, verdict: boo
     assert grade(text, ANSWER) is verdict
 
 
-@pytest.mark.parametrize("answer", ["", "64", "{}", '{"target": "x", "numbers": []}', '{"target": 1}'])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "",
+        "64",
+        "{}",
+        '{"target": 1}',
+        '{"target": 1, "numbers": 2}',
+        *(f'{{"target": {target}, "numbers": []}}' for target in ('"x"', '"1/0"', "Infinity", "NaN", "[]")),
+    ],
+)
 def test_a_reference_that_cannot_be_read_gives_no_verdict(answer: str):
     assert grade("1+1", answer) is None
 

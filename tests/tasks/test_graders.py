@@ -53,6 +53,10 @@ def test_exact(text: str, answer: str, correct: bool | None):
         ("<think></think>1/0", "0", True),
         ("<think></think>0.1", "0.10000000000000001", False),
         ("<think></think>8", "eight", None),
+        ("<think></think>" + 5000 * "8", "8", False),
+        ("<think></think>0." + 5000 * "3", "1/3", False),
+        ("<think></think>1/" + 5000 * "3", "8", False),
+        ("<think></think>8", 5000 * "8", None),
     ],
 )
 def test_numeric(text: str, answer: str, correct: bool | None):
@@ -64,10 +68,13 @@ def test_other_tags_can_be_set(name: str):
     if name == "math":
         pytest.importorskip("math_verify", reason="the extra `math` is not installed")
     tags = {"thinking_start": "<reason>", "thinking_end": "</reason>"}
-    assert GRADERS[name]("<reason>7</reason>8", "8", **tags) is True
-    assert GRADERS[name]("<reason>8", "8", **tags) is False
+    answer = '{"target": 8, "numbers": [8, 7]}' if name == "countdown" else "8"
+    assert GRADERS[name]("<reason>7</reason>8", answer, **tags) is True
+    assert GRADERS[name]("<reason>8", answer, **tags) is False
     # Without tags there is no thinking: the whole text is the answer.
-    assert GRADERS[name]("8", "8", thinking_start="", thinking_end="</think>") is True
+    assert GRADERS[name]("8", answer, thinking_start="", thinking_end="</think>") is True
+    assert GRADERS[name](" 8 ", answer, thinking_start="", thinking_end="") is True
+    assert GRADERS[name](" 7 ", answer, thinking_start="<think>", thinking_end="") is False
 
 
 def test_what_is_said_of_graders_names_known_ones():

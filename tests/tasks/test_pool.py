@@ -135,6 +135,14 @@ def test_settings_reach_the_grader(pool: GraderPool):
         assert graded.correct is correct
 
 
+def test_a_grader_is_told_where_thinking_ends_only_if_it_asks(pool: GraderPool):
+    tags = {"thinking_start": "<t>", "thinking_end": "</t>"}
+    for name, correct in (("same", False), ("same_after", True), ("same_tagged", True)):
+        spec = GraderSpec(name=f"hostile_graders:{name}", settings=tags)
+        (graded,) = pool.grade_all([Item(key=0, spec=spec, text="<t>1+1</t>2", answer="2")])
+        assert graded.correct is correct
+
+
 def test_graders_of_the_table_run_in_the_pool_too(pool: GraderPool):
     spec = GraderSpec(name="numeric", settings={"thinking_start": "", "thinking_end": "</t>"})
     items = [Item(key=0, spec=spec, text="7</t>8", answer=answer) for answer in ("8", "7", "none")]
@@ -154,7 +162,7 @@ def test_odd_texts_arrive_as_they_are(pool: GraderPool, text: str):
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
-        (GraderSpec(name="maths"), 'no grader is called "maths"; choices: exact, numeric, math, or'),
+        (GraderSpec(name="maths"), 'no grader is called "maths"; choices: exact, numeric, math, countdown, or'),
         (GraderSpec(name="no_such_module:f"), 'no module is called "no_such_module"'),
         (GraderSpec(name="hostile_graders:absent"), 'hostile_graders has no "absent"'),
         (GraderSpec(name="hostile_graders:no_function"), "is no function: it is int"),

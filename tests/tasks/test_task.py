@@ -1,3 +1,4 @@
+import dataclasses
 import re
 
 import pytest
@@ -41,6 +42,17 @@ def test_a_grader_is_known_or_an_import_path(task: Task):
     assert with_settings(task, grader="my.graders:lenient").grader == "my.graders:lenient"
     with pytest.raises(PromptError, match=re.escape("must hold {prompt}")):
         with_settings(task, template="no place")
+
+
+@pytest.mark.parametrize("kind", ["training", "evaluation"])
+def test_two_problems_with_one_id_are_refused(task: Task, kind: str):
+    first, *rest = getattr(task, kind)
+    twin = dataclasses.replace(rest[0], id=first.id)
+    with pytest.raises(TaskError) as error:
+        dataclasses.replace(task, **{kind: (first, twin, *rest)})
+    assert str(error.value) == (
+        f'the task "arithmetic" has 2 {kind} problems with the id "{first.id}": give each an id of its own'
+    )
 
 
 def test_the_problems_of_a_named_task_carry_its_name_and_keep_their_content(task: Task):

@@ -13,8 +13,7 @@ import pytest
 from scalerl.config.parts import Reward
 from scalerl.tasks.length import LengthControl
 from scalerl.tasks.pool import GraderError, GraderPool, GraderPoolError, GraderSpec
-from scalerl.tasks.problems import Task
-from scalerl.tasks.task import AnswerFormat
+from scalerl.tasks.task import AnswerFormat, Task
 from scalerl.train import grading as grading_module
 from scalerl.train.grading import GradingStalled, GroupGrading, Judge, Marked, Marking, is_pooled, spec_of, verdicts
 from scalerl.types import Completion, Group, LengthPlan, Problem, Request

@@ -1,13 +1,15 @@
 """A run that is there already: which settings it may be resumed with, and what can be exported."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from scalerl import store
 from scalerl.config import Recipe, RecipeError, load_recipe
-from scalerl.train.resume import check_same, export, newest_checkpoint
+from scalerl.train.resume import check_same, export, newest_checkpoint, only_trainer
 
 MIXED = ('task=""', 'tasks.a={name="arithmetic", weight=3.0}', 'tasks.b={name="countdown"}')
 
@@ -25,7 +27,7 @@ def begun(folder: Path, recipe: Recipe) -> Path:
 def test_when_a_run_ends_and_where_it_is_recorded_may_change(tmp_path: Path, change: str):
     folder = begun(tmp_path / "run", load_recipe("tiny-cpu"))
     check_same(load_recipe("tiny-cpu", [change]), folder)
-    assert newest_checkpoint(load_recipe("tiny-cpu", [change]), folder) is None
+    assert newest_checkpoint(folder) is None
 
 
 @pytest.mark.parametrize(
@@ -44,6 +46,24 @@ def test_anything_else_makes_it_another_run(tmp_path: Path, change: str, sentenc
         check_same(load_recipe("tiny-cpu", [change]), folder)
     assert str(folder) in str(error.value)
     assert sentence in str(error.value)
+
+
+def test_one_process_trains_into_a_folder_at_a_time(tmp_path: Path):
+    code = "import sys; from pathlib import Path; from scalerl.train.resume import only_trainer\n"
+    code += "with only_trainer(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        with (
+            pytest.raises(store.RunError, match="is being trained into by another process: wait"),
+            only_trainer(tmp_path),
+        ):
+            pass
+        other.kill()
+    # Killed, it could not let go by itself.
+    with only_trainer(tmp_path):
+        pass
 
 
 def test_tasks_may_neither_come_nor_go(tmp_path: Path):

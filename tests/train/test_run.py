@@ -8,18 +8,20 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from scalerl import store
 from scalerl.config import Recipe, load_recipe
 from scalerl.study.importers import read_table
 from scalerl.study.series import Selection, series_from
-from scalerl.train.model import ModelError
+from scalerl.train.model import ModelError, load_model
 from scalerl.train.resume import export
-from scalerl.train.run import Run
+from scalerl.train.run import Nobody, Run
 from scalerl.train.setup import evaluate_model
 
 SMALL = (
@@ -159,6 +161,19 @@ def test_asked_to_stop_it_leaves_a_checkpoint_and_goes_on_later(tmp_path: Path):
     assert Run(small("budget.steps=8"), tmp_path / "run", resume=True).train() == "budget of 8 steps spent"
 
 
+def test_a_run_that_is_still_training_cannot_be_resumed(tmp_path: Path):
+    class Impatient(Nobody):
+        def stepped(self, row: Mapping[str, Any]) -> None:
+            with pytest.raises(store.RunError, match="is being trained into by another process"):
+                Run(small("budget.steps=2"), tmp_path / "run", resume=True)
+            self.has_tried = True
+
+    watcher = Impatient()
+    Run(small("budget.steps=1"), tmp_path / "run", watcher=watcher).train()
+    assert watcher.has_tried
+    Run(small("budget.steps=2"), tmp_path / "run", resume=True).train()
+
+
 def test_the_clock_goes_on_from_all_that_was_spent_in_any_attempt(tmp_path: Path):
     folder = tmp_path / "run"
     Run(small("budget.steps=2"), folder).train()
@@ -227,6 +242,26 @@ def test_every_regime_and_alternative_runs_through_the_same_loop(tmp_path: Path,
     assert run.train() == "budget of 4 steps spent"
     lags = [row["rollout/lag_max"] for row in store.read_metrics(tmp_path / "run")]
     assert max(lags) <= run.recipe.pipeline.max_lag
+
+
+def test_adapters_train_are_resumed_and_are_exported_merged(tmp_path: Path):
+    pytest.importorskip("peft", reason="the package peft is not installed")
+    folder, lora = tmp_path / "run", ("model.lora.rank=4", "optimizer.lr=0.01", "optimizer.warmup_steps=0")
+    first = Run(small("budget.steps=2", *lora), folder)
+    first.train()
+    run = Run(small("budget.steps=4", *lora), folder, resume=True)
+    halfway = {name: weight.clone() for name, weight in run.learner.weights().items()}
+    assert all(torch.equal(weight, halfway[name]) for name, weight in first.learner.weights().items())
+    run.train()
+    assert [row["attempt"] for row in store.read_metrics(folder)] == [1, 1, 2, 2]
+    exported = load_model(export(folder, tmp_path / "model"), dtype=torch.float32, device="cpu").model
+    base = load_model("tiny-base", dtype=torch.float32, device="cpu").model
+    merged = run.learner.weights()
+    for name, weight in exported.named_parameters():
+        assert torch.equal(weight, merged[name]), name
+        adapted = name.endswith("_proj.weight")
+        assert torch.equal(weight, base.get_parameter(name)) != adapted, name
+        assert torch.equal(weight, halfway[name]) != adapted, name
 
 
 def test_an_exported_run_is_a_normal_model(tmp_path: Path):

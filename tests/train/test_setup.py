@@ -53,8 +53,22 @@ def test_prompts_that_are_too_long_are_left_out_everywhere(tmp_path: Path):
     setup = Setup(load_recipe("tiny-cpu", [f'task={{name="file", path={path}}}', "evaluation.num_prompts=12"]))
     kept = [*setup.training_prompts()["main"], *setup.sets[0].problems]
     assert sorted(problem.prompt for problem in kept) == prompts[:8]
+    # Nobody should have to find out by counting.
+    evaluated = len(setup.sets[0].problems)
+    assert setup.notices() == [
+        f"{num} of {total} {kind} problems of main are left out: their prompts are longer than "
+        f"rollout.max_prompt_tokens = 16"
+        for kind, num, total in (("evaluation", 12 - evaluated, 12), ("training", evaluated - 4, 4))
+        if num
+    ]
     with pytest.raises(RecipeError, match=r"no evaluation problem of main has a prompt of at most .* = 3 tokens"):
         Setup(recipe("rollout.max_prompt_tokens=3"))
+
+
+def test_an_end_of_thinking_that_can_be_spelled_in_two_ways_is_pointed_out():
+    assert Setup(recipe()).notices() == []
+    (notice,) = Setup(recipe('length.thinking_end="=1"', 'length.marker="=1"')).notices()
+    assert notice.startswith('length.thinking_end "=1" is 2 tokens of this model: ')
 
 
 def long_winded(encode, /) -> LengthControl:

@@ -9,7 +9,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from scalerl.choose import choose
 from scalerl.config import load_recipe
-from scalerl.tasks.problems import TASKS, Task, TaskError, arithmetic, file
+from scalerl.tasks.arithmetic import arithmetic
+from scalerl.tasks.files import file
+from scalerl.tasks.problems import TASKS
+from scalerl.tasks.task import AnswerFormat, Task, TaskError
 from scalerl.train.model import ModelError
 from scalerl.train.sft import MADE_BY, SftProgress, SftResult, SftSettings, TinyShape, build_tokenizer, pass_rate, sft
 
@@ -87,10 +90,11 @@ def test_it_goes_on_from_a_given_model(made: SftResult, task: Task, tmp_path: Pa
     assert result.num_parameters == made.num_parameters
 
 
-def test_tags_are_one_token_each_and_survive_decoding():
-    task = arithmetic(1, 0, num_problems=1)
-    tokenizer = build_tokenizer(iter(["<think>12+3=15</think>"]), task.answer)
-    text = "<think>12+3=15</think>15"
+@pytest.mark.parametrize("start, end", [("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<|think|>", "(done)*")])
+def test_tags_are_one_token_each_and_survive_decoding(start: str, end: str):
+    answer = AnswerFormat(thinking_start=start, thinking_end=end)
+    tokenizer = build_tokenizer(iter([f"{start}12+3=15{end}"]), answer)
+    text = f"{start}12+3=15{end}15"
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     assert len(ids) == 11
     assert tokenizer.decode(ids, skip_special_tokens=True) == text

@@ -52,6 +52,13 @@ def test_calls_that_return_and_time_between_them_are_no_hang():
     assert said == []
 
 
+def test_what_is_nobodys_to_watch_may_take_its_time_within_a_watched_call():
+    said: list[str] = []
+    with Watchdog(said.append, limit_s=0.2) as dog, dog.watching("the grader"), dog.watching(None):
+        time.sleep(0.6)
+    assert said == []
+
+
 def test_patience_follows_the_longest_call_once_a_few_have_returned():
     assert patience_s(0, 0.0) == patience_s(4, 0.01) == 600.0
     assert patience_s(5, 0.01) == 30.0

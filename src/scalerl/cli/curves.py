@@ -13,7 +13,7 @@ import typer
 
 if TYPE_CHECKING:
     from scalerl.study.analysis import Analysis, FitOptions
-    from scalerl.study.series import Series
+    from scalerl.study.series import Selection, Series
 
 KINDS = "CSV, JSONL, trainer_state.json, tensorboard or run folders; the kind is recognised."
 
@@ -137,11 +137,7 @@ def backtest(
     wrong = [share for share in shares if not 0 < share < 1]
     if wrong:
         raise UsageError(f"--fraction takes shares between 0 and 1, not {wrong[0]:g}")
-    _run(
-        common,
-        lambda series, options: analyse_backtest(series, options, shares),
-        holdout=column_value(holdout, "--holdout") if holdout is not None else None,
-    )
+    _run(common, lambda series, options: analyse_backtest(series, options, shares), holdout=holdout)
 
 
 @shares_options
@@ -234,7 +230,6 @@ def _skip_before(text: str | None) -> float | str | None:
 
 
 def _check(common: Common) -> None:
-    """What is wrong with the options themselves is said before any file is read."""
     from scalerl.curves import FORMS
 
     if common.form not in FORMS:
@@ -255,15 +250,10 @@ def _check(common: Common) -> None:
         check_plot_path(Path(common.plot))
 
 
-def _run(
-    common: Common,
-    analyse: "Callable[[Sequence[Series], FitOptions], Analysis]",
-    *,
-    holdout: tuple[str, str] | None = None,
-) -> None:
-    from scalerl.study.analysis import FitOptions, to_json
-    from scalerl.study.importers import read_table
-    from scalerl.study.series import Selection, series_from
+def chosen(common: Common, holdout: str | None = None) -> "tuple[Selection, FitOptions]":
+    """Which data and how to fit, as the options say it. What is wrong with them is said before any file is read."""
+    from scalerl.study.analysis import FitOptions
+    from scalerl.study.series import Selection
 
     selection = Selection(
         x=common.x,
@@ -273,20 +263,33 @@ def _run(
         where=tuple(column_value(text, "--where") for text in common.where or ()),
         start=_start(common.start),
         y_scale=common.y_scale,  # type: ignore[arg-type]
-        holdout=holdout,
+        holdout=column_value(holdout, "--holdout") if holdout is not None else None,
         gpus=common.gpus,
     )
-    skip_before = _skip_before(common.skip_before)
-    _check(common)
-    series = series_from([read_table(path) for path in common.files], selection)
     options = FitOptions(
         form=common.form,
         level=common.level,
         margin=common.margin,
-        skip_before=skip_before,
+        skip_before=_skip_before(common.skip_before),
         fit_until=common.fit_until,
         bounded=common.y_scale != "none",
     )
+    _check(common)
+    return selection, options
+
+
+def _run(
+    common: Common,
+    analyse: "Callable[[Sequence[Series], FitOptions], Analysis]",
+    *,
+    holdout: str | None = None,
+) -> None:
+    from scalerl.study.analysis import to_json
+    from scalerl.study.importers import read_table
+    from scalerl.study.series import series_from
+
+    selection, options = chosen(common, holdout)
+    series = series_from([read_table(path) for path in common.files], selection)
     analysis = analyse(series, options)
     if common.plot is not None:
         from scalerl.study.plots import draw

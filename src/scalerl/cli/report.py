@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from scalerl.cli.curves import Common, _check, _skip_before, _start, column_value, option, shares_options
+from scalerl.cli.curves import Common, chosen, option, shares_options
 
 
 def _draws_its_own(command: Callable[..., None]) -> Callable[..., None]:
@@ -42,30 +42,9 @@ def report(
 
     [dim]scalerl report runs/tiny-loo[/dim]
     """
-    from scalerl.study.analysis import FitOptions
     from scalerl.study.report import build_report, report_json, write_report
-    from scalerl.study.series import Selection
 
-    selection = Selection(
-        x=common.x,
-        y=common.y,
-        by=tuple(name.strip() for name in (common.by or "").split(",") if name.strip()),
-        seed=common.seed,
-        where=tuple(column_value(text, "--where") for text in common.where or ()),
-        start=_start(common.start),
-        y_scale=common.y_scale,  # type: ignore[arg-type]
-        holdout=column_value(holdout, "--holdout") if holdout is not None else None,
-        gpus=common.gpus,
-    )
-    options = FitOptions(
-        form=common.form,
-        level=common.level,
-        margin=common.margin,
-        skip_before=_skip_before(common.skip_before),
-        fit_until=common.fit_until,
-        bounded=common.y_scale != "none",
-    )
-    _check(common)
+    selection, options = chosen(common, holdout)
     inputs = [Path(name) for name in common.files]
     if common.as_json:
         typer.echo(json.dumps(report_json(build_report(inputs, selection, options)), indent=2, allow_nan=False))

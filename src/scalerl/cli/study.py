@@ -239,7 +239,7 @@ def _print_plan(console: "Console", plan: "Plan") -> None:
 
 
 def _print_cost(console: "Console", plan: "Plan", total: "Cost", pace: "Pace", *, jobs: int, num_devices: int) -> None:
-    from scalerl.study.live_table import duration
+    from scalerl.study.look import duration
 
     hours = max(total.hours / min(jobs, num_devices), total.longest_run_hours)
     console.print(

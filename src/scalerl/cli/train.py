@@ -58,7 +58,7 @@ def train(
         run = Run(settings, out, watcher=terminal, resume=resume, hung_s=hung_after)
     if check:
         run.close()
-        typer.echo(f"{recipe} can be trained: {summary(run)}")
+        typer.echo("\n".join([f"{recipe} can be trained: {summary(run)}", *run.setup.notices()]))
         return
     try:
         reason = run.train()
@@ -201,7 +201,8 @@ class Terminal:
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
         self._run, self._since, self._share_before = run, time.monotonic(), run.share_spent
-        self._print(summary(run))
+        for line in (summary(run), *run.setup.notices()):
+            self._print(line)
         for number in (signal.SIGINT, signal.SIGTERM):
             self._handlers[number] = signal.signal(number, self._asked_to_stop)
         self._bar = Progress(
@@ -304,7 +305,7 @@ def _conclude(out: Path, *, plots: bool) -> None:
         first, last = curve.series.start, curve.series.reward[-3:]
         if first is not None and len(last):
             typer.echo(
-                f"Learned: {curve.name} rose from {first:.3f} to {last.mean():.3f} (mean of the last {len(last)})."
+                f"Learned: {curve.name} went from {first:.3f} to {last.mean():.3f} (mean of the last {len(last)})."
             )
         typer.echo(f"How sure: {sentence(curve)}")
     typer.echo(

@@ -5,7 +5,7 @@ explodes beyond the data does not flatten everything else.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Literal
@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from scalerl.curves import Comparison, Fit, Value, linearise, refit
+from scalerl.curves import Comparison, Fit, Value, linearise
 from scalerl.study.analysis import Analysis, CurveResult, param_value
 
 Array = NDArray[np.float64]
@@ -130,8 +130,8 @@ class FigureData:
     target: float | None = None
 
 
-def figure_data(analysis: Analysis, refits: Mapping[str, Fit] | None = None) -> FigureData:
-    """Everything a figure of this analysis shows; `refits` are curves at the shared ceiling, where they are known."""
+def figure_data(analysis: Analysis) -> FigureData:
+    """Everything a figure of this analysis shows."""
     results = analysis.curves
     prefix, labels = short_names([result.name for result in results])
     x_label = _common([result.series.x_label for result in results], "compute (different units)")
@@ -149,7 +149,7 @@ def figure_data(analysis: Analysis, refits: Mapping[str, Fit] | None = None) -> 
     noise_sd = float(np.median([curve.noise_sd for curve in curves if curve.line is not None] or [0.0]))
     # With several evaluation sets there is no one ceiling to linearise at.
     comparison = next(iter(analysis.comparisons.values())) if len(analysis.comparisons) == 1 else None
-    straights = _straights(results, comparison, refits or {}) if is_shared else ()
+    straights = _straights(results, comparison) if is_shared else ()
     places = {result.name: place for place, result in enumerate(results)}
     return FigureData(
         title=prefix or (labels[0] if len(labels) == 1 else f"{y_label} of {len(labels)} curves"),
@@ -316,16 +316,14 @@ def _residual_limit(curves: Sequence[CurveData], noise_sd: float, y_range: tuple
 # A comparison
 
 
-def _straights(
-    results: Sequence[CurveResult], comparison: Comparison | None, refits: Mapping[str, Fit]
-) -> tuple[Straight, ...]:
-    if comparison is None or comparison.shared_ceiling is None or len(comparison.shared_exponents) < 2:
+def _straights(results: Sequence[CurveResult], comparison: Comparison | None) -> tuple[Straight, ...]:
+    if comparison is None or len(comparison.shared_fits) < 2:
         return ()
-    found = []
+    found, exponents = [], comparison.shared_exponents
     for place, result in enumerate(results):
-        if result.fit is None or result.name not in comparison.shared_exponents:
+        again = comparison.shared_fits.get(result.name)
+        if again is None:
             continue
-        again = refits.get(result.name) or refit(result.fit, comparison.shared_ceiling)
         log_compute, log_f = linearise(again)
         ends = np.array([again.compute.min(), again.scale])
         found.append(
@@ -333,7 +331,7 @@ def _straights(
                 curve=place,
                 compute=np.exp(log_compute),
                 log_f=log_f / math.log(10),
-                exponent=comparison.shared_exponents[result.name],
+                exponent=exponents[result.name],
                 line_compute=ends,
                 line_log_f=again.params["exponent"] * np.log10(ends),
             )

@@ -8,6 +8,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from scalerl.study.look import duration
 from scalerl.study.plan import PlannedRun
 from scalerl.study.runner import RunStatus
 
@@ -85,15 +86,6 @@ def table(statuses: Sequence[RunStatus]) -> Table:
             Text("" if progress.ceiling is None else str(progress.ceiling)),
         )
     return made
-
-
-def duration(seconds: float) -> str:
-    """12 s, 3 min 20 s, 5.2 h or 3.1 days."""
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    if seconds < 3600:
-        return f"{int(seconds // 60)} min {int(seconds % 60)} s"
-    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"
 
 
 def _steps(run: PlannedRun, step: int | None) -> str:

@@ -77,6 +77,15 @@ def compute_text(compute: float) -> str:
     return f"{float(digits):g}e{int(exponent)}"
 
 
+def duration(seconds: float) -> str:
+    """12 s, 3 min 20 s, 5.2 h or 3.1 days."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    if seconds < 3600:
+        return f"{int(seconds // 60)} min {int(seconds % 60)} s"
+    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"
+
+
 def compute_ticks(low: float, high: float, most: int = 10) -> list[float]:
     """Round numbers, as many as stand apart by a share of 1 / most of the axis or more."""
     apart = math.log(high / low) / most

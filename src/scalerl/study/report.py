@@ -70,7 +70,7 @@ def _pictures(report: Report, evaluation_set: str, folder: Path) -> list[tuple[s
 
 def _figure(report: Report, view: View) -> FigureData:
     """In the report's own words: curves go by their labels."""
-    data = figure_data(view.analysis, view.straight)
+    data = figure_data(view.analysis)
     label = {curve.name: label_of(curve.series) for curve in view.analysis.curves}
     title = f"{report.material.title}, {view.evaluation_set}" if view.evaluation_set else report.material.title
     curves = tuple(replace(curve, label=label[curve.name]) for curve in data.curves)
@@ -78,13 +78,14 @@ def _figure(report: Report, view: View) -> FigureData:
 
 
 def _shown(report: Report, evaluation_set: str) -> list[tuple[View, str, str]]:
-    whole = report.view(evaluation_set)
-    early = [window for window in report.windows if window.key != ALL][-1]
+    whole = report.view(evaluation_set, window=ALL)
+    early = report.window if report.window.key != ALL else report.windows[-2]
     tested = _tested(report.view(evaluation_set, window=early.key))
-    return [
+    shown = [
         (whole, "curves", f"Reward against {whole.axis.label}, fitted on all points."),
         (tested, "forecast", f"Fitted on: {early.label}. Hollow points were held out and test the forecast."),
     ]
+    return shown if report.window.key == ALL else shown[::-1]
 
 
 def _tested(view: View) -> View:
@@ -93,7 +94,7 @@ def _tested(view: View) -> View:
     def split(curve: CurveResult) -> CurveResult:
         if curve.fit is None:
             return curve
-        one, later = curve.series, later_points(curve.series, curve.fit)
+        one, later = curve.series, later_points(curve.series, curve.fit, view.window)
         early = one.compute <= curve.fit.scale * (1 + 1e-9)
         split_series = replace(
             one,
@@ -106,4 +107,4 @@ def _tested(view: View) -> View:
         return replace(curve, series=split_series)
 
     curves = tuple(split(curve) for curve in view.analysis.curves if curve.usable)
-    return replace(view, analysis=Analysis(command="backtest", curves=curves), straight={})
+    return replace(view, analysis=Analysis(command="backtest", curves=curves))

@@ -8,7 +8,7 @@ from string import Template
 from typing import Any
 
 from scalerl.curves import FORMS
-from scalerl.study.look import compute_text
+from scalerl.study.look import compute_text, duration
 from scalerl.study.report_runs import PARTS
 
 SCRIPTS = ("curves.js", "charts.js", "page.js")
@@ -80,26 +80,20 @@ def _cost(runs: Sequence[Mapping[str, Any]]) -> str:
             _where_time_went(run["seconds"]),
             f"{run['num_steps']:,}",
             *(_amount(run["cost"].get(key)) for key in ("gpu_hours", "flops", "tokens")),
-            _hours(sum(run["seconds"].values())) if run["seconds"] else "&ndash;",
+            duration(sum(run["seconds"].values())) if run["seconds"] else "&ndash;",
         )
         for run in runs
     ]
     totals = [sum(run["cost"].get(key, 0.0) for run in runs) for key in ("gpu_hours", "flops", "tokens")]
     seconds = sum(sum(run["seconds"].values()) for run in runs)
     if len(runs) > 1:
-        rows.append(("<b>together</b>", "", "", "", *map(_amount, totals), _hours(seconds)))
+        rows.append(("<b>together</b>", "", "", "", *map(_amount, totals), duration(seconds)))
     heads = ("run", "status", "wall time by part", "steps", "GPU-hours", "FLOPs", "tokens", "wall time")
     return f"<section><h2>Runs and cost</h2>{_table(heads, rows, numbers=5)}</section>"
 
 
 def _amount(value: float | None) -> str:
     return "&ndash;" if value is None else compute_text(value)
-
-
-def _hours(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _where_time_went(seconds: Mapping[str, float]) -> str:

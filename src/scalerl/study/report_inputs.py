@@ -12,7 +12,7 @@ from typing import Any
 
 from scalerl import store
 from scalerl.study.importers import InputError, Table, read_table
-from scalerl.study.report_runs import OF_THE_RUN, RunFacts, read_run
+from scalerl.study.report_runs import NOT_STARTED, OF_THE_RUN, RunFacts, read_run
 from scalerl.study.selection import file_names
 
 STUDY = "study.json"
@@ -39,8 +39,10 @@ class Material:
     """The column of compute that the study is compared on."""
     shared_device: bool = False
     skip_share: float = 0.0
-    holdout_share: float | None = None
-    """The share of the compute from which evaluations test the forecast."""
+    fit_share: float = 1.0
+    """The share of each arm's compute up to which the study fits it."""
+    test_share: float = 0.0
+    """The share from which evaluations test the forecast, where not all beyond the fit do."""
     faults: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -85,11 +87,12 @@ def _study(folder: Path) -> Material:
         tables += [] if table is None else [_of_arm(table, str(row[ARM]))]
         runs.append(replace(facts, seed=row.get("seed", facts.seed)))
         faults += [f"{name}: {fault}" for fault in facts.faults]
+    if waiting := [run.name for run in runs if run.status == NOT_STARTED]:
+        faults.append(f"Not started yet: {', '.join(waiting)}.")
     faults += [f"{row[ARM]} was not run: {row['skipped']}." for row in told.get("skipped", []) if ARM in row]
     if not tables:
         raise InputError(f"no run of {folder} can be used; {faults[0] if faults else 'none has been evaluated yet.'}")
     fit, holdout = told.get("fit") or {}, told.get("holdout") or {}
-    until = float(holdout.get("from") or fit.get("until") or 1.0)
     return Material(
         title=str(told.get("name") or folder.resolve().name),
         tables=tuple(tables),
@@ -101,7 +104,8 @@ def _study(folder: Path) -> Material:
         axis=told.get("compute"),
         shared_device=bool(told.get("shared_device")),
         skip_share=float(fit.get("skip_before") or 0.0),
-        holdout_share=until if until < 1 else None,
+        fit_share=float(fit.get("until") or 1.0),
+        test_share=float(holdout.get("from") or 0.0),
         faults=tuple(faults),
     )
 
@@ -119,8 +123,7 @@ def _told(path: Path) -> dict[str, Any]:
 def _one(folder: Path, *, name: str, arm: str) -> tuple[Table | None, RunFacts]:
     """The evaluations of a run, None where there are none that can be read, and its facts."""
     if not store.is_run_folder(folder):
-        missing = f"there is no run in {folder} yet."
-        return None, RunFacts(name=name, arm=arm, folder=folder, status="not started", faults=(missing,))
+        return None, RunFacts(name=name, arm=arm, folder=folder, status=NOT_STARTED)
     facts = read_run(folder, name=name, arm=arm)
     try:
         table = read_table(folder)

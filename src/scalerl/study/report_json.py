@@ -33,6 +33,7 @@ def report_json(report: Report) -> dict[str, Any]:
         "open": {name: open_questions(report, name) for name in report.sets},
         "axes": [{"key": axis.column, "label": axis.label} for axis in report.axes],
         "windows": [{"key": window.key, "label": window.label} for window in report.windows],
+        "window": report.window.key,
         "sets": [_set_json(report, name) for name in report.sets],
         "views": [_view_json(report, view) for view in report.views],
         # One normal number for each draw: how a new evaluation falls about its curve.

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scalerl.study.look import compute_text, number_text
+from scalerl.study.look import compute_text, duration, number_text
 
 Pictures = Mapping[str, Sequence[tuple[str, str]]]
 
@@ -26,8 +26,9 @@ def _set(told: Mapping[str, Any], one: Mapping[str, Any], pictures: Sequence[tup
     parts.append(" ".join(told["summary"][name]))
     parts += [f"![{words}]({file})\n\n*{words}*" for file, words in pictures]
     axis = told["axes"][0]
-    view = _view(told, name, axis["key"], "all")
-    parts += [f"### Ceiling and efficiency ({axis['label']}, all points)", _results(view, one, axis["label"])]
+    view = _view(told, name, axis["key"], told["window"])
+    fitted = next(window["label"] for window in told["windows"] if window["key"] == told["window"])
+    parts += [f"### Ceiling and efficiency ({axis['label']}, {fitted})", _results(view, one, axis["label"])]
     if view["curves"] and any(curve["forecast"] for curve in view["curves"]):
         parts += ["### Forecast", _forecast(told, view, axis["label"])]
     scores = _scores(told, name, axis["key"])
@@ -157,7 +158,7 @@ def _cost(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     rows = []
     for run in runs:
         spent = [run["cost"].get(key) for key in ("gpu_hours", "flops", "tokens")]
-        time = ", ".join(f"{part.replace('_', '-')} {seconds / 3600:.2f} h" for part, seconds in run["seconds"].items())
+        time = ", ".join(f"{part.replace('_', '-')} {duration(seconds)}" for part, seconds in run["seconds"].items())
         ending = f"{run['status']}: {run['reason']}" if run["reason"] else run["status"]
         amounts = ["-" if value is None else compute_text(value) for value in spent]
         rows.append((run["name"], ending, run["num_steps"], *amounts, time or "-"))

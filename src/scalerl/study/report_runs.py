@@ -26,7 +26,7 @@ PARTS = ("training", "evaluation", "checkpoint", "compilation", "start_up")
 AXES = ("gpu_hours", "flops", "tokens", "step")
 MOST_SIGNAL_POINTS = 120
 LAST_STEPS = 20
-FINISHED = ("done",)
+NOT_STARTED = "not started"
 # Settings in which runs of one arm may differ.
 OF_THE_RUN = ("seed", "description")
 
@@ -65,8 +65,9 @@ class RunFacts:
     faults: tuple[str, ...] = ()
 
     @property
-    def is_finished(self) -> bool:
-        return self.status in FINISHED
+    def is_cut(self) -> bool:
+        """Whether it began and did not come to its end."""
+        return self.status not in ("done", NOT_STARTED)
 
     @property
     def ending(self) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from scalerl.curves import Fit, Pair, Score, compare, fit
+from scalerl.curves import Comparison, Fit, Pair, Score, compare, fit
 from scalerl.curves.forecast import score
 from scalerl.study import columns as names
 from scalerl.study.analysis import Analysis, CurveResult, FitOptions
@@ -21,7 +21,7 @@ from scalerl.study.report_runs import incomparable
 from scalerl.study.series import InputError, Selection, Series, series_from
 
 SHARES = (0.25, 0.5)
-MOST_PAIRED = 8  # more curves than these are compared on the first axis with all points only
+MOST_PAIRED = 8  # more curves than these are compared in the view shown first only
 NUM_DRAWS = 200
 ALL = "all"
 HELD_OUT = "held-out"
@@ -43,6 +43,8 @@ class Window:
     label: str
     share: float | None = None
     """Of each curve's largest compute, None for all of it."""
+    test_share: float = 0.0
+    """What lies between the window and this share of the compute neither makes the forecast nor tests it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +55,16 @@ class View:
     axis: Axis
     window: Window
     analysis: Analysis
-    straight: dict[str, Fit]
-    """Refits with one ceiling for all that share it; empty without a comparison."""
 
     @property
     def is_compared(self) -> bool:
         return bool(self.analysis.comparisons)
+
+    @property
+    def straight(self) -> dict[str, Fit]:
+        """Refits with one ceiling for all that share it; empty without a comparison."""
+        found = (comparison.shared_fits for comparison in self.analysis.comparisons.values())
+        return {name: one for fits in found for name, one in fits.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,14 +74,17 @@ class Report:
     axes: tuple[Axis, ...]
     """The first is the one shown first."""
     windows: tuple[Window, ...]
+    """The last holds all points."""
+    window: Window
+    """The one shown first: what the study or --holdout leaves to fit, else all points."""
     sets: tuple[str, ...]
     series: dict[str, list[Series]]
     """By axis: every curve with all its points."""
     views: tuple[View, ...]
     notes: tuple[str, ...]
 
-    def view(self, evaluation_set: str | None = None, axis: str | None = None, window: str = ALL) -> View:
-        wanted = (evaluation_set or self.sets[0], axis or self.axes[0].column, window)
+    def view(self, evaluation_set: str | None = None, axis: str | None = None, window: str | None = None) -> View:
+        wanted = (evaluation_set or self.sets[0], axis or self.axes[0].column, window or self.window.key)
         return next(view for view in self.views if (view.evaluation_set, view.axis.column, view.window.key) == wanted)
 
 
@@ -92,20 +101,25 @@ def build_report(inputs: Sequence[Path], selection: Selection, options: FitOptio
         options = replace(options, skip_before=f"{100 * material.skip_share:g}%")
     main, axis_note = _main_axis(material, selection)
     series, axes, notes = _on_each_axis(material.tables, replace(selection, x=main), main)
-    windows = _windows(material, selection)
+    windows, window = _windows(material, selection)
     without = {
         axis.column: series_from(material.tables, replace(selection, x=axis.column))
         for axis in axes
         if selection.holdout is not None
     }
     sets = tuple(dict.fromkeys(one.evaluation_set or "" for one in series[axes[0].column]))
-    views = _views(series, without, axes, windows, sets, options)
+    views = _views(series, without, axes, windows, window, sets, options)
     views = tuple(_without_rivals(view, material) for view in views)
+    shown = [view for view in views if view.window is window and view.axis is axes[0]]
+    if window.key != ALL and not any(curve.usable for view in shown for curve in view.analysis.curves):
+        notes = (*notes, f"Nothing can be fitted on {window.label} yet, so all points are.")
+        window = windows[-1]
     return Report(
         material=material,
         options=options,
         axes=axes,
         windows=windows,
+        window=window,
         sets=sets,
         series=series,
         views=views,
@@ -121,7 +135,8 @@ def _main_axis(material: Material, selection: Selection) -> tuple[str | None, st
     if selection.x is not None:
         return selection.x, ""
     known = [set(table.columns) for table in material.tables]
-    if material.shared_device and all("flops" in columns for columns in known):
+    by_time = material.axis in (None, "gpu_hours")
+    if material.shared_device and by_time and all("flops" in columns for columns in known):
         why = (
             "Jobs shared a device, which distorts the time that each took: compute is counted in FLOPs first, and "
             "GPU-hours are not to be trusted."
@@ -152,6 +167,8 @@ def _on_each_axis(
             continue
         if {one.name for one in again if not one.problem} == {one.name for one in first if not one.problem}:
             found[other] = again
+        else:
+            notes.append(f"No axis of {axis_label(other)}: some curves cannot be fitted on it.")
     return found, tuple(Axis(column=name, label=axis_label(name)) for name in found), tuple(notes)
 
 
@@ -177,19 +194,25 @@ def axis_label(column: str) -> str:
 # Windows
 
 
-def _windows(material: Material, selection: Selection) -> tuple[Window, ...]:
+def _windows(material: Material, selection: Selection) -> tuple[tuple[Window, ...], Window]:
+    """The windows to choose among, all points last, and the one to show first."""
     shares = [Window(key=f"{share:.0%}", label=f"first {share:.0%}", share=share) for share in SHARES]
+    everything = Window(key=ALL, label="all points")
     if selection.holdout is not None:
-        return (*shares[1:], Window(key=HELD_OUT, label="without held-out rows"), Window(key=ALL, label="all points"))
-    held = material.holdout_share
-    if held is not None and not any(abs(held - share) < 0.01 for share in SHARES):
-        shares.append(Window(key=HELD_OUT, label=f"first {held:.0%}", share=held))
-    return (*shares, Window(key=ALL, label="all points"))
+        own = Window(key=HELD_OUT, label="without held-out rows")
+        return (*shares[1:], own, everything), own
+    until = material.fit_share
+    if until >= 1:
+        return (*shares, everything), everything
+    own = Window(key=HELD_OUT, label=f"first {until:.0%}", share=until, test_share=material.test_share)
+    others = [window for window in shares if abs((window.share or 0.0) - until) > 0.01]
+    return (*sorted([*others, own], key=lambda window: window.share or 0.0), everything), own
 
 
-def later_points(series: Series, done: Fit) -> tuple[np.ndarray, np.ndarray]:
+def later_points(series: Series, done: Fit, window: Window) -> tuple[np.ndarray, np.ndarray]:
     """What lies beyond the compute that was fitted: it tests the forecast."""
-    later = series.compute > done.scale * (1 + 1e-9)
+    least = window.test_share * series.compute.max(initial=0.0)
+    later = series.compute > max(done.scale * (1 + 1e-9), least * (1 - 1e-9))
     return (
         np.concatenate([series.compute[later], series.holdout_compute]),
         np.concatenate([series.reward[later], series.holdout_reward]),
@@ -204,6 +227,7 @@ def _views(
     without: dict[str, list[Series]],
     axes: Sequence[Axis],
     windows: Sequence[Window],
+    first: Window,
     sets: Sequence[str],
     options: FitOptions,
 ) -> tuple[View, ...]:
@@ -228,7 +252,7 @@ def _views(
             pool.submit(_view, name, axis, window, curves, paired)
             for name, axis, window, members in jobs
             for curves in [[fits[name, axis.column, window.key, one.name].result() for one in members]]
-            for paired in [len(curves) <= MOST_PAIRED or (axis is axes[0] and window.key == ALL)]
+            for paired in [len(curves) <= MOST_PAIRED or (axis is axes[0] and window is first)]
         ]
         return tuple(one.result() for one in compared)
 
@@ -242,6 +266,9 @@ def _options(options: FitOptions, one: Series, main: Series, window: Window) -> 
     if one.x_label != main.x_label and on_main > 0:
         until = None if until is None else until / on_main * largest
         skip = skip / on_main * largest if isinstance(skip, float | int) else skip
+    if isinstance(skip, str) and skip.endswith("%"):
+        # Of the whole curve, whatever the window: the same points are left out of every one.
+        skip = float(skip.removesuffix("%")) / 100 * largest
     if window.share is not None:
         until = min(window.share * largest, largest if until is None else until)
     return replace(options, fit_until=until, skip_before=skip)
@@ -256,16 +283,15 @@ def _fitted(one: Series, options: FitOptions) -> CurveResult:
 def _view(name: str, axis: Axis, window: Window, curves: list[CurveResult], paired: bool) -> View:
     fits = {curve.name: curve.fit for curve in curves if curve.fit is not None}
     comparisons = {"": compare(fits)} if paired and len(fits) > 1 else {}
-    straight = {name: one for comparison in comparisons.values() for name, one in comparison.shared_fits.items()}
-    scored = tuple(replace(curve, holdout=_score(curve)) for curve in curves)
+    scored = tuple(replace(curve, holdout=_score(curve, window)) for curve in curves)
     analysis = Analysis(command="compare", curves=scored, comparisons=comparisons)
-    return View(evaluation_set=name, axis=axis, window=window, analysis=analysis, straight=straight)
+    return View(evaluation_set=name, axis=axis, window=window, analysis=analysis)
 
 
-def _score(curve: CurveResult) -> Score | None:
+def _score(curve: CurveResult, window: Window) -> Score | None:
     if curve.fit is None or not curve.fit.usable:
         return None
-    compute, reward = later_points(curve.series, curve.fit)
+    compute, reward = later_points(curve.series, curve.fit, window)
     return score(curve.fit, compute, reward) if len(compute) else None
 
 
@@ -285,7 +311,10 @@ def _without_rivals(view: View, material: Material) -> View:
         why = "Evaluated on different prompts: the two are not comparable."
         return replace(pair, verdict="not comparable", messages=(why, *pair.messages))
 
-    comparisons = {
-        name: replace(one, pairs=tuple(map(judged, one.pairs))) for name, one in view.analysis.comparisons.items()
-    }
+    def told_apart(one: Comparison) -> Comparison:
+        pairs = tuple(map(judged, one.pairs))
+        # Ceilings on different prompts are not to be averaged.
+        return one if pairs == one.pairs else replace(one, pairs=pairs, shared_ceiling=None, shared_fits={})
+
+    comparisons = {name: told_apart(one) for name, one in view.analysis.comparisons.items()}
     return replace(view, analysis=replace(view.analysis, comparisons=comparisons))

@@ -1,5 +1,6 @@
 """What a report says in words: what won and how sure, what went wrong, and what cannot be told yet."""
 
+import math
 from collections.abc import Sequence
 
 from scalerl.curves import Pair
@@ -7,6 +8,9 @@ from scalerl.study.analysis import CurveResult, param_value
 from scalerl.study.report_runs import alarms, environments, incomparable
 from scalerl.study.report_views import ALL, Report, View, label_of
 from scalerl.study.text import decimals
+
+_HIGHER, _EFFICIENT = " has the higher ceiling", " is more efficient"
+_OPEN = "ceiling not identifiable yet"
 
 
 def reference(report: Report, evaluation_set: str) -> str | None:
@@ -17,24 +21,26 @@ def reference(report: Report, evaluation_set: str) -> str | None:
 
 
 def front(view: View) -> list[str]:
-    """The steady curves that no other beats by its ceiling, the most efficient first.
+    """The steady curves that no other beats by its ceiling: known ceilings first, the most efficient first.
 
     The paper's rule: the higher ceiling first, efficiency among equals.
     """
-    steady = [curve.name for curve in view.analysis.curves if curve.usable and curve.verdict != "unstable"]
-    beaten = {_loser(pair) for pair in view.analysis.pairs if "higher ceiling" in pair.verdict}
+    steady = {curve.name: curve for curve in view.analysis.curves if curve.usable and curve.verdict != "unstable"}
+    beaten = {
+        _loser(pair) for pair in view.analysis.pairs if pair.verdict.endswith(_HIGHER) and _winner(pair) in steady
+    }
     members = [name for name in steady if name not in beaten]
     wins = dict.fromkeys(members, 0)
     for pair in view.analysis.pairs:
-        if "more efficient" in pair.verdict and pair.a in wins and pair.b in wins:
+        if pair.verdict.endswith(_EFFICIENT) and pair.a in wins and pair.b in wins:
             wins[_loser(pair)] -= 1
             wins[_winner(pair)] += 1
     share = dict(view.analysis.ranking)
-    return sorted(members, key=lambda name: (-wins[name], -share.get(name, 0.0)))
+    return sorted(members, key=lambda name: (steady[name].verdict == _OPEN, -wins[name], -share.get(name, 0.0)))
 
 
 def _winner(pair: Pair) -> str:
-    return pair.a if pair.verdict.startswith(f"{pair.a} ") else pair.b
+    return pair.a if pair.verdict in (f"{pair.a}{_HIGHER}", f"{pair.a}{_EFFICIENT}") else pair.b
 
 
 def _loser(pair: Pair) -> str:
@@ -50,65 +56,102 @@ def summary(report: Report, evaluation_set: str) -> list[str]:
     view = report.view(evaluation_set)
     label = {curve.name: label_of(curve.series) for curve in view.analysis.curves}
     best = front(view)
-    said = [_lead(view, best, label), *_standing(view, best, label)] if best else ["No curve can be told yet."]
+    if best:
+        said = [_lead(view, best, label), *_standing(view, best[0], label)]
+    else:
+        said = [
+            "No curve is steady." if any(curve.usable for curve in view.analysis.curves) else "There is no curve yet."
+        ]
     said += _lacking(view.analysis.curves, label)
     broken = [run.name for run in report.material.runs if run.status == "failed"]
-    return [*said, f"Failed: {_listed(broken)}."] if broken else said
+    said += [f"Failed: {_listed(broken)}."] if broken else []
+    return said + _tested(view)
 
 
 def _lead(view: View, best: list[str], label: dict[str, str]) -> str:
     curve = next(one for one in view.analysis.curves if one.name == best[0])
-    ceiling = param_value(curve.fit, "ceiling")
     assert curve.fit is not None
+    ceiling = param_value(curve.fit, "ceiling")
     assert ceiling is not None
     middle, low, high = (f"{end:.{decimals(curve.fit)}f}" for end in (ceiling.value, ceiling.low, ceiling.high))
     level = f"{middle} ({100 * curve.fit.level:.0f} % between {low} and {high})"
-    share = dict(view.analysis.ranking).get(best[0])
-    if share is None:
-        return f"{label[best[0]]} levels off at {level}."
-    if len(best) == 1:
-        among = f"of {len(label)} curves with probability {_share(share)}"
-        return f"{label[best[0]]} has the highest ceiling {among}: {level}."
-    together = _listed([label[name] for name in best])
-    return (
-        f"{together} cannot be told apart by their ceiling, the highest here: {label[best[0]]} levels off at {level}."
-    )
+    levels_off = f"levels off at {level}"
+    if curve.verdict == _OPEN:
+        levels_off = f"has a ceiling that is not known closely yet, {level}"
+    who, share = label[best[0]], dict(view.analysis.ranking)
+    pairs = {name: pair_of(view, best[0], name) for name in share if name != best[0]}
+    verdicts = {name: pair.verdict for name, pair in pairs.items() if pair is not None}
+    if verdicts and set(verdicts.values()) == {f"{best[0]}{_HIGHER}"}:
+        return (
+            f"{who} has the highest ceiling of {len(share)} curves with probability {_share(share[best[0]])}: {level}."
+        )
+    tied = [name for name in best[1:] if verdicts.get(name) not in (None, "not comparable")]
+    if not tied:
+        return f"{who} {levels_off}."
+    if len(tied) == len(verdicts):
+        rest = "the other cannot" if len(tied) == 1 else "the others cannot"
+        return f"No ceiling stands out among {len(share)} curves: {who} {levels_off}, and {rest} be told from it by ceiling."
+    together = _listed([label[name] for name in (best[0], *tied)])
+    below = all(verdicts[name] == f"{best[0]}{_HIGHER}" for name in verdicts if name not in tied)
+    highest = ", the highest here" * below
+    return f"{together} cannot be told apart by their ceiling{highest}: {who} {levels_off}."
 
 
-def _standing(view: View, best: list[str], label: dict[str, str]) -> list[str]:
-    """Who is more efficient among those at the top, and who lies below."""
+def _standing(view: View, best: str, label: dict[str, str]) -> list[str]:
+    """How the others stand to the first: who is more efficient, who lies below, who cannot be told."""
     groups: dict[str, list[str]] = {}
     for name in label:
-        pair = pair_of(view, best[0], name) if name != best[0] else None
+        pair = pair_of(view, best, name) if name != best else None
         if pair is not None:
-            groups.setdefault(pair.verdict, []).append(label[name])
-    who = label[best[0]]
+            won = pair.verdict.removeprefix(name) in (_HIGHER, _EFFICIENT)
+            groups.setdefault(pair.verdict.removeprefix(name) if won else pair.verdict, []).append(label[name])
+    who = label[best]
     words = {
-        f"{best[0]} is more efficient": f"At a shared ceiling {who} is more efficient than {{}}.",
-        "not separable": f"Not separable from {who}: {{}}.",
-        f"{best[0]} has the higher ceiling": f"The ceiling of {who} is above that of {{}}.",
+        f"{best}{_EFFICIENT}": f"At a shared ceiling {who} is more efficient than {{}}.",
+        _EFFICIENT: f"More efficient than {who} at a shared ceiling: {{}}.",
+        "not separable": f"Not separable from {who} by ceiling or efficiency: {{}}.",
+        f"{best}{_HIGHER}": f"The ceiling of {who} is above that of {{}}.",
+        _HIGHER: f"Above the ceiling of {who}, but not steady: {{}}.",
         "not comparable": f"Not comparable with {who}, for they were evaluated on other prompts: {{}}.",
-        "no curve": "Without a curve: {}.",
     }
-    return [text.format(_listed(groups[verdict])) for verdict, text in words.items() if verdict in groups]
+    # Not by format: a name may hold braces of its own.
+    return [text.replace("{}", _listed(groups[verdict])) for verdict, text in words.items() if verdict in groups]
 
 
 def _lacking(curves: Sequence[CurveResult], label: dict[str, str]) -> list[str]:
     unstable = [label[curve.name] for curve in curves if curve.verdict == "unstable"]
-    open_ended = [label[curve.name] for curve in curves if curve.verdict == "ceiling not identifiable yet"]
-    said = [f"Unstable: {_listed(unstable)}."] if unstable else []
-    return said + ([f"Ceiling not identifiable yet: {_listed(open_ended)}."] if open_ended else [])
+    open_ended = [label[curve.name] for curve in curves if curve.verdict == _OPEN]
+    missing = [label[curve.name] for curve in curves if not curve.usable]
+    words = {"Unstable": unstable, "Ceiling not identifiable yet": open_ended, "Without a curve": missing}
+    return [f"{title}: {_listed(names)}." for title, names in words.items() if names]
+
+
+def _tested(view: View) -> list[str]:
+    """Where not all points are fitted: on which, and how the forecast of the rest came out."""
+    scores = [curve.holdout for curve in view.analysis.curves if curve.holdout is not None]
+    if view.window.key == ALL or not scores:
+        return []
+    num = sum(one.num_points for one in scores)
+    rmse = math.sqrt(sum(one.num_points * one.rmse**2 for one in scores) / num)
+    inside = sum(one.num_points * one.coverage for one in scores) / num
+    level = scores[0].level
+    within = f", {100 * inside:.0f} % of them inside its {100 * level:.0f} % interval"
+    # By two standard errors, as if evaluations were independent.
+    within += ", fewer than it promises" if inside < level - 2 * math.sqrt(level * (1 - level) / num) else ""
+    return [
+        f"Fitted on: {view.window.label}. The {num} evaluations held out lie {rmse:.3f} (RMSE) from the forecast"
+        f"{within if math.isfinite(inside) else ''}."
+    ]
 
 
 def warnings(report: Report) -> list[str]:
     """What a reader must know before believing the rest."""
     said = [*report.material.faults]
     for run in report.material.runs:
-        if not run.is_finished and not run.faults:
+        if run.is_cut and not run.faults:
             said.append(f"{run.name} did not finish ({run.ending}): its curve stands as far as it goes.")
     for name, arms in incomparable(report.material.runs).items():
-        hashes = {arm: "+".join(sorted(prompts)) for arm, prompts in arms.items()}
-        shown = ", ".join(f"{arm} {text[:12]}" for arm, text in hashes.items())
+        shown = ", ".join(f"{arm} {'+'.join(sorted(one[:8] for one in prompts))}" for arm, prompts in arms.items())
         where = f"of {name} " if name else ""
         said.append(f"Not comparable: the evaluations {where}were made on different prompts ({shown}).")
     for run in report.material.runs:
@@ -127,10 +170,16 @@ def open_questions(report: Report, evaluation_set: str) -> list[str]:
     for curve in view.analysis.curves:
         if curve.verdict != "ok":
             said.append(f"{label[curve.name]}, {curve.verdict}: {' '.join(curve.messages)}".rstrip(": "))
-    for pair in view.analysis.pairs:
-        if pair.verdict in ("not separable", "not comparable"):
-            odds = f"P(higher ceiling) {pair.p_higher_ceiling:.2f}, P(larger exponent) {pair.p_more_efficient:.2f}"
-            said.append(f"{label[pair.a]} and {label[pair.b]} are {pair.verdict} ({odds}).")
+    for name in label:
+        pairs = [pair for pair in view.analysis.pairs if pair.a == name]
+        if alike := [pair for pair in pairs if pair.verdict == "not separable"]:
+            odds = [f"{label[one.b]} ({one.p_higher_ceiling:.2f}, {one.p_more_efficient:.2f})" for one in alike]
+            said.append(
+                f"{label[name]} is not separable from {_listed(odds)}; in brackets, the probabilities that its ceiling "
+                f"is higher and its exponent larger."
+            )
+        if strange := [label[pair.b] for pair in pairs if pair.verdict == "not comparable"]:
+            said.append(f"{label[name]} is not comparable with {_listed(strange)}: the prompts differ.")
     if not view.is_compared and len(label) > 1:
         said.append("The curves were not compared with each other.")
     changed = _changed_verdicts(report, view, label)
@@ -138,19 +187,26 @@ def open_questions(report: Report, evaluation_set: str) -> list[str]:
 
 
 def _changed_verdicts(report: Report, view: View, label: dict[str, str]) -> list[str]:
-    """Pairs that other axes of compute judge differently."""
+    """Pairs that are judged differently on other axes of compute, or with all points."""
+    name, shared = view.evaluation_set, report.material.shared_device
+    others = [
+        (f"by {axis.label}", report.view(name, axis.column))
+        for axis in report.axes[1:]
+        if not (shared and axis.column == "gpu_hours")
+    ]
+    others += [] if view.window.key == ALL else [("with all points", report.view(name, window=ALL))]
     said = []
     for pair in view.analysis.pairs:
-        others: dict[str, list[str]] = {}
-        for axis in report.axes[1:]:
-            twin = pair_of(report.view(view.evaluation_set, axis.column, ALL), pair.a, pair.b)
+        changed: dict[str, list[str]] = {}
+        for how, other in others:
+            twin = pair_of(other, pair.a, pair.b)
             if twin is not None and twin.verdict != pair.verdict:
-                others.setdefault(twin.verdict, []).append(axis.label)
-        for verdict, axes in others.items():
-            said.append(
-                f"{label[pair.a]} and {label[pair.b]}: {spoken(pair.verdict, label)} by {view.axis.label}, but "
-                f"{spoken(verdict, label)} by {_listed(axes)}."
-            )
+                changed.setdefault(twin.verdict, []).append(how)
+        said += [
+            f"{label[pair.a]} and {label[pair.b]}: {spoken(pair.verdict, label)} by {view.axis.label}, but "
+            f"{spoken(verdict, label)} {_listed(how)}."
+            for verdict, how in changed.items()
+        ]
     return said
 
 

@@ -151,7 +151,10 @@ class Runner:
             # A run that was killed while it made its folder has nothing to resume, and would refuse what it left.
             shutil.rmtree(status.folder)
         slot = min(set(range(self._jobs)) - {child.slot for child in self._children})
+        # Before the child: it may write to both at once.
+        said_before = store.read_status(status.folder)
         log = log_file(self._folder, status.run).open("ab")
+        log_start = log.tell()
         words = [
             str(recipe_file(self._folder, status.run)),
             "--out",
@@ -174,8 +177,8 @@ class Runner:
                 status=status,
                 process=process,
                 log=log,
-                log_start=log.tell(),
-                said_before=store.read_status(status.folder),
+                log_start=log_start,
+                said_before=said_before,
                 slot=slot,
                 began=time.monotonic(),
             )

@@ -33,14 +33,14 @@ class StudyError(ValueError):
 
 class FitWindow(Part):
     skip_before: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of the budget before which evaluations are left out of the fit."""
+    """Share of what an arm spends before which evaluations are left out of the fit."""
     until: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Share of the budget up to which a run is fitted."""
+    """Share of what an arm spends up to which it is fitted."""
 
 
 class Holdout(Part):
     start: Annotated[float, Field(gt=0, le=1, alias="from")]
-    """Share of the budget from which evaluations test the forecast instead of making it."""
+    """Share of what an arm spends from which evaluations test the forecast instead of making it."""
 
 
 class Study(Part):
@@ -63,9 +63,9 @@ class Study(Part):
     compute: Axis = "gpu_hours"
     """The axis that runs are compared on."""
     fit: FitWindow = FitWindow()
-    """Which part of a run is fitted."""
+    """Which part of each arm is fitted; the report shows this fit first."""
     holdout: Holdout | None = None
-    """Which part tests the forecast; without it none does."""
+    """Which part tests the forecast; without it all that lies beyond the fit does."""
 
 
 def list_studies() -> list[str]:

@@ -1,56 +1,23 @@
 """Countdown: make a number of a few others. "Make 64 from 2, 7, 25" and "<think>25+7=32;32*2=64</think>(25+7)*2".
 
 Every target is made from its own numbers, so each problem has an answer. Many expressions may be right, so the grader
-works the given one out, by a parser of its own: nothing a model writes is ever run.
+works the given one out.
 """
 
 import json
-import operator
 import random
-import re
-from collections import Counter
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from fractions import Fraction
-from typing import Any
 
-from scalerl.tasks.graders import THINKING_END, THINKING_START, answer_part
+from scalerl.tasks.expressions import BINDS, CARRY_OUT
+from scalerl.tasks.graders import THINKING_END, THINKING_START
 from scalerl.tasks.procedural import check_least, drawn_task
 from scalerl.tasks.task import Task, TaskError
 from scalerl.types import Problem
 
 OPERATIONS = "+-*/"
-GRADER = f"{__name__}:grade"
 
 _NUM_TRIALS = 500
 _LEAST_SHARE = 0.02
-
-# Longer than any answer: what a model may fill its budget with is not worked out.
-_LONGEST = 500
-
-_SPELLINGS = {
-    "**": " ",
-    "\u00d7": "*",
-    "\u22c5": "*",
-    "\u00b7": "*",
-    "\u00f7": "/",
-    "\u2212": "-",
-    "\\times": "*",
-    "\\cdot": "*",
-    "\\div": "/",
-    "\\left": "",
-    "\\right": "",
-}
-_RUN = re.compile(r"[\d+\-*/() ]*\d[\d+\-*/() ]*")
-_OPERATION_BETWEEN = re.compile(r"\d[) ]*[-+*/][( ]*\d")
-_TOKEN = re.compile(r"\d+|[-+*/()]")
-_BINDS = {"+": 1, "-": 1, "*": 2, "/": 2}
-_CARRY_OUT: Mapping[str, Callable[[Any, Any], Any]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": operator.truediv,
-}
 
 
 def countdown(
@@ -106,78 +73,9 @@ def countdown(
         draw=draw,
         pose=_pose,
         demonstrate=lambda solved, stream: f"{THINKING_START}{';'.join(solved.steps)}{THINKING_END}{solved.expression}",
-        grader=GRADER,
+        grader="countdown",
         remedy="raise max_number, max_numbers or max_target",
     )
-
-
-def grade(
-    text: str, answer: str, /, *, thinking_start: str = THINKING_START, thinking_end: str = THINKING_END
-) -> bool | None:
-    """The last expression of the answer has the target's value and uses no number more often than it is given."""
-    try:
-        wanted = json.loads(answer)
-        target, numbers = Fraction(wanted["target"]), Counter[int](wanted["numbers"])
-    except (ValueError, KeyError, TypeError):
-        return None
-    given = answer_part(text, thinking_start=thinking_start, thinking_end=thinking_end)
-    expression = None if given is None else last_expression(given)
-    if expression is None:
-        return False
-    try:
-        value, used = work_out(expression)
-    except (ValueError, ZeroDivisionError):
-        return False
-    return value == target and Counter(used) <= numbers
-
-
-def last_expression(text: str) -> str | None:
-    """The last stretch of a text that is an expression, else its last number: "so (25+7)*2 = 64." gives "(25+7)*2"."""
-    for spelling, sign in _SPELLINGS.items():
-        text = text.replace(spelling, sign)
-    runs = _RUN.findall(text[-2 * _LONGEST :])
-    expressions = [run for run in runs if _OPERATION_BETWEEN.search(run)]
-    return (expressions or runs)[-1].strip() if runs else None
-
-
-def work_out(expression: str) -> tuple[Fraction, list[int]]:
-    """The value of an expression of whole numbers, exactly, and the numbers in it; ValueError if it is none.
-
-    Two stacks and no recursion, so that no depth of brackets can overflow it.
-    """
-    if len(expression) > _LONGEST:
-        raise ValueError("too long")
-    values: list[Fraction] = []
-    waiting: list[str] = []
-    used: list[int] = []
-    number_next = True
-    for token in _TOKEN.findall(expression):
-        if number_next != (token.isdigit() or token == "("):
-            raise ValueError(f"{token} is out of place")
-        if token.isdigit():
-            used.append(int(token))
-            values.append(Fraction(used[-1]))
-            number_next = False
-        elif token == "(":
-            waiting.append(token)
-        else:
-            while waiting and waiting[-1] != "(" and (token == ")" or _BINDS[waiting[-1]] >= _BINDS[token]):
-                _reduce(values, waiting)
-            if token != ")":
-                waiting.append(token)
-            elif not waiting or waiting.pop() != "(":
-                raise ValueError("a bracket is closed that was never opened")
-            number_next = token != ")"
-    if number_next or "(" in waiting:
-        raise ValueError("the expression breaks off")
-    while waiting:
-        _reduce(values, waiting)
-    return values[0], used
-
-
-def _reduce(values: list[Fraction], waiting: list[str]) -> None:
-    right, left, operation = values.pop(), values.pop(), waiting.pop()
-    values.append(_CARRY_OUT[operation](left, right))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,8 +101,8 @@ def _combined(stream: random.Random, numbers: list[int], operations: str) -> Sol
         if not allowed:
             return None
         operation = stream.choice(allowed)
-        value = int(_CARRY_OUT[operation](left, right))
-        binds = _BINDS[operation]
+        value = int(CARRY_OUT[operation](left, right))
+        binds = BINDS[operation]
         left_text = f"({left_text})" if left_binds < binds else left_text
         # The right side of - and / needs its brackets even where both bind alike.
         right_text = f"({right_text})" if right_binds < binds + (operation in "-/") else right_text

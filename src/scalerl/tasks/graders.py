@@ -7,20 +7,34 @@ training is the recipe's business (reward.correct, reward.wrong).
 Those in POOLED may hang, crash or eat memory on some texts: they run in a GraderPool (pool.py), as do import paths.
 """
 
+import json
 import logging
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
+from scalerl.tasks.expressions import last_expression, work_out
+
 THINKING_START = "<think>"
 THINKING_END = "</think>"
+TAGS = ("thinking_start", "thinking_end")
+"""The settings that every task gives its grader."""
+
+# In characters. Python itself refuses to read one of more than 4,300 digits.
+_LONGEST_NUMBER = 1000
 
 # A number that is no part of a word: 1,234.5 or .5 or 3/4. In 3-4 the minus is no sign.
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+|(?=\.\d))(?:\.\d+)?(?:/[1-9]\d*)?(?!\w)")
 
 
 def answer_part(text: str, *, thinking_start: str = THINKING_START, thinking_end: str = THINKING_END) -> str | None:
-    """What follows the first end of thinking; the whole text if it holds no thinking; None if that never ended."""
+    """What follows the first end of thinking; the whole text if it holds no thinking; None if that never ended.
+
+    Where nothing ends the thinking (an empty `thinking_end`), there is none.
+    """
+    if not thinking_end:
+        return text.strip()
     thinking, end, answer = text.partition(thinking_end)
     if end:
         return answer.strip()
@@ -50,7 +64,7 @@ def numeric(
 
 def _last_number(text: str) -> Fraction | None:
     found = _NUMBER.findall(text)
-    if not found:
+    if not found or len(found[-1]) > _LONGEST_NUMBER:
         return None
     # Fraction reads "0.5" and "3/4" but not "0.5/2".
     numerator, _, denominator = found[-1].replace(",", "").partition("/")
@@ -87,7 +101,35 @@ def _delimited(reference: str) -> str:
     return rf"\boxed{{{expression}}}"
 
 
-GRADERS: Mapping[str, Callable[..., bool | None]] = {"exact": exact, "numeric": numeric, "math": math}
+def countdown(
+    text: str, answer: str, /, *, thinking_start: str = THINKING_START, thinking_end: str = THINKING_END
+) -> bool | None:
+    """The last expression of the answer has the target's value and uses no number more often than it is given.
+
+    The reference is {"target": 64, "numbers": [2, 7, 25]}.
+    """
+    try:
+        wanted = json.loads(answer)
+        target, numbers = Fraction(wanted["target"]), Counter[int](wanted["numbers"])
+    except (ValueError, KeyError, TypeError, ArithmeticError):
+        return None
+    given = answer_part(text, thinking_start=thinking_start, thinking_end=thinking_end)
+    expression = None if given is None else last_expression(given)
+    if expression is None:
+        return False
+    try:
+        value, used = work_out(expression)
+    except (ValueError, ZeroDivisionError):
+        return False
+    return value == target and Counter(used) <= numbers
+
+
+GRADERS: Mapping[str, Callable[..., bool | None]] = {
+    "exact": exact,
+    "numeric": numeric,
+    "math": math,
+    "countdown": countdown,
+}
 
 POOLED = frozenset({"math"})
 

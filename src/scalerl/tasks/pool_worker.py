@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from scalerl.tasks.graders import GRADERS, WARM_UP
+from scalerl.tasks.graders import GRADERS, TAGS, WARM_UP
 from scalerl.tasks.pool_wire import Channel, Frame, Kind, Limits, wait
 
 Grade = Callable[[str, str], object]
@@ -35,6 +35,7 @@ def load(name: str, settings: Mapping[str, Any]) -> Grade:
     if function is None:
         raise LoadError(f'no grader is called "{name}"; choices: {", ".join(GRADERS)}, or "package.module:function"')
     try:
+        settings = _wanted(function, settings)
         inspect.signature(function).bind("", "", **settings)
     except TypeError as error:
         raise LoadError(f'"{name}" cannot be called as grader(text, answer, /, *, settings): {error}') from None
@@ -47,6 +48,13 @@ def load(name: str, settings: Mapping[str, Any]) -> Grade:
     except ModuleNotFoundError as error:
         raise LoadError(f'"{name}" needs {error.name}, which is not installed: pip install "scalerl[math]"') from None
     return grade
+
+
+def _wanted(function: Callable[..., object], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings without the tags that a function has no argument for: not every grader cares where thinking ends."""
+    parameters = inspect.signature(function).parameters
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    return {name: value for name, value in settings.items() if takes_any or name in parameters or name not in TAGS}
 
 
 def _imported(path: str) -> Callable[..., object]:

@@ -6,7 +6,7 @@ from scalerl.tasks.arithmetic import arithmetic
 from scalerl.tasks.countdown import countdown
 from scalerl.tasks.files import file, hub
 from scalerl.tasks.gym import gym
-from scalerl.tasks.task import AnswerFormat, Demonstration, Task, TaskError, without
+from scalerl.tasks.task import Task
 from scalerl.tasks.words import words
 
 TASKS: Mapping[str, Callable[..., Task]] = {
@@ -17,7 +17,3 @@ TASKS: Mapping[str, Callable[..., Task]] = {
     "file": file,
     "hub": hub,
 }
-
-jsonl = file
-
-__all__ = ["TASKS", "AnswerFormat", "Demonstration", "Task", "TaskError", "arithmetic", "jsonl", "without"]

@@ -6,6 +6,7 @@ an evaluation problem in content.
 """
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -57,6 +58,13 @@ class Task:
             raise TaskError(
                 f'no grader is called "{self.grader}"; choices: {", ".join(GRADERS)}, or "package.module:function"'
             )
+        for kind, problems in (("training", self.training), ("evaluation", self.evaluation)):
+            for problem_id, num in Counter(problem.id for problem in problems).most_common(1):
+                if num > 1:
+                    raise TaskError(
+                        f'the task "{self.name}" has {num} {kind} problems with the id "{problem_id}": give each an id '
+                        f"of its own"
+                    )
 
 
 def without(problems: Iterable[Problem], withheld: Iterable[Problem]) -> tuple[Problem, ...]:

@@ -157,7 +157,7 @@ def _one_sentence(name: str, source: str) -> Iterator[None]:
 
     try:
         yield
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = lines[0] if lines else type(error).__name__
         if Path(source).is_dir():

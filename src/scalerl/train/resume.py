@@ -1,6 +1,10 @@
 """A run that is there already: whether a recipe is still its own, where it goes on, and the model it made."""
 
+import fcntl
 import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -17,9 +21,27 @@ from scalerl.train.model import load_model, save_model
 _FREE = ("budget.", "checkpoint.", "sinks", "description")
 
 
-def newest_checkpoint(recipe: Recipe, folder: Path) -> checkpoints.Checkpoint | None:
+@contextmanager
+def only_trainer(folder: Path) -> Iterator[None]:
+    """Hold a run's folder: a second process would mix its rows and checkpoints with those of the first."""
+    # The folder itself, no file in it: the system lets go of it however the process ends.
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise store.RunError(
+                f"{folder} is being trained into by another process: wait for its end, or stop it first"
+            ) from None
+        except OSError:  # A file system that knows no locks is no reason not to train.
+            pass
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def newest_checkpoint(folder: Path) -> checkpoints.Checkpoint | None:
     """What a run is resumed from; None where it was ended before its first checkpoint."""
-    check_same(recipe, folder)
     path = checkpoints.latest(folder / store.CHECKPOINTS)
     return None if path is None else checkpoints.load(path, verify=False)
 

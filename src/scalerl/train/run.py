@@ -4,6 +4,7 @@ Setup (model, task, engine) -> learner, curriculum -> Pipeline.steps() -> metric
 """
 
 import os
+import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -24,7 +25,7 @@ from scalerl.train.compute import Clock, ModelShape, devices_held, larger
 from scalerl.train.live import Outlook, alarms, outlook
 from scalerl.train.pack import pack_groups, unpack_groups
 from scalerl.train.pipeline import Pipeline, PipelineState, StepDone
-from scalerl.train.resume import newest_checkpoint
+from scalerl.train.resume import check_same, newest_checkpoint, only_trainer
 from scalerl.train.setup import EvalSet, Setup, counts, environment, sample_rows
 from scalerl.train.sinks import Sinks, check_sinks
 from scalerl.train.step import TorchLearner
@@ -33,6 +34,7 @@ from scalerl.types import Group
 
 SAMPLES_KEPT = 4  # completions written to samples.jsonl at each evaluation
 ASKED = "asked to stop"
+_SPEAK_S = 5.0  # for the last words of a run that hangs
 
 Outlooks = Mapping[str, Outlook | None]
 """What the curve of each evaluation set says."""
@@ -83,13 +85,16 @@ class Run:
     ) -> None:
         """A call of the engine or the grader that takes `hung_s` ends the process; by default see watch.py."""
         self.recipe, self.folder, self.watcher, self._resumes = recipe, folder, watcher or Nobody(), resume
-        saved = None
         if resume:
-            saved = newest_checkpoint(recipe, folder)
+            check_same(recipe, folder)
         else:
             store.check_new(folder)
         check_sinks(recipe.sinks)
         with ExitStack() as opened:
+            saved = None
+            if resume:
+                opened.enter_context(only_trainer(folder))
+                saved = newest_checkpoint(folder)
             self.setup = Setup(recipe)
             opened.callback(self.setup.marking.close)
             torch.manual_seed(recipe.seed)
@@ -195,6 +200,7 @@ class Run:
             store.reopen_run(self.folder)
         else:
             store.create_run(self.folder)
+            self._opened.enter_context(only_trainer(self.folder))
         recipe = self.recipe.model_dump(mode="json")
         store.write_json(self.folder / store.RECIPE, recipe)
         store.write_json(self.folder / store.ENV, environment(self.setup.device))
@@ -209,7 +215,10 @@ class Run:
 
     def _hung(self, reason: str) -> None:
         self._say_failed("failed", reason)
-        self.watcher.hung(reason)
+        # Not here: a terminal that takes no more text must not keep the process alive.
+        speaker = threading.Thread(target=self.watcher.hung, args=(reason,), daemon=True)
+        speaker.start()
+        speaker.join(_SPEAK_S)
         # The main thread is in a call that does not return: no exception would reach it.
         os._exit(1)
 
@@ -300,7 +309,7 @@ class Run:
 
     def _evaluate_set(self, one: EvalSet, step: int, spent: Mapping[str, float]) -> store.Row:
         with self._watchdog.watching("the grader"):
-            result = self.setup.evaluate(one, self.eval_engine, step, self.watcher.evaluating)
+            result = self.setup.evaluate(one, self.eval_engine, step, self._evaluating)
         return {
             "step": step,
             "attempt": self.attempt,
@@ -310,6 +319,11 @@ class Run:
             "num_correct": list(result.num_correct),
             **counts(result),
         }
+
+    def _evaluating(self, finished: int, total: int) -> None:
+        # A terminal that is held up is no grader that hangs.
+        with self._watchdog.watching(None):
+            self.watcher.evaluating(finished, total)
 
     def _grader_alarms(self) -> list[str]:
         """The first exception of each grader, once."""

@@ -57,6 +57,7 @@ class Setup:
         self.text = Text(tokenizer=self.loaded.tokenizer, stop_tokens=self.loaded.stop_tokens)
         self.length = choose(LENGTHS, recipe.length)(self.text.encode)
         self._check_room()
+        self._num_left_out: dict[tuple[str, str], tuple[int, int]] = {}
         self.marking = Marking()
         try:
             self.sets = [self._set(name, one) for name, one in {**self.tasks, **others}.items()]
@@ -74,7 +75,7 @@ class Setup:
             )
 
     def _set(self, name: str, task: Task) -> EvalSet:
-        problems = tuple(self._short_enough(task, task.evaluation, f"evaluation problem of {name}"))
+        problems = tuple(self._short_enough(task, task.evaluation, "evaluation", name))
         judge = Judge(spec=spec_of(task), decode=self.text.decode)
         self.marking.check(judge)
         return EvalSet(name=name, task=task, problems=problems, judge=judge, prompts_hash=hash_prompts(problems))
@@ -87,15 +88,36 @@ class Setup:
             left = without(task.training, withheld)
             if not left:
                 raise RecipeError(f"every training problem of {name} is also an evaluation problem: none is left")
-            prompts[name] = self._short_enough(task, left, f"training problem of {name}")
+            prompts[name] = self._short_enough(task, left, "training", name)
         return prompts
 
-    def _short_enough(self, task: Task, problems: Sequence[Problem], kind: str) -> dict[Problem, tuple[int, ...]]:
+    def notices(self) -> list[str]:
+        """What a person should know before hours are spent."""
+        most, length = self.recipe.rollout.max_prompt_tokens, self.recipe.length
+        said = [
+            f"{num:,} of {total:,} {kind} problems of {name} are left out: their prompts are longer than "
+            f"rollout.max_prompt_tokens = {most}"
+            for (kind, name), (num, total) in self._num_left_out.items()
+            if num
+        ]
+        if isinstance(length, parts.Interruption) and (num := len(self.text.encode(length.thinking_end))) > 1:
+            said.append(
+                f'length.thinking_end "{length.thinking_end}" is {num} tokens of this model: where it is spelled with '
+                f"others, thinking that has ended is interrupted all the same"
+            )
+        return said
+
+    def _short_enough(
+        self, task: Task, problems: Sequence[Problem], kind: str, name: str
+    ) -> dict[Problem, tuple[int, ...]]:
         most = self.recipe.rollout.max_prompt_tokens
         tokens = {one: tuple(self.text.encode_prompt(one.prompt, task.prompt)) for one in problems}
         kept = {one: prompt for one, prompt in tokens.items() if len(prompt) <= most}
         if not kept:
-            raise RecipeError(f"no {kind} has a prompt of at most rollout.max_prompt_tokens = {most} tokens")
+            raise RecipeError(
+                f"no {kind} problem of {name} has a prompt of at most rollout.max_prompt_tokens = {most} tokens"
+            )
+        self._num_left_out[kind, name] = (len(problems) - len(kept), len(problems))
         return kept
 
     def asker(self, prompts: Mapping[str, Mapping[Problem, tuple[int, ...]]]) -> Asker:

@@ -11,6 +11,7 @@ import json
 import math
 import platform
 import random
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -161,7 +162,7 @@ def build_tokenizer(texts: Iterator[str], answer: AnswerFormat) -> "PreTrainedTo
     characters = sorted({character for text in texts for character in _without_tags(text, tags)})
     vocabulary = {token: index for index, token in enumerate([PAD, BOS, EOS, UNKNOWN, *tags, *characters])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
-    alternatives = "|".join([*tags, r"[\s\S]"])
+    alternatives = "|".join([*map(re.escape, tags), r"[\s\S]"])
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(alternatives), behavior="isolated")  # pyright: ignore[reportAttributeAccessIssue]
     tokenizer.decoder = decoders.Fuse()  # pyright: ignore[reportAttributeAccessIssue]
     tokenizer.post_processor = processors.TemplateProcessing(  # pyright: ignore[reportAttributeAccessIssue]

@@ -48,9 +48,9 @@ class Watchdog:
 
     def __init__(self, on_hung: Callable[[str], None], *, limit_s: float | None = None) -> None:
         self._on_hung, self._limit_s, self._tick_s = on_hung, limit_s, min(1.0, (limit_s or LEAST_HUNG_S) / 10)
-        self._watched: list[str] = []
-        self._num_calls: Counter[str] = Counter()
-        self._longest_s: defaultdict[str, float] = defaultdict(float)
+        self._watched: list[str | None] = []
+        self._num_calls: Counter[str | None] = Counter()
+        self._longest_s: defaultdict[str | None, float] = defaultdict(float)
         self._moves, self._moved_at = 0, time.monotonic()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
@@ -64,8 +64,8 @@ class Watchdog:
         self._thread.join()
 
     @contextmanager
-    def watching(self, what: str) -> Iterator[None]:
-        """Within this, time counts; an inner one starts it anew when it begins and when it ends."""
+    def watching(self, what: str | None) -> Iterator[None]:
+        """Within this, time counts, except for None; an inner one starts it anew when it begins and when it ends."""
         self._move()
         self._watched.append(what)
         try:
@@ -83,7 +83,7 @@ class Watchdog:
     def _watch(self) -> None:
         seen, quiet_s = self._moves, 0.0
         while not self._over.wait(self._tick_s):
-            watched = self._watched[-1:]
+            watched = [what for what in self._watched[-1:] if what is not None]
             quiet_s = quiet_s + self._tick_s if watched and self._moves == seen else 0.0
             seen = self._moves
             if watched and quiet_s >= (limit_s := self._limit_of(watched[0])):

@@ -4,7 +4,7 @@
 const report = JSON.parse(document.getElementById("data").textContent);
 const $ = (id) => document.getElementById(id);
 const state = {
-  set: report.sets[0].name, axis: report.axes[0].key, window: "all", target: null, hidden: new Set(),
+  set: report.sets[0].name, axis: report.axes[0].key, window: report.window, target: null, hidden: new Set(),
 };
 const GRID = 72, REACH = 4;
 
@@ -77,7 +77,7 @@ function drawResults() {
   $("results").replaceChildren(table(heads, rows));
   $("results-note").textContent = view.compared || view.curves.length < 2
     ? `Intervals hold ${Math.round(100 * report.level)} %. Probabilities are for the row's curve against ${labelOf(reference)}.`
-    : "With this many curves verdicts are given on the first axis with all points only.";
+    : "With this many curves verdicts are given only in the view that is shown first.";
   const pairs = view.pairs.map((pair) => element("tr", {}, plain(labelOf(pair.a)), plain(labelOf(pair.b)), plain(share(pair.p_higher_ceiling), true), plain(share(pair.p_more_efficient), true),
     plain(share(pair.p_sooner), true), element("td", { className: "verdict" + (pair.verdict.startsWith("not ") ? " none" : "") }, spoken(pair.verdict)), plain(pair.crossing === null ? "\u2013" : computeText(pair.crossing), true)));
   $("pairs").hidden = !pairs.length;
@@ -89,7 +89,7 @@ function drawForecast() {
   const drawn = view.curves.filter(isDrawn).map((curve) => ({ curve, ...forecastAt(report, curve, state.target) })).sort((a, b) => b.value - a.value);
   const items = drawn.map(({ curve, value, low, high }) => element("li", {},
     element("div", { className: "who" }, element("span", { className: "dot", style: `--own:${own(colourOf(curve.name))}` }), element("span", { title: labelOf(curve.name) }, labelOf(curve.name)), element("span", { className: "value" }, rewardText(value))),
-    element("div", { className: "range" }, element("span", {}, `${rewardText(low)} to ${rewardText(high)}`), element("span", {}, state.target > curve.last ? `${computeText(state.target / curve.last, 2)}\u00d7 its data` : "within its data"))));
+    element("div", { className: "range" }, element("span", {}, `${rewardText(low)} to ${rewardText(high)}`), element("span", {}, state.target > curve.last ? `${computeText(state.target / curve.last, 2)}\u00d7 what was fitted` : "within what was fitted"))));
   items.forEach((item, i) => { item.dataset.curve = labelOf(drawn[i].curve.name); });
   box.replaceChildren(element("h3", {}, `Forecast at ${computeText(state.target)} ${axisLabel()}`),
     element("ol", {}, ...items), element("p", { className: "note" }, items.length ? `A new evaluation there should fall in the range with ${Math.round(100 * report.level)} % probability.` : "No curve to forecast from."));
