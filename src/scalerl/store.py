@@ -188,6 +188,11 @@ def read_recipe(folder: str | Path) -> Row | None:
     return _read_object(Path(folder) / RECIPE)
 
 
+def read_env(folder: str | Path) -> Row | None:
+    """Versions, commit and hardware, None where the run has not written them."""
+    return _read_object(Path(folder) / ENV)
+
+
 def read_status(folder: str | Path) -> Row | None:
     """Running, done or failed with the reason; None where the run has not said."""
     return _read_object(Path(folder) / STATUS)

@@ -213,6 +213,15 @@ def test_jobs_that_shared_a_device_are_compared_by_flops_and_it_is_said_why(tmp_
 
 
 @pytest.mark.usefixtures("quick")
+def test_seeds_of_unequal_speed_are_compared_by_flops_too(tmp_path: Path):
+    for seed, pace in enumerate((1.0, 2.0)):
+        write_run(tmp_path / f"a-seed{seed}", seed=seed, num=8, pace=pace)
+    told = told_of(tmp_path)
+    assert told["axes"][0]["label"] == "FLOPs"
+    assert told["notes"][0].startswith("One run took 2.0 times as long as another of its arm for the same FLOPs")
+
+
+@pytest.mark.usefixtures("quick")
 def test_a_shared_device_leaves_an_axis_that_is_no_time_alone(tmp_path: Path):
     told = told_of(write_study(tmp_path / "s", shared_device=True, num=8, plan={"compute": "tokens"}))
     assert told["axes"][0]["label"] == "tokens"

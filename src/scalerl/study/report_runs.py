@@ -1,6 +1,5 @@
 """What a run folder says beside its curve: how it ended, what it cost, where it ran, and whether it stayed stable."""
 
-import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -87,7 +86,7 @@ def read_run(folder: Path, *, name: str, arm: str) -> RunFacts:
 
     recipe = tried(lambda: store.read_recipe(folder), None)
     status = tried(lambda: store.read_status(folder), None) or {}
-    environment = tried(lambda: _environment(folder / store.ENV), {})
+    environment = tried(lambda: store.read_env(folder), None) or {}
     metrics = tried(lambda: store.read_metrics(folder), [])
     evals = tried(lambda: store.read_evals(folder), [])
     settings = None if recipe is None else flat(recipe)
@@ -108,16 +107,6 @@ def read_run(folder: Path, *, name: str, arm: str) -> RunFacts:
         signals=_signals(metrics),
         faults=tuple(faults),
     )
-
-
-def _environment(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as fault:
-        raise store.RunError(f"{path}, line {fault.lineno}: not JSON ({fault.msg})") from None
-    return value if isinstance(value, dict) else {}
 
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -200,6 +189,15 @@ def environments(runs: Sequence[RunFacts]) -> dict[str, dict[str, list[str]]]:
         for key, value in flat(run.environment).items():
             found.setdefault(key, {}).setdefault(str(value), []).append(run.name)
     return found
+
+
+def uneven_pace(runs: Sequence[RunFacts]) -> float:
+    """How many times as long one run of an arm took for the same FLOPs as another: 1 on a machine of their own."""
+    paces: dict[str, list[float]] = {}
+    for run in runs:
+        if run.cost.get("gpu_hours") and run.cost.get("flops"):
+            paces.setdefault(run.arm, []).append(run.cost["gpu_hours"] / run.cost["flops"])
+    return max((max(of_arm) / min(of_arm) for of_arm in paces.values()), default=1.0)
 
 
 def alarms(run: RunFacts) -> list[str]:

@@ -17,12 +17,13 @@ from scalerl.study import columns as names
 from scalerl.study.analysis import Analysis, CurveResult, FitOptions
 from scalerl.study.importers import Table
 from scalerl.study.report_inputs import ARM, Material, gather
-from scalerl.study.report_runs import incomparable
+from scalerl.study.report_runs import incomparable, uneven_pace
 from scalerl.study.series import InputError, Selection, Series, series_from
 
 SHARES = (0.25, 0.5)
 MOST_PAIRED = 8  # more curves than these are compared in the view shown first only
 NUM_DRAWS = 200
+UNEVEN = 1.3  # times as long for the same work: something else used the machine
 ALL = "all"
 HELD_OUT = "held-out"
 
@@ -135,13 +136,15 @@ def _main_axis(material: Material, selection: Selection) -> tuple[str | None, st
     if selection.x is not None:
         return selection.x, ""
     known = [set(table.columns) for table in material.tables]
+    uneven = uneven_pace(material.runs)
+    distorted = ""
+    if material.shared_device:
+        distorted = "Jobs shared a device, which distorts the time that each took"
+    elif uneven > UNEVEN:
+        distorted = f"One run took {uneven:.1f} times as long as another of its arm for the same FLOPs"
     by_time = material.axis in (None, "gpu_hours")
-    if material.shared_device and by_time and all("flops" in columns for columns in known):
-        why = (
-            "Jobs shared a device, which distorts the time that each took: compute is counted in FLOPs first, and "
-            "GPU-hours are not to be trusted."
-        )
-        return "flops", why
+    if distorted and by_time and all("flops" in columns for columns in known):
+        return "flops", f"{distorted}: compute is counted in FLOPs first, and GPU-hours are not to be trusted."
     if material.axis and all(material.axis in columns for columns in known):
         return material.axis, ""
     choices = {table.x for table in material.tables}

@@ -56,6 +56,12 @@ def summary(report: Report, evaluation_set: str) -> list[str]:
     view = report.view(evaluation_set)
     label = {curve.name: label_of(curve.series) for curve in view.analysis.curves}
     best = front(view)
+    if best and (base := reference(report, evaluation_set)) in best:
+        pair = pair_of(view, best[0], base)
+        verdict = next(curve.verdict for curve in view.analysis.curves if curve.name == best[0])
+        if verdict == _OPEN and pair is not None and pair.verdict == "not separable":
+            # Of ceilings that are not known none leads: the others are held against the base.
+            best = [base, *(name for name in best if name != base)]
     if best:
         said = [_lead(view, best, label), *_standing(view, best[0], label)]
     else:
@@ -90,7 +96,8 @@ def _lead(view: View, best: list[str], label: dict[str, str]) -> str:
         return f"{who} {levels_off}."
     if len(tied) == len(verdicts):
         rest = "the other cannot" if len(tied) == 1 else "the others cannot"
-        return f"No ceiling stands out among {len(share)} curves: {who} {levels_off}, and {rest} be told from it by ceiling."
+        none = f"No ceiling stands out among {len(share)} curves"
+        return f"{none}: {who} {levels_off}, and {rest} be told from it by ceiling."
     together = _listed([label[name] for name in (best[0], *tied)])
     below = all(verdicts[name] == f"{best[0]}{_HIGHER}" for name in verdicts if name not in tied)
     highest = ", the highest here" * below
