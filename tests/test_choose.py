@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -133,7 +134,7 @@ def test_filter_settings_are_those_of_the_filters():
     ("value", "wanted"),
     [({"seed": "many"}, "a whole number"), ({"path": 3}, "text"), ({"seed": True}, "a whole number")],
 )
-def test_a_setting_of_the_wrong_kind_is_a_sentence(value: dict[str, object], wanted: str):
+def test_a_setting_of_the_wrong_kind_is_a_sentence(value: dict[str, Any], wanted: str):
     def task(*, seed: int = 0, share: float = 0.5, path: str = "") -> None: ...
 
     with pytest.raises(RecipeError, match=f"but must be {wanted}"):
