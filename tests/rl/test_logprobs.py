@@ -366,7 +366,8 @@ assert torch.get_float32_matmul_precision() == "high"
 )
 def test_compiled_equals_eager(backend, device):
     # In a process of its own: dynamo would trace the shape checks of the import hook, which users do not have.
-    subprocess.run([sys.executable, "-c", COMPILED, backend, device], check=True, timeout=240)
+    done = subprocess.run([sys.executable, "-c", COMPILED, backend, device], timeout=240)
+    assert done.returncode == 0
 
 
 @pytest.mark.gpu

@@ -98,10 +98,12 @@ def test_a_sink_that_cannot_be_opened_or_closed_does_not_end_the_run(monkeypatch
         raise RuntimeError("no API key")
 
     monkeypatch.setitem(SINKS, "wandb", refuses)
-    use(monkeypatch, tensorboard=Recorder("close"))
+    other = Recorder("close")
+    use(monkeypatch, tensorboard=other)
     with pytest.warns(SinkWarning, match="the sink wandb failed"):
         opened = Sinks(["wandb", "tensorboard"], tmp_path, {}, 1)
     opened.log(TRAIN, "train")
+    assert other.rows == [(TRAIN, "train")]
     with pytest.warns(SinkWarning, match="the sink tensorboard failed"):
         opened.close()
 
