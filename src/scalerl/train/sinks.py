@@ -82,7 +82,7 @@ def tensorboard(folder: Path, recipe: Mapping[str, Any], attempt: int) -> Sink:
 
 def wandb(folder: Path, recipe: Mapping[str, Any], attempt: int) -> Sink:
     """A run of the project scalerl; WANDB_MODE=offline keeps it in the run folder, for `wandb sync`."""
-    import wandb
+    import wandb  # pyright: ignore[reportMissingImports]
 
     name = folder.resolve().name
     run = wandb.init(
