@@ -1,52 +1,105 @@
-"""What transformers offers for sampling on a GPU; benchmarks/gpu.py measures against it."""
+"""What transformers offers for sampling; benchmarks/gpu.py measures against it.
+
+    generate     whole batches, each until its longest completion ends, with a cache that grows
+    static       the same with a cache of fixed size, which it compiles on a GPU by itself
+    continuous   its continuous batching, each request with its own length
+
+Each gives (tokens within the requests' own lengths, seconds); what is made once (compiled, warmed up) is not timed.
+"""
 
 import time
 from collections.abc import Sequence
 from typing import Any
 
 import torch
-import transformers
+from gpu_cases import now
+from transformers import ContinuousBatchingConfig, GenerationConfig
 
 from scalerl.types import Request
 
-
-def now(device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
+_STOP_S = 30.0  # for its thread to notice that it is to stop
 
 
-@torch.no_grad()
-def run_generate(model: Any, requests: Sequence[Request], slots: int) -> float:
+class PeerError(RuntimeError):
+    """A peer that does not run here."""
+
+
+def run_generate(model: Any, requests: Sequence[Request], slots: int) -> tuple[int, float]:
+    batches = [requests[first : first + slots] for first in range(0, len(requests), slots)]
+    _generate(model, batches[0], num_tokens=4)
     start = now(model.device)
-    for first in range(0, len(requests), slots):
-        batch = requests[first : first + slots]
-        prompts = torch.tensor([request.prompt_tokens for request in batch], device=model.device)
-        model.generate(
-            inputs=prompts,
-            attention_mask=torch.ones_like(prompts),
-            do_sample=True,
-            top_k=0,
-            max_new_tokens=max_length(batch),
-        )
-    return now(model.device) - start
+    for batch in batches:
+        _generate(model, batch, num_tokens=max_length(batch))
+    return sum_lengths(requests), now(model.device) - start
+
+
+def run_static(model: Any, requests: Sequence[Request], slots: int) -> tuple[int, float]:
+    # One length for all batches: another one would be another cache to compile for.
+    longest = max_length(requests)
+    batches = [requests[first : first + slots] for first in range(0, len(requests), slots)]
+    _generate(model, batches[0], num_tokens=longest, cache_implementation="static")
+    start = now(model.device)
+    for batch in batches:
+        _generate(model, batch, num_tokens=longest, cache_implementation="static")
+    return sum_lengths(requests), now(model.device) - start
 
 
 @torch.no_grad()
-def run_continuous(model: Any, requests: Sequence[Request]) -> float:
-    """transformers' continuous batching, each request with its own length; its start and its graphs are not timed."""
-    config = transformers.GenerationConfig(do_sample=True, top_k=0, max_new_tokens=max_length(requests), pad_token_id=0)
-    with model.continuous_batching_context_manager(generation_config=config, block=True, timeout=5) as manager:
-        start, left = now(model.device), len(requests)
+def _generate(model: Any, batch: Sequence[Request], *, num_tokens: int, **settings: Any) -> None:
+    prompts = torch.tensor([request.prompt_tokens for request in batch], device=model.device)
+    made = model.generate(
+        inputs=prompts,
+        attention_mask=torch.ones_like(prompts),
+        do_sample=True,
+        top_k=0,
+        max_new_tokens=num_tokens,
+        **settings,
+    )
+    if made.shape[1] != prompts.shape[1] + num_tokens:
+        raise PeerError(f"it gave {made.shape[1] - prompts.shape[1]} tokens of {num_tokens}")
+
+
+@torch.no_grad()
+def run_continuous(model: Any, requests: Sequence[Request], slots: int, *, seconds: float) -> tuple[int, float]:
+    """Cut off after `seconds`: what it had sampled by then counts."""
+    config = GenerationConfig(
+        do_sample=True, top_k=0, max_new_tokens=max_length(requests), eos_token_id=-1, pad_token_id=0
+    )
+    with model.continuous_batching_context_manager(
+        generation_config=config, continuous_batching_config=_settings(model, slots), block=True, timeout=_STOP_S
+    ) as manager:
+        start, tokens, left = now(model.device), 0, len(requests)
         for request in requests:
             manager.add_request(list(request.prompt_tokens), max_new_tokens=request.length.max_tokens, eos_token_id=-1)
-        while left:
-            result = manager.get_result(timeout=1)
-            if result is not None and result.is_finished():
-                left -= 1
-            elif result is None and not manager.is_running():
-                raise RuntimeError("its thread ended early")
-        return now(model.device) - start
+        while left and time.perf_counter() - start < seconds:
+            if (result := manager.get_result(timeout=0.1)) is not None:
+                tokens, left = tokens + _num_tokens(result), left - 1
+            elif not manager.is_running():
+                raise PeerError("its thread ended early")
+        elapsed = now(model.device) - start
+        if left:
+            manager.stop(block=True, timeout=_STOP_S, hard_stop=True)
+            while (result := manager.get_result(timeout=0.1)) is not None:
+                tokens += len(result.generated_tokens)
+        return tokens, elapsed
+
+
+def _settings(model: Any, slots: int) -> ContinuousBatchingConfig:
+    """Its own choices, but as many requests at once as our engine has slots; a small cache on a CPU, which it would
+    fill with as much as there is."""
+    if model.device.type == "cuda":
+        return ContinuousBatchingConfig(max_requests_per_batch=slots)
+    return ContinuousBatchingConfig(max_requests_per_batch=slots, block_size=32, num_blocks=32, max_batch_tokens=64)
+
+
+def _num_tokens(result: Any) -> int:
+    if result.error is not None:
+        raise PeerError(str(result.error))
+    return len(result.generated_tokens)
+
+
+def sum_lengths(requests: Sequence[Request]) -> int:
+    return sum(request.length.max_tokens for request in requests)
 
 
 def max_length(requests: Sequence[Request]) -> int:

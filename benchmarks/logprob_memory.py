@@ -1,7 +1,7 @@
 """Memory and speed of rl/logprobs.py against the full tokens x vocabulary computation, forward and backward.
 
     python benchmarks/logprob_memory.py            one table: peak memory flat in tokens; speed at a size where both fit
-    python benchmarks/logprob_memory.py --sweep    the same speed for several chunks (how CHUNK was chosen)
+    python benchmarks/logprob_memory.py --sweep    the same speed for several chunks (how the device's own was chosen)
 
 Peak is what forward and backward add to the inputs (hidden states, head) and includes the head's gradient. Each row is
 measured in a process of its own: on CUDA by the allocator, else by the peak resident set.
@@ -34,7 +34,7 @@ def measure(case: dict) -> dict:
     """Peak bytes and seconds of each method of a case, alternating; runs in a child process."""
     import torch
 
-    from scalerl.rl.logprobs import CHUNK, log_probs_and_entropy
+    from scalerl.rl.logprobs import log_probs_and_entropy
 
     def full(hidden, head_weight, targets, chunk):
         log_probs = torch.log_softmax(torch.nn.functional.linear(hidden.float(), head_weight.float()), dim=-1)
@@ -56,7 +56,7 @@ def measure(case: dict) -> dict:
         hidden.grad = head_weight.grad = None
         synchronise(device)
         start = time.perf_counter()
-        log_probs, _ = method(hidden, head_weight, targets, case.get("chunk") or CHUNK)
+        log_probs, _ = method(hidden, head_weight, targets, case.get("chunk"))
         (weights * log_probs).sum().backward()
         synchronise(device)
         return time.perf_counter() - start

@@ -1,0 +1,196 @@
+"""What benchmarks/gpu.py measures: shapes of models, requests and batches for them, and what the device could do."""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
+
+from scalerl.rollout.torch_engine import TorchEngine
+from scalerl.train.compute import ModelShape
+from scalerl.types import Batch, Completion, Group, LengthPlan, Problem, Request, derive_seed
+
+PROBLEM = Problem(id="0", prompt="", answer="", task="benchmark")
+SHORTEST = 8
+"""Of mixed lengths, which are log-uniform from here to the end of the context."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A shape of model and how much of it is measured."""
+
+    config: Any
+    """None is the embedded model."""
+    slots: int
+    context: int
+    prompt: int
+    step_tokens: int
+    """Tokens of a learner's step."""
+    pass_tokens: int
+    sequence: int = 512
+    rounds: int = 2
+    """Requests of mixed lengths a slot."""
+
+
+def shape(family: type, hidden: int, layers: int, heads: int, kv_heads: int, inner: int, vocab: int) -> Any:
+    return family(
+        vocab_size=vocab,
+        hidden_size=hidden,
+        intermediate_size=inner,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+    )
+
+
+TEN, SMALL = shape(LlamaConfig, 384, 6, 6, 6, 1024, 64), shape(LlamaConfig, 576, 30, 9, 3, 1536, 49152)
+LARGE = shape(Qwen2Config, 1536, 28, 12, 2, 8960, 151936)
+CASES = {
+    "tiny": Case(config=None, slots=512, context=64, prompt=16, step_tokens=65536, pass_tokens=65536, sequence=128),
+    "10m": Case(config=TEN, slots=1536, context=96, prompt=16, step_tokens=131072, pass_tokens=65536),
+    "135m": Case(config=SMALL, slots=512, context=512, prompt=384, step_tokens=131072, pass_tokens=32768),
+    "1.5b": Case(config=LARGE, slots=512, context=512, prompt=384, step_tokens=65536, pass_tokens=16384, rounds=1),
+}
+
+
+def quick(case: Case) -> Case:
+    """The same with sizes at which nothing is learnt but whether it runs."""
+    small = {"slots": 4, "context": 24, "prompt": 8, "step_tokens": 64, "pass_tokens": 64, "sequence": 16}
+    return replace(case, **small)
+
+
+def now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def ceilings(device: torch.device) -> dict[str, float]:
+    """Bytes a second of a copy, read and written, and FLOPs a second of a bf16 product (FP32 on a CPU)."""
+    on_gpu = device.type == "cuda"
+    size, dtype = (8192, torch.bfloat16) if on_gpu else (256, torch.float32)
+    source = torch.randn(2**29 if on_gpu else 2**20, device=device)
+    target = torch.empty_like(source)
+    left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    copied = median_seconds(lambda: target.copy_(source), device)
+    multiplied = median_seconds(lambda: left @ right, device)
+    return {"bandwidth": 2 * source.nbytes / copied, "matmul": 2 * size**3 / multiplied}
+
+
+def median_seconds(work: Callable[[], Any], device: torch.device, repeats: int = 10) -> float:
+    times = []
+    for number in range(repeats + 2):
+        start = now(device)
+        work()
+        if number > 1:
+            times.append(now(device) - start)
+    return statistics.median(times)
+
+
+class Subject:
+    """A case on a device: its model, and what several parts share."""
+
+    def __init__(self, case: Case, device: torch.device, *, weights: str | None = None) -> None:
+        self.case, self.device = case, device
+        self.model = make_model(case, weights, device)
+        self.ceiling = ceilings(device)
+
+    @cached_property
+    def learner(self) -> Any:
+        """It trains the model itself."""
+        from scalerl.config import load_recipe
+        from scalerl.train.step import TorchLearner
+
+        settings = [f"learner.micro_batch_tokens={self.case.pass_tokens}", "budget.steps=1"]
+        return TorchLearner.from_recipe(self.model, load_recipe("scalerl", settings))
+
+    def forget_learner(self) -> None:
+        """Its moments and gradients are not to be counted among what sampling needs."""
+        self.__dict__.pop("learner", None)
+
+    @property
+    def shape(self) -> ModelShape:
+        return ModelShape.from_config(self.model.config)
+
+    @property
+    def vocab(self) -> int:
+        return self.model.config.vocab_size
+
+    def engine(self) -> TorchEngine:
+        dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
+        return TorchEngine(self.model, slots=self.case.slots, max_length=self.case.context, stop_tokens=(), dtype=dtype)
+
+    def requests(self, lengths: Sequence[int]) -> list[Request]:
+        prompts = np.random.default_rng(0).integers(0, self.vocab, (len(lengths), self.case.prompt)).tolist()
+        pairs = zip(prompts, lengths, strict=True)
+        return [make_request(str(number), 0, prompt, length) for number, (prompt, length) in enumerate(pairs)]
+
+    @cached_property
+    def mixed_requests(self) -> list[Request]:
+        """The same for our engine and for every peer."""
+        return self.requests(mixed_lengths(np.random.default_rng(0), self.case, self.case.rounds * self.case.slots))
+
+
+def make_model(case: Case, weights: str | None, device: torch.device) -> Any:
+    """FP32, as the learner's masters are; the engine makes its own bf16 copy."""
+    torch.manual_seed(0)
+    model: Any
+    if weights or case.config is None:
+        path = weights or str(files("scalerl") / "assets" / "tiny-base")
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="sdpa")
+    else:
+        with torch.device(device):
+            model = AutoModelForCausalLM.from_config(case.config, dtype=torch.float32, attn_implementation="sdpa")
+    model.generation_config.eos_token_id = None  # Lengths are given, not found.
+    model.generation_config.pad_token_id = 0
+    return model.to(device).eval()
+
+
+def mixed_lengths(rng: np.random.Generator, case: Case, count: int) -> list[int]:
+    longest = case.context - case.prompt
+    return np.exp(rng.uniform(np.log(SHORTEST), np.log(longest), count)).round().astype(int).tolist()
+
+
+def make_request(group: str, index: int, prompt: Sequence[int], length: int) -> Request:
+    return Request(
+        group=group,
+        index=index,
+        problem=PROBLEM,
+        prompt_tokens=tuple(prompt),
+        seed=derive_seed(group, index),
+        length=LengthPlan(answer_budget=length),
+    )
+
+
+def make_group(completions: Sequence[Completion]) -> Group:
+    """The first half is right, so that no filter drops it."""
+    key, num = completions[0].request.group, len(completions)
+    correct = tuple(2 * i < num for i in range(num))
+    rewards = tuple(1.0 if verdict else -1.0 for verdict in correct)
+    return Group(key=key, problem=PROBLEM, completions=tuple(completions), correct=correct, rewards=rewards)
+
+
+def make_batch(version: int, vocab: int, num: int, length: int) -> Batch:
+    """Groups of two; a prompt is one token, so that every token is trained."""
+    rng = np.random.default_rng(version)
+
+    def completion(group: int, index: int) -> Completion:
+        return Completion(
+            request=make_request(f"0/{group}", index, [1], length),
+            tokens=rng.integers(0, vocab, length).astype(np.int32),
+            log_probs=np.full(length, -np.log(vocab), dtype=np.float32),
+            versions=np.full(length, version, dtype=np.int32),
+            forced=np.zeros(length, dtype=np.bool_),
+            finish="stop",
+        )
+
+    groups = [make_group([completion(g, i) for i in range(2)]) for g in range(num // 2)]
+    return Batch(version=version, groups=groups)

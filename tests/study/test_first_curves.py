@@ -1,0 +1,46 @@
+"""The study of the first curves says what it claims to say."""
+
+from scalerl.config import load_recipe
+from scalerl.study.plan import differences, make_plan
+from scalerl.study.spec import load_study
+
+
+def plan():
+    return make_plan(*load_study("first-curves"), gpu=True)
+
+
+def test_its_baseline_is_the_papers():
+    (arm,) = (arm for arm in plan().arms if arm.name == "baseline")
+    papers = differences(load_recipe("scalerl"), load_recipe("base"))
+    assert {key: new for key, (_, new) in arm.changes.items()} == {
+        key: new for key, (_, new) in papers.items() if not key.startswith("budget.")
+    }
+
+
+def test_three_arms_of_two_seeds_have_one_budget():
+    assert [arm.name for arm in plan().arms] == ["scalerl", "baseline", "ppo-off-policy-8"]
+    assert len(plan().runs) == 6
+    assert len({run.recipe.budget.gpu_hours for run in plan().runs}) == 1
+
+
+def test_the_off_policy_arm_differs_in_its_pipeline_alone():
+    (arm,) = (arm for arm in plan().arms if arm.name == "ppo-off-policy-8")
+    assert {key: new for key, (_, new) in arm.changes.items()} == {
+        "pipeline.max_lag": 7,
+        "pipeline.push_every": 8,
+        "pipeline.drain": True,
+    }
+
+
+def test_thinking_to_the_point_is_never_interrupted():
+    from scalerl.train.setup import make_tasks
+
+    recipe = load_recipe("arithmetic-10m", ["task.guess_share=0.0", "task.guess_growth=0.0", "task.num_problems=100"])
+    (task,) = make_tasks(recipe).values()
+    assert task.demonstrations is not None
+    for one in task.demonstrations(3000, 0):
+        thinking, answer = one.completion.removeprefix("<think>").split("</think>")
+        # The tags are a token each, the others a character each; an end token follows the answer.
+        assert len(thinking) + 2 <= recipe.length.thinking_min  # pyright: ignore[reportAttributeAccessIssue]
+        assert len(answer) + 1 <= recipe.length.answer_budget  # pyright: ignore[reportAttributeAccessIssue]
+        assert len(one.problem.prompt) + 1 <= recipe.rollout.max_prompt_tokens

@@ -1,0 +1,165 @@
+"""The benchmark of the GPU at sizes that only show that it runs, and what becomes of a part that does not."""
+
+import importlib
+import json
+import math
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+gpu, gpu_cases, gpu_parts, gpu_peers = map(importlib.import_module, ("gpu", "gpu_cases", "gpu_parts", "gpu_peers"))
+
+
+@pytest.fixture(scope="module")
+def subject():
+    return gpu_cases.Subject(gpu_cases.quick(gpu_cases.CASES["tiny"]), torch.device("cpu"))
+
+
+FIGURES = {
+    "sample": {"tokens_per_s", "limit", "of_limit"},
+    "learn": {"learner_tokens_per_s", "mfu"},
+    "loop": {"steps_per_s", "loop_tokens_per_s"},
+    "mixed": {"mixed_tokens_per_s"},
+    "generate": {"tokens_per_s"},
+    "static": {"tokens_per_s"},
+    "continuous": {"tokens_per_s"},
+}
+
+
+def test_shapes_and_parts_of_the_command_are_those_that_are_measured():
+    assert tuple(gpu_cases.CASES) == gpu.SHAPES
+    assert tuple(gpu_parts.PARTS) == gpu.PARTS
+    assert set(gpu.PARTS) == set(FIGURES)
+
+
+@pytest.mark.parametrize("part", gpu.PARTS)
+def test_every_part_runs_and_gives_its_figures(subject, part):
+    # The peers are given time to finish; the others measure as little as they can.
+    row = gpu_parts.measure(subject, part, 60.0 if part == "continuous" else 0.0)
+    assert "failed" not in row, row
+    assert FIGURES[part] <= row.keys()
+    assert all(math.isfinite(row[name]) and row[name] > 0 for name in FIGURES[part])
+
+
+def test_all_are_given_the_same_tokens_to_sample(subject):
+    requests = subject.mixed_requests
+    total = gpu_peers.sum_lengths(requests)
+    assert total == sum(request.length.max_tokens for request in requests)
+    for part in ("generate", "static", "continuous"):
+        assert gpu_parts.measure(subject, part, 60.0)["num_tokens"] == total
+
+
+def test_continuous_batching_that_is_cut_off_counts_what_it_has_sampled(subject):
+    tokens, elapsed = gpu_peers.run_continuous(subject.model, subject.mixed_requests, 4, seconds=0.05)
+    assert 0 <= tokens < gpu_peers.sum_lengths(subject.mixed_requests)
+    assert elapsed < 5
+    assert subject.model.config._attn_implementation == "sdpa"
+
+
+def test_the_limit_of_a_decode_step_is_the_sum_over_its_parts(subject):
+    shape, config, slots = subject.shape, subject.model.config, subject.case.slots
+    by_bytes = 4 * (shape.body_params + shape.head_params) + 8 * config.vocab_size * slots
+    by_bytes += 4 * 2 * shape.layers * config.num_key_value_heads * config.head_dim * 10 * slots
+    assert gpu_parts.decode_limit(subject, 10.0, {"bandwidth": 1.0, "matmul": math.inf}) == pytest.approx(by_bytes)
+    by_flops = 2 * (shape.body_params + shape.head_params) * slots
+    by_flops += 4 * shape.layers * shape.attention_width * 10 * slots
+    assert gpu_parts.decode_limit(subject, 10.0, {"bandwidth": math.inf, "matmul": 1.0}) == pytest.approx(by_flops)
+
+
+@pytest.mark.parametrize(
+    "spans, covered",
+    [([], 0), ([(5, 9)], 4), ([(0, 4), (2, 3), (3, 6)], 6), ([(10, 12), (0, 1)], 3)],
+)
+def test_time_that_two_kernels_share_counts_once(spans, covered):
+    assert gpu_parts.union(spans) == covered
+
+
+def test_a_part_that_fails_says_why_and_the_next_is_measured(subject, monkeypatch):
+    def broken(*_):
+        raise ValueError("no such kernel\nand much more")
+
+    monkeypatch.setitem(gpu_parts.PARTS, "sample", broken)
+    assert gpu_parts.measure(subject, "sample", 0.0)["failed"] == "ValueError: no such kernel"
+    assert "failed" not in gpu_parts.measure(subject, "mixed", 0.0)
+
+
+# The process around the parts -----------------------------------------------------------------------------------------
+
+
+def rows(code: str, parts: list[str], *, silent_s: float = 60.0, total_s: float = 60.0) -> list[dict[str, Any]]:
+    command = [sys.executable, "-c", f"import json, os, sys, time\n{code}"]
+    return list(gpu.rows_of(command, parts, silent_s=silent_s, until=time.monotonic() + total_s))
+
+
+SAY = "print(json.dumps({'part': 'sample'}), flush=True)\n"
+
+
+def test_rows_pass_through_and_a_thread_that_never_ends_holds_nothing_up():
+    assert rows(SAY + "time.sleep(1000)", ["sample"]) == [{"part": "sample"}]
+
+
+def test_a_process_that_dies_names_the_part_it_was_at():
+    found = rows(SAY + "os._exit(9)", ["sample", "learn", "loop"])
+    assert found == [{"part": "sample"}, {"part": "learn", "failed": "its process ended with exit status 9"}]
+
+
+def test_a_part_that_has_spoiled_the_device_leaves_the_others_to_a_fresh_process():
+    assert rows(SAY + f"sys.exit({gpu.DEVICE_LOST})", ["sample", "learn"]) == [{"part": "sample"}]
+
+
+def test_a_part_that_is_silent_for_too_long_is_killed():
+    found = rows(SAY + "time.sleep(1000)", ["sample", "learn"], silent_s=2.0)
+    assert found[1]["part"] == "learn"
+    assert "killed" in found[1]["failed"]
+
+
+def test_once_the_whole_time_is_up_nothing_more_is_started():
+    found = rows(SAY, ["sample", "learn"], total_s=-1.0)
+    assert [row["part"] for row in found] == ["sample", "learn"]
+    assert all("--total" in row["failed"] for row in found)
+
+
+def test_the_table_has_ratios_to_every_peer_that_ran():
+    found: list[dict[str, Any]] = [
+        {"shape": "10m", "part": "sample", "tokens_per_s": 2e6, "of_limit": 0.5, "peak_gib": 3.25},
+        {"shape": "10m", "part": "mixed", "mixed_tokens_per_s": 1e6, "peak_gib": 3.5},
+        {"shape": "10m", "part": "generate", "tokens_per_s": 1e5, "peak_gib": 90.0},
+        {"shape": "10m", "part": "continuous", "failed": "MemoryError: too little"},
+    ]
+    line = gpu.table(found).splitlines()[1].split()
+    assert line == ["10m", "2,000,000", "50%", "-", "-", "-", "3.5", "1,000,000", "x10.00", "-", "-"]
+
+
+def test_the_whole_command_goes_on_after_a_process_that_dies(monkeypatch, capsys, tmp_path):
+    asked = []
+
+    def rows_of(command, parts, **_):
+        asked.append(json.loads(command[-1])["parts"])
+        if len(asked) == 1:
+            yield {"part": parts[0], "tokens_per_s": 1.0, "of_limit": 0.5}
+            yield {"part": parts[1], "failed": "its process ended with exit status -11"}
+        else:
+            yield from ({"part": part, "steps_per_s": 2.0, "tokens_per_s": 3.0} for part in parts)
+
+    monkeypatch.setattr(gpu, "rows_of", rows_of)
+    file = tmp_path / "rows.jsonl"
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--shapes", "10m", "--parts", "sample,learn,loop", "--json", str(file)])
+    assert gpu.main() == 1
+    assert asked == [["sample", "learn", "loop"], ["loop"]]
+    written = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [row["part"] for row in written] == ["sample", "learn", "loop"]
+    assert {"date", "python"} <= written[0].keys()
+    assert capsys.readouterr().out.count("\n") == 5
+
+
+def test_the_quick_sizes_leave_room_for_mixed_lengths():
+    for case in gpu_cases.CASES.values():
+        small = gpu_cases.quick(case)
+        assert small.context - small.prompt >= gpu_cases.SHORTEST
+        assert replace(small, slots=case.slots).config is case.config
