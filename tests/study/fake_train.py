@@ -1,6 +1,6 @@
 """Stands in for `scalerl train`: the same words, the same folder, none of the work. What a run does is in a JSON file.
 
-BEHAVIOUR.json RECIPE --out DIR [--resume]        {"ARM-seedN": "fail" | "crash" | "hang" | "die once" | "mute"}
+BEHAVIOUR.json RECIPE --out DIR [--resume | --check]    {"ARM-seedN": "fail" | "crash" | "hang" | "die once" | "mute"}
 """
 
 import json
@@ -17,6 +17,8 @@ def main() -> None:
     behaviour_file, recipe_file, _, out, *more = sys.argv[1:]
     folder = Path(out)
     does = json.loads(Path(behaviour_file).read_text()).get(folder.name, "")
+    if "--check" in more:
+        sys.exit("error: it cannot be" if does == "crash" else 0)
     assert ("--resume" in more) == (folder / store.RECIPE).exists()
     if "--resume" not in more:
         store.create_run(folder)

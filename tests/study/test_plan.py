@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 from scalerl.config import load_recipe
 from scalerl.study.leave_one_out import LEAVE_ONE_OUT
 from scalerl.study.plan import Plan, check_runnable, differences, make_plan, show_changes, toml_value, unset
-from scalerl.study.spec import StudyError, list_studies, load_study
+from scalerl.study.spec import StudyError, divided, list_studies, load_study
 
 
 def plan_of(tmp_path: Path, text: str, *overrides: str, gpu: bool = False) -> Plan:
     file = tmp_path / "mine.toml"
     file.write_text(text)
-    return make_plan(*load_study(file), overrides, gpu=gpu)
+    of_study, of_recipes = divided(overrides)
+    return make_plan(*load_study(file, of_study), of_recipes, gpu=gpu)
 
 
 def problems(tmp_path: Path, text: str, *overrides: str, gpu: bool = False) -> list[str]:
@@ -162,6 +163,45 @@ def test_a_users_set_changes_every_arm_but_not_what_an_arm_is_about(tmp_path):
     assert {arm.recipe.budget.steps for arm in plan.arms} == {7}
 
 
+def test_a_users_set_can_change_the_study_itself(tmp_path):
+    plan = plan_of(tmp_path, ONE_ARM, "seeds=[4]", "fit.until=0.5", "compute=flops", "arms.dapo.loss.clip_low=0.1")
+    assert [run.name for run in plan.runs] == ["tiny-cpu-seed4", "dapo-seed4"]
+    assert (plan.study.fit.until, plan.study.compute) == (0.5, "flops")
+    assert plan.arms[1].recipe.loss.model_dump() == {"name": "dapo", "clip_low": 0.1, "clip_high": 0.26}
+    # Another choice comes without the settings of the one it replaces.
+    plan = plan_of(tmp_path, ONE_ARM.replace('"dapo"', "{ name = 'dapo', clip_low = 0.1 }"), "arms.dapo.loss=gspo")
+    assert plan.arms[1].recipe.loss.name == "gspo"
+
+
+def test_the_arm_of_a_users_set_may_have_dots_in_its_name(tmp_path):
+    text = ONE_ARM + "[arms.'lr-1.5']\noptimizer.lr = 1.5\n"
+    assert plan_of(tmp_path, text, "arms.lr-1.5.optimizer.lr=1.25").arms[2].recipe.optimizer.lr == 1.25
+
+
+def test_another_choice_of_the_users_comes_without_the_settings_of_the_studys(tmp_path):
+    text = 'set.loss = { name = "gspo", length_normalised = false }\n' + ONE_ARM.replace("loss =", "weights =")
+    text = text.replace('"dapo"', '"token"')
+    assert plan_of(tmp_path, text, "loss=cispo").base.recipe.loss.model_dump() == {"name": "cispo", "cap": 5.0}
+    kept = plan_of(tmp_path, text, "loss=gspo").base.recipe.loss.model_dump()
+    assert (kept["name"], kept["length_normalised"]) == ("gspo", False)
+
+
+@pytest.mark.parametrize(
+    "override, said",
+    [
+        ("seed=3", "--set seed=3: a study runs every arm once for each of its seeds: say --set seeds=[...]"),
+        ("seeds=3", "with --set seeds=3: seeds is 3 but must be a list"),
+        ("fit.untill=0.5", 'with --set fit.untill=0.5: fit.untill is no field of fit'),
+        ("arms.dapoo.loss.clip_low=0.1", "must look like arms.NAME.KEY=VALUE, where NAME is one of dapo"),
+        ("arms.dapo=0.1", "must look like arms.NAME.KEY=VALUE"),
+        ("arms.dapo.seed=1", "arms.dapo.seed is 1, but every arm is run with the study's own seeds"),
+    ],
+)  # fmt: skip
+def test_a_users_wrong_change_of_the_study_is_named_as_such(tmp_path, override, said):
+    (sentence,) = problems(tmp_path, ONE_ARM, override)
+    assert said in sentence
+
+
 def test_the_budget_of_a_study_replaces_that_of_the_recipe_and_an_arm_may_have_its_own(tmp_path):
     text = ONE_ARM + "budget.steps = 9\n[arms.gspo]\nloss = 'gspo'\n[budget]\nflops = 1e12\n"
     budgets = [arm.recipe.budget.model_dump(exclude_none=True) for arm in plan_of(tmp_path, text).arms]
@@ -228,6 +268,7 @@ def test_what_has_to_be_set_is_asked_for_before_anything_runs():
         ("[arms.x]\nloss = 'dapo'\n", 'base is not set; give the recipe that arms change, as in base = "scalerl"'),
         ('base = "tiny-cpu"\n', "it has no arms: add [arms.NAME] tables of changes, or leave_one_out = true"),
         ("seeds = []\n" + ONE_ARM, "seeds is [] but must not be empty"),
+        ("set.seed = 3\n" + ONE_ARM, "set.seed is 3, but every arm is run with the study's own seeds: set seeds"),
         ("seeds = [1, 1]\n" + ONE_ARM, "seeds = [1, 1] names one twice"),
         ("seeds = [-1]\n" + ONE_ARM, "seeds holds -1, but a seed must be at least 0"),
         ("seeds = [0.5]\n" + ONE_ARM, "seeds.0 is 0.5 but must be a whole number"),
@@ -285,9 +326,13 @@ def test_a_users_wrong_set_is_named_as_such(tmp_path):
     assert 'study mine: --set weights=tokn: weights.name is "tokn"' in sentence
 
 
-def test_an_unknown_study_is_told_which_there_are():
-    with pytest.raises(StudyError, match=r'no study is called "tiny-lo"; there are .*did you mean "tiny-loo"\?'):
+def test_an_unknown_study_is_told_where_to_look(tmp_path, monkeypatch):
+    with pytest.raises(StudyError, match=r'no study is called "tiny-lo": "scalerl study" .*did you mean "tiny-loo"\?'):
         load_study("tiny-lo")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text(ONE_ARM)
+    with pytest.raises(StudyError, match=r'no study is called "mine".*did you mean "mine\.toml"\?'):
+        load_study("mine")
 
 
 @given(

@@ -80,6 +80,15 @@ def test_what_is_no_run_or_has_no_model_yet_is_a_sentence(tmp_path: Path):
     folder = begun(tmp_path / "run", load_recipe("tiny-cpu"))
     with pytest.raises(RecipeError, match="has no checkpoint yet, so there is no model to export"):
         export(folder, tmp_path / "model")
-    (folder / store.RECIPE).write_text(json.dumps({"loss": "of another time"}))
-    with pytest.raises(RecipeError, match="is not a recipe of this version: use the one that wrote it"):
+
+
+def test_a_recipe_of_another_version_names_its_field(tmp_path: Path):
+    folder = begun(tmp_path / "run", load_recipe("tiny-cpu"))
+    written = json.loads((folder / store.RECIPE).read_text())
+    written["loss"]["half_life"] = 3
+    (folder / store.RECIPE).write_text(json.dumps(written))
+    said = r"recipe\.json: loss\.half_life is no setting of .*; another version of scalerl wrote that file: "
+    with pytest.raises(RecipeError, match=rf"{said}resume with that version$"):
         check_same(load_recipe("tiny-cpu"), folder)
+    with pytest.raises(RecipeError, match=rf"{said}export with that version$"):
+        export(folder, tmp_path / "model")

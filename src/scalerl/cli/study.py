@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 
 TRAIN = (sys.executable, "-m", "scalerl.cli", "train", "--no-plots")
 INTERRUPTED = 130
+_UNITS = {"gpu_hours": "GPU-hours", "flops": "FLOPs"}
 
 
 def study(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME|FILE]", help="A study's name or a TOML file; without it they are listed."),
+        typer.Argument(metavar="[NAME|FILE]", help="A study's name or a TOML file; without it all names are listed."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="The study folder; runs/NAME unless given.", metavar="DIR", show_default=False)
@@ -34,7 +35,11 @@ def study(
     overrides: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="Change a setting of every arm that does not set it; may be repeated."
+            "--set",
+            metavar="KEY=VALUE",
+            help="Change a setting of every arm that does not set it, one of an arm (arms.NAME.KEY), or seeds, "
+            "compute, fit or holdout; may be repeated.",
+            show_default=False,
         ),
     ] = None,
     jobs: Annotated[int, typer.Option(help="Runs at the same time, one a GPU as far as there are GPUs.", min=1)] = 1,
@@ -48,19 +53,21 @@ def study(
 
     [dim]scalerl study tiny-loo --out runs/tiny-loo[/dim]
     """
-    if name is None:
+    # As in "scalerl recipe list".
+    if name in (None, "list"):
         _list(as_json)
         return
     from scalerl.study.plan import check_runnable, make_plan
-    from scalerl.study.spec import load_study
+    from scalerl.study.spec import divided, load_study
 
     gpus = visible_gpus()
-    plan = make_plan(*load_study(name), overrides or (), gpu=gpu_visible())
+    of_study, of_recipes = divided(overrides or ())
+    plan = make_plan(*load_study(name, of_study), of_recipes, gpu=gpu_visible())
+    out = out or Path("runs") / plan.name
     if dry_run:
-        _show_plan(plan, jobs=jobs, num_devices=max(len(gpus), 1), as_json=as_json)
+        _show_plan(plan, out, jobs=jobs, num_devices=max(len(gpus), 1), as_json=as_json)
         return
     check_runnable(plan)
-    out = out or Path("runs") / plan.name
     changes = [word for text in overrides or () for word in ("--set", text)]
     again = shlex.join(["scalerl", "study", name, "--out", str(out), *changes, "--resume"])
     code = _run(plan, out, jobs=jobs, gpus=gpus, resume=resume, as_json=as_json, again=again)
@@ -90,17 +97,24 @@ def _list(as_json: bool) -> None:
         typer.echo(f"{name:{width}}  {one.description}")
 
 
+def _say(console: "Console", text: str, style: str | None = None) -> None:
+    # Never wrapped, and a bracket is a bracket: in a log file a line stays what it was.
+    console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+
+
 # Running --------------------------------------------------------------------------------------------------------------
 
 
 def _run(plan: "Plan", out: Path, *, jobs: int, gpus: Sequence[str], resume: bool, as_json: bool, again: str) -> int:
     from rich.console import Console
 
-    from scalerl.study.folder import fair_axis, opened
+    from scalerl.study.folder import check_asked, fair_axis, opened
     from scalerl.study.live_table import Screen
     from scalerl.study.runner import Runner
 
     console = Console(stderr=as_json)
+    check_asked(out, resume)
+    _try_out(console, plan, out)
     with opened(plan, out, jobs=jobs, shares_device=jobs > max(len(gpus), 1), resume=resume) as lock:
         _say_skipped(console, plan)
         screen = Screen(console, len(plan.runs))
@@ -121,6 +135,8 @@ def _run(plan: "Plan", out: Path, *, jobs: int, gpus: Sequence[str], resume: boo
             screen.close()
         report = None if runner.interrupted else _report(console, out)
     _conclude(console, runner.statuses, out, report, again)
+    if runner.interrupted:
+        _say(console, f"On what there is so far: scalerl report {shlex.quote(str(out))}")
     if as_json:
         typer.echo(json.dumps(summary(plan, out, runner.statuses, report), indent=2))
     if runner.interrupted:
@@ -128,10 +144,20 @@ def _run(plan: "Plan", out: Path, *, jobs: int, gpus: Sequence[str], resume: boo
     return int(any(status.state != "done" for status in runner.statuses))
 
 
+def _try_out(console: "Console", plan: "Plan", out: Path) -> None:
+    """Refuse a study of which some arm cannot begin: its turn may come after days of others."""
+    from scalerl.study.ready import check_arms, untried
+
+    if arms := untried(plan, out):
+        names = ", ".join(arm.name for arm in arms)
+        _say(console, f"Looking whether {names} can be set up ...")
+        check_arms(arms, TRAIN)
+
+
 def _say_skipped(console: "Console", plan: "Plan") -> None:
     for arm in plan.arms:
         if arm.skipped is not None:
-            console.print(f"{arm.name} is not run: {arm.skipped}.", style="yellow", highlight=False, soft_wrap=True)
+            _say(console, f"{arm.name} is not run: {arm.skipped}.", style="yellow")
 
 
 def _report(console: "Console", out: Path) -> Path | None:
@@ -142,7 +168,7 @@ def _report(console: "Console", out: Path) -> Path | None:
     try:
         return write_report([out])
     except InputError as error:
-        console.print(f"No report: {error}", highlight=False, soft_wrap=True)
+        _say(console, f"No report: {error}")
         return None
 
 
@@ -159,7 +185,7 @@ def _conclude(console: "Console", statuses: "Sequence[RunStatus]", out: Path, re
     if num_done < len(statuses):
         lines.append(f"To go on: {again}")
     for line in lines:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        _say(console, line)
 
 
 def summary(plan: "Plan", out: Path, statuses: "Sequence[RunStatus]", report: Path | None) -> dict[str, Any]:
@@ -196,23 +222,30 @@ def summary(plan: "Plan", out: Path, statuses: "Sequence[RunStatus]", report: Pa
 # The plan -------------------------------------------------------------------------------------------------------------
 
 
-def _show_plan(plan: "Plan", *, jobs: int, num_devices: int, as_json: bool) -> None:
+def _show_plan(plan: "Plan", out: Path, *, jobs: int, num_devices: int, as_json: bool) -> None:
     from dataclasses import asdict
 
     from rich.console import Console
 
     from scalerl.study.folder import record
+    from scalerl.study.plan import check_runnable
     from scalerl.study.probe import ProbeError, cost, probe
+    from scalerl.study.spec import StudyError
 
     console = Console(stderr=as_json)
     _print_plan(console, plan)
-    content = record(plan, jobs=jobs, shared_device=jobs > num_devices)
+    content = record(plan, jobs=jobs, shared_device=jobs > num_devices) | {"cost": None, "problems": []}
     try:
-        console.print(f"Timing a few steps of {plan.base.name} ...", highlight=False)
+        check_runnable(plan)
+        _try_out(console, plan, out)
+        _say(console, f"Timing a few steps of {plan.base.name} ...")
         pace = probe(plan.base.recipe, TRAIN)
+    except StudyError as error:
+        content["problems"] = list(error.problems)
+        _say(console, f"It cannot be run as it is: {error}")
     except ProbeError as error:
-        console.print(f"No estimate of the cost: {error}", highlight=False, markup=False, soft_wrap=True)
-        content["cost"] = None
+        content["problems"] = [str(error)]
+        _say(console, f"No estimate of the cost: {error}")
     else:
         total = cost(plan, pace)
         _print_cost(console, plan, total, pace, jobs=jobs, num_devices=num_devices)
@@ -224,36 +257,47 @@ def _show_plan(plan: "Plan", *, jobs: int, num_devices: int, as_json: bool) -> N
 def _print_plan(console: "Console", plan: "Plan") -> None:
     from scalerl.study.plan import show_changes
 
-    num_arms, num_seeds = sum(arm.skipped is None for arm in plan.arms), len(plan.study.seeds)
-    console.print(f"{plan.name}: {plan.study.description}", highlight=False, markup=False, soft_wrap=True)
+    num_arms, num_seeds, num_runs = len(plan.arms), len(plan.study.seeds), len(plan.runs)
+    num_arms -= sum(arm.skipped is not None for arm in plan.arms)
+    _say(console, f"{plan.name}: {plan.study.description}")
     for arm in plan.arms:
         words = show_changes(arm) or f"the base, {plan.study.base}"
-        console.print(f"  {arm.name}: {words}", highlight=False, markup=False, soft_wrap=True)
+        _say(console, f"  {arm.name}: {words}")
         if arm.skipped is not None:
-            console.print(f"    not run: {arm.skipped}", style="yellow", highlight=False, markup=False, soft_wrap=True)
-    budget = ", ".join(f"{value:,g} {key}" for key, value in plan.base.recipe.budget if value is not None)
-    console.print(
-        f"{num_arms} arms x {num_seeds} seed{'s' * (num_seeds > 1)} = {len(plan.runs)} runs of {budget}",
-        highlight=False,
+            _say(console, f"    not run: {arm.skipped}", style="yellow")
+    _say(
+        console,
+        f"{counted(num_arms, 'arm')} x {counted(num_seeds, 'seed')} = {counted(num_runs, 'run')} of {_budget(plan)}",
     )
+
+
+def _budget(plan: "Plan") -> str:
+    limits = [(key, value) for key, value in plan.base.recipe.budget if value is not None]
+    return ", ".join(counted(value, "step") if key == "steps" else f"{value:,g} {_UNITS[key]}" for key, value in limits)
+
+
+def counted(num: int, noun: str) -> str:
+    return f"{num:,} {noun}{'s' * (num != 1)}"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.3g} s" if value >= 1 else f"{1000 * value:.3g} ms"
 
 
 def _print_cost(console: "Console", plan: "Plan", total: "Cost", pace: "Pace", *, jobs: int, num_devices: int) -> None:
     from scalerl.study.look import duration
 
     hours = max(total.hours / min(jobs, num_devices), total.longest_run_hours)
-    console.print(
+    _say(
+        console,
         f"About {duration(hours * 3600)} and {total.gpu_hours:,.3g} GPU-hours of training ({total.steps:,} steps), at "
-        f"{pace.step_s:.3g} s a step and {pace.sample_s * 1000:.3g} ms an evaluated completion, as timed just now on "
+        f"{_seconds(pace.step_s)} a step and {_seconds(pace.sample_s)} an evaluated completion, as timed just now on "
         f"{plan.base.name}. A completion is taken to cost the same in every arm and at every step; longer ones cost "
         f"more.",
-        highlight=False,
-        soft_wrap=True,
     )
     if jobs > num_devices:
-        console.print(
+        _say(
+            console,
             f"--jobs {jobs} is counted as no faster than --jobs {num_devices}, since there is no further device; the "
             f"report will then compare by FLOPs, for runs that share a device distort each other's time.",
-            highlight=False,
-            soft_wrap=True,
         )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from scalerl import store
-from scalerl.config import Recipe
+from scalerl.config import Recipe, RecipeError, load_recipe
 from scalerl.config.messages import show
 from scalerl.study.plan import Plan, PlannedRun, differences
 from scalerl.study.spec import StudyError
@@ -41,17 +41,27 @@ def log_file(folder: Path, run: PlannedRun) -> Path:
     return folder / _LOGS / f"{run.name}.log"
 
 
+def run_status(folder: Path) -> Mapping[str, Any]:
+    """What a run says of itself; one whose words cannot be read has said nothing, and is not done."""
+    try:
+        return store.read_status(folder) or {}
+    except store.RunError:
+        return {}
+
+
 @contextmanager
 def opened(plan: Plan, folder: Path, *, jobs: int, shares_device: bool, resume: bool) -> Iterator[int]:
     """The folder made or reopened, with the plan written and the lock held; gives the lock's descriptor."""
-    _check_asked(folder, resume)
-    folder.mkdir(parents=True, exist_ok=True)
+    check_asked(folder, resume)
+    with _writing_into(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder) as lock:
         before = read_study(folder) if resume else None
         if before is not None:
             _check_same(before, plan, folder)
-        for name in (_RUNS, _RECIPES, _LOGS):
-            (folder / name).mkdir(exist_ok=True)
+        with _writing_into(folder):
+            for name in (_RUNS, _RECIPES, _LOGS):
+                (folder / name).mkdir(exist_ok=True)
         for run in plan.runs:
             store.write_json(recipe_file(folder, run), run.recipe.model_dump(mode="json"))
         # Rows measured while runs shared a device stay in the folder, so the mark does too.
@@ -63,10 +73,16 @@ def opened(plan: Plan, folder: Path, *, jobs: int, shares_device: bool, resume: 
 def read_study(folder: Path) -> dict[str, Any] | None:
     """The plan that was written, None where there is none."""
     path = folder / STUDY
+    if not path.is_file():
+        return None
     try:
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
-    except json.JSONDecodeError as error:
-        raise StudyError(f"{path}, line {error.lineno}: not JSON ({error.msg})") from None
+        told = json.loads(path.read_text(encoding="utf-8"))
+        is_plan = all("arm" in row and "folder" in row for row in told["runs"])
+    except (OSError, ValueError, TypeError, LookupError):
+        is_plan, told = False, None
+    if not is_plan:
+        raise StudyError(f"{path} is no plan of a study that can be read: put it back, or choose another --out")
+    return told
 
 
 def fair_axis(folder: Path, compute: str) -> str:
@@ -112,15 +128,23 @@ def record(plan: Plan, *, jobs: int, shared_device: bool) -> dict[str, Any]:
     }
 
 
-def _check_asked(folder: Path, resume: bool) -> None:
+def check_asked(folder: Path, resume: bool) -> None:
+    """Refuse to start where something is, and to resume where no study is."""
     holds_study = (folder / STUDY).is_file()
     if resume and not holds_study:
         raise StudyError(f"{folder} holds no study to resume: it has no {STUDY}; leave --resume out to start one there")
     if holds_study and not resume:
         raise StudyError(f"{folder} holds a study already: go on with it by --resume, or choose another --out")
-    is_free = not folder.exists() or (folder.is_dir() and all(entry.name == _LOCK for entry in folder.iterdir()))
+    with _writing_into(folder):
+        is_free = not folder.exists() or (folder.is_dir() and _is_bare(folder))
     if not resume and not is_free:
         raise StudyError(f"{folder} exists already and is no empty folder: choose another --out")
+
+
+def _is_bare(folder: Path) -> bool:
+    """Whether nothing is there, or no more than a study leaves that ended before its plan was written."""
+    ours = {_LOCK, _RUNS, _RECIPES, _LOGS}
+    return all(entry.name in ours for entry in folder.iterdir()) and not any(folder.glob(f"{_RUNS}/*"))
 
 
 def _check_same(before: Mapping[str, Any], plan: Plan, folder: Path) -> None:
@@ -134,19 +158,49 @@ def _check_same(before: Mapping[str, Any], plan: Plan, folder: Path) -> None:
             gone = "the arm " + row["arm"] if row["arm"] not in {arm.name for arm in plan.arms} else f"the run {name}"
             problems[f"{gone} of {folder / STUDY} is no longer in the study"] = None
         elif file.is_file():
-            old = Recipe.model_validate_json(file.read_text(encoding="utf-8"))
-            for key, (was, now) in differences(old, runs[name].recipe).items():
+            for key, (was, now) in differences(_written(file), runs[name].recipe).items():
                 problems[f"{key} of the arm {row['arm']} was {show(was)} and is {show(now)} now"] = None
+            began = folder / row["folder"]
+            if (began / store.RECIPE).is_file() and run_status(began).get("status") != "done":
+                _written(began / store.RECIPE)
     if problems:
         raise StudyError(
             *problems, "put it back to resume (arms and seeds may be added), or start another study with another --out"
         )
 
 
+def _written(file: Path) -> Recipe:
+    """A recipe that a study or a run wrote down when it began."""
+    try:
+        json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise StudyError(
+            f"{file} is damaged ({error}): put it back, or start another study with another --out"
+        ) from None
+    try:
+        return load_recipe(file)
+    except RecipeError as error:
+        # What might have been meant is no question here: a machine wrote it.
+        problem = error.problems[0].partition("; did you mean")[0]
+        raise StudyError(
+            f"{problem}; another version of scalerl wrote that file: resume with that version, or start "
+            f"another study with another --out"
+        ) from None
+
+
+@contextmanager
+def _writing_into(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as fault:
+        raise StudyError(f"cannot write into {folder}: {fault.strerror}; choose another --out") from None
+
+
 @contextmanager
 def _locked(folder: Path) -> Iterator[int]:
     """One study at a time in a folder. The lock goes with its last holder, so a kill leaves none behind."""
-    descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    with _writing_into(folder):
+        descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         deadline = time.monotonic() + _LOCK_WAIT_S
         while True:
@@ -159,6 +213,8 @@ def _locked(folder: Path) -> Iterator[int]:
                         f"a study is running in {folder} already: wait for it, stop it, or choose another --out"
                     ) from None
                 time.sleep(0.1)
+            except OSError:  # A file system that knows no locks is no reason not to run.
+                break
         yield descriptor
     finally:
         os.close(descriptor)

@@ -12,7 +12,7 @@ from scalerl.config.messages import show
 from scalerl.config.parts import Budget
 from scalerl.config.tree import expand, is_named, leaves, merge
 from scalerl.study.leave_one_out import LEAVE_ONE_OUT
-from scalerl.study.spec import Study, StudyError
+from scalerl.study.spec import Study, StudyError, nested, read_change
 
 # What two recipes may differ in and still be the same arm.
 _SAME_ARM = ("description", "seed")
@@ -131,6 +131,8 @@ class _Resolver:
 
     def __init__(self, name: str, study: Study, overrides: Sequence[str]) -> None:
         self._name, self._study, self._overrides = name, study, overrides
+        changes = [expand(nested(*read_change(text))) for text in overrides]
+        self._users = {key: value for change in changes for key, value in leaves(change)}
         self.problems: list[str] = []
 
     def recipe(self, arm: str, changes: Mapping[str, Any], where: str) -> Recipe | None:
@@ -141,10 +143,13 @@ class _Resolver:
             shared = merge(shared, {"budget": self._study.budget.model_dump(exclude_none=True)})
         own_keys = {key for key, _ in leaves(own)}
         merged = {key: f"{key}={toml_value(value)}" for key, value in leaves(merge(shared, own))}
-        first = {text: "set" for key, text in merged.items() if key not in own_keys}
+        renamed = {key for key, value in leaves(shared) if self._users.get(key, value) != value}
+        first = {text: "set" for key, text in merged.items() if key not in own_keys and not _chosen_by(renamed, key)}
         last = {text: where for key, text in merged.items() if key in own_keys}
         budgets = [text for text in self._overrides if _is_budget(text)]
-        others = [text for text in self._overrides if not _is_budget(text) and not _chosen_by(own_keys, text)]
+        others = [
+            text for text in self._overrides if not _is_budget(text) and not _chosen_by(own_keys, read_change(text)[0])
+        ]
         texts = [*first, *others, *last, *budgets]
         try:
             recipe = load_recipe(changes.get("recipe", self._study.base), texts)
@@ -169,10 +174,9 @@ def _is_budget(text: str) -> bool:
     return text.lstrip().startswith("budget.")
 
 
-def _chosen_by(own_keys: set[str], text: str) -> bool:
-    """Whether the arm names the choice that this `key=value` is about: then the arm's stands, settings and all."""
-    key = text.partition("=")[0].strip()
-    tables = [own.removesuffix(".name") for own in own_keys if own.endswith(".name")]
+def _chosen_by(keys: set[str], key: str) -> bool:
+    """Whether these keys name the choice that `key` is about: then they stand, settings and all, and it does not."""
+    tables = [own.removesuffix(".name") for own in keys if own.endswith(".name")]
     return any(key == table or key.startswith(f"{table}.") for table in tables if is_named(table))
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from scalerl import store
 from scalerl.config import Recipe
 from scalerl.config.parts import Budget
+from scalerl.study.last_words import last_words
 from scalerl.study.leash import leashed
-from scalerl.study.plan import Plan, PlannedRun, unset
+from scalerl.study.plan import Plan, PlannedRun
 
 _STEPS = 6  # the first ones fill the pipeline and are not counted
 _COUNTED = 4
@@ -48,9 +49,6 @@ class Cost:
 
 def probe(recipe: Recipe, command: Sequence[str]) -> Pace:
     """Train the recipe for a few steps in a folder that is thrown away, with a small evaluation."""
-    if missing := unset(recipe):
-        sets = " ".join(f"--set {key}=..." for key in missing)
-        raise ProbeError(f"{' and '.join(missing)} not set, so there is nothing to time: add {sets}")
     evaluation = recipe.evaluation.model_copy(
         update={"every": _STEPS, "num_prompts": min(recipe.evaluation.num_prompts, _PROMPTS)}
     )
@@ -64,8 +62,8 @@ def probe(recipe: Recipe, command: Sequence[str]) -> Pace:
         )
         seconds = time.monotonic() - began
         if ended.returncode != 0:
-            lines = (ended.stderr or ended.stdout).strip().splitlines() or [f"exit code {ended.returncode}"]
-            raise ProbeError(f"the base cannot be run here: {lines[-1].removeprefix('error: ')}")
+            why = last_words(ended.stderr or ended.stdout) or f"exit code {ended.returncode}"
+            raise ProbeError(f"the base cannot be run here: {why}")
         return pace_from(store.read_metrics(folder), store.read_evals(folder), seconds)
 
 

@@ -16,7 +16,8 @@ from types import FrameType
 from typing import IO, Literal, Protocol
 
 from scalerl import store
-from scalerl.study.folder import log_file, recipe_file, run_folder
+from scalerl.study.folder import log_file, recipe_file, run_folder, run_status
+from scalerl.study.last_words import last_words
 from scalerl.study.leash import leashed
 from scalerl.study.plan import Plan, PlannedRun
 from scalerl.study.progress import Progress, ProgressReader
@@ -57,7 +58,7 @@ class _Child:
     process: subprocess.Popen[bytes]
     log: IO[bytes]
     log_start: int
-    said_before: Mapping[str, object] | None
+    said_before: Mapping[str, object]
     slot: int
     began: float
 
@@ -94,7 +95,7 @@ class Runner:
 
     def _found(self, run: PlannedRun) -> RunStatus:
         folder = run_folder(self._folder, run)
-        is_done = (store.read_status(folder) or {}).get("status") == "done"
+        is_done = run_status(folder).get("status") == "done"
         return RunStatus(run=run, folder=folder, state="done" if is_done else "waiting")
 
     def run(self) -> None:
@@ -143,16 +144,18 @@ class Runner:
             if len(self._children) >= self._jobs:
                 return
             if status.state == "waiting":
-                self._start(status)
+                try:
+                    self._start(status)
+                except OSError as fault:
+                    # A full disk, most often: what can still be run is.
+                    status.state, status.reason = "failed", f"cannot write {fault.filename}: {fault.strerror}"
+                    self._watcher.finished(status)
 
     def _start(self, status: RunStatus) -> None:
-        is_begun = (status.folder / store.RECIPE).is_file()
-        if status.folder.exists() and not is_begun:
-            # A run that was killed while it made its folder has nothing to resume, and would refuse what it left.
-            shutil.rmtree(status.folder)
+        is_begun = self._made_ready(status)
         slot = min(set(range(self._jobs)) - {child.slot for child in self._children})
         # Before the child: it may write to both at once.
-        said_before = store.read_status(status.folder)
+        said_before = run_status(status.folder)
         log = log_file(self._folder, status.run).open("ab")
         log_start = log.tell()
         words = [
@@ -185,6 +188,20 @@ class Runner:
         )
         self._watcher.started(status)
 
+    def _made_ready(self, status: RunStatus) -> bool:
+        """Whether the run goes on with what its folder holds; what could not be gone on with is cleared away."""
+        if not status.folder.exists():
+            return False
+        if (status.folder / store.RECIPE).is_file():
+            return True
+        if any((status.folder / name).exists() for name in (store.METRICS, store.EVALS, store.CHECKPOINTS)):
+            # It lost its recipe and no more than that: the study has it.
+            shutil.copyfile(recipe_file(self._folder, status.run), status.folder / store.RECIPE)
+            return True
+        # A run that was killed while it made its folder has nothing to resume, and would refuse what it left.
+        shutil.rmtree(status.folder)
+        return False
+
     def _environment(self, slot: int) -> dict[str, str]:
         environment = dict(os.environ)
         if self._devices:
@@ -204,7 +221,7 @@ class Runner:
         self._watcher.finished(status)
 
     def _outcome(self, child: _Child) -> tuple[State, str]:
-        said = store.read_status(child.status.folder) or {}
+        said = run_status(child.status.folder)
         code = child.process.returncode
         if code == 0 and said.get("status") == "done":
             return "done", ""
@@ -213,7 +230,7 @@ class Runner:
         if said.get("status") == "failed" and said != child.said_before:
             return "failed", " ".join(str(said.get("reason")).split())
         ended = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        words = _last_words(log_file(self._folder, child.status.run), child.log_start)
+        words = last_words(_printed(log_file(self._folder, child.status.run), child.log_start))
         return "failed", f"{words} ({ended})" if words else ended
 
     # Stopping ---------------------------------------------------------------------------------------------------------
@@ -238,7 +255,6 @@ class Runner:
                 signal.signal(number, handler)
 
 
-def _last_words(log: Path, start: int) -> str:
-    """The last line that a run printed in this attempt."""
-    lines = log.read_bytes()[start:].decode("utf-8", errors="replace").strip().splitlines()
-    return lines[-1].strip().removeprefix("error: ") if lines else ""
+def _printed(log: Path, start: int) -> str:
+    """What a run printed in this attempt."""
+    return log.read_bytes()[start:].decode("utf-8", errors="replace")

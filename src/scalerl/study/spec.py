@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -14,10 +14,14 @@ from scalerl.config import Part
 from scalerl.config.errors import did_you_mean
 from scalerl.config.messages import show
 from scalerl.config.parts import Budget
+from scalerl.config.tree import expand, merge
 from scalerl.study.leave_one_out import LEAVE_ONE_OUT
 
 _SUFFIX = ".toml"
 _NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
+
+# What a user's --set changes in the study itself; every other key is a setting of its recipes.
+_OWN = ("arms", "compute", "fit", "holdout", "leave_one_out", "seeds")
 
 Changes = dict[str, Any]
 Axis = Literal["gpu_hours", "flops", "tokens", "step"]
@@ -74,8 +78,11 @@ def list_studies() -> list[str]:
     return sorted(entry.name.removesuffix(_SUFFIX) for entry in folder.iterdir() if entry.name.endswith(_SUFFIX))
 
 
-def load_study(name_or_path: str | Path) -> tuple[str, Study]:
-    """The study of this name or file, and what to call it; StudyError says all that is wrong with it."""
+def load_study(name_or_path: str | Path, overrides: Sequence[str] = ()) -> tuple[str, Study]:
+    """The study of this name or file, and what to call it; StudyError says all that is wrong with it.
+
+    `overrides` are the `key=value` that are about the study itself, as `divided` gives them.
+    """
     text = str(name_or_path)
     if isinstance(name_or_path, Path) or text.endswith(_SUFFIX) or "/" in text or "\\" in text:
         path = Path(name_or_path)
@@ -85,11 +92,15 @@ def load_study(name_or_path: str | Path) -> tuple[str, Study]:
         label, name, folder = f"study {text}", text, None
         tree = _read(label, files("scalerl") / "studies" / f"{text}{_SUFFIX}")
     else:
-        names = list_studies()
+        file = f"{text}{_SUFFIX}"
+        meant = f'; did you mean "{file}"?' if Path(file).is_file() else did_you_mean(text, list_studies())
         raise StudyError(
-            f'no study is called "{text}"; there are {", ".join(names)}, or give the path of a .toml file'
-            f"{did_you_mean(text, names)}"
+            f'no study is called "{text}": "scalerl study" alone lists those there are; or give the path of a .toml '
+            f"file{meant}"
         )
+    for change in overrides:
+        tree = _changed(tree, change)
+        label += f" with --set {change}"
     try:
         study = Study.model_validate(tree)
     except ValidationError as error:
@@ -97,6 +108,55 @@ def load_study(name_or_path: str | Path) -> tuple[str, Study]:
     if problems := list(_conflicts(study)):
         raise StudyError(*(f"{label}: {problem}" for problem in problems))
     return name, study if folder is None else _beside(study, folder)
+
+
+# What a user changes --------------------------------------------------------------------------------------------------
+
+
+def divided(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
+    """A user's `key=value`: those about the study itself, and those about its recipes."""
+    keys = {text: text.partition("=")[0].strip() for text in overrides}
+    for text, key in keys.items():
+        if key == "seed":
+            raise StudyError(f"--set {text}: a study runs every arm once for each of its seeds: say --set seeds=[...]")
+    own = [text for text, key in keys.items() if key.partition(".")[0] in _OWN]
+    return own, [text for text in keys if text not in own]
+
+
+def read_change(text: str) -> tuple[str, Any]:
+    """The key and the value of `key=value`; what is no TOML value is text, as for a recipe."""
+    key, _, value = (part.strip() for part in text.partition("="))
+    try:
+        read = tomllib.loads(f"value = {value}")
+    except tomllib.TOMLDecodeError:
+        read = {}
+    return key, read["value"] if read.keys() == {"value"} else value
+
+
+def _changed(tree: Mapping[str, Any], text: str) -> dict[str, Any]:
+    key, value = read_change(text)
+    table, _, rest = key.partition(".")
+    if table != "arms":
+        return merge(tree, nested(key, value))
+    arms = tree.get("arms", {})
+    # The longest name that fits, since a name may hold dots.
+    names = sorted((name for name in arms if rest.startswith(f"{name}.")), key=len)
+    if not names:
+        raise StudyError(
+            f"--set {text}: must look like arms.NAME.KEY=VALUE, where NAME is one of {', '.join(arms) or 'no arm'}"
+        )
+    change = nested(rest.removeprefix(f"{names[-1]}."), value)
+    return {**tree, "arms": {**arms, names[-1]: merge(expand(arms[names[-1]]), expand(change))}}
+
+
+def nested(key: str, value: Any) -> dict[str, Any]:
+    """The tree that holds `value` at this dotted key."""
+    for name in reversed(key.split(".")):
+        value = {name: value}
+    return value
+
+
+# Files ----------------------------------------------------------------------------------------------------------------
 
 
 def _read(label: str, source: Any) -> dict[str, Any]:
@@ -124,7 +184,7 @@ def _beside(study: Study, folder: Path) -> Study:
     return study.model_copy(update={"base": found(study.base), "arms": arms})
 
 
-# What can be wrong ---------------------------------------------------------------------------------------------------
+# What can be wrong ----------------------------------------------------------------------------------------------------
 
 
 def _conflicts(study: Study) -> Iterator[str]:
@@ -147,6 +207,9 @@ def _conflicts(study: Study) -> Iterator[str]:
             )
     if both := [name for name in study.arms if study.leave_one_out and name in LEAVE_ONE_OUT]:
         yield f"the arm {both[0]} has the name of one that leave_one_out makes: call it something else"
+    for table, changes in {"set": study.set, **{f"arms.{name}": own for name, own in study.arms.items()}}.items():
+        if "seed" in changes:
+            yield f"{table}.seed is {show(changes['seed'])}, but every arm is run with the study's own seeds: set seeds"
     if len(set(study.seeds)) < len(study.seeds):
         yield f"seeds = {study.seeds} names one twice: equal seeds are equal runs"
     if negative := [seed for seed in study.seeds if seed < 0]:

@@ -1,7 +1,6 @@
 """A run that is there already: whether a recipe is still its own, where it goes on, and the model it made."""
 
 import fcntl
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,10 +8,9 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from pydantic import ValidationError
 
 from scalerl import store
-from scalerl.config import Recipe, RecipeError, settings_of
+from scalerl.config import Recipe, RecipeError, load_recipe, settings_of
 from scalerl.train import checkpoint as checkpoints
 from scalerl.train.lora import merged_weights, wrap
 from scalerl.train.model import load_model, save_model
@@ -60,14 +58,15 @@ def check_same(recipe: Recipe, folder: Path) -> None:
 
 def written_recipe(folder: Path, purpose: Literal["resume", "export"]) -> Recipe:
     """The recipe that a run was started with."""
-    written = store.read_recipe(folder)
-    if written is None:
+    if store.read_recipe(folder) is None:
         raise RecipeError(f"{folder} holds no run to {purpose}: it has no {store.RECIPE}")
     try:
-        return Recipe.model_validate_json(json.dumps(written))
-    except ValidationError:
+        return load_recipe(folder / store.RECIPE)
+    except RecipeError as error:
+        # What might have been meant is no question here: a machine wrote it.
+        problem = error.problems[0].partition("; did you mean")[0]
         raise RecipeError(
-            f"{folder / store.RECIPE} is not a recipe of this version: use the one that wrote it"
+            f"{problem}; another version of scalerl wrote that file: {purpose} with that version"
         ) from None
 
 

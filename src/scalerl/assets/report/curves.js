@@ -63,12 +63,11 @@ function computeText(value, digits = 3) {
   if (value === 0) return "0";
   if (value === null || !isFinite(value)) return "\u2013";
   const plain = (number) => String(Number(number.toPrecision(digits)));
-  if (value >= 0.01 && value < 1e3) return plain(value);
+  if (value >= 1e-3 && value < 1e3) return plain(value);
   if (value >= 1e3 && value < 1e6) return plain(value / 1e3) + "k";
   if (value >= 1e6 && value < 1e9) return plain(value / 1e6) + "M";
-  if (value >= 1e9 && value < 1e12) return plain(value / 1e9) + "B";
-  const [front, power] = value.toExponential(digits - 1).split("e");
-  return `${Number(front)}\u00d710${[...String(Number(power))].map((c) => RAISED[c]).join("")}`;
+  const [front, power] = value.toExponential(digits - 1).split("e"), times = Number(front) === 1 ? "" : `${Number(front)}\u00d7`;
+  return `${times}10${[...String(Number(power))].map((c) => RAISED[c]).join("")}`;
 }
 
 function rewardText(value, digits = 3) {

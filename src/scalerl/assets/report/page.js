@@ -15,6 +15,7 @@ const axisLabel = () => report.axes.find((axis) => axis.key === state.axis).labe
 const colourOf = (name) => theSet().curves.findIndex((curve) => curve.name === name);
 const labelOf = (name) => (theSet().curves.find((curve) => curve.name === name) || { label: name }).label;
 const isShown = (curve) => !state.hidden.has(labelOf(curve.name));
+const isHeldOut = (points, i) => state.window === "held-out" && (points.held_out || []).includes(i);
 const isDrawn = (curve) => curve.params !== null && isShown(curve);
 const spread = (values) => [Math.min(...values), Math.max(...values)];
 
@@ -97,12 +98,13 @@ function drawForecast() {
 
 function drawScores() {
   const early = report.windows.filter((window) => window.key !== "all");
-  const rows = early.flatMap((window) => theView(window.key).curves.filter((curve) => curve.score).map((curve) => ({ window, curve })));
-  $("scores-section").hidden = !rows.length;
+  const groups = early.map((window) => ({ window, scored: theView(window.key).curves.filter((curve) => curve.score) })).filter(({ scored }) => scored.length);
+  $("scores-section").hidden = !groups.length;
   const signed = (value) => (value < 0 ? "" : "+") + rewardText(value, 4);
-  $("scores").replaceChildren(table([["curve"], ["fitted on"], ["points scored", 1], ["RMSE", 1], ["bias", 1], [`inside the ${Math.round(100 * report.level)} % interval`, 1]],
-    rows.map(({ window, curve }) => element("tr", { className: isShown(curve) ? "" : "off" }, who(curve.name), plain(window.label), plain(curve.score.num_points, true), plain(rewardText(curve.score.rmse, 4), true),
-      plain(signed(curve.score.bias), true), plain(curve.score.coverage === null ? "\u2013" : `${Math.round(100 * curve.score.coverage)} %`, true)))));
+  const row = (curve) => element("tr", { className: isShown(curve) ? "" : "off" }, who(curve.name), plain(curve.score.num_points, true), plain(rewardText(curve.score.rmse, 4), true),
+    plain(signed(curve.score.bias), true), plain(curve.score.coverage === null ? "\u2013" : `${Math.round(100 * curve.score.coverage)} %`, true));
+  const rows = groups.flatMap(({ window, scored }) => [element("tr", {}, element("th", { colSpan: 5, className: "group", scope: "rowgroup" }, `Fitted on: ${window.label}`)), ...scored.map(row)]);
+  $("scores").replaceChildren(table([["curve"], ["points", 1], ["RMSE", 1], ["bias", 1], [`inside ${Math.round(100 * report.level)} %`, 1]], rows));
 }
 
 // Charts -------------------------------------------------------------------------------------------------------------
@@ -115,7 +117,7 @@ function drawCurves() {
   const width = widthOf("curves"), isPhone = width < 520;
   const measured = shown.flatMap((curve) => thePoints(curve.name).reward), told = drawn.map((curve) => forecastAt(report, curve, state.target));
   const [low, high] = rewardRange(measured, drawn, told, end), pad = 0.05 * (high - low) || 0.05;
-  const longest = isPhone ? 0 : Math.min(Math.max(0, ...drawn.map((curve) => labelOf(curve.name).length)) * 7.2 + 14, 150);
+  const longest = isPhone ? 0 : Math.min(Math.max(0, ...drawn.map((curve) => labelOf(curve.name).length)) * 7.2 + 14, 190);
   const chart = new Chart({ width, height: isPhone ? 300 : 440, xRange: [first / 1.08, end], yRange: [low - pad, high + pad], xLog: true, right: Math.max(longest, 12), left: isPhone ? 38 : 46,
     xLabel: axisLabel(), yLabel: report.y_label.replaceAll("_", " "), label: `Reward against ${axisLabel()}, ${shown.length} curves` });
   const grid = Array.from({ length: GRID }, (_, i) => first * Math.pow(end / first, i / (GRID - 1)));
@@ -139,7 +141,7 @@ function drawCurves() {
     if (drawn.length <= 8) chart.line([[beside, least], [beside, most]], { stroke, "stroke-width": 2.4, opacity: .85 });
     chart.mark(drawn.length <= 8 ? beside : state.target, value, 0, { r: 3.6, fill: "var(--raised)", stroke, "stroke-width": 2 });
   });
-  if (!isPhone) chart.labels(drawn.slice(0, 24).map((curve) => ({ y: curveAt(curve.form, end, curve.params, curve.last), text: clip(labelOf(curve.name), 19), colour: own(colourOf(curve.name)) })));
+  if (!isPhone) chart.labels(drawn.slice(0, 24).map((curve) => ({ y: curveAt(curve.form, end, curve.params, curve.last), text: clip(labelOf(curve.name), 24), colour: own(colourOf(curve.name)) })));
   $("curves").replaceChildren(chart.svg);
   withTip($("curves"), chart, (compute, px, py) => curveTip(chart, shown, drawn, compute, px, py), setTarget);
 }
@@ -151,12 +153,13 @@ function rewardRange(measured, drawn, told, end) {
   const ends = told.flatMap(({ low: least, high: most }) => [Math.max(least, low - room), Math.min(most, high + room)]);
   return spread(all.concat(ends));
 }
-const clip = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}\u2026` : text);
+// Without the middle: what tells names apart is mostly at the ends.
+const clip = (text, most) => (text.length > most ? `${text.slice(0, Math.ceil(most / 2) - 1)}\u2026${text.slice(-Math.floor(most / 2))}` : text);
 
 function drawDots(chart, curve) {
   const points = thePoints(curve.name), fill = own(colourOf(curve.name)), many = points.compute.length > 120 || chart.width < 520;
   points.compute.forEach((compute, i) => {
-    const fitted = curve.params !== null && compute <= curve.last * (1 + 1e-5) && compute >= curve.first * (1 - 1e-5);
+    const fitted = curve.params !== null && compute <= curve.last * (1 + 1e-5) && compute >= curve.first * (1 - 1e-5) && !isHeldOut(points, i);
     const style = fitted ? { fill, "fill-opacity": many ? .55 : .9 } : { fill: "var(--paper)", stroke: fill, "stroke-width": 1.3 };
     chart.mark(compute, points.reward[i], points.run[i], { r: many ? 2 : 3, ...style });
   });
@@ -187,7 +190,7 @@ function drawStraight() {
   if (!names.length) return $("straight").replaceChildren();
   const sets = names.map((name) => {
     const p = view.straight[name], points = thePoints(name);
-    const dots = points.compute.map((c, i) => [c, points.reward[i], points.run[i]]).filter(([c, r]) => c >= p.first * .999 && c <= p.last * 1.001 && r > p.start && r < p.ceiling)
+    const dots = points.compute.map((c, i) => [c, points.reward[i], points.run[i]]).filter(([c, r], i) => c >= p.first * .999 && c <= p.last * 1.001 && r > p.start && r < p.ceiling && !isHeldOut(points, i))
       .map(([c, r, run]) => [c, (p.exponent * Math.log(p.midpoint) - Math.log((p.ceiling - p.start) / (r - p.start) - 1)) / Math.LN10, run]);
     return { name, p, dots, ends: [p.first, p.last].map((c) => [c, p.exponent * Math.log10(c)]) };
   });
@@ -266,6 +269,8 @@ function drawTarget() {
   const text = `${computeText(state.target)} ${axisLabel()}`;
   $("target-text").textContent = `${text} \u00b7 ${computeText(state.target / dataRange()[1], 2)}\u00d7 the data`;
   slider.setAttribute("aria-valuetext", text);
+  const set = report.sets.length > 1 ? `Evaluation set: ${state.set}. ` : "", fitted = report.windows.find((window) => window.key === state.window).label;
+  $("shown").textContent = `${set}Compute in ${axisLabel()}, fitted on: ${fitted}, forecasts at ${$("target-text").textContent}.`;
 }
 function drawChips() {
   $("chips").replaceChildren(...theSet().curves.map((curve, i) => {
@@ -287,6 +292,7 @@ function drawWords() {
   $("open").replaceChildren(...(open.length ? open : ["Every pair is separated and every ceiling is known to the margin."]).map((text) => element("li", {}, text)));
 }
 function drawAll() {
+  $("several-runs").hidden = !Object.values(theSet().points[state.axis]).some((points) => points.runs.length > 1);
   press(); drawTarget(); drawCurves(); drawForecast(); drawResults(); drawStraight(); drawScores();
   $("signals").replaceChildren();
   drawSignals();
@@ -306,6 +312,9 @@ function begin() {
   drawWords(); drawChips(); drawAll();
   let wide = window.innerWidth;
   window.addEventListener("resize", () => { if (window.innerWidth !== wide) { wide = window.innerWidth; drawAll(); } });
-  window.addEventListener("beforeprint", drawAll);
+  // On paper nothing can be opened.
+  const isOpen = $("pairs").open;
+  window.addEventListener("beforeprint", () => { $("pairs").open = true; });
+  window.addEventListener("afterprint", () => { $("pairs").open = isOpen; });
 }
 begin();

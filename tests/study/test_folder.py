@@ -1,0 +1,151 @@
+"""The study folder: who may write into it, what it says, and what a resumed study may have changed."""
+
+import json
+
+import pytest
+from small_study import NAMES, STUDY, open_only, plan_of, run
+
+from scalerl.study import folder as study_folder
+from scalerl.study.folder import BusyError, opened, read_study
+from scalerl.study.spec import StudyError
+
+
+def test_the_folder_says_what_each_run_is(tmp_path):
+    open_only(tmp_path)
+    study = read_study(tmp_path / "out")
+    assert study is not None
+    assert (study["base"], study["shared_device"], study["jobs"]) == ("cispo", False, 1)
+    assert [(row["arm"], row["seed"], row["folder"]) for row in study["runs"]] == [
+        (*name.split("-seed")[:1], int(name[-1]), f"runs/{name}") for name in NAMES
+    ]
+    assert study["runs"][1]["changes"]["loss.name"] == "dapo"
+    for name in NAMES:
+        recipe = json.loads((tmp_path / "out" / "recipes" / f"{name}.json").read_text())
+        assert (recipe["seed"], recipe["loss"]["name"]) == (int(name[-1]), name.split("-")[0])
+
+
+def test_a_folder_that_is_taken_is_refused(tmp_path):
+    open_only(tmp_path)
+    with pytest.raises(StudyError, match="holds a study already: go on with it by --resume"):
+        open_only(tmp_path)
+    (tmp_path / "out" / "study.json").unlink()
+    (tmp_path / "out" / "runs" / "cispo-seed0").mkdir()
+    with pytest.raises(StudyError, match="exists already and is no empty folder"):
+        open_only(tmp_path)
+    with pytest.raises(StudyError, match="holds no study to resume"):
+        open_only(tmp_path, resume=True)
+
+
+def test_a_study_that_ended_before_its_plan_was_written_is_started_again(tmp_path):
+    for name in ("runs", "recipes", "logs"):
+        (tmp_path / "out" / name).mkdir(parents=True)
+    (tmp_path / "out" / "recipes" / "cispo-seed0.json").write_text("{")
+    open_only(tmp_path)
+    assert read_study(tmp_path / "out") is not None
+
+
+def test_arms_and_seeds_may_be_added_to_a_study(tmp_path):
+    run(tmp_path)
+    more = STUDY.replace("[0, 1]", "[0, 1, 2]") + "[arms.gspo]\nloss = 'gspo'\n"
+    _, log = run(tmp_path, text=more, resume=True, jobs=5)
+    assert {name for kind, name in log.events if kind == "done"} == {
+        "cispo-seed2", "dapo-seed2", "gspo-seed0", "gspo-seed1", "gspo-seed2"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "old, new, said",
+    [
+        ('loss = "dapo"', "loss = { name = 'dapo', clip_high = 0.3 }", "loss.clip_high of the arm dapo was 0.26"),
+        ("steps = 4", "steps = 6", "budget.steps of the arm cispo was 4 and is 6 now"),
+        ("seeds = [0, 1]", "seeds = [0]", "the run cispo-seed1 of .*study.json is no longer in the study"),
+        ("[arms.dapo]", "[arms.clipped]", "the arm dapo of .*study.json is no longer in the study"),
+    ],
+)  # fmt: skip
+def test_a_study_that_was_changed_is_not_resumed_and_what_changed_is_named(tmp_path, old, new, said):
+    open_only(tmp_path)
+    with pytest.raises(StudyError, match=said):
+        open_only(tmp_path, text=STUDY.replace(old, new), resume=True)
+
+
+def test_a_folder_that_cannot_be_written_is_refused_in_a_sentence(tmp_path):
+    (tmp_path / "file").touch()
+    plan = plan_of(tmp_path)
+    with (
+        pytest.raises(StudyError, match=r"cannot write into .*file/out: Not a directory; choose another --out"),
+        opened(plan, tmp_path / "file" / "out", jobs=1, shares_device=False, resume=False),
+    ):
+        pass
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / ".lock").symlink_to(tmp_path / "gone" / "lock")
+    with pytest.raises(StudyError, match=r"cannot write into .*out: No such file or directory"):
+        open_only(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"runs": [1]}', '{"runs": [{"arm": "a"}]}'])
+def test_a_plan_that_cannot_be_read_is_not_resumed(tmp_path, text):
+    open_only(tmp_path)
+    (tmp_path / "out" / "study.json").write_text(text)
+    with pytest.raises(StudyError, match=r"out/study\.json is no plan of a study that can be read: put it back, or"):
+        open_only(tmp_path, resume=True)
+
+
+WRITTEN_BY_ANOTHER = "another version of scalerl wrote that file: resume with that version, or start another study"
+
+
+@pytest.mark.parametrize("place", ["recipes/dapo-seed0.json", "runs/dapo-seed0/recipe.json"])
+def test_a_recipe_of_another_version_is_not_resumed_and_its_field_is_named(tmp_path, place):
+    run(tmp_path, {"dapo-seed0": "fail"})
+    file = tmp_path / "out" / place
+    recipe = json.loads(file.read_text())
+    recipe["loss"]["clip_hihg"] = 0.5
+    file.write_text(json.dumps(recipe))
+    with pytest.raises(StudyError) as caught:
+        open_only(tmp_path, resume=True)
+    (sentence,) = caught.value.problems
+    assert sentence.startswith(f'{file}: loss.clip_hihg is no setting of loss.name = "dapo"')
+    assert f"clip_low, clip_high; {WRITTEN_BY_ANOTHER}" in sentence
+
+
+def test_a_damaged_recipe_is_not_taken_for_one_of_another_version(tmp_path):
+    open_only(tmp_path)
+    (tmp_path / "out" / "recipes" / "cispo-seed0.json").write_text('{"loss": ')
+    with pytest.raises(
+        StudyError, match=r"recipes/cispo-seed0\.json is damaged \(Expecting value.*\): put it back, or"
+    ):
+        open_only(tmp_path, resume=True)
+
+
+def test_a_recipe_that_lacks_what_this_version_needs_is_not_resumed(tmp_path):
+    open_only(tmp_path)
+    file = tmp_path / "out" / "recipes" / "cispo-seed0.json"
+    recipe = json.loads(file.read_text())
+    file.write_text(json.dumps({**recipe, "weights": {"name": "constant"}}))
+    with pytest.raises(StudyError, match=rf"weights\.denominator is not set, and .* needs it; {WRITTEN_BY_ANOTHER}"):
+        open_only(tmp_path, resume=True)
+
+
+def test_a_recipe_of_a_version_that_knew_fewer_settings_is_resumed(tmp_path):
+    open_only(tmp_path)
+    file = tmp_path / "out" / "recipes" / "cispo-seed0.json"
+    recipe = json.loads(file.read_text())
+    del recipe["filter"], recipe["learner"]["micro_batch_tokens"]
+    # Both as this version has them by default, but for one that the study sets.
+    file.write_text(json.dumps(recipe))
+    with pytest.raises(StudyError, match=r"learner\.micro_batch_tokens of the arm cispo was \d+ and is 4096 now"):
+        open_only(tmp_path, resume=True)
+    recipe["learner"]["micro_batch_tokens"] = 4096
+    file.write_text(json.dumps(recipe))
+    open_only(tmp_path, resume=True)
+
+
+def test_two_studies_do_not_run_in_one_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(study_folder, "_LOCK_WAIT_S", 0.2)
+    plan, out = plan_of(tmp_path), tmp_path / "out"
+    with (
+        opened(plan, out, jobs=1, shares_device=False, resume=False),
+        pytest.raises(BusyError, match=r"a study is running in .*out already"),
+        opened(plan, out, jobs=1, shares_device=False, resume=True),
+    ):
+        pass
+    open_only(tmp_path, resume=True)

@@ -1,0 +1,83 @@
+"""A study as a person sees it: how far each run is, where it is heading, and how it ended."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+from small_study import plan_of
+
+from scalerl import store
+from scalerl.study.live_table import Screen, event_line, table
+from scalerl.study.look import duration
+from scalerl.study.progress import Ceiling, Progress, ProgressReader
+from scalerl.study.runner import RunStatus
+
+
+def test_the_forecast_of_a_run_follows_its_evaluations(tmp_path):
+    """Noise-free points on a known curve: the ceiling is in its interval, and a new evaluation is taken up."""
+    reader = ProgressReader(tmp_path, "gpu_hours")
+    assert reader.read() == Progress()
+    hours = np.geomspace(0.2, 40, 14)
+    for step, hour in enumerate([0.0, *hours]):
+        reward = 0.3 + 0.4 / (1 + (2.0 / hour) ** 1.5) if hour else 0.3
+        row = {"step": step, "attempt": 1, "set": "main", "gpu_hours": hour, "flops": hour, "tokens": hour}
+        store.append_row(tmp_path / store.EVALS, {**row, "reward": reward, "num_samples": 4000})
+        if step == 2:
+            assert (reader.read().reward, reader.read().ceiling) == (reward, None)
+    store.append_row(tmp_path / store.METRICS, {"step": 14, "attempt": 1})
+    with (tmp_path / store.METRICS).open("a") as file:
+        file.write('{"step": 15, "att')
+    progress = reader.read()
+    assert progress.step == 14
+    assert progress.ceiling is not None
+    assert progress.ceiling.low < 0.7 < progress.ceiling.high
+    assert progress.ceiling.value == pytest.approx(0.7, abs=0.01)
+
+
+def test_a_damaged_run_folder_does_not_stop_the_study_that_looks_at_it(tmp_path):
+    (tmp_path / store.EVALS).write_text("not json\nnor this\n")
+    assert ProgressReader(tmp_path, "gpu_hours").read() == Progress()
+
+
+def status_of(tmp_path: Path, **more: Any) -> RunStatus:
+    return RunStatus(run=plan_of(tmp_path).runs[1], folder=tmp_path, **more)
+
+
+def test_the_table_shows_every_run_and_its_forecast(tmp_path):
+    progress = Progress(step=3, reward=0.5, ceiling=Ceiling(value=0.7, low=0.65, high=0.81))
+    console = Console(record=True, width=120, file=io.StringIO())
+    console.print(table([status_of(tmp_path, state="running", seconds=200.0, progress=progress)]))
+    (line,) = [line for line in console.export_text().splitlines() if "dapo" in line]
+    assert line.split() == ["dapo", "0", "running", "3/4", "3", "min", "20", "s", "0.500", "0.700", "[0.650,", "0.810]"]
+
+
+def test_on_a_terminal_the_table_stands_below_what_is_said(tmp_path):
+    console = Console(width=120, file=io.StringIO(), force_terminal=True, color_system=None)
+    screen = Screen(console, num_runs=1)
+    status = status_of(tmp_path, state="failed", reason="no memory", seconds=3)
+    screen.looked([status])
+    screen.finished(status)
+    screen.close()
+    assert isinstance(console.file, io.StringIO)
+    shown = console.file.getvalue()
+    last = shown[shown.rindex("[1/1] dapo-seed0 failed after 3 s: no memory") :]
+    lines = [line for line in last.splitlines() if line.strip().startswith("dapo ")]
+    assert [line.split() for line in lines] == [["dapo", "0", "failed", "3", "s"]] * 2
+
+
+def test_without_a_terminal_every_event_is_a_line(tmp_path):
+    console = Console(record=True, width=20, file=io.StringIO())
+    screen = Screen(console, num_runs=4)
+    screen.already_done(1)
+    screen.started(status_of(tmp_path, state="running"))
+    screen.finished(status_of(tmp_path, state="failed", reason="[red]no[/red] memory", seconds=3))
+    screen.close()
+    assert console.export_text().splitlines() == [
+        "1 of 4 runs are done already.", "dapo-seed0 started", "[2/4] dapo-seed0 failed after 3 s: [red]no[/red] memory"
+    ]  # fmt: skip
+    done = status_of(tmp_path, state="done", seconds=7300, progress=Progress(step=4, reward=0.5))
+    assert event_line(done) == "dapo-seed0 done after 2.0 h, reward 0.500"
+    assert duration(5 * 86400) == "5.0 days"

@@ -1,0 +1,49 @@
+"""Whether every arm can begin, told before the first run."""
+
+import pytest
+from small_study import STUDY, command_of, plan_of, run
+
+from scalerl.study.last_words import last_words
+from scalerl.study.ready import check_arms, untried
+from scalerl.study.spec import StudyError
+
+OTHERS = """
+[arms.model]
+model.path = "models/other"
+[arms.task]
+task = { name = "countdown" }
+[arms.own]
+loss = { name = "package.module:function" }
+[arms.plain]
+weights = "token"
+"""
+
+
+def test_arms_that_read_or_import_something_are_tried_until_they_have_begun(tmp_path):
+    plan = plan_of(tmp_path, STUDY + OTHERS)
+    assert [arm.name for arm in untried(plan, tmp_path / "out")] == ["model", "task", "own"]
+    run(tmp_path, {"model-seed1": "fail"}, text=STUDY + OTHERS)
+    assert untried(plan, tmp_path / "out") == []
+
+
+def test_every_arm_that_cannot_be_set_up_is_named_with_the_reason(tmp_path):
+    arms = untried(plan_of(tmp_path, STUDY + OTHERS), tmp_path / "out")
+    check_arms(arms, command_of(tmp_path, {}))
+    with pytest.raises(StudyError) as caught:
+        check_arms(arms, command_of(tmp_path, {"run": "crash"}))
+    assert caught.value.problems == tuple(
+        f"the arm {name} cannot be run here: it cannot be" for name in ("model", "task", "own")
+    )
+
+
+@pytest.mark.parametrize(
+    "printed, said",
+    [
+        ("starting\nerror: the first\nthe second\n\n", "the first; the second"),
+        ("error: old\nTraceback (most recent call last):\n  File ...\nKeyError: 'x'\n", "KeyError: 'x'"),
+        ("one\ntwo\n", "two"),
+        ("", ""),
+    ],
+)
+def test_the_last_words_of_a_command_are_its_error_or_its_last_line(printed, said):
+    assert last_words(printed) == said
