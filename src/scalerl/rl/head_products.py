@@ -13,6 +13,9 @@ size. TF32 is never used.
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
+
+from scalerl.rl.bf16_products import fp32_linear, takes_fp32
 
 _UPPER_HALF = -0x10000
 """Of the bits of an FP32 number: those of a bf16 one."""
@@ -26,7 +29,8 @@ class PlainProducts:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """In FP32, in a new buffer that the caller may overwrite."""
-        product = torch.nn.functional.linear(hidden.to(self._dtype), self._weight, self._bias)
+        multiply = fp32_linear if takes_fp32(self._weight) else linear
+        product = multiply(hidden.to(self._dtype), self._weight, self._bias)
         return product.to(torch.promote_types(product.dtype, torch.float32))
 
     def parts(self, gradient: Tensor) -> tuple[Tensor, ...]:
@@ -34,13 +38,17 @@ class PlainProducts:
         return (gradient.to(self._dtype),)
 
     def hidden_gradient(self, parts: tuple[Tensor, ...]) -> Tensor:
-        return parts[0] @ self._weight
+        return self._product(parts[0], self._weight)
 
     def add_weight_gradient(self, total: Tensor, parts: tuple[Tensor, ...], hidden: Tensor) -> None:
-        if total.dtype == self._dtype:
+        if total.dtype == self._dtype and not takes_fp32(total):
             total.addmm_(parts[0].T, hidden.to(self._dtype))
         else:
-            total.add_(parts[0].T @ hidden.to(self._dtype))
+            total.add_(self._product(parts[0].T, hidden.to(self._dtype)))
+
+    @staticmethod
+    def _product(left: Tensor, right: Tensor) -> Tensor:
+        return fp32_linear(left, right.T) if takes_fp32(left) else left @ right
 
 
 class SplitProducts:

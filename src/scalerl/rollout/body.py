@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import rms_norm
 
+from scalerl.rl.bf16_products import fp32_linear, mend_linears, takes_fp32
 from scalerl.rollout.cache import ATTENTION, DecodePass, KernelPass, PrefillPass, slot_attention
 
 FUSED_TYPES = ("llama", "mistral", "qwen2", "qwen3")
@@ -32,6 +33,7 @@ def own_copy(model: Any, *, dtype: torch.dtype | None, device: torch.device | st
         # Not owned.to(dtype): that would round the rotary frequencies, which are buffers, as well.
         parameter.data = parameter.data.to(device=device, dtype=dtype)
     owned.to(device=device)
+    mend_linears(owned)
     owned.eval()
     AttentionInterface.register(ATTENTION, slot_attention)
     owned.config._attn_implementation = ATTENTION
@@ -221,12 +223,15 @@ class _Product:
         for module, part in zip(modules, weight.split(sizes), strict=True):
             module.weight.data = part
         self._weight, self._bias = weight.T, None
+        self._takes_fp32 = takes_fp32(weight)
         if modules[0].bias is not None:
             self._bias = torch.cat([module.bias.data for module in modules])
             for module, part in zip(modules, self._bias.split(sizes), strict=True):
                 module.bias.data = part
 
     def __call__(self, inputs: Tensor) -> Tensor:
+        if self._takes_fp32:
+            return fp32_linear(inputs, self._weight.T, self._bias)
         return inputs @ self._weight if self._bias is None else torch.addmm(self._bias, inputs, self._weight)
 
 

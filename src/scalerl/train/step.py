@@ -23,6 +23,7 @@ from scalerl.choose import choose
 from scalerl.config import Recipe, body_dtype
 from scalerl.config.parts import Learner, Optimizer
 from scalerl.rl.advantages import BASELINES, NORMALISATIONS
+from scalerl.rl.bf16_products import mend_linears
 from scalerl.rl.filters import EffectiveBatch, effective_batch
 from scalerl.rl.logprobs import log_probs_and_entropy
 from scalerl.rl.losses import LOSSES, TokenLoss
@@ -274,6 +275,7 @@ def _body(model: "PreTrainedModel", dtype: torch.dtype) -> "PreTrainedModel":
         body = copy.deepcopy(model, dict(rounded))
         for master in (p for p in model.parameters() if p.requires_grad):
             rounded[id(master)].register_post_accumulate_grad_hook(functools.partial(_hand_over, master=master))
+    mend_linears(body)
     attend_packed(body)
     check_packing(body, tolerance=1e-3 if dtype == torch.float32 else 0.1)
     return body

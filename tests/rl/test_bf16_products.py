@@ -1,0 +1,71 @@
+"""bf16 products through FP32 ones: the same numbers, and every product of a model on such a CPU goes that way."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from scalerl.rl import bf16_products
+from scalerl.rl.bf16_products import fp32_linear, mend_linears, takes_fp32
+
+
+@pytest.fixture
+def no_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bf16_products, "_CPU_HAS_ARITHMETIC", False)
+
+
+def _exact(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    product = inputs.double() @ weight.double().T
+    return product if bias is None else product + bias.double()
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_the_product_is_the_exact_one_rounded(has_bias: bool) -> None:
+    random = torch.Generator().manual_seed(0)
+    inputs, weight = (torch.randn(n, 96, generator=random).bfloat16() for n in (7, 5))
+    bias = torch.randn(5, generator=random).bfloat16() if has_bias else None
+    product = fp32_linear(inputs, weight, bias)
+    assert product.dtype == torch.bfloat16
+    exact = _exact(inputs, weight, bias)
+    # Half a unit of bf16's last place, and what FP32 sums of terms of size 1 lose.
+    assert ((product.double() - exact).abs() <= exact.abs() * 2**-8 + 1e-5).all()
+
+
+@pytest.mark.usefixtures("no_arithmetic")
+def test_only_bf16_on_a_cpu_is_taken_that_way() -> None:
+    assert takes_fp32(torch.zeros(1, dtype=torch.bfloat16))
+    assert not takes_fp32(torch.zeros(1))
+    assert not takes_fp32(torch.zeros(1, dtype=torch.bfloat16, device="meta"))
+
+
+def test_a_cpu_with_the_arithmetic_keeps_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bf16_products, "_CPU_HAS_ARITHMETIC", True)
+    assert not takes_fp32(torch.zeros(1, dtype=torch.bfloat16))
+
+
+@pytest.mark.usefixtures("no_arithmetic")
+def test_a_mended_model_gives_what_it_gave_with_its_gradients_and_so_does_a_copy() -> None:
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(16, 8), nn.Linear(8, 4, bias=False)).bfloat16()
+    mended = copy.deepcopy(plain)
+    mend_linears(mended)
+    copied = copy.deepcopy(mended)
+    with torch.no_grad():
+        copied[0].weight.zero_()  # pyright: ignore[reportCallIssue, reportArgumentType]
+    inputs = torch.randn(3, 16).bfloat16()
+    with warnings.catch_warnings():
+        # torch says that its own product found no bf16 arithmetic.
+        warnings.simplefilter("ignore", UserWarning)
+        expected = plain(inputs)
+        expected.float().square().sum().backward()
+    found = mended(inputs)
+    found.float().square().sum().backward()
+    torch.testing.assert_close(found, expected, rtol=2**-7, atol=1e-3)
+    for ours, theirs in zip(mended.parameters(), plain.parameters(), strict=True):
+        assert ours.grad is not None
+        assert ours.grad.dtype == torch.bfloat16
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=2**-5, atol=1e-2)
+    # A copy multiplies by its own weights.
+    assert not torch.equal(copied(inputs), found)
