@@ -110,20 +110,46 @@ def test_a_failing_arm_is_told_and_the_report_is_written_without_it(tmp_path, mo
 def test_without_a_name_the_studies_are_listed():
     lines = study().stdout.splitlines()
     assert [line.split()[0] for line in lines] == list_studies()
+    assert study("list").stdout.splitlines() == lines
     assert json.loads(study("--json").stdout).keys() == set(list_studies())
 
 
-def test_a_dry_run_shows_the_plan_and_says_why_its_cost_is_unknown():
+def test_a_dry_run_shows_the_plan_and_why_it_cannot_be_run():
     shown = study("loo", "--dry-run").stdout
     assert "scalerl: the base, scalerl" in shown
     assert 'dapo-loss: loss.name = "dapo", loss.clip_low = 0.2, loss.clip_high = 0.26' in shown
     assert "not run: inert on this device: model.fp32_head changes nothing" in shown
-    assert "8 arms x 1 seed = 8 runs of 16,000 gpu_hours" in shown
-    assert "No estimate of the cost: model.path and task.name not set" in shown
+    assert "8 arms x 1 seed = 8 runs of 16,000 GPU-hours" in shown
+    assert "It cannot be run as it is: study loo: model.path and task.name not set" in shown
+    assert "Timing" not in shown
     result = study("loo", "--dry-run", "--json")
     content = json.loads(result.stdout)
     assert (len(content["runs"]), content["cost"]) == (8, None)
+    assert "model.path and task.name not set" in content["problems"][0]
     assert content["skipped"][0]["arm"] == "no-fp32-head"
+
+
+def test_an_arm_that_cannot_be_set_up_is_refused_before_anything_is_written(tmp_path, monkeypatch):
+    fake_training(tmp_path, monkeypatch, {"run": "crash"})
+    changed = ["--set", "arms.dapo.model.path=gone"]
+    result = study("small.toml", *changed, exit_code=1)
+    assert isinstance(result.exception, StudyError)
+    assert str(result.exception) == "the arm dapo cannot be run here: it cannot be"
+    assert not (tmp_path / "runs").exists()
+    shown = study("small.toml", "--dry-run", *changed).stdout
+    assert "It cannot be run as it is: the arm dapo cannot be run here: it cannot be" in shown
+    fake_training(tmp_path, monkeypatch, {})
+    assert "2 of 2 runs are done." in study("small.toml", *changed).stdout
+
+
+def test_a_users_set_reaches_the_study_and_the_command_to_go_on_with(tmp_path, monkeypatch):
+    fake_training(tmp_path, monkeypatch, {"dapo-seed3": "fail"})
+    changed = ["--set", "seeds=[3]", "--set", "budget.steps=2"]
+    shown = study("small.toml", *changed, exit_code=1).stdout
+    assert (
+        "To go on: scalerl study small.toml --out runs/small --set 'seeds=[3]' --set budget.steps=2 --resume" in shown
+    )
+    assert store.read_metrics(tmp_path / "runs" / "small" / "runs" / "cispo-seed3")[-1]["step"] == 2
 
 
 def test_a_dry_run_gives_the_cost_that_a_probe_measures(tmp_path, monkeypatch):
@@ -139,6 +165,7 @@ def test_a_dry_run_gives_the_cost_that_a_probe_measures(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "arguments, said",
     [
+        (["loss", "--set", "seed=1"], r"--set seed=1: a study runs every arm once for each of its seeds"),
         (["loss"], r"model\.path and task\.name not set, so there is nothing to train: add --set model\.path="),
         (["tiny-lo"], r'no study is called "tiny-lo".*did you mean "tiny-loo"\?'),
         (["precision"], "nothing to compare no-fp32 with here"),

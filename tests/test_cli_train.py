@@ -14,6 +14,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 from safetensors import SafetensorError
 
@@ -176,7 +178,7 @@ def test_a_check_ends_the_processes_it_started(scalerl: Command, tmp_path: Path,
     from scalerl.train import grading
 
     pools: list[GraderPool] = []
-    monkeypatch.setattr(grading, "GraderPool", lambda: pools.append(GraderPool()) or pools[-1])
+    monkeypatch.setattr(grading, "GraderPool", lambda **limits: pools.append(GraderPool(**limits)) or pools[-1])
     left = train(scalerl, tmp_path / "run", "--check", "--set", 'task.grader="math"')
     assert left.code == 0
     (pool,) = pools
@@ -237,6 +239,34 @@ def test_stopped_before_the_first_step_it_keeps_the_evaluation_at_zero_compute(
     assert train(scalerl, out, "--resume").code == 0
     assert store.read_evals(out)[0] == first[0]
     assert first[0]["gpu_hours"] == 0
+
+
+def test_what_an_older_attempt_did_beyond_the_checkpoint_is_no_part_of_the_curve(
+    scalerl: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    out, often = tmp_path / "run", ("--set", "evaluation.every=1")
+    with monkeypatch.context() as patched:
+        patched.setattr("scalerl.train.checkpoint.save", lambda *_, **__: None)
+        assert train(scalerl, out, *often, steps=4).code == 0
+    assert [row["step"] for row in store.read_evals(out)] == [0, 1, 2, 3, 4]
+    # It begins anew, and its budget is lower by now.
+    assert train(scalerl, out, "--resume", *often, steps=2).code == 0
+    assert [(row["step"], row["attempt"]) for row in store.read_metrics(out)] == [(1, 2), (2, 2)]
+    assert [(row["step"], row["attempt"]) for row in store.read_evals(out)] == [(0, 1), (1, 2), (2, 2)]
+    assert len((out / store.EVALS).read_text().splitlines()) == 7
+    # All of it was paid for.
+    spent = [json.loads(line)["gpu_hours"] for line in (out / store.METRICS).read_text().splitlines()]
+    assert spent == sorted(spent)
+
+
+def test_a_run_that_was_started_before_a_setting_existed_goes_on(scalerl: Command, tmp_path: Path, finished: Path):
+    out = shutil.copytree(finished, tmp_path / "run")
+    written = store.read_recipe(out)
+    assert written is not None
+    assert written.pop("grading")
+    store.write_json(out / store.RECIPE, written)
+    assert train(scalerl, out, "--resume").code == 0
+    assert [row["step"] for row in store.read_metrics(out)] == [1, 2, 3]
 
 
 # Faults of the machine -----------------------------------------------------------------------------------------------
@@ -397,6 +427,39 @@ def mistakes(folder: Path, finished: Path) -> dict[str, tuple[list[object], tupl
             [*train_new, "--set", 'task={name="of_ones_own:rows"}'],
             ("of_ones_own:rows", "LookupError: the shelf is empty"),
         ),
+        "a task that leaves": (
+            [*train_new, "--set", 'task={name="of_ones_own:leaves"}'],
+            ("of_ones_own:leaves", "SystemExit: not like this"),
+        ),
+        "a task that leaves when it is imported": (
+            [*train_new, "--set", 'task={name="leaves_at_once:rows"}'],
+            ("leaves_at_once:rows", "cannot be imported", "SystemExit: 7"),
+        ),
+        "a task that raises at length": (
+            [*train_new, "--set", 'task={name="of_ones_own:at_length"}'],
+            ("of_ones_own:at_length", "ValueError: one two"),
+        ),
+        "a table without the field": (
+            [*train_new, "--set", f'task={{name="file", path="{folder / "problems.parquet"}"}}'],
+            (str(folder / "problems.parquet"), "row 1", '"answer" is missing', "it has prompt, result", "answer_field"),
+        ),
+        "no such data set of the hub": (
+            [*train_new, "--set", f'task={{name="hub", dataset="{folder / "none"}"}}'],
+            (str(folder / "none"), 'split "train", cannot be loaded'),
+        ),
+        "no such data set of reasoning-gym": (
+            [*train_new, "--set", 'task={name="gym", dataset="basic_arithmetik"}'],
+            ('"basic_arithmetik"', 'did you mean "basic_arithmetic"'),
+        ),
+        "a task of no weight": (
+            [*train_new, "--set", 'task=""', "--set", 'tasks.a={name="arithmetic", weight=0}'],
+            ("tasks.a.weight is 0", "above 0"),
+        ),
+        "a grader that never has a verdict": (
+            ["eval", "tiny-base", *settings('task.grader="of_ones_own:grade"')],
+            ('"of_ones_own:grade"', "none of 4 answers of main", "4 x error: LookupError: the shelf is empty"),
+        ),
+        "a grader without time": (setting("grading.timeout_s=0"), ("grading.timeout_s is 0", "above 0")),
         "no such grader": (setting('task.grader="exactly"'), ('"exactly"', "exact, numeric, math")),
         "no such grader to import": (
             setting('task.grader="no_such_module:grade"'),
@@ -449,7 +512,15 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "problems.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n{"prompt": "1+2="}\n')
     rows = [{"prompt": f"1+{place}=", "answer": f"#### {1 + place}" if place < 3 else "four"} for place in (1, 2, 3)]
     (folder / "solved.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "of_ones_own.py").write_text("def rows():\n    raise LookupError('the shelf is empty')\n")
+    (folder / "of_ones_own.py").write_text(
+        "def rows():\n    raise LookupError('the shelf is empty')\n"
+        "def grade(text, answer):\n    rows()\n"
+        "def leaves():\n    raise SystemExit('not like this')\n"
+        "def at_length():\n    raise ValueError('one\\ntwo')\n"
+    )
+    (folder / "leaves_at_once.py").write_text("raise SystemExit(7)\n")
+    table = pyarrow.table({"prompt": ["1+1="], "result": ["2"]})
+    pyarrow.parquet.write_table(table, folder / "problems.parquet")
     (folder / "raises_at_once.py").write_text("raise OSError('no licence')\n")
     (folder / "junk.gguf").write_bytes(b"GGUF" + bytes(100))
     shutil.copytree(str(files("scalerl") / "assets" / "tiny-base"), folder / "no-end")

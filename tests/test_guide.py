@@ -60,7 +60,7 @@ def do(monkeypatch: pytest.MonkeyPatch, folder: Path, *, real_model: bool) -> li
 
 
 def test_the_guide_works_as_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    assert len(do(monkeypatch, tmp_path, real_model=False)) == 13
+    assert len(do(monkeypatch, tmp_path, real_model=False)) == 14
     for made in ("curve.png", "report/report.html", "model/model.safetensors", "runs/two/evals.jsonl"):
         assert (tmp_path / made).is_file(), made
 

@@ -41,8 +41,67 @@ def test_the_highest_attempt_counts_and_of_equal_attempts_the_later_row(tmp_path
     ]
     _write_lines(tmp_path / "evals.jsonl", rows)
     kept = [(row["step"], row["set"], row["reward"]) for row in store.read_evals(tmp_path)]
-    # Step 20 was not reached again by attempt 2: its row still counts.
-    assert kept == [(0, "val", 0.6), (10, "val", 0.3), (10, "test", 0.5), (20, "val", 0.1), (30, "val", 0.7)]
+    # Attempt 2 went on from step 10 at the latest: the model of step 20 is gone. A row without an attempt is of none.
+    assert kept == [(0, "val", 0.6), (10, "val", 0.3), (10, "test", 0.5), (30, "val", 0.7)]
+
+
+def _attempts(folder: Path, metrics: dict[int, range], evals: dict[int, range]) -> None:
+    """The rows of a run whose attempts made these steps."""
+    for name, attempts in ((store.METRICS, metrics), (store.EVALS, evals)):
+        of_set: dict[str, object] = {"set": "val"} if name == store.EVALS else {}
+        rows = [{"step": step, "attempt": one, **of_set} for one, steps in attempts.items() for step in steps]
+        _write_lines(folder / name, rows)
+
+
+@pytest.mark.parametrize(
+    "metrics, evals, trained, evaluated",
+    [
+        # Killed at 26 and resumed at 10: attempt 2 is at 12 and has yet to evaluate.
+        ({1: range(1, 27), 2: range(11, 13)}, {1: range(0, 27, 8)}, [10, 2], [(0, 1), (8, 1)]),
+        # It ends at 16, by a lower budget.
+        (
+            {1: range(1, 27), 2: range(11, 17)},
+            {1: range(0, 27, 8), 2: range(16, 17)},
+            [10, 6],
+            [(0, 1), (8, 1), (16, 2)],
+        ),
+        # Resumed at 8, whose evaluation it repeats before its first step: that of step 16 is of a model that is gone.
+        ({1: range(1, 18)}, {1: range(0, 17, 8), 2: range(8, 9)}, [8], [(0, 1), (8, 2)]),
+        # Resumed before there was a checkpoint.
+        ({1: range(1, 5), 2: range(1, 3)}, {1: range(0, 5, 2)}, [0, 2], [(0, 1)]),
+        # A third attempt from an older checkpoint than the second.
+        (
+            {1: range(1, 21), 2: range(11, 31), 3: range(6, 8)},
+            {1: range(0, 21, 5), 2: range(15, 31, 5)},
+            [5, 0, 2],
+            [(0, 1), (5, 1)],
+        ),
+        # Nothing came of the second before it was stopped: the first is all there is.
+        ({1: range(1, 5)}, {1: range(0, 5, 2)}, [4], [(0, 1), (2, 1), (4, 1)]),
+    ],
+)
+def test_rows_of_an_older_attempt_end_where_a_newer_one_went_on_from(
+    tmp_path: Path,
+    metrics: dict[int, range],
+    evals: dict[int, range],
+    trained: list[int],
+    evaluated: list[tuple[int, int]],
+) -> None:
+    _attempts(tmp_path, metrics, evals)
+    rows = store.read_metrics(tmp_path)
+    assert [row["step"] for row in rows] == list(range(1, len(rows) + 1))
+    assert [sum(row["attempt"] == one for row in rows) for one in range(1, len(trained) + 1)] == trained
+    assert [(row["step"], row["attempt"]) for row in store.read_evals(tmp_path)] == evaluated
+    # Nothing is lost from the files: it was spent.
+    assert len((tmp_path / store.METRICS).read_text().splitlines()) == sum(map(len, metrics.values()))
+
+
+def test_an_attempt_is_found_by_the_rows_that_the_trainer_writes(tmp_path: Path) -> None:
+    for attempt, step in ((1, 1), (1, 2), (1, 3), (2, 2)):
+        store.append_row(tmp_path / store.METRICS, {"step": step, "attempt": attempt, "gpu_hours": math.nan})
+    store.append_row(tmp_path / store.EVALS, {"step": 3, "attempt": 1, "set": "val", "reward": 0.5})
+    assert [(row["step"], row["attempt"]) for row in store.read_metrics(tmp_path)] == [(1, 1), (2, 2)]
+    assert store.read_evals(tmp_path) == []
 
 
 def test_metrics_are_one_row_a_step(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """The run folder: its file names, how it is written, and how its rows are read back.
 
 JSON lines are append-only. A run that is killed leaves at most one cut line, the last; a run that is resumed repeats
-steps under a higher `attempt`, and of the rows of one step (and evaluation set) the highest attempt counts. A JSON
+steps under a higher `attempt`. Of the rows of one step (and evaluation set) the highest attempt counts, and where a
+newer attempt went on from, the rows of an older one end: what came after was paid for, but its model is gone. A JSON
 object (recipe.json, status.json) is there whole or not at all. JSON knows no NaN or infinity: they become null.
 """
 
@@ -9,6 +10,7 @@ import errno
 import json
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +25,9 @@ STATUS = "status.json"
 CHECKPOINTS = "checkpoints"
 
 Row = dict[str, Any]
+
+# How append_row begins a row of the trainer.
+_ROW_HEAD = re.compile(r'\{"step": (\d+), "attempt": (\d+)[,}]')
 
 
 class RunError(ValueError):
@@ -202,14 +207,32 @@ def latest_rows(path: Path, keys: Sequence[str]) -> list[tuple[int, Row]]:
     """(line number, row) of the rows that count, one for each value of `keys`, sorted by step."""
     if not path.is_file():
         return []
+    origins = _origins(path.parent)
     latest: dict[tuple[Any, ...], tuple[int, Row]] = {}
     for line, row in parse_lines(path.read_text(encoding="utf-8"), path):
-        if not isinstance(row.get("step"), int | float):
+        step, attempt = row.get("step"), row.get("attempt", 0)
+        if not isinstance(step, int | float):
             raise RunError(f"{path}, line {line}: the row has no numeric 'step'")
+        if any(step > origin for newer, origin in origins.items() if newer > attempt > 0):
+            continue
         key = tuple(row.get(name) for name in keys)
-        if key not in latest or row.get("attempt", 0) >= latest[key][1].get("attempt", 0):
+        if key not in latest or attempt >= latest[key][1].get("attempt", 0):
             latest[key] = (line, row)
     return sorted(latest.values(), key=lambda item: item[1]["step"])
+
+
+def _origins(folder: Path) -> dict[int, float]:
+    """The step that each attempt went on from, by its first rows: a step is made from the one before it."""
+    origins: dict[int, float] = {}
+    # Both files say it: an attempt may train long before it evaluates, and may evaluate before it trains.
+    for name, steps_before in ((METRICS, 1), (EVALS, 0)):
+        path = folder / name
+        for line in path.read_text(encoding="utf-8", errors="replace").split("\n") if path.is_file() else ():
+            # As the trainer writes them: whole rows are too many to parse whenever somebody looks.
+            if found := _ROW_HEAD.match(line):
+                step, attempt = int(found[1]), int(found[2])
+                origins[attempt] = min(origins.get(attempt, math.inf), step - steps_before)
+    return origins
 
 
 def parse_lines(text: str, path: Path) -> list[tuple[int, Row]]:

@@ -30,7 +30,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def written(study: Path) -> dict[str, Any]:
     """The files of a report, and the JSON that its page holds."""
-    path = write_report([study])
+    path = write_report([study]).page
     html = path.read_text(encoding="utf-8")
     data = html.split('id="data">')[1].split("</script>")[0]
     return {"page": path, "html": html, "told": json.loads(data), "markdown": (study / "report.md").read_text()}
@@ -71,6 +71,19 @@ def test_every_axis_and_window_has_fits_of_its_own(written: dict[str, Any]):
     steps, tokens = (view(told, axis)["curves"][0]["midpoint"]["value"] for axis in ("step", "tokens"))
     assert tokens == pytest.approx(5000 * steps, rel=1e-3)
     assert view(told, window="50%")["curves"][0]["last"] == pytest.approx(0.6)
+
+
+def test_fits_in_worker_processes_change_nothing(written: dict[str, Any], study: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(report_views, "worth", lambda num_calls: 2)
+    assert told_of(study) == written["told"]
+
+
+def test_pictures_are_drawn_from_the_first_axis_while_the_others_are_fitted(study: Path):
+    seen = []
+    report = build_report([study], Selection(), FitOptions(), meanwhile=seen.append)
+    assert [axis.label for axis in seen[0].axes] == ["GPU-hours"]
+    assert seen[0].views == tuple(one for one in report.views if one.axis is report.axes[0])
+    assert len(report.views) == 12
 
 
 def test_page_and_markdown_show_the_same_numbers_as_the_json(written: dict[str, Any]):
@@ -203,6 +216,29 @@ def test_arms_evaluated_on_different_prompts_are_not_comparable(tmp_path: Path):
     assert view(told)["straight"] == {}
     assert told["open"][""] == ["a is not comparable with b: the prompts differ."]
     assert any(text.startswith("Not comparable: the evaluations of main were made") for text in told["warnings"])
+
+
+def test_warnings_are_said_in_the_terminal_too_and_a_lost_recipe_is_one(tmp_path: Path):
+    from scalerl.cli import app
+
+    folder = write_study(tmp_path / "s", num=8)
+    (folder / "runs/base-seed0/recipe.json").unlink()
+    result = CliRunner().invoke(app, ["report", str(folder)])
+    assert result.exit_code == 0, result.output
+    assert "has no recipe.json: what the run was set to is not known." in result.stderr
+    assert result.stdout == f"The report is {folder / 'report.html'}\n"
+
+
+@pytest.mark.usefixtures("quick")
+def test_rows_that_are_held_out_are_told_by_their_places(tmp_path: Path):
+    rows = [(hours, 0.3 + 0.3 / (1 + hours**-2.0), hours % 4 == 0) for hours in range(1, 25)]
+    lines = [f"{hours},{reward:.4f},{'test' if held else 'fit'}" for hours, reward, held in rows]
+    log = tmp_path / "log.csv"
+    log.write_text("\n".join(["gpu_hours,reward,split", *lines]))
+    told = report_json(build_report([log], Selection(holdout=("split", "test")), FitOptions()))
+    assert told["sets"][0]["points"]["gpu_hours"]["log"]["held_out"] == [3, 7, 11, 15, 19, 23]
+    told = report_json(build_report([log], Selection(), FitOptions()))
+    assert told["sets"][0]["points"]["gpu_hours"]["log"]["held_out"] == []
 
 
 @pytest.mark.usefixtures("quick")

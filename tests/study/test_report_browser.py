@@ -42,6 +42,18 @@ def browser() -> Iterator[Any]:
         running.close()
 
 
+@pytest.fixture(scope="module")
+def held_out_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report on rows of which every fourth is held out, in the middle of the others too."""
+    folder = tmp_path_factory.mktemp("held-out")
+    rows = [(0.1 * step, 0.3 + 0.3 / (1 + (1.0 / (0.1 * step)) ** 2), step % 4 == 0) for step in range(1, 41)]
+    lines = [f"{hours:.2f},{reward:.4f},{'test' if held else 'fit'}" for hours, reward, held in rows]
+    (folder / "log.csv").write_text("\n".join(["gpu_hours,reward,split", *lines]))
+    built = build_report([folder / "log.csv"], Selection(holdout=("split", "test")), FitOptions())
+    (folder / "report.html").write_text(page_of(report_json(built)), encoding="utf-8")
+    return folder / "report.html"
+
+
 @pytest.fixture
 def opened(browser: Any, report: tuple[Path, Any], request: pytest.FixtureRequest) -> Iterator[Any]:
     """The page with the network cut; whatever it asks for or complains of fails the test."""
@@ -102,6 +114,22 @@ def test_axis_window_and_target_change_the_forecast(opened: Any):
     assert forecast(opened, "base")[0] > early[0]
 
 
+def test_held_out_rows_are_hollow_until_they_are_fitted(opened: Any, held_out_page: Path):
+    opened.goto(held_out_page.as_uri())
+    filled, hollow = (
+        opened.locator(f"#curves svg circle{style}") for style in ("[fill-opacity]", '[fill="var(--paper)"]')
+    )
+    assert (filled.count(), hollow.count()) == (30, 10)
+    opened.locator("#window button", has_text="all points").click()
+    assert (filled.count(), hollow.count()) == (40, 0)
+
+
+def test_amounts_of_compute_on_one_axis_are_written_one_way(opened: Any):
+    texts = opened.evaluate("[2e11, 1e12, 3.36e12, 4e8, 2e5, 750, 0.02, 1e-5, 0].map((value) => computeText(value))")
+    assert texts == ["2\u00d710\u00b9\u00b9", "10\u00b9\u00b2", "3.36\u00d710\u00b9\u00b2", "400M", "200k", "750",
+                     "0.02", "10\u207b\u2075", "0"]  # fmt: skip
+
+
 def test_the_pointer_gets_exact_numbers(opened: Any):
     opened.locator("#curves svg").hover(position={"x": 300, "y": 30})
     shown = opened.locator("#curves .tip").inner_text()
@@ -128,6 +156,22 @@ def test_dark_mode_is_dark_and_legible(opened: Any, tmp_path: Path):
     assert brightness("body", "color") > 0.8
     assert brightness("#curves svg text", "fill") > 0.5
     assert len(opened.screenshot(path=tmp_path / "dark.png", full_page=True)) > 10_000
+
+
+def test_on_paper_every_section_is_there_and_no_control(opened: Any, tmp_path: Path):
+    assert not opened.locator("#pairs-table").is_visible()
+    opened.emulate_media(media="print")
+    for gone in (".controls", ".on-screen"):
+        assert not opened.locator(gone).is_visible()
+    sections = opened.locator("main section:not([hidden]) > h2")
+    assert sections.count() >= 6
+    assert all(sections.nth(at).is_visible() for at in range(sections.count()))
+    for shown in ("#summary", "#forecast", "#pairs-table", "#shown", "#scores"):
+        assert opened.locator(shown).is_visible(), shown
+    assert "fitted on: all points" in opened.locator("#shown").inner_text()
+    # Dots tell curves apart, and are backgrounds, which paper goes without unless told.
+    assert opened.evaluate("getComputedStyle(document.querySelector('.dot')).printColorAdjust") == "exact"
+    opened.pdf(path=tmp_path / "paper.pdf")
 
 
 @pytest.mark.parametrize("opened", [{"color_scheme": "dark"}], indirect=True)

@@ -1,5 +1,6 @@
 import functools
 import json
+import logging
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -186,7 +187,10 @@ def test_a_data_set_is_loaded_as_the_hub_lays_it_out(data_set: str):
     assert {problem.prompt for problem in task.evaluation} < {f"{n}+2=" for n in range(4)}
 
 
-def test_a_data_set_that_cannot_be_had_is_a_sentence(data_set: str, monkeypatch: pytest.MonkeyPatch):
+def test_a_data_set_that_cannot_be_had_is_a_sentence(
+    data_set: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(logging.getLogger("huggingface_hub"), "propagate", True)
     with pytest.raises(TaskError, match=r'split "tset", cannot be loaded: .*tset') as caught:
         hub(1, 0, dataset=data_set, split="tset")
     assert "\n" not in str(caught.value)
@@ -198,12 +202,17 @@ def test_a_data_set_that_cannot_be_had_is_a_sentence(data_set: str, monkeypatch:
 
     def offline(*arguments: Any, **settings: Any) -> None:
         asked.append((arguments, settings))
+        # Its client logs every try; the error is enough.
+        logging.getLogger("huggingface_hub.utils._http").warning("Retrying in 1s [Retry 1/5].")
         raise ConnectionError("Couldn't reach 'org/sums' on the Hub\n(offline)")
 
     monkeypatch.setattr("datasets.load_dataset", offline)
     with pytest.raises(TaskError, match=r"cannot be loaded: Couldn't reach 'org/sums' on the Hub$"):
         hub(1, 0, dataset="org/sums", subset="main")
     assert asked == [(("org/sums", "main"), {"split": "train"})]
+    assert caplog.messages == []
+    logging.getLogger("huggingface_hub.utils._http").warning("said at any other time")
+    assert caplog.messages == ["said at any other time"]
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,13 @@ from scalerl.tasks.graders import exact
 
 
 def obedient(text: str, answer: str, /, **tags: str) -> bool | None:
-    """Hangs, dies, raises or takes its time when the text says so."""
+    """Hangs, sleeps, dies, raises or takes its time when the text says so."""
     match text:
         case "hang":
             while True:
                 pass
+        case "sleep":
+            time.sleep(3600)
         case "die":
             os._exit(3)
         case "raise":

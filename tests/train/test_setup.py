@@ -1,6 +1,7 @@
 """What a recipe stands for on this machine."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,17 @@ def test_prompts_that_are_too_long_are_left_out_everywhere(tmp_path: Path):
         Setup(recipe("rollout.max_prompt_tokens=3"))
 
 
+def test_a_problem_is_encoded_once_however_often_it_is_evaluated_on(monkeypatch: pytest.MonkeyPatch):
+    setup = Setup(recipe("evaluation.samples_per_prompt=2", "rollout.slots=10"))
+    (one,) = setup.sets
+    assert one.prompts == {
+        problem: tuple(setup.text.encode_prompt(problem.prompt, PromptFormat())) for problem in one.problems
+    }
+    monkeypatch.setattr("scalerl.train.ask.Text.encode_all", lambda *_, **__: pytest.fail("it was encoded again"))
+    with closing(setup.engine()) as engine:
+        assert setup.evaluate(one, engine, step=0).num_samples == 10
+
+
 def test_an_end_of_thinking_that_can_be_spelled_in_two_ways_is_pointed_out():
     assert Setup(recipe()).notices() == []
     (notice,) = Setup(recipe('length.thinking_end="=1"', 'length.marker="=1"')).notices()
@@ -123,7 +135,7 @@ def test_child_processes_are_started_for_a_grader_that_needs_them_and_end_with_a
     monkeypatch: pytest.MonkeyPatch,
 ):
     made: list[Marking] = []
-    monkeypatch.setattr("scalerl.train.setup.Marking", lambda: made.append(Marking()) or made[-1])
+    monkeypatch.setattr("scalerl.train.setup.Marking", lambda limits: made.append(Marking(limits)) or made[-1])
     assert Setup(recipe()).marking._pool is None
     # The second set is found to be faulty when the grader of the first runs already.
     other = 'evaluation.sets.other={name="arithmetic", num_problems=9, grader="no_such_module:grade"}'

@@ -1,7 +1,9 @@
+import dataclasses
 import json
 import math
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,8 +15,10 @@ from scalerl.tasks.arithmetic import arithmetic
 from scalerl.tasks.files import file
 from scalerl.tasks.problems import TASKS
 from scalerl.tasks.task import AnswerFormat, Task, TaskError
+from scalerl.train.ask import Text
 from scalerl.train.model import ModelError
-from scalerl.train.sft import MADE_BY, SftProgress, SftResult, SftSettings, TinyShape, build_tokenizer, pass_rate, sft
+from scalerl.train.sft import MADE_BY, SftProgress, SftResult, SftSettings, pass_rate, sft, up_to_stop
+from scalerl.train.tiny import TinyShape, build_tokenizer
 
 MICRO = SftSettings(
     shape=TinyShape(hidden=32, intermediate=64, layers=1, heads=2, context=64),
@@ -27,6 +31,11 @@ MICRO = SftSettings(
     evaluate_every=20,
 )
 TINY_BASE = str(files("scalerl") / "assets" / "tiny-base")
+
+
+def text_of(folder: str | Path) -> Text:
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    return Text(tokenizer=tokenizer, stop_tokens=(tokenizer.eos_token_id,))
 
 
 @pytest.fixture(scope="module")
@@ -71,9 +80,47 @@ def test_the_record_says_what_it_was_made_by(made: SftResult, task: Task):
     assert record["curve"][-1]["heldout_loss"] == pytest.approx(made.curve[-1].heldout_loss, abs=1e-4)
     assert record["gain_last_fifth"] == pytest.approx(made.gain_last_fifth, abs=1e-4)
     model = AutoModelForCausalLM.from_pretrained(made.folder)
-    tokenizer = AutoTokenizer.from_pretrained(made.folder)
-    greedy = pass_rate(model, tokenizer, task, temperature=0.0, max_new_tokens=30)
+    greedy = pass_rate(model, text_of(made.folder), task, temperature=0.0, max_new_tokens=30)
     assert record["pass_rates"]["greedy"] == pytest.approx(greedy)
+
+
+class Says:
+    """A model that answers every prompt with the same tokens, padded to the longest, as `generate` does."""
+
+    device = "cpu"
+
+    def __init__(self, *answers: list[int]) -> None:
+        self.answers, self.asked = answers, {}
+
+    def eval(self) -> None: ...
+
+    def generate(self, input_ids: torch.Tensor, **asked: Any) -> torch.Tensor:
+        self.asked = asked
+        return torch.cat([input_ids, torch.tensor([self.answers[row] for row in range(len(input_ids))])], dim=1)
+
+
+def test_what_is_measured_is_ended_and_decoded_as_in_training(task: Task):
+    text = text_of(TINY_BASE)
+    (stop,), pad, bos = text.stop_tokens, text.tokenizer.pad_token_id, text.tokenizer.bos_token_id
+    task = dataclasses.replace(task, evaluation=task.evaluation[:4])
+    right = [text.encode(problem.answer) for problem in task.evaluation]
+    longest = max(map(len, right)) + 2
+    answers = [
+        [*right[0], stop],  # padding may follow the end,
+        [*right[1], stop, *right[1]],  # and whatever else does is no part of it,
+        [bos, *right[2], stop],  # but a special token within counts as what it is: not the answer.
+        [*right[3], bos],
+    ]
+    model = Says(*([*tokens, *[pad] * (longest - len(tokens))][:longest] for tokens in answers))
+    assert pass_rate(model, text, task, max_new_tokens=longest) == 0.5  # pyright: ignore[reportArgumentType]
+    assert (model.asked["eos_token_id"], model.asked["pad_token_id"]) == ([stop], pad)
+
+
+def test_a_row_ends_with_its_first_stop_token():
+    assert up_to_stop([5, 2, 0, 0], (2, 3)) == [5, 2]
+    assert up_to_stop([5, 3, 2], (2, 3)) == [5, 3]
+    assert up_to_stop([5, 0], (2, 3)) == [5, 0]
+    assert up_to_stop([], (2,)) == []
 
 
 def test_equal_seeds_make_equal_models(made: SftResult, task: Task, tmp_path: Path):
@@ -123,12 +170,11 @@ def test_the_embedded_base_is_as_good_as_its_record_says():
     recipe = load_recipe("tiny-cpu")
     base_task = choose(TASKS, recipe.task)(80, 0)
     model = AutoModelForCausalLM.from_pretrained(TINY_BASE)
-    tokenizer = AutoTokenizer.from_pretrained(TINY_BASE)
     assert model.dtype == torch.float32
     assert 0.8e6 < sum(p.numel() for p in model.parameters()) == record["num_parameters"] < 1e6
     assert record["gain_last_fifth"] < 0.02
     for name, temperature in (("greedy", 0.0), ("temperature_1", 1.0)):
-        rate = pass_rate(model, tokenizer, base_task, temperature=temperature, max_new_tokens=48)
+        rate = pass_rate(model, text_of(TINY_BASE), base_task, temperature=temperature, max_new_tokens=48)
         expected = record["pass_rates"][name]
         # Three standard errors of 80 problems, and the record's own are few.
         assert rate == pytest.approx(expected, abs=3 * math.sqrt(expected * (1 - expected) / 80))

@@ -1,6 +1,5 @@
 """Whole runs on what people bring: files, graders and tasks of their own, several tasks at once, sinks."""
 
-import functools
 import itertools
 import json
 import os
@@ -21,7 +20,7 @@ from scalerl.study.importers import read_table
 from scalerl.study.series import Selection, series_from
 from scalerl.tasks.curriculum import uniform
 from scalerl.tasks.mixture import Mixture
-from scalerl.tasks.pool import GraderPool, GraderPoolError
+from scalerl.tasks.pool import GraderPoolError
 from scalerl.train import grading
 from scalerl.train.pipeline import Pipeline
 from scalerl.train.run import Nobody, Outlooks, Run
@@ -56,12 +55,6 @@ def rows_file(path: Path, problems: Mapping[str, object]) -> str:
 SUMS = {f"{one}+{other}+1=": one + other + 1 for one in range(2, 6) for other in range(6, 12)}
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Graders that hang cost a fifth of a second here."""
-    monkeypatch.setattr(grading, "GraderPool", functools.partial(GraderPool, num_workers=3, cpu_limit_s=0.2))
-
-
 def is_over(run: Run) -> bool:
     pool = run.setup.marking._pool
     assert pool is not None
@@ -71,7 +64,6 @@ def is_over(run: Run) -> bool:
 # Graders --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("impatient")
 def test_answers_that_break_the_grader_cost_themselves_and_are_never_trained_on(tmp_path: Path):
     path = rows_file(tmp_path / "sums.jsonl", SUMS)
     run = Run(
@@ -79,6 +71,9 @@ def test_answers_that_break_the_grader_cost_themselves_and_are_never_trained_on(
             "budget.steps=4",
             f'task={{name="file", path={path}, prompt_field="q", answer_field="a"}}',
             'task.grader="own_code:moody"',
+            # What hangs costs a fifth of a second.
+            "grading.num_workers=3",
+            "grading.cpu_limit_s=0.2",
             "filter.zero_variance=false",
             "filter.drop_truncated=false",
             "evaluation.every=4",
@@ -132,7 +127,7 @@ def test_a_pool_that_dies_ends_the_run_with_the_reason(tmp_path: Path):
 
 def test_a_run_that_cannot_be_made_leaves_no_process_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     made: list[grading.Marking] = []
-    monkeypatch.setattr("scalerl.train.setup.Marking", lambda: made.append(grading.Marking()) or made[-1])
+    monkeypatch.setattr("scalerl.train.setup.Marking", lambda limits: made.append(grading.Marking(limits)) or made[-1])
     problems = {"1+1=": 2, "1+2=": 3, "1+3=": 4, "10+10+10+10=": 40, "10+10+10+11=": 41}
     short, long = (
         rows_file(tmp_path / f"{name}.jsonl", {one: answer for one, answer in problems.items() if (answer > 9) == late})

@@ -49,5 +49,7 @@ def report(
     if common.as_json:
         typer.echo(json.dumps(report_json(build_report(inputs, selection, options)), indent=2, allow_nan=False))
         return
-    page = write_report(inputs, out, selection=selection, options=options)
-    typer.echo(f"The report is {page}")
+    written = write_report(inputs, out, selection=selection, options=options)
+    for warning in written.warnings:
+        typer.echo(f"warning: {warning}", err=True)
+    typer.echo(f"The report is {written.page}")

@@ -166,10 +166,13 @@ def _report(console: "Console", out: Path) -> Path | None:
     from scalerl.study.series import InputError
 
     try:
-        return write_report([out])
+        written = write_report([out])
     except InputError as error:
         _say(console, f"No report: {error}")
         return None
+    for warning in written.warnings:
+        _say(console, f"warning: {warning}", style="yellow")
+    return written.page
 
 
 def _conclude(console: "Console", statuses: "Sequence[RunStatus]", out: Path, report: Path | None, again: str) -> None:

@@ -246,6 +246,19 @@ class Reward(Part):
     """Reward of a wrong one. A completion without a verdict is never trained on."""
 
 
+class Grading(Part):
+    """What graders that run in child processes may take: math, gym's and one's own."""
+
+    num_workers: int = Field(default=0, ge=0)
+    """Processes that grade at the same time; 0 is twice the cores, at most 32."""
+    timeout_s: float = Field(default=10.0, gt=0, le=86400)
+    """Seconds after which an answer is given up; it has no verdict then."""
+    cpu_limit_s: float = Field(default=3.0, gt=0)
+    """Seconds of computing after which it is; they do not depend on what else the machine does."""
+    memory_limit_mb: int = Field(default=512, ge=16, le=2**20)
+    """Memory that grading one answer may take beyond what the grader's imports do, on Linux."""
+
+
 class Filter(Part):
     zero_variance: bool = True
     """Drop groups whose verdicts are all equal, without a refill."""

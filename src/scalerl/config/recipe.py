@@ -37,6 +37,8 @@ class Recipe(Part):
     """How rewards become advantages."""
     reward: parts.Reward = parts.Reward()
     """What a verdict is worth."""
+    grading: parts.Grading = parts.Grading()
+    """What graders in child processes may take."""
     filter: parts.Filter = parts.Filter()
     """What is left out of a batch."""
     pipeline: parts.Pipeline = parts.Pipeline()
@@ -69,12 +71,18 @@ def conflicts(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
     yield from _pipeline_conflicts(recipe.pipeline)
     yield from _length_conflicts(recipe)
     yield from _task_conflicts(recipe)
-    reward, evaluation, budget = recipe.reward, recipe.evaluation, recipe.budget
+    reward, grading, evaluation, budget = recipe.reward, recipe.grading, recipe.evaluation, recipe.budget
     if reward.correct <= reward.wrong:
         yield (
             ("reward.correct", "reward.wrong"),
             f"reward.correct is {reward.correct:g} and reward.wrong is {reward.wrong:g}: a correct completion must be "
             f"worth more",
+        )
+    if grading.cpu_limit_s > grading.timeout_s:
+        yield (
+            ("grading.cpu_limit_s", "grading.timeout_s"),
+            f"grading.cpu_limit_s is {grading.cpu_limit_s:g}, above grading.timeout_s = {grading.timeout_s:g}, when "
+            f"the answer is given up anyway: raise grading.timeout_s or lower grading.cpu_limit_s",
         )
     if evaluation.temperature == 0 and evaluation.samples_per_prompt > 1:
         yield (

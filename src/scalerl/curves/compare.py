@@ -7,15 +7,15 @@ from the joint draws of both fits, with the spread between runs of one recipe in
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from itertools import combinations
 
 import numpy as np
-from scipy.special import ndtri
 
 from scalerl.curves.fit import Fit, fit
 from scalerl.curves.forecast import Value
 from scalerl.curves.forms import FORMS, Array
+from scalerl.curves.special import ndtri
 
 CEILING_MARGIN = 0.02  # what the paper takes for a difference between ceilings
 RUN_SD = 0.01  # spread of the ceiling between runs of one recipe, from the paper's three repeats
@@ -109,9 +109,9 @@ def _pair(name_a: str, name_b: str, a: Fit, b: Fit, margin: float, run_sd: float
     weight, shared = _one_ceiling(difference, spread, margin * span)
     p_steeper = p_sooner = 0.5
     if "exponent" in draws_a and "exponent" in draws_b:
-        p_steeper = float(weight @ (draws_a["exponent"] > draws_b["exponent"]))
+        p_steeper = _share_of(weight, draws_a["exponent"] > draws_b["exponent"])
     if "midpoint" in draws_a and "midpoint" in draws_b:
-        p_sooner = float(weight @ (draws_a["midpoint"] < draws_b["midpoint"]))
+        p_sooner = _share_of(weight, draws_a["midpoint"] < draws_b["midpoint"])
     crossing = _crossing(a, b, span)
     gap = float(np.median(difference))
     verdict, notes = _decide(name_a, name_b, p_higher, p_steeper, p_sooner, gap, margin * span, a, b)
@@ -135,6 +135,11 @@ def _pair(name_a: str, name_b: str, a: Fit, b: Fit, margin: float, run_sd: float
         shared=shared,
         crossing=crossing,
     )
+
+
+def _share_of(weight: Array, which: np.ndarray) -> float:
+    """Weights add up to 1 but for rounding, and a probability is not to pass it."""
+    return min(float(weight @ which), 1.0)
 
 
 def _turned(pair: Pair) -> Pair:
@@ -214,17 +219,22 @@ def _coupled(a: Fit, b: Fit, correlation: float) -> tuple[dict[str, Array], dict
     """Joint draws of both fits: independent, or with ceilings correlated as the noise is (a Gaussian copula)."""
     assert a.draws is not None
     num = len(a.draws.noise_sd)
-    first, second = _normal(num * SHUFFLES, 2), _normal(num * SHUFFLES, 3)
-    second = correlation * first + np.sqrt(1 - correlation**2) * second
-    return _by_rank(a, first, num), _by_rank(b, second, num)
+    return _by_rank(a, _ranks(num, 0.0, 2)), _by_rank(b, _ranks(num, correlation, 3))
 
 
-def _by_rank(one: Fit, normal: Array, num: int) -> dict[str, Array]:
+def _by_rank(one: Fit, rank: np.ndarray) -> dict[str, Array]:
     assert one.draws is not None
-    order = np.argsort(one.draws.params["ceiling"], kind="stable")
+    order = np.argsort(one.draws.params["ceiling"], kind="stable")[rank]
+    return {name: values[order] for name, values in one.draws.params.items()}
+
+
+@lru_cache(maxsize=8)
+def _ranks(num: int, correlation: float, stream: int) -> np.ndarray:
+    """Which of so many draws each pairing takes: in the order of normal numbers correlated with those of stream 2."""
+    normal = correlation * _normal(num * SHUFFLES, 2) + np.sqrt(1 - correlation**2) * _normal(num * SHUFFLES, stream)
     rank = np.empty(len(normal), dtype=int)
     rank[np.argsort(normal, kind="stable")] = np.arange(len(normal)) * num // len(normal)
-    return {name: values[order][rank] for name, values in one.draws.params.items()}
+    return rank
 
 
 @cache

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
-from scipy.special import ndtri
 
 from scalerl.curves.forms import FORMS, Array, Form
 from scalerl.curves.intervals import Draws, posterior
 from scalerl.curves.least_squares import Solution, least_squares, paper_grid
 from scalerl.curves.points import Known, Points, make_points, noise_guess, scatter, thin, with_start
+from scalerl.curves.special import ndtri
 from scalerl.curves.verdicts import Verdict, judge, skip_rule
 
 LEVEL = 0.9
@@ -89,14 +89,15 @@ class Fit:
         compute = np.atleast_1d(np.asarray(compute, dtype=float))
         curve = self.curve_draws(compute)
         assert self.draws is not None
-        form = FORMS[self.form]
         doublings = np.log2(np.maximum(compute / self.scale, 1.0))
         spread = self.draws.noise_sd[:, None] ** 2 * (1.0 + WANDER * doublings)
         if self.num_runs > 1:
-            params = {name: values[:, None] for name, values in self.draws.params.items()}
-            unit = dict(params, ceiling=np.ones(1), start=np.zeros(1), shortfall=np.ones(1))
-            share = form.curve(compute, unit, self.scale)
-            spread = spread + (self.draws.run_sd[:, None] * (share if form.rising else 1.0)) ** 2
+            share: Array | float = 1.0
+            if FORMS[self.form].rising:
+                # How far the run's own ceiling has come in, read off the curve rather than computed again.
+                start, ceiling = self.draws.params["start"][:, None], self.draws.params["ceiling"][:, None]
+                share = (curve - start) / np.maximum(ceiling - start, 1e-300)
+            spread = spread + (self.draws.run_sd[:, None] * share) ** 2
         low, high = mixture_quantiles(curve, np.sqrt(spread), tails(self.level if level is None else level))
         return np.clip(low, *self.bounds), np.clip(high, *self.bounds)
 

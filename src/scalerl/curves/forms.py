@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
 
 Array = NDArray[np.float64]
 
@@ -68,8 +67,17 @@ class Form:
 
 
 def sigmoid(log_compute: Array, log_exponent: Array, log_midpoint: Array) -> Array:
-    """1 / (1 + (C_mid / C)^B)   (arXiv 2510.13786, eq. 1)"""
-    return expit(np.exp(log_exponent) * (log_compute - log_midpoint))
+    """1 / (1 + (C_mid / C)^B)   (arXiv 2510.13786, eq. 1)
+
+    As C_mid^B * C^-B: on a grid of exponents and midpoints each power is computed once a row, and a fit spends its time
+    on exponentials. Memory is used again, since fresh pages cost as much as the arithmetic.
+    """
+    exponent = np.exp(log_exponent)
+    with np.errstate(over="ignore"):
+        # No midpoint's power is 0 or infinite: the other one may be, and 0 times infinity is no number.
+        ratio = np.exp(-exponent * log_compute) * np.exp(np.clip(exponent * log_midpoint, -700.0, 700.0))
+    ratio += 1.0
+    return np.divide(1.0, ratio, out=ratio if isinstance(ratio, np.ndarray) else None)
 
 
 def exponential(log_compute: Array, log_midpoint: Array) -> Array:

@@ -10,15 +10,18 @@ from it in order, each nudged within its cell: no random numbers, equal input gi
 Priors are weak and dimensionless; docs/math.md says what they are, why, and what coverage was measured with them.
 """
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache, lru_cache
 
 import numpy as np
-from scipy.special import gammaincinv
 
 from scalerl.curves.forms import Array, Form
-from scalerl.curves.least_squares import mesh, shape_box, shapes
-from scalerl.curves.noise import Noise, products
+from scalerl.curves.least_squares import shape_box, shapes
+from scalerl.curves.noise import Noise, Products, products
 from scalerl.curves.points import Known, Points, Sums, gain_limits, scatter, squares
+from scalerl.curves.special import gammaincinv
 
 NUM_DRAWS = 2048
 AUTOCORRELATIONS = ((0.0, 0.70), (0.2, 0.14), (0.4, 0.09), (0.6, 0.05), (0.8, 0.02))  # value, prior weight
@@ -30,8 +33,10 @@ ONE_RUN, SEVERAL_RUNS = (32, 20, 12, 18), (24, 18, 10, 15)
 GAINS_ALONE = 28  # nodes of the gain where the level is known
 KEEP = 12.0  # nats below the peak beyond which a cell is left out of the grid
 NEGLIGIBLE = 10.0  # and a node of level and gain
+ASIDE = 8.0  # nats by which a cell may gain from levels beside the middle of their range
 FAR = 1e3  # spans of the reward beyond which an estimate is only "far out"
 NOISE_FLOOR = 1e-5  # of the reward's range: even exact data do not make the posterior a point
+BLOCK = 65_536  # numbers that are worked on at once
 BINOMIAL_WEIGHT = 2.0  # pseudo-observations behind the noise that num_samples implies
 
 
@@ -46,15 +51,27 @@ class Draws:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """Cells over the shape parameters: centres and widths (0 for a fixed one), one flat array a parameter."""
+    """Cells over the shape parameters: centres and widths (0 for a fixed one), one array each, which broadcast."""
 
     logs: list[Array]
     widths: list[Array]
-    shape: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return np.broadcast_shapes(*(log.shape for log in self.logs))
+
+    @property
+    def num(self) -> int:
+        return math.prod(self.shape)
 
     @property
     def log_volume(self) -> Array:
-        return sum((np.log(np.where(width > 0, width, 1.0)) for width in self.widths), np.zeros_like(self.logs[0]))
+        return sum((np.log(np.where(width > 0, width, 1.0)) for width in self.widths), np.zeros(self.shape))
+
+    def take(self, cells: np.ndarray) -> tuple[list[Array], list[Array]]:
+        """Centres and widths of some cells, by their place in the flat order."""
+        pick = lambda values: np.broadcast_to(values, self.shape).ravel()[cells]  # noqa: E731
+        return [pick(log) for log in self.logs], [pick(width) for width in self.widths]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,13 +82,13 @@ class Cells:
     log_mass: Array
     """Log posterior before what level and gain add."""
 
-    def take(self, index: np.ndarray) -> "Cells":
+    def take(self, index: np.ndarray | slice) -> "Cells":
         return Cells(sums=self.sums[index], log_mass=self.log_mass[index])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slices:
-    """Cells (first axis) at nodes of their level (second axis)."""
+    """Cells (last axis, which is the long one) at nodes of their level (first axis)."""
 
     sums: Sums
     level: Array
@@ -87,25 +104,35 @@ def posterior(points: Points, form: Form, known: Known, noise_guess: float | Non
     grid, noise = model.zoom(), model.noise()
     cells = model.cells(grid, noise)
     # Most cells hold next to nothing, and so do most levels of the others: nodes of the gain only where it matters.
-    cell = np.flatnonzero(_tall(model.slices(cells, middles(3)).height.max(axis=1)))
+    cell = np.flatnonzero(_tall(model.heights(cells, middles(1)), ASIDE))
+    cell = cell[_tall(model.heights(cells.take(cell), middles(3)))]
     slices = model.slices(cells.take(cell), model.level_nodes)
-    row, which_level = np.nonzero(_tall(slices.height))
-    gain, log_mass = model.gains(slices, row, which_level)
-    node = np.flatnonzero(_tall(log_mass))
-    ceiling = (slices.level[row, which_level][:, None] + (gain if form.rising else 0 * gain)).ravel()[node]
+    row, which_level = np.nonzero(_tall(slices.height).T)
+    parts = [model.gains(slices, row[some], which_level[some]) for some in _blocks(len(row), len(model.gain_nodes))]
+    gain, log_mass = (np.concatenate(part, axis=1) for part in zip(*parts, strict=True))
+    which, which_gain = np.divmod(np.flatnonzero(np.ascontiguousarray(_tall(log_mass).T)), len(gain))
+    ceiling = slices.level[which_level, row][which]
+    if form.rising:
+        ceiling = ceiling + gain[which_gain, which]
     # In order of the ceiling, so that its quantiles are those of the grid and not of a sample. Whole numbers of 16 bits
     # are sorted several times as fast, and are finer than the cells.
     least, most = ceiling.min(), ceiling.max()
     order = np.argsort(((ceiling - least) * (65535 / max(most - least, 1e-300))).astype(np.uint16), kind="stable")
-    total = np.cumsum(np.exp(log_mass.ravel()[node[order]] - log_mass.max()))
-    picks = node[order[np.searchsorted(total, middles(NUM_DRAWS) * total[-1])]]
-    which, which_gain = np.unravel_index(picks, log_mass.shape)
-    which_noise, which_shape = np.divmod(cell[row[which]], len(grid.logs[0]))
-    return model.draw(grid, noise[which_noise], which_shape, which_level[which], which_gain)
+    total = np.cumsum(np.exp(log_mass[which_gain, which] - log_mass.max())[order])
+    picks = order[np.searchsorted(total, middles(NUM_DRAWS) * total[-1])]
+    which, which_gain = which[picks], which_gain[picks]
+    which_noise, which_shape = np.divmod(cell[row[which]], grid.num)
+    return model.draw(grid, noise.take(which_noise), which_shape, which_level[which], which_gain)
 
 
-def _tall(height: Array) -> np.ndarray:
-    return height > height.max() - NEGLIGIBLE
+def _blocks(num: int, width: int) -> Iterator[slice]:
+    """So few rows of this width at a time that what is computed of them stays in the processor's own memory."""
+    size = max(BLOCK // width, 1)
+    return (slice(begin, begin + size) for begin in range(0, num, size))
+
+
+def _tall(height: Array, more: float = 0.0) -> np.ndarray:
+    return height > height.max() - NEGLIGIBLE - more
 
 
 class Model:
@@ -137,12 +164,12 @@ class Model:
     # The grid over the shape ---------------------------------------------------------------------------------------
 
     def log_shape_prior(self, grid: Grid) -> Array:
-        """Prior mass of each cell."""
+        """Prior mass of each cell, flat."""
         log_prior = grid.log_volume
         for param, log in zip(self.form.shape_params, grid.logs, strict=True):
             if param.name not in self.known.log_shape:
                 log_prior = log_prior - 0.5 * ((log - param.prior_mean) / param.prior_sd) ** 2
-        return log_prior
+        return log_prior.ravel()
 
     def zoom(self) -> Grid:
         """A grid that resolves the posterior: the box shrinks around it, then each row of the last parameter gets a
@@ -157,7 +184,7 @@ class Model:
             kept = np.unravel_index(np.flatnonzero(height >= min(-KEEP, np.sort(height)[-12:][0])), grid.shape)
             new = box.copy()
             for axis in free:
-                centres, width = np.unique(grid.logs[axis]), grid.widths[axis][0]
+                centres, width = grid.logs[axis].ravel(), grid.widths[axis].item()
                 new[axis, 0] = max(box[axis, 0], centres[kept[axis].min()] - 1.5 * width)
                 new[axis, 1] = min(box[axis, 1], centres[kept[axis].max()] + 1.5 * width)
             shrunk = np.prod([np.ptp(new[axis]) / np.ptp(box[axis]) for axis in free])
@@ -172,7 +199,7 @@ class Model:
             grid = rows(box[0], low, high, num_columns)
             height = self._height(grid)
             kept = height > height.max(axis=1, keepdims=True) - KEEP
-            width = grid.widths[1].reshape(grid.shape)[:, 0]
+            width = grid.widths[1][:, 0]
             first, last = kept.argmax(axis=1), grid.shape[1] - 1 - kept[:, ::-1].argmax(axis=1)
             low, high = (np.maximum(low, low + (first - 1) * width), np.minimum(high, low + (last + 2) * width))
         return rows(box[0], low, high, num_columns)
@@ -180,10 +207,10 @@ class Model:
     def _height(self, grid: Grid) -> Array:
         """Log posterior density of each cell at its best level and gain, relative to the highest cell."""
         spread = RUN_SD_SCALE * self.span / self.noise_sd if self.points.num_runs > 1 else 0.0
-        noise = Noise(autocorrelation=np.array([0.0, 0.6]), run_spread=np.full(2, spread), log_weight=np.zeros(2))
-        slices = self.slices(self.cells(grid, noise), middles(min(6, len(self.level_nodes))))
-        height = slices.height.max(axis=1).reshape(2, -1).max(axis=0) - grid.log_volume
-        return (height - height.max()).reshape(grid.shape)
+        noise = Noise(autocorrelation=np.array([0.0, 0.6]), run_spread=np.array([spread]), log_weight=np.zeros(2))
+        height = self.heights(self.cells(grid, noise), middles(min(6, len(self.level_nodes))))
+        height = height.reshape(2, *grid.shape).max(axis=0) - grid.log_volume
+        return height - height.max()
 
     # Noise ---------------------------------------------------------------------------------------------------------
 
@@ -194,35 +221,42 @@ class Model:
         # Half-Cauchy on the spread between runs, on a grid even in its logarithm; 0 stands for all below.
         size = np.maximum(spread, RUN_SPREADS[1] / 2)
         log_run = np.log(size) - np.log1p(size**2) if several else np.zeros(1)
+        # Autocorrelations down, spreads across: what depends on one of them is computed once for all of the other.
         return Noise(
-            autocorrelation=np.repeat(rho, len(spread)),
-            run_spread=np.tile(spread * RUN_SD_SCALE * self.span / self.noise_sd, len(rho)),
-            log_weight=np.add.outer(np.log(weight), log_run).ravel(),
+            autocorrelation=rho[:, None],
+            run_spread=(spread * RUN_SD_SCALE * self.span / self.noise_sd)[None],
+            log_weight=np.add.outer(np.log(weight), log_run),
         )
 
     def cells(self, grid: Grid, noise: Noise) -> Cells:
-        found = products(shapes(self.form, grid.logs, self.points), self.points)
-        sums, log_det = found.sums(noise[:, None], self.form.rising)
+        sums, log_det = self._products(grid.logs).sums(noise[..., None], self.form.rising)
         log_mass = np.add.outer(noise.log_weight, self.log_shape_prior(grid)).ravel() + log_det
         return Cells(sums=sums, log_mass=log_mass)
+
+    def _products(self, logs: list[Array]) -> Products:
+        return products(shapes(self.form, logs, self.points), self.points)
 
     # Level and gain ------------------------------------------------------------------------------------------------
 
     def slices(self, cells: Cells, at: Array) -> Slices:
         """Cells at nodes of their level; `at` places them within its range."""
-        sums = cells.sums[:, None]
-        level, log_mass = self._levels(sums, at)
-        log_mass = log_mass + cells.log_mass[:, None]
-        best, least = self._best_gain(sums, level)
+        level, log_mass = self._levels(cells.sums, at[:, None])
+        log_mass = log_mass + cells.log_mass
+        best, least = self._best_gain(cells.sums, level)
         gain = np.clip(best, *gain_limits(self.form, level, self.points.bounds))
-        height = log_mass + self._log_density(least + sums.hh * (gain - best) ** 2, level, gain)
-        return Slices(sums=sums, level=level, log_mass=log_mass, height=height)
+        height = log_mass + self._log_density(least + cells.sums.hh * (gain - best) ** 2, level, gain)
+        return Slices(sums=cells.sums, level=level, log_mass=log_mass, height=height)
 
-    def gains(self, slices: Slices, row: np.ndarray, column: np.ndarray) -> tuple[Array, Array]:
-        """Nodes of the gain for some slices, and their log posterior mass."""
-        sums, level = slices.sums[row], slices.level[row, column][:, None]
-        gain, width, total = self._gains(sums, level, self.gain_nodes)
-        log_mass = slices.log_mass[row, column][:, None] + np.log(np.maximum(width, 1e-300))
+    def heights(self, cells: Cells, at: Array) -> Array:
+        """Log posterior of each cell at the best of these levels and its best gain."""
+        blocks = _blocks(len(cells.log_mass), len(at))
+        return np.concatenate([self.slices(cells.take(some), at).height.max(axis=0) for some in blocks])
+
+    def gains(self, slices: Slices, row: np.ndarray, which_level: np.ndarray) -> tuple[Array, Array]:
+        """Nodes of the gain (first axis) for some slices, and their log posterior mass."""
+        level = slices.level[which_level, row][None]
+        gain, width, total = self._gains(slices.sums[row], level, self.gain_nodes[:, None])
+        log_mass = slices.log_mass[which_level, row] + np.log(np.maximum(width, 1e-300))
         return gain, self._log_density(total, level, gain) + log_mass
 
     def _log_density(self, total: Array, level: Array, gain: Array) -> Array:
@@ -238,14 +272,15 @@ class Model:
         """
         base = level if self.form.rising else level + gain
         possible = np.maximum(self.points.bounds[1] - base, 1e-9 * self.span)
-        share = np.abs(gain) / possible
-        return np.log((1.001 - share) / ((share + 0.01) * possible))
+        size = np.abs(gain)
+        return np.log((1.001 * possible - size) / (size + 0.01 * possible)) - np.log(possible)
 
     def _levels(self, sums: Sums, at: Array) -> tuple[Array, Array]:
         """Level nodes, and the log of their width and of the prior of a noisy start."""
         exact = self.known.level(self.form)
         if exact is not None:
-            return np.full_like(sums.hh, exact), np.zeros_like(sums.hh)
+            level = np.full(sums.hh.shape if at.ndim == 1 else (1, *sums.hh.shape), exact)
+            return level, np.zeros_like(level)
         low, high = self.points.bounds
         if self.form.rising and self.known.ceiling is not None:
             information = sums.one - 2 * sums.h1 + sums.hh
@@ -308,17 +343,14 @@ class Model:
     ) -> Draws:
         """Nudge each pick (a cell of the grid, nodes of level and gain) within its cell, for whose nudged shape level
         and gain are solved anew."""
-        nudge = _even_spread(NUM_DRAWS, len(grid.logs) + 3)
-        logs = [
-            log[which_shape] + (nudge[:, axis] - 0.5) * width[which_shape]
-            for axis, (log, width) in enumerate(zip(grid.logs, grid.widths, strict=True))
-        ]
-        found = products(shapes(self.form, logs, self.points), self.points)
-        sums = found.sums(noise, self.form.rising)[0][:, None]
-        level, _ = self._levels(sums, ((which_level + nudge[:, -1]) / len(self.level_nodes))[:, None])
-        gain, _, total = self._gains(sums, level, ((which_gain + nudge[:, -2]) / len(self.gain_nodes))[:, None])
-        level, gain, total = level[:, 0], gain[:, 0], total[:, 0]
-        noise_sd = np.sqrt(total / (2.0 * gammaincinv(self.degrees / 2.0, nudge[:, -3])))
+        nudge = _even_spread(NUM_DRAWS, len(self.form.shape_params) + 3)
+        logs = [log + (by - 0.5) * width for log, width, by in zip(*grid.take(which_shape), nudge, strict=False)]
+        blocks = _blocks(NUM_DRAWS, self.points.num)
+        found = Products.joined([self._products([log[some] for log in logs]) for some in blocks])
+        sums, _ = found.sums(noise, self.form.rising)
+        level, _ = self._levels(sums, (which_level + nudge[-1]) / len(self.level_nodes))
+        gain, _, total = self._gains(sums, level, (which_gain + nudge[-2]) / len(self.gain_nodes))
+        noise_sd = np.sqrt(total / _chi_squares(self.degrees, len(nudge)))
         params = {"ceiling": level + gain if self.form.rising else level}
         for param, log in zip(self.form.shape_params, logs, strict=True):
             params[param.name] = np.exp(log) * (self.points.scale if param.scales_with_compute else 1.0)
@@ -339,8 +371,7 @@ def rectangle(box: Array, num: int) -> Grid:
         low + width * (np.arange(size) + 0.5) if width > 0 else np.array([low])
         for (low, _), width, size in zip(box, widths, sizes, strict=True)
     ]
-    logs = mesh(axes)
-    return Grid(logs=logs, widths=[np.full_like(logs[0], width) for width in widths], shape=tuple(sizes))
+    return Grid(logs=list(np.ix_(*axes)), widths=[np.full((1,) * len(axes), width) for width in widths])
 
 
 def rows(first: Array, low: Array, high: Array, num_columns: int) -> Grid:
@@ -348,20 +379,22 @@ def rows(first: Array, low: Array, high: Array, num_columns: int) -> Grid:
     num_rows = len(low)
     height = (first[1] - first[0]) / num_rows
     width = (high - low)[:, None] / num_columns
-    along = first[0] + height * (np.arange(num_rows) + 0.5)
+    along = first[0] + height * (np.arange(num_rows)[:, None] + 0.5)
     across = low[:, None] + width * (np.arange(num_columns) + 0.5)
-    full = lambda values: np.broadcast_to(values, (num_rows, num_columns)).ravel()  # noqa: E731
-    return Grid(
-        logs=[full(along[:, None]), across.ravel()],
-        widths=[np.full(num_rows * num_columns, height), full(width)],
-        shape=(num_rows, num_columns),
-    )
+    return Grid(logs=[along, across], widths=[np.full((1, 1), height), width])
 
 
+@cache
 def _even_spread(num: int, dimensions: int) -> Array:
-    """Points spread evenly over the unit cube: multiples of the powers of the generalised golden ratio."""
+    """Points spread evenly over the unit cube, a row for each dimension, by powers of the generalised golden ratio."""
     ratio = 2.0
     for _ in range(40):
         ratio = (1.0 + ratio) ** (1.0 / (dimensions + 1))
     steps = ratio ** -np.arange(1.0, dimensions + 1)
-    return np.modf((np.arange(1, num + 1)[:, None]) * steps + 0.5)[0]
+    return np.modf(steps[:, None] * np.arange(1, num + 1) + 0.5)[0]
+
+
+@lru_cache(maxsize=256)
+def _chi_squares(degrees: float, dimensions: int) -> Array:
+    """What a draw's sum of squares is over the noise's variance: the same for all fits of so many points."""
+    return 2.0 * gammaincinv(degrees / 2.0, _even_spread(NUM_DRAWS, dimensions)[-3])

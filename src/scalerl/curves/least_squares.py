@@ -1,10 +1,10 @@
 """Least squares: a coarse grid over the shape, then damped Gauss-Newton from its best nodes; and the paper's way."""
 
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import OptimizeWarning, curve_fit
 
 from scalerl.curves.forms import Array, Form
 from scalerl.curves.points import Known, Points, plain_sums, solve
@@ -44,36 +44,35 @@ def shape_box(form: Form, known: Known, points: Points) -> Array:
     return np.array(box, dtype=float)
 
 
-def mesh(axes: list[Array]) -> list[Array]:
-    """Flat coordinates of the grid's nodes, one array an axis."""
-    return [grid.ravel() for grid in np.meshgrid(*axes, indexing="ij")]
-
-
-def shapes(form: Form, logs: list[Array], points: Points) -> Array:
-    """Shape at every point (last axis) for each set of log-parameters."""
-    return form.shape(points.log_compute, *[log[:, None] for log in logs])
+def shapes(form: Form, logs: Iterable[Array], points: Points) -> Array:
+    """Shape at every point (last axis) for each set of log-parameters, which broadcast against each other."""
+    return form.shape(points.log_compute, *[log[..., None] for log in logs]).reshape(-1, points.num)
 
 
 def least_squares(points: Points, form: Form, known: Known) -> Solution:
     """The global optimum within the bounds."""
     box = shape_box(form, known, points)
     free = box[:, 1] > box[:, 0]
-    logs = mesh([np.linspace(low, high, COARSE) if high > low else np.array([low]) for low, high in box])
 
-    def solve_at(nodes: Array) -> tuple[Array, Array, Array, Array]:
-        """Level, gain, sum of squares and residuals for each row of log-parameters."""
-        shape = shapes(form, list(nodes.T), points)
-        level, gain, total = solve(plain_sums(shape, points), form, known, points.bounds)
-        residual = (points.reward - level[:, None] - gain[:, None] * shape) / points.noise
-        return level, gain, total, residual
+    def solve_at(logs: Iterable[Array]) -> tuple[Array, Array, Array, Array]:
+        """Level, gain, sum of squares and shapes for each set of log-parameters."""
+        shape = shapes(form, logs, points)
+        return *solve(plain_sums(shape, points), form, known, points.bounds), shape
 
-    nodes = np.stack(logs, axis=-1)
-    best = nodes[0]
+    def residuals_at(nodes: Array) -> tuple[Array, Array]:
+        """Sum of squares and residuals for each row of log-parameters."""
+        level, gain, total, shape = solve_at(nodes.T)
+        return total, (points.reward - level[:, None] - gain[:, None] * shape) / points.noise
+
+    best = box[:, 0]
     if free.any():
+        axes = [np.linspace(low, high, COARSE) if high > low else np.array([low]) for low, high in box]
+        nodes = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(axes))
         step = np.where(free, (box[:, 1] - box[:, 0]) / (COARSE - 1), 1.0)
-        minima = _separate_minima(solve_at(nodes)[2], nodes, step)
-        best = min((_descend(node, free, box, solve_at) for node in minima), key=lambda found: found[0])[1]
-    level, gain, total, _ = solve_at(best[None])
+        minima = _separate_minima(solve_at(np.ix_(*axes))[2], nodes, step)
+        totals, found = _descend(minima, free, box, residuals_at)
+        best = found[np.argmin(totals)]
+    level, gain, total, _ = solve_at(best[:, None])
     return Solution(
         log_shape=best,
         level=float(level[0]),
@@ -83,7 +82,7 @@ def least_squares(points: Points, form: Form, known: Known) -> Solution:
     )
 
 
-def _separate_minima(total: Array, nodes: Array, step: Array, most: int = 2) -> list[Array]:
+def _separate_minima(total: Array, nodes: Array, step: Array, most: int = 2) -> Array:
     """The best node, and the best one well away from it."""
     found: list[Array] = []
     for index in np.argsort(total)[:64]:
@@ -91,32 +90,44 @@ def _separate_minima(total: Array, nodes: Array, step: Array, most: int = 2) -> 
             found.append(nodes[index])
         if len(found) == most:
             break
-    return found
+    return np.stack(found)
 
 
-def _descend(node: Array, free: np.ndarray, box: Array, solve_at) -> tuple[float, Array]:
-    """Damped Gauss-Newton on the projected residuals: level and gain are solved anew at every trial."""
-    axes = np.eye(len(node))[free]
-    total = np.inf
+def _descend(nodes: Array, free: np.ndarray, box: Array, residuals_at) -> tuple[Array, Array]:
+    """Damped Gauss-Newton on the projected residuals, from all nodes side by side: level and gain are solved anew at
+    every trial."""
+    axes = np.eye(nodes.shape[1])[free]
+    num, around = len(axes), NUDGE * np.concatenate([np.zeros((1, len(free))), axes, -axes])
+    nodes, total = nodes.copy(), np.full(len(nodes), np.inf)
+    going = np.arange(len(nodes))
+
+    def by_node(tried: Array) -> tuple[Array, Array]:
+        totals, residuals = residuals_at(tried.reshape(-1, len(free)))
+        return totals.reshape(tried.shape[:2]), residuals.reshape(*tried.shape[:2], -1)
+
     for _ in range(MAX_STEPS):
-        around = np.concatenate([node[None], node + NUDGE * axes, node - NUDGE * axes])
-        _, _, totals, residuals = solve_at(around)
-        if totals[0] > total * (1.0 - 1e-10):
+        totals, residuals = by_node(nodes[going, None] + around)
+        moved = totals[:, 0] <= total[going] * (1.0 - 1e-10)
+        going, residuals = going[moved], residuals[moved]
+        if not len(going):
             break
-        total, num = totals[0], len(axes)
-        slope = (residuals[1 : 1 + num] - residuals[1 + num :]) / (2 * NUDGE)
-        curvature, gradient = slope @ slope.T, slope @ residuals[0]
-        diagonal = np.diag(np.maximum(np.diag(curvature), 1e-30))
-        moves = -np.linalg.solve(curvature + (DAMPING[:, None, None] + 1e-12) * diagonal, gradient[None, :, None])
+        total[going] = totals[moved, 0]
+        slope = (residuals[:, 1 : 1 + num] - residuals[:, 1 + num :]) / (2 * NUDGE)
+        curvature, gradient = slope @ slope.swapaxes(1, 2), slope @ residuals[:, 0, :, None]
+        diagonal = np.eye(num) * np.maximum(np.einsum("kii->ki", curvature), 1e-30)[:, None]
+        damped = curvature[:, None] + (DAMPING[:, None, None] + 1e-12) * diagonal[:, None]
+        moves = -np.linalg.solve(damped, gradient[:, None])[..., 0]
         # Longer steps too: along a flat, curved valley one step in the right direction is often many times too short.
-        steps = np.concatenate([moves[..., 0] * length for length in LENGTHS])
-        trials = np.clip(node + np.clip(steps, -2.0, 2.0) @ axes, box[:, 0], box[:, 1])
-        totals = solve_at(trials)[2]
-        index = int(np.argmin(totals))
-        if totals[index] >= total:
+        steps = np.concatenate([moves * length for length in LENGTHS], axis=1)
+        trials = np.clip(nodes[going, None] + np.clip(steps, -2.0, 2.0) @ axes, box[:, 0], box[:, 1])
+        totals, _ = by_node(trials)
+        index = np.argmin(totals, axis=1)
+        better = totals[np.arange(len(going)), index] < total[going]
+        going = going[better]
+        nodes[going] = trials[better, index[better]]
+        if not len(going):
             break
-        node = trials[index]
-    return float(total), node
+    return total, nodes
 
 
 def _bounds_hit(
@@ -180,6 +191,9 @@ def paper_grid(
 
 
 def _fit_exponent(compute: Array, reward: Array, start: float, ceiling: float, midpoint: float) -> tuple[float, float]:
+    # Here, because it takes as long to load as everything else together and nothing else needs it.
+    from scipy.optimize import OptimizeWarning, curve_fit
+
     def curve(compute: Array, exponent: float) -> Array:
         return start + (ceiling - start) / (1.0 + (midpoint / compute) ** exponent)
 

@@ -1,20 +1,22 @@
 """Inner products under the noise: autocorrelated along a run, and with a departure of each run's own."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import lru_cache
 
 import numpy as np
 
 from scalerl.curves.forms import Array
 from scalerl.curves.points import Points, Sums
 
-# The fields of Sums as products of shape h, ones 1 and reward y.
-PAIRS = {"hh": "hh", "h1": "h1", "hy": "hy", "one": "11", "y1": "1y", "yy": "yy"}
+# The fields of Sums in their order, as products of shape h, ones 1 and reward y: what is on the left, and on the right.
+FIELDS = tuple(Sums.__dataclass_fields__)
+LEFT, RIGHT = (["h1y".index(sides[at]) for sides in ("hh", "h1", "hy", "11", "1y", "yy")] for at in (0, 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
-    """Nodes of the noise's own parameters, one entry a node (or a draw)."""
+    """Nodes of the noise's own parameters, or one entry a draw; the arrays broadcast against each other."""
 
     autocorrelation: Array
     run_spread: Array
@@ -28,10 +30,16 @@ class Noise:
             log_weight=self.log_weight[index],
         )
 
+    def take(self, nodes: np.ndarray) -> "Noise":
+        """Some nodes, by their place in the flat order."""
+        full = np.broadcast_arrays(self.autocorrelation, self.run_spread, self.log_weight)
+        rho, spread, log_weight = (values.ravel()[nodes] for values in full)
+        return Noise(autocorrelation=rho, run_spread=spread, log_weight=log_weight)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Product:
-    """What the inner product of a and b over a run is made of, whatever the autocorrelation."""
+class Products:
+    """What inner products over each run are made of, whatever the noise; axes: field of Sums, run, shape."""
 
     own: Array
     """Sum of a_i b_i."""
@@ -39,19 +47,6 @@ class Product:
     """a_i b_i of the first and the last point."""
     crossed: Array
     """Sum of a_i b_(i-1) + a_(i-1) b_i."""
-
-    def under(self, rho: Array) -> Array:
-        """a_1 b_1 + sum over i > 1 of (a_i - rho a_(i-1)) (b_i - rho b_(i-1)) / (1 - rho^2)."""
-        free = 1 - rho**2
-        return (1 + rho**2) / free * self.own - rho**2 / free * self.ends - rho / free * self.crossed
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Products:
-    """Of shape h, ones and reward y over the points: the sums under any noise follow."""
-
-    of_runs: list[dict[str, Product]]
-    """By their name in Sums."""
     num_linked: int
     """Points with one before them in their run."""
 
@@ -62,42 +57,91 @@ class Products:
         run_spread^2 m m' to its covariance, m the direction that the ceiling moves (Sherman-Morrison).
         """
         rho, spread = noise.autocorrelation, noise.run_spread**2
-        total: dict[str, Array] = dict.fromkeys(PAIRS, np.zeros(1))
+        part = self._under(rho)
+        total = part.sum(axis=1)
         log_det = -0.5 * self.num_linked * np.log(1 - rho**2)
-        for run in self.of_runs:
-            part = {name: product.under(rho) for name, product in run.items()}
-            if spread.any():
-                # A run's own ceiling moves the whole shape of a rising form, and the level of one that falls short.
-                moved = dict(zip("h1y", ("hh", "h1", "hy") if rising else ("h1", "one", "y1"), strict=True))
-                own = part[moved["h" if rising else "1"]]
-                shrink = spread / (1 + spread * own)
-                log_det = log_det - 0.5 * np.log1p(spread * own)
-                part = {
-                    name: part[name] - shrink * part[moved[left]] * part[moved[right]]
-                    for name, (left, right) in PAIRS.items()
-                }
-            total = {name: total[name] + part[name] for name in PAIRS}
-        flat = lambda values: np.broadcast_to(values, total["hh"].shape).ravel()  # noqa: E731
-        return Sums(**{name: flat(values) for name, values in total.items()}), flat(log_det)
+        if spread.any():
+            # A run's own ceiling moves the whole shape of a rising form, and the level of one that falls short.
+            moved, own = (part[:3], part[0]) if rising else (part[[1, 3, 4]], part[3])
+            growth = 1 + spread * own
+            log_det = log_det - 0.5 * np.log(growth).sum(axis=0)
+            shrink = spread / growth
+            shrunk = [(shrink * (moved[a] * moved[b])).sum(axis=0) for a, b in zip(LEFT, RIGHT, strict=True)]
+            total = [plain - less for plain, less in zip(total, shrunk, strict=True)]
+        flat = [np.broadcast_to(values, np.shape(total[0])).ravel() for values in (*total, log_det)]
+        return Sums(**dict(zip(FIELDS, flat, strict=False))), flat[-1]
+
+    @staticmethod
+    def joined(parts: "Sequence[Products]") -> "Products":
+        """Of all their shapes, one after the other."""
+        own, ends, crossed = (
+            np.concatenate([getattr(part, name) for part in parts], axis=-1) for name in ("own", "ends", "crossed")
+        )
+        return Products(own=own, ends=ends, crossed=crossed, num_linked=parts[0].num_linked)
+
+    def _under(self, rho: Array) -> Array:
+        """a_1 b_1 + sum over i > 1 of (a_i - rho a_(i-1)) (b_i - rho b_(i-1)) / (1 - rho^2)."""
+        own, ends, crossed = (
+            values.reshape(*values.shape[:2], *(1,) * (rho.ndim - 1), -1)
+            for values in (self.own, self.ends, self.crossed)
+        )
+        free = 1 - rho**2
+        return (1 + rho**2) / free * own - rho**2 / free * ends - rho / free * crossed
 
 
 def products(shape: Array, points: Points) -> Products:
-    """The points enter here and nowhere else."""
-    whole = {"h": shape / points.noise, "1": 1.0 / points.noise, "y": points.reward / points.noise}
-    of_runs = []
-    for begin, end in pairwise([*np.flatnonzero(points.first), points.num]):
-        run = {name: values[..., begin:end] for name, values in whole.items()}
-        of_runs.append({name: _product(run[left], run[right]) for name, (left, right) in PAIRS.items()})
-    return Products(of_runs=of_runs, num_linked=points.num - len(of_runs))
+    """Of each row of shapes; the points enter here and nowhere else."""
+    known = _without_shape(points)
+    h, (one, y) = shape * known.sides[0], known.sides[:2]
+    own, ends, crossed = np.empty((3, len(FIELDS), len(known.starts), len(shape)))
+    for run, (begin, end) in enumerate(zip(known.starts, known.stops, strict=True)):
+        mine = h[:, begin:end]
+        first, last = mine[:, 0], mine[:, -1]
+        own[0, run] = np.einsum("kn,kn->k", mine, mine)
+        crossed[0, run] = 2 * np.einsum("kn,kn->k", mine[:, 1:], mine[:, :-1])
+        # By einsum, as above: a BLAS would wake its threads, and may add up in another order with each number of them.
+        by_sides = np.einsum("kn,sn->ks", mine, known.sides[:, begin:end])
+        own[1, run], own[2, run], crossed[1, run], crossed[2, run] = by_sides.T
+        ends[0, run] = first**2 + last**2
+        ends[1, run] = first * one[begin] + last * one[end - 1]
+        ends[2, run] = first * y[begin] + last * y[end - 1]
+    own[3:], ends[3:], crossed[3:] = known.own, known.ends, known.crossed
+    return Products(own=own, ends=ends, crossed=crossed, num_linked=points.num - len(known.starts))
 
 
-def _product(a: Array, b: Array) -> Product:
-    """Of one row or many with one row, or of many each with itself."""
-    ends = a[..., 0] * b[..., 0] + a[..., -1] * b[..., -1]
-    if b.ndim > 1:
-        crossed = 2 * np.einsum("kn,kn->k", a[:, 1:], b[:, :-1])
-        return Product(own=np.einsum("kn,kn->k", a, b), ends=ends, crossed=crossed)
-    beside = np.zeros_like(b)
-    beside[1:] += b[:-1]
-    beside[:-1] += b[1:]
-    return Product(own=a @ b, ends=ends, crossed=a @ beside)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _WithoutShape:
+    """What is the same for all shapes."""
+
+    starts: np.ndarray
+    stops: np.ndarray
+    """Where runs begin, and where the next would."""
+    sides: Array
+    """Ones and rewards over the noise, then the sums of each one's neighbours in its run."""
+    own: Array
+    """Of the last three fields, and so on."""
+    ends: Array
+    crossed: Array
+
+
+@lru_cache(maxsize=2)
+def _without_shape(points: Points) -> _WithoutShape:
+    """Kept, because a fit asks for it again with each grid."""
+    one = 1.0 / points.noise
+    sides = np.stack([one, points.reward * one])
+    beside = np.zeros_like(sides)
+    linked = ~points.first[1:]
+    beside[:, 1:] += np.where(linked, sides[:, :-1], 0.0)
+    beside[:, :-1] += np.where(linked, sides[:, 1:], 0.0)
+    starts = np.flatnonzero(points.first)
+    stops = np.append(starts[1:], points.num)
+    left, right = [0, 0, 1], [0, 1, 1]
+    each = sides[left] * sides[right]
+    return _WithoutShape(
+        starts=starts,
+        stops=stops,
+        sides=np.concatenate([sides, beside]),
+        own=np.add.reduceat(each, starts, axis=1)[..., None],
+        ends=(each[:, starts] + each[:, stops - 1])[..., None],
+        crossed=np.add.reduceat(sides[left] * beside[right], starts, axis=1)[..., None],
+    )

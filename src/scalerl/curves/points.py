@@ -8,9 +8,12 @@ import numpy as np
 from scalerl.curves.forms import Array, Form
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Points:
-    """Sorted by run, then compute. `noise` is each point's noise relative to one evaluation's."""
+    """Sorted by run, then compute. `noise` is each point's noise relative to one evaluation's.
+
+    Two are equal only if they are the same object, so that what follows from the points can be kept by them.
+    """
 
     log_compute: Array
     reward: Array
@@ -213,11 +216,11 @@ class Sums:
 def plain_sums(shape: Array, points: Points) -> Sums:
     """Independent noise: weighted sums over the points (last axis)."""
     weight = points.noise**-2.0
-    weighted = shape * weight
+    # By einsum: for a matrix times a vector a BLAS would wake its threads, which takes longer than the product.
     return Sums(
-        hh=(weighted * shape).sum(-1),
-        h1=weighted.sum(-1),
-        hy=weighted @ points.reward,
+        hh=np.einsum("kn,kn,n->k", shape, shape, weight),
+        h1=np.einsum("kn,n->k", shape, weight),
+        hy=np.einsum("kn,n->k", shape, weight * points.reward),
         one=float(weight.sum()),
         y1=float(weight @ points.reward),
         yy=float(weight @ points.reward**2),
@@ -262,7 +265,10 @@ def solve(sums: Sums, form: Form, known: Known, bounds: tuple[float, float]) -> 
     level = (sums.y1 - gain * sums.h1) / sums.one
     low, high = gain_limits(form, level, bounds)
     inside = solvable & (level >= bounds[0]) & (level <= bounds[1]) & (gain >= low) & (gain <= high)
-    candidates = [(level, gain, np.where(inside, squares(sums, level, gain), np.inf))]
+    total = squares(sums, level, gain)
+    if inside.all():
+        return level, gain, total
+    candidates = [(level, gain, np.where(inside, total, np.inf))]
     edges = [np.full_like(sums.hh, bounds[0]), np.clip(sums.y1 / sums.one + 0 * sums.hh, *bounds)]
     if not form.rising:
         edges.append(np.full_like(sums.hh, bounds[1]))

@@ -5,12 +5,12 @@ from itertools import pairwise
 from typing import Literal
 
 import numpy as np
-from scipy.special import ndtri
 
 from scalerl.curves.forms import Array, Form
 from scalerl.curves.intervals import Draws, posterior
 from scalerl.curves.least_squares import Solution, least_squares, shapes
 from scalerl.curves.points import Known, Points, scatter
+from scalerl.curves.special import ndtri
 
 Verdict = Literal["ok", "ceiling not identifiable yet", "unstable", "at a bound", "too few points"]
 
@@ -68,7 +68,7 @@ def _noise_sd(points: Points, form: Form, known: Known, best: Solution) -> Array
 
 
 def normal_quantile(level: float) -> float:
-    return float(ndtri(0.5 + level / 2))
+    return float(ndtri(np.array(0.5 + level / 2)))
 
 
 def linear_sd(
@@ -95,9 +95,9 @@ def linear_sd(
             nudge[axis] = 1e-4
             columns.append(gain[:, None] * (value(log_shape + nudge) - value(log_shape - nudge)) / 2e-4)
             prior.append(param.prior_sd**-2)
-    slope = np.stack(columns, axis=-1) / noise[None, :, None]
+    slope = np.stack(columns, axis=1) / noise
     floor = 1e-6 * (points.bounds[1] - points.bounds[0])
-    information = np.einsum("kni,knj->kij", slope, slope) / np.maximum(noise_sd, floor)[:, None, None] ** 2
+    information = slope @ slope.swapaxes(1, 2) / np.maximum(noise_sd, floor)[:, None, None] ** 2
     largest = np.einsum("kii->ki", information).max(axis=1)
     # A ridge far below anything that matters keeps a degenerate design (all points at one compute) solvable.
     information = information + np.diag(prior) + (1e-12 * largest + 1e-9)[:, None, None] * np.eye(len(prior))
@@ -183,7 +183,7 @@ def _fall_of_one(points: Points, form: Form, known: Known, size: int) -> str | N
     together = LITTLE_KNOWN  # of how noise hangs together, where too few points lie before the fall to tell
     if head.num >= max(8, known.num_free(form) + 3):
         curve = least_squares(head, form, known)
-        expected = curve.level + curve.gain * shapes(form, list(curve.log_shape[:, None]), points)[0]
+        expected = curve.level + curve.gain * shapes(form, curve.log_shape[:, None], points)[0]
         together = _inflation((points.reward - expected)[:end])
         noise_sd = max(noise_sd, float(_noise_sd(head, form, known, curve)[0]))
         error = noise_sd * np.sqrt(tail_noise / size + best_noise / size)

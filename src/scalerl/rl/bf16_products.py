@@ -30,5 +30,5 @@ def mend_linears(model: nn.Module) -> None:
             module.forward = functools.partial(_forward, module)
 
 
-def _forward(module: nn.Linear, inputs: Tensor) -> Tensor:
-    return fp32_linear(inputs, module.weight, module.bias)
+def _forward(module: nn.Linear, input: Tensor) -> Tensor:
+    return fp32_linear(input, module.weight, module.bias)

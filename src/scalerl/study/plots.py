@@ -105,7 +105,12 @@ def _draw_matplotlib(data: FigureData, path: Path, kind: str, metadata: dict[str
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
         # Names may be in any script; what the font lacks shows as boxes and is not worth a warning.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
-        _figure(data).savefig(path, format=kind, dpi=DPI, facecolor="white", metadata=metadata)
+        figure = _figure(data)
+        if kind == "png":
+            # Laid out here, since a figure that has yet to be is drawn twice to be saved once.
+            figure.get_layout_engine().execute(figure)
+            figure.set_layout_engine(None)
+        figure.savefig(path, format=kind, dpi=DPI, facecolor="white", metadata=metadata)
 
 
 def _figure(data: FigureData) -> Any:
@@ -117,7 +122,7 @@ def _figure(data: FigureData) -> Any:
     left, right = main_width + strip_width, 4.6 if data.straights else 0.0
     legends = _Legends(data, left + right)
     upper = 5.6
-    figure = Figure(figsize=(left + right, upper + legends.height), layout="constrained")
+    figure = Figure(figsize=(left + right, upper + legends.height), dpi=DPI, layout="constrained")
     outer = figure.add_gridspec(
         2, 2 if right else 1, height_ratios=[upper, legends.height], width_ratios=[left, right] if right else None
     )

@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from scalerl.study.analysis import Analysis, CurveResult, FitOptions
 from scalerl.study.figures import FigureData, figure_data
@@ -16,7 +17,14 @@ from scalerl.study.series import InputError, Selection
 PAGE = "report.html"
 MARKDOWN = "report.md"
 
-__all__ = ["build_report", "report_json", "write_report"]
+__all__ = ["Written", "build_report", "report_json", "write_report"]
+
+
+class Written(NamedTuple):
+    """The page, and what its reader is warned of."""
+
+    page: Path
+    warnings: tuple[str, ...]
 
 
 def write_report(
@@ -25,19 +33,32 @@ def write_report(
     *,
     selection: Selection | None = None,
     options: FitOptions | None = None,
-) -> Path:
-    """Write report.html, report.md and its pictures into `out` (the study's folder, else the current one); the page."""
-    report = build_report(inputs, selection or Selection(), options or FitOptions())
-    folder = out or report.material.folder or Path()
+) -> Written:
+    """Write report.html, report.md and its pictures into `out` (the study's folder, else the current one)."""
+    pictures: dict[str, list[tuple[str, str]]] = {}
+
+    def draw(early: Report) -> None:
+        folder = _folder(early, out)
+        pictures.update({name: _pictures(early, name, folder) for name in early.sets})
+
+    report = build_report(inputs, selection or Selection(), options or FitOptions(), meanwhile=draw)
+    folder = _folder(report, out)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         told = report_json(report)
         _write(folder / PAGE, page(told))
-        pictures = {name: _pictures(report, name, folder) for name in report.sets}
         _write(folder / MARKDOWN, markdown(told, pictures))
     except OSError as fault:
         raise InputError(f"cannot write the report into {folder}: {fault.strerror or fault}.") from None
-    return folder / PAGE
+    return Written(page=folder / PAGE, warnings=tuple(told["warnings"]))
+
+
+def _folder(report: Report, out: Path | None) -> Path:
+    folder = out or report.material.folder or Path()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as fault:
+        raise InputError(f"cannot write the report into {folder}: {fault.strerror or fault}.") from None
+    return folder
 
 
 def _write(path: Path, text: str) -> None:

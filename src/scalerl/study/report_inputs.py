@@ -47,6 +47,13 @@ class Material:
     notes: tuple[str, ...] = ()
 
 
+def num_inputs(paths: Sequence[Path]) -> int:
+    """How many runs and files were named, before any of them is read."""
+    if len(paths) == 1 and (paths[0] / STUDY).is_file():
+        return len(_told(paths[0] / STUDY).get("runs", []))
+    return len(_expanded(paths))
+
+
 def gather(paths: Sequence[Path]) -> Material:
     """Read everything that was named; InputError where nothing of it can be used."""
     if not paths:

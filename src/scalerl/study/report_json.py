@@ -4,14 +4,14 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtri
 
 from scalerl import __version__
 from scalerl.curves import Fit, reward_at
 from scalerl.curves.intervals import Draws
+from scalerl.curves.special import ndtri
 from scalerl.study.analysis import CurveResult, number, score_json, to_json
 from scalerl.study.report_runs import SIGNALS, RunFacts, differences, environments
-from scalerl.study.report_views import NUM_DRAWS, Report, View, label_of
+from scalerl.study.report_views import HELD_OUT, NUM_DRAWS, Report, View, label_of
 from scalerl.study.report_words import open_questions, reference, summary, warnings
 from scalerl.study.series import Series
 
@@ -57,7 +57,14 @@ def report_json(report: Report) -> dict[str, Any]:
 
 def rounded(values: Any, digits: int = 5) -> list[float | None]:
     """Numbers with as many digits as a draw is worth; null where not finite."""
-    return [float(f"{value:.{digits}g}") if np.isfinite(value) else None for value in np.asarray(values, dtype=float)]
+    values = np.asarray(values, dtype=float)
+    known = np.isfinite(values)
+    size = np.abs(np.where(known & (values != 0), values, 1.0))
+    # Powers of ten that are exact: what is divided or multiplied by one is the float nearest to its decimals.
+    places = np.minimum(digits - 1 - np.floor(np.log10(size)), 300)
+    up, down = 10.0 ** np.maximum(places, 0), 10.0 ** np.maximum(-places, 0)
+    found = (np.rint(np.where(known, values, 0.0) * up / down) / up * down).tolist()
+    return found if known.all() else [value if is_known else None for value, is_known in zip(found, known, strict=True)]
 
 
 def _set_json(report: Report, name: str) -> dict[str, Any]:
@@ -70,7 +77,10 @@ def _set_json(report: Report, name: str) -> dict[str, Any]:
         "name": name,
         "reference": reference(report, name),
         "curves": [{"name": one.name, "label": label_of(one), "problem": one.problem} for one in first],
-        "points": {column: {one.name: _points_json(one) for one in series} for column, series in members.items()},
+        "points": {
+            column: {one.name: _points_json(one) | {"held_out": _held_out(report, column, one)} for one in series}
+            for column, series in members.items()
+        },
     }
 
 
@@ -86,6 +96,18 @@ def _points_json(one: Series) -> dict[str, Any]:
         "runs": labels,
         "start": number(one.start),
     }
+
+
+def _held_out(report: Report, column: str, one: Series) -> list[int]:
+    """Places of the points that the rows named by --holdout are."""
+    if all(window.key != HELD_OUT for window in report.windows):
+        return []
+    curves = report.view(one.evaluation_set or "", column, HELD_OUT).analysis.curves
+    fitted = next((curve.series for curve in curves if curve.name == one.name), None)
+    if fitted is None:
+        return []
+    taken = set(zip(fitted.holdout_compute, fitted.holdout_reward, strict=True))
+    return [at for at, point in enumerate(zip(one.compute, one.reward, strict=True)) if point in taken]
 
 
 def _view_json(report: Report, view: View) -> dict[str, Any]:

@@ -85,6 +85,8 @@ def read_run(folder: Path, *, name: str, arm: str) -> RunFacts:
             return otherwise
 
     recipe = tried(lambda: store.read_recipe(folder), None)
+    if recipe is None and not faults:
+        faults.append(f"{folder} has no {store.RECIPE}: what the run was set to is not known.")
     status = tried(lambda: store.read_status(folder), None) or {}
     environment = tried(lambda: store.read_env(folder), None) or {}
     metrics = tried(lambda: store.read_metrics(folder), [])
@@ -148,7 +150,7 @@ def _signals(metrics: Sequence[Mapping[str, Any]]) -> Signals | None:
 
 def _mean(rows: Sequence[Mapping[str, Any]], key: str) -> float | None:
     values = [row[key] for row in rows if _is_number(row.get(key))]
-    return float(np.mean(values)) if values else None
+    return sum(values) / len(values) if values else None
 
 
 # What several runs say together

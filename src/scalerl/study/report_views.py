@@ -3,9 +3,8 @@
 inputs -> Material -> Series of each axis -> a View for each evaluation set, axis and window -> Report
 """
 
-import os
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,9 +15,10 @@ from scalerl.curves.forecast import score
 from scalerl.study import columns as names
 from scalerl.study.analysis import Analysis, CurveResult, FitOptions
 from scalerl.study.importers import Table
-from scalerl.study.report_inputs import ARM, Material, gather
+from scalerl.study.report_inputs import ARM, Material, gather, num_inputs
 from scalerl.study.report_runs import incomparable, uneven_pace
 from scalerl.study.series import InputError, Selection, Series, series_from
+from scalerl.study.workers import Workers, worth
 
 SHARES = (0.25, 0.5)
 MOST_PAIRED = 8  # more curves than these are compared in the view shown first only
@@ -94,38 +94,50 @@ def label_of(series: Series) -> str:
     return series.name if series.evaluation_set is None else series.name.removesuffix(f"/{series.evaluation_set}")
 
 
-def build_report(inputs: Sequence[Path], selection: Selection, options: FitOptions) -> Report:
-    material = gather([Path(path) for path in inputs])
-    if material.has_arms and not selection.by:
-        selection = replace(selection, by=(ARM,))
-    if material.skip_share and options.skip_before is None:
-        options = replace(options, skip_before=f"{100 * material.skip_share:g}%")
-    main, axis_note = _main_axis(material, selection)
-    series, axes, notes = _on_each_axis(material.tables, replace(selection, x=main), main)
-    windows, window = _windows(material, selection)
-    without = {
-        axis.column: series_from(material.tables, replace(selection, x=axis.column))
-        for axis in axes
-        if selection.holdout is not None
-    }
-    sets = tuple(dict.fromkeys(one.evaluation_set or "" for one in series[axes[0].column]))
-    views = _views(series, without, axes, windows, window, sets, options)
-    views = tuple(_without_rivals(view, material) for view in views)
-    shown = [view for view in views if view.window is window and view.axis is axes[0]]
-    if window.key != ALL and not any(curve.usable for view in shown for curve in view.analysis.curves):
-        notes = (*notes, f"Nothing can be fitted on {window.label} yet, so all points are.")
-        window = windows[-1]
-    return Report(
-        material=material,
-        options=options,
-        axes=axes,
-        windows=windows,
-        window=window,
-        sets=sets,
-        series=series,
-        views=views,
-        notes=(*([axis_note] if axis_note else []), *material.notes, *notes),
-    )
+def build_report(
+    inputs: Sequence[Path],
+    selection: Selection,
+    options: FitOptions,
+    *,
+    meanwhile: Callable[[Report], None] = lambda report: None,
+) -> Report:
+    """`meanwhile` is called with the report on the first axis alone, while the others are being fitted."""
+    inputs = [Path(path) for path in inputs]
+    # As far as can be told before anything is read, which is done while they start.
+    with Workers(worth(num_inputs(inputs) * (1 + len(SHARES)))) as workers:
+        material = gather(inputs)
+        if material.has_arms and not selection.by:
+            selection = replace(selection, by=(ARM,))
+        if material.skip_share and options.skip_before is None:
+            options = replace(options, skip_before=f"{100 * material.skip_share:g}%")
+        main, axis_note = _main_axis(material, selection)
+        series, axes, notes = _on_each_axis(material.tables, replace(selection, x=main), main)
+        windows, window = _windows(material, selection)
+        sets = tuple(dict.fromkeys(one.evaluation_set or "" for one in series[axes[0].column]))
+        jobs = _jobs(series, _held_out(material.tables, selection, axes), axes, windows, sets, window)
+        workers.start(worth(sum(len(job.members) for job in jobs)))
+        fits = [_submitted(workers, job, options, series[axes[0].column]) for job in jobs]
+        num = len(sets) * len(windows)
+        # Compared here: the workers have the other axes before them.
+        views = _views(jobs[:num], fits[:num], material, Workers())
+        shown = [view for view in views if view.window is window]
+        if window.key != ALL and not any(curve.usable for view in shown for curve in view.analysis.curves):
+            notes = (*notes, f"Nothing can be fitted on {window.label} yet, so all points are.")
+            window = windows[-1]
+        report = Report(
+            material=material,
+            options=options,
+            axes=axes[:1],
+            windows=windows,
+            window=window,
+            sets=sets,
+            series=series,
+            views=views,
+            notes=(*([axis_note] if axis_note else []), *material.notes, *notes),
+        )
+        meanwhile(report)
+        views += _views(jobs[num:], fits[num:], material, workers)
+    return replace(report, axes=axes, views=tuple(sorted(views, key=lambda view: sets.index(view.evaluation_set))))
 
 
 # Axes
@@ -173,6 +185,13 @@ def _on_each_axis(
         else:
             notes.append(f"No axis of {axis_label(other)}: some curves cannot be fitted on it.")
     return found, tuple(Axis(column=name, label=axis_label(name)) for name in found), tuple(notes)
+
+
+def _held_out(tables: Sequence[Table], selection: Selection, axes: Sequence[Axis]) -> dict[str, list[Series]]:
+    """Series by axis without the rows that --holdout names; empty without it."""
+    if selection.holdout is None:
+        return {}
+    return {axis.column: series_from(tables, replace(selection, x=axis.column)) for axis in axes}
 
 
 def _candidates(tables: Sequence[Table]) -> Iterator[str]:
@@ -225,39 +244,84 @@ def later_points(series: Series, done: Fit, window: Window) -> tuple[np.ndarray,
 # Views
 
 
-def _views(
-    series: dict[str, list[Series]],
-    without: dict[str, list[Series]],
+Fitted = tuple[Fit | None, Score | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """The curves of a view before they are fitted."""
+
+    evaluation_set: str
+    axis: Axis
+    window: Window
+    members: list[Series]
+    is_compared: bool
+
+
+def _jobs(
+    series: Mapping[str, list[Series]],
+    held_out: Mapping[str, list[Series]],
     axes: Sequence[Axis],
     windows: Sequence[Window],
-    first: Window,
     sets: Sequence[str],
-    options: FitOptions,
-) -> tuple[View, ...]:
-    main = {one.name: one for one in series[axes[0].column]}
-    jobs = [
-        (name, axis, window, [one for one in source[axis.column] if (one.evaluation_set or "") == name])
-        for name in sets
+    shown: Window,
+) -> list[Job]:
+    """Axis by axis, the first one first. Few curves are compared in all views, many in the one that is shown first."""
+    return [
+        Job(
+            evaluation_set=name,
+            axis=axis,
+            window=window,
+            members=members,
+            is_compared=len(members) <= MOST_PAIRED or (axis is axes[0] and window is shown),
+        )
         for axis in axes
+        for name in sets
         for window in windows
-        for source in [without if without and window.key == HELD_OUT else series]
+        for source in [held_out if held_out and window.key == HELD_OUT else series]
+        for members in [[one for one in source[axis.column] if (one.evaluation_set or "") == name]]
     ]
-    # numpy lets go of the interpreter in its long loops, so threads share the cores well enough.
-    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        fits = {
-            (name, axis.column, window.key, one.name): pool.submit(
-                _fitted, one, _options(options, one, main.get(one.name, one), window)
-            )
-            for name, axis, window, members in jobs
-            for one in members
-        }
-        compared = [
-            pool.submit(_view, name, axis, window, curves, paired)
-            for name, axis, window, members in jobs
-            for curves in [[fits[name, axis.column, window.key, one.name].result() for one in members]]
-            for paired in [len(curves) <= MOST_PAIRED or (axis is axes[0] and window is first)]
-        ]
-        return tuple(one.result() for one in compared)
+
+
+def _submitted(workers: Workers, job: Job, options: FitOptions, first: Sequence[Series]) -> list[Future[Fitted]]:
+    on_main = {one.name: one for one in first}
+    return [
+        workers.submit(_fitted, one, _options(options, one, on_main.get(one.name, one), job.window), job.window)
+        for one in job.members
+    ]
+
+
+def _views(
+    jobs: Sequence[Job],
+    fits: Sequence[Sequence[Future[Fitted]]],
+    material: Material,
+    workers: Workers,
+) -> tuple[View, ...]:
+    curves = [
+        tuple(
+            CurveResult(series=one, fit=done, holdout=tested)
+            for one, future in zip(job.members, futures, strict=True)
+            for done, tested in [future.result()]
+        )
+        for job, futures in zip(jobs, fits, strict=True)
+    ]
+    usable = [{curve.name: curve.fit for curve in found if curve.fit is not None} for found in curves]
+    compared = [
+        workers.submit(compare, some) if job.is_compared and len(some) > 1 else None
+        for job, some in zip(jobs, usable, strict=True)
+    ]
+    views = (
+        View(
+            evaluation_set=job.evaluation_set,
+            axis=job.axis,
+            window=job.window,
+            analysis=Analysis(
+                command="compare", curves=found, comparisons={} if pairs is None else {"": pairs.result()}
+            ),
+        )
+        for job, found, pairs in zip(jobs, curves, compared, strict=True)
+    )
+    return tuple(_without_rivals(view, material) for view in views)
 
 
 def _options(options: FitOptions, one: Series, main: Series, window: Window) -> FitOptions:
@@ -277,25 +341,12 @@ def _options(options: FitOptions, one: Series, main: Series, window: Window) -> 
     return replace(options, fit_until=until, skip_before=skip)
 
 
-def _fitted(one: Series, options: FitOptions) -> CurveResult:
+def _fitted(one: Series, options: FitOptions, window: Window) -> Fitted:
+    """The fit of one curve, and how it did on what lies beyond the window; None where there is none."""
     if one.problem:
-        return CurveResult(series=one, fit=None)
-    return CurveResult(series=one, fit=fit(one.compute, one.reward, evaluation=one.evaluation, **options.of(one)))
-
-
-def _view(name: str, axis: Axis, window: Window, curves: list[CurveResult], paired: bool) -> View:
-    fits = {curve.name: curve.fit for curve in curves if curve.fit is not None}
-    comparisons = {"": compare(fits)} if paired and len(fits) > 1 else {}
-    scored = tuple(replace(curve, holdout=_score(curve, window)) for curve in curves)
-    analysis = Analysis(command="compare", curves=scored, comparisons=comparisons)
-    return View(evaluation_set=name, axis=axis, window=window, analysis=analysis)
-
-
-def _score(curve: CurveResult, window: Window) -> Score | None:
-    if curve.fit is None or not curve.fit.usable:
-        return None
-    compute, reward = later_points(curve.series, curve.fit, window)
-    return score(curve.fit, compute, reward) if len(compute) else None
+        return None, None
+    done = fit(one.compute, one.reward, evaluation=one.evaluation, **options.of(one))
+    return done, score(done, *later_points(one, done, window)) if done.usable else None
 
 
 def _without_rivals(view: View, material: Material) -> View:

@@ -2,7 +2,8 @@
 
 import inspect
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -99,8 +100,9 @@ def function_task(function: Callable[..., Any], name: str, num_evaluation: int, 
         values = made if isinstance(made, Task) else _listed(name, made)
     except TaskError:
         raise
-    except Exception as error:
-        raise TaskError(f'"{name}" raised {type(error).__name__}: {error}') from error
+    # A script that was meant to be run by itself may well leave.
+    except (Exception, SystemExit) as error:
+        raise TaskError(f'"{name}" raised {type(error).__name__}: {" ".join(str(error).split())}') from error
     if isinstance(values, Task):
         return values
     if num_arguments:
@@ -160,11 +162,25 @@ def load_rows(dataset: str, subset: str, split: str) -> Sequence[Row]:
         raise TaskError(f'the data set "{dataset}" needs datasets to be loaded: pip install "scalerl[data]"') from None
     where = f'the data set "{dataset}", split "{split}"'
     try:
-        loaded = datasets.load_dataset(dataset, subset or None, split=split)
+        with quiet_hub():
+            loaded = datasets.load_dataset(dataset, subset or None, split=split)
     # No network, no such name, no such split, a broken file: each has errors of its own, all of them the user's to see.
     except Exception as error:
         raise TaskError(f"{where}, cannot be loaded: {_first_line(error)}") from error
     return numbered(where, "row", enumerate(loaded, start=1))
+
+
+@contextmanager
+def quiet_hub() -> Iterator[None]:
+    """Without the two lines that the hub's client logs for each try to reach it: the last one's error says it all."""
+    from huggingface_hub.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
 
 
 READERS: Mapping[str, Callable[[Path], Sequence[Row]]] = {

@@ -81,13 +81,13 @@ class GraderPool:
 
     The limits hold for one item, from the moment its grading starts: `cpu_limit_s` of computing, which does not depend
     on what else the machine does, and `timeout_s` on the wall for a grader that waits. Memory is limited on Linux, to
-    `memory_limit_mb` above what a worker has after its imports.
+    `memory_limit_mb` above what a worker has after its imports. No workers asked for are twice the cores, at most 32.
     """
 
     def __init__(
         self,
         *,
-        num_workers: int | None = None,
+        num_workers: int = 0,
         timeout_s: float = 10.0,
         cpu_limit_s: float = 3.0,
         memory_limit_mb: int = 512,
@@ -95,7 +95,7 @@ class GraderPool:
         if os.name != "posix":
             raise GraderPoolError(f"graders cannot run in child processes on {sys.platform}: that needs Linux or macOS")
         limits = Limits(
-            num_workers=_default_num_workers() if num_workers is None else num_workers,
+            num_workers=num_workers or _default_num_workers(),
             timeout_s=timeout_s,
             cpu_limit_s=cpu_limit_s,
             memory_limit_mb=memory_limit_mb,

@@ -5,8 +5,10 @@ block's scale times its integer has more digits than 16 bits hold.
 """
 
 import hashlib
+import io
 import os
 import shutil
+from contextlib import redirect_stderr
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -109,13 +111,15 @@ def _dequantised(path: Path, name: str) -> "tuple[PreTrainedModel, Any]":
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
     try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            str(path.parent),
-            gguf_file=path.name,
-            dtype=torch.float32,
-            quantization_config=GgufConfig(dequantize=True),
-            output_loading_info=True,
-        )
+        # Its progress bar heeds no setting, and an error must be the one line that is said.
+        with redirect_stderr(io.StringIO()):
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                str(path.parent),
+                gguf_file=path.name,
+                dtype=torch.float32,
+                quantization_config=GgufConfig(dequantize=True),
+                output_loading_info=True,
+            )
         tokenizer = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
     except (OSError, ValueError, KeyError, ImportError, NotImplementedError, RuntimeError) as error:
         reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

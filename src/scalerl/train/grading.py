@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from scalerl.config.parts import Reward
+from scalerl.config.parts import Grading, Reward
 from scalerl.tasks.graders import GRADERS, POOLED
 from scalerl.tasks.length import LengthControl
 from scalerl.tasks.pool import Graded, GraderPool, GraderSpec, Item, Reason
@@ -22,8 +22,8 @@ from scalerl.types import Completion, Group, Problem
 
 Purpose = Literal["training", "evaluation"]
 
-_WAIT_S = 1.0  # how long a poll that waits waits at most
-_QUIET_S = 60.0  # a pool ends every item far sooner than this, so one that is silent for so long is dead
+_WAIT_S = 0.5  # how long a poll that waits waits at most; below the least that a call may take to be held hung
+_SPARE_S = 50.0  # a pool ends every item soon after its timeout, so one that is silent for so long beyond it is dead
 
 
 class GradingStalled(RuntimeError):
@@ -57,14 +57,18 @@ def is_pooled(spec: GraderSpec) -> bool:
     return ":" in spec.name or spec.name in POOLED
 
 
-def verdicts(task: Task, answers: Sequence[tuple[str, str]]) -> list[bool | None]:
+def verdicts(task: Task, answers: Sequence[tuple[str, str]], limits: Grading | None = None) -> list[bool | None]:
     """Of texts with their references, all at once and in their order."""
     spec = spec_of(task)
     if not is_pooled(spec):
         return [_at_once(spec, text, answer) for text, answer in answers]
-    with GraderPool() as pool:
+    with _pool(limits or Grading()) as pool:
         items = [Item(key=None, spec=spec, text=text, answer=answer) for text, answer in answers]
         return [graded.correct for graded in pool.grade_all(items)]
+
+
+def _pool(limits: Grading) -> GraderPool:
+    return GraderPool(**limits.model_dump())
 
 
 def _at_once(spec: GraderSpec, text: str, answer: str) -> bool | None:
@@ -74,7 +78,8 @@ def _at_once(spec: GraderSpec, text: str, answer: str) -> bool | None:
 class Marking:
     """The one place where answers become verdicts. The pool starts with the first grader that needs it."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Grading | None = None) -> None:
+        self._limits = limits or Grading()
         self._pool: GraderPool | None = None
         self._waiting: dict[tuple[Purpose, str], Completion] = {}
         self._last_verdict = time.monotonic()
@@ -112,9 +117,9 @@ class Marking:
             self._marked[key[0]].append(marked)
         if graded:
             self._last_verdict = time.monotonic()
-        elif time.monotonic() - self._last_verdict > _QUIET_S:
+        elif time.monotonic() - self._last_verdict > (quiet_s := self._limits.timeout_s + _SPARE_S):
             raise GradingStalled(
-                f"{len(self._waiting)} answers are with the graders, and none came back in {_QUIET_S:g} s"
+                f"{len(self._waiting)} answers are with the graders, and none came back in {quiet_s:g} s"
             )
 
     @property
@@ -128,7 +133,7 @@ class Marking:
 
     def _started(self) -> GraderPool:
         if self._pool is None:
-            self._pool = GraderPool()
+            self._pool = _pool(self._limits)
         return self._pool
 
 

@@ -15,8 +15,9 @@ from scalerl.choose import choose
 from scalerl.config import Recipe, RecipeError, body_dtype, parts
 from scalerl.rollout.engine import Engine
 from scalerl.rollout.torch_engine import TorchEngine
-from scalerl.tasks.files import function_task
+from scalerl.tasks.files import function_task, quiet_hub
 from scalerl.tasks.length import LENGTHS
+from scalerl.tasks.pool import GraderError
 from scalerl.tasks.problems import TASKS
 from scalerl.tasks.task import Task, named, with_settings, without
 from scalerl.train.ask import Asker, Text
@@ -34,9 +35,14 @@ class EvalSet:
 
     name: str
     task: Task
-    problems: tuple[Problem, ...]
+    prompts: Mapping[Problem, tuple[int, ...]]
+    """The problems, each with the tokens that ask it."""
     judge: Judge
     prompts_hash: str
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        return tuple(self.prompts)
 
 
 class Setup:
@@ -51,14 +57,15 @@ class Setup:
         # Tasks before the model: a wrong file is found at once, a model takes its time.
         self.tasks = make_tasks(recipe)
         others = {name: make_task(part, settings) for name, part in settings.sets.items()}
-        self.loaded = load_model(
-            recipe.model.path, dtype=torch.float32, device=self.device, context=recipe.rollout.context
-        )
+        with quiet_hub():
+            self.loaded = load_model(
+                recipe.model.path, dtype=torch.float32, device=self.device, context=recipe.rollout.context
+            )
         self.text = Text(tokenizer=self.loaded.tokenizer, stop_tokens=self.loaded.stop_tokens)
         self.length = choose(LENGTHS, recipe.length)(self.text.encode)
         self._check_room()
         self._num_left_out: dict[tuple[str, str], tuple[int, int]] = {}
-        self.marking = Marking()
+        self.marking = Marking(recipe.grading)
         try:
             self.sets = [self._set(name, one) for name, one in {**self.tasks, **others}.items()]
         except BaseException:
@@ -75,10 +82,10 @@ class Setup:
             )
 
     def _set(self, name: str, task: Task) -> EvalSet:
-        problems = tuple(self._short_enough(task, task.evaluation, "evaluation", name))
+        prompts = self._short_enough(task, task.evaluation, "evaluation", name)
         judge = Judge(spec=spec_of(task), decode=self.text.decode)
         self.marking.check(judge)
-        return EvalSet(name=name, task=task, problems=problems, judge=judge, prompts_hash=hash_prompts(problems))
+        return EvalSet(name=name, task=task, prompts=prompts, judge=judge, prompts_hash=hash_prompts(tuple(prompts)))
 
     def training_prompts(self) -> dict[str, dict[Problem, tuple[int, ...]]]:
         """By task, the problems that equal no evaluation problem, of any set, and whose prompt is short enough."""
@@ -111,8 +118,8 @@ class Setup:
         self, task: Task, problems: Sequence[Problem], kind: str, name: str
     ) -> dict[Problem, tuple[int, ...]]:
         most = self.recipe.rollout.max_prompt_tokens
-        tokens = {one: tuple(self.text.encode_prompt(one.prompt, task.prompt)) for one in problems}
-        kept = {one: prompt for one, prompt in tokens.items() if len(prompt) <= most}
+        tokens = self.text.encode_prompts([one.prompt for one in problems], task.prompt)
+        kept = {one: tuple(asked) for one, asked in zip(problems, tokens, strict=True) if len(asked) <= most}
         if not kept:
             raise RecipeError(
                 f"no {kind} problem of {name} has a prompt of at most rollout.max_prompt_tokens = {most} tokens"
@@ -156,7 +163,7 @@ class Setup:
         settings = self.recipe.evaluation
         requests = eval_requests(
             one.problems,
-            encode=lambda problem: self.text.encode_prompt(problem.prompt, one.task.prompt),
+            encode=one.prompts.__getitem__,
             plan=self.length.plan,
             samples_per_prompt=settings.samples_per_prompt,
             seed=settings.seed,
@@ -185,7 +192,11 @@ def make_tasks(recipe: Recipe) -> dict[str, Task]:
 
 def make_task(part: parts.Task, evaluation: parts.Evaluation) -> Task:
     """The task that a table of the recipe describes, asked and graded as it says."""
-    make = choose(TASKS, part)
+    try:
+        make = choose(TASKS, part)
+    except SystemExit as error:
+        # A script that was meant to be run by itself may well leave.
+        raise RecipeError(f'"{part.name}" cannot be imported: it leaves at once, with SystemExit: {error}') from None
     if part.name is not None and ":" in part.name:
         make = functools.partial(function_task, make, part.name)
     return with_settings(make(evaluation.num_prompts, evaluation.seed), **part.shared)
@@ -195,10 +206,17 @@ def evaluate_model(recipe: Recipe) -> list[dict[str, Any]]:
     """Measure the recipe's model, untrained, on each of its sets."""
     setup = Setup(recipe)
     with closing(setup.marking), closing(setup.engine()) as engine:
-        return [_model_row(one, setup.evaluate(one, engine, step=0)) for one in setup.sets]
+        return [_model_row(setup, one, setup.evaluate(one, engine, step=0)) for one in setup.sets]
 
 
-def _model_row(one: EvalSet, result: EvalResult) -> dict[str, Any]:
+def _model_row(setup: Setup, one: EvalSet, result: EvalResult) -> dict[str, Any]:
+    if result.num_graded == 0:
+        name, reasons = one.judge.spec.name, result.num_without_verdict.items()
+        said = setup.marking.first_errors.get(name)
+        raise GraderError(
+            f'"{name}" has a verdict on none of {result.num_samples} answers of {one.name} '
+            f"({', '.join(f'{num} x {reason}' for reason, num in reasons)}{f': {said}' if said else ''})"
+        )
     return {
         "set": one.name,
         "reward": result.reward,

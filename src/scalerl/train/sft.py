@@ -11,10 +11,9 @@ import json
 import math
 import platform
 import random
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,19 +22,20 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
-from scalerl.tasks.task import AnswerFormat, Demonstration, Task, TaskError
+from scalerl.config.parts import Grading
+from scalerl.tasks.files import quiet_hub
+from scalerl.tasks.task import Demonstration, Task, TaskError
 from scalerl.train.ask import Text
 from scalerl.train.checkpoint import new_folder
 from scalerl.train.grading import verdicts
 from scalerl.train.model import load_model
+from scalerl.train.tiny import TinyShape, build_model, build_tokenizer
 from scalerl.types import derive_seed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 MADE_BY = "made_by.json"
-
-BOS, EOS, PAD, UNKNOWN = "<bos>", "<eos>", "<pad>", "<unk>"
 
 # What a loss leaves out; PyTorch's own default.
 _IGNORED = -100
@@ -46,24 +46,12 @@ _GENERATE_BATCH = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TinyShape:
-    """The small Llama that is built where no model is given: 0.86 million parameters."""
-
-    hidden: int = 128
-    intermediate: int = 384
-    layers: int = 4
-    heads: int = 4
-    context: int = 128
-    """Most tokens of a prompt and its completion together."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SftSettings:
     """Everything a base model follows from, beside its task."""
 
     model: str = ""
     """Folder or hub name to start from; empty builds a `shape`."""
-    shape: TinyShape = TinyShape()
+    shape: TinyShape = field(default_factory=TinyShape)
     seed: int = 0
     num_demonstrations: int = 250_000
     num_heldout: int = 4_000
@@ -113,35 +101,40 @@ def sft(
     settings: SftSettings | None = None,
     *,
     device: str = "",
+    grading: Grading | None = None,
     record: Mapping[str, Any] | None = None,
     on_progress: Callable[[SftProgress], None] = lambda progress: None,
 ) -> SftResult:
     """Teach a model the task's demonstrations and save it; `record` is kept in made_by.json beside the settings.
 
-    The device, where none is named, is a GPU if there is one.
+    The device, where none is named, is a GPU if there is one. `grading` limits the grader of what is measured then.
     """
     settings, out = settings or SftSettings(), Path(out)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise ValueError(f"{out} exists and is not empty: give another folder for the model")
     # The model before the demonstrations: a wrong path is found at once, to draw them takes its time.
-    given = load_model(settings.model, dtype=torch.float32, device="cpu") if settings.model else None
+    with quiet_hub():
+        given = load_model(settings.model, dtype=torch.float32, device="cpu") if settings.model else None
     demonstrations, heldout = _draw_demonstrations(task, settings)
     if given is None:
         texts = (text for item in demonstrations for text in (item.problem.prompt, item.completion))
         tokenizer = build_tokenizer(texts, task.answer)
         torch.manual_seed(derive_seed("sft weights", settings.seed))
         model = build_model(tokenizer, settings.shape)
+        text = Text(tokenizer=tokenizer, stop_tokens=(cast(int, tokenizer.eos_token_id),))
     else:
         tokenizer, model = cast("PreTrainedTokenizerFast", given.tokenizer), given.model
         tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+        text = Text(tokenizer=tokenizer, stop_tokens=given.stop_tokens)
     model.to(device)  # pyright: ignore[reportArgumentType]
     context = getattr(model.config, "max_position_embeddings", math.inf)
-    examples, heldout_examples = (_examples(tokenizer, task, items, context) for items in (demonstrations, heldout))
+    examples, heldout_examples = (_examples(text, task, items, context) for items in (demonstrations, heldout))
     curve = tuple(_train(model, examples, heldout_examples, settings, on_progress))
     result = SftResult(folder=out, num_parameters=sum(p.numel() for p in model.parameters()), curve=curve)
     # Half as long again as any demonstration: what has not ended by then never will.
-    rates = measure(model, tokenizer, task, max_new_tokens=max(example.num_targets for example in examples) * 3 // 2)
+    max_new_tokens = max(example.num_targets for example in examples) * 3 // 2
+    rates = measure(model, text, task, grading=grading, max_new_tokens=max_new_tokens)
     made_by = _record(result, settings, device) | dict(record or {}) | {"pass_rates": rates}
     with new_folder(out) as unfinished:
         model.to("cpu").save_pretrained(unfinished)  # pyright: ignore[reportArgumentType]
@@ -150,62 +143,11 @@ def sft(
     return result
 
 
-def build_tokenizer(texts: Iterator[str], answer: AnswerFormat) -> "PreTrainedTokenizerFast":
-    """One token a character of these texts, and one for each thinking tag.
-
-    The tags are ordinary tokens: a special one would be dropped on decoding, before the grader has seen it.
-    """
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
-    from transformers import PreTrainedTokenizerFast
-
-    tags = [tag for tag in (answer.thinking_start, answer.thinking_end) if tag]
-    characters = sorted({character for text in texts for character in _without_tags(text, tags)})
-    vocabulary = {token: index for index, token in enumerate([PAD, BOS, EOS, UNKNOWN, *tags, *characters])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
-    alternatives = "|".join([*map(re.escape, tags), r"[\s\S]"])
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(alternatives), behavior="isolated")  # pyright: ignore[reportAttributeAccessIssue]
-    tokenizer.decoder = decoders.Fuse()  # pyright: ignore[reportAttributeAccessIssue]
-    tokenizer.post_processor = processors.TemplateProcessing(  # pyright: ignore[reportAttributeAccessIssue]
-        single=f"{BOS} $A", special_tokens=[(BOS, vocabulary[BOS])]
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        bos_token=BOS,
-        eos_token=EOS,
-        pad_token=PAD,
-        unk_token=UNKNOWN,
-        padding_side="left",
-        clean_up_tokenization_spaces=False,
-    )
-
-
-def build_model(tokenizer: "PreTrainedTokenizerFast", shape: TinyShape) -> "PreTrainedModel":
-    """A Llama of this shape with fresh weights, from torch's random state."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=shape.hidden,
-        intermediate_size=shape.intermediate,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.heads,
-        max_position_embeddings=shape.context,
-        # The usual 0.02 suits widths of thousands; here it would start training with dead signals.
-        initializer_range=0.05,
-        tie_word_embeddings=True,
-        bos_token_id=cast(int, tokenizer.bos_token_id),
-        eos_token_id=cast(int, tokenizer.eos_token_id),
-        pad_token_id=cast(int, tokenizer.pad_token_id),
-    )
-    return LlamaForCausalLM(config)
-
-
 def measure(
-    model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerFast", task: Task, *, max_new_tokens: int
+    model: "PreTrainedModel", text: Text, task: Task, *, grading: Grading | None = None, max_new_tokens: int
 ) -> dict[str, Any]:
     """What the model can do on the task's evaluation problems, as made_by.json has it."""
-    rate = functools.partial(pass_rate, model, tokenizer, task, max_new_tokens=max_new_tokens)
+    rate = functools.partial(pass_rate, model, text, task, grading=grading, max_new_tokens=max_new_tokens)
     return {
         "num_prompts": len(task.evaluation),
         "greedy": rate(temperature=0.0),
@@ -217,32 +159,45 @@ def measure(
 @torch.no_grad()
 def pass_rate(
     model: "PreTrainedModel",
-    tokenizer: "PreTrainedTokenizerFast",
+    text: Text,
     task: Task,
     *,
     samples_per_prompt: int = 1,
     temperature: float = 1.0,
     max_new_tokens: int,
     seed: int = 0,
+    grading: Grading | None = None,
 ) -> float:
-    """Mean of `correct`; temperature 0 is greedy. By transformers' own `generate`, so that it can check our engine."""
+    """Mean of `correct`; temperature 0 is greedy. By transformers' own `generate`, so that it can check our engine.
+
+    Asked, ended and decoded as in training.
+    """
     problems = [problem for problem in task.evaluation for _ in range(samples_per_prompt)]
     sampling: dict[str, Any] = {"do_sample": False}
     if temperature:
         sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
-    text = Text(tokenizer=tokenizer, stop_tokens=())
+    sampling |= {"eos_token_id": list(text.stop_tokens), "pad_token_id": text.tokenizer.pad_token_id}
+    prompts = text.encode_prompts([problem.prompt for problem in problems], task.prompt)
     answers: list[tuple[str, str]] = []
     model.eval()
     with torch.random.fork_rng():
         torch.manual_seed(derive_seed("pass rate", seed))
         for start in range(0, len(problems), _GENERATE_BATCH):
-            batch = problems[start : start + _GENERATE_BATCH]
-            prompts = [text.encode_prompt(problem.prompt, task.prompt) for problem in batch]
-            inputs = tokenizer.pad({"input_ids": prompts}, return_tensors="pt", padding_side="left").to(model.device)
+            batch = {"input_ids": prompts[start : start + _GENERATE_BATCH]}
+            inputs = text.tokenizer.pad(batch, return_tensors="pt", padding_side="left").to(model.device)
             outputs = cast(Any, model).generate(**inputs, max_new_tokens=max_new_tokens, **sampling)
-            texts = tokenizer.batch_decode(outputs[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
-            answers.extend((text, problem.answer) for problem, text in zip(batch, texts, strict=True))
-    return sum(verdict is True for verdict in verdicts(task, answers)) / len(problems)
+            completions = outputs[:, inputs["input_ids"].shape[1] :].tolist()
+            answers.extend(
+                (text.decode(up_to_stop(tokens, text.stop_tokens)), problem.answer)
+                for problem, tokens in zip(problems[start:], completions, strict=False)
+            )
+    return sum(verdict is True for verdict in verdicts(task, answers, grading)) / len(problems)
+
+
+def up_to_stop(tokens: Sequence[int], stop_tokens: Sequence[int]) -> Sequence[int]:
+    """A row of a batch without what follows its stop token: padding, while others of the batch went on."""
+    ends = (place for place, token in enumerate(tokens, start=1) if token in stop_tokens)
+    return tokens[: next(ends, len(tokens))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,20 +222,12 @@ def _draw_demonstrations(task: Task, settings: SftSettings) -> tuple[Sequence[De
     return drawn[num_heldout:], drawn[:num_heldout]
 
 
-def _without_tags(text: str, tags: Sequence[str]) -> str:
-    for tag in tags:
-        text = text.replace(tag, "")
-    return text
-
-
-def _examples(
-    tokenizer: "PreTrainedTokenizerFast", task: Task, items: Sequence[Demonstration], context: float
-) -> list[_Example]:
-    text = Text(tokenizer=tokenizer, stop_tokens=())
+def _examples(text: Text, task: Task, items: Sequence[Demonstration], context: float) -> list[_Example]:
+    prompts = text.encode_prompts([item.problem.prompt for item in items], task.prompt)
+    completions = text.encode_all([item.completion for item in items])
     examples: list[_Example] = []
-    for item in items:
-        prompt, completion = text.encode_prompt(item.problem.prompt, task.prompt), text.encode(item.completion)
-        tokens = torch.tensor([*prompt, *completion, tokenizer.eos_token_id])
+    for item, prompt, completion in zip(items, prompts, completions, strict=True):
+        tokens = torch.tensor([*prompt, *completion, text.tokenizer.eos_token_id])
         if len(tokens) > context:
             raise ValueError(
                 f'the demonstration of problem "{item.problem.id}" has {len(tokens)} tokens, but the model has room '

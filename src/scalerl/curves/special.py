@@ -1,0 +1,17 @@
+"""Functions of scipy, which takes longer to load than all of `curves` does and is loaded with the first call."""
+
+from scalerl.curves.forms import Array
+
+
+def ndtri(probability: Array) -> Array:
+    """Quantiles of the normal distribution."""
+    from scipy import special
+
+    return special.ndtri(probability)
+
+
+def gammaincinv(shape: float, probability: Array) -> Array:
+    """Quantiles of the gamma distribution."""
+    from scipy import special
+
+    return special.gammaincinv(shape, probability)
