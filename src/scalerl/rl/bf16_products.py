@@ -27,8 +27,8 @@ def mend_linears(model: nn.Module) -> None:
     """Let the model's linear layers multiply so, where that is better; their weights stay as they are."""
     for module in model.modules():
         if type(module) is nn.Linear and takes_fp32(module.weight):
-            module.forward = functools.partial(_forward, module)
+            module.forward = functools.partial(_forward, module)  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _forward(module: nn.Linear, input: Tensor) -> Tensor:
-    return fp32_linear(input, module.weight, module.bias)
+def _forward(module: nn.Linear, inputs: Tensor) -> Tensor:
+    return fp32_linear(inputs, module.weight, module.bias)
