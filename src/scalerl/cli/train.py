@@ -98,6 +98,7 @@ def sft(
             task,
             out,
             sft_settings,
+            grading=settings.grading,
             record={"recipe": recipe, "set": list(overrides or ())},
             on_progress=lambda point: typer.echo(
                 f"step {point.step:6d}  loss {point.train_loss:.4f}  held out {point.heldout_loss:.4f}"
