@@ -1,7 +1,7 @@
 """What bad answers cost a grader pool: the same math answers with and without those that hang, crash and eat memory.
 
-The two sets are graded in turns, a part of each at a time, so that both meet the same machine. Every verdict and every
-count is checked against what the answers were made to give.
+The good ones are graded alone first, then all of them. Every verdict and every count is checked against what the
+answers were made to give.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from scalerl.tasks.pool import GraderPool, GraderSpec, Item
 SHARES = {"sleeps": 0.015, "spins": 0.005, "exits": 0.005, "segfaults": 0.005, "hoards": 0.01}
 ENDINGS = {"sleeps": "timeout", "spins": "timeout", "exits": "crash", "segfaults": "crash", "hoards": "memory"}
 TARGET = 0.8
-LIMITS = {"num_workers": 16, "timeout_s": 3.0, "cpu_limit_s": 0.15, "memory_limit_mb": 64}
+LIMITS = {"num_workers": 8, "timeout_s": 1.0, "cpu_limit_s": 0.12, "memory_limit_mb": 64}
 
 
 def hostile(text: str, answer: str, /) -> bool | None:
@@ -120,22 +120,17 @@ def num_processes(session: int) -> int:
     return num
 
 
-def measure(num: int, num_parts: int = 2, limits: Mapping[str, Any] = LIMITS) -> Result:
-    """Grade `num` answers, and the good ones of them alone, in turns."""
-    seconds = [0.0, 0.0]
-    slips: list[str] = []
+def measure(num: int, limits: Mapping[str, Any] = LIMITS) -> Result:
+    """Grade the good ones of `num` answers, then all."""
+    items, endings = answers(num, seed=0)
+    good = [index for index, ending in enumerate(endings) if ending in ("right", "wrong")]
     with GraderPool(**limits) as pool:
         # The hostile grader calls it: what is loaded before the workers are forked is warm in all of them.
         pool.check(GraderSpec(name="math"))
-        for part in range(num_parts):
-            items, endings = answers(num // num_parts, seed=part)
-            good = [index for index, ending in enumerate(endings) if ending in ("right", "wrong")]
-            for side, chosen in enumerate((good, range(len(items)))):
-                spent, wrong = timed(pool, [items[i] for i in chosen], [endings[i] for i in chosen])
-                seconds[side] += spent
-                slips += wrong
+        good_s, slips = timed(pool, [items[i] for i in good], [endings[i] for i in good])
+        all_s, more = timed(pool, items, endings)
     num_left = num_processes(pool.pid)
-    return Result(good_s=seconds[0], all_s=seconds[1], counts=pool.num_ended, slips=slips, num_left=num_left)
+    return Result(good_s=good_s, all_s=all_s, counts=pool.num_ended, slips=slips + more, num_left=num_left)
 
 
 def main() -> None:

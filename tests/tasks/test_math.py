@@ -109,7 +109,7 @@ def test_of_300_answers_with_bad_ones_all_end_as_due(monkeypatch):
     monkeypatch.syspath_prepend(BENCHMARKS)
     speed = importlib.import_module("grader_speed")
     # Patient limits: the machine that runs the tests may be busy.
-    result = speed.measure(300, num_parts=1, limits=speed.LIMITS | {"timeout_s": 8.0, "cpu_limit_s": 0.5})
+    result = speed.measure(300, limits=speed.LIMITS | {"timeout_s": 8.0, "cpu_limit_s": 0.5})
     assert result.slips == []
     assert result.num_left == 0
     assert {ending: num for ending, num in result.counts.items() if ending not in ("right", "wrong")} == {
