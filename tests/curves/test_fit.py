@@ -177,6 +177,15 @@ def test_a_collapse_long_before_the_end_is_unstable_too(place: float):
         assert fit(compute, reward, start=0.4, intervals=False).verdict == "unstable"
 
 
+@pytest.mark.parametrize("num", [9, 20, 60])
+def test_a_cliff_is_no_noise(num: int):
+    """The drop itself must not pass for noise, as in differences between neighbours it would."""
+    for seed in range(5):
+        compute, reward = run(seed, num=num)
+        reward[-max(3, num // 5) :] -= 0.15
+        assert fit(compute, reward, start=0.4, intervals=False).verdict == "unstable"
+
+
 def test_a_run_that_only_falls_is_unstable():
     rng = np.random.default_rng(0)
     reward = np.linspace(0.6, 0.44, 30) + 0.004 * rng.standard_normal(30)

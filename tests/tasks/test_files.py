@@ -170,6 +170,7 @@ def test_files_that_cannot_be_read(tmp_path: Path):
 
 @pytest.fixture
 def data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    pytest.importorskip("datasets")
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "sums"
     folder.mkdir()
@@ -206,6 +207,7 @@ def test_a_data_set_that_cannot_be_had_is_a_sentence(
         logging.getLogger("huggingface_hub.utils._http").warning("Retrying in 1s [Retry 1/5].")
         raise ConnectionError("Couldn't reach 'org/sums' on the Hub\n(offline)")
 
+    pytest.importorskip("datasets")
     monkeypatch.setattr("datasets.load_dataset", offline)
     with pytest.raises(TaskError, match=r"cannot be loaded: Couldn't reach 'org/sums' on the Hub$"):
         hub(1, 0, dataset="org/sums", subset="main")

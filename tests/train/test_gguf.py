@@ -84,9 +84,10 @@ def write(path: Path, model: Any, kind: str = "F32", *, without: str = "", short
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("smollm")
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-    writer.add_token_list([*special, "AB", *(chr(33 + index) for index in range(VOCAB - 4))])
+    writer.add_token_list([*special, "AB", "CD", *(chr(33 + index) for index in range(VOCAB - 5))])
     writer.add_token_types([3] * len(special) + [1] * (VOCAB - len(special)))
-    writer.add_token_merges(["A B"])
+    # Two: transformers before 5.19 takes a list of one for its only entry.
+    writer.add_token_merges(["A B", "C D"])
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_chat_template(TEMPLATE)

@@ -229,15 +229,8 @@ def plain_sums(shape: Array, points: Points) -> Sums:
 
 def squares(sums: Sums, level: Array, gain: Array) -> Array:
     """Sum of squares of y - level - gain * h."""
-    total = (
-        sums.yy
-        - 2 * level * sums.y1
-        - 2 * gain * sums.hy
-        + level**2 * sums.one
-        + 2 * level * gain * sums.h1
-        + gain**2 * sums.hh
-    )
-    return np.maximum(total, 0.0)
+    of_level = sums.yy + level * (level * sums.one - 2 * sums.y1)
+    return np.maximum(of_level + gain * (gain * sums.hh + 2 * (level * sums.h1 - sums.hy)), 0.0)
 
 
 def gain_limits(form: Form, level: Array, bounds: tuple[float, float]) -> tuple[Array, Array]:

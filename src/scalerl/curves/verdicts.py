@@ -57,9 +57,8 @@ def _ceiling_width(
     if draws is not None:
         low, high = np.quantile(draws.params["ceiling"], (0.5 - level / 2, 0.5 + level / 2))
         return float(high - low)
-    sd = linear_sd(
-        points, form, known, best.log_shape[None], np.array([best.gain]), _noise_sd(points, form, known, best)
-    )
+    seen = information(form, known, best.log_shape[None], np.array([best.gain]), points.log_compute, points.noise)
+    sd = linear_sd(seen, points, form, known, _noise_sd(points, form, known, best))
     return float(2 * normal_quantile(level) * sd[0])
 
 
@@ -71,37 +70,41 @@ def normal_quantile(level: float) -> float:
     return float(ndtri(np.array(0.5 + level / 2)))
 
 
-def linear_sd(
-    points: Points, form: Form, known: Known, log_shape: Array, gain: Array, noise_sd: Array, extra: Array | None = None
+def information(
+    form: Form, known: Known, log_shape: Array, gain: Array, log_compute: Array, noise: Array | float
 ) -> Array:
-    """Standard error of the ceiling to first order, for each row of shape parameters.
-
-    `extra` adds evaluations at further log-computes. The weak priors of the shape count as information too, so that
-    a parameter the data say nothing of does not make the error infinite.
-    """
-    log_compute = points.log_compute if extra is None else np.concatenate([points.log_compute, extra])
-    later = np.full(len(log_compute) - points.num, np.median(points.noise))
-    noise = np.concatenate([points.noise, later])
+    """What evaluations say of the ceiling (first), the other linear number and the shape parameters, for each row of
+    these: a matrix in units of the noise that adds up over evaluations."""
     value = lambda logs: form.shape(log_compute, *[log[:, None] for log in logs.T])  # noqa: E731
     shape = value(log_shape)
     columns = [shape] if form.rising else [np.ones_like(shape)]
-    prior = [0.0]
     if known.level(form) is None or not form.rising:
         columns.append(1.0 - shape if form.rising else shape)  # d reward / d start at a fixed ceiling
-        prior.append(known.start_sd**-2 if known.start is not None and known.start_sd > 0 else 0.0)
     for axis, param in enumerate(form.shape_params):
         if param.name not in known.log_shape:
             nudge = np.zeros(log_shape.shape[1])
             nudge[axis] = 1e-4
             columns.append(gain[:, None] * (value(log_shape + nudge) - value(log_shape - nudge)) / 2e-4)
-            prior.append(param.prior_sd**-2)
     slope = np.stack(columns, axis=1) / noise
+    return slope @ slope.swapaxes(1, 2)
+
+
+def linear_sd(seen: Array, points: Points, form: Form, known: Known, noise_sd: Array) -> Array:
+    """Standard error of the ceiling to first order, given the information in what was seen.
+
+    The weak priors of the shape count as information too, so that a parameter the data say nothing of does not make the
+    error infinite.
+    """
+    prior = [0.0]
+    if known.level(form) is None or not form.rising:
+        prior.append(known.start_sd**-2 if known.start is not None and known.start_sd > 0 else 0.0)
+    prior += [param.prior_sd**-2 for param in form.shape_params if param.name not in known.log_shape]
     floor = 1e-6 * (points.bounds[1] - points.bounds[0])
-    information = slope @ slope.swapaxes(1, 2) / np.maximum(noise_sd, floor)[:, None, None] ** 2
-    largest = np.einsum("kii->ki", information).max(axis=1)
+    seen = seen / np.maximum(noise_sd, floor)[:, None, None] ** 2
+    largest = np.einsum("kii->ki", seen).max(axis=1)
     # A ridge far below anything that matters keeps a degenerate design (all points at one compute) solvable.
-    information = information + np.diag(prior) + (1e-12 * largest + 1e-9)[:, None, None] * np.eye(len(prior))
-    return np.sqrt(np.maximum(np.linalg.inv(information)[:, 0, 0], 0.0))
+    total = seen + np.diag(prior) + (1e-12 * largest + 1e-9)[:, None, None] * np.eye(len(prior))
+    return np.sqrt(np.maximum(np.linalg.inv(total)[:, 0, 0], 0.0))
 
 
 def settles(
@@ -125,17 +128,22 @@ def settles(
     if reach * between > target:
         return "the runs differ by that much among themselves, so more seeds are needed and not more compute."
 
-    def width(extra: Array | None) -> float:
-        sd = float(np.quantile(linear_sd(points, form, known, log_shape, gain, noise_sd, extra), 0.75))
+    def width(seen: Array) -> float:
+        sd = float(np.quantile(linear_sd(seen, points, form, known, noise_sd), 0.75))
         return reach * float(np.hypot(sd, between))
 
+    seen = information(form, known, log_shape, gain, points.log_compute, points.noise)
     compute = np.sort(np.exp(points.log_compute[points.run == points.run[0]]))
     spacing = max(float(np.median(np.diff(compute))), 1e-3) if len(compute) > 1 else 0.1
     # To first order a skewed posterior looks narrower than it is; what is known of that now holds for later too.
-    scaled = target * min(width(None) / now, 1.0)
+    scaled = target * min(width(seen) / now, 1.0)
     for times in EXTENSIONS:
         num = min(int((times - 1.0) / spacing), 400)
-        if num >= 1 and width(np.log(np.linspace(1.0 + spacing, times, num))) <= scaled:
+        if num < 1:
+            continue
+        further = np.log(np.linspace(1.0 + spacing, times, num))
+        more = information(form, known, log_shape, gain, further, float(np.median(points.noise)))
+        if width(seen + more) <= scaled:
             return f"about {times:g} times the compute so far (to {times * points.scale:.4g}) should settle it."
     return f"more than {EXTENSIONS[-1]:g} times the compute so far would be needed to settle it."
 
@@ -175,11 +183,12 @@ def _fall_of_one(points: Points, form: Form, known: Known, size: int) -> str | N
     best, best_noise = float(windows.max()), np.mean(points.noise[end - size : end] ** 2)
     drop = best - float(tail.mean())
     rise = best - (known.start if known.start is not None else float(points.reward[: max(size, 2)].mean()))
-    noise_sd = scatter(points)
+    head = points.take(np.arange(points.num) < end)
+    # Not over the drop itself, which is no noise.
+    noise_sd = max(scatter(head), scatter(points.take(np.arange(points.num) >= points.num - size)))
     error = noise_sd * np.sqrt((best_noise + tail_noise) / size)
     if drop < FALL_SHARE * max(rise, 0.0) or drop < FALL_Z * error:
         return None
-    head = points.take(np.arange(points.num) < end)
     together = LITTLE_KNOWN  # of how noise hangs together, where too few points lie before the fall to tell
     if head.num >= max(8, known.num_free(form) + 3):
         curve = least_squares(head, form, known)

@@ -3,7 +3,7 @@
 inputs -> Material -> Series of each axis -> a View for each evaluation set, axis and window -> Report
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from scalerl.study.workers import Workers, worth
 SHARES = (0.25, 0.5)
 MOST_PAIRED = 8  # more curves than these are compared in the view shown first only
 NUM_DRAWS = 200
+NUM_AXES = 4  # GPU-hours, FLOPs, steps and tokens
 UNEVEN = 1.3  # times as long for the same work: something else used the machine
 ALL = "all"
 HELD_OUT = "held-out"
@@ -104,25 +105,26 @@ def build_report(
     """`meanwhile` is called with the report on the first axis alone, while the others are being fitted."""
     inputs = [Path(path) for path in inputs]
     # As far as can be told before anything is read, which is done while they start.
-    with Workers(worth(num_inputs(inputs) * (1 + len(SHARES)))) as workers:
+    with Workers(worth(num_inputs(inputs) * (1 + len(SHARES)) * NUM_AXES)) as workers:
         material = gather(inputs)
         if material.has_arms and not selection.by:
             selection = replace(selection, by=(ARM,))
         if material.skip_share and options.skip_before is None:
             options = replace(options, skip_before=f"{100 * material.skip_share:g}%")
         main, axis_note = _main_axis(material, selection)
-        series, axes, notes = _on_each_axis(material.tables, replace(selection, x=main), main)
         windows, window = _windows(material, selection)
-        sets = tuple(dict.fromkeys(one.evaluation_set or "" for one in series[axes[0].column]))
-        jobs = _jobs(series, _held_out(material.tables, selection, axes), axes, windows, sets, window)
-        workers.start(worth(sum(len(job.members) for job in jobs)))
-        fits = [_submitted(workers, job, options, series[axes[0].column]) for job in jobs]
+        notes: list[str] = []
+        fitting = Fitting(workers, options, windows, window)
+        for axis, series, held_out in _on_each_axis(material.tables, replace(selection, x=main), main, notes):
+            # The next axis is read while this one is fitted.
+            fitting.submit(axis, series, held_out)
+        sets, axes = fitting.sets, tuple(fitting.axes)
         num = len(sets) * len(windows)
         # Compared here: the workers have the other axes before them.
-        views = _views(jobs[:num], fits[:num], material, Workers())
+        views = _views(fitting.jobs[:num], material, Workers())
         shown = [view for view in views if view.window is window]
         if window.key != ALL and not any(curve.usable for view in shown for curve in view.analysis.curves):
-            notes = (*notes, f"Nothing can be fitted on {window.label} yet, so all points are.")
+            notes.append(f"Nothing can be fitted on {window.label} yet, so all points are.")
             window = windows[-1]
         report = Report(
             material=material,
@@ -131,12 +133,12 @@ def build_report(
             windows=windows,
             window=window,
             sets=sets,
-            series=series,
+            series=fitting.series,
             views=views,
             notes=(*([axis_note] if axis_note else []), *material.notes, *notes),
         )
         meanwhile(report)
-        views += _views(jobs[num:], fits[num:], material, workers)
+        views += _views(fitting.jobs[num:], material, workers)
     return replace(report, axes=axes, views=tuple(sorted(views, key=lambda view: sets.index(view.evaluation_set))))
 
 
@@ -164,34 +166,32 @@ def _main_axis(material: Material, selection: Selection) -> tuple[str | None, st
 
 
 def _on_each_axis(
-    tables: Sequence[Table], selection: Selection, main: str | None
-) -> tuple[dict[str, list[Series]], tuple[Axis, ...], tuple[str, ...]]:
-    """Series by axis, the main one first; an axis on which curves fall out is left out, and that is said."""
-    everything = replace(selection, holdout=None)
-    first = series_from(tables, everything)
-    column = main or first[0].x_label
-    found = {column: first}
-    notes = []
-    for other in _candidates(tables):
-        if other in found or main is None:
+    tables: Sequence[Table], selection: Selection, main: str | None, notes: list[str]
+) -> Iterator[tuple[Axis, list[Series], list[Series]]]:
+    """Each axis, the main one first, with all rows and with those of --holdout held out; an axis on which curves fall
+    out is left out, and that is noted."""
+
+    def read(column: str | None) -> tuple[Axis, list[Series], list[Series]]:
+        series = series_from(tables, replace(selection, x=column, holdout=None))
+        column = column or series[0].x_label
+        held_out = series if selection.holdout is None else series_from(tables, replace(selection, x=column))
+        return Axis(column=column, label=axis_label(column)), series, held_out
+
+    usable = lambda series: {one.name for one in series if not one.problem}  # noqa: E731
+    first = read(main)
+    yield first
+    for other in _candidates(tables) if main is not None else ():
+        if other == main:
             continue
         try:
-            again = series_from(tables, replace(everything, x=other))
+            found = read(other)
         except InputError as fault:
             notes.append(f"No axis of {axis_label(other)}: {fault}")
             continue
-        if {one.name for one in again if not one.problem} == {one.name for one in first if not one.problem}:
-            found[other] = again
+        if usable(found[1]) == usable(first[1]):
+            yield found
         else:
             notes.append(f"No axis of {axis_label(other)}: some curves cannot be fitted on it.")
-    return found, tuple(Axis(column=name, label=axis_label(name)) for name in found), tuple(notes)
-
-
-def _held_out(tables: Sequence[Table], selection: Selection, axes: Sequence[Axis]) -> dict[str, list[Series]]:
-    """Series by axis without the rows that --holdout names; empty without it."""
-    if selection.holdout is None:
-        return {}
-    return {axis.column: series_from(tables, replace(selection, x=axis.column)) for axis in axes}
 
 
 def _candidates(tables: Sequence[Table]) -> Iterator[str]:
@@ -249,61 +249,65 @@ Fitted = tuple[Fit | None, Score | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """The curves of a view before they are fitted."""
+    """The curves of a view while they are fitted."""
 
     evaluation_set: str
     axis: Axis
     window: Window
     members: list[Series]
+    fits: list[Future[Fitted]]
     is_compared: bool
 
 
-def _jobs(
-    series: Mapping[str, list[Series]],
-    held_out: Mapping[str, list[Series]],
-    axes: Sequence[Axis],
-    windows: Sequence[Window],
-    sets: Sequence[str],
-    shown: Window,
-) -> list[Job]:
-    """Axis by axis, the first one first. Few curves are compared in all views, many in the one that is shown first."""
-    return [
-        Job(
+class Fitting:
+    """The fits of a report, axis by axis, the first one first."""
+
+    def __init__(self, workers: Workers, options: FitOptions, windows: Sequence[Window], shown: Window) -> None:
+        self.workers, self.options, self.windows, self.shown = workers, options, windows, shown
+        self.jobs: list[Job] = []
+        self.axes: list[Axis] = []
+        self.series: dict[str, list[Series]] = {}
+
+    @property
+    def first(self) -> list[Series]:
+        return self.series[self.axes[0].column]
+
+    @property
+    def sets(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(one.evaluation_set or "" for one in self.first))
+
+    def submit(self, axis: Axis, series: list[Series], held_out: list[Series]) -> None:
+        self.axes.append(axis)
+        self.series[axis.column] = series
+        self.workers.start(worth(len(series) * len(self.windows) * NUM_AXES))
+        for name in self.sets:
+            for window in self.windows:
+                self.jobs.append(self._job(name, axis, window, held_out if window.key == HELD_OUT else series))
+
+    def _job(self, name: str, axis: Axis, window: Window, series: list[Series]) -> Job:
+        members = [one for one in series if (one.evaluation_set or "") == name]
+        on_main = {one.name: one for one in self.first}
+        own = [_options(self.options, one, on_main.get(one.name, one), window) for one in members]
+        is_first = axis is self.axes[0] and window is self.shown
+        return Job(
             evaluation_set=name,
             axis=axis,
             window=window,
             members=members,
-            is_compared=len(members) <= MOST_PAIRED or (axis is axes[0] and window is shown),
+            fits=[self.workers.submit(_fitted, one, given, window) for one, given in zip(members, own, strict=True)],
+            # Few curves are compared in all views, many in the one that is shown first.
+            is_compared=len(members) <= MOST_PAIRED or is_first,
         )
-        for axis in axes
-        for name in sets
-        for window in windows
-        for source in [held_out if held_out and window.key == HELD_OUT else series]
-        for members in [[one for one in source[axis.column] if (one.evaluation_set or "") == name]]
-    ]
 
 
-def _submitted(workers: Workers, job: Job, options: FitOptions, first: Sequence[Series]) -> list[Future[Fitted]]:
-    on_main = {one.name: one for one in first}
-    return [
-        workers.submit(_fitted, one, _options(options, one, on_main.get(one.name, one), job.window), job.window)
-        for one in job.members
-    ]
-
-
-def _views(
-    jobs: Sequence[Job],
-    fits: Sequence[Sequence[Future[Fitted]]],
-    material: Material,
-    workers: Workers,
-) -> tuple[View, ...]:
+def _views(jobs: Sequence[Job], material: Material, workers: Workers) -> tuple[View, ...]:
     curves = [
         tuple(
             CurveResult(series=one, fit=done, holdout=tested)
-            for one, future in zip(job.members, futures, strict=True)
+            for one, future in zip(job.members, job.fits, strict=True)
             for done, tested in [future.result()]
         )
-        for job, futures in zip(jobs, fits, strict=True)
+        for job in jobs
     ]
     usable = [{curve.name: curve.fit for curve in found if curve.fit is not None} for found in curves]
     compared = [

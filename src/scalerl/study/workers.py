@@ -41,22 +41,25 @@ class Workers:
     def __init__(self, num: int = 0) -> None:
         self._workers: list[subprocess.Popen[bytes]] = []
         self._idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
-        self._threads = ThreadPoolExecutor(max_workers=MOST)
+        self._threads: ThreadPoolExecutor | None = None
         self._is_closed = False
         self.start(num)
 
     def start(self, num: int) -> None:
-        """Have so many at least, or as many as the system has room for."""
-        for _ in range(num - len(self._workers)):
+        """Have so many, or as many as the system has room for, unless there are some already."""
+        while len(self._workers) < num and self._threads is None:
             try:
                 worker = _start()
             except OSError:
-                return
+                break
             self._workers.append(worker)
             self._idle.put(worker)
+        if self._workers and self._threads is None:
+            # One thread each: calls are made in order, where more threads would leave some waiting to the very end.
+            self._threads = ThreadPoolExecutor(max_workers=len(self._workers))
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        if self._workers:
+        if self._threads is not None:
             return self._threads.submit(self._call, function, *arguments)
         done: Future[Any] = Future()
         done.set_result(function(*arguments))
@@ -78,6 +81,8 @@ class Workers:
 
     def __exit__(self, *_: object) -> None:
         self._is_closed = True
+        if self._threads is None:
+            return
         self._threads.shutdown(wait=False, cancel_futures=True)
         for worker in self._workers:
             worker.kill()

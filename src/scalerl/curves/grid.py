@@ -1,0 +1,59 @@
+"""Grids of cells over the shape parameters: over a box, or with a range of its own for each row."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from scalerl.curves.forms import Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """Cells over the shape parameters: centres and widths (0 for a fixed one), one array each, which broadcast."""
+
+    logs: list[Array]
+    widths: list[Array]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return np.broadcast_shapes(*(log.shape for log in self.logs))
+
+    @property
+    def num(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def log_volume(self) -> Array:
+        return sum((np.log(np.where(width > 0, width, 1.0)) for width in self.widths), np.zeros(self.shape))
+
+    def take(self, cells: np.ndarray) -> tuple[list[Array], list[Array]]:
+        """Centres and widths of some cells, by their place in the flat order."""
+        pick = lambda values: np.broadcast_to(values, self.shape).ravel()[cells]  # noqa: E731
+        return [pick(log) for log in self.logs], [pick(width) for width in self.widths]
+
+
+def rectangle(box: Array, num: int) -> Grid:
+    """Even cells over a box; a parameter without width gets one."""
+    sizes = [num if high > low else 1 for low, high in box]
+    widths = [(high - low) / size for (low, high), size in zip(box, sizes, strict=True)]
+    axes = [
+        low + width * (np.arange(size) + 0.5) if width > 0 else np.array([low])
+        for (low, _), width, size in zip(box, widths, sizes, strict=True)
+    ]
+    return Grid(logs=list(np.ix_(*axes)), widths=[np.full((1,) * len(axes), width) for width in widths])
+
+
+def rows(first: Array, low: Array, high: Array, num_columns: int) -> Grid:
+    """Even cells of the first parameter, and for each of them even cells of the second within its own range."""
+    num_rows = len(low)
+    height = (first[1] - first[0]) / num_rows
+    width = (high - low)[:, None] / num_columns
+    along = first[0] + height * (np.arange(num_rows)[:, None] + 0.5)
+    across = low[:, None] + width * (np.arange(num_columns) + 0.5)
+    return Grid(logs=[along, across], widths=[np.full((1, 1), height), width])
+
+
+def middles(num: int) -> Array:
+    """The middles of equal parts of the unit interval."""
+    return (np.arange(num) + 0.5) / num
