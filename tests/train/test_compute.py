@@ -134,6 +134,21 @@ def test_only_training_is_on_the_axis():
     }
 
 
+def test_what_turns_out_to_be_no_training_is_taken_off_the_axis():
+    now = Time()
+    clock = Clock(devices=2, now=now)
+    clock.start_training()
+    now.seconds += 3600
+    clock.recount("compilation", 900)
+    assert clock.gpu_hours == 1.5
+    assert clock.row()["time/training_s"] == 2700
+    assert clock.row()["time/compilation_s"] == 900
+    clock.recount("compilation", 10_000)  # never more than there was
+    assert clock.gpu_hours == 0
+    with pytest.raises(ValueError, match="no time is counted as 'lunch'"):
+        clock.recount("lunch", 1)
+
+
 def test_the_clock_never_runs_backwards():
     now = Time()
     clock = Clock(now=now)

@@ -21,7 +21,7 @@ from scalerl.train.packed_attention import (
     packed_hidden_states,
 )
 from scalerl.train.pipeline import Learner
-from scalerl.train.step import TorchLearner
+from scalerl.train.step import TorchLearner, compilation_s
 from scalerl.types import Batch
 
 # Of a CPU without bf16 instructions, where the products are computed the slow way.
@@ -306,6 +306,25 @@ def test_on_a_gpu_kernels_and_compiled_layers_give_the_same_gradient():
     for name in exact:
         cosine = torch.nn.functional.cosine_similarity(found[name].cpu().flatten(), exact[name].flatten(), dim=0)
         assert cosine > 0.98, name
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_no_step_compiles():
+    """All of it was compiled at the start, so that no step's time is a compiler's."""
+    sizes = SIZES | {"hidden_size": 64, "max_position_embeddings": 128}
+    model = LlamaForCausalLM(LlamaConfig(**sizes)).to("cuda").eval()  # pyright: ignore[reportArgumentType]
+    learner = TorchLearner.from_recipe(model, recipe_of("model.dtype=bfloat16"), version=VERSION)
+    before = compilation_s()
+    assert before > 0
+    for seed, num_groups in enumerate((4, 12, 1, 7)):
+        learner.step(dataclasses.replace(random_batch(seed, num_groups=num_groups), version=learner.version))
+    assert compilation_s() == before
+
+
+def test_time_spent_compiling_is_known():
+    before = compilation_s()
+    torch.compile(lambda value: value + 1, backend="eager")(torch.zeros(2))
+    assert compilation_s() > before
 
 
 def test_gradients_of_a_bf16_body_add_up_in_fp32():

@@ -30,6 +30,8 @@ CHUNK = 1024
 """Tokens a chunk on a CPU, which is flat in it."""
 GPU_CHUNK = 4096
 """Each one reads and writes the head's whole gradient, which smaller chunks make felt."""
+GPU_CHUNK_LOGITS = 2**26
+"""A small vocabulary takes more tokens a chunk, up to these logits: there a chunk costs its launches."""
 
 _PRECISION = threading.RLock()
 
@@ -58,7 +60,7 @@ def log_probs_and_entropy(
     autograd, with d/dz rounded to that dtype too, but summed over chunks in FP32 and in head_weight's own dtype.
     """
     if chunk is None:
-        chunk = GPU_CHUNK if hidden.is_cuda else CHUNK
+        chunk = max(GPU_CHUNK, GPU_CHUNK_LOGITS // head_weight.shape[0]) if hidden.is_cuda else CHUNK
     if temperature <= 0 or chunk < 1:
         raise ValueError(f"temperature must be > 0 and chunk >= 1, got {temperature} and {chunk}")
     return _eager(hidden, head_weight, bias, targets, temperature, chunk, fp32)

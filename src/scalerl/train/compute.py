@@ -146,6 +146,16 @@ class Clock:
             self._settle()
             self._kind = outer
 
+    def recount(self, kind: str, seconds: float) -> None:
+        """Of the training so far, these seconds were of another kind: known only afterwards, as of a compiler's."""
+        if kind not in ASIDE:
+            raise ValueError(f"no time is counted as {kind!r}; the kinds are {', '.join(ASIDE)}")
+        self._settle()
+        seconds = min(max(seconds, 0.0), self._spent[_SECONDS[TRAINING]])
+        self._spent[_SECONDS[TRAINING]] -= seconds
+        self._spent["gpu_hours"] -= self._devices * seconds / 3600
+        self._spent[_SECONDS[kind]] += seconds
+
     def add(self, *, generator_flops: float = 0.0, learner_flops: float = 0.0, tokens: int = 0) -> None:
         """Work of training done, tokens being sampled ones: what filters drop is paid for too, evaluations are not."""
         added = {

@@ -28,7 +28,7 @@ from scalerl.train.pipeline import Pipeline, PipelineState, StepDone
 from scalerl.train.resume import check_same, newest_checkpoint, only_trainer
 from scalerl.train.setup import EvalSet, Setup, counts, environment, sample_rows
 from scalerl.train.sinks import Sinks, check_sinks
-from scalerl.train.step import TorchLearner
+from scalerl.train.step import TorchLearner, compilation_s
 from scalerl.train.watch import Watchdog, WatchedEngine, WatchedGrading
 from scalerl.types import Group
 
@@ -226,10 +226,13 @@ class Run:
         if (reason := self._between_steps(())) is not None:
             return reason
         self.clock.start_training()
+        compiled_s = compilation_s()
         for done in self.pipeline.steps():
+            self.clock.recount("compilation", compilation_s() - compiled_s)
             self._log(done)
             if (reason := self._between_steps(done.batch.groups)) is not None:
                 return reason
+            compiled_s = compilation_s()
         self._evaluate(())
         self.save()
         return "data exhausted"

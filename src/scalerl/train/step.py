@@ -13,6 +13,7 @@ A step waits for the device once, at its end, for the metrics. Whether the updat
 import copy
 import functools
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-WARM_UP_LENGTH = 500
-"""Tokens a sequence, no round number: what is compiled must suit any."""
+WARM_UP_LENGTHS = (499, 61)
+"""Tokens a sequence, no round numbers and more than one: what is compiled must suit any."""
 
 
 class TorchLearner:
@@ -202,12 +203,17 @@ class TorchLearner:
         return sums, loss.detach()
 
     def _warm_up(self) -> None:
-        """One full pass whose gradient is thrown away, so that all is compiled before the first step."""
-        length = min(WARM_UP_LENGTH, self._model.config.max_position_embeddings)
-        packing = pack([length] * max(self._micro_batch_tokens // length, 1)).to(self._device)
-        ids = torch.zeros_like(packing.positions)
-        log_probs, _ = self._log_probs(packed_hidden_states(self._body, ids, packing), ids, 1.0)
-        log_probs.sum().backward()
+        """Full and small passes whose gradients are thrown away, so that all is compiled before the first step.
+
+        A compiler takes the first size it meets for the only one, and leaves it open when it meets the second.
+        """
+        for length in WARM_UP_LENGTHS:
+            length = min(length, self._model.config.max_position_embeddings - 1)
+            for num in (max(self._micro_batch_tokens // length, 3), 3):
+                packing = pack([length] * num).to(self._device)
+                ids = torch.zeros_like(packing.positions)
+                log_probs, _ = self._log_probs(packed_hidden_states(self._body, ids, packing), ids, 1.0)
+                log_probs.sum().backward()
         self._optimizer.zero_grad(set_to_none=True)
 
     def _log_probs(self, hidden: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
@@ -257,6 +263,12 @@ class TorchLearner:
     def _flops(self, micro_batches: Sequence[MicroBatch]) -> float:
         lengths = [length for micro in micro_batches for length in micro.lengths]
         return training_flops(self._shape, lengths, sum(micro.targets.numel() for micro in micro_batches))
+
+
+def compilation_s() -> float:
+    """Seconds that torch has spent compiling in this process so far."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    return 0.0 if utils is None else utils.calculate_time_spent()["total_wall_time"]
 
 
 def _body(model: "PreTrainedModel", dtype: torch.dtype) -> "PreTrainedModel":
