@@ -116,9 +116,12 @@ class Completion:
 
     def __post_init__(self) -> None:
         for name, dtype in _PER_TOKEN:
-            array = np.array(getattr(self, name), dtype=dtype)
-            array.setflags(write=False)
-            object.__setattr__(self, name, array)
+            given = getattr(self, name)
+            # What can no longer be written to needs no copy.
+            if not isinstance(given, np.ndarray) or given.dtype != dtype or given.flags.writeable:
+                array = np.array(given, dtype=dtype)
+                array.setflags(write=False)
+                object.__setattr__(self, name, array)
         if not len(self.tokens) == len(self.log_probs) == len(self.versions) == len(self.forced) > 0:
             lengths = {name: len(getattr(self, name)) for name, _ in _PER_TOKEN}
             raise ValueError(f"completion {self.request.key}: needs as many of each and at least one, got {lengths}")

@@ -12,6 +12,7 @@ and requests reach the chunk after it.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -248,25 +249,30 @@ class TorchEngine:
         self._forced.reshape(-1)[places] = taken.forced.T
 
     def _completions(self, finished: Sequence[Admitted], taken: Taken, flight: _Flight) -> list[Completion]:
-        slots = [entry.slot for entry in finished]
-        counts = flight.start + taken.num_kept
-        forced = self._forced[slots] & (np.arange(self._forced.shape[1]) < counts[slots][:, None])
+        if not finished:
+            return []
+        slots = np.array([entry.slot for entry in finished])
+        counts = (flight.start + taken.num_kept)[slots]
+        kept = np.arange(self._forced.shape[1]) < counts[:, None]
+        forced = self._forced[slots] & kept
         interrupted = np.where(forced.any(axis=1), forced.argmax(axis=1), -1).tolist()
-        completions = []
-        for entry, at in zip(finished, interrupted, strict=True):
-            slot, kept = entry.slot, slice(int(counts[entry.slot]))
-            completions.append(
-                Completion(
-                    request=entry.request,
-                    tokens=self._tokens[slot, kept],
-                    log_probs=self._log_probs[slot, kept],
-                    versions=self._versions[slot, kept],
-                    forced=self._forced[slot, kept],
-                    finish="stop" if taken.stopped[slot] else "length",
-                    interrupted_at=None if at < 0 else at,
-                )
+        ends = np.cumsum(counts)
+        tokens, log_probs, versions, forced = (
+            _parts(buffer[slots][kept], ends)
+            for buffer in (self._tokens, self._log_probs, self._versions, self._forced)
+        )
+        return [
+            Completion(
+                request=entry.request,
+                tokens=tokens[number],
+                log_probs=log_probs[number],
+                versions=versions[number],
+                forced=forced[number],
+                finish="stop" if taken.stopped[entry.slot] else "length",
+                interrupted_at=None if at < 0 else at,
             )
-        return completions
+            for number, (entry, at) in enumerate(zip(finished, interrupted, strict=True))
+        ]
 
     def _count_prefill(self, batch: PrefillBatch) -> None:
         attended = sum(len(prompt) * (len(prompt) + 1) // 2 for prompt in batch.prompts)
@@ -283,3 +289,9 @@ class TorchEngine:
             decoded=self._work.decoded + decoded,
             attended=self._work.attended + attended,
         )
+
+
+def _parts(joined: NDArray, ends: NDArray[np.int64]) -> list[NDArray]:
+    """Cut at the ends, never to be written to again: completions share it instead of each copying its own."""
+    joined.setflags(write=False)
+    return [joined[start:end] for start, end in pairwise([0, *ends.tolist()])]

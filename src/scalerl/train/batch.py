@@ -141,28 +141,47 @@ def _packed(
     per_token: dict[str, Tensor],
 ) -> MicroBatch:
     """`token_start` says where in the flat vectors of the batch each completion begins."""
-    lengths = tuple(_num_inputs(completions[row]) for row in rows)
-    ids, token, place, targets = [], [], [], []
-    start = 0
-    for length, row in zip(lengths, rows, strict=True):
-        completion, prompt = completions[row], completions[row].request.prompt_tokens
-        assert prompt, f"completion {completion.request.key} has no prompt, so nothing predicts its first token"
-        of_completion = np.flatnonzero(trained.numpy()[token_start[row] : token_start[row] + len(completion)])
-        ids += [np.array(prompt, dtype=np.int64), completion.tokens[:-1]]
-        token.append(token_start[row] + of_completion)
-        place.append(start + len(prompt) - 1 + of_completion)
-        targets.append(completion.tokens[of_completion])
-        start += length
-    chosen = torch.from_numpy(np.concatenate(token))
+    chosen = [completions[row] for row in rows]
+    num_prompt, num_tokens = _lengths_of(chosen)
+    lengths = num_prompt + num_tokens - 1
+    # Where the batch has the tokens of these completions, and where in the row each of them is predicted.
+    within = np.arange(num_tokens.sum()) - np.repeat(np.cumsum(num_tokens) - num_tokens, num_tokens)
+    token = np.repeat(token_start[rows], num_tokens) + within
+    place = np.repeat(np.cumsum(lengths) - lengths + num_prompt - 1, num_tokens) + within
+    kept = trained.numpy()[token]
+    token = torch.from_numpy(token[kept])
     return MicroBatch(
-        ids=torch.from_numpy(np.concatenate(ids, dtype=np.int64)),
+        ids=torch.from_numpy(_inputs(chosen)),
         packing=pack(lengths),
-        place=torch.from_numpy(np.concatenate(place)),
-        targets=torch.from_numpy(np.concatenate(targets).astype(np.int64)),
-        **{name: vector[chosen] for name, vector in per_token.items()},
-        temperature=completions[rows[0]].request.temperature,
-        lengths=lengths,
+        place=torch.from_numpy(place[kept]),
+        targets=torch.from_numpy(_joined(chosen, "tokens", np.int32)[kept].astype(np.int64)),
+        **{name: vector[token] for name, vector in per_token.items()},
+        temperature=chosen[0].request.temperature,
+        lengths=tuple(lengths.tolist()),
     )
+
+
+def _lengths_of(completions: Sequence[Completion]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Tokens of each prompt and of each completion."""
+    pairs = [(len(completion.request.prompt_tokens), len(completion)) for completion in completions]
+    num_prompt, num_tokens = np.array(pairs, dtype=np.int64).T
+    if not num_prompt.all():
+        key = completions[int(num_prompt.argmin())].request.key
+        raise AssertionError(f"completion {key} has no prompt, so nothing predicts its first token")
+    return num_prompt, num_tokens
+
+
+def _inputs(completions: Sequence[Completion]) -> NDArray[np.int64]:
+    """Prompt and completion of each, without its last token."""
+    # The completions of a group have one prompt.
+    prompts: dict[tuple[int, ...], NDArray[np.int64]] = {}
+    parts: list[NDArray] = []
+    for completion in completions:
+        prompt = completion.request.prompt_tokens
+        if prompt not in prompts:
+            prompts[prompt] = np.array(prompt, dtype=np.int64)
+        parts += (prompts[prompt], completion.tokens[:-1])
+    return np.concatenate(parts, dtype=np.int64)
 
 
 def _num_inputs(completion: Completion) -> int:

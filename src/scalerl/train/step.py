@@ -255,10 +255,10 @@ class TorchLearner:
 
     @torch.no_grad()
     def _refresh_body(self) -> None:
-        trained = (shadow for shadow in self._body.parameters() if shadow.requires_grad)
-        for shadow, master in zip(trained, self._parameters.values(), strict=True):
-            if shadow is not master:
-                shadow.copy_(master)
+        shadows = [shadow for shadow in self._body.parameters() if shadow.requires_grad]
+        masters = list(self._parameters.values())
+        if any(shadow is not master for shadow, master in zip(shadows, masters, strict=True)):
+            torch._foreach_copy_(shadows, masters)  # pyright: ignore[reportPrivateImportUsage]
 
     def _flops(self, micro_batches: Sequence[MicroBatch]) -> float:
         lengths = [length for micro in micro_batches for length in micro.lengths]
