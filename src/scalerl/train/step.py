@@ -255,8 +255,8 @@ class TorchLearner:
 
     @torch.no_grad()
     def _refresh_body(self) -> None:
-        shadows = [shadow for shadow in self._body.parameters() if shadow.requires_grad]
-        masters = list(self._parameters.values())
+        shadows: list[Tensor] = [shadow for shadow in self._body.parameters() if shadow.requires_grad]
+        masters: list[Tensor] = list(self._parameters.values())
         if any(shadow is not master for shadow, master in zip(shadows, masters, strict=True)):
             torch._foreach_copy_(shadows, masters)  # pyright: ignore[reportPrivateImportUsage]
 
