@@ -13,8 +13,8 @@ Ceilings are measured first: bytes copied and bf16 products a second. A decode s
 its parts (weights, filled cache, head, logits) of max(bytes / bandwidth, FLOPs / rate); an FP32 head is 4 bytes a
 parameter, logits are written and read once. MFU = 6 x matrix parameters, head included, x tokens / rate: packed
 sequences of 512 tokens, all trained, bf16 body, FP32 head, no credit for what is computed twice. Idle is the share of
-the loop's time in which no kernel runs. On mixed lengths (log-uniform) only tokens within a request's own length
-count.
+the loop's time in which no kernel runs. Mixed lengths are log-uniform, eight completions a prompt; only tokens within a
+request's own length count.
 
 Each shape has a process of its own. A part that fails, or that is silent for too long and is killed with its process,
 is reported as failed, and the parts after it are measured all the same.

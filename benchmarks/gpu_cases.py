@@ -19,6 +19,8 @@ from scalerl.types import Batch, Completion, Group, LengthPlan, Problem, Request
 PROBLEM = Problem(id="0", prompt="", answer="", task="benchmark")
 SHORTEST = 8
 """Of mixed lengths, which are log-uniform from here to the end of the context."""
+PER_GROUP = 8
+"""Completions of a prompt where lengths are mixed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,9 @@ class Case:
     slots: int
     context: int
     prompt: int
+    """Tokens of it where the cache is to be nearly full."""
+    short_prompt: int
+    """And where lengths are mixed, as in training."""
     step_tokens: int
     """Tokens of a learner's step."""
     pass_tokens: int
@@ -54,17 +59,37 @@ def shape(family: type, hidden: int, layers: int, heads: int, kv_heads: int, inn
 TEN, SMALL = shape(LlamaConfig, 384, 6, 6, 6, 1024, 64), shape(LlamaConfig, 576, 30, 9, 3, 1536, 49152)
 LARGE = shape(Qwen2Config, 1536, 28, 12, 2, 8960, 151936)
 CASES = {
-    "tiny": Case(config=None, slots=512, context=64, prompt=16, step_tokens=65536, pass_tokens=65536, sequence=128),
-    "10m": Case(config=TEN, slots=1536, context=96, prompt=16, step_tokens=131072, pass_tokens=65536),
-    "135m": Case(config=SMALL, slots=512, context=512, prompt=384, step_tokens=131072, pass_tokens=32768),
-    "1.5b": Case(config=LARGE, slots=512, context=512, prompt=384, step_tokens=65536, pass_tokens=16384, rounds=1),
+    "tiny": Case(
+        config=None,
+        slots=512,
+        context=64,
+        prompt=16,
+        short_prompt=16,
+        step_tokens=65536,
+        pass_tokens=65536,
+        sequence=128,
+    ),
+    "10m": Case(config=TEN, slots=1536, context=96, prompt=16, short_prompt=16, step_tokens=131072, pass_tokens=131072),
+    "135m": Case(
+        config=SMALL, slots=512, context=512, prompt=384, short_prompt=128, step_tokens=131072, pass_tokens=65536
+    ),
+    "1.5b": Case(
+        config=LARGE,
+        slots=512,
+        context=512,
+        prompt=384,
+        short_prompt=128,
+        step_tokens=65536,
+        pass_tokens=16384,
+        rounds=1,
+    ),
 }
 
 
 def quick(case: Case) -> Case:
     """The same with sizes at which nothing is learnt but whether it runs."""
-    small = {"slots": 4, "context": 24, "prompt": 8, "step_tokens": 64, "pass_tokens": 64, "sequence": 16}
-    return replace(case, **small)
+    small = {"slots": 4, "context": 24, "prompt": 8, "short_prompt": 8, "step_tokens": 64, "pass_tokens": 64}
+    return replace(case, **small, sequence=16)
 
 
 def now(device: torch.device) -> float:
@@ -128,15 +153,20 @@ class Subject:
         dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
         return TorchEngine(self.model, slots=self.case.slots, max_length=self.case.context, stop_tokens=(), dtype=dtype)
 
-    def requests(self, lengths: Sequence[int]) -> list[Request]:
-        prompts = np.random.default_rng(0).integers(0, self.vocab, (len(lengths), self.case.prompt)).tolist()
-        pairs = zip(prompts, lengths, strict=True)
-        return [make_request(str(number), 0, prompt, length) for number, (prompt, length) in enumerate(pairs)]
+    def requests(self, lengths: Sequence[int], *, prompt: int, per_prompt: int = 1) -> list[Request]:
+        """With random prompts of that many tokens, each for so many of them."""
+        num_prompts = -(-len(lengths) // per_prompt)
+        prompts = np.random.default_rng(0).integers(0, self.vocab, (num_prompts, prompt)).tolist()
+        return [
+            make_request(str(number), 0, prompts[number // per_prompt], length) for number, length in enumerate(lengths)
+        ]
 
     @cached_property
     def mixed_requests(self) -> list[Request]:
         """The same for our engine and for every peer."""
-        return self.requests(mixed_lengths(np.random.default_rng(0), self.case, self.case.rounds * self.case.slots))
+        case = self.case
+        lengths = mixed_lengths(np.random.default_rng(0), case, case.rounds * case.slots)
+        return self.requests(lengths, prompt=case.short_prompt, per_prompt=PER_GROUP)
 
 
 def make_model(case: Case, weights: str | None, device: torch.device) -> Any:
@@ -155,7 +185,7 @@ def make_model(case: Case, weights: str | None, device: torch.device) -> Any:
 
 
 def mixed_lengths(rng: np.random.Generator, case: Case, count: int) -> list[int]:
-    longest = case.context - case.prompt
+    longest = case.context - case.short_prompt
     return np.exp(rng.uniform(np.log(SHORTEST), np.log(longest), count)).round().astype(int).tolist()
 
 

@@ -18,15 +18,24 @@ import numpy as np
 import torch
 import transformers
 from gpu import DEVICE_LOST
-from gpu_cases import CASES, Case, Subject, make_batch, make_group, make_request, mixed_lengths, now, quick
+from gpu_cases import (
+    CASES,
+    PER_GROUP,
+    Case,
+    Subject,
+    make_batch,
+    make_group,
+    make_request,
+    mixed_lengths,
+    now,
+    quick,
+)
 from gpu_peers import run_continuous, run_generate, run_static
 
 from scalerl.rollout.torch_engine import TorchEngine
 from scalerl.types import Completion, Group, Request
 
 Figures = dict[str, Any]
-PER_GROUP = 8
-"""Completions of a group in the loop."""
 
 
 def sample(subject: Subject, seconds: float) -> Figures:
@@ -35,7 +44,7 @@ def sample(subject: Subject, seconds: float) -> Figures:
     best: Figures = {}
     until = time.perf_counter() + seconds
     for number in range(4):
-        engine.submit(subject.requests([case.context - case.prompt] * case.slots))
+        engine.submit(subject.requests([case.context - case.prompt] * case.slots, prompt=case.prompt))
         engine.poll()
         # No waiting for the device here: the second chunk is under way and is counted as soon as it is collected.
         # From the return of one poll to that of another is the time of the chunks collected in between.
@@ -129,7 +138,7 @@ def make_pipeline(subject: Subject, engine: TorchEngine) -> Any:
 
     def requests(issued: Any) -> list[Request]:
         rng = np.random.default_rng(int(issued.problem_id))
-        prompt = rng.integers(0, subject.vocab, case.prompt).tolist()
+        prompt = rng.integers(0, subject.vocab, case.short_prompt).tolist()
         lengths = mixed_lengths(rng, case, PER_GROUP)
         return [make_request(issued.key, index, prompt, length) for index, length in enumerate(lengths)]
 
@@ -197,11 +206,16 @@ def mixed(subject: Subject, seconds: float) -> Figures:
 
 
 def generate(subject: Subject, seconds: float) -> Figures:
-    return _peer(subject, lambda model: run_generate(model, subject.mixed_requests, subject.case.slots))
+    return _peer(subject, lambda model: run_generate(model, one_batch(subject)))
 
 
 def static(subject: Subject, seconds: float) -> Figures:
-    return _peer(subject, lambda model: run_static(model, subject.mixed_requests, subject.case.slots))
+    return _peer(subject, lambda model: run_static(model, one_batch(subject)))
+
+
+def one_batch(subject: Subject) -> Sequence[Request]:
+    """For those that take batch after batch: each of them takes as long."""
+    return subject.mixed_requests[: subject.case.slots]
 
 
 def continuous(subject: Subject, seconds: float) -> Figures:

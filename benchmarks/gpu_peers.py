@@ -1,6 +1,6 @@
 """What transformers offers for sampling; benchmarks/gpu.py measures against it.
 
-    generate     whole batches, each until its longest completion ends, with a cache that grows
+    generate     a whole batch until its longest completion ends, with a cache that grows
     static       the same with a cache of fixed size, which it compiles on a GPU by itself
     continuous   its continuous batching, each request with its own length
 
@@ -24,24 +24,19 @@ class PeerError(RuntimeError):
     """A peer that does not run here."""
 
 
-def run_generate(model: Any, requests: Sequence[Request], slots: int) -> tuple[int, float]:
-    batches = [requests[first : first + slots] for first in range(0, len(requests), slots)]
-    _generate(model, batches[0], num_tokens=4)
+def run_generate(model: Any, batch: Sequence[Request]) -> tuple[int, float]:
+    _generate(model, batch, num_tokens=4)
     start = now(model.device)
-    for batch in batches:
-        _generate(model, batch, num_tokens=max_length(batch))
-    return sum_lengths(requests), now(model.device) - start
+    _generate(model, batch, num_tokens=max_length(batch))
+    return sum_lengths(batch), now(model.device) - start
 
 
-def run_static(model: Any, requests: Sequence[Request], slots: int) -> tuple[int, float]:
-    # One length for all batches: another one would be another cache to compile for.
-    longest = max_length(requests)
-    batches = [requests[first : first + slots] for first in range(0, len(requests), slots)]
-    _generate(model, batches[0], num_tokens=longest, cache_implementation="static")
+def run_static(model: Any, batch: Sequence[Request]) -> tuple[int, float]:
+    longest = max_length(batch)
+    _generate(model, batch, num_tokens=longest, cache_implementation="static")
     start = now(model.device)
-    for batch in batches:
-        _generate(model, batch, num_tokens=longest, cache_implementation="static")
-    return sum_lengths(requests), now(model.device) - start
+    _generate(model, batch, num_tokens=longest, cache_implementation="static")
+    return sum_lengths(batch), now(model.device) - start
 
 
 @torch.no_grad()

@@ -48,11 +48,14 @@ def test_every_part_runs_and_gives_its_figures(subject, part):
 
 
 def test_all_are_given_the_same_tokens_to_sample(subject):
+    """Those that take batch after batch are given one."""
     requests = subject.mixed_requests
     total = gpu_peers.sum_lengths(requests)
     assert total == sum(request.length.max_tokens for request in requests)
-    for part in ("generate", "static", "continuous"):
-        assert gpu_parts.measure(subject, part, 60.0)["num_tokens"] == total
+    of_batch = gpu_peers.sum_lengths(requests[: subject.case.slots])
+    assert of_batch < total
+    for part, expected in (("generate", of_batch), ("static", of_batch), ("continuous", total)):
+        assert gpu_parts.measure(subject, part, 60.0)["num_tokens"] == expected
 
 
 def test_continuous_batching_that_is_cut_off_counts_what_it_has_sampled(subject):
