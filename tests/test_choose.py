@@ -66,11 +66,20 @@ def test_settings_are_checked_against_the_function():
         choose({}, Custom(name=f"{__name__}:needy"))
 
 
-def test_a_module_that_fails_to_import_says_why(monkeypatch, tmp_path):
-    (tmp_path / "broken_losses.py").write_text("raise RuntimeError('no licence')\n")
+@pytest.mark.parametrize(
+    "name, code, reason",
+    [
+        ("broken_losses", "raise RuntimeError('no licence')", "RuntimeError: no licence"),
+        ("wordy_losses", "raise RuntimeError('no licence:\\n  ask for one')", "RuntimeError: no licence: ask for one"),
+        ("script_of_losses", "import sys\nsys.exit('usage:\\n  script FILE')", "SystemExit: usage: script FILE"),
+    ],
+)
+def test_a_module_that_fails_to_import_says_why_in_one_line(monkeypatch, tmp_path, name, code, reason):
+    (tmp_path / f"{name}.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(RecipeError, match="RuntimeError: no licence"):
-        import_function("broken_losses:f")
+    with pytest.raises(RecipeError) as caught:
+        import_function(f"{name}:f")
+    assert str(caught.value) == f'"{name}:f" cannot be imported: {reason}'
 
 
 def test_a_module_of_the_current_folder_is_found_by_a_console_script(tmp_path):

@@ -118,7 +118,7 @@ def test_a_dry_run_shows_the_plan_and_why_it_cannot_be_run():
     shown = study("loo", "--dry-run").stdout
     assert "scalerl: the base, scalerl" in shown
     assert 'dapo-loss: loss.name = "dapo", loss.clip_low = 0.2, loss.clip_high = 0.26' in shown
-    assert "not run: inert on this device: model.fp32_head changes nothing" in shown
+    assert "no-fp32-head is not run: inert on this device: model.fp32_head changes nothing" in shown
     assert "8 arms x 1 seed = 8 runs of 16,000 GPU-hours" in shown
     assert "It cannot be run as it is: study loo: model.path and task.name not set" in shown
     assert "Timing" not in shown
@@ -127,6 +127,16 @@ def test_a_dry_run_shows_the_plan_and_why_it_cannot_be_run():
     assert (len(content["runs"]), content["cost"]) == (8, None)
     assert "model.path and task.name not set" in content["problems"][0]
     assert content["skipped"][0]["arm"] == "no-fp32-head"
+
+
+def test_a_reason_that_several_arms_share_is_given_once(tmp_path):
+    text = 'base = "tiny-cpu"\nbudget.steps = 2\nleave_one_out = ["no-fp32-head", "dapo-loss"]\n'
+    (tmp_path / "mine.toml").write_text(f'{text}set.model.path = "gone"\n[arms.half]\nmodel.fp32_head = "learner"\n')
+    shown = study(str(tmp_path / "mine.toml"), "--dry-run").stdout
+    assert shown.startswith("mine\n")
+    assert "half, no-fp32-head are not run: inert on this device" in shown
+    assert shown.count("inert on this device") == 1
+    assert 'half: model.fp32_head = "learner" (not run)' in shown
 
 
 def test_an_arm_that_cannot_be_set_up_is_refused_before_anything_is_written(tmp_path, monkeypatch):
@@ -145,9 +155,10 @@ def test_an_arm_that_cannot_be_set_up_is_refused_before_anything_is_written(tmp_
 def test_a_users_set_reaches_the_study_and_the_command_to_go_on_with(tmp_path, monkeypatch):
     fake_training(tmp_path, monkeypatch, {"dapo-seed3": "fail"})
     changed = ["--set", "seeds=[3]", "--set", "budget.steps=2"]
-    shown = study("small.toml", *changed, exit_code=1).stdout
+    shown = study("small.toml", *changed, "--jobs", "2", exit_code=1).stdout
     assert (
-        "To go on: scalerl study small.toml --out runs/small --set 'seeds=[3]' --set budget.steps=2 --resume" in shown
+        "To go on: scalerl study small.toml --out runs/small --set 'seeds=[3]' --set budget.steps=2 --jobs 2 --resume"
+        in shown
     )
     assert store.read_metrics(tmp_path / "runs" / "small" / "runs" / "cispo-seed3")[-1]["step"] == 2
 

@@ -47,8 +47,10 @@ def import_function(path: str) -> Callable[..., Any]:
     except ModuleNotFoundError as error:
         # The module itself is missing, or one that it needs: the user must know which.
         raise RecipeError(f'"{path}" cannot be imported: no module is called "{error.name}"') from None
-    except Exception as error:
-        raise RecipeError(f'"{path}" cannot be imported: {type(error).__name__}: {error}') from error
+    # A script that was meant to be run by itself may well leave.
+    except (Exception, SystemExit) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise RecipeError(f'"{path}" cannot be imported: {reason}') from error
     function = getattr(module, function_name, None)
     if function is None:
         public = [name for name in vars(module) if not name.startswith("_")]

@@ -19,7 +19,7 @@ def test_a_short_run_says_that_its_ceiling_is_not_known_and_how_far_to_go():
     compute, reward = run(0, reach=0.8)
     found = fit(compute, reward, start=0.4)
     assert found.verdict == "ceiling not identifiable yet"
-    assert "times the compute so far" in found.messages[0]
+    assert "times the compute fitted" in found.messages[0]
 
 
 def test_going_as_far_as_was_said_settles_it():

@@ -57,7 +57,8 @@ def test_arms_and_seeds_may_be_added_to_a_study(tmp_path):
     "old, new, said",
     [
         ('loss = "dapo"', "loss = { name = 'dapo', clip_high = 0.3 }", "loss.clip_high of the arm dapo was 0.26"),
-        ("steps = 4", "steps = 6", "budget.steps of the arm cispo was 4 and is 6 now"),
+        ("steps = 4", "steps = 3", "budget.steps of the arm cispo was 4 and is 3 now"),
+        ("steps = 4", "flops = 1e12", "budget.steps of the arm cispo was 4 and is null now"),
         ("seeds = [0, 1]", "seeds = [0]", "the run cispo-seed1 of .*study.json is no longer in the study"),
         ("[arms.dapo]", "[arms.clipped]", "the arm dapo of .*study.json is no longer in the study"),
     ],

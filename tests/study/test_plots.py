@@ -387,3 +387,13 @@ def test_drawing_warns_of_nothing(compared: Analysis, tmp_path: Path):
         warnings.simplefilter("error")
         draw(compared, tmp_path / "a.png")
     assert (tmp_path / "a.png").stat().st_size > 10_000
+
+
+def test_a_read_only_file_system_is_one_sentence(one: Analysis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setitem(sys.modules["scalerl.study.plots"].SUFFIXES, ".png", refused)
+    monkeypatch.setattr(Path, "unlink", refused)
+    with pytest.raises(InputError, match=r"cannot write .*a\.png: Read-only file system\."):
+        draw(one, tmp_path / "a.png")

@@ -30,6 +30,16 @@ def test_every_arm_and_seed_is_run_once_and_what_is_done_is_not_repeated(tmp_pat
     assert [len(starts(tmp_path, name)) for name in NAMES] == [1] * 4
 
 
+def test_a_raised_budget_goes_on_with_runs_that_were_done_and_only_then(tmp_path):
+    run(tmp_path)
+    more = STUDY.replace("steps = 4", "steps = 6")
+    runner, log = run(tmp_path, text=more, resume=True)
+    assert set(states(runner).values()) == {"done"}
+    assert [name for event, name in log.events if event == "started"] == NAMES
+    assert store.read_metrics(tmp_path / "out" / "runs" / NAMES[0])[-1]["step"] == 6
+    assert run(tmp_path, text=more, resume=True)[1].events == []
+
+
 def test_a_failing_arm_is_told_with_its_reason_and_the_rest_is_finished(tmp_path):
     runner, _ = run(
         tmp_path, {"cispo-seed0": "fail", "dapo-seed0": "crash", "cispo-seed1": "die once", "dapo-seed1": "mute"}

@@ -54,6 +54,13 @@ def test_a_parquet_file_gives_the_same_problems_as_its_lines(tmp_path: Path):
     assert (table.training, table.evaluation) == (lines.training, lines.evaluation)
 
 
+def test_a_mark_of_the_encoding_and_ends_of_lines_as_windows_writes_them_are_no_part_of_a_problem(tmp_path: Path):
+    plain = file(5, 0, path=write(tmp_path / "sums.jsonl", *SUMS))
+    text = (tmp_path / "sums.jsonl").read_bytes().replace(b"\n", b"\r\n")
+    (tmp_path / "windows.jsonl").write_bytes(b"\xef\xbb\xbf" + text)
+    assert file(5, 0, path=str(tmp_path / "windows.jsonl")) == plain
+
+
 def test_fields_go_by_other_names(tmp_path: Path):
     rows = [{"question": f"q{n}", "final": f"a{n}", "name": f"n{n}", "solution": f"s{n}"} for n in range(4)]
     task = file(
@@ -127,6 +134,20 @@ GOOD = {"prompt": "1+1=", "answer": "2"}
         ([GOOD, {"prompt": " ", "answer": "2"}], 'line 2: the field "prompt" must be text or a number, not " "'),
         ([GOOD, {"prompt": "a", "answer": None}], 'line 2: the field "answer" must be text or a number, not null'),
         ([GOOD, {"prompt": "a", "answer": True}], "not true"),
+        (
+            [GOOD, {"prompt": "a", "answer": float("nan")}],
+            'line 2: the field "answer" must be text or a number, not NaN',
+        ),
+        (
+            [GOOD, '{"prompt": "a", "answer": 1e999}'],
+            'line 2: the field "answer" must be text or a number, not Infinity',
+        ),
+        (
+            [GOOD, {"prompt": "\ud800", "answer": "2"}],
+            r'line 2: the field "prompt" must be text or a number, not "\ud800"',
+        ),
+        ([GOOD, f'{{"prompt": "a", "answer": {"9" * 5000}}}'], "line 2: cannot be read: Exceeds the limit"),
+        ([GOOD, "[" * 100_000], "line 2: cannot be read: maximum recursion depth exceeded"),
         ([GOOD, {**GOOD, "id": ["a"]}], 'line 2: the field "id" must be text or a number, not ["a"]'),
         ([GOOD, "{cut"], "line 2: not valid JSON"),
         ([GOOD, "[1]"], "line 2: an object with fields is needed, not list"),

@@ -22,9 +22,16 @@ def begun(folder: Path, recipe: Recipe) -> Path:
 
 
 @pytest.mark.parametrize(
-    "change", ["budget.steps=900", "checkpoint.every=7", 'sinks=["tensorboard"]', 'description="longer"']
+    "change",
+    [
+        "budget.steps=900",
+        "checkpoint.every=7",
+        'sinks=["tensorboard"]',
+        'description="longer"',
+        "grading.num_workers=7",
+    ],
 )
-def test_when_a_run_ends_and_where_it_is_recorded_may_change(tmp_path: Path, change: str):
+def test_when_a_run_ends_where_it_is_recorded_and_how_many_grade_may_change(tmp_path: Path, change: str):
     folder = begun(tmp_path / "run", load_recipe("tiny-cpu"))
     check_same(load_recipe("tiny-cpu", [change]), folder)
     assert newest_checkpoint(folder) is None
@@ -36,6 +43,7 @@ def test_when_a_run_ends_and_where_it_is_recorded_may_change(tmp_path: Path, cha
         ("seed=1", "seed = 0, and now it is 1"),
         ('task.grader="numeric"', "task.grader = '', and now it is 'numeric'"),
         ("task.max_terms=4", "task.max_terms = 5, and now it is 4"),
+        ("grading.timeout_s=3", "grading.timeout_s = 10.0, and now it is 3.0"),
         ("evaluation.every=3", "evaluation.every = 8, and now it is 3"),
         ('evaluation.sets.hard={name="arithmetic", max_terms=9}', "was started with evaluation.sets.hard"),
     ],

@@ -69,7 +69,8 @@ def study(
         return
     check_runnable(plan)
     changes = [word for text in overrides or () for word in ("--set", text)]
-    again = shlex.join(["scalerl", "study", name, "--out", str(out), *changes, "--resume"])
+    at_once = ["--jobs", str(jobs)] if jobs > 1 else []
+    again = shlex.join(["scalerl", "study", name, "--out", str(out), *changes, *at_once, "--resume"])
     code = _run(plan, out, jobs=jobs, gpus=gpus, resume=resume, as_json=as_json, again=again)
     if code:
         raise typer.Exit(code)
@@ -155,9 +156,18 @@ def _try_out(console: "Console", plan: "Plan", out: Path) -> None:
 
 
 def _say_skipped(console: "Console", plan: "Plan") -> None:
+    for reason, names in _skipped(plan).items():
+        are = "is" if len(names) == 1 else "are"
+        _say(console, f"{', '.join(names)} {are} not run: {reason}.", style="yellow")
+
+
+def _skipped(plan: "Plan") -> dict[str, list[str]]:
+    """The arms that are not run, by the reason why."""
+    found: dict[str, list[str]] = {}
     for arm in plan.arms:
         if arm.skipped is not None:
-            _say(console, f"{arm.name} is not run: {arm.skipped}.", style="yellow")
+            found.setdefault(arm.skipped, []).append(arm.name)
+    return found
 
 
 def _report(console: "Console", out: Path) -> Path | None:
@@ -262,12 +272,11 @@ def _print_plan(console: "Console", plan: "Plan") -> None:
 
     num_arms, num_seeds, num_runs = len(plan.arms), len(plan.study.seeds), len(plan.runs)
     num_arms -= sum(arm.skipped is not None for arm in plan.arms)
-    _say(console, f"{plan.name}: {plan.study.description}")
+    _say(console, f"{plan.name}: {plan.study.description}".removesuffix(": "))
     for arm in plan.arms:
         words = show_changes(arm) or f"the base, {plan.study.base}"
-        _say(console, f"  {arm.name}: {words}")
-        if arm.skipped is not None:
-            _say(console, f"    not run: {arm.skipped}", style="yellow")
+        _say(console, f"  {arm.name}: {words}{' (not run)' * (arm.skipped is not None)}")
+    _say_skipped(console, plan)
     _say(
         console,
         f"{counted(num_arms, 'arm')} x {counted(num_seeds, 'seed')} = {counted(num_runs, 'run')} of {_budget(plan)}",

@@ -144,8 +144,9 @@ def settles(
         further = np.log(np.linspace(1.0 + spacing, times, num))
         more = information(form, known, log_shape, gain, further, float(np.median(points.noise)))
         if width(seen + more) <= scaled:
-            return f"about {times:g} times the compute so far (to {times * points.scale:.4g}) should settle it."
-    return f"more than {EXTENSIONS[-1]:g} times the compute so far would be needed to settle it."
+            end = float(f"{times * points.scale:.2g}")
+            return f"about {times:g} times the compute fitted (up to compute {end:g}) should settle it."
+    return f"more than {EXTENSIONS[-1]:g} times the compute fitted would be needed to settle it."
 
 
 def _some_draws(points: Points, form: Form, draws: Draws) -> tuple[Array, Array, Array]:

@@ -49,6 +49,20 @@ def run_status(folder: Path) -> Mapping[str, Any]:
         return {}
 
 
+def is_done(folder: Path, run: PlannedRun) -> bool:
+    """Whether a run has come to the end that is planned for it, not to one of a smaller budget before."""
+    place = run_folder(folder, run)
+    if run_status(place).get("status") != "done":
+        return False
+    try:
+        spent = (store.read_recipe(place) or {}).get("budget") or {}
+    except store.RunError:
+        return True
+    return not any(
+        spent.get(key) is not None and limit is not None and limit > spent[key] for key, limit in run.recipe.budget
+    )
+
+
 @contextmanager
 def opened(plan: Plan, folder: Path, *, jobs: int, shares_device: bool, resume: bool) -> Iterator[int]:
     """The folder made or reopened, with the plan written and the lock held; gives the lock's descriptor."""
@@ -148,7 +162,7 @@ def _is_bare(folder: Path) -> bool:
 
 
 def _check_same(before: Mapping[str, Any], plan: Plan, folder: Path) -> None:
-    """Arms and seeds may be added; what was planned before stays as it was."""
+    """Arms and seeds may be added and budgets raised; what was planned before stays as it was."""
     runs = {run.name: run for run in plan.runs}
     problems: dict[str, None] = {}
     for row in before["runs"]:
@@ -159,13 +173,16 @@ def _check_same(before: Mapping[str, Any], plan: Plan, folder: Path) -> None:
             problems[f"{gone} of {folder / STUDY} is no longer in the study"] = None
         elif file.is_file():
             for key, (was, now) in differences(_written(file), runs[name].recipe).items():
-                problems[f"{key} of the arm {row['arm']} was {show(was)} and is {show(now)} now"] = None
+                if not (key.startswith("budget.") and was is not None and now is not None and now > was):
+                    problems[f"{key} of the arm {row['arm']} was {show(was)} and is {show(now)} now"] = None
             began = folder / row["folder"]
             if (began / store.RECIPE).is_file() and run_status(began).get("status") != "done":
                 _written(began / store.RECIPE)
     if problems:
         raise StudyError(
-            *problems, "put it back to resume (arms and seeds may be added), or start another study with another --out"
+            *problems,
+            "put it back to resume (arms and seeds may be added, and budgets raised), or start another study with "
+            "another --out",
         )
 
 

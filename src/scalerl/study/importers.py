@@ -153,7 +153,11 @@ def _read_run(folder: Path, name: str, keys: Sequence[str]) -> Table:
     rows = store.latest_rows(folder / name, keys)
     if not rows:
         raise InputError(f"the run folder {folder} has no rows in {name} yet: wait for its first evaluation.")
-    recipe = _flat(store.read_recipe(folder) or {})
+    try:
+        recipe = _flat(store.read_recipe(folder) or {})
+    except store.RunError:
+        # Its rows stand without it: all that is taken from it is the seed.
+        recipe = {}
     seeds = sorted((key for key in recipe if key.split("/")[-1] == "seed"), key=lambda key: key.count("/"))
     seed = {"seed": recipe[seeds[0]]} if seeds else {}
     placed = [(f"{name} line {line}", {**seed, **_flat(row)}) for line, row in rows]

@@ -7,6 +7,7 @@ residuals          | who is best    panels are there for a comparison; in .html 
 import os
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,9 @@ def draw_figure(data: FigureData, path: Path) -> None:
     except OSError as fault:
         raise InputError(f"cannot write {path}: {fault.strerror or fault}.") from None
     finally:
-        part.unlink(missing_ok=True)
+        # A read-only file system refuses this too, whether or not there is a file.
+        with suppress(OSError):
+            part.unlink()
 
 
 # matplotlib -----------------------------------------------------------------------------------------------------------

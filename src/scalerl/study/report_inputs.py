@@ -135,8 +135,9 @@ def _one(folder: Path, *, name: str, arm: str) -> tuple[Table | None, RunFacts]:
     try:
         table = read_table(folder)
     except InputError as fault:
-        told = () if facts.faults else (str(fault),)
-        return None, replace(facts, faults=(*facts.faults, *told))
+        # What is wrong with its evaluations may have been told with the rest.
+        is_told = any(str(fault).startswith(one) for one in facts.faults)
+        return None, replace(facts, faults=facts.faults if is_told else (*facts.faults, str(fault)))
     return table, facts
 
 

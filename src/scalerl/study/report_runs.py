@@ -89,8 +89,11 @@ def read_run(folder: Path, *, name: str, arm: str) -> RunFacts:
         faults.append(f"{folder} has no {store.RECIPE}: what the run was set to is not known.")
     status = tried(lambda: store.read_status(folder), None) or {}
     environment = tried(lambda: store.read_env(folder), None) or {}
+    read_well = len(faults)
     metrics = tried(lambda: store.read_metrics(folder), [])
     evals = tried(lambda: store.read_evals(folder), [])
+    if len(faults) == read_well:
+        faults += _cut(folder, str(status.get("status")), metrics, evals)
     settings = None if recipe is None else flat(recipe)
     spent = max([*metrics[-1:], *evals[-1:]], key=lambda row: row.get("gpu_hours") or 0.0, default={})
     return RunFacts(
@@ -109,6 +112,19 @@ def read_run(folder: Path, *, name: str, arm: str) -> RunFacts:
         signals=_signals(metrics),
         faults=tuple(faults),
     )
+
+
+def _cut(folder: Path, status: str, metrics: Sequence[store.Row], evals: Sequence[store.Row]) -> list[str]:
+    """What is missing from files that can be read: every step leaves a row, and a run ends with an evaluation."""
+    trained, evaluated = (max((row["step"] for row in rows), default=0) for rows in (metrics, evals))
+    if evaluated and not metrics:
+        return [f"{folder} has no rows in {store.METRICS}: whether it stayed stable is not known."]
+    if status == "done" and 0 < evaluated < trained:
+        return [
+            f"{folder / store.EVALS} ends at step {evaluated:g} of a run of {trained:g}: the evaluations after that "
+            f"are lost, and its curve ends there."
+        ]
+    return []
 
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -1,16 +1,20 @@
 """What a report says in words: what won and how sure, what went wrong, and what cannot be told yet."""
 
 import math
+import re
 from collections.abc import Sequence
 
 from scalerl.curves import Pair
 from scalerl.study.analysis import CurveResult, param_value
-from scalerl.study.report_runs import alarms, environments, incomparable
+from scalerl.study.report_inputs import ARM
+from scalerl.study.report_runs import NOT_STARTED, alarms, environments, incomparable
 from scalerl.study.report_views import ALL, Report, View, label_of
 from scalerl.study.text import decimals
 
 _HIGHER, _EFFICIENT = " has the higher ceiling", " is more efficient"
 _OPEN = "ceiling not identifiable yet"
+# How a fit, which knows no units, speaks of an amount of compute.
+_AMOUNT = re.compile(r"\bcompute (\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
 
 
 def reference(report: Report, evaluation_set: str) -> str | None:
@@ -59,8 +63,9 @@ def summary(report: Report, evaluation_set: str) -> list[str]:
     if best and (base := reference(report, evaluation_set)) in best:
         pair = pair_of(view, best[0], base)
         verdict = next(curve.verdict for curve in view.analysis.curves if curve.name == best[0])
-        if verdict == _OPEN and pair is not None and pair.verdict == "not separable":
-            # Of ceilings that are not known none leads: the others are held against the base.
+        is_tied = verdict == _OPEN and pair is not None and pair.verdict == "not separable"
+        if is_tied or (pair is not None and pair.verdict == "not comparable"):
+            # Of ceilings that are not known, or not of the same prompts, none leads: the base does.
             best = [base, *(name for name in best if name != base)]
     if best:
         said = [_lead(view, best, label), *_standing(view, best[0], label)]
@@ -68,7 +73,7 @@ def summary(report: Report, evaluation_set: str) -> list[str]:
         said = [
             "No curve is steady." if any(curve.usable for curve in view.analysis.curves) else "There is no curve yet."
         ]
-    said += _lacking(view.analysis.curves, label)
+    said += _lacking(view.analysis.curves, label, _arms_without_rows(report))
     broken = [run.name for run in report.material.runs if run.status == "failed"]
     said += [f"Failed: {_listed(broken)}."] if broken else []
     return said + _tested(view)
@@ -125,10 +130,17 @@ def _standing(view: View, best: str, label: dict[str, str]) -> list[str]:
     return [text.replace("{}", _listed(groups[verdict])) for verdict, text in words.items() if verdict in groups]
 
 
-def _lacking(curves: Sequence[CurveResult], label: dict[str, str]) -> list[str]:
+def _arms_without_rows(report: Report) -> list[str]:
+    """Arms that began and of which no evaluation could be read."""
+    found = {table.rows[0].get(ARM) for table in report.material.tables}
+    begun = [run.arm for run in report.material.runs if run.status != NOT_STARTED]
+    return [arm for arm in dict.fromkeys(begun) if arm not in found]
+
+
+def _lacking(curves: Sequence[CurveResult], label: dict[str, str], unread: Sequence[str]) -> list[str]:
     unstable = [label[curve.name] for curve in curves if curve.verdict == "unstable"]
     open_ended = [label[curve.name] for curve in curves if curve.verdict == _OPEN]
-    missing = [label[curve.name] for curve in curves if not curve.usable]
+    missing = [*(label[curve.name] for curve in curves if not curve.usable), *unread]
     words = {"Unstable": unstable, "Ceiling not identifiable yet": open_ended, "Without a curve": missing}
     return [f"{title}: {_listed(names)}." for title, names in words.items() if names]
 
@@ -154,9 +166,14 @@ def _tested(view: View) -> list[str]:
 def warnings(report: Report) -> list[str]:
     """What a reader must know before believing the rest."""
     said = [*report.material.faults]
+    said += _equal_curves(report)
+    said += [f"{label_of(one)}: {one.mixed}" for one in report.series[report.axes[0].column] if one.mixed]
     for run in report.material.runs:
         if run.is_cut and not run.faults:
-            said.append(f"{run.name} did not finish ({run.ending}): its curve stands as far as it goes.")
+            said.append(
+                f"{run.name} did not finish ({run.ending}): its curve stands as far as it goes, and a share of it is "
+                f"one of what it has spent."
+            )
     for name, arms in incomparable(report.material.runs).items():
         shown = ", ".join(f"{arm} {'+'.join(sorted(one[:8] for one in prompts))}" for arm, prompts in arms.items())
         where = f"of {name} " if name else ""
@@ -169,6 +186,19 @@ def warnings(report: Report) -> list[str]:
     return said
 
 
+def _equal_curves(report: Report) -> list[str]:
+    """Curves of which no evaluation differs: what sets them apart has done nothing yet, or a log was given twice."""
+    alike: dict[tuple[str | None, bytes], list[str]] = {}
+    for one in report.series[report.axes[0].column]:
+        if len(set(one.reward)) > 2:
+            alike.setdefault((one.evaluation_set, one.reward.tobytes()), []).append(label_of(one))
+    return [
+        f"{_listed(names)} have the same reward at every evaluation: what differs between them has had no effect."
+        for names in alike.values()
+        if len(names) > 1
+    ]
+
+
 def open_questions(report: Report, evaluation_set: str) -> list[str]:
     """What these data do not tell: pairs that are not separable, ceilings not identified, curves that broke."""
     view = report.view(evaluation_set)
@@ -176,7 +206,8 @@ def open_questions(report: Report, evaluation_set: str) -> list[str]:
     said = []
     for curve in view.analysis.curves:
         if curve.verdict != "ok":
-            said.append(f"{label[curve.name]}, {curve.verdict}: {' '.join(curve.messages)}".rstrip(": "))
+            why = _AMOUNT.sub(rf"\1 {view.axis.label}", " ".join(curve.messages))
+            said.append(f"{label[curve.name]}, {curve.verdict}: {why}".rstrip(": "))
     for name in label:
         pairs = [pair for pair in view.analysis.pairs if pair.a == name]
         if alike := [pair for pair in pairs if pair.verdict == "not separable"]:

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import IO, Literal, Protocol
 
 from scalerl import store
-from scalerl.study.folder import log_file, recipe_file, run_folder, run_status
+from scalerl.study.folder import is_done, log_file, recipe_file, run_folder, run_status
 from scalerl.study.last_words import last_words
 from scalerl.study.leash import leashed
 from scalerl.study.plan import Plan, PlannedRun
@@ -94,9 +94,8 @@ class Runner:
         return self._asked_to_stop > 0
 
     def _found(self, run: PlannedRun) -> RunStatus:
-        folder = run_folder(self._folder, run)
-        is_done = run_status(folder).get("status") == "done"
-        return RunStatus(run=run, folder=folder, state="done" if is_done else "waiting")
+        state: State = "done" if is_done(self._folder, run) else "waiting"
+        return RunStatus(run=run, folder=run_folder(self._folder, run), state=state)
 
     def run(self) -> None:
         """Until everything is done or has failed, or until asked to stop; a second time ends runs at once."""

@@ -55,6 +55,8 @@ class Point:
     """Whether compute 0 is known to mean the model before training: in our run folders it does."""
     place: str
     source: str
+    labels: tuple[tuple[str, str], ...] = ()
+    """(column, value) of the columns of words that no option mentions: they may tell curves apart."""
 
 
 def points_from(tables: Sequence[Table], selection: Selection) -> list[Point]:
@@ -213,8 +215,7 @@ def _matches_nothing(tables: Sequence[Table], option: str, column: str, wanted: 
 
 def _apart(tables: Sequence[Table], selection: Selection) -> list[str]:
     """Columns that split curves though nobody asked: those with several values that no option mentions."""
-    mentioned = {*selection.by, selection.seed, *(column for column, _ in selection.where)}
-    mentioned |= {selection.holdout[0]} if selection.holdout else set()
+    mentioned = _mentioned(selection)
     found = []
     for column in dict.fromkeys(column for table in tables for column in table.apart):
         values = {_label(row.get(column)) for table in tables if column in table.apart for row in table.rows}
@@ -230,6 +231,7 @@ def _points_of(
     assert x is not None
     assert y is not None
     points = []
+    words = _unmentioned_words(table, columns, selection)
     for row, place in zip(table.rows, table.places, strict=True):
         if row.get(x) is None or row.get(y) is None:
             continue
@@ -251,9 +253,27 @@ def _points_of(
                 may_be_zero=table.kind == "run",
                 place=place,
                 source=table.path.name,
+                labels=tuple((column, str(row[column])) for column in words if row.get(column) is not None),
             )
         )
     return points
+
+
+def _mentioned(selection: Selection) -> set[str | None]:
+    mentioned = {*selection.by, selection.seed, *(column for column, _ in selection.where)}
+    return mentioned | ({selection.holdout[0]} if selection.holdout else set())
+
+
+def _unmentioned_words(table: Table, columns: Sequence[str], selection: Selection) -> list[str]:
+    """Columns of text that no option mentions; a run folder's own are known to be of one run."""
+    known = {FILE, table.seed, *columns, *_mentioned(selection)}
+    if table.kind == "run":
+        return []
+    return [
+        column
+        for column in table.columns
+        if column not in known and all(isinstance(row.get(column), str | None) for row in table.rows)
+    ]
 
 
 def told_apart(points: Sequence[Point]) -> tuple[list[Point], tuple[str, ...]]:

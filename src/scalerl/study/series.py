@@ -3,8 +3,9 @@
 A fault of one curve among several becomes its `problem`, and the rest stand; that of an only curve raises InputError.
 """
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +50,8 @@ class Series:
     """The set of a run folder with several: curves of different sets are no rivals."""
     notes: tuple[str, ...] = ()
     """What was decided about the rows that the user did not ask for."""
+    mixed: str = ""
+    """Why it may be several curves in one; one of the notes, or empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +107,7 @@ def _series(name: str, points: Sequence[Point], selection: Selection) -> Series:
             f"The first row lies at compute {first:g}, not before training: it is fitted as a point, and the start is "
             "fitted too.",
         )
+    mixed = _mixed([*fitted, *held_out])
     fitted.sort(key=lambda value: (value.point.run, value.compute, value.reward, value.point.evaluation or ""))
     held_out.sort(key=lambda value: (value.compute, value.reward))
     runs = [value.point.run for value in fitted]
@@ -123,8 +127,31 @@ def _series(name: str, points: Sequence[Point], selection: Selection) -> Series:
         y_label=points[0].y_label,
         problem=None,
         evaluation_set=points[0].evaluation_set,
-        notes=notes,
+        notes=(*notes, mixed) if mixed else notes,
+        mixed=mixed,
     )
+
+
+def _mixed(values: Sequence[_Value]) -> str:
+    """A warning where rows over the same compute differ in words: several curves, most likely, fitted as one."""
+    spans: dict[str, dict[tuple[str, str], list[float]]] = {}
+    for value in values:
+        for column, word in value.point.labels:
+            spans.setdefault(column, {}).setdefault((value.point.run, word), []).append(value.compute)
+    columns = [column for column, found in spans.items() if _overlap(found)]
+    if not columns:
+        return ""
+    return (
+        f"Rows over the same compute differ in {listed(columns)} but are taken as one curve: name what tells curves "
+        f"apart with --by, or keep one of them with --where."
+    )
+
+
+def _overlap(spans: Mapping[tuple[str, str], Sequence[float]]) -> bool:
+    """Whether the rows of two words of one run go over the same compute, as phases of a run would not."""
+    # A word on hardly more than a row, such as a date, tells no curves apart.
+    ends = sorted((run, min(found), max(found)) for (run, _), found in spans.items() if len(found) > 2)
+    return any(run == next_run and start < last for (run, _, last), (next_run, start, _) in itertools.pairwise(ends))
 
 
 def _unusable(name: str, point: Point, problem: str) -> Series:

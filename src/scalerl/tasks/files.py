@@ -122,7 +122,8 @@ def read_rows(path: Path) -> Sequence[Row]:
 
 def _read_json_lines(path: Path) -> Sequence[Row]:
     try:
-        text = path.read_text(encoding="utf-8")
+        # With or without the mark that some editors and spreadsheets put first.
+        text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise TaskError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -135,6 +136,9 @@ def _read_json_lines(path: Path) -> Sequence[Row]:
                 values.append((number, json.loads(line)))
             except json.JSONDecodeError as error:
                 raise TaskError(f"{path}, line {number}: not valid JSON: {error.msg} at column {error.colno}") from None
+            # A number with thousands of digits, brackets in brackets without end.
+            except (ValueError, RecursionError) as error:
+                raise TaskError(f"{path}, line {number}: cannot be read: {_first_line(error)}") from None
     return numbered(str(path), "line", values)
 
 

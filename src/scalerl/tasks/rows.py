@@ -5,6 +5,7 @@ value of a function.
 """
 
 import json
+import math
 import random
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,6 +14,8 @@ from typing import Any
 
 from scalerl.tasks.task import Demonstration, Task, TaskError, without
 from scalerl.types import Problem, derive_seed
+
+_HALF_A_PAIR = re.compile("[\\ud800-\\udfff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +97,7 @@ class Fields:
             has = ", ".join(map(str, row.values)) or "no fields"
             raise TaskError(f'{row.place}: the field "{field}" is missing; it has {has}{hint}')
         found = row.values[field]
-        # A number is a fair answer; a list, a null or true is a slip in the file.
-        if isinstance(found, bool) or not isinstance(found, str | int | float) or not str(found).strip():
+        if not _is_text(found):
             raise TaskError(f'{row.place}: the field "{field}" must be text or a number, not {_shown(found)}')
         return str(found)
 
@@ -157,6 +159,16 @@ def _withhold(pool: Sequence[Problem], num: int, seed: int, where: str) -> tuple
             f"{where} holds {len(pool)} problems, but {num} are to be evaluated on (evaluation.num_prompts)"
         )
     return tuple(random.Random(derive_seed("withheld problems", seed)).sample(pool, num))
+
+
+def _is_text(value: Any) -> bool:
+    """A number is a fair answer; a list, a null, true or the NaN that tables write for a null is a slip in the file."""
+    if isinstance(value, str):
+        # Half of a pair that JSON spells as \ud800 is no character: no tokenizer takes it.
+        return bool(value.strip()) and not _HALF_A_PAIR.search(value)
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _shown(value: Any) -> str:

@@ -15,8 +15,8 @@ from scalerl.train import checkpoint as checkpoints
 from scalerl.train.lora import merged_weights, wrap
 from scalerl.train.model import load_model, save_model
 
-# What a run may be resumed with another value of: when it ends, and where it is recorded.
-_FREE = ("budget.", "checkpoint.", "sinks", "description")
+# What a run may be resumed with another value of: when it ends, where it is recorded, and how many grade at a time.
+_FREE = ("budget.", "checkpoint.", "sinks", "description", "grading.num_workers")
 
 
 @contextmanager
