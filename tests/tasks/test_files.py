@@ -4,9 +4,11 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -150,6 +152,10 @@ GOOD = {"prompt": "1+1=", "answer": "2"}
         ([GOOD, "[" * 100_000], "line 2: cannot be read: maximum recursion depth exceeded"),
         ([GOOD, {**GOOD, "id": ["a"]}], 'line 2: the field "id" must be text or a number, not ["a"]'),
         ([GOOD, "{cut"], "line 2: not valid JSON"),
+        (
+            ["[", GOOD, "]"],
+            "line 1: not valid JSON: Expecting value at column 2 (each line must be an object of its own)",
+        ),
         ([GOOD, "[1]"], "line 2: an object with fields is needed, not list"),
         ([{**GOOD, "id": 7}, GOOD, {**GOOD, "id": "7"}], 'line 3: the id "7" is that of line 1 already'),
         ([], "holds no problems: it is empty"),
@@ -164,6 +170,16 @@ def test_a_bad_file_is_named_with_its_line(tmp_path: Path, rows: list[Any], mess
         file(2, 0, path=path)
     assert str(caught.value).startswith(path)
     assert "\n" not in str(caught.value)
+
+
+def test_numbers_of_any_kind_are_answers():
+    answers = [numpy.int64(7), numpy.float64(2.5), Decimal("12.50"), 10**400]
+    rows = [{"prompt": f"q{number}", "answer": answer} for number, answer in enumerate([*answers, "x"])]
+    task = function_task(lambda: rows, "m:rows", 1, 0)
+    given = {problem.prompt: problem.answer for problem in (*task.training, *task.evaluation)}
+    assert list(map(given.get, ("q0", "q1", "q2", "q3"))) == ["7", "2.5", "12.50", f"1{'0' * 400}"]
+    with pytest.raises(TaskError, match='row 1: the field "answer" must be text or a number, not NaN'):
+        function_task(lambda: [{"prompt": "q", "answer": numpy.float64("nan")}], "m:rows", 1, 0)
 
 
 def test_a_bad_row_of_a_parquet_file_is_named(tmp_path: Path):

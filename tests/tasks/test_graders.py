@@ -41,6 +41,9 @@ def test_exact(text: str, answer: str, correct: bool | None):
     [
         ("<think>7</think>So it is 1,234.50 dollars.", "1234.5", True),
         ("<think>8</think>first 7, then 8", "8", True),
+        ("It is \u22124.", "-4", True),
+        ("It is \u22124.", "4", False),
+        ("It is -4.", "\u22124", True),
         ("<think>8</think>first 8, then 7", "8", False),
         ("<think>8", "8", False),
         ("<think>8</think>", "8", False),

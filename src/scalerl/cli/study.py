@@ -43,7 +43,12 @@ def study(
         ),
     ] = None,
     jobs: Annotated[int, typer.Option(help="Runs at the same time, one a GPU as far as there are GPUs.", min=1)] = 1,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the study in --out.")] = False,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume", help="Go on with the study in --out; arms and seeds may be added, and budgets raised."
+        ),
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and what it costs; run nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON at the end.")] = False,
 ) -> None:

@@ -169,10 +169,11 @@ def warnings(report: Report) -> list[str]:
     said += _equal_curves(report)
     said += [f"{label_of(one)}: {one.mixed}" for one in report.series[report.axes[0].column] if one.mixed]
     for run in report.material.runs:
-        if run.is_cut and not run.faults:
+        # A fault of status.json has been told with the faults.
+        if run.is_cut and (run.status != "unknown" or not run.faults):
             said.append(
-                f"{run.name} did not finish ({run.ending}): its curve stands as far as it goes, and a share of it is "
-                f"one of what it has spent."
+                f"{run.name} did not finish ({run.ending}): its curve stands as far as it goes, and windows are shares "
+                f"of that."
             )
     for name, arms in incomparable(report.material.runs).items():
         shown = ", ".join(f"{arm} {'+'.join(sorted(one[:8] for one in prompts))}" for arm, prompts in arms.items())

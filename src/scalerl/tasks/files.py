@@ -135,7 +135,10 @@ def _read_json_lines(path: Path) -> Sequence[Row]:
             try:
                 values.append((number, json.loads(line)))
             except json.JSONDecodeError as error:
-                raise TaskError(f"{path}, line {number}: not valid JSON: {error.msg} at column {error.colno}") from None
+                raise TaskError(
+                    f"{path}, line {number}: not valid JSON: {error.msg} at column {error.colno} (each line must be an "
+                    f"object of its own)"
+                ) from None
             # A number with thousands of digits, brackets in brackets without end.
             except (ValueError, RecursionError) as error:
                 raise TaskError(f"{path}, line {number}: cannot be read: {_first_line(error)}") from None

@@ -63,7 +63,8 @@ def numeric(
 
 
 def _last_number(text: str) -> Fraction | None:
-    found = _NUMBER.findall(text)
+    # The sign that typesetting has for minus: without it, -4 would be read as 4 and could be held right.
+    found = _NUMBER.findall(text.replace("\u2212", "-"))
     if not found or len(found[-1]) > _LONGEST_NUMBER:
         return None
     # Fraction reads "0.5" and "3/4" but not "0.5/2".

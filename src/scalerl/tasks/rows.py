@@ -6,10 +6,12 @@ value of a function.
 
 import json
 import math
+import numbers
 import random
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from scalerl.tasks.task import Demonstration, Task, TaskError, without
@@ -166,9 +168,9 @@ def _is_text(value: Any) -> bool:
     if isinstance(value, str):
         # Half of a pair that JSON spells as \ud800 is no character: no tokenizer takes it.
         return bool(value.strip()) and not _HALF_A_PAIR.search(value)
-    if isinstance(value, float):
-        return math.isfinite(value)
-    return isinstance(value, int) and not isinstance(value, bool)
+    if isinstance(value, numbers.Integral):
+        return not isinstance(value, bool)
+    return isinstance(value, numbers.Real | Decimal) and math.isfinite(value)
 
 
 def _shown(value: Any) -> str:
