@@ -21,6 +21,20 @@ def test_exponents_decide_where_ceilings_tie():
     assert pair.p_more_efficient < 0.01
 
 
+@pytest.mark.parametrize(
+    ("exponent", "verdict"), [(1.3, "high is more efficient"), (1.9, "not separable"), (3.0, "not separable")]
+)
+def test_a_ceiling_that_is_probably_higher_is_not_taken_for_a_shared_one(exponent: float, verdict: str):
+    """Then who is cheaper at a shared ceiling says nothing, unless it is the same one."""
+    found = compare({"low": fitted(0, exponent=exponent), "high": fitted(1, ceiling=0.635 - 0.005 * (exponent > 2))})
+    (pair,) = found.pairs
+    assert 0.015 < pair.p_higher_ceiling <= 0.1
+    assert pair.probably_higher == "high"
+    assert pair.verdict == verdict
+    assert "The ceiling of high is probably 0.0" in pair.messages[0]
+    assert found.shared_fits == {}
+
+
 def test_midpoints_decide_where_ceilings_and_exponents_tie():
     result = compare({"late": fitted(0, reach=6.0), "early": fitted(1, midpoint=0.6, reach=6.0)})
     assert result.pairs[0].verdict == "early is more efficient"

@@ -20,6 +20,7 @@ from scalerl.curves.special import ndtri
 CEILING_MARGIN = 0.02  # what the paper takes for a difference between ceilings
 RUN_SD = 0.01  # spread of the ceiling between runs of one recipe, from the paper's three repeats
 SURE = 0.985  # probability from which a difference is called one: 3 % for both directions together
+LIKELY = 0.9  # from here on a ceiling is probably higher: no sure difference, and no shared ceiling either
 LEANING = 0.2  # an exponent that probably points the other way speaks against the midpoint
 LEAST_DRAWS = 400  # that must carry a probability at a shared ceiling
 SHUFFLES = 4  # pairings of the two fits' draws
@@ -41,6 +42,8 @@ class Pair:
     """The spread between runs that was assumed, where one side has a single run."""
     shared: bool
     """Whether the two efficiencies are of one ceiling; if not, the ceilings are too far apart for that."""
+    probably_higher: str | None
+    """Whose ceiling is, by more than the margin, whether or not that is sure."""
     crossing: float | None
     """The compute at which the two curves cross, where they do between the first point and 30 times the last."""
 
@@ -91,6 +94,7 @@ def _no_pair(a: str, b: str, fits: Mapping[str, Fit]) -> Pair:
         messages=why or ("No intervals were computed.",),
         assumed_run_sd=None,
         shared=False,
+        probably_higher=None,
         crossing=None,
     )
 
@@ -114,7 +118,9 @@ def _pair(name_a: str, name_b: str, a: Fit, b: Fit, margin: float, run_sd: float
         p_sooner = _share_of(weight, draws_a["midpoint"] < draws_b["midpoint"])
     crossing = _crossing(a, b, span)
     gap = float(np.median(difference))
-    verdict, notes = _decide(name_a, name_b, p_higher, p_steeper, p_sooner, gap, margin * span, a, b)
+    likely = max(p_higher, 1 - p_higher) >= LIKELY and abs(gap) > margin * span
+    probably_higher = (name_a if p_higher > 0.5 else name_b) if likely else None
+    verdict, notes = _decide(name_a, name_b, p_higher, p_steeper, p_sooner, gap, probably_higher, a, b)
     assumed = run_sd * span if min(a.num_runs, b.num_runs) == 1 and run_sd > 0 else None
     if assumed is not None:
         single = " and of ".join(name for name, one in ((name_a, a), (name_b, b)) if one.num_runs == 1)
@@ -133,6 +139,7 @@ def _pair(name_a: str, name_b: str, a: Fit, b: Fit, margin: float, run_sd: float
         messages=tuple(notes),
         assumed_run_sd=assumed,
         shared=shared,
+        probably_higher=probably_higher,
         crossing=crossing,
     )
 
@@ -160,16 +167,27 @@ def _decide(
     p_steeper: float,
     p_sooner: float,
     gap: float,
-    margin: float,
+    probably_higher: str | None,
     a: Fit,
     b: Fit,
 ) -> tuple[str, list[str]]:
-    if max(p_higher, 1 - p_higher) >= SURE and abs(gap) > margin:
-        better = name_a if p_higher > 0.5 else name_b
-        return f"{better} has the higher ceiling", [f"Its ceiling is {abs(gap):.3g} higher."]
+    sure = max(p_higher, 1 - p_higher)
+    if probably_higher is not None and sure >= SURE:
+        return f"{probably_higher} has the higher ceiling", [f"Its ceiling is {abs(gap):.3g} higher."]
     unstable = [f"{name} is unstable." for name, one in ((name_a, a), (name_b, b)) if one.verdict == "unstable"]
     if unstable:
         return "not separable", unstable
+    verdict, notes = _by_efficiency(name_a, name_b, p_steeper, p_sooner, a, b)
+    if probably_higher is None:
+        return verdict, notes
+    # Who is cheaper at a ceiling that is probably not shared matters only where it is the same one.
+    higher = f"The ceiling of {probably_higher} is probably {abs(gap):.3g} higher (probability {sure:.2f})."
+    return (verdict if verdict == f"{probably_higher} is more efficient" else "not separable"), [higher]
+
+
+def _by_efficiency(
+    name_a: str, name_b: str, p_steeper: float, p_sooner: float, a: Fit, b: Fit
+) -> tuple[str, list[str]]:
     steeper, sooner = (max(p, 1 - p) >= SURE for p in (p_steeper, p_sooner))
     names = lambda p: (name_a, name_b) if p > 0.5 else (name_b, name_a)  # noqa: E731
     first, second = names(p_sooner)
@@ -293,7 +311,7 @@ def _share(
     if len(ranking) < 2:
         return None, {}
     best = max(fits, key=lambda name: (fits[name].verdict == "ok", fits[name].params["ceiling"]))
-    apart = {name for pair in pairs for name in (pair.a, pair.b) if pair.verdict == f"{best} has the higher ceiling"}
+    apart = {name for pair in pairs for name in (pair.a, pair.b) if pair.probably_higher == best}
     members = [name for name in fits if name == best or name not in apart]
     members = [name for name in members if fits[name].form == "sigmoid" and fits[name].verdict == "ok"]
     if len(members) < 2:

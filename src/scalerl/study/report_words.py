@@ -12,6 +12,7 @@ from scalerl.study.report_views import ALL, Report, View, label_of
 from scalerl.study.text import decimals
 
 _HIGHER, _EFFICIENT = " has the higher ceiling", " is more efficient"
+_PROBABLY = ", probably higher"
 _OPEN = "ceiling not identifiable yet"
 # How a fit, which knows no units, speaks of an amount of compute.
 _AMOUNT = re.compile(r"\bcompute (\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
@@ -116,11 +117,15 @@ def _standing(view: View, best: str, label: dict[str, str]) -> list[str]:
         pair = pair_of(view, best, name) if name != best else None
         if pair is not None:
             won = pair.verdict.removeprefix(name) in (_HIGHER, _EFFICIENT)
-            groups.setdefault(pair.verdict.removeprefix(name) if won else pair.verdict, []).append(label[name])
+            verdict = pair.verdict.removeprefix(name) if won else pair.verdict
+            probably = _PROBABLY if pair.probably_higher is not None and _EFFICIENT in verdict else ""
+            groups.setdefault(verdict + probably, []).append(label[name])
     who = label[best]
     words = {
         f"{best}{_EFFICIENT}": f"At a shared ceiling {who} is more efficient than {{}}.",
+        f"{best}{_EFFICIENT}{_PROBABLY}": f"{who} is more efficient than {{}}, and its ceiling is probably higher.",
         _EFFICIENT: f"More efficient than {who} at a shared ceiling: {{}}.",
+        f"{_EFFICIENT}{_PROBABLY}": f"More efficient than {who}, with a ceiling that is probably higher: {{}}.",
         "not separable": f"Not separable from {who} by ceiling or efficiency: {{}}.",
         f"{best}{_HIGHER}": f"The ceiling of {who} is above that of {{}}.",
         _HIGHER: f"Above the ceiling of {who}, but not steady: {{}}.",
