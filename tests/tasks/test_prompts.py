@@ -74,7 +74,7 @@ def test_a_missing_chat_template_and_one_that_refuses_are_sentences():
         render("1+1", PromptFormat(chat=True))
 
     def refuses(turns: Sequence[Message]) -> str:
-        raise RuntimeError("System role not supported")
+        raise RuntimeError("System role\n  not supported")
 
     with pytest.raises(PromptError, match="refuses a system turn and a user turn: System role not supported"):
         render("1+1", PromptFormat(chat=True, system="s"), refuses)

@@ -116,6 +116,21 @@ def test_what_is_measured_is_ended_and_decoded_as_in_training(task: Task):
     assert (model.asked["eos_token_id"], model.asked["pad_token_id"]) == ([stop], pad)
 
 
+def test_an_answer_without_a_verdict_is_neither_right_nor_wrong(task: Task):
+    text = text_of(TINY_BASE)
+    (stop,), pad = text.stop_tokens, text.tokenizer.pad_token_id
+    problems = task.evaluation[:2]
+    right = [[*text.encode(problem.answer), stop] for problem in problems]
+    longest = max(map(len, right))
+    model: Any = Says(*([*tokens, *[pad] * (longest - len(tokens))] for tokens in right))
+    # The grader cannot read a reference without words.
+    unreadable = [dataclasses.replace(problem, answer=" ") for problem in problems]
+    half = dataclasses.replace(task, evaluation=(problems[0], unreadable[1]))
+    assert pass_rate(model, text, half, max_new_tokens=longest) == 1.0
+    none = dataclasses.replace(task, evaluation=tuple(unreadable))
+    assert pass_rate(model, text, none, max_new_tokens=longest) is None
+
+
 def test_a_row_ends_with_its_first_stop_token():
     assert up_to_stop([5, 2, 0, 0], (2, 3)) == [5, 2]
     assert up_to_stop([5, 3, 2], (2, 3)) == [5, 3]

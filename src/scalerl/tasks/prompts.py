@@ -64,7 +64,8 @@ def render(prompt: str, around: PromptFormat, chat_template: ChatTemplate | None
         return chat_template(turns)
     # The template is a program that came with the model; some refuse a system prompt.
     except Exception as error:
-        raise PromptError(f"the model's chat template refuses {_roles(turns)}: {error}") from error
+        reason = " ".join(str(error).split())
+        raise PromptError(f"the model's chat template refuses {_roles(turns)}: {reason}") from error
 
 
 def _roles(turns: Sequence[Message]) -> str:

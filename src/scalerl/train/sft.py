@@ -167,10 +167,10 @@ def pass_rate(
     max_new_tokens: int,
     seed: int = 0,
     grading: Grading | None = None,
-) -> float:
+) -> float | None:
     """Mean of `correct`; temperature 0 is greedy. By transformers' own `generate`, so that it can check our engine.
 
-    Asked, ended and decoded as in training.
+    Asked, ended and decoded as in training; over the answers with a verdict, None where there is not one.
     """
     problems = [problem for problem in task.evaluation for _ in range(samples_per_prompt)]
     sampling: dict[str, Any] = {"do_sample": False}
@@ -191,7 +191,8 @@ def pass_rate(
                 (text.decode(up_to_stop(tokens, text.stop_tokens)), problem.answer)
                 for problem, tokens in zip(problems[start:], completions, strict=False)
             )
-    return sum(verdict is True for verdict in verdicts(task, answers, grading)) / len(problems)
+    judged = [verdict for verdict in verdicts(task, answers, grading) if verdict is not None]
+    return sum(judged) / len(judged) if judged else None
 
 
 def up_to_stop(tokens: Sequence[int], stop_tokens: Sequence[int]) -> Sequence[int]:
