@@ -48,3 +48,7 @@ def sums(*, largest: int = 12) -> Iterator[dict[str, Any]]:
 
 def broken() -> list[dict[str, Any]]:
     raise LookupError("the shelf is empty")
+
+
+def never(text: str, answer: str, /) -> bool:
+    raise KeyError(answer)

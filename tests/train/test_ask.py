@@ -1,5 +1,6 @@
 """Between text and tokens, on the embedded base's tokenizer."""
 
+import dataclasses
 from importlib.resources import files
 
 import pytest
@@ -78,11 +79,23 @@ def test_a_chat_without_a_template_or_with_one_that_refuses_is_a_sentence(text: 
         refusing.encode_prompt("1+2=", PromptFormat(chat=True, system="be brief"))
 
 
+class SlowTokenizer:
+    """Decodes one by one alone."""
+
+    def __init__(self, tokenizer):
+        self.decode = tokenizer.decode
+
+
 def test_decoding_drops_the_end_and_keeps_the_tags(text: Text):
     written = "<think>1+2=3</think>3"
     tokens = text.encode(written)
     assert text.decode([*tokens, text.stop_tokens[0]]) == text.decode(tokens) == written
     assert text.decode([]) == ""
+    # All at once as one by one, and as a tokenizer without a fast batch does it.
+    several = [tokens, [*tokens, text.stop_tokens[0]], []]
+    assert text.decode_all(several) == [written, written, ""]
+    slow = dataclasses.replace(text, tokenizer=SlowTokenizer(text.tokenizer))
+    assert slow.decode_all(several) == [written, written, ""]
 
 
 def test_equal_groups_are_asked_with_equal_noise_and_others_with_other(text: Text):

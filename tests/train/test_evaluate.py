@@ -1,6 +1,6 @@
 """Evaluations: which noise, and what is counted."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -28,7 +28,7 @@ def requests(problems=PROBLEMS, seed=0, step=0):
     )
 
 
-JUDGE = Judge(spec=GraderSpec(name="exact"), decode=lambda tokens: "")
+JUDGE = Judge(spec=GraderSpec(name="exact"), decode_all=lambda completions: [""] * len(completions))
 
 
 class Given(Marking):
@@ -39,10 +39,11 @@ class Given(Marking):
         self._verdict = verdict
         self._due: list[Marked] = []
 
-    def submit(self, completion: Completion, judge: Judge, purpose: Purpose) -> None:
+    def submit(self, completions: Sequence[Completion], judge: Judge, purpose: Purpose) -> None:
         assert (judge, purpose) == (JUDGE, "evaluation")
-        correct = self._verdict(completion)
-        self._due.append(Marked(completion=completion, correct=correct, reason="timeout" if correct is None else None))
+        for one in completions:
+            correct = self._verdict(one)
+            self._due.append(Marked(completion=one, correct=correct, reason="timeout" if correct is None else None))
 
     def poll(self, purpose: Purpose, *, wait: bool = False) -> list[Marked]:
         assert purpose == "evaluation"

@@ -28,7 +28,9 @@ OBEDIENT = "own_code:obedient"
 def judge(grader: str) -> Judge:
     """Texts travel as one token a character."""
     task = Task(name="arithmetic", training=(PROBLEM,), evaluation=(), grader=grader)
-    return Judge(spec=spec_of(task), decode=lambda tokens: "".join(map(chr, tokens)))
+    return Judge(
+        spec=spec_of(task), decode_all=lambda completions: ["".join(map(chr, tokens)) for tokens in completions]
+    )
 
 
 def completion(text: str, index: int = 0, group: str = "0/a", problem: Problem = PROBLEM) -> Completion:
@@ -78,7 +80,7 @@ def test_only_our_own_quick_graders_run_in_this_process(marking: Marking):
         OBEDIENT: True,
     }
     marking.check(judge("exact"))
-    marking.submit(completion("<think>1</think>3"), judge("exact"), "training")
+    marking.submit([completion("<think>1</think>3")], judge("exact"), "training")
     assert marking._pool is None
     assert [of(one) for one in marking.poll("training")] == [("0/a#0", True, None)]
     assert marking.poll("training", wait=True) == []
@@ -103,10 +105,10 @@ def test_training_and_evaluation_share_a_pool_and_see_their_own_alone(marking: M
     pooled, quick = judge(OBEDIENT), judge("exact")
     marking.check(pooled)
     for index, text in enumerate(("late", "4")):
-        marking.submit(completion(text, index), pooled, "training")
+        marking.submit([completion(text, index)], pooled, "training")
         # The same keys: problems of both may go by one name.
-        marking.submit(completion("4" if text == "late" else "3", index), pooled, "evaluation")
-    marking.submit(completion("3", 2), quick, "evaluation")
+        marking.submit([completion("4" if text == "late" else "3", index)], pooled, "evaluation")
+    marking.submit([completion("3", 2)], quick, "evaluation")
     # What is there is not held up by what is still being graded.
     evaluated = marking.poll("evaluation", wait=True)
     assert of(evaluated[0]) == ("0/a#2", True, None)
@@ -120,7 +122,7 @@ def test_training_and_evaluation_share_a_pool_and_see_their_own_alone(marking: M
 def test_an_answer_that_breaks_the_grader_costs_itself_alone(marking: Marking):
     texts = ["3", "hang", "die", "raise", "4", "3"]
     for index, text in enumerate(texts):
-        marking.submit(completion(text, index), judge(OBEDIENT), "training")
+        marking.submit([completion(text, index)], judge(OBEDIENT), "training")
     found = {
         one.completion.request.index: (one.correct, one.reason)
         for one in wait_for(lambda: marking.poll("training", wait=True), len(texts))
@@ -159,7 +161,7 @@ def test_a_grader_may_take_as_long_as_the_recipe_says_and_no_call_waits_for_it(m
     for timeout_s, sentence in ((900.0, "900 s"), (30.0, "30 s")):
         patient = Marking(Grading(num_workers=1, timeout_s=timeout_s))
         with closing(patient):
-            patient.submit(completion("sleep"), judge(OBEDIENT), "training")
+            patient.submit([completion("sleep")], judge(OBEDIENT), "training")
             now[0] += timeout_s - 1
             # The watchdog counts the seconds of a call, however long a grader may take.
             start = time.monotonic()
@@ -174,7 +176,7 @@ def test_a_grader_may_take_as_long_as_the_recipe_says_and_no_call_waits_for_it(m
 
 def test_an_answer_is_given_up_after_the_timeout_of_the_recipe():
     with closing(Marking(Grading(num_workers=1, timeout_s=0.2, cpu_limit_s=0.2))) as hasty:
-        hasty.submit(completion("sleep"), judge(OBEDIENT), "training")
+        hasty.submit([completion("sleep")], judge(OBEDIENT), "training")
         (marked,) = wait_for(lambda: hasty.poll("training", wait=True), 1)
     assert of(marked) == ("0/a#0", None, "timeout")
 
@@ -186,7 +188,7 @@ def test_a_pool_that_falls_silent_or_dies_ends_the_run_with_a_sentence(monkeypat
     marking.check(judge(OBEDIENT))
     assert marking._pool is not None
     os.kill(marking._pool.pid, signal.SIGSTOP)
-    marking.submit(completion("3"), judge(OBEDIENT), "training")
+    marking.submit([completion("3")], judge(OBEDIENT), "training")
     with pytest.raises(GradingStalled, match=r"1 answers are with the graders, and none came back in 0.5 s"):
         wait_for(lambda: marking.poll("training", wait=True), 1)
     os.kill(marking._pool.pid, signal.SIGKILL)
@@ -201,7 +203,7 @@ def test_silence_counts_from_the_first_answer_that_is_waited_for(marking: Markin
     marking.check(judge(OBEDIENT))
     # A learner that takes an hour for a step is no silence of the graders.
     now[0] += 3600
-    marking.submit(completion("late"), judge(OBEDIENT), "training")
+    marking.submit([completion("late")], judge(OBEDIENT), "training")
     assert marking.poll("training") == []
 
 

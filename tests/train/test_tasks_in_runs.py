@@ -20,7 +20,7 @@ from scalerl.study.importers import read_table
 from scalerl.study.series import Selection, series_from
 from scalerl.tasks.curriculum import uniform
 from scalerl.tasks.mixture import Mixture
-from scalerl.tasks.pool import GraderPoolError
+from scalerl.tasks.pool import GraderError, GraderPoolError
 from scalerl.train import grading
 from scalerl.train.pipeline import Pipeline
 from scalerl.train.run import Nobody, Outlooks, Run
@@ -62,6 +62,20 @@ def is_over(run: Run) -> bool:
 
 
 # Graders --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_grader_without_a_single_verdict_ends_the_run_before_its_first_step(tmp_path: Path):
+    run = Run(small("budget.steps=4", 'task.grader="own_code:never"'), tmp_path / "run")
+    with pytest.raises(GraderError, match=r'^"own_code:never" has a verdict on none of 6 answers .*KeyError'):
+        run.train()
+    assert store.read_metrics(tmp_path / "run") == []
+    assert is_over(run)
+
+
+def test_a_cache_that_does_not_fit_into_memory_is_refused_with_its_size(tmp_path: Path):
+    # 4 layers x 2 x 50,000,000 slots x 64 tokens x 128 wide x 4 bytes.
+    with pytest.raises(RecipeError, match=r"^50000000 slots \(rollout.slots\) of \d+ tokens .* need a cache of \d{4,}"):
+        Run(small("rollout.slots=50000000"), tmp_path / "run")
 
 
 def test_answers_that_break_the_grader_cost_themselves_and_are_never_trained_on(tmp_path: Path):
@@ -276,6 +290,20 @@ def test_a_mixture_is_resumed_with_its_own_weights_alone(mixed: tuple[Path, Any]
     other = LONG.replace("weight=1.0", "weight=2.0")
     with pytest.raises(RecipeError, match=r"was started with tasks.long.weight = 1.0, and now it is 2.0"):
         Run(small("budget.steps=8", "evaluation.every=1", *MIXED[:2], f"tasks.long={other}"), mixed[0], resume=True)
+
+
+def test_problems_that_have_changed_under_the_same_settings_are_noticed(tmp_path: Path):
+    path = tmp_path / "sums.jsonl"
+    task = f'task={{name="file", path={rows_file(path, SUMS)}, prompt_field="q", answer_field="a"}}'
+    Run(small("budget.steps=2", task), tmp_path / "run").train()
+    Run(small("budget.steps=3", task), tmp_path / "run", resume=True).train()
+    # Another answer to one problem, its words and its place in the file as they were.
+    rows_file(path, SUMS | {"2+6+1=": 10})
+    with pytest.raises(RecipeError, match=r"^the training problems of main are not those .*run was started with"):
+        Run(small("budget.steps=4", task), tmp_path / "run", resume=True)
+    rows_file(path, {one.replace("+1=", "+0="): answer for one, answer in SUMS.items()})
+    with pytest.raises(RecipeError, match="main and the evaluation problems of main are not those"):
+        Run(small("budget.steps=4", task), tmp_path / "run", resume=True)
 
 
 # Sinks ----------------------------------------------------------------------------------------------------------------

@@ -21,6 +21,21 @@ ATTENTION = "scalerl_slots"
 """The name `slot_attention` has in transformers' table of attention functions."""
 
 
+def head_sizes(config: Any) -> tuple[int, int]:
+    """Key-value heads of a model, and how wide each is."""
+    heads = config.num_attention_heads
+    return (
+        getattr(config, "num_key_value_heads", None) or heads,
+        getattr(config, "head_dim", None) or config.hidden_size // heads,
+    )
+
+
+def cache_bytes(config: Any, slots: int, max_length: int, dtype: torch.dtype) -> int:
+    """What a SlotCache of that size takes."""
+    num_kv_heads, head_dim = head_sizes(config)
+    return 2 * config.num_hidden_layers * slots * num_kv_heads * max_length * head_dim * dtype.itemsize
+
+
 class SlotCache:
     """The storage."""
 

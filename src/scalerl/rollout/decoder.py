@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from scalerl.rollout.body import FusedBody, make_body
-from scalerl.rollout.cache import DecodePass, KernelPass, PrefillPass, SlotCache
+from scalerl.rollout.cache import DecodePass, KernelPass, PrefillPass, SlotCache, head_sizes
 from scalerl.rollout.head import Head
 from scalerl.rollout.layout import ROW_STEP, RowLayout, Span
 from scalerl.rollout.sampling import sample
@@ -61,13 +61,13 @@ class Decoder:
         self._device, self._head = weight.device, head
         self._body = make_body(model, max_length, fused=fused)
         self._kernels = isinstance(self._body, FusedBody) and self._body.has_kernels
-        heads = config.num_attention_heads
+        num_kv_heads, head_dim = head_sizes(config)
         self._cache = SlotCache(
             num_layers=config.num_hidden_layers,
             slots=slots,
-            num_kv_heads=getattr(config, "num_key_value_heads", None) or heads,
+            num_kv_heads=num_kv_heads,
             max_length=max_length,
-            head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+            head_dim=head_dim,
             dtype=weight.dtype,
             device=self._device,
         )

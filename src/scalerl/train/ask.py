@@ -1,5 +1,6 @@
 """Between text and tokens: what a problem asks of the engine."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
@@ -50,11 +51,19 @@ class Text:
         return self.encode_all(texts, special_tokens=not around.chat)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """A completion's text, without the token that ended it. Thinking tags stay: the grader looks for them."""
-        tokens = list(tokens)
-        if tokens and tokens[-1] in self.stop_tokens:
-            tokens.pop()
-        return cast(str, self.tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+        """One of decode_all."""
+        return self.decode_all([tokens])[0]
+
+    def decode_all(self, completions: Sequence[Sequence[int]]) -> list[str]:
+        """Their texts, without the token that ended each. Thinking tags stay: the grader looks for them."""
+        ended = [bool(tokens) and tokens[-1] in self.stop_tokens for tokens in completions]
+        kept = [list(tokens[:-1] if end else tokens) for tokens, end in zip(completions, ended, strict=True)]
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        if backend is not None:
+            # A quarter of the time of one by one, and on all cores.
+            return backend.decode_batch(kept, skip_special_tokens=False)
+        decode = functools.partial(self.tokenizer.decode, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return [cast(str, decode(tokens)) for tokens in kept]
 
     def _chat(self, turns: Sequence[Message]) -> str:
         return cast(str, self.tokenizer.apply_chat_template(list(turns), tokenize=False, add_generation_prompt=True))

@@ -85,11 +85,11 @@ def evaluate(
     num_without_verdict: Counter[Reason] = Counter()
     sampled = finished = num_graded = num_truncated = num_tokens = 0
     while finished < len(requests):
-        for completion in engine.poll() if sampled < len(requests) else ():
-            marking.submit(completion, judge, "evaluation")
-            sampled += 1
-            num_truncated += completion.truncated
-            num_tokens += len(completion)
+        completions = engine.poll() if sampled < len(requests) else []
+        marking.submit(completions, judge, "evaluation")
+        sampled += len(completions)
+        num_truncated += sum(completion.truncated for completion in completions)
+        num_tokens += sum(map(len, completions))
         for marked in marking.poll("evaluation", wait=sampled == len(requests)):
             finished += 1
             num_graded += marked.correct is not None

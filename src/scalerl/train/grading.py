@@ -1,6 +1,6 @@
 """Verdicts on completions: at once by a quick grader of ours, from a pool of child processes by any other.
 
-    marking.submit(completion, judge, "training")  ->  marking.poll("training")  ->  Marked(completion, correct, reason)
+    marking.submit(them, judge, "training")  ->  marking.poll("training")  ->  Marked(completion, correct, reason)
 
 Training and evaluation share one pool, and each sees only what it submitted. Pooled verdicts arrive when they arrive,
 so a run with such a grader is not the same to the last row when it is repeated; with a quick one it is.
@@ -35,7 +35,7 @@ class Judge:
     """How the answers of one task are graded."""
 
     spec: GraderSpec
-    decode: Callable[[Sequence[int]], str]
+    decode_all: Callable[[Sequence[Sequence[int]]], Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,17 +90,19 @@ class Marking:
         if is_pooled(judge.spec):
             self._started().check(judge.spec)
 
-    def submit(self, completion: Completion, judge: Judge, purpose: Purpose) -> None:
-        text, answer = judge.decode(completion.tokens.tolist()), completion.request.problem.answer
-        if is_pooled(judge.spec):
-            key = (purpose, completion.request.key)
-            self._last_verdict = self._last_verdict if self._waiting else time.monotonic()
-            self._waiting[key] = completion
-            self._started().submit(key, judge.spec, text, answer)
-        else:
-            correct = _at_once(judge.spec, text, answer)
-            reason = "no_answer" if correct is None else None
-            self._marked[purpose].append(Marked(completion=completion, correct=correct, reason=reason))
+    def submit(self, completions: Sequence[Completion], judge: Judge, purpose: Purpose) -> None:
+        texts = judge.decode_all([completion.tokens.tolist() for completion in completions])
+        for completion, text in zip(completions, texts, strict=True):
+            answer = completion.request.problem.answer
+            if is_pooled(judge.spec):
+                key = (purpose, completion.request.key)
+                self._last_verdict = self._last_verdict if self._waiting else time.monotonic()
+                self._waiting[key] = completion
+                self._started().submit(key, judge.spec, text, answer)
+            else:
+                correct = _at_once(judge.spec, text, answer)
+                reason = "no_answer" if correct is None else None
+                self._marked[purpose].append(Marked(completion=completion, correct=correct, reason=reason))
 
     def poll(self, purpose: Purpose, *, wait: bool = False) -> list[Marked]:
         """What was marked since the last call; with `wait`, a while is waited for at least one if any is due."""
@@ -152,8 +154,7 @@ class GroupGrading:
     def submit(self, completions: Sequence[Completion]) -> None:
         request = completions[0].request
         self._groups[request.group], self._marks[request.group] = completions, {}
-        for completion in completions:
-            self._marking.submit(completion, self._judge_of(request.problem), "training")
+        self._marking.submit(completions, self._judge_of(request.problem), "training")
 
     def poll(self, *, wait: bool = False) -> list[Group]:
         """The groups whose last verdict has come, in the order of their last verdicts."""

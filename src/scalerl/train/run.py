@@ -15,18 +15,18 @@ import torch
 
 from scalerl import store
 from scalerl.choose import choose
-from scalerl.config import Recipe
+from scalerl.config import Recipe, RecipeError
 from scalerl.rollout.engine import Work
 from scalerl.tasks.curriculum import CURRICULA, Curriculum
 from scalerl.tasks.mixture import Mixture
-from scalerl.tasks.pool import Reason
+from scalerl.tasks.pool import GraderError, Reason
 from scalerl.train import checkpoint as checkpoints
 from scalerl.train.compute import Clock, ModelShape, devices_held, larger
 from scalerl.train.live import Outlook, alarms, outlook
 from scalerl.train.pack import pack_groups, unpack_groups
 from scalerl.train.pipeline import Pipeline, PipelineState, StepDone
 from scalerl.train.resume import check_same, newest_checkpoint, only_trainer
-from scalerl.train.setup import EvalSet, Setup, counts, environment, sample_rows
+from scalerl.train.setup import EvalSet, Setup, counts, environment, hash_problems, sample_rows
 from scalerl.train.sinks import Sinks, check_sinks
 from scalerl.train.step import TorchLearner, compilation_s
 from scalerl.train.watch import Watchdog, WatchedEngine, WatchedGrading
@@ -147,6 +147,8 @@ class Run:
 
     def _pipeline(self, saved: checkpoints.Checkpoint | None) -> Pipeline:
         prompts = self.setup.training_prompts()
+        self._problems = {name: hash_problems(of_task) for name, of_task in prompts.items()}
+        self._check_problems(saved)
         ids = {name: [problem.id for problem in of_task] for name, of_task in prompts.items()}
         state = None
         if saved is not None:
@@ -165,6 +167,19 @@ class Run:
             drain=settings.drain,
             state=state,
         )
+
+    def _check_problems(self, saved: checkpoints.Checkpoint | None) -> None:
+        """Those of a resumed run are the ones it was started with: a file may have changed under the same settings."""
+        asked = self._problems if saved is None else saved.meta.get("problems", self._problems)
+        changed = [f"the training problems of {name}" for name in asked if asked[name] != self._problems.get(name)]
+        hashes = {one.name: one.prompts_hash for one in self.setup.sets}
+        measured = {row["set"]: row["prompts_hash"] for row in self.evals}
+        changed += [f"the evaluation problems of {name}" for name in measured if measured[name] != hashes.get(name)]
+        if changed:
+            raise RecipeError(
+                f"{' and '.join(changed)} are not those {self.folder} was started with: resume with the same, or start "
+                f"another run with another --out"
+            )
 
     def _curriculum(self, ids: Mapping[str, list[str]], state: Mapping[str, Any] | None) -> Curriculum | Mixture:
         retires = choose(CURRICULA, self.recipe.curriculum)
@@ -313,6 +328,9 @@ class Run:
     def _evaluate_set(self, one: EvalSet, step: int, spent: Mapping[str, float]) -> store.Row:
         with self._watchdog.watching("the grader"):
             result = self.setup.evaluate(one, self.eval_engine, step, self._evaluating)
+        if step == 0 and result.num_graded == 0 and result.num_without_verdict.keys() - {"no_answer"}:
+            # Answers that cannot be read may come to be; a grader that fails on every one will not.
+            raise GraderError(self.setup.no_verdict(one, result))
         return {
             "step": step,
             "attempt": self.attempt,
@@ -352,7 +370,12 @@ class Run:
                     step=self.pipeline.version,
                     tensors=self.learner.state_dict(),
                     arrays={"groups": arrays},
-                    meta={"pipeline": state.meta, "groups": groups, "clock": self.clock.row()},
+                    meta={
+                        "pipeline": state.meta,
+                        "groups": groups,
+                        "clock": self.clock.row(),
+                        "problems": self._problems,
+                    },
                 ),
                 keep=self.recipe.checkpoint.keep,
             )

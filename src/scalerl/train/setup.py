@@ -1,11 +1,13 @@
 """What a recipe stands for on this machine: model, text, task, length control, evaluation sets, engine."""
 
 import functools
+import hashlib
 import math
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +15,7 @@ import torch
 from scalerl import __version__
 from scalerl.choose import choose
 from scalerl.config import Recipe, RecipeError, body_dtype, parts
+from scalerl.rollout.cache import cache_bytes
 from scalerl.rollout.engine import Engine
 from scalerl.rollout.torch_engine import TorchEngine
 from scalerl.tasks.files import function_task, quiet_hub
@@ -83,7 +86,7 @@ class Setup:
 
     def _set(self, name: str, task: Task) -> EvalSet:
         prompts = self._short_enough(task, task.evaluation, "evaluation", name)
-        judge = Judge(spec=spec_of(task), decode=self.text.decode)
+        judge = Judge(spec=spec_of(task), decode_all=self.text.decode_all)
         self.marking.check(judge)
         return EvalSet(name=name, task=task, prompts=prompts, judge=judge, prompts_hash=hash_prompts(tuple(prompts)))
 
@@ -113,6 +116,15 @@ class Setup:
                 f"others, thinking that has ended is interrupted all the same"
             )
         return said
+
+    def no_verdict(self, one: EvalSet, result: EvalResult) -> str:
+        """That its grader had none on any answer, and why."""
+        name, reasons = one.judge.spec.name, result.num_without_verdict.items()
+        said = self.marking.first_errors.get(name)
+        return (
+            f'"{name}" has a verdict on none of {result.num_samples} answers of {one.name} '
+            f"({', '.join(f'{num} x {reason}' for reason, num in reasons)}{f': {said}' if said else ''})"
+        )
 
     def _short_enough(
         self, task: Task, problems: Sequence[Problem], kind: str, name: str
@@ -144,12 +156,21 @@ class Setup:
         return GroupGrading(self.marking, judge_of, reward=self.recipe.reward, length=self.length)
 
     def engine(self) -> TorchEngine:
+        rollout, dtype = self.recipe.rollout, getattr(torch, body_dtype(self.recipe, gpu=self.device.type == "cuda"))
+        needed = cache_bytes(self.loaded.model.config, rollout.slots, rollout.context, dtype)
+        free = _free_bytes(self.device)
+        # A system that runs out of memory ends the process without a word.
+        if free is not None and needed > free:
+            raise RecipeError(
+                f"{rollout.slots} slots (rollout.slots) of {rollout.context} tokens (rollout.context) need a cache of "
+                f"{needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB of memory are free: lower one of the two"
+            )
         return TorchEngine(
             self.loaded.model,
-            slots=self.recipe.rollout.slots,
-            max_length=self.recipe.rollout.context,
+            slots=rollout.slots,
+            max_length=rollout.context,
             stop_tokens=self.loaded.stop_tokens,
-            dtype=getattr(torch, body_dtype(self.recipe, gpu=self.device.type == "cuda")),
+            dtype=dtype,
             fp32_head=self.recipe.model.fp32_head in ("both", "generator"),
         )
 
@@ -181,6 +202,23 @@ class Setup:
         )
 
 
+def _free_bytes(device: torch.device) -> int | None:
+    """Memory that can be had there; None where the system does not tell."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        rows = Path("/proc/meminfo").read_text().splitlines()
+        return next(1024 * int(row.split()[1]) for row in rows if row.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        return None
+
+
+def hash_problems(problems: Iterable[Problem]) -> str:
+    """Changes with an id, a word or an answer of any of them."""
+    lines = (f"{one.id}\x1f{one.content_hash}\x1f{one.answer}" for one in problems)
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
 def make_tasks(recipe: Recipe) -> dict[str, Task]:
     """By the name of its evaluation set: a task that is the only one is called main."""
     if recipe.tasks:
@@ -192,11 +230,7 @@ def make_tasks(recipe: Recipe) -> dict[str, Task]:
 
 def make_task(part: parts.Task, evaluation: parts.Evaluation) -> Task:
     """The task that a table of the recipe describes, asked and graded as it says."""
-    try:
-        make = choose(TASKS, part)
-    except SystemExit as error:
-        # A script that was meant to be run by itself may well leave.
-        raise RecipeError(f'"{part.name}" cannot be imported: it leaves at once, with SystemExit: {error}') from None
+    make = choose(TASKS, part)
     if part.name is not None and ":" in part.name:
         make = functools.partial(function_task, make, part.name)
     return with_settings(make(evaluation.num_prompts, evaluation.seed), **part.shared)
@@ -211,12 +245,7 @@ def evaluate_model(recipe: Recipe) -> list[dict[str, Any]]:
 
 def _model_row(setup: Setup, one: EvalSet, result: EvalResult) -> dict[str, Any]:
     if result.num_graded == 0:
-        name, reasons = one.judge.spec.name, result.num_without_verdict.items()
-        said = setup.marking.first_errors.get(name)
-        raise GraderError(
-            f'"{name}" has a verdict on none of {result.num_samples} answers of {one.name} '
-            f"({', '.join(f'{num} x {reason}' for reason, num in reasons)}{f': {said}' if said else ''})"
-        )
+        raise GraderError(setup.no_verdict(one, result))
     return {
         "set": one.name,
         "reward": result.reward,
