@@ -66,6 +66,20 @@ def test_prompts_that_are_too_long_are_left_out_everywhere(tmp_path: Path):
         Setup(recipe("rollout.max_prompt_tokens=3"))
 
 
+def test_prompts_that_the_tokenizer_cannot_spell_are_pointed_out(tmp_path: Path):
+    path = lines(
+        tmp_path / "train.jsonl", [f"{place}+1=" for place in range(6)] + [f"sum {place}" for place in range(3)]
+    )
+    held_out = lines(tmp_path / "test.jsonl", ["7+1=", "what?"])
+    setup = Setup(load_recipe("tiny-cpu", [f'task={{name="file", path={path}, evaluation_path={held_out}}}']))
+    setup.training_prompts()
+    unknown = "hold characters that this model's tokenizer does not know"
+    assert setup.notices() == [
+        f"1 of 2 evaluation problems of main {unknown}",
+        f"3 of 9 training problems of main {unknown}",
+    ]
+
+
 def test_a_problem_is_encoded_once_however_often_it_is_evaluated_on(monkeypatch: pytest.MonkeyPatch):
     setup = Setup(recipe("evaluation.samples_per_prompt=2", "rollout.slots=10"))
     (one,) = setup.sets

@@ -68,6 +68,7 @@ class Setup:
         self.length = choose(LENGTHS, recipe.length)(self.text.encode)
         self._check_room()
         self._num_left_out: dict[tuple[str, str], tuple[int, int]] = {}
+        self._num_unreadable: dict[tuple[str, str], tuple[int, int]] = {}
         self.marking = Marking(recipe.grading)
         try:
             self.sets = [self._set(name, one) for name, one in {**self.tasks, **others}.items()]
@@ -110,6 +111,11 @@ class Setup:
             for (kind, name), (num, total) in self._num_left_out.items()
             if num
         ]
+        said += [
+            f"{num:,} of {total:,} {kind} problems of {name} hold characters that this model's tokenizer does not know"
+            for (kind, name), (num, total) in self._num_unreadable.items()
+            if num
+        ]
         if isinstance(length, parts.Interruption) and (num := len(self.text.encode(length.thinking_end))) > 1:
             said.append(
                 f'length.thinking_end "{length.thinking_end}" is {num} tokens of this model: where it is spelled with '
@@ -137,6 +143,9 @@ class Setup:
                 f"no {kind} problem of {name} has a prompt of at most rollout.max_prompt_tokens = {most} tokens"
             )
         self._num_left_out[kind, name] = (len(problems) - len(kept), len(problems))
+        unknown = getattr(self.loaded.tokenizer, "unk_token_id", None)
+        num_unreadable = 0 if unknown is None else sum(unknown in asked for asked in kept.values())
+        self._num_unreadable[kind, name] = (num_unreadable, len(kept))
         return kept
 
     def asker(self, prompts: Mapping[str, Mapping[Problem, tuple[int, ...]]]) -> Asker:
