@@ -67,11 +67,10 @@ def test_prompts_that_are_too_long_are_left_out_everywhere(tmp_path: Path):
 
 
 def test_prompts_that_the_tokenizer_cannot_spell_are_pointed_out(tmp_path: Path):
-    path = lines(
-        tmp_path / "train.jsonl", [f"{place}+1=" for place in range(6)] + [f"sum {place}" for place in range(3)]
-    )
+    path = lines(tmp_path / "train.jsonl", [*(f"{place}+1=" for place in range(6)), "sum 1", "sum 2", "sum 3"])
     held_out = lines(tmp_path / "test.jsonl", ["7+1=", "what?"])
-    setup = Setup(load_recipe("tiny-cpu", [f'task={{name="file", path={path}, evaluation_path={held_out}}}']))
+    settings = [f'task={{name="file", path={path}, evaluation_path={held_out}}}', "evaluation.num_prompts=2"]
+    setup = Setup(load_recipe("tiny-cpu", settings))
     setup.training_prompts()
     unknown = "hold characters that this model's tokenizer does not know"
     assert setup.notices() == [
