@@ -6,6 +6,7 @@ import pytest
 
 from scalerl.choose import choose, import_function, keyword_settings
 from scalerl.config import AXES, Custom, Part, RecipeError, load_recipe
+from scalerl.config.parts import MixedTask
 from scalerl.tasks.curriculum import CURRICULA
 from scalerl.tasks.length import LENGTHS
 
@@ -149,3 +150,9 @@ def test_a_setting_of_the_wrong_kind_is_a_sentence(value: dict[str, Any], wanted
     with pytest.raises(RecipeError, match=f"but must be {wanted}"):
         choose({"task": task}, Custom.model_construct(name="task", **value))
     choose({"task": task}, Custom.model_construct(name="task", share=1))
+
+
+def test_a_misspelt_setting_of_the_part_itself_is_recognised_too():
+    task = MixedTask.model_validate({"name": "any", "wieght": 2.0})
+    with pytest.raises(RecipeError, match=r'^wieght is no setting of "any", .*; did you mean "weight"\?$'):
+        choose({"any": lambda num, seed, /, *, size=1: None}, task)

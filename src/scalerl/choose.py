@@ -8,7 +8,7 @@ import importlib
 import inspect
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,8 @@ def choose(table: Mapping[str, Callable[..., Any]], part: Part) -> Callable[...,
         function = table[name]
     else:
         raise RecipeError(f'no function is called "{name}"; choices: {quoted(table)}{did_you_mean(name, table)}')
-    _check_settings(name, function, settings)
+    # A part that takes any setting for its function's may have some of its own, which can be misspelt too.
+    _check_settings(name, function, settings, own=type(part).model_fields)
     return functools.partial(function, **settings) if settings else function
 
 
@@ -68,7 +69,7 @@ def keyword_settings(function: Callable[..., Any]) -> dict[str, inspect.Paramete
     return {name: parameter for name, parameter in parameters.items() if parameter.kind is parameter.KEYWORD_ONLY}
 
 
-def _check_settings(name: str, function: Callable[..., Any], settings: Mapping[str, Any]) -> None:
+def _check_settings(name: str, function: Callable[..., Any], settings: Mapping[str, Any], own: Iterable[str]) -> None:
     try:
         parameters = inspect.signature(function).parameters.values()
     except (ValueError, TypeError):
@@ -80,7 +81,7 @@ def _check_settings(name: str, function: Callable[..., Any], settings: Mapping[s
     for setting in settings:
         if setting not in known and not takes_any:
             has = f"which has {', '.join(known)}" if known else "which has no settings"
-            raise RecipeError(f'{setting} is no setting of "{name}", {has}{did_you_mean(setting, known)}')
+            raise RecipeError(f'{setting} is no setting of "{name}", {has}{did_you_mean(setting, [*known, *own])}')
     for setting, value in settings.items():
         _check_type(name, setting, value, known[setting].annotation if setting in known else None)
     for setting, parameter in known.items():

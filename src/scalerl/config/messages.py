@@ -191,7 +191,7 @@ def _unknown_key(key: str, tree: Mapping[str, Any]) -> str:
         owners = [choice for choice, part in AXES[table].items() if name in part.model_fields]
         if owners:
             return f"{key} is a setting of {quoted(owners)}, but {_owner(key, tree).replace('=', 'is')}, {has}"
-        return f"{key} is no setting of {_owner(key, tree)}, {has}{_meant(name, settings)}"
+        return f"{key} is no setting of {_owner(key, tree)}, {has}{_meant(name, [*settings, 'name'])}"
     return f"{key} is no setting of {table or 'a recipe'}, which has {', '.join(settings)}{_meant(name, settings)}"
 
 
