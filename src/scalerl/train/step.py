@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from scalerl.choose import choose
 from scalerl.config import Recipe, body_dtype
@@ -191,7 +192,7 @@ class TorchLearner:
 
     def _backward(self, micro: MicroBatch) -> tuple[TokenSums, Tensor]:
         """Add one micro-batch's share to the gradient."""
-        hidden = packed_hidden_states(self._body, micro.ids, micro.packing)[micro.place]
+        hidden = _Rows.apply(packed_hidden_states(self._body, micro.ids, micro.packing), micro.place)
         log_probs, entropy = self._log_probs(hidden, micro.targets, micro.temperature)
         trained = torch.ones_like(micro.targets, dtype=torch.bool)
         token_loss = self._loss(
@@ -263,6 +264,23 @@ class TorchLearner:
     def _flops(self, micro_batches: Sequence[MicroBatch]) -> float:
         lengths = [length for micro in micro_batches for length in micro.lengths]
         return training_flops(self._shape, lengths, sum(micro.targets.numel() for micro in micro_batches))
+
+
+class _Rows(torch.autograd.Function):
+    """values[place], where no row is taken twice: autograd, which cannot know that, would sort the places and add."""
+
+    @staticmethod
+    def forward(ctx, values: Tensor, place: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx.save_for_backward(place)
+        ctx.num_rows = len(values)
+        return values.index_select(0, place)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (place,) = ctx.saved_tensors
+        total = gradient.new_zeros(ctx.num_rows, *gradient.shape[1:])
+        return total.index_copy_(0, place, gradient), None
 
 
 def compilation_s() -> float:
