@@ -171,6 +171,9 @@ def test_on_paper_every_section_is_there_and_no_control(opened: Any, tmp_path: P
     assert "fitted on: all points" in opened.locator("#shown").inner_text()
     # Dots tell curves apart, and are backgrounds, which paper goes without unless told.
     assert opened.evaluate("getComputedStyle(document.querySelector('.dot')).printColorAdjust") == "exact"
+    # A4 at 96 dots an inch; what is wider would be shrunk or cut off.
+    opened.set_viewport_size({"width": 794, "height": 1123})
+    assert opened.evaluate("document.documentElement.scrollWidth") <= 794
     opened.pdf(path=tmp_path / "paper.pdf")
 
 
