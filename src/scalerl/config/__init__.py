@@ -4,7 +4,7 @@ Nothing here imports torch, so a wrong setting fails in a fraction of a second, 
 """
 
 from scalerl.config.errors import RecipeError
-from scalerl.config.load import list_recipes, load_recipe
+from scalerl.config.load import list_recipes, load_recipe, load_written
 from scalerl.config.parts import Custom, Part
 from scalerl.config.recipe import Recipe, body_dtype, inert, mode_name
 from scalerl.config.tree import AXES, Setting, settings_of
@@ -20,6 +20,7 @@ __all__ = [
     "inert",
     "list_recipes",
     "load_recipe",
+    "load_written",
     "mode_name",
     "settings_of",
 ]

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from scalerl.config.errors import RecipeError, did_you_mean
 from scalerl.config.messages import Origins, sentences, wrong_names
 from scalerl.config.recipe import Recipe
-from scalerl.config.tree import DEFAULT_NAMES, expand, leaves, merge
+from scalerl.config.tree import DEFAULT_NAMES, expand, leaves, merge, nested
 
 _SUFFIX = ".toml"
 
@@ -31,7 +31,7 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Reci
     """The recipe of this name or file, with `key=value` overrides; RecipeError says all that is wrong with it."""
     tree: dict[str, Any] = {}
     for key, name in DEFAULT_NAMES.items():
-        tree = merge(tree, _nested(key, {"name": name}))
+        tree = merge(tree, nested(key, {"name": name}))
     origins = Origins()
     for label, layer in _file_layers(name_or_path):
         tree = merge(tree, layer)
@@ -39,13 +39,23 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Reci
     # All --set are one layer, so that the order of a name and its settings does not matter.
     override_layer: dict[str, Any] = {}
     for text in overrides:
-        override = _parse_override(text)
+        override = expand(nested(*read_override(text)))
         override_layer = _overlay(override_layer, override)
         origins.add_layer(f"--set {text}", [key for key, _ in leaves(override)])
     tree = merge(tree, override_layer)
     if overrides and "description" not in override_layer and isinstance(tree.get("description"), str):
         tree["description"] = _changed(tree["description"], overrides)
     return _validated(tree, origins)
+
+
+def load_written(file: Path) -> Recipe:
+    """The recipe that a run or a study wrote down when it began; RecipeError says that another version did."""
+    try:
+        return load_recipe(file)
+    except RecipeError as error:
+        # What might have been meant is no question here: a machine wrote it.
+        problem = error.problems[0].partition("; did you mean")[0]
+        raise RecipeError(f"{problem}; another version of scalerl wrote that file") from None
 
 
 def _changed(description: str, overrides: Sequence[str]) -> str:
@@ -127,7 +137,8 @@ def _read(label: str, source: Path | Traversable, asked_by: str) -> dict[str, An
     return tree
 
 
-def _parse_override(text: str) -> dict[str, Any]:
+def read_override(text: str) -> tuple[str, Any]:
+    """The key and the value of a user's `key=value`."""
     key, equals, value_text = text.partition("=")
     key, value_text = key.strip(), value_text.strip()
     if not equals or not value_text or not all(key.split(".")):
@@ -137,14 +148,7 @@ def _parse_override(text: str) -> dict[str, Any]:
     except tomllib.TOMLDecodeError:
         parsed = {}
     # Whatever is not a TOML value is taken as text, so that names and paths need no quotes in a shell.
-    value = parsed["value"] if parsed.keys() == {"value"} else value_text
-    return expand(_nested(key, value))
-
-
-def _nested(key: str, value: Any) -> dict[str, Any]:
-    for name in reversed(key.split(".")):
-        value = {name: value}
-    return value
+    return key, parsed["value"] if parsed.keys() == {"value"} else value_text
 
 
 def _overlay(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,6 +26,13 @@ def dotted(table: str, key: str) -> str:
     return f"{table}.{key}" if table else key
 
 
+def nested(key: str, value: Any) -> dict[str, Any]:
+    """The tree that holds `value` at this dotted key."""
+    for name in reversed(key.split(".")):
+        value = {name: value}
+    return value
+
+
 def _parts_in(annotation: Any) -> Iterator[type[Part]]:
     if isinstance(annotation, type) and issubclass(annotation, Part):
         yield annotation

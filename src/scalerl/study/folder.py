@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from scalerl import store
-from scalerl.config import Recipe, RecipeError, load_recipe
+from scalerl.config import Recipe, RecipeError, load_written
 from scalerl.config.messages import show
 from scalerl.study.plan import Plan, PlannedRun, differences
 from scalerl.study.spec import StudyError
@@ -195,14 +195,9 @@ def _written(file: Path) -> Recipe:
             f"{file} is damaged ({error}): put it back, or start another study with another --out"
         ) from None
     try:
-        return load_recipe(file)
+        return load_written(file)
     except RecipeError as error:
-        # What might have been meant is no question here: a machine wrote it.
-        problem = error.problems[0].partition("; did you mean")[0]
-        raise StudyError(
-            f"{problem}; another version of scalerl wrote that file: resume with that version, or start "
-            f"another study with another --out"
-        ) from None
+        raise StudyError(f"{error}: resume with that version, or start another study with another --out") from None
 
 
 @contextmanager

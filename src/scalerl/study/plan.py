@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from scalerl.config import Recipe, RecipeError, inert, load_recipe, settings_of
+from scalerl.config.load import read_override
 from scalerl.config.messages import show
 from scalerl.config.parts import Budget
-from scalerl.config.tree import expand, is_named, leaves, merge
+from scalerl.config.tree import expand, is_named, leaves, merge, nested
 from scalerl.study.leave_one_out import LEAVE_ONE_OUT
-from scalerl.study.spec import Study, StudyError, nested, read_change
+from scalerl.study.spec import Study, StudyError
 
 # What two recipes may differ in and still be the same arm.
 _SAME_ARM = ("description", "seed")
@@ -130,8 +131,10 @@ class _Resolver:
     """Recipes of one study, and what was wrong with those that could not be had."""
 
     def __init__(self, name: str, study: Study, overrides: Sequence[str]) -> None:
-        self._name, self._study, self._overrides = name, study, overrides
-        changes = [expand(nested(*read_change(text))) for text in overrides]
+        self._name, self._study = name, study
+        read = {text: read_override(text) for text in overrides}
+        self._overrides = {text: key for text, (key, _) in read.items()}
+        changes = [expand(nested(*change)) for change in read.values()]
         self._users = {key: value for change in changes for key, value in leaves(change)}
         self.problems: list[str] = []
 
@@ -148,7 +151,7 @@ class _Resolver:
         last = {text: where for key, text in merged.items() if key in own_keys}
         budgets = [text for text in self._overrides if _is_budget(text)]
         others = [
-            text for text in self._overrides if not _is_budget(text) and not _chosen_by(own_keys, read_change(text)[0])
+            text for text, key in self._overrides.items() if text not in budgets and not _chosen_by(own_keys, key)
         ]
         texts = [*first, *others, *last, *budgets]
         try:

@@ -12,9 +12,10 @@ from pydantic_core import ErrorDetails
 
 from scalerl.config import Part
 from scalerl.config.errors import did_you_mean
+from scalerl.config.load import read_override
 from scalerl.config.messages import show
 from scalerl.config.parts import Budget
-from scalerl.config.tree import expand, merge
+from scalerl.config.tree import expand, merge, nested
 from scalerl.study.leave_one_out import LEAVE_ONE_OUT
 
 _SUFFIX = ".toml"
@@ -123,18 +124,8 @@ def divided(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
     return own, [text for text in keys if text not in own]
 
 
-def read_change(text: str) -> tuple[str, Any]:
-    """The key and the value of `key=value`; what is no TOML value is text, as for a recipe."""
-    key, _, value = (part.strip() for part in text.partition("="))
-    try:
-        read = tomllib.loads(f"value = {value}")
-    except tomllib.TOMLDecodeError:
-        read = {}
-    return key, read["value"] if read.keys() == {"value"} else value
-
-
 def _changed(tree: Mapping[str, Any], text: str) -> dict[str, Any]:
-    key, value = read_change(text)
+    key, value = read_override(text)
     table, _, rest = key.partition(".")
     if table != "arms":
         return merge(tree, nested(key, value))
@@ -147,13 +138,6 @@ def _changed(tree: Mapping[str, Any], text: str) -> dict[str, Any]:
         )
     change = nested(rest.removeprefix(f"{names[-1]}."), value)
     return {**tree, "arms": {**arms, names[-1]: merge(expand(arms[names[-1]]), expand(change))}}
-
-
-def nested(key: str, value: Any) -> dict[str, Any]:
-    """The tree that holds `value` at this dotted key."""
-    for name in reversed(key.split(".")):
-        value = {name: value}
-    return value
 
 
 # Files ----------------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 
 from scalerl import store
-from scalerl.config import Recipe, RecipeError, load_recipe, settings_of
+from scalerl.config import Recipe, RecipeError, load_written, settings_of
 from scalerl.train import checkpoint as checkpoints
 from scalerl.train.lora import merged_weights, wrap
 from scalerl.train.model import load_model, save_model
@@ -61,13 +61,9 @@ def written_recipe(folder: Path, purpose: Literal["resume", "export"]) -> Recipe
     if store.read_recipe(folder) is None:
         raise RecipeError(f"{folder} holds no run to {purpose}: it has no {store.RECIPE}")
     try:
-        return load_recipe(folder / store.RECIPE)
+        return load_written(folder / store.RECIPE)
     except RecipeError as error:
-        # What might have been meant is no question here: a machine wrote it.
-        problem = error.problems[0].partition("; did you mean")[0]
-        raise RecipeError(
-            f"{problem}; another version of scalerl wrote that file: {purpose} with that version"
-        ) from None
+        raise RecipeError(f"{error}: {purpose} with that version") from None
 
 
 def export(folder: Path, out: Path) -> Path:

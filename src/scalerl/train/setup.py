@@ -56,8 +56,6 @@ class Setup:
             raise RecipeError("model.path is not set, so there is nothing to train: add --set model.path=...")
         self.recipe = recipe
         self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        if self.device.type == "cuda":
-            one_thread()
         settings = recipe.evaluation
         # Tasks before the model: a wrong file is found at once, a model takes its time.
         self.tasks = make_tasks(recipe)
@@ -211,11 +209,6 @@ class Setup:
             prompts_hash=one.prompts_hash,
             on_progress=lambda finished: on_progress(finished, len(requests)),
         )
-
-
-def one_thread() -> None:
-    """Where a GPU computes, the host's tensors are a batch's few vectors: to wake threads for them takes longer."""
-    torch.set_num_threads(1)
 
 
 def _free_bytes(device: torch.device) -> int | None:
