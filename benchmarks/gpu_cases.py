@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
 
 from scalerl.rollout.torch_engine import TorchEngine
 from scalerl.train.compute import ModelShape
+from scalerl.train.setup import quiet_host
 from scalerl.types import Batch, Completion, Group, LengthPlan, Problem, Request, derive_seed
 
 PROBLEM = Problem(id="0", prompt="", answer="", task="benchmark")
@@ -125,6 +126,7 @@ class Subject:
 
     def __init__(self, case: Case, device: torch.device, *, weights: str | None = None) -> None:
         self.case, self.device = case, device
+        quiet_host(device)
         self.model = make_model(case, weights, device)
         self.ceiling = ceilings(device)
 

@@ -10,6 +10,7 @@ import argparse
 import cProfile
 import io
 import pstats
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,13 +28,16 @@ def main() -> None:
     parser.add_argument("shape", choices=CASES)
     parser.add_argument("part", choices=("learn", "loop", "mixed"))
     parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--plain", action="store_true", help="no profiler: the seconds of each step alone")
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
     arguments = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     case = CASES[arguments.shape]
     subject = Subject(quick(case) if arguments.quick else case, device)
     step = {"learn": learner_step, "loop": loop_step, "mixed": mixed_round}[arguments.part](subject)
-    print(report(step, device, arguments.steps))
+    print(plain_times(step, device, arguments.steps))
+    if not arguments.plain:
+        print(report(step, device, arguments.steps))
 
 
 def learner_step(subject: Subject) -> Callable[[], Any]:
@@ -59,10 +63,15 @@ def mixed_round(subject: Subject) -> Callable[[], Any]:
     return round_
 
 
-def report(step: Callable[[], Any], device: torch.device, num: int) -> str:
-    """What was found, in words and tables."""
+def plain_times(step: Callable[[], Any], device: torch.device, num: int) -> str:
     times = [timed(step, device) for _ in range(2 * num)]
-    said = ["seconds of each step, the first ones to warm up: " + " ".join(f"{t:.3f}" for t in times)]
+    listed = " ".join(f"{one:.3f}" for one in times)
+    return f"median of the last {num}: {statistics.median(times[num:]):.4f} s; all: {listed}"
+
+
+def report(step: Callable[[], Any], device: torch.device, num: int) -> str:
+    """What profilers found, in tables."""
+    said = []
     activities = [torch.profiler.ProfilerActivity.CPU]
     if device.type == "cuda":
         activities.append(torch.profiler.ProfilerActivity.CUDA)
