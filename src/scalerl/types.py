@@ -23,7 +23,7 @@ def derive_seed(*parts: str | int) -> int:
 
     Python's own hash() differs between processes, so it cannot serve a resumed run.
     """
-    text = "\x1f".join(f"{type(part).__name__}:{part}" for part in parts)
+    text = "\x1f".join([f"{type(part).__name__}:{part}" for part in parts])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
@@ -117,8 +117,8 @@ class Completion:
     def __post_init__(self) -> None:
         for name, dtype in _PER_TOKEN:
             given = getattr(self, name)
-            # What can no longer be written to needs no copy.
-            if not isinstance(given, np.ndarray) or given.dtype != dtype or given.flags.writeable:
+            # What can no longer be written to needs no copy. (A dtype of the machine's own is one object.)
+            if type(given) is not np.ndarray or given.dtype is not dtype or given.flags.writeable:
                 array = np.array(given, dtype=dtype)
                 array.setflags(write=False)
                 object.__setattr__(self, name, array)

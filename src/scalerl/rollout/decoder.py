@@ -4,7 +4,7 @@ Nothing is read back before the chunk ends. What the tokens mean (stops, budgets
 On a GPU every step computes all slots in one fixed shape, recorded as a CUDA graph; on a CPU the rows in use alone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,19 +55,30 @@ class Decoder:
     """Fixed buffers and the step that advances them."""
 
     def __init__(
-        self, model: Any, *, head: Head, slots: int, max_length: int, chunk: int, fused: bool, cuda_graphs: bool
+        self,
+        model: Any,
+        *,
+        head: Head,
+        slots: int,
+        max_length: int,
+        chunk: int,
+        prefill_tokens: int,
+        fused: bool,
+        cuda_graphs: bool,
     ) -> None:
         config, weight = model.config, model.get_output_embeddings().weight
         self._device, self._head = weight.device, head
         self._body = make_body(model, max_length, fused=fused)
         self._kernels = isinstance(self._body, FusedBody) and self._body.has_kernels
         num_kv_heads, head_dim = head_sizes(config)
+        prompt_tokens = max(prefill_tokens, max_length)
         self._cache = SlotCache(
             num_layers=config.num_hidden_layers,
             slots=slots,
             num_kv_heads=num_kv_heads,
             max_length=max_length,
             head_dim=head_dim,
+            prompt_tokens=prompt_tokens,
             dtype=weight.dtype,
             device=self._device,
         )
@@ -79,10 +90,11 @@ class Decoder:
             self._layout = RowLayout(slots, max_length=max_length, row_step=row_step)
         self._spans: tuple[Span, ...] = ()
         self._pass: DecodePass | None = None
-        self._graphs: dict[_Shape, torch.cuda.CUDAGraph] | None = {} if cuda_graphs else None
-        self._buffers(slots, chunk)
+        self._graphs: dict[_Shape | tuple[int, int], torch.cuda.CUDAGraph] | None = {} if cuda_graphs else None
+        """Of steps by their shape, and of passes over prompts by rows and width."""
+        self._buffers(slots, chunk, prompt_tokens)
 
-    def _buffers(self, slots: int, chunk: int) -> None:
+    def _buffers(self, slots: int, chunk: int, prompt_tokens: int) -> None:
         def buffer(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=self._device)
 
@@ -91,6 +103,7 @@ class Decoder:
         self._greedy = buffer(slots, dtype=torch.bool)
         self._noise, self._log_probs = (buffer(chunk, slots, dtype=torch.float32) for _ in range(2))
         self._forced, self._tokens = buffer(chunk, slots), buffer(chunk, slots)
+        self._prompts = buffer(prompt_tokens)
 
     def weights_changed(self, weights: Mapping[str, Tensor]) -> None:
         """To be called after new weights were copied into the model, with what they were copied from."""
@@ -116,11 +129,25 @@ class Decoder:
         tokens = np.full((batch.rows, batch.width), pad_token, dtype=np.int64)
         for row, prompt in enumerate(batch.prompts):
             tokens[row, : len(prompt)] = prompt
-        positions = torch.arange(batch.width, device=self._device).expand(batch.rows, -1)
-        rows, slots = zip(*batch.places, strict=True)
+        places = np.array(batch.places, dtype=np.int64)
         if self._layout is not None:
-            slots = self._layout.row[list(slots)].tolist()
-        self._body(torch.from_numpy(tokens).to(self._device), positions, PrefillPass(self._cache, rows, slots))
+            places[:, 1] = self._layout.row[places[:, 1]]
+        self._prompts[: tokens.size].copy_(torch.from_numpy(tokens.reshape(-1)))
+        shape = (batch.rows, batch.width)
+        # transformers' own layers may ask the device something on the way, which a graph cannot hold.
+        if self._graphs is None or not self._kernels:
+            self._compute_prompts(*shape)
+        else:
+            if shape not in self._graphs:
+                self._graphs[shape] = self._record(lambda: self._compute_prompts(*shape))
+            self._graphs[shape].replay()
+        rows, slots = torch.from_numpy(places.T.copy()).to(self._device)
+        self._cache.keep(self._cache.computed(*shape), rows, slots)
+
+    def _compute_prompts(self, rows: int, width: int) -> None:
+        tokens = self._prompts[: rows * width].view(rows, width)
+        positions = torch.arange(width, device=self._device).expand(rows, -1)
+        self._body(tokens, positions, PrefillPass(self._cache.computed(rows, width)))
 
     def launch(self, chunk: Chunk) -> None:
         """Sample a chunk; on a GPU this returns before it is done."""
@@ -138,7 +165,8 @@ class Decoder:
                 self._advance(shape)
         else:
             if shape not in self._graphs:
-                self._graphs[shape] = self._record(shape)
+                # Running ahead to warm up is harmless: the chunk computes the same positions again.
+                self._graphs[shape] = self._record(lambda: self._advance(shape), before=self._step.zero_)
                 self._load(chunk)
             for _ in range(self._chunk):
                 self._graphs[shape].replay()
@@ -214,21 +242,22 @@ class Decoder:
             last_position=self._max_length - 1,
         )
 
-    def _record(self, shape: _Shape) -> torch.cuda.CUDAGraph:
-        """A graph of one step. Running ahead to warm up is harmless: the chunk computes the same positions again."""
+    def _record(self, work: Callable[[], None], before: Callable[[], Any] = lambda: None) -> torch.cuda.CUDAGraph:
+        """A graph of the work, done twice to warm up; `before` comes before each time and is no part of it."""
         assert self._graphs is not None
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(2):
-                self._step.zero_()
-                self._advance(shape)
+                before()
+                work()
         torch.cuda.current_stream().wait_stream(stream)
-        self._step.zero_()
+        before()
         graph = torch.cuda.CUDAGraph()
+        # One pool: nothing of one graph's own memory is read after another was replayed.
         pool = next(iter(self._graphs.values())).pool() if self._graphs else None
         with torch.cuda.graph(graph, pool=pool):
-            self._advance(shape)
+            work()
         return graph
 
 

@@ -67,22 +67,28 @@ class Engine(Protocol):
 
 def check_request(request: Request, *, max_length: int, vocabulary: int | None = None) -> None:
     """One clear sentence about a request that no engine could serve."""
-    plan, length = request.length, len(request.prompt_tokens)
-    name = f"request {request.key}"
-    if not length:
-        raise ValueError(f"{name} has an empty prompt: give it at least one token")
-    if min(plan.answer_budget, plan.thinking_budget or 0) < 0 or plan.max_tokens < 1:
-        raise ValueError(f"{name} has a length plan that allows no token: {plan}")
-    if length + plan.max_tokens > max_length:
-        raise ValueError(
-            f"{name} needs {length} prompt tokens and up to {plan.max_tokens} new ones,"
-            f" but the engine's context is {max_length} tokens"
+    if said := _fault(request, max_length, vocabulary):
+        raise ValueError(f"request {request.key} {said}")
+
+
+def _fault(request: Request, max_length: int, vocabulary: int | None) -> str | None:
+    plan, prompt = request.length, request.prompt_tokens
+    if not prompt:
+        return "has an empty prompt: give it at least one token"
+    thinking, most = plan.thinking_budget or 0, plan.max_tokens
+    if plan.answer_budget < 0 or thinking < 0 or most < 1:
+        return f"has a length plan that allows no token: {plan}"
+    if len(prompt) + most > max_length:
+        return (
+            f"needs {len(prompt)} prompt tokens and up to {most} new ones, but the engine's context is {max_length}"
+            " tokens"
         )
-    if not (math.isfinite(request.temperature) and request.temperature >= 0):
-        raise ValueError(f"{name} has temperature {request.temperature}: it must be 0 (greedy) or more")
+    if not 0 <= request.temperature < math.inf:
+        return f"has temperature {request.temperature}: it must be 0 (greedy) or more"
     if not 0 < request.top_p <= 1:
-        raise ValueError(f"{name} has top_p {request.top_p}: it must be above 0 and at most 1")
+        return f"has top_p {request.top_p}: it must be above 0 and at most 1"
     if vocabulary is not None:
-        tokens = (*request.prompt_tokens, *plan.marker)
-        if min(tokens) < 0 or max(tokens) >= vocabulary:
-            raise ValueError(f"{name} has token ids outside the model's vocabulary of {vocabulary}")
+        for tokens in (prompt, plan.marker):
+            if tokens and (min(tokens) < 0 or max(tokens) >= vocabulary):
+                return f"has token ids outside the model's vocabulary of {vocabulary}"
+    return None

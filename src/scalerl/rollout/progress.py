@@ -9,6 +9,7 @@ Tokens past a stop or a limit are dropped. If thinking ends by itself in the chu
 marker was forced for nothing: what follows is dropped too and sampled again, with the same noise.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -60,12 +61,18 @@ class Progress:
         self._budget[slots] = [_NEVER if plan.thinking_budget is None else plan.thinking_budget for plan in plans]
         self._marker_length[slots] = [len(plan.marker) for plan in plans]
         self._ending[:, slots], self._history[:, slots] = _IMPOSSIBLE, _NOTHING
+        # Few patterns are shared by many slots.
+        by_marker: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
+        by_ending: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
         for slot, plan in zip(slots, plans, strict=True):
-            if plan.marker:
-                self._marker[: len(plan.marker), slot] = plan.marker
-            if plan.thinking_budget is not None and plan.thinking_end:
-                self._ending[:, slot] = _ANY
-                self._ending[-len(plan.thinking_end) :, slot] = plan.thinking_end
+            by_marker[plan.marker].append(slot)
+            by_ending[plan.thinking_end if plan.thinking_budget is not None else ()].append(slot)
+        for marker, chosen in by_marker.items():
+            self._marker[: len(marker), chosen] = np.array(marker, dtype=np.int64)[:, None]
+        for ending, chosen in by_ending.items():
+            if ending:
+                self._ending[:, chosen] = _ANY
+                self._ending[-len(ending) :, chosen] = np.array(ending, dtype=np.int64)[:, None]
 
     def forced(self, chunk: int) -> NDArray[np.int64]:
         """The token each slot must take at each of the next steps, -1 where it may choose."""

@@ -4,10 +4,10 @@ A prompt's padded width depends on its own length and the number of rows on that
 computed in, and with it the last bits of the result, do not depend on what else was waiting.
 """
 
-import heapq
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from scalerl.types import Request
 
@@ -15,8 +15,7 @@ FINEST_WIDTH = 8
 """Prompts are padded to a multiple of this, longer ones to a multiple of a quarter of the power of two below them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Admitted:
+class Admitted(NamedTuple):
     """A request and the slot it now holds; `order` counts submissions, so that ties are settled first come first."""
 
     slot: int
@@ -49,7 +48,7 @@ class SlotScheduler:
         self._waiting: deque[tuple[int, Request]] = deque()
         self._running: list[Admitted | None] = [None] * slots
         self._free = list(range(slots))
-        """A heap, the lowest first."""
+        """The lowest first."""
         self._submitted = 0
 
     @property
@@ -71,12 +70,11 @@ class SlotScheduler:
 
     def admit(self) -> list[Admitted]:
         """Fill every free slot that a waiting request can have."""
-        admitted = []
-        while self._free and self._waiting:
-            order, request = self._waiting.popleft()
-            entry = Admitted(slot=heapq.heappop(self._free), order=order, request=request)
+        num = min(len(self._free), len(self._waiting))
+        slots, self._free = self._free[:num], self._free[num:]
+        admitted = [Admitted(slot, *self._waiting.popleft()) for slot in slots]
+        for entry in admitted:
             self._running[entry.slot] = entry
-            admitted.append(entry)
         return admitted
 
     def running(self, slot: int) -> Admitted | None:
@@ -89,8 +87,8 @@ class SlotScheduler:
             holder = self._running[slot]
             assert holder is not None, f"slot {slot} is free already"
             self._running[slot] = None
-            heapq.heappush(self._free, slot)
             released.append(holder)
+        self._free = sorted([*self._free, *(holder.slot for holder in released)])
         return sorted(released, key=lambda holder: holder.order)
 
 
@@ -102,11 +100,13 @@ def padded_width(length: int) -> int:
 
 def plan_prefill(admitted: Sequence[Admitted], *, batch_tokens: int, max_length: int) -> list[PrefillBatch]:
     """Group by padded width, in order of arrival; `batch_tokens` of padded prompt make a batch (at least one row)."""
-    holders: dict[tuple[int, ...], list[int]] = {}
+    asked: dict[tuple[int, ...], list[int]] = {}
     for entry in admitted:
-        prompt = entry.request.prompt_tokens[:-1]
-        if prompt:
-            holders.setdefault(prompt, []).append(entry.slot)
+        asked.setdefault(entry.request.prompt_tokens, []).append(entry.slot)
+    holders: dict[tuple[int, ...], list[int]] = {}
+    for prompt, slots in asked.items():
+        if len(prompt) > 1:
+            holders.setdefault(prompt[:-1], []).extend(slots)
     by_width: dict[int, list[tuple[int, ...]]] = {}
     for prompt in holders:
         by_width.setdefault(min(padded_width(len(prompt)), max_length), []).append(prompt)

@@ -90,6 +90,7 @@ class TorchEngine:
                 slots=slots,
                 max_length=max_length,
                 chunk=self._chunk,
+                prefill_tokens=self._prefill_tokens,
                 fused=fused,
                 cuda_graphs=on_gpu if cuda_graphs is None else cuda_graphs,
             )

@@ -81,18 +81,18 @@ class Asker:
 
     def requests(self, issued: Issued) -> list[Request]:
         """The completions wanted of an issued problem; equal keys after a resume give equal seeds and plans."""
-        requests = []
-        for index in range(self.recipe.pipeline.completions_per_group):
-            seed = derive_seed("rollout", self.recipe.seed, issued.key, index)
-            requests.append(
-                Request(
-                    group=issued.key,
-                    index=index,
-                    problem=self.problems[issued.problem_id],
-                    prompt_tokens=self.prompt_tokens[issued.problem_id],
-                    seed=seed,
-                    length=self.length.plan(seed),
-                    temperature=self.recipe.rollout.temperature,
-                )
+        recipe, key = self.recipe, issued.key
+        num = recipe.pipeline.completions_per_group
+        seeds = [derive_seed("rollout", recipe.seed, key, index) for index in range(num)]
+        return [
+            Request(
+                group=key,
+                index=index,
+                problem=self.problems[issued.problem_id],
+                prompt_tokens=self.prompt_tokens[issued.problem_id],
+                seed=seed,
+                length=self.length.plan(seed),
+                temperature=recipe.rollout.temperature,
             )
-        return requests
+            for index, seed in enumerate(seeds)
+        ]
