@@ -3,6 +3,7 @@
 The loop sees only this. `tests/contracts/` holds an engine to it.
 """
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -87,8 +88,12 @@ def _fault(request: Request, max_length: int, vocabulary: int | None) -> str | N
         return f"has temperature {request.temperature}: it must be 0 (greedy) or more"
     if not 0 < request.top_p <= 1:
         return f"has top_p {request.top_p}: it must be above 0 and at most 1"
-    if vocabulary is not None:
-        for tokens in (prompt, plan.marker):
-            if tokens and (min(tokens) < 0 or max(tokens) >= vocabulary):
-                return f"has token ids outside the model's vocabulary of {vocabulary}"
+    if vocabulary is not None and not (_known(prompt, vocabulary) and _known(plan.marker, vocabulary)):
+        return f"has token ids outside the model's vocabulary of {vocabulary}"
     return None
+
+
+@functools.lru_cache(maxsize=1024)
+def _known(tokens: tuple[int, ...], vocabulary: int) -> bool:
+    """The completions of a group have one prompt, and all have one marker, so few are looked at."""
+    return not tokens or (min(tokens) >= 0 and max(tokens) < vocabulary)

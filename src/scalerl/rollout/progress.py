@@ -54,20 +54,21 @@ class Progress:
         self._history = np.zeros((0, slots), dtype=np.int64)
 
     def start(self, slots: Sequence[int], plans: Sequence[LengthPlan]) -> None:
-        self._widen(max(len(plan.marker) for plan in plans), max(len(plan.thinking_end) for plan in plans))
-        self.active[slots], self.count[slots], self._ended[slots] = True, 0, False
-        self._limit[slots] = [plan.max_tokens for plan in plans]
-        self._answer[slots] = [plan.answer_budget for plan in plans]
-        self._budget[slots] = [_NEVER if plan.thinking_budget is None else plan.thinking_budget for plan in plans]
-        self._marker_length[slots] = [len(plan.marker) for plan in plans]
-        self._ending[:, slots], self._history[:, slots] = _IMPOSSIBLE, _NOTHING
         # Few patterns are shared by many slots.
         by_marker: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
         by_ending: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
         for slot, plan in zip(slots, plans, strict=True):
             by_marker[plan.marker].append(slot)
             by_ending[plan.thinking_end if plan.thinking_budget is not None else ()].append(slot)
+        self._widen(max(map(len, by_marker)), max(map(len, by_ending)))
+        self.active[slots], self.count[slots], self._ended[slots] = True, 0, False
+        thinking = np.array([_NEVER if plan.thinking_budget is None else plan.thinking_budget for plan in plans])
+        self._budget[slots] = thinking
+        self._answer[slots] = [plan.answer_budget for plan in plans]
+        self._limit[slots] = self._answer[slots] + np.where(thinking == _NEVER, 0, thinking)
+        self._ending[:, slots], self._history[:, slots] = _IMPOSSIBLE, _NOTHING
         for marker, chosen in by_marker.items():
+            self._marker_length[chosen] = len(marker)
             self._marker[: len(marker), chosen] = np.array(marker, dtype=np.int64)[:, None]
         for ending, chosen in by_ending.items():
             if ending:
