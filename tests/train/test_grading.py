@@ -1,5 +1,6 @@
 """Verdicts, at once or from child processes: what each asker sees, and what a grader that fails costs."""
 
+import dataclasses
 import os
 import signal
 import time
@@ -84,6 +85,14 @@ def test_only_our_own_quick_graders_run_in_this_process(marking: Marking):
     assert marking._pool is None
     assert [of(one) for one in marking.poll("training")] == [("0/a#0", True, None)]
     assert marking.poll("training", wait=True) == []
+
+
+def test_thinking_that_the_prompt_has_opened_must_end_before_there_is_an_answer(marking: Marking):
+    texts = ["3", "it is 1+2, so</think>3", "it is 3"]
+    for opening, expected in (("", [True, True, False]), ("<think>", [False, True, False])):
+        opened = dataclasses.replace(judge("exact"), opening=opening)
+        marking.submit([completion(text, index) for index, text in enumerate(texts)], opened, "training")
+        assert [one.correct for one in marking.poll("training")] == expected
 
 
 def test_the_grader_is_told_where_thinking_ends():

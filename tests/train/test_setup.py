@@ -48,6 +48,12 @@ def test_no_training_problem_is_one_that_any_set_evaluates_on(tmp_path: Path):
     assert trained == {f"{place}+1=" for place in range(10)} - evaluated
 
 
+@pytest.mark.parametrize("end, opening", [("<think>", "<think>"), ("", ""), ("<think></think>", ""), ("<think>1+", "")])
+def test_a_prompt_that_ends_with_the_start_of_thinking_has_opened_it(end: str, opening: str):
+    setup = Setup(recipe(f"task.template={json.dumps('{prompt}' + end)}"))
+    assert [one.judge.opening for one in setup.sets] == [opening]
+
+
 def test_prompts_that_are_too_long_are_left_out_everywhere(tmp_path: Path):
     prompts = [f"{place}+1=" for place in range(8)] + [f"{'1+' * 9}{place}=" for place in range(8)]
     path = lines(tmp_path / "train.jsonl", prompts)

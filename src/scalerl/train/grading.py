@@ -36,6 +36,8 @@ class Judge:
 
     spec: GraderSpec
     decode_all: Callable[[Sequence[Sequence[int]]], Sequence[str]]
+    opening: str = ""
+    """What stands before each text: the tag that opens thinking, where the prompt ends with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +94,7 @@ class Marking:
 
     def submit(self, completions: Sequence[Completion], judge: Judge, purpose: Purpose) -> None:
         texts = judge.decode_all([completion.tokens.tolist() for completion in completions])
-        for completion, text in zip(completions, texts, strict=True):
+        for completion, text in zip(completions, (judge.opening + text for text in texts), strict=True):
             answer = completion.request.problem.answer
             if is_pooled(judge.spec):
                 key = (purpose, completion.request.key)

@@ -90,9 +90,15 @@ class Setup:
 
     def _set(self, name: str, task: Task) -> EvalSet:
         prompts = self._short_enough(task, task.evaluation, "evaluation", name)
-        judge = Judge(spec=spec_of(task), decode_all=self.text.decode_all)
+        judge = Judge(spec=spec_of(task), decode_all=self.text.decode_all, opening=self._opening(task, prompts))
         self.marking.check(judge)
         return EvalSet(name=name, task=task, prompts=prompts, judge=judge, prompts_hash=hash_prompts(tuple(prompts)))
+
+    def _opening(self, task: Task, prompts: Mapping[Problem, tuple[int, ...]]) -> str:
+        """The tag with which a chat template opens the thinking: without it, thinking that never ends would be taken
+        for an answer."""
+        start, first = task.answer.thinking_start, next(iter(prompts.values()), ())
+        return start if start and self.text.decode(first).rstrip().endswith(start) else ""
 
     def training_prompts(self) -> dict[str, dict[Problem, tuple[int, ...]]]:
         """By task, the problems that equal no evaluation problem, of any set, and whose prompt is short enough."""
