@@ -73,6 +73,9 @@ def test_flops_by_hand():
     assert forward_flops(shape, [3, 2], 4) == expected
     assert training_flops(shape, [3, 2], 4) == 3 * expected
     assert forward_flops(shape, [], 0) == 0
+    # Of 30 adapter parameters alone: two products with every frozen matrix, three with theirs, attention as before.
+    frozen = 4 * 1000 * 5 + 3 * 4 * 2 * 8 * (6 + 3) + 4 * 50 * 4
+    assert training_flops(shape, [3, 2], 4, adapters=30) == frozen + 6 * 30 * 5
 
 
 def test_a_real_model_is_near_six_times_its_parameters_a_token():

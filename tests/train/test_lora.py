@@ -11,7 +11,7 @@ from test_model import VOCAB, tiny_model
 from scalerl.config import load_recipe
 from scalerl.config.parts import Lora
 from scalerl.rollout.torch_engine import TorchEngine
-from scalerl.train.lora import LoraError, merged_weights, wrap
+from scalerl.train.lora import LoraError, merged_weights, num_adapter_params, wrap
 from scalerl.train.model import head, hidden_states
 
 pytest.importorskip("peft", reason="the package peft is not installed")
@@ -54,6 +54,14 @@ def test_after_training_the_merged_model_has_the_logits_of_the_adapted_one(famil
     torch.testing.assert_close(plain(IDS).logits, logits, rtol=0, atol=1e-5)
     # The model itself has no adapters and has not moved.
     assert torch.equal(model(IDS).logits, before)
+
+
+def test_parameters_of_adapters_are_counted():
+    model = tiny_model()
+    adapted = wrap(model, Lora(rank=3))
+    trained_params = sum(parameter.numel() for parameter in adapted.parameters() if parameter.requires_grad)
+    assert num_adapter_params(adapted) == trained_params > 0
+    assert num_adapter_params(model) == 0
 
 
 def test_only_the_adapters_are_trained_and_they_are_float32():

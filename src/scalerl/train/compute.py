@@ -3,7 +3,8 @@
 One token that attends to c tokens (itself included), with N the parameters it is multiplied by in the body:
 
     forward   2 N + 4 x layers x attention_width x c         and 2 x head_params where its logits are wanted
-    training  3 x forward: the backward pass costs two forward passes
+    training  3 x forward: the backward pass costs two forward passes, one for activations and one for weights
+    with adapters (LoRA) of A parameters: frozen matrices have no gradient, so 4 N and 4 x head_params, and 6 A
 
 A product with a matrix is 2 FLOPs a parameter; queries with keys and probabilities with values are 2 x attention_width
 each. Embedding look-ups, norms and softmax are left out, as in every such count (Kaplan et al. 2020, section 2.1). Only
@@ -85,9 +86,13 @@ def forward_flops(shape: ModelShape, lengths: ArrayLike, num_logits: int) -> flo
     return body + 4.0 * shape.layers * shape.attention_width * attended + 2.0 * shape.head_params * num_logits
 
 
-def training_flops(shape: ModelShape, lengths: ArrayLike, num_logits: int) -> float:
-    """Forward and backward over the same."""
-    return 3.0 * forward_flops(shape, lengths, num_logits)
+def training_flops(shape: ModelShape, lengths: ArrayLike, num_logits: int, *, adapters: int = 0) -> float:
+    """Forward and backward over the same. Where there are `adapters`, so many parameters, they alone are trained."""
+    full = 3.0 * forward_flops(shape, lengths, num_logits)
+    if not adapters:
+        return full
+    tokens = float(np.sum(lengths))
+    return full - 2.0 * (shape.body_params * tokens + shape.head_params * num_logits) + 6.0 * adapters * tokens
 
 
 def devices_held(names: Iterable[str]) -> int:

@@ -57,6 +57,11 @@ def merged_weights(model: "PreTrainedModel") -> dict[str, Tensor]:
     return weights
 
 
+def num_adapter_params(model: "PreTrainedModel") -> int:
+    """Parameters of its adapters; 0 where it has none."""
+    return sum(parameter.numel() for name, parameter in model.named_parameters() if ".lora_" in name)
+
+
 def _targets(model: "PreTrainedModel", settings: Lora) -> list[str]:
     """Full names of the layers that get an adapter, so that peft need not guess."""
     head = model.get_output_embeddings()

@@ -33,7 +33,7 @@ from scalerl.rl.metrics import TokenSums, step_metrics, token_sums
 from scalerl.rl.weights import WEIGHTS
 from scalerl.train.batch import MicroBatch, prepare
 from scalerl.train.compute import ModelShape, training_flops
-from scalerl.train.lora import merged_weights, wrap
+from scalerl.train.lora import merged_weights, num_adapter_params, wrap
 from scalerl.train.model import head
 from scalerl.train.packed_attention import attend_packed, check_packing, pack, packed_hidden_states
 from scalerl.types import Batch
@@ -263,7 +263,8 @@ class TorchLearner:
 
     def _flops(self, micro_batches: Sequence[MicroBatch]) -> float:
         lengths = [length for micro in micro_batches for length in micro.lengths]
-        return training_flops(self._shape, lengths, sum(micro.targets.numel() for micro in micro_batches))
+        num_logits = sum(micro.targets.numel() for micro in micro_batches)
+        return training_flops(self._shape, lengths, num_logits, adapters=num_adapter_params(self._model))
 
 
 class _Rows(torch.autograd.Function):
