@@ -62,7 +62,8 @@ class Replayed:
     """Of every group that was trained."""
 
     def idle(self, working_s: float) -> float:
-        return 1 - working_s / self.ends_s[-1]
+        """Never below 0: a generator may still work on what comes after the last step."""
+        return max(0.0, 1 - working_s / self.ends_s[-1])
 
 
 class _Clock:

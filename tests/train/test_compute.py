@@ -137,6 +137,15 @@ def test_only_training_is_on_the_axis():
     }
 
 
+def test_the_start_up_may_have_begun_before_the_clock_was_made():
+    now = Time()
+    clock = Clock(now=now, since=now.seconds - 20)
+    now.seconds += 3
+    clock.start_training()
+    assert clock.row()["time/start_up_s"] == 23
+    assert clock.gpu_hours == 0
+
+
 def test_what_turns_out_to_be_no_training_is_taken_off_the_axis():
     now = Time()
     clock = Clock(devices=2, now=now)

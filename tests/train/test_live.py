@@ -2,7 +2,8 @@
 
 import pytest
 
-from scalerl.train.live import ALARM_STEPS, FIRST_FIT, alarms, outlook
+from scalerl.cli.train import forecast_words
+from scalerl.train.live import ALARM_STEPS, FAR, FIRST_FIT, alarms, outlook
 
 
 def evaluations(num: int, start: float | None = 0.2, ceiling: float = 0.8) -> list[dict[str, float | None]]:
@@ -31,6 +32,21 @@ def test_the_forecast_is_that_of_the_curve_at_the_end_of_the_budget():
     without_end = outlook(evaluations(20), None)
     assert without_end is not None
     assert without_end.at_budget is None
+
+
+def test_of_a_far_end_nothing_is_said_before_the_ceiling_is_known():
+    early = evaluations(5)
+    for end, said in ((FAR * 5, True), (FAR * 5 + 1, False)):
+        found = outlook(early, end)
+        assert found is not None
+        assert found.fit.verdict == "ceiling not identifiable yet"
+        assert (found.at_budget is not None) == said
+        assert forecast_words(found).startswith("  ceiling not known yet")
+    known = outlook(evaluations(40), 40.0 * FAR * 10)
+    assert known is not None
+    assert known.fit.verdict == "ok"
+    assert known.at_budget is not None
+    assert forecast_words(known).startswith("  ceiling 0.8")
 
 
 def test_evaluations_without_a_verdict_are_left_out():

@@ -278,8 +278,10 @@ def forecast_words(found: "Outlook | None") -> str:
     """What the curve says so far, for the end of a line."""
     if found is None or not found.fit.usable:
         return ""
-    low, high = found.fit.interval("ceiling")
-    words = f"  ceiling {found.fit.params['ceiling']:.2f} [{low:.2f}, {high:.2f}]"
+    words = "  ceiling not known yet"
+    if found.fit.verdict not in ("ceiling not identifiable yet", "too few points"):
+        low, high = found.fit.interval("ceiling")
+        words = f"  ceiling {found.fit.params['ceiling']:.2f} [{low:.2f}, {high:.2f}]"
     if found.at_budget is not None:
         _, value, low, high = found.at_budget
         words += f"  end {value:.2f} [{low:.2f}, {high:.2f}]"

@@ -116,14 +116,15 @@ class Clock:
         *,
         devices: int = 1,
         now: Callable[[], float] = time.monotonic,
+        since: float | None = None,
         spent: Mapping[str, float] | None = None,
     ) -> None:
-        """`spent` is what a resumed run starts from; see `larger`."""
+        """`since` is when the start-up began, if before now; `spent` what a resumed run starts from (see `larger`)."""
         self._devices = devices
         self._now = now
         self._kind = START_UP
         self._spent = dict.fromkeys(_COUNTED, 0.0) | {key: float((spent or {}).get(key, 0.0)) for key in _COUNTED}
-        self._since = now()
+        self._since = now() if since is None else since
 
     @property
     def gpu_hours(self) -> float:

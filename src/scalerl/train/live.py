@@ -9,6 +9,7 @@ import numpy as np
 from scalerl.curves import Fit, fit, reward_at
 
 FIRST_FIT = 4  # evaluations after the start from which a curve is fitted
+FAR = 4.0  # times the compute spent; beyond it nothing is said of the end while the ceiling is not known
 TRUNCATED = 0.10  # arXiv 2510.13786, section 5: 10 to 15 % truncated completions came before a collapse
 MISMATCH = 0.2  # KL between generator and learner that lag alone does not explain
 NO_VERDICT = 0.05  # of the answers; a grader that has none on so many is at fault, not the answers
@@ -21,7 +22,7 @@ class Outlook:
 
     fit: Fit
     at_budget: tuple[float, float, float, float] | None
-    """Compute at the end of the budget; the reward there, with its interval."""
+    """Compute at the end of the budget; the reward there, with its interval. None where it is too far off to tell."""
 
 
 def outlook(evals: Sequence[Mapping[str, Any]], end_compute: float | None) -> Outlook | None:
@@ -39,7 +40,9 @@ def outlook(evals: Sequence[Mapping[str, Any]], end_compute: float | None) -> Ou
         start_sd=0.0 if start is None else _binomial_sd(start),
     )
     at_budget = None
-    if found.usable and end_compute is not None and end_compute > found.scale:
+    # Eight times beyond the data without a ceiling, half the intervals missed (docs/results/first_curves.md).
+    reach = np.inf if found.verdict == "ok" else FAR * found.scale
+    if found.usable and end_compute is not None and found.scale < end_compute <= reach:
         (row,) = reward_at(found, [end_compute])
         at_budget = (end_compute, row.reward.value, row.reward.low, row.reward.high)
     return Outlook(fit=found, at_budget=at_budget)

@@ -5,6 +5,7 @@ Setup (model, task, engine) -> learner, curriculum -> Pipeline.steps() -> metric
 
 import os
 import threading
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -84,6 +85,7 @@ class Run:
         hung_s: float | None = None,
     ) -> None:
         """A call of the engine or the grader that takes `hung_s` ends the process; by default see watch.py."""
+        started = time.monotonic()
         self.recipe, self.folder, self.watcher, self._resumes = recipe, folder, watcher or Nobody(), resume
         if resume:
             check_same(recipe, folder)
@@ -101,7 +103,7 @@ class Run:
             self.learner = TorchLearner.from_recipe(self.setup.loaded.model, recipe)
             if saved is not None:
                 self.learner.load_state_dict(saved.tensors)
-            self._read_rows(saved)
+            self._read_rows(saved, started)
             self._watchdog = Watchdog(self._hung, limit_s=hung_s)
             self.engine, self.eval_engine = (WatchedEngine(self.setup.engine(), self._watchdog) for _ in range(2))
             opened.callback(self.engine.close)
@@ -118,12 +120,13 @@ class Run:
         """End its processes; for a run that is not to be trained."""
         self._opened.close()
 
-    def _read_rows(self, saved: checkpoints.Checkpoint | None) -> None:
+    def _read_rows(self, saved: checkpoints.Checkpoint | None, started: float) -> None:
         """What earlier attempts have written: all of it was spent, but only what led to the checkpoint counts on."""
         metrics, evals = store.read_metrics(self.folder), store.read_evals(self.folder)
         self.attempt = 1 + max((row.get("attempt", 0) for row in (*metrics, *evals)), default=0)
         self.clock = Clock(
             devices=devices_held([str(self.setup.device)]),
+            since=started,
             spent=larger(*([saved.meta["clock"]] if saved else []), *metrics, *evals),
         )
         self.metrics, self.evals = (

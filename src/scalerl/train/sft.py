@@ -327,9 +327,12 @@ def _heldout_loss(model: "PreTrainedModel", heldout: Sequence[_Example], batch_s
 def _record(result: SftResult, settings: SftSettings, device: str) -> dict[str, Any]:
     import transformers
 
+    told = dataclasses.asdict(settings)
+    if settings.model:
+        del told["shape"]  # the model has its own
     return {
         "made_by": "scalerl sft",
-        "settings": dataclasses.asdict(settings),
+        "settings": told,
         "num_parameters": result.num_parameters,
         "gain_last_fifth": round(result.gain_last_fifth, 5),
         "curve": [
