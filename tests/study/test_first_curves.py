@@ -12,6 +12,7 @@ from scalerl.curves import Score, backtest
 from scalerl.study.analysis import FitOptions
 from scalerl.study.importers import read_table
 from scalerl.study.plan import differences, make_plan
+from scalerl.study.report import build_report, report_json
 from scalerl.study.series import Selection, series_from
 from scalerl.study.spec import load_study
 
@@ -90,6 +91,13 @@ def test_the_first_half_forecasts_the_second_as_the_page_says(folder, axis):
     # Digits as printed; one evaluation more or less inside where another machine rounds otherwise.
     assert (score.rmse, score.bias) == pytest.approx((rmse, bias), abs=1.5e-4)
     assert score.coverage == pytest.approx(inside / 100, abs=0.005 + 1 / num)
+
+
+def test_the_report_says_at_once_what_all_points_do_not_bear_out():
+    """The second half is there to test the first: where the two disagree, nobody should have to read on to learn it."""
+    (said,) = report_json(build_report([PAGE.with_suffix("")], Selection(), FitOptions()))["summary"].values()
+    assert "The ceiling of scalerl is above that of baseline." in said
+    assert said[-1].startswith("Not borne out by all points: scalerl and baseline (not separable); ")
 
 
 def replayed(arm: str) -> Sequence[Path]:

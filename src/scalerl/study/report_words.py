@@ -77,7 +77,7 @@ def summary(report: Report, evaluation_set: str) -> list[str]:
     said += _lacking(view.analysis.curves, label, _arms_without_rows(report))
     broken = [run.name for run in report.material.runs if run.status == "failed"]
     said += [f"Failed: {_listed(broken)}."] if broken else []
-    return said + _tested(view)
+    return said + _tested(view) + _not_borne_out(report, view, label)
 
 
 def _lead(view: View, best: list[str], label: dict[str, str]) -> str:
@@ -166,6 +166,21 @@ def _tested(view: View) -> list[str]:
         f"Fitted on: {view.window.label}. The {num} evaluations held out lie {rmse:.3f} (RMSE) from the forecast"
         f"{within if math.isfinite(inside) else ''}."
     ]
+
+
+def _not_borne_out(report: Report, view: View, label: dict[str, str]) -> list[str]:
+    """Differences that the fitted part shows and that all points do not, or the other way round."""
+    if view.window.key == ALL:
+        return []
+    whole, decided = report.view(view.evaluation_set, window=ALL), (_HIGHER, _EFFICIENT)
+    said = []
+    for pair in view.analysis.pairs:
+        twin = pair_of(whole, pair.a, pair.b)
+        if twin is None or not pair.verdict.endswith(decided):
+            continue
+        if not twin.verdict.endswith(decided) or _winner(twin) != _winner(pair):
+            said.append(f"{label[pair.a]} and {label[pair.b]} ({spoken(twin.verdict, label)})")
+    return [f"Not borne out by all points: {'; '.join(said)}."] if said else []
 
 
 def warnings(report: Report) -> list[str]:
