@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from replay_runs import Arm, ReplayError, pack, read_arm
 from replay_schedule import Durations, Regime, Replayed, replay
 
-from scalerl.curves import compute_for
+from scalerl.curves import Value, compute_for
 
 GOAL = 0.7
 SHARES = (0.5, 0.8, 0.9, 0.95, 0.99)
@@ -191,7 +191,7 @@ def compare(pipeline: Arm, drained: Arm) -> dict[str, Any]:
         "shares": [
             {"share": share, "target": target, "steps_drained": steps} | _ratios(pipeline, lines, target, steps)
             for share in SHARES
-            if (steps := steps_to(drained, target := start + share * (end - start))) is not None
+            if (steps := value_of(steps_to(drained, target := start + share * (end - start)))) is not None
         ],
         "costs": asdict(costs),
         "arms": {
@@ -210,19 +210,29 @@ def compare(pipeline: Arm, drained: Arm) -> dict[str, Any]:
     }
 
 
-def steps_to(arm: Arm, reward: float) -> float | None:
+def steps_to(arm: Arm, reward: float) -> Value | None:
     (reached,) = compute_for(arm.curve, [reward])
-    return None if reached.compute is None else reached.compute.value
+    return reached.compute
 
 
-def _ratios(pipeline: Arm, lines: list[Timeline], target: float, drained_steps: float) -> dict[str, float | None]:
+def value_of(steps: Value | None) -> float | None:
+    return None if steps is None else steps.value
+
+
+def _ratios(pipeline: Arm, lines: list[Timeline], target: float, drained_steps: float) -> dict[str, Any]:
+    """The interval of the ratio is that of the steps alone; the durations are taken as they are."""
     needed, (one, other) = steps_to(pipeline, target), lines
     if needed is None:
-        return {"steps_pipeline": None, "shared": None, "apart": None}
+        return {"steps_pipeline": None, "shared": None, "apart": None, "apart_interval": None}
+
+    def apart(steps: float) -> float:
+        return one.at(one.apart, steps) / other.at(other.apart, drained_steps)
+
     return {
-        "steps_pipeline": needed,
-        "shared": one.at(one.measured, needed) / other.at(other.measured, drained_steps),
-        "apart": one.at(one.apart, needed) / other.at(other.apart, drained_steps),
+        "steps_pipeline": needed.value,
+        "shared": one.at(one.measured, needed.value) / other.at(other.measured, drained_steps),
+        "apart": apart(needed.value),
+        "apart_interval": [apart(needed.low), apart(needed.high)],
     }
 
 
@@ -242,7 +252,7 @@ def shown(result: dict[str, Any]) -> str:
             f"{arm['replayed_seconds_a_step']:>10.4f}{arm['apart_seconds_a_step']:>10.4f}"
             f"{arm['generator_idle']:>12.0%}{arm['learner_idle']:>9.0%}"
         )
-    lines.append(f"{'reward':<22}{'steps PPO':>10}{'PipelineRL':>11}{'GPU time, shared':>18}{'two GPUs':>10}")
+    lines.append(f"{'reward':<22}{'steps PPO':>10}{'PipelineRL':>11}{'GPU time, shared':>18}{'two GPUs [90 %]':>20}")
     for row in result["shares"]:
         lines.append(_line(f"{row['share']:.0%} of its gain, {row['target']:.3f}", row))
     lines.append(_line(f"its end, {end['target']:.3f}", end))
@@ -252,7 +262,8 @@ def shown(result: dict[str, Any]) -> str:
 def _line(name: str, row: dict[str, Any]) -> str:
     if row["steps_pipeline"] is None:
         return f"{name:<22}{row['steps_drained']:>10.0f}{'never':>11}"
-    ratios = f"{row['shared']:>18.2f}{row['apart']:>10.2f}"
+    low, high = row["apart_interval"]
+    ratios = f"{row['shared']:>18.2f}{row['apart']:>6.2f} [{low:.2f}, {high:.2f}]"
     return f"{name:<22}{row['steps_drained']:>10.0f}{row['steps_pipeline']:>11.0f}{ratios}"
 
 

@@ -128,6 +128,8 @@ def test_equal_rewards_by_step_leave_the_schedules_own_ratio(runs):
     assert end["shared"] == pytest.approx(1.0, rel=0.02)
     # One second to sample a batch, one to train on it: two devices need one second a step, not two.
     assert end["apart"] == pytest.approx(0.5, rel=0.03)
+    low, high = end["apart_interval"]
+    assert low < end["apart"] < high
     for arm in result["arms"].values():
         assert arm["replayed_seconds_a_step"] == pytest.approx(arm["seconds_a_step"], rel=0.01)
 
