@@ -62,6 +62,14 @@ def test_completion_keeps_a_copy_of_what_it_is_given():
     assert completion.tokens[0] == 5
 
 
+def test_completion_gives_its_arrays_their_own_types():
+    log_probs = np.array([-0.1, -0.2, 0.0], dtype=np.float64)
+    log_probs.setflags(write=False)
+    completion = make_completion(log_probs=log_probs, tokens=np.array([5, 6, 7], dtype=">i4"))
+    assert (completion.log_probs.dtype, completion.tokens.dtype) == (np.dtype(np.float32), np.dtype(np.int32))
+    assert completion.tokens.tolist() == [5, 6, 7]
+
+
 def test_completions_are_equal_by_content():
     assert make_completion() == make_completion()
     assert make_completion() != make_completion(tokens=[5, 6, 8])

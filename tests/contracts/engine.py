@@ -186,6 +186,8 @@ def test_work_counts_tokens_and_the_context_they_attend_to(make_engine):
         ({"top_p": 0.0}, "top_p 0.0"),
         ({"top_p": 1.5}, "top_p 1.5"),
         ({"prompt_tokens": (1, 64)}, "vocabulary of 64"),
+        ({"prompt_tokens": (1, -1)}, "vocabulary of 64"),
+        ({"length": LengthPlan(thinking_budget=1, marker=(2, 64), answer_budget=4)}, "vocabulary of 64"),
     ],
 )
 def test_a_request_that_cannot_be_served_is_refused_and_nothing_is_queued(make_engine, change, message):

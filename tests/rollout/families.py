@@ -35,11 +35,12 @@ def shape(**changes: Any) -> dict[str, Any]:
 
 FAMILIES = {
     "llama": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE)),
-    "llama-tied": lambda: LlamaForCausalLM(LlamaConfig(**shape(tie_word_embeddings=True))),
+    # Heads of 16, as of the qwens: the least that the kernels of a GPU take.
+    "llama-tied": lambda: LlamaForCausalLM(LlamaConfig(**shape(head_dim=16, tie_word_embeddings=True))),
     "llama-biased": lambda: LlamaForCausalLM(LlamaConfig(**shape(attention_bias=True, mlp_bias=True))),
     "llama-no-groups": lambda: LlamaForCausalLM(LlamaConfig(**shape(num_key_value_heads=4))),
     "mistral": lambda: MistralForCausalLM(MistralConfig(**shape(sliding_window=None))),
-    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SHAPE)),
+    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**shape(num_attention_heads=2, num_key_value_heads=1))),
     "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**shape(head_dim=16, tie_word_embeddings=True))),
 }
 

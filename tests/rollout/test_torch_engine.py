@@ -10,8 +10,10 @@ from contracts.requests import by_key, drain, make_request, mixed_requests
 from contracts.sampling import *  # noqa: F403
 from contracts.sampling import full_forward
 from families import FAMILIES, make_model
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from scalerl.rollout.body import FusedBody
+from scalerl.rollout.cache import SlotCache
 from scalerl.rollout.engine import EngineError
 from scalerl.rollout.torch_engine import TorchEngine
 from scalerl.types import LengthPlan
@@ -234,6 +236,61 @@ def test_what_the_model_or_device_cannot_do_is_refused():
         TorchEngine(make_model("llama"), slots=2, max_length=64, stop_tokens=(), cuda_graphs=True)
 
 
+def long_and_short_requests(num_rounds=1):
+    """Contexts so far apart that a CPU's rows trade places, and prompts that share a pass, or take one alone."""
+    lengths = (3, 150, 9, 80, 5, 200, 130, 4, 70, 2, 160, 30) * num_rounds
+    rng = np.random.default_rng(0)
+    return [
+        make_request(number, prompt=rng.integers(0, 64, length), plan=LengthPlan(answer_budget=2 + 3 * (number % 12)))
+        for number, length in enumerate(lengths)
+    ]
+
+
+def test_a_prompt_goes_where_its_slot_lies():
+    model = make_model("llama")
+    engine = TorchEngine(model, slots=6, max_length=240, stop_tokens=(), chunk=4)
+    engine.submit(long_and_short_requests())
+    for completion in drain(engine):
+        np.testing.assert_allclose(completion.log_probs, full_forward(model, completion), atol=1e-4)
+
+
+def test_a_prompt_of_many_slots_is_copied_to_a_few_at_a_time():
+    """The completions of a group share a prompt: all of them at once would be the cache once more."""
+    cache = SlotCache(
+        num_layers=2,
+        slots=12,
+        num_kv_heads=1,
+        max_length=8,
+        head_dim=4,
+        prompt_tokens=16,
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+    )
+    computed = cache.computed(2, 8)
+    computed.normal_()
+    rows, slots = torch.tensor([0, 1] * 5), torch.randperm(10)
+    with Largest() as seen:
+        cache.keep(computed, rows, slots)
+    assert seen.numel == computed.numel()
+    for row, slot in zip(rows, slots, strict=True):
+        for layer in range(2):
+            assert torch.equal(cache.keys[layer][slot], computed[0, layer, row])
+            assert torch.equal(cache.values[layer][slot], computed[1, layer, row])
+    assert not any(stored[10:].any() for stored in (*cache.keys, *cache.values))
+
+
+class Largest(TorchDispatchMode):
+    """Of all that index_select gives."""
+
+    numel = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten.index_select.default:
+            self.numel = max(self.numel, result.numel())
+        return result
+
+
 def test_a_window_shorter_than_the_context_is_refused():
     model = make_model("mistral")
     model.config.sliding_window = 32
@@ -257,6 +314,18 @@ def test_on_a_gpu_completions_have_the_models_log_probs(family, graphs):
         weights = make_model(family, seed=1).state_dict()
         model.load_state_dict(weights)
         engine.push_weights(weights, version + 1)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("family", ["llama-tied", "qwen2", "qwen3"])
+def test_on_a_gpu_prompts_of_any_length_are_computed_by_graphs(family):
+    """From the second time that a width is met; the longest are longer than a pass."""
+    model = make_model(family)
+    engine = TorchEngine(model, slots=6, max_length=240, stop_tokens=(), device="cuda", prefill_tokens=100)
+    engine.submit(long_and_short_requests(num_rounds=3))
+    for completion in drain(engine):
+        np.testing.assert_allclose(completion.log_probs, full_forward(model, completion), atol=1e-3)
+    assert sum(isinstance(shape, tuple) for shape in engine._decoder._graphs or ()) > 5
 
 
 @pytest.mark.gpu

@@ -18,7 +18,7 @@ from scalerl.study.report import build_report, report_json, write_report
 from scalerl.study.report_html import page
 from scalerl.study.report_inputs import gather
 from scalerl.study.report_json import thinned
-from scalerl.study.report_words import warnings
+from scalerl.study.report_words import _bears_out, warnings
 from scalerl.study.series import InputError, Selection
 
 
@@ -119,6 +119,25 @@ def test_settings_costs_environment_and_signals_are_told(written: dict[str, Any]
     assert [signal["key"] for signal in told["signals"]] == [
         "rollout/truncated_frac", "loss/entropy", "loss/kl", "rollout/lag_max",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "verdict, borne_out",
+    [
+        ("a has the higher ceiling", True),
+        ("a is more efficient", False),
+        ("b has the higher ceiling", False),
+        ("not separable", False),
+    ],
+)
+def test_what_bears_a_higher_ceiling_out(verdict: str, borne_out: bool):
+    assert _bears_out(verdict, "a has the higher ceiling") == borne_out
+    assert _bears_out(verdict, "not separable")  # which claims nothing
+
+
+def test_efficiency_is_borne_out_by_a_ceiling_of_the_same_curve_alone():
+    found = [_bears_out(f"{name} has the higher ceiling", "a is more efficient") for name in "ab"]
+    assert found == [True, False]
 
 
 @pytest.mark.usefixtures("quick")

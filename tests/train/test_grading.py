@@ -17,7 +17,17 @@ from scalerl.tasks.length import LengthControl
 from scalerl.tasks.pool import GraderError, GraderPool, GraderPoolError, GraderSpec
 from scalerl.tasks.task import AnswerFormat, Task
 from scalerl.train import grading as grading_module
-from scalerl.train.grading import GradingStalled, GroupGrading, Judge, Marked, Marking, is_pooled, spec_of, verdicts
+from scalerl.train.grading import (
+    GradingStalled,
+    GroupGrading,
+    Judge,
+    Marked,
+    Marking,
+    is_pooled,
+    opened_thinking,
+    spec_of,
+    verdicts,
+)
 from scalerl.types import Completion, Group, LengthPlan, Problem, Request
 
 PROBLEM = Problem(id="a", prompt="1+2=", answer="3", task="arithmetic")
@@ -93,6 +103,27 @@ def test_thinking_that_the_prompt_has_opened_must_end_before_there_is_an_answer(
         opened = dataclasses.replace(judge("exact"), opening=opening)
         marking.submit([completion(text, index) for index, text in enumerate(texts)], opened, "training")
         assert [one.correct for one in marking.poll("training")] == expected
+
+
+@pytest.mark.parametrize(
+    "prompt, start, end, opening",
+    [
+        ("1+2=<think>\n", "<think>", "</think>", "<think>"),
+        ("1+2=<think>\n", "<think>\n", "</think>", "<think>\n"),
+        ("1+2=<think>", "<think>", "", ""),  # what never ends is no thinking
+        ("1+2=", "", "</think>", ""),
+        ("think within <think>", "[", "]", ""),
+    ],
+)
+def test_what_a_prompt_has_opened(prompt: str, start: str, end: str, opening: str):
+    task = Task(
+        name="a",
+        training=(),
+        evaluation=(),
+        grader="exact",
+        answer=AnswerFormat(thinking_start=start, thinking_end=end),
+    )
+    assert opened_thinking(prompt, task) == opening
 
 
 def test_the_grader_is_told_where_thinking_ends():

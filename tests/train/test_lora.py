@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from test_batch import VERSION, random_batch
 from test_model import VOCAB, tiny_model
 
 from scalerl.config import load_recipe
@@ -13,6 +14,7 @@ from scalerl.config.parts import Lora
 from scalerl.rollout.torch_engine import TorchEngine
 from scalerl.train.lora import LoraError, merged_weights, num_adapter_params, wrap
 from scalerl.train.model import head, hidden_states
+from scalerl.train.step import TorchLearner
 
 pytest.importorskip("peft", reason="the package peft is not installed")
 
@@ -62,6 +64,17 @@ def test_parameters_of_adapters_are_counted():
     trained_params = sum(parameter.numel() for parameter in adapted.parameters() if parameter.requires_grad)
     assert num_adapter_params(adapted) == trained_params > 0
     assert num_adapter_params(model) == 0
+
+
+def test_a_step_counts_the_work_of_adapters_alone():
+    batch = random_batch(0)
+    rows = {}
+    for rank in (0, 2):
+        recipe = load_recipe("scalerl", ["budget.steps=1", f"model.lora.rank={rank}"])
+        learner = TorchLearner.from_recipe(tiny_model(), recipe, version=VERSION)
+        rows[rank] = learner.step(batch)["batch/flops"]
+    # Two products with every matrix instead of three, and a few small ones.
+    assert 0.6 * rows[0] < rows[2] < rows[0]
 
 
 def test_only_the_adapters_are_trained_and_they_are_float32():

@@ -47,6 +47,15 @@ def without_time(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{key: value for key, value in row.items() if not key.startswith(timed)} for row in rows]
 
 
+def test_the_clock_begins_with_the_run(tmp_path: Path):
+    before = time.monotonic()
+    run = Run(small("budget.steps=1"), tmp_path / "run")
+    made_s = time.monotonic() - before
+    # Not so if it began when all was loaded.
+    assert run.clock.row()["time/start_up_s"] > 0.9 * made_s
+    run.close()
+
+
 def test_equal_seeds_give_equal_rows_apart_from_time(tmp_path: Path):
     rows = []
     for name in ("a", "b"):

@@ -12,7 +12,7 @@ from scalerl.tasks.length import LengthControl
 from scalerl.tasks.pool import GraderError
 from scalerl.tasks.prompts import PromptFormat
 from scalerl.train.grading import Marking
-from scalerl.train.setup import Setup, environment, sample_rows, wilson
+from scalerl.train.setup import HOST_THREADS, Setup, environment, quiet_host, sample_rows, wilson
 from scalerl.types import LengthPlan
 
 
@@ -52,6 +52,23 @@ def test_no_training_problem_is_one_that_any_set_evaluates_on(tmp_path: Path):
 def test_a_prompt_that_ends_with_the_start_of_thinking_has_opened_it(end: str, opening: str):
     setup = Setup(recipe(f"task.template={json.dumps('{prompt}' + end)}"))
     assert [one.judge.opening for one in setup.sets] == [opening]
+
+
+@pytest.mark.parametrize("told, expected", [(None, [2]), ("7", [])])
+def test_beside_a_gpu_torch_keeps_to_a_few_host_threads(monkeypatch, told, expected):
+    asked: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if told is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", told)
+    quiet_host(torch.device("cuda"))
+    assert asked == expected
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
+    quiet_host(torch.device("cuda"))
+    assert asked == expected + [HOST_THREADS] * (told is None)
+    quiet_host(torch.device("cpu"))
+    assert len(asked) == 2 * (told is None)
 
 
 def test_prompts_that_are_too_long_are_left_out_everywhere(tmp_path: Path):

@@ -14,6 +14,7 @@ from scalerl.config import load_recipe
 from scalerl.tasks.arithmetic import arithmetic
 from scalerl.tasks.files import file
 from scalerl.tasks.problems import TASKS
+from scalerl.tasks.prompts import PromptFormat
 from scalerl.tasks.task import AnswerFormat, Task, TaskError
 from scalerl.train.ask import Text
 from scalerl.train.model import ModelError
@@ -114,6 +115,9 @@ def test_what_is_measured_is_ended_and_decoded_as_in_training(task: Task):
     model = Says(*([*tokens, *[pad] * (longest - len(tokens))][:longest] for tokens in answers))
     assert pass_rate(model, text, task, max_new_tokens=longest) == 0.5  # pyright: ignore[reportArgumentType]
     assert (model.asked["eos_token_id"], model.asked["pad_token_id"]) == ([stop], pad)
+    # Where the prompt has opened the thinking, which none of them ends, there is no answer yet.
+    opened = dataclasses.replace(task, prompt=PromptFormat(template="{prompt}<think>"))
+    assert pass_rate(model, text, opened, max_new_tokens=longest) == 0.0  # pyright: ignore[reportArgumentType]
 
 
 def test_an_answer_without_a_verdict_is_neither_right_nor_wrong(task: Task):

@@ -278,8 +278,9 @@ def forecast_words(found: "Outlook | None") -> str:
     """What the curve says so far, for the end of a line."""
     if found is None or not found.fit.usable:
         return ""
-    words = "  ceiling not known yet"
-    if found.fit.verdict not in ("ceiling not identifiable yet", "too few points"):
+    verdict = found.fit.verdict
+    words = "  ceiling not known yet" if verdict == "ceiling not identifiable yet" else f"  {verdict}"
+    if verdict == "ok":
         low, high = found.fit.interval("ceiling")
         words = f"  ceiling {found.fit.params['ceiling']:.2f} [{low:.2f}, {high:.2f}]"
     if found.at_budget is not None:

@@ -33,7 +33,7 @@ def head_sizes(config: Any) -> tuple[int, int]:
 
 
 def cache_bytes(config: Any, slots: int, max_length: int, dtype: torch.dtype) -> int:
-    """What a SlotCache of that size takes."""
+    """What the slots of a SlotCache take; the room beside them, for the prompts of one pass, is small."""
     num_kv_heads, head_dim = head_sizes(config)
     return 2 * config.num_hidden_layers * slots * num_kv_heads * max_length * head_dim * dtype.itemsize
 
@@ -86,8 +86,11 @@ class SlotCache:
 
         The right padding lands beyond the prompt, where the mask hides it until it is overwritten.
         """
-        stored = self._stored.flatten(0, 1)[:, :, :, : computed.shape[-2]]
-        stored.index_copy_(1, slots, computed.flatten(0, 1).index_select(1, rows))
+        stored, computed = self._stored.flatten(0, 1)[:, :, :, : computed.shape[-2]], computed.flatten(0, 1)
+        # A row may go to many slots: no more of them at a time than there is room to compute.
+        most = max(1, self._computed.numel() * computed.shape[1] // computed.numel())
+        for some, into in zip(rows.split(most), slots.split(most), strict=True):
+            stored.index_copy_(1, into, computed.index_select(1, some))
 
     def move(self, source: Tensor, target: Tensor, filled: int) -> None:
         """Copy what rows hold, up to `filled`, to other rows, all at once: they may trade places."""

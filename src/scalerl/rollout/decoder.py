@@ -92,6 +92,9 @@ class Decoder:
         self._pass: DecodePass | None = None
         self._graphs: dict[_Shape | tuple[int, int], torch.cuda.CUDAGraph] | None = {} if cuda_graphs else None
         """Of steps by their shape, and of passes over prompts by rows and width."""
+        self._seen: set[tuple[int, int]] = set()
+        # One for all recordings: torch keeps memory of its own for every stream that has seen a product.
+        self._aside = torch.cuda.Stream() if cuda_graphs else None
         self._buffers(slots, chunk, prompt_tokens)
 
     def _buffers(self, slots: int, chunk: int, prompt_tokens: int) -> None:
@@ -133,16 +136,21 @@ class Decoder:
         if self._layout is not None:
             places[:, 1] = self._layout.row[places[:, 1]]
         self._prompts[: tokens.size].copy_(torch.from_numpy(tokens.reshape(-1)))
-        shape = (batch.rows, batch.width)
-        # transformers' own layers may ask the device something on the way, which a graph cannot hold.
-        if self._graphs is None or not self._kernels:
-            self._compute_prompts(*shape)
-        else:
-            if shape not in self._graphs:
-                self._graphs[shape] = self._record(lambda: self._compute_prompts(*shape))
-            self._graphs[shape].replay()
+        # Before the pass: to send it, the host waits for what the device was given before.
         rows, slots = torch.from_numpy(places.T.copy()).to(self._device)
-        self._cache.keep(self._cache.computed(*shape), rows, slots)
+        self._pass_over_prompts((batch.rows, batch.width))
+        self._cache.keep(self._cache.computed(batch.rows, batch.width), rows, slots)
+
+    def _pass_over_prompts(self, shape: tuple[int, int]) -> None:
+        """By a graph from the second time on: to record one takes as long as several passes."""
+        # Without the kernels, layers may ask the device something on the way, which a graph cannot hold.
+        if self._graphs is None or not self._kernels or shape not in self._seen:
+            self._seen.add(shape)
+            self._compute_prompts(*shape)
+            return
+        if shape not in self._graphs:
+            self._graphs[shape] = self._record(lambda: self._compute_prompts(*shape))
+        self._graphs[shape].replay()
 
     def _compute_prompts(self, rows: int, width: int) -> None:
         tokens = self._prompts[: rows * width].view(rows, width)
@@ -245,14 +253,13 @@ class Decoder:
     def _record(self, work: Callable[[], None], before: Callable[[], Any] = lambda: None) -> torch.cuda.CUDAGraph:
         """A graph of the work, done twice to warm up; `before` comes before each time and is no part of it."""
         assert self._graphs is not None
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
+        assert self._aside is not None
+        self._aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._aside):
             for _ in range(2):
                 before()
                 work()
-        torch.cuda.current_stream().wait_stream(stream)
-        before()
+        torch.cuda.current_stream().wait_stream(self._aside)
         graph = torch.cuda.CUDAGraph()
         # One pool: nothing of one graph's own memory is read after another was replayed.
         pool = next(iter(self._graphs.values())).pool() if self._graphs else None

@@ -54,6 +54,15 @@ def spec_of(task: Task) -> GraderSpec:
     return GraderSpec(name=task.grader, settings=dataclasses.asdict(task.answer))
 
 
+def opened_thinking(prompt: str, task: Task) -> str:
+    """The tag that opens thinking, where a prompt ends with it, as by a chat template; else nothing.
+
+    Without it, thinking that never ends would be taken for an answer.
+    """
+    start, end = task.answer.thinking_start, task.answer.thinking_end
+    return start if start.strip() and end and prompt.rstrip().endswith(start.rstrip()) else ""
+
+
 def is_pooled(spec: GraderSpec) -> bool:
     """Whether it may hang, crash or eat memory: some of ours, and whatever is not ours."""
     return ":" in spec.name or spec.name in POOLED

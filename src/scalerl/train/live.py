@@ -40,7 +40,7 @@ def outlook(evals: Sequence[Mapping[str, Any]], end_compute: float | None) -> Ou
         start_sd=0.0 if start is None else _binomial_sd(start),
     )
     at_budget = None
-    # Eight times beyond the data without a ceiling, half the intervals missed (docs/results/first_curves.md).
+    # Beyond eight times the compute, without a ceiling, half the intervals missed (docs/log.md); four leaves room.
     reach = np.inf if found.verdict == "ok" else FAR * found.scale
     if found.usable and end_compute is not None and found.scale < end_compute <= reach:
         (row,) = reward_at(found, [end_compute])

@@ -26,12 +26,13 @@ from scalerl.tasks.problems import TASKS
 from scalerl.tasks.task import Task, named, with_settings, without
 from scalerl.train.ask import Asker, Text
 from scalerl.train.evaluate import EvalResult, eval_requests, evaluate, hash_prompts
-from scalerl.train.grading import GroupGrading, Judge, Marking, spec_of
+from scalerl.train.grading import GroupGrading, Judge, Marking, opened_thinking, spec_of
 from scalerl.train.model import load_model
 from scalerl.types import Group, Problem
 
 MAIN_SET = "main"
 HOST_THREADS = 4
+"""Of torch, beside a GPU; see quiet_host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,15 +91,10 @@ class Setup:
 
     def _set(self, name: str, task: Task) -> EvalSet:
         prompts = self._short_enough(task, task.evaluation, "evaluation", name)
-        judge = Judge(spec=spec_of(task), decode_all=self.text.decode_all, opening=self._opening(task, prompts))
+        opening = opened_thinking(self.text.decode(next(iter(prompts.values()), ())), task)
+        judge = Judge(spec=spec_of(task), decode_all=self.text.decode_all, opening=opening)
         self.marking.check(judge)
         return EvalSet(name=name, task=task, prompts=prompts, judge=judge, prompts_hash=hash_prompts(tuple(prompts)))
-
-    def _opening(self, task: Task, prompts: Mapping[Problem, tuple[int, ...]]) -> str:
-        """The tag with which a chat template opens the thinking: without it, thinking that never ends would be taken
-        for an answer."""
-        start, first = task.answer.thinking_start, next(iter(prompts.values()), ())
-        return start if start and self.text.decode(first).rstrip().endswith(start) else ""
 
     def training_prompts(self) -> dict[str, dict[Problem, tuple[int, ...]]]:
         """By task, the problems that equal no evaluation problem, of any set, and whose prompt is short enough."""

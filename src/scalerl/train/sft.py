@@ -27,7 +27,7 @@ from scalerl.tasks.files import quiet_hub
 from scalerl.tasks.task import Demonstration, Task, TaskError
 from scalerl.train.ask import Text
 from scalerl.train.checkpoint import new_folder
-from scalerl.train.grading import verdicts
+from scalerl.train.grading import opened_thinking, verdicts
 from scalerl.train.model import load_model
 from scalerl.train.tiny import TinyShape, build_model, build_tokenizer
 from scalerl.types import derive_seed
@@ -178,6 +178,7 @@ def pass_rate(
         sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
     sampling |= {"eos_token_id": list(text.stop_tokens), "pad_token_id": text.tokenizer.pad_token_id}
     prompts = text.encode_prompts([problem.prompt for problem in problems], task.prompt)
+    opening = opened_thinking(text.decode(next(iter(prompts), ())), task)
     answers: list[tuple[str, str]] = []
     model.eval()
     with torch.random.fork_rng():
@@ -188,7 +189,7 @@ def pass_rate(
             outputs = cast(Any, model).generate(**inputs, max_new_tokens=max_new_tokens, **sampling)
             completions = outputs[:, inputs["input_ids"].shape[1] :].tolist()
             answers.extend(
-                (text.decode(up_to_stop(tokens, text.stop_tokens)), problem.answer)
+                (opening + text.decode(up_to_stop(tokens, text.stop_tokens)), problem.answer)
                 for problem, tokens in zip(problems[start:], completions, strict=False)
             )
     judged = [verdict for verdict in verdicts(task, answers, grading) if verdict is not None]

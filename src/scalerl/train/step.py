@@ -77,7 +77,7 @@ class TorchLearner:
         self._body = _body(model, dtype)
         # With a body of the masters' precision the two heads are one, whatever the setting says.
         self._fp32_head = fp32_head or dtype == torch.float32
-        self._shape = ModelShape.from_config(model.config)
+        self._shape, self._num_adapter_params = ModelShape.from_config(model.config), num_adapter_params(model)
         _prepare_for_training(self._body, learner.gradient_checkpointing)
         # Plain AdamW: the paper names no exception, so norms and biases decay like the rest.
         self._optimizer = torch.optim.AdamW(
@@ -264,7 +264,7 @@ class TorchLearner:
     def _flops(self, micro_batches: Sequence[MicroBatch]) -> float:
         lengths = [length for micro in micro_batches for length in micro.lengths]
         num_logits = sum(micro.targets.numel() for micro in micro_batches)
-        return training_flops(self._shape, lengths, num_logits, adapters=num_adapter_params(self._model))
+        return training_flops(self._shape, lengths, num_logits, adapters=self._num_adapter_params)
 
 
 class _Rows(torch.autograd.Function):
