@@ -159,6 +159,12 @@ def test_a_name_that_no_hub_can_have_is_one_sentence():
     assert "\n" not in str(error.value)
 
 
+def test_a_run_in_place_of_a_model_is_recognised(tmp_path):
+    (tmp_path / "recipe.json").write_text("{}")
+    with pytest.raises(ModelError, match=f"no config.json; it is a run: scalerl export {tmp_path} --out MODEL"):
+        load_model(tmp_path, dtype=torch.float32, device="cpu")
+
+
 @pytest.mark.parametrize(
     "removed, sentence",
     [

@@ -75,12 +75,15 @@ def sft(
     recipe: RecipeName,
     out: Annotated[Path, typer.Option(help="Folder for the model.", metavar="DIR")],
     overrides: Overrides = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Training steps.", show_default=False)] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Training steps.", show_default="5000")] = None,
     model: Annotated[
         str, typer.Option(help="Start from this model instead of a new tiny one.", show_default=False)
     ] = "",
 ) -> None:
-    """Make a base model from the demonstrations of a recipe's task (the paper's SFT stage)."""
+    """Make a base model from the demonstrations of a recipe's task (the paper's SFT stage).
+
+    [dim]scalerl sft tiny-cpu --steps 500 --out models/base[/dim]
+    """
     from dataclasses import replace
 
     settings = _load(recipe, overrides)
@@ -100,12 +103,15 @@ def sft(
             sft_settings,
             grading=settings.grading,
             record={"recipe": recipe, "set": list(overrides or ())},
+            on_drawing=lambda num: typer.echo(f"Drawing {num:,} demonstrations, which may take a minute"),
             on_progress=lambda point: typer.echo(
-                f"step {point.step:6d}  loss {point.train_loss:.4f}  held out {point.heldout_loss:.4f}"
+                f"step {point.step:6d}  held out {point.heldout_loss:.4f}"
+                + (f"  training {point.train_loss:.4f}" if point.step else "")
             ),
         )
     typer.echo(
-        f"{result.num_parameters:,} parameters in {result.folder}; {result.gain_last_fifth:.1%} gained last fifth"
+        f"{result.num_parameters:,} parameters in {result.folder}; the held-out loss fell by "
+        f"{result.gain_last_fifth:.1%} in the last fifth of the steps (a base that still falls by much breaks under RL)"
     )
 
 
@@ -115,9 +121,12 @@ def evaluate(
     ],
     recipe: Annotated[str, typer.Option(help="The recipe whose task and evaluation settings are used.")] = "tiny-cpu",
     overrides: Overrides = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object a set.")] = False,
 ) -> None:
-    """Measure a model on a recipe's withheld problems: mean@n of correct, with its interval."""
+    """Measure a model on a recipe's withheld problems: mean@n of correct, with its 90 % interval.
+
+    [dim]scalerl eval models/base --recipe tiny-cpu --set evaluation.samples_per_prompt=8[/dim]
+    """
     settings = _load(recipe, [*(overrides or ()), f"model.path={json.dumps(model)}"])
     with _setting_up():
         from scalerl.train.setup import evaluate_model
@@ -129,14 +138,19 @@ def evaluate(
     for row in rows:
         low, high = row["interval"]
         reward = _number(row["reward"])
-        typer.echo(f"{row['set']}: {reward} [{low:.3f}, {high:.3f}] over {row['num_samples']:,} samples")
+        typer.echo(
+            f"{row['set']}: {reward}, 90 % between {low:.3f} and {high:.3f}, over {row['num_samples']:,} samples"
+        )
 
 
 def export(
     run: Annotated[Path, typer.Argument(help="A run folder.", show_default=False)],
     out: Annotated[Path, typer.Option(help="Folder for the model.", metavar="DIR")],
 ) -> None:
-    """Write the model of a run's newest checkpoint as a normal Hugging Face folder."""
+    """Write the model of a run's newest checkpoint as a normal Hugging Face folder.
+
+    [dim]scalerl export runs/first --out models/first[/dim]
+    """
     with _setting_up():
         from scalerl.train.resume import export
 
@@ -303,7 +317,8 @@ def _conclude(out: Path, *, plots: bool) -> None:
     try:
         analysis = analyse_forecast(series_from([read_table(str(out))], Selection()), FitOptions(), [], [])
     except InputError as error:
-        typer.echo(f"No curve yet: {error}")
+        why = str(error).removeprefix("no usable curve: ")
+        typer.echo(f"No curve yet: {why}. A smaller evaluation.every, or a longer run, gives one.")
         return
     for curve in analysis.curves:
         first, last = curve.series.start, curve.series.reward[-3:]
@@ -313,8 +328,8 @@ def _conclude(out: Path, *, plots: bool) -> None:
             )
         typer.echo(f"How sure: {sentence(curve)}")
     typer.echo(
-        f"Next: scalerl forecast {out} --at C, or train an alternative with --set loss=dapo --out OTHER and scalerl "
-        f"compare {out} OTHER"
+        f"Next: scalerl forecast {out} --at C, or train with another setting (--set loss=dapo, say) into OTHER and "
+        f"scalerl compare {out} OTHER"
     )
     if not plots:
         return

@@ -9,7 +9,7 @@ import numpy as np
 from scalerl.curves import Fit, fit, reward_at
 
 FIRST_FIT = 4  # evaluations after the start from which a curve is fitted
-FAR = 4.0  # times the compute spent; beyond it nothing is said of the end while the ceiling is not known
+FAR = 2.0  # times the compute spent; beyond it nothing is said of the end while the ceiling is not known
 TRUNCATED = 0.10  # arXiv 2510.13786, section 5: 10 to 15 % truncated completions came before a collapse
 MISMATCH = 0.2  # KL between generator and learner that lag alone does not explain
 NO_VERDICT = 0.05  # of the answers; a grader that has none on so many is at fault, not the answers
@@ -40,7 +40,7 @@ def outlook(evals: Sequence[Mapping[str, Any]], end_compute: float | None) -> Ou
         start_sd=0.0 if start is None else _binomial_sd(start),
     )
     at_budget = None
-    # Beyond eight times the compute, without a ceiling, half the intervals missed (docs/log.md); four leaves room.
+    # Without a ceiling, intervals of an end farther off have missed, all of them on the low side (docs/log.md).
     reach = np.inf if found.verdict == "ok" else FAR * found.scale
     if found.usable and end_compute is not None and found.scale < end_compute <= reach:
         (row,) = reward_at(found, [end_compute])

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from scalerl.store import RECIPE
 from scalerl.train.checkpoint import new_folder
 from scalerl.train.gguf import SMOLLM2, gguf_folder, smollm2_folder
 
@@ -140,7 +141,9 @@ def _check_folder(folder: Path) -> None:
         return any((folder / name).is_file() for name in names)
 
     if not has(("config.json",)):
-        raise ModelError(f"model {folder}: this folder is no model, it has no config.json")
+        is_run = (folder / RECIPE).is_file()
+        hint = f"; it is a run: scalerl export {folder} --out MODEL makes one of it" if is_run else ""
+        raise ModelError(f"model {folder}: this folder is no model, it has no config.json{hint}")
     if not has(_WEIGHTS):
         pickled = (
             ", only pickled weights, which are never loaded: save it again as safetensors" if has(_PICKLED) else ""

@@ -103,6 +103,7 @@ def sft(
     device: str = "",
     grading: Grading | None = None,
     record: Mapping[str, Any] | None = None,
+    on_drawing: Callable[[int], None] = lambda num: None,
     on_progress: Callable[[SftProgress], None] = lambda progress: None,
 ) -> SftResult:
     """Teach a model the task's demonstrations and save it; `record` is kept in made_by.json beside the settings.
@@ -116,6 +117,7 @@ def sft(
     # The model before the demonstrations: a wrong path is found at once, to draw them takes its time.
     with quiet_hub():
         given = load_model(settings.model, dtype=torch.float32, device="cpu") if settings.model else None
+    on_drawing(settings.num_demonstrations)
     demonstrations, heldout = _draw_demonstrations(task, settings)
     if given is None:
         texts = (text for item in demonstrations for text in (item.problem.prompt, item.completion))
