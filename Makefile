@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
-OUT    ?= demo
+OUT    ?= runs/demo
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow lint bench clean

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +57,7 @@ def test_fit_gives_the_documented_object(table: Path):
         assert {"name", "form", "num_points", "ceiling", "exponent", "midpoint", "start", "verdict", "messages"} <= set(
             curve
         )
+        assert (curve["x"], curve["y"]) == ("gpu_hours", "pass_rate")
         assert curve["form"] == "sigmoid"
         assert curve["num_points"] == 60
         assert curve["verdict"] == "ok"
@@ -104,6 +104,20 @@ def test_tables_for_people_name_the_verdict_and_what_more_compute_buys(table: Pa
     assert done.returncode == 0
     assert "levels off at" in done.stdout
     assert "doubling the compute" in done.stdout
+    assert "compute: gpu_hours, reward: pass_rate\n" in done.stdout
+
+
+def test_columns_that_were_recognised_or_built_are_told_from_those_named(tmp_path: Path):
+    path = tmp_path / "log.jsonl"
+    rewards = [0.3 + 0.3 / (1 + (10 / step) ** 2) for step in range(1, 41)]
+    rows = [{"step": step, "time/step": 90, "reward": reward} for step, reward in enumerate(rewards, start=1)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for options, said in (
+        ((), "compute: hours (built from the log's times), reward: reward (recognised); name others with --x and --y"),
+        (("--gpus", 8, "--y", "reward"), "compute: gpu_hours (built from the log's times), reward: reward; name"),
+        (("--x", "step"), "compute: step, reward: reward (recognised); name others"),
+    ):
+        assert said in scalerl("fit", path, *options).stdout
 
 
 def test_a_curve_with_a_fault_does_not_stop_the_others(tmp_path: Path, table: Path):
@@ -116,7 +130,7 @@ def test_a_curve_with_a_fault_does_not_stop_the_others(tmp_path: Path, table: Pa
     assert "NaN" in curves["bad"]["messages"][0] or "nan" in curves["bad"]["messages"][0]
 
 
-def faults(folder: Path) -> dict[str, tuple[tuple, tuple[str, ...]]]:
+def write_logs(folder: Path) -> None:
     header = "compute,reward\n"
     files = {
         "empty.csv": "",
@@ -127,12 +141,22 @@ def faults(folder: Path) -> dict[str, tuple[tuple, tuple[str, ...]]]:
     }
     for name, text in files.items():
         (folder / name).write_text(text)
+    (folder / "study" / "runs").mkdir(parents=True)
+    (folder / "study" / "study.json").write_text("{}")
     (folder / "binary.csv").write_bytes(bytes(range(256)) * 8)
+
+
+def faults(folder: Path) -> dict[str, tuple[tuple, tuple[str, ...]]]:
+    """Words of a command on the logs above, and what its one sentence has to hold."""
     at = lambda name: str(folder / name)  # noqa: E731
     return {
         "missing file": ((at("god.csv"),), ("god.csv", "good.csv")),
         "empty file": ((at("empty.csv"),), ("empty",)),
         "binary file": ((at("binary.csv"),), ("binary",)),
+        "study": (
+            (at("study"),),
+            (f"study is a study: scalerl report {at('study')}, or give its runs ({at('study/runs/*')})",),
+        ),
         "missing column": ((at("good.csv"), "--y", "rewrd"), ("rewrd", "reward", "compute")),
         "nan": ((at("nan.csv"),), ("nan.csv", "line 3")),
         "zero compute": ((at("zero.csv"),), ("--start first",)),
@@ -159,8 +183,9 @@ def faults(folder: Path) -> dict[str, tuple[tuple, tuple[str, ...]]]:
     }
 
 
-@pytest.mark.parametrize("name", faults(Path("/tmp")) if os.name == "posix" else [])
+@pytest.mark.parametrize("name", faults(Path()))
 def test_a_users_mistake_is_one_sentence_and_exit_code_two(name: str, tmp_path: Path):
+    write_logs(tmp_path)
     words, expected = faults(tmp_path)[name]
     done = scalerl("fit", *words)
     assert done.returncode == 2, done.stdout

@@ -41,7 +41,17 @@ def test_show_has_eight_components_and_every_setting():
 
 def test_show_stays_whole_on_a_narrow_screen(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    assert "pipeline.completions_per_group" in run("show", "scalerl").stdout
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
+    output = run("show", "scalerl").stdout
+    assert "pipeline.completions_per_group" in output
+    assert "PipelineRL-8 (max_lag 8, push_every 1, drain false)" not in output
+
+
+@pytest.mark.parametrize("words", [("list",), ("show", "scalerl"), ("diff", "scalerl", "grpo")])
+def test_a_pipe_is_wider_than_an_old_screen(words, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = run(*words).stdout.splitlines()
+    assert 120 < max(map(len, lines)) <= 160
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,10 @@ from typer.testing import CliRunner
 from scalerl import store
 from scalerl.cli import app
 from scalerl.cli import study as study_module
-from scalerl.study.spec import StudyError, list_studies
+from scalerl.study.plan import make_plan
+from scalerl.study.progress import Ceiling, Progress
+from scalerl.study.runner import RunStatus
+from scalerl.study.spec import StudyError, list_studies, load_study
 
 SMALL = """
 description = "Two losses"
@@ -114,24 +117,41 @@ def test_without_a_name_the_studies_are_listed():
     assert json.loads(study("--json").stdout).keys() == set(list_studies())
 
 
+def test_the_study_file_that_the_help_shows_is_one(tmp_path):
+    lines = [line.strip() for line in study("--help").stdout.splitlines()]
+    example = lines[lines.index('base = "tiny-cpu"') : lines.index('loss = "dapo"') + 1]
+    (tmp_path / "shown.toml").write_text("\n".join(example))
+    plan = make_plan(*load_study(tmp_path / "shown.toml"), gpu=False)
+    assert [run.name for run in plan.runs] == [
+        "tiny-cpu-seed0", "dapo-seed0", "tiny-cpu-seed1", "dapo-seed1"
+    ]  # fmt: skip
+
+
+def test_the_help_of_report_says_that_a_study_may_be_given():
+    shown = CliRunner().invoke(app, ["report", "--help"]).stdout
+    assert "The folder of a study, or CSV" in shown
+    assert "--plot" not in shown
+
+
 def test_a_dry_run_shows_the_plan_and_why_it_cannot_be_run():
-    shown = study("loo", "--dry-run").stdout
+    shown = study("loo", "--dry-run", exit_code=2).stdout
     assert "scalerl: the base, scalerl" in shown
     assert 'dapo-loss: loss.name = "dapo", loss.clip_low = 0.2, loss.clip_high = 0.26' in shown
     assert "no-fp32-head is not run: inert on this device: model.fp32_head changes nothing" in shown
     assert "8 arms x 1 seed = 8 runs of 16,000 GPU-hours" in shown
     assert "It cannot be run as it is: study loo: model.path and task.name not set" in shown
     assert "Timing" not in shown
-    result = study("loo", "--dry-run", "--json")
+    result = study("loo", "--dry-run", "--json", exit_code=2)
     content = json.loads(result.stdout)
     assert (len(content["runs"]), content["cost"]) == (8, None)
     assert "model.path and task.name not set" in content["problems"][0]
     assert content["skipped"][0]["arm"] == "no-fp32-head"
 
 
-def test_a_reason_that_several_arms_share_is_given_once(tmp_path):
+def test_a_reason_that_several_arms_share_is_given_once(tmp_path, monkeypatch):
+    fake_training(tmp_path, monkeypatch, {})
     text = 'base = "tiny-cpu"\nbudget.steps = 2\nleave_one_out = ["no-fp32-head", "dapo-loss"]\n'
-    (tmp_path / "mine.toml").write_text(f'{text}set.model.path = "gone"\n[arms.half]\nmodel.fp32_head = "learner"\n')
+    (tmp_path / "mine.toml").write_text(f'{text}[arms.half]\nmodel.fp32_head = "learner"\n')
     shown = study(str(tmp_path / "mine.toml"), "--dry-run").stdout
     assert shown.startswith("mine\n")
     assert "half, no-fp32-head are not run: inert on this device" in shown
@@ -146,7 +166,7 @@ def test_an_arm_that_cannot_be_set_up_is_refused_before_anything_is_written(tmp_
     assert isinstance(result.exception, StudyError)
     assert str(result.exception) == "the arm dapo cannot be run here: it cannot be"
     assert not (tmp_path / "runs").exists()
-    shown = study("small.toml", "--dry-run", *changed).stdout
+    shown = study("small.toml", "--dry-run", *changed, exit_code=2).stdout
     assert "It cannot be run as it is: the arm dapo cannot be run here: it cannot be" in shown
     fake_training(tmp_path, monkeypatch, {})
     assert "2 of 2 runs are done." in study("small.toml", *changed).stdout
@@ -171,6 +191,46 @@ def test_a_dry_run_gives_the_cost_that_a_probe_measures(tmp_path, monkeypatch):
     assert "and 0.6 GPU-hours of training (6 steps), at 2 s a step" in shown
     assert "--jobs 2 is counted as no faster than --jobs 1" in shown
     assert sorted(path.name for path in tmp_path.iterdir()) == ["behaviour.json", "small.toml"]
+
+
+def test_a_dry_run_to_resume_counts_what_is_left(tmp_path, monkeypatch):
+    """Of two runs of 3 steps one is done and the other has a step to go, at 0.1 GPU-hours a step."""
+    fake_training(tmp_path, monkeypatch, {"dapo-seed0": "fail"})
+    study("small.toml", exit_code=1)
+    metrics = tmp_path / "runs" / "small" / "runs" / "dapo-seed0" / store.METRICS
+    metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:2]))
+    result = study("small.toml", "--dry-run", "--resume", "--json")
+    assert "1 of 2 runs are done already: counted is what is left." in result.stderr
+    assert "0.1 GPU-hours of training (1 step)" in result.stderr
+    content = json.loads(result.stdout)
+    assert (content["num_done"], content["cost"]["steps"]) == (1, 1)
+    assert content["cost"]["gpu_hours"] == pytest.approx(0.1)
+
+    fake_training(tmp_path, monkeypatch, {})
+    study("small.toml", "--resume")
+    result = study("small.toml", "--dry-run", "--resume", "--json")
+    assert "2 of 2 runs are done already: nothing is left to pay for." in result.stderr
+    assert "Timing" not in result.stderr
+    assert set(json.loads(result.stdout)["cost"].values()) == {0}
+    shown = study("small.toml", "--dry-run", "--resume", "--set", "budget.steps=5").stdout
+    assert "0 of 2 runs are done already: counted is what is left." in shown
+    assert "0.4 GPU-hours of training (4 steps)" in shown
+
+
+def test_a_dry_run_to_resume_needs_a_study(tmp_path, monkeypatch):
+    fake_training(tmp_path, monkeypatch, {})
+    result = study("small.toml", "--dry-run", "--resume", exit_code=1)
+    assert isinstance(result.exception, StudyError)
+    assert "runs/small holds no study to resume" in str(result.exception)
+
+
+def test_the_summary_gives_a_ceiling_with_its_verdict(tmp_path):
+    (tmp_path / "small.toml").write_text(SMALL)
+    plan = make_plan(*load_study(tmp_path / "small.toml"), gpu=False)
+    ceiling = Ceiling(value=0.409, low=0.343, high=0.615, verdict="ceiling not identifiable yet")
+    status = RunStatus(run=plan.runs[0], folder=tmp_path, state="done", progress=Progress(ceiling=ceiling))
+    (row,) = study_module.summary(plan, tmp_path, [status], None)["runs"]
+    assert row["ceiling"] == {"value": 0.409, "low": 0.343, "high": 0.615, "verdict": "ceiling not identifiable yet"}
 
 
 @pytest.mark.parametrize(

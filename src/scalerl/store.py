@@ -23,6 +23,8 @@ EVALS = "evals.jsonl"
 SAMPLES = "samples.jsonl"
 STATUS = "status.json"
 CHECKPOINTS = "checkpoints"
+STUDY = "study.json"
+"""Of a study's folder, beside those of its runs."""
 
 Row = dict[str, Any]
 

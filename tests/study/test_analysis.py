@@ -44,12 +44,12 @@ def broken() -> Series:
     return series("broken", compute=NOTHING, reward=NOTHING, problem="'pass_rate' is NaN at line 3.")
 
 
-def shown(analysis: Analysis) -> str:
+def shown(analysis: Analysis, **origins: str) -> str:
     from rich.console import Console
 
     console = Console(width=200)
     with console.capture() as capture:
-        console.print(render(analysis))
+        console.print(render(analysis, origins))
     return capture.get()
 
 
@@ -75,6 +75,52 @@ def test_a_backtest_has_the_same_keys_for_every_curve():
     [only] = to_json(analyse_backtest([series()], FitOptions(), []))["curves"]
     assert (only["holdout"], only["fractions"]) == (None, [])
     assert set(out["curves"][0]) == set(out["curves"][2])
+
+
+# Columns
+
+
+def test_the_columns_taken_for_compute_and_reward_are_said():
+    done = analyse_fit([series("a"), series("b", seed=1)], FitOptions())
+    assert [(curve["x"], curve["y"]) for curve in to_json(done)["curves"]] == [("gpu_hours", "pass_rate")] * 2
+    assert "compute: gpu_hours, reward: pass_rate" in shown(done).split("\n")[3]
+    assert "compute: gpu_hours, reward: pass_rate (recognised); name others with --x" in shown(
+        done, pass_rate="recognised"
+    )
+
+
+def test_each_of_several_columns_is_said_with_its_curves():
+    done = analyse_fit([series("a"), series("b", seed=1), series("c", seed=2, x_label="step")], FitOptions())
+    expected = "compute: gpu_hours of a, b / step (recognised) of c, reward: pass_rate; name"
+    assert expected in shown(done, step="recognised")
+
+
+# Never
+
+
+def reaching(reward: float) -> tuple[str, dict[str, Any]]:
+    done = analyse_forecast([series()], FitOptions(), [], [reward])
+    [line] = [line for line in shown(done).split("\n") if "compute for" in line]
+    return line, to_json(done)["curves"][0]["reach"][0]
+
+
+def test_never_is_said_only_where_it_is_nearly_certain():
+    [curve] = analyse_fit([series()], FitOptions()).curves
+    assert curve.fit is not None
+    _, high = curve.fit.interval("ceiling")
+    ceiling = curve.fit.params["ceiling"]
+    line, found = reaching(high + 0.02)
+    assert found["p_above_ceiling"] > 0.95
+    assert "never" in line
+    line, found = reaching((ceiling + high) / 2)
+    assert found["compute"] is None
+    assert 0.5 < found["p_above_ceiling"] < 0.95
+    assert f"not known: P(above ceiling) {found['p_above_ceiling']:.2f}" in line
+    assert "never" not in line
+    line, found = reaching(0.5)
+    assert found["p_above_ceiling"] == 0
+    assert found["compute"]["value"] == pytest.approx(1420, rel=0.1)
+    assert "known" not in line
 
 
 # No curve
@@ -222,6 +268,24 @@ def test_what_is_assumed_of_single_runs_is_said():
     assert "Single runs: a spread of 0.01 between runs is assumed" in shown(
         analyse_compare([series("one"), series("two", seed=1)], FitOptions(), None)
     )
+
+
+def test_what_is_assumed_of_single_runs_is_said_once():
+    """Also where the pairs have more to say: here that their evaluations are on the same prompts."""
+    prompts = np.array([f"p@{step}" for step in range(24)])
+    paired = [series(name, evaluation=prompts) for name in ("one", "two", "three")]
+    done = analyse_compare(paired, FitOptions(), None)
+    assert all(len(pair.messages) > 1 for pair in done.pairs)
+    text = shown(done)
+    assert text.count("is assumed") == 1
+    assert "Single runs: a spread of 0.01" in text
+    assert text.count("Evaluated on the same prompts") == 3
+
+
+def test_single_runs_are_named_beside_curves_of_several():
+    twice = series("twice", run=np.array(["s1"] * 12 + ["s2"] * 12))
+    done = analyse_compare([twice, series("once", seed=1), series("again", seed=2)], FitOptions(), None)
+    assert "Single runs (once, again): a spread of 0.01" in shown(done)
 
 
 # Rewards without limits

@@ -10,6 +10,7 @@ from rich.console import Console
 from small_study import plan_of
 
 from scalerl import store
+from scalerl.curves.verdicts import Verdict
 from scalerl.study.live_table import Screen, event_line, table
 from scalerl.study.look import duration
 from scalerl.study.progress import Ceiling, Progress, ProgressReader
@@ -35,6 +36,20 @@ def test_the_forecast_of_a_run_follows_its_evaluations(tmp_path):
     assert progress.ceiling is not None
     assert progress.ceiling.low < 0.7 < progress.ceiling.high
     assert progress.ceiling.value == pytest.approx(0.7, abs=0.01)
+    assert progress.ceiling.verdict == "ok"
+
+
+def test_a_run_cut_before_its_curve_bends_has_no_known_ceiling(tmp_path):
+    for step, hour in enumerate([0.0, *np.geomspace(0.2, 1, 8)]):
+        reward = 0.3 + 0.4 / (1 + (2.0 / hour) ** 1.5) if hour else 0.3
+        row = {"step": step, "attempt": 1, "set": "main", "gpu_hours": hour, "flops": hour, "tokens": hour}
+        store.append_row(tmp_path / store.EVALS, {**row, "reward": reward + 0.01 * (-1) ** step, "num_samples": 400})
+    progress = ProgressReader(tmp_path, "gpu_hours").read()
+    assert progress.ceiling is not None
+    assert progress.ceiling.verdict == "ceiling not identifiable yet"
+    assert event_line(status_of(tmp_path, state="done", seconds=3, progress=progress)).endswith(
+        ", ceiling not known yet"
+    )
 
 
 def test_a_damaged_run_folder_does_not_stop_the_study_that_looks_at_it(tmp_path):
@@ -46,12 +61,33 @@ def status_of(tmp_path: Path, **more: Any) -> RunStatus:
     return RunStatus(run=plan_of(tmp_path).runs[1], folder=tmp_path, **more)
 
 
+def reached(verdict: Verdict) -> Progress:
+    return Progress(step=3, reward=0.5, ceiling=Ceiling(value=0.7, low=0.65, high=0.81, verdict=verdict))
+
+
 def test_the_table_shows_every_run_and_its_forecast(tmp_path):
-    progress = Progress(step=3, reward=0.5, ceiling=Ceiling(value=0.7, low=0.65, high=0.81))
     console = Console(record=True, width=120, file=io.StringIO())
-    console.print(table([status_of(tmp_path, state="running", seconds=200.0, progress=progress)]))
+    console.print(table([status_of(tmp_path, state="running", seconds=200.0, progress=reached("ok"))]))
     (line,) = [line for line in console.export_text().splitlines() if "dapo" in line]
     assert line.split() == ["dapo", "0", "running", "3/4", "3", "min", "20", "s", "0.500", "0.700", "[0.650,", "0.810]"]
+
+
+@pytest.mark.parametrize(
+    "verdict, cell, words",
+    [
+        ("ok", "0.700 [0.650, 0.810]", "ceiling 0.700 [0.650, 0.810]"),
+        ("ceiling not identifiable yet", "not known yet", "ceiling not known yet"),
+        ("unstable", "unstable", "curve unstable"),
+        ("at a bound", "at a bound", "curve at a bound"),
+    ],
+)
+def test_a_ceiling_is_a_number_only_where_its_verdict_is_ok(tmp_path, verdict, cell, words):
+    status = status_of(tmp_path, state="done", seconds=23, progress=reached(verdict))
+    console = Console(record=True, width=120, file=io.StringIO())
+    console.print(table([status]))
+    (line,) = [line for line in console.export_text().splitlines() if "dapo" in line]
+    assert line.rstrip().endswith(f"0.500    {cell}")
+    assert event_line(status) == f"dapo-seed0 done after 23 s, reward 0.500, {words}"
 
 
 def test_on_a_terminal_the_table_stands_below_what_is_said(tmp_path):

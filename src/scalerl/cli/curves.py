@@ -4,7 +4,7 @@ import functools
 import inspect
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +13,7 @@ import typer
 
 if TYPE_CHECKING:
     from scalerl.study.analysis import Analysis, FitOptions
+    from scalerl.study.importers import Table
     from scalerl.study.series import Selection, Series
 
 KINDS = "CSV, JSONL, trainer_state.json, tensorboard or run folders; the kind is recognised."
@@ -289,7 +290,8 @@ def _run(
     from scalerl.study.series import series_from
 
     selection, options = chosen(common, holdout)
-    series = series_from([read_table(path) for path in common.files], selection)
+    tables = [read_table(path) for path in common.files]
+    series = series_from(tables, selection)
     analysis = analyse(series, options)
     if common.plot is not None:
         from scalerl.study.plots import draw
@@ -298,18 +300,21 @@ def _run(
     if common.as_json:
         typer.echo(json.dumps(to_json(analysis), indent=2, allow_nan=False))
         return
-    _show(analysis)
+    _show(analysis, _origins(common, tables, series))
     if common.plot is not None:
         typer.echo(f"\nDrawn into {common.plot}")
 
 
-def _show(analysis: "Analysis") -> None:
-    from rich.console import Console
+def _origins(common: Common, tables: "Sequence[Table]", series: "Sequence[Series]") -> dict[str, str]:
+    """Where the columns of compute and reward come from that the user did not name, or that the logs do not hold."""
+    logged = {column for table in tables for column in table.columns if column not in table.built}
+    used = {(common.x, one.x_label) for one in series} | {(common.y, one.y_label) for one in series}
+    origins = {column: "recognised" for named, column in used if named is None}
+    return origins | {column: "built from the log's times" for _, column in used if column not in logged}
 
+
+def _show(analysis: "Analysis", origins: Mapping[str, str]) -> None:
+    from scalerl.cli.console import table_console
     from scalerl.study.text import render
 
-    console = Console()
-    if not console.is_terminal:
-        # Into a file or a pipe: no folding at a width that nobody sees.
-        console = Console(width=max(console.width, 160))
-    console.print(render(analysis), highlight=False)
+    table_console().print(render(analysis, origins), highlight=False)

@@ -121,9 +121,10 @@ def _named(part: Any) -> str:
 
 def _print_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     from rich import box
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
+
+    from scalerl.cli.console import table_console
 
     table = Table(box=box.SIMPLE_HEAD)
     for place, header in enumerate(headers):
@@ -131,7 +132,7 @@ def _print_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         table.add_column(escape(header), no_wrap=place == 0, overflow="fold")
     for row in rows:
         table.add_row(*map(escape, row))
-    Console().print(table)
+    table_console().print(table)
 
 
 @app.command("list")

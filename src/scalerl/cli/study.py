@@ -5,6 +5,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 TRAIN = (sys.executable, "-m", "scalerl.cli", "train", "--no-plots")
 INTERRUPTED = 130
+MISTAKEN = 2
 _UNITS = {"gpu_hours": "GPU-hours", "flops": "FLOPs"}
 
 
@@ -56,6 +58,14 @@ def study(
 
     What is done is never repeated: after Ctrl-C or a kill, --resume goes on.
 
+    A file of your own names a base recipe, what each arm changes in it, seeds and a budget:
+
+    [dim]base = "tiny-cpu"
+    seeds = \\[0, 1]
+    budget.steps = 60
+    \\[arms.dapo]
+    loss = "dapo"[/dim]
+
     [dim]scalerl study tiny-loo --out runs/tiny-loo[/dim]
     """
     # As in "scalerl recipe list".
@@ -70,15 +80,19 @@ def study(
     plan = make_plan(*load_study(name, of_study), of_recipes, gpu=gpu_visible())
     out = out or Path("runs") / plan.name
     if dry_run:
-        _show_plan(plan, out, jobs=jobs, num_devices=max(len(gpus), 1), as_json=as_json)
-        return
+        raise typer.Exit(_show_plan(plan, out, jobs=jobs, num_devices=len(gpus) or 1, resume=resume, as_json=as_json))
     check_runnable(plan)
-    changes = [word for text in overrides or () for word in ("--set", text)]
-    at_once = ["--jobs", str(jobs)] if jobs > 1 else []
-    again = shlex.join(["scalerl", "study", name, "--out", str(out), *changes, *at_once, "--resume"])
+    again = _again(name, out, overrides or (), jobs)
     code = _run(plan, out, jobs=jobs, gpus=gpus, resume=resume, as_json=as_json, again=again)
     if code:
         raise typer.Exit(code)
+
+
+def _again(name: str, out: Path, overrides: Sequence[str], jobs: int) -> str:
+    """The command that goes on with a study."""
+    changes = [word for text in overrides for word in ("--set", text)]
+    at_once = ["--jobs", str(jobs)] if jobs > 1 else []
+    return shlex.join(["scalerl", "study", name, "--out", str(out), *changes, *at_once, "--resume"])
 
 
 def visible_gpus() -> list[str]:
@@ -211,7 +225,6 @@ def summary(plan: "Plan", out: Path, statuses: "Sequence[RunStatus]", report: Pa
     rows = []
     for status in statuses:
         progress = status.progress
-        ceiling = progress.ceiling
         rows.append(
             {
                 "arm": status.run.arm,
@@ -222,9 +235,7 @@ def summary(plan: "Plan", out: Path, statuses: "Sequence[RunStatus]", report: Pa
                 "seconds": round(status.seconds, 1),
                 "step": progress.step,
                 "reward": progress.reward,
-                "ceiling": None
-                if ceiling is None
-                else {"value": ceiling.value, "low": ceiling.low, "high": ceiling.high},
+                "ceiling": None if progress.ceiling is None else asdict(progress.ceiling),
             }
         )
     skipped = {arm.name: arm.skipped for arm in plan.arms if arm.skipped is not None}
@@ -240,36 +251,59 @@ def summary(plan: "Plan", out: Path, statuses: "Sequence[RunStatus]", report: Pa
 # The plan -------------------------------------------------------------------------------------------------------------
 
 
-def _show_plan(plan: "Plan", out: Path, *, jobs: int, num_devices: int, as_json: bool) -> None:
-    from dataclasses import asdict
-
+def _show_plan(plan: "Plan", out: Path, *, jobs: int, num_devices: int, resume: bool, as_json: bool) -> int:
+    """The exit code: a plan that cannot be run is the user's to mend."""
     from rich.console import Console
 
-    from scalerl.study.folder import record
+    from scalerl.study.folder import check_asked, record
     from scalerl.study.plan import check_runnable
-    from scalerl.study.probe import ProbeError, cost, probe
+    from scalerl.study.probe import ProbeError
+    from scalerl.study.remaining import runs_left
     from scalerl.study.spec import StudyError
 
+    if resume:
+        check_asked(out, resume)
     console = Console(stderr=as_json)
     _print_plan(console, plan)
-    content = record(plan, jobs=jobs, shared_device=jobs > num_devices) | {"cost": None, "problems": []}
+    num_done = len(plan.runs) - len(runs_left(plan, out)) if resume else 0
+    content = record(plan, jobs=jobs, shared_device=jobs > num_devices)
+    content |= {"num_done": num_done, "cost": None, "problems": []}
+    code = 0
     try:
         check_runnable(plan)
         _try_out(console, plan, out)
-        _say(console, f"Timing a few steps of {plan.base.name} ...")
-        pace = probe(plan.base.recipe, TRAIN)
+        if resume:
+            _say_left(console, num_done, len(plan.runs))
+        content["cost"] = asdict(_priced(console, plan, out, jobs=jobs, num_devices=num_devices, resume=resume))
     except StudyError as error:
         content["problems"] = list(error.problems)
         _say(console, f"It cannot be run as it is: {error}")
+        code = MISTAKEN
     except ProbeError as error:
         content["problems"] = [str(error)]
         _say(console, f"No estimate of the cost: {error}")
-    else:
-        total = cost(plan, pace)
-        _print_cost(console, plan, total, pace, jobs=jobs, num_devices=num_devices)
-        content["cost"] = asdict(total)
     if as_json:
         typer.echo(json.dumps(content, indent=2))
+    return code
+
+
+def _say_left(console: "Console", num_done: int, num_runs: int) -> None:
+    left = "nothing is left to pay for" if num_done == num_runs else "counted is what is left"
+    _say(console, f"{num_done} of {num_runs} runs are done already: {left}.")
+
+
+def _priced(console: "Console", plan: "Plan", out: Path, *, jobs: int, num_devices: int, resume: bool) -> "Cost":
+    """What is to be run, timed and told."""
+    from scalerl.study.probe import cost, probe
+    from scalerl.study.remaining import NOTHING, cost_left, runs_left
+
+    if resume and not runs_left(plan, out):
+        return NOTHING
+    _say(console, f"Timing a few steps of {plan.base.name} ...")
+    pace = probe(plan.base.recipe, TRAIN)
+    total = cost_left(plan, out, pace) if resume else cost(plan, pace)
+    _print_cost(console, plan, total, pace, jobs=jobs, num_devices=num_devices)
+    return total
 
 
 def _print_plan(console: "Console", plan: "Plan") -> None:
@@ -307,10 +341,10 @@ def _print_cost(console: "Console", plan: "Plan", total: "Cost", pace: "Pace", *
     hours = max(total.hours / min(jobs, num_devices), total.longest_run_hours)
     _say(
         console,
-        f"About {duration(hours * 3600)} and {total.gpu_hours:,.3g} GPU-hours of training ({total.steps:,} steps), at "
-        f"{_seconds(pace.step_s)} a step and {_seconds(pace.sample_s)} an evaluated completion, as timed just now on "
-        f"{plan.base.name}. A completion is taken to cost the same in every arm and at every step; longer ones cost "
-        f"more.",
+        f"About {duration(hours * 3600)} and {total.gpu_hours:,.3g} GPU-hours of training "
+        f"({counted(total.steps, 'step')}), at {_seconds(pace.step_s)} a step and {_seconds(pace.sample_s)} an "
+        f"evaluated completion, as timed just now on {plan.base.name}. A completion is taken to cost the same in every "
+        f"arm and at every step; longer ones cost more.",
     )
     if jobs > num_devices:
         _say(

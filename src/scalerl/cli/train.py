@@ -317,7 +317,7 @@ def _conclude(out: Path, *, plots: bool) -> None:
     try:
         analysis = analyse_forecast(series_from([read_table(str(out))], Selection()), FitOptions(), [], [])
     except InputError as error:
-        why = str(error).removeprefix("no usable curve: ")
+        why = str(error).removeprefix("no usable curve: ").rstrip(".")
         typer.echo(f"No curve yet: {why}. A smaller evaluation.every, or a longer run, gives one.")
         return
     for curve in analysis.curves:

@@ -24,6 +24,7 @@ from scalerl.curves import (
     fit,
     reward_at,
 )
+from scalerl.curves.forecast import inverse
 from scalerl.curves.points import unbounded
 from scalerl.study.series import InputError, Series
 
@@ -277,6 +278,13 @@ def param_value(fit: Fit | None, name: str) -> Value | None:
     return Value(value=fit.params[name], low=low, high=high)
 
 
+def p_above_ceiling(fit: Fit | None, reward: float) -> float | None:
+    """How probable it is that no compute reaches a reward; None where no intervals were computed."""
+    if fit is None or fit.draws is None:
+        return None
+    return float(np.mean(~np.isfinite(inverse(fit, reward, fit.draws.params))))
+
+
 NO_SCORE: dict[str, Any] = dict.fromkeys(("num_points", "rmse", "bias", "coverage", "level"))
 
 
@@ -296,6 +304,8 @@ def _curve_json(curve: CurveResult, command: Command) -> dict[str, Any]:
     fit = curve.fit
     out: dict[str, Any] = {
         "name": curve.name,
+        "x": curve.series.x_label,
+        "y": curve.series.y_label,
         "form": fit.form if fit is not None else None,
         "num_points": fit.num_points if fit is not None else len(curve.series.compute),
     }
@@ -312,7 +322,13 @@ def _curve_json(curve: CurveResult, command: Command) -> dict[str, Any]:
     if command == "forecast":
         out["at"] = [{"compute": row.compute, "reward": _value_json(row.reward)} for row in curve.at]
         out["reach"] = [
-            {"reward": row.reward, "compute": _value_json(row.compute), "message": row.message} for row in curve.reach
+            {
+                "reward": row.reward,
+                "compute": _value_json(row.compute),
+                "message": row.message,
+                "p_above_ceiling": p_above_ceiling(fit, row.reward),
+            }
+            for row in curve.reach
         ]
         out["doubling"] = _value_json(curve.doubling)
     return out

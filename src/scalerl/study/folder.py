@@ -19,7 +19,6 @@ from scalerl.config.messages import show
 from scalerl.study.plan import Plan, PlannedRun, differences
 from scalerl.study.spec import StudyError
 
-STUDY = "study.json"
 _RUNS, _RECIPES, _LOGS, _LOCK = "runs", "recipes", "logs", ".lock"
 # The runs of a study that was killed a moment ago need this long to be gone.
 _LOCK_WAIT_S = 5.0
@@ -80,13 +79,13 @@ def opened(plan: Plan, folder: Path, *, jobs: int, shares_device: bool, resume: 
             store.write_json(recipe_file(folder, run), run.recipe.model_dump(mode="json"))
         # Rows measured while runs shared a device stay in the folder, so the mark does too.
         shared = shares_device or bool(before and before.get("shared_device"))
-        store.write_json(folder / STUDY, record(plan, jobs=jobs, shared_device=shared))
+        store.write_json(folder / store.STUDY, record(plan, jobs=jobs, shared_device=shared))
         yield lock
 
 
 def read_study(folder: Path) -> dict[str, Any] | None:
     """The plan that was written, None where there is none."""
-    path = folder / STUDY
+    path = folder / store.STUDY
     if not path.is_file():
         return None
     try:
@@ -144,9 +143,11 @@ def record(plan: Plan, *, jobs: int, shared_device: bool) -> dict[str, Any]:
 
 def check_asked(folder: Path, resume: bool) -> None:
     """Refuse to start where something is, and to resume where no study is."""
-    holds_study = (folder / STUDY).is_file()
+    holds_study = (folder / store.STUDY).is_file()
     if resume and not holds_study:
-        raise StudyError(f"{folder} holds no study to resume: it has no {STUDY}; leave --resume out to start one there")
+        raise StudyError(
+            f"{folder} holds no study to resume: it has no {store.STUDY}; leave --resume out to start one there"
+        )
     if holds_study and not resume:
         raise StudyError(f"{folder} holds a study already: go on with it by --resume, or choose another --out")
     with _writing_into(folder):
@@ -170,7 +171,7 @@ def _check_same(before: Mapping[str, Any], plan: Plan, folder: Path) -> None:
         file = folder / _RECIPES / f"{name}.json"
         if name not in runs:
             gone = "the arm " + row["arm"] if row["arm"] not in {arm.name for arm in plan.arms} else f"the run {name}"
-            problems[f"{gone} of {folder / STUDY} is no longer in the study"] = None
+            problems[f"{gone} of {folder / store.STUDY} is no longer in the study"] = None
         elif file.is_file():
             for key, (was, now) in differences(_written(file), runs[name].recipe).items():
                 if not (key.startswith("budget.") and was is not None and now is not None and now > was):

@@ -23,6 +23,7 @@ from scalerl.study.events import EventFile, active_seconds, is_event_file, read_
 _ABSENT = frozenset({"", "none", "null", "na", "n/a"})
 _WANDB_SEPARATOR = " - "
 _MOST_NAMES = 12
+_RUNS = "runs"
 
 
 class InputError(ValueError):
@@ -52,6 +53,8 @@ class Table:
     """Its values are runs of one curve unless --seed names another column."""
     apart: tuple[str, ...] = ()
     """Columns whose values are curves of their own unless an option names them: a run folder's sets, wandb's runs."""
+    built: tuple[str, ...] = ()
+    """Columns that are not in the log but built from its times."""
 
 
 def read_table(path: str | Path) -> Table:
@@ -94,7 +97,7 @@ def with_gpus(table: Table, gpus: float | None) -> Table:
 
 def _with_column(table: Table, name: str, values: Sequence[float | None]) -> Table:
     rows = [{**row, name: value} for row, value in zip(table.rows, values, strict=True)]
-    return replace(table, columns=[*table.columns, name], rows=rows)
+    return replace(table, columns=[*table.columns, name], rows=rows, built=(*table.built, name))
 
 
 def _table(path: Path, kind: str, rows: Iterable[tuple[str, Mapping[str, Any]]], **fields: Any) -> Table:
@@ -130,6 +133,8 @@ def _no_such_file(path: Path) -> str:
 def _read_folder(path: Path) -> Table:
     if store.is_run_folder(path):
         return _read_run(path, store.EVALS, ("step", "set"))
+    if (path / store.STUDY).is_file() and (path / _RUNS).is_dir():
+        raise InputError(f"{path} is a study: scalerl report {path}, or give its runs ({path / _RUNS / '*'}).")
     for name, read in (("trainer_state.json", _read_file), (store.METRICS, _read_file)):
         if (path / name).is_file():
             return read(path / name)

@@ -65,7 +65,7 @@ def event_line(status: RunStatus) -> str:
     if status.progress.reward is not None:
         words += f", reward {status.progress.reward:.3f}"
     if status.progress.ceiling is not None:
-        words += f", ceiling {status.progress.ceiling}"
+        words += f", {status.progress.ceiling.words}"
     return words
 
 
@@ -83,7 +83,7 @@ def table(statuses: Sequence[RunStatus]) -> Table:
             _steps(status.run, progress.step),
             duration(status.seconds) if status.seconds else "",
             "" if progress.reward is None else f"{progress.reward:.3f}",
-            Text("" if progress.ceiling is None else str(progress.ceiling)),
+            Text("" if progress.ceiling is None else progress.ceiling.cell),
         )
     return made
 

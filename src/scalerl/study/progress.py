@@ -6,23 +6,35 @@ from pathlib import Path
 
 from scalerl import store
 from scalerl.curves import fit
+from scalerl.curves.verdicts import Verdict
 from scalerl.study.analysis import FitOptions
 from scalerl.study.importers import InputError, read_table
 from scalerl.study.series import Selection, series_from
 
 _TAIL_BYTES = 1 << 16  # holds the last row of metrics.jsonl, however long the run
+_NOT_KNOWN: Verdict = "ceiling not identifiable yet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ceiling:
-    """Where a run's curve levels off, with its 90 % interval."""
+    """Where a run's curve levels off, with its 90 % interval and whether that can be relied on."""
 
     value: float
     low: float
     high: float
+    verdict: Verdict
 
-    def __str__(self) -> str:
-        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+    @property
+    def cell(self) -> str:
+        """Under the heading "ceiling": the number only where it is known."""
+        if self.verdict == "ok":
+            return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+        return "not known yet" if self.verdict == _NOT_KNOWN else self.verdict
+
+    @property
+    def words(self) -> str:
+        """Within a line; any other verdict is on the whole curve, not on its ceiling alone."""
+        return f"{'ceiling' if self.verdict in ('ok', _NOT_KNOWN) else 'curve'} {self.cell}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,4 +100,4 @@ def _ceiling(folder: Path, axis: str) -> Ceiling | None:
     if not found.usable:
         return None
     low, high = found.interval("ceiling")
-    return Ceiling(value=found.params["ceiling"], low=low, high=high)
+    return Ceiling(value=found.params["ceiling"], low=low, high=high, verdict=found.verdict)

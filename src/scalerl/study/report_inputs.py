@@ -15,7 +15,6 @@ from scalerl.study.importers import InputError, Table, read_table
 from scalerl.study.report_runs import NOT_STARTED, OF_THE_RUN, RunFacts, read_run
 from scalerl.study.selection import file_names
 
-STUDY = "study.json"
 ARM = "arm"
 _SEED = re.compile(r"[-_.]?(seed|s)[-_]?\d+$")
 
@@ -49,8 +48,8 @@ class Material:
 
 def num_inputs(paths: Sequence[Path]) -> int:
     """How many runs and files were named, before any of them is read."""
-    if len(paths) == 1 and (paths[0] / STUDY).is_file():
-        return len(_told(paths[0] / STUDY).get("runs", []))
+    if len(paths) == 1 and (paths[0] / store.STUDY).is_file():
+        return len(_told(paths[0] / store.STUDY).get("runs", []))
     return len(_expanded(paths))
 
 
@@ -58,7 +57,7 @@ def gather(paths: Sequence[Path]) -> Material:
     """Read everything that was named; InputError where nothing of it can be used."""
     if not paths:
         raise InputError("no input was given: name a study folder, run folders or log files.")
-    if len(paths) == 1 and (paths[0] / STUDY).is_file():
+    if len(paths) == 1 and (paths[0] / store.STUDY).is_file():
         return _study(paths[0])
     return _from_folders(_expanded(paths), title=_title(paths))
 
@@ -82,10 +81,12 @@ def _expanded(paths: Sequence[Path]) -> list[Path]:
 
 
 def _study(folder: Path) -> Material:
-    told = _told(folder / STUDY)
+    told = _told(folder / store.STUDY)
     planned = [row for row in told.get("runs", []) if isinstance(row, Mapping) and ARM in row]
     if not planned:
-        raise InputError(f"{folder / STUDY} lists no runs: give the run folders themselves, or run the study first.")
+        raise InputError(
+            f"{folder / store.STUDY} lists no runs: give the run folders themselves, or run the study first."
+        )
     tables, runs, faults = [], [], []
     for row in planned:
         name = f"{row[ARM]}-seed{row.get('seed', 0)}"

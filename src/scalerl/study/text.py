@@ -1,14 +1,17 @@
 """An analysis for the terminal: a table, and one plain sentence a curve."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from scalerl.curves import Comparison, Fit, Pair, Score, Value, doubling
-from scalerl.study.analysis import Analysis, CurveResult, FormRanking, param_value
+from scalerl.curves import Comparison, Fit, Pair, Reach, Score, Value, doubling
+from scalerl.curves.fit import tails
+from scalerl.study.analysis import Analysis, CurveResult, FormRanking, p_above_ceiling, param_value
+from scalerl.study.importers import listed
 
 STYLES = {
     "ok": "green",
@@ -21,9 +24,15 @@ STYLES = {
 PAIR_STYLES = {"not separable": "dim", "no curve": "red"}
 
 
-def render(analysis: Analysis) -> Group:
-    """Everything an analysis holds, in the order a reader wants it."""
-    parts: list[Table | Text] = [_curve_table(analysis)]
+NAMED: Mapping[str, str] = MappingProxyType({})
+
+
+def render(analysis: Analysis, origins: Mapping[str, str] = NAMED) -> Group:
+    """Everything an analysis holds, in the order a reader wants it.
+
+    `origins` says of the columns that the user did not name where they come from.
+    """
+    parts: list[Table | Text] = [_curve_table(analysis), Text(_columns_line(analysis, origins), style="dim")]
     if any(curve.holdout is not None or curve.fractions for curve in analysis.curves):
         parts.append(_score_table(analysis))
     if any(curve.at or curve.reach for curve in analysis.curves):
@@ -106,6 +115,25 @@ def _curve_table(analysis: Analysis) -> Table:
     return table
 
 
+def _columns_line(analysis: Analysis, origins: Mapping[str, str]) -> str:
+    """What was taken for compute and for reward: 'compute: step (recognised), reward: pass_rate'."""
+    compute = _columns({curve.name: curve.series.x_label for curve in analysis.curves}, origins)
+    reward = _columns({curve.name: curve.series.y_label for curve in analysis.curves}, origins)
+    advice = "; name others with --x and --y" if origins else ""
+    return f"compute: {compute}, reward: {reward}{advice}"
+
+
+def _columns(by_curve: Mapping[str, str], origins: Mapping[str, str]) -> str:
+    """Each column once, with its curves where there are several columns."""
+    curves: dict[str, list[str]] = {}
+    for name, column in by_curve.items():
+        curves.setdefault(column, []).append(name)
+    said = {column: f"{column} ({origins[column]})" if column in origins else column for column in curves}
+    if len(curves) == 1:
+        return "".join(said.values())
+    return " / ".join(f"{said[column]} of {listed(names)}" for column, names in curves.items())
+
+
 def _score_table(analysis: Analysis) -> Table:
     table = _table("\nForecast against what happened", "curve", "fitted on", "scored", "RMSE", "bias", "coverage")
 
@@ -142,9 +170,21 @@ def _forecast_table(analysis: Analysis) -> Table:
             answer = _interval(row.reward, _reward(decimals(curve.fit)))
             table.add_row(curve.name, f"reward at {compute_text(row.compute)}", answer, "")
         for row in curve.reach:
-            answer = _interval(row.compute, compute_text) if row.compute is not None else "never"
-            table.add_row(curve.name, f"compute for {row.reward:g}", answer, row.message)
+            table.add_row(curve.name, f"compute for {row.reward:g}", *_reach_cells(curve, row))
     return table
+
+
+def _reach_cells(curve: CurveResult, row: Reach) -> tuple[str, str]:
+    """(answer, note). 'never' takes as much certainty as an end of an interval: a ceiling that may well lie above the
+    reward is no answer."""
+    if row.compute is not None:
+        return _interval(row.compute, compute_text), row.message
+    share = p_above_ceiling(curve.fit, row.reward)
+    if share is None or curve.fit is None:
+        return "not known", row.message
+    if share >= tails(curve.fit.level)[1]:
+        return "never", row.message
+    return f"not known: P(above ceiling) {share:.2f}", ""
 
 
 def _forms_sentence(ranking: FormRanking, digits: int) -> str:
@@ -173,7 +213,7 @@ def _comparison_parts(analysis: Analysis) -> Iterator[Table | Text]:
         yield Text("(free): the ceilings are too far apart to share one; each curve keeps its own.", style="dim")
     for name, comparison in analysis.comparisons.items():
         yield from _ranking_parts(analysis, f" in {name}" if name else "", comparison)
-    yield from _pair_notes(analysis.pairs)
+    yield from _pair_notes(analysis)
 
 
 def is_free(pair: Pair) -> bool:
@@ -194,16 +234,23 @@ def _ranking_parts(analysis: Analysis, within: str, comparison: Comparison) -> I
     yield Text(f"\nProbability to be the best {where}{within}: {best}.")
 
 
-def _pair_notes(pairs: tuple[Pair, ...]) -> Iterator[Text]:
-    """Each pair's words on one line; pairs with no more to say than what is assumed of single runs share one."""
-    assumed = set()
-    for pair in pairs:
-        if len(pair.messages) == 1 and pair.assumed_run_sd is not None:
-            assumed.add(pair.assumed_run_sd)
-        elif pair.messages:
-            yield Text(f"{pair.a} / {pair.b}: {' '.join(pair.messages)}", style="dim")
-    for spread in sorted(assumed):
-        yield Text(f"Single runs: a spread of {spread:.3g} between runs is assumed for the ceiling.", style="dim")
+def _pair_notes(analysis: Analysis) -> Iterator[Text]:
+    """Each pair's words on one line; what is assumed of single runs, which every pair of them says, once."""
+    spreads = set()
+    for pair in analysis.pairs:
+        words = pair.messages
+        if pair.assumed_run_sd is not None:
+            spreads.add(pair.assumed_run_sd)
+            words = [word for word in words if "between runs is assumed" not in word]
+        if words:
+            yield Text(f"{pair.a} / {pair.b}: {' '.join(words)}", style="dim")
+    fits = {curve.name: curve.fit for curve in analysis.curves if curve.fit is not None}
+    single = [name for name, fit in fits.items() if fit.num_runs == 1]
+    which = f" ({listed(single)})" if len(single) < len(fits) else ""
+    for spread in sorted(spreads):
+        yield Text(
+            f"Single runs{which}: a spread of {spread:.3g} between runs is assumed for the ceiling.", style="dim"
+        )
 
 
 # Sentences ------------------------------------------------------------------------------------------------------------

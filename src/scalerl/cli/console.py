@@ -1,0 +1,16 @@
+"""The console that tables are printed on."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_PIPE_WIDTH = 160
+
+
+def table_console() -> "Console":
+    """As wide as the screen; into a file or a pipe wide enough that no table folds at a width that nobody sees."""
+    from rich.console import Console
+
+    console = Console()
+    return console if console.is_terminal else Console(width=max(console.width, _PIPE_WIDTH))

@@ -1,0 +1,47 @@
+"""What is still to be paid for of a study that has begun."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from scalerl import store
+from scalerl.study.folder import is_done, run_folder
+from scalerl.study.plan import Arm, Plan, PlannedRun
+from scalerl.study.probe import Cost, Pace, cost
+
+NOTHING = Cost(hours=0.0, gpu_hours=0.0, steps=0, longest_run_hours=0.0)
+# The columns of metrics.jsonl that a budget is counted in.
+_SPENT = {"steps": "step", "gpu_hours": "gpu_hours", "flops": "flops"}
+
+
+def runs_left(plan: Plan, folder: Path) -> list[PlannedRun]:
+    return [run for run in plan.runs if not is_done(folder, run)]
+
+
+def cost_left(plan: Plan, folder: Path, pace: Pace) -> Cost:
+    """As `cost`, without the runs that are done and without what the others have spent."""
+    costs = [cost(_alone(plan, run, run_folder(folder, run)), pace) for run in runs_left(plan, folder)]
+    return Cost(
+        hours=sum(one.hours for one in costs),
+        gpu_hours=sum(one.gpu_hours for one in costs),
+        steps=sum(one.steps for one in costs),
+        longest_run_hours=max((one.longest_run_hours for one in costs), default=0.0),
+    )
+
+
+def _alone(plan: Plan, run: PlannedRun, folder: Path) -> Plan:
+    """This run with the budget that is left to it; the base is there to be measured against, and is not run."""
+    last = _last_row(folder)
+    left = {key: limit - last.get(_SPENT[key], 0) if limit is not None else None for key, limit in run.recipe.budget}
+    recipe = run.recipe.model_copy(update={"budget": run.recipe.budget.model_copy(update=left)})
+    base = replace(plan.base, skipped="counted on its own")
+    study = plan.study.model_copy(update={"seeds": [run.seed]})
+    return replace(plan, study=study, arms=(base, Arm(name=run.arm, recipe=recipe, changes={})))
+
+
+def _last_row(folder: Path) -> store.Row:
+    """Empty where nothing can be read: such a run is counted in full."""
+    try:
+        rows = store.read_metrics(folder)
+    except store.RunError:
+        return {}
+    return rows[-1] if rows else {}
