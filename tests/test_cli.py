@@ -155,7 +155,7 @@ def faults(folder: Path) -> dict[str, tuple[tuple, tuple[str, ...]]]:
         "binary file": ((at("binary.csv"),), ("binary",)),
         "study": (
             (at("study"),),
-            (f"study is a study: scalerl report {at('study')}, or give its runs ({at('study/runs/*')})",),
+            ("no run of the study", "has been evaluated yet"),
         ),
         "missing column": ((at("good.csv"), "--y", "rewrd"), ("rewrd", "reward", "compute")),
         "nan": ((at("nan.csv"),), ("nan.csv", "line 3")),

@@ -205,6 +205,11 @@ def read_status(folder: str | Path) -> Row | None:
     return _read_object(Path(folder) / STATUS)
 
 
+def read_study(folder: str | Path) -> Row | None:
+    """The plan of a study and where each of its runs is, None where the folder holds none."""
+    return _read_object(Path(folder) / STUDY)
+
+
 def latest_rows(path: Path, keys: Sequence[str]) -> list[tuple[int, Row]]:
     """(line number, row) of the rows that count, one for each value of `keys`, sorted by step."""
     if not path.is_file():

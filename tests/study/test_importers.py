@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from run_folders import write_study
 
 from scalerl.study import columns
 from scalerl.study.importers import InputError, Table, read_table, with_gpus
+from scalerl.study.series import Selection, series_from
 
 SHARED = Path(__file__).parents[2] / "../shared/data"
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data folder is not beside this checkout")
@@ -233,6 +235,25 @@ def test_the_metrics_of_a_run_folder_can_be_read_too(tmp_path: Path) -> None:
     ]
     table = read_table(_lines(folder / "metrics.jsonl", rows))
     assert _column(table, "gpu_hours") == [2.0]
+
+
+def test_a_study_is_the_evaluations_of_its_runs(tmp_path: Path) -> None:
+    folder = write_study(tmp_path / "study", seeds=(0, 1), num=6)
+    (folder / "runs" / "lower-seed1" / "evals.jsonl").unlink()  # not evaluated yet
+    table = read_table(folder)
+    assert {(row["arm"], row["seed"]) for row in table.rows} == {("base", 0), ("base", 1), ("lower", 0)}
+    assert (table.seed, table.y) == ("seed", "reward")
+    series = series_from([table], Selection())
+    assert [one.name for one in series] == ["study/base", "study/lower"]
+    alone = [one for seed in (0, 1) for one in series_from([read_table(folder / f"runs/base-seed{seed}")], Selection())]
+    assert sorted(series[0].reward) == sorted(value for one in alone for value in one.reward)
+
+
+@pytest.mark.parametrize("told, sentence", [("[]", "JSON object is needed"), ("{", "not JSON"), ("{}", "no run of")])
+def test_a_study_without_runs_is_a_sentence(tmp_path: Path, told: str, sentence: str) -> None:
+    (tmp_path / "study.json").write_text(told)
+    with pytest.raises(InputError, match=sentence):
+        read_table(tmp_path)
 
 
 def test_a_folder_of_another_trainer_is_its_metrics_file(tmp_path: Path) -> None:

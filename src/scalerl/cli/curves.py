@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from scalerl.study.importers import Table
     from scalerl.study.series import Selection, Series
 
-KINDS = "CSV, JSONL, trainer_state.json, tensorboard or run folders; the kind is recognised."
+KINDS = "CSV, JSONL, trainer_state.json; folders of tensorboard, of a run or of a study; the kind is recognised."
 
 
 class UsageError(ValueError):

@@ -11,9 +11,7 @@ import typer
 
 from scalerl.cli.curves import KINDS, Common, chosen, option, shares_options
 
-_INPUTS = Annotated[
-    list[str], typer.Argument(metavar="FOLDER|FILE...", help=f"The folder of a study, or {KINDS}", show_default=False)
-]
+_INPUTS = Annotated[list[str], typer.Argument(metavar="FOLDER|FILE...", help=KINDS, show_default=False)]
 
 
 def _draws_its_own(command: Callable[..., None]) -> Callable[..., None]:

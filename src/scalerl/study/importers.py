@@ -23,7 +23,6 @@ from scalerl.study.events import EventFile, active_seconds, is_event_file, read_
 _ABSENT = frozenset({"", "none", "null", "na", "n/a"})
 _WANDB_SEPARATOR = " - "
 _MOST_NAMES = 12
-_RUNS = "runs"
 
 
 class InputError(ValueError):
@@ -133,8 +132,8 @@ def _no_such_file(path: Path) -> str:
 def _read_folder(path: Path) -> Table:
     if store.is_run_folder(path):
         return _read_run(path, store.EVALS, ("step", "set"))
-    if (path / store.STUDY).is_file() and (path / _RUNS).is_dir():
-        raise InputError(f"{path} is a study: scalerl report {path}, or give its runs ({path / _RUNS / '*'}).")
+    if (path / store.STUDY).is_file():
+        return _read_study(path)
     for name, read in (("trainer_state.json", _read_file), (store.METRICS, _read_file)):
         if (path / name).is_file():
             return read(path / name)
@@ -168,6 +167,23 @@ def _read_run(folder: Path, name: str, keys: Sequence[str]) -> Table:
     placed = [(f"{name} line {line}", {**seed, **_flat(row)}) for line, row in rows]
     is_evals = name == store.EVALS
     return _table(folder, "run", placed, y="reward" if is_evals else None, apart=("set",) if is_evals else ())
+
+
+def _read_study(folder: Path) -> Table:
+    """The evaluations of all its runs so far: arms are curves of their own, seeds the runs of one."""
+    placed = []
+    for run in (store.read_study(folder) or {}).get("runs", []):
+        told = {key: run.get(key) for key in ("arm", "seed", "folder")} if isinstance(run, Mapping) else {}
+        place = folder / str(told.pop("folder", None))
+        if not store.is_run_folder(place) or not store.latest_rows(place / store.EVALS, ("step", "set")):
+            continue
+        table = _read_run(place, store.EVALS, ("step", "set"))
+        placed += [
+            (f"{place.name}, {where}", {**row, **told}) for where, row in zip(table.places, table.rows, strict=True)
+        ]
+    if not placed:
+        raise InputError(f"no run of the study {folder} has been evaluated yet: wait for the first evaluation.")
+    return _table(folder, "run", placed, y="reward", seed="seed", apart=("arm", "set"))
 
 
 def _read_event_files(path: Path, files: Sequence[Path]) -> Table:

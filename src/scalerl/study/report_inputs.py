@@ -8,7 +8,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from scalerl import store
 from scalerl.study.importers import InputError, Table, read_table
@@ -49,7 +48,7 @@ class Material:
 def num_inputs(paths: Sequence[Path]) -> int:
     """How many runs and files were named, before any of them is read."""
     if len(paths) == 1 and (paths[0] / store.STUDY).is_file():
-        return len(_told(paths[0] / store.STUDY).get("runs", []))
+        return len(_told(paths[0]).get("runs", []))
     return len(_expanded(paths))
 
 
@@ -81,7 +80,7 @@ def _expanded(paths: Sequence[Path]) -> list[Path]:
 
 
 def _study(folder: Path) -> Material:
-    told = _told(folder / store.STUDY)
+    told = _told(folder)
     planned = [row for row in told.get("runs", []) if isinstance(row, Mapping) and ARM in row]
     if not planned:
         raise InputError(
@@ -118,14 +117,11 @@ def _study(folder: Path) -> Material:
     )
 
 
-def _told(path: Path) -> dict[str, Any]:
+def _told(folder: Path) -> store.Row:
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
+        return store.read_study(folder) or {}
     except (OSError, ValueError) as fault:
-        raise InputError(f"{path} cannot be read ({fault}): run the study again with --resume, or mend it.") from None
-    if not isinstance(told, dict):
-        raise InputError(f"{path} holds no JSON object: run the study again with --resume, or mend it.")
-    return told
+        raise InputError(f"{fault}: run the study again with --resume, or mend it.") from None
 
 
 def _one(folder: Path, *, name: str, arm: str) -> tuple[Table | None, RunFacts]:
