@@ -26,7 +26,8 @@ def test_the_cost_of_a_study_is_that_of_its_steps_evaluations_and_starts(tmp_pat
     pace = Pace(step_s=2.0, step_gpu_hours=0.1, step_flops=1e9, sample_s=0.01, start_up_s=5.0)
     text = STUDY.replace("seeds = [0, 1]", "seeds = [0]").replace("budget.steps = 4", "budget.steps = 20")
     both = "pipeline.groups_per_batch = 32\nevaluation = { every = 5, num_prompts = 10, samples_per_prompt = 3 }\n"
-    total = cost(plan_of(tmp_path, text + both), pace)
+    plan = plan_of(tmp_path, text + both)
+    total = cost(plan.runs, plan.base.recipe, pace)
     # The base: 20 steps, and evaluations of 250 x 4 at 0, 8, 16 and 20. Twice the batch: twice the time a step.
     base, arm = 20 * 2 + 4 * 1000 * 0.01 + 5, 20 * 4 + 5 * 30 * 0.01 + 5
     assert total.hours * 3600 == pytest.approx(base + arm)
@@ -39,4 +40,5 @@ def test_the_cost_of_a_study_is_that_of_its_steps_evaluations_and_starts(tmp_pat
 def test_a_budget_in_compute_is_counted_in_steps(tmp_path, budget, steps):
     pace = Pace(step_s=2.0, step_gpu_hours=0.1, step_flops=1e9, sample_s=0.0, start_up_s=0.0)
     text = STUDY.replace("budget.steps = 4\n", "") + f"[budget]\n{budget}\n"
-    assert cost(plan_of(tmp_path, text), pace).steps == 4 * steps
+    plan = plan_of(tmp_path, text)
+    assert cost(plan.runs, plan.base.recipe, pace).steps == 4 * steps

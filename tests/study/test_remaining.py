@@ -28,7 +28,7 @@ def spend(plan: Plan, folder: Path, name: str, steps: int, status: str) -> None:
 
 def test_before_a_run_has_begun_all_of_it_is_left(tmp_path):
     plan = plan_of(tmp_path, STUDY + TWICE_THE_BATCH)
-    left, whole = cost_left(plan, tmp_path / "out", PACE), cost(plan, PACE)
+    left, whole = cost_left(plan, tmp_path / "out", PACE), cost(plan.runs, plan.base.recipe, PACE)
     assert left.steps == whole.steps
     for name in ("hours", "gpu_hours", "longest_run_hours"):
         assert getattr(left, name) == pytest.approx(getattr(whole, name)), name

@@ -36,7 +36,7 @@ output = functools.partial(option, panel="Output")
 class Common:
     """The options that the four commands share."""
 
-    files: Annotated[list[str], typer.Argument(metavar="FILE...", help=KINDS, show_default=False)]
+    files: Annotated[list[str], typer.Argument(metavar="FILE|FOLDER...", help=KINDS, show_default=False)]
     x: Annotated[str | None, data("Column of compute: GPU-hours, FLOPs, tokens, steps.", metavar="COLUMN")] = None
     y: Annotated[str | None, data("Column of reward: a pass rate in [0,1].", metavar="COLUMN")] = None
     by: Annotated[str | None, data("One curve for each value of these columns.", metavar="COL[,COL]")] = None

@@ -9,13 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from scalerl.cli.curves import KINDS, Common, chosen, option, shares_options
-
-_INPUTS = Annotated[list[str], typer.Argument(metavar="FOLDER|FILE...", help=KINDS, show_default=False)]
+from scalerl.cli.curves import Common, chosen, option, shares_options
 
 
 def _draws_its_own(command: Callable[..., None]) -> Callable[..., None]:
-    """The shared options without --plot, since a report has its own pictures, and with a study among the inputs."""
+    """The shared options without --plot: a report has its own pictures."""
 
     @functools.wraps(command)
     def run(**given: Any) -> None:
@@ -23,14 +21,9 @@ def _draws_its_own(command: Callable[..., None]) -> Callable[..., None]:
 
     shown = inspect.signature(command)
     run.__signature__ = shown.replace(  # type: ignore[attr-defined]
-        parameters=[
-            param.replace(annotation=_INPUTS) if param.name == "files" else param
-            for param in shown.parameters.values()
-            if param.name != "plot"
-        ]
+        parameters=[param for param in shown.parameters.values() if param.name != "plot"]
     )
-    kinds = {**command.__annotations__, "files": _INPUTS}
-    run.__annotations__ = {name: kind for name, kind in kinds.items() if name != "plot"}
+    run.__annotations__ = {name: kind for name, kind in command.__annotations__.items() if name != "plot"}
     return run
 
 

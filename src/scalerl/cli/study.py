@@ -301,7 +301,7 @@ def _priced(console: "Console", plan: "Plan", out: Path, *, jobs: int, num_devic
         return NOTHING
     _say(console, f"Timing a few steps of {plan.base.name} ...")
     pace = probe(plan.base.recipe, TRAIN)
-    total = cost_left(plan, out, pace) if resume else cost(plan, pace)
+    total = cost_left(plan, out, pace) if resume else cost(plan.runs, plan.base.recipe, pace)
     _print_cost(console, plan, total, pace, jobs=jobs, num_devices=num_devices)
     return total
 

@@ -292,14 +292,12 @@ def forecast_words(found: "Outlook | None") -> str:
     """What the curve says so far, for the end of a line."""
     if found is None or not found.fit.usable:
         return ""
-    verdict = found.fit.verdict
-    words = "  ceiling not known yet" if verdict == "ceiling not identifiable yet" else f"  {verdict}"
-    if verdict == "ok":
-        low, high = found.fit.interval("ceiling")
-        words = f"  ceiling {found.fit.params['ceiling']:.2f} [{low:.2f}, {high:.2f}]"
+    from scalerl.study.progress import Ceiling
+
+    words = f"  {Ceiling.of(found.fit).words}"
     if found.at_budget is not None:
         _, value, low, high = found.at_budget
-        words += f"  end {value:.2f} [{low:.2f}, {high:.2f}]"
+        words += f"  end {value:.3f} [{low:.3f}, {high:.3f}]"
     return words
 
 

@@ -34,6 +34,8 @@ class Reach:
     reward: float
     compute: Value | None
     message: str
+    p_above_ceiling: float | None = None
+    """How probable it is that no compute reaches it; None where no intervals were computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +96,8 @@ def _reach(fit: Fit, reward: float) -> Reach:
     computes = inverse(fit, reward, fit.draws.params)
     never = float(np.mean(~np.isfinite(computes)))
     if not np.isfinite(value):
-        return Reach(reward=reward, compute=None, message=f"{_above(fit, reward)} (probability {never:.0%}).")
+        message = f"{_above(fit, reward)} (probability {never:.0%})."
+        return Reach(reward=reward, compute=None, message=message, p_above_ceiling=never)
     low, high = np.quantile(computes, tails(fit.level), method="nearest")
     notes = []
     if reward <= fit.predict(fit.compute.min()):
@@ -103,9 +106,11 @@ def _reach(fit: Fit, reward: float) -> Reach:
         notes.append("already reached")
     if never > 0.5 - fit.level / 2:
         notes.append(f"above the ceiling with probability {never:.0%}")
-    message = "; ".join(notes)
     return Reach(
-        reward=reward, compute=Value(value=value, low=float(low), high=float(high)), message=message.capitalize()
+        reward=reward,
+        compute=Value(value=value, low=float(low), high=float(high)),
+        message="; ".join(notes).capitalize(),
+        p_above_ceiling=never,
     )
 
 

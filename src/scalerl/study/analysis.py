@@ -24,7 +24,6 @@ from scalerl.curves import (
     fit,
     reward_at,
 )
-from scalerl.curves.forecast import inverse
 from scalerl.curves.points import unbounded
 from scalerl.study.series import InputError, Series
 
@@ -278,13 +277,6 @@ def param_value(fit: Fit | None, name: str) -> Value | None:
     return Value(value=fit.params[name], low=low, high=high)
 
 
-def p_above_ceiling(fit: Fit | None, reward: float) -> float | None:
-    """How probable it is that no compute reaches a reward; None where no intervals were computed."""
-    if fit is None or fit.draws is None:
-        return None
-    return float(np.mean(~np.isfinite(inverse(fit, reward, fit.draws.params))))
-
-
 NO_SCORE: dict[str, Any] = dict.fromkeys(("num_points", "rmse", "bias", "coverage", "level"))
 
 
@@ -326,7 +318,7 @@ def _curve_json(curve: CurveResult, command: Command) -> dict[str, Any]:
                 "reward": row.reward,
                 "compute": _value_json(row.compute),
                 "message": row.message,
-                "p_above_ceiling": p_above_ceiling(fit, row.reward),
+                "p_above_ceiling": row.p_above_ceiling,
             }
             for row in curve.reach
         ]

@@ -85,16 +85,15 @@ def opened(plan: Plan, folder: Path, *, jobs: int, shares_device: bool, resume: 
 
 def read_study(folder: Path) -> dict[str, Any] | None:
     """The plan that was written, None where there is none."""
-    path = folder / store.STUDY
-    if not path.is_file():
-        return None
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        is_plan = all("arm" in row and "folder" in row for row in told["runs"])
+        told = store.read_study(folder)
+        is_plan = told is None or all("arm" in row and "folder" in row for row in told["runs"])
     except (OSError, ValueError, TypeError, LookupError):
         is_plan, told = False, None
     if not is_plan:
-        raise StudyError(f"{path} is no plan of a study that can be read: put it back, or choose another --out")
+        raise StudyError(
+            f"{folder / store.STUDY} is no plan of a study that can be read: put it back, or choose another --out"
+        )
     return told
 
 

@@ -3,7 +3,7 @@
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from scalerl.config import Recipe
 from scalerl.config.parts import Budget
 from scalerl.study.last_words import last_words
 from scalerl.study.leash import leashed
-from scalerl.study.plan import Plan, PlannedRun
+from scalerl.study.plan import PlannedRun
 
 _STEPS = 6  # the first ones fill the pipeline and are not counted
 _COUNTED = 4
@@ -90,12 +90,12 @@ def pace_from(metrics: Sequence[store.Row], evals: Sequence[store.Row], seconds:
     )
 
 
-def cost(plan: Plan, pace: Pace) -> Cost:
-    """The whole study at the base's pace; a completion is taken to cost the same in every arm."""
-    base = _completions(plan.base.recipe)
+def cost(runs: Iterable[PlannedRun], base: Recipe, pace: Pace) -> Cost:
+    """These runs at the base's pace; a completion is taken to cost the same in every arm."""
+    of_base = _completions(base)
     hours, gpu_hours, steps = [], 0.0, 0
-    for run in plan.runs:
-        scale = _completions(run.recipe) / base
+    for run in runs:
+        scale = _completions(run.recipe) / of_base
         run_steps = _steps(run, pace, scale)
         settings = run.recipe.evaluation
         num_sets = max(len(run.recipe.tasks), 1) + len(settings.sets)
@@ -105,7 +105,7 @@ def cost(plan: Plan, pace: Pace) -> Cost:
         hours.append(seconds / 3600)
         gpu_hours += run_steps * pace.step_gpu_hours * scale
         steps += run_steps
-    return Cost(hours=sum(hours), gpu_hours=gpu_hours, steps=steps, longest_run_hours=max(hours))
+    return Cost(hours=sum(hours), gpu_hours=gpu_hours, steps=steps, longest_run_hours=max(hours, default=0.0))
 
 
 def _completions(recipe: Recipe) -> int:

@@ -3,9 +3,10 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from scalerl import store
-from scalerl.curves import fit
+from scalerl.curves import Fit, fit
 from scalerl.curves.verdicts import Verdict
 from scalerl.study.analysis import FitOptions
 from scalerl.study.importers import InputError, read_table
@@ -23,6 +24,11 @@ class Ceiling:
     low: float
     high: float
     verdict: Verdict
+
+    @classmethod
+    def of(cls, fit: Fit) -> Self:
+        low, high = fit.interval("ceiling")
+        return cls(value=fit.params["ceiling"], low=low, high=high, verdict=fit.verdict)
 
     @property
     def cell(self) -> str:
@@ -97,7 +103,4 @@ def _ceiling(folder: Path, axis: str) -> Ceiling | None:
     if series.problem is not None:
         return None
     found = fit(series.compute, series.reward, **FitOptions().of(series))
-    if not found.usable:
-        return None
-    low, high = found.interval("ceiling")
-    return Ceiling(value=found.params["ceiling"], low=low, high=high, verdict=found.verdict)
+    return Ceiling.of(found) if found.usable else None

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from scalerl import store
 from scalerl.study.folder import is_done, run_folder
-from scalerl.study.plan import Arm, Plan, PlannedRun
+from scalerl.study.plan import Plan, PlannedRun
 from scalerl.study.probe import Cost, Pace, cost
 
 NOTHING = Cost(hours=0.0, gpu_hours=0.0, steps=0, longest_run_hours=0.0)
@@ -19,23 +19,16 @@ def runs_left(plan: Plan, folder: Path) -> list[PlannedRun]:
 
 def cost_left(plan: Plan, folder: Path, pace: Pace) -> Cost:
     """As `cost`, without the runs that are done and without what the others have spent."""
-    costs = [cost(_alone(plan, run, run_folder(folder, run)), pace) for run in runs_left(plan, folder)]
-    return Cost(
-        hours=sum(one.hours for one in costs),
-        gpu_hours=sum(one.gpu_hours for one in costs),
-        steps=sum(one.steps for one in costs),
-        longest_run_hours=max((one.longest_run_hours for one in costs), default=0.0),
-    )
+    left = (_rest(run, run_folder(folder, run)) for run in runs_left(plan, folder))
+    return cost(left, plan.base.recipe, pace)
 
 
-def _alone(plan: Plan, run: PlannedRun, folder: Path) -> Plan:
-    """This run with the budget that is left to it; the base is there to be measured against, and is not run."""
+def _rest(run: PlannedRun, folder: Path) -> PlannedRun:
+    """The run with the budget that is left to it."""
     last = _last_row(folder)
     left = {key: limit - last.get(_SPENT[key], 0) if limit is not None else None for key, limit in run.recipe.budget}
-    recipe = run.recipe.model_copy(update={"budget": run.recipe.budget.model_copy(update=left)})
-    base = replace(plan.base, skipped="counted on its own")
-    study = plan.study.model_copy(update={"seeds": [run.seed]})
-    return replace(plan, study=study, arms=(base, Arm(name=run.arm, recipe=recipe, changes={})))
+    budget = run.recipe.budget.model_copy(update=left)
+    return replace(run, recipe=run.recipe.model_copy(update={"budget": budget}))
 
 
 def _last_row(folder: Path) -> store.Row:

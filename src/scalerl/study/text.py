@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
 
 from rich.console import Group
 from rich.table import Table
@@ -10,7 +9,7 @@ from rich.text import Text
 
 from scalerl.curves import Comparison, Fit, Pair, Reach, Score, Value, doubling
 from scalerl.curves.fit import tails
-from scalerl.study.analysis import Analysis, CurveResult, FormRanking, p_above_ceiling, param_value
+from scalerl.study.analysis import Analysis, CurveResult, FormRanking, param_value
 from scalerl.study.importers import listed
 
 STYLES = {
@@ -24,15 +23,12 @@ STYLES = {
 PAIR_STYLES = {"not separable": "dim", "no curve": "red"}
 
 
-NAMED: Mapping[str, str] = MappingProxyType({})
-
-
-def render(analysis: Analysis, origins: Mapping[str, str] = NAMED) -> Group:
+def render(analysis: Analysis, origins: Mapping[str, str] | None = None) -> Group:
     """Everything an analysis holds, in the order a reader wants it.
 
     `origins` says of the columns that the user did not name where they come from.
     """
-    parts: list[Table | Text] = [_curve_table(analysis), Text(_columns_line(analysis, origins), style="dim")]
+    parts: list[Table | Text] = [_curve_table(analysis), Text(_columns_line(analysis, origins or {}), style="dim")]
     if any(curve.holdout is not None or curve.fractions for curve in analysis.curves):
         parts.append(_score_table(analysis))
     if any(curve.at or curve.reach for curve in analysis.curves):
@@ -179,7 +175,7 @@ def _reach_cells(curve: CurveResult, row: Reach) -> tuple[str, str]:
     reward is no answer."""
     if row.compute is not None:
         return _interval(row.compute, compute_text), row.message
-    share = p_above_ceiling(curve.fit, row.reward)
+    share = row.p_above_ceiling
     if share is None or curve.fit is None:
         return "not known", row.message
     if share >= tails(curve.fit.level)[1]:
