@@ -226,16 +226,20 @@ def _start(limits: Limits) -> tuple[subprocess.Popen[bytes], Channel]:
             "from scalerl.tasks.pool_wire import Limits\n"
             f"serve({theirs.fileno()}, {os.getpid()}, {limits!r})"
         )
-        process = subprocess.Popen(
-            [sys.executable, "-c", code],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()],
-            # Ctrl-C is the trainer's to handle.
-            start_new_session=True,
-            # A worker is one of many on few cores, and a verdict must not depend on the order of a set.
-            env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONHASHSEED": "0"},
-        )
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-c", code],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                # Ctrl-C is the trainer's to handle.
+                start_new_session=True,
+                # A worker is one of many on few cores, and a verdict must not depend on the order of a set.
+                env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONHASHSEED": "0"},
+            )
+        except OSError as error:
+            ours.close()
+            raise GraderPoolError(f"the grading process cannot be started: {error}") from error
     return process, Channel(ours)
 
 
