@@ -33,6 +33,7 @@ from gpu_cases import (
 from gpu_peers import run_continuous, run_generate, run_static
 
 from scalerl.rollout.torch_engine import TorchEngine
+from scalerl.train.setup import settled
 from scalerl.types import Completion, Group, Request
 
 Figures = dict[str, Any]
@@ -113,9 +114,17 @@ class FirstHalf:
 def loop(subject: Subject, seconds: float) -> Figures:
     """PipelineRL-8 with our engine and learner on one device; prompts are random, lengths log-uniform."""
     engine = subject.engine()
+    with settled():
+        figures = run_loop(subject, engine, seconds)
+    engine.close()
+    return figures
+
+
+def run_loop(subject: Subject, engine: TorchEngine, seconds: float) -> Figures:
     running = make_pipeline(subject, engine).steps()
-    # All that may be in flight is asked for before the first step, so the first steps have their batches at once.
-    take(running, 10, seconds)
+    # All that may be in flight is asked for before the first step, so the first steps have their batches at once; and
+    # a pass is a graph from the second time on that its shape comes.
+    take(running, 30, seconds)
     start, decoded = now(subject.device), engine.work.decoded
     steps = take(running, 24, seconds)
     elapsed, decoded = now(subject.device) - start, engine.work.decoded - decoded
@@ -126,7 +135,6 @@ def loop(subject: Subject, seconds: float) -> Figures:
             profiled = take(running, 8, seconds)
             torch.cuda.synchronize()
         figures |= {"busy_s_per_step": busy[0] / profiled, "idle": max(0.0, 1 - busy[0] / profiled * steps / elapsed)}
-    engine.close()
     return figures
 
 

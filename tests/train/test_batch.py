@@ -109,19 +109,19 @@ def test_a_small_batch_by_hand():
 
     (micro,) = result.micro_batches
     # The longer first; the last token of each is predicted, never read.
-    assert micro.ids.tolist() == [5, 6, 7, 8, 9, 5, 6, 4]
+    assert micro.asked.ids.tolist() == [5, 6, 7, 8, 9, 5, 6, 4]
     assert micro.lengths == (5, 3)
-    assert micro.packing.positions.tolist() == [0, 1, 2, 3, 4, 0, 1, 2]
-    assert micro.packing.starts.tolist() == [0, 5, 8]
+    assert micro.asked.packing.positions.tolist() == [0, 1, 2, 3, 4, 0, 1, 2]
+    assert micro.asked.packing.starts.tolist() == [0, 5, 8]
     # A token is predicted one place before it stands: 7 and <1> of the first sequence, 4 and <1> of the second.
-    assert micro.place.tolist() == [1, 4, 5 + 1, 5 + 2]
-    assert micro.targets.tolist() == [7, 1, 4, 1]
+    assert micro.asked.place.tolist() == [1, 4, 5 + 1, 5 + 2]
+    assert micro.asked.targets.tolist() == [7, 1, 4, 1]
     assert micro.generator_log_probs.tolist() == [-0.5, -0.25, -2.0, -1.0]
     assert micro.completion_of_token.tolist() == [0, 0, 1, 1]
     assert micro.advantages.tolist() == [1.0, 1.0, -1.0, -1.0]
     # One prompt with four trained tokens.
     assert micro.weights.tolist() == [0.25] * 4
-    assert micro.temperature == 1.0
+    assert micro.asked.temperature == 1.0
 
     assert result.effective.num_kept == 2
     # Of the eight sampled tokens, the last of each completion is fresh.
@@ -162,22 +162,22 @@ def test_every_trained_token_is_in_exactly_one_pass_and_no_forced_one(seed, toke
     completions = [completion for group in batch.groups for completion in group.completions]
     seen: dict[int, list[tuple[int, float]]] = {}
     for micro in result.micro_batches:
-        assert len(micro.ids) == sum(micro.lengths)
-        assert len(micro.lengths) == 1 or len(micro.ids) <= tokens
-        starts, positions = micro.packing.starts.tolist(), micro.packing.positions.tolist()
+        assert len(micro.asked.ids) == sum(micro.lengths)
+        assert len(micro.lengths) == 1 or len(micro.asked.ids) <= tokens
+        starts, positions = micro.asked.packing.starts.tolist(), micro.asked.packing.positions.tolist()
         assert positions == [place for length in micro.lengths for place in range(length)]
         for place, target, log_prob, index in zip(
-            micro.place.tolist(),
-            micro.targets.tolist(),
+            micro.asked.place.tolist(),
+            micro.asked.targets.tolist(),
             micro.generator_log_probs.tolist(),
             micro.completion_of_token.tolist(),
             strict=True,
         ):
             completion = completions[index]
-            assert completion.request.temperature == micro.temperature
+            assert completion.request.temperature == micro.asked.temperature
             start, end = place - positions[place], place - positions[place] + len(completion.request.prompt_tokens)
             inputs = [*completion.request.prompt_tokens, *completion.tokens[:-1].tolist()]
-            assert micro.ids[start : start + len(inputs)].tolist() == inputs
+            assert micro.asked.ids[start : start + len(inputs)].tolist() == inputs
             assert {start, start + len(inputs)} <= set(starts)
             at = place + 1 - end
             assert completion.tokens[at] == target
@@ -199,7 +199,7 @@ def test_the_order_of_passes_is_always_the_same():
     first, again = prepared(batch, tokens=50), prepared(batch, tokens=50)
     assert len(first.micro_batches) > 3
     for one, other in zip(first.micro_batches, again.micro_batches, strict=True):
-        assert torch.equal(one.ids, other.ids)
+        assert torch.equal(one.asked.ids, other.asked.ids)
         assert torch.equal(one.completion_of_token, other.completion_of_token)
     longest = [micro.lengths[0] for micro in first.micro_batches]
     assert longest == sorted(longest, reverse=True)

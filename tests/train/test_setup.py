@@ -1,5 +1,6 @@
 """What a recipe stands for on this machine."""
 
+import gc
 import json
 from contextlib import closing
 from pathlib import Path
@@ -12,7 +13,7 @@ from scalerl.tasks.length import LengthControl
 from scalerl.tasks.pool import GraderError
 from scalerl.tasks.prompts import PromptFormat
 from scalerl.train.grading import Marking
-from scalerl.train.setup import HOST_THREADS, Setup, environment, quiet_host, sample_rows, wilson
+from scalerl.train.setup import HOST_THREADS, Setup, environment, quiet_host, sample_rows, settled, wilson
 from scalerl.types import LengthPlan
 
 
@@ -69,6 +70,17 @@ def test_beside_a_gpu_torch_keeps_to_a_few_host_threads(monkeypatch, told, expec
     assert asked == expected + [HOST_THREADS] * (told is None)
     quiet_host(torch.device("cpu"))
     assert len(asked) == 2 * (told is None)
+
+
+def test_what_is_there_at_the_start_is_not_looked_through_again():
+    def fail_within():
+        with settled():
+            assert gc.get_freeze_count() > 1000
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail_within()
+    assert gc.get_freeze_count() == 0
 
 
 def test_prompts_that_are_too_long_are_left_out_everywhere(tmp_path: Path):

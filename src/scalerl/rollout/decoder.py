@@ -135,10 +135,9 @@ class Decoder:
         places = np.array(batch.places, dtype=np.int64)
         if self._layout is not None:
             places[:, 1] = self._layout.row[places[:, 1]]
-        self._prompts[: tokens.size].copy_(torch.from_numpy(tokens.reshape(-1)))
-        # Before the pass: to send it, the host waits for what the device was given before.
-        rows, slots = torch.from_numpy(places.T.copy()).to(self._device)
+        self._send(tokens.reshape(-1), self._prompts[: tokens.size])
         self._pass_over_prompts((batch.rows, batch.width))
+        rows, slots = self._send(places.T.copy(), torch.empty(2, len(places), dtype=torch.int64, device=self._device))
         self._cache.keep(self._cache.computed(batch.rows, batch.width), rows, slots)
 
     def _pass_over_prompts(self, shape: tuple[int, int]) -> None:
@@ -188,14 +187,19 @@ class Decoder:
 
     def _load(self, chunk: Chunk) -> None:
         greedy = chunk.temperature == 0
-        self._token.copy_(torch.from_numpy(chunk.token))
-        self._position.copy_(torch.from_numpy(chunk.position))
-        self._temperature.copy_(torch.from_numpy(np.where(greedy, np.float32(1), chunk.temperature)))
-        self._greedy.copy_(torch.from_numpy(greedy))
-        self._top_p.copy_(torch.from_numpy(chunk.top_p))
-        self._noise.copy_(torch.from_numpy(chunk.noise))
-        self._forced.copy_(torch.from_numpy(chunk.forced))
+        self._send(chunk.token, self._token)
+        self._send(chunk.position, self._position)
+        self._send(np.where(greedy, np.float32(1), chunk.temperature), self._temperature)
+        self._send(greedy, self._greedy)
+        self._send(chunk.top_p, self._top_p)
+        self._send(chunk.noise, self._noise)
+        self._send(chunk.forced, self._forced)
         self._step.zero_()
+
+    def _send(self, values: NDArray[Any], target: Tensor) -> Tensor:
+        """A copy that does not wait for what the device was given before, as one from pageable memory would."""
+        source = torch.from_numpy(values)
+        return target.copy_(source.pin_memory() if target.is_cuda else source, non_blocking=True)
 
     def _advance(self, shape: _Shape) -> None:
         """One token for every row in use."""

@@ -20,28 +20,40 @@ from scalerl.types import Batch, Completion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class MicroBatch:
-    """One forward and backward pass. `ids` has one entry a packed token, what follows `place` one a trained token."""
+class Pass:
+    """What the model is asked about a packed row: the log-probs of `targets`."""
 
     ids: Tensor
     """Of each sequence, prompt and completion without its last token, which nothing follows."""
     packing: Packing
     place: Tensor
-    """Where in the row the token is predicted: one before where it stands."""
+    """Where in the row each target is predicted: one before where it stands."""
     targets: Tensor
+    temperature: float
+    """At which all of its completions were sampled."""
+
+    def to(self, device: torch.device) -> "Pass":
+        moved = {name: getattr(self, name).to(device, non_blocking=True) for name in ("ids", "place", "targets")}
+        return replace(self, packing=self.packing.to(device), **moved)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MicroBatch:
+    """One forward and backward pass; the tensors have an entry a trained token."""
+
+    asked: Pass
     generator_log_probs: Tensor
     advantages: Tensor
     weights: Tensor
     completion_of_token: Tensor
-    temperature: float
-    """At which all of its completions were sampled."""
     lengths: tuple[int, ...]
     """Of its sequences."""
 
     def to(self, device: torch.device) -> "MicroBatch":
+        """With what the loss takes on the device; what is asked is for the model to send."""
         parts = {field.name: getattr(self, field.name) for field in fields(self)}
         moved = {name: part.to(device, non_blocking=True) for name, part in parts.items() if isinstance(part, Tensor)}
-        return replace(self, packing=self.packing.to(device), **moved)
+        return replace(self, **moved)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -151,12 +163,14 @@ def _packed(
     kept = trained.numpy()[token]
     token = torch.from_numpy(token[kept])
     return MicroBatch(
-        ids=torch.from_numpy(_inputs(chosen)),
-        packing=pack(lengths),
-        place=torch.from_numpy(place[kept]),
-        targets=torch.from_numpy(_joined(chosen, "tokens", np.int32)[kept].astype(np.int64)),
+        asked=Pass(
+            ids=torch.from_numpy(_inputs(chosen)),
+            packing=pack(lengths),
+            place=torch.from_numpy(place[kept]),
+            targets=torch.from_numpy(_joined(chosen, "tokens", np.int32)[kept].astype(np.int64)),
+            temperature=chosen[0].request.temperature,
+        ),
         **{name: vector[token] for name, vector in per_token.items()},
-        temperature=chosen[0].request.temperature,
         lengths=tuple(lengths.tolist()),
     )
 
@@ -202,7 +216,7 @@ def _facts(
     """A mean over nothing is left out rather than invented, as in rl.metrics."""
     facts = {
         "batch/micro_batches": float(len(micro_batches)),
-        "batch/trained_tokens": float(sum(micro.targets.numel() for micro in micro_batches)),
+        "batch/trained_tokens": float(sum(micro.asked.targets.numel() for micro in micro_batches)),
     }
     if len(completions):
         interrupted = [completion.interrupted_at is not None for completion in completions]

@@ -70,6 +70,11 @@ def pack(lengths: ArrayLike) -> Packing:
     )
 
 
+def has_kernel(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
+    """Whether attention is that of FlashAttention, which depends on no length but the longest."""
+    return device.type == "cuda" and dtype == torch.bfloat16 and head_dim in _KERNEL_SIZES
+
+
 def attend_packed(model: "PreTrainedModel") -> None:
     """Make the model's layers use the function of this module; from then on it takes packed rows alone."""
     from transformers import AttentionInterface
@@ -125,7 +130,7 @@ def packed_attention(
         raise PackingError(f"a model whose attention needs {unknown[0]} cannot be trained on packed sequences")
     queries, keys, values = (part[0].transpose(0, 1) for part in (query, key, value))
     window = -1 if sliding_window is None else sliding_window - 1
-    if query.is_cuda and query.dtype == torch.bfloat16 and query.shape[-1] in _KERNEL_SIZES:
+    if has_kernel(query.device, query.dtype, query.shape[-1]):
         # torch.nn.attention.varlen wraps the same operation, with another signature in every release.
         attended = torch.ops.aten._flash_attention_forward(
             queries,

@@ -27,7 +27,7 @@ from scalerl.train.live import Outlook, alarms, outlook
 from scalerl.train.pack import pack_groups, unpack_groups
 from scalerl.train.pipeline import Pipeline, PipelineState, StepDone
 from scalerl.train.resume import check_same, newest_checkpoint, only_trainer
-from scalerl.train.setup import EvalSet, Setup, counts, environment, hash_problems, sample_rows
+from scalerl.train.setup import EvalSet, Setup, counts, environment, hash_problems, sample_rows, settled
 from scalerl.train.sinks import Sinks, check_sinks
 from scalerl.train.step import TorchLearner, compilation_s
 from scalerl.train.watch import Watchdog, WatchedEngine, WatchedGrading
@@ -202,7 +202,7 @@ class Run:
             self.watcher.started(self)
             self._open()
             try:
-                with self._watchdog:
+                with self._watchdog, settled():
                     reason = self._train()
             except KeyboardInterrupt:
                 self._say_failed("stopped", "stopped at once: what came after the last checkpoint is repeated")

@@ -1,12 +1,13 @@
 """What a recipe stands for on this machine: model, text, task, length control, evaluation sets, engine."""
 
 import functools
+import gc
 import hashlib
 import math
 import os
 import platform
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -297,6 +298,20 @@ def quiet_host(device: torch.device) -> None:
     """
     if device.type == "cuda" and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(min(HOST_THREADS, torch.get_num_threads()))
+
+
+@contextmanager
+def settled() -> Iterator[None]:
+    """Within, the garbage collector leaves alone what is there by now: models and modules, which stay to the end.
+
+    To look through all of it again takes a few tenths of a second, and would fall into some step.
+    """
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def environment(device: torch.device) -> Mapping[str, Any]:

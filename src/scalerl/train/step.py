@@ -4,18 +4,16 @@
 
 Weights a token are fixed before the batch is cut, so gradients of micro-batches only add up. The master weights are
 FP32: at the paper's learning rate of 5e-7 a bf16 weight would not move, since its neighbours are 0.4 % apart. A bf16
-body is a second, rounded copy of them rather than autocast: its residual stream and norms are then bf16 like the
-generator's, and what the two disagree on is what the ratio has to correct.
+body is a second, rounded copy of them (body.py).
 
 A step waits for the device once, at its end, for the metrics. Whether the update is to be skipped is decided there too.
 """
 
-import copy
 import functools
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor
@@ -25,17 +23,19 @@ from scalerl.choose import choose
 from scalerl.config import Recipe, body_dtype
 from scalerl.config.parts import Learner, Optimizer
 from scalerl.rl.advantages import BASELINES, NORMALISATIONS
-from scalerl.rl.bf16_products import mend_linears
 from scalerl.rl.filters import EffectiveBatch, effective_batch
 from scalerl.rl.logprobs import log_probs_and_entropy
 from scalerl.rl.losses import LOSSES, TokenLoss
 from scalerl.rl.metrics import TokenSums, step_metrics, token_sums
 from scalerl.rl.weights import WEIGHTS
-from scalerl.train.batch import MicroBatch, prepare
+from scalerl.rollout.cache import head_sizes
+from scalerl.train.batch import MicroBatch, Pass, prepare
+from scalerl.train.body import compile_layers, make_body, prepare_for_training
 from scalerl.train.compute import ModelShape, training_flops
 from scalerl.train.lora import merged_weights, num_adapter_params, wrap
 from scalerl.train.model import head
-from scalerl.train.packed_attention import attend_packed, check_packing, pack, packed_hidden_states
+from scalerl.train.packed_attention import has_kernel, pack, packed_hidden_states
+from scalerl.train.pass_graphs import LEAST_TOKENS, MOST_WORK, PassGraphs, asks_device, recorder
 from scalerl.types import Batch
 
 if TYPE_CHECKING:
@@ -74,11 +74,11 @@ class TorchLearner:
         self._device = model.device
         self._loss, self._effective, self._weigh = loss, effective, weigh
         self._settings, self._micro_batch_tokens = optimizer, learner.micro_batch_tokens
-        self._body = _body(model, dtype)
+        self._body = make_body(model, dtype)
         # With a body of the masters' precision the two heads are one, whatever the setting says.
         self._fp32_head = fp32_head or dtype == torch.float32
         self._shape, self._num_adapter_params = ModelShape.from_config(model.config), num_adapter_params(model)
-        _prepare_for_training(self._body, learner.gradient_checkpointing)
+        prepare_for_training(self._body, learner.gradient_checkpointing)
         # Plain AdamW: the paper names no exception, so norms and biases decay like the rest.
         self._optimizer = torch.optim.AdamW(
             self._parameters.values(),
@@ -90,9 +90,12 @@ class TorchLearner:
         )
         self._version = version
         self._updates = 0
+        self._graphs: PassGraphs | None = None
         if self._device.type == "cuda" if compiled is None else compiled:
-            _compile_layers(self._body)
+            compile_layers(self._body)
             self._warm_up()
+            if not learner.gradient_checkpointing:
+                self._graphs = self._pass_graphs()
 
     @classmethod
     def from_recipe(cls, model: "PreTrainedModel", recipe: Recipe, *, version: int = 0) -> Self:
@@ -133,9 +136,11 @@ class TorchLearner:
         tokens: TokenSums | None = None
         loss = torch.zeros((), dtype=torch.float64, device=self._device)
         for micro in prepared.micro_batches:
-            part, value = self._backward(micro.to(self._device))
+            part, value = self._backward(micro)
             tokens = part if tokens is None else tokens + part
             loss += value
+        if self._graphs is not None:
+            self._graphs.hand_over()
         metrics = prepared.facts | {"optim/lr": self.lr, "batch/flops": self._flops(prepared.micro_batches)}
         norm = self._update(loss) if prepared.micro_batches else None
         self._optimizer.zero_grad(set_to_none=True)
@@ -192,9 +197,10 @@ class TorchLearner:
 
     def _backward(self, micro: MicroBatch) -> tuple[TokenSums, Tensor]:
         """Add one micro-batch's share to the gradient."""
-        hidden = _Rows.apply(packed_hidden_states(self._body, micro.ids, micro.packing), micro.place)
-        log_probs, entropy = self._log_probs(hidden, micro.targets, micro.temperature)
-        trained = torch.ones_like(micro.targets, dtype=torch.bool)
+        ask = self._run if self._graphs is None else self._graphs
+        log_probs, entropy = ask(micro.asked)
+        micro = micro.to(self._device)
+        trained = torch.ones_like(micro.weights, dtype=torch.bool)
         token_loss = self._loss(
             log_probs, micro.generator_log_probs, micro.advantages, micro.completion_of_token, trained
         )
@@ -202,6 +208,12 @@ class TorchLearner:
         loss.backward()
         sums = token_sums(token_loss, log_probs.detach(), micro.generator_log_probs, entropy.detach(), trained)
         return sums, loss.detach()
+
+    def _run(self, asked: Pass) -> tuple[Tensor, Tensor]:
+        """Log-probs and entropies."""
+        asked = asked.to(self._device)
+        hidden = _Rows.apply(packed_hidden_states(self._body, asked.ids, asked.packing), asked.place)
+        return self._log_probs(hidden, asked.targets, asked.temperature)
 
     def _warm_up(self) -> None:
         """Full and small passes whose gradients are thrown away, so that all is compiled before the first step.
@@ -216,6 +228,26 @@ class TorchLearner:
                 log_probs, _ = self._log_probs(packed_hidden_states(self._body, ids, packing), ids, 1.0)
                 log_probs.sum().backward()
         self._optimizer.zero_grad(set_to_none=True)
+
+    def _pass_graphs(self) -> PassGraphs | None:
+        """Where passes are small, and depend on nothing but their shape."""
+        most_tokens = MOST_WORK // sum(parameter.numel() for parameter in self._model.parameters())
+        _, head_dim = head_sizes(self._model.config)
+        if most_tokens < LEAST_TOKENS or not has_kernel(self._device, self._body.dtype, head_dim):
+            return None
+        leaves = self._leaves()
+        if asks_device(self._run, leaves, self._device):
+            return None
+        return PassGraphs(self._run, leaves, most_tokens=most_tokens, device=self._device, record=recorder())
+
+    def _leaves(self) -> Sequence[tuple[Tensor, Tensor]]:
+        """What a pass takes gradients for, each with its master: the body's parameters, and the masters' own head."""
+        shadows = [shadow for shadow in self._body.parameters() if shadow.requires_grad]
+        leaves = list(zip(shadows, self._parameters.values(), strict=True))
+        own = head(self._model)
+        known = {id(shadow) for shadow in shadows}
+        heads = [part for part in (own.weight, own.bias) if part is not None and part.requires_grad]
+        return leaves + [(part, part) for part in heads if id(part) not in known]
 
     def _log_probs(self, hidden: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
         # The head is the master's: in FP32 unrounded, else rounded to what the generator's copy is.
@@ -263,7 +295,7 @@ class TorchLearner:
 
     def _flops(self, micro_batches: Sequence[MicroBatch]) -> float:
         lengths = [length for micro in micro_batches for length in micro.lengths]
-        num_logits = sum(micro.targets.numel() for micro in micro_batches)
+        num_logits = sum(micro.asked.targets.numel() for micro in micro_batches)
         return training_flops(self._shape, lengths, num_logits, adapters=self._num_adapter_params)
 
 
@@ -288,64 +320,3 @@ def compilation_s() -> float:
     """Seconds that torch has spent compiling in this process so far."""
     utils = sys.modules.get("torch._dynamo.utils")
     return 0.0 if utils is None else utils.calculate_time_spent()["total_wall_time"]
-
-
-def _body(model: "PreTrainedModel", dtype: torch.dtype) -> "PreTrainedModel":
-    """A copy of the model that takes packed rows, over the same parameters or over rounded ones.
-
-    Gradients of rounded ones go to the masters and are summed there, in FP32.
-    """
-    # Parameters are given as already copied, so that the FP32 ones are never there twice; tied ones stay tied, and
-    # buffers FP32.
-    if dtype == torch.float32:
-        body = copy.deepcopy(model, {id(p): p for p in model.parameters()})
-    else:
-        rounded: dict[int, Any] = {
-            id(p): torch.nn.Parameter(p.detach().to(dtype), requires_grad=p.requires_grad) for p in model.parameters()
-        }
-        body = copy.deepcopy(model, dict(rounded))
-        for master in (p for p in model.parameters() if p.requires_grad):
-            rounded[id(master)].register_post_accumulate_grad_hook(functools.partial(_hand_over, master=master))
-    mend_linears(body)
-    attend_packed(body)
-    check_packing(body, tolerance=1e-3 if dtype == torch.float32 else 0.1)
-    return body
-
-
-def _compile_layers(body: "PreTrainedModel") -> None:
-    """Each layer by itself: they share what is compiled, so it takes seconds where a whole model takes minutes.
-
-    The number of tokens is left open, so no later pass compiles again.
-    """
-    from transformers.modeling_layers import GradientCheckpointingLayer
-
-    for module in body.modules():
-        if isinstance(module, GradientCheckpointingLayer):
-            module.compile(dynamic=True)
-
-
-@torch.no_grad()
-def _hand_over(shadow: Tensor, *, master: Tensor) -> None:
-    assert shadow.grad is not None
-    if master.grad is None:
-        master.grad = shadow.grad.to(master.dtype)
-    else:
-        master.grad.add_(shadow.grad)
-    shadow.grad = None
-
-
-def _prepare_for_training(body: "PreTrainedModel", gradient_checkpointing: bool) -> None:
-    """Evaluation mode, as the generator's: dropout would make log-probs differ from the sampled ones.
-
-    transformers checkpoints only in training mode, so there dropout is turned off by hand.
-    """
-    if not gradient_checkpointing:
-        body.eval()
-        return
-    body.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    body.train()
-    for module in body.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-        if hasattr(module, "attention_dropout"):
-            module.attention_dropout = 0.0  # pyright: ignore[reportArgumentType]
