@@ -171,7 +171,7 @@ def test_on_a_gpu_graphs_give_the_gradients_of_plain_passes(tied):
     def make(graphs):
         model = LlamaForCausalLM(LlamaConfig(**sizes)).to("cuda").eval()  # pyright: ignore[reportArgumentType]
         model.load_state_dict(weights)
-        overrides = ("model.dtype=bfloat16", "learner.micro_batch_tokens=200", "optimizer.lr=1e-12")
+        overrides = ("model.dtype=bfloat16", "learner.micro_batch_tokens=60", "optimizer.lr=1e-12")
         learner = TorchLearner.from_recipe(model, recipe_of(*overrides), version=VERSION)
         assert learner._graphs is not None
         if not graphs:

@@ -215,7 +215,10 @@ Record = Callable[[Work, Work], tuple[Work, Work]]
 
 
 def recorder() -> Record:
-    """Records CUDA graphs, all in one pool of memory, since none runs beside another."""
+    """Records CUDA graphs, all in one pool of memory, since none runs beside another.
+
+    On one stream, from the first time to warm up: autograd's leaves keep to the one they were first met on.
+    """
     pool, aside = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
 
     def record(first: Work, second: Work) -> tuple[Work, Work]:
@@ -227,7 +230,7 @@ def recorder() -> Record:
         torch.cuda.current_stream().wait_stream(aside)
         graphs = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         for graph, work in zip(graphs, (first, second), strict=True):
-            with torch.cuda.graph(graph, pool=pool):
+            with torch.cuda.graph(graph, pool=pool, stream=aside):
                 work()
         return graphs[0].replay, graphs[1].replay
 
