@@ -94,6 +94,8 @@ class TorchEngine:
                 fused=fused,
                 cuda_graphs=on_gpu if cuda_graphs is None else cuda_graphs,
             )
+        self._own = self._model.state_dict(keep_vars=True)
+        self._needed = {name for name, _ in self._model.named_parameters()}
         self._progress = Progress(slots, stop_tokens)
         self._version, self._work = version, Work()
         self._failure: str | None = None
@@ -143,17 +145,16 @@ class TorchEngine:
         self._require_life()
         if version < self._version:
             raise ValueError(f"versions only rise: {version} was pushed after {self._version}")
-        own = self._model.state_dict(keep_vars=True)
+        own = self._own
         if unknown := sorted(weights.keys() - own.keys()):
             raise ValueError(f"push_weights was given {unknown[0]}, which the engine's model does not have")
-        if missing := sorted({name for name, _ in self._model.named_parameters()} - weights.keys()):
+        if missing := sorted(self._needed - weights.keys()):
             raise ValueError(f"push_weights was not given {missing[0]}: all weights of a version arrive together")
         for name, weight in weights.items():
             if weight.shape != own[name].shape:
                 raise ValueError(f"push_weights: {name} is {tuple(weight.shape)}, not {tuple(own[name].shape)}")
         with torch.inference_mode():
-            for name, weight in weights.items():
-                own[name].copy_(weight)
+            torch._foreach_copy_([own[name] for name in weights], list(weights.values()))  # pyright: ignore[reportPrivateImportUsage]
             self._decoder.weights_changed(weights)
         self._version = version
 
@@ -162,7 +163,7 @@ class TorchEngine:
             return
         self._failure = _CLOSED
         self._scheduler = SlotScheduler(len(self._token))
-        del self._model, self._decoder
+        del self._model, self._own, self._decoder
 
     def _require_life(self) -> None:
         if self._failure is not None:
