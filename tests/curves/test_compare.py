@@ -161,3 +161,30 @@ def test_linearised_the_sigmoid_is_a_straight_line_of_slope_b():
     assert slope == pytest.approx(1.9, rel=1e-3)
     assert intercept == pytest.approx(0.0, abs=0.01)  # F = C^B
     assert len(log_compute) <= 40
+
+
+def early(seed: int, until: float, **params):
+    """The first 30 evaluations of a run, evenly spaced."""
+    rng = np.random.default_rng(seed)
+    compute = np.linspace(until / 30, until, 30)
+    return fit(compute, rng.binomial(1000, sigmoid(compute, **params)) / 1000, start=params["start"])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_unknown_ceilings_are_not_taken_for_one(seed: int):
+    """The higher ceiling rises more slowly: who is ahead now says nothing of who will be."""
+    high = early(seed, 1500.0, ceiling=0.9, exponent=1.3, midpoint=3000.0, start=0.1)
+    low = early(seed + 10, 1500.0, ceiling=0.6, exponent=2.5, midpoint=800.0, start=0.1)
+    (pair,) = compare({"high": high, "low": low}).pairs
+    assert pair.verdict == "not separable"
+    assert pair.messages[0].startswith("At one ceiling for both, low is more efficient; but it is not known yet")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_run_that_is_not_half_way_up_is_not_called_lower(seed: int):
+    """Of one and the same law: what is new is always shorter."""
+    law = {"ceiling": 0.9, "exponent": 1.8, "midpoint": 1000.0, "start": 0.05}
+    (pair,) = compare({"long": early(seed, 3000.0, **law), "short": early(seed + 10, 500.0, **law)}).pairs
+    assert pair.verdict == "not separable"
+    if pair.probably_higher:
+        assert "But short may not be half-way up yet, so its own is a guess." in pair.messages[0]

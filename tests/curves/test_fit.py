@@ -291,3 +291,20 @@ def test_autocorrelated_noise_of_a_long_log_is_that_of_one_evaluation():
     reward = np.clip(sigmoid(compute) + noise, 0, 1)
     for intervals in (True, False):
         assert fit(compute, reward, start=0.4, intervals=intervals).noise_sd == pytest.approx(0.02, rel=0.25)
+
+
+@pytest.mark.parametrize("reward", [0.0, 0.1, 1 / 3, 0.5, 0.7, 1.0])
+@pytest.mark.parametrize("num_samples", [None, 64])
+def test_a_reward_that_never_changes_does_not_fall(reward: float, num_samples: int | None):
+    found = fit(np.linspace(1, 40, 40), np.full(40, reward), num_samples=num_samples)
+    assert found.verdict != "unstable"
+
+
+def test_a_few_lucky_answers_are_no_height_to_fall_from():
+    rng = np.random.default_rng(0)
+    compute = np.linspace(1, 40, 40)
+    fallen = [
+        fit(compute, rng.binomial(64, 0.002, 40) / 64, start=0.0, num_samples=64, intervals=False).verdict == "unstable"
+        for _ in range(100)
+    ]
+    assert sum(fallen) <= 1

@@ -100,3 +100,12 @@ def test_impossible_questions_are_refused():
         reward_at(FIT, [0.0])
     with pytest.raises(ValueError, match="between 0 and 1"):
         backtest(*run(0), fractions=(1.5,))
+
+
+def test_far_beyond_the_data_a_forecast_without_a_ceiling_is_called_a_guess():
+    open_ended, known = fit(*run(0, reach=0.6), start=0.4), fit(*run(0, reach=6.0), start=0.4)
+    assert (open_ended.verdict, known.verdict) == ("ceiling not identifiable yet", "ok")
+    near, far = reward_at(open_ended, [1.2, 1.21])
+    assert near.message == ""
+    assert far.message.startswith("A guess: more than 2 times the compute fitted")
+    assert not any(one.message for one in reward_at(known, [12.0, 60.0]))

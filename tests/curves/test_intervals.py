@@ -19,7 +19,7 @@ def slow_reference(compute, reward, start: float, levels):
     prior = -0.5 * ((exponents - EXPONENT.prior_mean) / EXPONENT.prior_sd) ** 2
     prior = (prior - 0.5 * ((midpoints - MIDPOINT.prior_mean) / MIDPOINT.prior_sd) ** 2).ravel()
     share = (ceilings - start) / (1 - start)
-    prior_share = np.log(1 - share + 1e-3) - np.log(share + 0.01)
+    prior_share = np.log(1 - share / 2) - np.log(share + 0.01)
     num = len(reward)
     lags = np.abs(np.subtract.outer(np.arange(num), np.arange(num)))
     terms = []

@@ -3,7 +3,8 @@
 import pytest
 
 from scalerl.cli.train import forecast_words
-from scalerl.train.live import ALARM_STEPS, FAR, FIRST_FIT, alarms, outlook
+from scalerl.curves.forecast import FAR
+from scalerl.train.live import ALARM_STEPS, FIRST_FIT, alarms, outlook
 
 
 def evaluations(num: int, start: float | None = 0.2, ceiling: float = 0.8) -> list[dict[str, float | None]]:

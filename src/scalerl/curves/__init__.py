@@ -11,6 +11,7 @@ from scalerl.curves.forecast import (
     backtest,
     compute_for,
     doubling,
+    is_far,
     rank_forms,
     reward_at,
 )
@@ -18,5 +19,5 @@ from scalerl.curves.forms import FORMS
 
 __all__ = [
     "FORMS", "At", "Backtest", "Comparison", "Fit", "Pair", "Reach", "Score", "Value",
-    "backtest", "compare", "compute_for", "doubling", "fit", "linearise", "rank_forms", "refit", "reward_at",
+    "backtest", "compare", "compute_for", "doubling", "fit", "is_far", "linearise", "rank_forms", "refit", "reward_at",
 ]  # fmt: skip

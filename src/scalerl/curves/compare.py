@@ -21,6 +21,8 @@ CEILING_MARGIN = 0.02  # what the paper takes for a difference between ceilings
 RUN_SD = 0.01  # spread of the ceiling between runs of one recipe, from the paper's three repeats
 SURE = 0.985  # probability from which a difference is called one: 3 % for both directions together
 LIKELY = 0.9  # from here on a ceiling is probably higher: no sure difference, and no shared ceiling either
+ALIKE = 0.5  # probability from which two ceilings may be taken for one
+BENT = 0.9  # probability that half the gain lies behind, from which the lower one of two ceilings may be called lower
 LEANING = 0.2  # an exponent that probably points the other way speaks against the midpoint
 LEAST_DRAWS = 400  # that must carry a probability at a shared ceiling
 SHUFFLES = 4  # pairings of the two fits' draws
@@ -120,7 +122,8 @@ def _pair(name_a: str, name_b: str, a: Fit, b: Fit, margin: float, run_sd: float
     gap = float(np.median(difference))
     likely = max(p_higher, 1 - p_higher) >= LIKELY and abs(gap) > margin * span
     probably_higher = (name_a if p_higher > 0.5 else name_b) if likely else None
-    verdict, notes = _decide(name_a, name_b, p_higher, p_steeper, p_sooner, gap, probably_higher, a, b)
+    p_alike = float(np.mean(np.abs(noisy) <= max(a.margin, b.margin)))
+    verdict, notes = _decide(name_a, name_b, p_higher, p_steeper, p_sooner, p_alike, gap, probably_higher, a, b)
     assumed = run_sd * span if min(a.num_runs, b.num_runs) == 1 and run_sd > 0 else None
     if assumed is not None:
         single = " and of ".join(name for name, one in ((name_a, a), (name_b, b)) if one.num_runs == 1)
@@ -166,23 +169,38 @@ def _decide(
     p_higher: float,
     p_steeper: float,
     p_sooner: float,
+    p_alike: float,
     gap: float,
     probably_higher: str | None,
     a: Fit,
     b: Fit,
 ) -> tuple[str, list[str]]:
     sure = max(p_higher, 1 - p_higher)
-    if probably_higher is not None and sure >= SURE:
+    lower, low = (name_b, b) if p_higher > 0.5 else (name_a, a)
+    if probably_higher is not None and sure >= SURE and _has_bent(low):
         return f"{probably_higher} has the higher ceiling", [f"Its ceiling is {abs(gap):.3g} higher."]
     unstable = [f"{name} is unstable." for name, one in ((name_a, a), (name_b, b)) if one.verdict == "unstable"]
     if unstable:
         return "not separable", unstable
     verdict, notes = _by_efficiency(name_a, name_b, p_steeper, p_sooner, a, b)
     if probably_higher is None:
-        return verdict, notes
+        if p_alike >= ALIKE or verdict == "not separable":
+            return verdict, notes
+        if_shared = f"At one ceiling for both, {verdict}; but it is not known yet whether their ceilings are alike."
+        return "not separable", [if_shared]
     # Who is cheaper at a ceiling that is probably not shared matters only where it is the same one.
     higher = f"The ceiling of {probably_higher} is probably {abs(gap):.3g} higher (probability {sure:.2f})."
+    if not _has_bent(low):
+        higher += f" But {lower} may not be half-way up yet, so its own is a guess."
+        return "not separable", [higher]
     return (verdict if verdict == f"{probably_higher} is more efficient" else "not separable"), [higher]
+
+
+def _has_bent(one: Fit) -> bool:
+    """Whether the run has passed its midpoint: before that, its ceiling is what the prior makes of it."""
+    if one.draws is None or "midpoint" not in one.draws.params:
+        return True
+    return float(np.mean(one.draws.params["midpoint"] <= one.scale)) >= BENT
 
 
 def _by_efficiency(

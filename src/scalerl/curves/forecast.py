@@ -9,6 +9,7 @@ import numpy as np
 from scalerl.curves.fit import Fit, fit, tails
 from scalerl.curves.forms import FORMS, Array
 
+FAR = 2.0  # times the compute fitted: how far a forecast is good for while the ceiling is not known
 MANY_PLACES = 40  # different computes from which an interval, which is smooth, is interpolated
 
 
@@ -25,6 +26,8 @@ class Value:
 class At:
     compute: float
     reward: Value
+    message: str = ""
+    """What to bear in mind about it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +69,21 @@ def reward_at(fit: Fit, computes: Sequence[float]) -> list[At]:
         raise ValueError(f"the compute to forecast at must be positive, but {compute.min():g} was given")
     low, high = fit.new_interval(compute) if fit.draws is not None else (np.full(compute.shape, np.nan),) * 2
     return [
-        At(compute=float(c), reward=Value(value=float(v), low=float(a), high=float(b)))
+        At(
+            compute=float(c),
+            reward=Value(value=float(v), low=float(a), high=float(b)),
+            message=f"A guess: more than {FAR:g} times the compute fitted, and the ceiling is not known"
+            if is_far(fit, float(c))
+            else "",
+        )
         for c, v, a, b in zip(compute, fit.predict(compute), low, high, strict=True)
     ]
+
+
+def is_far(fit: Fit, compute: float) -> bool:
+    """Whether it lies beyond what a fit without a known ceiling is good for: intervals there have missed, low
+    (docs/log.md)."""
+    return fit.verdict != "ok" and compute > FAR * fit.scale
 
 
 def doubling(fit: Fit) -> Value:

@@ -29,7 +29,7 @@ RUN_SD_SCALE = 0.01  # of the reward's range: what three repeats of one recipe d
 RUN_SPREADS = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # between-run sd over that scale
 # Rows and columns of cells over two shape parameters, nodes of the level and of the gain: for one run, and for several,
 # where each cell is there ten times, once for each spread between them.
-ONE_RUN, SEVERAL_RUNS = (32, 20, 12, 18), (24, 18, 10, 15)
+ONE_RUN, SEVERAL_RUNS = (40, 30, 12, 18), (24, 18, 10, 15)
 GAINS_ALONE = 28  # nodes of the gain where the level is known
 KEEP = 12.0  # nats below the peak beyond which a cell is left out of the grid
 NEGLIGIBLE = 10.0  # and a node of level and gain
@@ -246,15 +246,15 @@ class Model:
         return log_density if self.known.ceiling is not None else log_density + self._log_share_prior(level, gain)
 
     def _log_share_prior(self, level: Array, gain: Array) -> Array:
-        """Prior of the share s of the possible gain: density (1 - s) / (s + 0.01), per unit of reward.
+        """Prior of the share s of the possible gain: density (1 - s / 2) / (s + 0.01), per unit of reward.
 
-        Equal odds for each factor of gain (a small gain is as likely to double as a large one), a perfect score least
-        likely (but not out of the question: 1.001), and gains under a hundredth of what is possible not told apart.
+        Equal odds for each factor of gain (a small gain is as likely to double as a large one), a perfect score half as
+        likely as that, and gains under a hundredth of what is possible not told apart.
         """
         base = level if self.form.rising else level + gain
         possible = np.maximum(self.points.bounds[1] - base, 1e-9 * self.span)
         size = np.abs(gain)
-        return np.log((1.001 * possible - size) / ((size + 0.01 * possible) * possible))
+        return np.log((possible - 0.5 * size) / ((size + 0.01 * possible) * possible))
 
     def _levels(self, sums: Sums, at: Array) -> tuple[Array, Array]:
         """Level nodes, and the log of their width and of the prior of a noisy start."""

@@ -9,7 +9,7 @@ import numpy as np
 from scalerl.curves.forms import Array, Form
 from scalerl.curves.intervals import Draws, posterior
 from scalerl.curves.least_squares import Solution, least_squares, shapes
-from scalerl.curves.points import Known, Points, scatter
+from scalerl.curves.points import Known, Points, noise_guess, scatter
 from scalerl.curves.special import ndtri
 
 Verdict = Literal["ok", "ceiling not identifiable yet", "unstable", "at a bound", "too few points"]
@@ -18,6 +18,8 @@ SKIP_SHARES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3)
 EXTENSIONS = (1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
 FALL_Z = 4.0  # standard errors a fall must measure before it is called one
 FALL_SHARE = 0.1  # and this share of the rise so far
+LEAST_NOISE = 0.5  # of binomial noise: evaluations of the same prompts vary by less than it
+NOTHING = 1e-9  # of the reward's range: a difference between equal numbers
 LITTLE_KNOWN = 3.0  # variances of independent noise, as for an autocorrelation of 0.5
 
 
@@ -187,8 +189,10 @@ def _fall_of_one(points: Points, form: Form, known: Known, size: int) -> str | N
     head = points.take(np.arange(points.num) < end)
     # Not over the drop itself, which is no noise.
     noise_sd = max(scatter(head), scatter(points.take(np.arange(points.num) >= points.num - size)))
+    # Rewards that hardly vary (nothing solved yet) do not show what an evaluation of so many samples varies by.
+    noise_sd = max(noise_sd, LEAST_NOISE * (noise_guess(points.reward, points.num_samples) or 0.0))
     error = noise_sd * np.sqrt((best_noise + tail_noise) / size)
-    if drop < FALL_SHARE * max(rise, 0.0) or drop < FALL_Z * error:
+    if drop <= NOTHING * (points.bounds[1] - points.bounds[0]) + max(FALL_SHARE * rise, FALL_Z * error, 0.0):
         return None
     together = LITTLE_KNOWN  # of how noise hangs together, where too few points lie before the fall to tell
     if head.num >= max(8, known.num_free(form) + 3):

@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from scalerl.curves import Fit, fit, reward_at
+from scalerl.curves import Fit, fit, is_far, reward_at
 
 FIRST_FIT = 4  # evaluations after the start from which a curve is fitted
-FAR = 2.0  # times the compute spent; beyond it nothing is said of the end while the ceiling is not known
 TRUNCATED = 0.10  # arXiv 2510.13786, section 5: 10 to 15 % truncated completions came before a collapse
 MISMATCH = 0.2  # KL between generator and learner that lag alone does not explain
 NO_VERDICT = 0.05  # of the answers; a grader that has none on so many is at fault, not the answers
@@ -40,9 +39,7 @@ def outlook(evals: Sequence[Mapping[str, Any]], end_compute: float | None) -> Ou
         start_sd=0.0 if start is None else _binomial_sd(start),
     )
     at_budget = None
-    # Without a ceiling, intervals of an end farther off have missed, all of them on the low side (docs/log.md).
-    reach = np.inf if found.verdict == "ok" else FAR * found.scale
-    if found.usable and end_compute is not None and found.scale < end_compute <= reach:
+    if found.usable and end_compute is not None and end_compute > found.scale and not is_far(found, end_compute):
         (row,) = reward_at(found, [end_compute])
         at_budget = (end_compute, row.reward.value, row.reward.low, row.reward.high)
     return Outlook(fit=found, at_budget=at_budget)
@@ -59,7 +56,7 @@ def alarms(metrics: Sequence[Mapping[str, Any]], found: Mapping[str, Outlook | N
     said = []
     truncated = _mean(recent, "rollout/truncated_frac")
     if truncated is not None and truncated > TRUNCATED:
-        said.append(f"{truncated:.0%} of completions are truncated: runs beyond 10 % have collapsed")
+        said.append(f"{truncated:.0%} of completions are truncated: runs beyond 10% have collapsed")
     mismatch = _mean(recent, "loss/kl")
     if mismatch is not None and mismatch > MISMATCH:
         said.append(f"generator and learner differ by a KL of {mismatch:.2g}: lower max_lag, or look at precision")
