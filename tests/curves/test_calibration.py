@@ -67,3 +67,29 @@ def test_a_recipe_is_not_separable_from_its_own_repeat(capsys: pytest.CaptureFix
     with capsys.disabled():
         print(f"\nnot separable: {same}", end="")
     assert min(same.values()) >= 0.9
+
+
+@pytest.mark.parametrize("gain", [(0.1, 0.3), (0.3, 0.6), (0.6, 0.9)])
+def test_before_the_bend_intervals_hold_and_no_ceiling_is_called_known(gain, capsys: pytest.CaptureFixture[str]):
+    """The prior speaks louder than the data there: the larger the gain, the less it expects."""
+    held, farther = {}, {}
+    for reach in (0.5, 0.8, 1.2):
+        rng = np.random.default_rng([int(10 * reach), int(10 * gain[0])])
+        in_ceiling, in_new = [], []
+        for _ in range(SEEDS):
+            start = rng.uniform(0.02, 0.35)
+            truth = {"ceiling": min(start + rng.uniform(*gain), 0.98), "exponent": rng.uniform(1, 3), "start": start}
+            compute = np.linspace(reach / 30, reach, 30)
+            found = fit(compute, rng.binomial(1000, sigmoid(compute, **truth)) / 1000, start=start)
+            low, high = found.interval("ceiling")
+            in_ceiling.append(low <= truth["ceiling"] <= high)
+            (edge_low,), (edge_high,) = found.new_interval([2 * reach])
+            in_new.append(edge_low <= rng.binomial(1000, sigmoid(2 * reach, **truth)) / 1000 <= edge_high)
+            assert reach > 1 or found.verdict != "ok"
+        held[reach], farther[reach] = np.mean(in_ceiling), np.mean(in_new)
+    with capsys.disabled():
+        for reach in held:
+            print(f"\ngain {gain} reach {reach}: ceiling {held[reach]:.3f}, new at twice {farther[reach]:.3f}", end="")
+    assert held[1.2] >= 0.85
+    if gain[1] < 0.7:
+        assert held[0.5] >= 0.85
