@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -120,6 +121,15 @@ def test_columns_that_were_recognised_or_built_are_told_from_those_named(tmp_pat
         assert said in scalerl("fit", path, *options).stdout
 
 
+def test_rewards_beside_the_one_that_was_taken_are_named(tmp_path: Path):
+    path = tmp_path / "log.csv"
+    rows = [f"{step},{0.3 + step / 100},{0.2 + step / 100}\n" for step in range(1, 41)]
+    path.write_text("step,eval/aime/acc,eval/math500/acc\n" + "".join(rows))
+    said = "reward: eval/aime/acc (recognised; also there: eval/math500/acc); name others with --x and --y"
+    assert said in scalerl("fit", path).stdout
+    assert "reward: eval/math500/acc; name" in scalerl("fit", path, "--y", "eval/math500/acc").stdout
+
+
 def test_a_curve_with_a_fault_does_not_stop_the_others(tmp_path: Path, table: Path):
     text = table.read_text() + "bad,1,early,100,nan\nbad,1,early,200,0.5\nshort,1,early,100,0.5\n"
     path = tmp_path / "runs.csv"
@@ -158,11 +168,13 @@ def faults(folder: Path) -> dict[str, tuple[tuple, tuple[str, ...]]]:
             ("no run of the study", "has been evaluated yet"),
         ),
         "missing column": ((at("good.csv"), "--y", "rewrd"), ("rewrd", "reward", "compute")),
-        "nan": ((at("nan.csv"),), ("nan.csv", "line 3")),
+        "nan": ((at("nan.csv"),), ("nan.csv", "line 3", "--where 'reward!=nan'")),
         "zero compute": ((at("zero.csv"),), ("--start first",)),
         "percent": ((at("percent.csv"),), ("--y-scale 100",)),
         "where matches nothing": ((at("good.csv"), "--where", "compute=99"), ("compute", "99")),
+        "where leaves nothing": ((at("nan.csv"), "--where", "reward!=nan"), ("2 points are too few",)),
         "bad where": ((at("good.csv"), "--where", "compute"), ("--where", "COLUMN=VALUE")),
+        "bad where not": ((at("good.csv"), "--where", "!=3"), ("--where", "COLUMN!=VALUE")),
         "bad form": ((at("good.csv"), "--form", "sigmod"), ("sigmod", "sigmoid")),
         "bad level": ((at("good.csv"), "--level", "90"), ("--level", "90")),
         "bad start": ((at("good.csv"), "--start", "frist"), ("frist", "first")),
@@ -204,6 +216,7 @@ def test_a_users_mistake_is_one_sentence_and_exit_code_two(name: str, tmp_path: 
         ("forecast", "--at", "0"),
         ("forecast", "--reach", "nan"),
         ("forecast", "--reach", "0.5,inf"),
+        ("forecast", "--reach", "0.5,60"),
         ("compare", "--at", "inf"),
         ("compare", "--at", "-1"),
         ("backtest", "--fraction", "1.5"),
@@ -248,6 +261,17 @@ def test_a_fault_in_the_code_keeps_its_traceback(error: Exception, monkeypatch: 
     monkeypatch.setattr("scalerl.cli.app", fail)
     with pytest.raises(type(error)):
         main()
+
+
+@pytest.mark.parametrize("words", [("report",), ("study",), ("train",), ("recipe", "show")])
+def test_a_name_too_long_for_a_file_is_a_sentence(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(sys, "argv", ["scalerl", *words, "n" * 300])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 2
+    assert re.fullmatch("error: n{300}\\S*: a name this long can be no file's or folder's\n", capsys.readouterr().err)
 
 
 def test_a_seed_column_is_used_and_said(table: Path):

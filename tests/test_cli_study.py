@@ -193,6 +193,14 @@ def test_a_dry_run_gives_the_cost_that_a_probe_measures(tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["behaviour.json", "small.toml"]
 
 
+def test_a_dry_run_whose_base_cannot_be_run_fails_and_says_why(tmp_path, monkeypatch):
+    fake_training(tmp_path, monkeypatch, {"run": "crash"})
+    result = study("small.toml", "--dry-run", "--json", exit_code=2)
+    assert "It cannot be run as it is: the base cannot be run here: it cannot be" in result.stderr
+    content = json.loads(result.stdout)
+    assert (content["cost"], content["problems"]) == (None, ["the base cannot be run here: it cannot be"])
+
+
 def test_a_dry_run_to_resume_counts_what_is_left(tmp_path, monkeypatch):
     """Of two runs of 3 steps one is done and the other has a step to go, at 0.1 GPU-hours a step."""
     fake_training(tmp_path, monkeypatch, {"dapo-seed0": "fail"})

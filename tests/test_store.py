@@ -164,10 +164,25 @@ def test_a_new_run_never_touches_what_is_there(tmp_path: Path) -> None:
     for taken in (tmp_path, tmp_path / "file"):
         with pytest.raises(ValueError, match="exists already and is no empty folder"):
             store.create_run(taken)
-    with pytest.raises(store.StoreError, match=r"cannot write .*file/run: Not a directory"):
-        store.create_run(tmp_path / "file" / "run")
+    for below in ("run", "deep/run"):
+        with pytest.raises(store.RunError, match=rf"{below} cannot be made: {tmp_path}/file is a file and no folder"):
+            store.check_new(tmp_path / "file" / below)
     assert store.read_recipe(folder) == {"seed": 1}
     assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_folder_that_cannot_be_written_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exists: bool
+) -> None:
+    locked = tmp_path / "locked"
+    locked.mkdir()
+    # Asked and not tried: root may write into any folder.
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != locked)
+    folder = locked if exists else locked / "runs" / "a"
+    with pytest.raises(store.RunError, match=rf"{folder} cannot be written: you may not write into {locked}; choose"):
+        store.check_new(folder)
+    store.check_new(tmp_path / "other" / "a")
 
 
 def test_rows_and_objects_come_back_and_what_is_not_finite_is_null(tmp_path: Path) -> None:

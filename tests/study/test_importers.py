@@ -5,14 +5,17 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from run_folders import write_study
 
+from scalerl import store
 from scalerl.study import columns
 from scalerl.study.importers import InputError, Table, read_table, with_gpus
+from scalerl.study.report_inputs import gather
 from scalerl.study.series import Selection, series_from
 
 SHARED = Path(__file__).parents[2] / "../shared/data"
@@ -247,6 +250,22 @@ def test_a_study_is_the_evaluations_of_its_runs(tmp_path: Path) -> None:
     assert [one.name for one in series] == ["study/base", "study/lower"]
     alone = [one for seed in (0, 1) for one in series_from([read_table(folder / f"runs/base-seed{seed}")], Selection())]
     assert sorted(series[0].reward) == sorted(value for one in alone for value in one.reward)
+
+
+@pytest.mark.parametrize("read", [read_table, lambda folder: gather([folder])], ids=["as a log", "for a report"])
+def test_the_evaluations_of_a_study_are_parsed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[Path], Any]
+) -> None:
+    folder, parsed, parse = write_study(tmp_path / "study", seeds=(0, 1), num=6), [], store.parse_lines
+
+    def counted(text: str, path: Path) -> list[tuple[int, store.Row]]:
+        parsed.append(path)
+        return parse(text, path)
+
+    monkeypatch.setattr(store, "parse_lines", counted)
+    read(folder)
+    evals = [path for path in parsed if path.name == store.EVALS]
+    assert sorted(evals) == sorted(folder.glob(f"runs/*/{store.EVALS}"))
 
 
 @pytest.mark.parametrize("told, sentence", [("[]", "JSON object is needed"), ("{", "not JSON"), ("{}", "no run of")])

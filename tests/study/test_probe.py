@@ -3,7 +3,8 @@
 import pytest
 from small_study import STUDY, command_of, plan_of
 
-from scalerl.study.probe import Pace, ProbeError, cost, pace_from, probe
+from scalerl.study.probe import Pace, cost, pace_from, probe
+from scalerl.study.spec import StudyError
 
 
 def test_a_probe_times_the_base_and_leaves_nothing_behind(tmp_path):
@@ -16,9 +17,9 @@ def test_a_probe_times_the_base_and_leaves_nothing_behind(tmp_path):
 
 
 def test_a_probe_says_why_there_is_no_estimate(tmp_path):
-    with pytest.raises(ProbeError, match="the base cannot be run here: it cannot be"):
+    with pytest.raises(StudyError, match="the base cannot be run here: it cannot be"):
         probe(plan_of(tmp_path).base.recipe, command_of(tmp_path, {"run": "crash"}))
-    with pytest.raises(ProbeError, match="before its first step"):
+    with pytest.raises(StudyError, match="before its first step"):
         pace_from([], [], 1.0)
 
 

@@ -3,7 +3,7 @@
 import pytest
 from small_study import STUDY, command_of, plan_of, run
 
-from scalerl.study.last_words import last_words
+from scalerl.study.last_words import last_words, why_ended
 from scalerl.study.ready import check_arms, untried
 from scalerl.study.spec import StudyError
 
@@ -47,3 +47,18 @@ def test_every_arm_that_cannot_be_set_up_is_named_with_the_reason(tmp_path):
 )
 def test_the_last_words_of_a_command_are_its_error_or_its_last_line(printed, said):
     assert last_words(printed) == said
+
+
+@pytest.mark.parametrize(
+    "printed, code, step, why",
+    [
+        ("step 4  0.01 GPU-h  0.312\n", -9, 4, "killed by SIGKILL after step 4"),
+        ("step 4  0.01 GPU-h  0.312\n", -15, 4, "killed by SIGTERM after step 4"),
+        ("a model of 2M parameters\n", -9, None, "killed by SIGKILL"),
+        ("terminate called: out of range\n", -6, 4, "terminate called: out of range (killed by SIGABRT after step 4)"),
+        ("step 4  0.01 GPU-h\nerror: no room\n", 2, 4, "no room (exit code 2)"),
+        ("", 1, None, "exit code 1"),
+    ],
+)
+def test_a_run_that_somebody_killed_is_not_said_to_have_failed_of_its_last_news(printed, code, step, why):
+    assert why_ended(printed, code, step) == why

@@ -1,6 +1,7 @@
 """The report: one analysis behind page, Markdown and JSON; what is broken is said, and the rest comes out."""
 
 import json
+import re
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,12 @@ from run_folders import write_run, write_study
 from shared_data import FOLDER, needs_shared_data
 from typer.testing import CliRunner
 
-from scalerl.curves import reward_at
+from scalerl.cli import app
 from scalerl.study import report_views
 from scalerl.study.analysis import FitOptions
 from scalerl.study.report import build_report, report_json, write_report
 from scalerl.study.report_html import page
 from scalerl.study.report_inputs import gather
-from scalerl.study.report_json import thinned
 from scalerl.study.report_words import _bears_out, warnings
 from scalerl.study.series import InputError, Selection
 
@@ -95,6 +95,13 @@ def test_page_and_markdown_show_the_same_numbers_as_the_json(written: dict[str, 
     assert f"{forecast['value']:.3f} [{forecast['low']:.3f}, {forecast['high']:.3f}]" in written["markdown"]
 
 
+def test_a_percentage_is_written_one_way(written: dict[str, Any]):
+    """As in the terminal, "90%", in what is told and in what the page's script writes."""
+    for text in (written["markdown"], written["html"]):
+        assert re.search(r"\d%", text)
+        assert re.findall(r".{0,40}[\d)}] %(?!\w)", text) == []
+
+
 def test_held_out_compute_scores_the_early_forecasts(written: dict[str, Any]):
     score = view(written["told"], window="50%")["curves"][0]["score"]
     assert score["num_points"] == 6
@@ -164,7 +171,7 @@ def test_all_points_are_fitted_while_the_window_of_the_study_holds_too_few(tmp_p
 @pytest.mark.usefixtures("quick")
 def test_a_name_that_begins_with_another_does_not_take_its_verdict(tmp_path: Path):
     told = told_of_curves(tmp_path, {"a": [0.5] * 24, "a plus": [0.65] * 24})
-    assert told["summary"][""][0].startswith("a plus has the highest ceiling of 2 curves with probability over 99 %")
+    assert told["summary"][""][0].startswith("a plus has the highest ceiling of 2 curves with probability over 99%")
     assert "The ceiling of a plus is above that of a." in told["summary"][""]
 
 
@@ -188,17 +195,17 @@ def told_of_curves(folder: Path, ceilings: dict[str, list[float]]) -> dict[str, 
     return told_of(folder / "log.csv", selection=Selection(by=("recipe",), start=0.3))
 
 
-def test_the_draws_of_the_page_forecast_like_all_draws():
-    from scalerl.curves import fit
-
-    compute = np.linspace(50, 1000, 30)
-    reward = 0.4 + 0.2 / (1 + (300 / compute) ** 2) + 0.004 * np.random.default_rng(0).normal(size=30)
-    done = fit(compute, reward, start=0.4)
-    (few,), (all_,) = reward_at(thinned(done), [2000.0]), reward_at(done, [2000.0])
-    assert few.reward.value == all_.reward.value
-    width = all_.reward.high - all_.reward.low
-    assert few.reward.low == pytest.approx(all_.reward.low, abs=0.1 * width)
-    assert few.reward.high == pytest.approx(all_.reward.high, abs=0.1 * width)
+def test_the_forecasts_are_those_of_the_forecast_command(study: Path, written: dict[str, Any]):
+    told = view(written["told"])["curves"]
+    computes = [row["compute"] for row in told[0]["forecast"]]
+    result = CliRunner().invoke(app, ["forecast", str(study), "--at", ",".join(map(repr, computes)), "--json"])
+    for curve, asked in zip(told, json.loads(result.stdout)["curves"], strict=True):
+        assert asked["name"] == f"two-arms/{curve['name']}"
+        ours = [(row["value"], row["low"], row["high"]) for row in curve["forecast"]]
+        theirs = [tuple(row["reward"][end] for end in ("value", "low", "high")) for row in asked["at"]]
+        assert ours == [pytest.approx(row, abs=1e-12) for row in theirs]
+        cells = " | ".join(f"{value:.3f} [{low:.3f}, {high:.3f}]" for value, low, high in theirs)
+        assert f"| {curve['name']} | {cells} |" in written["markdown"]
 
 
 def test_a_name_cannot_end_the_script_or_become_markup(written: dict[str, Any]):

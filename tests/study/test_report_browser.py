@@ -14,7 +14,6 @@ from scalerl.study import report_views
 from scalerl.study.analysis import FitOptions
 from scalerl.study.report import build_report, report_json
 from scalerl.study.report_html import page as page_of
-from scalerl.study.report_json import thinned
 from scalerl.study.series import Selection
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -78,9 +77,28 @@ def forecast(tab: Any, curve: str) -> tuple[float, float, float]:
 
 def test_the_forecast_is_that_of_python(opened: Any, report: tuple[Path, Any]):
     curve = report[1].view().analysis.curves[0]
-    (told,) = reward_at(thinned(curve.fit), [2 * curve.fit.scale])
-    wanted = (told.reward.value, told.reward.low, told.reward.high)
-    assert forecast(opened, "base") == pytest.approx(wanted, abs=6e-4)
+    (told,) = reward_at(curve.fit, [2 * curve.fit.scale])
+    assert forecast(opened, "base") == tuple(
+        round(end, 3) for end in (told.reward.value, told.reward.low, told.reward.high)
+    )
+
+
+@pytest.mark.parametrize("times", [1 / 16, 0.3, 0.9, 1.4, 3.0, 11.0, 16.0])
+def test_the_forecast_at_any_target_is_nearly_that_of_python(opened: Any, report: tuple[Path, Any], times: float):
+    done = report[1].view().analysis.curves[0].fit
+    (told,) = reward_at(done, [times * done.scale])
+    shown = opened.evaluate(f"forecastAt(theView().curves[0], {times * done.scale!r})")
+    width = told.reward.high - told.reward.low
+    assert shown["value"] == pytest.approx(told.reward.value, abs=1e-9)
+    assert (shown["low"], shown["high"]) == pytest.approx((told.reward.low, told.reward.high), abs=0.05 * width)
+
+
+def test_a_band_is_nearly_that_of_python(opened: Any, report: tuple[Path, Any]):
+    done = report[1].view().analysis.curves[0].fit
+    for compute in (0.2 * done.scale, done.scale, 3 * done.scale):
+        low, high = (float(end[0]) for end in done.curve_interval(compute))
+        shown = opened.evaluate(f"curveInterval(report, theView().curves[0], {compute!r})")
+        assert shown == pytest.approx([low, high], abs=0.15 * (high - low))
 
 
 def test_a_curve_can_be_hidden_and_shown_again(opened: Any):

@@ -47,7 +47,7 @@ def test_a_failing_arm_is_told_with_its_reason_and_the_rest_is_finished(tmp_path
     assert {status.run.name: status.reason for status in runner.statuses} == {
         "cispo-seed0": "NanError: the loss is not a number",
         "dapo-seed0": "it cannot be (exit code 1)",
-        "cispo-seed1": "killed by SIGKILL",
+        "cispo-seed1": "killed by SIGKILL after step 4",
         "dapo-seed1": "exit code 0",
     }
     runner, _ = run(tmp_path, {"cispo-seed0": "crash"}, resume=True)

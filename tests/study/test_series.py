@@ -114,6 +114,7 @@ def test_where_compares_numbers_as_numbers(tmp_path: Path) -> None:
     path = _csv(tmp_path / "log.csv", "lr,arm,gpu_hours,reward", [(1, "a", 1, 0.1), (2, "a", 2, 0.2), (1, "b", 3, 0.3)])
     [series] = _select(path, where=(("lr", "1.0"), ("arm", "b")))
     assert series.compute.tolist() == [3]
+    assert _select(path, where_not=(("lr", "1.0"),))[0].compute.tolist() == [2]
 
 
 def test_compute_of_another_row_of_the_step_survives_a_filter(tmp_path: Path) -> None:
@@ -180,7 +181,7 @@ def test_start_first_takes_one_row_of_each_run(tmp_path: Path) -> None:
         tmp_path / "log.csv", "arm,gpu_hours,reward", [(arm, compute, 0.5) for compute in (0, 1) for arm in "ab"]
     )
     sentence = _fault(path, start="first")
-    assert "'gpu_hours' is zero or negative (0) at lines 2, 3 of log.csv" in sentence
+    assert "'gpu_hours' is zero at lines 2, 3 of log.csv" in sentence
     assert "tell the runs apart with --seed" in sentence
 
 
@@ -290,7 +291,8 @@ def test_pooled_files_must_agree_on_their_columns(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "rows, options, sentence",
     [
-        ([(1, "nan"), (2, 0.5)], {}, "'reward' is NaN at line 2 of log.csv: remove those rows, or leave them out"),
+        ([(1, "nan"), (2, 0.5)], {}, "'reward' is NaN at line 2 of log.csv: remove those rows, or leave"),
+        ([(1, "nan"), (2, "-inf")], {}, "leave them out with --where 'reward!=-inf' --where 'reward!=nan'."),
         ([(1, 0.5), ("inf", 0.5)], {}, "'gpu_hours' is infinite at line 3 of log.csv"),
         ([(n, "nan") for n in range(1, 9)], {}, "is NaN at lines 2, 3, 4, 5, 6 and 3 more of log.csv"),
         (
@@ -298,9 +300,10 @@ def test_pooled_files_must_agree_on_their_columns(tmp_path: Path) -> None:
             {},
             "'reward' holds 'oops' where a number is needed, at line 3 of log.csv",
         ),
-        ([(0, 0.5), (1, 0.6)], {}, "'gpu_hours' is zero or negative (0) at line 2 of log.csv"),
+        ([(0, 0.5), (1, 0.6)], {}, "'gpu_hours' is zero at line 2 of log.csv"),
         ([(0, 0.5), (1, 0.6)], {}, "say --start first"),
-        ([(-3, 0.5), (1, 0.6)], {"start": "first"}, "'gpu_hours' is zero or negative (-3) at line 2 of log.csv"),
+        ([(-3, 0.5), (1, 0.6)], {"start": "first"}, "'gpu_hours' is negative (-3) at line 2 of log.csv: remove"),
+        ([(0, 0.5), (1, 0.6), (-3, 0.5)], {}, "'gpu_hours' is negative (-3) at line 4 of log.csv: remove those rows"),
         (
             [(1, 40), (2, 60)],
             {},

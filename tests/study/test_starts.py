@@ -58,6 +58,14 @@ def test_a_rate_of_zero_is_no_exact_start(tmp_path: Path) -> None:
     assert series.start_sd == pytest.approx((0.02 * 0.98 / 50) ** 0.5)
 
 
+def test_the_start_of_a_run_that_was_evaluated_twice_is_the_mean_and_that_is_said(tmp_path: Path) -> None:
+    rows = [(0, 0.2), (0, 0.3), (1, 0.35), (2, 0.4)]
+    series = _series(tmp_path / "a.csv", "gpu_hours,reward", rows, start="first")
+    assert (series.start, series.start_sd, series.compute.tolist()) == (0.25, None, [1, 2])
+    [note] = series.notes
+    assert note == "The start, 0.25, is the mean of 2 rows: a run has several at its least compute."
+
+
 def test_a_first_row_well_into_training_is_a_point_and_that_is_said(tmp_path: Path) -> None:
     series = _series(tmp_path / "a.csv", "gpu_hours,reward", [(1, 0.3), (2, 0.4), (10, 0.6)], start="first")
     assert (series.start, series.compute.tolist()) == (None, [1, 2, 10])

@@ -1,9 +1,14 @@
 import copy
 import json
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 import torch
+from fake_hub import COMMIT, fake_hub
+from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -157,6 +162,56 @@ def test_a_name_that_no_hub_can_have_is_one_sentence():
     with pytest.raises(ModelError, match=r"^model no such model! is no folder here and cannot be fetched") as error:
         load_model("no such model!", dtype=torch.float32, device="cpu")
     assert "\n" not in str(error.value)
+
+
+@pytest.fixture
+def silent_hub(tmp_path, monkeypatch):
+    """A hub that hangs up, in place of the real one and with an empty cache: what was asked of it."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    with fake_hub(None) as (address, asked):
+        monkeypatch.setattr(constants, "ENDPOINT", address)
+        template = address + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        yield asked
+
+
+def test_a_hub_that_cannot_be_reached_is_asked_once(silent_hub):
+    with pytest.raises(ModelError, match=r"^model org/typo is no folder here .*: http://127.* cannot be reached \("):
+        load_model("org/typo", dtype=torch.float32, device="cpu")
+    assert silent_hub == ["HEAD /org/typo/resolve/main/config.json"]
+
+
+def test_what_was_fetched_before_needs_no_hub(silent_hub, tmp_path):
+    model = tmp_path / "cache" / "models--org--small"
+    folder = save_model(tiny_model(), tiny_tokenizer(), model / "snapshots" / COMMIT)
+    (model / "refs").mkdir()
+    (model / "refs" / "main").write_text(COMMIT)
+    assert load_model("org/small", dtype=torch.float32, device="cpu").context == 64
+    assert len(silent_hub) == 1
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"this folder has no model.safetensors$"):
+        load_model("org/small", dtype=torch.float32, device="cpu")
+
+
+def test_an_offline_machine_does_not_ask(silent_hub, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(ModelError, match=r"^model org/typo is no folder here and cannot be fetched"):
+        load_model("org/typo", dtype=torch.float32, device="cpu")
+    assert silent_hub == []
+
+
+def test_a_model_is_fetched_from_a_hub_that_is_slow_to_answer(tmp_path):
+    folder = save_model(tiny_model(), tiny_tokenizer(), tmp_path / "model")
+    # A process of its own: the hub's client takes its address from the environment when it is imported.
+    program = "import torch; from scalerl.train.model import load_model; "
+    program += "print(load_model('org/small', dtype=torch.float32, device='cpu').context)"
+    with fake_hub(folder, first_answer_s=1.5) as (address, asked):
+        env = os.environ | {"HF_ENDPOINT": address, "HF_HOME": str(tmp_path), "HF_HUB_ETAG_TIMEOUT": "1"}
+        env |= {"HF_HUB_OFFLINE": "0", "TRANSFORMERS_OFFLINE": "0"}
+        ended = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False)
+    assert ended.stdout == "64\n", ended.stderr
+    assert any(line.startswith("GET ") and line.endswith("/model.safetensors") for line in asked)
 
 
 def test_a_run_in_place_of_a_model_is_recognised(tmp_path):

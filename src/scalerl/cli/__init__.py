@@ -1,5 +1,6 @@
 """The `scalerl` command. Heavy imports happen inside the commands, so that --help is quick."""
 
+import errno
 import sys
 
 import typer
@@ -51,3 +52,9 @@ def main() -> None:
             raise
         sys.stderr.write(f"error: {error}\n")
         sys.exit(2 if isinstance(error, ValueError) else 1)
+    except OSError as error:
+        # Wherever a file may be named, whoever looks for it meets this.
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        sys.stderr.write(f"error: {error.filename}: a name this long can be no file's or folder's\n")
+        sys.exit(2)

@@ -41,7 +41,9 @@ class Common:
     y: Annotated[str | None, data("Column of reward: a pass rate in [0,1].", metavar="COLUMN")] = None
     by: Annotated[str | None, data("One curve for each value of these columns.", metavar="COL[,COL]")] = None
     seed: Annotated[str | None, data("Column that tells runs of one recipe apart.", metavar="COLUMN")] = None
-    where: Annotated[list[str] | None, data("Keep only these rows; may be repeated.", metavar="COL=VALUE")] = None
+    where: Annotated[
+        list[str] | None, data("Keep only these rows; may be repeated.", metavar="COL=VALUE|COL!=VALUE")
+    ] = None
     start: Annotated[
         str | None,
         data("Reward before training; 'first': each run's first row; else fitted.", metavar="VALUE|first"),
@@ -116,6 +118,12 @@ def forecast(
     from scalerl.study.analysis import analyse_forecast
 
     computes, rewards = positive(numbers(at, "--at"), "--at"), numbers(reach, "--reach")
+    outside = [reward for reward in rewards if common.y_scale != "none" and not 0 <= reward <= 1]
+    if outside:
+        raise UsageError(
+            f"--reach {outside[0]:g} is outside [0, 1]: give it on the scale that is fitted, such as --reach 0.6; for "
+            "rewards without limits say --y-scale none"
+        )
     _run(common, lambda series, options: analyse_forecast(series, options, computes, rewards))
 
 
@@ -216,6 +224,15 @@ def column_value(text: str, option: str) -> tuple[str, str]:
     return column.strip(), value.strip()
 
 
+def _condition(text: str) -> tuple[str, str, bool]:
+    """(column, value, whether rows must have it) of --where: 'arm=a' or 'arm!=a'."""
+    column, value = column_value(text, "--where")
+    name = column.removesuffix("!").rstrip()
+    if not name:
+        raise UsageError(f"--where takes COLUMN=VALUE or COLUMN!=VALUE, not {text!r}")
+    return name, value, name == column
+
+
 def _start(text: str | None) -> Any:
     return text if text is None or text == "first" else number(text, "--start takes a number or 'first'")
 
@@ -256,12 +273,14 @@ def chosen(common: Common, holdout: str | None = None) -> "tuple[Selection, FitO
     from scalerl.study.analysis import FitOptions
     from scalerl.study.series import Selection
 
+    where = [_condition(text) for text in common.where or ()]
     selection = Selection(
         x=common.x,
         y=common.y,
         by=tuple(name.strip() for name in (common.by or "").split(",") if name.strip()),
         seed=common.seed,
-        where=tuple(column_value(text, "--where") for text in common.where or ()),
+        where=tuple((column, value) for column, value, has in where if has),
+        where_not=tuple((column, value) for column, value, has in where if not has),
         start=_start(common.start),
         y_scale=common.y_scale,  # type: ignore[arg-type]
         holdout=column_value(holdout, "--holdout") if holdout is not None else None,
@@ -309,8 +328,16 @@ def _origins(common: Common, tables: "Sequence[Table]", series: "Sequence[Series
     """Where the columns of compute and reward come from that the user did not name, or that the logs do not hold."""
     logged = {column for table in tables for column in table.columns if column not in table.built}
     used = {(common.x, one.x_label) for one in series} | {(common.y, one.y_label) for one in series}
-    origins = {column: "recognised" for named, column in used if named is None}
+    origins = {column: _recognised(column, tables) for named, column in used if named is None}
     return origins | {column: "built from the log's times" for _, column in used if column not in logged}
+
+
+def _recognised(column: str, tables: "Sequence[Table]") -> str:
+    from scalerl.study.columns import rivals
+    from scalerl.study.importers import listed
+
+    others = dict.fromkeys(other for table in tables for other in rivals(table.columns, table.rows, column))
+    return f"recognised; also there: {listed(list(others))}" if others else "recognised"
 
 
 def _show(analysis: "Analysis", origins: Mapping[str, str]) -> None:

@@ -257,7 +257,6 @@ def _show_plan(plan: "Plan", out: Path, *, jobs: int, num_devices: int, resume: 
 
     from scalerl.study.folder import check_asked, record
     from scalerl.study.plan import check_runnable
-    from scalerl.study.probe import ProbeError
     from scalerl.study.remaining import runs_left
     from scalerl.study.spec import StudyError
 
@@ -279,9 +278,6 @@ def _show_plan(plan: "Plan", out: Path, *, jobs: int, num_devices: int, resume: 
         content["problems"] = list(error.problems)
         _say(console, f"It cannot be run as it is: {error}")
         code = MISTAKEN
-    except ProbeError as error:
-        content["problems"] = [str(error)]
-        _say(console, f"No estimate of the cost: {error}")
     if as_json:
         typer.echo(json.dumps(content, indent=2))
     return code

@@ -123,7 +123,7 @@ def evaluate(
     overrides: Overrides = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object a set.")] = False,
 ) -> None:
-    """Measure a model on a recipe's withheld problems: mean@n of correct, with its 90 % interval.
+    """Measure a model on a recipe's withheld problems: mean@n of correct, with its 90% interval.
 
     [dim]scalerl eval models/base --recipe tiny-cpu --set evaluation.samples_per_prompt=8[/dim]
     """
@@ -138,9 +138,7 @@ def evaluate(
     for row in rows:
         low, high = row["interval"]
         reward = _number(row["reward"])
-        typer.echo(
-            f"{row['set']}: {reward}, 90 % between {low:.3f} and {high:.3f}, over {row['num_samples']:,} samples"
-        )
+        typer.echo(f"{row['set']}: {reward}, 90% between {low:.3f} and {high:.3f}, over {row['num_samples']:,} samples")
 
 
 def export(

@@ -11,6 +11,7 @@ from pydantic.fields import FieldInfo
 
 from scalerl.config.parts import Custom, Part
 from scalerl.config.recipe import Recipe
+from scalerl.config.task_settings import own_meanings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,16 +112,18 @@ def settings_of(part: Part, table: str = "", doc: str = "") -> dict[str, Setting
     `doc` is that of the whole table: what the name of an axis chooses is documented there.
     """
     found: dict[str, Setting] = {}
-    extra = {name: FieldInfo() for name in part.model_extra or {}}
-    for name, field in ({**type(part).model_fields, **extra}).items():
+    docs = {name: field.description or "" for name, field in type(part).model_fields.items()}
+    if extra := part.model_extra:
+        docs |= own_meanings(getattr(part, "name", None), extra)
+    for name, own_doc in docs.items():
         key, value = dotted(table, name), getattr(part, name)
         if isinstance(value, Part):
-            found |= settings_of(value, key, field.description or "")
+            found |= settings_of(value, key, own_doc)
         elif isinstance(value, Mapping) and all(isinstance(inner, Part) for inner in value.values()):
             for inner_name, inner in value.items():
                 found |= settings_of(inner, dotted(key, inner_name))
         else:
-            found[key] = Setting(key=key, value=value, doc=field.description or (doc if name == "name" else ""))
+            found[key] = Setting(key=key, value=value, doc=own_doc or (doc if name == "name" else ""))
     return found
 
 

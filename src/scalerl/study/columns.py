@@ -7,7 +7,7 @@ Names are compared in lower case with blanks and dashes as underscores. Among eq
 
 import re
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 GPU_HOURS = ("gpu_hours", "gpuhours", "compute_gpu_hours", "compute/gpu_hours", "train/gpu_hours", "perf/gpu_hours")
@@ -41,6 +41,8 @@ STEP = (
     ),
     *("train_step", "training_step", "iteration", "iter", "update"),
 )
+# wandb's own _step counts rows and never falls, the trainer's does when a run is resumed.
+TRAINER_STEP = (*(name for name in STEP if name != "_step"), "_step")
 # Seconds one step took: tinker-cookbook, prime-rl, ours, verl, TRL, and what others write.
 STEP_TIME = (
     *("time/total", "time/step", "time/step_s", "timing/step", "timing_s/step", "step_time", "train/step_time"),
@@ -74,6 +76,9 @@ _NEVER = re.compile(
     r"|count|num|zero|tokens?|steps?|epoch|lr|clip|clipped|ratio|norm|grad|hash|advantages?|per|truncated)([/_. ]|$)"
 )
 
+# What people and spreadsheets write for a number and float() does not read: 1,000.0 and 30.4%.
+_WRITTEN_NUMBER = re.compile(r"[-+]?[\d.,' ]*\d[\d.,' ]*%?")
+
 Row = Mapping[str, Any]
 
 
@@ -85,8 +90,14 @@ def find(names: Sequence[str], columns: Sequence[str]) -> str | None:
 
 def choose_y(columns: Sequence[str], rows: Sequence[Row]) -> str | None:
     """The column that looks most like a pass rate or reward, None where none does."""
-    ranked = [(*rank, place, column) for place, column in enumerate(columns) if (rank := _y_rank(_plain(column)))]
-    return next((column for *_, column in sorted(ranked) if _has_numbers(rows, column)), None)
+    return next((column for _, column in _ranked(columns, rows)), None)
+
+
+def rivals(columns: Sequence[str], rows: Sequence[Row], y: str) -> list[str]:
+    """The other columns that could be the reward with as much right as `y`: evaluations beside an evaluation."""
+    ranked = _ranked(columns, rows)
+    kinds = {column: rank[:2] for rank, column in ranked}
+    return [column for rank, column in ranked if column != y and rank[:2] == kinds.get(y)]
 
 
 def choose_x(columns: Sequence[str], rows: Sequence[Row], *, y: str | None, built: bool) -> str | None:
@@ -96,7 +107,10 @@ def choose_x(columns: Sequence[str], rows: Sequence[Row], *, y: str | None, buil
         order = ("gpu_hours", *order)
     step = find(STEP, columns)
     known = {_plain(column): column for column in reversed(columns)}
-    return next((known[name] for name in order if name in known and _stands_by(rows, known[name], y, step)), None)
+    named = [known[name] for name in order if name in known]
+    # As for y: a column that cannot be read is to be named.
+    kinds = (_is_numeric, lambda value: value is not None)
+    return next((column for is_one in kinds for column in named if _stands_by(rows, column, y, step, is_one)), None)
 
 
 def fill_from_step(rows: Sequence[Row], column: str, step: str | None) -> list[Any]:
@@ -178,24 +192,31 @@ def _y_rank(name: str) -> tuple[int, int, int] | None:
     return (2, 1 + part, 0) if _TRAINING_RATE.search(name) else None
 
 
-def _has_numbers(rows: Sequence[Row], column: str) -> bool:
-    return any(_is_numeric(row.get(column)) for row in rows)
+def _ranked(columns: Sequence[str], rows: Sequence[Row]) -> list[tuple[tuple[int, int, int], str]]:
+    """(rank, column) of those named as a reward that hold numbers, the best first; else of those that hold anything."""
+    named = [(rank, column) for column in columns if (rank := _y_rank(_plain(column)))]
+    named.sort(key=lambda item: item[0])
+    with_numbers = [item for item in named if any(_is_numeric(row.get(item[1])) for row in rows)]
+    # What cannot be read is to be named; were the column passed over, nobody could say what is wrong with it.
+    return with_numbers or [item for item in named if any(row.get(item[1]) is not None for row in rows)]
 
 
 def _is_numeric(value: object) -> bool:
     """Also numbers written as text: one bad cell leaves a whole CSV column text, and is to be named."""
+    if not isinstance(value, str):
+        return is_number(value)
     try:
-        return is_number(value) or (isinstance(value, str) and float(value) is not None)
+        return float(value) is not None
     except ValueError:
-        return False
+        return _WRITTEN_NUMBER.fullmatch(value) is not None
 
 
-def _stands_by(rows: Sequence[Row], column: str, y: str | None, step: str | None) -> bool:
+def _stands_by(
+    rows: Sequence[Row], column: str, y: str | None, step: str | None, is_one: Callable[[object], bool]
+) -> bool:
     """Whether most rows with a y have this column too (transformers writes total_flos in the last row only)."""
     values = fill_from_step(rows, column, step)
-    wanted = [
-        _is_numeric(value) for value, row in zip(values, rows, strict=True) if y is None or row.get(y) is not None
-    ]
+    wanted = [is_one(value) for value, row in zip(values, rows, strict=True) if y is None or row.get(y) is not None]
     return 2 * sum(wanted) >= len(wanted) > 0
 
 

@@ -23,6 +23,8 @@ from scalerl.study.events import EventFile, active_seconds, is_event_file, read_
 _ABSENT = frozenset({"", "none", "null", "na", "n/a"})
 _WANDB_SEPARATOR = " - "
 _MOST_NAMES = 12
+# Of rows in which these are equal the latest counts.
+_ONE_ROW_FOR = {store.EVALS: ("step", "set"), store.METRICS: ("step",)}
 
 
 class InputError(ValueError):
@@ -131,7 +133,7 @@ def _no_such_file(path: Path) -> str:
 
 def _read_folder(path: Path) -> Table:
     if store.is_run_folder(path):
-        return _read_run(path, store.EVALS, ("step", "set"))
+        return _read_run(path, store.EVALS)
     if (path / store.STUDY).is_file():
         return _read_study(path)
     for name, read in (("trainer_state.json", _read_file), (store.METRICS, _read_file)):
@@ -153,10 +155,16 @@ def _read_folder(path: Path) -> Table:
     )
 
 
-def _read_run(folder: Path, name: str, keys: Sequence[str]) -> Table:
-    rows = store.latest_rows(folder / name, keys)
-    if not rows:
+def _read_run(folder: Path, name: str) -> Table:
+    placed = _run_rows(folder, name)
+    if not placed:
         raise InputError(f"the run folder {folder} has no rows in {name} yet: wait for its first evaluation.")
+    is_evals = name == store.EVALS
+    return _table(folder, "run", placed, y="reward" if is_evals else None, apart=("set",) if is_evals else ())
+
+
+def _run_rows(folder: Path, name: str) -> list[tuple[str, dict[str, Any]]]:
+    """The rows of a run that count, with the run's seed; none where there are none yet."""
     try:
         recipe = _flat(store.read_recipe(folder) or {})
     except store.RunError:
@@ -164,9 +172,8 @@ def _read_run(folder: Path, name: str, keys: Sequence[str]) -> Table:
         recipe = {}
     seeds = sorted((key for key in recipe if key.split("/")[-1] == "seed"), key=lambda key: key.count("/"))
     seed = {"seed": recipe[seeds[0]]} if seeds else {}
-    placed = [(f"{name} line {line}", {**seed, **_flat(row)}) for line, row in rows]
-    is_evals = name == store.EVALS
-    return _table(folder, "run", placed, y="reward" if is_evals else None, apart=("set",) if is_evals else ())
+    rows = store.latest_rows(folder / name, _ONE_ROW_FOR[name])
+    return [(f"{name} line {line}", {**seed, **_flat(row)}) for line, row in rows]
 
 
 def _read_study(folder: Path) -> Table:
@@ -175,12 +182,8 @@ def _read_study(folder: Path) -> Table:
     for run in (store.read_study(folder) or {}).get("runs", []):
         told = {key: run.get(key) for key in ("arm", "seed", "folder")} if isinstance(run, Mapping) else {}
         place = folder / str(told.pop("folder", None))
-        if not store.is_run_folder(place) or not store.latest_rows(place / store.EVALS, ("step", "set")):
-            continue
-        table = _read_run(place, store.EVALS, ("step", "set"))
-        placed += [
-            (f"{place.name}, {where}", {**row, **told}) for where, row in zip(table.places, table.rows, strict=True)
-        ]
+        if store.is_run_folder(place):
+            placed += [(f"{place.name}, {where}", {**row, **told}) for where, row in _run_rows(place, store.EVALS)]
     if not placed:
         raise InputError(f"no run of the study {folder} has been evaluated yet: wait for the first evaluation.")
     return _table(folder, "run", placed, y="reward", seed="seed", apart=("arm", "set"))
@@ -212,9 +215,9 @@ def _read_event_files(path: Path, files: Sequence[Path]) -> Table:
 
 
 def _read_file(path: Path) -> Table:
-    if path.name in (store.EVALS, store.METRICS) and store.is_run_folder(path.parent):
+    if path.name in _ONE_ROW_FOR and store.is_run_folder(path.parent):
         # The rows that count are the same whether the folder or the file in it is named.
-        return _read_run(path.parent, path.name, ("step", "set") if path.name == store.EVALS else ("step",))
+        return _read_run(path.parent, path.name)
     data = path.read_bytes()
     if is_event_file(data[:12]):
         return _read_event_files(path, [path])

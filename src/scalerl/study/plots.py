@@ -332,7 +332,7 @@ class _Legends:
             _handle(colour(place), "-", marker(MARKERS, place, 0) if curve.dots else "")
             for place, curve in enumerate(self.named)
         ]
-        title = f"ceiling [{100 * data.level:g} % interval], verdict" + (
+        title = f"ceiling [{100 * data.level:g}% interval], verdict" + (
             f"; {more} more have no name here" if more else ""
         )
         names = figure.legend(
@@ -357,7 +357,7 @@ def _key(data: FigureData) -> list[tuple[Any, str]]:
     runs = dict(
         sorted({dots.run: dots.run_label for curve in data.curves for dots in curve.dots if dots.run_label}.items())
     )
-    level = f"{100 * data.level:g} %"
+    level = f"{100 * data.level:g}%"
     key = [(_handle(GREY, "", "o"), "fitted")] if "fitted" in roles or not roles else []
     if runs and len(data.curves) == 1:
         key = [(_handle(GREY, "", marker(MARKERS, 0, run)), cut(label, 30)) for run, label in runs.items()]

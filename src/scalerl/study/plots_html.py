@@ -68,7 +68,7 @@ def draw_html(data: FigureData, path: Path) -> None:
         figure, full_html=False, include_plotlyjs=True, div_id="scalerl", default_height=f"{layout['height']}px",
         config={"responsive": True, "displayModeBar": False}, post_script=GROW.replace("BASE", str(layout["height"])),
     )  # fmt: skip
-    level = f"{100 * data.level:g} %"
+    level = f"{100 * data.level:g}%"
     key = (
         "Filled points were fitted, faint ones left out of the fit, open ones held out; the curve is dashed outside "
         f"what was fitted. The dark band holds the curve at {level}, the light one a new evaluation. The legend has "

@@ -13,14 +13,11 @@ from scalerl.config.parts import Budget
 from scalerl.study.last_words import last_words
 from scalerl.study.leash import leashed
 from scalerl.study.plan import PlannedRun
+from scalerl.study.spec import StudyError
 
 _STEPS = 6  # the first ones fill the pipeline and are not counted
 _COUNTED = 4
 _PROMPTS = 32  # to time an evaluation by
-
-
-class ProbeError(RuntimeError):
-    """The base could not be run here; one sentence with the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,14 +60,14 @@ def probe(recipe: Recipe, command: Sequence[str]) -> Pace:
         seconds = time.monotonic() - began
         if ended.returncode != 0:
             why = last_words(ended.stderr or ended.stdout) or f"exit code {ended.returncode}"
-            raise ProbeError(f"the base cannot be run here: {why}")
+            raise StudyError(f"the base cannot be run here: {why}")
         return pace_from(store.read_metrics(folder), store.read_evals(folder), seconds)
 
 
 def pace_from(metrics: Sequence[store.Row], evals: Sequence[store.Row], seconds: float) -> Pace:
     """The pace of a run that took this long in all; evaluations before the last row are timed in it."""
     if not metrics:
-        raise ProbeError("the base ended before its first step, so there is nothing to time")
+        raise StudyError("the base ended before its first step, so there is nothing to time")
     last = metrics[-1]
     # A run whose data ended early has fewer rows than asked for.
     before = metrics[-1 - _COUNTED] if len(metrics) > _COUNTED else dict.fromkeys(last, 0.0)

@@ -18,7 +18,7 @@ _NOT_KNOWN: Verdict = "ceiling not identifiable yet"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ceiling:
-    """Where a run's curve levels off, with its 90 % interval and whether that can be relied on."""
+    """Where a run's curve levels off, with its 90% interval and whether that can be relied on."""
 
     value: float
     low: float

@@ -128,14 +128,12 @@ def _one(folder: Path, *, name: str, arm: str) -> tuple[Table | None, RunFacts]:
     """The evaluations of a run, None where there are none that can be read, and its facts."""
     if not store.is_run_folder(folder):
         return None, RunFacts(name=name, arm=arm, folder=folder, status=NOT_STARTED)
-    facts = read_run(folder, name=name, arm=arm)
     try:
         table = read_table(folder)
     except InputError as fault:
-        # What is wrong with its evaluations may have been told with the rest.
-        is_told = any(str(fault).startswith(one) for one in facts.faults)
-        return None, replace(facts, faults=facts.faults if is_told else (*facts.faults, str(fault)))
-    return table, facts
+        facts = read_run(folder, name=name, arm=arm, evals=())
+        return None, replace(facts, faults=(*facts.faults, str(fault)))
+    return table, read_run(folder, name=name, arm=arm, evals=table.rows)
 
 
 def _of_arm(table: Table, arm: str) -> Table:

@@ -1,25 +1,26 @@
 """A report as plain JSON types: what `--json` prints, and what the page holds and draws."""
 
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from scalerl import __version__
-from scalerl.curves import Fit, reward_at
-from scalerl.curves.intervals import Draws
-from scalerl.curves.special import ndtri
+from scalerl.curves import reward_at
+from scalerl.curves.forms import Array
 from scalerl.study.analysis import CurveResult, number, score_json, to_json
 from scalerl.study.report_runs import SIGNALS, RunFacts, differences, environments
 from scalerl.study.report_views import HELD_OUT, NUM_DRAWS, Report, View, label_of
 from scalerl.study.report_words import open_questions, reference, summary, warnings
 from scalerl.study.series import Series
 
-TARGETS = (2.0, 4.0)  # times the largest compute
+# Times the largest compute: where forecasts are told, and where the page knows what to expect, between which it goes by
+# the nearest two.
+TARGETS = (2.0, 4.0)
+KNOWN = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0, *TARGETS, 8.0, 16.0)
 
 
 def report_json(report: Report) -> dict[str, Any]:
-    ranks = np.modf((np.arange(NUM_DRAWS) + 0.5) * (np.sqrt(5.0) - 1.0) / 2.0)[0]
     return {
         "title": report.material.title,
         "description": report.material.description,
@@ -36,8 +37,6 @@ def report_json(report: Report) -> dict[str, Any]:
         "window": report.window.key,
         "sets": [_set_json(report, name) for name in report.sets],
         "views": [_view_json(report, view) for view in report.views],
-        # One normal number for each draw: how a new evaluation falls about its curve.
-        "normal": rounded(ndtri(np.clip(ranks, 1e-6, 1 - 1e-6))),
         "runs": [_run_json(run) for run in report.material.runs],
         "signals": [
             {"key": key, "label": label, "limit": limit}
@@ -112,8 +111,9 @@ def _held_out(report: Report, column: str, one: Series) -> list[int]:
 
 def _view_json(report: Report, view: View) -> dict[str, Any]:
     told = to_json(view.analysis)
+    computes = [times * _largest(report, view) for times in KNOWN]
     curves = [
-        {**row, "label": label_of(curve.series), **_fit_json(report, view, curve)}
+        {**row, "label": label_of(curve.series), **_fit_json(curve, computes)}
         for row, curve in zip(told.pop("curves"), view.analysis.curves, strict=True)
     ]
     straight = {
@@ -125,43 +125,41 @@ def _view_json(report: Report, view: View) -> dict[str, Any]:
     return {**keys, "compared": view.is_compared, "curves": curves, "straight": straight, **told}
 
 
-def _fit_json(report: Report, view: View, curve: CurveResult) -> dict[str, Any]:
+def _fit_json(curve: CurveResult, computes: Sequence[float]) -> dict[str, Any]:
+    """The fit, and what it expects of new evaluations at these computes, the multiples `KNOWN`."""
     done = curve.fit
     out: dict[str, Any] = {"score": score_json(curve.holdout), "params": None, "draws": None, "forecast": []}
     if done is None or not done.usable or done.draws is None:
         return out
-    few = thinned(done)
+    expected = [
+        {"compute": row.compute, "value": row.reward.value, "low": row.reward.low, "high": row.reward.high}
+        for row in reward_at(done, computes)
+    ]
     return out | {
         "params": done.params,
         "first": float(done.compute.min()),
         "last": done.scale,
         "bounds": list(done.bounds),
-        "draws": _draws_json(few, done.num_runs > 1),
-        "forecast": [{"compute": row.compute, **asdict(row.reward)} for row in reward_at(few, targets(report, view))],
+        "draws": _draws_json(done.draws.params),
+        "expected": expected,
+        "forecast": [row for times, row in zip(KNOWN, expected, strict=True) if times in TARGETS],
     }
 
 
-def targets(report: Report, view: View) -> list[float]:
-    """Multiples of the largest compute of the set's curves on this axis: one question to all of them."""
+def _largest(report: Report, view: View) -> float:
+    """The largest compute of the set's curves on this axis: all of them are asked the same."""
     series = [one for one in report.series[view.axis.column] if (one.evaluation_set or "") == view.evaluation_set]
-    largest = max(float(one.compute.max(initial=0.0)) for one in series)
-    return [times * largest for times in TARGETS]
+    return max(float(one.compute.max(initial=0.0)) for one in series)
 
 
-def thinned(done: Fit) -> Fit:
-    """The fit with so many draws as the page holds, evenly from all of them: they lie in order of the ceiling."""
-    assert done.draws is not None
-    pick = ((np.arange(NUM_DRAWS) + 0.5) * len(done.draws.noise_sd) / NUM_DRAWS).astype(int)
-    params = {name: values[pick] for name, values in done.draws.params.items()}
-    draws = Draws(params=params, noise_sd=done.draws.noise_sd[pick], run_sd=done.draws.run_sd[pick])
-    return replace(done, draws=draws)
-
-
-def _draws_json(few: Fit, several_runs: bool) -> dict[str, Any]:
-    assert few.draws is not None
-    out = {name: rounded(values) for name, values in few.draws.params.items()}
-    out["noise_sd"] = rounded(few.draws.noise_sd, 4)
-    return out | ({"run_sd": rounded(few.draws.run_sd, 4)} if several_runs else {})
+def _draws_json(params: Mapping[str, Array]) -> dict[str, list[float | None]]:
+    """So many draws as the page has for its bands, evenly from all of them: they lie in order of the ceiling."""
+    picked = [
+        values[(np.arange(NUM_DRAWS) * len(values) + len(values) // 2) // NUM_DRAWS] for values in params.values()
+    ]
+    # All at once: most of what rounding costs is the call.
+    flat = rounded(np.concatenate(picked))
+    return {name: flat[at * NUM_DRAWS : (at + 1) * NUM_DRAWS] for at, name in enumerate(params)}
 
 
 def _run_json(run: RunFacts) -> dict[str, Any]:
@@ -179,12 +177,8 @@ def _run_json(run: RunFacts) -> dict[str, Any]:
         "signals": None
         if signals is None
         else {
-            "compute": {axis: _short(values) for axis, values in signals.compute.items()},
-            "values": {key: _short(values) for key, values in signals.values.items()},
+            "compute": {axis: rounded(values, 4) for axis, values in signals.compute.items()},
+            "values": {key: rounded(values, 4) for key, values in signals.values.items()},
             "last": dict(signals.last),
         },
     }
-
-
-def _short(values: list[float | None]) -> list[float | None]:
-    return [None if value is None else float(f"{value:.4g}") for value in values]

@@ -32,13 +32,13 @@ OF_THE_RUN = ("seed", "description")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signals:
-    """The stability signals of a run, averaged over neighbouring steps."""
+    """The stability signals of a run, over neighbouring steps: the mean, of a signal `*_max` the largest."""
 
     compute: Mapping[str, list[float | None]]
     """By axis."""
     values: Mapping[str, list[float | None]]
     last: Mapping[str, float]
-    """The mean over the last steps."""
+    """The same over the last steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +73,11 @@ class RunFacts:
         return f"{self.status}: {self.reason}" if self.reason else self.status
 
 
-def read_run(folder: Path, *, name: str, arm: str) -> RunFacts:
-    """Everything the folder holds; a file that cannot be read becomes a fault, and the rest stands."""
+def read_run(folder: Path, *, name: str, arm: str, evals: Sequence[Mapping[str, Any]]) -> RunFacts:
+    """Everything the folder holds; a file that cannot be read becomes a fault, and the rest stands.
+
+    `evals` are the rows of its evaluations, which its table has too and are long: they are read once.
+    """
     faults: list[str] = []
 
     def tried(read: Callable[[], T], otherwise: T) -> T:
@@ -91,7 +94,6 @@ def read_run(folder: Path, *, name: str, arm: str) -> RunFacts:
     environment = tried(lambda: store.read_env(folder), None) or {}
     read_well = len(faults)
     metrics = tried(lambda: store.read_metrics(folder), [])
-    evals = tried(lambda: store.read_evals(folder), [])
     if len(faults) == read_well:
         faults += _cut(folder, str(status.get("status")), metrics, evals)
     settings = None if recipe is None else flat(recipe)
@@ -114,7 +116,7 @@ def read_run(folder: Path, *, name: str, arm: str) -> RunFacts:
     )
 
 
-def _cut(folder: Path, status: str, metrics: Sequence[store.Row], evals: Sequence[store.Row]) -> list[str]:
+def _cut(folder: Path, status: str, metrics: Sequence[store.Row], evals: Sequence[Mapping[str, Any]]) -> list[str]:
     """What is missing from files that can be read: every step leaves a row, and a run ends with an evaluation."""
     trained, evaluated = (max((row["step"] for row in rows), default=0) for rows in (metrics, evals))
     if evaluated and not metrics:
@@ -155,18 +157,34 @@ def _signals(metrics: Sequence[Mapping[str, Any]]) -> Signals | None:
     present = [key for key, _, _ in SIGNALS if any(_is_number(row.get(key)) for row in metrics)]
     if not present:
         return None
-    blocks = np.array_split(np.arange(len(metrics)), min(len(metrics), MOST_SIGNAL_POINTS))
-    last = {key: _mean(metrics[-LAST_STEPS:], key) for key in present}
+    num = min(len(metrics), MOST_SIGNAL_POINTS)
+    begins = np.arange(num) * len(metrics) // num
+    of = {key: _column(metrics, key) for key in (*AXES, *present)}
+    summed_up = {key: _largest if key.endswith("_max") else _means for key in present}
+    last = {key: summed_up[key](of[key][-LAST_STEPS:], np.zeros(1, dtype=int))[0] for key in present}
     return Signals(
-        compute={axis: [_mean([metrics[at] for at in block], axis) for block in blocks] for axis in AXES},
-        values={key: [_mean([metrics[at] for at in block], key) for block in blocks] for key in present},
+        compute={axis: _means(of[axis], begins) for axis in AXES},
+        values={key: summed_up[key](of[key], begins) for key in present},
         last={key: value for key, value in last.items() if value is not None},
     )
 
 
-def _mean(rows: Sequence[Mapping[str, Any]], key: str) -> float | None:
-    values = [row[key] for row in rows if _is_number(row.get(key))]
-    return sum(values) / len(values) if values else None
+def _column(rows: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:
+    """NaN where a row has no number."""
+    return np.array([row[key] if _is_number(row.get(key)) else np.nan for row in rows], dtype=float)
+
+
+def _means(values: np.ndarray, begins: np.ndarray) -> list[float | None]:
+    """Of what is known from each beginning to the next; None where nothing is."""
+    known = np.isfinite(values)
+    num = np.add.reduceat(known, begins, dtype=int)
+    total = np.add.reduceat(np.where(known, values, 0.0), begins)
+    return [one / of if of else None for one, of in zip(total.tolist(), num.tolist(), strict=True)]
+
+
+def _largest(values: np.ndarray, begins: np.ndarray) -> list[float | None]:
+    """Of what is known from each beginning to the next; None where nothing is."""
+    return [None if math.isnan(one) else one for one in np.fmax.reduceat(values, begins).tolist()]
 
 
 # What several runs say together

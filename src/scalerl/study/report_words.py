@@ -86,7 +86,7 @@ def _lead(view: View, best: list[str], label: dict[str, str]) -> str:
     ceiling = param_value(curve.fit, "ceiling")
     assert ceiling is not None
     middle, low, high = (f"{end:.{decimals(curve.fit)}f}" for end in (ceiling.value, ceiling.low, ceiling.high))
-    level = f"{middle} ({100 * curve.fit.level:.0f} % between {low} and {high})"
+    level = f"{middle} ({curve.fit.level:.0%} between {low} and {high})"
     levels_off = f"levels off at {level}"
     if curve.verdict == _OPEN:
         levels_off = f"has a ceiling that is not known closely yet, {level}"
@@ -159,7 +159,7 @@ def _tested(view: View) -> list[str]:
     rmse = math.sqrt(sum(one.num_points * one.rmse**2 for one in scores) / num)
     inside = sum(one.num_points * one.coverage for one in scores) / num
     level = scores[0].level
-    within = f", {100 * inside:.0f} % of them inside its {100 * level:.0f} % interval"
+    within = f", {inside:.0%} of them inside its {level:.0%} interval"
     # By two standard errors, as if evaluations were independent.
     within += ", fewer than it promises" if inside < level - 2 * math.sqrt(level * (1 - level) / num) else ""
     return [
@@ -283,7 +283,7 @@ def spoken(verdict: str, label: dict[str, str]) -> str:
 
 
 def _share(value: float) -> str:
-    return "over 99 %" if value > 0.995 else f"{100 * value:.0f} %"
+    return "over 99%" if value > 0.995 else f"{value:.0%}"
 
 
 def _listed(items: Sequence[str]) -> str:

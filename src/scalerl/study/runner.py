@@ -17,7 +17,7 @@ from typing import IO, Literal, Protocol
 
 from scalerl import store
 from scalerl.study.folder import is_done, log_file, recipe_file, run_folder, run_status
-from scalerl.study.last_words import last_words
+from scalerl.study.last_words import why_ended
 from scalerl.study.leash import leashed
 from scalerl.study.plan import Plan, PlannedRun
 from scalerl.study.progress import Progress, ProgressReader
@@ -215,8 +215,8 @@ class Runner:
         child.log.close()
         status = child.status
         status.seconds = time.monotonic() - child.began
-        status.state, status.reason = self._outcome(child)
         status.progress = self._readers[status.run.name].read()
+        status.state, status.reason = self._outcome(child)
         self._watcher.finished(status)
 
     def _outcome(self, child: _Child) -> tuple[State, str]:
@@ -228,9 +228,8 @@ class Runner:
             return "stopped", ""
         if said.get("status") == "failed" and said != child.said_before:
             return "failed", " ".join(str(said.get("reason")).split())
-        ended = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        words = last_words(_printed(log_file(self._folder, child.status.run), child.log_start))
-        return "failed", f"{words} ({ended})" if words else ended
+        printed = _printed(log_file(self._folder, child.status.run), child.log_start)
+        return "failed", why_ended(printed, code, child.status.progress.step)
 
     # Stopping ---------------------------------------------------------------------------------------------------------
 

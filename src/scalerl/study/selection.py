@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from scalerl.study.columns import STEP_TIME, fill_from_step
+from scalerl.study.columns import STEP_TIME, TRAINER_STEP, fill_from_step, find, is_number
 from scalerl.study.importers import InputError, Table, listed, with_gpus
 
 FILE = "file"
@@ -27,6 +27,9 @@ class Selection:
     by: tuple[str, ...] = ()
     seed: str | None = None
     where: tuple[tuple[str, str], ...] = ()
+    """(column, value) that a row must have."""
+    where_not: tuple[tuple[str, str], ...] = ()
+    """(column, value) that a row must not have."""
     start: float | Literal["first"] | None = None
     """On the scale that is fitted, after `y_scale`."""
     y_scale: YScale = "1"
@@ -50,6 +53,9 @@ class Point:
     y: Any
     num_samples: Any
     evaluation: str | None
+    step_label: str
+    step: float | None
+    """Of a log that may have been resumed; of our run folders the rows that count are known."""
     is_held_out: bool
     may_be_zero: bool
     """Whether compute 0 is known to mean the model before training: in our run folders it does."""
@@ -97,13 +103,14 @@ def file_names(tables: Sequence[Table]) -> list[str]:
 
 
 def same(value: object, wanted: str) -> bool:
-    """Whether a row's value is the one written on the command line: 1 is "1.0", true is "True"."""
+    """Whether a row's value is the one written on the command line: 1 is "1.0", true is "True", NaN is "nan"."""
     if value is None or isinstance(value, bool):
         return value is not None and str(value).lower() == str(wanted).lower()
     try:
-        return str(value) == str(wanted) or float(str(value)) == float(wanted)
+        number, other = float(str(value)), float(wanted)
     except ValueError:
-        return False
+        return str(value) == str(wanted)
+    return number == other or (math.isnan(number) and math.isnan(other))
 
 
 def at(points: Sequence[Point]) -> str:
@@ -156,7 +163,9 @@ def _check_start(selection: Selection) -> None:
 
 def _check_columns(table: Table, selection: Selection) -> None:
     given = [("--x", selection.x), ("--y", selection.y), ("--seed", selection.seed)]
-    given += [("--by", column) for column in selection.by] + [("--where", column) for column, _ in selection.where]
+    given += [("--by", column) for column in selection.by] + [
+        ("--where", column) for column, _ in (*selection.where, *selection.where_not)
+    ]
     given += [("--holdout", selection.holdout[0])] if selection.holdout else []
     for option, column in given:
         if column is not None and column not in table.columns:
@@ -189,13 +198,15 @@ def _no_column(table: Table, option: str, column: str) -> str:
 
 
 def _filtered(tables: Sequence[Table], selection: Selection) -> list[Table]:
-    for column, wanted in selection.where:
+    filters = [(column, wanted, True) for column, wanted in selection.where]
+    filters += [(column, wanted, False) for column, wanted in selection.where_not]
+    for column, wanted, has in filters:
         kept = [
-            [pair for pair in zip(table.rows, table.places, strict=True) if same(pair[0].get(column), wanted)]
+            [pair for pair in zip(table.rows, table.places, strict=True) if same(pair[0].get(column), wanted) == has]
             for table in tables
         ]
         if not any(kept):
-            raise InputError(_matches_nothing(tables, "--where", column, wanted))
+            raise InputError(_matches_nothing(tables, "--where", column, wanted, equals="=" if has else "!="))
         tables = [
             replace(table, rows=[row for row, _ in pairs], places=[place for _, place in pairs])
             for table, pairs in zip(tables, kept, strict=True)
@@ -207,10 +218,11 @@ def _filtered(tables: Sequence[Table], selection: Selection) -> list[Table]:
     return list(tables)
 
 
-def _matches_nothing(tables: Sequence[Table], option: str, column: str, wanted: str) -> str:
+def _matches_nothing(tables: Sequence[Table], option: str, column: str, wanted: str, equals: str = "=") -> str:
     values = dict.fromkeys(_label(row[column]) for table in tables for row in table.rows if row.get(column) is not None)
     held = f"the values there are {listed(list(values))}" if values else "that column holds no values"
-    return f"{option} {column}={wanted} matches no row of {listed([str(table.path) for table in tables])}: {held}."
+    paths = listed([str(table.path) for table in tables])
+    return f"{option} {column}{equals}{wanted} matches no row of {paths}: {held}."
 
 
 def _apart(tables: Sequence[Table], selection: Selection) -> list[str]:
@@ -232,6 +244,7 @@ def _points_of(
     assert y is not None
     points = []
     words = _unmentioned_words(table, columns, selection)
+    step_label = find(TRAINER_STEP, table.columns) or ""
     for row, place in zip(table.rows, table.places, strict=True):
         if row.get(x) is None or row.get(y) is None:
             continue
@@ -249,6 +262,8 @@ def _points_of(
                 y=row[y],
                 num_samples=row.get(table.num_samples or "num_samples"),
                 evaluation=None if prompts is None or step is None else f"{_label(prompts)}@{_label(step)}",
+                step_label=step_label,
+                step=_known_step(row.get(step_label)) if table.kind != "run" else None,
                 is_held_out=selection.holdout is not None and same(row.get(selection.holdout[0]), selection.holdout[1]),
                 may_be_zero=table.kind == "run",
                 place=place,
@@ -257,6 +272,10 @@ def _points_of(
             )
         )
     return points
+
+
+def _known_step(value: Any) -> float | None:
+    return value if is_number(value) and math.isfinite(value) else None
 
 
 def _mentioned(selection: Selection) -> set[str | None]:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalerl.study.importers import InputError, Table, listed
+from scalerl.study.resumed import check_clock, telling_labels, without_superseded
 from scalerl.study.selection import Point, Selection, YScale, at, points_from, told_apart
 
 __all__ = ["InputError", "Selection", "Series", "series_from"]
@@ -88,7 +89,10 @@ def _series(name: str, points: Sequence[Point], selection: Selection) -> Series:
                 f"the files of {name} use different columns ({listed(sorted(labels))}): choose one with {option}."
             )
     points, notes = told_apart(points)
+    points, on_resuming = without_superseded(points)
+    notes += on_resuming
     values = _checked(points, selection.y_scale)
+    check_clock(points, [value.compute for value in values])
     held_out = [value for value in values if value.point.is_held_out]
     to_fit = [value for value in values if not value.point.is_held_out]
     if not to_fit:
@@ -101,6 +105,9 @@ def _series(name: str, points: Sequence[Point], selection: Selection) -> Series:
             f"{name} has no row left to fit besides its start, at {at([value.point for value in starts])}."
         )
     start, start_sd = _start(starts, selection)
+    num_runs = len({value.point.run for value in starts})
+    if selection.start == "first" and num_runs < len(starts):
+        notes += (f"The start, {start:g}, is the mean of {len(starts)} rows: a run has several at its least compute.",)
     if selection.start == "first" and not starts:
         first = min(value.compute for value in fitted)
         notes += (
@@ -201,16 +208,18 @@ def _numbers(values: Sequence[Any], points: Sequence[Point], column: str, option
         found = repr(text[0][0])
         found = found if len(found) <= 40 else found[:40] + "..."
         places = at([point for _, point in text])
+        plain = "0.25" if option == "--y" else "1000.5"
         raise InputError(
-            f"{column!r} holds {found} where a number is needed, at {places}: mend it, or choose another column with "
-            f"{option}."
+            f"{column!r} holds {found} where a number is needed, at {places}: write plain numbers such as {plain} "
+            f"there, or choose another column with {option}."
         )
     known = [number for number in numbers if number is not None]
     bad = [(number, point) for number, point in zip(known, points, strict=True) if not math.isfinite(number)]
     if bad:
         what = " or ".join(sorted({"NaN" if math.isnan(number) else "infinite" for number, _ in bad}))
         places = at([point for _, point in bad])
-        raise InputError(f"{column!r} is {what} at {places}: remove those rows, or leave them out with --where.")
+        words = " ".join(f"--where '{column}!={word}'" for word in sorted({str(number) for number, _ in bad}))
+        raise InputError(f"{column!r} is {what} at {places}: remove those rows, or leave them out with {words}.")
     return known
 
 
@@ -246,17 +255,22 @@ def _out_of_range(column: str, rewards: Sequence[float], outside: Sequence[Point
 
 
 def _check_positive(values: Sequence[_Value], selection: Selection) -> None:
-    bad = [value.point for value in values if value.compute <= 0]
+    negative = [value for value in values if value.compute < 0]
+    if negative:
+        raise InputError(
+            f"compute {negative[0].point.x_label!r} is negative ({negative[0].compute:g}) at "
+            f"{at([value.point for value in negative])}: remove those rows, or choose another column with --x."
+        )
+    bad = [value.point for value in values if value.compute == 0]
     if not bad:
         return
     if selection.start == "first":
         advice = (
-            "--start first takes one row at 0 from each run, so tell the runs apart with --seed or the curves with --by"
+            "--start first takes the rows at 0 of one run, so tell the runs apart with --seed or the curves with --by"
         )
     else:
-        advice = "if that row is the model before training, say --start first; else choose another column with --x"
-    lowest = min(value.compute for value in values)
-    raise InputError(f"compute {bad[0].x_label!r} is zero or negative ({lowest:g}) at {at(bad)}: {advice}.")
+        advice = "if that is the model before training, say --start first; else choose another column with --x"
+    raise InputError(f"compute {bad[0].x_label!r} is zero at {at(bad)}: {advice}.")
 
 
 # The start
@@ -272,9 +286,12 @@ def _split_start(values: Sequence[_Value], selection: Selection) -> tuple[list[_
         least[value.point.run] = min(value.compute, least.get(value.point.run, math.inf))
     latest = _BEFORE_TRAINING * max(value.compute for value in values)
     is_first = [value.compute == least[value.point.run] and value.compute <= max(latest, 0.0) for value in values]
-    rows_at = [value.point.run for value, first in zip(values, is_first, strict=True) if first and value.compute <= 0]
-    # Two rows at 0 in one run are two curves in one, which averaging would hide; compute below 0 is no start at all.
-    hidden = {run for run in rows_at if rows_at.count(run) > 1 or least[run] < 0}
+    labels: dict[str, set[object]] = {}
+    for value, label, first in zip(values, telling_labels([value.point for value in values]), is_first, strict=True):
+        if first and value.compute <= 0:
+            labels.setdefault(value.point.run, set()).add(label)
+    # Rows at 0 that differ in words are several curves in one, which averaging would hide; below 0 there is no start.
+    hidden = {run for run, found in labels.items() if len(found) > 1 or least[run] < 0}
     return _parted(
         values, [first and value.point.run not in hidden for value, first in zip(values, is_first, strict=True)]
     )

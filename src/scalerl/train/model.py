@@ -28,6 +28,7 @@ EMBEDDED = "tiny-base"
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 _PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
+_ANSWER_S = 60.0  # as long as the hub's own client waits for an answer on its second try
 
 
 class ModelError(ValueError):
@@ -58,10 +59,11 @@ def load_model(
     path: str | os.PathLike[str], *, dtype: torch.dtype, device: torch.device | str, context: int | None = None
 ) -> LoadedModel:
     """The model of this name (see above); `context` is the least one that will do."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
     name = os.fspath(path)
     source = _source(name)
+    # Not before the name is known to be of use: this import takes seconds.
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
     with _one_sentence(name, source):
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             source,
@@ -128,12 +130,47 @@ def _source(name: str) -> str:
     if _looks_like_a_folder(name):
         what = "is a file, not a folder" if path.exists() else "does not exist"
         raise ModelError(f"model {name}: this folder {what}")
-    return name
+    return _hub_source(name)
 
 
 def _looks_like_a_folder(name: str) -> bool:
     """A hub name is "name" or "owner/name"; everything else can only be meant as a folder."""
     return name.startswith((".", "~", os.sep)) or name.count("/") > 1 or os.path.exists(name)
+
+
+def _hub_source(name: str) -> str:
+    """The name itself; where the hub cannot be reached, the folder that an earlier fetch left.
+
+    Without this one question transformers asks a hub that is not there for file after file, each six times over.
+    """
+    from huggingface_hub import constants, hf_hub_url, is_offline_mode, try_to_load_from_cache
+
+    with _one_sentence(name, name):
+        url = hf_hub_url(name, "config.json")
+    silence = None if is_offline_mode() else _no_answer(url)
+    if silence is None:
+        return name
+    kept = try_to_load_from_cache(name, "config.json")
+    if not isinstance(kept, str):
+        raise ModelError(
+            f"model {name} is no folder here and cannot be fetched by that name: {constants.ENDPOINT} cannot be "
+            f"reached ({silence}), and an earlier fetch has left nothing"
+        )
+    _check_folder(Path(kept).parent)
+    return str(Path(kept).parent)
+
+
+def _no_answer(url: str) -> str | None:
+    """Why nobody answers there; None if somebody does, whatever the answer. A slow network only needs to connect."""
+    from huggingface_hub import constants, get_session
+    from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImportUsage]
+
+    seconds = constants.HF_HUB_ETAG_TIMEOUT
+    try:
+        get_session().head(url, follow_redirects=False, timeout=(seconds, _ANSWER_S, _ANSWER_S, _ANSWER_S))
+    except HTTPError as error:
+        return _first_line(error)
+    return None
 
 
 def _check_folder(folder: Path) -> None:
@@ -161,11 +198,15 @@ def _one_sentence(name: str, source: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        reason = lines[0] if lines else type(error).__name__
+        reason = _first_line(error)
         if Path(source).is_dir():
             raise ModelError(f"model {name} cannot be loaded: {reason}") from error
         raise ModelError(f"model {name} is no folder here and cannot be fetched by that name: {reason}") from error
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
 
 
 def _check_weights(name: str, report: Mapping[str, Any]) -> None:

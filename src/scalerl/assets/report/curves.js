@@ -38,21 +38,14 @@ function curveInterval(report, curve, compute) {
   return quantiles(values, report.level);
 }
 
-// The curve, and where one new evaluation should fall: its noise, how runs stray beyond the data, the spread of runs.
-function forecastAt(report, curve, compute) {
-  const doublings = Math.log2(Math.max(compute / curve.last, 1)), d = curve.draws;
-  const values = d.ceiling.map((_, i) => {
-    const p = drawAt(curve, i);
-    let spread = d.noise_sd[i] ** 2 * (1 + doublings);
-    if (d.run_sd) {
-      const share = RISING[curve.form] ? shapeAt(curve.form, compute, p.exponent, p.midpoint, curve.last) : 1;
-      spread += (d.run_sd[i] * share) ** 2;
-    }
-    return curveAt(curve.form, compute, p, curve.last) + Math.sqrt(spread) * report.normal[i];
-  });
-  const [least, most] = curve.bounds, hold = (value) => Math.min(Math.max(value, least), most);
-  const [low, high] = quantiles(values, report.level).map(hold);
-  return { value: curveAt(curve.form, compute, curve.params, curve.last), low, high };
+// The curve, and where one new evaluation should fall: as far off it as told at the computes on either side.
+function forecastAt(curve, compute) {
+  const rows = curve.expected, value = curveAt(curve.form, compute, curve.params, curve.last);
+  const after = Math.max(rows.findIndex((row) => row.compute >= compute), 1), [a, b] = [rows[after - 1], rows[after]];
+  const part = Math.log(compute / a.compute) / Math.log(b.compute / a.compute);
+  const [least, most] = curve.bounds, hold = (end) => Math.min(Math.max(end, least), most);
+  const off = (end) => (1 - part) * (a[end] - a.value) + part * (b[end] - b.value);
+  return { value, low: hold(value + off("low")), high: hold(value + off("high")) };
 }
 
 // Numbers ------------------------------------------------------------------------------------------------------------

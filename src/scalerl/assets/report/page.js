@@ -77,7 +77,7 @@ function drawResults() {
     ["P(higher A)", 1], ["P(larger B)", 1], ["P(sooner)", 1], [`against ${labelOf(reference)}`]];
   $("results").replaceChildren(table(heads, rows));
   $("results-note").textContent = view.compared || view.curves.length < 2
-    ? `Intervals hold ${Math.round(100 * report.level)} %. Probabilities are for the row's curve against ${labelOf(reference)}.`
+    ? `Intervals hold ${Math.round(100 * report.level)}%. Probabilities are for the row's curve against ${labelOf(reference)}.`
     : "With this many curves verdicts are given only in the view that is shown first.";
   const pairs = view.pairs.map((pair) => element("tr", {}, plain(labelOf(pair.a)), plain(labelOf(pair.b)), plain(share(pair.p_higher_ceiling), true), plain(share(pair.p_more_efficient), true),
     plain(share(pair.p_sooner), true), element("td", { className: "verdict" + (pair.verdict.startsWith("not ") ? " none" : "") }, spoken(pair.verdict)), plain(pair.crossing === null ? "\u2013" : computeText(pair.crossing), true)));
@@ -87,13 +87,13 @@ function drawResults() {
 
 function drawForecast() {
   const view = theView(), box = $("forecast");
-  const drawn = view.curves.filter(isDrawn).map((curve) => ({ curve, ...forecastAt(report, curve, state.target) })).sort((a, b) => b.value - a.value);
+  const drawn = view.curves.filter(isDrawn).map((curve) => ({ curve, ...forecastAt(curve, state.target) })).sort((a, b) => b.value - a.value);
   const items = drawn.map(({ curve, value, low, high }) => element("li", {},
     element("div", { className: "who" }, element("span", { className: "dot", style: `--own:${own(colourOf(curve.name))}` }), element("span", { title: labelOf(curve.name) }, labelOf(curve.name)), element("span", { className: "value" }, rewardText(value))),
     element("div", { className: "range" }, element("span", {}, `${rewardText(low)} to ${rewardText(high)}`), element("span", {}, state.target > curve.last ? `${computeText(state.target / curve.last, 2)}\u00d7 what was fitted` : "within what was fitted"))));
   items.forEach((item, i) => { item.dataset.curve = labelOf(drawn[i].curve.name); });
   box.replaceChildren(element("h3", {}, `Forecast at ${computeText(state.target)} ${axisLabel()}`),
-    element("ol", {}, ...items), element("p", { className: "note" }, items.length ? `A new evaluation there should fall in the range with ${Math.round(100 * report.level)} % probability.` : "No curve to forecast from."));
+    element("ol", {}, ...items), element("p", { className: "note" }, items.length ? `A new evaluation there should fall in the range with ${Math.round(100 * report.level)}% probability.` : "No curve to forecast from."));
 }
 
 function drawScores() {
@@ -102,9 +102,9 @@ function drawScores() {
   $("scores-section").hidden = !groups.length;
   const signed = (value) => (value < 0 ? "" : "+") + rewardText(value, 4);
   const row = (curve) => element("tr", { className: isShown(curve) ? "" : "off" }, who(curve.name), plain(curve.score.num_points, true), plain(rewardText(curve.score.rmse, 4), true),
-    plain(signed(curve.score.bias), true), plain(curve.score.coverage === null ? "\u2013" : `${Math.round(100 * curve.score.coverage)} %`, true));
+    plain(signed(curve.score.bias), true), plain(curve.score.coverage === null ? "\u2013" : `${Math.round(100 * curve.score.coverage)}%`, true));
   const rows = groups.flatMap(({ window, scored }) => [element("tr", {}, element("th", { colSpan: 5, className: "group", scope: "rowgroup" }, `Fitted on: ${window.label}`)), ...scored.map(row)]);
-  $("scores").replaceChildren(table([["curve"], ["points", 1], ["RMSE", 1], ["bias", 1], [`inside ${Math.round(100 * report.level)} %`, 1]], rows));
+  $("scores").replaceChildren(table([["curve"], ["points", 1], ["RMSE", 1], ["bias", 1], [`inside ${Math.round(100 * report.level)}%`, 1]], rows));
 }
 
 // Charts -------------------------------------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ function drawCurves() {
   const view = theView(), shown = view.curves.filter(isShown), drawn = view.curves.filter(isDrawn);
   const [first, last] = dataRange(), end = Math.max(REACH * last, state.target * 1.15);
   const width = widthOf("curves"), isPhone = width < 520;
-  const measured = shown.flatMap((curve) => thePoints(curve.name).reward), told = drawn.map((curve) => forecastAt(report, curve, state.target));
+  const measured = shown.flatMap((curve) => thePoints(curve.name).reward), told = drawn.map((curve) => forecastAt(curve, state.target));
   const [low, high] = rewardRange(measured, drawn, told, end), pad = 0.05 * (high - low) || 0.05;
   const longest = isPhone ? 0 : Math.min(Math.max(0, ...drawn.map((curve) => labelOf(curve.name).length)) * 7.2 + 14, 190);
   const chart = new Chart({ width, height: isPhone ? 300 : 440, xRange: [first / 1.08, end], yRange: [low - pad, high + pad], xLog: true, right: Math.max(longest, 12), left: isPhone ? 38 : 46,

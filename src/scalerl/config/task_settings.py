@@ -1,0 +1,71 @@
+"""What the settings of each task mean. Their values belong to the task's function, which a recipe does not load."""
+
+from collections.abc import Mapping
+from typing import Any
+
+_NUM_PROBLEMS = "Problems to train on."
+_SEED = "Chooses the problems to train on."
+
+_FIELDS = {
+    "prompt_field": "Field of a row that holds the problem.",
+    "answer_field": "Field of a row that holds the right answer.",
+    "id_field": "Field of a row that holds its name; where there is none, its number is taken.",
+    "demonstration_field": "Field of a row that holds a completion to imitate; empty where rows hold none.",
+    "answer_pattern": "Regular expression whose one group is the answer, for references that hold more; the last match "
+    "counts.",
+}
+
+TASK_SETTINGS: Mapping[str, Mapping[str, str]] = {
+    "arithmetic": {
+        "num_problems": _NUM_PROBLEMS,
+        "seed": _SEED,
+        "min_terms": "Fewest numbers of a sum.",
+        "max_terms": "Most numbers of a sum.",
+        "max_number": "Largest of these numbers; what follows a * has one digit.",
+        "operations": "Which of + - * stand between them.",
+        "guess_share": "Share of the demonstrations of the shortest sums that guess.",
+        "guess_growth": "By how much that share grows with each further number.",
+        "slip_rate": "Share of the steps of a demonstration that are wrong.",
+    },
+    "countdown": {
+        "num_problems": _NUM_PROBLEMS,
+        "seed": _SEED,
+        "min_numbers": "Fewest numbers to make the target of.",
+        "max_numbers": "Most numbers to make the target of.",
+        "max_number": "Largest of these numbers.",
+        "max_target": "Largest target.",
+        "operations": "Which of + - * / may be used.",
+    },
+    "words": {
+        "num_problems": _NUM_PROBLEMS,
+        "seed": _SEED,
+        "min_steps": "Fewest operations of a story.",
+        "max_steps": "Most operations of a story.",
+        "max_number": "Largest number that a story begins with or changes by.",
+    },
+    "gym": {
+        "dataset": "Name of a data set of reasoning-gym.",
+        "num_problems": _NUM_PROBLEMS,
+        "seed": _SEED,
+        "threshold": "Least score of an answer that counts as right.",
+    },
+    "file": {
+        "path": "File of JSON lines or of parquet with the problems.",
+        "evaluation_path": "File with the problems to evaluate on; empty to withhold some of the first.",
+        **_FIELDS,
+    },
+    "hub": {
+        "dataset": "Name of a data set of the Hugging Face hub, or a folder that holds one.",
+        "subset": "Which of its configurations; empty for the only one.",
+        "split": "Split with the problems.",
+        "evaluation_split": "Split with the problems to evaluate on; empty to withhold some of the first.",
+        **_FIELDS,
+    },
+}
+
+
+def own_meanings(name: str | None, settings: Mapping[str, Any]) -> dict[str, str]:
+    """Of the settings that only this task has, or this function of the user's own, of which no more is known here."""
+    known = TASK_SETTINGS.get(name or "", {})
+    owner = settings.get("dataset") if name == "gym" else name
+    return {key: known.get(key, f"A setting of {owner or 'the task to be named'}.") for key in settings}
