@@ -46,16 +46,21 @@ class StoreError(RuntimeError):
 def check_new(folder: str | Path) -> None:
     """Refuse a folder in which a new run would write into what is there already, or that it could not make or write."""
     folder = Path(folder)
+    check_place(folder)
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        if is_run_folder(folder):
+            raise RunError(f"{folder} holds a run already: go on with it by --resume, or choose another --out")
+        raise RunError(f"{folder} exists already and is no empty folder: choose another --out")
+
+
+def check_place(folder: Path) -> None:
+    """Refuse a folder that could not be made or written, before the work that is to go there."""
     # Not Path.exists, which raises where a folder on the way may not be entered.
     place = next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
     if place != folder and not place.is_dir():
         raise RunError(f"{folder} cannot be made: {place} is a file and no folder; choose another --out")
     if place.is_dir() and not os.access(place, os.W_OK | os.X_OK):
         raise RunError(f"{folder} cannot be written: you may not write into {place}; choose another --out")
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        if is_run_folder(folder):
-            raise RunError(f"{folder} holds a run already: go on with it by --resume, or choose another --out")
-        raise RunError(f"{folder} exists already and is no empty folder: choose another --out")
 
 
 def create_run(folder: str | Path) -> Path:

@@ -172,6 +172,8 @@ def test_what_cannot_be_taught_is_refused(task: Task, made: SftResult, tmp_path:
     path.write_text('{"prompt": "a", "answer": "b"}\n{"prompt": "c", "answer": "d"}\n')
     with pytest.raises(TaskError, match="no demonstrations to learn from"):
         sft(file(1, 0, path=str(path)), tmp_path / "none", MICRO)
+    with pytest.raises(ValueError, match=f"cannot be made: {path} is a file and no folder"):
+        sft(task, path / "below", MICRO)
     for taken in (made.folder, path):
         with pytest.raises(ValueError, match="exists and is not empty"):
             sft(task, taken, MICRO)

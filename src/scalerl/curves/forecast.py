@@ -83,7 +83,12 @@ def reward_at(fit: Fit, computes: Sequence[float]) -> list[At]:
 def is_far(fit: Fit, compute: float) -> bool:
     """Whether it lies beyond what a fit without a known ceiling is good for: intervals there have missed, low
     (docs/log.md)."""
-    return fit.verdict != "ok" and compute > FAR * fit.scale
+    return compute > good_until(fit)
+
+
+def good_until(fit: Fit) -> float:
+    """The compute up to which a forecast is more than a guess; infinite where the ceiling is known."""
+    return np.inf if fit.verdict == "ok" else FAR * fit.scale
 
 
 def doubling(fit: Fit) -> Value:

@@ -312,7 +312,9 @@ def _curve_json(curve: CurveResult, command: Command) -> dict[str, Any]:
         out["holdout"] = score_json(curve.holdout)
         out["fractions"] = [{"fraction": share, **(score_json(score) or NO_SCORE)} for share, score in curve.fractions]
     if command == "forecast":
-        out["at"] = [{"compute": row.compute, "reward": _value_json(row.reward)} for row in curve.at]
+        out["at"] = [
+            {"compute": row.compute, "reward": _value_json(row.reward), "message": row.message} for row in curve.at
+        ]
         out["reach"] = [
             {
                 "reward": row.reward,

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from scalerl.curves.forecast import FAR
 from scalerl.study.look import compute_text, duration, number_text
 
 Pictures = Mapping[str, Sequence[tuple[str, str]]]
@@ -114,7 +115,14 @@ def _forecast(told: Mapping[str, Any], view: Mapping[str, Any], axis: str) -> st
     forecasts = {curve["label"]: curve["forecast"] for curve in view["curves"] if curve["forecast"]}
     computes = [row["compute"] for row in next(iter(forecasts.values()))]
     heads = ["curve", *(f"at {compute_text(compute)} {axis} [{told['level']:.0%}]" for compute in computes)]
-    return table(heads, [(label, *(_interval(row, number_text) for row in rows)) for label, rows in forecasts.items()])
+    rows = [(label, *map(_forecast_cell, asked)) for label, asked in forecasts.items()]
+    guesses = any(row["guess"] for asked in forecasts.values() for row in asked)
+    note = f"\n\nA guess: more than {FAR:g} times the compute fitted, and the ceiling is not known."
+    return table(heads, rows) + (note if guesses else "")
+
+
+def _forecast_cell(row: Mapping[str, Any]) -> str:
+    return _interval(row, number_text) + (", a guess" if row["guess"] else "")
 
 
 def _scores(told: Mapping[str, Any], name: str, axis: str) -> str:
@@ -145,7 +153,7 @@ def _signals(told: Mapping[str, Any]) -> list[str]:
         return []
     keys = [(signal["key"], signal["label"]) for signal in told["signals"]]
     rows = [(run["name"], *(_last(run["signals"]["last"].get(key)) for key, _ in keys)) for run in runs]
-    return ["## Stability, means over the last steps", table(("run", *(label for _, label in keys)), rows)]
+    return ["## Stability over the last steps", table(("run", *(label for _, label in keys)), rows)]
 
 
 def _last(value: float | None) -> str:

@@ -164,7 +164,7 @@ def _forecast_table(analysis: Analysis) -> Table:
     for curve in analysis.curves:
         for row in curve.at:
             answer = _interval(row.reward, _reward(decimals(curve.fit)))
-            table.add_row(curve.name, f"reward at {compute_text(row.compute)}", answer, "")
+            table.add_row(curve.name, f"reward at {compute_text(row.compute)}", answer, row.message)
         for row in curve.reach:
             table.add_row(curve.name, f"compute for {row.reward:g}", *_reach_cells(curve, row))
     return table

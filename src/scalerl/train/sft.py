@@ -23,6 +23,7 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
 from scalerl.config.parts import Grading
+from scalerl.store import check_place
 from scalerl.tasks.files import quiet_hub
 from scalerl.tasks.task import Demonstration, Task, TaskError
 from scalerl.train.ask import Text
@@ -114,6 +115,7 @@ def sft(
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise ValueError(f"{out} exists and is not empty: give another folder for the model")
+    check_place(out)
     # The model before the demonstrations: a wrong path is found at once, to draw them takes its time.
     with quiet_hub():
         given = load_model(settings.model, dtype=torch.float32, device="cpu") if settings.model else None

@@ -90,7 +90,7 @@ function drawForecast() {
   const drawn = view.curves.filter(isDrawn).map((curve) => ({ curve, ...forecastAt(curve, state.target) })).sort((a, b) => b.value - a.value);
   const items = drawn.map(({ curve, value, low, high }) => element("li", {},
     element("div", { className: "who" }, element("span", { className: "dot", style: `--own:${own(colourOf(curve.name))}` }), element("span", { title: labelOf(curve.name) }, labelOf(curve.name)), element("span", { className: "value" }, rewardText(value))),
-    element("div", { className: "range" }, element("span", {}, `${rewardText(low)} to ${rewardText(high)}`), element("span", {}, state.target > curve.last ? `${computeText(state.target / curve.last, 2)}\u00d7 what was fitted` : "within what was fitted"))));
+    element("div", { className: "range" }, element("span", {}, `${rewardText(low)} to ${rewardText(high)}`), element("span", {}, state.target > curve.last ? `${computeText(state.target / curve.last, 2)}\u00d7 what was fitted${curve.good_until && state.target > curve.good_until ? ", a guess" : ""}` : "within what was fitted"))));
   items.forEach((item, i) => { item.dataset.curve = labelOf(drawn[i].curve.name); });
   box.replaceChildren(element("h3", {}, `Forecast at ${computeText(state.target)} ${axisLabel()}`),
     element("ol", {}, ...items), element("p", { className: "note" }, items.length ? `A new evaluation there should fall in the range with ${Math.round(100 * report.level)}% probability.` : "No curve to forecast from."));
