@@ -188,3 +188,13 @@ def test_a_run_that_is_not_half_way_up_is_not_called_lower(seed: int):
     assert pair.verdict == "not separable"
     if pair.probably_higher:
         assert "But short may not be half-way up yet, so its own is a guess." in pair.messages[0]
+
+
+@pytest.mark.parametrize("scale", [0.001, 100.0])
+def test_a_verdict_does_not_depend_on_the_unit_of_the_reward(scale: float):
+    runs = {"slow": run(0, exponent=1.3), "fast": run(1, exponent=3.0)}
+    fits = {
+        name: fit(compute, scale * reward, start=scale * 0.4, bounds=(0.0, scale))
+        for name, (compute, reward) in runs.items()
+    }
+    assert compare(fits).pairs[0].verdict == "fast is more efficient"

@@ -109,3 +109,10 @@ def test_far_beyond_the_data_a_forecast_without_a_ceiling_is_called_a_guess():
     assert near.message == ""
     assert far.message.startswith("A guess: more than 2 times the compute fitted")
     assert not any(one.message for one in reward_at(known, [12.0, 60.0]))
+
+
+def test_a_ceiling_at_its_bound_is_known():
+    compute = np.linspace(1, 40, 40)
+    found = fit(compute, np.clip(0.2 + 0.8 / (1 + (3 / compute) ** 4), 0, 1), start=0.2)
+    assert found.verdict == "at a bound"
+    assert reward_at(found, [1000.0])[0].message == ""

@@ -137,3 +137,25 @@ def test_work_that_was_lost_may_count(tmp_path: Path) -> None:
 def test_runs_side_by_side_have_clocks_of_their_own(tmp_path: Path) -> None:
     rows = [row for step in range(1, 11) for row in ((step, 100 * step, 0.5), (step, 300 * step, 0.6))]
     assert len(_series(tmp_path, rows).compute) == 20
+
+
+def test_a_step_looked_at_again_ends_no_attempt(tmp_path: Path) -> None:
+    """As the best checkpoint is, after the last one."""
+    rows = _rows(range(10, 130, 10)) + _rows([60], shift=0.002)
+    series = _series(tmp_path, rows)
+    assert _points(series) == _expected(rows)
+    assert not series.notes
+
+
+def test_rows_held_out_are_no_attempt_of_those_to_fit(tmp_path: Path) -> None:
+    kept, tested = (
+        [(*row, word) for row in _rows(steps)] for steps, word in ((range(1, 40), "fit"), (range(20, 40), "test"))
+    )
+    series = _series(tmp_path, kept + tested, header="step,gpu_hours,reward,set", holdout=("set", "test"))
+    assert len(series.compute) == len(kept)
+
+
+def test_compute_that_is_negative_is_called_that(tmp_path: Path) -> None:
+    rows = [(step, -1 if step < 3 else 100 * step, 0.3 + step / 100) for step in range(1, 20)]
+    with pytest.raises(InputError, match="is negative"):
+        _series(tmp_path, rows)

@@ -84,7 +84,7 @@ def test_what_was_asked_comes_first_and_padding_keeps_apart(lengths, num_trained
     # No place twice, no sequence longer than attention is told, no token outside of one.
     assert len(more.place.unique()) == len(more.place) == len(more.targets)
     sizes = more.packing.starts.diff()
-    assert sizes.max() <= asked.packing.longest == more.packing.longest
+    assert sizes.max() <= asked.packing.width == more.packing.width
     assert sizes.sum() == len(more.ids)
     assert shape_of(padded(more)) == shape_of(more)
 

@@ -122,7 +122,7 @@ def _pair(name_a: str, name_b: str, a: Fit, b: Fit, margin: float, run_sd: float
     gap = float(np.median(difference))
     likely = max(p_higher, 1 - p_higher) >= LIKELY and abs(gap) > margin * span
     probably_higher = (name_a if p_higher > 0.5 else name_b) if likely else None
-    p_alike = float(np.mean(np.abs(noisy) <= max(a.margin, b.margin)))
+    p_alike = float(np.mean(np.abs(noisy) <= max(a.margin, b.margin) * span))
     verdict, notes = _decide(name_a, name_b, p_higher, p_steeper, p_sooner, p_alike, gap, probably_higher, a, b)
     assumed = run_sd * span if min(a.num_runs, b.num_runs) == 1 and run_sd > 0 else None
     if assumed is not None:

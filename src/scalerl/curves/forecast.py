@@ -72,12 +72,16 @@ def reward_at(fit: Fit, computes: Sequence[float]) -> list[At]:
         At(
             compute=float(c),
             reward=Value(value=float(v), low=float(a), high=float(b)),
-            message=f"A guess: more than {FAR:g} times the compute fitted, and the ceiling is not known"
+            message=f"A guess: more than {FAR:g} times the compute fitted, and {_doubt(fit)}"
             if is_far(fit, float(c))
             else "",
         )
         for c, v, a, b in zip(compute, fit.predict(compute), low, high, strict=True)
     ]
+
+
+def _doubt(fit: Fit) -> str:
+    return "the run is unstable" if fit.verdict == "unstable" else "the ceiling is not known"
 
 
 def is_far(fit: Fit, compute: float) -> bool:
@@ -88,7 +92,7 @@ def is_far(fit: Fit, compute: float) -> bool:
 
 def good_until(fit: Fit) -> float:
     """The compute up to which a forecast is more than a guess; infinite where the ceiling is known."""
-    return np.inf if fit.verdict == "ok" else FAR * fit.scale
+    return np.inf if fit.verdict in ("ok", "at a bound") else FAR * fit.scale
 
 
 def doubling(fit: Fit) -> Value:

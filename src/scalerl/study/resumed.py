@@ -33,6 +33,8 @@ def without_superseded(points: Sequence[Point]) -> tuple[list[Point], tuple[str,
     resumed: list[tuple[int, int]] = []
     for attempts in _runs(points):
         for number, attempt in enumerate(attempts[1:], start=1):
+            if _step(points[attempt[-1]]) == _step(points[attempt[0]]):
+                continue  # a step looked at again, as the best one at the end, and not gone on from
             earlier = itertools.chain.from_iterable(attempts[:number])
             superseded |= {row for row in earlier if _step(points[row]) >= _step(points[attempt[0]])}
             resumed.append((attempts[number - 1][-1], attempt[0]))
@@ -56,7 +58,7 @@ def check_clock(points: Sequence[Point], computes: Sequence[float]) -> None:
         if any(computes[row] != spent[_step(points[row])] for row in rows):
             continue  # several runs side by side, each with a clock of its own
         for before, after in itertools.pairwise(rows):
-            if computes[after] < (1 - _LEAST_FALL) * computes[before]:
+            if 0 < computes[after] < (1 - _LEAST_FALL) * computes[before]:
                 raise InputError(_fallen(points[before], points[after], computes[before], computes[after]))
 
 
@@ -77,7 +79,7 @@ def _runs(points: Sequence[Point]) -> list[list[list[int]]]:
     """The rows of each run that are in the order of its steps, by attempt."""
     sources: dict[tuple[object, ...], list[int]] = {}
     for row, (point, labels) in enumerate(zip(points, telling_labels(points), strict=True)):
-        sources.setdefault((point.source, point.run, labels), []).append(row)
+        sources.setdefault((point.source, point.run, point.is_held_out, labels), []).append(row)
     runs = []
     for rows in sources.values():
         if any(points[row].step is None for row in rows):

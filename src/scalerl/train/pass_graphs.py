@@ -30,9 +30,9 @@ def padded(asked: Pass) -> Pass:
     """The same in a rounded shape: what was asked comes first in the answer."""
     lengths = asked.packing.starts.diff().tolist()
     tokens = rounded_up(len(asked.ids), steps=8)
-    # No longer than the longest may be: attention would leave the rest of it undefined, and 0 x NaN is no 0.
-    full, rest = divmod(tokens - len(asked.ids), asked.packing.longest)
-    lengths += [asked.packing.longest] * full + [rest] * (rest > 0)
+    # No longer than the longest: attention would leave the rest of it undefined, and 0 x NaN is no 0.
+    full, rest = divmod(tokens - len(asked.ids), asked.packing.width)
+    lengths += [asked.packing.width] * full + [rest] * (rest > 0)
     lengths += [0] * (rounded_up(len(lengths), steps=4) - len(lengths))
     unused = np.ones(tokens, dtype=np.bool_)
     unused[asked.place.numpy()] = False

@@ -113,9 +113,9 @@ def sft(
     """
     settings, out = settings or SftSettings(), Path(out)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    check_place(out)
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise ValueError(f"{out} exists and is not empty: give another folder for the model")
-    check_place(out)
     # The model before the demonstrations: a wrong path is found at once, to draw them takes its time.
     with quiet_hub():
         given = load_model(settings.model, dtype=torch.float32, device="cpu") if settings.model else None

@@ -41,7 +41,7 @@ function curveInterval(report, curve, compute) {
 // The curve, and where one new evaluation should fall: as far off it as told at the computes on either side.
 function forecastAt(curve, compute) {
   const rows = curve.expected, value = curveAt(curve.form, compute, curve.params, curve.last);
-  const after = Math.max(rows.findIndex((row) => row.compute >= compute), 1), [a, b] = [rows[after - 1], rows[after]];
+  const found = rows.findIndex((row) => row.compute >= compute), after = found < 0 ? rows.length - 1 : Math.max(found, 1), [a, b] = [rows[after - 1], rows[after]];
   const part = Math.log(compute / a.compute) / Math.log(b.compute / a.compute);
   const [least, most] = curve.bounds, hold = (end) => Math.min(Math.max(end, least), most);
   const off = (end) => (1 - part) * (a[end] - a.value) + part * (b[end] - b.value);
