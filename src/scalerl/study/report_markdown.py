@@ -117,7 +117,7 @@ def _forecast(told: Mapping[str, Any], view: Mapping[str, Any], axis: str) -> st
     heads = ["curve", *(f"at {compute_text(compute)} {axis} [{told['level']:.0%}]" for compute in computes)]
     rows = [(label, *map(_forecast_cell, asked)) for label, asked in forecasts.items()]
     guesses = any(row["guess"] for asked in forecasts.values() for row in asked)
-    note = f"\n\nA guess: more than {FAR:g} times the compute fitted, of a run that is unstable or whose ceiling is not known."
+    note = f"\n\nA guess: more than {FAR:g} times the compute fitted, and no ceiling is known, or the run is unstable."
     return table(heads, rows) + (note if guesses else "")
 
 
