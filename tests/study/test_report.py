@@ -18,6 +18,7 @@ from scalerl.study.analysis import FitOptions
 from scalerl.study.report import build_report, report_json, write_report
 from scalerl.study.report_html import page
 from scalerl.study.report_inputs import gather
+from scalerl.study.report_markdown import _forecast
 from scalerl.study.report_words import _bears_out, warnings
 from scalerl.study.series import InputError, Selection
 
@@ -393,3 +394,13 @@ def test_on_the_published_curves_it_tells_the_papers_story():
     for slower in ("PPO-off-policy-1", "PPO-off-policy-8"):
         assert efficient[frozenset((slower, "PipelineRL-8"))] == "PipelineRL-8 is more efficient"
     assert "At a shared ceiling PipelineRL-8 is more efficient than" in " ".join(arms["summary"][""])
+
+
+def test_a_forecast_that_is_a_guess_says_so():
+    rows = [{"compute": compute, "value": 0.5, "low": 0.4, "high": 0.6} for compute in (20.0, 40.0)]
+    known = {"label": "known", "forecast": rows, "good_until": None}
+    open_ended = {"label": "open", "forecast": rows, "good_until": 20.0}
+    one, both = (_forecast({"level": 0.9}, {"curves": curves}, "steps") for curves in ([known], [known, open_ended]))
+    assert "guess" not in one
+    assert "| open | 0.500 [0.400, 0.600] | 0.500 [0.400, 0.600], a guess |" in both
+    assert both.endswith("and no ceiling is known, or the run is unstable.")

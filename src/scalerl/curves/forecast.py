@@ -69,19 +69,16 @@ def reward_at(fit: Fit, computes: Sequence[float]) -> list[At]:
         raise ValueError(f"the compute to forecast at must be positive, but {compute.min():g} was given")
     low, high = fit.new_interval(compute) if fit.draws is not None else (np.full(compute.shape, np.nan),) * 2
     return [
-        At(
-            compute=float(c),
-            reward=Value(value=float(v), low=float(a), high=float(b)),
-            message=f"A guess: more than {FAR:g} times the compute fitted, and {_doubt(fit)}"
-            if is_far(fit, float(c))
-            else "",
-        )
+        At(compute=float(c), reward=Value(value=float(v), low=float(a), high=float(b)), message=_caveat(fit, float(c)))
         for c, v, a, b in zip(compute, fit.predict(compute), low, high, strict=True)
     ]
 
 
-def _doubt(fit: Fit) -> str:
-    return "the run is unstable" if fit.verdict == "unstable" else "the ceiling is not known"
+def _caveat(fit: Fit, compute: float) -> str:
+    if not is_far(fit, compute):
+        return ""
+    doubt = "the run is unstable" if fit.verdict == "unstable" else "the ceiling is not known"
+    return f"A guess: more than {FAR:g} times the compute fitted, and {doubt}"
 
 
 def is_far(fit: Fit, compute: float) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from scalerl import __version__
-from scalerl.curves import is_far, reward_at
+from scalerl.curves import reward_at
 from scalerl.curves.forecast import good_until
 from scalerl.curves.forms import Array
 from scalerl.study.analysis import CurveResult, number, score_json, to_json
@@ -133,13 +133,7 @@ def _fit_json(curve: CurveResult, computes: Sequence[float]) -> dict[str, Any]:
     if done is None or not done.usable or done.draws is None:
         return out
     expected = [
-        {
-            "compute": row.compute,
-            "value": row.reward.value,
-            "low": row.reward.low,
-            "high": row.reward.high,
-            "guess": is_far(done, row.compute),
-        }
+        {"compute": row.compute, "value": row.reward.value, "low": row.reward.low, "high": row.reward.high}
         for row in reward_at(done, computes)
     ]
     return out | {

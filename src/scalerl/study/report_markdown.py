@@ -112,17 +112,20 @@ def _named(verdict: str, labels: Mapping[str, str]) -> str:
 
 
 def _forecast(told: Mapping[str, Any], view: Mapping[str, Any], axis: str) -> str:
-    forecasts = {curve["label"]: curve["forecast"] for curve in view["curves"] if curve["forecast"]}
-    computes = [row["compute"] for row in next(iter(forecasts.values()))]
-    heads = ["curve", *(f"at {compute_text(compute)} {axis} [{told['level']:.0%}]" for compute in computes)]
-    rows = [(label, *map(_forecast_cell, asked)) for label, asked in forecasts.items()]
-    guesses = any(row["guess"] for asked in forecasts.values() for row in asked)
+    curves = [curve for curve in view["curves"] if curve["forecast"]]
+    heads = [f"at {compute_text(row['compute'])} {axis} [{told['level']:.0%}]" for row in curves[0]["forecast"]]
+    rows = [(curve["label"], *(_forecast_cell(curve, row) for row in curve["forecast"])) for curve in curves]
     note = f"\n\nA guess: more than {FAR:g} times the compute fitted, and no ceiling is known, or the run is unstable."
-    return table(heads, rows) + (note if guesses else "")
+    guesses = any(_is_guess(curve, row) for curve in curves for row in curve["forecast"])
+    return table(("curve", *heads), rows) + (note if guesses else "")
 
 
-def _forecast_cell(row: Mapping[str, Any]) -> str:
-    return _interval(row, number_text) + (", a guess" if row["guess"] else "")
+def _forecast_cell(curve: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+    return _interval(row, number_text) + (", a guess" if _is_guess(curve, row) else "")
+
+
+def _is_guess(curve: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
+    return curve["good_until"] is not None and row["compute"] > curve["good_until"]
 
 
 def _scores(told: Mapping[str, Any], name: str, axis: str) -> str:

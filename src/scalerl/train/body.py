@@ -52,14 +52,19 @@ def compile_layers(body: "PreTrainedModel") -> None:
             module.compile(dynamic=True)
 
 
-@torch.no_grad()
 def _hand_over(shadow: Tensor, *, master: Tensor) -> None:
     assert shadow.grad is not None
-    if master.grad is None:
-        master.grad = shadow.grad.to(master.dtype)
-    else:
-        master.grad.add_(shadow.grad)
+    add_gradient(master, shadow.grad)
     shadow.grad = None
+
+
+@torch.no_grad()
+def add_gradient(master: Tensor, gradient: Tensor) -> None:
+    """To what a master has already. The first one is taken as it is where the dtypes are equal, not copied."""
+    if master.grad is None:
+        master.grad = gradient.to(master.dtype)
+    else:
+        master.grad.add_(gradient)
 
 
 def prepare_for_training(body: "PreTrainedModel", gradient_checkpointing: bool) -> None:

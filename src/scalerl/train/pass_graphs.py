@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from scalerl.train.batch import Pass
+from scalerl.train.body import add_gradient
 from scalerl.train.packed_attention import pack
 
 MOST_WORK = 2**39
@@ -130,20 +131,17 @@ class PassGraphs:
         if not self._summed:
             return
         for number, master in self._used.items():
-            if master.grad is None:
-                master.grad = self._sums[number].to(master.dtype)
-            else:
-                master.grad.add_(self._sums[number])
+            add_gradient(master, self._sums[number])
         self._summed = False
 
     def _graphs_of(self, asked: Pass) -> "_Graphs | None":
         shape = shape_of(asked)
         if shape not in self._graphs and shape in self._seen and len(self._graphs) < MOST_GRAPHS:
-            self._graphs[shape] = _Graphs(asked.to(self._device), self._compute, self._add_gradient, self._record)
+            self._graphs[shape] = _Graphs(asked.to(self._device), self._compute, self._sum_gradient, self._record)
         self._seen.add(shape)
         return self._graphs.get(shape)
 
-    def _add_gradient(self, log_probs: Tensor, gradient: Tensor) -> None:
+    def _sum_gradient(self, log_probs: Tensor, gradient: Tensor) -> None:
         found = torch.autograd.grad(log_probs, self._leaves, gradient, allow_unused=True)
         for master, part in zip(self._masters, found, strict=True):
             if part is not None:
@@ -161,7 +159,7 @@ class _Graphs:
         self,
         asked: Pass,
         compute: Callable[[Pass], tuple[Tensor, Tensor]],
-        add_gradient: Callable[[Tensor, Tensor], None],
+        sum_gradient: Callable[[Tensor, Tensor], None],
         record: "Record",
     ) -> None:
         self.asked = asked
@@ -172,7 +170,7 @@ class _Graphs:
             self.log_probs, self.entropy = compute(asked)
 
         def backward() -> None:
-            add_gradient(self.log_probs, self.gradient)
+            sum_gradient(self.log_probs, self.gradient)
 
         self.forward, self.backward = record(forward, backward)
         # What autograd keeps of a recording must not outlive it: plain passes would meet its streams there.

@@ -240,12 +240,15 @@ class TorchLearner:
             return None
         return PassGraphs(self._run, leaves, most_tokens=most_tokens, device=self._device, record=recorder())
 
+    def _shadows(self) -> list[Tensor]:
+        """The body's own of each master, in their order."""
+        return [shadow for shadow in self._body.parameters() if shadow.requires_grad]
+
     def _leaves(self) -> Sequence[tuple[Tensor, Tensor]]:
         """What a pass takes gradients for, each with its master: the body's parameters, and the masters' own head."""
-        shadows = [shadow for shadow in self._body.parameters() if shadow.requires_grad]
-        leaves = list(zip(shadows, self._parameters.values(), strict=True))
+        leaves = list(zip(self._shadows(), self._parameters.values(), strict=True))
         own = head(self._model)
-        known = {id(shadow) for shadow in shadows}
+        known = {id(shadow) for shadow, _ in leaves}
         heads = [part for part in (own.weight, own.bias) if part is not None and part.requires_grad]
         return leaves + [(part, part) for part in heads if id(part) not in known]
 
@@ -288,7 +291,7 @@ class TorchLearner:
 
     @torch.no_grad()
     def _refresh_body(self) -> None:
-        shadows: list[Tensor] = [shadow for shadow in self._body.parameters() if shadow.requires_grad]
+        shadows = self._shadows()
         masters: list[Tensor] = list(self._parameters.values())
         if any(shadow is not master for shadow, master in zip(shadows, masters, strict=True)):
             torch._foreach_copy_(shadows, masters)  # pyright: ignore[reportPrivateImportUsage]
