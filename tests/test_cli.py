@@ -14,7 +14,7 @@ from shared_data import FOLDER, needs_shared_data
 from scalerl.cli import main
 from scalerl.cli.curves import UsageError
 from scalerl.config import RecipeError
-from scalerl.study.importers import InputError
+from scalerl.logs.readers import InputError
 
 VALUE = {"value", "low", "high"}
 

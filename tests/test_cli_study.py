@@ -88,7 +88,7 @@ def test_a_study_of_real_runs_is_killed_in_the_middle_and_resumed(tmp_path):
 
 def fake_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behaviour: dict[str, str]) -> None:
     (tmp_path / "behaviour.json").write_text(json.dumps(behaviour))
-    fake = Path(__file__).parent / "study" / "fake_train.py"
+    fake = Path(__file__).parent / "support" / "fake_train.py"
     monkeypatch.setattr(study_module, "TRAIN", (sys.executable, str(fake), str(tmp_path / "behaviour.json")))
     (tmp_path / "small.toml").write_text(SMALL)
     monkeypatch.chdir(tmp_path)

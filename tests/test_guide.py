@@ -15,7 +15,7 @@ GUIDE = Path(__file__).parents[1] / "docs" / "your-own-task.md"
 
 # Enough for a curve on a page that is read; fewer will do for the commands to work.
 SHORTER = ("budget.steps=60", "budget.steps=5", *("--set", "evaluation.num_prompts=16", "--set", "evaluation.every=1"))
-STAND_IN = Path(__file__).parent / "study" / "fake_train.py"
+STAND_IN = Path(__file__).parent / "support" / "fake_train.py"
 
 
 def blocks() -> list[tuple[str, str]]:

@@ -10,9 +10,9 @@ from rich.console import Console
 from small_study import plan_of
 
 from scalerl import store
+from scalerl.analysis.drawing import duration
 from scalerl.curves.verdicts import Verdict
 from scalerl.study.live_table import Screen, event_line, table
-from scalerl.study.look import duration
 from scalerl.study.progress import Ceiling, Progress, ProgressReader
 from scalerl.study.runner import RunStatus
 

@@ -3,7 +3,7 @@
 import pytest
 from small_study import STUDY, command_of, plan_of, run
 
-from scalerl.study.last_words import last_words, why_ended
+from scalerl.study.failure_reason import last_words, why_ended
 from scalerl.study.ready import check_arms, untried
 from scalerl.study.spec import StudyError
 

@@ -124,7 +124,9 @@ print(log.events); print(runner.interrupted)
 
 def driver(tmp_path: Path, behaviour: dict[str, str], *, resume: bool = False) -> subprocess.Popen[str]:
     """A study in a process of its own, to be stopped and killed."""
-    code = DRIVER.format(tests=str(Path(__file__).parent), tmp=str(tmp_path), behaviour=behaviour, resume=resume)
+    code = DRIVER.format(
+        tests=str(Path(__file__).parents[1] / "support"), tmp=str(tmp_path), behaviour=behaviour, resume=resume
+    )
     return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True)
 
 

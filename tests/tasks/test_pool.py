@@ -258,7 +258,8 @@ def test_the_children_die_with_a_parent_that_is_killed():
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])},
+        env=os.environ
+        | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1] / "support"), *filter(None, sys.path)])},
     )
     with parent:
         assert parent.stdout is not None

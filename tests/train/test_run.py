@@ -17,8 +17,8 @@ import torch
 
 from scalerl import store
 from scalerl.config import Recipe, load_recipe
-from scalerl.study.importers import read_table
-from scalerl.study.series import Selection, series_from
+from scalerl.logs.readers import read_table
+from scalerl.logs.series import Selection, series_from
 from scalerl.train.model import ModelError, load_model
 from scalerl.train.resume import export
 from scalerl.train.run import Nobody, Run

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scalerl.config import Recipe, load_recipe
-from scalerl.study.importers import Table, read_table
+from scalerl.logs.readers import Table, read_table
 from scalerl.train import sinks
 from scalerl.train.sinks import SINKS, SinkError, Sinks, SinkWarning, check_sinks, scalars
 

@@ -16,8 +16,8 @@ from simulated import AtOnce, CountingLearner, SimulatedEngine, grade, make_requ
 
 from scalerl import store
 from scalerl.config import Recipe, RecipeError, load_recipe
-from scalerl.study.importers import read_table
-from scalerl.study.series import Selection, series_from
+from scalerl.logs.readers import read_table
+from scalerl.logs.series import Selection, series_from
 from scalerl.tasks.curriculum import uniform
 from scalerl.tasks.mixture import Mixture
 from scalerl.tasks.pool import GraderError, GraderPoolError

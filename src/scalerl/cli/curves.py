@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from scalerl.study.analysis import Analysis, FitOptions
-    from scalerl.study.importers import Table
-    from scalerl.study.series import Selection, Series
+    from scalerl.analysis.results import Analysis, FitOptions
+    from scalerl.logs.readers import Table
+    from scalerl.logs.series import Selection, Series
 
 KINDS = "CSV, JSONL, trainer_state.json; folders of tensorboard, of a run or of a study; the kind is recognised."
 
@@ -98,7 +98,7 @@ def fit(common: Common) -> None:
 
     [dim]scalerl fit runs.csv --x gpu_hours --y pass_rate --by recipe --start 0.399[/dim]
     """
-    from scalerl.study.analysis import analyse_fit
+    from scalerl.analysis.results import analyse_fit
 
     _run(common, analyse_fit)
 
@@ -115,7 +115,7 @@ def forecast(
 
     [dim]scalerl forecast run/ --at 16000,32000 --reach 0.6[/dim]
     """
-    from scalerl.study.analysis import analyse_forecast
+    from scalerl.analysis.results import analyse_forecast
 
     computes, rewards = positive(numbers(at, "--at"), "--at"), numbers(reach, "--reach")
     outside = [reward for reward in rewards if common.y_scale != "none" and not 0 <= reward <= 1]
@@ -140,7 +140,7 @@ def backtest(
 
     [dim]scalerl backtest runs.csv --x gpu_hours --y pass_rate --by recipe --fraction 0.25,0.5[/dim]
     """
-    from scalerl.study.analysis import analyse_backtest
+    from scalerl.analysis.results import analyse_backtest
 
     shares = numbers(fraction, "--fraction")
     wrong = [share for share in shares if not 0 < share < 1]
@@ -158,7 +158,7 @@ def compare(
 
     [dim]scalerl compare a.csv b.csv --x gpu_hours --y pass_rate --start first --at 100000[/dim]
     """
-    from scalerl.study.analysis import analyse_compare
+    from scalerl.analysis.results import analyse_compare
 
     positive([] if at is None else [at], "--at")
     _run(common, lambda series, options: analyse_compare(series, options, at))
@@ -263,15 +263,15 @@ def _check(common: Common) -> None:
     for option, value in (("--margin", common.margin), ("--gpus", common.gpus), ("--fit-until", common.fit_until)):
         positive([] if value is None else [value], option)
     if common.plot is not None:
-        from scalerl.study.plots import check_plot_path
+        from scalerl.analysis.plots import check_plot_path
 
         check_plot_path(Path(common.plot))
 
 
 def chosen(common: Common, holdout: str | None = None) -> "tuple[Selection, FitOptions]":
     """Which data and how to fit, as the options say it. What is wrong with them is said before any file is read."""
-    from scalerl.study.analysis import FitOptions
-    from scalerl.study.series import Selection
+    from scalerl.analysis.results import FitOptions
+    from scalerl.logs.series import Selection
 
     where = [_condition(text) for text in common.where or ()]
     selection = Selection(
@@ -304,16 +304,16 @@ def _run(
     *,
     holdout: str | None = None,
 ) -> None:
-    from scalerl.study.analysis import to_json
-    from scalerl.study.importers import read_table
-    from scalerl.study.series import series_from
+    from scalerl.analysis.results import to_json
+    from scalerl.logs.readers import read_table
+    from scalerl.logs.series import series_from
 
     selection, options = chosen(common, holdout)
     tables = [read_table(path) for path in common.files]
     series = series_from(tables, selection)
     analysis = analyse(series, options)
     if common.plot is not None:
-        from scalerl.study.plots import draw
+        from scalerl.analysis.plots import draw
 
         draw(analysis, Path(common.plot))
     if common.as_json:
@@ -333,15 +333,15 @@ def _origins(common: Common, tables: "Sequence[Table]", series: "Sequence[Series
 
 
 def _recognised(column: str, tables: "Sequence[Table]") -> str:
-    from scalerl.study.columns import rivals
-    from scalerl.study.importers import listed
+    from scalerl.logs.columns import rivals
+    from scalerl.logs.readers import listed
 
     others = dict.fromkeys(other for table in tables for other in rivals(table.columns, table.rows, column))
     return f"recognised; also there: {listed(list(others))}" if others else "recognised"
 
 
 def _show(analysis: "Analysis", origins: Mapping[str, str]) -> None:
+    from scalerl.analysis.tables import render
     from scalerl.cli.console import table_console
-    from scalerl.study.text import render
 
     table_console().print(render(analysis, origins), highlight=False)

@@ -42,7 +42,7 @@ def report(
 
     [dim]scalerl report runs/tiny-loo[/dim]
     """
-    from scalerl.study.report import build_report, report_json, write_report
+    from scalerl.report.write import build_report, report_json, write_report
 
     selection, options = chosen(common, holdout)
     inputs = [Path(name) for name in common.files]

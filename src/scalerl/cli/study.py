@@ -191,8 +191,8 @@ def _skipped(plan: "Plan") -> dict[str, list[str]]:
 
 def _report(console: "Console", out: Path) -> Path | None:
     """The report on what there is; what hinders it is said, and the runs stand."""
-    from scalerl.study.report import write_report
-    from scalerl.study.series import InputError
+    from scalerl.logs.series import InputError
+    from scalerl.report.write import write_report
 
     try:
         written = write_report([out])
@@ -332,7 +332,7 @@ def _seconds(value: float) -> str:
 
 
 def _print_cost(console: "Console", plan: "Plan", total: "Cost", pace: "Pace", *, jobs: int, num_devices: int) -> None:
-    from scalerl.study.look import duration
+    from scalerl.analysis.drawing import duration
 
     hours = max(total.hours / min(jobs, num_devices), total.longest_run_hours)
     _say(

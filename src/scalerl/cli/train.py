@@ -305,10 +305,10 @@ def _number(value: float | None, digits: int = 3) -> str:
 
 def _conclude(out: Path, *, plots: bool) -> None:
     """What was learned, how sure that is and what to try next; a picture and a page where they can be drawn."""
-    from scalerl.study.analysis import FitOptions, analyse_forecast
-    from scalerl.study.importers import read_table
-    from scalerl.study.series import InputError, Selection, series_from
-    from scalerl.study.text import sentence
+    from scalerl.analysis.results import FitOptions, analyse_forecast
+    from scalerl.analysis.tables import sentence
+    from scalerl.logs.readers import read_table
+    from scalerl.logs.series import InputError, Selection, series_from
 
     try:
         analysis = analyse_forecast(series_from([read_table(str(out))], Selection()), FitOptions(), [], [])
@@ -330,7 +330,7 @@ def _conclude(out: Path, *, plots: bool) -> None:
     if not plots:
         return
     try:
-        from scalerl.study.plots import draw
+        from scalerl.analysis.plots import draw
 
         for name in ("curve.png", "curve.html"):
             draw(analysis, out / name)

@@ -1,1 +1,1 @@
-"""The predictive half around the curves: readers of logs, series to fit, studies and their reports."""
+"""A study: arms and seeds from one file, run as commands, resumable."""

@@ -10,8 +10,8 @@ from pathlib import Path
 from scalerl import store
 from scalerl.config import Recipe
 from scalerl.config.parts import Budget
-from scalerl.study.last_words import last_words
-from scalerl.study.leash import leashed
+from scalerl.study.die_with_parent import leashed
+from scalerl.study.failure_reason import last_words
 from scalerl.study.plan import PlannedRun
 from scalerl.study.spec import StudyError
 

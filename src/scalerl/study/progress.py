@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Self
 
 from scalerl import store
+from scalerl.analysis.results import FitOptions
 from scalerl.curves import Fit, fit
 from scalerl.curves.verdicts import Verdict
-from scalerl.study.analysis import FitOptions
-from scalerl.study.importers import InputError, read_table
-from scalerl.study.series import Selection, series_from
+from scalerl.logs.readers import InputError, read_table
+from scalerl.logs.series import Selection, series_from
 
 _TAIL_BYTES = 1 << 16  # holds the last row of metrics.jsonl, however long the run
 _NOT_KNOWN: Verdict = "ceiling not identifiable yet"

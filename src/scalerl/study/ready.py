@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from scalerl import store
+from scalerl.study.die_with_parent import leashed
+from scalerl.study.failure_reason import last_words
 from scalerl.study.folder import run_folder
-from scalerl.study.last_words import last_words
-from scalerl.study.leash import leashed
 from scalerl.study.plan import Arm, Plan
 from scalerl.study.spec import StudyError
 

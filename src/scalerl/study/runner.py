@@ -16,9 +16,9 @@ from types import FrameType
 from typing import IO, Literal, Protocol
 
 from scalerl import store
+from scalerl.study.die_with_parent import leashed
+from scalerl.study.failure_reason import why_ended
 from scalerl.study.folder import is_done, log_file, recipe_file, run_folder, run_status
-from scalerl.study.last_words import why_ended
-from scalerl.study.leash import leashed
 from scalerl.study.plan import Plan, PlannedRun
 from scalerl.study.progress import Progress, ProgressReader
 

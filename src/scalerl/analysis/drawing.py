@@ -1,0 +1,112 @@
+"""What the two ways to draw a figure share: colours, markers, ticks and words."""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scalerl.analysis.figures import Array, CurveData, FigureData
+from scalerl.curves import Value
+
+# Okabe and Ito's colours without the yellow that white swallows, then Paul Tol's muted ones.
+COLOURS = (
+    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9",
+    "#332288", "#882255", "#999933", "#44AA99", "#661100", "#555555",
+)  # fmt: skip
+WARNING = "#B00020"
+GREY = "#666666"
+MOST_RANKED = 8  # bars of the probability to be best
+MOST_SLOPES = 6  # exponents given beside the linearised comparison
+
+
+def legend_parts(curve: CurveData) -> tuple[str, str]:
+    """The name; its ceiling with interval and verdict. A verdict to beware of has an exclamation mark."""
+    verdict = curve.verdict if curve.is_ok else f"(!) {curve.verdict}"
+    return cut(curve.label, 60), verdict if curve.ceiling is None else f"{interval_text(curve.ceiling)}  {verdict}"
+
+
+def legend_text(curve: CurveData) -> str:
+    return "  ".join(legend_parts(curve))
+
+
+def cut(text: str, most: int) -> str:
+    """A long name without its middle: what tells names apart is mostly at the ends."""
+    return text if len(text) <= most else f"{text[: most // 2 - 1]}...{text[-(most // 2 - 2) :]}"
+
+
+def headroom(data: FigureData) -> float:
+    """The top of the linearised panel, with room for the slopes in its upper left corner."""
+    low, high = data.straight_range
+    share = 0.05 * min(len(data.straights), MOST_SLOPES + 1)
+    return high + (high - low) * share / (1 - share)
+
+
+def interval_text(value: Value) -> str:
+    if math.isnan(value.low):
+        return number_text(value.value)
+    return f"{number_text(value.value)} [{number_text(value.low)}, {number_text(value.high)}]"
+
+
+def number_text(value: float) -> str:
+    return f"{value:.3f}" if abs(value) < 10 else f"{value:.4g}" if not 1e3 <= abs(value) < 1e6 else f"{value:.0f}"
+
+
+def exponent_text(value: Value) -> str:
+    return f"{value.value:.2f} [{value.low:.2f}, {value.high:.2f}]"
+
+
+def straight_title(data: FigureData) -> str:
+    return f"linearised at the ceiling {number_text(data.shared_ceiling or 0.0)}: slope = exponent"
+
+
+def ranking_title(data: FigureData) -> str:
+    what = "the highest ceiling" if data.target is None else f"the best reward at {compute_text(data.target)}"
+    return f"probability of {what}" + (", within each set" if data.num_sets > 1 else "")
+
+
+def compute_text(compute: float) -> str:
+    """750, 2k, 1.5M, 3e18."""
+    if 1e-3 <= compute < 1e3:
+        return f"{compute:.4g}"
+    for size, unit in ((1e3, "k"), (1e6, "M")):
+        if size <= compute < 1000 * size:
+            return f"{compute / size:.4g}{unit}"
+    digits, exponent = f"{compute:.3e}".split("e")
+    return f"{float(digits):g}e{int(exponent)}"
+
+
+def duration(seconds: float) -> str:
+    """12 s, 3 min 20 s, 5.2 h or 3.1 days."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    if seconds < 3600:
+        return f"{int(seconds // 60)} min {int(seconds % 60)} s"
+    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"
+
+
+def compute_ticks(low: float, high: float, most: int = 10) -> list[float]:
+    """Round numbers, as many as stand apart by a share of 1 / most of the axis or more."""
+    apart = math.log(high / low) / most
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for digits in ((1, 1.5, 2, 3, 4, 5, 6, 8), (1, 1.5, 2, 3, 5, 7), (1, 2, 3, 5), (1, 2, 5), (1, 3), (1,)):
+        ticks = [float(f"{digit}e{decade}") for decade in decades for digit in digits]
+        ticks = [tick for tick in ticks if low <= tick <= high]
+        if all(math.log(after / tick) >= apart for tick, after in pairwise(ticks)):
+            break
+    return ticks[:: math.ceil(len(ticks) / most)] if len(ticks) > 1 else [low, high]
+
+
+def colour(curve: int) -> str:
+    return COLOURS[curve % len(COLOURS)]
+
+
+def marker(signs: Sequence[str], curve: int, run: int) -> str:
+    """Runs differ by marker, and so do curves that share a colour."""
+    return signs[(curve // len(COLOURS) + run) % len(signs)]
+
+
+def clipped(residual: Array, limit: float) -> tuple[Array, NDArray[np.bool_]]:
+    """Residuals held to their panel, and which of them lie outside it."""
+    return np.clip(residual, -0.93 * limit, 0.93 * limit), np.abs(residual) > limit

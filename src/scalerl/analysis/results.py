@@ -1,0 +1,359 @@
+"""Series in, one value out that tables, JSON and plots all read: the fits and what was asked of them."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from scalerl.curves import (
+    FORMS,
+    At,
+    Backtest,
+    Comparison,
+    Fit,
+    Pair,
+    Reach,
+    Score,
+    Value,
+    backtest,
+    compare,
+    compute_for,
+    doubling,
+    fit,
+    reward_at,
+)
+from scalerl.curves.points import unbounded
+from scalerl.logs.series import InputError, Series
+
+Command = Literal["fit", "forecast", "backtest", "compare"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitOptions:
+    """What the commands' shared options say of the fit."""
+
+    form: str = "sigmoid"
+    level: float = 0.9
+    margin: float = 0.06
+    skip_before: float | str | None = None
+    fit_until: float | None = None
+    bounded: bool = True
+    """False for a reward without limits (--y-scale none)."""
+
+    def of(self, series: Series) -> dict[str, Any]:
+        """Keyword arguments of `fit` for one series."""
+        return {
+            "form": self.form,
+            "level": self.level,
+            "margin": self.margin,
+            "skip_before": self.skip_before,
+            "fit_until": self.fit_until,
+            "bounds": (0.0, 1.0) if self.bounded else _limits(series),
+            "start": series.start,
+            "start_sd": series.start_sd,
+            "run": series.run,
+            "num_samples": series.num_samples,
+        }
+
+
+def _limits(series: Series) -> tuple[float, float]:
+    """Of a reward without limits: the start counts among what was seen."""
+    return unbounded(np.append(series.reward, [] if series.start is None else series.start))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurveResult:
+    """One curve. `fit` is None where the series had a problem of its own."""
+
+    series: Series
+    fit: Fit | None
+    holdout: Score | None = None
+    fractions: tuple[tuple[float, Score | None], ...] = ()
+    at: tuple[At, ...] = ()
+    reach: tuple[Reach, ...] = ()
+    doubling: Value | None = None
+
+    @property
+    def name(self) -> str:
+        return self.series.name
+
+    @property
+    def verdict(self) -> str:
+        return self.fit.verdict if self.fit is not None else "no curve"
+
+    @property
+    def messages(self) -> tuple[str, ...]:
+        problem = (self.series.problem,) if self.series.problem else ()
+        if self.fit is None:
+            return (*problem, *self.series.notes)
+        unused: tuple[str, ...] = ()
+        if self.series.start is not None and not FORMS[self.fit.form].rising:
+            unused = (f"The start of {self.series.start:.4g} is not used: the {self.fit.form} form has none.",)
+        return (*problem, *self.series.notes, *unused, *self.fit.messages)
+
+    @property
+    def usable(self) -> bool:
+        return self.fit is not None and self.fit.usable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormRanking:
+    """Forms by their error on points they had not seen, each on the same curves."""
+
+    scored_on: str
+    num_curves: int
+    errors: tuple[tuple[str, float], ...]
+    """Form and the median RMSE over the curves, best first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Analysis:
+    command: Command
+    curves: tuple[CurveResult, ...]
+    comparisons: Mapping[str, Comparison] = field(default_factory=dict)
+    """By evaluation set; one without a name where there is but one."""
+    at: float | None = None
+    """The target compute of a comparison."""
+    form_ranking: FormRanking | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def pairs(self) -> tuple[Pair, ...]:
+        return tuple(pair for comparison in self.comparisons.values() for pair in comparison.pairs)
+
+    @property
+    def ranking(self) -> tuple[tuple[str, float], ...]:
+        """Names with the probability to be the best of their set."""
+        return tuple(row for comparison in self.comparisons.values() for row in comparison.ranking)
+
+
+def analyse_fit(series: Sequence[Series], options: FitOptions) -> Analysis:
+    return Analysis(command="fit", curves=_some_usable([_fitted(one, options) for one in series]))
+
+
+def analyse_forecast(
+    series: Sequence[Series], options: FitOptions, at: Sequence[float], reach: Sequence[float]
+) -> Analysis:
+    curves = []
+    for one in series:
+        done = _fitted(one, options)
+        if done.fit is not None and done.fit.usable:
+            done = replace(
+                done,
+                at=tuple(reward_at(done.fit, at or ([] if reach else [2 * done.fit.scale, 4 * done.fit.scale]))),
+                reach=tuple(compute_for(done.fit, reach)),
+                doubling=doubling(done.fit),
+            )
+        curves.append(done)
+    return Analysis(command="forecast", curves=_some_usable(curves))
+
+
+def analyse_backtest(series: Sequence[Series], options: FitOptions, fractions: Sequence[float]) -> Analysis:
+    """Score each curve's forecast on its held-out points and on what lies after each fraction; rank the forms."""
+    curves = []
+    for one in series:
+        if one.problem:
+            curves.append(CurveResult(series=one, fit=None, fractions=tuple((share, None) for share in fractions)))
+        else:
+            done = _backtest(one, options, fractions)
+            curves.append(CurveResult(series=one, fit=done.fit, holdout=done.holdout, fractions=done.fractions))
+    return Analysis(
+        command="backtest", curves=_some_usable(curves), form_ranking=_rank_forms(curves, options, fractions)
+    )
+
+
+def _backtest(one: Series, options: FitOptions, fractions: Sequence[float]) -> Backtest:
+    held = (one.holdout_compute, one.holdout_reward) if len(one.holdout_compute) else None
+    return backtest(one.compute, one.reward, holdout=held, fractions=fractions, **options.of(one))
+
+
+def _rank_forms(curves: Sequence[CurveResult], options: FitOptions, fractions: Sequence[float]) -> FormRanking | None:
+    """By one kind of error, over the curves where every form has one: held-out rows if there are any, else what lies
+    after the fraction nearest to a half."""
+    by_holdout = any(curve.holdout is not None for curve in curves)
+    shares = [] if by_holdout else sorted(fractions, key=lambda share: abs(share - 0.5))[:1]
+    if not by_holdout and not shares:
+        return None
+
+    def error(holdout: Score | None, scores: Sequence[tuple[float, Score | None]]) -> float | None:
+        found = holdout if by_holdout else dict(scores)[shares[0]]
+        return found.rmse if found is not None else None
+
+    names = [name for name, form in FORMS.items() if options.bounded or form.ceiling is None]
+    tables = []
+    for curve in curves:
+        errors = {options.form: error(curve.holdout, curve.fractions) if curve.fit is not None else None}
+        for name in names:
+            # What one form cannot say of a curve, no form is ranked by.
+            if name not in errors and None not in errors.values():
+                done = _backtest(curve.series, replace(options, form=name), shares)
+                errors[name] = error(done.holdout, done.fractions)
+        if None not in errors.values():
+            tables.append(errors)
+    medians = [(name, float(np.median([table[name] for table in tables]))) for name in names if tables]
+    return FormRanking(
+        scored_on="held-out rows" if by_holdout else f"what lies after {shares[0]:.0%} of the compute",
+        num_curves=len(tables),
+        errors=tuple(sorted(medians, key=lambda row: row[1])),
+    )
+
+
+def analyse_compare(series: Sequence[Series], options: FitOptions, at: float | None) -> Analysis:
+    """Compare all curves; those of run folders with several evaluation sets within each set."""
+    sets: dict[str | None, list[str]] = {}
+    for one in series:
+        sets.setdefault(one.evaluation_set, []).append(one.name)
+    if max(map(len, sets.values()), default=0) < 2:
+        found = "only one curve" if len(sets) < 2 else "only one curve of each evaluation set"
+        raise InputError(
+            f"{found} ({', '.join(one.name for one in series) or 'none'}) was found and two or more are needed to "
+            f"compare: name more files, or split one with --by {'COLUMN' if len(sets) < 2 else 'set'}."
+        )
+    curves = _some_usable([_fitted(one, options) for one in series])
+    fits = {curve.name: curve.fit for curve in curves if curve.fit is not None}
+    comparisons, notes = {}, []
+    for name, members in sets.items():
+        if len(members) > 1:
+            together = {member: fits[member] for member in members if member in fits}
+            comparisons["" if len(sets) == 1 else str(name)] = compare(together, at=at)
+        else:
+            notes.append(f"{members[0]} is compared with nothing: it is the only curve of its evaluation set.")
+    units = sorted({curve.series.x_label for curve in curves})
+    if len(units) > 1:
+        notes.append(f"The curves count compute in different columns ({', '.join(units)}): name one with --x COLUMN.")
+    return Analysis(command="compare", curves=curves, comparisons=comparisons, at=at, notes=tuple(notes))
+
+
+def _some_usable(curves: Sequence[CurveResult]) -> tuple[CurveResult, ...]:
+    if not any(curve.usable for curve in curves):
+        first = curves[0]
+        among = f" among {len(curves)}; the first, {first.name}" if len(curves) > 1 else ""
+        why = first.series.problem if first.fit is None else first.fit.messages[-1]
+        raise InputError(f"no usable curve{among}: {why}")
+    return tuple(curves)
+
+
+def _fitted(one: Series, options: FitOptions) -> CurveResult:
+    if one.problem:
+        return CurveResult(series=one, fit=None)
+    done = fit(one.compute, one.reward, evaluation=one.evaluation, **options.of(one))
+    return CurveResult(series=one, fit=done)
+
+
+# JSON -----------------------------------------------------------------------------------------------------------------
+
+
+def to_json(analysis: Analysis) -> dict[str, Any]:
+    """The whole analysis as plain JSON types; what is not known, or not finite, is null."""
+    out: dict[str, Any] = {"curves": [_curve_json(curve, analysis.command) for curve in analysis.curves]}
+    ranking = analysis.form_ranking
+    if ranking is not None:
+        same = {"num_curves": ranking.num_curves, "scored_on": ranking.scored_on}
+        out["forms"] = [{"form": name, "rmse": number(rmse), **same} for name, rmse in ranking.errors]
+    if analysis.command == "compare":
+        out |= _comparisons_json(analysis)
+    if analysis.notes:
+        out["notes"] = list(analysis.notes)
+    return out
+
+
+def number(value: float | None) -> float | None:
+    return float(value) if value is not None and math.isfinite(value) else None
+
+
+def _value_json(value: Value | None) -> dict[str, float | None] | None:
+    if value is None:
+        return None
+    return {"value": number(value.value), "low": number(value.low), "high": number(value.high)}
+
+
+def param_value(fit: Fit | None, name: str) -> Value | None:
+    """A parameter with its interval; None where the form has none or there is no fit."""
+    if fit is None or name not in fit.params:
+        return None
+    low, high = fit.interval(name)
+    return Value(value=fit.params[name], low=low, high=high)
+
+
+NO_SCORE: dict[str, Any] = dict.fromkeys(("num_points", "rmse", "bias", "coverage", "level"))
+
+
+def score_json(score: Score | None) -> dict[str, Any] | None:
+    if score is None:
+        return None
+    return {
+        "num_points": score.num_points,
+        "rmse": number(score.rmse),
+        "bias": number(score.bias),
+        "coverage": number(score.coverage),
+        "level": score.level,
+    }
+
+
+def _curve_json(curve: CurveResult, command: Command) -> dict[str, Any]:
+    fit = curve.fit
+    out: dict[str, Any] = {
+        "name": curve.name,
+        "x": curve.series.x_label,
+        "y": curve.series.y_label,
+        "form": fit.form if fit is not None else None,
+        "num_points": fit.num_points if fit is not None else len(curve.series.compute),
+    }
+    for word in ("ceiling", "exponent", "midpoint", "start"):
+        out[word] = _value_json(param_value(fit, word))
+    out["verdict"] = curve.verdict
+    out["messages"] = list(curve.messages)
+    out["num_runs"] = fit.num_runs if fit is not None else None
+    out["noise_sd"] = number(fit.noise_sd) if fit is not None else None
+    out["run_sd"] = number(fit.run_sd) if fit is not None else None
+    if command == "backtest":
+        out["holdout"] = score_json(curve.holdout)
+        out["fractions"] = [{"fraction": share, **(score_json(score) or NO_SCORE)} for share, score in curve.fractions]
+    if command == "forecast":
+        out["at"] = [
+            {"compute": row.compute, "reward": _value_json(row.reward), "message": row.message} for row in curve.at
+        ]
+        out["reach"] = [
+            {
+                "reward": row.reward,
+                "compute": _value_json(row.compute),
+                "message": row.message,
+                "p_above_ceiling": row.p_above_ceiling,
+            }
+            for row in curve.reach
+        ]
+        out["doubling"] = _value_json(curve.doubling)
+    return out
+
+
+def _comparisons_json(analysis: Analysis) -> dict[str, Any]:
+    """Pairs and rankings of all sets in a row; with several sets also each one's ranking by itself."""
+    sets = [{"set": name, **_ranked_json(comparison)} for name, comparison in analysis.comparisons.items()]
+    out: dict[str, Any] = {"pairs": [_pair_json(pair) for pair in analysis.pairs]}
+    if len(sets) == 1:
+        return out | _ranked_json(*analysis.comparisons.values())
+    return out | {"ranking": [row for one in sets for row in one["ranking"]], "sets": sets}
+
+
+def _pair_json(pair: Pair) -> dict[str, Any]:
+    return {
+        "a": pair.a,
+        "b": pair.b,
+        "p_higher_ceiling": number(pair.p_higher_ceiling),
+        "p_more_efficient": number(pair.p_more_efficient),
+        "p_sooner": number(pair.p_sooner),
+        "at_shared_ceiling": pair.shared,
+        "verdict": pair.verdict,
+        "messages": list(pair.messages),
+        "crossing": number(pair.crossing),
+    }
+
+
+def _ranked_json(comparison: Comparison) -> dict[str, Any]:
+    return {
+        "ranking": [{"name": name, "p_best": share} for name, share in comparison.ranking],
+        "shared_ceiling": number(comparison.shared_ceiling),
+        "shared_exponents": {name: _value_json(value) for name, value in comparison.shared_exponents.items()},
+    }

@@ -1,0 +1,328 @@
+"""From tables to series: the numbers of each curve, checked and in the unit that is fitted.
+
+A fault of one curve among several becomes its `problem`, and the rest stand; that of an only curve raises InputError.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scalerl.logs.attempts import check_clock, telling_labels, without_superseded
+from scalerl.logs.readers import InputError, Table, listed
+from scalerl.logs.selection import Point, Selection, YScale, at, points_from, told_apart
+
+__all__ = ["InputError", "Selection", "Series", "series_from"]
+
+# A mean of floats may leave [0, 1] by rounding; float32 logs round at 6e-8.
+_ROUNDING = 1e-6
+# A first row within this share of the largest compute is as good as the model before training.
+_BEFORE_TRAINING = 0.01
+# Fewer starts than these say little of their own spread.
+_ENOUGH_STARTS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One curve's points, sorted by run and compute."""
+
+    name: str
+    compute: NDArray[np.float64]
+    reward: NDArray[np.float64]
+    run: NDArray[np.str_] | None
+    """The run each point belongs to, None where there is one."""
+    num_samples: NDArray[np.int64] | None
+    start: float | None
+    start_sd: float | None
+    """Noise of `start`: 0 for one that is given, None for one read that is as noisy as any evaluation of the curve."""
+    holdout_compute: NDArray[np.float64]
+    holdout_reward: NDArray[np.float64]
+    evaluation: NDArray[np.str_] | None
+    """'prompts_hash@step': equal strings mean the same prompts at the same step."""
+    x_label: str
+    y_label: str
+    problem: str | None
+    """Why this curve cannot be fitted, None where it can."""
+    evaluation_set: str | None = None
+    """The set of a run folder with several: curves of different sets are no rivals."""
+    notes: tuple[str, ...] = ()
+    """What was decided about the rows that the user did not ask for."""
+    mixed: str = ""
+    """Why it may be several curves in one; one of the notes, or empty."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Value:
+    """A point whose numbers are known to be numbers."""
+
+    point: Point
+    compute: float
+    reward: float
+
+
+def series_from(tables: Sequence[Table], selection: Selection) -> list[Series]:
+    """One series for each value of `by`; without it for each file, and in it each evaluation set or exported run."""
+    curves: dict[tuple[str, ...], list[Point]] = {}
+    for point in points_from(tables, selection):
+        curves.setdefault(point.curve, []).append(point)
+    built = []
+    for curve, points in curves.items():
+        try:
+            built.append(_series("/".join(curve), points, selection))
+        except InputError as fault:
+            if len(curves) == 1:
+                raise
+            built.append(_unusable("/".join(curve), points[0], str(fault)))
+    if all(series.problem for series in built):
+        raise InputError(f"no usable curve among {len(built)}; the first, {built[0].name}: {built[0].problem}")
+    return built
+
+
+def _series(name: str, points: Sequence[Point], selection: Selection) -> Series:
+    for option, labels in (("--x", {point.x_label for point in points}), ("--y", {point.y_label for point in points})):
+        if len(labels) > 1:
+            raise InputError(
+                f"the files of {name} use different columns ({listed(sorted(labels))}): choose one with {option}."
+            )
+    points, notes = told_apart(points)
+    points, on_resuming = without_superseded(points)
+    notes += on_resuming
+    values = _checked(points, selection.y_scale)
+    check_clock(points, [value.compute for value in values])
+    held_out = [value for value in values if value.point.is_held_out]
+    to_fit = [value for value in values if not value.point.is_held_out]
+    if not to_fit:
+        column, wanted = selection.holdout or ("", "")
+        raise InputError(f"every row of {name} matches --holdout {column}={wanted}: none is left to fit.")
+    starts, fitted = _split_start(to_fit, selection)
+    _check_positive([*fitted, *held_out], selection)
+    if not fitted:
+        raise InputError(
+            f"{name} has no row left to fit besides its start, at {at([value.point for value in starts])}."
+        )
+    start, start_sd = _start(starts, selection)
+    num_runs = len({value.point.run for value in starts})
+    if selection.start == "first" and num_runs < len(starts):
+        notes += (f"The start, {start:g}, is the mean of {len(starts)} rows: a run has several at its least compute.",)
+    if selection.start == "first" and not starts:
+        first = min(value.compute for value in fitted)
+        notes += (
+            f"The first row lies at compute {first:g}, not before training: it is fitted as a point, and the start is "
+            "fitted too.",
+        )
+    mixed = _mixed([*fitted, *held_out])
+    fitted.sort(key=lambda value: (value.point.run, value.compute, value.reward, value.point.evaluation or ""))
+    held_out.sort(key=lambda value: (value.compute, value.reward))
+    runs = [value.point.run for value in fitted]
+    evaluations = [value.point.evaluation for value in fitted]
+    return Series(
+        name=name,
+        compute=_floats(value.compute for value in fitted),
+        reward=_floats(value.reward for value in fitted),
+        run=np.array(runs) if len(set(runs)) > 1 else None,
+        num_samples=_counts(fitted, selection.y_scale),
+        start=start,
+        start_sd=start_sd,
+        holdout_compute=_floats(value.compute for value in held_out),
+        holdout_reward=_floats(value.reward for value in held_out),
+        evaluation=np.array(evaluations) if all(evaluations) else None,
+        x_label=points[0].x_label,
+        y_label=points[0].y_label,
+        problem=None,
+        evaluation_set=points[0].evaluation_set,
+        notes=(*notes, mixed) if mixed else notes,
+        mixed=mixed,
+    )
+
+
+def _mixed(values: Sequence[_Value]) -> str:
+    """A warning where rows over the same compute differ in words: several curves, most likely, fitted as one."""
+    spans: dict[str, dict[tuple[str, str], list[float]]] = {}
+    for value in values:
+        for column, word in value.point.labels:
+            spans.setdefault(column, {}).setdefault((value.point.run, word), []).append(value.compute)
+    columns = [column for column, found in spans.items() if _overlap(found)]
+    if not columns:
+        return ""
+    return (
+        f"Rows over the same compute differ in {listed(columns)} but are taken as one curve: name what tells curves "
+        f"apart with --by, or keep one of them with --where."
+    )
+
+
+def _overlap(spans: Mapping[tuple[str, str], Sequence[float]]) -> bool:
+    """Whether the rows of two words of one run go over the same compute, as phases of a run would not."""
+    # A word on hardly more than a row, such as a date, tells no curves apart.
+    ends = sorted((run, min(found), max(found)) for (run, _), found in spans.items() if len(found) > 2)
+    return any(run == next_run and start < last for (run, _, last), (next_run, start, _) in itertools.pairwise(ends))
+
+
+def _unusable(name: str, point: Point, problem: str) -> Series:
+    return Series(
+        name=name,
+        compute=_floats(()),
+        reward=_floats(()),
+        run=None,
+        num_samples=None,
+        start=None,
+        start_sd=0.0,
+        holdout_compute=_floats(()),
+        holdout_reward=_floats(()),
+        evaluation=None,
+        x_label=point.x_label,
+        y_label=point.y_label,
+        problem=problem,
+        evaluation_set=point.evaluation_set,
+    )
+
+
+def _floats(values: Any) -> NDArray[np.float64]:
+    return np.array(list(values), dtype=np.float64)
+
+
+# Numbers
+
+
+def _checked(points: Sequence[Point], y_scale: YScale) -> list[_Value]:
+    computes = _numbers([point.x for point in points], points, points[0].x_label, "--x")
+    rewards = _numbers([point.y for point in points], points, points[0].y_label, "--y")
+    scaled = [_scaled(reward, y_scale) for reward in rewards]
+    if y_scale != "none":
+        pairs = zip(points, scaled, strict=True)
+        outside = [point for point, reward in pairs if not -_ROUNDING <= reward <= 1 + _ROUNDING]
+        if outside:
+            raise InputError(_out_of_range(points[0].y_label, rewards, outside, y_scale))
+        scaled = [min(max(reward, 0.0), 1.0) for reward in scaled]
+    together = zip(points, computes, scaled, strict=True)
+    return [_Value(point=point, compute=compute, reward=reward) for point, compute, reward in together]
+
+
+def _numbers(values: Sequence[Any], points: Sequence[Point], column: str, option: str) -> list[float]:
+    numbers = [_number(value) for value in values]
+    text = [(value, point) for value, number, point in zip(values, numbers, points, strict=True) if number is None]
+    if text:
+        found = repr(text[0][0])
+        found = found if len(found) <= 40 else found[:40] + "..."
+        places = at([point for _, point in text])
+        plain = "0.25" if option == "--y" else "1000.5"
+        raise InputError(
+            f"{column!r} holds {found} where a number is needed, at {places}: write plain numbers such as {plain} "
+            f"there, or choose another column with {option}."
+        )
+    known = [number for number in numbers if number is not None]
+    bad = [(number, point) for number, point in zip(known, points, strict=True) if not math.isfinite(number)]
+    if bad:
+        what = " or ".join(sorted({"NaN" if math.isnan(number) else "infinite" for number, _ in bad}))
+        places = at([point for _, point in bad])
+        words = " ".join(f"--where '{column}!={word}'" for word in sorted({str(number) for number, _ in bad}))
+        raise InputError(f"{column!r} is {what} at {places}: remove those rows, or leave them out with {words}.")
+    return known
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _scaled(reward: float, y_scale: YScale) -> float:
+    if y_scale == "100":
+        return reward / 100
+    if y_scale == "pm1":
+        return (reward + 1) / 2
+    return reward
+
+
+def _out_of_range(column: str, rewards: Sequence[float], outside: Sequence[Point], y_scale: YScale) -> str:
+    low, high = min(rewards), max(rewards)
+    if low >= 0 and high <= 1:
+        fitting = "1"
+    elif low >= -1 and high <= 1:
+        fitting = "pm1"
+    elif low >= 0 and high <= 100:
+        fitting = "100"
+    else:
+        fitting = "none"
+    scaled = "" if y_scale == "1" else f" after --y-scale {y_scale}"
+    return (
+        f"{column!r} runs from {low:g} to {high:g}, outside [0, 1]{scaled} at {at(outside)}: say --y-scale {fitting}."
+    )
+
+
+def _check_positive(values: Sequence[_Value], selection: Selection) -> None:
+    negative = [value for value in values if value.compute < 0]
+    if negative:
+        raise InputError(
+            f"compute {negative[0].point.x_label!r} is negative ({negative[0].compute:g}) at "
+            f"{at([value.point for value in negative])}: remove those rows, or choose another column with --x."
+        )
+    bad = [value.point for value in values if value.compute == 0]
+    if not bad:
+        return
+    if selection.start == "first":
+        advice = (
+            "--start first takes the rows at 0 of one run, so tell the runs apart with --seed or the curves with --by"
+        )
+    else:
+        advice = "if that is the model before training, say --start first; else choose another column with --x"
+    raise InputError(f"compute {bad[0].x_label!r} is zero at {at(bad)}: {advice}.")
+
+
+# The start
+
+
+def _split_start(values: Sequence[_Value], selection: Selection) -> tuple[list[_Value], list[_Value]]:
+    """(rows that are the start, rows to fit): a run folder's rows at 0; where asked each run's first row, if early."""
+    if selection.start != "first":
+        at_zero = [value.point.may_be_zero and value.compute == 0 for value in values]
+        return _parted(values, at_zero)
+    least: dict[str, float] = {}
+    for value in values:
+        least[value.point.run] = min(value.compute, least.get(value.point.run, math.inf))
+    latest = _BEFORE_TRAINING * max(value.compute for value in values)
+    is_first = [value.compute == least[value.point.run] and value.compute <= max(latest, 0.0) for value in values]
+    labels: dict[str, set[object]] = {}
+    for value, label, first in zip(values, telling_labels([value.point for value in values]), is_first, strict=True):
+        if first and value.compute <= 0:
+            labels.setdefault(value.point.run, set()).add(label)
+    # Rows at 0 that differ in words are several curves in one, which averaging would hide; below 0 there is no start.
+    hidden = {run for run, found in labels.items() if len(found) > 1 or least[run] < 0}
+    return _parted(
+        values, [first and value.point.run not in hidden for value, first in zip(values, is_first, strict=True)]
+    )
+
+
+def _parted(values: Sequence[_Value], flags: Sequence[bool]) -> tuple[list[_Value], list[_Value]]:
+    pairs = list(zip(values, flags, strict=True))
+    return [value for value, flag in pairs if flag], [value for value, flag in pairs if not flag]
+
+
+def _start(starts: Sequence[_Value], selection: Selection) -> tuple[float | None, float | None]:
+    """The start and its sd: the value given, else the mean over the rows that are the start."""
+    if isinstance(selection.start, float | int):
+        return float(selection.start), 0.0
+    if not starts:
+        return None, 0.0
+    mean = math.fsum(value.reward for value in starts) / len(starts)
+    counts = _counts(starts, selection.y_scale)
+    if counts is not None:
+        # Binomial: p (1 - p) / n for each row; p is kept off 0 and 1, where one rate would claim no noise at all.
+        rates = np.clip([value.reward for value in starts], 0.02, 0.98)
+        return mean, math.sqrt(float(np.sum(rates * (1 - rates) / counts))) / len(starts)
+    rewards = [value.reward for value in starts]
+    # The same number in every run is one evaluation, written down several times.
+    if len(starts) < _ENOUGH_STARTS or len(set(rewards)) == 1:
+        return mean, None
+    return mean, float(np.std(rewards, ddof=1)) / math.sqrt(len(starts))
+
+
+def _counts(values: Sequence[_Value], y_scale: YScale) -> NDArray[np.int64] | None:
+    """Samples behind each point; None unless every point says, and for rewards that are no rates."""
+    counts = [_number(value.point.num_samples) for value in values]
+    known = [count for count in counts if count is not None and 1 <= count < math.inf]
+    return np.array(known, dtype=np.int64) if len(known) == len(counts) and y_scale != "none" else None

@@ -1,0 +1,1 @@
+"""A report on runs or logs: one HTML page, Markdown with pictures, or JSON."""

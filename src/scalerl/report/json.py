@@ -1,0 +1,186 @@
+"""A report as plain JSON types: what `--json` prints, and what the page holds and draws."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from scalerl import __version__
+from scalerl.analysis.results import CurveResult, number, score_json, to_json
+from scalerl.curves import reward_at
+from scalerl.curves.forecast import good_until
+from scalerl.curves.forms import Array
+from scalerl.logs.series import Series
+from scalerl.report.runs import SIGNALS, RunFacts, differences, environments
+from scalerl.report.views import HELD_OUT, NUM_DRAWS, Report, View, label_of
+from scalerl.report.words import open_questions, reference, summary, warnings
+
+# Times the largest compute: where forecasts are told, and where the page knows what to expect, between which it goes by
+# the nearest two.
+TARGETS = (2.0, 4.0)
+KNOWN = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0, *TARGETS, 8.0, 16.0)
+
+
+def report_json(report: Report) -> dict[str, Any]:
+    return {
+        "title": report.material.title,
+        "description": report.material.description,
+        "scalerl": __version__,
+        "form": report.options.form,
+        "level": report.options.level,
+        "y_label": report.series[report.axes[0].column][0].y_label,
+        "summary": {name: summary(report, name) for name in report.sets},
+        "warnings": warnings(report),
+        "notes": list(report.notes),
+        "open": {name: open_questions(report, name) for name in report.sets},
+        "axes": [{"key": axis.column, "label": axis.label} for axis in report.axes],
+        "windows": [{"key": window.key, "label": window.label} for window in report.windows],
+        "window": report.window.key,
+        "sets": [_set_json(report, name) for name in report.sets],
+        "views": [_view_json(report, view) for view in report.views],
+        "runs": [_run_json(run) for run in report.material.runs],
+        "signals": [
+            {"key": key, "label": label, "limit": limit}
+            for key, label, limit in SIGNALS
+            if any(run.signals is not None and key in run.signals.values for run in report.material.runs)
+        ],
+        "differences": {
+            "base": report.material.base or next((run.arm for run in report.material.runs), None),
+            "rows": [
+                {"arm": row.arm, "key": row.key, "base": row.base, "value": row.value}
+                for row in differences(report.material.runs, report.material.base)
+            ],
+        },
+        "environment": environments(report.material.runs),
+    }
+
+
+def rounded(values: Any, digits: int = 5) -> list[float | None]:
+    """Numbers with as many digits as a draw is worth; null where not finite."""
+    values = np.asarray(values, dtype=float)
+    known = np.isfinite(values)
+    size = np.abs(np.where(known & (values != 0), values, 1.0))
+    # Powers of ten that are exact: what is divided or multiplied by one is the float nearest to its decimals.
+    places = np.minimum(digits - 1 - np.floor(np.log10(size)), 300)
+    up, down = 10.0 ** np.maximum(places, 0), 10.0 ** np.maximum(-places, 0)
+    found = (np.rint(np.where(known, values, 0.0) * up / down) / up * down).tolist()
+    return found if known.all() else [value if is_known else None for value, is_known in zip(found, known, strict=True)]
+
+
+def _set_json(report: Report, name: str) -> dict[str, Any]:
+    members = {
+        axis.column: [one for one in report.series[axis.column] if (one.evaluation_set or "") == name]
+        for axis in report.axes
+    }
+    first = members[report.axes[0].column]
+    return {
+        "name": name,
+        "reference": reference(report, name),
+        "curves": [{"name": one.name, "label": label_of(one), "problem": one.problem} for one in first],
+        "points": {
+            column: {one.name: _points_json(one) | {"held_out": _held_out(report, column, one)} for one in series}
+            for column, series in members.items()
+        },
+    }
+
+
+def _points_json(one: Series) -> dict[str, Any]:
+    labels, runs = ([""], np.zeros(len(one.compute), dtype=int))
+    if one.run is not None:
+        found, runs = np.unique(one.run, return_inverse=True)
+        labels = [str(label) for label in found]
+    return {
+        "compute": rounded(one.compute, 6),
+        "reward": rounded(one.reward, 5),
+        "run": runs.tolist(),
+        "runs": labels,
+        "start": number(one.start),
+    }
+
+
+def _held_out(report: Report, column: str, one: Series) -> list[int]:
+    """Places of the points that the rows named by --holdout are."""
+    if all(window.key != HELD_OUT for window in report.windows):
+        return []
+    curves = report.view(one.evaluation_set or "", column, HELD_OUT).analysis.curves
+    fitted = next((curve.series for curve in curves if curve.name == one.name), None)
+    if fitted is None:
+        return []
+    taken = set(zip(fitted.holdout_compute, fitted.holdout_reward, strict=True))
+    return [at for at, point in enumerate(zip(one.compute, one.reward, strict=True)) if point in taken]
+
+
+def _view_json(report: Report, view: View) -> dict[str, Any]:
+    told = to_json(view.analysis)
+    computes = [times * _largest(report, view) for times in KNOWN]
+    curves = [
+        {**row, "label": label_of(curve.series), **_fit_json(curve, computes)}
+        for row, curve in zip(told.pop("curves"), view.analysis.curves, strict=True)
+    ]
+    straight = {
+        name: {**one.params, "first": float(one.compute.min()), "last": one.scale}
+        for name, one in view.straight.items()
+    }
+    keys = {"set": view.evaluation_set, "axis": view.axis.column, "window": view.window.key}
+    told = told if view.is_compared else {"pairs": [], "ranking": [], "shared_ceiling": None, "shared_exponents": {}}
+    return {**keys, "compared": view.is_compared, "curves": curves, "straight": straight, **told}
+
+
+def _fit_json(curve: CurveResult, computes: Sequence[float]) -> dict[str, Any]:
+    """The fit, and what it expects of new evaluations at these computes, the multiples `KNOWN`."""
+    done = curve.fit
+    out: dict[str, Any] = {"score": score_json(curve.holdout), "params": None, "draws": None, "forecast": []}
+    if done is None or not done.usable or done.draws is None:
+        return out
+    expected = [
+        {"compute": row.compute, "value": row.reward.value, "low": row.reward.low, "high": row.reward.high}
+        for row in reward_at(done, computes)
+    ]
+    return out | {
+        "params": done.params,
+        "first": float(done.compute.min()),
+        "last": done.scale,
+        "good_until": number(good_until(done)),
+        "bounds": list(done.bounds),
+        "draws": _draws_json(done.draws.params),
+        "expected": expected,
+        "forecast": [row for times, row in zip(KNOWN, expected, strict=True) if times in TARGETS],
+    }
+
+
+def _largest(report: Report, view: View) -> float:
+    """The largest compute of the set's curves on this axis: all of them are asked the same."""
+    series = [one for one in report.series[view.axis.column] if (one.evaluation_set or "") == view.evaluation_set]
+    return max(float(one.compute.max(initial=0.0)) for one in series)
+
+
+def _draws_json(params: Mapping[str, Array]) -> dict[str, list[float | None]]:
+    """So many draws as the page has for its bands, evenly from all of them: they lie in order of the ceiling."""
+    picked = [
+        values[(np.arange(NUM_DRAWS) * len(values) + len(values) // 2) // NUM_DRAWS] for values in params.values()
+    ]
+    # All at once: most of what rounding costs is the call.
+    flat = rounded(np.concatenate(picked))
+    return {name: flat[at * NUM_DRAWS : (at + 1) * NUM_DRAWS] for at, name in enumerate(params)}
+
+
+def _run_json(run: RunFacts) -> dict[str, Any]:
+    signals = run.signals
+    return {
+        "name": run.name,
+        "arm": run.arm,
+        "seed": run.seed,
+        "status": run.status,
+        "reason": run.reason,
+        "num_steps": run.num_steps,
+        "cost": dict(run.cost),
+        "seconds": dict(run.seconds),
+        "faults": list(run.faults),
+        "signals": None
+        if signals is None
+        else {
+            "compute": {axis: rounded(values, 4) for axis, values in signals.compute.items()},
+            "values": {key: rounded(values, 4) for key, values in signals.values.items()},
+            "last": dict(signals.last),
+        },
+    }

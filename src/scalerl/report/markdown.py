@@ -1,0 +1,182 @@
+"""The report as Markdown: plain tables and pictures, from the same JSON as the page."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from scalerl.analysis.drawing import compute_text, duration, number_text
+from scalerl.curves.forecast import FAR
+
+Pictures = Mapping[str, Sequence[tuple[str, str]]]
+
+
+def markdown(told: Mapping[str, Any], pictures: Pictures) -> str:
+    parts = [f"# {told['title']}"]
+    parts += [told["description"]] if told["description"] else []
+    for one in told["sets"]:
+        parts += _set(told, one, pictures.get(one["name"], ()))
+    parts += _listed("Warnings", told["warnings"]) + _listed("Notes", told["notes"])
+    parts += (
+        _differences(told["differences"]) + _signals(told) + _cost(told["runs"]) + _environment(told["environment"])
+    )
+    return "\n\n".join(parts) + "\n"
+
+
+def _set(told: Mapping[str, Any], one: Mapping[str, Any], pictures: Sequence[tuple[str, str]]) -> list[str]:
+    name = one["name"]
+    parts = [f"## {name}"] if name else []
+    parts.append(" ".join(told["summary"][name]))
+    parts += [f"![{words}]({file})\n\n*{words}*" for file, words in pictures]
+    axis = told["axes"][0]
+    view = _view(told, name, axis["key"], told["window"])
+    fitted = next(window["label"] for window in told["windows"] if window["key"] == told["window"])
+    parts += [f"### Ceiling and efficiency ({axis['label']}, {fitted})", _results(view, one, axis["label"])]
+    if view["curves"] and any(curve["forecast"] for curve in view["curves"]):
+        parts += ["### Forecast", _forecast(told, view, axis["label"])]
+    scores = _scores(told, name, axis["key"])
+    parts += ["### Forecasts against what happened", scores] if scores else []
+    return parts + _listed("What these data do not settle", told["open"][name])
+
+
+def _view(told: Mapping[str, Any], name: str, axis: str, window: str) -> Mapping[str, Any]:
+    wanted = (name, axis, window)
+    return next(view for view in told["views"] if (view["set"], view["axis"], view["window"]) == wanted)
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """A Markdown table; a bar in a cell must not end it."""
+    line = lambda cells: f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in cells)} |"  # noqa: E731
+    return "\n".join([line(heads), f"|{'---|' * len(heads)}", *map(line, rows)])
+
+
+def _listed(title: str, items: Sequence[str]) -> list[str]:
+    return [f"### {title}", "\n".join(f"- {item}" for item in items)] if items else []
+
+
+def _interval(value: Mapping[str, Any] | None, text: Any) -> str:
+    if value is None or value["value"] is None:
+        return "-"
+    if value["low"] is None or value["low"] == value["high"]:
+        return text(value["value"])
+    high = "unbounded" if value["high"] is None else text(value["high"])
+    return f"{text(value['value'])} [{text(value['low'])}, {high}]"
+
+
+def _two(value: float) -> str:
+    return f"{value:.2f}"
+
+
+def _results(view: Mapping[str, Any], one: Mapping[str, Any], axis: str) -> str:
+    labels = {curve["name"]: curve["label"] for curve in one["curves"]}
+    reference = one["reference"]
+    shared = view["shared_ceiling"]
+    heads = [
+        "curve", "ceiling A", "exponent B", f"C_mid, {axis}",
+        "B, shared ceiling" if shared is None else f"B at ceiling {number_text(shared)}",
+        "P(higher A)", "P(larger B)", "P(sooner)", f"against {labels.get(reference, '-')}", "fit",
+    ]  # fmt: skip
+    rows = []
+    for curve in sorted(view["curves"], key=lambda row: -((row["ceiling"] or {}).get("value") or -1.0)):
+        odds, verdict = against(view, curve["name"], reference)
+        rows.append(
+            (
+                labels[curve["name"]],
+                _interval(curve["ceiling"], number_text),
+                _interval(curve["exponent"], _two),
+                _interval(curve["midpoint"], compute_text),
+                _interval(view["shared_exponents"].get(curve["name"]), _two),
+                *("-" if share is None else _two(share) for share in odds),
+                _named(verdict, labels),
+                curve["verdict"],
+            )
+        )
+    return table(heads, rows)
+
+
+def against(view: Mapping[str, Any], name: str, reference: str | None) -> tuple[list[float | None], str]:
+    """The three probabilities of a curve against the reference, and the verdict."""
+    if name == reference:
+        return [None] * 3, "reference"
+    for pair in view["pairs"]:
+        if {pair["a"], pair["b"]} == {name, reference}:
+            odds = [pair[key] for key in ("p_higher_ceiling", "p_more_efficient", "p_sooner")]
+            turned = [share if share is None or pair["a"] == name else 1 - share for share in odds]
+            return turned, pair["verdict"]
+    return [None] * 3, "-"
+
+
+def _named(verdict: str, labels: Mapping[str, str]) -> str:
+    for name, label in labels.items():
+        if verdict.startswith(f"{name} "):
+            return f"{label}{verdict.removeprefix(name)}"
+    return verdict
+
+
+def _forecast(told: Mapping[str, Any], view: Mapping[str, Any], axis: str) -> str:
+    curves = [curve for curve in view["curves"] if curve["forecast"]]
+    heads = [f"at {compute_text(row['compute'])} {axis} [{told['level']:.0%}]" for row in curves[0]["forecast"]]
+    rows = [(curve["label"], *(_forecast_cell(curve, row) for row in curve["forecast"])) for curve in curves]
+    note = f"\n\nA guess: more than {FAR:g} times the compute fitted, and no ceiling is known, or the run is unstable."
+    guesses = any(_is_guess(curve, row) for curve in curves for row in curve["forecast"])
+    return table(("curve", *heads), rows) + (note if guesses else "")
+
+
+def _forecast_cell(curve: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+    return _interval(row, number_text) + (", a guess" if _is_guess(curve, row) else "")
+
+
+def _is_guess(curve: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
+    return curve["good_until"] is not None and row["compute"] > curve["good_until"]
+
+
+def _scores(told: Mapping[str, Any], name: str, axis: str) -> str:
+    rows = []
+    for window in told["windows"]:
+        for curve in _view(told, name, axis, window["key"])["curves"]:
+            score = curve["score"]
+            if score is not None and window["key"] != "all":
+                inside = "-" if score["coverage"] is None else f"{score['coverage']:.0%}"
+                errors = (f"{score['rmse']:.4f}", f"{score['bias']:+.4f}", inside)
+                rows.append((curve["label"], window["label"], score["num_points"], *errors))
+    return table(("curve", "fitted on", "points scored", "RMSE", "bias", "inside the interval"), rows) if rows else ""
+
+
+# Runs
+
+
+def _differences(told: Mapping[str, Any]) -> list[str]:
+    if not told["rows"]:
+        return []
+    rows = [(row["arm"], f"`{row['key']}`", f"`{row['base']}`", f"`{row['value']}`") for row in told["rows"]]
+    return ["## What differs", table(("arm", "setting", told["base"], "this arm"), rows)]
+
+
+def _signals(told: Mapping[str, Any]) -> list[str]:
+    runs = [run for run in told["runs"] if run["signals"] is not None]
+    if not runs:
+        return []
+    keys = [(signal["key"], signal["label"]) for signal in told["signals"]]
+    rows = [(run["name"], *(_last(run["signals"]["last"].get(key)) for key, _ in keys)) for run in runs]
+    return ["## Stability over the last steps", table(("run", *(label for _, label in keys)), rows)]
+
+
+def _last(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
+
+
+def _cost(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    if not runs:
+        return []
+    rows = []
+    for run in runs:
+        spent = [run["cost"].get(key) for key in ("gpu_hours", "flops", "tokens")]
+        time = ", ".join(f"{part.replace('_', '-')} {duration(seconds)}" for part, seconds in run["seconds"].items())
+        ending = f"{run['status']}: {run['reason']}" if run["reason"] else run["status"]
+        amounts = ["-" if value is None else compute_text(value) for value in spent]
+        rows.append((run["name"], ending, run["num_steps"], *amounts, time or "-"))
+    return ["## Runs and cost", table(("run", "status", "steps", "GPU-hours", "FLOPs", "tokens", "wall time"), rows)]
+
+
+def _environment(told: Mapping[str, Mapping[str, Sequence[str]]]) -> list[str]:
+    of = lambda values: [f"{value} ({', '.join(runs)})" for value, runs in values.items()]  # noqa: E731
+    rows = [(key, next(iter(values)) if len(values) == 1 else "; ".join(of(values))) for key, values in told.items()]
+    return ["## Environment", table(("", "value"), rows)] if rows else []

@@ -1,0 +1,123 @@
+"""The report as one HTML file: opens from disk, asks nothing of the network, draws from the JSON it holds."""
+
+import json
+from collections.abc import Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from string import Template
+from typing import Any
+
+from scalerl.analysis.drawing import compute_text, duration
+from scalerl.curves import FORMS
+from scalerl.report.runs import PARTS
+
+SCRIPTS = ("curves.js", "charts.js", "page.js")
+PART_WORDS = {part: part.replace("_", "-") for part in PARTS}
+
+
+def page(told: Mapping[str, Any]) -> str:
+    """The whole file, from the report's JSON alone."""
+    folder = files("scalerl") / "assets" / "report"
+    text = lambda name: (folder / name).read_text(encoding="utf-8")  # noqa: E731
+    facts = [f"{len(told['sets'][0]['curves'])} curves", f"{told['form']} fits"]
+    facts[1:1] = [f"{len(told['runs'])} runs"] if told["runs"] else []
+    return Template(text("page.html")).substitute(
+        title=escape(told["title"]),
+        style=text("report.css"),
+        meta=" &middot; ".join([escape(told["description"])] * bool(told["description"]) + facts),
+        summary=escape(" ".join(told["summary"][told["sets"][0]["name"]])),
+        warnings=_warnings(told["warnings"]),
+        notes="".join(f'<p class="note">{escape(note)}</p>' for note in told["notes"]),
+        level=f"{told['level']:.0%}",
+        formula=f"{escape(FORMS[told['form']].formula)}.",
+        no_signals="" if told["signals"] else " hidden",
+        runs=_differences(told["differences"]) + _cost(told["runs"]) + _environment(told["environment"]),
+        version=escape(told["scalerl"]),
+        # A name that holds "</script>" must not end the script.
+        data=json.dumps(told, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
+        script="\n".join(map(text, SCRIPTS)),
+    )
+
+
+def _warnings(items: Sequence[str]) -> str:
+    if not items:
+        return ""
+    rows = "".join(f"<li>{escape(item)}</li>" for item in items)
+    return f'<div class="warnings" role="note"><h3>Before you read on</h3><ul>{rows}</ul></div>'
+
+
+# Runs
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], numbers: int = 0) -> str:
+    """Cells are HTML already; the last `numbers` columns are set flush right."""
+    kind = lambda at: ' class="n"' if at >= len(heads) - numbers else ""  # noqa: E731
+    head = "".join(f"<th{kind(at)} scope='col'>{text}</th>" for at, text in enumerate(heads))
+    body = "".join(f"<tr>{''.join(f'<td{kind(at)}>{cell}</td>' for at, cell in enumerate(row))}</tr>" for row in rows)
+    return f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _differences(told: Mapping[str, Any]) -> str:
+    if not told["rows"]:
+        return ""
+    code = lambda value: "&ndash;" if value is None else f"<code>{escape(json.dumps(value))}</code>"  # noqa: E731
+    rows, shown = [], None
+    for row in told["rows"]:
+        name = "" if row["arm"] == shown else f"<b>{escape(row['arm'])}</b>"
+        shown = row["arm"]
+        rows.append((name, f"<code>{escape(row['key'])}</code>", code(row["base"]), code(row["value"])))
+    base = escape(str(told["base"]))
+    return f"<section><h2>What differs</h2>{_table(('arm', 'setting', base, 'this arm'), rows)}</section>"
+
+
+def _cost(runs: Sequence[Mapping[str, Any]]) -> str:
+    if not runs:
+        return ""
+    rows = [
+        (
+            f"<b>{escape(run['name'])}</b>",
+            escape(run["status"]) + (f"<br><small>{escape(run['reason'])}</small>" if run["reason"] else ""),
+            _where_time_went(run["seconds"]),
+            f"{run['num_steps']:,}",
+            *(_amount(run["cost"].get(key)) for key in ("gpu_hours", "flops", "tokens")),
+            duration(sum(run["seconds"].values())) if run["seconds"] else "&ndash;",
+        )
+        for run in runs
+    ]
+    totals = [sum(run["cost"].get(key, 0.0) for run in runs) for key in ("gpu_hours", "flops", "tokens")]
+    seconds = sum(sum(run["seconds"].values()) for run in runs)
+    if len(runs) > 1:
+        rows.append(("<b>together</b>", "", "", "", *map(_amount, totals), duration(seconds)))
+    heads = ("run", "status", "wall time by part", "steps", "GPU-hours", "FLOPs", "tokens", "wall time")
+    return f"<section><h2>Runs and cost</h2>{_table(heads, rows, numbers=5)}</section>"
+
+
+def _amount(value: float | None) -> str:
+    return "&ndash;" if value is None else compute_text(value)
+
+
+def _where_time_went(seconds: Mapping[str, float]) -> str:
+    total = sum(seconds.values())
+    if total <= 0:
+        return "&ndash;"
+    bars = "".join(
+        f'<i style="width:{100 * spent / total:.1f}%;background:var(--c{at})" title="{PART_WORDS[part]}"></i>'
+        for at, (part, spent) in enumerate(seconds.items())
+    )
+    words = ", ".join(
+        f"{PART_WORDS[part]} {spent / total:.0%}" for part, spent in seconds.items() if spent / total >= 0.005
+    )
+    return f'<div class="stack" aria-hidden="true">{bars}</div><small>{words}</small>'
+
+
+def _environment(told: Mapping[str, Mapping[str, Sequence[str]]]) -> str:
+    if not told:
+        return ""
+    rows = []
+    for key, values in told.items():
+        shown = [f"<code>{escape(value)}</code>" for value in values]
+        if len(values) > 1:
+            of = [f" <small>{escape(', '.join(runs))}</small>" for runs in values.values()]
+            shown = [value + runs for value, runs in zip(shown, of, strict=True)]
+        rows.append((escape(key), "<br>".join(shown)))
+    return f"<section><h2>Environment</h2>{_table(('', 'value'), rows)}</section>"

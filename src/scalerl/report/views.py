@@ -1,0 +1,378 @@
+"""`build_report`: one value that the page, the Markdown and the JSON all show.
+
+inputs -> Material -> Series of each axis -> a View for each evaluation set, axis and window -> Report
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from scalerl.analysis.results import Analysis, CurveResult, FitOptions
+from scalerl.analysis.workers import Workers, worth
+from scalerl.curves import Comparison, Fit, Pair, Score, compare, fit
+from scalerl.curves.forecast import score
+from scalerl.logs import columns as names
+from scalerl.logs.readers import Table
+from scalerl.logs.series import InputError, Selection, Series, series_from
+from scalerl.report.inputs import ARM, Material, gather, num_inputs
+from scalerl.report.runs import incomparable, uneven_pace
+
+SHARES = (0.25, 0.5)
+MOST_PAIRED = 8  # more curves than these are compared in the view shown first only
+NUM_DRAWS = 200
+NUM_AXES = 4  # GPU-hours, FLOPs, steps and tokens
+UNEVEN = 1.3  # times as long for the same work: something else used the machine
+ALL = "all"
+HELD_OUT = "held-out"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """A column of compute."""
+
+    column: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """Which part of each curve is fitted; what lies after it tests the forecast."""
+
+    key: str
+    label: str
+    share: float | None = None
+    """Of each curve's largest compute, None for all of it."""
+    test_share: float = 0.0
+    """What lies between the window and this share of the compute neither makes the forecast nor tests it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """The curves of one evaluation set on one axis, fitted on one window."""
+
+    evaluation_set: str
+    axis: Axis
+    window: Window
+    analysis: Analysis
+
+    @property
+    def is_compared(self) -> bool:
+        return bool(self.analysis.comparisons)
+
+    @property
+    def straight(self) -> dict[str, Fit]:
+        """Refits with one ceiling for all that share it; empty without a comparison."""
+        found = (comparison.shared_fits for comparison in self.analysis.comparisons.values())
+        return {name: one for fits in found for name, one in fits.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    material: Material
+    options: FitOptions
+    axes: tuple[Axis, ...]
+    """The first is the one shown first."""
+    windows: tuple[Window, ...]
+    """The last holds all points."""
+    window: Window
+    """The one shown first: what the study or --holdout leaves to fit, else all points."""
+    sets: tuple[str, ...]
+    series: dict[str, list[Series]]
+    """By axis: every curve with all its points."""
+    views: tuple[View, ...]
+    notes: tuple[str, ...]
+
+    def view(self, evaluation_set: str | None = None, axis: str | None = None, window: str | None = None) -> View:
+        wanted = (evaluation_set or self.sets[0], axis or self.axes[0].column, window or self.window.key)
+        return next(view for view in self.views if (view.evaluation_set, view.axis.column, view.window.key) == wanted)
+
+
+def label_of(series: Series) -> str:
+    """The curve's name within its evaluation set."""
+    return series.name if series.evaluation_set is None else series.name.removesuffix(f"/{series.evaluation_set}")
+
+
+def build_report(
+    inputs: Sequence[Path],
+    selection: Selection,
+    options: FitOptions,
+    *,
+    meanwhile: Callable[[Report], None] = lambda report: None,
+) -> Report:
+    """`meanwhile` is called with the report on the first axis alone, while the others are being fitted."""
+    inputs = [Path(path) for path in inputs]
+    # As far as can be told before anything is read, which is done while they start.
+    with Workers(worth(num_inputs(inputs) * (1 + len(SHARES)) * NUM_AXES)) as workers:
+        material = gather(inputs)
+        if material.has_arms and not selection.by:
+            selection = replace(selection, by=(ARM,))
+        if material.skip_share and options.skip_before is None:
+            options = replace(options, skip_before=f"{100 * material.skip_share:g}%")
+        main, axis_note = _main_axis(material, selection)
+        windows, window = _windows(material, selection)
+        notes: list[str] = []
+        fitting = Fitting(workers, options, windows, window)
+        for axis, series, held_out in _on_each_axis(material.tables, replace(selection, x=main), main, notes):
+            # The next axis is read while this one is fitted.
+            fitting.submit(axis, series, held_out)
+        sets, axes = fitting.sets, tuple(fitting.axes)
+        num = len(sets) * len(windows)
+        # Compared here: the workers have the other axes before them.
+        views = _views(fitting.jobs[:num], material, Workers())
+        shown = [view for view in views if view.window is window]
+        if window.key != ALL and not any(curve.usable for view in shown for curve in view.analysis.curves):
+            notes.append(f"Nothing can be fitted on {window.label} yet, so all points are.")
+            window = windows[-1]
+        report = Report(
+            material=material,
+            options=options,
+            axes=axes[:1],
+            windows=windows,
+            window=window,
+            sets=sets,
+            series=fitting.series,
+            views=views,
+            notes=(*([axis_note] if axis_note else []), *material.notes, *notes),
+        )
+        meanwhile(report)
+        views += _views(fitting.jobs[num:], material, workers)
+    return replace(report, axes=axes, views=tuple(sorted(views, key=lambda view: sets.index(view.evaluation_set))))
+
+
+# Axes
+
+
+def _main_axis(material: Material, selection: Selection) -> tuple[str | None, str]:
+    """The column of compute to show first, and why where nobody asked for it."""
+    if selection.x is not None:
+        return selection.x, ""
+    known = [set(table.columns) for table in material.tables]
+    uneven = uneven_pace(material.runs)
+    distorted = ""
+    if material.shared_device:
+        distorted = "Jobs shared a device, which distorts the time that each took"
+    elif uneven > UNEVEN:
+        distorted = f"One run took {uneven:.1f} times as long as another of its arm for the same FLOPs"
+    by_time = material.axis in (None, "gpu_hours")
+    if distorted and by_time and all("flops" in columns for columns in known):
+        return "flops", f"{distorted}: compute is counted in FLOPs first, and GPU-hours are not to be trusted."
+    if material.axis and all(material.axis in columns for columns in known):
+        return material.axis, ""
+    choices = {table.x for table in material.tables}
+    return (choices.pop() if len(choices) == 1 else None), ""
+
+
+def _on_each_axis(
+    tables: Sequence[Table], selection: Selection, main: str | None, notes: list[str]
+) -> Iterator[tuple[Axis, list[Series], list[Series]]]:
+    """Each axis, the main one first, with all rows and with those of --holdout held out; an axis on which curves fall
+    out is left out, and that is noted."""
+
+    def read(column: str | None) -> tuple[Axis, list[Series], list[Series]]:
+        series = series_from(tables, replace(selection, x=column, holdout=None))
+        column = column or series[0].x_label
+        held_out = series if selection.holdout is None else series_from(tables, replace(selection, x=column))
+        return Axis(column=column, label=axis_label(column)), series, held_out
+
+    usable = lambda series: {one.name for one in series if not one.problem}  # noqa: E731
+    first = read(main)
+    yield first
+    for other in _candidates(tables) if main is not None else ():
+        if other == main:
+            continue
+        try:
+            found = read(other)
+        except InputError as fault:
+            notes.append(f"No axis of {axis_label(other)}: {fault}")
+            continue
+        if usable(found[1]) == usable(first[1]):
+            yield found
+        else:
+            notes.append(f"No axis of {axis_label(other)}: some curves cannot be fitted on it.")
+
+
+def _candidates(tables: Sequence[Table]) -> Iterator[str]:
+    for kind in (names.GPU_HOURS, names.FLOPS, names.STEP, names.TOKENS):
+        columns = {names.find(kind, table.columns) for table in tables}
+        if len(columns) == 1 and (column := columns.pop()) is not None:
+            yield column
+
+
+def axis_label(column: str) -> str:
+    for kind, label in (
+        (names.GPU_HOURS, "GPU-hours"),
+        (names.FLOPS, "FLOPs"),
+        (names.TOKENS, "tokens"),
+        (names.STEP, "steps"),
+    ):
+        if names.find(kind, [column]):
+            return label
+    return column
+
+
+# Windows
+
+
+def _windows(material: Material, selection: Selection) -> tuple[tuple[Window, ...], Window]:
+    """The windows to choose among, all points last, and the one to show first."""
+    shares = [Window(key=f"{share:.0%}", label=f"first {share:.0%}", share=share) for share in SHARES]
+    everything = Window(key=ALL, label="all points")
+    if selection.holdout is not None:
+        own = Window(key=HELD_OUT, label="without held-out rows")
+        return (*shares[1:], own, everything), own
+    until = material.fit_share
+    if until >= 1:
+        return (*shares, everything), everything
+    own = Window(key=HELD_OUT, label=f"first {until:.0%}", share=until, test_share=material.test_share)
+    others = [window for window in shares if abs((window.share or 0.0) - until) > 0.01]
+    return (*sorted([*others, own], key=lambda window: window.share or 0.0), everything), own
+
+
+def later_points(series: Series, done: Fit, window: Window) -> tuple[np.ndarray, np.ndarray]:
+    """What lies beyond the compute that was fitted: it tests the forecast."""
+    least = window.test_share * series.compute.max(initial=0.0)
+    later = series.compute > max(done.scale * (1 + 1e-9), least * (1 - 1e-9))
+    return (
+        np.concatenate([series.compute[later], series.holdout_compute]),
+        np.concatenate([series.reward[later], series.holdout_reward]),
+    )
+
+
+# Views
+
+
+Fitted = tuple[Fit | None, Score | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """The curves of a view while they are fitted."""
+
+    evaluation_set: str
+    axis: Axis
+    window: Window
+    members: list[Series]
+    fits: list[Future[Fitted]]
+    is_compared: bool
+
+
+class Fitting:
+    """The fits of a report, axis by axis, the first one first."""
+
+    def __init__(self, workers: Workers, options: FitOptions, windows: Sequence[Window], shown: Window) -> None:
+        self.workers, self.options, self.windows, self.shown = workers, options, windows, shown
+        self.jobs: list[Job] = []
+        self.axes: list[Axis] = []
+        self.series: dict[str, list[Series]] = {}
+
+    @property
+    def first(self) -> list[Series]:
+        return self.series[self.axes[0].column]
+
+    @property
+    def sets(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(one.evaluation_set or "" for one in self.first))
+
+    def submit(self, axis: Axis, series: list[Series], held_out: list[Series]) -> None:
+        self.axes.append(axis)
+        self.series[axis.column] = series
+        self.workers.start(worth(len(series) * len(self.windows) * NUM_AXES))
+        for name in self.sets:
+            for window in self.windows:
+                self.jobs.append(self._job(name, axis, window, held_out if window.key == HELD_OUT else series))
+
+    def _job(self, name: str, axis: Axis, window: Window, series: list[Series]) -> Job:
+        members = [one for one in series if (one.evaluation_set or "") == name]
+        on_main = {one.name: one for one in self.first}
+        own = [_options(self.options, one, on_main.get(one.name, one), window) for one in members]
+        is_first = axis is self.axes[0] and window is self.shown
+        return Job(
+            evaluation_set=name,
+            axis=axis,
+            window=window,
+            members=members,
+            fits=[self.workers.submit(_fitted, one, given, window) for one, given in zip(members, own, strict=True)],
+            # Few curves are compared in all views, many in the one that is shown first.
+            is_compared=len(members) <= MOST_PAIRED or is_first,
+        )
+
+
+def _views(jobs: Sequence[Job], material: Material, workers: Workers) -> tuple[View, ...]:
+    curves = [
+        tuple(
+            CurveResult(series=one, fit=done, holdout=tested)
+            for one, future in zip(job.members, job.fits, strict=True)
+            for done, tested in [future.result()]
+        )
+        for job in jobs
+    ]
+    usable = [{curve.name: curve.fit for curve in found if curve.fit is not None} for found in curves]
+    compared = [
+        workers.submit(compare, some) if job.is_compared and len(some) > 1 else None
+        for job, some in zip(jobs, usable, strict=True)
+    ]
+    views = (
+        View(
+            evaluation_set=job.evaluation_set,
+            axis=job.axis,
+            window=job.window,
+            analysis=Analysis(
+                command="compare", curves=found, comparisons={} if pairs is None else {"": pairs.result()}
+            ),
+        )
+        for job, found, pairs in zip(jobs, curves, compared, strict=True)
+    )
+    return tuple(_without_rivals(view, material) for view in views)
+
+
+def _options(options: FitOptions, one: Series, main: Series, window: Window) -> FitOptions:
+    """The options for one curve: computes given on the main axis keep their share on the others."""
+    if not len(one.compute):
+        return options
+    largest, on_main = float(one.compute.max()), float(main.compute.max(initial=0.0))
+    until, skip = options.fit_until, options.skip_before
+    if one.x_label != main.x_label and on_main > 0:
+        until = None if until is None else until / on_main * largest
+        skip = skip / on_main * largest if isinstance(skip, float | int) else skip
+    if isinstance(skip, str) and skip.endswith("%"):
+        # Of the whole curve, whatever the window: the same points are left out of every one.
+        skip = float(skip.removesuffix("%")) / 100 * largest
+    if window.share is not None:
+        until = min(window.share * largest, largest if until is None else until)
+    return replace(options, fit_until=until, skip_before=skip)
+
+
+def _fitted(one: Series, options: FitOptions, window: Window) -> Fitted:
+    """The fit of one curve, and how it did on what lies beyond the window; None where there is none."""
+    if one.problem:
+        return None, None
+    done = fit(one.compute, one.reward, evaluation=one.evaluation, **options.of(one))
+    return done, score(done, *later_points(one, done, window)) if done.usable else None
+
+
+def _without_rivals(view: View, material: Material) -> View:
+    """Arms that were evaluated on different prompts are no rivals, whatever their curves say."""
+    prompts = incomparable(material.runs)
+    # A single evaluation set goes without its name.
+    of_arm = prompts.get(view.evaluation_set) if view.evaluation_set else next(iter(prompts.values()), None)
+    if not of_arm or not view.is_compared:
+        return view
+    arm = {curve.name: label_of(curve.series) for curve in view.analysis.curves}
+
+    def judged(pair: Pair) -> Pair:
+        left, right = of_arm.get(arm[pair.a]), of_arm.get(arm[pair.b])
+        if left is None or right is None or left == right:
+            return pair
+        why = "Evaluated on different prompts: the two are not comparable."
+        return replace(pair, verdict="not comparable", messages=(why, *pair.messages))
+
+    def told_apart(one: Comparison) -> Comparison:
+        pairs = tuple(map(judged, one.pairs))
+        # Ceilings on different prompts are not to be averaged.
+        return one if pairs == one.pairs else replace(one, pairs=pairs, shared_ceiling=None, shared_fits={})
+
+    comparisons = {name: told_apart(one) for name, one in view.analysis.comparisons.items()}
+    return replace(view, analysis=replace(view.analysis, comparisons=comparisons))

@@ -1,0 +1,131 @@
+"""`write_report`: from runs or logs to one HTML page, and Markdown with pictures for a paper or a pull request."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from scalerl.analysis.figures import FigureData, figure_data
+from scalerl.analysis.results import Analysis, CurveResult, FitOptions
+from scalerl.logs.series import InputError, Selection
+from scalerl.report.json import report_json
+from scalerl.report.markdown import markdown
+from scalerl.report.page import page
+from scalerl.report.views import ALL, Report, View, build_report, label_of, later_points
+
+PAGE = "report.html"
+MARKDOWN = "report.md"
+
+__all__ = ["Written", "build_report", "report_json", "write_report"]
+
+
+class Written(NamedTuple):
+    """The page, and what its reader is warned of."""
+
+    page: Path
+    warnings: tuple[str, ...]
+
+
+def write_report(
+    inputs: Sequence[Path],
+    out: Path | None = None,
+    *,
+    selection: Selection | None = None,
+    options: FitOptions | None = None,
+) -> Written:
+    """Write report.html, report.md and its pictures into `out` (the study's folder, else the current one)."""
+    pictures: dict[str, list[tuple[str, str]]] = {}
+
+    def draw(early: Report) -> None:
+        folder = _folder(early, out)
+        pictures.update({name: _pictures(early, name, folder) for name in early.sets})
+
+    report = build_report(inputs, selection or Selection(), options or FitOptions(), meanwhile=draw)
+    folder = _folder(report, out)
+    try:
+        told = report_json(report)
+        _write(folder / PAGE, page(told))
+        _write(folder / MARKDOWN, markdown(told, pictures))
+    except OSError as fault:
+        raise InputError(f"cannot write the report into {folder}: {fault.strerror or fault}.") from None
+    return Written(page=folder / PAGE, warnings=tuple(told["warnings"]))
+
+
+def _folder(report: Report, out: Path | None) -> Path:
+    folder = out or report.material.folder or Path()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as fault:
+        raise InputError(f"cannot write the report into {folder}: {fault.strerror or fault}.") from None
+    return folder
+
+
+def _write(path: Path, text: str) -> None:
+    """Beside its goal and renamed when complete, so that nothing half written is ever found there."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _pictures(report: Report, evaluation_set: str, folder: Path) -> list[tuple[str, str]]:
+    """(file, what it shows); none where matplotlib is not installed."""
+    try:
+        import matplotlib  # noqa: F401
+    except ModuleNotFoundError:
+        return []
+    from scalerl.analysis.plots import draw_figure
+
+    suffix = f"-{evaluation_set}" if evaluation_set else ""
+    drawn = []
+    for view, stem, words in _shown(report, evaluation_set):
+        if any(curve.usable for curve in view.analysis.curves):
+            name = f"report-{stem}{suffix}.png".replace("/", "-")
+            draw_figure(_figure(report, view), folder / name)
+            drawn.append((name, words))
+    return drawn
+
+
+def _figure(report: Report, view: View) -> FigureData:
+    """In the report's own words: curves go by their labels."""
+    data = figure_data(view.analysis)
+    label = {curve.name: label_of(curve.series) for curve in view.analysis.curves}
+    title = f"{report.material.title}, {view.evaluation_set}" if view.evaluation_set else report.material.title
+    curves = tuple(replace(curve, label=label[curve.name]) for curve in data.curves)
+    return replace(data, title=title, x_label=view.axis.label, curves=curves)
+
+
+def _shown(report: Report, evaluation_set: str) -> list[tuple[View, str, str]]:
+    whole = report.view(evaluation_set, window=ALL)
+    early = report.window if report.window.key != ALL else report.windows[-2]
+    tested = _tested(report.view(evaluation_set, window=early.key))
+    shown = [
+        (whole, "curves", f"Reward against {whole.axis.label}, fitted on all points."),
+        (tested, "forecast", f"Fitted on: {early.label}. Hollow points were held out and test the forecast."),
+    ]
+    return shown if report.window.key == ALL else shown[::-1]
+
+
+def _tested(view: View) -> View:
+    """The view with what lies beyond its window as held-out points, and without the panels of a comparison."""
+
+    def split(curve: CurveResult) -> CurveResult:
+        if curve.fit is None:
+            return curve
+        one, later = curve.series, later_points(curve.series, curve.fit, view.window)
+        early = one.compute <= curve.fit.scale * (1 + 1e-9)
+        split_series = replace(
+            one,
+            compute=one.compute[early],
+            reward=one.reward[early],
+            run=None if one.run is None else one.run[early],
+            holdout_compute=later[0],
+            holdout_reward=later[1],
+        )
+        return replace(curve, series=split_series)
+
+    curves = tuple(split(curve) for curve in view.analysis.curves if curve.usable)
+    return replace(view, analysis=Analysis(command="backtest", curves=curves))

@@ -1,0 +1,32 @@
+"""Become a command that dies with its parent: `python -m scalerl.study.die_with_parent PARENT_PID COMMAND...`.
+
+A study that is killed cannot end its runs itself, and a run that goes on alone would write into a folder that a resumed
+study trains in. Linux kills the child for us; elsewhere the study's lock, which the child holds too, keeps others out.
+"""
+
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1
+
+
+def leashed(command: list[str]) -> list[str]:
+    """The command line that runs `command` on the leash of this process."""
+    return [sys.executable, "-m", "scalerl.study.die_with_parent", str(os.getpid()), *command]
+
+
+def _main() -> None:
+    parent, *command = sys.argv[1:]
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        # A parent that died before the leash was on sends no signal.
+        if os.getppid() != int(parent):
+            sys.exit(1)
+    os.execvp(command[0], command)
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,309 @@
+"""What is asked of the fits: JSON whose keys never vanish, forms ranked on equal terms, sets compared apart."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scalerl.analysis import results as module
+from scalerl.analysis.results import (
+    Analysis,
+    FitOptions,
+    analyse_backtest,
+    analyse_compare,
+    analyse_fit,
+    analyse_forecast,
+    to_json,
+)
+from scalerl.analysis.tables import decimals, render, sentence
+from scalerl.curves import FORMS, Pair
+from scalerl.logs.series import InputError, Series
+
+NOTHING = np.array([])
+
+
+def series(name: str = "a", *, ceiling: float = 0.6, num: int = 24, seed: int = 0, **fields: Any) -> Series:
+    """A sigmoid from 0.3 with its midpoint at compute 1,000."""
+    compute = np.linspace(300.0, 3000.0, num)
+    reward = 0.3 + (ceiling - 0.3) / (1 + (1000 / compute) ** 1.9)
+    values: dict[str, Any] = {
+        "compute": compute, "reward": reward + 0.004 * np.random.default_rng(seed).normal(size=num), "run": None,
+        "num_samples": None, "start": 0.3, "start_sd": 0.0, "holdout_compute": NOTHING, "holdout_reward": NOTHING,
+        "evaluation": None, "x_label": "gpu_hours", "y_label": "pass_rate", "problem": None,
+    }  # fmt: skip
+    return Series(name=name, **(values | fields))
+
+
+def held_out(name: str) -> Series:
+    later = np.array([4000.0, 5000.0])
+    return series(name, holdout_compute=later, holdout_reward=0.3 + 0.3 / (1 + (1000 / later) ** 1.9))
+
+
+def broken() -> Series:
+    return series("broken", compute=NOTHING, reward=NOTHING, problem="'pass_rate' is NaN at line 3.")
+
+
+def shown(analysis: Analysis, **origins: str) -> str:
+    from rich.console import Console
+
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(render(analysis, origins))
+    return capture.get()
+
+
+# JSON
+
+
+def test_a_forecast_has_the_same_keys_for_every_curve():
+    out = to_json(analyse_forecast([series(), series("few", num=3), broken()], FitOptions(), [9000.0], [0.5]))
+    good, few, none = out["curves"]
+    assert len(good["at"]) == len(good["reach"]) == 1
+    for curve in (few, none):
+        assert (curve["at"], curve["reach"], curve["doubling"]) == ([], [], None)
+    json.dumps(out, allow_nan=False)
+
+
+def test_a_backtest_has_the_same_keys_for_every_curve():
+    out = to_json(analyse_backtest([held_out("a"), series("b"), broken()], FitOptions(), [0.5]))
+    held, plain, none = out["curves"]
+    assert held["holdout"]["num_points"] == 2
+    assert plain["holdout"] is None is none["holdout"]
+    assert [[row["fraction"] for row in curve["fractions"]] for curve in (held, plain, none)] == [[0.5]] * 3
+    assert none["fractions"][0]["rmse"] is None
+    [only] = to_json(analyse_backtest([series()], FitOptions(), []))["curves"]
+    assert (only["holdout"], only["fractions"]) == (None, [])
+    assert set(out["curves"][0]) == set(out["curves"][2])
+
+
+# Columns
+
+
+def test_the_columns_taken_for_compute_and_reward_are_said():
+    done = analyse_fit([series("a"), series("b", seed=1)], FitOptions())
+    assert [(curve["x"], curve["y"]) for curve in to_json(done)["curves"]] == [("gpu_hours", "pass_rate")] * 2
+    assert "compute: gpu_hours, reward: pass_rate" in shown(done).split("\n")[3]
+    assert "compute: gpu_hours, reward: pass_rate (recognised); name others with --x" in shown(
+        done, pass_rate="recognised"
+    )
+
+
+def test_each_of_several_columns_is_said_with_its_curves():
+    done = analyse_fit([series("a"), series("b", seed=1), series("c", seed=2, x_label="step")], FitOptions())
+    expected = "compute: gpu_hours of a, b / step (recognised) of c, reward: pass_rate; name"
+    assert expected in shown(done, step="recognised")
+
+
+# Never
+
+
+def reaching(reward: float) -> tuple[str, dict[str, Any]]:
+    done = analyse_forecast([series()], FitOptions(), [], [reward])
+    [line] = [line for line in shown(done).split("\n") if "compute for" in line]
+    return line, to_json(done)["curves"][0]["reach"][0]
+
+
+def test_never_is_said_only_where_it_is_nearly_certain():
+    [curve] = analyse_fit([series()], FitOptions()).curves
+    assert curve.fit is not None
+    _, high = curve.fit.interval("ceiling")
+    ceiling = curve.fit.params["ceiling"]
+    line, found = reaching(high + 0.02)
+    assert found["p_above_ceiling"] > 0.95
+    assert "never" in line
+    line, found = reaching((ceiling + high) / 2)
+    assert found["compute"] is None
+    assert 0.5 < found["p_above_ceiling"] < 0.95
+    assert f"not known: P(above ceiling) {found['p_above_ceiling']:.2f}" in line
+    assert "never" not in line
+    line, found = reaching(0.5)
+    assert found["p_above_ceiling"] == 0
+    assert found["compute"]["value"] == pytest.approx(1420, rel=0.1)
+    assert "known" not in line
+
+
+# No curve
+
+
+def test_no_usable_curve_is_an_input_error_that_says_what_the_window_dropped():
+    with pytest.raises(InputError, match=r"no usable curve: .*left out 22 of 24") as caught:
+        analyse_fit([series()], FitOptions(skip_before=2800.0))
+    assert "\n" not in str(caught.value)
+    with pytest.raises(InputError, match=r"^no usable curve: 2 points"):
+        analyse_fit([series(notes=("Runs are told apart by column seed.",))], FitOptions(skip_before=2800.0))
+    with pytest.raises(InputError, match=r"no usable curve among 2; the first, a: .*left out"):
+        analyse_compare([series(), series("b")], FitOptions(fit_until=500.0), None)
+    for analyse in (lambda: analyse_forecast([series(num=3)], FitOptions(), [], []),
+                    lambda: analyse_backtest([series(num=3), broken()], FitOptions(), [0.5])):  # fmt: skip
+        with pytest.raises(InputError, match="no usable curve"):
+            analyse()
+
+
+def test_one_usable_curve_is_enough():
+    assert [one.usable for one in analyse_fit([series(num=3), series()], FitOptions()).curves] == [False, True]
+
+
+# Messages
+
+
+@pytest.mark.parametrize("form, said", [("power", True), ("log-linear", True), ("sigmoid", False)])
+def test_a_start_that_a_form_has_no_use_for_is_said(form: str, said: bool):
+    [curve] = analyse_fit([series()], FitOptions(form=form)).curves
+    assert any("start of 0.3 is not used" in message for message in curve.messages) == said
+    [curve] = analyse_fit([series(start=None)], FitOptions(form=form)).curves
+    assert not any("not used" in message for message in curve.messages)
+
+
+def test_notes_on_the_rows_stand_among_the_messages():
+    [curve] = analyse_fit([series(notes=("Runs are told apart by column seed.",))], FitOptions()).curves
+    assert "told apart by column seed" in sentence(curve)
+
+
+# Forms
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[float, ...]]]:
+    """(form, fractions) of each backtest."""
+    calls, real = [], module.backtest
+
+    def backtest(*values: Any, **options: Any) -> Any:
+        calls.append((options["form"], tuple(options["fractions"])))
+        return real(*values, **options)
+
+    monkeypatch.setattr(module, "backtest", backtest)
+    return calls
+
+
+def test_forms_are_ranked_by_the_fraction_asked_for_nearest_to_a_half(monkeypatch: pytest.MonkeyPatch):
+    calls = counted(monkeypatch)
+    done = analyse_backtest([series()], FitOptions(), [0.3, 0.7, 0.6])
+    assert calls[0] == ("sigmoid", (0.3, 0.7, 0.6))
+    assert sorted(calls[1:]) == [(form, (0.6,)) for form in sorted(FORMS) if form != "sigmoid"]
+    assert done.form_ranking is not None
+    assert done.form_ranking.scored_on == "what lies after 60% of the compute"
+    score = dict(done.curves[0].fractions)[0.6]
+    assert score is not None
+    assert dict(done.form_ranking.errors)["sigmoid"] == score.rmse
+    assert "what lies after 60% of the compute (median RMSE over 1 curve)" in shown(done)
+    assert analyse_backtest([series()], FitOptions(), []).form_ranking is None
+
+
+def test_forms_are_ranked_by_held_out_rows_of_the_curves_that_have_them():
+    done = analyse_backtest([held_out("a"), series("b"), broken()], FitOptions(), [0.5])
+    assert done.form_ranking is not None
+    assert (done.form_ranking.scored_on, done.form_ranking.num_curves) == ("held-out rows", 1)
+    assert done.curves[0].holdout is not None
+    assert dict(done.form_ranking.errors)["sigmoid"] == done.curves[0].holdout.rmse
+    rows = to_json(done)["forms"]
+    assert {row["num_curves"] for row in rows} == {1}
+    assert {row["scored_on"] for row in rows} == {"held-out rows"}
+
+
+def test_forms_are_ranked_over_the_curves_that_all_of_them_can_fit():
+    # With 4 points before the fraction, the sigmoid (3 free parameters) needs one more; the exponential does not.
+    few = series("few", compute=np.array([100.0, 200, 300, 400, 900, 1000]), reward=np.linspace(0.35, 0.5, 6))
+    for form in ("sigmoid", "exponential"):
+        done = analyse_backtest([series(), few], FitOptions(form=form), [0.5])
+        assert done.form_ranking is not None
+        assert done.form_ranking.num_curves == 1
+        assert {name for name, _ in done.form_ranking.errors} == set(FORMS)
+
+
+def test_a_form_with_a_ceiling_of_one_is_not_ranked_for_rewards_without_limits():
+    wide = series(reward=100 * series().reward, start=30.0)
+    done = analyse_backtest([wide], FitOptions(bounded=False), [0.5])
+    assert done.form_ranking is not None
+    assert {name for name, _ in done.form_ranking.errors} == {"sigmoid", "power", "exponential"}
+
+
+# Comparisons
+
+
+def test_curves_are_compared_within_their_evaluation_set():
+    runs = [
+        series(f"{run}/{name}", ceiling=ceiling + gap, seed=seed, evaluation_set=name)
+        for seed, (run, ceiling) in enumerate((("r1", 0.45), ("r2", 0.55)))
+        for name, gap in (("val", 0.0), ("test", 0.2))
+    ]
+    done = analyse_compare(runs, FitOptions(), None)
+    assert [(pair.a, pair.b) for pair in done.pairs] == [("r1/val", "r2/val"), ("r1/test", "r2/test")]
+    assert {pair.verdict for pair in done.pairs} == {"r2/val has the higher ceiling", "r2/test has the higher ceiling"}
+    out = to_json(done)
+    assert [row["name"] for row in out["ranking"][::2]] == ["r2/val", "r2/test"]
+    assert [one["set"] for one in out["sets"]] == ["val", "test"]
+    assert sum(row["p_best"] for row in out["ranking"]) == pytest.approx(2)
+    text = shown(done)
+    assert "best by ceiling in val: r2/val" in text
+    assert "best by ceiling in test: r2/test" in text
+
+
+def test_a_set_of_one_curve_has_nothing_to_be_compared_with():
+    lone = [series("r1/val", evaluation_set="val"), series("r1/test", evaluation_set="test")]
+    with pytest.raises(InputError, match=r"only one curve of each evaluation set .*--by set"):
+        analyse_compare(lone, FitOptions(), None)
+    done = analyse_compare([*lone, series("r2/val", seed=1, evaluation_set="val")], FitOptions(), None)
+    assert [(pair.a, pair.b) for pair in done.pairs] == [("r1/val", "r2/val")]
+    assert "r1/test is compared with nothing" in done.notes[0]
+
+
+def test_pairs_with_free_exponents_are_marked():
+    far = analyse_compare([series("low", ceiling=0.4), series("high", ceiling=0.8, seed=1)], FitOptions(), None)
+    near = analyse_compare([series("one"), series("two", seed=1)], FitOptions(), None)
+    assert not far.pairs[0].shared
+    assert "(free)" in shown(far)
+    assert "(free)" not in shown(near)
+    assert to_json(far)["pairs"][0]["at_shared_ceiling"] is False
+    assert to_json(near)["pairs"][0]["at_shared_ceiling"] is True
+
+
+def test_a_pair_without_a_curve_is_no_curve():
+    done = analyse_compare([series("one"), series("few", num=3)], FitOptions(), None)
+    pair: Pair = done.pairs[0]
+    assert pair.verdict == "no curve"
+    assert "(free)" not in shown(done)
+
+
+def test_what_is_assumed_of_single_runs_is_said():
+    assert "Single runs: a spread of 0.01 between runs is assumed" in shown(
+        analyse_compare([series("one"), series("two", seed=1)], FitOptions(), None)
+    )
+
+
+def test_what_is_assumed_of_single_runs_is_said_once():
+    """Also where the pairs have more to say: here that their evaluations are on the same prompts."""
+    prompts = np.array([f"p@{step}" for step in range(24)])
+    paired = [series(name, evaluation=prompts) for name in ("one", "two", "three")]
+    done = analyse_compare(paired, FitOptions(), None)
+    assert all(len(pair.messages) > 1 for pair in done.pairs)
+    text = shown(done)
+    assert text.count("is assumed") == 1
+    assert "Single runs: a spread of 0.01" in text
+    assert text.count("Evaluated on the same prompts") == 3
+
+
+def test_single_runs_are_named_beside_curves_of_several():
+    twice = series("twice", run=np.array(["s1"] * 12 + ["s2"] * 12))
+    done = analyse_compare([twice, series("once", seed=1), series("again", seed=2)], FitOptions(), None)
+    assert "Single runs (once, again): a spread of 0.01" in shown(done)
+
+
+# Rewards without limits
+
+
+def test_rewards_without_limits_have_no_odd_decimals():
+    wide = series(reward=-8000 + 10_000 * (series().reward - 0.3), start=-8000.0)
+    done = analyse_forecast([wide], FitOptions(bounded=False), [9000.0], [-6000.0])
+    [curve] = done.curves
+    assert decimals(curve.fit) == 0
+    assert "levels off at -5,0" in sentence(curve) or "levels off at -4,9" in sentence(curve)
+    assert "-8,000" in shown(done)
+    assert ".000" not in shown(done)
+    [plain] = analyse_fit([series()], FitOptions()).curves
+    assert decimals(plain.fit) == 3
+
+
+def test_a_start_far_below_rewards_without_limits_is_one_of_them():
+    wide = series(reward=-100 + series().reward, start=-8000.0)
+    [curve] = analyse_fit([wide], FitOptions(bounded=False)).curves
+    assert curve.usable

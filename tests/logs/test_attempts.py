@@ -1,0 +1,160 @@
+"""Logs of runs that were resumed: what was made again counts once, and a clock that began anew is refused."""
+
+import json
+import random
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalerl.logs.readers import InputError, read_table
+from scalerl.logs.series import Selection, Series, series_from
+
+Rows = list[tuple[Any, ...]]
+
+
+def _rows(steps: Iterable[int], *, shift: float = 0.0, spent: float = 0.0) -> Rows:
+    return [(step, 100 * step - spent, round(0.3 + step / 100 + shift, 4)) for step in steps]
+
+
+FIRST, SECOND = _rows(range(1, 26)), _rows(range(16, 41), shift=0.001)
+
+
+def _series(
+    folder: Path, rows: Sequence[Sequence[Any]], header: str = "step,gpu_hours,reward", **options: Any
+) -> Series:
+    path = folder / "log.csv"
+    path.write_text("\n".join([header, *(",".join(map(str, row)) for row in rows), ""]))
+    [found] = series_from([read_table(path)], Selection(**options))
+    return found
+
+
+def _points(series: Series) -> list[tuple[float, float]]:
+    return sorted(zip(series.compute.tolist(), series.reward.tolist(), strict=True))
+
+
+def _expected(rows: Rows) -> list[tuple[float, float]]:
+    return sorted((compute, reward) for _, compute, reward in rows)
+
+
+def test_rows_that_were_made_again_count_once_and_that_is_said(tmp_path: Path) -> None:
+    series = _series(tmp_path, FIRST + SECOND)
+    assert _points(series) == _expected(FIRST[:15] + SECOND)
+    [note] = series.notes
+    assert "The step falls from 25 to 16 at line 27 of log.csv, as where a run is resumed: 10 earlier rows" in note
+
+
+def test_each_of_several_attempts_ends_where_the_next_went_on_from(tmp_path: Path) -> None:
+    third = _rows(range(11, 15), shift=0.002)
+    series = _series(tmp_path, FIRST + SECOND + third)
+    assert _points(series) == _expected(FIRST[:10] + third)
+    assert "at line 27 of log.csv (and 1 times more)" in series.notes[0]
+    assert "40 earlier rows" in series.notes[0]
+
+
+def test_rows_of_several_answers_at_a_step_stay_together(tmp_path: Path) -> None:
+    def twice(rows: Rows) -> Rows:
+        return [row for one in rows for row in (one, (*one[:2], round(one[2] + 0.1, 4)))]
+
+    series = _series(tmp_path, twice(FIRST) + twice(SECOND))
+    assert _points(series) == _expected(twice(FIRST[:15]) + twice(SECOND))
+
+
+def test_a_resumed_run_is_known_by_the_trainers_step_beside_wandbs(tmp_path: Path) -> None:
+    rows = [(at, *row) for at, row in enumerate(FIRST + SECOND)]
+    series = _series(tmp_path, rows, "_step,train/global_step,gpu_hours,reward")
+    assert _points(series) == _expected(FIRST[:15] + SECOND)
+
+
+def test_a_verl_log_that_was_resumed(tmp_path: Path) -> None:
+    steps = [*range(1, 26), *range(16, 41)]
+    rows = [{"step": s, "data": {"timing_s/step": 3600, "val-core/a/acc/mean@1": n / 100}} for n, s in enumerate(steps)]
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    [series] = series_from([read_table(tmp_path / "log.jsonl")], Selection())
+    assert series.compute.tolist() == list(range(1, 41))
+    assert series.reward.tolist() == [n / 100 for n in (*range(15), *range(25, 50))]
+
+
+def _shuffled(rows: Rows) -> Rows:
+    return random.Random(0).sample(rows, len(rows))
+
+
+@pytest.mark.parametrize(
+    "rows, header, options",
+    [
+        pytest.param(_rows(range(1, 21)) * 2, "step,gpu_hours,reward", {}, id="another run from the beginning"),
+        pytest.param(_shuffled(FIRST + SECOND), "step,gpu_hours,reward", {}, id="no order"),
+        pytest.param(_rows([5, 6, 7, 4, 8, 9, 10, 11]), "step,gpu_hours,reward", {}, id="one row late"),
+        pytest.param([row[::-1] for row in FIRST + SECOND], "reward,gpu_hours,step", {"x": "step"}, id="control"),
+        pytest.param([row[1:] for row in FIRST + SECOND], "gpu_hours,reward", {}, id="no step"),
+        pytest.param(
+            [(*row, "a") for row in FIRST] + [(*row, "b") for row in SECOND], "step,gpu_hours,reward,arm", {}, id="arms"
+        ),
+        pytest.param(
+            [(*row, 1) for row in FIRST] + [(*row, 2) for row in SECOND],
+            "step,gpu_hours,reward,copy",
+            {"seed": "copy"},
+            id="runs",
+        ),
+    ],
+)
+def test_other_logs_keep_every_row(
+    tmp_path: Path, request: pytest.FixtureRequest, rows: Rows, header: str, options: dict[str, Any]
+) -> None:
+    series = _series(tmp_path, rows, header, **options)
+    is_control = "control" in request.node.callspec.id
+    assert (len(series.compute) < len(rows)) == is_control
+    assert any("as where a run is resumed" in note for note in series.notes) == is_control
+
+
+def test_a_date_and_time_in_every_row_tells_no_runs_apart(tmp_path: Path) -> None:
+    rows = [(*row, f"12:{at:02}") for at, row in enumerate(FIRST + SECOND)]
+    assert len(_series(tmp_path, rows, "step,gpu_hours,reward,time").compute) == 40
+
+
+# The clock
+
+
+@pytest.mark.parametrize(
+    "later, line", [(_rows(range(16, 41), spent=1500), 27), (_rows(range(26, 41), spent=2500), 27)]
+)
+def test_compute_that_begins_anew_is_refused_with_what_to_do(tmp_path: Path, later: Rows, line: int) -> None:
+    with pytest.raises(InputError) as caught:
+        _series(tmp_path, FIRST + later)
+    step = later[0][0]
+    assert f"'gpu_hours' falls from {100 * (step - 1)} to 100 at line {line} of log.csv" in str(caught.value)
+    assert f"while the step rises from {step - 1} to {step}" in str(caught.value)
+    assert str(caught.value).endswith("such as --x step.")
+    assert _series(tmp_path, FIRST + later, x="step").compute.tolist() == list(range(1, 41))
+
+
+def test_work_that_was_lost_may_count(tmp_path: Path) -> None:
+    again = _rows(range(16, 21), spent=-1000)
+    assert _points(_series(tmp_path, FIRST + again)) == _expected(FIRST[:15] + again)
+
+
+def test_runs_side_by_side_have_clocks_of_their_own(tmp_path: Path) -> None:
+    rows = [row for step in range(1, 11) for row in ((step, 100 * step, 0.5), (step, 300 * step, 0.6))]
+    assert len(_series(tmp_path, rows).compute) == 20
+
+
+def test_a_step_looked_at_again_ends_no_attempt(tmp_path: Path) -> None:
+    """As the best checkpoint is, after the last one."""
+    rows = _rows(range(2, 40, 2)) + _rows([20], shift=0.002)
+    series = _series(tmp_path, rows)
+    assert _points(series) == _expected(rows)
+    assert not series.notes
+
+
+def test_rows_held_out_are_no_attempt_of_those_to_fit(tmp_path: Path) -> None:
+    kept = [(*row, "fit") for row in _rows(range(1, 40))]
+    tested = [(*row, "test") for row in _rows(range(20, 40))]
+    series = _series(tmp_path, kept + tested, header="step,gpu_hours,reward,set", holdout=("set", "test"))
+    assert len(series.compute) == len(kept)
+
+
+def test_compute_that_is_negative_is_called_that(tmp_path: Path) -> None:
+    rows = [(step, -1 if step < 3 else 100 * step, 0.3 + step / 100) for step in range(1, 20)]
+    with pytest.raises(InputError, match="is negative"):
+        _series(tmp_path, rows)

@@ -1,0 +1,439 @@
+"""Every kind of log, written as its trainer writes it; and one sentence for each thing that cannot be read."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_folders import write_study
+
+from scalerl import store
+from scalerl.logs import columns
+from scalerl.logs.readers import InputError, Table, read_table, with_gpus
+from scalerl.logs.series import Selection, series_from
+from scalerl.report.inputs import gather
+
+SHARED = Path(__file__).parents[2] / "../shared/data"
+needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data folder is not beside this checkout")
+
+
+def _file(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def _lines(path: Path, rows: list[dict[str, Any]]) -> Path:
+    return _file(path, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def _column(table: Table, name: str) -> list[Any]:
+    return [row.get(name) for row in table.rows]
+
+
+def _run_folder(folder: Path, **recipe: Any) -> Path:
+    _file(folder / "recipe.json", json.dumps(recipe))
+    rows = [
+        {"step": 10 * at, "attempt": 1, "set": "val", "gpu_hours": 2.0 * at, "tokens": 5 * at, "reward": 0.25 + at / 10}
+        | {"num_samples": 100, "prompts_hash": "ab", "num_correct": [1, 0]}
+        for at in range(3)
+    ]
+    _lines(folder / "evals.jsonl", rows)
+    return folder
+
+
+# CSV
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+@pytest.mark.parametrize("opening", ["", "\ufeff"])
+def test_csv_of_any_delimiter(tmp_path: Path, delimiter: str, opening: str) -> None:
+    lines = ["arm,gpu_hours,pass_rate", "a,1,0.5", "", "b,2e3,"]
+    table = read_table(_file(tmp_path / "a.csv", opening + "\r\n".join(lines).replace(",", delimiter) + "\r\n"))
+    assert (table.kind, table.columns, table.x, table.y) == (
+        "csv",
+        ["arm", "gpu_hours", "pass_rate"],
+        "gpu_hours",
+        "pass_rate",
+    )
+    assert table.rows == [{"arm": "a", "gpu_hours": 1.0, "pass_rate": 0.5}, {"arm": "b", "gpu_hours": 2000.0}]
+    assert table.places == ["line 2", "line 4"]
+
+
+def test_quoted_cells_may_hold_the_delimiter(tmp_path: Path) -> None:
+    table = read_table(_file(tmp_path / "a.csv", 'name,step,reward\n"a, b",1,0.5\n'))
+    assert table.rows == [{"name": "a, b", "step": 1.0, "reward": 0.5}]
+
+
+def test_decimal_commas_of_a_semicolon_file_are_numbers(tmp_path: Path) -> None:
+    assert read_table(_file(tmp_path / "a.csv", "step;reward\n1;0,5\n2;0,75\n")).rows[1] == {
+        "step": 2.0,
+        "reward": 0.75,
+    }
+
+
+def test_a_column_of_labels_stays_text(tmp_path: Path) -> None:
+    table = read_table(_file(tmp_path / "a.csv", "sha,reward,step\n3e7,0.5,1\nabc,0.5,2\n1_2,0.5,3\n"))
+    assert _column(table, "sha") == ["3e7", "abc", "1_2"]
+
+
+def test_a_column_that_comes_twice_keeps_the_first(tmp_path: Path) -> None:
+    table = read_table(_file(tmp_path / "a.csv", "step,reward,reward,\n1,0.5,0.75,x\n"))
+    assert table.rows == [{"step": 1.0, "reward": 0.5, "reward.3": 0.75, "column 4": "x"}]
+
+
+def test_gzipped_text_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv.gz"
+    path.write_bytes(gzip.compress(b"step,reward\n1,0.5\n"))
+    assert read_table(path).rows == [{"step": 1.0, "reward": 0.5}]
+    path.write_bytes(path.read_bytes()[:-12])
+    with pytest.raises(InputError, match=r"a\.csv\.gz cannot be decompressed .*: it is damaged or cut; copy it again"):
+        read_table(path)
+
+
+def test_a_wandb_export_becomes_one_row_a_run_and_line(tmp_path: Path) -> None:
+    header = '"Step","cispo - val/reward","cispo - val/reward__MIN","cispo - val/reward__MAX","a - b - val/reward"'
+    table = read_table(_file(tmp_path / "wandb.csv", f"{header}\n1,0.5,0.4,0.6,\n2,,,,0.25\n3,0.75,0.7,0.8,0.5\n"))
+    assert (table.kind, table.columns, table.x, table.y) == (
+        "wandb",
+        ["Step", "run", "val/reward"],
+        "Step",
+        "val/reward",
+    )
+    assert [tuple(row.values()) for row in table.rows] == [
+        (1.0, "cispo", 0.5),
+        (2.0, "a - b", 0.25),
+        (3.0, "cispo", 0.75),
+        (3.0, "a - b", 0.5),
+    ]
+    assert table.places == ["line 2", "line 3", "line 4", "line 4"]
+    assert table.apart == ("run",)
+
+
+def test_a_wandb_export_on_relative_time_has_hours(tmp_path: Path) -> None:
+    header = '"Relative Time (Process)","a - quality","a - quality__MIN","a - quality__MAX"'
+    text = f"{header}\n3600,0.5,0.5,0.5\n7200,0.6,0.6,0.6\n"
+    table = with_gpus(read_table(_file(tmp_path / "wandb.csv", text)), 4)
+    assert (table.x, table.y, _column(table, "gpu_hours")) == ("gpu_hours", "quality", [4.0, 8.0])
+
+
+# JSON
+
+
+def test_json_lines_keep_their_rows_apart_and_their_objects_flat(tmp_path: Path) -> None:
+    rows = [{"step": 1, "loss": {"pg": 0.5, "kl": {"mean": 1}}}, {"step": 1, "eval/reward": 0.5, "num_correct": [1, 0]}]
+    table = read_table(_lines(tmp_path / "a.jsonl", rows))
+    assert table.rows == [{"step": 1, "loss/pg": 0.5, "loss/kl/mean": 1}, rows[1]]
+    assert (table.kind, table.x, table.y) == ("jsonl", "step", "eval/reward")
+
+
+def test_a_json_list_of_rows_is_read(tmp_path: Path) -> None:
+    table = read_table(_file(tmp_path / "a.json", json.dumps([{"step": 1, "reward": 0.5}], indent=1)))
+    assert (table.rows, table.places) == ([{"step": 1, "reward": 0.5}], ["row 1"])
+
+
+def test_a_cut_last_line_is_left_out(tmp_path: Path) -> None:
+    path = _file(tmp_path / "a.jsonl", '{"step": 1, "reward": 0.5}\n{"step": 2, "rew')
+    assert read_table(path).rows == [{"step": 1, "reward": 0.5}]
+
+
+def test_a_verl_log_is_unwrapped(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"step": 1, "data": {"critic/score/mean": 0.25, "perf/time_per_step": 1800.0, "perf/total_num_tokens": 7}},
+        {"step": 2, "data": {"critic/score/mean": 0.5, "perf/time_per_step": 1800.0, "val-core/math/acc/mean@1": 0.75}},
+    ]
+    table = with_gpus(read_table(_lines(tmp_path / "verl.jsonl", rows)), 2)
+    assert (table.x, table.y, _column(table, "gpu_hours")) == ("gpu_hours", "val-core/math/acc/mean@1", [1.0, 2.0])
+
+
+def test_a_prime_rl_log_takes_compute_from_the_other_rows_of_a_step(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = []
+    for step in range(1, 5):
+        rows.append({"step": step, "progress/total_tokens": 100 * step, "progress/tokens": 100, "time/step": 36.0})
+        rows.append({"step": step, "reward/all/mean": 0.5, "reward/all/max": 0.9})
+        if step % 2 == 0:
+            rows.append({"step": step, "eval/aime2024/avg@8": 0.1 * step, "eval/aime2024/completion_len/avg": 900})
+    path = _lines(tmp_path / "metrics.jsonl", rows)
+    table = read_table(path)
+    assert (table.x, table.y) == ("progress/total_tokens", "eval/aime2024/avg@8")
+    assert columns.fill_from_step(table.rows, "progress/total_tokens", "step")[4] == 200
+    # --gpus asks for GPU-hours, so that tokens give way.
+    table = with_gpus(read_table(path), 100)
+    assert table.x == "gpu_hours"
+    at_eval = [row["gpu_hours"] for row in table.rows if "eval/aime2024/avg@8" in row]
+    assert at_eval == pytest.approx([2.0, 4.0])
+
+
+@needs_shared
+@pytest.mark.parametrize("number, rows", [(1, 30), (3, 50), (4, 60)])
+def test_a_tinker_cookbook_log_is_recognised(number: int, rows: int) -> None:
+    path = SHARED / f"foreign_logs/tinker_cookbook_{number}.jsonl"
+    table = read_table(path)
+    assert (len(table.rows), table.x, table.y) == (rows, "hours", "reward/mean")
+    on_eight = with_gpus(read_table(path), 8)
+    assert on_eight.x == "gpu_hours"
+    seconds = [json.loads(line)["time/total"] for line in path.read_text().splitlines()]
+    assert on_eight.rows[-1]["gpu_hours"] == pytest.approx(sum(seconds) * 8 / 3600)
+
+
+@needs_shared
+def test_the_published_tables_are_recognised() -> None:
+    table = read_table(SHARED / "scalerl_published_curves.csv")
+    assert (table.x, table.y, len(table.rows)) == ("gpu_hours", "pass_rate", 409)
+    table = read_table(SHARED / "tan2025_qwen_base.csv")
+    assert (table.x, table.y, set(_column(table, "size")) >= {"0.5B", "7B"}) == ("compute_flops", "pass_at_1", True)
+
+
+def test_trainer_state_holds_train_and_eval_rows(tmp_path: Path) -> None:
+    history: list[dict[str, Any]] = []
+    for step in (10, 20, 30):
+        history.append(
+            {"epoch": 0.1, "step": step, "reward": 1.2, "rewards/acc/mean": 0.5, "step_time": 36.0, "reward_std": 1}
+        )
+        history.append(
+            {"epoch": 0.1, "step": step, "eval_reward": 0.5, "eval_rewards/accuracy/mean": 0.4, "eval_runtime": 3.0}
+        )
+    history.append({"step": 30, "total_flos": 1e9, "train_runtime": 60.0})
+    state = {"global_step": 30, "total_flos": 1e9, "log_history": history}
+    path = _file(tmp_path / "checkpoint-30/trainer_state.json", json.dumps(state, indent=2))
+    table = with_gpus(read_table(path), 10)
+    assert (table.kind, table.x, table.y, len(table.rows)) == ("trainer_state", "gpu_hours", "eval_reward", 7)
+    # A step time is the mean over the ten steps since the last row.
+    assert [row["gpu_hours"] for row in table.rows if "eval_reward" in row] == pytest.approx([1.0, 2.0, 3.0])
+    assert table.places[1] == "log_history row 2"
+    assert with_gpus(read_table(path.parent), 10).rows == table.rows
+    one_line = _file(tmp_path / "trainer_state.json", json.dumps(state))
+    assert with_gpus(read_table(one_line), 10).rows == table.rows
+
+
+# Run folders
+
+
+def test_a_run_folder_is_its_evaluations(tmp_path: Path) -> None:
+    folder = _run_folder(tmp_path / "run", train={"seed": 7, "data": {"seed": 9}})
+    table = read_table(folder)
+    assert (table.kind, table.x, table.y, table.seed, table.num_samples) == (
+        "run",
+        "gpu_hours",
+        "reward",
+        "seed",
+        "num_samples",
+    )
+    assert _column(table, "seed") == [7, 7, 7]
+    assert table.rows[1]["num_correct"] == [1, 0]
+    assert table.places[2] == "evals.jsonl line 3"
+    assert read_table(folder / "evals.jsonl") == table
+
+
+def test_the_metrics_of_a_run_folder_can_be_read_too(tmp_path: Path) -> None:
+    folder = _run_folder(tmp_path / "run")
+    rows = [
+        {"step": 1, "attempt": 1, "gpu_hours": 1.0, "reward/mean": 0.5},
+        {"step": 1, "attempt": 2, "gpu_hours": 2.0},
+    ]
+    table = read_table(_lines(folder / "metrics.jsonl", rows))
+    assert _column(table, "gpu_hours") == [2.0]
+
+
+def test_a_study_is_the_evaluations_of_its_runs(tmp_path: Path) -> None:
+    folder = write_study(tmp_path / "study", seeds=(0, 1), num=6)
+    (folder / "runs" / "lower-seed1" / "evals.jsonl").unlink()  # not evaluated yet
+    table = read_table(folder)
+    assert {(row["arm"], row["seed"]) for row in table.rows} == {("base", 0), ("base", 1), ("lower", 0)}
+    assert (table.seed, table.y) == ("seed", "reward")
+    series = series_from([table], Selection())
+    assert [one.name for one in series] == ["study/base", "study/lower"]
+    alone = [one for seed in (0, 1) for one in series_from([read_table(folder / f"runs/base-seed{seed}")], Selection())]
+    assert sorted(series[0].reward) == sorted(value for one in alone for value in one.reward)
+
+
+@pytest.mark.parametrize("read", [read_table, lambda folder: gather([folder])], ids=["as a log", "for a report"])
+def test_the_evaluations_of_a_study_are_parsed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[Path], Any]
+) -> None:
+    folder, parsed, parse = write_study(tmp_path / "study", seeds=(0, 1), num=6), [], store.parse_lines
+
+    def counted(text: str, path: Path) -> list[tuple[int, store.Row]]:
+        parsed.append(path)
+        return parse(text, path)
+
+    monkeypatch.setattr(store, "parse_lines", counted)
+    read(folder)
+    evals = [path for path in parsed if path.name == store.EVALS]
+    assert sorted(evals) == sorted(folder.glob(f"runs/*/{store.EVALS}"))
+
+
+@pytest.mark.parametrize("told, sentence", [("[]", "JSON object is needed"), ("{", "not JSON"), ("{}", "no run of")])
+def test_a_study_without_runs_is_a_sentence(tmp_path: Path, told: str, sentence: str) -> None:
+    (tmp_path / "study.json").write_text(told)
+    with pytest.raises(InputError, match=sentence):
+        read_table(tmp_path)
+
+
+def test_a_folder_of_another_trainer_is_its_metrics_file(tmp_path: Path) -> None:
+    _lines(tmp_path / "metrics.jsonl", [{"step": 0, "reward/mean": 0.5}])
+    _file(tmp_path / "config.json", "{}")
+    assert read_table(tmp_path).y == "reward/mean"
+
+
+# Time and recognition
+
+
+def test_time_is_summed_in_each_run_of_a_file(tmp_path: Path) -> None:
+    text = "arm,seed,step,step_time,reward\n" + "".join(
+        f"{arm},{seed},{step},3600,0.5\n" for step in (1, 2, 3) for arm in "ab" for seed in (0, 1)
+    )
+    table = with_gpus(read_table(_file(tmp_path / "a.csv", text)), 2)
+    assert _column(table, "gpu_hours") == [2.0] * 4 + [4.0] * 4 + [6.0] * 4
+
+
+def test_eval_rows_get_the_time_of_the_train_rows_before_them(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"step": 0, "split": "eval", "eval/acc": 0.1},
+        {"step": 0, "split": "eval", "eval/acc": 0.1},
+    ]
+    for step in (1, 2, 3, 4):
+        rows.append({"step": step, "split": "train", "step_time": 3600.0})
+    rows.append({"step": 2, "split": "eval", "eval/acc": 0.2})
+    table = read_table(_lines(tmp_path / "a.jsonl", rows))
+    assert [row["hours"] for row in table.rows if "eval/acc" in row] == [0.0, 0.0, 2.0]
+    assert table.x == "hours"
+
+
+def test_without_a_step_every_row_is_one(tmp_path: Path) -> None:
+    table = read_table(_file(tmp_path / "a.csv", "reward,step_time\n0.5,1800\n0.6,1800\n"))
+    assert (table.x, _column(table, "hours")) == ("hours", [0.5, 1.0])
+
+
+def test_a_number_of_gpus_must_be_one(tmp_path: Path) -> None:
+    path = _file(tmp_path / "a.csv", "step,reward,step_time\n1,0.5,1800\n2,0.6,1800\n")
+    for gpus in (0, -1, float("nan")):
+        with pytest.raises(InputError, match="is not a number of GPUs: give how many"):
+            with_gpus(read_table(path), gpus)
+
+
+@pytest.mark.parametrize(
+    "names, x, y",
+    [
+        (["step", "tokens", "flops", "gpu_hours", "reward"], "gpu_hours", "reward"),
+        (["GPU Hours", "Pass-Rate"], "GPU Hours", "Pass-Rate"),
+        (["step", "tokens", "total_flos", "reward"], "total_flos", "reward"),
+        (["step", "train/reward", "eval/reward/std", "eval/reward/mean"], "step", "eval/reward/mean"),
+        (
+            ["step", "test/env/all/reward/total", "test/env/all/correct", "env/all/correct"],
+            "step",
+            "test/env/all/correct",
+        ),
+        (["step", "env/all/correct", "env/all/reward/total"], "step", "env/all/reward/total"),
+        (["step", "reward", "rewards/accuracy_reward/mean", "frac_reward_zero_std"], "step", "reward"),
+        (["global_step", "reward", "accuracy"], "global_step", "accuracy"),
+        (["Wall time", "Step", "Value"], "Step", "Value"),
+        (["epoch", "loss", "eval_loss", "eval_runtime"], None, None),
+    ],
+)
+def test_columns_are_recognised_in_the_order_documented(
+    tmp_path: Path, names: list[str], x: str | None, y: str | None
+) -> None:
+    table = read_table(_file(tmp_path / "a.csv", ",".join(names) + "\n" + ",".join(["0.5"] * len(names)) + "\n"))
+    assert (table.x, table.y) == (x, y)
+
+
+# Faults
+
+
+def _fault(path: Path) -> str:
+    with pytest.raises(InputError) as caught:
+        read_table(path)
+    sentence = str(caught.value)
+    assert "\n" not in sentence
+    return sentence
+
+
+def test_a_missing_file_names_its_neighbours(tmp_path: Path) -> None:
+    _file(tmp_path / "curves.csv", "a\n")
+    assert (
+        _fault(tmp_path / "curve.csv") == f"there is no file {tmp_path}/curve.csv: did you mean {tmp_path}/curves.csv?"
+    )
+    assert _fault(tmp_path / "zzz").endswith("zzz: check the path.")
+    assert "its folder" in _fault(tmp_path / "no/such.csv")
+
+
+def test_a_folder_of_nothing_known_says_what_it_holds(tmp_path: Path) -> None:
+    assert f"the folder {tmp_path} is empty: give a log file" in _fault(tmp_path)
+    for number in range(10, 25):
+        _file(tmp_path / f"{number}.txt", "")
+    assert "holds 10.txt, 11.txt, 12.txt" in _fault(tmp_path)
+    assert "20.txt, 21.txt and 3 more: give" in _fault(tmp_path)
+
+
+def test_a_folder_of_runs_asks_for_the_runs(tmp_path: Path) -> None:
+    _run_folder(tmp_path / "a")
+    _run_folder(tmp_path / "b")
+    assert f"is a folder of runs (a, b): give the runs themselves, such as {tmp_path}/a" in _fault(tmp_path)
+
+
+def test_a_run_without_evaluations_says_so(tmp_path: Path) -> None:
+    _file(tmp_path / "recipe.json", "{}")
+    assert "has no rows in evals.jsonl yet: wait for its first evaluation" in _fault(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name, data, sentence",
+    [
+        ("a.csv", b"", "a.csv is empty: give a file with at least a header"),
+        ("a.csv", b" \n\n", "a.csv is empty"),
+        ("a.csv", b"step,reward\n", "a.csv holds a header and no rows: wait"),
+        ("a.csv", b"1,2\n3,4\n", "line 1: numbers (1, 2) where column names belong; add a header line"),
+        ("a.csv", b"a,b\n1,2,3\n", "line 2: 3 values under 2 columns; quote values that hold ','"),
+        ("a.csv", b"a,b,\n1,2,,\n1,2,,3\n", "line 3: 4 values under 3 columns"),
+        ("a.csv", b"a,b\n1,\xff\n", "is not UTF-8 text (byte 6, line 2): save it as UTF-8"),
+        ("a.csv", b'a,b\n1,"' + b"x" * 200_000 + b'"\n', "not CSV (field larger than field limit"),
+        ("a.bin", b"\x89PNG\r\n\0\0\0\rIHDR", "a.bin is binary and no event file: give CSV, JSON lines"),
+        (
+            "a.jsonl",
+            b'{"step": 1}\nnonsense\n{"step": 3}\n',
+            "a.jsonl, line 2: not JSON (Expecting value at column 1); mend it or give another file.",
+        ),
+        ("a.jsonl", b'{"step": 1,\n', "a.jsonl, line 1: not JSON"),
+        ("a.jsonl", b'{"step": 1}\n3\n', "a.jsonl, line 2: a JSON object is needed, not '3'"),
+        ("a.json", b'[{"step": 1},\n{"step": }]', "a.json, line 2: not JSON (Expecting value); mend or remove it"),
+        (
+            "a.json",
+            b'{\n"step": 1\n}',
+            "is JSON, but neither a list of rows nor a trainer_state.json with a log_history",
+        ),
+        ("a.json", b"[1, 2]", "is JSON, but neither a list of rows"),
+        ("trainer_state.json", b'{"log_history": []}', "trainer_state.json holds no rows: wait"),
+    ],
+)
+def test_what_cannot_be_read_is_said_in_one_sentence(tmp_path: Path, name: str, data: bytes, sentence: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(data)
+    assert sentence in _fault(path)
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may read every file")
+def test_a_file_without_permission_is_said_to_be(tmp_path: Path) -> None:
+    path = _file(tmp_path / "a.csv", "step,reward\n1,0.5\n")
+    path.chmod(0)
+    assert _fault(path) == f"cannot read {path}: Permission denied."
+
+
+def test_an_unreadable_file_is_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Path) -> bytes:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    path = _file(tmp_path / "a.csv", "step,reward\n1,0.5\n")
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    assert _fault(path) == f"cannot read {path}: Permission denied."
+
+
+def test_the_readers_import_nothing_heavy() -> None:
+    heavy = "{'torch', 'pandas', 'scipy', 'tensorboardX', 'pydantic'}"
+    code = f"import sys, scalerl.logs.series; print({heavy} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"

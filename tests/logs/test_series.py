@@ -1,0 +1,396 @@
+"""Which rows make which curve, and the sentence for each fault; the order and the format of a file do not matter."""
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from scalerl.logs.readers import InputError, read_table
+from scalerl.logs.series import Selection, Series, series_from
+
+SHARED = Path(__file__).parents[2] / "../shared/data"
+needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data folder is not beside this checkout")
+
+ARMS = [("a", 1, 0.3), ("a", 2, 0.4), ("b", 1, 0.5), ("b", 2, 0.6)]
+
+
+def _csv(path: Path, header: str, rows: Sequence[Sequence[Any]]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(header + "\n" + "".join(",".join(str(cell) for cell in row) + "\n" for row in rows))
+    return path
+
+
+def _run(folder: Path, rows: Sequence[dict[str, Any]], **recipe: Any) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "recipe.json").write_text(json.dumps(recipe))
+    (folder / "evals.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def _evals(set_name: str = "val", shift: float = 0.0) -> list[dict[str, Any]]:
+    return [
+        {"step": 10 * at, "attempt": 1, "set": set_name, "gpu_hours": 2.0 * at, "reward": 0.2 + 0.1 * at + shift}
+        | {"num_samples": 400, "prompts_hash": "ab"}
+        for at in range(4)
+    ]
+
+
+def _select(*paths: Path, **options: Any) -> list[Series]:
+    return series_from([read_table(path) for path in paths], Selection(**options))
+
+
+def _fault(*paths: Path, **options: Any) -> str:
+    with pytest.raises(InputError) as caught:
+        _select(*paths, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def _as_dict(series: Series) -> dict[str, Any]:
+    fields = {name: getattr(series, name) for name in Series.__slots__}
+    return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in fields.items()}
+
+
+# Curves and runs
+
+
+def test_one_file_is_one_curve_sorted_by_compute(tmp_path: Path) -> None:
+    [series] = _select(_csv(tmp_path / "log.csv", "gpu_hours,reward", [(3, 0.6), (1, 0.3), (2, 0.4), (2, 0.45)]))
+    assert (series.name, series.x_label, series.y_label, series.problem) == ("log", "gpu_hours", "reward", None)
+    assert (series.compute.tolist(), series.reward.tolist()) == ([1, 2, 2, 3], [0.3, 0.4, 0.45, 0.6])
+    assert (series.run, series.num_samples, series.evaluation, series.start) == (None, None, None, None)
+    assert series.holdout_compute.shape == (0,)
+    assert series.compute.dtype == np.float64
+
+
+def test_by_names_curves_by_its_values(tmp_path: Path) -> None:
+    rows = [(arm, size, compute, reward) for arm, compute, reward in ARMS for size in (7, 70.0)]
+    path = _csv(tmp_path / "log.csv", "arm,size,gpu_hours,reward", rows)
+    assert [series.name for series in _select(path, by=("arm", "size"))] == ["a/7", "a/70", "b/7", "b/70"]
+
+
+def test_seeds_are_runs_of_one_curve(tmp_path: Path) -> None:
+    rows = [(seed, compute, 0.1 * compute + 0.01 * seed) for compute in (2, 1) for seed in (1, 0)]
+    [series] = _select(_csv(tmp_path / "log.csv", "seed,gpu_hours,reward", rows), seed="seed")
+    assert series.run is not None
+    assert (series.run.tolist(), series.compute.tolist()) == (["0", "0", "1", "1"], [1, 2, 1, 2])
+
+
+def test_files_are_curves_with_names_that_tell_them_apart(tmp_path: Path) -> None:
+    places = ["x/run/log.csv", "y/run/log.csv", "y/other.csv", "z/log.csv"]
+    paths = [_csv(tmp_path / place, "gpu_hours,reward", [(1, 0.5)]) for place in places]
+    assert [series.name for series in _select(*paths)] == ["x/run/log", "y/run/log", "other", "z/log"]
+    assert [series.name for series in _select(paths[2], paths[2])] == ["other", "other (2)"]
+    beside = tmp_path / "y/other.jsonl"
+    beside.write_text('{"gpu_hours": 1, "reward": 0.5}')
+    assert [series.name for series in _select(paths[2], beside)] == ["other.csv", "other.jsonl"]
+
+
+def test_by_pools_files_into_curves_of_several_runs(tmp_path: Path) -> None:
+    paths = [_csv(tmp_path / f"{name}.csv", "arm,gpu_hours,reward", ARMS) for name in ("one", "two")]
+    first, _ = _select(*paths, by=("arm",))
+    assert first.run is not None
+    assert (first.name, first.run.tolist()) == ("a", ["one", "one", "two", "two"])
+    assert [series.name for series in _select(*paths, by=("arm", "file"))] == ["a/one", "b/one", "a/two", "b/two"]
+    assert [series.name for series in _select(*paths, by=("arm",), where=(("file", "two"),))] == ["a", "b"]
+
+
+def test_runs_of_a_wandb_export_are_curves_unless_they_are_seeds(tmp_path: Path) -> None:
+    header = "Step,s0 - val/reward,s0 - val/reward__MIN,s1 - val/reward,s1 - val/reward__MIN"
+    path = _csv(tmp_path / "export.csv", header, [(1, 0.1, 0, 0.2, 0), (2, 0.3, 0, 0.4, 0)])
+    assert [series.name for series in _select(path)] == ["export/s0", "export/s1"]
+    [series] = _select(path, seed="run")
+    assert series.run is not None
+    assert (series.name, series.run.tolist()) == ("export", ["s0", "s0", "s1", "s1"])
+
+
+def test_where_compares_numbers_as_numbers(tmp_path: Path) -> None:
+    path = _csv(tmp_path / "log.csv", "lr,arm,gpu_hours,reward", [(1, "a", 1, 0.1), (2, "a", 2, 0.2), (1, "b", 3, 0.3)])
+    [series] = _select(path, where=(("lr", "1.0"), ("arm", "b")))
+    assert series.compute.tolist() == [3]
+    assert _select(path, where_not=(("lr", "1.0"),))[0].compute.tolist() == [2]
+
+
+def test_compute_of_another_row_of_the_step_survives_a_filter(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = []
+    for step in (1, 2, 3):
+        rows += [
+            {"step": step, "split": "train", "tokens": 10 * step},
+            {"step": step, "split": "eval", "acc": step / 10},
+        ]
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    [series] = _select(path, x="tokens", y="acc", where=(("split", "eval"),))
+    assert (series.compute.tolist(), series.reward.tolist()) == ([10, 20, 30], [0.1, 0.2, 0.3])
+
+
+def test_rows_without_a_reward_are_absent_not_bad(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"step": 1, "loss": 1}\n{"step": 1, "reward": null}\n{"step": 2, "reward": 0.5}\n')
+    [series] = _select(path)
+    assert series.compute.tolist() == [2]
+
+
+def test_held_out_rows_are_kept_apart(tmp_path: Path) -> None:
+    rows = [("train", 1, 0.3), ("late", 5, 0.6), ("train", 2, 0.4), ("late", 4, 0.5)]
+    [series] = _select(_csv(tmp_path / "log.csv", "kind,gpu_hours,reward", rows), holdout=("kind", "late"))
+    assert (series.compute.tolist(), series.holdout_compute.tolist()) == ([1, 2], [4, 5])
+    assert series.holdout_reward.tolist() == [0.5, 0.6]
+
+
+@needs_shared
+def test_eight_of_the_published_curves_have_held_out_points() -> None:
+    options = {"x": "gpu_hours", "y": "pass_rate", "by": ("figure", "series"), "start": 0.399}
+    curves = _select(SHARED / "scalerl_published_curves.csv", holdout=("kind", "extended"), **options)
+    assert sum(series.holdout_compute.size > 0 for series in curves) == 8
+    assert sum(series.compute.size + series.holdout_compute.size for series in curves) == 409
+    assert {series.start for series in curves} == {0.399}
+    assert not any(series.problem for series in curves)
+
+
+# Scales and starts
+
+
+@pytest.mark.parametrize("y_scale, given, read", [("1", 0.5, 0.5), ("100", 50, 0.5), ("pm1", 0, 0.5), ("none", -7, -7)])
+def test_rewards_are_scaled(tmp_path: Path, y_scale: str, given: float, read: float) -> None:
+    [series] = _select(_csv(tmp_path / "log.csv", "gpu_hours,reward", [(1, given)]), y_scale=y_scale)
+    assert series.reward.tolist() == [read]
+
+
+def test_rounding_beyond_one_is_clipped(tmp_path: Path) -> None:
+    [series] = _select(_csv(tmp_path / "log.csv", "gpu_hours,reward", [(1, 1.00000002), (2, -1e-8)]))
+    assert series.reward.tolist() == [1.0, 0.0]
+
+
+def test_start_first_takes_one_row_of_each_run(tmp_path: Path) -> None:
+    rows = [(seed, compute, 0.2 + 0.1 * compute + 0.1 * seed, 100) for compute in (0, 1, 2) for seed in (0, 1)]
+    path = _csv(tmp_path / "log.csv", "seed,gpu_hours,reward,num_samples", rows)
+    [series] = _select(path, start="first", seed="seed")
+    assert series.start == pytest.approx(0.25)
+    assert series.start_sd == pytest.approx(math.sqrt((0.2 * 0.8 + 0.3 * 0.7) / 100) / 2)
+    assert series.compute.tolist() == [1, 2, 1, 2]
+    assert series.num_samples is not None
+    assert series.num_samples.tolist() == [100] * 4
+    path = _csv(
+        tmp_path / "log.csv", "arm,gpu_hours,reward", [(arm, compute, 0.5) for compute in (0, 1) for arm in "ab"]
+    )
+    sentence = _fault(path, start="first")
+    assert "'gpu_hours' is zero at lines 2, 3 of log.csv" in sentence
+    assert "tell the runs apart with --seed" in sentence
+
+
+def test_a_run_folder_starts_at_its_row_at_compute_zero(tmp_path: Path) -> None:
+    folder = _run(tmp_path / "cispo", _evals(), seed=3)
+    [series] = _select(folder)
+    assert (series.name, series.compute.tolist()) == ("cispo", [2, 4, 6])
+    assert (series.start, series.start_sd) == (0.2, pytest.approx(0.02))
+    assert series.evaluation is not None
+    assert series.evaluation.tolist() == ["ab@10", "ab@20", "ab@30"]
+    [given_start] = _select(folder, start=0.25)
+    assert (given_start.start, given_start.start_sd, given_start.compute.tolist()) == (0.25, 0.0, [2, 4, 6])
+    [first] = _select(folder, start="first")
+    assert _as_dict(first) == _as_dict(series)
+
+
+def test_run_folders_of_several_seeds_are_merged_only_when_asked(tmp_path: Path) -> None:
+    folders = [_run(tmp_path / f"cispo-{seed}", _evals(shift=0.1 * seed), seed=seed) for seed in (0, 1)]
+    assert [series.name for series in _select(*folders)] == ["cispo-0", "cispo-1"]
+    [series] = _select(*folders, by=("set",), seed="seed")
+    assert series.run is not None
+    assert (series.name, series.run.tolist()) == ("val", ["0"] * 3 + ["1"] * 3)
+    assert series.start == pytest.approx(0.25)
+
+
+def test_sets_of_a_run_folder_are_curves_of_their_own(tmp_path: Path) -> None:
+    folder = _run(tmp_path / "cispo", _evals("val") + _evals("test", 0.1))
+    assert [series.name for series in _select(folder)] == ["cispo/val", "cispo/test"]
+    assert [series.name for series in _select(folder, by=("set",))] == ["val", "test"]
+    assert [series.name for series in _select(folder, by=("file",))] == ["cispo/val", "cispo/test"]
+    assert [series.name for series in _select(folder, where=(("set", "test"),))] == ["cispo"]
+
+
+def test_gpus_in_the_selection_build_compute(tmp_path: Path) -> None:
+    path = _csv(tmp_path / "log.csv", "step,step_time,reward", [(1, 1800, 0.1), (2, 1800, 0.2)])
+    [series] = _select(path, gpus=4)
+    assert (series.x_label, series.compute.tolist()) == ("gpu_hours", [2, 4])
+
+
+# Faults of a file
+
+
+def test_a_missing_column_names_those_there_are(tmp_path: Path) -> None:
+    path = _csv(tmp_path / "log.csv", "arm,gpu_hours,pass_rate", [("a", 1, 0.5)])
+    for option, name in (("x", "gpu_hour"), ("y", "pass-rate"), ("seed", "arms")):
+        sentence = _fault(path, **{option: name})
+        assert f"{path} has no column {name!r} (--{option}): did you mean" in sentence
+        assert all(column in sentence for column in ("arm", "gpu_hours", "pass_rate", "file"))
+    assert "did you mean 'pass_rate'? It has pass_rate, arm, gpu_hours, file." in _fault(path, y="rate")
+    assert "(--by): it has arm, gpu_hours, pass_rate, file." in _fault(path, by=("zzz",))
+    assert "has no column 'kind' (--where)" in _fault(path, where=(("kind", "a"),))
+    assert "has no column 'kind' (--holdout)" in _fault(path, holdout=("kind", "a"))
+
+
+def test_columns_that_nobody_recognises_must_be_chosen(tmp_path: Path) -> None:
+    path = _csv(tmp_path / "log.csv", "alpha,beta", [(1, 0.5)])
+    assert f"{path} has no column recognised as compute: choose one with --x among alpha, beta, file." == _fault(path)
+    assert "recognised as reward: choose one with --y" in _fault(path, x="alpha")
+    assert _select(path, x="alpha", y="beta")[0].reward.tolist() == [0.5]
+
+
+def test_gpus_without_a_time_say_what_is_missing(tmp_path: Path) -> None:
+    path = _csv(tmp_path / "log.csv", "step,reward,step_time", [(1, 0.5, 3600)])
+    assert "--gpus N builds it from the time of a step" in _fault(path, x="gpu_hours")
+    path = _csv(tmp_path / "log.csv", "step,reward", [(1, 0.5)])
+    assert "--gpus 8 needs the time of a step" in _fault(path, gpus=8)
+    assert _select(path, x="step", gpus=8)[0].compute.tolist() == [1]
+
+
+def test_filters_that_match_nothing_name_the_values(tmp_path: Path) -> None:
+    path = _csv(tmp_path / "log.csv", "arm,gpu_hours,reward", ARMS)
+    assert f"--where arm=c matches no row of {path}: the values there are a, b." == _fault(path, where=(("arm", "c"),))
+    assert f"--holdout arm=c matches no row of {path}: the values there are a, b." == _fault(path, holdout=("arm", "c"))
+
+
+def test_no_curve_at_all(tmp_path: Path) -> None:
+    assert "no file was given" in _fault()
+    path = _csv(tmp_path / "log.csv", "gpu_hours,reward", [(1, ""), ("", 0.5)])
+    expected = (
+        "no usable curve: of the 2 rows selected from .*log.csv, 1 have 'gpu_hours', 1 have 'reward' and none has both"
+    )
+    with pytest.raises(InputError, match=expected):
+        _select(path, x="gpu_hours", y="reward")
+    path = _csv(tmp_path / "log.csv", "arm,gpu_hours,reward", [("a", 1, "nan"), ("b", 1, 7)])
+    assert "no usable curve among 2; the first, a: 'reward' is NaN at line 2 of log.csv" in _fault(path, by=("arm",))
+
+
+def test_a_start_off_the_scale(tmp_path: Path) -> None:
+    path = _csv(tmp_path / "log.csv", "gpu_hours,reward", [(1, 39.9)])
+    sentence = _fault(path, start=39.9, y_scale="100")
+    assert sentence == "--start 39.9 is outside [0, 1]: give it on the scale that is fitted, such as --start 0.4."
+
+
+def test_pooled_files_must_agree_on_their_columns(tmp_path: Path) -> None:
+    paths = [
+        _csv(tmp_path / "one.csv", "arm,gpu_hours,reward", [("a", 1, 0.5)]),
+        _csv(tmp_path / "two.csv", "arm,flops,reward", [("a", 1, 0.5)]),
+    ]
+    assert (
+        _fault(*paths, by=("arm",)) == "the files of a use different columns (flops, gpu_hours): choose one with --x."
+    )
+
+
+# Faults of a curve
+
+
+@pytest.mark.parametrize(
+    "rows, options, sentence",
+    [
+        ([(1, "nan"), (2, 0.5)], {}, "'reward' is NaN at line 2 of log.csv: remove those rows, or leave"),
+        ([(1, "nan"), (2, "-inf")], {}, "leave them out with --where 'reward!=-inf' --where 'reward!=nan'."),
+        ([(1, 0.5), ("inf", 0.5)], {}, "'gpu_hours' is infinite at line 3 of log.csv"),
+        ([(n, "nan") for n in range(1, 9)], {}, "is NaN at lines 2, 3, 4, 5, 6 and 3 more of log.csv"),
+        (
+            [(1, 0.5), (2, "oops")],
+            {},
+            "'reward' holds 'oops' where a number is needed, at line 3 of log.csv",
+        ),
+        ([(0, 0.5), (1, 0.6)], {}, "'gpu_hours' is zero at line 2 of log.csv"),
+        ([(0, 0.5), (1, 0.6)], {}, "say --start first"),
+        ([(-3, 0.5), (1, 0.6)], {"start": "first"}, "'gpu_hours' is negative (-3) at line 2 of log.csv: remove"),
+        ([(0, 0.5), (1, 0.6), (-3, 0.5)], {}, "'gpu_hours' is negative (-3) at line 4 of log.csv: remove those rows"),
+        (
+            [(1, 40), (2, 60)],
+            {},
+            "'reward' runs from 40 to 60, outside [0, 1] at lines 2, 3 of log.csv: say --y-scale 100.",
+        ),
+        (
+            [(1, -0.5), (2, 0.6)],
+            {},
+            "'reward' runs from -0.5 to 0.6, outside [0, 1] at line 2 of log.csv: say --y-scale pm1.",
+        ),
+        ([(1, -5), (2, 300)], {}, "say --y-scale none."),
+        ([(1, 0.5), (2, 300)], {"y_scale": "100"}, "outside [0, 1] after --y-scale 100 at line 3 of log.csv"),
+        (
+            [(1, 0.5)],
+            {"holdout": ("gpu_hours", "1")},
+            "every row of log matches --holdout gpu_hours=1: none is left to fit",
+        ),
+        ([(0, 0.5)], {"start": "first"}, "log has no row left to fit besides its start, at line 2 of log.csv."),
+    ],
+)
+def test_the_fault_of_an_only_curve_is_raised(
+    tmp_path: Path, rows: list[Any], options: dict[str, Any], sentence: str
+) -> None:
+    assert sentence in _fault(_csv(tmp_path / "log.csv", "gpu_hours,reward", rows), **options)
+
+
+@pytest.mark.parametrize("bad", ["nan", "7", "oops"])
+def test_the_fault_of_one_curve_among_several_is_its_problem(tmp_path: Path, bad: str) -> None:
+    path = _csv(tmp_path / "log.csv", "arm,gpu_hours,reward", [*ARMS, ("c", 1, bad)])
+    first, second, third = _select(path, by=("arm",), y="reward")
+    assert (first.problem, second.problem, third.name, third.compute.size) == (None, None, "c", 0)
+    assert third.problem is not None
+    assert "line 6 of log.csv" in third.problem
+
+
+# Order and format
+
+_ROWS = st.lists(
+    st.tuples(
+        st.sampled_from(["a", "b"]),
+        st.integers(min_value=0, max_value=2),
+        st.floats(min_value=0.5, max_value=1e6),
+        st.floats(min_value=0, max_value=1),
+        st.integers(min_value=1, max_value=1000),
+    ),
+    min_size=1,
+    max_size=12,
+)
+_NAMES = ("arm", "seed", "gpu_hours", "reward", "num_samples")
+_OPTIONS: dict[str, Any] = {"by": ("arm",), "seed": "seed", "holdout": None}
+
+
+def _by_name(path: Path, start: str | None) -> dict[str, dict[str, Any]]:
+    try:
+        return {series.name: _as_dict(series) for series in _select(path, start=start, **_OPTIONS)}
+    except InputError:  # --start first may leave nothing
+        return {}
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=_ROWS, data=st.data(), start=st.sampled_from([None, "first"]))
+def test_the_order_of_rows_and_a_repeated_column_do_not_matter(
+    tmp_path: Path, rows: list[tuple[Any, ...]], data: st.DataObject, start: str | None
+) -> None:
+    shuffled = data.draw(st.permutations(rows))
+    twice = data.draw(st.sampled_from(range(len(_NAMES))))
+    plain = _csv(tmp_path / "one/log.csv", ",".join(_NAMES), rows)
+    header = ",".join((*_NAMES, _NAMES[twice]))
+    other = _csv(tmp_path / "two/log.csv", header, [(*row, row[twice]) for row in shuffled])
+    expected, found = _by_name(plain, start), _by_name(other, start)
+    assert expected.keys() == found.keys()
+    for name, series in expected.items():
+        # Rows equal in run, compute and reward may differ in their number of samples.
+        assert sorted(series.pop("num_samples") or []) == sorted(found[name].pop("num_samples") or [])
+        assert (series.pop("problem") is None) == (found[name].pop("problem") is None)
+        assert series == found[name]
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=_ROWS, start=st.sampled_from([None, "first"]))
+def test_csv_and_json_lines_of_the_same_data_are_equal(
+    tmp_path: Path, rows: list[tuple[Any, ...]], start: str | None
+) -> None:
+    table = _csv(tmp_path / "log.csv", ",".join(_NAMES), rows)
+    lines = tmp_path / "log.jsonl"
+    lines.write_text("".join(json.dumps(dict(zip(_NAMES, row, strict=True))) + "\n" for row in rows))
+    expected, found = _by_name(table, start), _by_name(lines, start)
+    for series in (*expected.values(), *found.values()):
+        series.pop("problem")
+    assert expected == found

@@ -1,0 +1,117 @@
+"""Tensorboard event files, written by tensorboardX, read without it."""
+
+import importlib
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorboardX
+from tensorboardX.record_writer import RecordWriter
+
+from scalerl.logs.readers import InputError, Table, read_table, with_gpus
+
+# Generated modules, whose names no type checker sees.
+EVENT: Any = importlib.import_module("tensorboardX.proto.event_pb2")
+SUMMARY: Any = importlib.import_module("tensorboardX.proto.summary_pb2")
+TENSOR: Any = importlib.import_module("tensorboardX.proto.tensor_pb2")
+
+
+def _column(table: Table, name: str) -> list[Any]:
+    return [row.get(name) for row in table.rows]
+
+
+def _write_events(folder: Path, first_step: int, start: float, values: list[float], tag: str = "val/reward") -> Path:
+    writer = tensorboardX.SummaryWriter(str(folder))
+    for at, value in enumerate(values):
+        step, time = first_step + at, start + 3600.0 * at
+        writer.add_scalar(tag, value, step, walltime=time)
+        writer.add_scalar("train/loss", 1.0, step, walltime=time)
+    writer.add_histogram("weights", [1.0, 2.0], first_step)
+    writer.add_text("note", "hello", first_step)
+    writer.close()
+    return max(folder.glob("*tfevents*"), key=lambda path: path.stat().st_mtime_ns)
+
+
+def test_tensorboard_scalars_are_rows_by_step(tmp_path: Path) -> None:
+    path = _write_events(tmp_path, 0, 1e9, [0.25, 0.5, 0.75])
+    table = read_table(path)
+    assert (table.kind, table.y) == ("tensorboard", "val/reward")
+    assert (_column(table, "step"), _column(table, "val/reward")) == ([0, 1, 2], [0.25, 0.5, 0.75])
+    assert _column(table, "wall_time") == [1e9, 1e9 + 3600, 1e9 + 7200]
+    assert not {"weights", "note"} & set(table.columns)
+    assert table.places == ["step 0", "step 1", "step 2"]
+    assert _column(with_gpus(read_table(tmp_path), 8), "gpu_hours") == [0.0, 8.0, 16.0]
+
+
+def test_a_truncated_event_file_loses_its_last_record_only(tmp_path: Path) -> None:
+    path = _write_raw(tmp_path / "events.out.tfevents.1", [("val/reward", step, step / 8) for step in range(5)])
+    whole = path.read_bytes()
+    for cut in (1, 5, 20):
+        path.write_bytes(whole[:-cut])
+        assert _column(read_table(path), "val/reward") == [0.0, 0.125, 0.25, 0.375]
+    path.write_bytes(whole + bytes(40))
+    assert len(read_table(path).rows) == 5
+
+
+def test_a_damaged_event_file_is_said_to_be(tmp_path: Path) -> None:
+    path = _write_raw(tmp_path / "events.out.tfevents.1", [("val/reward", step, step / 8) for step in range(5)])
+    data = bytearray(path.read_bytes())
+    length = int.from_bytes(data[:8], "little")
+    data[12 + length + 4] ^= 0xFF
+    path.write_bytes(data)
+    with pytest.raises(InputError, match=rf"events\.out\.tfevents\.1: damaged at byte {12 + length + 4} of"):
+        read_table(path)
+
+
+def _write_raw(path: Path, scalars: list[tuple[str, int, float]], kind: str = "simple") -> Path:
+    writer = RecordWriter(str(path))
+    for tag, step, number in scalars:
+        value = SUMMARY.Summary.Value(tag=tag)
+        if kind == "simple":
+            value.simple_value = number
+        elif kind == "float list":
+            value.tensor.CopyFrom(TENSOR.TensorProto(dtype="DT_FLOAT", float_val=[number]))
+        elif kind == "double list":
+            value.tensor.CopyFrom(TENSOR.TensorProto(dtype="DT_DOUBLE", double_val=[number]))
+        elif kind == "double bytes":
+            content = struct.pack("<d", number)
+            value.tensor.CopyFrom(TENSOR.TensorProto(dtype="DT_DOUBLE", tensor_content=content))
+        else:
+            value.tensor.CopyFrom(TENSOR.TensorProto(dtype="DT_FLOAT", float_val=[number, number]))
+        event = EVENT.Event(wall_time=1e9 + step, step=step, summary=SUMMARY.Summary(value=[value]))
+        writer.write(event.SerializeToString())
+    writer.flush()
+    writer.close()
+    return path
+
+
+@pytest.mark.parametrize("kind", ["simple", "float list", "double list", "double bytes"])
+def test_scalars_come_as_floats_or_tensors(tmp_path: Path, kind: str) -> None:
+    path = _write_raw(tmp_path / "events.out.tfevents.1", [("eval/acc", 3, 0.25), ("eval/acc", -1, 0.5)], kind)
+    assert [(row["step"], row["eval/acc"]) for row in read_table(path).rows] == [(-1, 0.5), (3, 0.25)]
+
+
+def test_tensors_of_several_numbers_are_no_scalars(tmp_path: Path) -> None:
+    path = _write_raw(tmp_path / "events.out.tfevents.1", [("eval/acc", 3, 0.25)], "several")
+    with pytest.raises(InputError, match="holds no rows"):
+        read_table(path)
+
+
+def test_event_files_of_a_restarted_run_are_one_and_its_wait_costs_nothing(tmp_path: Path) -> None:
+    _write_raw(
+        tmp_path / "events.out.tfevents.1",
+        [("val/reward", 0, 0.0), ("val/reward", 3600, 0.25), ("val/reward", 4000, 0.3)],
+    )
+    _write_raw(tmp_path / "events.out.tfevents.2", [("val/reward", 90000, 0.5), ("val/reward", 93600, 0.75)])
+    table = with_gpus(read_table(tmp_path), 1)
+    assert _column(table, "val/reward") == pytest.approx([0.0, 0.25, 0.3, 0.5, 0.75])
+    assert _column(table, "elapsed_s") == [0.0, 3600.0, 4000.0, 4000.0, 7600.0]
+
+
+def test_event_files_of_sub_folders_are_runs(tmp_path: Path) -> None:
+    for run in ("a", "b"):
+        (tmp_path / run).mkdir()
+        _write_raw(tmp_path / run / "events.out.tfevents.1", [("val/reward", 1, 0.5)])
+    table = read_table(tmp_path)
+    assert (_column(table, "run"), table.apart) == (["a", "b"], ("run",))

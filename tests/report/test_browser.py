@@ -1,0 +1,204 @@
+"""The page in a real browser, from disk and without a network: choices change what is shown, and nothing fails."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_folders import write_study
+
+from scalerl.analysis.results import FitOptions
+from scalerl.curves import reward_at
+from scalerl.logs.series import Selection
+from scalerl.report import views as report_views
+from scalerl.report.page import page as page_of
+from scalerl.report.write import build_report, report_json
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    folder = tmp_path_factory.mktemp("page")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report_views, "SHARES", (0.5,))
+        patch.setattr(report_views, "_candidates", lambda tables: ["tokens"])
+        built = build_report([write_study(folder / "study", num=10)], Selection(), FitOptions())
+    path = folder / "report.html"
+    path.write_text(page_of(report_json(built)), encoding="utf-8")
+    return path, built
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as driver:
+        running = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield running
+        running.close()
+
+
+@pytest.fixture(scope="module")
+def held_out_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report on rows of which every fourth is held out, in the middle of the others too."""
+    folder = tmp_path_factory.mktemp("held-out")
+    rows = [(0.1 * step, 0.3 + 0.3 / (1 + (1.0 / (0.1 * step)) ** 2), step % 4 == 0) for step in range(1, 41)]
+    lines = [f"{hours:.2f},{reward:.4f},{'test' if held else 'fit'}" for hours, reward, held in rows]
+    (folder / "log.csv").write_text("\n".join(["gpu_hours,reward,split", *lines]))
+    built = build_report([folder / "log.csv"], Selection(holdout=("split", "test")), FitOptions())
+    (folder / "report.html").write_text(page_of(report_json(built)), encoding="utf-8")
+    return folder / "report.html"
+
+
+@pytest.fixture
+def opened(browser: Any, report: tuple[Path, Any], request: pytest.FixtureRequest) -> Iterator[Any]:
+    """The page with the network cut; whatever it asks for or complains of fails the test."""
+    options = {"viewport": {"width": 1200, "height": 900}, **getattr(request, "param", {})}
+    context = browser.new_context(offline=True, **options)
+    tab = context.new_page()
+    complaints: list[str] = []
+    tab.on("console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None)
+    tab.on("pageerror", lambda error: complaints.append(str(error)))
+    tab.on("request", lambda asked: complaints.append(asked.url) if not asked.url.startswith("file:") else None)
+    tab.goto(report[0].as_uri())
+    yield tab
+    context.close()
+    assert complaints == []
+
+
+def forecast(tab: Any, curve: str) -> tuple[float, float, float]:
+    row = tab.locator(f'#forecast li[data-curve="{curve}"]')
+    low, high = row.locator(".range span").first.inner_text().split(" to ")
+    return float(row.locator(".value").inner_text()), float(low), float(high)
+
+
+def test_the_forecast_is_that_of_python(opened: Any, report: tuple[Path, Any]):
+    curve = report[1].view().analysis.curves[0]
+    (told,) = reward_at(curve.fit, [2 * curve.fit.scale])
+    assert forecast(opened, "base") == tuple(
+        round(end, 3) for end in (told.reward.value, told.reward.low, told.reward.high)
+    )
+
+
+@pytest.mark.parametrize("times", [1 / 16, 0.3, 0.9, 1.4, 3.0, 11.0, 16.0])
+def test_the_forecast_at_any_target_is_nearly_that_of_python(opened: Any, report: tuple[Path, Any], times: float):
+    done = report[1].view().analysis.curves[0].fit
+    (told,) = reward_at(done, [times * done.scale])
+    shown = opened.evaluate(f"forecastAt(theView().curves[0], {times * done.scale!r})")
+    width = told.reward.high - told.reward.low
+    assert shown["value"] == pytest.approx(told.reward.value, abs=1e-9)
+    assert (shown["low"], shown["high"]) == pytest.approx((told.reward.low, told.reward.high), abs=0.05 * width)
+
+
+def test_a_band_is_nearly_that_of_python(opened: Any, report: tuple[Path, Any]):
+    done = report[1].view().analysis.curves[0].fit
+    for compute in (0.2 * done.scale, done.scale, 3 * done.scale):
+        low, high = (float(end[0]) for end in done.curve_interval(compute))
+        shown = opened.evaluate(f"curveInterval(report, theView().curves[0], {compute!r})")
+        assert shown == pytest.approx([low, high], abs=0.15 * (high - low))
+
+
+def test_a_curve_can_be_hidden_and_shown_again(opened: Any):
+    chip = opened.locator('#chips button[data-curve="lower"]')
+    marks = opened.locator("#curves svg circle")
+    before = marks.count()
+    chip.click()
+    assert chip.get_attribute("aria-pressed") == "false"
+    assert opened.locator('#forecast li[data-curve="lower"]').count() == 0
+    assert marks.count() < before
+    chip.click()
+    assert marks.count() == before
+
+
+def test_axis_window_and_target_change_the_forecast(opened: Any):
+    at_first = forecast(opened, "base")
+    opened.locator("#window button", has_text="first 50%").click()
+    half = forecast(opened, "base")
+    assert half != at_first
+    assert half[2] - half[1] > at_first[2] - at_first[1]
+    opened.locator("#window button", has_text="all points").click()
+    opened.locator("#axis button", has_text="tokens").click()
+    assert "tokens" in opened.locator("#forecast h3").inner_text()
+    assert opened.locator("#results th", has_text="C_mid, tokens").count() == 1
+    opened.locator("#axis button", has_text="GPU-hours").click()
+    assert forecast(opened, "base") == at_first
+    opened.locator("#target").fill("100")
+    early = forecast(opened, "base")
+    assert early[0] < at_first[0] - 0.02
+    opened.locator("#curves svg").click(position={"x": 500, "y": 200})
+    assert forecast(opened, "base")[0] > early[0]
+
+
+def test_held_out_rows_are_hollow_until_they_are_fitted(opened: Any, held_out_page: Path):
+    opened.goto(held_out_page.as_uri())
+    filled, hollow = (
+        opened.locator(f"#curves svg circle{style}") for style in ("[fill-opacity]", '[fill="var(--paper)"]')
+    )
+    assert (filled.count(), hollow.count()) == (30, 10)
+    opened.locator("#window button", has_text="all points").click()
+    assert (filled.count(), hollow.count()) == (40, 0)
+
+
+def test_amounts_of_compute_on_one_axis_are_written_one_way(opened: Any):
+    texts = opened.evaluate("[2e11, 1e12, 3.36e12, 4e8, 2e5, 750, 0.02, 1e-5, 0].map((value) => computeText(value))")
+    assert texts == ["2\u00d710\u00b9\u00b9", "10\u00b9\u00b2", "3.36\u00d710\u00b9\u00b2", "400M", "200k", "750",
+                     "0.02", "10\u207b\u2075", "0"]  # fmt: skip
+
+
+def test_the_pointer_gets_exact_numbers(opened: Any):
+    opened.locator("#curves svg").hover(position={"x": 300, "y": 30})
+    shown = opened.locator("#curves .tip").inner_text()
+    assert "base" in shown
+    assert "[" in shown
+
+
+@pytest.mark.parametrize("opened", [{"viewport": {"width": 390, "height": 844}}], indirect=True)
+def test_nothing_overflows_at_phone_width(opened: Any, tmp_path: Path):
+    assert opened.evaluate("document.documentElement.scrollWidth") <= 390
+    texts = "[...document.querySelectorAll('p, li, td, svg text')]"
+    sizes = opened.evaluate(f"{texts}.map((one) => parseFloat(getComputedStyle(one).fontSize))")
+    assert min(sizes) >= 11
+    assert len(opened.screenshot(path=tmp_path / "phone.png", full_page=True)) > 10_000
+
+
+@pytest.mark.parametrize("opened", [{"color_scheme": "dark"}], indirect=True)
+def test_dark_mode_is_dark_and_legible(opened: Any, tmp_path: Path):
+    def brightness(selector: str, what: str) -> float:
+        code = f"getComputedStyle(document.querySelector({json.dumps(selector)})).{what}"
+        return sum(float(part) for part in opened.evaluate(code).removeprefix("rgb(").rstrip(")").split(",")[:3]) / 765
+
+    assert brightness("body", "backgroundColor") < 0.15
+    assert brightness("body", "color") > 0.8
+    assert brightness("#curves svg text", "fill") > 0.5
+    assert len(opened.screenshot(path=tmp_path / "dark.png", full_page=True)) > 10_000
+
+
+def test_on_paper_every_section_is_there_and_no_control(opened: Any, tmp_path: Path):
+    assert not opened.locator("#pairs-table").is_visible()
+    opened.emulate_media(media="print")
+    for gone in (".controls", ".on-screen"):
+        assert not opened.locator(gone).is_visible()
+    sections = opened.locator("main section:not([hidden]) > h2")
+    assert sections.count() >= 6
+    assert all(sections.nth(at).is_visible() for at in range(sections.count()))
+    for shown in ("#summary", "#forecast", "#pairs-table", "#shown", "#scores"):
+        assert opened.locator(shown).is_visible(), shown
+    assert "fitted on: all points" in opened.locator("#shown").inner_text()
+    # Dots tell curves apart, and are backgrounds, which paper goes without unless told.
+    assert opened.evaluate("getComputedStyle(document.querySelector('.dot')).printColorAdjust") == "exact"
+    # A4 at 96 dots an inch; what is wider would be shrunk or cut off.
+    opened.set_viewport_size({"width": 794, "height": 1123})
+    assert opened.evaluate("document.documentElement.scrollWidth") <= 794
+    opened.pdf(path=tmp_path / "paper.pdf")
+
+
+@pytest.mark.parametrize("opened", [{"color_scheme": "dark"}], indirect=True)
+def test_paper_is_white_in_dark_mode_too(opened: Any):
+    opened.emulate_media(media="print", color_scheme="dark")
+    colours = opened.evaluate(
+        "['--paper', '--warn-soft', '--grid'].map((name) => getComputedStyle(document.body).getPropertyValue(name))"
+    )
+    assert colours == ["#fff", "#fff6e8", "#eceef0"]

@@ -1,0 +1,117 @@
+"""What a report says of runs and logs that are cut, lost, mixed or alike."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_folders import write_study
+
+from scalerl.analysis.results import FitOptions
+from scalerl.logs.readers import read_table
+from scalerl.logs.series import Selection, series_from
+from scalerl.report import views as report_views
+from scalerl.report.write import build_report, report_json
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One view a report: the first axis with all points."""
+    monkeypatch.setattr(report_views, "SHARES", ())
+    monkeypatch.setattr(report_views, "_candidates", lambda tables: [])
+
+
+def told_of(folder: Path) -> dict[str, Any]:
+    return report_json(build_report([folder], Selection(), FitOptions()))
+
+
+def test_what_was_cut_off_a_finished_run_is_told(tmp_path: Path):
+    folder = write_study(tmp_path / "s", seeds=(0, 1), num=10)
+    evals = folder / "runs/base-seed0/evals.jsonl"
+    evals.write_text("\n".join([*evals.read_text().splitlines()[:6], '{"step": 60, "atte']))
+    (folder / "runs/lower-seed0/metrics.jsonl").unlink()
+    told = told_of(folder)
+    assert told["warnings"] == [
+        f"base-seed0: {evals} ends at step 50 of a run of 100: the evaluations after that are lost, and its curve ends "
+        f"there.",
+        f"lower-seed0: {folder / 'runs/lower-seed0'} has no rows in metrics.jsonl: whether it stayed stable is not "
+        f"known.",
+    ]
+
+
+def test_an_arm_that_leaves_no_evaluation_is_named_whatever_else_is_broken(tmp_path: Path):
+    folder = write_study(tmp_path / "s", num=10)
+    (folder / "runs/lower-seed0/env.json").write_text("[]")
+    (folder / "runs/lower-seed0/evals.jsonl").write_text("")
+    told = told_of(folder)
+    assert len(told["warnings"]) == 2
+    assert "has no rows in evals.jsonl yet" in told["warnings"][1]
+    assert "Without a curve: lower." in told["summary"][""]
+
+
+def test_how_a_run_ended_is_told_whatever_else_is_broken(tmp_path: Path):
+    folder = write_study(tmp_path / "s", num=10)
+    (folder / "runs/lower-seed0/metrics.jsonl").unlink()
+    (folder / "runs/lower-seed0/status.json").write_text('{"status": "failed", "reason": "the disk is full"}')
+    (folder / "runs/base-seed0/status.json").write_text('{"status": "do')
+    said = told_of(folder)["warnings"]
+    assert "lower-seed0 did not finish (failed: the disk is full)" in said[-1]
+    assert ["base-seed0" in one for one in said] == [True, False, False]
+
+
+def test_a_run_with_a_damaged_recipe_keeps_its_curve(tmp_path: Path):
+    folder = write_study(tmp_path / "s", num=10)
+    (folder / "runs/lower-seed0/recipe.json").write_text('{"seed": 1, "lo')
+    told = told_of(folder)
+    assert [curve["label"] for curve in told["views"][0]["curves"]] == ["base", "lower"]
+    assert "lower-seed0" in told["warnings"][0]
+
+
+def test_the_base_leads_where_the_best_was_asked_other_questions(tmp_path: Path):
+    folder = write_study(tmp_path / "s", num=12, plan={"base": "lower"})
+    evals = folder / "runs/base-seed0/evals.jsonl"
+    evals.write_text(evals.read_text().replace("p0-main", "p1-main"))
+    said = told_of(folder)["summary"][""]
+    assert said[0].startswith("lower levels off at")
+    assert said[1] == "Not comparable with lower, for they were evaluated on other prompts: base."
+
+
+def test_an_amount_of_compute_has_its_unit(tmp_path: Path):
+    said = " ".join(told_of(write_study(tmp_path / "s", num=5))["open"][""])
+    assert re.search(r"times the compute fitted \(up to [\d.]+ GPU-hours\) should settle it", said), said
+
+
+def test_arms_that_never_differ_are_pointed_out(tmp_path: Path):
+    folder = write_study(tmp_path / "s", num=8)
+    same = (folder / "runs/base-seed0/evals.jsonl").read_text()
+    (folder / "runs/lower-seed0/evals.jsonl").write_text(same)
+    assert told_of(folder)["warnings"] == [
+        "base and lower have the same reward at every evaluation: what differs between them has had no effect."
+    ]
+
+
+def test_curves_that_were_taken_as_one_are_warned_of(tmp_path: Path):
+    lines = [f"{size},{step},{0.3 + 0.01 * step:.3f}" for size in ("0.5B", "7B") for step in range(1, 13)]
+    (tmp_path / "log.csv").write_text("\n".join(["size,gpu_hours,pass_rate", *lines]))
+    (said,) = told_of(tmp_path / "log.csv")["warnings"]
+    assert said.startswith("log: Rows over the same compute differ in size but are taken as one curve: name")
+
+
+@pytest.mark.parametrize(
+    ("words", "by", "mixed"),
+    [
+        (["a", "b"] * 6, (), True),
+        (["a", "b"] * 6, ("word",), False),
+        (["warm-up"] * 6 + ["main"] * 6, (), False),
+        ([f"day {day}" for day in range(12)], (), False),
+        (["1", "2"] * 6, (), False),
+    ],
+)
+def test_words_that_differ_over_the_same_compute_are_pointed_out(
+    tmp_path: Path, words: list[str], by: tuple[str, ...], mixed: bool
+):
+    lines = [f"{word},{place},{0.3 + 0.01 * place:.2f}" for place, word in enumerate(words, start=1)]
+    (tmp_path / "log.csv").write_text("\n".join(["word,gpu_hours,pass_rate", *lines]))
+    (first, *_) = series_from([read_table(tmp_path / "log.csv")], Selection(by=by))
+    assert bool(first.mixed) == mixed
+    assert first.notes == ((first.mixed,) if mixed else ())

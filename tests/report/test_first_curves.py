@@ -1,0 +1,125 @@
+"""The study of the first curves says what it claims to say, and its page what its rows say."""
+
+import importlib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from scalerl.analysis.results import FitOptions
+from scalerl.config import load_recipe
+from scalerl.curves import Score, backtest
+from scalerl.logs.readers import read_table
+from scalerl.logs.series import Selection, series_from
+from scalerl.report.write import build_report, report_json
+from scalerl.study.plan import differences, make_plan
+from scalerl.study.spec import load_study
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs/results/first_curves.md"
+RUNS = sorted((ROOT / "docs/results/first_curves/runs").iterdir())
+AXES = ("gpu_hours", "flops")
+"""Four columns of the page's table each: points scored, RMSE, bias, share inside the interval."""
+
+
+def plan():
+    return make_plan(*load_study("first-curves"), gpu=True)
+
+
+def test_its_baseline_is_the_papers():
+    (arm,) = (arm for arm in plan().arms if arm.name == "baseline")
+    papers = differences(load_recipe("scalerl"), load_recipe("base"))
+    assert {key: new for key, (_, new) in arm.changes.items()} == {
+        key: new for key, (_, new) in papers.items() if not key.startswith("budget.")
+    }
+
+
+def test_three_arms_of_two_seeds_have_one_budget():
+    assert [arm.name for arm in plan().arms] == ["scalerl", "baseline", "ppo-off-policy-8"]
+    assert len(plan().runs) == 6
+    assert len({run.recipe.budget.gpu_hours for run in plan().runs}) == 1
+
+
+def test_the_off_policy_arm_differs_in_its_pipeline_alone():
+    (arm,) = (arm for arm in plan().arms if arm.name == "ppo-off-policy-8")
+    assert {key: new for key, (_, new) in arm.changes.items()} == {
+        "pipeline.max_lag": 7,
+        "pipeline.push_every": 8,
+        "pipeline.drain": True,
+    }
+
+
+def test_thinking_to_the_point_is_never_interrupted():
+    from scalerl.train.setup import make_tasks
+
+    recipe = load_recipe("arithmetic-10m", ["task.guess_share=0.0", "task.guess_growth=0.0", "task.num_problems=100"])
+    (task,) = make_tasks(recipe).values()
+    assert task.demonstrations is not None
+    for one in task.demonstrations(3000, 0):
+        thinking, answer = one.completion.removeprefix("<think>").split("</think>")
+        # The tags are a token each, the others a character each; an end token follows the answer.
+        assert len(thinking) + 2 <= recipe.length.thinking_min  # pyright: ignore[reportAttributeAccessIssue]
+        assert len(answer) + 1 <= recipe.length.answer_budget  # pyright: ignore[reportAttributeAccessIssue]
+        assert len(one.problem.prompt) + 1 <= recipe.rollout.max_prompt_tokens
+
+
+# What came of it: docs/results/first_curves
+
+
+def told_scores(name: str) -> dict[str, list[float]]:
+    """What the page says of a run's second half, by axis."""
+    row = re.compile(rf"^\| {name} \| (\d+ \| 0\.\d{{4}} \| [+-]0\.\d{{4}} \| \d+ % .*) \|$", re.MULTILINE)
+    (cells,) = row.findall(PAGE.read_text(encoding="utf-8"))
+    values = [float(cell.replace("%", "")) for cell in cells.split("|")]
+    return dict(zip(AXES, (values[:4], values[4:]), strict=True))
+
+
+def second_half(folder: Path, axis: str) -> Score:
+    (one,) = series_from([read_table(folder)], Selection(x=axis))
+    ((_, score),) = backtest(one.compute, one.reward, fractions=[0.5], **FitOptions().of(one)).fractions
+    assert score is not None
+    return score
+
+
+@pytest.mark.parametrize("axis", AXES)
+@pytest.mark.parametrize("folder", RUNS, ids=lambda folder: folder.name)
+def test_the_first_half_forecasts_the_second_as_the_page_says(folder, axis):
+    score, (num, rmse, bias, inside) = second_half(folder, axis), told_scores(folder.name)[axis]
+    assert score.rmse < 0.02
+    assert score.num_points == num
+    # Digits as printed; one evaluation more or less inside where another machine rounds otherwise.
+    assert (score.rmse, score.bias) == pytest.approx((rmse, bias), abs=1.5e-4)
+    assert score.coverage == pytest.approx(inside / 100, abs=0.005 + 1 / num)
+
+
+def test_the_report_says_at_once_what_all_points_do_not_bear_out():
+    """The second half is there to test the first: where the two disagree, nobody should have to read on to learn it."""
+    (said,) = report_json(build_report([PAGE.with_suffix("")], Selection(), FitOptions()))["summary"].values()
+    assert "The ceiling of scalerl is above that of baseline." in said
+    assert said[-1].startswith("Not borne out by all points: scalerl and baseline (not separable); ")
+
+
+def replayed(arm: str) -> Sequence[Path]:
+    return [folder for folder in RUNS if folder.name.startswith(f"{arm}-seed")]
+
+
+@pytest.fixture
+def replay(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module("replay")
+
+
+def test_the_rows_are_enough_to_replay(replay):
+    assert {arm: replay.read_arm(replayed(arm)).steps for arm in ("scalerl", "ppo-off-policy-8")} == {
+        "scalerl": 991,
+        "ppo-off-policy-8": 966,
+    }
+
+
+@pytest.mark.slow
+def test_on_two_devices_the_pipeline_takes_less_than_0_7_of_the_time(replay):
+    told = replay.compare(replay.read_arm(replayed("scalerl")), replay.read_arm(replayed("ppo-off-policy-8")))
+    assert told["end"]["apart"] <= replay.GOAL
+    assert told["end"]["apart"] == pytest.approx(0.51, abs=0.01)
+    assert told["end"]["shared"] == pytest.approx(1.03, abs=0.01)

@@ -1,0 +1,406 @@
+"""The report: one analysis behind page, Markdown and JSON; what is broken is said, and the rest comes out."""
+
+import json
+import re
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from run_folders import write_run, write_study
+from shared_data import FOLDER, needs_shared_data
+from typer.testing import CliRunner
+
+from scalerl.analysis.results import FitOptions
+from scalerl.cli import app
+from scalerl.logs.series import InputError, Selection
+from scalerl.report import views as report_views
+from scalerl.report.inputs import gather
+from scalerl.report.markdown import _forecast
+from scalerl.report.page import page
+from scalerl.report.words import _bears_out, warnings
+from scalerl.report.write import build_report, report_json, write_report
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_study(tmp_path_factory.mktemp("study") / "two-arms", num=12)
+
+
+@pytest.fixture(scope="module")
+def written(study: Path) -> dict[str, Any]:
+    """The files of a report, and the JSON that its page holds."""
+    path = write_report([study]).page
+    html = path.read_text(encoding="utf-8")
+    data = html.split('id="data">')[1].split("</script>")[0]
+    return {"page": path, "html": html, "told": json.loads(data), "markdown": (study / "report.md").read_text()}
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One view a report: the first axis with all points."""
+    monkeypatch.setattr(report_views, "SHARES", ())
+    monkeypatch.setattr(report_views, "_candidates", lambda tables: [])
+
+
+def told_of(*inputs: Path, selection: Selection | None = None, options: FitOptions | None = None) -> dict[str, Any]:
+    return report_json(build_report(inputs, selection or Selection(), options or FitOptions()))
+
+
+def view(told: dict[str, Any], axis: str | None = None, window: str = "all") -> dict[str, Any]:
+    axis = axis or told["axes"][0]["key"]
+    return next(one for one in told["views"] if one["axis"] == axis and one["window"] == window)
+
+
+# What it says
+
+
+def test_the_first_sentence_says_what_won_and_the_table_names_the_verdict(written: dict[str, Any]):
+    told = written["told"]
+    assert told["summary"][""][0].startswith("base has the highest ceiling of 2 curves")
+    assert [pair["verdict"] for pair in view(told)["pairs"]] == ["base has the higher ceiling"]
+    assert "base has the higher ceiling" in written["markdown"]
+    assert told["sets"][0]["reference"] == "base"
+
+
+def test_every_axis_and_window_has_fits_of_its_own(written: dict[str, Any]):
+    told = written["told"]
+    assert [axis["label"] for axis in told["axes"]] == ["GPU-hours", "FLOPs", "steps", "tokens"]
+    assert [window["key"] for window in told["windows"]] == ["25%", "50%", "all"]
+    assert len(told["views"]) == 12
+    steps, tokens = (view(told, axis)["curves"][0]["midpoint"]["value"] for axis in ("step", "tokens"))
+    assert tokens == pytest.approx(5000 * steps, rel=1e-3)
+    assert view(told, window="50%")["curves"][0]["last"] == pytest.approx(0.6)
+
+
+def test_fits_in_worker_processes_change_nothing(written: dict[str, Any], study: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(report_views, "worth", lambda num_calls: 2)
+    assert told_of(study) == written["told"]
+
+
+def test_pictures_are_drawn_from_the_first_axis_while_the_others_are_fitted(study: Path):
+    seen = []
+    report = build_report([study], Selection(), FitOptions(), meanwhile=seen.append)
+    assert [axis.label for axis in seen[0].axes] == ["GPU-hours"]
+    assert seen[0].views == tuple(one for one in report.views if one.axis is report.axes[0])
+    assert len(report.views) == 12
+
+
+def test_page_and_markdown_show_the_same_numbers_as_the_json(written: dict[str, Any]):
+    curve = view(written["told"])["curves"][0]
+    ceiling = curve["ceiling"]
+    shown = f"{ceiling['value']:.3f} [{ceiling['low']:.3f}, {ceiling['high']:.3f}]"
+    assert f"| base | {shown} |" in written["markdown"]
+    forecast = curve["forecast"][0]
+    assert f"{forecast['value']:.3f} [{forecast['low']:.3f}, {forecast['high']:.3f}]" in written["markdown"]
+
+
+def test_a_percentage_is_written_one_way(written: dict[str, Any]):
+    """As in the terminal, "90%", in what is told and in what the page's script writes."""
+    for text in (written["markdown"], written["html"]):
+        assert re.search(r"\d%", text)
+        assert re.findall(r".{0,40}[\d)}] %(?!\w)", text) == []
+
+
+def test_held_out_compute_scores_the_early_forecasts(written: dict[str, Any]):
+    score = view(written["told"], window="50%")["curves"][0]["score"]
+    assert score["num_points"] == 6
+    assert score["rmse"] < 0.05
+    assert view(written["told"])["curves"][0]["score"] is None
+
+
+def test_the_page_needs_nothing_from_elsewhere_and_the_pictures_lie_beside_the_markdown(written: dict[str, Any]):
+    assert "http" not in written["html"].replace("http://www.w3.org/2000/svg", "")
+    names = [line.split("](")[1].rstrip(")") for line in written["markdown"].splitlines() if line.startswith("![")]
+    assert len(names) == 2
+    for name in names:
+        assert (written["page"].parent / name).stat().st_size > 10_000
+
+
+def test_settings_costs_environment_and_signals_are_told(written: dict[str, Any]):
+    told = written["told"]
+    assert told["differences"]["rows"] == [{"arm": "lower", "key": "loss.name", "base": "cispo", "value": "dapo"}]
+    assert told["runs"][0]["cost"]["gpu_hours"] == pytest.approx(1.2)
+    assert told["runs"][0]["seconds"] == {"training": 36.0 * 120, "evaluation": 240.0}
+    assert told["environment"]["torch"] == {"2.11": ["base-seed0", "lower-seed0"]}
+    assert [signal["key"] for signal in told["signals"]] == [
+        "rollout/truncated_frac", "loss/entropy", "loss/kl", "rollout/lag_max",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "verdict, borne_out",
+    [
+        ("a has the higher ceiling", True),
+        ("a is more efficient", False),
+        ("b has the higher ceiling", False),
+        ("not separable", False),
+    ],
+)
+def test_what_bears_a_higher_ceiling_out(verdict: str, borne_out: bool):
+    assert _bears_out(verdict, "a has the higher ceiling") == borne_out
+    assert _bears_out(verdict, "not separable")  # which claims nothing
+
+
+def test_efficiency_is_borne_out_by_a_ceiling_of_the_same_curve_alone():
+    found = [_bears_out(f"{name} has the higher ceiling", "a is more efficient") for name in "ab"]
+    assert found == [True, False]
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_windows_of_the_study_are_what_is_fitted_and_what_is_scored(tmp_path: Path):
+    windows = {"fit": {"skip_before": 0.2, "until": 0.5}, "holdout": {"from": 0.8}}
+    told = told_of(write_study(tmp_path / "s", num=20, plan=windows))
+    assert told["window"] == "held-out"
+    own, whole = (view(told, window=key)["curves"][0] for key in ("held-out", "all"))
+    assert (own["first"], own["last"]) == pytest.approx((0.4, 1.0))
+    assert (whole["first"], whole["last"]) == pytest.approx((0.4, 2.0))
+    assert own["score"]["num_points"] == 5
+    assert told["summary"][""][-1].startswith("Fitted on: first 50%. The 10 evaluations held out lie 0.00")
+
+
+@pytest.mark.usefixtures("quick")
+def test_all_points_are_fitted_while_the_window_of_the_study_holds_too_few(tmp_path: Path):
+    told = told_of(write_study(tmp_path / "s", num=8, plan={"fit": {"until": 0.3}}))
+    assert told["window"] == "all"
+    assert told["notes"] == ["Nothing can be fitted on first 30% yet, so all points are."]
+    assert view(told, window="held-out")["curves"][0]["verdict"] == "too few points"
+    assert told["summary"][""][0] != "There is no curve yet."
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_name_that_begins_with_another_does_not_take_its_verdict(tmp_path: Path):
+    told = told_of_curves(tmp_path, {"a": [0.5] * 24, "a plus": [0.65] * 24})
+    assert told["summary"][""][0].startswith("a plus has the highest ceiling of 2 curves with probability over 99%")
+    assert "The ceiling of a plus is above that of a." in told["summary"][""]
+
+
+@pytest.mark.usefixtures("quick")
+def test_nothing_is_called_the_highest_that_an_unstable_curve_may_exceed(tmp_path: Path):
+    told = told_of_curves(tmp_path, {"steady": [0.6] * 24, "broken": [0.62] * 18 + [0.58] * 6})
+    assert [curve["verdict"] for curve in view(told)["curves"]] == ["ok", "unstable"]
+    assert told["summary"][""][0].startswith("steady levels off at 0.6")
+    assert "Unstable: broken." in told["summary"][""]
+
+
+def told_of_curves(folder: Path, ceilings: dict[str, list[float]]) -> dict[str, Any]:
+    """The report of curves that rise from 0.3 towards these ceilings, the midpoint at the third of 24 points."""
+    noise = np.random.default_rng(1)
+    lines = ["recipe,gpu_hours,pass_rate"]
+    for recipe, levels in ceilings.items():
+        for place, ceiling in enumerate(levels, start=1):
+            reward = 0.3 + (ceiling - 0.3) / (1 + (3 / place) ** 2) + 0.003 * noise.normal()
+            lines.append(f"{recipe},{100 * place},{reward:.5f}")
+    (folder / "log.csv").write_text("\n".join(lines))
+    return told_of(folder / "log.csv", selection=Selection(by=("recipe",), start=0.3))
+
+
+def test_the_forecasts_are_those_of_the_forecast_command(study: Path, written: dict[str, Any]):
+    told = view(written["told"])["curves"]
+    computes = [row["compute"] for row in told[0]["forecast"]]
+    result = CliRunner().invoke(app, ["forecast", str(study), "--at", ",".join(map(repr, computes)), "--json"])
+    for curve, asked in zip(told, json.loads(result.stdout)["curves"], strict=True):
+        assert asked["name"] == f"two-arms/{curve['name']}"
+        ours = [(row["value"], row["low"], row["high"]) for row in curve["forecast"]]
+        theirs = [tuple(row["reward"][end] for end in ("value", "low", "high")) for row in asked["at"]]
+        assert ours == [pytest.approx(row, abs=1e-12) for row in theirs]
+        cells = " | ".join(f"{value:.3f} [{low:.3f}, {high:.3f}]" for value, low, high in theirs)
+        assert f"| {curve['name']} | {cells} |" in written["markdown"]
+
+
+def test_a_name_cannot_end_the_script_or_become_markup(written: dict[str, Any]):
+    html = page({**written["told"], "title": "</script><b>x", "warnings": ["<img src=x>"]})
+    assert html.count("</script>") == written["html"].count("</script>")
+    assert "<img" not in html
+    assert "&lt;b&gt;x" in html
+
+
+# What is broken or missing
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_run_folder_cut_in_half_is_reported_and_the_rest_comes_out(tmp_path: Path):
+    folder = write_study(tmp_path / "s", seeds=(0, 1), num=10)
+    (folder / "runs/base-seed1/evals.jsonl").write_text('{"step": 0, "set"')
+    (folder / "runs/lower-seed1/recipe.json").write_text('{"seed": 1, "lo')
+    (folder / "runs/lower-seed0/status.json").write_text('{"status": "failed", "reason": "the disk is full"}')
+    told = told_of(folder)
+    said = " ".join(told["warnings"])
+    assert "base-seed1: " in said
+    assert "recipe.json, line 1: not JSON" in said
+    assert "lower-seed0 did not finish (failed: the disk is full)" in said
+    assert told["summary"][""][-1] == "Failed: lower-seed0."
+    assert [curve["label"] for curve in view(told)["curves"]] == ["base", "lower"]
+
+
+@pytest.mark.usefixtures("quick")
+def test_arms_evaluated_on_different_prompts_are_not_comparable(tmp_path: Path):
+    runs = [write_run(tmp_path / name, ceiling=ceiling, prompts=name) for name, ceiling in (("a", 0.6), ("b", 0.5))]
+    (tmp_path / "b" / "recipe.json").write_text('{"seed": 0, "loss": {"name": "dapo"}}')
+    told = told_of(*runs)
+    assert [pair["verdict"] for pair in view(told)["pairs"]] == ["not comparable"]
+    assert view(told)["straight"] == {}
+    assert told["open"][""] == ["a is not comparable with b: the prompts differ."]
+    assert any(text.startswith("Not comparable: the evaluations of main were made") for text in told["warnings"])
+
+
+def test_warnings_are_said_in_the_terminal_too_and_a_lost_recipe_is_one(tmp_path: Path):
+    from scalerl.cli import app
+
+    folder = write_study(tmp_path / "s", num=8)
+    (folder / "runs/base-seed0/recipe.json").unlink()
+    result = CliRunner().invoke(app, ["report", str(folder)])
+    assert result.exit_code == 0, result.output
+    assert "has no recipe.json: what the run was set to is not known." in result.stderr
+    assert result.stdout == f"The report is {folder / 'report.html'}\n"
+
+
+@pytest.mark.usefixtures("quick")
+def test_rows_that_are_held_out_are_told_by_their_places(tmp_path: Path):
+    rows = [(hours, 0.3 + 0.3 / (1 + hours**-2.0), hours % 4 == 0) for hours in range(1, 25)]
+    lines = [f"{hours},{reward:.4f},{'test' if held else 'fit'}" for hours, reward, held in rows]
+    log = tmp_path / "log.csv"
+    log.write_text("\n".join(["gpu_hours,reward,split", *lines]))
+    told = report_json(build_report([log], Selection(holdout=("split", "test")), FitOptions()))
+    assert told["sets"][0]["points"]["gpu_hours"]["log"]["held_out"] == [3, 7, 11, 15, 19, 23]
+    told = report_json(build_report([log], Selection(), FitOptions()))
+    assert told["sets"][0]["points"]["gpu_hours"]["log"]["held_out"] == []
+
+
+@pytest.mark.usefixtures("quick")
+def test_jobs_that_shared_a_device_are_compared_by_flops_and_it_is_said_why(tmp_path: Path):
+    told = told_of(write_study(tmp_path / "s", shared_device=True, num=8))
+    assert told["axes"][0]["label"] == "FLOPs"
+    assert told["notes"][0].startswith("Jobs shared a device")
+
+
+@pytest.mark.usefixtures("quick")
+def test_seeds_of_unequal_speed_are_compared_by_flops_too(tmp_path: Path):
+    for seed, pace in enumerate((1.0, 2.0)):
+        write_run(tmp_path / f"a-seed{seed}", seed=seed, num=8, pace=pace)
+    told = told_of(tmp_path)
+    assert told["axes"][0]["label"] == "FLOPs"
+    assert told["notes"][0].startswith("One run took 2.0 times as long as another of its arm for the same FLOPs")
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_shared_device_leaves_an_axis_that_is_no_time_alone(tmp_path: Path):
+    told = told_of(write_study(tmp_path / "s", shared_device=True, num=8, plan={"compute": "tokens"}))
+    assert told["axes"][0]["label"] == "tokens"
+
+
+@pytest.mark.usefixtures("quick")
+def test_each_evaluation_set_is_a_section_of_its_own(tmp_path: Path):
+    told = told_of(write_study(tmp_path / "s", sets=("main", "code"), num=8))
+    assert [one["name"] for one in told["sets"]] == ["main", "code"]
+    assert {one["set"]: [curve["label"] for curve in one["curves"]] for one in told["views"]} == {
+        "main": ["base", "lower"],
+        "code": ["base", "lower"],
+    }
+
+
+def test_runs_that_differ_in_their_seed_alone_are_one_arm(tmp_path: Path):
+    for seed in (0, 1):
+        write_run(tmp_path / f"a-seed{seed}", seed=seed)
+    write_run(tmp_path / "b", settings={"loss": {"name": "dapo"}})
+    material = gather([tmp_path])
+    assert [run.arm for run in material.runs] == ["a", "a", "b"]
+    assert material.notes == ("a-seed0, a-seed1 differ in their seed alone and are pooled as a.",)
+    assert [table.rows[0]["arm"] for table in material.tables] == ["a", "a", "b"]
+
+
+def test_a_planned_run_that_never_started_is_reported(tmp_path: Path):
+    folder = write_study(tmp_path / "s", num=8)
+    (folder / "runs" / "lower-seed0").rename(tmp_path / "elsewhere")
+    material = gather([folder])
+    assert material.faults == ("Not started yet: lower-seed0.",)
+    assert len(material.tables) == 1
+
+
+@pytest.mark.usefixtures("quick")
+def test_signals_that_end_where_runs_break_are_warned_of(tmp_path: Path):
+    run = write_run(tmp_path / "a", num=8)
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines = [json.dumps({**row, "rollout/truncated_frac": 0.2}) for row in rows]
+    (run / "metrics.jsonl").write_text("\n".join(lines))
+    report = build_report([run], Selection(), FitOptions())
+    assert warnings(report) == ["a: truncated answers at 0.2 over the last steps, above 0.1."]
+
+
+def test_nothing_to_report_on_is_one_sentence(tmp_path: Path):
+    with pytest.raises(InputError, match="lists no runs"):
+        gather([write_empty_study(tmp_path / "s")])
+    with pytest.raises(InputError, match="there is no file"):
+        gather([tmp_path / "missing.csv"])
+
+
+def write_empty_study(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "study.json").write_text('{"name": "empty", "runs": []}')
+    return folder
+
+
+# Other trainers' logs, and the command
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_foreign_log_gets_the_same_report(tmp_path: Path):
+    from scalerl.cli import app
+
+    log = str(files("scalerl") / "assets" / "example_runs.csv")
+    words = ["report", log, "--x", "gpu_hours", "--by", "recipe", "--seed", "seed", "--start", "first", "--json"]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    assert told["title"] == "example_runs"
+    assert [pair["verdict"] for pair in view(told)["pairs"]] == ["improved has the higher ceiling"]
+    assert told["runs"] == []
+
+
+def test_the_command_has_no_plot_option_for_a_report_draws_its_own():
+    from scalerl.cli import app
+
+    result = CliRunner().invoke(app, ["report", "x.csv", "--plot", "a.png"])
+    assert result.exit_code == 2
+
+
+# The paper's story
+
+
+@needs_shared_data
+@pytest.mark.usefixtures("quick")
+def test_on_the_published_curves_it_tells_the_papers_story():
+    def told(figure: str) -> dict[str, Any]:
+        chosen = Selection(x="gpu_hours", y="pass_rate", by=("series",), where=(("figure", figure),), start=0.399)
+        return told_of(
+            FOLDER / "scalerl_published_curves.csv", selection=chosen, options=FitOptions(skip_before=1500.0)
+        )
+
+    prevalent = view(told("fig2_prevalent"))
+    verdicts = {frozenset((pair["a"], pair["b"])): pair["verdict"] for pair in prevalent["pairs"]}
+    for worse in ("Magistral", "Qwen2.5-DAPO", "DeepSeek-GRPO"):
+        for better in ("ScaleRL", "MiniMax"):
+            assert verdicts[frozenset((better, worse))] == f"{better} has the higher ceiling"
+    assert verdicts[frozenset(("ScaleRL", "MiniMax"))] == "ScaleRL is more efficient"
+    assert set(prevalent["shared_exponents"]) == {"ScaleRL", "MiniMax"}
+    unstable = [curve["name"] for curve in prevalent["curves"] if curve["verdict"] == "unstable"]
+    assert unstable == ["DeepSeek-GRPO"]
+
+    arms = told("fwd_offpolicy")
+    pairs = view(arms)["pairs"]
+    assert not [pair for pair in pairs if "higher ceiling" in pair["verdict"]]
+    efficient = {frozenset((pair["a"], pair["b"])): pair["verdict"] for pair in pairs}
+    for slower in ("PPO-off-policy-1", "PPO-off-policy-8"):
+        assert efficient[frozenset((slower, "PipelineRL-8"))] == "PipelineRL-8 is more efficient"
+    assert "At a shared ceiling PipelineRL-8 is more efficient than" in " ".join(arms["summary"][""])
+
+
+def test_a_forecast_that_is_a_guess_says_so():
+    rows = [{"compute": compute, "value": 0.5, "low": 0.4, "high": 0.6} for compute in (20.0, 40.0)]
+    known = {"label": "known", "forecast": rows, "good_until": None}
+    open_ended = {"label": "open", "forecast": rows, "good_until": 20.0}
+    one, both = (_forecast({"level": 0.9}, {"curves": curves}, "steps") for curves in ([known], [known, open_ended]))
+    assert "guess" not in one
+    assert "| open | 0.500 [0.400, 0.600] | 0.500 [0.400, 0.600], a guess |" in both
+    assert both.endswith("and no ceiling is known, or the run is unstable.")
