@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
 
-from scalerl.rollout.torch_engine import TorchEngine
-from scalerl.train.compute import ModelShape
-from scalerl.train.setup import quiet_host
+from scalerl.models.shape import ModelShape
+from scalerl.rollout.torch.engine import TorchEngine
+from scalerl.run.setup import quiet_host
 from scalerl.types import Batch, Completion, Group, LengthPlan, Problem, Request, derive_seed
 
 PROBLEM = Problem(id="0", prompt="", answer="", task="benchmark")
@@ -134,7 +134,7 @@ class Subject:
     def learner(self) -> Any:
         """It trains the model itself."""
         from scalerl.config import load_recipe
-        from scalerl.train.step import TorchLearner
+        from scalerl.learner.step import TorchLearner
 
         settings = [f"learner.micro_batch_tokens={self.case.pass_tokens}", "budget.steps=1"]
         return TorchLearner.from_recipe(self.model, load_recipe("scalerl", settings))

@@ -32,8 +32,8 @@ from gpu_cases import (
 )
 from gpu_peers import run_continuous, run_generate, run_static
 
-from scalerl.rollout.torch_engine import TorchEngine
-from scalerl.train.setup import settled
+from scalerl.rollout.torch.engine import TorchEngine
+from scalerl.run.setup import settled
 from scalerl.types import Completion, Group, Request
 
 Figures = dict[str, Any]
@@ -139,8 +139,8 @@ def run_loop(subject: Subject, engine: TorchEngine, seconds: float) -> Figures:
 
 
 def make_pipeline(subject: Subject, engine: TorchEngine) -> Any:
+    from scalerl.loop.pipeline import Pipeline
     from scalerl.tasks.curriculum import Curriculum, uniform
-    from scalerl.train.pipeline import Pipeline
 
     case = subject.case
 

@@ -19,8 +19,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from scalerl.config import load_recipe
+from scalerl.learner.step import TorchLearner
 from scalerl.rl.losses import cispo
-from scalerl.train.step import TorchLearner
 from scalerl.types import Batch, Completion, Group, LengthPlan, Problem, Request
 
 LIMIT = 1.1

@@ -14,10 +14,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from scalerl.rollout.engine import Work
+from scalerl.loop.pipeline import Pipeline
 from scalerl.tasks.curriculum import Curriculum, Issued, uniform
-from scalerl.train.pipeline import Pipeline
-from scalerl.types import Batch, Completion, Group, LengthPlan, Problem, Request, derive_seed
+from scalerl.types import Batch, Completion, Group, LengthPlan, Problem, Request, Work, derive_seed
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from contracts.fake_engine import FakeEngine  # pyright: ignore[reportMissingImports]

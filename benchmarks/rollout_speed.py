@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from scalerl.rollout.torch_engine import TorchEngine
+from scalerl.rollout.torch.engine import TorchEngine
 from scalerl.types import LengthPlan, Problem, Request
 
 TARGET = 3.0

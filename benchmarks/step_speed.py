@@ -27,8 +27,8 @@ from rich.console import Console
 from rich.table import Table
 
 from scalerl.config import load_recipe
-from scalerl.tasks.graders import exact
-from scalerl.train.run import Run
+from scalerl.graders.rules import exact
+from scalerl.run.run import Run
 from scalerl.types import Problem
 
 TARGET = 2.5

@@ -12,14 +12,14 @@ import torch
 
 from scalerl.choose import choose
 from scalerl.config import load_recipe
+from scalerl.models.load import head, hidden_states
 from scalerl.rl.advantages import BASELINES, NORMALISATIONS
 from scalerl.rl.filters import effective_batch, trainable_tokens, trained_tokens
 from scalerl.rl.logprobs import log_probs_and_entropy
 from scalerl.rl.losses import LOSSES
 from scalerl.rl.weights import WEIGHTS
+from scalerl.run.setup import Setup
 from scalerl.tasks.curriculum import CURRICULA, Curriculum
-from scalerl.train.model import head, hidden_states
-from scalerl.train.setup import Setup
 
 
 def main(steps: int = 5) -> None:

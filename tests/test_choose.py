@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from scalerl.choose import choose, import_function, keyword_settings
-from scalerl.config import AXES, Custom, Part, RecipeError, load_recipe
+from scalerl.config import AXES, Custom, Part, load_recipe
 from scalerl.config.parts import MixedTask
+from scalerl.errors import RecipeError
 from scalerl.tasks.curriculum import CURRICULA
 from scalerl.tasks.length import LENGTHS
 

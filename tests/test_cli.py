@@ -12,9 +12,7 @@ import pytest
 from shared_data import FOLDER, needs_shared_data
 
 from scalerl.cli import main
-from scalerl.cli.curves import UsageError
-from scalerl.config import RecipeError
-from scalerl.logs.readers import InputError
+from scalerl.errors import InputError, RecipeError, UsageError
 
 VALUE = {"value", "low", "high"}
 

@@ -15,10 +15,11 @@ from typer.testing import CliRunner
 from scalerl import store
 from scalerl.cli import app
 from scalerl.cli import study as study_module
+from scalerl.errors import StudyError
 from scalerl.study.plan import make_plan
 from scalerl.study.progress import Ceiling, Progress
 from scalerl.study.runner import RunStatus
-from scalerl.study.spec import StudyError, list_studies, load_study
+from scalerl.study.spec import list_studies, load_study
 
 SMALL = """
 description = "Two losses"

@@ -22,9 +22,9 @@ from safetensors import SafetensorError
 from scalerl import store
 from scalerl.cli import main
 from scalerl.cli.train import Terminal, seconds_left
-from scalerl.rollout.engine import EngineError
-from scalerl.rollout.torch_engine import TorchEngine
-from scalerl.tasks.pool import GraderPool
+from scalerl.errors import EngineError
+from scalerl.graders.pool.pool import GraderPool
+from scalerl.rollout.torch.engine import TorchEngine
 
 TINY = (
     "task.num_problems=8",
@@ -103,7 +103,7 @@ def when_stepped(monkeypatch: pytest.MonkeyPatch, step: int, act: Callable[[], N
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two steps; not to be written into."""
     from scalerl.config import load_recipe
-    from scalerl.train.run import Run
+    from scalerl.run.run import Run
 
     folder = tmp_path_factory.mktemp("runs") / "finished"
     Run(load_recipe("tiny-cpu", [*TINY, "budget.steps=2"]), folder).train()
@@ -175,7 +175,7 @@ def test_several_tasks_are_said_and_fitted_one_by_one(scalerl: Command, tmp_path
 
 
 def test_a_check_ends_the_processes_it_started(scalerl: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from scalerl.train import grading
+    from scalerl.loop import grading
 
     pools: list[GraderPool] = []
     monkeypatch.setattr(grading, "GraderPool", lambda **limits: pools.append(GraderPool(**limits)) or pools[-1])
@@ -246,7 +246,7 @@ def test_what_an_older_attempt_did_beyond_the_checkpoint_is_no_part_of_the_curve
 ):
     out, often = tmp_path / "run", ("--set", "evaluation.every=1")
     with monkeypatch.context() as patched:
-        patched.setattr("scalerl.train.checkpoint.save", lambda *_, **__: None)
+        patched.setattr("scalerl.run.checkpoint.save", lambda *_, **__: None)
         assert train(scalerl, out, *often, steps=4).code == 0
     assert [row["step"] for row in store.read_evals(out)] == [0, 1, 2, 3, 4]
     # It begins anew, and its budget is lower by now.
@@ -356,7 +356,7 @@ def test_an_engine_that_hangs_ends_the_process_with_the_reason(
         at_exit.append((code, *status(out)))
         released.set()
 
-    monkeypatch.setattr("scalerl.train.run.os._exit", leave)
+    monkeypatch.setattr("scalerl.run.run.os._exit", leave)
     when_stepped(monkeypatch, 1, lambda: monkeypatch.setattr(TorchEngine, "poll", hang))
     left = train(scalerl, out, "--hung-after", "1")
     ((code, state, reason),) = at_exit

@@ -7,21 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalerl.choose import choose, keyword_settings
-from scalerl.config import (
-    AXES,
-    Recipe,
-    RecipeError,
-    body_dtype,
-    inert,
-    list_recipes,
-    load_recipe,
-    mode_name,
-    parts,
-    settings_of,
-)
+from scalerl.config import AXES, Recipe, body_dtype, inert, list_recipes, load_recipe, mode_name, parts, settings_of
 from scalerl.config.parts import Budget, Pipeline
 from scalerl.config.task_settings import TASK_SETTINGS
 from scalerl.config.tree import DEFAULT_NAMES
+from scalerl.errors import RecipeError
 from scalerl.tasks.problems import TASKS
 from scalerl.tasks.task import with_settings
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalerl.config import RecipeError, load_recipe
+from scalerl.config import load_recipe
 from scalerl.config.tree import known_keys
+from scalerl.errors import RecipeError
 
 
 def problems(*overrides: str, recipe="scalerl") -> list[str]:

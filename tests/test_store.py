@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalerl import store
+from scalerl.errors import RunFolderError, StoreError
 
 
 def _write_lines(path: Path, rows: list[dict[str, object]], tail: str = "") -> None:
@@ -165,7 +166,7 @@ def test_a_new_run_never_touches_what_is_there(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="exists already and is no empty folder"):
             store.create_run(taken)
     for below in ("run", "deep/run"):
-        with pytest.raises(store.RunError, match=rf"{below} cannot be made: {tmp_path}/file is a file and no folder"):
+        with pytest.raises(RunFolderError, match=rf"{below} cannot be made: {tmp_path}/file is a file and no folder"):
             store.check_new(tmp_path / "file" / below)
     assert store.read_recipe(folder) == {"seed": 1}
     assert (tmp_path / "file").read_text() == "mine"
@@ -180,7 +181,7 @@ def test_a_folder_that_cannot_be_written_is_refused(
     # Asked and not tried: root may write into any folder.
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != locked)
     folder = locked if exists else locked / "runs" / "a"
-    with pytest.raises(store.RunError, match=rf"{folder} cannot be written: you may not write into {locked}; choose"):
+    with pytest.raises(RunFolderError, match=rf"{folder} cannot be written: you may not write into {locked}; choose"):
         store.check_new(folder)
     store.check_new(tmp_path / "other" / "a")
 
@@ -244,7 +245,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_no_half_of_anything(
     def attempt(call: Any, *arguments: Any) -> None:
         nonlocal room
         room = 5
-        with pytest.raises(store.StoreError, match=rf"cannot write .*{arguments[0].name}: {reason}"):
+        with pytest.raises(StoreError, match=rf"cannot write .*{arguments[0].name}: {reason}"):
             call(*arguments)
 
     monkeypatch.setattr(os, "write", write_until_full)
@@ -267,7 +268,7 @@ def test_a_run_says_that_the_disk_is_full_though_it_is(tmp_path: Path, monkeypat
     store.write_status(tmp_path, "failed", "full")
     assert store.read_status(tmp_path) == {"status": "failed", "reason": "full"}
     assert [path.name for path in tmp_path.iterdir()] == ["status.json"]
-    with pytest.raises(store.StoreError, match=r"cannot write .*status\.json: the disk is full"):
+    with pytest.raises(StoreError, match=r"cannot write .*status\.json: the disk is full"):
         store.write_status(tmp_path / "..", "running")
 
 

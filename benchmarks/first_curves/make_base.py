@@ -17,8 +17,9 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from scalerl.config import load_recipe
-from scalerl.train.setup import make_tasks
-from scalerl.train.sft import SftSettings, build_tokenizer, sft
+from scalerl.models.tiny import build_tokenizer
+from scalerl.run.setup import make_tasks
+from scalerl.run.sft import SftSettings, sft
 from scalerl.types import derive_seed
 
 RECIPE = "arithmetic-10m"

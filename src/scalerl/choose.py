@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from scalerl.config import Part, RecipeError
-from scalerl.config.errors import did_you_mean, quoted
+from scalerl.config import Part
+from scalerl.config.suggest import did_you_mean, quoted
+from scalerl.errors import RecipeError
 
 
 def choose(table: Mapping[str, Callable[..., Any]], part: Part) -> Callable[..., Any]:

@@ -11,10 +11,13 @@ import json
 import math
 import os
 import re
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from scalerl.errors import RunFolderError, StoreError
 
 RECIPE = "recipe.json"
 ENV = "env.json"
@@ -26,18 +29,13 @@ CHECKPOINTS = "checkpoints"
 STUDY = "study.json"
 """Of a study's folder, beside those of its runs."""
 
+UNFINISHED = ".unfinished"
+"""Suffix of a folder that is still being written."""
+
 Row = dict[str, Any]
 
 # How append_row begins a row of the trainer.
 _ROW_HEAD = re.compile(r'\{"step": (\d+), "attempt": (\d+)[,}]')
-
-
-class RunError(ValueError):
-    """A folder that is not what was asked for, or holds what cannot be read; one sentence."""
-
-
-class StoreError(RuntimeError):
-    """The run folder cannot be written; one sentence with the file and the reason."""
 
 
 # Writing -------------------------------------------------------------------------------------------------------------
@@ -49,8 +47,8 @@ def check_new(folder: str | Path) -> None:
     check_place(folder)
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         if is_run_folder(folder):
-            raise RunError(f"{folder} holds a run already: go on with it by --resume, or choose another --out")
-        raise RunError(f"{folder} exists already and is no empty folder: choose another --out")
+            raise RunFolderError(f"{folder} holds a run already: go on with it by --resume, or choose another --out")
+        raise RunFolderError(f"{folder} exists already and is no empty folder: choose another --out")
 
 
 def check_place(folder: Path) -> None:
@@ -58,9 +56,9 @@ def check_place(folder: Path) -> None:
     # Not Path.exists, which raises where a folder on the way may not be entered.
     place = next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
     if place != folder and not place.is_dir():
-        raise RunError(f"{folder} cannot be made: {place} is a file and no folder; choose another --out")
+        raise RunFolderError(f"{folder} cannot be made: {place} is a file and no folder; choose another --out")
     if place.is_dir() and not os.access(place, os.W_OK | os.X_OK):
-        raise RunError(f"{folder} cannot be written: you may not write into {place}; choose another --out")
+        raise RunFolderError(f"{folder} cannot be written: you may not write into {place}; choose another --out")
 
 
 def create_run(folder: str | Path) -> Path:
@@ -76,7 +74,7 @@ def reopen_run(folder: str | Path) -> Path:
     """Ready the folder of a run to be resumed: the line that a kill may have cut goes, whole rows all stay."""
     folder = Path(folder)
     if not is_run_folder(folder):
-        raise RunError(f"{folder} holds no run to resume: it has no {RECIPE}")
+        raise RunFolderError(f"{folder} holds no run to resume: it has no {RECIPE}")
     for path in sorted(folder.glob("*.jsonl")):
         with _said(path), path.open("r+b", buffering=0) as file:
             _mend(file.fileno())
@@ -177,9 +175,54 @@ def _said(path: str | Path) -> Iterator[None]:
     try:
         yield
     except OSError as fault:
-        full = fault.errno in (errno.ENOSPC, errno.EDQUOT)
-        reason = "the disk is full" if full else fault.strerror or str(fault)
-        raise StoreError(f"cannot write {path}: {reason}") from fault
+        raise StoreError(f"cannot write {path}: {write_failure(fault)}") from fault
+
+
+@contextmanager
+def new_folder(
+    target: Path, *, replace: bool = False, write_errors: tuple[type[Exception], ...] = ()
+) -> Iterator[Path]:
+    """Yield a folder to fill; it appears at `target` once all of it is on disk, and is removed if anything fails.
+
+    `write_errors` are exceptions of the writing library that count as a failed write, like an OSError.
+    """
+    unfinished, replaced = (target.with_name(f"{target.name}{end}{UNFINISHED}") for end in ("", ".replaced"))
+    try:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+        yield unfinished
+        for path in [*unfinished.rglob("*"), unfinished]:
+            _flush(path)
+        if replace and target.exists():
+            # Renamed, not removed: between the two renames there is no time for a crash to fall into.
+            os.rename(target, replaced)
+        os.rename(unfinished, target)
+        _flush(target.parent)
+        shutil.rmtree(replaced, ignore_errors=True)
+    except BaseException as error:
+        if replaced.exists() and not target.exists():
+            os.rename(replaced, target)
+        shutil.rmtree(unfinished, ignore_errors=True)
+        if isinstance(error, (OSError, *write_errors)):
+            raise StoreError(f"cannot write {target}: {write_failure(error)}; what was there before is kept") from error
+        raise
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_failure(error: Exception) -> str:
+    """Say why a write failed."""
+    # safetensors passes the system's error on as text.
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    if full or "No space left" in str(error):
+        return "the disk is full"
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 # Reading -------------------------------------------------------------------------------------------------------------
@@ -230,7 +273,7 @@ def latest_rows(path: Path, keys: Sequence[str]) -> list[tuple[int, Row]]:
     for line, row in parse_lines(path.read_text(encoding="utf-8"), path):
         step, attempt = row.get("step"), row.get("attempt", 0)
         if not isinstance(step, int | float):
-            raise RunError(f"{path}, line {line}: the row has no numeric 'step'")
+            raise RunFolderError(f"{path}, line {line}: the row has no numeric 'step'")
         if any(step > origin for newer, origin in origins.items() if newer > attempt > 0):
             continue
         key = tuple(row.get(name) for name in keys)
@@ -263,9 +306,9 @@ def parse_lines(text: str, path: Path) -> list[tuple[int, Row]]:
         except json.JSONDecodeError as fault:
             if rows and number == lines[-1][0] and line.lstrip().startswith("{"):
                 break
-            raise RunError(f"{path}, line {number}: not JSON ({fault.msg} at column {fault.colno})") from None
+            raise RunFolderError(f"{path}, line {number}: not JSON ({fault.msg} at column {fault.colno})") from None
         if not isinstance(row, dict):
-            raise RunError(f"{path}, line {number}: a JSON object is needed, not {_short(line)}")
+            raise RunFolderError(f"{path}, line {number}: a JSON object is needed, not {_short(line)}")
         rows.append((number, row))
     return rows
 
@@ -276,9 +319,9 @@ def _read_object(path: Path) -> Row | None:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as fault:
-        raise RunError(f"{path}, line {fault.lineno}: not JSON ({fault.msg})") from None
+        raise RunFolderError(f"{path}, line {fault.lineno}: not JSON ({fault.msg})") from None
     if not isinstance(value, dict):
-        raise RunError(f"{path}: a JSON object is needed, not {type(value).__name__}")
+        raise RunFolderError(f"{path}: a JSON object is needed, not {type(value).__name__}")
     return value
 
 

@@ -17,6 +17,9 @@ from numpy.typing import DTypeLike, NDArray
 Finish = Literal["stop", "length"]
 """Why a completion ended: a stop token, or its length plan (then it is truncated)."""
 
+THINKING_START = "<think>"
+THINKING_END = "</think>"
+
 
 def derive_seed(*parts: str | int) -> int:
     """A 63-bit seed that depends on the parts alone: noise is keyed by what is asked, not by when or beside what.
@@ -47,6 +50,14 @@ class Problem:
     def content_hash(self) -> str:
         """Equal where the words are: by this, not by id, evaluation problems are kept out of training."""
         return hashlib.sha256(" ".join(self.prompt.split()).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerFormat:
+    """The texts between which a completion thinks; empty where it does not."""
+
+    thinking_start: str = THINKING_START
+    thinking_end: str = THINKING_END
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,3 +207,16 @@ class Batch:
     def lags(self) -> list[int]:
         """Steps between sampling a group's first token and training on it, one a group; none exceeds max_lag."""
         return [self.version - group.first_version for group in self.groups]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What an engine has computed since it was made, for the compute axis; padding and idle slots are not in it."""
+
+    prefilled: int = 0
+    """Prompt tokens computed in batches: a prompt shared by several requests counts as often as it was computed, and
+    its last token counts among the decoded, since the first answer token is sampled from it."""
+    decoded: int = 0
+    """Tokens of completions, returned or on their way, forced ones included: each took one step."""
+    attended: int = 0
+    """Sum over all of these of the length of the context attended to, the token itself included."""

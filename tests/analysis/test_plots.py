@@ -16,7 +16,8 @@ from scalerl.analysis.drawing import COLOURS, compute_text, compute_ticks, cut, 
 from scalerl.analysis.figures import FigureData, figure_data, short_names
 from scalerl.analysis.plots import draw
 from scalerl.analysis.results import Analysis, FitOptions, analyse_compare, analyse_fit, analyse_forecast
-from scalerl.logs.series import InputError, Series
+from scalerl.errors import InputError
+from scalerl.logs.series import Series
 
 START = 0.3
 NOTHING = np.array([])

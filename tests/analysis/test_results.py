@@ -18,7 +18,8 @@ from scalerl.analysis.results import (
 )
 from scalerl.analysis.tables import decimals, render, sentence
 from scalerl.curves import FORMS, Pair
-from scalerl.logs.series import InputError, Series
+from scalerl.errors import InputError
+from scalerl.logs.series import Series
 
 NOTHING = np.array([])
 

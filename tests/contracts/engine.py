@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from contracts.requests import by_key, drain, make_request, mixed_requests
 
-from scalerl.rollout.engine import Engine, EngineError
+from scalerl.errors import EngineError
+from scalerl.loop.seams import Engine
 from scalerl.types import LengthPlan
 
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from scalerl.rollout.engine import EngineError, Work, check_request
+from scalerl.errors import EngineError
 from scalerl.rollout.noise import uniforms
 from scalerl.rollout.progress import Progress
-from scalerl.types import Completion, Finish, Request
+from scalerl.rollout.requests import check_request
+from scalerl.types import Completion, Finish, Request, Work
 
 
 @dataclass

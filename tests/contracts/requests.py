@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from scalerl.rollout.engine import Engine
+from scalerl.loop.seams import Engine
 from scalerl.types import Completion, LengthPlan, Problem, Request
 
 PROBLEM = Problem(id="p", prompt="?", answer="!", task="none")

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from scalerl.logs.readers import InputError, read_table
+from scalerl.errors import InputError
+from scalerl.logs.readers import read_table
 from scalerl.logs.series import Selection, Series, series_from
 
 Rows = list[tuple[Any, ...]]

@@ -13,8 +13,9 @@ import pytest
 from run_folders import write_study
 
 from scalerl import store
+from scalerl.errors import InputError
 from scalerl.logs import columns
-from scalerl.logs.readers import InputError, Table, read_table, with_gpus
+from scalerl.logs.readers import Table, read_table, with_gpus
 from scalerl.logs.series import Selection, series_from
 from scalerl.report.inputs import gather
 

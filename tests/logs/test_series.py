@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scalerl.logs.readers import InputError, read_table
+from scalerl.errors import InputError
+from scalerl.logs.readers import read_table
 from scalerl.logs.series import Selection, Series, series_from
 
 SHARED = Path(__file__).parents[2] / "../shared/data"

@@ -9,7 +9,8 @@ import pytest
 import tensorboardX
 from tensorboardX.record_writer import RecordWriter
 
-from scalerl.logs.readers import InputError, Table, read_table, with_gpus
+from scalerl.errors import InputError
+from scalerl.logs.readers import Table, read_table, with_gpus
 
 # Generated modules, whose names no type checker sees.
 EVENT: Any = importlib.import_module("tensorboardX.proto.event_pb2")

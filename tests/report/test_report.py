@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 from scalerl.analysis.results import FitOptions
 from scalerl.cli import app
-from scalerl.logs.series import InputError, Selection
+from scalerl.errors import InputError
+from scalerl.logs.series import Selection
 from scalerl.report import views as report_views
 from scalerl.report.inputs import gather
 from scalerl.report.markdown import _forecast

@@ -5,7 +5,7 @@ from contracts.engine import *  # noqa: F403
 from contracts.fake_engine import FakeEngine
 from contracts.requests import drain, make_request
 
-from scalerl.rollout.engine import EngineError
+from scalerl.errors import EngineError
 from scalerl.types import LengthPlan
 
 

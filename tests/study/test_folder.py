@@ -5,9 +5,9 @@ import json
 import pytest
 from small_study import NAMES, STUDY, open_only, plan_of, run
 
+from scalerl.errors import BusyError, StudyError
 from scalerl.study import folder as study_folder
-from scalerl.study.folder import BusyError, opened, read_study
-from scalerl.study.spec import StudyError
+from scalerl.study.folder import opened, read_study
 
 
 def test_the_folder_says_what_each_run_is(tmp_path):

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalerl.config import load_recipe
+from scalerl.errors import StudyError
 from scalerl.study.leave_one_out import LEAVE_ONE_OUT
 from scalerl.study.plan import Plan, check_runnable, differences, make_plan, show_changes, toml_value, unset
-from scalerl.study.spec import StudyError, divided, list_studies, load_study
+from scalerl.study.spec import divided, list_studies, load_study
 
 
 def plan_of(tmp_path: Path, text: str, *overrides: str, gpu: bool = False) -> Plan:

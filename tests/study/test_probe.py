@@ -3,8 +3,8 @@
 import pytest
 from small_study import STUDY, command_of, plan_of
 
+from scalerl.errors import StudyError
 from scalerl.study.probe import Pace, cost, pace_from, probe
-from scalerl.study.spec import StudyError
 
 
 def test_a_probe_times_the_base_and_leaves_nothing_behind(tmp_path):

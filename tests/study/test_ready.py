@@ -3,9 +3,9 @@
 import pytest
 from small_study import STUDY, command_of, plan_of, run
 
+from scalerl.errors import StudyError
 from scalerl.study.failure_reason import last_words, why_ended
 from scalerl.study.ready import check_arms, untried
-from scalerl.study.spec import StudyError
 
 OTHERS = """
 [arms.model]

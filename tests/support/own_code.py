@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from scalerl.tasks.graders import exact
+from scalerl.graders.rules import exact
 
 
 def obedient(text: str, answer: str, /, **tags: str) -> bool | None:

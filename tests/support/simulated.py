@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from scalerl.rollout.engine import Work
 from scalerl.tasks.curriculum import Issued
-from scalerl.types import Batch, Completion, Group, LengthPlan, Problem, Request, derive_seed
+from scalerl.types import Batch, Completion, Group, LengthPlan, Problem, Request, Work, derive_seed
 
 NUM_COMPLETIONS = 2
 

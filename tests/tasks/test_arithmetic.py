@@ -3,8 +3,8 @@ import random
 
 import pytest
 
+from scalerl.graders.rules import exact
 from scalerl.tasks.arithmetic import Expression, count_sums, demonstrate, draw_expression, solve, value
-from scalerl.tasks.graders import exact
 
 
 def expression(text: str) -> Expression:

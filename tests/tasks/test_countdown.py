@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scalerl.errors import TaskError
+from scalerl.graders.expressions import last_expression, work_out
+from scalerl.graders.rules import countdown as grade
 from scalerl.tasks.countdown import countdown
-from scalerl.tasks.expressions import last_expression, work_out
-from scalerl.tasks.graders import countdown as grade
-from scalerl.tasks.task import Task, TaskError
+from scalerl.tasks.task import Task
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,9 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from scalerl.errors import TaskError
 from scalerl.tasks.files import file, function_task, hub
-from scalerl.tasks.task import Task, TaskError
+from scalerl.tasks.task import Task
 from scalerl.types import Problem
 
 # -- files -------------------------------------------------------------------------------------------------------------

@@ -3,9 +3,10 @@ import sys
 
 import pytest
 
+from scalerl.errors import TaskError
 from scalerl.tasks.gym import GRADER, _packed, _unpacked, grade, gym
 from scalerl.tasks.problems import TASKS
-from scalerl.tasks.task import Task, TaskError
+from scalerl.tasks.task import Task
 
 
 @pytest.fixture(scope="module")

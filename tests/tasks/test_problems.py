@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
+from scalerl.errors import TaskError
+from scalerl.graders.rules import GRADERS
 from scalerl.tasks.arithmetic import arithmetic
-from scalerl.tasks.graders import GRADERS
 from scalerl.tasks.problems import TASKS
 from scalerl.tasks.procedural import distinct, is_withheld
-from scalerl.tasks.task import TaskError
 from scalerl.types import Problem
 
 SMALL: dict[str, Any] = {"num_problems": 300}

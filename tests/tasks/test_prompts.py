@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from scalerl.tasks.prompts import Message, PromptError, PromptFormat, render
+from scalerl.errors import PromptError
+from scalerl.tasks.prompts import Message, PromptFormat, render
 from scalerl.types import Problem
 
 

@@ -3,10 +3,11 @@ import re
 
 import pytest
 
+from scalerl.errors import PromptError, TaskError
 from scalerl.tasks.arithmetic import arithmetic
-from scalerl.tasks.prompts import PromptError, PromptFormat
-from scalerl.tasks.task import AnswerFormat, Task, TaskError, named, with_settings, without
-from scalerl.types import Problem
+from scalerl.tasks.prompts import PromptFormat
+from scalerl.tasks.task import Task, named, with_settings, without
+from scalerl.types import AnswerFormat, Problem
 
 
 @pytest.fixture(scope="module")

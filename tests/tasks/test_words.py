@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from scalerl.tasks.graders import GRADERS
-from scalerl.tasks.task import TaskError
+from scalerl.errors import TaskError
+from scalerl.graders.rules import GRADERS
 from scalerl.tasks.words import tell, words
 
 TIMES = {"twice": 2, "three times": 3, "four times": 4}

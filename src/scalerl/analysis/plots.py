@@ -34,7 +34,7 @@ from scalerl.analysis.drawing import (
 from scalerl.analysis.figures import MOST_BANDS, CurveData, Dots, FigureData, figure_data
 from scalerl.analysis.plots_html import draw_html
 from scalerl.analysis.results import Analysis
-from scalerl.logs.series import InputError
+from scalerl.errors import InputError
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p")
 DPI = 160

@@ -25,7 +25,8 @@ from scalerl.curves import (
     reward_at,
 )
 from scalerl.curves.points import unbounded
-from scalerl.logs.series import InputError, Series
+from scalerl.errors import InputError
+from scalerl.logs.series import Series
 
 Command = Literal["fit", "forecast", "backtest", "compare"]
 

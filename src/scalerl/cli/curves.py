@@ -11,16 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from scalerl.errors import UsageError
+
 if TYPE_CHECKING:
     from scalerl.analysis.results import Analysis, FitOptions
     from scalerl.logs.readers import Table
     from scalerl.logs.series import Selection, Series
 
 KINDS = "CSV, JSONL, trainer_state.json; folders of tensorboard, of a run or of a study; the kind is recognised."
-
-
-class UsageError(ValueError):
-    """An option cannot be used as it was given; the message is one sentence."""
 
 
 def option(text: str, panel: str | None = None, *names: str, **more: Any) -> Any:

@@ -48,7 +48,7 @@ class Component:
 @contextmanager
 def _errors_as_sentences() -> Iterator[None]:
     """A wrong recipe ends in its sentences and exit code 2, never in a traceback."""
-    from scalerl.config import RecipeError
+    from scalerl.errors import RecipeError
 
     try:
         yield

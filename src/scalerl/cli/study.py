@@ -191,7 +191,7 @@ def _skipped(plan: "Plan") -> dict[str, list[str]]:
 
 def _report(console: "Console", out: Path) -> Path | None:
     """The report on what there is; what hinders it is said, and the runs stand."""
-    from scalerl.logs.series import InputError
+    from scalerl.errors import InputError
     from scalerl.report.write import write_report
 
     try:
@@ -255,10 +255,10 @@ def _show_plan(plan: "Plan", out: Path, *, jobs: int, num_devices: int, resume: 
     """The exit code: a plan that cannot be run is the user's to mend."""
     from rich.console import Console
 
+    from scalerl.errors import StudyError
     from scalerl.study.folder import check_asked, record
     from scalerl.study.plan import check_runnable
     from scalerl.study.remaining import runs_left
-    from scalerl.study.spec import StudyError
 
     if resume:
         check_asked(out, resume)

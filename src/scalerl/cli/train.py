@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scalerl.cli.curves import UsageError
+from scalerl.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
+    from scalerl.analysis.outlook import Outlook
     from scalerl.config import Recipe
-    from scalerl.train.live import Outlook
-    from scalerl.train.run import Outlooks, Run
+    from scalerl.run.run import Outlooks, Run
 
 RecipeName = Annotated[
     str,
@@ -53,7 +53,7 @@ def train(
     """
     settings, terminal = _load(recipe, overrides), Terminal()
     with _setting_up():
-        from scalerl.train.run import ASKED, Run
+        from scalerl.run.run import ASKED, Run
 
         run = Run(settings, out, watcher=terminal, resume=resume, hung_s=hung_after)
     if check:
@@ -88,8 +88,8 @@ def sft(
 
     settings = _load(recipe, overrides)
     with _setting_up():
-        from scalerl.train.setup import make_tasks
-        from scalerl.train.sft import SftSettings, sft
+        from scalerl.run.setup import make_tasks
+        from scalerl.run.sft import SftSettings, sft
 
         if settings.tasks:
             raise UsageError(f"{recipe} has the tasks {', '.join(settings.tasks)}: a base model is made from one task")
@@ -129,7 +129,7 @@ def evaluate(
     """
     settings = _load(recipe, [*(overrides or ()), f"model.path={json.dumps(model)}"])
     with _setting_up():
-        from scalerl.train.setup import evaluate_model
+        from scalerl.run.setup import evaluate_model
 
         rows = evaluate_model(settings)
     if as_json:
@@ -150,7 +150,7 @@ def export(
     [dim]scalerl export runs/first --out models/first[/dim]
     """
     with _setting_up():
-        from scalerl.train.resume import export
+        from scalerl.run.resume import export
 
         typer.echo(f"Written to {export(run, out)}")
 
@@ -307,8 +307,9 @@ def _conclude(out: Path, *, plots: bool) -> None:
     """What was learned, how sure that is and what to try next; a picture and a page where they can be drawn."""
     from scalerl.analysis.results import FitOptions, analyse_forecast
     from scalerl.analysis.tables import sentence
+    from scalerl.errors import InputError
     from scalerl.logs.readers import read_table
-    from scalerl.logs.series import InputError, Selection, series_from
+    from scalerl.logs.series import Selection, series_from
 
     try:
         analysis = analyse_forecast(series_from([read_table(str(out))], Selection()), FitOptions(), [], [])

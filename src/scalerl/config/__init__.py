@@ -3,7 +3,6 @@
 Nothing here imports torch, so a wrong setting fails in a fraction of a second, before anything heavy is loaded.
 """
 
-from scalerl.config.errors import RecipeError
 from scalerl.config.load import list_recipes, load_recipe, load_written
 from scalerl.config.parts import Custom, Part
 from scalerl.config.recipe import Recipe, body_dtype, inert, mode_name
@@ -14,7 +13,6 @@ __all__ = [
     "Custom",
     "Part",
     "Recipe",
-    "RecipeError",
     "Setting",
     "body_dtype",
     "inert",

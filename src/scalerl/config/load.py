@@ -13,10 +13,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from scalerl.config.errors import RecipeError, did_you_mean
 from scalerl.config.messages import Origins, sentences, wrong_names
 from scalerl.config.recipe import Recipe
+from scalerl.config.suggest import did_you_mean
 from scalerl.config.tree import DEFAULT_NAMES, expand, leaves, merge, nested
+from scalerl.errors import RecipeError
 
 _SUFFIX = ".toml"
 

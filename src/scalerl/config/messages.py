@@ -6,9 +6,9 @@ from typing import Any
 
 from pydantic_core import ErrorDetails
 
-from scalerl.config.errors import closest, did_you_mean, quoted
 from scalerl.config.parts import Part
 from scalerl.config.recipe import Recipe
+from scalerl.config.suggest import closest, did_you_mean, quoted
 from scalerl.config.tree import AXES, dotted, known_keys, table_class
 
 # Settings that people look for and that are left out on purpose.

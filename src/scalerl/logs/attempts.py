@@ -9,7 +9,7 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from scalerl.logs.readers import InputError
+from scalerl.errors import InputError
 from scalerl.logs.selection import Point, at
 
 # Rows that keep no order at all fall at every second one.

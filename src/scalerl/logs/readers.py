@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from scalerl import store
+from scalerl.errors import InputError, RunFolderError
 from scalerl.logs import columns as names
 from scalerl.logs.tensorboard import EventFile, active_seconds, is_event_file, read_events
 
@@ -25,14 +26,6 @@ _WANDB_SEPARATOR = " - "
 _MOST_NAMES = 12
 # Of rows in which these are equal the latest counts.
 _ONE_ROW_FOR = {store.EVALS: ("step", "set"), store.METRICS: ("step",)}
-
-
-class InputError(ValueError):
-    """What the user gave cannot be used; the message is one sentence that says what, where and what to do."""
-
-    def __init__(self, sentence: str) -> None:
-        # Quoted cells may hold line breaks, and names of columns come from such cells.
-        super().__init__(" ".join(sentence.splitlines()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +160,7 @@ def _run_rows(folder: Path, name: str) -> list[tuple[str, dict[str, Any]]]:
     """The rows of a run that count, with the run's seed; none where there are none yet."""
     try:
         recipe = _flat(store.read_recipe(folder) or {})
-    except store.RunError:
+    except RunFolderError:
         # Its rows stand without it: all that is taken from it is the seed.
         recipe = {}
     seeds = sorted((key for key in recipe if key.split("/")[-1] == "seed"), key=lambda key: key.count("/"))

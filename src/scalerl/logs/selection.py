@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from scalerl.errors import InputError
 from scalerl.logs.columns import STEP_TIME, TRAINER_STEP, fill_from_step, find, is_number
-from scalerl.logs.readers import InputError, Table, listed, with_gpus
+from scalerl.logs.readers import Table, listed, with_gpus
 
 FILE = "file"
 _MOST_PLACES = 5

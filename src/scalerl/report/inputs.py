@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scalerl import store
-from scalerl.logs.readers import InputError, Table, read_table
+from scalerl.errors import InputError
+from scalerl.logs.readers import Table, read_table
 from scalerl.logs.selection import file_names
 from scalerl.report.runs import NOT_STARTED, OF_THE_RUN, RunFacts, read_run
 

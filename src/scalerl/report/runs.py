@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from scalerl import store
+from scalerl.errors import RunFolderError
 
 T = TypeVar("T")
 
@@ -83,7 +84,7 @@ def read_run(folder: Path, *, name: str, arm: str, evals: Sequence[Mapping[str, 
     def tried(read: Callable[[], T], otherwise: T) -> T:
         try:
             return read()
-        except (store.RunError, OSError, UnicodeDecodeError) as fault:
+        except (RunFolderError, OSError, UnicodeDecodeError) as fault:
             faults.append(str(fault))
             return otherwise
 

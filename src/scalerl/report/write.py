@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from scalerl.analysis.figures import FigureData, figure_data
 from scalerl.analysis.results import Analysis, CurveResult, FitOptions
-from scalerl.logs.series import InputError, Selection
+from scalerl.errors import InputError
+from scalerl.logs.series import Selection
 from scalerl.report.json import report_json
 from scalerl.report.markdown import markdown
 from scalerl.report.page import page

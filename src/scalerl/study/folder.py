@@ -14,18 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from scalerl import store
-from scalerl.config import Recipe, RecipeError, load_written
+from scalerl.config import Recipe, load_written
 from scalerl.config.messages import show
+from scalerl.errors import BusyError, RecipeError, RunFolderError, StudyError
 from scalerl.study.plan import Plan, PlannedRun, differences
-from scalerl.study.spec import StudyError
 
 _RUNS, _RECIPES, _LOGS, _LOCK = "runs", "recipes", "logs", ".lock"
 # The runs of a study that was killed a moment ago need this long to be gone.
 _LOCK_WAIT_S = 5.0
-
-
-class BusyError(RuntimeError):
-    """Another study runs in the folder."""
 
 
 def run_folder(folder: Path, run: PlannedRun) -> Path:
@@ -44,7 +40,7 @@ def run_status(folder: Path) -> Mapping[str, Any]:
     """What a run says of itself; one whose words cannot be read has said nothing, and is not done."""
     try:
         return store.read_status(folder) or {}
-    except store.RunError:
+    except RunFolderError:
         return {}
 
 
@@ -55,7 +51,7 @@ def is_done(folder: Path, run: PlannedRun) -> bool:
         return False
     try:
         spent = (store.read_recipe(place) or {}).get("budget") or {}
-    except store.RunError:
+    except RunFolderError:
         return True
     return not any(
         spent.get(key) is not None and limit is not None and limit > spent[key] for key, limit in run.recipe.budget

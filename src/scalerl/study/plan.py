@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scalerl.config import Recipe, RecipeError, inert, load_recipe, settings_of
+from scalerl.config import Recipe, inert, load_recipe, settings_of
 from scalerl.config.load import read_override
 from scalerl.config.messages import show
 from scalerl.config.parts import Budget
 from scalerl.config.tree import expand, is_named, leaves, merge, nested
+from scalerl.errors import RecipeError, StudyError
 from scalerl.study.leave_one_out import LEAVE_ONE_OUT
-from scalerl.study.spec import Study, StudyError
+from scalerl.study.spec import Study
 
 # What two recipes may differ in and still be the same arm.
 _SAME_ARM = ("description", "seed")

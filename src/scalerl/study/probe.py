@@ -10,10 +10,10 @@ from pathlib import Path
 from scalerl import store
 from scalerl.config import Recipe
 from scalerl.config.parts import Budget
+from scalerl.errors import StudyError
 from scalerl.study.die_with_parent import leashed
 from scalerl.study.failure_reason import last_words
 from scalerl.study.plan import PlannedRun
-from scalerl.study.spec import StudyError
 
 _STEPS = 6  # the first ones fill the pipeline and are not counted
 _COUNTED = 4

@@ -9,7 +9,8 @@ from scalerl import store
 from scalerl.analysis.results import FitOptions
 from scalerl.curves import Fit, fit
 from scalerl.curves.verdicts import Verdict
-from scalerl.logs.readers import InputError, read_table
+from scalerl.errors import InputError, RunFolderError
+from scalerl.logs.readers import read_table
 from scalerl.logs.series import Selection, series_from
 
 _TAIL_BYTES = 1 << 16  # holds the last row of metrics.jsonl, however long the run
@@ -90,7 +91,7 @@ def _last_step(folder: Path) -> int | None:
 def _reward(folder: Path) -> float | None:
     try:
         rows = store.read_evals(folder)
-    except store.RunError:
+    except RunFolderError:
         return None
     return next((row.get("reward") for row in reversed(rows) if row.get("set") == rows[0].get("set")), None)
 
@@ -98,7 +99,7 @@ def _reward(folder: Path) -> float | None:
 def _ceiling(folder: Path, axis: str) -> Ceiling | None:
     try:
         series = series_from([read_table(str(folder))], Selection(x=axis))[0]
-    except (InputError, store.RunError):
+    except (InputError, RunFolderError):
         return None
     if series.problem is not None:
         return None

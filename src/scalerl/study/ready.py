@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from scalerl import store
+from scalerl.errors import StudyError
 from scalerl.study.die_with_parent import leashed
 from scalerl.study.failure_reason import last_words
 from scalerl.study.folder import run_folder
 from scalerl.study.plan import Arm, Plan
-from scalerl.study.spec import StudyError
 
 # What is read or imported when a run begins. All else has been checked with the recipe.
 _READ = ("model.path", "task.", "tasks.", "evaluation.sets.")

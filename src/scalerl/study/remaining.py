@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from scalerl import store
+from scalerl.errors import RunFolderError
 from scalerl.study.folder import is_done, run_folder
 from scalerl.study.plan import Plan, PlannedRun
 from scalerl.study.probe import Cost, Pace, cost
@@ -35,6 +36,6 @@ def _last_row(folder: Path) -> store.Row:
     """Empty where nothing can be read: such a run is counted in full."""
     try:
         rows = store.read_metrics(folder)
-    except store.RunError:
+    except RunFolderError:
         return {}
     return rows[-1] if rows else {}

@@ -11,11 +11,12 @@ from pydantic import Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from scalerl.config import Part
-from scalerl.config.errors import did_you_mean
 from scalerl.config.load import read_override
 from scalerl.config.messages import show
 from scalerl.config.parts import Budget
+from scalerl.config.suggest import did_you_mean
 from scalerl.config.tree import expand, merge, nested
+from scalerl.errors import StudyError
 from scalerl.study.leave_one_out import LEAVE_ONE_OUT
 
 _SUFFIX = ".toml"
@@ -26,14 +27,6 @@ _OWN = ("arms", "compute", "fit", "holdout", "leave_one_out", "seeds")
 
 Changes = dict[str, Any]
 Axis = Literal["gpu_hours", "flops", "tokens", "step"]
-
-
-class StudyError(ValueError):
-    """A study cannot be run as it is written; each problem is one sentence."""
-
-    def __init__(self, *problems: str) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = problems
 
 
 class FitWindow(Part):

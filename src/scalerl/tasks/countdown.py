@@ -8,11 +8,11 @@ import json
 import random
 from dataclasses import dataclass
 
-from scalerl.tasks.expressions import BINDS, CARRY_OUT
-from scalerl.tasks.graders import THINKING_END, THINKING_START
+from scalerl.errors import TaskError
+from scalerl.graders.expressions import BINDS, CARRY_OUT
 from scalerl.tasks.procedural import check_least, drawn_task
-from scalerl.tasks.task import Task, TaskError
-from scalerl.types import Problem
+from scalerl.tasks.task import Task
+from scalerl.types import THINKING_END, THINKING_START, Problem
 
 OPERATIONS = "+-*/"
 

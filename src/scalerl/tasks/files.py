@@ -8,8 +8,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from scalerl.errors import TaskError
 from scalerl.tasks.rows import Fields, Row, numbered, rows_task
-from scalerl.tasks.task import Task, TaskError
+from scalerl.tasks.task import Task
 
 # More rows than any set of problems has: a function that goes on past this never ends.
 _MOST_ROWS = 5_000_000

@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from scalerl.tasks.graders import THINKING_END, THINKING_START, answer_part
+from scalerl.errors import TaskError
+from scalerl.graders.rules import answer_part
 from scalerl.tasks.procedural import check_least, distinct
-from scalerl.tasks.task import Task, TaskError
-from scalerl.types import Problem, derive_seed
+from scalerl.tasks.task import Task
+from scalerl.types import THINKING_END, THINKING_START, Problem, derive_seed
 
 if TYPE_CHECKING:
     from reasoning_gym.dataset import ProceduralDataset

@@ -8,7 +8,8 @@ import random
 from collections.abc import Callable
 from typing import TypeVar
 
-from scalerl.tasks.task import Demonstration, Task, TaskError
+from scalerl.errors import TaskError
+from scalerl.tasks.task import Demonstration, Task
 from scalerl.types import Problem, derive_seed
 
 Item = TypeVar("Item")

@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from scalerl.errors import PromptError
+
 PLACE = "{prompt}"
 
 Message = dict[str, str]
@@ -17,10 +19,6 @@ ChatTemplate = Callable[[Sequence[Message]], str]
 
 # A name in braces that stands alone is a place to be filled; after a letter, _, ^ or } it is LaTeX, as in \boxed{x}.
 _FIELD = re.compile(r"(?<![\w\\^}])\{([A-Za-z_]\w*)\}")
-
-
-class PromptError(ValueError):
-    """A prompt cannot be formatted so; one sentence says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from scalerl.tasks.task import Demonstration, Task, TaskError, without
+from scalerl.errors import TaskError
+from scalerl.tasks.task import Demonstration, Task, without
 from scalerl.types import Problem, derive_seed
 
 _HALF_A_PAIR = re.compile("[\\ud800-\\udfff]")

@@ -10,21 +10,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from scalerl.tasks.graders import GRADERS, THINKING_END, THINKING_START
+from scalerl.errors import TaskError
+from scalerl.graders.rules import GRADERS
 from scalerl.tasks.prompts import PLACE, PromptFormat
-from scalerl.types import Problem
-
-
-class TaskError(ValueError):
-    """A task cannot be used; one sentence says where and why."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerFormat:
-    """The texts between which a completion thinks; empty where it does not."""
-
-    thinking_start: str = THINKING_START
-    thinking_end: str = THINKING_END
+from scalerl.types import AnswerFormat, Problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +37,7 @@ class Task:
     evaluation: tuple[Problem, ...]
     grader: str
     """A name in GRADERS, or an import path."""
-    answer: AnswerFormat = AnswerFormat()
+    answer: AnswerFormat = field(default_factory=AnswerFormat)
     prompt: PromptFormat = field(default_factory=PromptFormat)
     demonstrations: Demonstrate | None = None
     """None where there is nothing to imitate."""

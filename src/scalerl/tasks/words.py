@@ -8,10 +8,10 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scalerl.tasks.graders import THINKING_END, THINKING_START
+from scalerl.errors import TaskError
 from scalerl.tasks.procedural import check_least, drawn_task
-from scalerl.tasks.task import Task, TaskError
-from scalerl.types import Problem
+from scalerl.tasks.task import Task
+from scalerl.types import THINKING_END, THINKING_START, Problem
 
 _TIMES = {2: "twice", 3: "three times", 4: "four times"}
 

@@ -1,0 +1,114 @@
+"""Every error this package raises on purpose. The command line prints its message and no traceback.
+
+    UserError    something the user gave cannot be used: a file, a setting, an option      exit code 2
+    RunFailure   a run cannot go on: a dead engine, a full disk                            exit code 1
+
+Any other exception is a bug of ours and keeps its traceback. A message is one sentence: the value, where it came from
+and what to do. Errors that report several problems at once have one sentence per line.
+"""
+
+
+class UserError(ValueError):
+    """Something the user gave cannot be used."""
+
+
+class RunFailure(RuntimeError):
+    """A run, or the program, cannot go on for a reason that is not the user's mistake."""
+
+
+# What a user gave ----------------------------------------------------------------------------------------------------
+
+
+class UsageError(UserError):
+    """A command-line option cannot be used as it was given."""
+
+
+class RecipeError(UserError):
+    """A recipe cannot be used; each problem names its origin, the field, the value and the choices."""
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+class StudyError(UserError):
+    """A study cannot be run as it is written."""
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+class InputError(UserError):
+    """A log cannot be read, or does not hold what was asked for."""
+
+    def __init__(self, sentence: str) -> None:
+        # Quoted cells may hold line breaks, and names of columns come from such cells.
+        super().__init__(" ".join(sentence.splitlines()))
+
+
+class RunFolderError(UserError):
+    """A run folder is not what was asked for, or holds something unreadable."""
+
+
+class TaskError(UserError):
+    """A task cannot be used: its problems, its files or its grader's name."""
+
+
+class PromptError(UserError):
+    """A prompt cannot be formatted as asked."""
+
+
+class GraderError(UserError):
+    """A grader cannot be used."""
+
+
+class ModelError(UserError):
+    """A model cannot be loaded or used."""
+
+
+class GgufError(ModelError):
+    """A GGUF file cannot be read."""
+
+
+class LoraError(ModelError):
+    """Adapters cannot be put on this model."""
+
+
+class PackingError(ModelError):
+    """This model's attention cannot run on packed sequences."""
+
+
+class CheckpointError(UserError):
+    """A checkpoint is damaged or does not belong to this run."""
+
+
+class SinkError(UserError):
+    """A metrics sink (wandb, trackio, tensorboard) cannot be used."""
+
+
+# What ends a run -----------------------------------------------------------------------------------------------------
+
+
+class EngineError(RunFailure):
+    """The engine cannot go on; every later poll raises it again."""
+
+
+class EngineStalled(EngineError):
+    """Requests are with the engine, and it has produced nothing for too long."""
+
+
+class GraderPoolError(RunFailure):
+    """The grader pool itself has failed, not a grader on one item."""
+
+
+class GradingStalled(RunFailure):
+    """Answers are with the graders, and no verdict has come for too long."""
+
+
+class StoreError(RunFailure):
+    """A file of the run folder cannot be written."""
+
+
+class BusyError(RunFailure):
+    """Another process is working in the same folder."""

@@ -1,0 +1,1 @@
+"""A pool of child processes, limited in time and memory, for graders that may hang or crash."""

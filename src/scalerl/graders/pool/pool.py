@@ -1,0 +1,248 @@
+"""A pool of bounded child processes for graders that may hang, crash or eat memory.
+
+pool = GraderPool()
+pool.check(GraderSpec(name="math"))                    # raises GraderError where it cannot be used
+pool.submit(key, GraderSpec(name="math"), text, answer)
+for graded in pool.poll(): ...                         # Graded(key, correct, reason), in any order
+
+A bad item costs that item: it ends without a verdict and with a reason, and those behind it go to another worker.
+"""
+
+import math
+import os
+import pickle
+import socket
+import subprocess
+import sys
+import time
+import weakref
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
+
+from scalerl.errors import GraderError, GraderPoolError
+from scalerl.graders.pool.wire import Channel, Frame, Kind, Limits, wait
+
+Reason = Literal["no_answer", "timeout", "crash", "memory", "error"]
+"""Why there is no verdict: the reference cannot be read, time is up, the process died, memory is up, it raised."""
+
+_REASONS: Mapping[Kind, Reason] = {
+    Kind.NO_ANSWER: "no_answer",
+    Kind.TIMEOUT: "timeout",
+    Kind.CRASH: "crash",
+    Kind.MEMORY: "memory",
+    Kind.ERROR: "error",
+}
+
+# Importing a grader and what it needs, on a busy machine.
+_LOAD_TIMEOUT_S = 120.0
+_CLOSE_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraderSpec:
+    """A grader and its settings."""
+
+    name: str
+    """A name in GRADERS, or "package.module:function" with the same signature, imported in the child processes."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """A completion to grade."""
+
+    key: Hashable
+    spec: GraderSpec
+    text: str
+    answer: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graded:
+    """How the grading of an item ended."""
+
+    key: Hashable
+    correct: bool | None
+    reason: Reason | None = None
+    """Why there is no verdict; None where there is one."""
+
+
+class GraderPool:
+    """Grades in child processes; to be used from one thread.
+
+    The limits hold for one item, from the moment its grading starts: `cpu_limit_s` of computing, which does not depend
+    on what else the machine does, and `timeout_s` on the wall for a grader that waits. Memory is limited on Linux, to
+    `memory_limit_mb` above what a worker has after its imports. No workers asked for are twice the cores, at most 32.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_workers: int = 0,
+        timeout_s: float = 10.0,
+        cpu_limit_s: float = 3.0,
+        memory_limit_mb: int = 512,
+    ) -> None:
+        if os.name != "posix":
+            raise GraderPoolError(f"graders cannot run in child processes on {sys.platform}: that needs Linux or macOS")
+        limits = Limits(
+            num_workers=num_workers or _default_num_workers(),
+            timeout_s=timeout_s,
+            cpu_limit_s=cpu_limit_s,
+            memory_limit_mb=memory_limit_mb,
+        )
+        self.num_ended: Counter[str] = Counter()
+        """How many items ended how: right, wrong, or a reason."""
+        self.first_errors: dict[str, str] = {}
+        """The first exception of each grader that raised on an item."""
+        self._specs: list[GraderSpec] = []
+        self._pending: dict[int, tuple[Hashable, GraderSpec]] = {}
+        self._num_submitted = 0
+        self._graded: list[Graded] = []
+        self._loaded: dict[int, str] = {}
+        self._process, self._channel = _start(limits)
+        self._close = weakref.finalize(self, _stop, self._process, self._channel, os.getpid())
+
+    @property
+    def pid(self) -> int:
+        """The supervisor's process, and the session of all processes of the pool."""
+        return self._process.pid
+
+    @property
+    def num_pending(self) -> int:
+        """Items submitted and not yet given out by poll()."""
+        return len(self._pending) + len(self._graded)
+
+    def check(self, spec: GraderSpec) -> None:
+        """Load a grader in the child processes, once; GraderError says why it cannot be used."""
+        if spec in self._specs:
+            return
+        number = len(self._specs)
+        try:
+            body = pickle.dumps((spec.name, dict(spec.settings)))
+        except Exception as error:
+            raise GraderError(f'the settings of "{spec.name}" cannot be sent to another process: {error}') from None
+        self._channel.send_all(Frame(Kind.LOAD, number, body))
+        deadline = time.monotonic() + _LOAD_TIMEOUT_S
+        while number not in self._loaded:
+            if time.monotonic() > deadline:
+                self.close()
+                raise GraderError(f'"{spec.name}" cannot be loaded: its import took over {_LOAD_TIMEOUT_S:.0f} s')
+            try:
+                self._receive(_LOAD_TIMEOUT_S)
+            except GraderPoolError as error:
+                raise GraderError(f'"{spec.name}" cannot be loaded: {error}') from None
+        if reason := self._loaded.pop(number):
+            raise GraderError(reason)
+        self._specs.append(spec)
+
+    def submit(self, key: Hashable, spec: GraderSpec, text: str, answer: str) -> None:
+        """Have an item graded; the result comes by poll() under its key."""
+        self.check(spec)
+        number, self._num_submitted = self._num_submitted, self._num_submitted + 1
+        self._pending[number] = (key, spec)
+        self._channel.send_all(Frame(Kind.GRADE, number, pickle.dumps((self._specs.index(spec), text, answer))))
+
+    def poll(self, timeout: float = 0.0) -> list[Graded]:
+        """What has been graded since the last call; with a timeout, wait that long for at least one."""
+        deadline = time.monotonic() + timeout
+        self._receive(0.0)
+        while not self._graded and self._pending and (left := deadline - time.monotonic()) > 0:
+            self._receive(left)
+        graded, self._graded = self._graded, []
+        return graded
+
+    def grade_all(self, items: Iterable[Item]) -> list[Graded]:
+        """The results of these items, in their order. Nothing else may be pending."""
+        assert not self.num_pending
+        keys = []
+        for item in items:
+            self.submit(len(keys), item.spec, item.text, item.answer)
+            keys.append(item.key)
+        graded: dict[Hashable, Graded] = {}
+        while len(graded) < len(keys):
+            graded |= {one.key: one for one in self.poll(math.inf)}
+        return [
+            Graded(key=key, correct=graded[index].correct, reason=graded[index].reason)
+            for index, key in enumerate(keys)
+        ]
+
+    def close(self) -> None:
+        """End all child processes; what is pending is dropped."""
+        self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _receive(self, timeout_s: float) -> None:
+        if not self._close.alive:
+            raise GraderPoolError("the grader pool is closed")
+        wait([self._channel], None if timeout_s == math.inf else timeout_s)
+        for frame in self._channel.receive():
+            if frame.kind is Kind.LOADED:
+                self._loaded[frame.number] = frame.body.decode()
+            elif frame.kind is Kind.FAILED:
+                raise GraderPoolError(f"the grading process failed: {frame.body.decode()}")
+            else:
+                self._take(frame)
+        if self._channel.closed:
+            raise GraderPoolError(f"the grading process died, with exit status {self._process.wait()}")
+
+    def _take(self, frame: Frame) -> None:
+        key, spec = self._pending.pop(frame.number)
+        reason = _REASONS.get(frame.kind)
+        correct = None if reason else frame.kind is Kind.RIGHT
+        self.num_ended[reason or ("right" if correct else "wrong")] += 1
+        self._graded.append(Graded(key=key, correct=correct, reason=reason))
+        if reason == "error":
+            self.first_errors.setdefault(spec.name, frame.body.decode())
+
+
+def _default_num_workers() -> int:
+    """Twice the cores, so that a grader which waits holds up no other; no more than a large run needs."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(2 * cores, 32)
+
+
+def _start(limits: Limits) -> tuple[subprocess.Popen[bytes], Channel]:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        # Not multiprocessing: its children import the main module again, which a script without a guard does not stand.
+        code = (
+            f"import sys; sys.path[:] = {[str(path) for path in sys.path]!r}\n"
+            "from scalerl.graders.pool.supervisor import serve\n"
+            "from scalerl.graders.pool.wire import Limits\n"
+            f"serve({theirs.fileno()}, {os.getpid()}, {limits!r})"
+        )
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-c", code],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                # Ctrl-C is the trainer's to handle.
+                start_new_session=True,
+                # A worker is one of many on few cores, and a verdict must not depend on the order of a set.
+                env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONHASHSEED": "0"},
+            )
+        except OSError as error:
+            ours.close()
+            raise GraderPoolError(f"the grading process cannot be started: {error}") from error
+    return process, Channel(ours)
+
+
+def _stop(process: subprocess.Popen[bytes], channel: Channel, owner: int) -> None:
+    channel.close()
+    # A fork of the trainer holds a copy of the pool, but the processes are not its own.
+    if os.getpid() != owner:
+        return
+    try:
+        process.wait(_CLOSE_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

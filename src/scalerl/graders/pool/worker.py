@@ -1,0 +1,145 @@
+"""The processes of a grader pool in which graders run: one item at a time, within limits, any of them expendable."""
+
+import ctypes
+import functools
+import importlib
+import inspect
+import os
+import pickle
+import resource
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from scalerl.graders.pool.wire import Channel, Frame, Kind, Limits, wait
+from scalerl.graders.rules import GRADERS, TAGS, WARM_UP
+
+Grade = Callable[[str, str], object]
+
+_LONGEST_MESSAGE = 500
+
+# Options of Linux's prctl(2).
+DIE_WITH_PARENT = 1
+ADOPT_ORPHANS = 36
+
+
+class LoadError(ValueError):
+    """A grader cannot be used; one sentence says why."""
+
+
+def load(name: str, settings: Mapping[str, Any]) -> Grade:
+    """The grader of that name or at that import path, its settings bound, and warm."""
+    function = _imported(name) if ":" in name else GRADERS.get(name)
+    if function is None:
+        raise LoadError(f'no grader is called "{name}"; choices: {", ".join(GRADERS)}, or "package.module:function"')
+    try:
+        settings = _wanted(function, settings)
+        inspect.signature(function).bind("", "", **settings)
+    except TypeError as error:
+        raise LoadError(f'"{name}" cannot be called as grader(text, answer, /, *, settings): {error}') from None
+    except ValueError:
+        raise LoadError(f'"{name}" does not say which arguments it takes: wrap it in a function') from None
+    grade = functools.partial(function, **settings)
+    try:
+        for text, answer in WARM_UP.get(name, ()):
+            grade(text, answer)
+    except ModuleNotFoundError as error:
+        raise LoadError(f'"{name}" needs {error.name}, which is not installed: pip install "scalerl[math]"') from None
+    return grade
+
+
+def _wanted(function: Callable[..., object], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings without the tags that a function has no argument for: not every grader cares where thinking ends."""
+    parameters = inspect.signature(function).parameters
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    return {name: value for name, value in settings.items() if takes_any or name in parameters or name not in TAGS}
+
+
+def _imported(path: str) -> Callable[..., object]:
+    module_name, _, function_name = path.partition(":")
+    # Where a user's module lies; last, so that a file there cannot take the place of an installed package.
+    if not {"", str(Path.cwd())} & set(sys.path):
+        sys.path.append(str(Path.cwd()))
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise LoadError(f'"{path}" cannot be imported: no module is called "{error.name}"') from None
+    except BaseException as error:
+        raise LoadError(f'"{path}" cannot be imported: {_message(error)}') from None
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        what = f'{module_name} has no "{function_name}"' if function is None else f"it is {type(function).__name__}"
+        raise LoadError(f'"{path}" is no function: {what}')
+    return function
+
+
+def work(channel: Channel, graders: dict[int, Grade], limits: Limits) -> NoReturn:
+    """Grade what arrives until the supervisor is gone or the memory half used; never returns."""
+    base_bytes = _limit_process(limits)
+    most_bytes = None if base_bytes is None else base_bytes + limits.memory_limit_mb * 2**20 // 2
+    while not channel.closed:
+        wait([channel], None)
+        for frame in channel.receive():
+            if frame.kind is Kind.LOAD:
+                graders[frame.number] = load(*pickle.loads(frame.body))
+                continue
+            channel.send_all(Frame(Kind.STARTED, frame.number))
+            ending = _grade(frame, graders, limits.cpu_limit_s)
+            channel.send_all(ending)
+            # What items leave behind must not count against a later one: a fresh worker is a few milliseconds away.
+            if ending.kind is Kind.MEMORY or (most_bytes is not None and _data_bytes() > most_bytes):
+                os._exit(0)
+    os._exit(0)
+
+
+def _grade(frame: Frame, graders: Mapping[int, Grade], cpu_limit_s: float) -> Frame:
+    # No handler: the system itself ends the process, also within a computation that never comes back to Python.
+    signal.setitimer(signal.ITIMER_PROF, cpu_limit_s)
+    try:
+        grader, text, answer = pickle.loads(frame.body)
+        correct = graders[grader](text, answer)
+        if correct is None:
+            return Frame(Kind.NO_ANSWER, frame.number)
+        if isinstance(correct, bool):
+            return Frame(Kind.RIGHT if correct else Kind.WRONG, frame.number)
+        raise TypeError(f"the grader gave {correct!r}, not True, False or None")
+    except MemoryError:
+        return Frame(Kind.MEMORY, frame.number)
+    except BaseException as error:
+        return Frame(Kind.ERROR, frame.number, _message(error).encode(errors="backslashreplace"))
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def _message(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_MESSAGE]
+
+
+def _limit_process(limits: Limits) -> int | None:
+    """Set what the system enforces; the size so far, where it limits memory (Linux alone does)."""
+    # Its own group, so that what a grader starts can be ended with it.
+    os.setpgid(0, 0)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    set_option(DIE_WITH_PARENT, signal.SIGKILL)
+    if sys.platform != "linux":
+        return None
+    base_bytes = _data_bytes()
+    # Not RLIMIT_AS: that also counts what threads and libraries reserve and never touch.
+    most = base_bytes + limits.memory_limit_mb * 2**20
+    _, ceiling = resource.getrlimit(resource.RLIMIT_DATA)
+    most = most if ceiling == resource.RLIM_INFINITY else min(most, ceiling)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    return base_bytes
+
+
+def set_option(option: int, value: int) -> None:
+    """Have Linux treat this process so; other systems cannot."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value)
+
+
+def _data_bytes() -> int:
+    pages = Path("/proc/self/statm").read_bytes().split()[5]
+    return int(pages) * resource.getpagesize()

@@ -1,0 +1,1 @@
+"""The learner: from a batch of graded groups to one update of the weights."""

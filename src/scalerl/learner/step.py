@@ -1,0 +1,324 @@
+"""One step: a batch in, new weights and a row of metrics out.
+
+    prepare (batch.py) -> for each micro-batch: body -> head -> loss x weight -> backward -> clip -> AdamW
+
+Weights a token are fixed before the batch is cut, so gradients of micro-batches only add up. The master weights are
+FP32: at the paper's learning rate of 5e-7 a bf16 weight would not move, since its neighbours are 0.4 % apart. A bf16
+body is a second, rounded copy of them (body.py).
+
+A step waits for the device once, at its end, for the metrics. Whether the update is to be skipped is decided there too.
+"""
+
+import functools
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Self
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from scalerl.choose import choose
+from scalerl.config import Recipe, body_dtype
+from scalerl.config.parts import Learner, Optimizer
+from scalerl.learner.batch import MicroBatch, Pass, prepare
+from scalerl.learner.body import compile_layers, make_body, prepare_for_training
+from scalerl.learner.cuda_graphs import LEAST_TOKENS, MOST_WORK, PassGraphs, asks_device, recorder
+from scalerl.learner.packed_attention import has_kernel, pack, packed_hidden_states
+from scalerl.models.load import head
+from scalerl.models.lora import merged_weights, num_adapter_params, wrap
+from scalerl.models.shape import ModelShape, head_sizes, training_flops
+from scalerl.rl.advantages import BASELINES, NORMALISATIONS
+from scalerl.rl.filters import EffectiveBatch, effective_batch
+from scalerl.rl.logprobs import log_probs_and_entropy
+from scalerl.rl.losses import LOSSES, TokenLoss
+from scalerl.rl.metrics import TokenSums, step_metrics, token_sums
+from scalerl.rl.weights import WEIGHTS
+from scalerl.types import Batch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+WARM_UP_LENGTHS = (499, 61)
+"""Tokens a sequence, no round numbers and more than one: what is compiled must suit any."""
+
+
+class TorchLearner:
+    """A model and its optimiser. Its version is the number of steps it has taken, those without an update included."""
+
+    def __init__(
+        self,
+        model: "PreTrainedModel",
+        *,
+        loss: Callable[..., TokenLoss],
+        effective: Callable[..., EffectiveBatch],
+        weigh: Callable[[Tensor, Tensor, Tensor], Tensor],
+        optimizer: Optimizer,
+        learner: Learner,
+        fp32_head: bool = True,
+        dtype: torch.dtype = torch.float32,
+        compiled: bool | None = None,
+        version: int = 0,
+    ) -> None:
+        """`model` holds the master weights and is trained in place; `dtype` is the body's.
+
+        The layers are `compiled` on a GPU unless told: here, once, for packed rows of any number of tokens.
+        """
+        self._model = model
+        self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        if wrong := {p.dtype for p in self._parameters.values()} - {torch.float32, torch.float64}:
+            raise ValueError(f"master weights must be float32, and this model's are {', '.join(map(str, wrong))}")
+        self._device = model.device
+        self._loss, self._effective, self._weigh = loss, effective, weigh
+        self._settings, self._micro_batch_tokens = optimizer, learner.micro_batch_tokens
+        self._body = make_body(model, dtype)
+        # With a body of the masters' precision the two heads are one, whatever the setting says.
+        self._fp32_head = fp32_head or dtype == torch.float32
+        self._shape, self._num_adapter_params = ModelShape.from_config(model.config), num_adapter_params(model)
+        prepare_for_training(self._body, learner.gradient_checkpointing)
+        # Plain AdamW: the paper names no exception, so norms and biases decay like the rest.
+        self._optimizer = torch.optim.AdamW(
+            self._parameters.values(),
+            lr=optimizer.lr,
+            betas=(optimizer.beta1, optimizer.beta2),
+            eps=optimizer.eps,
+            weight_decay=optimizer.weight_decay,
+            fused=True,
+        )
+        self._version = version
+        self._updates = 0
+        self._graphs: PassGraphs | None = None
+        if self._device.type == "cuda" if compiled is None else compiled:
+            compile_layers(self._body)
+            self._warm_up()
+            if not learner.gradient_checkpointing:
+                self._graphs = self._pass_graphs()
+
+    @classmethod
+    def from_recipe(cls, model: "PreTrainedModel", recipe: Recipe, *, version: int = 0) -> Self:
+        """The learner a recipe describes: the only place where its names become functions."""
+        return cls(
+            wrap(model, recipe.model.lora),
+            loss=choose(LOSSES, recipe.loss),
+            effective=functools.partial(
+                effective_batch,
+                drop_truncated=recipe.filter.drop_truncated,
+                zero_variance=recipe.filter.zero_variance,
+                baseline=choose(BASELINES, recipe.advantage.baseline),
+                normalise=choose(NORMALISATIONS, recipe.advantage.normalisation),
+            ),
+            weigh=choose(WEIGHTS, recipe.weights),
+            optimizer=recipe.optimizer,
+            learner=recipe.learner,
+            fp32_head=recipe.model.fp32_head in ("both", "learner"),
+            dtype=getattr(torch, body_dtype(recipe, gpu=model.device.type == "cuda")),
+            version=version,
+        )
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    @property
+    def shape(self) -> ModelShape:
+        return self._shape
+
+    def step(self, batch: Batch) -> dict[str, float]:
+        """Train on a batch; what is not finite is left out of the row, and then no weight has moved."""
+        assert batch.version == self._version, f"a batch for version {batch.version} came at {self._version}"
+        prepared = prepare(
+            batch, effective=self._effective, weigh=self._weigh, micro_batch_tokens=self._micro_batch_tokens
+        )
+        self._optimizer.zero_grad(set_to_none=True)
+        tokens: TokenSums | None = None
+        loss = torch.zeros((), dtype=torch.float64, device=self._device)
+        for micro in prepared.micro_batches:
+            part, value = self._backward(micro)
+            tokens = part if tokens is None else tokens + part
+            loss += value
+        if self._graphs is not None:
+            self._graphs.hand_over()
+        metrics = prepared.facts | {"optim/lr": self.lr, "batch/flops": self._flops(prepared.micro_batches)}
+        norm = self._update(loss) if prepared.micro_batches else None
+        self._optimizer.zero_grad(set_to_none=True)
+        metrics |= step_metrics(tokens, prepared.effective, lag=prepared.lag, num_nonfinite=prepared.num_nonfinite)
+        metrics |= self._outcome(norm, loss)
+        self._version += 1
+        return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+    @property
+    def lr(self) -> float:
+        """Of the next update: linear from lr / warmup_steps at the first one, constant from the warmup_steps-th."""
+        warmup = self._settings.warmup_steps
+        return self._settings.lr * min(1.0, (self._updates + 1) / warmup if warmup else 1.0)
+
+    def weights(self) -> dict[str, Tensor]:
+        """All FP32 weights, adapters merged in: the masters themselves, a tied one once. Whoever keeps them copies."""
+        return merged_weights(self._model)
+
+    def state_dict(self) -> dict[str, dict[str, Tensor]]:
+        """All that a checkpoint needs, as tensors: weights, optimiser moments, random state, counters."""
+        moments = {
+            f"{name}/{key}": value
+            for name, parameter in self._parameters.items()
+            for key, value in self._optimizer.state[parameter].items()
+        }
+        rng = {"cpu": torch.get_rng_state()}
+        if self._device.type == "cuda":
+            rng["cuda"] = torch.cuda.get_rng_state(self._device)
+        counters = {"version": torch.tensor(self._version), "updates": torch.tensor(self._updates)}
+        weights = {name: parameter.detach() for name, parameter in self._parameters.items()}
+        return {"weights": weights, "optimizer": moments, "rng": rng, "counters": counters}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Go on exactly from where state_dict was taken."""
+        weights = state["weights"]
+        if differing := weights.keys() ^ self._parameters.keys():
+            raise ValueError(
+                f"the saved weights are of another model: {sorted(differing)[0]} is only in one of the two"
+            )
+        for name, parameter in self._parameters.items():
+            parameter.copy_(weights[name])
+        self._optimizer.state.clear()
+        for key, value in state["optimizer"].items():
+            name, _, moment = key.rpartition("/")
+            parameter = self._parameters[name]
+            self._optimizer.state[parameter][moment] = value.to(parameter.device, copy=True)
+        torch.set_rng_state(state["rng"]["cpu"].cpu())
+        if self._device.type == "cuda" and "cuda" in state["rng"]:
+            torch.cuda.set_rng_state(state["rng"]["cuda"].cpu(), self._device)
+        self._version = int(state["counters"]["version"])
+        self._updates = int(state["counters"]["updates"])
+        self._refresh_body()
+
+    def _backward(self, micro: MicroBatch) -> tuple[TokenSums, Tensor]:
+        """Add one micro-batch's share to the gradient."""
+        ask = self._run if self._graphs is None else self._graphs
+        log_probs, entropy = ask(micro.asked)
+        micro = micro.to(self._device)
+        trained = torch.ones_like(micro.weights, dtype=torch.bool)
+        token_loss = self._loss(
+            log_probs, micro.generator_log_probs, micro.advantages, micro.completion_of_token, trained
+        )
+        loss = (micro.weights * token_loss.loss).sum()
+        loss.backward()
+        sums = token_sums(token_loss, log_probs.detach(), micro.generator_log_probs, entropy.detach(), trained)
+        return sums, loss.detach()
+
+    def _run(self, asked: Pass) -> tuple[Tensor, Tensor]:
+        """Log-probs and entropies."""
+        asked = asked.to(self._device)
+        hidden = _Rows.apply(packed_hidden_states(self._body, asked.ids, asked.packing), asked.place)
+        return self._log_probs(hidden, asked.targets, asked.temperature)
+
+    def _warm_up(self) -> None:
+        """Full and small passes whose gradients are thrown away, so that all is compiled before the first step.
+
+        A compiler takes the first size it meets for the only one, and leaves it open when it meets the second.
+        """
+        for length in WARM_UP_LENGTHS:
+            length = min(length, self._model.config.max_position_embeddings - 1)
+            for num in (max(self._micro_batch_tokens // length, 3), 3):
+                packing = pack([length] * num).to(self._device)
+                ids = torch.zeros_like(packing.positions)
+                log_probs, _ = self._log_probs(packed_hidden_states(self._body, ids, packing), ids, 1.0)
+                log_probs.sum().backward()
+        self._optimizer.zero_grad(set_to_none=True)
+
+    def _pass_graphs(self) -> PassGraphs | None:
+        """Where passes are small, and depend on nothing but their shape."""
+        most_tokens = MOST_WORK // sum(parameter.numel() for parameter in self._model.parameters())
+        _, head_dim = head_sizes(self._model.config)
+        if most_tokens < LEAST_TOKENS or not has_kernel(self._device, self._body.dtype, head_dim):
+            return None
+        leaves = self._leaves()
+        if asks_device(self._run, leaves, self._device):
+            return None
+        return PassGraphs(self._run, leaves, most_tokens=most_tokens, device=self._device, record=recorder())
+
+    def _shadows(self) -> list[Tensor]:
+        """The body's own of each master, in their order."""
+        return [shadow for shadow in self._body.parameters() if shadow.requires_grad]
+
+    def _leaves(self) -> Sequence[tuple[Tensor, Tensor]]:
+        """What a pass takes gradients for, each with its master: the body's parameters, and the masters' own head."""
+        leaves = list(zip(self._shadows(), self._parameters.values(), strict=True))
+        own = head(self._model)
+        known = {id(shadow) for shadow, _ in leaves}
+        heads = [part for part in (own.weight, own.bias) if part is not None and part.requires_grad]
+        return leaves + [(part, part) for part in heads if id(part) not in known]
+
+    def _log_probs(self, hidden: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+        # The head is the master's: in FP32 unrounded, else rounded to what the generator's copy is.
+        master = head(self._model)
+        return log_probs_and_entropy(
+            hidden,
+            master.weight,
+            targets,
+            temperature=temperature,
+            bias=master.bias,
+            fp32=self._fp32_head,
+        )
+
+    def _update(self, loss: Tensor) -> Tensor:
+        """Clip and step, unless the loss or a gradient is not finite: one bad batch must not end a run.
+
+        Gives the norm. The optimiser's kernel itself looks at `found_inf`, so the host need not know.
+        """
+        norm = torch.nn.utils.get_total_norm([p.grad for p in self._parameters.values() if p.grad is not None])
+        if self._settings.grad_clip:
+            torch.nn.utils.clip_grads_with_norm_(self._parameters.values(), self._settings.grad_clip, norm)
+        for group in self._optimizer.param_groups:
+            group["lr"] = self.lr
+        bad = ~(norm.isfinite() & loss.isfinite())
+        self._optimizer.found_inf = bad.float()  # pyright: ignore[reportAttributeAccessIssue]
+        self._optimizer.step()
+        self._refresh_body()
+        return norm
+
+    def _outcome(self, norm: Tensor | None, loss: Tensor) -> dict[str, float]:
+        """What became of the update; this waits for the device."""
+        if norm is None:
+            return {"optim/skipped": 0.0}
+        norm_value, loss_value = torch.stack([norm.double(), loss]).tolist()
+        skipped = not (math.isfinite(norm_value) and math.isfinite(loss_value))
+        self._updates += not skipped
+        return {"optim/grad_norm": norm_value, "loss/value": loss_value, "optim/skipped": float(skipped)}
+
+    @torch.no_grad()
+    def _refresh_body(self) -> None:
+        shadows = self._shadows()
+        masters: list[Tensor] = list(self._parameters.values())
+        if any(shadow is not master for shadow, master in zip(shadows, masters, strict=True)):
+            torch._foreach_copy_(shadows, masters)  # pyright: ignore[reportPrivateImportUsage]
+
+    def _flops(self, micro_batches: Sequence[MicroBatch]) -> float:
+        lengths = [length for micro in micro_batches for length in micro.lengths]
+        num_logits = sum(micro.asked.targets.numel() for micro in micro_batches)
+        return training_flops(self._shape, lengths, num_logits, adapters=self._num_adapter_params)
+
+
+class _Rows(torch.autograd.Function):
+    """values[place], where no row is taken twice: autograd, which cannot know that, would sort the places and add."""
+
+    @staticmethod
+    def forward(ctx, values: Tensor, place: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx.save_for_backward(place)
+        ctx.num_rows = len(values)
+        return values.index_select(0, place)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (place,) = ctx.saved_tensors
+        total = gradient.new_zeros(ctx.num_rows, *gradient.shape[1:])
+        return total.index_copy_(0, place, gradient), None
+
+
+def compilation_s() -> float:
+    """Seconds that torch has spent compiling in this process so far."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    return 0.0 if utils is None else utils.calculate_time_spent()["total_wall_time"]

@@ -1,0 +1,237 @@
+"""The one loop of training; PipelineRL-k, PPO-off-policy-k and synchronous are settings of it (see lag.py).
+
+               prompts                     whole groups                 a batch            weights, version v+1
+    curriculum -------> engine.submit ... engine.poll -> grade -> lag rule -> learner.step -------> engine.push_weights
+        ^                                                  |
+        +------------------- pass rates -------------------+       (at grading, before any filter)
+
+It does the first of these that it can, again and again. What each one waits for, and what unblocks it:
+
+    submit   room under the lag rule              a step or a push
+             a problem from the curriculum        a grade: a problem waits for the verdict on its last group
+    step     B finished groups, and the rest      a completion; never a submission, since all in flight may finish
+             still in time (drain: none in flight)
+    push     push_every steps                     a step
+    poll     a completion, or some tokens         the engine; one that is dead or hung raises (watch.py)
+             or a verdict                         the grader; one that takes its time holds up no other group
+    the end  the curriculum is exhausted and      a step: what is left at the end is trained as one smaller batch,
+             nothing is untrained                 so that every problem of an epoch is trained exactly once
+
+The caller pulls steps out of `Pipeline.steps()` and stops pulling when its budget is spent. Between two of them nothing
+moves: there it evaluates, logs, and takes `Pipeline.state()` for a checkpoint. Torch-free and unaware of recipes.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from scalerl.loop.lag import LagRule
+from scalerl.loop.seams import Engine, Grading, Learner
+from scalerl.tasks.curriculum import Curriculum, Issued
+from scalerl.tasks.mixture import Mixture
+from scalerl.types import Batch, Completion, Group, Request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timings:
+    """Where the seconds since the step before went; the caller's own, between steps, are not in them."""
+
+    submit_s: float
+    """Choosing problems and making their requests."""
+    poll_s: float
+    """Generating (an engine in this process) or waiting for it (one elsewhere)."""
+    grade_s: float
+    step_s: float
+    push_s: float
+
+    @property
+    def wait_s(self) -> float:
+        """How long the learner had no batch."""
+        return self.submit_s + self.poll_s + self.grade_s
+
+    @property
+    def total_s(self) -> float:
+        return self.wait_s + self.step_s + self.push_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepDone:
+    """One step, with its push if one was due."""
+
+    version: int
+    """The version the step made: the number of steps taken."""
+    batch: Batch
+    """What it took, before any filter; batch.lags are its lags."""
+    metrics: Mapping[str, float]
+    timings: Timings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineState:
+    """What a resumed run needs of the loop, taken between two steps."""
+
+    meta: Mapping[str, Any]
+    """JSON types: the state of the lag rule, and the curriculum's with the keys of what is in flight."""
+    groups: tuple[Group, ...]
+    """Finished, not trained yet, in the order of issue. See pack.py."""
+
+
+class Pipeline:
+    """The loop over one engine, one curriculum and one learner, none of which knows of the others."""
+
+    def __init__(
+        self,
+        *,
+        engine: "Engine",
+        curriculum: Curriculum | Mixture,
+        learner: Learner,
+        make_requests: Callable[[Issued], Sequence[Request]],
+        grading: Grading,
+        groups_per_batch: int,
+        max_lag: int,
+        push_every: int = 1,
+        drain: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        state: PipelineState | None = None,
+    ) -> None:
+        """With a `state`, the curriculum is the one restored from state.meta["curriculum"]."""
+        self._engine = engine
+        self._curriculum = curriculum
+        self._learner = learner
+        self._make_requests = make_requests
+        self._grading = grading
+        self._clock = clock
+        self._lag = LagRule(
+            groups_per_batch=groups_per_batch,
+            max_lag=max_lag,
+            push_every=push_every,
+            drain=drain,
+            version=learner.version,
+        )
+        self._finished: dict[str, Group] = {}
+        if state is not None:
+            self._restore(state)
+        # One place a request, filled as its completion arrives.
+        self._arriving: dict[str, list[Completion | None]] = {}
+        self._spent_s: dict[str, float] = dict.fromkeys(("submit", "poll", "grade", "step", "push"), 0.0)
+
+    @property
+    def version(self) -> int:
+        """Steps taken."""
+        return self._lag.version
+
+    @property
+    def num_in_flight(self) -> int:
+        """Groups with the engine."""
+        return self._lag.num_in_flight
+
+    @property
+    def num_finished(self) -> int:
+        """Groups that wait for their step."""
+        return self._lag.num_finished
+
+    def steps(self) -> Iterator[StepDone]:
+        """One value a step, until the data is exhausted."""
+        # A fresh engine may hold other weights than a learner that was resumed, and knows no version.
+        self._push()
+        while True:
+            self._submit()
+            if keys := self._lag.due(last=self._curriculum.exhausted):
+                yield self._step(keys)
+            elif self._lag.num_in_flight:
+                self._poll()
+            else:
+                assert self._curriculum.exhausted, "nothing to do, but not the end"
+                return
+
+    def state(self) -> PipelineState:
+        """For a checkpoint, between two steps. Groups in flight are kept by key alone: they restart whole."""
+        return PipelineState(
+            meta={"lag": self._lag.state_dict(), "curriculum": self._curriculum.state_dict()},
+            groups=tuple(self._finished[key] for key in self._lag.finished_keys),
+        )
+
+    def _restore(self, state: PipelineState) -> None:
+        self._lag = self._lag.restored(state.meta["lag"])
+        self._finished = {group.key: group for group in state.groups}
+        if self._lag.version != self._learner.version:
+            raise ValueError(
+                f"the checkpoint's pipeline is at version {self._lag.version}, its learner at {self._learner.version}"
+            )
+        kept, untrained = set(self._lag.finished_keys), {issued.key for issued in self._curriculum.untrained}
+        if not set(self._finished) == kept == untrained:
+            raise ValueError(
+                f"the checkpoint's parts disagree on which groups wait to be trained: it holds {len(self._finished)}, "
+                f"the lag rule counts {len(kept)} and the curriculum {len(untrained)}"
+            )
+
+    def _submit(self) -> None:
+        with self._timed("submit"):
+            requests: list[Request] = []
+            while self._lag.may_submit and (issued := self._curriculum.next()) is not None:
+                asked = self._make_requests(issued)
+                self._lag.submitted(issued.key)
+                self._arriving[issued.key] = [None] * len(asked)
+                requests.extend(asked)
+            if requests:
+                self._engine.submit(requests)
+
+    def _poll(self) -> None:
+        with self._timed("poll"):
+            completions = self._engine.poll() if self._arriving else ()
+        with self._timed("grade"):
+            for completion in completions:
+                if (whole := self._arrived(completion)) is not None:
+                    self._grading.submit(whole)
+            # Where nothing is being sampled, only a verdict can bring the loop on.
+            groups = self._grading.poll(wait=not self._arriving)
+        for group in groups:
+            self._graded(group)
+
+    def _arrived(self, completion: Completion) -> list[Completion] | None:
+        """All completions of its group, in the order they were asked for, if this is the last of them."""
+        key, index = completion.request.group, completion.request.index
+        places = self._arriving.get(key, [])
+        if index >= len(places) or places[index] is not None:
+            raise ValueError(f"the engine returned {completion.request.key!r}, which was not asked for, or came before")
+        places[index] = completion
+        arrived = [place for place in places if place is not None]
+        if len(arrived) < len(places):
+            return None
+        del self._arriving[key]
+        return arrived
+
+    def _graded(self, group: Group) -> None:
+        self._curriculum.graded(
+            group.key, num_correct=group.num_correct, num_graded=group.num_graded, num_asked=len(group.completions)
+        )
+        self._lag.finished(group.key, first_version=group.first_version)
+        self._finished[group.key] = group
+
+    def _step(self, keys: Sequence[str]) -> StepDone:
+        batch = Batch(version=self._lag.version, groups=tuple(self._finished[key] for key in keys))
+        with self._timed("step"):
+            metrics = self._learner.step(batch)
+        self._lag.trained(keys)
+        for key in keys:
+            self._curriculum.trained(key)
+            del self._finished[key]
+        assert self._learner.version == self._lag.version, "a step must advance the learner's version by one"
+        if self._lag.push_due:
+            self._push()
+            self._lag.pushed()
+        timings = Timings(**{f"{part}_s": seconds for part, seconds in self._spent_s.items()})
+        self._spent_s = dict.fromkeys(self._spent_s, 0.0)
+        return StepDone(version=self._lag.version, batch=batch, metrics=metrics, timings=timings)
+
+    def _push(self) -> None:
+        with self._timed("push"):
+            self._engine.push_weights(self._learner.weights(), self._lag.version)
+
+    @contextmanager
+    def _timed(self, part: str) -> Iterator[None]:
+        start = self._clock()
+        yield
+        self._spent_s[part] += self._clock() - start

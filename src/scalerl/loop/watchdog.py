@@ -1,0 +1,175 @@
+"""A run that no longer moves ends with the reason, by an error where one can still be raised.
+
+    a poll comes back, again and again, with nothing     WatchedEngine raises EngineStalled
+    a call never comes back                              Watchdog, a thread beside it, ends the process
+
+Only the engine and the grader are watched: a step of the learner or a checkpoint may well take an hour. How long is too
+long is learnt from the calls that returned; the first ones, which compile and fill caches, have all the time they need.
+"""
+
+import sys
+import threading
+import time
+import traceback
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from scalerl.errors import EngineStalled
+from scalerl.types import Completion, Group, Request
+
+if TYPE_CHECKING:
+    from scalerl.loop.seams import Engine, Grading
+    from scalerl.types import Work
+
+QUIET_S = 60.0  # an engine that answers, but samples nothing for so long, is held to be dead
+HUNG_S = 600.0  # a call that takes so long never returns; far above any prefill or compilation within one poll
+LEAST_HUNG_S = 30.0  # once some calls have returned, one that takes this long
+TIMES_LONGEST = 50  # and so many times as long as the longest of them, does not return either
+FEW_CALLS = 5  # from which on that is believed
+
+
+def patience_s(num_calls: int, longest_s: float) -> float:
+    """How long a call may take after so many have returned."""
+    return HUNG_S if num_calls < FEW_CALLS else min(HUNG_S, max(LEAST_HUNG_S, TIMES_LONGEST * longest_s))
+
+
+class Watchdog:
+    """Calls `on_hung` with the reason once a watched call does not return, from a thread of its own.
+
+    That is after `limit_s`, or without one after `patience_s` of the calls of its name. Seconds are counted by waking
+    up, not by a clock: a process that was suspended has not hung.
+    """
+
+    def __init__(self, on_hung: Callable[[str], None], *, limit_s: float | None = None) -> None:
+        self._on_hung, self._limit_s, self._tick_s = on_hung, limit_s, min(1.0, (limit_s or LEAST_HUNG_S) / 10)
+        self._watched: list[str | None] = []
+        self._num_calls: Counter[str | None] = Counter()
+        self._longest_s: defaultdict[str | None, float] = defaultdict(float)
+        self._moves, self._moved_at = 0, time.monotonic()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    @contextmanager
+    def watching(self, what: str | None) -> Iterator[None]:
+        """Within this, time counts, except for None; an inner one starts it anew when it begins and when it ends."""
+        self._move()
+        self._watched.append(what)
+        try:
+            yield
+        finally:
+            self._move()
+            self._num_calls[self._watched.pop()] += 1
+
+    def _move(self) -> None:
+        now = time.monotonic()
+        for what in self._watched[-1:]:
+            self._longest_s[what] = max(self._longest_s[what], now - self._moved_at)
+        self._moves, self._moved_at = self._moves + 1, now
+
+    def _watch(self) -> None:
+        seen, quiet_s = self._moves, 0.0
+        while not self._over.wait(self._tick_s):
+            watched = [what for what in self._watched[-1:] if what is not None]
+            quiet_s = quiet_s + self._tick_s if watched and self._moves == seen else 0.0
+            seen = self._moves
+            if watched and quiet_s >= (limit_s := self._limit_of(watched[0])):
+                self._on_hung(f"{watched[0]} did not return for {limit_s:g} s (it was at {_place()})")
+                return
+
+    def _limit_of(self, what: str) -> float:
+        return self._limit_s or patience_s(self._num_calls[what], self._longest_s[what])
+
+
+def _place() -> str:
+    """Where the main thread is: the innermost line that Python knows of."""
+    frame = sys._current_frames()[threading.main_thread().ident or 0]
+    (last,) = traceback.extract_stack(frame, limit=1)
+    return f"{Path(last.filename).name}, line {last.lineno}, in {last.name}"
+
+
+class WatchedEngine:
+    """An engine whose polls are watched; to the loop, the engine itself."""
+
+    def __init__(
+        self,
+        engine: "Engine",
+        watchdog: Watchdog,
+        *,
+        quiet_s: float = QUIET_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._engine, self._watchdog, self._quiet_s, self._clock = engine, watchdog, quiet_s, clock
+        self._num_pending = 0
+        self._work_seen = engine.work
+        self._quiet_since: float | None = None
+
+    @property
+    def version(self) -> int:
+        return self._engine.version
+
+    @property
+    def num_pending(self) -> int:
+        return self._engine.num_pending
+
+    @property
+    def work(self) -> "Work":
+        return self._engine.work
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        self._engine.submit(requests)
+        self._num_pending += len(requests)
+        self._quiet_since = None
+
+    def poll(self) -> list[Completion]:
+        start = self._clock()
+        with self._watchdog.watching("the engine"):
+            completions = self._engine.poll()
+        self._num_pending -= len(completions)
+        if completions or self._engine.work != self._work_seen:
+            self._work_seen, self._quiet_since = self._engine.work, None
+        else:
+            self._check(start)
+        return completions
+
+    def _check(self, start: float) -> None:
+        if self._num_pending and not self._engine.num_pending:
+            raise EngineStalled(f"the engine has nothing left to do, but lost {self._num_pending} requests")
+        self._quiet_since = start if self._quiet_since is None else self._quiet_since
+        if self._num_pending and self._clock() - self._quiet_since >= self._quiet_s:
+            raise EngineStalled(
+                f"the engine sampled nothing for {self._quiet_s:g} s while {self._num_pending} requests are with it: "
+                f"it is dead or hung"
+            )
+
+    def push_weights(self, weights: Mapping[str, Any], version: int) -> None:
+        self._engine.push_weights(weights, version)
+        self._quiet_since = None
+
+    def close(self) -> None:
+        self._engine.close()
+
+
+class WatchedGrading:
+    """A grading whose calls are watched; to the loop, the grading itself."""
+
+    def __init__(self, grading: "Grading", watchdog: Watchdog) -> None:
+        self._grading, self._watchdog = grading, watchdog
+
+    def submit(self, completions: Sequence[Completion]) -> None:
+        with self._watchdog.watching("the grader"):
+            self._grading.submit(completions)
+
+    def poll(self, *, wait: bool = False) -> list[Group]:
+        with self._watchdog.watching("the grader"):
+            return self._grading.poll(wait=wait)

@@ -1,0 +1,1 @@
+"""Models: loading them from a folder, the hub or a GGUF file, adapters, shapes, and the small model we build."""

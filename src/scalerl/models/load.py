@@ -1,0 +1,268 @@
+"""A causal language model: found by its name, read, taken apart into body and head, and written.
+
+A name is a Hugging Face folder, a hub name, a GGUF file, or one of the two models that need no hub: "tiny-base", which
+is embedded, and "smollm2-135m" from a package. Only safetensors and GGUF weights are read: pickle runs whatever code a
+file holds. Nothing here knows a model family; what the parts below assume of one (logits = hidden states x head) is
+tried once on loading.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from scalerl.errors import ModelError
+from scalerl.models.gguf import SMOLLM2, gguf_folder, smollm2_folder
+from scalerl.store import RECIPE, new_folder
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+EMBEDDED = "tiny-base"
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+_PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
+_ANSWER_S = 60.0  # as long as the hub's own client waits for an answer on its second try
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel:
+    """A model with what sampling from it needs."""
+
+    model: "PreTrainedModel"
+    tokenizer: "PreTrainedTokenizerBase"
+    stop_tokens: tuple[int, ...]
+    """A completion ends with one of these; the tokenizer's own end token first."""
+    context: int
+    """Most tokens of a prompt and its completion together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """What turns hidden states into logits; of a tied model, the weight is the embedding's."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+
+def load_model(
+    path: str | os.PathLike[str], *, dtype: torch.dtype, device: torch.device | str, context: int | None = None
+) -> LoadedModel:
+    """The model of this name (see above); `context` is the least one that will do."""
+    name = os.fspath(path)
+    source = _source(name)
+    # Not before the name is known to be of use: this import takes seconds.
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    with _one_sentence(name, source):
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            source,
+            dtype=dtype,
+            use_safetensors=True,
+            attn_implementation="sdpa",
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )
+        tokenizer = AutoTokenizer.from_pretrained(source)
+    model, report = loaded
+    _check_weights(name, report)
+    longest = _context(name, model.config, context)
+    stop_tokens = _stop_tokens(name, tokenizer, model)
+    model.to(torch.device(device)).eval()  # pyright: ignore[reportArgumentType]
+    _check_head(name, model)
+    return LoadedModel(model=model, tokenizer=tokenizer, stop_tokens=stop_tokens, context=longest)
+
+
+def save_model(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", folder: str | os.PathLike[str]) -> Path:
+    """Write a folder that load_model, transformers and vLLM read: whole or not at all, and never over another."""
+    target = Path(folder)
+    if target.exists():
+        raise ModelError(f"model {target}: exists already and is not overwritten")
+    with new_folder(target, write_errors=(SafetensorError,)) as unfinished:
+        model.save_pretrained(unfinished)
+        tokenizer.save_pretrained(unfinished)
+    return target
+
+
+def hidden_states(
+    model: "PreTrainedModel",
+    ids: Tensor,
+    *,
+    position_ids: Tensor | None = None,
+    attention_mask: Tensor | None = None,
+) -> Tensor:
+    """Rows x width x hidden: what the head sees, after the last norm. Without a mask every row starts at its left."""
+    # Positions that are given make transformers look for packed rows, so nobody gives them without need.
+    output = model.base_model(
+        input_ids=ids, position_ids=position_ids, attention_mask=attention_mask, use_cache=False, return_dict=True
+    )
+    return output.last_hidden_state
+
+
+def head(model: "PreTrainedModel") -> Head:
+    linear = model.get_output_embeddings()
+    assert linear is not None, "a causal language model has a head"
+    return Head(weight=linear.weight, bias=getattr(linear, "bias", None))  # pyright: ignore[reportArgumentType]
+
+
+def _source(name: str) -> str:
+    """What transformers reads a name from: a folder, or the hub's name for it."""
+    if name == EMBEDDED:
+        return str(files("scalerl") / "assets" / EMBEDDED)
+    if name == SMOLLM2:
+        return str(smollm2_folder())
+    path = Path(name).expanduser()
+    if path.suffix == ".gguf":
+        return str(gguf_folder(path))
+    if path.is_dir():
+        _check_folder(path)
+        return str(path)
+    if _looks_like_a_folder(name):
+        what = "is a file, not a folder" if path.exists() else "does not exist"
+        raise ModelError(f"model {name}: this folder {what}")
+    return _hub_source(name)
+
+
+def _looks_like_a_folder(name: str) -> bool:
+    """A hub name is "name" or "owner/name"; everything else can only be meant as a folder."""
+    return name.startswith((".", "~", os.sep)) or name.count("/") > 1 or os.path.exists(name)
+
+
+def _hub_source(name: str) -> str:
+    """The name itself; where the hub cannot be reached, the folder that an earlier fetch left.
+
+    Without this one question transformers asks a hub that is not there for file after file, each six times over.
+    """
+    from huggingface_hub import constants, hf_hub_url, is_offline_mode, try_to_load_from_cache
+
+    with _one_sentence(name, name):
+        url = hf_hub_url(name, "config.json")
+    silence = None if is_offline_mode() else _no_answer(url)
+    if silence is None:
+        return name
+    kept = try_to_load_from_cache(name, "config.json")
+    if not isinstance(kept, str):
+        raise ModelError(
+            f"model {name} is no folder here and cannot be fetched by that name: {constants.ENDPOINT} cannot be "
+            f"reached ({silence}), and an earlier fetch has left nothing"
+        )
+    _check_folder(Path(kept).parent)
+    return str(Path(kept).parent)
+
+
+def _no_answer(url: str) -> str | None:
+    """Why nobody answers there; None if somebody does, whatever the answer. A slow network only needs to connect."""
+    from huggingface_hub import constants, get_session
+    from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImportUsage]
+
+    seconds = constants.HF_HUB_ETAG_TIMEOUT
+    try:
+        get_session().head(url, follow_redirects=False, timeout=(seconds, _ANSWER_S, _ANSWER_S, _ANSWER_S))
+    except HTTPError as error:
+        return _first_line(error)
+    return None
+
+
+def _check_folder(folder: Path) -> None:
+    def has(names: tuple[str, ...]) -> bool:
+        return any((folder / name).is_file() for name in names)
+
+    if not has(("config.json",)):
+        is_run = (folder / RECIPE).is_file()
+        hint = f"; it is a run: scalerl export {folder} --out MODEL makes one of it" if is_run else ""
+        raise ModelError(f"model {folder}: this folder is no model, it has no config.json{hint}")
+    if not has(_WEIGHTS):
+        pickled = (
+            ", only pickled weights, which are never loaded: save it again as safetensors" if has(_PICKLED) else ""
+        )
+        raise ModelError(f"model {folder}: this folder has no model.safetensors{pickled}")
+    if not has(_TOKENIZER):
+        raise ModelError(f"model {folder}: this folder has no tokenizer (tokenizer.json)")
+
+
+@contextmanager
+def _one_sentence(name: str, source: str) -> Iterator[None]:
+    """What transformers says at length, as one sentence."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
+        reason = _first_line(error)
+        if Path(source).is_dir():
+            raise ModelError(f"model {name} cannot be loaded: {reason}") from error
+        raise ModelError(f"model {name} is no folder here and cannot be fetched by that name: {reason}") from error
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+def _check_weights(name: str, report: Mapping[str, Any]) -> None:
+    """What a file lacks, or has in another shape, transformers leaves random."""
+    if report["missing_keys"]:
+        raise ModelError(f"model {name}: its files have no weight {min(report['missing_keys'])}")
+    if report["mismatched_keys"]:
+        key, found, needed = min(report["mismatched_keys"])
+        raise ModelError(f"model {name}: its weight {key} is {tuple(found)}, and its config makes it {tuple(needed)}")
+
+
+def _context(name: str, config: Any, asked: int | None) -> int:
+    longest = getattr(config, "max_position_embeddings", None)
+    if longest is None:
+        if asked is None:
+            raise ModelError(f"model {name}: its config does not say how long its context is (max_position_embeddings)")
+        return asked
+    if asked is not None and asked > longest:
+        raise ModelError(f"model {name}: its context is {longest} tokens, and {asked} are asked for")
+    return longest
+
+
+def _stop_tokens(name: str, tokenizer: Any, model: Any) -> tuple[int, ...]:
+    """The tokenizer's end token, those of the generation settings, and the one the chat template ends a turn with."""
+    if tokenizer.eos_token_id is None:
+        raise ModelError(f"model {name}: its tokenizer has no end token (eos_token), so no completion could end")
+    taught = getattr(model.generation_config, "eos_token_id", None)
+    others = [] if taught is None else [taught] if isinstance(taught, int) else list(taught)
+    return tuple(dict.fromkeys([tokenizer.eos_token_id, *others, *_turn_end(tokenizer)]))
+
+
+def _turn_end(tokenizer: Any) -> list[int]:
+    """The added token right after an answer in the chat template: not every chat model's tokenizer names it."""
+    from jinja2 import TemplateError
+
+    if not tokenizer.chat_template:
+        return []
+    answer = "An answer."
+    turns = [{"role": "user", "content": "A question?"}, {"role": "assistant", "content": answer}]
+    try:
+        text = tokenizer.apply_chat_template(turns, tokenize=False)
+    except (TemplateError, ValueError):
+        return []
+    after = tokenizer(text.rpartition(answer)[2].lstrip(), add_special_tokens=False)["input_ids"][:1]
+    return [token for token in after if token in tokenizer.added_tokens_decoder]
+
+
+@torch.no_grad()
+def _check_head(name: str, model: "PreTrainedModel") -> None:
+    """Models that cap or scale their logits after the head would be trained on other log-probs than they have."""
+    ids = torch.arange(min(16, model.config.vocab_size), device=model.device)[None]
+    if model.get_output_embeddings() is None:
+        raise ModelError(f"model {name}: it has no head over a vocabulary")
+    logits = model(input_ids=ids, use_cache=False).logits.float()
+    parts = head(model)
+    bias = None if parts.bias is None else parts.bias.float()
+    ours = torch.nn.functional.linear(hidden_states(model, ids).float(), parts.weight.float(), bias)
+    scale = max(float(logits.abs().max()), 1e-6)
+    # A bf16 head rounds its logits to two or three digits.
+    tolerance = 1e-3 if parts.weight.dtype == torch.float32 else 0.02
+    if not torch.allclose(ours / scale, logits / scale, rtol=0, atol=tolerance):
+        raise ModelError(f"model {name}: its logits are not its hidden states times its head (a cap or a scale)")

@@ -1,0 +1,71 @@
+"""Adapters of low rank (LoRA, arXiv 2106.09685) by peft: they are trained, and everyone else sees them merged.
+
+    y = W x + alpha / rank * B A x        A random, B zero, both FP32; W frozen
+
+The generator, an evaluation and an export get W + alpha / rank * B A under W's own name, so none of them knows of this.
+"""
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from scalerl.config.parts import Lora
+from scalerl.errors import LoraError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+_ADAPTER = "default"
+
+
+def wrap(model: "PreTrainedModel", settings: Lora) -> "PreTrainedModel":
+    """The model with adapters, which alone have gradients; with rank 0, `model` itself.
+
+    `model` gets no adapters: the two share its weights, which are frozen in both.
+    """
+    if settings.rank == 0:
+        return model
+    try:
+        from peft import LoraConfig, inject_adapter_in_model
+    except ModuleNotFoundError:
+        raise LoraError("model.lora.rank needs a package that is not installed: pip install peft") from None
+    targets = _targets(model, settings)
+    shared: dict[int, Any] = {id(parameter): parameter for parameter in model.parameters()}
+    wrapped = copy.deepcopy(model, shared)
+    # No dropout: log-probs in training must be those of the policy that was sampled from.
+    config = LoraConfig(r=settings.rank, lora_alpha=settings.alpha, target_modules=targets, lora_dropout=0.0)  # pyright: ignore[reportArgumentType]
+    inject_adapter_in_model(config, wrapped, _ADAPTER)
+    return wrapped
+
+
+@torch.no_grad()
+def merged_weights(model: "PreTrainedModel") -> dict[str, Tensor]:
+    """Every weight under the name it has without adapters; new tensors where there is one, else the model's own."""
+    weights = {}
+    for name, parameter in model.named_parameters():
+        layer, adapted, kind = name.partition(".base_layer.")
+        if adapted and kind == "weight":
+            delta: Any = model.get_submodule(layer).get_delta_weight(_ADAPTER)  # pyright: ignore[reportCallIssue]
+            weights[f"{layer}.weight"] = parameter + delta
+        elif ".lora_" not in name:
+            weights[f"{layer}.{kind}" if adapted else name] = parameter.detach()
+    return weights
+
+
+def num_adapter_params(model: "PreTrainedModel") -> int:
+    """Parameters of its adapters; 0 where it has none."""
+    return sum(parameter.numel() for name, parameter in model.named_parameters() if ".lora_" in name)
+
+
+def _targets(model: "PreTrainedModel", settings: Lora) -> list[str]:
+    """Full names of the layers that get an adapter, so that peft need not guess."""
+    head = model.get_output_embeddings()
+    layers = [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and module is not head]
+    kinds = {name.rpartition(".")[2] for name in layers}
+    if unknown := [target for target in settings.targets if target not in kinds]:
+        raise LoraError(
+            f'model.lora.targets names "{unknown[0]}", and the layers of this model are {", ".join(sorted(kinds))}'
+        )
+    return [name for name in layers if not settings.targets or name.rpartition(".")[2] in settings.targets]

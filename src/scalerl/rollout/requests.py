@@ -1,0 +1,39 @@
+"""Check a request before an engine takes it."""
+
+import functools
+import math
+
+from scalerl.types import Request
+
+
+def check_request(request: Request, *, max_length: int, vocabulary: int | None = None) -> None:
+    """One clear sentence about a request that no engine could serve."""
+    if said := _fault(request, max_length, vocabulary):
+        raise ValueError(f"request {request.key} {said}")
+
+
+def _fault(request: Request, max_length: int, vocabulary: int | None) -> str | None:
+    plan, prompt = request.length, request.prompt_tokens
+    if not prompt:
+        return "has an empty prompt: give it at least one token"
+    thinking, most = plan.thinking_budget or 0, plan.max_tokens
+    if plan.answer_budget < 0 or thinking < 0 or most < 1:
+        return f"has a length plan that allows no token: {plan}"
+    if len(prompt) + most > max_length:
+        return (
+            f"needs {len(prompt)} prompt tokens and up to {most} new ones, but the engine's context is {max_length}"
+            " tokens"
+        )
+    if not 0 <= request.temperature < math.inf:
+        return f"has temperature {request.temperature}: it must be 0 (greedy) or more"
+    if not 0 < request.top_p <= 1:
+        return f"has top_p {request.top_p}: it must be above 0 and at most 1"
+    if vocabulary is not None and not (_known(prompt, vocabulary) and _known(plan.marker, vocabulary)):
+        return f"has token ids outside the model's vocabulary of {vocabulary}"
+    return None
+
+
+@functools.lru_cache(maxsize=1024)
+def _known(tokens: tuple[int, ...], vocabulary: int) -> bool:
+    """The completions of a group have one prompt, and all have one marker, so few are looked at."""
+    return not tokens or (min(tokens) >= 0 and max(tokens) < vocabulary)

@@ -1,0 +1,1 @@
+"""The embedded engine: continuous batching in PyTorch, on CPU or GPU."""

@@ -1,0 +1,251 @@
+"""A causal language model as the engine needs it: its own copy, from tokens to hidden states, and the head.
+
+Two bodies with one signature, (tokens, positions, pass over the cache) -> hidden states: `GeneralBody` calls the
+transformers model with our attention; `FusedBody` walks the layers of Llama-shaped models itself, with one product for
+queries, keys and values, one for gate and up, and tables for the rotary embedding: the same numbers from a third of
+the operations, which is what a small model's time goes into.
+"""
+
+import copy
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import rms_norm
+
+from scalerl.rl.bf16_products import fp32_linear, mend_linears, takes_fp32
+from scalerl.rollout.torch.cache import ATTENTION, DecodePass, KernelPass, PrefillPass, slot_attention
+
+FUSED_TYPES = ("llama", "mistral", "qwen2", "qwen3")
+"""Model types whose layer is exactly FusedBody's (SmolLM and SmolLM2 are llama)."""
+STATIC_ROPE = ("default", "linear", "llama3", "yarn")
+"""Rotary embeddings that depend on the position alone, so that a table can hold them."""
+
+
+def own_copy(model: Any, *, dtype: torch.dtype | None, device: torch.device | str | None) -> Any:
+    """A copy of the model for inference that shares no memory with it."""
+    from transformers import AttentionInterface
+
+    owned = copy.deepcopy(model)
+    for parameter in owned.parameters():
+        parameter.grad = None
+        parameter.requires_grad_(False)
+        # Not owned.to(dtype): that would round the rotary frequencies, which are buffers, as well.
+        parameter.data = parameter.data.to(device=device, dtype=dtype)
+    owned.to(device=device)
+    mend_linears(owned)
+    owned.eval()
+    AttentionInterface.register(ATTENTION, slot_attention)
+    owned.config._attn_implementation = ATTENTION
+    return owned
+
+
+def check_model(model: Any, max_length: int) -> None:
+    """Refuse what would run but give other numbers than the model itself."""
+    config = model.config
+    name = f"the torch engine cannot run {type(model).__name__}"
+    for setting in ("final_logit_softcapping", "logits_scaling", "logit_scale"):
+        if getattr(config, setting, None) not in (None, 1, 1.0):
+            raise ValueError(f"{name}: its logits are not its head's ({setting})")
+    longest = getattr(config, "max_position_embeddings", None)
+    if longest is not None and max_length > longest:
+        raise ValueError(f"a context of {max_length} tokens is longer than the {longest} of {type(model).__name__}")
+    types = getattr(config, "layer_types", None)
+    slides = "sliding_attention" in types if types else getattr(config, "model_type", "") == "mistral"
+    window = getattr(config, "sliding_window", None)
+    if slides and window is not None and window < max_length:
+        raise ValueError(f"{name}: its attention window is {window} tokens, shorter than the context of {max_length}")
+    if types and not set(types) <= {"full_attention", "sliding_attention"}:
+        raise ValueError(f"{name}: it has layers of types {sorted(set(types))}, and only attention is supported")
+    if model.get_output_embeddings() is None:
+        raise ValueError(f"{name}: it has no output head")
+
+
+def make_body(model: Any, max_length: int, *, fused: bool = True) -> "GeneralBody | FusedBody":
+    """The fused body where it is exact, else the general one."""
+    return FusedBody(model, max_length) if fused and FusedBody.fits(model) else GeneralBody(model)
+
+
+class GeneralBody:
+    """Any transformers causal language model whose attention goes through its attention interface."""
+
+    def __init__(self, model: Any) -> None:
+        self._body = model.base_model
+
+    def __call__(self, tokens: Tensor, positions: Tensor, cache: DecodePass | KernelPass | PrefillPass) -> Tensor:
+        assert not isinstance(cache, KernelPass), "transformers cannot call the kernel"
+        return self._body(
+            input_ids=tokens,
+            position_ids=positions,
+            attention_mask=cache.mask,
+            past_key_values=cache,
+            use_cache=True,
+        ).last_hidden_state
+
+
+class FusedBody:
+    """A pre-norm decoder with rotary embeddings and a gated MLP.
+
+    The model's own parameters become views into the joined matrices, so that weights pushed into it arrive here.
+    """
+
+    @staticmethod
+    def fits(model: Any) -> bool:
+        config = model.config
+        rope = getattr(config, "rope_parameters", None) or {}
+        linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
+        return (
+            config.model_type in FUSED_TYPES
+            and rope.get("rope_type", "default") in STATIC_ROPE
+            and all(type(module) is nn.Linear for module in linears)
+        )
+
+    def __init__(self, model: Any, max_length: int) -> None:
+        body = model.base_model
+        self._embedding, self._norm = body.embed_tokens, _Norm(body.norm)
+        weight = body.embed_tokens.weight
+        operations = Operations.of(model)
+        self._operations = operations
+        self._layers = [_FusedLayer(layer, index, operations) for index, layer in enumerate(body.layers)]
+        places = torch.arange(max_length, device=weight.device)[None]
+        cosine, sine = body.rotary_emb(weight, position_ids=places)
+        half = cosine.shape[-1] // 2
+        # rotate_half(x) * sin = roll(x, half) * (-sin, sin): the sign goes into the table.
+        self._cosine = cosine[0]
+        self._sine = torch.cat((-sine[0, :, :half], sine[0, :, half:]), dim=-1)
+
+    @property
+    def has_kernels(self) -> bool:
+        """Whether a step may be given a KernelPass."""
+        return self._operations.kernels is not None
+
+    def __call__(self, tokens: Tensor, positions: Tensor, cache: DecodePass | KernelPass | PrefillPass) -> Tensor:
+        hidden, change = self._embedding(tokens.reshape(-1)), None
+        if isinstance(cache, KernelPass):
+            rotary = Rotary(self._cosine, self._sine)
+        else:
+            shape = (*tokens.shape, 1, self._cosine.shape[-1])
+            rotary = Rotary(
+                *(table.index_select(0, positions.reshape(-1)).view(shape) for table in (self._cosine, self._sine))
+            )
+        for layer in self._layers:
+            change = layer(hidden, change, rotary, cache)
+        return self._operations.add_norm(hidden, change, self._norm).view(*tokens.shape, -1)
+
+
+class Rotary(NamedTuple):
+    """Tables by position, or what they hold at the positions of a pass."""
+
+    cosine: Tensor
+    sine: Tensor
+
+
+class _FusedLayer:
+    def __init__(self, layer: Any, index: int, operations: "Operations") -> None:
+        attention, mlp = layer.self_attn, layer.mlp
+        self._index, self._scale, self._head_dim = index, attention.scaling, attention.head_dim
+        self._num_heads = attention.q_proj.out_features // attention.head_dim
+        self._num_kv_heads = attention.k_proj.out_features // attention.head_dim
+        self._before, self._after = _Norm(layer.input_layernorm), _Norm(layer.post_attention_layernorm)
+        self._joined = _Product(attention.q_proj, attention.k_proj, attention.v_proj)
+        self._norms = (_Norm(attention.q_norm), _Norm(attention.k_norm)) if hasattr(attention, "q_norm") else None
+        self._output = _Product(attention.o_proj)
+        self._gate_up, self._down = _Product(mlp.gate_proj, mlp.up_proj), _Product(mlp.down_proj)
+        self._operations = operations
+
+    def __call__(
+        self, hidden: Tensor, change: Tensor | None, rotary: Rotary, cache: DecodePass | KernelPass | PrefillPass
+    ) -> Tensor:
+        """Add the change that the layer before made to the hidden states, in place; give this layer's last one."""
+        joined = self._joined(self._operations.add_norm(hidden, change, self._before))
+        if isinstance(cache, KernelPass):
+            attended = cache.attend(joined, rotary.cosine, rotary.sine, self._index, self._scale, self._norms)
+        else:
+            attended = self._attend(joined, rotary, cache)
+        change = self._output(attended)
+        gate_up = self._gate_up(self._operations.add_norm(hidden, change, self._after))
+        return self._down(self._operations.gated(gate_up))
+
+    def _attend(self, joined: Tensor, rotary: Rotary, cache: DecodePass | PrefillPass) -> Tensor:
+        num_rows, length = rotary.cosine.shape[:2]
+        split = joined.view(num_rows, length, -1, self._head_dim)
+        turned, values = split.split((self._num_heads + self._num_kv_heads, self._num_kv_heads), dim=2)
+        if self._norms is not None:
+            parts = turned.split((self._num_heads, self._num_kv_heads), dim=2)
+            turned = torch.cat([norm(part) for part, norm in zip(parts, self._norms, strict=True)], dim=2)
+        turned = torch.addcmul(turned * rotary.cosine, turned.roll(self._head_dim // 2, dims=-1), rotary.sine)
+        query, keys = turned.transpose(1, 2).split((self._num_heads, self._num_kv_heads), dim=1)
+        attended = cache.attend(query, keys, values.transpose(1, 2), self._index, self._scale)
+        return attended.reshape(num_rows * length, -1)
+
+
+class Operations:
+    """What stands between the products of a layer: by torch, or by one kernel each."""
+
+    def __init__(self, activation: Any, kernels: Any) -> None:
+        self._activation, self.kernels = activation, kernels
+
+    @classmethod
+    def of(cls, model: Any) -> "Operations":
+        config, activation = model.config, model.base_model.layers[0].mlp.act_fn
+        attention = model.base_model.layers[0].self_attn
+        if model.device.type != "cuda" or config.hidden_act != "silu":
+            return cls(activation, None)
+        from scalerl.rollout.torch import kernels
+
+        return cls(activation, kernels if kernels.fits(attention.head_dim) else None)
+
+    def add_norm(self, hidden: Tensor, change: Tensor | None, norm: "_Norm") -> Tensor:
+        """hidden += change in place, then its normalisation."""
+        if self.kernels is not None:
+            return self.kernels.add_norm(hidden, change, norm.weight, norm.variance_epsilon)
+        if change is not None:
+            hidden.add_(change)
+        return norm(hidden)
+
+    def gated(self, gate_up: Tensor) -> Tensor:
+        """activation(gate) * up."""
+        if self.kernels is not None:
+            return self.kernels.gated(gate_up)
+        gate, up = gate_up.chunk(2, dim=-1)
+        return self._activation(gate).mul_(up)
+
+
+class _Product:
+    """One matrix (and bias) over several products of the same input; the modules' own become views into it."""
+
+    def __init__(self, *modules: nn.Linear) -> None:
+        weight = torch.cat([module.weight.data for module in modules])
+        if weight.device.type == "cpu":
+            # In columns: of a matrix in rows, a CPU's library would make another order at every product.
+            weight = weight.T.contiguous().T
+        sizes = [module.out_features for module in modules]
+        for module, part in zip(modules, weight.split(sizes), strict=True):
+            module.weight.data = part
+        self._weight, self._bias = weight.T, None
+        self._takes_fp32 = takes_fp32(weight)
+        if modules[0].bias is not None:
+            self._bias = torch.cat([module.bias.data for module in modules])
+            for module, part in zip(modules, self._bias.split(sizes), strict=True):
+                module.bias.data = part
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        if self._takes_fp32:
+            return fp32_linear(inputs, self._weight.T, self._bias)
+        return inputs @ self._weight if self._bias is None else torch.addmm(self._bias, inputs, self._weight)
+
+
+class _Norm:
+    """An RMS norm of the model's."""
+
+    def __init__(self, module: Any) -> None:
+        self.weight, self.variance_epsilon = module.weight, module.variance_epsilon
+        self._epsilon = torch.full((1,), module.variance_epsilon)
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        if hidden.device.type == "cpu" and hidden.dtype == torch.float32:
+            # torch's own is a dozen operations there.
+            size = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True)
+            square = torch.addcmul(self._epsilon, size, size, value=1 / hidden.shape[-1])
+            return torch.mul(hidden, self.weight).mul_(square.rsqrt_())
+        return rms_norm(hidden, self.weight.shape, self.weight, self.variance_epsilon)

@@ -1,0 +1,201 @@
+"""A static key-value cache over fixed slots, each row of which is written at its own position.
+
+    keys, values: one [slots, kv_heads, max_length, head_dim] tensor a layer, views of one that is allocated once
+
+Prompts are computed into a place beside it, always the same one, and copied from there to their slots.
+A forward pass sees the cache through a DecodePass (one token a row), a KernelPass (the same by a GPU kernel) or a
+PrefillPass (whole prompts). The first and the last stand in for a transformers Cache: of one, the models only call
+`update`, given position ids and a ready 4-D mask.
+What a slot held before is never cleared: no position that the present request has not written is attended to.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from scalerl.models.shape import head_sizes
+from scalerl.rollout.torch.layout import Span
+
+ATTENTION = "scalerl_slots"
+"""The name `slot_attention` has in transformers' table of attention functions."""
+
+
+def cache_bytes(config: Any, slots: int, max_length: int, dtype: torch.dtype) -> int:
+    """What the slots of a SlotCache take; the room beside them, for the prompts of one pass, is small."""
+    num_kv_heads, head_dim = head_sizes(config)
+    return 2 * config.num_hidden_layers * slots * num_kv_heads * max_length * head_dim * dtype.itemsize
+
+
+class SlotCache:
+    """The storage."""
+
+    def __init__(
+        self,
+        *,
+        num_layers: int,
+        slots: int,
+        num_kv_heads: int,
+        max_length: int,
+        head_dim: int,
+        prompt_tokens: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        """`prompt_tokens` are computed at once at most, padding counted."""
+        # Zeros and not just any memory: a masked NaN would still be a NaN.
+        self._stored = torch.zeros(
+            (2, num_layers, slots, num_kv_heads, max_length, head_dim), dtype=dtype, device=device
+        )
+        self.keys, self.values = (list(part.unbind()) for part in self._stored.unbind())
+        self._computed = torch.zeros(
+            2 * num_layers * num_kv_heads * head_dim * prompt_tokens, dtype=dtype, device=device
+        )
+        starts = torch.arange(slots * num_kv_heads, device=device) * max_length
+        self._row_starts = starts.view(slots, num_kv_heads)
+        after = torch.ones((max_length, max_length), dtype=torch.bool, device=device).triu_(1)
+        self._masks = torch.zeros(after.shape, dtype=dtype, device=device).masked_fill_(after, float("-inf"))
+
+    def places(self, position: Tensor) -> Tensor:
+        """Where position[row] lies for every row and head, in the cache seen as a table of head_dim wide entries."""
+        return (self._row_starts[: len(position)] + position[:, None]).view(-1)
+
+    def mask(self, position: Tensor, filled: int) -> Tensor:
+        """[rows, 1, 1, filled], 0 up to each row's position and -inf after it."""
+        return self._masks[:, :filled].index_select(0, position)[:, None, None]
+
+    def computed(self, rows: int, width: int) -> Tensor:
+        """Where the keys and values of that many prompts are computed: [2, layers, rows, kv_heads, width, head_dim]."""
+        _, num_layers, _, num_kv_heads, _, head_dim = self._stored.shape
+        shape = (2, num_layers, rows, num_kv_heads, width, head_dim)
+        return self._computed[: math.prod(shape)].view(shape)
+
+    def keep(self, computed: Tensor, rows: Tensor, slots: Tensor) -> None:
+        """Copy what was computed in row rows[i] to slot slots[i], in all layers at once.
+
+        The right padding lands beyond the prompt, where the mask hides it until it is overwritten.
+        """
+        stored, computed = self._stored.flatten(0, 1)[:, :, :, : computed.shape[-2]], computed.flatten(0, 1)
+        # A row may go to many slots: no more of them at a time than there is room to compute.
+        most = max(1, self._computed.numel() * computed.shape[1] // computed.numel())
+        for some, into in zip(rows.split(most), slots.split(most), strict=True):
+            stored.index_copy_(1, into, computed.index_select(1, some))
+
+    def move(self, source: Tensor, target: Tensor, filled: int) -> None:
+        """Copy what rows hold, up to `filled`, to other rows, all at once: they may trade places."""
+        for stored in (*self.keys, *self.values):
+            held = stored[:, :, :filled]
+            held.index_copy_(0, target, held.index_select(0, source))
+
+
+class DecodePass:
+    """One token of every row, at its own position, attending to what its span has filled under a mask."""
+
+    mask: Tensor | None
+
+    def __init__(self, cache: SlotCache, spans: Sequence[Span]) -> None:
+        self.spans = spans
+        self._cache, self._parts = cache, [(slice(span.start, span.stop), span.filled) for span in spans]
+        self._num_rows, self._filled = spans[-1].stop, spans[0].filled
+        self._seen = [
+            [(keys[rows, :, :filled], values[rows, :, :filled]) for rows, filled in self._parts]
+            for keys, values in zip(cache.keys, cache.values, strict=True)
+        ]
+
+    def at(self, position: Tensor) -> "DecodePass":
+        """The next step of the same rows."""
+        self._places, self.mask = self._cache.places(position), self._cache.mask(position, self._filled)
+        self._masks = [self.mask[rows, ..., :filled] for rows, filled in self._parts]
+        return self
+
+    def update(self, keys: Tensor, values: Tensor, layer_idx: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
+        """As transformers calls it: write, and give all there is to attend to."""
+        self._write(keys, values, layer_idx)
+        stored = (self._cache.keys[layer_idx], self._cache.values[layer_idx])
+        return stored[0][: self._num_rows, :, : self._filled], stored[1][: self._num_rows, :, : self._filled]
+
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor, layer: int, scale: float) -> Tensor:
+        """Write the new keys and values, and attend span by span."""
+        self._write(keys, values, layer)
+        parts = [
+            attend(query[rows], *seen, mask, scale)
+            for (rows, _), seen, mask in zip(self._parts, self._seen[layer], self._masks, strict=True)
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _write(self, keys: Tensor, values: Tensor, layer: int) -> None:
+        width = keys.shape[-1]
+        for stored, new in ((self._cache.keys[layer], keys), (self._cache.values[layer], values)):
+            stored.view(-1, width).index_copy_(0, self._places, new.reshape(-1, width))
+
+
+class KernelPass:
+    """The same by a kernel that reads of each row what it has filled, so that one CUDA graph serves all lengths."""
+
+    def __init__(self, cache: SlotCache, position: Tensor) -> None:
+        self._cache, self._position = cache, position
+
+    def attend(
+        self, joined: Tensor, cosine: Tensor, sine: Tensor, layer: int, scale: float, norms: tuple[Any, Any] | None
+    ) -> Tensor:
+        """From the joined product, not yet turned by position: [rows, (heads + 2 kv_heads) head_dim] to
+        [rows, heads head_dim]. The new keys and values are written on the way."""
+        from scalerl.rollout.torch import kernels
+
+        stored = (self._cache.keys[layer], self._cache.values[layer])
+        return kernels.decode_attention(joined, cosine, sine, self._position, *stored, scale=scale, norms=norms)
+
+
+class PrefillPass:
+    """Padded prompts from position 0 on, which attend to themselves alone; see SlotCache.computed."""
+
+    mask: Tensor | None = None
+
+    def __init__(self, computed: Tensor) -> None:
+        self._keys, self._values = computed
+
+    def update(self, keys: Tensor, values: Tensor, layer_idx: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
+        self._keys[layer_idx].copy_(keys)
+        self._values[layer_idx].copy_(values)
+        return keys, values
+
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor, layer: int, scale: float) -> Tensor:
+        return attend(query, *self.update(keys, values, layer), None, scale)
+
+
+def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
+    """Attention with grouped heads: [rows, heads, seq, head_dim] -> [rows, seq, heads, head_dim].
+
+    With a mask, of one token a row: the heads of a group become its queries, so each key head is read once instead of
+    being repeated in memory. Without one, causal.
+    """
+    num_rows, num_heads, length, head_dim = query.shape
+    num_kv_heads = keys.shape[1]
+    if mask is not None:
+        assert length == 1, "a masked pass is one token a row"
+        grouped = query.reshape(num_rows, num_kv_heads, num_heads // num_kv_heads, head_dim)
+        result = scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, scale=scale)
+        return result.reshape(num_rows, 1, num_heads, head_dim)
+    grouped = num_heads != num_kv_heads
+    result = scaled_dot_product_attention(query, keys, values, is_causal=True, scale=scale, enable_gqa=grouped)
+    return result.transpose(1, 2)
+
+
+def slot_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **kwargs: object,
+) -> tuple[Tensor, None]:
+    """`attend` as transformers calls it. What it cannot do is refused, not ignored."""
+    for name in ("softcap", "s_aux", "position_bias"):
+        if kwargs.get(name) is not None:
+            raise ValueError(f"the torch engine cannot run {type(module).__name__}: its attention uses {name}")
+    return attend(query, key, value, attention_mask, scaling).contiguous(), None

@@ -1,0 +1,285 @@
+"""The device's part of the torch engine: prefill prompts into slots, and sample a chunk of tokens for all slots.
+
+Nothing is read back before the chunk ends. What the tokens mean (stops, budgets) is the host's business, after it.
+On a GPU every step computes all slots in one fixed shape, recorded as a CUDA graph; on a CPU the rows in use alone.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from scalerl.models.shape import head_sizes
+from scalerl.rollout.sampling import sample
+from scalerl.rollout.torch.body import FusedBody, make_body
+from scalerl.rollout.torch.cache import DecodePass, KernelPass, PrefillPass, SlotCache
+from scalerl.rollout.torch.head import Head
+from scalerl.rollout.torch.layout import ROW_STEP, RowLayout, Span
+from scalerl.rollout.torch.scheduler import PrefillBatch
+
+_GRAPH_STEP = 64
+"""Without the attention kernel, a graph is recorded for every so many positions filled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """What a chunk starts from; arrays over slots, or over steps and slots."""
+
+    token: NDArray[np.int64]
+    """The last token of each slot, not yet in the cache."""
+    position: NDArray[np.int64]
+    """Its place in the context; 0 for a slot that is not in use."""
+    temperature: NDArray[np.float32]
+    """0 is greedy."""
+    top_p: NDArray[np.float32]
+    noise: NDArray[np.float32]
+    forced: NDArray[np.int64]
+    """The token to take whatever is sampled, or -1."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What decides which operations a step consists of; a CUDA graph is recorded for each."""
+
+    spans: tuple[Span, ...]
+    """None of them where the kernel looks at each row's position itself."""
+    greedy: bool
+    top_p: bool
+    forced: bool
+
+
+class Decoder:
+    """Fixed buffers and the step that advances them."""
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        head: Head,
+        slots: int,
+        max_length: int,
+        chunk: int,
+        prefill_tokens: int,
+        fused: bool,
+        cuda_graphs: bool,
+    ) -> None:
+        config, weight = model.config, model.get_output_embeddings().weight
+        self._device, self._head = weight.device, head
+        self._body = make_body(model, max_length, fused=fused)
+        self._kernels = isinstance(self._body, FusedBody) and self._body.has_kernels
+        num_kv_heads, head_dim = head_sizes(config)
+        prompt_tokens = max(prefill_tokens, max_length)
+        self._cache = SlotCache(
+            num_layers=config.num_hidden_layers,
+            slots=slots,
+            num_kv_heads=num_kv_heads,
+            max_length=max_length,
+            head_dim=head_dim,
+            prompt_tokens=prompt_tokens,
+            dtype=weight.dtype,
+            device=self._device,
+        )
+        self._slots, self._chunk, self._max_length = slots, chunk, max_length
+        self._layout: RowLayout | None = None
+        if self._device.type == "cpu":
+            # Only in FP32 does a row come out of a product the same beside few rows as beside many.
+            row_step = ROW_STEP if weight.dtype == torch.float32 else slots
+            self._layout = RowLayout(slots, max_length=max_length, row_step=row_step)
+        self._spans: tuple[Span, ...] = ()
+        self._pass: DecodePass | None = None
+        self._graphs: dict[_Shape | tuple[int, int], torch.cuda.CUDAGraph] | None = {} if cuda_graphs else None
+        """Of steps by their shape, and of passes over prompts by rows and width."""
+        self._seen: set[tuple[int, int]] = set()
+        # One for all recordings: torch keeps memory of its own for every stream that has seen a product.
+        self._aside = torch.cuda.Stream() if cuda_graphs else None
+        self._buffers(slots, chunk, prompt_tokens)
+
+    def _buffers(self, slots: int, chunk: int, prompt_tokens: int) -> None:
+        def buffer(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=self._device)
+
+        self._token, self._position, self._step = buffer(slots), buffer(slots), buffer(1)
+        self._temperature, self._top_p = (buffer(slots, dtype=torch.float32) for _ in range(2))
+        self._greedy = buffer(slots, dtype=torch.bool)
+        self._noise, self._log_probs = (buffer(chunk, slots, dtype=torch.float32) for _ in range(2))
+        self._forced, self._tokens = buffer(chunk, slots), buffer(chunk, slots)
+        self._prompts = buffer(prompt_tokens)
+
+    def weights_changed(self, weights: Mapping[str, Tensor]) -> None:
+        """To be called after new weights were copied into the model, with what they were copied from."""
+        self._head.update(weights)
+
+    def arrange(self, position: NDArray[np.int64], active: NDArray[np.bool_], fresh: NDArray[np.bool_]) -> None:
+        """Before the prefill and the chunk that follows: which slots are in use, from which position on, and which of
+        them hold nothing yet."""
+        needed = np.where(active, np.minimum(position + self._chunk, self._max_length), 0)
+        if self._layout is None:
+            filled = min(-(-int(needed.max()) // _GRAPH_STEP) * _GRAPH_STEP, self._max_length)
+            self._spans = () if self._kernels else (Span(0, self._slots, filled),)
+            return
+        before = self._layout.row.copy()
+        moved, self._spans = self._layout.arrange(needed)
+        moved = moved[active[moved] & ~fresh[moved]]
+        if len(moved):
+            rows = (torch.from_numpy(row[moved]) for row in (before, self._layout.row))
+            self._cache.move(*rows, filled=int(position[moved].max()))
+
+    def prefill(self, batch: PrefillBatch, pad_token: int) -> None:
+        """Write the keys and values of the batch's prompts into their slots."""
+        tokens = np.full((batch.rows, batch.width), pad_token, dtype=np.int64)
+        for row, prompt in enumerate(batch.prompts):
+            tokens[row, : len(prompt)] = prompt
+        places = np.array(batch.places, dtype=np.int64)
+        if self._layout is not None:
+            places[:, 1] = self._layout.row[places[:, 1]]
+        self._send(tokens.reshape(-1), self._prompts[: tokens.size])
+        self._pass_over_prompts((batch.rows, batch.width))
+        rows, slots = self._send(places.T.copy(), torch.empty(2, len(places), dtype=torch.int64, device=self._device))
+        self._cache.keep(self._cache.computed(batch.rows, batch.width), rows, slots)
+
+    def _pass_over_prompts(self, shape: tuple[int, int]) -> None:
+        """By a graph from the second time on: to record one takes as long as several passes."""
+        # Without the kernels, layers may ask the device something on the way, which a graph cannot hold.
+        if self._graphs is None or not self._kernels or shape not in self._seen:
+            self._seen.add(shape)
+            self._compute_prompts(*shape)
+            return
+        if shape not in self._graphs:
+            self._graphs[shape] = self._record(lambda: self._compute_prompts(*shape))
+        self._graphs[shape].replay()
+
+    def _compute_prompts(self, rows: int, width: int) -> None:
+        tokens = self._prompts[: rows * width].view(rows, width)
+        positions = torch.arange(width, device=self._device).expand(rows, -1)
+        self._body(tokens, positions, PrefillPass(self._cache.computed(rows, width)))
+
+    def launch(self, chunk: Chunk) -> None:
+        """Sample a chunk; on a GPU this returns before it is done."""
+        if self._layout is not None:
+            chunk = _by_row(chunk, self._layout.slot)
+        shape = _Shape(
+            spans=self._spans,
+            greedy=not self._kernels and bool((chunk.temperature == 0).any()),
+            top_p=bool((chunk.top_p < 1).any()),
+            forced=not self._kernels and bool((chunk.forced >= 0).any()),
+        )
+        self._load(chunk)
+        if self._graphs is None:
+            for _ in range(self._chunk):
+                self._advance(shape)
+        else:
+            if shape not in self._graphs:
+                # Running ahead to warm up is harmless: the chunk computes the same positions again.
+                self._graphs[shape] = self._record(lambda: self._advance(shape), before=self._step.zero_)
+                self._load(chunk)
+            for _ in range(self._chunk):
+                self._graphs[shape].replay()
+
+    def collect(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Tokens and log-probs, [chunk, slots]; rows past their end hold garbage, which the next chunk overwrites."""
+        tokens, log_probs = self._tokens.cpu().numpy(), self._log_probs.cpu().numpy()
+        if self._layout is not None:
+            return tokens[:, self._layout.row], log_probs[:, self._layout.row]
+        return tokens.copy(), log_probs.copy()
+
+    def _load(self, chunk: Chunk) -> None:
+        greedy = chunk.temperature == 0
+        self._send(chunk.token, self._token)
+        self._send(chunk.position, self._position)
+        self._send(np.where(greedy, np.float32(1), chunk.temperature), self._temperature)
+        self._send(greedy, self._greedy)
+        self._send(chunk.top_p, self._top_p)
+        self._send(chunk.noise, self._noise)
+        self._send(chunk.forced, self._forced)
+        self._step.zero_()
+
+    def _send(self, values: NDArray[Any], target: Tensor) -> Tensor:
+        """A copy that does not wait for what the device was given before, as one from pageable memory would."""
+        source = torch.from_numpy(values)
+        return target.copy_(source.pin_memory() if target.is_cuda else source, non_blocking=True)
+
+    def _advance(self, shape: _Shape) -> None:
+        """One token for every row in use."""
+        rows = slice(shape.spans[-1].stop if shape.spans else None)
+        token, position = self._token[rows], self._position[rows]
+        if shape.spans:
+            if self._pass is None or self._pass.spans != shape.spans:
+                self._pass = DecodePass(self._cache, shape.spans)
+            view = self._pass.at(position)
+        else:
+            view = KernelPass(self._cache, position)
+        logits = self._head.logits(self._body(token[:, None], position[:, None], view)[:, 0])
+        if not shape.spans and not shape.top_p:
+            self._sample_by_kernel(logits)
+        else:
+            self._sample(logits, shape, rows)
+        self._step.add_(1)
+
+    def _sample(self, logits: Tensor, shape: _Shape, rows: slice) -> None:
+        """On a kernel's path only with top_p, where greedy and forced tokens must be looked for too."""
+        tokens, log_probs = sample(
+            logits,
+            self._noise.index_select(0, self._step)[0, rows],
+            self._temperature[rows],
+            top_p=self._top_p[rows] if shape.top_p else None,
+            greedy=self._greedy[rows] if shape.greedy or not shape.spans else None,
+        )
+        if shape.forced or not shape.spans:
+            forced = self._forced.index_select(0, self._step)[0, rows]
+            tokens = torch.where(forced >= 0, forced, tokens)
+            log_probs = log_probs.masked_fill(forced >= 0, 0.0)
+        self._tokens[:, rows].index_copy_(0, self._step, tokens[None])
+        self._log_probs[:, rows].index_copy_(0, self._step, log_probs[None].float())
+        self._token[rows].copy_(tokens)
+        # A slot past its end may run on to the end of the cache, where it spoils nothing but itself.
+        self._position[rows].add_(1).clamp_(max=self._max_length - 1)
+
+    def _sample_by_kernel(self, logits: Tensor) -> None:
+        from scalerl.rollout.torch import kernels
+
+        kernels.sample_step(
+            logits,
+            step=self._step,
+            noise=self._noise,
+            temperature=self._temperature,
+            greedy=self._greedy,
+            forced=self._forced,
+            tokens=self._tokens,
+            log_probs=self._log_probs,
+            token=self._token,
+            position=self._position,
+            last_position=self._max_length - 1,
+        )
+
+    def _record(self, work: Callable[[], None], before: Callable[[], Any] = lambda: None) -> torch.cuda.CUDAGraph:
+        """A graph of the work, done twice to warm up; `before` comes before each time and is no part of it."""
+        assert self._graphs is not None
+        assert self._aside is not None
+        self._aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._aside):
+            for _ in range(2):
+                before()
+                work()
+        torch.cuda.current_stream().wait_stream(self._aside)
+        graph = torch.cuda.CUDAGraph()
+        # One pool: nothing of one graph's own memory is read after another was replayed.
+        pool = next(iter(self._graphs.values())).pool() if self._graphs else None
+        with torch.cuda.graph(graph, pool=pool):
+            work()
+        return graph
+
+
+def _by_row(chunk: Chunk, slot: NDArray[np.int64]) -> Chunk:
+    """The same with its slots in the order of the rows they lie in."""
+    return Chunk(
+        token=chunk.token[slot],
+        position=chunk.position[slot],
+        temperature=chunk.temperature[slot],
+        top_p=chunk.top_p[slot],
+        noise=chunk.noise[:, slot],
+        forced=chunk.forced[:, slot],
+    )

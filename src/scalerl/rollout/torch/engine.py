@@ -1,0 +1,300 @@
+"""The embedded engine: continuous batching over fixed slots with torch, on a CPU or a GPU.
+
+    poll:  refill free slots -> prefill their prompts -> sample a chunk for all slots -> apply plans, give the finished
+
+A completion depends on its request and the weights alone: noise is keyed by (seed, token index), every prompt is
+computed in a shape of its own, and every step in one that changes nothing for a row: all slots on a GPU, multiples of
+16 rows on a CPU. (Attention to a longer or shorter masked tail can still differ in the last bit of a float.)
+
+A GPU does not wait for the host to pack up: the next chunk is under way before a poll returns, so that new weights
+and requests reach the chunk after it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from scalerl.errors import EngineError
+from scalerl.rollout.noise import uniforms
+from scalerl.rollout.progress import Progress, Taken
+from scalerl.rollout.requests import check_request
+from scalerl.rollout.torch.body import check_model, own_copy
+from scalerl.rollout.torch.decoder import Chunk, Decoder
+from scalerl.rollout.torch.head import Head
+from scalerl.rollout.torch.scheduler import Admitted, PrefillBatch, SlotScheduler, plan_prefill
+from scalerl.types import Completion, Request, Work
+
+_CLOSED = "the engine is closed"
+
+
+@dataclass(frozen=True, slots=True)
+class _Flight:
+    """A chunk under way."""
+
+    version: int
+    """Of the weights it is sampled with."""
+    start: NDArray[np.int64]
+    """Tokens of each slot before it."""
+
+
+class TorchEngine:
+    """An Engine in this process, with a copy of the model's weights of its own."""
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        slots: int,
+        max_length: int,
+        stop_tokens: Iterable[int],
+        chunk: int | None = None,
+        fp32_head: bool = True,
+        pad_token: int = 0,
+        version: int = 0,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        prefill_tokens: int | None = None,
+        cuda_graphs: bool | None = None,
+        fused: bool = True,
+    ) -> None:
+        """`max_length` is the context: prompt and completion together. `chunk` tokens a slot are sampled in a poll, and
+        `prefill_tokens` of padded prompts go through the model at once.
+
+        dtype and device are the model's unless given. A GPU waits for the host between chunks, so its default is a
+        longer one (16, not 4), and it decodes by CUDA graphs; `fused=False` keeps to the slower, general body.
+        """
+        self._scheduler = SlotScheduler(slots)
+        if min(1 if chunk is None else chunk, 1 if prefill_tokens is None else prefill_tokens, max_length) < 1:
+            raise ValueError(
+                f"max_length, chunk and prefill_tokens must be at least 1, got {max_length}, {chunk}, {prefill_tokens}"
+            )
+        check_model(model, max_length)
+        self._model = own_copy(model, dtype=dtype, device=device)
+        head = self._model.get_output_embeddings().weight
+        on_gpu = head.device.type == "cuda"
+        self._ahead, self._flight = on_gpu, None
+        if cuda_graphs and not on_gpu:
+            raise ValueError(f"cuda_graphs needs a CUDA device, and the model is on {head.device}")
+        self._vocabulary, self._max_length, self._pad_token = int(head.shape[0]), max_length, pad_token
+        self._chunk = chunk or (16 if on_gpu else 4)
+        self._prefill_tokens = prefill_tokens or (4096 if on_gpu else 32)
+        with torch.no_grad():
+            self._decoder = Decoder(
+                self._model,
+                head=Head(self._model, model, fp32=fp32_head),
+                slots=slots,
+                max_length=max_length,
+                chunk=self._chunk,
+                prefill_tokens=self._prefill_tokens,
+                fused=fused,
+                cuda_graphs=on_gpu if cuda_graphs is None else cuda_graphs,
+            )
+        self._own = self._model.state_dict(keep_vars=True)
+        self._needed = {name for name, _ in self._model.named_parameters()}
+        self._progress = Progress(slots, stop_tokens)
+        self._version, self._work = version, Work()
+        self._failure: str | None = None
+        self._allocate(slots)
+
+    def _allocate(self, slots: int) -> None:
+        """The host's record of every slot: what the next chunk starts from, and the completion so far."""
+        self._token, self._prompt_length = np.zeros(slots, dtype=np.int64), np.ones(slots, dtype=np.int64)
+        self._temperature, self._top_p = np.ones(slots, dtype=np.float32), np.ones(slots, dtype=np.float32)
+        self._seeds = np.zeros(slots, dtype=np.uint64)
+        room = (slots, self._max_length + self._chunk)
+        self._tokens, self._versions = np.zeros(room, dtype=np.int32), np.zeros(room, dtype=np.int32)
+        self._log_probs, self._forced = np.zeros(room, dtype=np.float32), np.zeros(room, dtype=np.bool_)
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    @property
+    def num_pending(self) -> int:
+        return self._scheduler.num_pending
+
+    @property
+    def work(self) -> Work:
+        return self._work
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        self._require_life()
+        for request in requests:
+            check_request(request, max_length=self._max_length, vocabulary=self._vocabulary)
+        self._scheduler.submit(requests)
+
+    def poll(self) -> list[Completion]:
+        self._require_life()
+        try:
+            with torch.inference_mode():
+                return self._advance()
+        except EngineError as error:
+            self._failure = str(error)
+            raise
+        except Exception as error:  # Whatever it was (memory, a device fault), the slots are not to be trusted now.
+            self._failure = f"the torch engine failed: {error}"
+            raise EngineError(self._failure) from error
+
+    def push_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
+        """Names as in the model's state_dict; a tied head may be left out. All are checked before any is copied."""
+        self._require_life()
+        if version < self._version:
+            raise ValueError(f"versions only rise: {version} was pushed after {self._version}")
+        own = self._own
+        if unknown := sorted(weights.keys() - own.keys()):
+            raise ValueError(f"push_weights was given {unknown[0]}, which the engine's model does not have")
+        if missing := sorted(self._needed - weights.keys()):
+            raise ValueError(f"push_weights was not given {missing[0]}: all weights of a version arrive together")
+        for name, weight in weights.items():
+            if weight.shape != own[name].shape:
+                raise ValueError(f"push_weights: {name} is {tuple(weight.shape)}, not {tuple(own[name].shape)}")
+        with torch.inference_mode():
+            torch._foreach_copy_([own[name] for name in weights], list(weights.values()))  # pyright: ignore[reportPrivateImportUsage]
+            self._decoder.weights_changed(weights)
+        self._version = version
+
+    def close(self) -> None:
+        if self._failure == _CLOSED:
+            return
+        self._failure = _CLOSED
+        self._scheduler = SlotScheduler(len(self._token))
+        del self._model, self._own, self._decoder
+
+    def _require_life(self) -> None:
+        if self._failure is not None:
+            raise EngineError(self._failure)
+
+    def _advance(self) -> list[Completion]:
+        if self._flight is None:
+            self._launch()
+        flight = self._flight
+        if flight is None:
+            return []
+        tokens, log_probs = self._decoder.collect()
+        taken = self._progress.take(tokens)
+        self._check_finite(log_probs, taken, flight)
+        last = tokens[np.maximum(taken.num_kept - 1, 0), np.arange(len(flight.start))]
+        self._token = np.where(taken.num_kept > 0, last, self._token)
+        self._count_decode(taken, flight.start)
+        finished = self._scheduler.release(np.flatnonzero(taken.finished).tolist())
+        self._flight = None
+        if self._ahead:
+            self._launch()
+        self._record(tokens, log_probs, taken, flight)
+        return self._completions(finished, taken, flight)
+
+    def _launch(self) -> None:
+        """Fill the free slots and set off a chunk, if there is anything to sample."""
+        admitted = self._scheduler.admit()
+        self._start(admitted)
+        progress = self._progress
+        if not progress.active.any():
+            return
+        position = np.where(progress.active, self._prompt_length - 1 + progress.count, 0)
+        fresh = np.zeros(len(position), dtype=np.bool_)
+        fresh[[entry.slot for entry in admitted]] = True
+        self._decoder.arrange(position, progress.active, fresh)
+        for batch in plan_prefill(admitted, batch_tokens=self._prefill_tokens, max_length=self._max_length):
+            self._decoder.prefill(batch, self._pad_token)
+            self._count_prefill(batch)
+        self._decoder.launch(self._next_chunk(position))
+        self._flight = _Flight(self._version, progress.count.copy())
+
+    def _start(self, admitted: Sequence[Admitted]) -> None:
+        if not admitted:
+            return
+        slots, requests = [entry.slot for entry in admitted], [entry.request for entry in admitted]
+        self._progress.start(slots, [request.length for request in requests])
+        self._token[slots] = [request.prompt_tokens[-1] for request in requests]
+        self._prompt_length[slots] = [len(request.prompt_tokens) for request in requests]
+        self._temperature[slots] = [request.temperature for request in requests]
+        self._top_p[slots] = [request.top_p for request in requests]
+        self._seeds[slots] = np.array([request.seed & 0xFFFFFFFFFFFFFFFF for request in requests], dtype=np.uint64)
+
+    def _next_chunk(self, position: NDArray[np.int64]) -> Chunk:
+        progress = self._progress
+        return Chunk(
+            token=self._token,
+            position=position,
+            temperature=np.where(progress.active, self._temperature, np.float32(1)),
+            top_p=np.where(progress.active, self._top_p, np.float32(1)),
+            noise=uniforms(self._seeds, progress.count + np.arange(self._chunk)[:, None]),
+            forced=progress.forced(self._chunk),
+        )
+
+    def _check_finite(self, log_probs: np.ndarray, taken: Taken, flight: _Flight) -> None:
+        finite = np.isfinite(log_probs)
+        if finite.all():
+            return
+        bad = np.argwhere(~finite & (np.arange(self._chunk)[:, None] < taken.num_kept))
+        if len(bad):
+            step, slot = bad[0]
+            holder = self._scheduler.running(int(slot))
+            assert holder is not None
+            raise EngineError(
+                f"non-finite logits at token {flight.start[slot] + step} of request {holder.request.key},"
+                f" sampled with version {flight.version}"
+            )
+
+    def _record(self, tokens: np.ndarray, log_probs: np.ndarray, taken: Taken, flight: _Flight) -> None:
+        """Write the whole chunk; what is not kept lies beyond the count and is overwritten or never read."""
+        width = self._tokens.shape[1]
+        places = np.arange(len(flight.start))[:, None] * width + flight.start[:, None] + np.arange(self._chunk)
+        self._tokens.reshape(-1)[places] = tokens.T
+        self._log_probs.reshape(-1)[places] = log_probs.T
+        self._versions.reshape(-1)[places] = flight.version
+        self._forced.reshape(-1)[places] = taken.forced.T
+
+    def _completions(self, finished: Sequence[Admitted], taken: Taken, flight: _Flight) -> list[Completion]:
+        if not finished:
+            return []
+        slots = np.array([entry.slot for entry in finished])
+        counts = (flight.start + taken.num_kept)[slots]
+        kept = np.arange(self._forced.shape[1]) < counts[:, None]
+        forced = self._forced[slots] & kept
+        interrupted = np.where(forced.any(axis=1), forced.argmax(axis=1), -1).tolist()
+        ends = np.cumsum(counts)
+        tokens, log_probs, versions, forced = (
+            _parts(buffer[slots][kept], ends)
+            for buffer in (self._tokens, self._log_probs, self._versions, self._forced)
+        )
+        return [
+            Completion(
+                request=entry.request,
+                tokens=tokens[number],
+                log_probs=log_probs[number],
+                versions=versions[number],
+                forced=forced[number],
+                finish="stop" if taken.stopped[entry.slot] else "length",
+                interrupted_at=None if at < 0 else at,
+            )
+            for number, (entry, at) in enumerate(zip(finished, interrupted, strict=True))
+        ]
+
+    def _count_prefill(self, batch: PrefillBatch) -> None:
+        attended = sum(len(prompt) * (len(prompt) + 1) // 2 for prompt in batch.prompts)
+        self._add_work(prefilled=batch.num_tokens, attended=attended)
+
+    def _count_decode(self, taken: Taken, start: np.ndarray) -> None:
+        kept = taken.num_kept
+        attended = kept * (self._prompt_length + start) + kept * (kept - 1) // 2
+        self._add_work(decoded=int(kept.sum()), attended=int(attended.sum()))
+
+    def _add_work(self, *, prefilled: int = 0, decoded: int = 0, attended: int = 0) -> None:
+        self._work = Work(
+            prefilled=self._work.prefilled + prefilled,
+            decoded=self._work.decoded + decoded,
+            attended=self._work.attended + attended,
+        )
+
+
+def _parts(joined: NDArray, ends: NDArray[np.int64]) -> list[NDArray]:
+    """Cut at the ends, never to be written to again: completions share it instead of each copying its own."""
+    joined.setflags(write=False)
+    return [joined[start:end] for start, end in pairwise([0, *ends.tolist()])]

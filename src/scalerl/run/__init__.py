@@ -1,0 +1,1 @@
+"""A training run: recipe to run folder, checkpoints, resume, the compute clock, SFT."""

@@ -1,0 +1,155 @@
+"""Checkpoints: a folder a step, whole or not there at all, of safetensors and JSON, never pickle.
+
+    checkpoints/step-00000100/  manifest.json                 step, size and CRC-32 of every other file
+                                meta.json                     whatever the caller keeps: curriculum, clock, recipe ...
+                                tensors.<name>.safetensors    weights, optimizer, rng ...    (torch)
+                                arrays.<name>.safetensors     groups not trained yet ...     (numpy)
+
+It is written beside its place under another name, flushed to the disk, then renamed: a crash leaves an unfinished
+folder, which the next save sweeps away, and never half a checkpoint.
+"""
+
+import json
+import os
+import re
+import shutil
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from torch import Tensor
+
+from scalerl.errors import CheckpointError
+from scalerl.store import UNFINISHED, new_folder, write_failure
+
+MANIFEST = "manifest.json"
+META = "meta.json"
+_NAME = re.compile(r"step-\d{8,}")
+_FORMAT = 1
+_READ_BYTES = 1 << 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Checkpoint:
+    """All that a run needs to go on."""
+
+    step: int
+    tensors: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
+    """One file a name: "weights", "optimizer", "rng" ..."""
+    arrays: Mapping[str, Mapping[str, NDArray[Any]]] = field(default_factory=dict)
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    """JSON types."""
+
+
+def save(folder: str | os.PathLike[str], checkpoint: Checkpoint, *, keep: int = 2) -> Path:
+    """Write a checkpoint, then drop all but the last `keep`. What was there stays untouched until it is whole."""
+    parent = Path(folder)
+    target = parent / f"step-{checkpoint.step:08d}"
+    for left in parent.glob(f"*{UNFINISHED}"):
+        shutil.rmtree(left, ignore_errors=True)
+    with new_folder(target, replace=True, write_errors=(SafetensorError,)) as unfinished:
+        _write(unfinished, checkpoint)
+    for old in _all(parent)[:-keep]:
+        shutil.rmtree(old, ignore_errors=True)
+    return target
+
+
+def latest(folder: str | os.PathLike[str]) -> Path | None:
+    """The newest checkpoint, verified; None where there is none. A damaged one is an error that offers the next."""
+    found = _all(Path(folder))
+    if not found:
+        return None
+    *older, newest = found
+    if (fault := damage(newest)) is None:
+        return newest
+    whole = next((path for path in reversed(older) if damage(path) is None), None)
+    if whole is None:
+        raise CheckpointError(f"checkpoint {newest} is damaged ({fault}), and no older one is whole")
+    raise CheckpointError(
+        f"checkpoint {newest} is damaged ({fault}); the older {whole.name} is whole: remove or rename {newest.name} to "
+        f"go on from there"
+    )
+
+
+def load(path: str | os.PathLike[str], *, verify: bool = True) -> Checkpoint:
+    """Read a checkpoint to the CPU; `verify` reads every byte a second time, which `latest` has done already."""
+    from safetensors.numpy import load_file as load_arrays
+    from safetensors.torch import load_file as load_tensors
+
+    folder = Path(path)
+    if verify and (fault := damage(folder)) is not None:
+        raise CheckpointError(f"checkpoint {folder} is damaged ({fault})")
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        return Checkpoint(
+            step=manifest["step"],
+            tensors={name: load_tensors(file) for name, file in _named(folder, "tensors")},
+            arrays={name: load_arrays(file) for name, file in _named(folder, "arrays")},
+            meta=json.loads((folder / META).read_text(encoding="utf-8")),
+        )
+    except (OSError, SafetensorError, json.JSONDecodeError) as error:
+        raise CheckpointError(f"checkpoint {folder} cannot be read: {write_failure(error)}") from error
+
+
+def damage(folder: Path) -> str | None:
+    """What is wrong with a checkpoint's files; None if every byte is as it was written."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        files = manifest["files"]
+        if manifest["format"] != _FORMAT:
+            return f"its format is {manifest['format']}, and this version reads {_FORMAT}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return f"{MANIFEST} is missing or cut"
+    for name, written in files.items():
+        path = folder / name
+        if not path.is_file():
+            return f"{name} is missing"
+        size = path.stat().st_size
+        if size != written["bytes"]:
+            return f"{name} has {size} bytes instead of {written['bytes']}"
+        if _crc32(path) != written["crc32"]:
+            return f"{name} has other content than was written"
+    return None
+
+
+def _write(folder: Path, checkpoint: Checkpoint) -> None:
+    from safetensors.numpy import save_file as save_arrays
+    from safetensors.torch import save_file as save_tensors
+
+    for name, tensors in checkpoint.tensors.items():
+        save_tensors({key: tensor.contiguous() for key, tensor in tensors.items()}, folder / _file("tensors", name))
+    for name, arrays in checkpoint.arrays.items():
+        contiguous = {key: np.asarray(array, order="C") for key, array in arrays.items()}
+        save_arrays(contiguous, folder / _file("arrays", name))
+    (folder / META).write_text(json.dumps(checkpoint.meta, allow_nan=False), encoding="utf-8")
+    files = {path.name: {"bytes": path.stat().st_size, "crc32": _crc32(path)} for path in sorted(folder.iterdir())}
+    manifest = {"format": _FORMAT, "step": checkpoint.step, "files": files}
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+
+
+def _file(kind: str, name: str) -> str:
+    return f"{kind}.{name}.safetensors"
+
+
+def _named(folder: Path, kind: str) -> list[tuple[str, Path]]:
+    return [(path.name.split(".")[1], path) for path in sorted(folder.glob(_file(kind, "*")))]
+
+
+def _all(folder: Path) -> list[Path]:
+    """Every checkpoint of a run, oldest first."""
+    found = folder.iterdir() if folder.is_dir() else []
+    return sorted(path for path in found if path.is_dir() and _NAME.fullmatch(path.name))
+
+
+def _crc32(path: Path) -> int:
+    """Enough against a torn write or a bad disk, and a few times as fast as a cryptographic sum."""
+    value = 0
+    with path.open("rb") as file:
+        while block := file.read(_READ_BYTES):
+            value = zlib.crc32(block, value)
+    return value

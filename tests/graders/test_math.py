@@ -1,0 +1,136 @@
+"""The math grader, through the pool, against direct calls of math-verify."""
+
+import importlib
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from math_pairs import EQUAL, UNEQUAL, UNSEEN
+
+from scalerl.errors import GraderError
+from scalerl.graders.pool.pool import GraderPool, GraderSpec, Item
+from scalerl.graders.rules import math
+
+math_verify = pytest.importorskip("math_verify", reason="the extra `math` is not installed")
+MATH = GraderSpec(name="math")
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[GraderPool]:
+    with GraderPool(num_workers=1, timeout_s=60, cpu_limit_s=1, memory_limit_mb=256) as pool:
+        yield pool
+
+
+def through(pool: GraderPool, pairs: list[tuple[str, str]]) -> list[bool | None]:
+    """Verdicts of texts and references."""
+    return [one.correct for one in pool.grade_all(Item(key=0, spec=MATH, text=t, answer=a) for t, a in pairs)]
+
+
+def completion(answer: str) -> str:
+    plain = "$" in answer or "#" in answer
+    return "<think>Perhaps 123456.</think>" + (answer.lstrip("#") if plain else rf"Thus \boxed{{{answer}}}.")
+
+
+def direct(text: str, reference: str) -> bool:
+    """As math-verify's README has it, with its own timeouts."""
+    logging.getLogger("math_verify").setLevel(logging.ERROR)
+    reference = reference.split("#### ")[-1]
+    wanted = math_verify.parse(reference if "$" in reference else f"${reference}$")
+    return math_verify.verify(wanted, math_verify.parse(text.split("</think>")[-1].strip()))
+
+
+def test_hand_written_equivalences_are_judged_as_by_a_direct_call(pool: GraderPool):
+    equal = [pair for pairs in EQUAL.values() for pair in pairs]
+    unequal = [pair for pairs in UNEQUAL.values() for pair in pairs]
+    pairs = [(completion(answer), reference) for answer, reference in equal + unequal + UNSEEN]
+    assert len(set(pairs)) >= 200
+    verdicts = through(pool, pairs)
+    assert verdicts == [direct(text, reference) for text, reference in pairs]
+    assert verdicts == [True] * len(equal) + [False] * (len(unequal) + len(UNSEEN))
+
+
+@pytest.mark.parametrize(
+    ("text", "reference", "correct"),
+    [
+        # What its README and docstrings show: sets joined, a fraction and its decimal, assignments, units, percent, and
+        # that an inequality may be answered by an interval but not the other way round.
+        ("${1,2,3,4}$", r"${1,3} \cup {2,4}$", True),
+        (r"The answer is $\frac{1}{2}$", "The answer is 1/2$$", True),
+        ("20 + 20 = 40", "40", True),
+        ("$0.333333$", "$1/3$", True),
+        ("$x = 1$", "$1$", True),
+        (r"$10\%$", "$0.1$", True),
+        (r"$10 \text{ cm}$", "$10$", True),
+        (r"$\frac13$", r"$\frac{1}{3}$", True),
+        ("$(1,2)$", "$1 < x < 2$", True),
+        ("$1 < x < 2$", "$(1,2)$", False),
+    ],
+)
+def test_math_verifys_own_examples(pool: GraderPool, text: str, reference: str, correct: bool):
+    assert through(pool, [(text, reference)]) == [correct]
+    assert direct(text, reference) is correct
+
+
+@pytest.mark.parametrize(
+    ("text", "reference", "correct"),
+    [
+        (r"<think>\boxed{7}</think>\boxed{8}", "7", False),
+        (r"<think>\boxed{7}</think>\boxed{8}", "8", True),
+        (r"<think>\boxed{8}", "8", False),
+        ("<think></think>", "8", False),
+        (r"\boxed{8}", "", None),
+        (r"\boxed{8}", "She has 3 + 5 = <<3+5=8>>8 apples.\n#### 8", True),
+        (r"\boxed{1250}", "#### 1,250", True),
+        (r"\boxed{8}", "She has 8.\n####", None),
+        ("So 8 \0 it is", "8", True),
+        ("\ud800 8", "8", True),
+    ],
+)
+def test_the_answer_part_is_held_against_the_end_of_the_reference(text: str, reference: str, correct: bool | None):
+    assert math(text, reference) is correct
+
+
+def test_answers_that_cannot_be_computed_cost_themselves_alone(pool: GraderPool):
+    texts = [r"\boxed{3}", r"\boxed{9^{9^{9^{9}}}}", r"\boxed{3}", "12 " * 330_000, r"\boxed{4}"]
+    assert through(pool, [(text, "3") for text in texts]) == [True, None, True, None, False]
+
+
+def test_without_math_verify_the_grader_is_refused_in_a_sentence(tmp_path: Path, monkeypatch):
+    (tmp_path / "math_verify.py").write_text("raise ModuleNotFoundError(name='math_verify')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with GraderPool() as pool, pytest.raises(GraderError, match='"math" needs math_verify, which is not installed'):
+        pool.check(MATH)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits memory and lists processes in /proc")
+def test_of_300_answers_with_bad_ones_all_end_as_due(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    speed = importlib.import_module("grader_speed")
+    # Patient limits: the machine that runs the tests may be busy.
+    result = speed.measure(300, limits=speed.LIMITS | {"timeout_s": 8.0, "cpu_limit_s": 0.5})
+    assert result.slips == []
+    assert result.num_left == 0
+    assert {ending: num for ending, num in result.counts.items() if ending not in ("right", "wrong")} == {
+        "timeout": 6,
+        "crash": 4,
+        "memory": 3,
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits memory and lists processes in /proc")
+def test_of_10_000_answers_the_bad_ones_cost_less_than_a_fifth_of_the_speed(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    speed = importlib.import_module("grader_speed")
+    result = speed.measure(10_000)
+    assert result.slips == []
+    assert result.num_left == 0
+    assert {ending: num for ending, num in result.counts.items() if ending not in ("right", "wrong")} == {
+        "timeout": 200,
+        "crash": 100,
+        "memory": 100,
+    }
+    assert result.ratio >= speed.TARGET

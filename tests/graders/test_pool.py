@@ -1,0 +1,304 @@
+"""The grader pool: what hangs, dies, raises or eats memory costs its own item and no other."""
+
+import gc
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scalerl.errors import GraderError, GraderPoolError
+from scalerl.graders.pool.pool import GraderPool, GraderSpec, Item
+
+OBEY = GraderSpec(name="hostile_graders:obey")
+SAME = GraderSpec(name="hostile_graders:same")
+ENDINGS = {
+    "right": "right",
+    "wrong": "wrong",
+    "nothing": "no_answer",
+    "number": "error",
+    "raise 1": "error",
+    "leave": "error",
+    "sleep": "timeout",
+    "spin": "timeout",
+    "exit": "crash",
+    "segfault": "crash",
+    "hoard": "memory",
+}
+needs_linux = pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux limits memory and lists processes in /proc"
+)
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[GraderPool]:
+    with GraderPool(num_workers=4, timeout_s=2.0, cpu_limit_s=0.3, memory_limit_mb=64) as pool:
+        yield pool
+
+
+def endings(pool: GraderPool, texts: list[str]) -> list[str]:
+    graded = pool.grade_all(Item(key=text, spec=OBEY, text=text, answer="") for text in texts)
+    assert [one.key for one in graded] == texts
+    assert all((one.correct is None) == (one.reason is not None) for one in graded)
+    return [one.reason or ("right" if one.correct else "wrong") for one in graded]
+
+
+def processes_of(session: int) -> list[int]:
+    """The processes of a session, dead ones that nobody has reaped among them."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == session:
+            found.append(int(folder.name))
+    return found
+
+
+def wait_until_none(session: int, patience_s: float = 20.0) -> bool:
+    deadline = time.monotonic() + patience_s
+    while processes_of(session) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not processes_of(session)
+
+
+@needs_linux
+def test_every_bad_item_costs_itself_alone_and_is_counted(pool: GraderPool):
+    texts = [*ENDINGS, *["right", "wrong"] * 30, "sleep", "exit", "hoard"]
+    random.Random(0).shuffle(texts)
+    due = [ENDINGS[text] for text in texts]
+    before = pool.num_ended.copy()
+    assert endings(pool, texts) == due
+    assert pool.num_ended - before == Counter(due)
+    assert pool.num_pending == 0
+
+
+def test_items_sent_ahead_to_a_worker_that_dies_are_graded_by_the_next():
+    with GraderPool(num_workers=1) as pool:
+        texts = ["right", "exit", "wrong", "exit", "exit", "right", "wrong", "exit"]
+        assert endings(pool, texts) == [ENDINGS[text] for text in texts]
+
+
+def test_time_spent_waiting_in_the_queue_does_not_count():
+    with GraderPool(num_workers=1, timeout_s=1.5) as pool:
+        assert endings(pool, ["nap 0.2"] * 12) == ["right"] * 12
+
+
+def test_a_grader_that_computes_is_stopped_by_the_cpu_it_used():
+    with GraderPool(num_workers=1, timeout_s=600, cpu_limit_s=0.1) as patient:
+        assert endings(patient, ["spin", "right"]) == ["timeout", "right"]
+
+
+def test_the_clock_runs_while_nobody_polls():
+    with GraderPool(num_workers=1, timeout_s=0.3) as pool:
+        pool.submit("a", OBEY, "sleep", "")
+        pool.submit("b", OBEY, "right", "")
+        time.sleep(2.0)
+        assert [(one.key, one.reason) for one in pool.poll()] == [("a", "timeout"), ("b", None)]
+
+
+def test_polling_waits_for_one_result_but_not_longer_than_asked(pool: GraderPool):
+    assert pool.poll() == []
+    pool.submit("key", OBEY, "nap 0.3", "")
+    assert pool.num_pending == 1
+    assert pool.poll() == []
+    assert [one.key for one in pool.poll(timeout=30)] == ["key"]
+    assert pool.num_pending == 0
+    assert pool.poll(timeout=30) == []
+
+
+def test_the_first_message_of_a_grader_that_raises_is_kept():
+    with GraderPool(num_workers=1) as pool:
+        assert endings(pool, ["raise 1", "raise 2", "number"]) == ["error"] * 3
+        assert pool.first_errors == {"hostile_graders:obey": "ArithmeticError: number 1"}
+        pool.grade_all([Item(key=0, spec=SAME, text="a", answer="a")])
+        assert pool.num_ended == {"error": 3, "right": 1}
+
+
+@needs_linux
+def test_memory_left_behind_by_items_does_not_count_against_later_ones(pool: GraderPool):
+    assert endings(pool, ["keep 20"] * 20) == ["right"] * 20
+    assert endings(pool, ["keep 200", "right"]) == ["memory", "right"]
+
+
+def test_settings_reach_the_grader(pool: GraderPool):
+    for length, correct in ((2, True), (3, False)):
+        spec = GraderSpec(name="hostile_graders:same", settings={"length": length})
+        (graded,) = pool.grade_all([Item(key=0, spec=spec, text="ab", answer="ab")])
+        assert graded.correct is correct
+
+
+def test_a_grader_is_told_where_thinking_ends_only_if_it_asks(pool: GraderPool):
+    tags = {"thinking_start": "<t>", "thinking_end": "</t>"}
+    for name, correct in (("same", False), ("same_after", True), ("same_tagged", True)):
+        spec = GraderSpec(name=f"hostile_graders:{name}", settings=tags)
+        (graded,) = pool.grade_all([Item(key=0, spec=spec, text="<t>1+1</t>2", answer="2")])
+        assert graded.correct is correct
+
+
+def test_graders_of_the_table_run_in_the_pool_too(pool: GraderPool):
+    spec = GraderSpec(name="numeric", settings={"thinking_start": "", "thinking_end": "</t>"})
+    items = [Item(key=0, spec=spec, text="7</t>8", answer=answer) for answer in ("8", "7", "none")]
+    assert [one.correct for one in pool.grade_all(items)] == [True, False, None]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["\0", "a\0b\0", "\ud800 lone", "", "\n\r\n", "x" * 1_000_000, "\U0001f600" * 300_000, "\x80\uffff"],
+    # Short ones: pytest puts them into the environment, and a variable of 128 KiB starts no process on most machines.
+    ids=lambda text: f"{text[:8]!a}x{len(text)}",
+)
+def test_odd_texts_arrive_as_they_are(pool: GraderPool, text: str):
+    graded = pool.grade_all([Item(key=0, spec=SAME, text=text, answer=text)] * 4)
+    assert [one.correct for one in graded] == [True] * 4
+
+
+@needs_linux
+def test_a_process_that_cannot_be_started_is_told_and_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("LONG", "x" * 5_000_000)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(GraderPoolError, match=r"the grading process cannot be started: .*Argument list too long"):
+        GraderPool()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        (GraderSpec(name="maths"), 'no grader is called "maths"; choices: exact, numeric, math, countdown, or'),
+        (GraderSpec(name="no_such_module:f"), 'no module is called "no_such_module"'),
+        (GraderSpec(name="hostile_graders:absent"), 'hostile_graders has no "absent"'),
+        (GraderSpec(name="hostile_graders:no_function"), "is no function: it is int"),
+        (GraderSpec(name="broken_grader:f"), "cannot be imported: ValueError: first line second line"),
+        (GraderSpec(name="hostile_graders:obey", settings={"x": 1}), "unexpected keyword argument 'x'"),
+        (GraderSpec(name="exact", settings={"f": lambda: 0}), "cannot be sent to another process"),
+    ],
+    ids=lambda value: value.name if isinstance(value, GraderSpec) else "",
+)
+def test_a_grader_that_cannot_be_used_is_a_sentence(tmp_path: Path, monkeypatch, spec: GraderSpec, sentence: str):
+    (tmp_path / "broken_grader.py").write_text("raise ValueError('first line\\nsecond line')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with GraderPool(num_workers=1) as pool:
+        for _ in range(2):
+            with pytest.raises(GraderError, match=sentence) as caught:
+                pool.check(spec)
+            assert "\n" not in str(caught.value)
+        assert endings(pool, ["right"]) == ["right"]
+
+
+def test_a_grader_whose_import_ends_the_process_is_a_sentence(tmp_path: Path, monkeypatch):
+    (tmp_path / "deadly_grader.py").write_text("import os; os._exit(7)")
+    monkeypatch.syspath_prepend(tmp_path)
+    with GraderPool() as pool, pytest.raises(GraderError, match="the grading process died, with exit status 7"):
+        pool.check(GraderSpec(name="deadly_grader:f"))
+
+
+def test_a_grader_loaded_late_reaches_workers_that_run_already():
+    with GraderPool(num_workers=1) as pool:
+        assert endings(pool, ["right"]) == ["right"]
+        (graded,) = pool.grade_all([Item(key=0, spec=SAME, text="a", answer="a")])
+        assert graded.correct is True
+
+
+def test_the_children_load_none_of_the_trainers_packages(pool: GraderPool):
+    spec = GraderSpec(name="hostile_graders:module_is_loaded")
+    names = ["torch", "numpy", "pydantic", "scalerl.graders.rules"]
+    graded = pool.grade_all(Item(key=name, spec=spec, text=name, answer="") for name in names)
+    assert [one.correct for one in graded] == [False, False, False, True]
+
+
+@needs_linux
+def test_closing_leaves_no_process_behind():
+    with GraderPool(num_workers=3) as pool:
+        for text in ("sleep", "exit", "right", "sleep"):
+            pool.submit(text, OBEY, text, "")
+        assert pool.poll(timeout=20)
+        assert len(processes_of(pool.pid)) >= 3
+    assert processes_of(pool.pid) == []
+    with pytest.raises(GraderPoolError, match="closed"):
+        pool.poll()
+
+
+@needs_linux
+def test_a_pool_that_is_forgotten_ends_its_processes():
+    pool = GraderPool(num_workers=1)
+    session = pool.pid
+    pool.submit("a", OBEY, "sleep", "")
+    del pool
+    gc.collect()
+    assert wait_until_none(session)
+
+
+@needs_linux
+def test_what_a_grader_started_ends_with_its_worker():
+    with GraderPool(num_workers=1, timeout_s=1.0) as pool:
+        assert endings(pool, ["start sleep", "right"]) == ["timeout", "right"]
+        assert len(processes_of(pool.pid)) == 2  # the supervisor and the new worker
+
+
+@needs_linux
+def test_the_children_die_with_a_parent_that_is_killed():
+    code = (
+        "from scalerl.graders.pool.pool import GraderPool, GraderSpec\n"
+        "pool = GraderPool(num_workers=2)\n"
+        "for text in ('right', 'sleep', 'spin'): pool.submit(0, GraderSpec(name='hostile_graders:obey'), text, '')\n"
+        "pool.poll(30)\n"
+        "print(pool.pid, flush=True)\n"
+        "input()"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ
+        | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1] / "support"), *filter(None, sys.path)])},
+    )
+    with parent:
+        assert parent.stdout is not None
+        session = int(parent.stdout.readline())
+        assert len(processes_of(session)) == 3
+        parent.kill()
+    assert wait_until_none(session)
+
+
+def test_a_supervisor_that_is_killed_is_a_sentence():
+    with GraderPool(num_workers=1) as pool:
+        pool.submit("a", OBEY, "sleep", "")
+        os.kill(pool.pid, signal.SIGKILL)
+        with pytest.raises(GraderPoolError, match="the grading process died, with exit status -9"):
+            pool.poll(timeout=30)
+
+
+def test_a_script_without_a_main_guard_can_use_a_pool(tmp_path: Path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from scalerl.graders.pool.pool import GraderPool, GraderSpec, Item\n"
+        "print('once')\n"
+        "def last(text, answer): print('noise'); return text[-1] == answer\n"
+        "items = [Item(key=0, spec=GraderSpec(name='script:last'), text='so 3', answer='3')]\n"
+        "if __name__ == '__main__': print(GraderPool(num_workers=1).grade_all(items)[0].correct)\n"
+    )
+    result = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
+    assert (result.stdout, result.stderr) == ("once\nTrue\n", "")
+
+
+def test_a_pool_works_in_a_thread():
+    found: list[str] = []
+
+    def grade() -> None:
+        with GraderPool(num_workers=1, timeout_s=1.0) as pool:
+            found.extend(endings(pool, ["right", "sleep"]))
+
+    thread = threading.Thread(target=grade)
+    thread.start()
+    thread.join()
+    assert found == ["right", "timeout"]

@@ -1,0 +1,85 @@
+import pytest
+
+from scalerl.graders.rules import GRADERS, POOLED, WARM_UP, answer_part, exact, numeric
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("<think>1+1=2</think>2", "2"),
+        ("1+1=2</think> 2 ", "2"),
+        ("2", "2"),
+        ("<think>1+1=2", None),
+        ("<think></think>", ""),
+        ("<think>a</think>b</think>c", "b</think>c"),
+        ("", ""),
+    ],
+)
+def test_the_answer_is_what_follows_the_thinking(text: str, part: str | None):
+    assert answer_part(text) == part
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "correct"),
+    [
+        ("<think>37+58=95;95-16=79</think>79", "79", True),
+        ("<think>79</think>80", "79", False),
+        ("<think>37+58=95;95-16=79", "79", False),
+        ("<think>79</think>", "79", False),
+        ("<think>x</think>079", "79", False),
+        ("<think>x</think> two  words ", "two words", True),
+        ("79", "79", True),
+        ("<think>x</think>79", "", None),
+    ],
+)
+def test_exact(text: str, answer: str, correct: bool | None):
+    assert exact(text, answer) is correct
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "correct"),
+    [
+        ("<think>7</think>So it is 1,234.50 dollars.", "1234.5", True),
+        ("<think>8</think>first 7, then 8", "8", True),
+        ("It is \u22124.", "-4", True),
+        ("It is \u22124.", "4", False),
+        ("It is -4.", "\u22124", True),
+        ("<think>8</think>first 8, then 7", "8", False),
+        ("<think>8", "8", False),
+        ("<think>8</think>", "8", False),
+        ("<think></think>3/4", "0.75", True),
+        ("<think></think>.5", "1/2", True),
+        ("<think></think>-3", "-3", True),
+        ("<think></think>5-3", "3", True),
+        ("<think></think>x2", "2", False),
+        ("<think></think>18.", "#### 18", True),
+        ("<think></think>1/0", "0", True),
+        ("<think></think>0.1", "0.10000000000000001", False),
+        ("<think></think>8", "eight", None),
+        ("<think></think>" + 5000 * "8", "8", False),
+        ("<think></think>0." + 5000 * "3", "1/3", False),
+        ("<think></think>1/" + 5000 * "3", "8", False),
+        ("<think></think>8", 5000 * "8", None),
+    ],
+)
+def test_numeric(text: str, answer: str, correct: bool | None):
+    assert numeric(text, answer) is correct
+
+
+@pytest.mark.parametrize("name", GRADERS)
+def test_other_tags_can_be_set(name: str):
+    if name == "math":
+        pytest.importorskip("math_verify", reason="the extra `math` is not installed")
+    tags = {"thinking_start": "<reason>", "thinking_end": "</reason>"}
+    answer = '{"target": 8, "numbers": [8, 7]}' if name == "countdown" else "8"
+    assert GRADERS[name]("<reason>7</reason>8", answer, **tags) is True
+    assert GRADERS[name]("<reason>8", answer, **tags) is False
+    # Without tags there is no thinking: the whole text is the answer.
+    assert GRADERS[name]("8", answer, thinking_start="", thinking_end="</think>") is True
+    assert GRADERS[name](" 8 ", answer, thinking_start="", thinking_end="") is True
+    assert GRADERS[name](" 7 ", answer, thinking_start="<think>", thinking_end="") is False
+
+
+def test_what_is_said_of_graders_names_known_ones():
+    assert set(GRADERS) >= POOLED
+    assert set(WARM_UP) <= POOLED

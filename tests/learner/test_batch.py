@@ -1,0 +1,151 @@
+import functools
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from batches import VERSION, make_completion, make_group, random_batch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scalerl.learner.batch import prepare, split
+from scalerl.learner.packed_attention import pack
+from scalerl.rl.filters import effective_batch
+from scalerl.rl.weights import WEIGHTS
+from scalerl.types import Batch
+
+EFFECTIVE = functools.partial(effective_batch, drop_truncated=True, zero_variance=True)
+
+
+def prepared(batch, *, tokens=64, weigh=WEIGHTS["prompt"]):
+    return prepare(batch, effective=EFFECTIVE, weigh=weigh, micro_batch_tokens=tokens)
+
+
+def test_a_small_batch_by_hand():
+    """One group of a right and a wrong completion, the right one with a forced token; another group of one verdict."""
+    right = make_completion("0/a", 0, [5, 6], [7, 8, 9, 1], forced=(1, 2), log_probs=[-0.5, 0, 0, -0.25])
+    wrong = make_completion("0/a", 1, [5, 6], [4, 1], log_probs=[-2.0, -1.0])
+    dropped = [make_completion("0/b", i, [3], [2, 1]) for i in range(2)]
+    batch = Batch(version=VERSION, groups=[make_group([right, wrong], [True, False]), make_group(dropped, [True] * 2)])
+    result = prepared(batch)
+
+    (micro,) = result.micro_batches
+    # The longer first; the last token of each is predicted, never read.
+    assert micro.asked.ids.tolist() == [5, 6, 7, 8, 9, 5, 6, 4]
+    assert micro.lengths == (5, 3)
+    assert micro.asked.packing.positions.tolist() == [0, 1, 2, 3, 4, 0, 1, 2]
+    assert micro.asked.packing.starts.tolist() == [0, 5, 8]
+    # A token is predicted one place before it stands: 7 and <1> of the first sequence, 4 and <1> of the second.
+    assert micro.asked.place.tolist() == [1, 4, 5 + 1, 5 + 2]
+    assert micro.asked.targets.tolist() == [7, 1, 4, 1]
+    assert micro.generator_log_probs.tolist() == [-0.5, -0.25, -2.0, -1.0]
+    assert micro.completion_of_token.tolist() == [0, 0, 1, 1]
+    assert micro.advantages.tolist() == [1.0, 1.0, -1.0, -1.0]
+    # One prompt with four trained tokens.
+    assert micro.weights.tolist() == [0.25] * 4
+    assert micro.asked.temperature == 1.0
+
+    assert result.effective.num_kept == 2
+    # Of the eight sampled tokens, the last of each completion is fresh.
+    assert sorted(result.lag.tolist()) == [0] * 4 + [1] * 4
+    assert result.num_nonfinite == 0
+    assert result.facts == {
+        "batch/micro_batches": 1.0,
+        "batch/trained_tokens": 4.0,
+        "rollout/length_mean": 2.5,
+        "rollout/length_max": 4.0,
+        "rollout/interrupted_frac": 0.25,
+        "reward/mean": 0.5,
+        "reward/correct_frac": 0.75,
+    }
+
+
+def test_rewards_and_verdicts_are_of_graded_completions_only():
+    completions = [make_completion("0/a", i, [3], [2, 1]) for i in range(3)]
+    batch = Batch(version=VERSION, groups=[make_group(completions, [True, None, False])])
+    facts = prepared(batch).facts
+    assert facts["reward/mean"] == 0.0
+    assert facts["reward/correct_frac"] == 0.5
+
+
+def test_nothing_kept_needs_no_pass():
+    dropped = [make_completion("0/b", i, [3], [2, 1]) for i in range(2)]
+    result = prepared(Batch(version=VERSION, groups=[make_group(dropped, [None, None])]))
+    assert result.micro_batches == ()
+    assert "reward/mean" not in result.facts
+    assert prepared(Batch(version=VERSION, groups=[])).micro_batches == ()
+
+
+@settings(deadline=None, max_examples=60)
+@given(seed=st.integers(0, 10**6), tokens=st.integers(1, 400), weigh=st.sampled_from(["prompt", "sample", "token"]))
+def test_every_trained_token_is_in_exactly_one_pass_and_no_forced_one(seed, tokens, weigh):
+    batch = random_batch(seed, temperatures=(1.0, 0.7))
+    result = prepared(batch, tokens=tokens, weigh=WEIGHTS[weigh])
+    completions = [completion for group in batch.groups for completion in group.completions]
+    seen: dict[int, list[tuple[int, float]]] = {}
+    for micro in result.micro_batches:
+        assert len(micro.asked.ids) == sum(micro.lengths)
+        assert len(micro.lengths) == 1 or len(micro.asked.ids) <= tokens
+        starts, positions = micro.asked.packing.starts.tolist(), micro.asked.packing.positions.tolist()
+        assert positions == [place for length in micro.lengths for place in range(length)]
+        for place, target, log_prob, index in zip(
+            micro.asked.place.tolist(),
+            micro.asked.targets.tolist(),
+            micro.generator_log_probs.tolist(),
+            micro.completion_of_token.tolist(),
+            strict=True,
+        ):
+            completion = completions[index]
+            assert completion.request.temperature == micro.asked.temperature
+            start, end = place - positions[place], place - positions[place] + len(completion.request.prompt_tokens)
+            inputs = [*completion.request.prompt_tokens, *completion.tokens[:-1].tolist()]
+            assert micro.asked.ids[start : start + len(inputs)].tolist() == inputs
+            assert {start, start + len(inputs)} <= set(starts)
+            at = place + 1 - end
+            assert completion.tokens[at] == target
+            assert completion.log_probs[at] == log_prob
+            seen.setdefault(index, []).append((at, target))
+    kept = set(np.flatnonzero(result.effective.kept.numpy()).tolist())
+    assert set(seen) == kept
+    for index, tokens_seen in seen.items():
+        completion = completions[index]
+        trained = np.flatnonzero(~completion.forced & np.isfinite(completion.log_probs))
+        assert [at for at, _ in tokens_seen] == trained.tolist()
+    if kept:
+        total = torch.cat([micro.weights for micro in result.micro_batches]).sum()
+        torch.testing.assert_close(total, torch.tensor(1.0))
+
+
+def test_the_order_of_passes_is_always_the_same():
+    batch = random_batch(1, num_groups=20, temperatures=(1.0, 0.7))
+    first, again = prepared(batch, tokens=50), prepared(batch, tokens=50)
+    assert len(first.micro_batches) > 3
+    for one, other in zip(first.micro_batches, again.micro_batches, strict=True):
+        assert torch.equal(one.asked.ids, other.asked.ids)
+        assert torch.equal(one.completion_of_token, other.completion_of_token)
+    longest = [micro.lengths[0] for micro in first.micro_batches]
+    assert longest == sorted(longest, reverse=True)
+    assert all(list(micro.lengths) == sorted(micro.lengths, reverse=True) for micro in first.micro_batches)
+
+
+@settings(deadline=None, max_examples=60)
+@given(lengths=st.lists(st.integers(1, 400), min_size=1, max_size=60), budget=st.integers(1, 1000))
+def test_passes_are_as_full_as_whole_sequences_allow(lengths, budget):
+    """No two neighbours fit into one, so there are at most twice as many as tokens need, and those too long."""
+    completions = [make_completion("0/a", i, [3], np.ones(n)) for i, n in enumerate(lengths)]
+    parts = split(completions, np.arange(len(lengths)), budget)
+    sizes = [[lengths[row] for row in rows] for rows in parts]
+    assert sorted(size for part in sizes for size in part) == sorted(lengths)
+    assert all(len(part) == 1 or sum(part) <= budget for part in sizes)
+    assert all(sum(one) + other[0] > budget for one, other in itertools.pairwise(sizes))
+
+
+@pytest.mark.parametrize("lengths", [[1], [4, 4], [5, 1, 3]])
+def test_packing_by_a_loop(lengths):
+    packing = pack(lengths)
+    tokens = [(row, place) for row, length in enumerate(lengths) for place in range(length)]
+    assert packing.positions.tolist() == [place for _, place in tokens]
+    assert packing.starts.tolist() == [sum(lengths[:i]) for i in range(len(lengths) + 1)]
+    assert packing.corners.tolist() == [row * max(lengths) + place for row, place in tokens]
+    assert (packing.rows, packing.width) == (len(lengths), max(lengths))
+    assert packing.width <= packing.longest < 2 * packing.width

@@ -1,0 +1,228 @@
+"""Passes of few shapes, recorded: on a CPU the same code runs with the work itself in the place of its graphs."""
+
+import dataclasses
+import itertools
+
+import pytest
+import torch
+from batches import VERSION, random_batch
+from hypothesis import given
+from hypothesis import strategies as st
+from learners import gradients_of, make_learner, recipe_of
+from tiny_models import SIZES, tiny_model
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from scalerl.learner.batch import Pass
+from scalerl.learner.cuda_graphs import MOST_GRAPHS, PassGraphs, padded, rounded_up, shape_of
+from scalerl.learner.packed_attention import pack
+from scalerl.learner.step import TorchLearner
+from scalerl.rl.losses import LOSSES
+
+# Of a CPU without bf16 instructions, where the products are computed the slow way.
+pytestmark = pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
+
+
+def make_pass(lengths, num_trained=2):
+    """The last tokens of each sequence are trained."""
+    ends = itertools.accumulate(lengths)
+    places = [range(end - min(num_trained, size), end) for size, end in zip(lengths, ends, strict=True)]
+    place = torch.tensor([*itertools.chain(*places)])
+    return Pass(
+        ids=torch.arange(sum(lengths)) % 17,
+        packing=pack(lengths),
+        place=place,
+        targets=place % 13,
+        temperature=0.7,
+    )
+
+
+def the_work_itself(first, second):
+    """A recording where there are no graphs; a replay does not care whether gradients are on."""
+    first()
+    second()
+    return torch.enable_grad()(first), second
+
+
+def with_graphs(learner, *, most_tokens=1000, more_leaves=(), seen=()):
+    """Small passes by graphs, as on a GPU."""
+    leaves = [*learner._leaves(), *more_leaves]
+    graphs = PassGraphs(learner._run, leaves, most_tokens=most_tokens, device=learner._device, record=the_work_itself)
+    graphs._seen, learner._graphs = seen or set(), graphs
+    return learner, graphs
+
+
+class Everything(set):
+    """Every shape was met before."""
+
+    def __bool__(self):
+        return True
+
+    def __contains__(self, item):
+        return True
+
+
+@given(st.integers(1, 100_000), st.sampled_from([4, 8]))
+def test_sizes_are_few_and_little_larger(number, steps):
+    rounded = rounded_up(number, steps=steps)
+    assert number <= rounded <= number * (1 + 1 / steps)
+    assert rounded_up(rounded, steps=steps) == rounded
+    octave = 2 ** (number.bit_length() - 1)
+    assert len({rounded_up(size, steps=steps) for size in range(octave, min(2 * octave, octave + 3000))}) <= steps + 1
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=30), st.integers(1, 50))
+def test_what_was_asked_comes_first_and_padding_keeps_apart(lengths, num_trained):
+    asked = make_pass(lengths, num_trained)
+    more = padded(asked)
+    num, num_targets = len(asked.ids), len(asked.targets)
+    assert more.ids[:num].equal(asked.ids)
+    assert more.place[:num_targets].equal(asked.place)
+    assert more.targets[:num_targets].equal(asked.targets)
+    assert more.packing.positions[:num].equal(asked.packing.positions)
+    assert more.packing.starts[: len(lengths) + 1].equal(asked.packing.starts)
+    # No place twice, no sequence longer than attention is told, no token outside of one.
+    assert len(more.place.unique()) == len(more.place) == len(more.targets)
+    sizes = more.packing.starts.diff()
+    assert sizes.max() <= asked.packing.width == more.packing.width
+    assert sizes.sum() == len(more.ids)
+    assert shape_of(padded(more)) == shape_of(more)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("family", ["smollm", "qwen2"])
+def test_gradients_and_rows_are_those_of_plain_passes(loss, dtype, family):
+    overrides = (f"loss={loss}", f"model.dtype={dtype}", "learner.micro_batch_tokens=60")
+    batch = random_batch(3, num_groups=8)
+    plain, row = gradients_of(make_learner(*overrides, family=family), batch)
+    learner, graphs = with_graphs(make_learner(*overrides, family=family), seen=Everything())
+    found, same_row = gradients_of(learner, batch)
+    assert row["batch/micro_batches"] > 3
+    assert len(graphs._graphs) > 2
+    assert found.keys() == plain.keys()
+    # In bf16, sums over another number of rows round otherwise.
+    digits = 1e-5 if dtype == "float32" else 0.02
+    for name in plain:
+        torch.testing.assert_close(found[name], plain[name], rtol=digits, atol=digits * float(plain[name].abs().max()))
+    assert same_row == pytest.approx(row, rel=digits, abs=digits)
+
+
+def test_a_shape_is_recorded_when_it_comes_back_and_sums_begin_anew():
+    batch = random_batch(4, num_groups=6)
+    learner, graphs = with_graphs(make_learner("optimizer.lr=1e-12"))
+    rows, num_graphs = [], []
+    for _ in range(4):
+        found, _ = gradients_of(learner, dataclasses.replace(batch, version=learner.version))
+        rows.append(found)
+        num_graphs.append(len(graphs._graphs))
+    assert num_graphs == [0, 1, 1, 1]
+    for found in rows[1:]:
+        for name in found:
+            torch.testing.assert_close(found[name], rows[0][name], rtol=1e-5, atol=1e-7)
+
+
+def test_long_passes_and_those_after_too_many_shapes_are_computed_as_they_are(monkeypatch):
+    learner, graphs = with_graphs(make_learner(), most_tokens=3, seen=Everything())
+    learner.step(random_batch(4, num_groups=6))
+    assert not graphs._graphs
+    _, graphs = with_graphs(make_learner(), seen=Everything())
+    monkeypatch.setattr("scalerl.learner.cuda_graphs.MOST_GRAPHS", 3)
+    for length in range(1, 9):
+        graphs(make_pass([length]))
+    assert len(graphs._graphs) == 3 < MOST_GRAPHS
+
+
+def test_a_weight_that_no_pass_uses_gets_no_gradient():
+    """Else its weight decay would begin with the first graph."""
+    unused = torch.nn.Parameter(torch.ones(2))
+    learner, graphs = with_graphs(
+        make_learner("model.dtype=bfloat16"), more_leaves=[(unused, unused)], seen=Everything()
+    )
+    learner.step(random_batch(4, num_groups=6))
+    assert graphs._graphs
+    assert unused.grad is None
+
+
+class Questions(TorchDispatchMode):
+    """What the host asks for: values, and shapes that depend on values."""
+
+    def __init__(self):
+        super().__init__()
+        self.asked = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if "local_scalar" in str(func) or "nonzero" in str(func):
+            self.asked.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("family", ["smollm", "qwen2"])
+def test_a_pass_asks_the_device_nothing(family):
+    learner = make_learner("model.dtype=bfloat16", family=family)
+    asked = padded(make_pass([5, 9, 3]))
+    with Questions() as questions:
+        log_probs, _ = learner._run(asked)
+        log_probs.sum().backward()
+        assert questions.asked == []
+        log_probs.sum().item()
+        assert questions.asked != []
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tied", [True, False])
+def test_on_a_gpu_graphs_give_the_gradients_of_plain_passes(tied):
+    """Micro-batches of several shapes, each met before; heads of 16, which the attention kernel takes."""
+    sizes = SIZES | {"hidden_size": 64, "tie_word_embeddings": tied}
+    torch.manual_seed(0)
+    weights = LlamaForCausalLM(LlamaConfig(**sizes)).eval().state_dict()
+
+    def make(graphs):
+        model = LlamaForCausalLM(LlamaConfig(**sizes)).to("cuda").eval()  # pyright: ignore[reportArgumentType]
+        model.load_state_dict(weights)
+        overrides = ("model.dtype=bfloat16", "learner.micro_batch_tokens=60", "optimizer.lr=1e-12")
+        learner = TorchLearner.from_recipe(model, recipe_of(*overrides), version=VERSION)
+        assert learner._graphs is not None
+        if not graphs:
+            learner._graphs = None
+        return learner
+
+    plain, recorded = make(False), make(True)
+    for seed in range(4):
+        for _ in range(3):
+            batch = random_batch(seed, num_groups=8)
+            exact, row = gradients_of(plain, dataclasses.replace(batch, version=plain.version))
+            found, same_row = gradients_of(recorded, dataclasses.replace(batch, version=recorded.version))
+            assert row["batch/micro_batches"] > 1
+            assert same_row == pytest.approx(row, rel=0.02, abs=0.02)
+            for name in exact:
+                scale = float(exact[name].abs().max())
+                torch.testing.assert_close(found[name], exact[name], rtol=0.05, atol=0.02 * scale)
+    assert recorded._graphs is not None
+    assert len(recorded._graphs._graphs) > 3
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_graphs_follow_the_weights():
+    """A graph holds where weights lie, not what they are: after steps and after loading, the loss is the plain one."""
+    sizes = SIZES | {"hidden_size": 64}
+    overrides = ("model.dtype=bfloat16", "optimizer.lr=1e-3")
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(LlamaConfig(**sizes)).to("cuda").eval()  # pyright: ignore[reportArgumentType]
+    learner = TorchLearner.from_recipe(model, recipe_of(*overrides), version=VERSION)
+    batch = random_batch(5, num_groups=8)
+    before = {part: dict(tensors) for part, tensors in learner.state_dict().items()}
+    before["weights"] = {name: weight.clone() for name, weight in before["weights"].items()}
+    losses = []
+    for _ in range(6):
+        losses.append(learner.step(dataclasses.replace(batch, version=learner.version))["loss/value"])
+    assert learner._graphs is not None
+    assert learner._graphs._graphs
+    assert len(set(losses)) > 4
+    learner.load_state_dict(before)
+    again = [learner.step(dataclasses.replace(batch, version=learner.version))["loss/value"] for _ in range(6)]
+    assert again == pytest.approx(losses, rel=0.05, abs=0.02)
+
+
+def test_models_whose_passes_are_no_graphs_have_none():
+    assert TorchLearner.from_recipe(tiny_model("smollm"), recipe_of(), version=VERSION)._graphs is None

@@ -1,0 +1,426 @@
+import copy
+import dataclasses
+import math
+
+import pytest
+import torch
+from batches import VERSION, make_completion, make_group, random_batch
+from learners import gradients_of, make_learner, recipe_of
+from tiny_models import SIZES, tiny_model
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from scalerl.choose import choose
+from scalerl.errors import PackingError
+from scalerl.learner.packed_attention import attend_packed, check_packing, pack, packed_attention, packed_hidden_states
+from scalerl.learner.step import TorchLearner, compilation_s
+from scalerl.loop.seams import Learner
+from scalerl.models.load import hidden_states
+from scalerl.rl.losses import LOSSES, TokenLoss
+from scalerl.types import Batch
+
+# Of a CPU without bf16 instructions, where the products are computed the slow way.
+pytestmark = pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
+
+
+@pytest.fixture
+def float64():
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
+
+
+def slow_reference(model, batch, recipe):
+    """The loss of a batch, one completion at a time, by the model's own logits; ScaleRL's advantages and average."""
+    loss_of = choose(LOSSES, recipe.loss)
+    kept, advantages = [], {}
+    for g, group in enumerate(batch.groups):
+        left = [
+            (g, i)
+            for i, completion in enumerate(group.completions)
+            if group.correct[i] is not None and not completion.truncated and trained_of(completion)
+        ]
+        rewards = [group.rewards[i] for _, i in left]
+        if len(left) >= 2 and len({group.correct[i] for _, i in left}) == 2:
+            kept += left
+            for pair, reward in zip(left, rewards, strict=True):
+                advantages[pair] = reward - sum(rewards) / len(rewards)
+    mean = sum(advantages.values()) / len(advantages)
+    std = math.sqrt(sum((a - mean) ** 2 for a in advantages.values()) / len(advantages))
+    num_prompts = len({g for g, _ in kept})
+
+    total = torch.zeros((), dtype=torch.float64)
+    for g, i in kept:
+        completion = batch.groups[g].completions[i]
+        prompt = list(completion.request.prompt_tokens)
+        ids = torch.tensor([prompt + completion.tokens.tolist()])
+        logits = model(input_ids=ids).logits[0] / completion.request.temperature
+        log_probs = logits.log_softmax(-1)
+        tokens = trained_of(completion)
+        ours = torch.stack([log_probs[len(prompt) + t - 1, completion.tokens[t]] for t in tokens])
+        in_prompt = sum(len(trained_of(batch.groups[h].completions[j])) for h, j in kept if h == g)
+        token_loss = loss_of(
+            ours,
+            torch.tensor([float(completion.log_probs[t]) for t in tokens]),
+            torch.full_like(ours, advantages[g, i] / std),
+            torch.zeros(len(tokens), dtype=torch.long),
+            torch.ones(len(tokens), dtype=torch.bool),
+        )
+        total = total + token_loss.loss.sum() / (num_prompts * in_prompt)
+    return total
+
+
+def trained_of(completion):
+    return [t for t in range(len(completion)) if not completion.forced[t] and math.isfinite(completion.log_probs[t])]
+
+
+@pytest.mark.parametrize(
+    "loss, family",
+    [("cispo", "smollm"), ("dapo", "qwen3"), ("gspo", "qwen2"), ("tis", "llama_with_biases"), ("cispo", "smollm3")],
+)
+def test_the_gradient_is_that_of_one_completion_at_a_time(loss, family, float64):
+    overrides = (f"loss={loss}", "learner.micro_batch_tokens=60")
+    batch = random_batch(1, num_groups=8, temperatures=(1.0, 0.7))
+    learner = make_learner(*overrides, family=family, dtype=torch.float64)
+    found, row = gradients_of(learner, batch)
+    assert row["batch/micro_batches"] >= 2
+
+    model = tiny_model(family, dtype=torch.float64)
+    expected = slow_reference(model, batch, recipe_of(*overrides))
+    expected.backward()
+    assert row["loss/value"] == pytest.approx(expected.item(), abs=1e-12)
+    parameters = dict(model.named_parameters())
+    assert found.keys() == parameters.keys()
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, parameters[name].grad, rtol=1e-9, atol=1e-12, msg=name)
+    norm = math.sqrt(sum(float(p.grad.square().sum()) for p in model.parameters()))
+    assert row["optim/grad_norm"] == pytest.approx(norm)
+
+
+@pytest.mark.parametrize(
+    "family, window", [("smollm", None), ("qwen2", None), ("qwen2", 3), ("qwen3", None), ("smollm3", None)]
+)
+def test_a_packed_sequence_gives_what_it_gives_alone(family, window):
+    """Hidden states and gradients in FP32, with positions from 0 in each; neighbours change nothing."""
+    lengths, packed = [5, 9, 1, 4], tiny_model(family)
+    if window is not None:
+        packed.config.sliding_window = window
+        for layer in packed.model.layers:
+            layer.self_attn.sliding_window = window
+    alone, ids = copy.deepcopy(packed), torch.randint(2, 23, (sum(lengths),))
+    attend_packed(packed)
+    check_packing(packed)
+    mix = torch.randn(sum(lengths), 16)
+    together = packed_hidden_states(packed, ids, pack(lengths))
+    (together * mix).sum().backward()
+    for part, found, factor in zip(ids.split(lengths), together.split(lengths), mix.split(lengths), strict=True):
+        mask = None if window is None else windowed(len(part), window)
+        expected = hidden_states(alone, part[None], attention_mask=mask)[0]
+        (expected * factor).sum().backward()
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    for (name, ours), theirs in zip(packed.base_model.named_parameters(), alone.base_model.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-5, atol=1e-5, msg=name)
+
+
+def windowed(length, window):
+    distance = torch.arange(length)[:, None] - torch.arange(length)
+    return ((distance >= 0) & (distance < window))[None, None]
+
+
+def test_a_model_whose_layers_mix_packed_sequences_is_refused():
+    model = tiny_model()
+    model.model.layers[0].register_forward_hook(lambda module, inputs, output: output + output.cumsum(dim=1))
+    with pytest.raises(PackingError, match="a llama model cannot be trained: its layers mix packed sequences"):
+        TorchLearner.from_recipe(model, recipe_of())
+    heads = torch.zeros(1, 2, 3, 4)
+    where = pack([3])
+    with pytest.raises(PackingError, match="attention needs softcap"):
+        packed_attention(
+            model, heads, heads, heads, None, starts=where.starts, corners=where.corners, rows=1, width=3, longest=4,
+            softcap=30.0,
+        )  # fmt: skip
+
+
+def test_the_given_model_is_left_as_it_was():
+    """An engine copies it after the learner is made, and needs its masks."""
+    model = tiny_model()
+    learner = TorchLearner.from_recipe(model, recipe_of(), version=VERSION)
+    assert model.config._attn_implementation == "sdpa"
+    learner.step(random_batch(0))
+    ids = torch.tensor([[3, 4, 5]])
+    expected = packed_hidden_states(learner._body, ids[0], pack([3]))
+    torch.testing.assert_close(hidden_states(model, ids)[0], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_what_forced_tokens_are_does_not_matter_to_their_own_loss(float64):
+    """Their log-probs, which no engine could know, are in no number of the step."""
+    batch = random_batch(3, clean=True)
+    forced = [(g, i) for g, group in enumerate(batch.groups) for i, c in enumerate(group.completions) if c.forced.any()]
+    assert forced
+    groups = list(batch.groups)
+    for g, i in forced:
+        completions = list(groups[g].completions)
+        log_probs = completions[i].log_probs.copy()
+        log_probs[completions[i].forced] = -37.0
+        completions[i] = dataclasses.replace(completions[i], log_probs=log_probs)
+        groups[g] = dataclasses.replace(groups[g], completions=tuple(completions))
+    one, row = gradients_of(make_learner(dtype=torch.float64), batch)
+    other, other_row = gradients_of(make_learner(dtype=torch.float64), Batch(version=VERSION, groups=groups))
+    assert row == other_row
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("loss", ["cispo", "gspo"])
+def test_any_budget_of_tokens_gives_the_same_update(loss):
+    batch = random_batch(2, num_groups=8)
+    results = []
+    for tokens in (1, 40, 100, 100_000):
+        learner = make_learner(f"loss={loss}", f"learner.micro_batch_tokens={tokens}")
+        found, row = gradients_of(learner, batch)
+        results.append((found, row))
+    assert len({row["batch/micro_batches"] for _, row in results}) == 4
+    (first, first_row), *others = results
+    for found, row in others:
+        for name in found:
+            scale = float(first[name].abs().max())
+            torch.testing.assert_close(found[name], first[name], rtol=0, atol=1e-5 * scale, msg=name)
+        for key in first_row.keys() - {"batch/micro_batches"}:
+            assert row[key] == pytest.approx(first_row[key], rel=1e-4, abs=1e-7), key
+
+
+def test_gradient_checkpointing_changes_nothing():
+    batch = random_batch(2)
+    one, row = gradients_of(make_learner(), batch)
+    other, other_row = gradients_of(make_learner("learner.gradient_checkpointing=true"), batch)
+    assert row == other_row
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_dropout_is_never_on():
+    model = tiny_model()
+    model.config.attention_dropout = 0.9
+    for layer in model.model.layers:
+        layer.self_attn.attention_dropout = 0.9
+    recipe = recipe_of("learner.gradient_checkpointing=true")
+    with_dropout, _ = gradients_of(TorchLearner.from_recipe(model, recipe, version=VERSION), random_batch(2))
+    without, _ = gradients_of(make_learner(), random_batch(2))
+    assert all(torch.equal(with_dropout[name], without[name]) for name in without)
+
+
+def test_warm_up_by_hand():
+    learner = make_learner("optimizer.lr=1e-3", "optimizer.warmup_steps=4")
+    rates = [learner.step(random_batch(s, clean=True, version=VERSION + s))["optim/lr"] for s in range(6)]
+    assert rates == pytest.approx([0.25e-3, 0.5e-3, 0.75e-3, 1e-3, 1e-3, 1e-3], rel=1e-12)
+
+
+def test_the_first_update_by_hand(float64):
+    """Adam's first step is the gradient's sign; decay is on every parameter, norms too."""
+    learner = make_learner("optimizer.warmup_steps=10", "optimizer.weight_decay=0.1", dtype=torch.float64)
+    before = {name: weight.clone() for name, weight in learner.weights().items()}
+    found, _ = gradients_of(learner, random_batch(4))
+    lr = 1e-3 / 10
+    for name, weight in learner.weights().items():
+        step = lr * found[name] / (found[name].abs() + 1e-15)
+        torch.testing.assert_close(weight, before[name] * (1 - lr * 0.1) - step, rtol=1e-9, atol=1e-12, msg=name)
+
+
+def test_a_long_gradient_is_clipped_and_its_own_norm_reported():
+    batch = random_batch(5)
+    free, row = gradients_of(make_learner("optimizer.grad_clip=0"), batch)
+    limit = row["optim/grad_norm"] / 3
+    clipped, clipped_row = gradients_of(make_learner(f"optimizer.grad_clip={limit}"), batch)
+    assert clipped_row["optim/grad_norm"] == row["optim/grad_norm"]
+    for name in free:
+        torch.testing.assert_close(clipped[name], free[name] / 3, rtol=1e-4, atol=1e-9)
+
+
+@pytest.mark.parametrize("family", ["smollm", "llama", "llama_with_biases"])
+def test_a_bf16_body_keeps_fp32_masters(family):
+    """At the paper's learning rate masters move where bf16 weights could not; the body follows them."""
+    learner = make_learner("model.dtype=bfloat16", "optimizer.lr=5e-7", family=family)
+    for weight in learner.weights().values():
+        weight.copy_(weight.bfloat16())
+    before = {name: weight.clone() for name, weight in learner.weights().items()}
+    found, _ = gradients_of(learner, random_batch(6))
+    exact, _ = gradients_of(make_learner(family=family), random_batch(6))
+    moved = lost = total = 0
+    for name, weight in learner.weights().items():
+        assert weight.dtype == found[name].dtype == torch.float32
+        cosine = torch.nn.functional.cosine_similarity(found[name].flatten(), exact[name].flatten(), dim=0)
+        assert cosine > 0.98, name
+        # Neighbours in bf16 are 2^-8 to 2^-7 of a weight apart: half of that is more than 5e-7 from 2.6e-4 on.
+        large = before[name].abs() > 2.6e-4
+        moved += int((weight != before[name])[large].sum())
+        lost += int((weight.bfloat16() == before[name].bfloat16())[large].sum())
+        total += int(large.sum())
+    assert moved > 0.5 * total
+    assert lost == total
+    body = dict(learner._body.named_parameters())
+    assert body.keys() == before.keys()
+    for name, weight in learner.weights().items():
+        assert torch.equal(body[name], weight.bfloat16())
+    # Positions need more digits than bf16 has.
+    assert {buffer.dtype for buffer in learner._body.buffers()} == {torch.float32}
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_kernels_and_compiled_layers_give_the_same_gradient():
+    """Heads of 16, which the attention kernel takes."""
+    torch.manual_seed(0)
+    sizes = SIZES | {"hidden_size": 64, "tie_word_embeddings": True}
+    model = LlamaForCausalLM(LlamaConfig(**sizes)).eval()
+    batch = random_batch(6, num_groups=8)
+    exact, row = gradients_of(TorchLearner.from_recipe(copy.deepcopy(model), recipe_of(), version=VERSION), batch)
+    on_gpu = TorchLearner.from_recipe(model.to("cuda"), recipe_of("model.dtype=bfloat16"), version=VERSION)  # pyright: ignore[reportArgumentType]
+    found, gpu_row = gradients_of(on_gpu, batch)
+    assert gpu_row["loss/value"] == pytest.approx(row["loss/value"], abs=0.02)
+    for name in exact:
+        cosine = torch.nn.functional.cosine_similarity(found[name].cpu().flatten(), exact[name].flatten(), dim=0)
+        assert cosine > 0.98, name
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_no_step_compiles():
+    """All of it was compiled at the start, so that no step's time is a compiler's."""
+    sizes = SIZES | {"hidden_size": 64, "max_position_embeddings": 128}
+    model = LlamaForCausalLM(LlamaConfig(**sizes)).to("cuda").eval()  # pyright: ignore[reportArgumentType]
+    learner = TorchLearner.from_recipe(model, recipe_of("model.dtype=bfloat16"), version=VERSION)
+    before = compilation_s()
+    assert before > 0
+    for seed, num_groups in enumerate((4, 12, 1, 7)):
+        learner.step(dataclasses.replace(random_batch(seed, num_groups=num_groups), version=learner.version))
+    assert compilation_s() == before
+
+
+def test_time_spent_compiling_is_known():
+    before = compilation_s()
+    torch.compile(lambda value: value + 1, backend="eager")(torch.zeros(2))
+    assert compilation_s() > before
+
+
+def test_gradients_of_a_bf16_body_add_up_in_fp32():
+    batch = random_batch(7, num_groups=8)
+    one, _ = gradients_of(make_learner("model.dtype=bfloat16"), batch)
+    many, row = gradients_of(make_learner("model.dtype=bfloat16", "learner.micro_batch_tokens=1"), batch)
+    assert row["batch/micro_batches"] > 10
+    for name in one:
+        # A sum in bf16 would itself have two or three digits, and lose what is 256 times smaller than it.
+        assert bool((many[name] != many[name].bfloat16().float()).any()), name
+        torch.testing.assert_close(many[name], one[name], rtol=0, atol=0.03 * float(one[name].abs().max()))
+
+
+def test_the_head_is_fp32_only_where_the_recipe_says_so():
+    batch = random_batch(8)
+    rows = {
+        place: make_learner("model.dtype=bfloat16", f"model.fp32_head={place}").step(batch)
+        for place in ("both", "learner", "generator", "none")
+    }
+    assert rows["both"] == rows["learner"]
+    assert rows["none"] == rows["generator"]
+    assert rows["none"]["loss/kl"] != rows["both"]["loss/kl"]
+    assert rows["none"]["loss/kl"] == pytest.approx(rows["both"]["loss/kl"], rel=0.05)
+    assert rows["none"]["optim/grad_norm"] == pytest.approx(rows["both"]["optim/grad_norm"], rel=0.05)
+    # A float32 body has nothing to round.
+    assert make_learner("model.fp32_head=none").step(batch) == make_learner().step(batch)
+
+
+def test_an_empty_batch_is_a_step_without_an_update():
+    learner = make_learner()
+    same = [make_completion("0/b", i, [3], [2, 1]) for i in range(2)]
+    before = {name: weight.clone() for name, weight in learner.weights().items()}
+    row = learner.step(Batch(version=VERSION, groups=[make_group(same, [True, True])]))
+    assert learner.version == VERSION + 1
+    assert row["batch/effective"] == row["batch/flops"] == row["optim/skipped"] == 0.0
+    assert row["reward/correct_frac"] == 1.0
+    assert not {"loss/value", "loss/kl", "optim/grad_norm"} & row.keys()
+    assert all(torch.equal(weight, before[name]) for name, weight in learner.weights().items())
+    assert learner.step(random_batch(0, version=VERSION + 1))["batch/effective"] > 0
+
+
+def broken(kind):
+    """A loss that is not finite, or one that is and has a gradient that is not."""
+
+    def loss(log_probs, generator_log_probs, advantages, completion_of_token, trained):
+        nothing = log_probs - log_probs.detach()
+        value = {"nan": log_probs * math.nan, "inf": log_probs * math.inf, "gradient": nothing.sqrt()}[kind]
+        ones = torch.ones_like(log_probs)
+        return TokenLoss(loss=value, ratio=ones.detach(), clipped=torch.zeros_like(trained))
+
+    return loss
+
+
+@pytest.mark.parametrize("kind", ["nan", "inf", "gradient"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_is_not_finite_never_reaches_the_weights(kind, dtype):
+    learner, untouched = make_learner(f"model.dtype={dtype}"), make_learner(f"model.dtype={dtype}")
+    for one in (learner, untouched):
+        one.step(random_batch(0))
+    good, learner._loss = learner._loss, broken(kind)
+    row = learner.step(random_batch(1, version=VERSION + 1))
+    learner._loss = good
+    assert row["optim/skipped"] == 1.0
+    assert all(math.isfinite(value) for value in row.values())
+    assert learner.version == VERSION + 2
+    untouched._version += 1
+    # The moments are clean too: the next step is the one that would have come.
+    rows = [one.step(random_batch(2, version=VERSION + 2)) for one in (learner, untouched)]
+    assert rows[0] == rows[1]
+    assert rows[0]["optim/skipped"] == 0.0
+    for weight, expected in zip(learner.weights().values(), untouched.weights().values(), strict=True):
+        assert torch.equal(weight, expected)
+
+
+def test_the_row_holds_what_a_run_is_watched_by():
+    row = make_learner().step(random_batch(0))
+    assert row.keys() >= {
+        "reward/mean",
+        "reward/correct_frac",
+        "rollout/length_mean",
+        "rollout/lag_max",
+        "rollout/truncated_frac",
+        "loss/value",
+        "loss/kl",
+        "loss/entropy",
+        "loss/clip_frac",
+        "batch/effective",
+        "batch/flops",
+        "optim/lr",
+        "optim/grad_norm",
+        "optim/skipped",
+    }
+    assert row["rollout/lag_max"] == 1.0
+    assert row["batch/flops"] > 0
+    assert all(type(value) is float for value in row.values())
+
+
+def test_weights_are_the_masters_themselves_and_a_tied_one_comes_once():
+    learner: Learner = make_learner(family="smollm")
+    weights = learner.weights()
+    assert "lm_head.weight" not in weights
+    assert "lm_head.weight" in make_learner(family="llama").weights()
+    before = weights["model.norm.weight"].clone()
+    learner.step(random_batch(0))
+    assert not torch.equal(weights["model.norm.weight"], before)
+    assert not weights["model.norm.weight"].requires_grad
+
+
+def test_it_learns_to_prefer_what_is_rewarded():
+    learner = make_learner("optimizer.lr=3e-3")
+    right, wrong = [4, 1], [5, 1]
+    completions = [make_completion("0/a", i, [3, 2], right if i < 4 else wrong) for i in range(8)]
+    group = make_group(completions, [True] * 4 + [False] * 4)
+    for step in range(30):
+        learner.step(Batch(version=VERSION + step, groups=[group]))
+    with torch.no_grad():
+        probs = learner._model(torch.tensor([[3, 2]])).logits[0, -1].softmax(-1)
+    assert probs[4] > 3 / 23 > 0.5 / 23 > probs[5]
+
+
+def test_bf16_masters_are_refused():
+    with pytest.raises(ValueError, match="master weights must be float32"):
+        make_learner(dtype=torch.bfloat16)
+
+
+def test_a_batch_for_another_version_is_our_own_mistake():
+    with pytest.raises(AssertionError, match="a batch for version 9 came at 3"):
+        make_learner().step(random_batch(0, version=9))

@@ -1,0 +1,118 @@
+"""Evaluations: which noise, and what is counted."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+from simulated import SimulatedEngine, complete
+
+from scalerl.errors import EngineStalled
+from scalerl.graders.pool.pool import GraderSpec
+from scalerl.loop.evaluate import eval_requests, evaluate, hash_prompts
+from scalerl.loop.grading import Judge, Marked, Marking, Purpose
+from scalerl.loop.watchdog import Watchdog, WatchedEngine
+from scalerl.types import Completion, LengthPlan, Problem
+
+PROBLEMS = [Problem(id=f"p{place}", prompt=f"{place}?", answer=str(place), task="simulated") for place in range(5)]
+
+
+def requests(problems=PROBLEMS, seed=0, step=0):
+    return eval_requests(
+        problems,
+        encode=lambda problem: [ord(character) for character in problem.prompt],
+        plan=lambda key: LengthPlan(answer_budget=256),
+        samples_per_prompt=3,
+        seed=seed,
+        step=step,
+        temperature=0.7,
+        top_p=0.9,
+    )
+
+
+JUDGE = Judge(spec=GraderSpec(name="exact"), decode_all=lambda completions: [""] * len(completions))
+
+
+class Given(Marking):
+    """Verdicts of a function, each a poll late."""
+
+    def __init__(self, verdict: Callable[[Completion], bool | None]) -> None:
+        super().__init__()
+        self._verdict = verdict
+        self._due: list[Marked] = []
+
+    def submit(self, completions: Sequence[Completion], judge: Judge, purpose: Purpose) -> None:
+        assert (judge, purpose) == (JUDGE, "evaluation")
+        for one in completions:
+            correct = self._verdict(one)
+            self._due.append(Marked(completion=one, correct=correct, reason="timeout" if correct is None else None))
+
+    def poll(self, purpose: Purpose, *, wait: bool = False) -> list[Marked]:
+        assert purpose == "evaluation"
+        marked, self._due = self._due[-1:], self._due[:-1]
+        return marked
+
+
+def test_noise_is_paired_across_runs_and_independent_along_a_curve():
+    first = requests()
+    assert first == requests()
+    assert len({request.seed for request in first}) == len(first) == 15
+    for other in (requests(step=8), requests(seed=1)):
+        assert not {request.seed for request in first} & {request.seed for request in other}
+    # A prompt's noise does not depend on which others are asked.
+    assert requests(PROBLEMS[2:]) == first[6:]
+    assert (first[0].prompt_tokens, first[0].temperature, first[0].top_p) == ((48, 63), 0.7, 0.9)
+
+
+def test_rates_are_over_completions_with_a_verdict_in_the_order_of_the_prompts():
+    engine = SimulatedEngine(slots=4)
+    engine.push_weights({"version": 0}, 0)
+
+    def verdict(completion: Completion) -> bool | None:
+        place, index = int(completion.request.problem.answer), completion.request.index
+        return None if place == 4 else index < place
+
+    seen: list[int] = []
+    marking = Given(verdict)
+    result = evaluate(engine, requests(), marking=marking, judge=JUDGE, prompts_hash="h", on_progress=seen.append)
+    assert result.num_correct == (0, 1, 2, 3, 0)
+    assert (result.num_graded, result.num_samples) == (12, 15)
+    assert result.num_without_verdict == {"timeout": 3}
+    assert result.reward == 0.5
+    assert result.mean_length == engine.num_tokens / 15
+    assert seen == sorted(seen)
+    assert seen[-1] == 15
+
+
+def test_without_a_verdict_there_is_no_rate():
+    engine = SimulatedEngine(slots=4)
+    engine.push_weights({"version": 0}, 0)
+    result = evaluate(engine, requests(), marking=Given(lambda _: None), judge=JUDGE, prompts_hash="")
+    assert result.reward is None
+
+
+def test_an_engine_that_loses_a_request_ends_the_evaluation():
+    class Forgetful(SimulatedEngine):
+        def poll(self) -> list[Completion]:
+            done = super().poll() if self.num_pending else []
+            return [one for one in done if one.request.index]
+
+    engine = WatchedEngine(Forgetful(slots=4), Watchdog(pytest.fail))
+    engine.push_weights({"version": 0}, 0)
+    with pytest.raises(EngineStalled, match="lost 5 requests"):
+        evaluate(engine, requests(), marking=Given(lambda _: True), judge=JUDGE, prompts_hash="")
+
+
+def test_truncated_completions_are_counted():
+    class Cutting(SimulatedEngine):
+        def poll(self) -> list[Completion]:
+            done, self.queue = [complete(request, [0, 0]) for request in self.queue], []
+            return [one if one.request.index else replace(one, finish="length") for one in done]
+
+    result = evaluate(Cutting(slots=1), requests(), marking=Given(lambda _: True), judge=JUDGE, prompts_hash="")
+    assert (result.num_truncated, result.num_samples, result.reward) == (5, 15, 1.0)
+
+
+def test_equal_prompts_in_equal_order_have_equal_hashes():
+    assert hash_prompts(PROBLEMS) == hash_prompts(list(PROBLEMS))
+    assert hash_prompts(PROBLEMS) != hash_prompts(PROBLEMS[::-1])
+    assert hash_prompts(PROBLEMS) != hash_prompts(PROBLEMS[:-1])

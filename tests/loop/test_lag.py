@@ -1,0 +1,229 @@
+"""The lag rule against its own words, and by hand."""
+
+import json
+import random
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scalerl.loop.lag import LagRule
+
+
+@dataclass
+class Asked:
+    key: str
+    bound: int
+    first_version: int | None = None
+
+
+class Reference:
+    """The rule as it is said, worked out from the list of untrained groups at every call."""
+
+    def __init__(self, groups_per_batch: int, max_lag: int, drain: bool) -> None:
+        self.size, self.max_lag, self.drain = groups_per_batch, max_lag, drain
+        self.version = 0
+        self.untrained: list[Asked] = []
+
+    def deadline(self, group: Asked) -> int:
+        return (group.bound if group.first_version is None else group.first_version) + self.max_lag
+
+    def due(self, last: bool) -> tuple[str, ...]:
+        finished = [group for group in self.untrained if group.first_version is not None]
+        num_in_flight = len(self.untrained) - len(finished)
+        if self.drain and num_in_flight:
+            return ()
+        order = sorted(finished, key=lambda group: (self.deadline(group), self.untrained.index(group)))
+        batch = order[: self.size]
+        if len(batch) < self.size and (num_in_flight or not last):
+            return ()
+        rest = [self.deadline(group) for group in self.untrained if group not in batch]
+        for j in range(self.max_lag + 2):
+            if sum(deadline <= self.version + j for deadline in rest) > j * self.size:
+                return ()
+        return tuple(group.key for group in batch)
+
+
+regimes = st.integers(0, 4).flatmap(
+    lambda max_lag: st.tuples(st.integers(1, 3), st.just(max_lag), st.integers(1, max_lag + 1), st.booleans())
+)
+
+
+def operations(seed: int) -> list[tuple[str, int]]:
+    """Long and dense, as lists that hypothesis draws are not; weighted anew for each seed."""
+    numbers = random.Random(seed)
+    kinds = ["submit", "finish", "step", "resume"]
+    weights = [numbers.uniform(0.5, 2), numbers.uniform(0.5, 2), numbers.uniform(0.2, 2), numbers.choice([0, 0.1])]
+    return [(kind, numbers.randrange(2**16)) for kind in numbers.choices(kinds, weights, k=150)]
+
+
+@settings(max_examples=200, deadline=None)
+@given(regimes, st.integers(0, 2**32))
+def test_agrees_with_its_own_words_and_never_locks_up(regime, seed):
+    size, max_lag, push_every, drain = regime
+    rule = LagRule(groups_per_batch=size, max_lag=max_lag, push_every=push_every, drain=drain)
+    reference, num_asked = Reference(size, max_lag, drain), 0
+    for kind, number in operations(seed):
+        in_flight = [group for group in reference.untrained if group.first_version is None]
+        last = number % 5 == 0
+        assert rule.due(last=last) == reference.due(last=last)
+        if kind == "submit" and rule.may_submit:
+            key, num_asked = f"g{num_asked}", num_asked + 1
+            reference.untrained.append(Asked(key, rule.engine_version))
+            rule.submitted(key)
+        elif kind == "finish" and in_flight:
+            group = in_flight[number % len(in_flight)]
+            group.first_version = group.bound + (number >> 4) % (rule.engine_version - group.bound + 1)
+            rule.finished(group.key, first_version=group.first_version)
+        elif kind == "step" and (keys := rule.due(last=last)):
+            taken = [group for group in reference.untrained if group.key in keys]
+            assert all(rule.version - (group.first_version or 0) <= max_lag for group in taken)
+            rule.trained(keys)
+            reference.untrained = [group for group in reference.untrained if group.key not in keys]
+            reference.version += 1
+            if rule.push_due:
+                rule.pushed()
+        elif kind == "resume":
+            rule = rule.restored(json.loads(json.dumps(rule.state_dict())))
+            reference.untrained = [group for group in reference.untrained if group.first_version is not None]
+        assert rule.num_in_flight + rule.num_finished == len(reference.untrained)
+        assert len(reference.untrained) <= (max_lag + 1) * size
+        if rule.num_in_flight == 0:
+            assert rule.due() or rule.may_submit
+
+
+def finish(rule: LagRule, keys: list[str]) -> None:
+    for key in keys:
+        rule.finished(key, first_version=rule.engine_version)
+
+
+def submit(rule: LagRule) -> list[str]:
+    keys: list[str] = []
+    while rule.may_submit:
+        keys.append(f"{rule.version}.{len(keys)}")
+        rule.submitted(keys[-1])
+    return keys
+
+
+def step(rule: LagRule) -> tuple[str, ...]:
+    keys = rule.due()
+    rule.trained(keys)
+    if rule.push_due:
+        rule.pushed()
+    return keys
+
+
+def test_synchronous_is_one_batch_at_a_time():
+    rule = LagRule(groups_per_batch=2, max_lag=0)
+    for version in range(3):
+        first, second = submit(rule)
+        finish(rule, [second])
+        assert rule.due() == ()
+        finish(rule, [first])
+        assert step(rule) == (first, second)
+        assert rule.version == rule.engine_version == version + 1
+
+
+def test_a_straggler_is_overtaken_until_its_deadline_and_then_waited_for():
+    rule = LagRule(groups_per_batch=1, max_lag=2)
+    straggler, *others = submit(rule)
+    assert len(others) == 2
+    finish(rule, others)
+    assert step(rule) == ("0.1",)
+    submit(rule)
+    assert step(rule) == ("0.2",)
+    submit(rule)
+    finish(rule, ["1.0", "2.0"])
+    # From version 2 only the straggler may be trained: after any other step it would be overdue.
+    assert rule.due() == ()
+    rule.finished(straggler, first_version=0)
+    assert step(rule) == (straggler,)
+
+
+def test_a_step_waits_when_the_rest_could_not_all_make_it_though_none_is_overdue_yet():
+    rule = LagRule(groups_per_batch=1, max_lag=2)
+    submit(rule)
+    finish(rule, ["0.0"])
+    assert step(rule) == ("0.0",)
+    submit(rule)
+    finish(rule, ["1.0"])
+    # Version 1; 0.1 and 0.2 must be trained from version 2 at the latest. A step with 1.0 leaves one step for both.
+    assert rule.due() == ()
+    rule.finished("0.2", first_version=0)
+    assert rule.due() == ("0.2",)
+
+
+def test_a_group_that_started_late_gains_time_only_once_that_is_known():
+    rule = LagRule(groups_per_batch=1, max_lag=1)
+    assert submit(rule) == ["0.0", "0.1"]
+    finish(rule, ["0.0"])
+    step(rule)
+    assert submit(rule) == ["1.0"]
+    finish(rule, ["1.0"])
+    assert rule.due() == ()
+    # It was queued: version 1 sampled its first token, so it is as young as 1.0, and older in issue.
+    rule.finished("0.1", first_version=1)
+    assert rule.due() == ("0.1",)
+
+
+def test_of_finished_groups_the_earliest_deadline_goes_first_whatever_the_order_of_issue():
+    rule = LagRule(groups_per_batch=1, max_lag=2)
+    assert submit(rule) == ["0.0", "0.1", "0.2"]
+    finish(rule, ["0.0"])
+    step(rule)
+    rule.finished("0.1", first_version=1)
+    rule.finished("0.2", first_version=0)
+    assert step(rule) == ("0.2",)
+    assert step(rule) == ("0.1",)
+
+
+def test_ppo_off_policy_takes_k_batches_of_one_policy_in_the_order_of_issue():
+    rule = LagRule(groups_per_batch=2, max_lag=2, push_every=3, drain=True)
+    for version in (0, 3):
+        keys = submit(rule)
+        assert len(keys) == 6
+        finish(rule, keys[:0:-1])
+        assert rule.due() == ()
+        finish(rule, keys[:1])
+        for place in range(3):
+            assert rule.engine_version == version
+            assert submit(rule) == []
+            assert step(rule) == tuple(keys[2 * place : 2 * place + 2])
+        assert rule.engine_version == version + 3
+
+
+def test_the_last_groups_make_a_smaller_batch_only_when_nothing_more_can_come():
+    rule = LagRule(groups_per_batch=3, max_lag=1)
+    for key in ("a", "b"):
+        rule.submitted(key)
+    finish(rule, ["a"])
+    assert rule.due(last=True) == ()
+    finish(rule, ["b"])
+    assert rule.due() == ()
+    assert rule.due(last=True) == ("a", "b")
+
+
+def test_what_cannot_be_is_refused():
+    with pytest.raises(ValueError, match=r"push_every is 4 with max_lag = 2.*set push_every <= 3"):
+        LagRule(groups_per_batch=1, max_lag=2, push_every=4)
+    with pytest.raises(ValueError, match="groups_per_batch >= 1"):
+        LagRule(groups_per_batch=0, max_lag=2)
+    rule = LagRule(groups_per_batch=1, max_lag=0, version=5)
+    rule.submitted("a")
+    with pytest.raises(ValueError, match="'b' may not be submitted"):
+        rule.submitted("b")
+    with pytest.raises(ValueError, match="'b' is finished but not in flight"):
+        rule.finished("b", first_version=5)
+    for version in (4, 6):
+        with pytest.raises(ValueError, match=rf"version {version} sampled its first token.*had version 5"):
+            rule.finished("a", first_version=version)
+    rule.finished("a", first_version=5)
+    with pytest.raises(ValueError, match="came twice"):
+        rule.finished("a", first_version=5)
+
+
+def test_a_checkpoint_of_other_settings_is_refused():
+    state = LagRule(groups_per_batch=1, max_lag=3).state_dict()
+    with pytest.raises(ValueError, match=r"pipeline\.max_lag = 3, not 2"):
+        LagRule(groups_per_batch=1, max_lag=2).restored(state)

@@ -1,0 +1,536 @@
+"""The loop over a simulated engine: lags, exactly-once, kills, stalls."""
+
+import functools
+import itertools
+import json
+import random
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from simulated import (
+    NUM_COMPLETIONS,
+    AtOnce,
+    CountingLearner,
+    Killed,
+    SimulatedEngine,
+    complete,
+    grade,
+    is_solved,
+    make_requests,
+)
+
+from scalerl.errors import EngineStalled
+from scalerl.loop.pipeline import Pipeline, PipelineState, StepDone, Timings
+from scalerl.loop.watchdog import Watchdog, WatchedEngine
+from scalerl.run.pack import pack_groups, unpack_groups
+from scalerl.tasks.curriculum import Curriculum, Issued, Retires, no_positive_resampling, uniform
+from scalerl.types import Completion, Group, LengthPlan, group_key
+
+NPR: Retires = functools.partial(no_positive_resampling, threshold=0.9, history="latest")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regime:
+    groups_per_batch: int
+    max_lag: int
+    push_every: int = 1
+    drain: bool = False
+
+    @property
+    def room(self) -> int:
+        return (self.max_lag + 1) * self.groups_per_batch
+
+
+def problem_ids(number: int) -> list[str]:
+    return [f"p{place:03d}" for place in range(number)]
+
+
+def make_pipeline(regime, engine, *, curriculum, learner=None, grading=None, **changes):
+    return Pipeline(
+        engine=engine,
+        curriculum=curriculum,
+        learner=learner or CountingLearner(),
+        make_requests=make_requests,
+        grading=grading or AtOnce(grade),
+        groups_per_batch=regime.groups_per_batch,
+        max_lag=regime.max_lag,
+        push_every=regime.push_every,
+        drain=regime.drain,
+        **changes,
+    )
+
+
+def run(regime, *, num_problems, slots, seed=0, num_steps=None, retires: Retires = uniform):
+    engine = SimulatedEngine(slots=slots, seed=seed)
+    curriculum = Curriculum(problem_ids(num_problems), seed=seed, retires=retires)
+    pipeline = make_pipeline(regime, engine, curriculum=curriculum)
+    return engine, curriculum, list(itertools.islice(pipeline.steps(), num_steps))
+
+
+def keys_of(done: StepDone) -> list[str]:
+    return [group.key for group in done.batch.groups]
+
+
+def completions_of(done: StepDone) -> list[Completion]:
+    return [completion for group in done.batch.groups for completion in group.completions]
+
+
+def regimes():
+    sizes, max_lag = st.integers(1, 3), st.integers(0, 4)
+    pipelined = st.builds(Regime, groups_per_batch=sizes, max_lag=max_lag)
+    drained = st.builds(
+        lambda size, lag: Regime(groups_per_batch=size, max_lag=lag, push_every=lag + 1, drain=True), sizes, max_lag
+    )
+    # Not a regime of the paper, but nothing in the rule forbids it.
+    between = st.builds(
+        lambda size, lag: Regime(groups_per_batch=size, max_lag=lag, push_every=max(1, lag - 1)), sizes, max_lag
+    )
+    return st.one_of(pipelined, drained, between)
+
+
+seeds = st.integers(0, 2**16)
+
+
+@settings(max_examples=60, deadline=None)
+@given(regimes(), seeds, st.integers(1, 20), st.sampled_from([0.2, 1, 10]))
+def test_no_trained_group_is_too_old_and_none_is_lost(regime, seed, num_problems, capacity):
+    # Capacity is in units of what may be untrained; ten times of it must not make anything older.
+    slots = max(1, int(capacity * regime.room * NUM_COMPLETIONS))
+    engine, curriculum, steps = run(regime, num_problems=num_problems, slots=slots, seed=seed, num_steps=12)
+    trained = [key for done in steps for key in keys_of(done)]
+    assert len(trained) == 12 * regime.groups_per_batch == len(set(trained))
+    for number, done in enumerate(steps):
+        assert (done.batch.version, done.version, done.metrics["loss/mean"]) == (number, number + 1, float(number))
+        for group in done.batch.groups:
+            first_version = min(int(completion.versions.min()) for completion in group.completions)
+            assert 0 <= done.batch.version - first_version <= regime.max_lag
+    # What was asked is trained, waiting, or in flight; and every poll was for something.
+    waiting = {issued.key for issued in (*curriculum.in_flight, *curriculum.untrained)}
+    assert Counter(trained) + Counter(waiting) == Counter({request.group for request in engine.submitted})
+    assert len(waiting) <= regime.room
+    assert engine.num_polls <= engine.num_tokens
+    # An epoch that is over asked every problem.
+    for epoch in range(curriculum.epoch):
+        assert {group_key(epoch, name) for name in problem_ids(num_problems)} <= set(trained) | waiting
+    assert engine.pushes == [0, *range(regime.push_every, 13, regime.push_every)]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 4), seeds, st.booleans())
+def test_without_lag_every_token_is_sampled_by_the_version_that_trains_on_it(size, seed, drain):
+    regime = Regime(groups_per_batch=size, max_lag=0, drain=drain)
+    _, _, steps = run(regime, num_problems=2 * size, slots=3, seed=seed, num_steps=8)
+    for done in steps:
+        for group in done.batch.groups:
+            assert all((completion.versions == done.batch.version).all() for completion in group.completions)
+    assert issue_order(regime, num_problems=2 * size, seed=seed, num_steps=8) == [keys_of(done) for done in steps]
+
+
+def issue_order(regime, *, num_problems, seed, num_steps):
+    """Batches as they would be if each group were finished as soon as it is asked for."""
+    curriculum = Curriculum(problem_ids(num_problems), seed=seed, retires=uniform)
+    cycle = regime.room
+    issued: list[Issued] = []
+    while len(issued) < num_steps * regime.groups_per_batch:
+        asked = [curriculum.next() for _ in range(cycle)]
+        issued += [one for one in asked if one is not None]
+        for one in asked:
+            assert one is not None
+            curriculum.graded(one.key, num_correct=0, num_graded=1)
+    size = regime.groups_per_batch
+    return [[one.key for one in issued[size * number : size * (number + 1)]] for number in range(num_steps)]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 3), st.integers(1, 4), seeds)
+def test_ppo_off_policy_k_takes_k_batches_of_one_policy_in_the_order_of_issue(size, k, seed):
+    regime = Regime(groups_per_batch=size, max_lag=k - 1, push_every=k, drain=True)
+    engine, _, steps = run(regime, num_problems=2 * regime.room, slots=5, seed=seed, num_steps=3 * k)
+    for done in steps:
+        policy = done.batch.version - done.batch.version % k
+        assert done.batch.lags == [done.batch.version % k] * size
+        for group in done.batch.groups:
+            assert all((completion.versions == policy).all() for completion in group.completions)
+    assert engine.pushes == [0, k, 2 * k, 3 * k]
+    expected = issue_order(regime, num_problems=2 * regime.room, seed=seed, num_steps=3 * k)
+    assert [keys_of(done) for done in steps] == expected
+
+
+def test_with_lag_allowed_stragglers_are_overtaken_and_tokens_mix_versions():
+    regime = Regime(groups_per_batch=2, max_lag=3)
+    _, _, steps = run(regime, num_problems=40, slots=100, num_steps=30)
+    lags = [lag for done in steps for lag in done.batch.lags]
+    assert set(lags) == {0, 1, 2, 3}
+    versions = [
+        completion.versions for done in steps for group in done.batch.groups for completion in group.completions
+    ]
+    assert any(len(np.unique(array)) > 1 for array in versions)
+
+
+def expected_groups(num_problems: int) -> set[str]:
+    """What no-positive-resampling asks in all: each problem once an epoch up to the first that solves it."""
+    groups = set()
+    for name in problem_ids(num_problems):
+        for epoch in itertools.count():
+            groups.add(group_key(epoch, name))
+            if is_solved(group_key(epoch, name)):
+                break
+    return groups
+
+
+@settings(max_examples=40, deadline=None)
+@given(regimes(), seeds, st.integers(1, 12))
+def test_exhausted_data_is_trained_to_the_last_group(regime, seed, num_problems):
+    _, curriculum, steps = run(regime, num_problems=num_problems, slots=8, seed=seed, retires=NPR)
+    trained = [key for done in steps for key in keys_of(done)]
+    assert Counter(trained) == Counter(expected_groups(num_problems))
+    assert curriculum.exhausted
+    assert curriculum.num_trained == len(trained)
+    sizes = [len(done.batch.groups) for done in steps]
+    assert set(sizes[:-1]) <= {regime.groups_per_batch}
+    assert 1 <= sizes[-1] <= regime.groups_per_batch
+
+
+FOREVER = (sys.maxsize, sys.maxsize)
+
+
+def deaths(**sizes):
+    """(polls, steps) that an attempt lives to: it dies in the middle of generating, or between two steps."""
+    return st.lists(
+        st.one_of(
+            st.tuples(st.integers(0, 250), st.just(sys.maxsize)), st.tuples(st.just(sys.maxsize), st.integers(0, 8))
+        ),
+        **sizes,
+    )
+
+
+def saved(state: PipelineState) -> PipelineState:
+    """Through arrays and JSON text, as a checkpoint would."""
+    arrays, packed = pack_groups(state.groups)
+    meta, packed = json.loads(json.dumps([dict(state.meta), packed]))
+    return PipelineState(meta=meta, groups=unpack_groups(arrays, packed))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    regimes(),
+    seeds,
+    st.integers(1, 12),
+    st.integers(1, 3),
+    deaths(max_size=6),
+    st.booleans(),
+)
+def test_killed_anywhere_and_resumed_every_group_is_trained_exactly_once(
+    regime, seed, num_problems, save_every, lives, drops
+):
+    retires, names = (NPR if drops else uniform), problem_ids(num_problems)
+    num_steps = sys.maxsize if drops else 14
+    lineage: list[StepDone] = []
+    checkpoint: PipelineState | None = None
+    requests: dict[str, object] = {}
+    curriculum = Curriculum(names, seed=seed, retires=retires)
+    for attempt, (polls_to_live, steps_to_live) in enumerate([*lives, FOREVER]):
+        engine = SimulatedEngine(slots=7, seed=seed + attempt, polls_to_live=polls_to_live)
+        if checkpoint is None:
+            curriculum = Curriculum(names, seed=seed, retires=retires)
+            lineage = []
+        else:
+            curriculum = Curriculum.restore(checkpoint.meta["curriculum"], names, retires=retires)
+            lineage = lineage[: checkpoint.meta["lag"]["version"]]
+        in_flight = [issued.key for issued in curriculum.in_flight]
+        learner = CountingLearner(len(lineage))
+        pipeline = make_pipeline(regime, engine, curriculum=curriculum, learner=learner, state=checkpoint)
+        try:
+            for done in itertools.islice(pipeline.steps(), min(num_steps - len(lineage), steps_to_live)):
+                lineage.append(done)
+                if done.version % save_every == 0:
+                    checkpoint = saved(pipeline.state())
+        except Killed:
+            pass
+        # What was in flight comes first, and asks for the very same noise.
+        asked = list(dict.fromkeys(request.group for request in engine.submitted))
+        assert not asked or asked[: len(in_flight)] == in_flight
+        for request in engine.submitted:
+            assert requests.setdefault(request.key, request) == request
+    trained = Counter(key for done in lineage for key in keys_of(done))
+    assert [done.version for done in lineage] == list(range(1, len(lineage) + 1))
+    assert max(trained.values()) == 1
+    assert max(lag for done in lineage for lag in done.batch.lags) <= regime.max_lag
+    if drops:
+        assert set(trained) == expected_groups(num_problems)
+    else:
+        assert len(lineage) == num_steps
+        assert curriculum.num_trained == len(trained)
+        untrained = {issued.key for issued in (*curriculum.in_flight, *curriculum.untrained)}
+        for epoch in range(curriculum.epoch):
+            assert {group_key(epoch, name) for name in names} <= set(trained) | untrained
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 3), st.integers(1, 3), seeds, deaths(min_size=1, max_size=4))
+def test_drained_a_resumed_run_takes_the_batches_of_an_unbroken_one(size, k, seed, lives):
+    regime = Regime(groups_per_batch=size, max_lag=k - 1, push_every=k, drain=True)
+    names, num_steps = problem_ids(2 * regime.room), 3 * k + 1
+    batches: list[list[str]] = []
+    checkpoint: PipelineState | None = None
+    for polls_to_live, steps_to_live in [*lives, FOREVER]:
+        engine = SimulatedEngine(slots=7, seed=seed, polls_to_live=polls_to_live)
+        curriculum = Curriculum(names, seed=seed, retires=uniform)
+        if checkpoint is not None:
+            curriculum = Curriculum.restore(checkpoint.meta["curriculum"], names, retires=uniform)
+        learner = CountingLearner(len(batches))
+        pipeline = make_pipeline(regime, engine, curriculum=curriculum, learner=learner, state=checkpoint)
+        try:
+            for done in itertools.islice(pipeline.steps(), min(num_steps - len(batches), steps_to_live)):
+                assert done.batch.lags == [done.batch.version % k] * size
+                batches.append(keys_of(done))
+                checkpoint = saved(pipeline.state())
+        except Killed:
+            pass
+    assert batches == issue_order(regime, num_problems=len(names), seed=seed, num_steps=num_steps)
+
+
+# Late verdicts --------------------------------------------------------------------------------------------------------
+
+
+class Late:
+    """Verdicts arrive in random order, each after a random number of polls."""
+
+    def __init__(self, seed: int, most_polls: int) -> None:
+        self.random, self.most_polls = random.Random(seed), most_polls
+        self.waiting: list[tuple[int, Group]] = []
+        self.num_waits = 0
+
+    def submit(self, completions: Sequence[Completion]) -> None:
+        self.waiting.append((self.random.randint(0, self.most_polls), grade(completions)))
+
+    def poll(self, *, wait: bool = False) -> list[Group]:
+        if wait:
+            assert self.waiting, "waits for a verdict that nobody will give"
+            self.num_waits += 1
+        done = [group for polls, group in self.waiting if polls == 0]
+        self.waiting = [(polls - 1, group) for polls, group in self.waiting if polls > 0]
+        self.random.shuffle(done)
+        return done
+
+
+@settings(max_examples=80, deadline=None)
+@given(regimes(), seeds, st.integers(1, 12), st.sampled_from([0, 3, 300]), st.sampled_from([2, 100]))
+def test_late_verdicts_in_any_order_lose_nothing_and_make_nothing_older(regime, seed, num_problems, delay, slots):
+    engine, grading = SimulatedEngine(slots=slots, seed=seed), Late(seed, delay)
+    curriculum = Curriculum(problem_ids(num_problems), seed=seed, retires=uniform)
+    pipeline = make_pipeline(regime, engine, curriculum=curriculum, grading=grading)
+    trained: list[str] = []
+    for done in itertools.islice(pipeline.steps(), 10):
+        trained += keys_of(done)
+        assert max(done.batch.lags) <= regime.max_lag
+        if regime.max_lag == 0:
+            assert all((one.versions == done.batch.version).all() for one in completions_of(done))
+        if regime.drain:
+            assert not grading.waiting
+        # A group with the grader is in flight, as one with the engine is: a checkpoint asks it again.
+        graded = {group.key for group in pipeline.state().groups}
+        flying = {issued.key for issued in curriculum.in_flight}
+        assert {group.key for _, group in grading.waiting} <= flying
+        assert not graded & flying
+    assert len(trained) == 10 * regime.groups_per_batch == len(set(trained))
+    waiting = {issued.key for issued in (*curriculum.in_flight, *curriculum.untrained)}
+    assert Counter(trained) + Counter(waiting) == Counter({request.group for request in engine.submitted})
+    assert len(waiting) <= regime.room
+    # The engine is never polled for nothing (it asserts that), and where it has nothing the grader is waited for.
+    assert grading.num_waits or regime.max_lag > 0
+
+
+@settings(max_examples=40, deadline=None)
+@given(regimes(), seeds, st.integers(1, 10))
+def test_with_late_verdicts_exhausted_data_is_trained_to_the_last_group(regime, seed, num_problems):
+    curriculum = Curriculum(problem_ids(num_problems), seed=seed, retires=NPR)
+    grading = Late(seed, most_polls=60)
+    pipeline = make_pipeline(regime, SimulatedEngine(slots=8, seed=seed), curriculum=curriculum, grading=grading)
+    trained = Counter(key for done in pipeline.steps() for key in keys_of(done))
+    assert trained == Counter(expected_groups(num_problems))
+    assert not grading.waiting
+
+
+@settings(max_examples=30, deadline=None)
+@given(regimes(), seeds, st.integers(1, 10), deaths(min_size=1, max_size=4))
+def test_killed_while_verdicts_are_due_every_group_is_trained_exactly_once(regime, seed, num_problems, lives):
+    names, num_steps = problem_ids(num_problems), 10
+    lineage: list[StepDone] = []
+    checkpoint: PipelineState | None = None
+    curriculum = Curriculum(names, seed=seed, retires=uniform)
+    for attempt, (polls_to_live, steps_to_live) in enumerate([*lives, FOREVER]):
+        if checkpoint is None:
+            curriculum = Curriculum(names, seed=seed, retires=uniform)
+        else:
+            curriculum = Curriculum.restore(checkpoint.meta["curriculum"], names, retires=uniform)
+        lineage = lineage[: 0 if checkpoint is None else checkpoint.meta["lag"]["version"]]
+        engine = SimulatedEngine(slots=7, seed=seed + attempt, polls_to_live=polls_to_live)
+        pipeline = make_pipeline(
+            regime,
+            engine,
+            curriculum=curriculum,
+            learner=CountingLearner(len(lineage)),
+            grading=Late(seed + attempt, most_polls=40),
+            state=checkpoint,
+        )
+        with suppress(Killed):
+            for done in itertools.islice(pipeline.steps(), min(num_steps - len(lineage), steps_to_live)):
+                lineage.append(done)
+                checkpoint = saved(pipeline.state())
+    trained = Counter(key for done in lineage for key in keys_of(done))
+    assert [done.version for done in lineage] == list(range(1, num_steps + 1))
+    assert max(trained.values()) == 1
+    assert sum(trained.values()) == curriculum.num_trained == num_steps * regime.groups_per_batch
+    assert max(lag for done in lineage for lag in done.batch.lags) <= regime.max_lag
+
+
+# Bookkeeping and faults -----------------------------------------------------------------------------------------------
+
+
+def test_the_pass_rate_is_recorded_at_grading_before_the_group_is_trained():
+    regime = Regime(groups_per_batch=1, max_lag=4)
+    engine = SimulatedEngine(slots=100)
+    curriculum = Curriculum(problem_ids(5), seed=0, retires=NPR)
+    pipeline = make_pipeline(regime, engine, curriculum=curriculum)
+    for done in pipeline.steps():
+        graded = {issued.key for issued in curriculum.untrained} | set(keys_of(done))
+        assert curriculum.num_retired >= sum(is_solved(key) for key in graded)
+
+
+def test_a_state_whose_parts_disagree_is_refused():
+    regime = Regime(groups_per_batch=1, max_lag=3)
+    curriculum = Curriculum(problem_ids(8), seed=0, retires=uniform)
+    pipeline = make_pipeline(regime, SimulatedEngine(slots=100), curriculum=curriculum)
+    version = next(done.version for done in pipeline.steps() if pipeline.num_finished)
+    state = saved(pipeline.state())
+    assert len(state.groups) == pipeline.num_finished
+    assert pipeline.num_finished + pipeline.num_in_flight == 3
+    again = Curriculum.restore(state.meta["curriculum"], problem_ids(8), retires=uniform)
+    for broken, learner_version, message in (
+        (state, version + 1, f"pipeline is at version {version}, its learner at {version + 1}"),
+        (replace(state, groups=state.groups[1:]), version, "disagree on which groups wait to be trained"),
+    ):
+        learner = CountingLearner(learner_version)
+        with pytest.raises(ValueError, match=message):
+            make_pipeline(regime, SimulatedEngine(slots=1), curriculum=again, learner=learner, state=broken)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class TimedEngine(SimulatedEngine):
+    """Ten seconds a poll; from poll `stalls_at` on it does nothing, and forgets its requests if it is `forgetful`."""
+
+    def __init__(self, clock: Clock, *, stalls_at: int = 10**9, forgetful: bool = False, fails: bool = False) -> None:
+        super().__init__(slots=1)
+        self.clock, self.stalls_at, self.forgetful, self.fails = clock, stalls_at, forgetful, fails
+
+    def poll(self) -> list[Completion]:
+        self.clock.now += 10.0
+        if self.num_polls < self.stalls_at:
+            return super().poll()
+        if self.fails:
+            raise ConnectionError("the engine's process ended with code 9")
+        if self.forgetful:
+            self.queue, self.running = [], {}
+        self.num_polls += 1
+        return []
+
+
+@pytest.mark.parametrize(
+    "settings, fault, message",
+    [
+        ({}, EngineStalled, "sampled nothing for 60 s while 3 requests are with it: it is dead or hung"),
+        ({"forgetful": True}, EngineStalled, "nothing left to do, but lost 3 requests"),
+        ({"fails": True}, ConnectionError, "ended with code 9"),
+    ],
+)
+def test_a_dead_engine_ends_the_run_with_the_reason(settings, fault, message):
+    clock = Clock()
+    engine = TimedEngine(clock, stalls_at=3, **settings)
+    curriculum = Curriculum(problem_ids(4), seed=0, retires=uniform)
+    watched = WatchedEngine(engine, Watchdog(pytest.fail), quiet_s=60.0, clock=clock)
+    pipeline = make_pipeline(Regime(groups_per_batch=2, max_lag=0), watched, curriculum=curriculum)
+    with pytest.raises(fault, match=message):
+        list(pipeline.steps())
+    assert clock.now == (90.0 if settings == {} else 40.0)
+
+
+def test_timings_say_where_the_seconds_went_and_the_callers_are_not_among_them():
+    clock = Clock()
+    engine = TimedEngine(clock)
+    learner = CountingLearner()
+
+    def slow_grade(completions):
+        clock.now += 3.0
+        return grade(completions)
+
+    def slow_step(batch):
+        clock.now += 7.0
+        return CountingLearner.step(learner, batch)
+
+    learner.step = slow_step
+    curriculum = Curriculum(problem_ids(4), seed=0, retires=uniform)
+    pipeline = Pipeline(
+        engine=engine,
+        curriculum=curriculum,
+        learner=learner,
+        make_requests=make_requests,
+        grading=AtOnce(slow_grade),
+        groups_per_batch=2,
+        max_lag=0,
+        clock=clock,
+    )
+    num_polls = 0
+    for done in itertools.islice(pipeline.steps(), 3):
+        polled, num_polls = engine.num_polls - num_polls, engine.num_polls
+        assert done.timings == Timings(submit_s=0.0, poll_s=10.0 * polled, grade_s=6.0, step_s=7.0, push_s=0.0)
+        assert done.timings.wait_s == 10.0 * polled + 6.0
+        assert done.timings.total_s == done.timings.wait_s + 7.0
+        clock.now += 1000.0
+
+
+def test_a_completion_nobody_asked_for_is_an_error():
+    class Repeating(SimulatedEngine):
+        def poll(self) -> list[Completion]:
+            return super().poll() * 2
+
+    curriculum = Curriculum(problem_ids(4), seed=0, retires=uniform)
+    pipeline = make_pipeline(Regime(groups_per_batch=1, max_lag=0), Repeating(slots=1), curriculum=curriculum)
+    with pytest.raises(ValueError, match="which was not asked for, or came before"):
+        list(pipeline.steps())
+
+
+def test_groups_come_back_from_arrays_and_json_as_they_were():
+    plan = LengthPlan(thinking_budget=2, thinking_end=(8,), marker=(8, 9), answer_budget=5)
+    groups = []
+    for name, verdicts in (("a", (True, None)), ("b", (False, True))):
+        requests = [replace(request, length=plan) for request in make_requests(Issued(problem_id=name, epoch=3))]
+        completions = [complete(requests[0], [1, 1, 2]), complete(requests[1], [2])]
+        completions[0] = replace(completions[0], finish="length", interrupted_at=1, forced=np.array([0, 1, 1]))
+        groups.append(replace(grade(completions), correct=verdicts, rewards=(0.1 + 0.2, -1.0)))
+    arrays, meta = pack_groups(groups)
+    assert {name: array.dtype.name for name, array in arrays.items()} == {
+        "tokens": "int32",
+        "log_probs": "float32",
+        "versions": "int32",
+        "forced": "bool",
+        "prompt_tokens": "int32",
+    }
+    assert unpack_groups(arrays, json.loads(json.dumps(meta))) == tuple(groups)
+    assert unpack_groups(*pack_groups([])) == ()
+    with pytest.raises(ValueError, match="count 4 tokens and 6 of prompts, their arrays hold 8 and 12"):
+        unpack_groups(arrays, meta[:1])

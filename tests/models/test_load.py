@@ -1,0 +1,255 @@
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from fake_hub import COMMIT, fake_hub
+from huggingface_hub import constants
+from safetensors.torch import load_file, save_file
+from tiny_models import FAMILIES, SIZES, VOCAB, tiny_model
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    PreTrainedTokenizerFast,
+)
+
+from scalerl.errors import ModelError, StoreError
+from scalerl.models.load import head, hidden_states, load_model, save_model
+
+
+def tiny_tokenizer(**special):
+    vocab = {"<pad>": 0, "<eos>": 1} | {f"w{i}": i for i in range(2, VOCAB)}
+    words = Tokenizer(WordLevel(vocab, unk_token="<pad>"))
+    return PreTrainedTokenizerFast(tokenizer_object=words, **({"eos_token": "<eos>"} | special))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_saved_model_loads_and_its_parts_give_its_logits(family, tmp_path):
+    model = tiny_model(family)
+    folder = save_model(model, tiny_tokenizer(), tmp_path / "deep" / "model")
+    assert {path.suffix for path in folder.iterdir()} <= {".json", ".safetensors"}
+    assert [path.name for path in folder.parent.iterdir()] == ["model"]
+
+    loaded = load_model(folder, dtype=torch.float32, device="cpu", context=64)
+    assert loaded.context == 64
+    assert loaded.stop_tokens == (1,)
+    assert loaded.tokenizer.decode([5]) == "w5"
+    for (name, ours), theirs in zip(loaded.model.named_parameters(), model.parameters(), strict=True):
+        assert torch.equal(ours, theirs), name
+    ids = torch.randint(2, VOCAB, (3, 7))
+    parts = head(loaded.model)
+    logits = torch.nn.functional.linear(hidden_states(loaded.model, ids), parts.weight, parts.bias)
+    torch.testing.assert_close(logits, loaded.model(ids).logits)
+    tied = loaded.model.get_input_embeddings().weight is parts.weight
+    assert tied == bool(model.config.tie_word_embeddings)
+
+
+def test_padding_on_the_right_needs_no_mask():
+    model = tiny_model()
+    ids = torch.randint(2, VOCAB, (1, 5))
+    padded = torch.nn.functional.pad(ids, (0, 4))
+    torch.testing.assert_close(hidden_states(model, padded)[:, :5], hidden_states(model, ids))
+
+
+def test_positions_and_a_mask_can_be_given():
+    model = tiny_model()
+    ids = torch.randint(2, VOCAB, (1, 5))
+    padded = torch.nn.functional.pad(ids, (3, 0))
+    mask = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1]])
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    shifted = hidden_states(model, padded, position_ids=positions, attention_mask=mask)
+    torch.testing.assert_close(shifted[:, 3:], hidden_states(model, ids))
+
+
+def test_it_loads_in_the_asked_precision(tmp_path):
+    folder = save_model(tiny_model(), tiny_tokenizer(), tmp_path / "model")
+    loaded = load_model(str(folder), dtype=torch.bfloat16, device="cpu")
+    assert {p.dtype for p in loaded.model.parameters()} == {torch.bfloat16}
+
+
+def test_every_end_token_of_the_model_stops_a_completion(tmp_path):
+    model = tiny_model()
+    model.generation_config.eos_token_id = [4, 1, 7]
+    folder = save_model(model, tiny_tokenizer(), tmp_path / "model")
+    assert load_model(folder, dtype=torch.float32, device="cpu").stop_tokens == (1, 4, 7)
+
+
+def test_the_token_that_the_chat_template_ends_a_turn_with_stops_a_completion(tmp_path):
+    template = "{% for m in messages %}w3 {{ m['content'] }} <end> w4{% endfor %}"
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<end>"]})
+    tokenizer.chat_template = template
+    end = tokenizer.convert_tokens_to_ids("<end>")
+    model = tiny_model()
+    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    folder = save_model(model, tokenizer, tmp_path / "model")
+    assert load_model(folder, dtype=torch.float32, device="cpu").stop_tokens == (1, end)
+    # A template that ends a turn with plain text, or refuses the conversation, adds nothing.
+    for name, other in (("plain", template.replace("<end>", "")), ("strict", "{{ raise_exception('no') }}")):
+        tokenizer.chat_template = other
+        folder = save_model(model, tokenizer, tmp_path / name)
+        assert load_model(folder, dtype=torch.float32, device="cpu").stop_tokens == (1,)
+
+
+def test_the_embedded_base_is_found_by_its_name():
+    loaded = load_model("tiny-base", dtype=torch.float32, device="cpu")
+    assert sum(parameter.numel() for parameter in loaded.model.parameters()) < 1e6
+
+
+def test_a_weight_that_is_missing_or_of_another_shape_is_named(tmp_path):
+    folder = save_model(tiny_model(), tiny_tokenizer(), tmp_path / "model")
+    weights = load_file(folder / "model.safetensors")
+    name = "model.layers.1.mlp.up_proj.weight"
+    save_file(
+        {key: value for key, value in weights.items() if key != name},
+        folder / "model.safetensors",
+        metadata={"format": "pt"},
+    )
+    with pytest.raises(ModelError, match=f"its files have no weight {name}$"):
+        load_model(folder, dtype=torch.float32, device="cpu")
+    save_file({**weights, name: weights[name][:-1].clone()}, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=rf"its weight {name} is \(23, 16\), and its config makes it \(24, 16\)$"):
+        load_model(folder, dtype=torch.float32, device="cpu")
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(ModelError, match=r"^model .*/nowhere: this folder does not exist$"):
+        load_model(tmp_path / "nowhere", dtype=torch.float32, device="cpu")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ModelError, match="is a file, not a folder"):
+        load_model(tmp_path / "file", dtype=torch.float32, device="cpu")
+
+
+def test_a_name_that_no_hub_can_have_is_one_sentence():
+    with pytest.raises(ModelError, match=r"^model no such model! is no folder here and cannot be fetched") as error:
+        load_model("no such model!", dtype=torch.float32, device="cpu")
+    assert "\n" not in str(error.value)
+
+
+@pytest.fixture
+def silent_hub(tmp_path, monkeypatch):
+    """A hub that hangs up, in place of the real one and with an empty cache: what was asked of it."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    with fake_hub(None) as (address, asked):
+        monkeypatch.setattr(constants, "ENDPOINT", address)
+        template = address + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        yield asked
+
+
+def test_a_hub_that_cannot_be_reached_is_asked_once(silent_hub):
+    with pytest.raises(ModelError, match=r"^model org/typo is no folder here .*: http://127.* cannot be reached \("):
+        load_model("org/typo", dtype=torch.float32, device="cpu")
+    assert silent_hub == ["HEAD /org/typo/resolve/main/config.json"]
+
+
+def test_what_was_fetched_before_needs_no_hub(silent_hub, tmp_path):
+    model = tmp_path / "cache" / "models--org--small"
+    folder = save_model(tiny_model(), tiny_tokenizer(), model / "snapshots" / COMMIT)
+    (model / "refs").mkdir()
+    (model / "refs" / "main").write_text(COMMIT)
+    assert load_model("org/small", dtype=torch.float32, device="cpu").context == 64
+    assert len(silent_hub) == 1
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"this folder has no model.safetensors$"):
+        load_model("org/small", dtype=torch.float32, device="cpu")
+
+
+def test_an_offline_machine_does_not_ask(silent_hub, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(ModelError, match=r"^model org/typo is no folder here and cannot be fetched"):
+        load_model("org/typo", dtype=torch.float32, device="cpu")
+    assert silent_hub == []
+
+
+def test_a_model_is_fetched_from_a_hub_that_is_slow_to_answer(tmp_path):
+    folder = save_model(tiny_model(), tiny_tokenizer(), tmp_path / "model")
+    # A process of its own: the hub's client takes its address from the environment when it is imported.
+    program = "import torch; from scalerl.models.load import load_model; "
+    program += "print(load_model('org/small', dtype=torch.float32, device='cpu').context)"
+    with fake_hub(folder, first_answer_s=1.5) as (address, asked):
+        env = os.environ | {"HF_ENDPOINT": address, "HF_HOME": str(tmp_path), "HF_HUB_ETAG_TIMEOUT": "1"}
+        env |= {"HF_HUB_OFFLINE": "0", "TRANSFORMERS_OFFLINE": "0"}
+        ended = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False)
+    assert ended.stdout == "64\n", ended.stderr
+    assert any(line.startswith("GET ") and line.endswith("/model.safetensors") for line in asked)
+
+
+def test_a_run_in_place_of_a_model_is_recognised(tmp_path):
+    (tmp_path / "recipe.json").write_text("{}")
+    with pytest.raises(ModelError, match=f"no config.json; it is a run: scalerl export {tmp_path} --out MODEL"):
+        load_model(tmp_path, dtype=torch.float32, device="cpu")
+
+
+@pytest.mark.parametrize(
+    "removed, sentence",
+    [
+        ("config.json", "this folder is no model, it has no config.json"),
+        ("model.safetensors", r"this folder has no model.safetensors$"),
+        ("tokenizer*", r"this folder has no tokenizer \(tokenizer.json\)"),
+    ],
+)
+def test_an_incomplete_folder_says_what_is_missing(removed, sentence, tmp_path):
+    folder = save_model(tiny_model(), tiny_tokenizer(), tmp_path / "model")
+    for path in folder.glob(removed):
+        path.unlink()
+    with pytest.raises(ModelError, match=sentence):
+        load_model(folder, dtype=torch.float32, device="cpu")
+
+
+def test_pickled_weights_are_never_loaded(tmp_path):
+    folder = save_model(tiny_model(), tiny_tokenizer(), tmp_path / "model")
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(ModelError, match="only pickled weights, which are never loaded"):
+        load_model(folder, dtype=torch.float32, device="cpu")
+
+
+@pytest.mark.parametrize("name, content", [("model.safetensors", b"cut"), ("config.json", b'{"model_type": "nope"}')])
+def test_a_broken_file_is_one_sentence(name, content, tmp_path):
+    folder = save_model(tiny_model(), tiny_tokenizer(), tmp_path / "model")
+    (folder / name).write_bytes(content)
+    with pytest.raises(ModelError, match=r"^model .* cannot be loaded: ") as error:
+        load_model(folder, dtype=torch.float32, device="cpu")
+    assert "\n" not in str(error.value)
+
+
+def test_a_tokenizer_without_an_end_token_is_refused(tmp_path):
+    folder = save_model(tiny_model(), tiny_tokenizer(eos_token=None), tmp_path / "model")
+    with pytest.raises(ModelError, match=r"its tokenizer has no end token \(eos_token\)"):
+        load_model(folder, dtype=torch.float32, device="cpu")
+
+
+def test_a_context_longer_than_the_models_is_refused(tmp_path):
+    folder = save_model(tiny_model(), tiny_tokenizer(), tmp_path / "model")
+    with pytest.raises(ModelError, match="its context is 64 tokens, and 65 are asked for"):
+        load_model(folder, dtype=torch.float32, device="cpu", context=65)
+
+
+def test_logits_that_are_capped_after_the_head_are_refused(tmp_path):
+    torch.manual_seed(0)
+    config = Gemma2Config(**SIZES, head_dim=4, final_logit_softcapping=0.01)
+    folder = save_model(AutoModelForCausalLM.from_config(config), tiny_tokenizer(), tmp_path / "model")
+    with pytest.raises(ModelError, match="its logits are not its hidden states times its head"):
+        load_model(folder, dtype=torch.float32, device="cpu")
+
+
+def test_nothing_is_overwritten_and_nothing_half_written_stays(tmp_path, monkeypatch):
+    folder = save_model(tiny_model(), tiny_tokenizer(), tmp_path / "model")
+    before = json.loads((folder / "config.json").read_text())
+    with pytest.raises(ModelError, match="exists already and is not overwritten"):
+        save_model(tiny_model("qwen2"), tiny_tokenizer(), folder)
+    assert json.loads((folder / "config.json").read_text()) == before
+
+    def full(*arguments, **settings):
+        raise OSError(28, "No space left on device")
+
+    tokenizer = tiny_tokenizer()
+    monkeypatch.setattr(tokenizer, "save_pretrained", full)
+    with pytest.raises(StoreError, match=r"cannot write .*/other: the disk is full"):
+        save_model(tiny_model(), tokenizer, tmp_path / "other")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]

@@ -1,0 +1,143 @@
+"""Adapters: what trains, and what the rest of the program sees of it."""
+
+import builtins
+import copy
+from typing import Any
+
+import pytest
+import torch
+from batches import VERSION, random_batch
+from tiny_models import VOCAB, tiny_model
+
+from scalerl.config import load_recipe
+from scalerl.config.parts import Lora
+from scalerl.errors import LoraError
+from scalerl.learner.step import TorchLearner
+from scalerl.models.load import head, hidden_states
+from scalerl.models.lora import merged_weights, num_adapter_params, wrap
+from scalerl.rollout.torch.engine import TorchEngine
+
+pytest.importorskip("peft", reason="the package peft is not installed")
+
+FAMILIES = ("smollm", "llama", "llama_with_biases", "qwen3")
+IDS = torch.randint(2, VOCAB, (3, 7), generator=torch.Generator().manual_seed(0))
+
+
+def trained(model: Any, steps: int = 3) -> Any:
+    """A few steps on a loss over the logits as the learner takes them: hidden states, then the head."""
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.05)
+    for _ in range(steps):
+        parts = head(model)
+        logits = torch.nn.functional.linear(hidden_states(model, IDS), parts.weight, parts.bias)
+        loss = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), IDS[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_at_the_start_the_merged_weights_are_the_models_own(family):
+    model = tiny_model(family)
+    before = {name: parameter.clone() for name, parameter in model.named_parameters()}
+    merged = merged_weights(wrap(model, Lora(rank=4)))
+    assert merged.keys() == before.keys()
+    assert all(torch.equal(merged[name], before[name]) for name in before)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_after_training_the_merged_model_has_the_logits_of_the_adapted_one(family):
+    model = tiny_model(family)
+    before = model(IDS).logits.detach()
+    adapted = trained(wrap(model, Lora(rank=4, alpha=8.0)))
+    plain = copy.deepcopy(model)
+    plain.load_state_dict(merged_weights(adapted), strict=False)
+    logits = adapted(IDS).logits
+    assert (logits - before).abs().max() > 0.1
+    torch.testing.assert_close(plain(IDS).logits, logits, rtol=0, atol=1e-5)
+    # The model itself has no adapters and has not moved.
+    assert torch.equal(model(IDS).logits, before)
+
+
+def test_parameters_of_adapters_are_counted():
+    model = tiny_model()
+    adapted = wrap(model, Lora(rank=3))
+    trained_params = sum(parameter.numel() for parameter in adapted.parameters() if parameter.requires_grad)
+    assert num_adapter_params(adapted) == trained_params > 0
+    assert num_adapter_params(model) == 0
+
+
+def test_a_step_counts_the_work_of_adapters_alone():
+    batch = random_batch(0)
+    rows = {}
+    for rank in (0, 2):
+        recipe = load_recipe("scalerl", ["budget.steps=1", f"model.lora.rank={rank}"])
+        learner = TorchLearner.from_recipe(tiny_model(), recipe, version=VERSION)
+        rows[rank] = learner.step(batch)["batch/flops"]
+    # Two products with every matrix instead of three, and a few small ones.
+    assert 0.6 * rows[0] < rows[2] < rows[0]
+
+
+def test_only_the_adapters_are_trained_and_they_are_float32():
+    adapted = trained(wrap(tiny_model(), Lora(rank=2, targets=("q_proj", "down_proj"))), steps=1)
+    learned = {name: p for name, p in adapted.named_parameters() if p.requires_grad}
+    assert {name for name, p in adapted.named_parameters() if p.grad is not None} == learned.keys()
+    assert all(".lora_" in name and p.dtype == torch.float32 for name, p in learned.items())
+    assert {name.split(".")[4] for name in learned} == {"q_proj", "down_proj"}
+    assert sum(p.numel() for p in learned.values()) == 2 * (2 * (16 + 16) + 2 * (24 + 16))
+
+
+def test_what_an_adapter_adds_is_alpha_over_rank_times_its_product():
+    model = tiny_model()
+    adapted = trained(wrap(model, Lora(rank=2, alpha=6.0)))
+    name = "model.layers.1.mlp.up_proj"
+    own = dict(adapted.named_parameters())
+    product = own[f"{name}.lora_B.default.weight"] @ own[f"{name}.lora_A.default.weight"]
+    expected = model.get_parameter(f"{name}.weight") + 6.0 / 2 * product
+    torch.testing.assert_close(merged_weights(adapted)[f"{name}.weight"], expected)
+
+
+def test_a_tied_head_stays_tied_and_untouched():
+    model = tiny_model("smollm")
+    adapted = trained(wrap(model, Lora(rank=4)))
+    assert head(adapted).weight is adapted.get_input_embeddings().weight
+    merged = merged_weights(adapted)
+    assert "lm_head.weight" not in merged
+    assert torch.equal(merged["model.embed_tokens.weight"], model.get_input_embeddings().weight)
+
+
+def test_the_engine_of_the_plain_model_takes_the_merged_weights():
+    model = tiny_model()
+    adapted = trained(wrap(model, Lora(rank=4)))
+    engine = TorchEngine(model, slots=1, max_length=16, stop_tokens=[1])
+    engine.push_weights(merged_weights(adapted), 1)
+    assert engine.version == 1
+
+
+def test_rank_zero_is_the_model_itself():
+    model = tiny_model()
+    assert wrap(model, load_recipe("tiny-cpu").model.lora) is model
+    weights = merged_weights(model)
+    assert all(weights[name].data_ptr() == p.data_ptr() for name, p in model.named_parameters())
+
+
+@pytest.mark.parametrize("target", ["lm_head", "embed_tokens", "qproj"])
+def test_a_target_that_cannot_have_an_adapter_is_named(target):
+    with pytest.raises(
+        LoraError,
+        match=rf'^model.lora.targets names "{target}", and the layers of this model are down_proj, gate_proj, k_proj, ',
+    ):
+        wrap(tiny_model(), Lora(rank=4, targets=("q_proj", target)))
+
+
+def test_a_missing_peft_is_one_sentence(monkeypatch):
+    imported = builtins.__import__
+
+    def without_peft(name: str, *arguments: Any) -> Any:
+        if name == "peft":
+            raise ModuleNotFoundError(name="peft")
+        return imported(name, *arguments)
+
+    monkeypatch.setattr(builtins, "__import__", without_peft)
+    with pytest.raises(LoraError, match=r"needs a package that is not installed: pip install peft$"):
+        wrap(tiny_model(), Lora(rank=4))

@@ -1,0 +1,349 @@
+"""The torch engine: both contracts over the model families and both bodies, and what is its own."""
+
+import copy
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from contracts.engine import *  # noqa: F403
+from contracts.requests import by_key, drain, make_request, mixed_requests
+from contracts.sampling import *  # noqa: F403
+from contracts.sampling import full_forward
+from families import FAMILIES, make_model
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from scalerl.errors import EngineError
+from scalerl.rollout.torch.body import FusedBody
+from scalerl.rollout.torch.cache import SlotCache
+from scalerl.rollout.torch.decoder import Decoder
+from scalerl.rollout.torch.engine import TorchEngine
+from scalerl.types import LengthPlan
+
+BODIES = [(family, fused) for family in FAMILIES for fused in (True, False)]
+
+
+@pytest.fixture
+def body():
+    """A family, and whether to run it fused. Most of the contract is about requests, not models: one will do."""
+    return "llama", True
+
+
+@pytest.fixture
+def model(body):
+    return make_model(body[0])
+
+
+@pytest.fixture
+def new_weights(body):
+    return make_model(body[0], seed=1).state_dict()
+
+
+@pytest.fixture
+def make_engine(model, body):
+    def make(*, slots=4, stop_tokens=(), version=0):
+        return TorchEngine(
+            model, slots=slots, max_length=64, stop_tokens=stop_tokens, version=version, chunk=8, fused=body[1]
+        )
+
+    return make
+
+
+@pytest.mark.parametrize("body", BODIES, ids=lambda pair: f"{pair[0]}-{'fused' if pair[1] else 'general'}")
+def test_every_family_samples_with_the_models_own_log_probs(make_engine, model, new_weights):
+    engine = make_engine(slots=5, stop_tokens=(3,))
+    requests = mixed_requests(12)
+    engine.submit(requests)
+    for completion in drain(engine):
+        sampled = ~completion.forced
+        np.testing.assert_allclose(completion.log_probs[sampled], full_forward(model, completion)[sampled], atol=1e-4)
+    engine.push_weights(new_weights, 1)
+    engine.submit(requests)
+    model.load_state_dict(new_weights)
+    for completion in drain(engine):
+        sampled = ~completion.forced
+        np.testing.assert_allclose(completion.log_probs[sampled], full_forward(model, completion)[sampled], atol=1e-4)
+
+
+def test_all_families_here_have_the_fused_body():
+    assert all(FusedBody.fits(make_model(family)) for family in FAMILIES)
+
+
+def test_the_general_body_runs_where_the_fused_one_does_not_fit():
+    model = make_model("llama")
+    model.config.rope_parameters["rope_type"] = "dynamic"
+    assert not FusedBody.fits(model)
+    model.config.model_type = "other"
+    assert not FusedBody.fits(model)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 16])
+def test_the_chunk_changes_nothing_but_the_pace(chunk):
+    model, requests = make_model("llama"), mixed_requests(10)
+    results = []
+    for size in (8, chunk):
+        engine = TorchEngine(model, slots=4, max_length=64, stop_tokens=(3, 9), chunk=size)
+        engine.submit(requests)
+        results.append(by_key(drain(engine)))
+    for key, expected in results[0].items():
+        assert results[1][key].tokens.tolist() == expected.tokens.tolist()
+        assert results[1][key].forced.tolist() == expected.forced.tolist()
+
+
+def test_sampling_ahead_of_the_host_changes_only_which_chunk_new_weights_reach():
+    """As on a GPU, where the next chunk is under way before a poll returns."""
+    model, newer, requests = make_model("llama"), make_model("llama", seed=1), mixed_requests(10)
+    results = []
+    for ahead in (False, True):
+        engine = TorchEngine(model, slots=4, max_length=64, stop_tokens=(3, 9), chunk=4)
+        engine._ahead = ahead
+        engine.submit(requests)
+        results.append(by_key(drain(engine)))
+        engine.push_weights(newer.state_dict(), 1)
+        engine.submit([make_request(plan=LengthPlan(answer_budget=16))])
+        completions = engine.poll()
+        engine.push_weights(newer.state_dict(), 2)
+        (completion,) = completions + drain(engine)
+        num_older = 8 if ahead else 4
+        assert completion.versions.tolist() == [1] * num_older + [2] * (len(completion) - num_older)
+    assert results[0] == results[1]
+
+
+def test_thinking_that_ends_in_the_chunk_of_its_budget_is_sampled_on_without_the_marker():
+    """Greedy, so the token that ends thinking can be chosen from a run without a plan."""
+    engine = TorchEngine(make_model("llama"), slots=2, max_length=64, stop_tokens=(), chunk=8)
+    engine.submit([make_request(plan=LengthPlan(answer_budget=24), temperature=0.0)])
+    (free,) = drain(engine)
+    end = (int(free.tokens[2]), int(free.tokens[3]))
+    first = next(i for i in range(1, 24) if (free.tokens[i - 1], free.tokens[i]) == end)
+    for budget in range(first + 1, first + 6):
+        plan = LengthPlan(thinking_budget=budget, thinking_end=end, marker=(6, 7), answer_budget=10)
+        engine.submit([make_request(plan=plan, temperature=0.0)])
+        (completion,) = drain(engine)
+        assert completion.tokens.tolist() == free.tokens[: first + 11].tolist()
+        assert not completion.forced.any()
+
+
+def test_a_shared_prompt_is_computed_once():
+    engine = TorchEngine(make_model("llama"), slots=8, max_length=64, stop_tokens=())
+    engine.submit([make_request(number, prompt=range(9)) for number in range(8)])
+    drain(engine)
+    assert engine.work.prefilled == 8
+
+
+def test_non_finite_logits_name_the_request_and_the_engine_stays_dead():
+    model = make_model("llama")
+    engine = TorchEngine(model, slots=2, max_length=64, stop_tokens=(), chunk=8)
+    engine.submit([make_request(7, plan=LengthPlan(answer_budget=30))])
+    engine.poll()
+    broken = model.state_dict()
+    broken["model.norm.weight"] = torch.full_like(broken["model.norm.weight"], float("nan"))
+    engine.push_weights(broken, 1)
+    for _ in range(2):
+        with pytest.raises(EngineError, match="non-finite logits at token 8 of request 0/7#0, sampled with version 1"):
+            engine.poll()
+
+
+def test_any_failure_on_the_device_is_an_engine_error(monkeypatch):
+    engine = TorchEngine(make_model("llama"), slots=2, max_length=64, stop_tokens=())
+    engine.submit([make_request()])
+
+    def fail(chunk):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(engine._decoder, "launch", fail)
+    for _ in range(2):
+        with pytest.raises(EngineError, match="the torch engine failed: out of memory"):
+            engine.poll()
+
+
+@pytest.mark.parametrize("family", ["llama", "llama-tied"])
+def test_pushed_weights_are_all_or_none(family):
+    model = make_model(family)
+    engine = TorchEngine(model, slots=2, max_length=64, stop_tokens=())
+    weights = model.state_dict()
+    with pytest.raises(ValueError, match="does not have"):
+        engine.push_weights({**weights, "extra": torch.zeros(1)}, 1)
+    with pytest.raises(ValueError, match=r"not given model.norm.weight"):
+        engine.push_weights({name: weight for name, weight in weights.items() if name != "model.norm.weight"}, 1)
+    with pytest.raises(ValueError, match=r"model.norm.weight is \(3,\), not \(32,\)"):
+        engine.push_weights({**weights, "model.norm.weight": torch.zeros(3)}, 1)
+    assert engine.version == 0
+    engine.push_weights(dict(model.named_parameters()), 1)  # Without the name of a tied head, and with gradients on.
+    assert engine.version == 1
+
+
+def test_training_goes_on_beside_the_engine():
+    """The copy neither keeps gradients nor stops the learner's."""
+    model = make_model("llama-tied")
+    model(torch.tensor([[1, 2, 3]]), labels=torch.tensor([[1, 2, 3]])).loss.backward()
+    engine = TorchEngine(model, slots=2, max_length=64, stop_tokens=())
+    engine.submit([make_request()])
+    drain(engine)
+    model(torch.tensor([[1, 2, 3]]), labels=torch.tensor([[1, 2, 3]])).loss.backward()
+    assert model.config._attn_implementation != "scalerl_slots"
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # torch's remark on a CPU without bf16 products
+@pytest.mark.parametrize("family", ["llama", "llama-tied"])
+@pytest.mark.parametrize("fp32_head", [True, False])
+def test_a_bf16_engine_of_an_fp32_learner_follows_its_updates(family, fp32_head):
+    model = make_model(family)
+    engine = TorchEngine(model, slots=4, max_length=64, stop_tokens=(), dtype=torch.bfloat16, fp32_head=fp32_head)
+    for version in (0, 1):
+        if version:
+            weights = make_model(family, seed=1).state_dict()
+            model.load_state_dict(weights)
+            engine.push_weights(weights, version)
+        rounded = copy.deepcopy(model)
+        for parameter in rounded.parameters():
+            parameter.data = parameter.data.bfloat16()
+        engine.submit([make_request(number, plan=LengthPlan(answer_budget=20)) for number in range(4)])
+        for completion in drain(engine):
+            tokens = torch.tensor([[*completion.request.prompt_tokens, *completion.tokens.tolist()]])
+            with torch.no_grad():
+                hidden = rounded.model(tokens).last_hidden_state[0]
+                exact, coarse = model.lm_head.weight, rounded.lm_head.weight
+                logits = hidden.float() @ exact.T if fp32_head else (hidden @ coarse.T).float()
+            expected = torch.log_softmax(logits, dim=-1)[2:-1].gather(1, tokens[0, 3:, None])[:, 0].numpy()
+            # bf16 rounds differently along other shapes; a head or body of the wrong version is off by whole units.
+            assert np.abs(completion.log_probs - expected).mean() < 0.15
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "message"),
+    [
+        ("final_logit_softcapping", 30.0, "final_logit_softcapping"),
+        ("layer_types", ["full_attention", "linear_attention"], "only attention is supported"),
+    ],
+)
+def test_models_whose_numbers_it_would_get_wrong_are_refused(setting, value, message):
+    model = make_model("llama")
+    setattr(model.config, setting, value)
+    with pytest.raises(ValueError, match=message):
+        TorchEngine(model, slots=2, max_length=64, stop_tokens=())
+
+
+@pytest.mark.parametrize("setting", ["max_length", "chunk", "prefill_tokens"])
+def test_settings_below_one_are_refused(setting):
+    with pytest.raises(ValueError, match="at least 1"):
+        TorchEngine(make_model("llama"), **{"slots": 2, "max_length": 64, "stop_tokens": (), setting: 0})
+
+
+def test_what_the_model_or_device_cannot_do_is_refused():
+    with pytest.raises(ValueError, match="a context of 257 tokens is longer than the 256 of LlamaForCausalLM"):
+        TorchEngine(make_model("llama"), slots=2, max_length=257, stop_tokens=())
+    with pytest.raises(ValueError, match="cuda_graphs needs a CUDA device, and the model is on cpu"):
+        TorchEngine(make_model("llama"), slots=2, max_length=64, stop_tokens=(), cuda_graphs=True)
+
+
+def long_and_short_requests(num_rounds=1):
+    """Contexts so far apart that a CPU's rows trade places, and prompts that share a pass, or take one alone."""
+    lengths = (3, 150, 9, 80, 5, 200, 130, 4, 70, 2, 160, 30) * num_rounds
+    rng = np.random.default_rng(0)
+    return [
+        make_request(number, prompt=rng.integers(0, 64, length), plan=LengthPlan(answer_budget=2 + 3 * (number % 12)))
+        for number, length in enumerate(lengths)
+    ]
+
+
+def test_a_prompt_goes_where_its_slot_lies():
+    model = make_model("llama")
+    engine = TorchEngine(model, slots=6, max_length=240, stop_tokens=(), chunk=4)
+    engine.submit(long_and_short_requests())
+    for completion in drain(engine):
+        np.testing.assert_allclose(completion.log_probs, full_forward(model, completion), atol=1e-4)
+
+
+def test_a_prompt_of_many_slots_is_copied_to_a_few_at_a_time():
+    """The completions of a group share a prompt: all of them at once would be the cache once more."""
+    cache = SlotCache(
+        num_layers=2,
+        slots=12,
+        num_kv_heads=1,
+        max_length=8,
+        head_dim=4,
+        prompt_tokens=16,
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+    )
+    computed = cache.computed(2, 8)
+    computed.normal_()
+    rows, slots = torch.tensor([0, 1] * 5), torch.randperm(10)
+    with Largest() as seen:
+        cache.keep(computed, rows, slots)
+    assert seen.numel == computed.numel()
+    for row, slot in zip(rows, slots, strict=True):
+        for layer in range(2):
+            assert torch.equal(cache.keys[layer][slot], computed[0, layer, row])
+            assert torch.equal(cache.values[layer][slot], computed[1, layer, row])
+    assert not any(stored[10:].any() for stored in (*cache.keys, *cache.values))
+
+
+class Largest(TorchDispatchMode):
+    """Of all that index_select gives."""
+
+    numel = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten.index_select.default:
+            self.numel = max(self.numel, result.numel())
+        return result
+
+
+def test_a_window_shorter_than_the_context_is_refused():
+    model = make_model("mistral")
+    model.config.sliding_window = 32
+    with pytest.raises(ValueError, match="window is 32 tokens, shorter than the context of 64"):
+        TorchEngine(model, slots=2, max_length=64, stop_tokens=())
+    TorchEngine(model, slots=2, max_length=32, stop_tokens=())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("graphs", [True, False])
+@pytest.mark.parametrize("family", ["llama-tied", "qwen2", "qwen3"])
+def test_on_a_gpu_completions_have_the_models_log_probs(family, graphs):
+    model, requests = make_model(family), mixed_requests(40)
+    engine = TorchEngine(model, slots=16, max_length=64, stop_tokens=(3,), device="cuda", cuda_graphs=graphs)
+    for version in (0, 1):
+        engine.submit(requests)
+        for completion in drain(engine):
+            sampled = ~completion.forced
+            expected = full_forward(model, completion)[sampled]
+            np.testing.assert_allclose(completion.log_probs[sampled], expected, atol=1e-3)
+        weights = make_model(family, seed=1).state_dict()
+        model.load_state_dict(weights)
+        engine.push_weights(weights, version + 1)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("family", ["llama-tied", "qwen2", "qwen3"])
+def test_on_a_gpu_prompts_of_any_length_are_computed_by_graphs(family, monkeypatch):
+    """From the second time that a width is met; the longest are longer than a pass."""
+    met, pass_over_prompts = Counter(), Decoder._pass_over_prompts
+    monkeypatch.setattr(
+        Decoder, "_pass_over_prompts", lambda self, shape: (met.update([shape]), pass_over_prompts(self, shape))
+    )
+    model = make_model(family)
+    engine = TorchEngine(model, slots=6, max_length=240, stop_tokens=(), device="cuda", prefill_tokens=100)
+    engine.submit(long_and_short_requests(num_rounds=3))
+    for completion in drain(engine):
+        np.testing.assert_allclose(completion.log_probs, full_forward(model, completion), atol=1e-3)
+    again = {shape for shape, times in met.items() if times > 1}
+    assert {shape for shape in engine._decoder._graphs or () if isinstance(shape, tuple)} == again
+    assert len({width for _, width in again}) > 2
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_on_a_gpu_a_completion_does_not_depend_on_its_batch(dtype):
+    model, requests = make_model("qwen3"), mixed_requests(40)
+    engine = TorchEngine(model, slots=16, max_length=64, stop_tokens=(3,), device="cuda", dtype=dtype)
+    engine.submit(requests)
+    together = by_key(drain(engine))
+    for request in requests[::4]:
+        engine.submit([request])
+        (completion,) = drain(engine)
+        assert completion.tokens.tolist() == together[request.key].tokens.tolist()

@@ -1,0 +1,65 @@
+"""The generator's head beside a bf16 body has the learner's FP32 values, not rounded ones."""
+
+import pytest
+import torch
+from families import make_model
+
+from scalerl.rollout.torch.body import own_copy
+from scalerl.rollout.torch.engine import TorchEngine
+from scalerl.rollout.torch.head import Head
+
+# A hidden state of one-hot rows gives the head's own values back.
+EYE = torch.eye(32, dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize("family", ["llama", "llama-tied"])
+@pytest.mark.parametrize("named", ["state_dict", "parameters"])
+def test_a_pushed_fp32_head_arrives_bit_for_bit_under_a_bf16_body(family, named):
+    model = make_model(family)
+    engine = TorchEngine(model, slots=2, max_length=64, stop_tokens=(), dtype=torch.bfloat16)
+    head = engine._decoder._head
+    assert torch.equal(head.logits(EYE).T, model.lm_head.weight)
+    assert not torch.equal(model.lm_head.weight.bfloat16().float(), model.lm_head.weight)
+    newer = make_model(family, seed=1)
+    weights = newer.state_dict() if named == "state_dict" else dict(newer.named_parameters())
+    engine.push_weights(weights, 1)
+    assert torch.equal(head.logits(EYE).T, newer.lm_head.weight)
+    assert torch.equal(engine._model.lm_head.weight, newer.lm_head.weight.bfloat16())
+
+
+@pytest.mark.parametrize("family", ["llama", "llama-tied"])
+def test_without_an_fp32_head_it_is_the_rounded_one(family):
+    model = make_model(family)
+    owned = own_copy(model, dtype=torch.bfloat16, device=None)
+    head = Head(owned, model, fp32=False)
+    assert torch.equal(head.logits(EYE).T, model.lm_head.weight.bfloat16().float())
+    newer = make_model(family, seed=1)
+    head.update(newer.state_dict())
+    assert torch.equal(head.logits(EYE).T, newer.lm_head.weight.bfloat16().float())
+
+
+def test_a_bias_follows_too():
+    def biased(seed):
+        model = make_model("llama", seed)
+        model.lm_head = torch.nn.Linear(32, 64)
+        return model
+
+    model, newer = biased(0), biased(1)
+    head = Head(own_copy(model, dtype=torch.bfloat16, device=None), model, fp32=True)
+    hidden = torch.randn(3, 32).bfloat16()
+    for source in (model, newer):
+        head.update(source.state_dict())
+        torch.testing.assert_close(head.logits(hidden), source.lm_head(hidden.float()).detach())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("family", ["llama", "llama-tied"])
+def test_on_a_gpu_a_pushed_fp32_head_arrives_with_all_its_digits(family):
+    engine = TorchEngine(
+        make_model(family), slots=2, max_length=64, stop_tokens=(), dtype=torch.bfloat16, device="cuda"
+    )
+    newer = make_model(family, seed=1)
+    engine.push_weights(newer.state_dict(), 1)
+    with torch.inference_mode():
+        logits = engine._decoder._head.logits(EYE.cuda()).T.cpu()
+    torch.testing.assert_close(logits, newer.lm_head.weight.detach(), rtol=2.0**-15, atol=0)

@@ -1,0 +1,38 @@
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scalerl.rollout.torch.layout import LENGTH_STEP, RowLayout
+
+lengths = st.lists(st.lists(st.integers(0, 100), min_size=7, max_size=7), min_size=1, max_size=8)
+
+
+@given(lengths, st.integers(1, 4))
+def test_rows_in_use_stand_first_in_spans_that_hold_them(steps, row_step):
+    layout = RowLayout(7, max_length=100, row_step=row_step)
+    for needed in map(np.array, steps):
+        _, spans = layout.arrange(needed)
+        assert sorted(layout.row) == list(range(7))
+        assert layout.row[layout.slot].tolist() == list(range(7))
+        by_row, num_used = needed[layout.slot], int((needed > 0).sum())
+        assert (by_row[:num_used] > 0).all()
+        assert [span.start for span in spans] == [0, *(span.stop for span in spans[:-1])][: len(spans)]
+        stop = spans[-1].stop if spans else 0
+        assert stop == min(-(-num_used // row_step) * row_step, 7)
+        for span in spans:
+            longest = by_row[span.start : span.stop].max()
+            assert longest <= span.filled <= min(100, longest + LENGTH_STEP - 1)
+
+
+@given(lengths)
+def test_what_moved_is_told_and_what_may_stay_stays(steps):
+    layout = RowLayout(7, max_length=100)
+    contents = np.arange(7)  # What each row holds: the slot it belongs to.
+    for needed in map(np.array, steps):
+        before = layout.row.copy()
+        moved, _ = layout.arrange(needed)
+        assert sorted(moved) == sorted(np.flatnonzero((layout.row != before) | np.isin(np.arange(7), moved)))
+        held = contents.copy()
+        contents[layout.row[moved]] = held[before[moved]]
+        assert contents[layout.row].tolist() == list(range(7))
+        assert layout.arrange(needed)[0].tolist() == []

@@ -1,0 +1,211 @@
+import errno
+import json
+import os
+
+import numpy as np
+import pytest
+import torch
+from batches import VERSION, random_batch
+from learners import make_learner
+from safetensors import SafetensorError
+
+from scalerl.errors import CheckpointError, StoreError
+from scalerl.run.checkpoint import Checkpoint, latest, load, save
+
+# Of a CPU without bf16 instructions, where the products are computed the slow way.
+pytestmark = pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
+
+
+def simple(step, value=0.0):
+    return Checkpoint(
+        step=step,
+        tensors={"weights": {"w": torch.full((3, 4), value), "b": torch.arange(5).to(torch.bfloat16)}, "none": {}},
+        arrays={"groups": {"tokens": np.arange(step, dtype=np.int32), "forced": np.array([True, False])}},
+        meta={"clock": {"gpu_hours": 1.5}, "in_flight": ["0/a", "0/b"], "nothing": None},
+    )
+
+
+def content(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_everything_comes_back_as_it_was(tmp_path):
+    saved = Checkpoint(
+        step=7,
+        tensors={
+            "weights": {"w": torch.randn(3, 4).T, "scalar": torch.tensor(3)},
+            "rng": {"cpu": torch.get_rng_state()},
+        },
+        arrays={"groups": {"a": np.arange(6, dtype=np.int32)[::2], "empty": np.zeros((0, 2)), "one": np.array(1.5)}},
+        meta={"clock": {"gpu_hours": 0.1 + 0.2}, "keys": ["a", "b"]},
+    )
+    path = save(tmp_path / "checkpoints", saved)
+    assert path.name == "step-00000007"
+    assert {file.suffix for file in path.iterdir()} == {".json", ".safetensors"}
+    assert latest(tmp_path / "checkpoints") == path
+    read = load(path)
+    assert read.step == 7
+    assert read.meta == saved.meta
+    for name, tensors in saved.tensors.items():
+        assert read.tensors[name].keys() == tensors.keys()
+        for key, tensor in tensors.items():
+            assert read.tensors[name][key].dtype == tensor.dtype
+            assert torch.equal(read.tensors[name][key], tensor)
+    for key, array in saved.arrays["groups"].items():
+        assert read.arrays["groups"][key].dtype == array.dtype
+        assert read.arrays["groups"][key].shape == array.shape
+        assert np.array_equal(read.arrays["groups"][key], array)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_resumed_learner_goes_the_same_way_bit_for_bit(tmp_path, dtype):
+    settings = (f"model.dtype={dtype}", "optimizer.warmup_steps=4")
+    whole = make_learner(*settings)
+    for step in range(3):
+        whole.step(random_batch(step, version=VERSION + step))
+    save(tmp_path, Checkpoint(step=whole.version, tensors=whole.state_dict()))
+    expected_noise = torch.rand(3)
+    rows = [whole.step(random_batch(step, version=VERSION + step)) for step in range(3, 6)]
+
+    resumed = make_learner(*settings, seed=1)
+    path = latest(tmp_path)
+    assert path is not None
+    resumed.load_state_dict(load(path, verify=False).tensors)
+    assert torch.equal(torch.rand(3), expected_noise)
+    assert resumed.version == VERSION + 3
+    assert [resumed.step(random_batch(step, version=VERSION + step)) for step in range(3, 6)] == rows
+    for name, weight in resumed.weights().items():
+        assert torch.equal(weight, whole.weights()[name]), name
+
+
+def test_a_learner_that_took_no_step_can_be_saved_too(tmp_path):
+    first, second = make_learner(), make_learner(seed=1)
+    second.load_state_dict(load(save(tmp_path, Checkpoint(step=0, tensors=first.state_dict()))).tensors)
+    assert second.step(random_batch(0)) == first.step(random_batch(0))
+
+
+def test_another_models_weights_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"of another model: lm_head.weight is only in one of the two"):
+        make_learner(family="smollm").load_state_dict(make_learner(family="llama").state_dict())
+
+
+def test_the_last_ones_are_kept(tmp_path):
+    assert latest(tmp_path) is None
+    assert latest(tmp_path / "nowhere") is None
+    for step in (1, 20, 300, 4000):
+        save(tmp_path, simple(step), keep=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000300", "step-00004000"]
+    assert latest(tmp_path) == tmp_path / "step-00004000"
+
+
+def test_a_step_can_be_saved_again(tmp_path):
+    save(tmp_path, simple(1))
+    save(tmp_path, simple(2, value=1.0))
+    path = save(tmp_path, simple(2, value=2.0))
+    assert load(path).tensors["weights"]["w"][0, 0] == 2.0
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_step_saved_again_is_never_lost_between_the_old_and_the_new(tmp_path, monkeypatch):
+    save(tmp_path, simple(2, value=1.0))
+    rename = os.rename
+
+    def stopped_at_once(old, new):
+        if ".replaced" not in str(new) and ".replaced" not in str(old):
+            raise KeyboardInterrupt
+        rename(old, new)
+
+    monkeypatch.setattr(os, "rename", stopped_at_once)
+    with pytest.raises(KeyboardInterrupt):
+        save(tmp_path, simple(2, value=2.0))
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000002"]
+    assert load(tmp_path / "step-00000002").tensors["weights"]["w"][0, 0] == 1.0
+
+
+@pytest.mark.parametrize(
+    "file, change, fault",
+    [
+        ("tensors.weights.safetensors", lambda data: data[:-3], "has [0-9]+ bytes instead of [0-9]+"),
+        ("tensors.weights.safetensors", lambda data: data[:-1] + b"\x7f", "has other content than was written"),
+        ("meta.json", lambda data: None, "meta.json is missing"),
+        ("manifest.json", lambda data: data[:20], "manifest.json is missing or cut"),
+        ("manifest.json", lambda data: data.replace(b'"format": 1', b'"format": 9'), "its format is 9"),
+    ],
+)
+def test_a_damaged_checkpoint_is_named_and_the_older_one_offered(tmp_path, file, change, fault):
+    save(tmp_path, simple(1))
+    newest = save(tmp_path, simple(2))
+    changed = change((newest / file).read_bytes())
+    if changed is None:
+        (newest / file).unlink()
+    else:
+        (newest / file).write_bytes(changed)
+    with pytest.raises(CheckpointError, match=f"step-00000002 is damaged .*{fault}.*the older step-00000001 is whole"):
+        latest(tmp_path)
+    with pytest.raises(CheckpointError, match=f"step-00000002 is damaged .*{fault}"):
+        load(newest)
+    newest.rename(tmp_path / "step-00000002.damaged")
+    assert latest(tmp_path) == tmp_path / "step-00000001"
+
+
+def test_nothing_is_offered_where_nothing_is_whole(tmp_path):
+    for step in (1, 2):
+        (save(tmp_path, simple(step)) / "meta.json").unlink()
+    with pytest.raises(CheckpointError, match=r"step-00000002 is damaged .* and no older one is whole"):
+        latest(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "error, reason",
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "the disk is full"),
+        (
+            SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+            "the disk is full",
+        ),
+        (OSError(errno.EACCES, "Permission denied"), "Permission denied"),
+    ],
+)
+def test_a_full_disk_leaves_the_old_one_and_no_remains(tmp_path, monkeypatch, error, reason):
+    save(tmp_path, simple(1))
+    before = content(tmp_path)
+
+    def fail(*arguments):
+        raise error
+
+    monkeypatch.setattr("safetensors.numpy.save_file", fail)
+    with pytest.raises(StoreError, match=f"cannot write .*step-00000002: .*{reason}; what was there before is kept"):
+        save(tmp_path, simple(2))
+    assert content(tmp_path) == before
+    assert latest(tmp_path) == tmp_path / "step-00000001"
+
+
+def test_a_crash_half_way_leaves_remains_that_are_never_read_and_swept_away(tmp_path):
+    save(tmp_path, simple(1))
+    remains = tmp_path / "step-00000002.unfinished"
+    remains.mkdir()
+    (remains / "meta.json").write_text("{")
+    assert latest(tmp_path) == tmp_path / "step-00000001"
+    save(tmp_path, simple(3))
+    assert not remains.exists()
+
+
+def test_what_is_no_json_is_refused_before_anything_is_replaced(tmp_path):
+    save(tmp_path, simple(1))
+    before = content(tmp_path)
+    with pytest.raises(TypeError):
+        save(tmp_path, Checkpoint(step=1, meta={"a": object()}))
+    with pytest.raises(ValueError, match="JSON"):
+        save(tmp_path, Checkpoint(step=1, meta={"a": float("nan")}))
+    assert content(tmp_path) == before
+
+
+def test_the_manifest_is_written_for_people_too(tmp_path):
+    manifest = json.loads((save(tmp_path, simple(2)) / "manifest.json").read_text())
+    assert manifest["step"] == 2
+    assert manifest["files"].keys() == {
+        "arrays.groups.safetensors",
+        "meta.json",
+        "tensors.none.safetensors",
+        "tensors.weights.safetensors",
+    }

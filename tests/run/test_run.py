@@ -1,0 +1,278 @@
+"""Whole runs of the embedded base: equal seeds, kills, resumes, and what a user can get wrong."""
+
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from scalerl import store
+from scalerl.config import Recipe, load_recipe
+from scalerl.errors import ModelError, RunFolderError
+from scalerl.logs.readers import read_table
+from scalerl.logs.series import Selection, series_from
+from scalerl.models.load import load_model
+from scalerl.run.resume import export
+from scalerl.run.run import Nobody, Run
+from scalerl.run.setup import evaluate_model
+
+SMALL = (
+    "task.num_problems=24",
+    "pipeline.groups_per_batch=4",
+    "pipeline.completions_per_group=2",
+    "pipeline.max_lag=2",
+    "rollout.slots=16",
+    "evaluation.num_prompts=6",
+    "evaluation.samples_per_prompt=2",
+    "evaluation.every=3",
+    "checkpoint.every=2",
+    "curriculum=uniform",
+)
+
+
+def small(*more: str) -> Recipe:
+    return load_recipe("tiny-cpu", [*SMALL, *more])
+
+
+def without_time(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    timed = ("time/", "gpu_hours")
+    return [{key: value for key, value in row.items() if not key.startswith(timed)} for row in rows]
+
+
+def test_the_clock_begins_with_the_run(tmp_path: Path):
+    before = time.monotonic()
+    run = Run(small("budget.steps=1"), tmp_path / "run")
+    made_s = time.monotonic() - before
+    # Not so if it began when all was loaded.
+    assert run.clock.row()["time/start_up_s"] > 0.9 * made_s
+    run.close()
+
+
+def test_equal_seeds_give_equal_rows_apart_from_time(tmp_path: Path):
+    rows = []
+    for name in ("a", "b"):
+        assert Run(small("budget.steps=6"), tmp_path / name).train() == "budget of 6 steps spent"
+        rows.append((store.read_metrics(tmp_path / name), store.read_evals(tmp_path / name)))
+    for here, there in zip(*rows, strict=True):
+        assert without_time(here) == without_time(there)
+    other = Run(small("budget.steps=6", "seed=1"), tmp_path / "c")
+    other.train()
+    assert without_time(store.read_metrics(tmp_path / "c")) != without_time(rows[0][0])
+
+
+def test_the_run_folder_is_what_the_predictive_half_reads(tmp_path: Path):
+    Run(small("budget.steps=6"), tmp_path / "run").train()
+    evals = store.read_evals(tmp_path / "run")
+    assert [row["step"] for row in evals] == [0, 3, 6]
+    assert evals[0]["gpu_hours"] == 0
+    for row in evals:
+        assert row["reward"] == pytest.approx(sum(row["num_correct"]) / row["num_samples"])
+        assert len(row["num_correct"]) == 6
+    (series,) = series_from([read_table(str(tmp_path / "run"))], Selection())
+    assert series.start == evals[0]["reward"]
+    assert len(series.compute) == 2
+    metrics = store.read_metrics(tmp_path / "run")
+    assert [row["step"] for row in metrics] == [1, 2, 3, 4, 5, 6]
+    assert all(row["rollout/lag_max"] <= 2 for row in metrics)
+    for key in ("gpu_hours", "flops", "tokens"):
+        values = [row[key] for row in metrics]
+        assert values == sorted(values)
+        assert values[0] > 0
+    assert store.read_status(tmp_path / "run") == {"status": "done", "reason": "budget of 6 steps spent"}
+    assert (tmp_path / "run" / store.SAMPLES).is_file()
+
+
+def check_lineage(folder: Path, steps: int) -> None:
+    """The rows that count: none missing, every problem of a finished epoch trained once, time never backwards."""
+    metrics = store.read_metrics(folder)
+    assert [row["step"] for row in metrics] == list(range(1, steps + 1))
+    keys = [key for row in metrics for key in row["groups"]]
+    assert len(keys) == len(set(keys)) == 4 * steps
+    epochs: dict[str, set[str]] = {}
+    for key in keys:
+        epoch, problem = key.split("/", 1)
+        epochs.setdefault(epoch, set()).add(problem)
+    assert any(len(problems) == 24 for problems in epochs.values())
+    written = [json.loads(line) for line in (folder / store.METRICS).read_text().splitlines()]
+    hours = [row["gpu_hours"] for row in written]
+    assert hours == sorted(hours)
+
+
+def test_a_run_that_is_resumed_trains_every_problem_once(tmp_path: Path):
+    folder = tmp_path / "run"
+    Run(small("budget.steps=5"), folder).train()
+    assert Run(small("budget.steps=14"), folder, resume=True).train() == "budget of 14 steps spent"
+    check_lineage(folder, 14)
+    assert {row["attempt"] for row in store.read_metrics(folder)} == {1, 2}
+
+
+def kill_at_random(folder: Path, kills: int, seed: int, steps: int) -> int:
+    """Start, kill and resume until the run ends by itself; how often it was killed."""
+    rng, killed = random.Random(seed), 0
+    words = [word for setting in (*SMALL, f"budget.steps={steps}") for word in ("--set", setting)]
+    code = "import torch; torch.set_num_threads(1); from scalerl.cli import main; main()"
+    while True:
+        resume = ["--resume"] if (folder / store.RECIPE).exists() else []
+        command = [sys.executable, "-c", code, "train", "tiny-cpu", "--out", str(folder), *words, *resume]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+            try:
+                if killed < kills:
+                    _wait_for_rows(process, folder, rng)
+                    if process.poll() is None:
+                        os.kill(process.pid, signal.SIGKILL)
+                        killed += 1
+                output = process.communicate()[0]
+            finally:
+                process.kill()
+        if process.returncode == 0:
+            return killed
+        assert process.returncode == -signal.SIGKILL, output
+
+
+def _wait_for_rows(process: subprocess.Popen[str], folder: Path, rng: random.Random) -> None:
+    """Until a few more rows are written than now, and then a moment that differs each time."""
+    path = folder / store.METRICS
+    size = lambda: path.stat().st_size if path.exists() else 0  # noqa: E731
+    before, rows = size(), rng.randint(0, 3)
+    deadline = time.monotonic() + 120
+    while process.poll() is None and size() < before + 600 * rows and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(rng.uniform(0, 0.4))
+
+
+def test_a_run_that_is_killed_loses_and_repeats_nothing(tmp_path: Path):
+    assert kill_at_random(tmp_path / "run", 3, seed=0, steps=14) >= 1
+    check_lineage(tmp_path / "run", 14)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_run_that_is_killed_twenty_times_loses_and_repeats_nothing(tmp_path: Path):
+    assert kill_at_random(tmp_path / "run", 20, seed=1, steps=60) >= 10
+    check_lineage(tmp_path / "run", 60)
+
+
+def test_asked_to_stop_it_leaves_a_checkpoint_and_goes_on_later(tmp_path: Path):
+    run = Run(small("budget.steps=8"), tmp_path / "run")
+    run.watcher.stopping = lambda: run.pipeline.version >= 3  # type: ignore[method-assign]
+    assert run.train() == "asked to stop"
+    status = store.read_status(tmp_path / "run")
+    assert status is not None
+    assert status["status"] == "stopped"
+    assert Run(small("budget.steps=8"), tmp_path / "run", resume=True).train() == "budget of 8 steps spent"
+
+
+def test_a_run_that_is_still_training_cannot_be_resumed(tmp_path: Path):
+    class Impatient(Nobody):
+        def stepped(self, row: Mapping[str, Any]) -> None:
+            with pytest.raises(RunFolderError, match="is being trained into by another process"):
+                Run(small("budget.steps=2"), tmp_path / "run", resume=True)
+            self.has_tried = True
+
+    watcher = Impatient()
+    Run(small("budget.steps=1"), tmp_path / "run", watcher=watcher).train()
+    assert watcher.has_tried
+    Run(small("budget.steps=2"), tmp_path / "run", resume=True).train()
+
+
+def test_the_clock_goes_on_from_all_that_was_spent_in_any_attempt(tmp_path: Path):
+    folder = tmp_path / "run"
+    Run(small("budget.steps=2"), folder).train()
+    # The first attempt got to step 9, the second came from the checkpoint at 2 as well and died at step 3.
+    for step, attempt, hours in ((9, 1, 5.0), (3, 2, 7.0)):
+        store.append_row(folder / store.METRICS, {"step": step, "attempt": attempt, "gpu_hours": hours})
+    store.append_row(folder / store.EVALS, {"step": 9, "attempt": 1, "set": "main", "reward": 0.9, "gpu_hours": 5.0})
+    run = Run(small("budget.steps=4"), folder, resume=True)
+    assert run.clock.gpu_hours == 7.0
+    assert run.attempt == 3
+    # What is shown follows the steps that led to the checkpoint.
+    assert [row["step"] for row in run.metrics] == [1, 2]
+    assert [row["step"] for row in run.evals] == [0, 2]
+    run.train()
+    assert [(row["step"], row["attempt"]) for row in store.read_metrics(folder)] == [(1, 1), (2, 1), (3, 3), (4, 3)]
+
+
+def test_the_clock_counts_training_alone_and_the_share_is_that_of_the_first_limit(tmp_path: Path):
+    run = Run(small("budget.steps=4", "budget.flops=1e30"), tmp_path / "run")
+    assert run.share_spent == 0
+    run.train()
+    assert run.share_spent == 1
+    spent = run.clock.row()
+    assert spent["gpu_hours"] == pytest.approx(spent["time/training_s"] / 3600)
+    assert min(spent[f"time/{kind}_s"] for kind in ("training", "evaluation", "checkpoint", "start_up")) > 0
+    rows = store.read_metrics(tmp_path / "run")
+    # Between two steps nothing but evaluations and checkpoints is left out.
+    for before, after in itertools.pairwise(rows):
+        worked = sum(after[f"time/{part}_s"] for part in ("wait", "step", "push"))
+        assert after["time/training_s"] - before["time/training_s"] >= worked
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_demo_learns_with_every_seed(tmp_path: Path, seed: int):
+    folder = tmp_path / "run"
+    command = [sys.executable, "-c", "from scalerl.cli import main; main()", "train", "tiny-cpu", "--out", str(folder)]
+    done = subprocess.run([*command, "--set", f"seed={seed}"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    base, *later = (row["reward"] for row in store.read_evals(folder))
+    last = sum(later[-3:]) / 3
+    print(f"seed {seed}: {base:.3f} -> {last:.3f}")
+    assert last >= base + 0.20
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [
+        ("pipeline.max_lag=0",),
+        ("pipeline.max_lag=1", "pipeline.push_every=2", "pipeline.drain=true"),
+        ("loss=dapo", "weights=sample", "advantage.normalisation=prompt"),
+        ("loss=gspo", "length.name=none", "length.max_length=48"),
+        ("loss=tis", "length.name=penalty", "length.max_length=48", "length.cache=8"),
+    ],
+    ids=" ".join,
+)
+def test_every_regime_and_alternative_runs_through_the_same_loop(tmp_path: Path, mode: tuple[str, ...]):
+    run = Run(small("budget.steps=4", *mode), tmp_path / "run")
+    assert run.train() == "budget of 4 steps spent"
+    lags = [row["rollout/lag_max"] for row in store.read_metrics(tmp_path / "run")]
+    assert max(lags) <= run.recipe.pipeline.max_lag
+
+
+def test_adapters_train_are_resumed_and_are_exported_merged(tmp_path: Path):
+    pytest.importorskip("peft", reason="the package peft is not installed")
+    folder, lora = tmp_path / "run", ("model.lora.rank=4", "optimizer.lr=0.01", "optimizer.warmup_steps=0")
+    first = Run(small("budget.steps=2", *lora), folder)
+    first.train()
+    run = Run(small("budget.steps=4", *lora), folder, resume=True)
+    halfway = {name: weight.clone() for name, weight in run.learner.weights().items()}
+    assert all(torch.equal(weight, halfway[name]) for name, weight in first.learner.weights().items())
+    run.train()
+    assert [row["attempt"] for row in store.read_metrics(folder)] == [1, 1, 2, 2]
+    exported = load_model(export(folder, tmp_path / "model"), dtype=torch.float32, device="cpu").model
+    base = load_model("tiny-base", dtype=torch.float32, device="cpu").model
+    merged = run.learner.weights()
+    for name, weight in exported.named_parameters():
+        assert torch.equal(weight, merged[name]), name
+        adapted = name.endswith("_proj.weight")
+        assert torch.equal(weight, base.get_parameter(name)) != adapted, name
+        assert torch.equal(weight, halfway[name]) != adapted, name
+
+
+def test_an_exported_run_is_a_normal_model(tmp_path: Path):
+    Run(small("budget.steps=2"), tmp_path / "run").train()
+    folder = export(tmp_path / "run", tmp_path / "model")
+    (row,) = evaluate_model(small(f"model.path={json.dumps(str(folder))}"))
+    low, high = row["interval"]
+    assert 0 <= low <= row["reward"] <= high <= 1
+    with pytest.raises(ModelError, match="exists already"):
+        export(tmp_path / "run", tmp_path / "model")

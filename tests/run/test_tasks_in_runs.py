@@ -1,0 +1,327 @@
+"""Whole runs on what people bring: files, graders and tasks of their own, several tasks at once, sinks."""
+
+import itertools
+import json
+import os
+import shutil
+import signal
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+from simulated import AtOnce, CountingLearner, SimulatedEngine, grade, make_requests
+
+from scalerl import store
+from scalerl.config import Recipe, load_recipe
+from scalerl.errors import GraderError, GraderPoolError, RecipeError
+from scalerl.logs.readers import read_table
+from scalerl.logs.series import Selection, series_from
+from scalerl.loop import grading
+from scalerl.loop.pipeline import Pipeline
+from scalerl.run.run import Nobody, Outlooks, Run
+from scalerl.run.setup import evaluate_model
+from scalerl.tasks.curriculum import uniform
+from scalerl.tasks.mixture import Mixture
+
+SMALL = (
+    "pipeline.groups_per_batch=4",
+    "pipeline.completions_per_group=2",
+    "pipeline.max_lag=2",
+    "rollout.slots=24",
+    "evaluation.num_prompts=3",
+    "evaluation.samples_per_prompt=2",
+    "evaluation.every=2",
+    "checkpoint.every=2",
+    "curriculum=uniform",
+)
+SHORT = '{name="arithmetic", num_problems=12, min_terms=3, max_terms=3, max_number=20, weight=3.0}'
+LONG = '{name="arithmetic", num_problems=12, min_terms=4, max_terms=4, max_number=20, weight=1.0}'
+MIXED = ('task=""', f"tasks.short={SHORT}", f"tasks.long={LONG}")
+
+
+def small(*more: str) -> Recipe:
+    return load_recipe("tiny-cpu", [*SMALL, *more])
+
+
+def rows_file(path: Path, problems: Mapping[str, object]) -> str:
+    """The path of a file of these problems with their answers, as a recipe has it."""
+    path.write_text("".join(json.dumps({"q": one, "a": answer}) + "\n" for one, answer in problems.items()))
+    return json.dumps(str(path))
+
+
+SUMS = {f"{one}+{other}+1=": one + other + 1 for one in range(2, 6) for other in range(6, 12)}
+
+
+def is_over(run: Run) -> bool:
+    pool = run.setup.marking._pool
+    assert pool is not None
+    return pool._process.returncode is not None
+
+
+# Graders --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_grader_without_a_single_verdict_ends_the_run_before_its_first_step(tmp_path: Path):
+    run = Run(small("budget.steps=4", 'task.grader="own_code:never"'), tmp_path / "run")
+    with pytest.raises(GraderError, match=r'^"own_code:never" has a verdict on none of 6 answers .*KeyError'):
+        run.train()
+    assert store.read_metrics(tmp_path / "run") == []
+    assert is_over(run)
+
+
+def test_a_cache_that_does_not_fit_into_memory_is_refused_with_its_size(tmp_path: Path):
+    # 4 layers x 2 x 50,000,000 slots x 64 tokens x 128 wide x 4 bytes.
+    with pytest.raises(RecipeError, match=r"^50000000 slots \(rollout.slots\) of \d+ tokens .* need a cache of \d{4,}"):
+        Run(small("rollout.slots=50000000"), tmp_path / "run")
+
+
+def test_answers_that_break_the_grader_cost_themselves_and_are_never_trained_on(tmp_path: Path):
+    path = rows_file(tmp_path / "sums.jsonl", SUMS)
+    run = Run(
+        small(
+            "budget.steps=4",
+            f'task={{name="file", path={path}, prompt_field="q", answer_field="a"}}',
+            'task.grader="own_code:moody"',
+            # What hangs costs a fifth of a second.
+            "grading.num_workers=3",
+            "grading.cpu_limit_s=0.2",
+            "filter.zero_variance=false",
+            "filter.drop_truncated=false",
+            "evaluation.every=4",
+        ),
+        tmp_path / "run",
+    )
+    said: list[str] = []
+    run.watcher.evaluated = lambda rows, found, alarms: said.extend(alarms)  # type: ignore[method-assign]
+    assert run.train() == "budget of 4 steps spent"
+    assert is_over(run)
+    moods = {0: "crash", 1: "error", 2: "no_answer", 3: "timeout"}
+    answers = {problem.id: int(problem.answer) for problem in run.setup.training_prompts()["main"]}
+    metrics = store.read_metrics(tmp_path / "run")
+    graded: Counter[str] = Counter()
+    for row in metrics:
+        groups = [moods.get(answers[key.partition("/")[2]] % 8) for key in row["groups"]]
+        graded.update(mood for mood in groups if mood)
+        assert row["batch/no_verdict_frac"] == sum(mood is not None for mood in groups) / 4
+        assert row["batch/effective"] == 2 * groups.count(None)
+    for group in run.pipeline.state().groups:
+        graded.update({moods[int(group.problem.answer) % 8]: 1} if int(group.problem.answer) % 8 in moods else {})
+    # Each group is two completions, and what waits for its step is counted too.
+    counted = Counter({reason: sum(row.get(f"grader/{reason}", 0) for row in metrics) for reason in moods.values()})
+    assert counted == Counter({reason: 2 * num for reason, num in graded.items()})
+    assert sum(counted.values()) >= 8
+    for row in store.read_evals(tmp_path / "run"):
+        missing = sum(row.get(f"grader/{reason}", 0) for reason in moods.values())
+        assert row["num_samples"] == 6 - missing
+    # Its author hears of the exception, once.
+    assert [one for one in said if "raised" in one] == [
+        "the grader own_code:moody raised: ArithmeticError: no such number"
+    ]
+
+
+def test_a_pool_that_dies_ends_the_run_with_the_reason(tmp_path: Path):
+    class Murderer(Nobody):
+        def stepped(self, row: Mapping[str, Any]) -> None:
+            pool = run.setup.marking._pool
+            assert pool is not None
+            os.kill(pool.pid, signal.SIGKILL)
+
+    task = ("task.num_problems=20", 'task.grader="own_code:obedient"')
+    run = Run(small("budget.steps=4", *task), tmp_path / "run", watcher=Murderer())
+    with pytest.raises(GraderPoolError, match="the grading process died"):
+        run.train()
+    status = store.read_status(tmp_path / "run")
+    assert status is not None
+    assert status["status"] == "failed"
+    assert status["reason"].startswith("GraderPoolError: the grading process died")
+
+
+def test_a_run_that_cannot_be_made_leaves_no_process_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    made: list[grading.Marking] = []
+    monkeypatch.setattr("scalerl.run.setup.Marking", lambda limits: made.append(grading.Marking(limits)) or made[-1])
+    problems = {"1+1=": 2, "1+2=": 3, "1+3=": 4, "10+10+10+10=": 40, "10+10+10+11=": 41}
+    short, long = (
+        rows_file(tmp_path / f"{name}.jsonl", {one: answer for one, answer in problems.items() if (answer > 9) == late})
+        for name, late in (("short", False), ("long", True))
+    )
+    fields = 'prompt_field="q", answer_field="a", grader="own_code:obedient"'
+    with pytest.raises(RecipeError, match="no training problem of main has a prompt of at most"):
+        Run(
+            small(
+                f'task={{name="file", path={long}, evaluation_path={short}, {fields}}}', "rollout.max_prompt_tokens=9"
+            ),
+            tmp_path / "run",
+        )
+    (marking,) = made
+    assert marking._pool is not None
+    assert marking._pool._process.returncode is not None
+
+
+@pytest.fixture(scope="module")
+def chatty(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The tiny base with a chat template, which asks as the base was taught; its path as a recipe has it."""
+    folder = tmp_path_factory.mktemp("models") / "chatty"
+    shutil.copytree(str(files("scalerl") / "assets" / "tiny-base"), folder)
+    template = "{{ bos_token }}{% for turn in messages %}{{ turn['content'] }}{% endfor %}"
+    (folder / "chat_template.jinja").write_text(template)
+    return json.dumps(str(folder))
+
+
+def test_a_file_with_the_math_grader_and_a_chat_template_trains(tmp_path: Path, chatty: str):
+    fields = 'prompt_field="q", answer_field="a", answer_pattern="#### (.+)"'
+    path = rows_file(tmp_path / "sums.jsonl", {one[:-1]: f"so #### {answer}" for one, answer in SUMS.items()})
+    chat = ["task.chat=true", 'task.template="{prompt}="', 'task.grader="math"', f"model.path={chatty}"]
+    task = f'task={{name="file", path={path}, {fields}}}'
+    more = ("evaluation.samples_per_prompt=8", "evaluation.num_prompts=6")
+    run = Run(small("budget.steps=3", task, *chat, *more), tmp_path / "run")
+    assert run.train() == "budget of 3 steps spent"
+    first = store.read_evals(tmp_path / "run")[0]
+    assert first["num_samples"] == 48
+    # The same prompts with the same noise, asked without a chat and graded at once.
+    (row,) = evaluate_model(small(task, 'task.template="{prompt}="', *more))
+    assert 0 < first["reward"] < 1
+    assert (first["reward"], first["prompts_hash"]) == (row["reward"], row["prompts_hash"])
+    assert is_over(run)
+
+
+def test_a_task_and_a_grader_by_import_path_train(tmp_path: Path):
+    run = Run(
+        small(
+            "budget.steps=2",
+            'task={name="own_code:sums", largest=16, grader="own_code:obedient"}',
+            "evaluation.samples_per_prompt=8",
+        ),
+        tmp_path / "run",
+    )
+    run.train()
+    (prompts,) = run.setup.training_prompts().values()
+    assert len(prompts) == 13
+    assert store.read_evals(tmp_path / "run")[-1]["reward"] > 0
+
+
+# Several tasks --------------------------------------------------------------------------------------------------------
+
+
+class Listener(Nobody):
+    """Asks to stop after a step, and remembers what it heard of evaluations."""
+
+    def __init__(self, stops_after: int) -> None:
+        self.stops_after, self.stepped_to = stops_after, 0
+        self.heard: list[tuple[list[str], dict[str, bool]]] = []
+
+    def stepped(self, row: Mapping[str, Any]) -> None:
+        self.stepped_to = row["step"]
+
+    def evaluated(self, rows: Sequence[Mapping[str, Any]], found: Outlooks, said: Sequence[str]) -> None:
+        self.heard.append(([row["set"] for row in rows], {name: one is not None for name, one in found.items()}))
+
+    def stopping(self) -> bool:
+        return self.stepped_to >= self.stops_after
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Listener]]:
+    """Two tasks, three to one; stopped after step 3 and resumed. The run's folder, and who listened."""
+    folder, listeners = tmp_path_factory.mktemp("runs") / "mixed", [Listener(3), Listener(100)]
+    for resume, listener in enumerate(listeners):
+        Run(
+            small("budget.steps=8", "evaluation.every=1", *MIXED), folder, watcher=listener, resume=bool(resume)
+        ).train()
+    return folder, listeners
+
+
+def test_a_resumed_mixture_trains_every_problem_of_an_epoch_once_and_keeps_the_ratio(mixed: tuple[Path, Any]):
+    metrics = store.read_metrics(mixed[0])
+    assert [(row["step"], row["attempt"]) for row in metrics] == [(step, 1 + (step > 3)) for step in range(1, 9)]
+    keys = [key for row in metrics for key in row["groups"]]
+    assert len(keys) == len(set(keys)) == 32
+    asked = Counter(key.split("/")[1] for key in keys)
+    # What is trained is what was issued, less what is in flight.
+    assert abs(asked["short"] - 24) <= 8
+    assert asked["short"] + asked["long"] == 32
+    first_epoch = [key for key in keys if key.startswith("0/short/")]
+    assert len(first_epoch) == len(set(first_epoch)) == 12
+
+
+def test_each_task_has_its_own_rows_curve_and_forecast(mixed: tuple[Path, list[Listener]]):
+    folder, listeners = mixed
+    evals = store.read_evals(folder)
+    assert [(row["step"], row["set"]) for row in evals] == list(itertools.product(range(9), ["short", "long"]))
+    assert len({row["prompts_hash"] for row in evals}) == 2
+    series = series_from([read_table(str(folder))], Selection())
+    assert len(series) == 2
+    for one in series:
+        (name,) = [name for name in ("short", "long") if name in one.name]
+        rewards = [row["reward"] for row in evals if row["set"] == name]
+        assert one.start == rewards[0]
+        assert list(one.reward) == pytest.approx(rewards[1:])
+    # From the fourth evaluation after the start on there is a forecast; those before a stop count.
+    both = {True: {"short": True, "long": True}, False: {"short": False, "long": False}}
+    heard = [one for listener in listeners for one in listener.heard]
+    assert heard == [(["short", "long"], both[step >= 4]) for step in range(9)]
+
+
+def test_three_to_one_holds_within_a_percent_through_the_loop():
+    ids = {name: [f"{name}/{number}" for number in range(50)] for name in ("math", "code")}
+    mixture = Mixture(ids, weights={"math": 3, "code": 1}, seed=0, retires=uniform)
+    pipeline = Pipeline(
+        engine=SimulatedEngine(slots=30, seed=1),
+        curriculum=mixture,
+        learner=CountingLearner(),
+        make_requests=make_requests,
+        grading=AtOnce(grade),
+        groups_per_batch=5,
+        max_lag=3,
+    )
+    trained: Counter[str] = Counter()
+    for done in itertools.islice(pipeline.steps(), 200):
+        trained.update(group.problem.id.partition("/")[0] for group in done.batch.groups)
+        issued = trained + Counter(one.problem_id.partition("/")[0] for one in (*mixture.in_flight, *mixture.untrained))
+        assert issued == mixture.num_issued
+        if done.version >= 20:
+            assert issued["math"] / issued.total() == pytest.approx(0.75, abs=0.01)
+    assert trained["math"] / trained.total() == pytest.approx(0.75, abs=0.01)
+
+
+def test_a_mixture_is_resumed_with_its_own_weights_alone(mixed: tuple[Path, Any]):
+    other = LONG.replace("weight=1.0", "weight=2.0")
+    with pytest.raises(RecipeError, match=r"was started with tasks.long.weight = 1.0, and now it is 2.0"):
+        Run(small("budget.steps=8", "evaluation.every=1", *MIXED[:2], f"tasks.long={other}"), mixed[0], resume=True)
+
+
+def test_problems_that_have_changed_under_the_same_settings_are_noticed(tmp_path: Path):
+    path = tmp_path / "sums.jsonl"
+    task = f'task={{name="file", path={rows_file(path, SUMS)}, prompt_field="q", answer_field="a"}}'
+    Run(small("budget.steps=2", task), tmp_path / "run").train()
+    Run(small("budget.steps=3", task), tmp_path / "run", resume=True).train()
+    # Another answer to one problem, its words and its place in the file as they were.
+    rows_file(path, SUMS | {"2+6+1=": 10})
+    with pytest.raises(RecipeError, match=r"^the training problems of main are not those .*run was started with"):
+        Run(small("budget.steps=4", task), tmp_path / "run", resume=True)
+    rows_file(path, {one.replace("+1=", "+0="): answer for one, answer in SUMS.items()})
+    with pytest.raises(RecipeError, match="main and the evaluation problems of main are not those"):
+        Run(small("budget.steps=4", task), tmp_path / "run", resume=True)
+
+
+# Sinks ----------------------------------------------------------------------------------------------------------------
+
+
+def test_rows_go_to_the_sinks_too_and_a_resumed_run_may_have_others(tmp_path: Path):
+    folder, task = tmp_path / "run", ("task.num_problems=20", "evaluation.every=1")
+    Run(small("budget.steps=2", *task, 'sinks=["tensorboard"]'), folder).train()
+    Run(small("budget.steps=3", *task), folder, resume=True).train()
+    Run(small("budget.steps=4", *task, 'sinks=["tensorboard"]'), folder, resume=True).train()
+    table = read_table(str(folder / "tensorboard"))
+    metrics, evals = store.read_metrics(folder), store.read_evals(folder)
+    assert len(metrics) == 4
+    shown = {row["step"]: row for row in table.rows}
+    assert sorted(shown) == [0, 1, 2, 4]
+    for row in metrics:
+        if row["step"] != 3:
+            assert shown[row["step"]]["train/reward/mean"] == pytest.approx(row["reward/mean"])
+    for row in evals:
+        if row["step"] != 3:
+            assert shown[row["step"]]["eval/main/reward"] == pytest.approx(row["reward"])

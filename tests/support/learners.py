@@ -1,0 +1,31 @@
+"""Learners on tiny models, and the gradients they compute."""
+
+import torch
+from batches import VERSION
+from tiny_models import tiny_model
+
+from scalerl.config import load_recipe
+from scalerl.learner.step import TorchLearner
+
+SETTINGS = ("optimizer.lr=1e-3", "optimizer.warmup_steps=0", "optimizer.grad_clip=0", "budget.steps=1")
+
+
+def recipe_of(*overrides):
+    return load_recipe("scalerl", [*SETTINGS, *overrides])
+
+
+def make_learner(*overrides, family="smollm", dtype=torch.float32, seed=0):
+    return TorchLearner.from_recipe(tiny_model(family, seed=seed, dtype=dtype), recipe_of(*overrides), version=VERSION)
+
+
+def gradients_of(learner, batch):
+    """What a step hands to the optimiser, and its row."""
+    found = {}
+
+    def keep(*arguments):
+        for name, parameter in learner._parameters.items():
+            found[name] = parameter.grad.clone()
+
+    learner._optimizer.register_step_pre_hook(keep)
+    row = learner.step(batch)
+    return found, row

@@ -1,0 +1,38 @@
+"""Models of every supported family, small enough for a test."""
+
+import copy
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config, SmolLM3Config
+
+VOCAB = 23
+
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "bos_token_id": 1,
+    "eos_token_id": 1,
+    "pad_token_id": 0,
+}
+
+# SmolLM and SmolLM2 are Llama models; SmolLM3 is a family of its own.
+FAMILIES = {
+    "llama": LlamaConfig(**SIZES),
+    "llama_with_biases": LlamaConfig(**SIZES, attention_bias=True, mlp_bias=True),
+    "smollm": LlamaConfig(**SIZES, tie_word_embeddings=True),
+    "smollm3": SmolLM3Config(**SIZES, tie_word_embeddings=True),
+    "qwen2": Qwen2Config(**SIZES, tie_word_embeddings=True),
+    "qwen3": Qwen3Config(**SIZES, head_dim=8),
+}
+
+
+def tiny_model(family="smollm", *, seed=0, dtype=torch.float32):
+    torch.manual_seed(seed)
+    config = copy.deepcopy(FAMILIES[family])
+    return AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", dtype=dtype).eval()
