@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from scalerl.choose import choose, import_function, keyword_settings
-from scalerl.config import AXES, Custom, Part, load_recipe
-from scalerl.config.parts import MixedTask
+from scalerl.config import AXES, CustomSettings, Settings, load_recipe
+from scalerl.config.parts import MixedTaskSettings
 from scalerl.errors import RecipeError
 from scalerl.tasks.curriculum import CURRICULA
 from scalerl.tasks.length import LENGTHS
@@ -20,7 +20,7 @@ def needy(value, *, power):
     return value**power
 
 
-class Scaled(Part):
+class Scaled(Settings):
     name: str = "scaled"
     factor: float = 3.0
 
@@ -43,13 +43,16 @@ def test_an_import_path_is_the_escape_hatch(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     "part, message",
     [
-        (Custom(name="no_such_module:f"), 'no module is called "no_such_module"'),
-        (Custom(name="scalerl.types:derive_sed"), 'scalerl.types has no "derive_sed"; did you mean "derive_seed"?'),
-        (Custom(name="scalerl:__version__"), "is no function but str"),
-        (Custom.model_validate({"name": "scalerl.choose:import_function", "cap": 3}), "cap is no setting of"),
+        (CustomSettings(name="no_such_module:f"), 'no module is called "no_such_module"'),
+        (
+            CustomSettings(name="scalerl.types:derive_sed"),
+            'scalerl.types has no "derive_sed"; did you mean "derive_seed"?',
+        ),
+        (CustomSettings(name="scalerl:__version__"), "is no function but str"),
+        (CustomSettings.model_validate({"name": "scalerl.choose:import_function", "cap": 3}), "cap is no setting of"),
         (Scaled(name="scald"), 'choices: "scaled", "plain"; did you mean "scaled"?'),
         (load_recipe("scalerl").task, "task.name is not set"),
-        (Custom(name="builtins:min"), '"builtins:min" does not say which arguments it takes'),
+        (CustomSettings(name="builtins:min"), '"builtins:min" does not say which arguments it takes'),
     ],
 )
 def test_errors_name_what_is_missing(part, message):
@@ -59,13 +62,13 @@ def test_errors_name_what_is_missing(part, message):
 
 
 def test_settings_are_checked_against_the_function():
-    misspelt = Custom.model_validate({"name": f"{__name__}:scaled", "fctor": 1})
+    misspelt = CustomSettings.model_validate({"name": f"{__name__}:scaled", "fctor": 1})
     with pytest.raises(
         RecipeError, match=r'fctor is no setting of ".*:scaled", which has factor; did you mean "factor"'
     ):
         choose({}, misspelt)
     with pytest.raises(RecipeError, match="power is not set"):
-        choose({}, Custom(name=f"{__name__}:needy"))
+        choose({}, CustomSettings(name=f"{__name__}:needy"))
 
 
 @pytest.mark.parametrize(
@@ -135,10 +138,10 @@ def test_every_choice_of_a_recipe_is_a_function_with_those_settings():
 
 def test_filter_settings_are_those_of_the_filters():
     pytest.importorskip("torch")
-    from scalerl.config.parts import Filter
+    from scalerl.config.parts import FilterSettings
     from scalerl.rl.filters import effective_batch
 
-    assert keyword_settings(effective_batch).keys() >= Filter.model_fields.keys()
+    assert keyword_settings(effective_batch).keys() >= FilterSettings.model_fields.keys()
 
 
 @pytest.mark.parametrize(
@@ -149,11 +152,11 @@ def test_a_setting_of_the_wrong_kind_is_a_sentence(value: dict[str, Any], wanted
     def task(*, seed: int = 0, share: float = 0.5, path: str = "") -> None: ...
 
     with pytest.raises(RecipeError, match=f"but must be {wanted}"):
-        choose({"task": task}, Custom.model_construct(name="task", **value))
-    choose({"task": task}, Custom.model_construct(name="task", share=1))
+        choose({"task": task}, CustomSettings.model_construct(name="task", **value))
+    choose({"task": task}, CustomSettings.model_construct(name="task", share=1))
 
 
 def test_a_misspelt_setting_of_the_part_itself_is_recognised_too():
-    task = MixedTask.model_validate({"name": "any", "wieght": 2.0})
+    task = MixedTaskSettings.model_validate({"name": "any", "wieght": 2.0})
     with pytest.raises(RecipeError, match=r'^wieght is no setting of "any", .*; did you mean "weight"\?$'):
         choose({"any": lambda num, seed, /, *, size=1: None}, task)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from scalerl.choose import choose, keyword_settings
 from scalerl.config import AXES, Recipe, body_dtype, inert, list_recipes, load_recipe, mode_name, parts, settings_of
-from scalerl.config.parts import Budget, Pipeline
+from scalerl.config.parts import BudgetSettings, PipelineSettings
 from scalerl.config.task_settings import TASK_SETTINGS
 from scalerl.config.tree import DEFAULT_NAMES
 from scalerl.errors import RecipeError
@@ -85,7 +85,7 @@ def test_the_length_penalty_is_the_papers():
 
 def test_defaults_are_scalerls():
     recipe = load_recipe("scalerl")
-    assert Recipe(description=recipe.description, budget=Budget(gpu_hours=16000)) == recipe
+    assert Recipe(description=recipe.description, budget=BudgetSettings(gpu_hours=16000)) == recipe
 
 
 DAPO = {"name": "dapo", "clip_low": 0.2, "clip_high": 0.26}
@@ -244,7 +244,7 @@ def test_a_task_has_settings_of_every_task_and_of_its_own(tmp_path):
 
 def test_what_every_task_can_be_told_is_what_a_task_takes():
     taken = {name: parameter.default for name, parameter in keyword_settings(with_settings).items()}
-    assert parts.Task().shared == taken
+    assert parts.TaskSettings().shared == taken
 
 
 @pytest.mark.parametrize(
@@ -355,10 +355,10 @@ def test_a_recipe_is_frozen():
 @given(st.integers(0, 20), st.booleans())
 def test_three_numbers_name_the_regime(number, drain):
     if drain:
-        pipeline = Pipeline(max_lag=number, push_every=number + 1, drain=True)
+        pipeline = PipelineSettings(max_lag=number, push_every=number + 1, drain=True)
         assert mode_name(pipeline) == (f"PPO-off-policy-{number + 1}" if number else "synchronous")
     else:
-        assert mode_name(Pipeline(max_lag=number)) == (f"PipelineRL-{number}" if number else "synchronous")
+        assert mode_name(PipelineSettings(max_lag=number)) == (f"PipelineRL-{number}" if number else "synchronous")
 
 
 def test_an_fp32_head_is_inert_under_an_fp32_body():

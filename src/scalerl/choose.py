@@ -12,18 +12,19 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from scalerl.config import Part
+from scalerl.config import Settings
 from scalerl.config.suggest import did_you_mean, quoted
 from scalerl.errors import RecipeError
 
 
-def choose(table: Mapping[str, Callable[..., Any]], part: Part) -> Callable[..., Any]:
+def choose(table: Mapping[str, Callable[..., Any]], part: Settings) -> Callable[..., Any]:
     """The function this part of a recipe names, with the part's other settings bound as keyword arguments."""
     # Not model_dump: a setting that is itself a value (a table, a list) goes to the function as it is.
     settings = {name: value for name, value in part if name != "name"}
     name = getattr(part, "name", None)
     if name is None:
-        raise RecipeError(f"{type(part).__name__.lower()}.name is not set; choices: {quoted(table)}")
+        table_name = type(part).__name__.removesuffix("Settings").lower()
+        raise RecipeError(f"{table_name}.name is not set; choices: {quoted(table)}")
     if ":" in name:
         function = import_function(name)
     elif name in table:

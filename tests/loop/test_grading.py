@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from scalerl.choose import keyword_settings
-from scalerl.config.parts import Grading, Reward
+from scalerl.config.parts import GradingSettings, RewardSettings
 from scalerl.errors import GraderError, GraderPoolError, GradingStalled
 from scalerl.graders.pool.pool import GraderPool, GraderSpec
 from scalerl.loop import grading as grading_module
@@ -51,7 +51,7 @@ def completion(text: str, index: int = 0, group: str = "0/a", problem: Problem =
 
 
 # Nothing here computes for long, but what hangs.
-LIMITS = Grading(num_workers=3, cpu_limit_s=0.3)
+LIMITS = GradingSettings(num_workers=3, cpu_limit_s=0.3)
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_verdicts_of_a_pooled_grader_come_in_the_order_of_the_answers():
     task = Task(name="a", training=(), evaluation=(), grader=OBEDIENT)
     answers = [("late", "3"), ("4", "3"), ("3", "3"), ("raise", "3")]
     assert verdicts(task, answers) == [True, False, True, None]
-    assert verdicts(task, [("late", "3"), ("3", "3")], Grading(cpu_limit_s=0.1, timeout_s=0.1)) == [None, True]
+    assert verdicts(task, [("late", "3"), ("3", "3")], GradingSettings(cpu_limit_s=0.1, timeout_s=0.1)) == [None, True]
 
 
 def test_training_and_evaluation_share_a_pool_and_see_their_own_alone(marking: Marking):
@@ -182,7 +182,7 @@ def test_a_grader_that_cannot_be_used_is_found_before_anything_is_asked(marking:
 
 def test_what_a_recipe_says_on_grading_is_what_a_pool_takes():
     taken = {name: parameter.default for name, parameter in keyword_settings(GraderPool).items()}
-    assert Grading().model_dump() == taken
+    assert GradingSettings().model_dump() == taken
 
 
 def test_a_grader_may_take_as_long_as_the_recipe_says_and_no_call_waits_for_it(monkeypatch: pytest.MonkeyPatch):
@@ -190,7 +190,7 @@ def test_a_grader_may_take_as_long_as_the_recipe_says_and_no_call_waits_for_it(m
     now = [0.0]
     monkeypatch.setattr(grading_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     for timeout_s, sentence in ((900.0, "900 s"), (30.0, "30 s")):
-        patient = Marking(Grading(num_workers=1, timeout_s=timeout_s))
+        patient = Marking(GradingSettings(num_workers=1, timeout_s=timeout_s))
         with closing(patient):
             patient.submit([completion("sleep")], judge(OBEDIENT), "training")
             now[0] += timeout_s - 1
@@ -206,7 +206,7 @@ def test_a_grader_may_take_as_long_as_the_recipe_says_and_no_call_waits_for_it(m
 
 
 def test_an_answer_is_given_up_after_the_timeout_of_the_recipe():
-    with closing(Marking(Grading(num_workers=1, timeout_s=0.2, cpu_limit_s=0.2))) as hasty:
+    with closing(Marking(GradingSettings(num_workers=1, timeout_s=0.2, cpu_limit_s=0.2))) as hasty:
         hasty.submit([completion("sleep")], judge(OBEDIENT), "training")
         (marked,) = wait_for(lambda: hasty.poll("training", wait=True), 1)
     assert of(marked) == ("0/a#0", None, "timeout")
@@ -215,7 +215,7 @@ def test_an_answer_is_given_up_after_the_timeout_of_the_recipe():
 def test_a_pool_that_falls_silent_or_dies_ends_the_run_with_a_sentence(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(grading_module, "_SPARE_S", 0.3)
     monkeypatch.setattr(grading_module, "_WAIT_S", 0.2)
-    marking = Marking(Grading(num_workers=1, timeout_s=0.2, cpu_limit_s=0.2))
+    marking = Marking(GradingSettings(num_workers=1, timeout_s=0.2, cpu_limit_s=0.2))
     marking.check(judge(OBEDIENT))
     assert marking._pool is not None
     os.kill(marking._pool.pid, signal.SIGSTOP)
@@ -241,14 +241,16 @@ def test_silence_counts_from_the_first_answer_that_is_waited_for(marking: Markin
 # Groups ---------------------------------------------------------------------------------------------------------------
 
 
-def groups_of(marking: Marking, graders: Mapping[str, str], reward: Reward | None = None) -> GroupGrading:
+def groups_of(marking: Marking, graders: Mapping[str, str], reward: RewardSettings | None = None) -> GroupGrading:
     """Graded by the grader of a problem's task; a correct answer costs a hundredth a token."""
     length = LengthControl(
         max_tokens=64,
         plan=lambda seed: LengthPlan(answer_budget=64),
         adjust=lambda num_tokens, correct: -0.01 * num_tokens if correct else 0.0,
     )
-    return GroupGrading(marking, lambda problem: judge(graders[problem.task]), reward=reward or Reward(), length=length)
+    return GroupGrading(
+        marking, lambda problem: judge(graders[problem.task]), reward=reward or RewardSettings(), length=length
+    )
 
 
 def asked(grading: GroupGrading, *answers: str, key: str = "0/a", problem: Problem = PROBLEM) -> None:
@@ -256,7 +258,7 @@ def asked(grading: GroupGrading, *answers: str, key: str = "0/a", problem: Probl
 
 
 def test_correct_is_what_is_reported_and_reward_what_is_trained_on(marking: Marking):
-    grading = groups_of(marking, {"arithmetic": "exact"}, Reward(correct=2.0, wrong=-0.5))
+    grading = groups_of(marking, {"arithmetic": "exact"}, RewardSettings(correct=2.0, wrong=-0.5))
     asked(grading, "<think>1+2=3</think>3", "<think>1+2=4</think>4", "3")
     (group,) = grading.poll()
     assert group.key == "0/a"

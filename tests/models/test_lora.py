@@ -10,7 +10,7 @@ from batches import VERSION, random_batch
 from tiny_models import VOCAB, tiny_model
 
 from scalerl.config import load_recipe
-from scalerl.config.parts import Lora
+from scalerl.config.parts import LoraSettings
 from scalerl.errors import LoraError
 from scalerl.learner.step import TorchLearner
 from scalerl.models.load import head, hidden_states
@@ -40,7 +40,7 @@ def trained(model: Any, steps: int = 3) -> Any:
 def test_at_the_start_the_merged_weights_are_the_models_own(family):
     model = tiny_model(family)
     before = {name: parameter.clone() for name, parameter in model.named_parameters()}
-    merged = merged_weights(wrap(model, Lora(rank=4)))
+    merged = merged_weights(wrap(model, LoraSettings(rank=4)))
     assert merged.keys() == before.keys()
     assert all(torch.equal(merged[name], before[name]) for name in before)
 
@@ -49,7 +49,7 @@ def test_at_the_start_the_merged_weights_are_the_models_own(family):
 def test_after_training_the_merged_model_has_the_logits_of_the_adapted_one(family):
     model = tiny_model(family)
     before = model(IDS).logits.detach()
-    adapted = trained(wrap(model, Lora(rank=4, alpha=8.0)))
+    adapted = trained(wrap(model, LoraSettings(rank=4, alpha=8.0)))
     plain = copy.deepcopy(model)
     plain.load_state_dict(merged_weights(adapted), strict=False)
     logits = adapted(IDS).logits
@@ -61,7 +61,7 @@ def test_after_training_the_merged_model_has_the_logits_of_the_adapted_one(famil
 
 def test_parameters_of_adapters_are_counted():
     model = tiny_model()
-    adapted = wrap(model, Lora(rank=3))
+    adapted = wrap(model, LoraSettings(rank=3))
     trained_params = sum(parameter.numel() for parameter in adapted.parameters() if parameter.requires_grad)
     assert num_adapter_params(adapted) == trained_params > 0
     assert num_adapter_params(model) == 0
@@ -79,7 +79,7 @@ def test_a_step_counts_the_work_of_adapters_alone():
 
 
 def test_only_the_adapters_are_trained_and_they_are_float32():
-    adapted = trained(wrap(tiny_model(), Lora(rank=2, targets=("q_proj", "down_proj"))), steps=1)
+    adapted = trained(wrap(tiny_model(), LoraSettings(rank=2, targets=("q_proj", "down_proj"))), steps=1)
     learned = {name: p for name, p in adapted.named_parameters() if p.requires_grad}
     assert {name for name, p in adapted.named_parameters() if p.grad is not None} == learned.keys()
     assert all(".lora_" in name and p.dtype == torch.float32 for name, p in learned.items())
@@ -89,7 +89,7 @@ def test_only_the_adapters_are_trained_and_they_are_float32():
 
 def test_what_an_adapter_adds_is_alpha_over_rank_times_its_product():
     model = tiny_model()
-    adapted = trained(wrap(model, Lora(rank=2, alpha=6.0)))
+    adapted = trained(wrap(model, LoraSettings(rank=2, alpha=6.0)))
     name = "model.layers.1.mlp.up_proj"
     own = dict(adapted.named_parameters())
     product = own[f"{name}.lora_B.default.weight"] @ own[f"{name}.lora_A.default.weight"]
@@ -99,7 +99,7 @@ def test_what_an_adapter_adds_is_alpha_over_rank_times_its_product():
 
 def test_a_tied_head_stays_tied_and_untouched():
     model = tiny_model("smollm")
-    adapted = trained(wrap(model, Lora(rank=4)))
+    adapted = trained(wrap(model, LoraSettings(rank=4)))
     assert head(adapted).weight is adapted.get_input_embeddings().weight
     merged = merged_weights(adapted)
     assert "lm_head.weight" not in merged
@@ -108,7 +108,7 @@ def test_a_tied_head_stays_tied_and_untouched():
 
 def test_the_engine_of_the_plain_model_takes_the_merged_weights():
     model = tiny_model()
-    adapted = trained(wrap(model, Lora(rank=4)))
+    adapted = trained(wrap(model, LoraSettings(rank=4)))
     engine = TorchEngine(model, slots=1, max_length=16, stop_tokens=[1])
     engine.push_weights(merged_weights(adapted), 1)
     assert engine.version == 1
@@ -127,7 +127,7 @@ def test_a_target_that_cannot_have_an_adapter_is_named(target):
         LoraError,
         match=rf'^model.lora.targets names "{target}", and the layers of this model are down_proj, gate_proj, k_proj, ',
     ):
-        wrap(tiny_model(), Lora(rank=4, targets=("q_proj", target)))
+        wrap(tiny_model(), LoraSettings(rank=4, targets=("q_proj", target)))
 
 
 def test_a_missing_peft_is_one_sentence(monkeypatch):
@@ -140,4 +140,4 @@ def test_a_missing_peft_is_one_sentence(monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", without_peft)
     with pytest.raises(LoraError, match=r"needs a package that is not installed: pip install peft$"):
-        wrap(tiny_model(), Lora(rank=4))
+        wrap(tiny_model(), LoraSettings(rank=4))

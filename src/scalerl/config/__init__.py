@@ -4,16 +4,18 @@ Nothing here imports torch, so a wrong setting fails in a fraction of a second, 
 """
 
 from scalerl.config.load import list_recipes, load_recipe, load_written
-from scalerl.config.parts import Custom, Part
+from scalerl.config.parts import CustomSettings, Settings
 from scalerl.config.recipe import Recipe, body_dtype, inert, mode_name
 from scalerl.config.tree import AXES, Setting, settings_of
+from scalerl.errors import RecipeError
 
 __all__ = [
     "AXES",
-    "Custom",
-    "Part",
+    "CustomSettings",
     "Recipe",
+    "RecipeError",
     "Setting",
+    "Settings",
     "body_dtype",
     "inert",
     "list_recipes",

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic_core import ErrorDetails
 
-from scalerl.config.parts import Part
+from scalerl.config.parts import Settings
 from scalerl.config.recipe import Recipe
 from scalerl.config.suggest import closest, did_you_mean, quoted
 from scalerl.config.tree import AXES, dotted, known_keys, table_class
@@ -152,9 +152,9 @@ def _sentence(error: ErrorDetails, key: str, tree: Mapping[str, Any]) -> str:
     return f"{key} is {value}: {error['msg'][0].lower()}{error['msg'][1:]}"
 
 
-def _class_at(table: str, tree: Mapping[str, Any]) -> type[Part]:
+def _class_at(table: str, tree: Mapping[str, Any]) -> type[Settings]:
     """The class of the table at this key, by the names its axes have in `tree`."""
-    part: type[Part] = Recipe
+    part: type[Settings] = Recipe
     value: Any = tree
     key = ""
     for name in table.split(".") if table else []:
@@ -165,7 +165,7 @@ def _class_at(table: str, tree: Mapping[str, Any]) -> type[Part]:
 
 def _fields(key: str, value: Any) -> str:
     """What the table at this key holds, and where in it the value given would belong."""
-    part: type[Part] | None = Recipe
+    part: type[Settings] | None = Recipe
     for name in key.split("."):
         part = table_class(part.model_fields[name]) if part and name in part.model_fields else None
     if part is None:

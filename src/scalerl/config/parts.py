@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
-class Part(BaseModel):
+class Settings(BaseModel):
     """A table of a recipe: frozen, and strict, since a silently dropped or converted setting is a wrong run."""
 
     model_config = ConfigDict(
@@ -22,7 +22,7 @@ class Part(BaseModel):
     )
 
 
-class Custom(Part):
+class CustomSettings(Settings):
     """A function of one's own, by import path; every other key of the table is one of its keyword-only arguments."""
 
     model_config = ConfigDict(extra="allow")
@@ -40,12 +40,12 @@ Choices = TypeVar("Choices")
 
 # Axis[One | Another]: one of these or a function of one's own, told apart by the colon and then by name.
 Axis = Annotated[
-    Annotated[Choices, Field(discriminator="name"), Tag("built-in")] | Annotated[Custom, Tag("custom")],
+    Annotated[Choices, Field(discriminator="name"), Tag("built-in")] | Annotated[CustomSettings, Tag("custom")],
     Discriminator(_origin),
 ]
 
 
-class Lora(Part):
+class LoraSettings(Settings):
     rank: int = Field(default=0, ge=0)
     """Rank of the adapters that are trained instead of the model's own weights; 0 trains those."""
     alpha: float = Field(default=32.0, gt=0)
@@ -54,18 +54,18 @@ class Lora(Part):
     """Names of the linear layers that get one: ["q_proj", "v_proj"]; empty is all but the head."""
 
 
-class Model(Part):
+class ModelSettings(Settings):
     path: str | None = None
     """Folder or hub name of the base model, a .gguf file, "tiny-base" or "smollm2-135m"; to be set before training."""
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
     """Precision of the body; auto is bfloat16 on a GPU and float32 on a CPU. Master weights are always float32."""
     fp32_head: Literal["both", "generator", "learner", "none"] = "both"
     """Where the head and the log-probs are computed in FP32; one side alone helps only partly."""
-    lora: Lora = Lora()
+    lora: LoraSettings = LoraSettings()
     """Adapters of low rank."""
 
 
-class Task(Part):
+class TaskSettings(Settings):
     """Which problems are asked, and how; every key that does not stand here is a setting of that task."""
 
     model_config = ConfigDict(extra="allow")
@@ -88,21 +88,21 @@ class Task(Part):
     @property
     def shared(self) -> dict[str, Any]:
         """The settings that every task has, by name."""
-        return {name: getattr(self, name) for name in Task.model_fields if name != "name"}
+        return {name: getattr(self, name) for name in TaskSettings.model_fields if name != "name"}
 
     def __iter__(self) -> Generator[tuple[str, Any], None, None]:
         """The name and the task's own settings: what its function takes."""
         yield from {"name": self.name, **(self.model_extra or {})}.items()
 
 
-class MixedTask(Task):
+class MixedTaskSettings(TaskSettings):
     """One of several tasks of a run."""
 
     weight: float = Field(default=1.0, gt=0)
     """How often it is asked, against the weights of the others."""
 
 
-class NoPositiveResampling(Part):
+class NoPositiveResamplingSettings(Settings):
     name: Literal["no_positive_resampling"] = "no_positive_resampling"
     threshold: Annotated[float, Field(gt=0, le=1)] = 0.9
     """A problem whose pass rate reaches this does not return in later epochs."""
@@ -110,14 +110,14 @@ class NoPositiveResampling(Part):
     """Whether the pass rate is that of a problem's latest group or of all its groups."""
 
 
-class Uniform(Part):
+class UniformSettings(Settings):
     name: Literal["uniform"] = "uniform"
 
 
-Curriculum = Axis[NoPositiveResampling | Uniform]
+Curriculum = Axis[NoPositiveResamplingSettings | UniformSettings]
 
 
-class Interruption(Part):
+class InterruptionSettings(Settings):
     name: Literal["interruption"] = "interruption"
     thinking_min: int = Field(default=10240, ge=1)
     """Earliest token after which thinking is interrupted; the place is drawn for each request."""
@@ -133,7 +133,7 @@ class Interruption(Part):
     """Tokens left from the end of thinking on, a forced marker counted among them."""
 
 
-class Penalty(Part):
+class PenaltySettings(Settings):
     name: Literal["penalty"] = "penalty"
     max_length: int = Field(default=14336, ge=1)
     """Tokens at which generation ends and the penalty reaches -1."""
@@ -141,22 +141,22 @@ class Penalty(Part):
     """Number of tokens before max_length over which the penalty grows from 0."""
 
 
-class Unlimited(Part):
+class UnlimitedSettings(Settings):
     name: Literal["none"] = "none"
     max_length: int = Field(default=14336, ge=1)
     """Tokens at which generation ends."""
 
 
-Length = Axis[Interruption | Penalty | Unlimited]
+Length = Axis[InterruptionSettings | PenaltySettings | UnlimitedSettings]
 
 
-class Cispo(Part):
+class CispoSettings(Settings):
     name: Literal["cispo"] = "cispo"
     cap: float = Field(default=5.0, gt=0)
     """Absolute cap on the importance ratio (not 1 + cap); a capped token keeps its gradient."""
 
 
-class Dapo(Part):
+class DapoSettings(Settings):
     name: Literal["dapo"] = "dapo"
     clip_low: Fraction = 0.2
     """The ratio is clipped below at 1 - clip_low."""
@@ -164,7 +164,7 @@ class Dapo(Part):
     """The ratio is clipped above at 1 + clip_high; equal to clip_low this is GRPO."""
 
 
-class Gspo(Part):
+class GspoSettings(Settings):
     name: Literal["gspo"] = "gspo"
     clip_low: Fraction = 3e-3
     """The sequence ratio is clipped below at 1 - clip_low."""
@@ -174,79 +174,79 @@ class Gspo(Part):
     """Whether the sequence ratio is the geometric mean over its tokens, as in GSPO's own paper, or their product."""
 
 
-class Tis(Part):
+class TisSettings(Settings):
     name: Literal["tis"] = "tis"
     cap: float = Field(default=2.0, gt=0)
     """Absolute cap on the importance ratio."""
 
 
-Loss = Axis[Cispo | Dapo | Gspo | Tis]
+Loss = Axis[CispoSettings | DapoSettings | GspoSettings | TisSettings]
 
 
-class PromptAverage(Part):
+class PromptAverageSettings(Settings):
     name: Literal["prompt"] = "prompt"
 
 
-class SampleAverage(Part):
+class SampleAverageSettings(Settings):
     name: Literal["sample"] = "sample"
 
 
-class TokenAverage(Part):
+class TokenAverageSettings(Settings):
     name: Literal["token"] = "token"
 
 
-class ConstantDenominator(Part):
+class ConstantDenominatorSettings(Settings):
     name: Literal["constant"] = "constant"
     denominator: float = Field(gt=0)
     """What the sum of token losses is divided by."""
 
 
-Weights = Axis[PromptAverage | SampleAverage | TokenAverage | ConstantDenominator]
+Weights = Axis[PromptAverageSettings | SampleAverageSettings | TokenAverageSettings | ConstantDenominatorSettings]
 
 
-class MeanBaseline(Part):
+class MeanBaselineSettings(Settings):
     name: Literal["mean"] = "mean"
 
 
-class LeaveOneOutBaseline(Part):
+class LeaveOneOutBaselineSettings(Settings):
     name: Literal["leave_one_out"] = "leave_one_out"
 
 
-Baseline = Axis[MeanBaseline | LeaveOneOutBaseline]
+Baseline = Axis[MeanBaselineSettings | LeaveOneOutBaselineSettings]
 
 
-class BatchNormalisation(Part):
+class BatchNormalisationSettings(Settings):
     name: Literal["batch"] = "batch"
 
 
-class PromptNormalisation(Part):
+class PromptNormalisationSettings(Settings):
     name: Literal["prompt"] = "prompt"
     eps: float = Field(default=1e-6, gt=0)
     """Added to a group's standard deviation."""
 
 
-class NoNormalisation(Part):
+class NoNormalisationSettings(Settings):
     name: Literal["none"] = "none"
 
 
-Normalisation = Axis[BatchNormalisation | PromptNormalisation | NoNormalisation]
+Normalisation = Axis[BatchNormalisationSettings | PromptNormalisationSettings | NoNormalisationSettings]
 
 
-class Advantage(Part):
-    baseline: Baseline = MeanBaseline()
+class AdvantageSettings(Settings):
+    baseline: Baseline = MeanBaselineSettings()
     """What is subtracted from a reward: the mean of its group, or of the others in it."""
-    normalisation: Normalisation = BatchNormalisation()
+    normalisation: Normalisation = BatchNormalisationSettings()
     """Whose standard deviation advantages are divided by: the batch's, the prompt's, or none."""
 
 
-class Reward(Part):
+class RewardSettings(Settings):
     correct: float = 1.0
     """Reward of a correct completion, before the length control's adjustment."""
     wrong: float = -1.0
     """Reward of a wrong one. A completion without a verdict is never trained on."""
 
 
-class Grading(Part):
+class GradingSettings(Settings):
     """What graders that run in child processes may take: math, gym's and one's own."""
 
     num_workers: int = Field(default=0, ge=0)
@@ -259,14 +259,14 @@ class Grading(Part):
     """Memory that grading one answer may take beyond what the grader's imports do, on Linux."""
 
 
-class Filter(Part):
+class FilterSettings(Settings):
     zero_variance: bool = True
     """Drop groups whose verdicts are all equal, without a refill."""
     drop_truncated: bool = True
     """Drop completions that ran into their length limit."""
 
 
-class Pipeline(Part):
+class PipelineSettings(Settings):
     max_lag: int = Field(default=8, ge=0)
     """Most steps between sampling a group's first token and training on it; 0 is synchronous."""
     push_every: int = Field(default=1, ge=1)
@@ -279,7 +279,7 @@ class Pipeline(Part):
     """Completions sampled for a problem; an advantage compares them, so there must be two."""
 
 
-class Optimizer(Part):
+class OptimizerSettings(Settings):
     lr: float = Field(default=5e-7, gt=0)
     """Learning rate, constant after the warm-up."""
     warmup_steps: int = Field(default=100, ge=0)
@@ -296,14 +296,14 @@ class Optimizer(Part):
     """Largest norm of the gradient; 0 turns clipping off."""
 
 
-class Learner(Part):
+class LearnerSettings(Settings):
     micro_batch_tokens: int = Field(default=32768, ge=1)
     """Most tokens of one forward and backward pass; how a batch is split never changes its gradient."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more compute."""
 
 
-class Rollout(Part):
+class RolloutSettings(Settings):
     engine: Literal["torch"] = "torch"
     """What samples completions."""
     slots: int = Field(default=64, ge=1)
@@ -316,7 +316,7 @@ class Rollout(Part):
     """Sampling temperature in training; the learner's log-probs use the same."""
 
 
-class Evaluation(Part):
+class EvaluationSettings(Settings):
     every: int = Field(default=100, ge=1)
     """Steps between two evaluations; one is always made before the first step."""
     num_prompts: int = Field(default=1000, ge=1)
@@ -329,11 +329,11 @@ class Evaluation(Part):
     """Sample from the smallest set of tokens with this probability."""
     seed: int = Field(default=0, ge=0)
     """Chooses the withheld problems and the noise: equal seeds make runs comparable prompt by prompt."""
-    sets: dict[str, Task] = Field(default_factory=dict)
+    sets: dict[str, TaskSettings] = Field(default_factory=dict)
     """Further sets to evaluate on, each a task under a name of its own: [evaluation.sets.NAME]."""
 
 
-class Budget(Part):
+class BudgetSettings(Settings):
     """The run ends at whichever is reached first; at least one must be set."""
 
     steps: int | None = Field(default=None, ge=1)
@@ -344,7 +344,7 @@ class Budget(Part):
     """Floating-point operations of generator and learner."""
 
 
-class Checkpoint(Part):
+class CheckpointSettings(Settings):
     every: int = Field(default=100, ge=1)
     """Steps between two checkpoints."""
     keep: int = Field(default=2, ge=1)

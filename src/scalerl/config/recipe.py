@@ -9,51 +9,51 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from scalerl.config import parts
-from scalerl.config.parts import Part
+from scalerl.config.parts import Settings
 
 
-class Recipe(Part):
+class Recipe(Settings):
     """One run, in full."""
 
     description: str = ""
     """One line on what this recipe is."""
     seed: int = Field(default=0, ge=0)
     """Everything random follows from it: the order of problems, the noise of sampling, the lengths."""
-    model: parts.Model = parts.Model()
+    model: parts.ModelSettings = parts.ModelSettings()
     """What is trained."""
-    task: parts.Task = parts.Task()
+    task: parts.TaskSettings = parts.TaskSettings()
     """What is asked."""
-    tasks: dict[str, parts.MixedTask] = Field(default_factory=dict)
+    tasks: dict[str, parts.MixedTaskSettings] = Field(default_factory=dict)
     """Several tasks instead of one, asked in the ratio of their weights: [tasks.NAME]."""
-    curriculum: parts.Curriculum = parts.NoPositiveResampling()
+    curriculum: parts.Curriculum = parts.NoPositiveResamplingSettings()
     """What is asked again in later epochs."""
-    length: parts.Length = parts.Interruption()
+    length: parts.Length = parts.InterruptionSettings()
     """How the length of completions is controlled."""
-    loss: parts.Loss = parts.Cispo()
+    loss: parts.Loss = parts.CispoSettings()
     """The loss of a token."""
-    weights: parts.Weights = parts.PromptAverage()
+    weights: parts.Weights = parts.PromptAverageSettings()
     """How token losses are averaged: equal weight for each prompt, completion or token, or a constant denominator."""
-    advantage: parts.Advantage = parts.Advantage()
+    advantage: parts.AdvantageSettings = parts.AdvantageSettings()
     """How rewards become advantages."""
-    reward: parts.Reward = parts.Reward()
+    reward: parts.RewardSettings = parts.RewardSettings()
     """What a verdict is worth."""
-    grading: parts.Grading = parts.Grading()
+    grading: parts.GradingSettings = parts.GradingSettings()
     """What graders in child processes may take."""
-    filter: parts.Filter = parts.Filter()
+    filter: parts.FilterSettings = parts.FilterSettings()
     """What is left out of a batch."""
-    pipeline: parts.Pipeline = parts.Pipeline()
+    pipeline: parts.PipelineSettings = parts.PipelineSettings()
     """How generation and training interleave; three numbers, no mode."""
-    optimizer: parts.Optimizer = parts.Optimizer()
+    optimizer: parts.OptimizerSettings = parts.OptimizerSettings()
     """AdamW."""
-    learner: parts.Learner = parts.Learner()
+    learner: parts.LearnerSettings = parts.LearnerSettings()
     """How a step is computed."""
-    rollout: parts.Rollout = parts.Rollout()
+    rollout: parts.RolloutSettings = parts.RolloutSettings()
     """How completions are sampled."""
-    evaluation: parts.Evaluation = parts.Evaluation()
+    evaluation: parts.EvaluationSettings = parts.EvaluationSettings()
     """How the run is measured."""
-    budget: parts.Budget = parts.Budget()
+    budget: parts.BudgetSettings = parts.BudgetSettings()
     """When the run ends."""
-    checkpoint: parts.Checkpoint = parts.Checkpoint()
+    checkpoint: parts.CheckpointSettings = parts.CheckpointSettings()
     """How often the run is saved."""
     sinks: Annotated[tuple[parts.SinkName, ...], Field(strict=False)] = ()
     """Where the rows of metrics.jsonl and evals.jsonl are sent as well."""
@@ -97,7 +97,7 @@ def conflicts(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
         )
 
 
-def _pipeline_conflicts(pipeline: parts.Pipeline) -> Iterator[tuple[tuple[str, ...], str]]:
+def _pipeline_conflicts(pipeline: parts.PipelineSettings) -> Iterator[tuple[tuple[str, ...], str]]:
     max_lag, push_every = pipeline.max_lag, pipeline.push_every
     if not pipeline.drain and push_every > 1:
         yield (
@@ -118,7 +118,7 @@ def _pipeline_conflicts(pipeline: parts.Pipeline) -> Iterator[tuple[tuple[str, .
 
 def _length_conflicts(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
     length, rollout = recipe.length, recipe.rollout
-    if isinstance(length, parts.Interruption):
+    if isinstance(length, parts.InterruptionSettings):
         if length.thinking_min > length.thinking_max:
             yield (
                 ("length.thinking_min", "length.thinking_max"),
@@ -132,11 +132,11 @@ def _length_conflicts(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
                 f"thinking would go on after it: end the marker with that text",
             )
         fields, num_tokens = ("length.thinking_max", "length.answer_budget"), length.thinking_max + length.answer_budget
-    elif isinstance(length, parts.Penalty | parts.Unlimited):
+    elif isinstance(length, parts.PenaltySettings | parts.UnlimitedSettings):
         fields, num_tokens = ("length.max_length",), length.max_length
     else:
         return
-    if isinstance(length, parts.Penalty) and length.cache > length.max_length:
+    if isinstance(length, parts.PenaltySettings) and length.cache > length.max_length:
         yield (
             ("length.cache", "length.max_length"),
             f"length.cache is {length.cache}, above length.max_length = {length.max_length}: even an empty answer "
@@ -178,7 +178,7 @@ def _task_conflicts(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
                 f"evaluation.sets.{name} has the name of tasks.{name}, which has an evaluation set of its own: give it "
                 f"another name",
             )
-    if isinstance(recipe.length, parts.Interruption):
+    if isinstance(recipe.length, parts.InterruptionSettings):
         tables = {"task": recipe.task} | {f"tasks.{name}": task for name, task in recipe.tasks.items()}
         for table, task in tables.items():
             if task.thinking_end not in (None, recipe.length.thinking_end):
@@ -190,7 +190,7 @@ def _task_conflicts(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
                 )
 
 
-def mode_name(pipeline: parts.Pipeline) -> str:
+def mode_name(pipeline: parts.PipelineSettings) -> str:
     """What the paper calls the regime that these three numbers make."""
     if pipeline.max_lag == 0:
         return "synchronous"
@@ -212,8 +212,8 @@ def inert(recipe: Recipe, *, gpu: bool) -> dict[str, str]:
     baseline, normalisation = recipe.advantage.baseline, recipe.advantage.normalisation
     # Not so under batch normalisation: groups differ in size once completions without a verdict are left out.
     if (
-        isinstance(baseline, parts.LeaveOneOutBaseline)
-        and isinstance(normalisation, parts.PromptNormalisation)
+        isinstance(baseline, parts.LeaveOneOutBaselineSettings)
+        and isinstance(normalisation, parts.PromptNormalisationSettings)
         and normalisation.eps <= 1e-4
     ):
         found["advantage.baseline"] = (

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from pydantic.fields import FieldInfo
 
-from scalerl.config.parts import Custom, Part
+from scalerl.config.parts import CustomSettings, Settings
 from scalerl.config.recipe import Recipe
 from scalerl.config.task_settings import own_meanings
 
@@ -34,26 +34,30 @@ def nested(key: str, value: Any) -> dict[str, Any]:
     return value
 
 
-def _parts_in(annotation: Any) -> Iterator[type[Part]]:
-    if isinstance(annotation, type) and issubclass(annotation, Part):
+def _parts_in(annotation: Any) -> Iterator[type[Settings]]:
+    if isinstance(annotation, type) and issubclass(annotation, Settings):
         yield annotation
     for argument in get_args(annotation):
         yield from _parts_in(argument)
 
 
-def axis_choices(field: FieldInfo) -> dict[str, type[Part]]:
+def axis_choices(field: FieldInfo) -> dict[str, type[Settings]]:
     """The built-in choices of an axis by name; empty for a field that is none."""
     parts = list(_parts_in(field.annotation))
-    return {part.model_fields["name"].default: part for part in parts if part is not Custom} if Custom in parts else {}
+    return (
+        {part.model_fields["name"].default: part for part in parts if part is not CustomSettings}
+        if CustomSettings in parts
+        else {}
+    )
 
 
-def table_class(field: FieldInfo) -> type[Part] | None:
+def table_class(field: FieldInfo) -> type[Settings] | None:
     """The class of a field that is a plain table."""
     annotation = field.annotation
-    return annotation if isinstance(annotation, type) and issubclass(annotation, Part) else None
+    return annotation if isinstance(annotation, type) and issubclass(annotation, Settings) else None
 
 
-def _axes(part: type[Part], table: str = "") -> Iterator[tuple[str, dict[str, type[Part]], str]]:
+def _axes(part: type[Settings], table: str = "") -> Iterator[tuple[str, dict[str, type[Settings]], str]]:
     for name, field in part.model_fields.items():
         key = dotted(table, name)
         if choices := axis_choices(field):
@@ -106,7 +110,7 @@ def leaves(tree: Mapping[str, Any], table: str = "") -> Iterator[tuple[str, Any]
             yield key, value
 
 
-def settings_of(part: Part, table: str = "", doc: str = "") -> dict[str, Setting]:
+def settings_of(part: Settings, table: str = "", doc: str = "") -> dict[str, Setting]:
     """Every setting of a recipe by its dotted key, in the order of the file, with its doc line.
 
     `doc` is that of the whole table: what the name of an axis chooses is documented there.
@@ -117,9 +121,9 @@ def settings_of(part: Part, table: str = "", doc: str = "") -> dict[str, Setting
         docs |= own_meanings(getattr(part, "name", None), extra)
     for name, own_doc in docs.items():
         key, value = dotted(table, name), getattr(part, name)
-        if isinstance(value, Part):
+        if isinstance(value, Settings):
             found |= settings_of(value, key, own_doc)
-        elif isinstance(value, Mapping) and all(isinstance(inner, Part) for inner in value.values()):
+        elif isinstance(value, Mapping) and all(isinstance(inner, Settings) for inner in value.values()):
             for inner_name, inner in value.items():
                 found |= settings_of(inner, dotted(key, inner_name))
         else:
@@ -127,7 +131,7 @@ def settings_of(part: Part, table: str = "", doc: str = "") -> dict[str, Setting
     return found
 
 
-def known_keys(part: type[Part] = Recipe, table: str = "") -> Iterator[str]:
+def known_keys(part: type[Settings] = Recipe, table: str = "") -> Iterator[str]:
     """Every key that some recipe could have."""
     for name, field in part.model_fields.items():
         key = dotted(table, name)

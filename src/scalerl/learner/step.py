@@ -21,7 +21,7 @@ from torch.autograd.function import once_differentiable
 
 from scalerl.choose import choose
 from scalerl.config import Recipe, body_dtype
-from scalerl.config.parts import Learner, Optimizer
+from scalerl.config.parts import LearnerSettings, OptimizerSettings
 from scalerl.learner.batch import MicroBatch, Pass, prepare
 from scalerl.learner.body import compile_layers, make_body, prepare_for_training
 from scalerl.learner.cuda_graphs import LEAST_TOKENS, MOST_WORK, PassGraphs, asks_device, recorder
@@ -55,8 +55,8 @@ class TorchLearner:
         loss: Callable[..., TokenLoss],
         effective: Callable[..., EffectiveBatch],
         weigh: Callable[[Tensor, Tensor, Tensor], Tensor],
-        optimizer: Optimizer,
-        learner: Learner,
+        optimizer: OptimizerSettings,
+        learner: LearnerSettings,
         fp32_head: bool = True,
         dtype: torch.dtype = torch.float32,
         compiled: bool | None = None,

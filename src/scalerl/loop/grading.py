@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from scalerl.config.parts import Grading, Reward
+from scalerl.config.parts import GradingSettings, RewardSettings
 from scalerl.errors import GradingStalled
 from scalerl.graders.pool.pool import Graded, GraderPool, GraderSpec, Item, Reason
 from scalerl.graders.rules import GRADERS, POOLED
@@ -65,17 +65,19 @@ def is_pooled(spec: GraderSpec) -> bool:
     return ":" in spec.name or spec.name in POOLED
 
 
-def verdicts(task: Task, answers: Sequence[tuple[str, str]], limits: Grading | None = None) -> list[bool | None]:
+def verdicts(
+    task: Task, answers: Sequence[tuple[str, str]], limits: GradingSettings | None = None
+) -> list[bool | None]:
     """Of texts with their references, all at once and in their order."""
     spec = spec_of(task)
     if not is_pooled(spec):
         return [_at_once(spec, text, answer) for text, answer in answers]
-    with _pool(limits or Grading()) as pool:
+    with _pool(limits or GradingSettings()) as pool:
         items = [Item(key=None, spec=spec, text=text, answer=answer) for text, answer in answers]
         return [graded.correct for graded in pool.grade_all(items)]
 
 
-def _pool(limits: Grading) -> GraderPool:
+def _pool(limits: GradingSettings) -> GraderPool:
     return GraderPool(**limits.model_dump())
 
 
@@ -86,8 +88,8 @@ def _at_once(spec: GraderSpec, text: str, answer: str) -> bool | None:
 class Marking:
     """The one place where answers become verdicts. The pool starts with the first grader that needs it."""
 
-    def __init__(self, limits: Grading | None = None) -> None:
-        self._limits = limits or Grading()
+    def __init__(self, limits: GradingSettings | None = None) -> None:
+        self._limits = limits or GradingSettings()
         self._pool: GraderPool | None = None
         self._waiting: dict[tuple[Purpose, str], Completion] = {}
         self._last_verdict = time.monotonic()
@@ -151,7 +153,7 @@ class GroupGrading:
     """Whole groups in, graded groups out: `correct` is what is reported, `reward` what is trained on."""
 
     def __init__(
-        self, marking: Marking, judge_of: Callable[[Problem], Judge], *, reward: Reward, length: LengthControl
+        self, marking: Marking, judge_of: Callable[[Problem], Judge], *, reward: RewardSettings, length: LengthControl
     ) -> None:
         self._marking, self._judge_of, self._reward, self._length = marking, judge_of, reward, length
         self._groups: dict[str, Sequence[Completion]] = {}

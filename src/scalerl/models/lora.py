@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from scalerl.config.parts import Lora
+from scalerl.config.parts import LoraSettings
 from scalerl.errors import LoraError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _ADAPTER = "default"
 
 
-def wrap(model: "PreTrainedModel", settings: Lora) -> "PreTrainedModel":
+def wrap(model: "PreTrainedModel", settings: LoraSettings) -> "PreTrainedModel":
     """The model with adapters, which alone have gradients; with rank 0, `model` itself.
 
     `model` gets no adapters: the two share its weights, which are frozen in both.
@@ -59,7 +59,7 @@ def num_adapter_params(model: "PreTrainedModel") -> int:
     return sum(parameter.numel() for name, parameter in model.named_parameters() if ".lora_" in name)
 
 
-def _targets(model: "PreTrainedModel", settings: Lora) -> list[str]:
+def _targets(model: "PreTrainedModel", settings: LoraSettings) -> list[str]:
     """Full names of the layers that get an adapter, so that peft need not guess."""
     head = model.get_output_embeddings()
     layers = [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and module is not head]

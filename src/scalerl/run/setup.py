@@ -122,7 +122,7 @@ class Setup:
             for (kind, name), (num, total) in self._num_unreadable.items()
             if num
         ]
-        if isinstance(length, parts.Interruption) and (num := len(self.text.encode(length.thinking_end))) > 1:
+        if isinstance(length, parts.InterruptionSettings) and (num := len(self.text.encode(length.thinking_end))) > 1:
             said.append(
                 f'length.thinking_end "{length.thinking_end}" is {num} tokens of this model: where it is spelled with '
                 f"others, thinking that has ended is interrupted all the same"
@@ -243,7 +243,7 @@ def make_tasks(recipe: Recipe) -> dict[str, Task]:
     return {MAIN_SET: make_task(recipe.task, recipe.evaluation)}
 
 
-def make_task(part: parts.Task, evaluation: parts.Evaluation) -> Task:
+def make_task(part: parts.TaskSettings, evaluation: parts.EvaluationSettings) -> Task:
     """The task that a table of the recipe describes, asked and graded as it says."""
     make = choose(TASKS, part)
     if part.name is not None and ":" in part.name:

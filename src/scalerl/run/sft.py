@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
-from scalerl.config.parts import Grading
+from scalerl.config.parts import GradingSettings
 from scalerl.errors import TaskError
 from scalerl.loop.grading import opened_thinking, verdicts
 from scalerl.loop.requests import Text
@@ -103,7 +103,7 @@ def sft(
     settings: SftSettings | None = None,
     *,
     device: str = "",
-    grading: Grading | None = None,
+    grading: GradingSettings | None = None,
     record: Mapping[str, Any] | None = None,
     on_drawing: Callable[[int], None] = lambda num: None,
     on_progress: Callable[[SftProgress], None] = lambda progress: None,
@@ -149,7 +149,7 @@ def sft(
 
 
 def measure(
-    model: "PreTrainedModel", text: Text, task: Task, *, grading: Grading | None = None, max_new_tokens: int
+    model: "PreTrainedModel", text: Text, task: Task, *, grading: GradingSettings | None = None, max_new_tokens: int
 ) -> dict[str, Any]:
     """What the model can do on the task's evaluation problems, as made_by.json has it."""
     rate = functools.partial(pass_rate, model, text, task, grading=grading, max_new_tokens=max_new_tokens)
@@ -171,7 +171,7 @@ def pass_rate(
     temperature: float = 1.0,
     max_new_tokens: int,
     seed: int = 0,
-    grading: Grading | None = None,
+    grading: GradingSettings | None = None,
 ) -> float | None:
     """Mean of `correct`; temperature 0 is greedy. By transformers' own `generate`, so that it can check our engine.
 

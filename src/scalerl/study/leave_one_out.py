@@ -4,13 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 from scalerl.config import Recipe
-from scalerl.config.parts import Interruption
+from scalerl.config.parts import InterruptionSettings
 
 
 def _length_penalty(recipe: Recipe) -> dict[str, Any]:
     """A penalty over the tokens that the answer had, at the length where the interrupted completion ended."""
     length = recipe.length
-    if not isinstance(length, Interruption):
+    if not isinstance(length, InterruptionSettings):
         return {}
     max_length = length.thinking_max + length.answer_budget
     return {"length": {"name": "penalty", "max_length": max_length, "cache": length.answer_budget}}

@@ -10,7 +10,7 @@ from typing import Any
 from scalerl.config import Recipe, inert, load_recipe, settings_of
 from scalerl.config.load import read_override
 from scalerl.config.messages import show
-from scalerl.config.parts import Budget
+from scalerl.config.parts import BudgetSettings
 from scalerl.config.tree import expand, is_named, leaves, merge, nested
 from scalerl.errors import RecipeError, StudyError
 from scalerl.study.leave_one_out import LEAVE_ONE_OUT
@@ -184,10 +184,10 @@ def _chosen_by(keys: set[str], key: str) -> bool:
     return any(key == table or key.startswith(f"{table}.") for table in tables if is_named(table))
 
 
-def _only(budget: Budget, texts: Sequence[str]) -> Budget:
+def _only(budget: BudgetSettings, texts: Sequence[str]) -> BudgetSettings:
     """A budget that is given replaces the recipe's: what the recipe alone had set would end runs early."""
     named = {text.partition("=")[0].strip() for text in texts}
-    return Budget(**{key: value for key, value in budget if f"budget.{key}" in named})
+    return BudgetSettings(**{key: value for key, value in budget if f"budget.{key}" in named})
 
 
 def _against(base: Recipe, name: str, recipe: Recipe, *, gpu: bool, is_derived: bool) -> Arm:

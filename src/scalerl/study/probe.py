@@ -9,7 +9,7 @@ from pathlib import Path
 
 from scalerl import store
 from scalerl.config import Recipe
-from scalerl.config.parts import Budget
+from scalerl.config.parts import BudgetSettings
 from scalerl.errors import StudyError
 from scalerl.study.die_with_parent import leashed
 from scalerl.study.failure_reason import last_words
@@ -49,7 +49,7 @@ def probe(recipe: Recipe, command: Sequence[str]) -> Pace:
     evaluation = recipe.evaluation.model_copy(
         update={"every": _STEPS, "num_prompts": min(recipe.evaluation.num_prompts, _PROMPTS)}
     )
-    short = recipe.model_copy(update={"budget": Budget(steps=_STEPS), "evaluation": evaluation})
+    short = recipe.model_copy(update={"budget": BudgetSettings(steps=_STEPS), "evaluation": evaluation})
     with tempfile.TemporaryDirectory(prefix="scalerl-probe-") as temporary:
         file, folder = Path(temporary, "recipe.json"), Path(temporary, "run")
         store.write_json(file, short.model_dump(mode="json"))

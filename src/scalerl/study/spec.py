@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from scalerl.config import Part
+from scalerl.config import Settings
 from scalerl.config.load import read_override
 from scalerl.config.messages import show
-from scalerl.config.parts import Budget
+from scalerl.config.parts import BudgetSettings
 from scalerl.config.suggest import did_you_mean
 from scalerl.config.tree import expand, merge, nested
 from scalerl.errors import StudyError
@@ -29,19 +29,19 @@ Changes = dict[str, Any]
 Axis = Literal["gpu_hours", "flops", "tokens", "step"]
 
 
-class FitWindow(Part):
+class FitWindow(Settings):
     skip_before: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of what an arm spends before which evaluations are left out of the fit."""
     until: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of what an arm spends up to which it is fitted."""
 
 
-class Holdout(Part):
+class Holdout(Settings):
     start: Annotated[float, Field(gt=0, le=1, alias="from")]
     """Share of what an arm spends from which evaluations test the forecast instead of making it."""
 
 
-class Study(Part):
+class Study(Settings):
     """One question: what is varied, how often, for how long."""
 
     description: str = ""
@@ -56,7 +56,7 @@ class Study(Part):
     """Add an arm for each component of the base, or for those named, put back to the paper's baseline."""
     seeds: list[int] = Field(default=[0], min_length=1)
     """Every arm is run once for each."""
-    budget: Budget | None = None
+    budget: BudgetSettings | None = None
     """When each run ends, in place of the recipe's own; an arm may have another."""
     compute: Axis = "gpu_hours"
     """The axis that runs are compared on."""
@@ -236,7 +236,7 @@ def _sentence(error: ErrorDetails) -> str:
     context: Mapping[str, Any] = error.get("ctx", {})
     if kind == "extra_forbidden":
         table, _, name = key.rpartition(".")
-        owner = {"": Study, "fit": FitWindow, "holdout": Holdout, "budget": Budget}[table]
+        owner = {"": Study, "fit": FitWindow, "holdout": Holdout, "budget": BudgetSettings}[table]
         fields = [field.alias or own for own, field in owner.model_fields.items()]
         return f"{key} is no field of {table or 'a study'}, which has {', '.join(fields)}{_meant(name, table, fields)}"
     if key == "leave_one_out":
