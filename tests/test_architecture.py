@@ -119,7 +119,7 @@ def test_no_module_imports_itself_through_others():
                 visit(other, (*trail, name))
             done.add(name)
 
-    # The command table imports the commands, and `demo` calls the table: the one knot, inside a function.
+    # The command table imports the commands, and `example` calls the table: the one knot, inside a function.
     edges["scalerl.cli.curves"].discard("scalerl.cli")
     for name in modules:
         visit(name, ())

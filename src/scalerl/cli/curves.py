@@ -4,6 +4,7 @@ import functools
 import inspect
 import json
 import math
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -162,22 +163,29 @@ def compare(
     _run(common, lambda series, options: analyse_compare(series, options, at))
 
 
-def demo(out: Annotated[Path, typer.Option(help="Folder for the picture and the page.")] = Path("demo")) -> None:
-    """Forecast and compare two embedded example recipes and draw them: every command shown as it is run."""
-    from importlib.resources import as_file
+def example(out: Annotated[Path, typer.Option(help="Folder for the data and the pictures.")] = Path("example")) -> None:
+    """Forecast, compare and draw two embedded example recipes. Each command is printed before it runs."""
     from importlib.resources import files as resources
 
     out.mkdir(parents=True, exist_ok=True)
+    table = out / "runs.csv"
+    table.write_bytes((resources("scalerl") / "assets" / "example_runs.csv").read_bytes())
     options = "--x gpu_hours --y pass_rate --by recipe --seed seed --start first"
-    with as_file(resources("scalerl") / "assets" / "example_runs.csv") as table:
-        for name, more in (
-            ("forecast", "--at 20000 --reach 0.6"),
-            ("compare", f"--at 20000 --plot {out / 'example.png'}"),
-            ("fit", f"--plot {out / 'example.html'}"),
-        ):
-            typer.secho(f"\n$ scalerl {name} {table.name} {options} {more}", bold=True)
-            _call(name, [str(table), *options.split(), *more.split()])
-    typer.echo(f"\nOpen {out / 'example.html'} in a browser. Next, on a log of yours: scalerl fit YOUR_LOG")
+    for name, more in (
+        ("forecast", ["--at", "20000", "--reach", "0.6"]),
+        ("compare", ["--at", "20000", "--plot", str(out / "example.png")]),
+        ("fit", ["--plot", str(out / "example.html")]),
+    ):
+        words = [str(table), *options.split(), *more]
+        typer.secho(f"\n$ scalerl {name} {shlex.join(words)}", bold=True)
+        _call(name, words)
+    typer.echo(f"\nOpen {out / 'example.html'} in a browser. Next, with a log of your own: scalerl fit YOUR_LOG")
+
+
+def demo(out: Annotated[Path, typer.Option(help="Folder for the data and the pictures.")] = Path("example")) -> None:
+    """Run `scalerl example`, the new name of this command."""
+    typer.echo("note: `scalerl demo` is now called `scalerl example`", err=True)
+    example(out)
 
 
 def _call(name: str, words: list[str]) -> None:
