@@ -15,12 +15,16 @@ from mkdocs.structure.files import File, Files
 SOURCE = Path(__file__).parents[1] / "src" / "scalerl"
 NOT_CODE = {"recipes", "studies", "assets", "cli"}
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', flags=re.DOTALL)
-EXTERNAL = re.compile(r'<(?:script|img|iframe)[^>]+src="(?:https?:)?//|<link[^>]+rel="stylesheet"[^>]+href="(?:https?:)?//')
+EXTERNAL = re.compile(
+    r'<(?:script|img|iframe)[^>]+src="(?:https?:)?//|<link[^>]+rel="stylesheet"[^>]+href="(?:https?:)?//'
+)
 
 
 def rooms() -> list[str]:
     names = [path.stem for path in SOURCE.glob("*.py") if path.stem != "__init__"]
-    return sorted(names + [path.parent.name for path in SOURCE.glob("*/__init__.py") if path.parent.name not in NOT_CODE])
+    return sorted(
+        names + [path.parent.name for path in SOURCE.glob("*/__init__.py") if path.parent.name not in NOT_CODE]
+    )
 
 
 def on_config(config: Any) -> Any:
