@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scalerl.errors import InputError
-from scalerl.logs.readers import read_table
+from scalerl.logs.read import read_table
 from scalerl.logs.series import Selection, Series, series_from
 
 Rows = list[tuple[Any, ...]]

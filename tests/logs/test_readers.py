@@ -15,8 +15,9 @@ from run_folders import write_study
 from scalerl import store
 from scalerl.errors import InputError
 from scalerl.logs import columns
-from scalerl.logs.readers import Table, read_table, with_gpus
+from scalerl.logs.read import read_table
 from scalerl.logs.series import Selection, series_from
+from scalerl.logs.table import Table, with_gpus
 from scalerl.report.inputs import gather
 
 SHARED = Path(__file__).parents[2] / "../shared/data"

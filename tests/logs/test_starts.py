@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scalerl.logs.readers import read_table
+from scalerl.logs.read import read_table
 from scalerl.logs.series import Selection, Series, series_from
 
 

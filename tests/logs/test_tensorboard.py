@@ -10,7 +10,8 @@ import tensorboardX
 from tensorboardX.record_writer import RecordWriter
 
 from scalerl.errors import InputError
-from scalerl.logs.readers import Table, read_table, with_gpus
+from scalerl.logs.read import read_table
+from scalerl.logs.table import Table, with_gpus
 
 # Generated modules, whose names no type checker sees.
 EVENT: Any = importlib.import_module("tensorboardX.proto.event_pb2")

@@ -15,8 +15,8 @@ from scalerl.errors import UsageError
 
 if TYPE_CHECKING:
     from scalerl.analysis.results import Analysis, FitOptions
-    from scalerl.logs.readers import Table
     from scalerl.logs.series import Selection, Series
+    from scalerl.logs.table import Table
 
 KINDS = "CSV, JSONL, trainer_state.json; folders of tensorboard, of a run or of a study; the kind is recognised."
 
@@ -303,7 +303,7 @@ def _run(
     holdout: str | None = None,
 ) -> None:
     from scalerl.analysis.results import to_json
-    from scalerl.logs.readers import read_table
+    from scalerl.logs.read import read_table
     from scalerl.logs.series import series_from
 
     selection, options = chosen(common, holdout)
@@ -332,7 +332,7 @@ def _origins(common: Common, tables: "Sequence[Table]", series: "Sequence[Series
 
 def _recognised(column: str, tables: "Sequence[Table]") -> str:
     from scalerl.logs.columns import rivals
-    from scalerl.logs.readers import listed
+    from scalerl.logs.table import listed
 
     others = dict.fromkeys(other for table in tables for other in rivals(table.columns, table.rows, column))
     return f"recognised; also there: {listed(list(others))}" if others else "recognised"

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from scalerl.errors import InputError
 from scalerl.logs.columns import STEP_TIME, TRAINER_STEP, fill_from_step, find, is_number
-from scalerl.logs.readers import Table, listed, with_gpus
+from scalerl.logs.table import Table, listed, with_gpus
 
 FILE = "file"
 _MOST_PLACES = 5

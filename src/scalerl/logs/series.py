@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from scalerl.errors import InputError
 from scalerl.logs.attempts import check_clock, telling_labels, without_superseded
-from scalerl.logs.readers import Table, listed
 from scalerl.logs.selection import Point, Selection, YScale, at, points_from, told_apart
+from scalerl.logs.table import Table, listed
 
 __all__ = ["InputError", "Selection", "Series", "series_from"]
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from scalerl import store
 from scalerl.errors import InputError
-from scalerl.logs.readers import Table, read_table
+from scalerl.logs.read import read_table
 from scalerl.logs.selection import file_names
+from scalerl.logs.table import Table
 from scalerl.report.runs import NOT_STARTED, OF_THE_RUN, RunFacts, read_run
 
 ARM = "arm"

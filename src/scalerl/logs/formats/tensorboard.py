@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scalerl.logs.table import Table, make_table
+
 _HEADER = struct.Struct("<QI")
 _CRC_BYTES = 4
 _WIRE_VARINT, _WIRE_64, _WIRE_BYTES, _WIRE_32 = 0, 1, 2, 5
@@ -33,6 +35,28 @@ class EventFile:
     scalars: tuple[Scalar, ...]
     first: float
     last: float
+
+
+def read_event_files(path: Path, files: Sequence[Path]) -> Table:
+    """Scalars by step; files of one folder are one run, restarted, and sub-folders are runs of their own."""
+    folders: dict[str, list[EventFile]] = {}
+    for file in files:
+        folders.setdefault(file.parent.relative_to(path).as_posix() if file != path else ".", []).append(
+            read_events(file)
+        )
+    placed = []
+    for run, parts in folders.items():
+        label = {"run": run} if len(folders) > 1 else {}
+        steps: dict[int, dict[str, Any]] = {}
+        for scalar in sorted(
+            (scalar for part in parts for scalar in part.scalars), key=lambda scalar: scalar.wall_time
+        ):
+            row = steps.setdefault(scalar.step, {"step": scalar.step, **label})
+            row |= {"wall_time": scalar.wall_time, scalar.tag: scalar.value}
+        for step, row in sorted(steps.items()):
+            row["elapsed_s"] = active_seconds(parts, row["wall_time"])
+            placed.append((f"step {step}", row))
+    return make_table(path, "tensorboard", placed, apart=("run",) if len(folders) > 1 else ())
 
 
 def is_event_file(head: bytes) -> bool:
