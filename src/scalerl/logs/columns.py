@@ -46,7 +46,15 @@ TRAINER_STEP = (*(name for name in STEP if name != "_step"), "_step")
 # Seconds one step took: tinker-cookbook, prime-rl, ours, verl, TRL, and what others write.
 STEP_TIME = (
     *("time/total", "time/step", "time/step_s", "timing/step", "timing_s/step", "step_time", "train/step_time"),
-    *("perf/time_per_step", "perf/step_time", "time/step_time", "timing/total", "time_per_step", "step_time_s"),
+    *(
+        "perf/time_per_step",
+        "perf/step_time",
+        "time/step_time",
+        "timing/total",
+        "time_per_step",
+        "step_time_s",
+        "total_step_time",
+    ),
 )
 # Seconds since the run began: our reader of event files, wandb.
 ELAPSED = ("elapsed_s", "relative_time_(process)", "relative_time_(wall)", "_runtime")
@@ -62,7 +70,15 @@ RATES = (
 )
 TRAINING = (
     *("reward/mean", "reward", "mean_reward", "reward_mean", "train/reward", "train/reward/mean", "reward/all/mean"),
-    *("env/all/reward/total", "critic/score/mean", "critic/rewards/mean", "objective/scores", "avg_reward", "value"),
+    *(
+        "env/all/reward/total",
+        "critic/score/mean",
+        "critic/rewards/mean",
+        "objective/scores",
+        "avg_reward",
+        "rollout/raw_reward",
+        "value",
+    ),
 )
 
 _EVALUATION = re.compile(r"(^|[/_.])(evals?|evaluation|val|valid|validation|test|held_?out)([/_.]|$)")

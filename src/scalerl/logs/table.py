@@ -7,6 +7,10 @@ from typing import Any
 
 from scalerl.errors import InputError
 from scalerl.logs import columns as names
+from scalerl.logs.facts import Fact
+
+ATTEMPT = "attempt"
+"""Column that numbers the attempts of a log that holds several."""
 
 _MAX_NAMES = 12
 
@@ -17,7 +21,7 @@ class Table:
 
     path: Path
     kind: str
-    """csv | wandb | jsonl | run | trainer_state | tensorboard"""
+    """csv | wandb | jsonl | run | trainer_state | tensorboard | console"""
     columns: list[str]
     rows: list[dict[str, Any]]
     places: list[str]
@@ -32,6 +36,8 @@ class Table:
     """Columns whose values are separate curves unless an option names them: a run folder's sets, wandb's runs."""
     built: tuple[str, ...] = ()
     """Columns that are not in the log but built from its times."""
+    facts: tuple[Fact, ...] = ()
+    """What the reader decided that the user did not ask for."""
 
 
 def make_table(path: Path, kind: str, rows: Iterable[tuple[str, Mapping[str, Any]]], **fields: Any) -> Table:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +14,30 @@ from scalerl.logs.table import Table, listed, make_table
 _ABSENT = frozenset({"", "none", "null", "na", "n/a"})
 _WANDB_SEPARATOR = " - "
 _COMPANIONS = ("__MIN", "__MAX")
+_MAX_SAMPLE = 50
+_KEY_VALUE = re.compile(r"\w\s*[=:]\s*[-+]?[\d.]")
 
 
 def read_csv(path: Path, text: str) -> Table:
     """Read a table with a header line."""
     columns, places, rows = _parsed(path, text)
     return replace(make_table(path, "csv", zip(places, rows, strict=True)), columns=columns)
+
+
+def is_table(text: str) -> bool:
+    """Return whether lines look like a table: a header, and under it rows of as many cells, or of numbers alone."""
+    delimiter = _delimiter(text)
+    lines = [line for line in text.splitlines()[:_MAX_SAMPLE] if line.strip()]
+    try:
+        header, *rows = [cells for cells in csv.reader(lines, delimiter=delimiter) if any(map(str.strip, cells))]
+    except (csv.Error, ValueError):
+        return False
+    if len(header) < 2:
+        return bool(rows) and all(len(row) == 1 and _float(row[0]) is not None for row in rows)
+    if rows and any(map(_KEY_VALUE.search, header)) and any(map(_KEY_VALUE.search, rows[0])):
+        return False
+    # The last line may be cut where a run is still writing.
+    return all(len(row) == len(header) for row in rows[:-1]) and all(len(row) <= len(header) for row in rows[-1:])
 
 
 # wandb's export of a chart

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scalerl.logs.table import Table, make_table
+from scalerl.logs.facts import Fact
+from scalerl.logs.formats.protobuf import WIRE_32, WIRE_64, WIRE_BYTES, WIRE_VARINT, read_fields
+from scalerl.logs.table import ATTEMPT, Table, make_table
 
 _HEADER = struct.Struct("<QI")
 _CRC_BYTES = 4
-_WIRE_VARINT, _WIRE_64, _WIRE_BYTES, _WIRE_32 = 0, 1, 2, 5
 # TensorProto: data type -> (struct letter, width, field of the typed list)
 _TENSOR_FLOATS = {1: ("f", 4, 5), 2: ("d", 8, 6)}
 
@@ -36,27 +37,78 @@ class EventFile:
     first: float
     last: float
 
+    @property
+    def tags(self) -> frozenset[str]:
+        return frozenset(scalar.tag for scalar in self.scalars)
+
+    @property
+    def first_step(self) -> int:
+        return min(scalar.step for scalar in self.scalars)
+
+    def first_step_of(self, tag: str) -> int:
+        return min(scalar.step for scalar in self.scalars if scalar.tag == tag)
+
 
 def read_event_files(path: Path, files: Sequence[Path]) -> Table:
-    """Scalars by step; files of one folder are one run, restarted, and sub-folders are runs of their own."""
+    """Read the scalars by step. Sub-folders are separate runs; the files of one folder are attempts (`_attempts`)."""
     folders: dict[str, list[EventFile]] = {}
     for file in files:
-        folders.setdefault(file.parent.relative_to(path).as_posix() if file != path else ".", []).append(
-            read_events(file)
-        )
-    placed = []
-    for run, parts in folders.items():
-        label = {"run": run} if len(folders) > 1 else {}
-        steps: dict[int, dict[str, Any]] = {}
-        for scalar in sorted(
-            (scalar for part in parts for scalar in part.scalars), key=lambda scalar: scalar.wall_time
-        ):
+        folder = file.parent.relative_to(path).as_posix() if file != path else "."
+        folders.setdefault(folder, []).append(read_events(file))
+    placed, facts, apart = [], [], []
+    for folder, parts in folders.items():
+        attempts = _attempts(parts)
+        for number, attempt in enumerate(attempts, start=1):
+            label = {"run": folder} if len(folders) > 1 else {}
+            label |= {ATTEMPT: number} if len(attempts) > 1 else {}
+            rows, num_superseded = _rows(attempt, label)
+            placed += rows
+            if num_superseded:
+                facts.append(Fact(kind="event_files_continue", values={"num": num_superseded, "folder": folder}))
+        if len(attempts) > 1:
+            values = {"num": len(attempts), "unit": "event files" if len(attempts) == len(parts) else "attempts"}
+            facts.append(Fact(kind="attempts", values=values | {"place": str(path / folder)}))
+            apart = [ATTEMPT]
+    if len(folders) > 1:
+        apart = ["run", *apart]
+    return make_table(path, "tensorboard", placed, apart=tuple(apart), facts=tuple(facts))
+
+
+def _attempts(files: Sequence[EventFile]) -> list[list[EventFile]]:
+    """Group the event files of one folder into attempts, in the order in which they began.
+
+    A file that begins at a later step than the attempt before it continues that attempt; one that begins at the
+    beginning again is a new attempt. Files that log different tags are parts of the same attempt.
+    """
+    attempts: list[list[EventFile]] = []
+    for file in sorted((file for file in files if file.scalars), key=lambda file: file.first):
+        latest = attempts[-1] if attempts else []
+        tags = {scalar.tag for part in latest for scalar in part.scalars}
+        begin = min((part.first_step for part in latest), default=0)
+        overlaps = any(file.first < part.last and file.tags & part.tags for part in latest)
+        continues = not file.tags & tags or (file.first_step > begin and not overlaps)
+        if latest and continues:
+            latest.append(file)
+        else:
+            attempts.append([file])
+    return attempts
+
+
+def _rows(files: Sequence[EventFile], label: dict[str, Any]) -> tuple[list[tuple[str, dict[str, Any]]], int]:
+    """Return (place, row) for each step of one attempt, and how many scalars a continuing file superseded."""
+    steps: dict[int, dict[str, Any]] = {}
+    num_superseded = 0
+    for number, file in enumerate(files):
+        # What an earlier file logged from the step at which a later one continued is of a model that is gone.
+        ends = {tag: later.first_step_of(tag) for later in files[number + 1 :] for tag in later.tags & file.tags}
+        kept = [scalar for scalar in file.scalars if scalar.step < ends.get(scalar.tag, scalar.step + 1)]
+        num_superseded += len(file.scalars) - len(kept)
+        for scalar in sorted(kept, key=lambda scalar: scalar.wall_time):
             row = steps.setdefault(scalar.step, {"step": scalar.step, **label})
             row |= {"wall_time": scalar.wall_time, scalar.tag: scalar.value}
-        for step, row in sorted(steps.items()):
-            row["elapsed_s"] = active_seconds(parts, row["wall_time"])
-            placed.append((f"step {step}", row))
-    return make_table(path, "tensorboard", placed, apart=("run",) if len(folders) > 1 else ())
+    for row in steps.values():
+        row["elapsed_s"] = active_seconds(files, row["wall_time"])
+    return [(f"step {step}", row) for step, row in sorted(steps.items())], num_superseded
 
 
 def is_event_file(head: bytes) -> bool:
@@ -110,14 +162,14 @@ def _records(data: bytes, path: Path) -> Iterator[memoryview]:
 
 def _event(record: memoryview) -> tuple[float, list[Scalar]]:
     wall_time, step, values = 0.0, 0, []
-    for field, wire, value in _fields(record):
-        if field == 1 and wire == _WIRE_64:
+    for field, wire, value in read_fields(record):
+        if field == 1 and wire == WIRE_64:
             wall_time = struct.unpack("<d", value)[0]
-        elif field == 2 and wire == _WIRE_VARINT:
+        elif field == 2 and wire == WIRE_VARINT:
             step = value if value < 1 << 63 else value - (1 << 64)
-        elif field == 5 and wire == _WIRE_BYTES:
+        elif field == 5 and wire == WIRE_BYTES:
             values = [
-                _summary_value(item) for number, kind, item in _fields(value) if (number, kind) == (1, _WIRE_BYTES)
+                _summary_value(item) for number, kind, item in read_fields(value) if (number, kind) == (1, WIRE_BYTES)
             ]
     named = [(tag, value) for tag, value in values if value is not None]
     return wall_time, [Scalar(tag=tag, step=step, wall_time=wall_time, value=value) for tag, value in named]
@@ -125,61 +177,28 @@ def _event(record: memoryview) -> tuple[float, list[Scalar]]:
 
 def _summary_value(message: memoryview) -> tuple[str, float | None]:
     tag, scalar = "", None
-    for field, wire, value in _fields(message):
-        if field == 1 and wire == _WIRE_BYTES:
+    for field, wire, value in read_fields(message):
+        if field == 1 and wire == WIRE_BYTES:
             tag = bytes(value).decode("utf-8")
-        elif field == 2 and wire == _WIRE_32:
+        elif field == 2 and wire == WIRE_32:
             scalar = float(struct.unpack("<f", value)[0])
-        elif field == 8 and wire == _WIRE_BYTES:
+        elif field == 8 and wire == WIRE_BYTES:
             scalar = _tensor_scalar(value)
     return tag, scalar
 
 
 def _tensor_scalar(message: memoryview) -> float | None:
     """The number in a one-element float tensor, None for any other tensor (text, histograms)."""
-    fields = list(_fields(message))
-    kind = next((value for field, wire, value in fields if (field, wire) == (1, _WIRE_VARINT)), 0)
+    fields = list(read_fields(message))
+    kind = next((value for field, wire, value in fields if (field, wire) == (1, WIRE_VARINT)), 0)
     if kind not in _TENSOR_FLOATS:
         return None
     letter, width, typed_field = _TENSOR_FLOATS[kind]
     # tensor_content (field 4) and packed or single entries of the typed list hold the same little-endian bytes.
     content = b"".join(
-        bytes(value) for field, wire, value in fields if field in (4, typed_field) and wire != _WIRE_VARINT
+        bytes(value) for field, wire, value in fields if field in (4, typed_field) and wire != WIRE_VARINT
     )
     return float(struct.unpack(f"<{letter}", content)[0]) if len(content) == width else None
-
-
-def _fields(message: memoryview) -> Iterator[tuple[int, int, Any]]:
-    """(field number, wire type, value) of a protobuf message: an int for varints, else the bytes."""
-    at = 0
-    while at < len(message):
-        key, at = _varint(message, at)
-        field, wire = key >> 3, key & 7
-        if wire == _WIRE_VARINT:
-            value, at = _varint(message, at)
-            yield field, wire, value
-            continue
-        if wire == _WIRE_BYTES:
-            width, at = _varint(message, at)
-        elif wire in (_WIRE_64, _WIRE_32):
-            width = 8 if wire == _WIRE_64 else 4
-        else:
-            raise ValueError(f"unknown wire type {wire}")
-        if at + width > len(message):
-            raise ValueError("a field runs past the end of its message")
-        yield field, wire, message[at : at + width]
-        at += width
-
-
-def _varint(message: memoryview, at: int) -> tuple[int, int]:
-    value, shift = 0, 0
-    while True:
-        byte = message[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value & 0xFFFFFFFFFFFFFFFF, at
-        shift += 7
 
 
 def _crc_table() -> tuple[int, ...]:
