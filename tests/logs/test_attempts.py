@@ -84,7 +84,6 @@ def _shuffled(rows: Rows) -> Rows:
 @pytest.mark.parametrize(
     "rows, header, options",
     [
-        pytest.param(_rows(range(1, 21)) * 2, "step,gpu_hours,reward", {}, id="another run from the beginning"),
         pytest.param(_shuffled(FIRST + SECOND), "step,gpu_hours,reward", {}, id="no order"),
         pytest.param(_rows([5, 6, 7, 4, 8, 9, 10, 11]), "step,gpu_hours,reward", {}, id="one row late"),
         pytest.param([row[::-1] for row in FIRST + SECOND], "reward,gpu_hours,step", {"x": "step"}, id="control"),

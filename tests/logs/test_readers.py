@@ -249,7 +249,7 @@ def test_a_study_is_the_evaluations_of_its_runs(tmp_path: Path) -> None:
     assert {(row["arm"], row["seed"]) for row in table.rows} == {("base", 0), ("base", 1), ("lower", 0)}
     assert (table.seed, table.y) == ("seed", "reward")
     series = series_from([table], Selection())
-    assert [one.name for one in series] == ["study/base", "study/lower"]
+    assert [one.name for one in series] == ["base", "lower"]
     alone = [one for seed in (0, 1) for one in series_from([read_table(folder / f"runs/base-seed{seed}")], Selection())]
     assert sorted(series[0].reward) == sorted(value for one in alone for value in one.reward)
 

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from scalerl.logs.series import Selection, Series
     from scalerl.logs.table import Table
 
-KINDS = "CSV, JSONL, trainer_state.json; folders of tensorboard, of a run or of a study; the kind is recognised."
+KINDS = (
+    "CSV, JSONL, trainer_state.json, console output; folders of a run, a study, a Trainer, tensorboard or wandb; "
+    "patterns such as 'logs/*.jsonl'. The kind is recognised."
+)
 
 
 def option(text: str, panel: str | None = None, *names: str, **more: Any) -> Any:
@@ -41,6 +44,9 @@ class Common:
     seed: Annotated[str | None, data("Column that tells runs of one recipe apart.", metavar="COLUMN")] = None
     where: Annotated[
         list[str] | None, data("Keep only these rows; may be repeated.", metavar="COL=VALUE|COL!=VALUE")
+    ] = None
+    label: Annotated[
+        list[str] | None, data("Name of a curve or file; repeat it for each, in their order.", metavar="NAME")
     ] = None
     start: Annotated[
         str | None,
@@ -283,6 +289,7 @@ def chosen(common: Common, holdout: str | None = None) -> "tuple[Selection, FitO
         y_scale=common.y_scale,  # type: ignore[arg-type]
         holdout=column_value(holdout, "--holdout") if holdout is not None else None,
         gpus=common.gpus,
+        labels=tuple(common.label or ()),
     )
     options = FitOptions(
         form=common.form,
@@ -303,11 +310,11 @@ def _run(
     holdout: str | None = None,
 ) -> None:
     from scalerl.analysis.results import to_json
-    from scalerl.logs.read import read_table
+    from scalerl.logs.read import read_tables
     from scalerl.logs.series import series_from
 
     selection, options = chosen(common, holdout)
-    tables = [read_table(path) for path in common.files]
+    tables = read_tables(common.files)
     series = series_from(tables, selection)
     analysis = analyse(series, options)
     if common.plot is not None:
@@ -331,11 +338,17 @@ def _origins(common: Common, tables: "Sequence[Table]", series: "Sequence[Series
 
 
 def _recognised(column: str, tables: "Sequence[Table]") -> str:
-    from scalerl.logs.columns import rivals
+    """Say why a column was chosen: what else could be, and what has too few rows to be."""
+    from scalerl.logs.columns import count, passed_over, rivals
     from scalerl.logs.table import listed
 
     others = dict.fromkeys(other for table in tables for other in rivals(table.columns, table.rows, column))
-    return f"recognised; also there: {listed(list(others))}" if others else "recognised"
+    few = dict(pair for table in tables for pair in passed_over(table.columns, table.rows, column))
+    num = sum(count(table.rows, column) for table in tables)
+    parts = [f"recognised, {num} rows"]
+    parts += [f"also there: {listed(list(others))}"] if others else []
+    parts += [f"too few rows in {listed([f'{name} ({rows})' for name, rows in few.items()])}"] if few else []
+    return "; ".join(parts)
 
 
 def _show(analysis: "Analysis", origins: Mapping[str, str]) -> None:

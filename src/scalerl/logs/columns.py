@@ -1,7 +1,8 @@
 """Which column is which in a log of any trainer: names in the order they are tried, and compute built from step time.
 
 x: GPU_HOURS, then, where --gpus was given, gpu_hours built from time; then FLOPS, TOKENS, hours built from time, STEP.
-y: an evaluation's RATES (eval/..., val-core/..., test/...), a plain rate (pass_rate, accuracy), TRAINING reward.
+y: an evaluation's RATES (eval/..., val-core/..., test/...), a plain rate (pass_rate, accuracy), TRAINING reward; a
+column with too few rows to fit comes after all that have enough.
 Names are compared in lower case with blanks and dashes as underscores. Among equals the first column is taken.
 """
 
@@ -95,25 +96,50 @@ _NEVER = re.compile(
 # What people and spreadsheets write for a number and float() does not read: 1,000.0 and 30.4%.
 _WRITTEN_NUMBER = re.compile(r"[-+]?[\d.,' ]*\d[\d.,' ]*%?")
 
+_BARE_EVALUATION = re.compile(r"eval/[^/]+")
+# A sigmoid has four parameters and needs two points more.
+_ENOUGH_ROWS = 6
+# A column with this many times fewer rows than another of its kind was logged by the way.
+_FEWER = 4
+
 Row = Mapping[str, Any]
 
 
 def find(names: Sequence[str], columns: Sequence[str]) -> str | None:
     """The first column that has one of these names, in the order of the names."""
-    known = {_plain(column): column for column in reversed(columns)}
+    known = {plain(column): column for column in reversed(columns)}
     return next((known[name] for name in names if name in known), None)
 
 
 def choose_y(columns: Sequence[str], rows: Sequence[Row]) -> str | None:
-    """The column that looks most like a pass rate or reward, None where none does."""
+    """Return the column that looks most like a pass rate or reward and has rows enough, None where none does."""
     return next((column for _, column in _ranked(columns, rows)), None)
 
 
 def rivals(columns: Sequence[str], rows: Sequence[Row], y: str) -> list[str]:
-    """The other columns that could be the reward with as much right as `y`: evaluations beside an evaluation."""
+    """Return the other columns that could be the reward just as well as `y`: evaluations beside an evaluation."""
     ranked = _ranked(columns, rows)
-    kinds = {column: rank[:2] for rank, column in ranked}
-    return [column for rank, column in ranked if column != y and rank[:2] == kinds.get(y)]
+    kinds = {column: rank[1:3] for rank, column in ranked}
+    return [column for rank, column in ranked if column != y and rank[1:3] == kinds.get(y)]
+
+
+def passed_over(columns: Sequence[str], rows: Sequence[Row], y: str) -> list[tuple[str, int]]:
+    """Return (column, rows) of the columns of a better kind than `y` that have too few rows, such as evaluations."""
+    ranked = _ranked(columns, rows)
+    kind = next((rank[:2] for rank, column in ranked if column == y), (1, 0))
+    if kind[0]:
+        return []
+    return [(column, count(rows, column)) for rank, column in ranked if rank[0] and rank[1] < kind[1]]
+
+
+def unit_rewards(columns: Sequence[str], rows: Sequence[Row]) -> tuple[str, ...]:
+    """Return the columns that could be the reward, have rows enough and lie in [0, 1]; the best first."""
+    return tuple(column for rank, column in _ranked(columns, rows) if rank[0] == 0 and _is_unit(rows, column))
+
+
+def count(rows: Sequence[Row], column: str) -> int:
+    """Return how many rows have a number in a column."""
+    return sum(_is_numeric(row.get(column)) for row in rows)
 
 
 def choose_x(columns: Sequence[str], rows: Sequence[Row], *, y: str | None, built: bool) -> str | None:
@@ -122,7 +148,7 @@ def choose_x(columns: Sequence[str], rows: Sequence[Row], *, y: str | None, buil
     if built:
         order = ("gpu_hours", *order)
     step = find(STEP, columns)
-    known = {_plain(column): column for column in reversed(columns)}
+    known = {plain(column): column for column in reversed(columns)}
     named = [known[name] for name in order if name in known]
     # As for y: a column that cannot be read is to be named.
     kinds = (_is_numeric, lambda value: value is not None)
@@ -190,7 +216,7 @@ def _cumulated(rows: Sequence[Row], step: str | None, step_time: str) -> list[fl
     return [totals[bisect_right(steps, at)] if is_number(at) else None for at in places]
 
 
-def _plain(column: str) -> str:
+def plain(column: str) -> str:
     return re.sub(r"[\s-]+", "_", column.strip().lower())
 
 
@@ -208,13 +234,36 @@ def _y_rank(name: str) -> tuple[int, int, int] | None:
     return (2, 1 + part, 0) if _TRAINING_RATE.search(name) else None
 
 
-def _ranked(columns: Sequence[str], rows: Sequence[Row]) -> list[tuple[tuple[int, int, int], str]]:
-    """(rank, column) of those named as a reward that hold numbers, the best first; else of those that hold anything."""
-    named = [(rank, column) for column in columns if (rank := _y_rank(_plain(column)))]
-    named.sort(key=lambda item: item[0])
-    with_numbers = [item for item in named if any(_is_numeric(row.get(item[1])) for row in rows)]
+def _ranked(columns: Sequence[str], rows: Sequence[Row]) -> list[tuple[tuple[int, int, int, int], str]]:
+    """Return (rank, column) of those named as a reward that hold numbers, the best first; else that hold anything.
+
+    The rank begins with whether there are too few rows: for a fit, or beside what the column's kind has elsewhere.
+    """
+    named = [(rank, column) for column in columns if (rank := _y_rank(plain(column)))]
+    # slime logs an evaluation as eval/NAME; what the name means, its range tells.
+    bare = [
+        column for column in columns if _BARE_EVALUATION.fullmatch(plain(column)) and _y_rank(plain(column)) is None
+    ]
+    bare = [column for column in bare if not _NEVER.search(plain(column)) and _is_unit(rows, column)]
+    named += [((0, 2, 0), column) for column in bare]
+    counts = {column: count(rows, column) for _, column in named}
     # What cannot be read is to be named; were the column passed over, nobody could say what is wrong with it.
-    return with_numbers or [item for item in named if any(row.get(item[1]) is not None for row in rows)]
+    if not any(counts.values()):
+        counts = {column: sum(row.get(column) is not None for row in rows) for column in counts}
+    most: dict[int, int] = {}
+    for rank, column in named:
+        most[rank[0]] = max(most.get(rank[0], 0), counts[column])
+    ranked = [
+        ((int(counts[column] < max(_ENOUGH_ROWS, most[rank[0]] / _FEWER)), *rank), column)
+        for rank, column in named
+        if counts[column]
+    ]
+    return sorted(ranked, key=lambda item: item[0])
+
+
+def _is_unit(rows: Sequence[Row], column: str) -> bool:
+    values = [row[column] for row in rows if is_number(row.get(column))]
+    return bool(values) and min(values) >= 0 and max(values) <= 1
 
 
 def _is_numeric(value: object) -> bool:
@@ -243,11 +292,11 @@ def _run_columns(rows: Sequence[Row], needed: str) -> list[str]:
     """
     found = []
     for column, first in rows[0].items() if rows else ():
-        if not isinstance(first, str) and _plain(column) not in RUN:
+        if not isinstance(first, str) and plain(column) not in RUN:
             continue
         values = [row.get(column) for row in rows]
         is_text = all(isinstance(value, str) for value in values)
-        if _plain(column) in RUN:
+        if plain(column) in RUN:
             is_label = is_text or all(is_number(value) for value in values)
         else:
             is_label = is_text and 2 * len(set(values)) <= len(values)

@@ -10,6 +10,7 @@ from typing import Any, Literal
 FactKind = Literal[
     "attempts",
     "short_attempts",
+    "first_step_again",
     "superseded",
     "event_files_continue",
     "longest_history",
@@ -83,6 +84,9 @@ _SENTENCES: dict[FactKind, Callable[[Mapping[str, Any]], str]] = {
         f"{values['num']} short attempts ({values['num_rows']} rows in all) of {values['place']} are left out: the run "
         "began anew after them."
     ),
+    "first_step_again": lambda values: (
+        f"The resumed run evaluated step {values['step']:g} again: {values['num']} repeated rows are left out."
+    ),
     "superseded": _superseded,
     "event_files_continue": lambda values: (
         f"Event files continue the run of the file before them: {values['num']} earlier values of the steps from there "
@@ -100,9 +104,12 @@ _SENTENCES: dict[FactKind, Callable[[Mapping[str, Any]], str]] = {
         f"The first row lies at compute {values['compute']:g}, not before training: it is fitted as a point, and the "
         "start is fitted too."
     ),
-    "runs_by_column": lambda values: f"Runs are told apart by column {values['columns']}.",
+    "runs_by_column": lambda values: f"Runs are told apart by column {', '.join(values['columns'])}.",
     "seed_has_too_many_values": lambda values: (
-        f"Column {values['columns']} has too many values to tell runs apart: all rows count as one run."
+        f"Column {', '.join(values['columns'])} has too many values to tell runs apart: all rows count as one run."
     ),
-    "mixed": lambda values: values["text"],
+    "mixed": lambda values: (
+        f"Rows over the same compute differ in {', '.join(values['columns'])} but are taken as one curve: name what "
+        "tells curves apart with --by, or keep one of them with --where."
+    ),
 }

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from scalerl.errors import InputError
+from scalerl.logs.attempts import separate_attempts
 from scalerl.logs.detect import Kind, Source, detect, logs_inside
 from scalerl.logs.formats import console, csv, jsonl, run_folder, tensorboard, trainer_state, wandb
 from scalerl.logs.table import Table, with_gpus
@@ -15,7 +16,7 @@ def read_table(path: str | Path) -> Table:
     path = Path(path)
     try:
         source = detect(path)
-        return with_gpus(READERS[source.kind](source), None)
+        return with_gpus(separate_attempts(READERS[source.kind](source)), None)
     except OSError as fault:
         raise InputError(f"cannot read {path}: {fault.strerror or fault}.") from None
     except InputError:

@@ -1,6 +1,6 @@
 """`Table`: the rows of one log, whatever its format, with the columns that were recognised."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,9 @@ def with_gpus(table: Table, gpus: float | None) -> Table:
     """Add `hours`, and with `gpus` also `gpu_hours`, built from step time or clock; then choose x and y."""
     if gpus is not None and not 0 < gpus < float("inf"):
         raise InputError(f"--gpus {gpus:g} is not a number of GPUs: give how many the run used, such as --gpus 8.")
-    hours = None if "hours" in table.columns else names.elapsed_hours(table.rows, table.columns)
+    hours = (
+        None if "hours" in table.columns else per_attempt(table, lambda rows: names.elapsed_hours(rows, table.columns))
+    )
     if hours is not None:
         table = _with_column(table, "hours", hours)
     if gpus is not None and "hours" in table.columns and names.find(names.GPU_HOURS, table.columns) is None:
@@ -72,6 +74,22 @@ def with_gpus(table: Table, gpus: float | None) -> Table:
     y = table.y or names.choose_y(table.columns, table.rows)
     x = names.choose_x(table.columns, table.rows, y=y, built=gpus is not None)
     return replace(table, y=y, x=x)
+
+
+def per_attempt(table: Table, values: Callable[[Sequence[dict[str, Any]]], Sequence[Any] | None]) -> list[Any] | None:
+    """Apply a function of rows, which returns one value per row or None, to the rows of each attempt."""
+    if ATTEMPT not in table.apart:
+        result = values(table.rows)
+        return None if result is None else list(result)
+    out: list[Any] = [None] * len(table.rows)
+    for number in {row.get(ATTEMPT) for row in table.rows}:
+        members = [at for at, row in enumerate(table.rows) if row.get(ATTEMPT) == number]
+        part = values([table.rows[at] for at in members])
+        if part is None:
+            return None
+        for member, value in zip(members, part, strict=True):
+            out[member] = value
+    return out
 
 
 def listed(items: Sequence[str]) -> str:
