@@ -96,6 +96,7 @@ _NEVER = re.compile(
 # What people and spreadsheets write for a number and float() does not read: 1,000.0 and 30.4%.
 _WRITTEN_NUMBER = re.compile(r"[-+]?[\d.,' ]*\d[\d.,' ]*%?")
 
+_CORRECTNESS = re.compile(r"correct|acc|answer|exact|pass")
 _BARE_EVALUATION = re.compile(r"eval/[^/]+")
 # A sigmoid has four parameters and needs two points more.
 _ENOUGH_ROWS = 6
@@ -133,8 +134,9 @@ def passed_over(columns: Sequence[str], rows: Sequence[Row], y: str) -> list[tup
 
 
 def unit_rewards(columns: Sequence[str], rows: Sequence[Row]) -> tuple[str, ...]:
-    """Return the columns that could be the reward, have rows enough and lie in [0, 1]; the best first."""
-    return tuple(column for rank, column in _ranked(columns, rows) if rank[0] == 0 and _is_unit(rows, column))
+    """Return the columns that could be the reward, have rows enough and lie in [0, 1]; those of correctness first."""
+    units = [column for rank, column in _ranked(columns, rows) if rank[0] == 0 and _is_unit(rows, column)]
+    return tuple(sorted(units, key=lambda column: not _CORRECTNESS.search(plain(column))))
 
 
 def count(rows: Sequence[Row], column: str) -> int:

@@ -15,6 +15,7 @@ FactKind = Literal[
     "event_files_continue",
     "longest_history",
     "rows_counted",
+    "cut_lines",
     "start_at_zero",
     "start_is_a_mean",
     "start_is_late",
@@ -95,6 +96,9 @@ _SENTENCES: dict[FactKind, Callable[[Mapping[str, Any]], str]] = {
     "longest_history": _longest_history,
     "rows_counted": lambda values: (
         f"The log does not print its steps: compute is the number of the printed record, 1 to {values['num']}."
+    ),
+    "cut_lines": lambda values: (
+        f"{values['num']} lines (the first is line {values['line']}) were cut while they were written and are left out."
     ),
     "start_at_zero": _start_at_zero,
     "start_is_a_mean": lambda values: (

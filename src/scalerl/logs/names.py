@@ -84,7 +84,8 @@ def _shortened(names: Sequence[str]) -> list[str]:
 
 
 def _shared(names: Sequence[str]) -> int:
-    """Return how many characters all names share at the beginning, up to the end of a separator."""
+    """Return how many characters all names share at the beginning, up to the end of a separator; case is ignored."""
+    names = [name.lower() for name in names]
     ends = [{0, *(match.end() for match in _TOKENS.finditer(name))} for name in names]
     return max(at for at in set.intersection(*ends) if len({name[:at] for name in names}) == 1)
 

@@ -109,6 +109,8 @@ def _parsed(path: Path, text: str) -> tuple[list[str], list[str], list[dict[str,
         raise InputError(f"{path}, line {reader.line_num}: not CSV ({fault}); mend or remove it.") from None
     (first, header_cells), *body = lines
     columns = _header(path, first, header_cells)
+    if len(body) > 1 and len(body[-1][1]) < len(columns) and not text.endswith(("\n", "\r")):
+        body.pop()  # still being written
     for line, cells in body:
         if any(cell.strip() for cell in cells[len(columns) :]):
             raise InputError(

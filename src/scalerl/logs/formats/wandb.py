@@ -7,10 +7,12 @@ Only the history is read, that is what was given to `wandb.log`.
 import json
 import struct
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from scalerl.errors import InputError
+from scalerl.logs.formats.console import read_console
 from scalerl.logs.formats.protobuf import WIRE_BYTES, WIRE_VARINT, read_fields
 from scalerl.logs.table import Table, make_table
 
@@ -43,6 +45,10 @@ def read_wandb_files(path: Path, files: Sequence[Path]) -> Table:
         run, rows = _history(file)
         runs.add(run)
         placed += [(f"row {number}", {"run": run, **row}) for number, row in enumerate(rows, start=1)]
+    printed = [file.parent / "files" / "output.log" for file in files]
+    if not placed and len(printed) == 1 and printed[0].is_file():
+        text = printed[0].read_text(encoding="utf-8", errors="replace")
+        return replace(read_console(printed[0], text), path=path)
     if not placed:
         raise InputError(
             f"{path} holds no logged values yet: wait until the run has logged something, or export a chart as CSV."
