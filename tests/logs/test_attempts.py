@@ -158,3 +158,87 @@ def test_compute_that_is_negative_is_called_that(tmp_path: Path) -> None:
     rows = [(step, -1 if step < 3 else 100 * step, 0.3 + step / 100) for step in range(1, 20)]
     with pytest.raises(InputError, match="is negative"):
         _series(tmp_path, rows)
+
+
+# Attempts that begin anew
+
+
+def _write_lines(path: Path, steps: Sequence[int], **more: Any) -> Path:
+    rows = [{"step": step, "eval/acc": round(0.3 + at / 1000, 4), **more} for at, step in enumerate(steps)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def _all(path: Path, **options: Any) -> list[Series]:
+    return series_from([read_table(path)], Selection(**options))
+
+
+def test_attempts_from_the_beginning_are_separate_curves(tmp_path: Path) -> None:
+    path = _write_lines(tmp_path / "log.jsonl", [*range(1, 11), *range(1, 21)])
+    first, second = _all(path)
+    assert (first.name, second.name) == ("attempt 1", "attempt 2")
+    assert (first.compute.tolist(), second.compute.tolist()) == (list(range(1, 11)), list(range(1, 21)))
+    [fact] = second.facts
+    assert (fact.kind, fact.values["num"]) == ("attempts", 2)
+    [only] = _all(path, where=(("attempt", "2"),))
+    assert only.reward.tolist() == second.reward.tolist()
+    [pooled] = _all(path, seed="attempt")
+    assert pooled.run is not None
+    assert sorted(set(pooled.run.tolist())) == ["1", "2"]
+
+
+def test_short_attempts_are_left_out(tmp_path: Path) -> None:
+    [series] = _all(_write_lines(tmp_path / "log.jsonl", [1, 2, 1, 2, *range(1, 21)]))
+    assert series.compute.tolist() == list(range(1, 21))
+    [fact] = series.facts
+    assert (fact.kind, fact.values["num"], fact.values["num_rows"]) == ("short_attempts", 2, 4)
+
+
+def test_resumed_run_that_evaluates_step_0_again_is_one_curve(tmp_path: Path) -> None:
+    [series] = _all(_write_lines(tmp_path / "log.jsonl", [*range(26), 0, *range(16, 41)]))
+    assert series.compute.tolist() == list(range(1, 41))
+    assert series.reward[15:].tolist() == [round(0.3 + at / 1000, 4) for at in range(27, 52)]
+    assert {fact.kind for fact in series.facts} == {"first_step_again", "superseded", "start_at_zero"}
+
+
+def test_resumed_run_may_continue_between_logged_steps(tmp_path: Path) -> None:
+    [series] = _all(_write_lines(tmp_path / "log.jsonl", [1, 11, 21, 31, 26, 36, 46, 56, 66]))
+    assert series.compute.tolist() == [1, 11, 21, 26, 36, 46, 56, 66]
+
+
+def test_one_late_row_supersedes_nothing(tmp_path: Path) -> None:
+    [series] = _all(_write_lines(tmp_path / "log.jsonl", [1, 2, 3, 5, 4, 6, 7, 8, 9]))
+    assert (series.compute.tolist(), series.facts) == (list(range(1, 10)), ())
+
+
+def test_stacked_runs_that_differ_in_a_number_name_it(tmp_path: Path) -> None:
+    rows = [{"step": step, "rho": rho, "reward": 0.4} for rho in (0.7, 0.9) for step in range(1, 11)]
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    first, _ = _all(path)
+    assert first.facts[0].values["differ"] == ("rho",)
+    assert "--by rho" in first.notes[0]
+    assert [series.name for series in _all(path, by=("rho",))] == ["rho=0.7", "rho=0.9"]
+    assert not any(series.facts for series in _all(path, by=("rho",)))
+
+
+def test_hours_of_each_attempt_begin_at_zero(tmp_path: Path) -> None:
+    path = _write_lines(tmp_path / "log.jsonl", [*range(1, 11), *range(1, 11)], **{"time/step": 3600.0})
+    assert [series.compute.tolist() for series in _all(path)] == [list(range(1, 11))] * 2
+
+
+def test_seeds_that_are_stacked_are_no_attempts(tmp_path: Path) -> None:
+    rows = [(step, 100 * step, 0.4, seed) for seed in (0, 1) for step in range(1, 11)]
+    series = _series(tmp_path, rows, "step,gpu_hours,reward,seed")
+    assert series.run is not None
+    assert [fact.kind for fact in series.facts] == ["runs_by_column"]
+
+
+def test_cut_line_of_a_killed_writer_is_left_out(tmp_path: Path) -> None:
+    path = _write_lines(tmp_path / "log.jsonl", range(1, 11))
+    text = path.read_text()
+    path.write_text(text + '{"step": 11, "eval/a' + text[text.index('{"step": 8') :].replace("0.30", "0.40"))
+    [series] = _all(path)
+    assert series.compute.tolist() == list(range(1, 11))
+    assert series.reward[7] == pytest.approx(0.407)
+    assert {fact.kind for fact in series.facts} == {"cut_lines", "superseded"}

@@ -119,3 +119,36 @@ def test_the_same_seed_in_two_files_is_two_runs(tmp_path: Path) -> None:
     [series] = series_from([read_table(tmp_path / f"{name}.csv") for name in ("one", "two")], Selection(by=("arm",)))
     assert series.run is not None
     assert sorted(set(series.run.tolist())) == ["one/0", "two/0", "two/1"]
+
+
+# Compute at or below 0
+
+
+def test_row_at_compute_0_is_the_start(tmp_path: Path) -> None:
+    series = _series(tmp_path / "a.csv", "gpu_hours,reward", [(0, 0.2), (1, 0.3), (2, 0.4)])
+    assert (series.start, series.start_sd, series.compute.tolist()) == (0.2, None, [1, 2])
+    [fact] = series.facts
+    assert (fact.kind, fact.values["start"], fact.values["num"], fact.values["x"]) == (
+        "start_at_zero",
+        0.2,
+        1,
+        "gpu_hours",
+    )
+    assert "--start" in series.notes[0]
+
+
+def test_step_below_0_is_the_start(tmp_path: Path) -> None:
+    series = _series(tmp_path / "a.csv", "step,reward", [(-1, 0.2), (1, 0.3), (2, 0.4)])
+    assert (series.start, series.compute.tolist()) == (0.2, [1, 2])
+
+
+def test_given_start_stands_before_a_row_at_compute_0(tmp_path: Path) -> None:
+    series = _series(tmp_path / "a.csv", "gpu_hours,reward", [(0, 0.2), (1, 0.3), (2, 0.4)], start=0.25)
+    assert (series.start, series.compute.tolist(), series.facts) == (0.25, [1, 2], ())
+
+
+def test_clock_that_begins_with_the_first_row_is_completed(tmp_path: Path) -> None:
+    rows = [(step, 360.0 * (step - 10), 0.3 + step / 1000) for step in range(10, 60, 10)]
+    series = _series(tmp_path / "a.csv", "step,elapsed_s,reward", rows)
+    assert (series.start, series.x_label) == (None, "hours")
+    assert series.compute.tolist() == pytest.approx([1, 2, 3, 4, 5])

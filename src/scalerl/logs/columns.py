@@ -176,22 +176,34 @@ def elapsed_hours(rows: Sequence[Row], columns: Sequence[str]) -> list[float | N
 
     A step time stands for every step since the row before it: trainers log its mean over the logging interval.
     """
-    step_time = find(STEP_TIME, columns)
-    if step_time is None:
-        elapsed = find(ELAPSED, columns)
-        if elapsed is None:
-            return None
-        return [row[elapsed] / 3600 if is_number(row.get(elapsed)) else None for row in rows]
-    step = find(STEP, columns)
-    labels = _run_columns(rows, step_time)
+    step, step_time, elapsed = find(STEP, columns), find(STEP_TIME, columns), find(ELAPSED, columns)
+    column = step_time or elapsed
+    if column is None:
+        return None
+    labels = _run_columns(rows, column)
     runs: dict[tuple[Any, ...], list[int]] = {}
     for index, row in enumerate(rows):
         runs.setdefault(tuple(row.get(label) for label in labels), []).append(index)
     hours: list[float | None] = [None] * len(rows)
     for indices in runs.values():
-        for index, value in zip(indices, _cumulated([rows[index] for index in indices], step, step_time), strict=True):
+        members = [rows[index] for index in indices]
+        values = _cumulated(members, step, column) if step_time else _on_the_clock(members, step, column)
+        for index, value in zip(indices, values, strict=True):
             hours[index] = value
     return hours
+
+
+def _on_the_clock(rows: Sequence[Row], step: str | None, elapsed: str) -> list[float | None]:
+    """Return the hours of a clock; one that begins with the first row gets what the steps before it took."""
+    known = [
+        (row[step], row[elapsed]) for row in rows if step and is_number(row.get(step)) and is_number(row.get(elapsed))
+    ]
+    missing = 0.0
+    if known:
+        (first, begin), (last, end) = min(known), max(known)
+        if begin == 0 and first > 0 and last > first:
+            missing = first * (end - begin) / (last - first)
+    return [(row[elapsed] + missing) / 3600 if is_number(row.get(elapsed)) else None for row in rows]
 
 
 def is_number(value: object) -> bool:

@@ -167,9 +167,9 @@ def _decoded(path: Path, data: bytes) -> tuple[str, int | None]:
         raise InputError(f"{path} is empty: give a file with at least a header and a few rows.")
     if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         return data.decode("utf-16", errors="replace"), None
-    for encoding, zeros in (("utf-16-le", data[1:4000:2]), ("utf-16-be", data[0:4000:2])):
-        if len(zeros) > 8 and 10 * zeros.count(0) > 9 * len(zeros):
-            return data.decode(encoding, errors="replace"), None
+    shares = [data[begin:4000:2].count(0) / max(len(data[begin:4000:2]), 1) for begin in (0, 1)]
+    if max(shares) > 0.9 and min(shares) < 0.1 and len(data) > 16:
+        return data.decode("utf-16-be" if shares[0] > shares[1] else "utf-16-le", errors="replace"), None
     # Output of several processes may hold NUL bytes, and a file that was cut while it was written begins with many.
     content = data.replace(b"\0", b"")
     num_binary = len(content) - len(content.translate(None, _BINARY))

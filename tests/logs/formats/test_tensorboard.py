@@ -11,6 +11,7 @@ from tensorboardX.record_writer import RecordWriter
 
 from scalerl.errors import InputError
 from scalerl.logs.read import read_table
+from scalerl.logs.series import Selection, Series, series_from
 from scalerl.logs.table import Table, with_gpus
 
 # Generated modules, whose names no type checker sees.
@@ -117,3 +118,54 @@ def test_event_files_of_sub_folders_are_runs(tmp_path: Path) -> None:
         _write_raw(tmp_path / run / "events.out.tfevents.1", [("val/reward", 1, 0.5)])
     table = read_table(tmp_path)
     assert (_column(table, "run"), table.apart) == (["a", "b"], ("run",))
+
+
+# Attempts
+
+
+def _curves(folder: Path) -> list[Series]:
+    return series_from([read_table(folder)], Selection())
+
+
+def _scalars(steps: range, shift: float = 0.0) -> list[tuple[str, int, float]]:
+    return [("val/reward", step, 0.25 + step / 128 + shift) for step in steps]
+
+
+def test_event_files_from_the_beginning_are_separate_curves(tmp_path: Path) -> None:
+    for number in range(23):
+        values = [0.25 + step / 128 for step in range(6 + number)]
+        writer = tensorboardX.SummaryWriter(str(tmp_path), filename_suffix=f".{number}")
+        for step, value in enumerate(values, start=1):
+            writer.add_scalar("val/reward", value, step, walltime=1e9 + 1e5 * number + step)
+        writer.close()
+    curves = _curves(tmp_path)
+    assert [len(series.compute) for series in curves] == [6 + number for number in range(23)]
+    assert [series.name for series in curves][:2] == ["attempt 1", "attempt 2"]
+    [fact] = curves[0].facts
+    assert (fact.kind, fact.values["num"], fact.values["unit"]) == ("attempts", 23, "event files")
+    [only] = series_from([read_table(tmp_path)], Selection(where=(("attempt", "23"),)))
+    assert len(only.compute) == 28
+
+
+def test_event_file_that_continues_supersedes_later_steps(tmp_path: Path) -> None:
+    _write_raw(tmp_path / "events.out.tfevents.1", _scalars(range(1, 31)))
+    # Its wall times, 1e9 + step, follow those of the first file.
+    later = [(tag, step, value) for tag, step, value in _scalars(range(31, 51), 0.125)]
+    _write_raw(tmp_path / "events.out.tfevents.2", later)
+    [series] = _curves(tmp_path)
+    assert len(series.compute) == 50
+    writer = tensorboardX.SummaryWriter(str(tmp_path), filename_suffix=".3")
+    for step in range(41, 61):
+        writer.add_scalar("val/reward", 0.875, step, walltime=1e9 + 1000 + step)
+    writer.close()
+    [series] = _curves(tmp_path)
+    assert len(series.compute) == 60
+    assert series.reward[40:].tolist() == [0.875] * 20
+    assert [(fact.kind, fact.values["num"]) for fact in series.facts] == [("event_files_continue", 10)]
+
+
+def test_event_files_of_different_tags_are_one_run(tmp_path: Path) -> None:
+    _write_raw(tmp_path / "events.out.tfevents.1", _scalars(range(1, 11)))
+    _write_raw(tmp_path / "events.out.tfevents.2", [("train/loss", step, 0.5) for step in range(1, 11)])
+    [series] = _curves(tmp_path)
+    assert (len(series.compute), series.facts) == (10, ())
