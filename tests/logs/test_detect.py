@@ -86,7 +86,7 @@ def test_csv_row_that_is_being_written_is_left_out(tmp_path: Path) -> None:
     assert [row["step"] for row in read_table(path).rows] == [1, 2]
 
 
-def test_character_that_is_being_written_is_no_fault(tmp_path: Path) -> None:
+def test_partly_written_character_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes('{"step": 1, "reward": 0.5}\n{"step": 2, "note": "\u00e9'.encode()[:-1])
     assert read_table(path).rows == [{"step": 1, "reward": 0.5}]

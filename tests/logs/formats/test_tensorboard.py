@@ -1,4 +1,4 @@
-"""Tensorboard event files, written by tensorboardX, read without it."""
+"""Tensorboard event files, written by tensorboardX and read without it."""
 
 import importlib
 import struct
@@ -47,7 +47,7 @@ def test_tensorboard_scalars_are_rows_by_step(tmp_path: Path) -> None:
     assert _column(with_gpus(read_table(tmp_path), 8), "gpu_hours") == [0.0, 8.0, 16.0]
 
 
-def test_a_truncated_event_file_loses_its_last_record_only(tmp_path: Path) -> None:
+def test_truncated_event_file_loses_only_its_last_record(tmp_path: Path) -> None:
     path = _write_raw(tmp_path / "events.out.tfevents.1", [("val/reward", step, step / 8) for step in range(5)])
     whole = path.read_bytes()
     for cut in (1, 5, 20):
@@ -57,7 +57,7 @@ def test_a_truncated_event_file_loses_its_last_record_only(tmp_path: Path) -> No
     assert len(read_table(path).rows) == 5
 
 
-def test_a_damaged_event_file_is_said_to_be(tmp_path: Path) -> None:
+def test_damaged_event_file_is_an_error(tmp_path: Path) -> None:
     path = _write_raw(tmp_path / "events.out.tfevents.1", [("val/reward", step, step / 8) for step in range(5)])
     data = bytearray(path.read_bytes())
     length = int.from_bytes(data[:8], "little")
@@ -95,13 +95,13 @@ def test_scalars_come_as_floats_or_tensors(tmp_path: Path, kind: str) -> None:
     assert [(row["step"], row["eval/acc"]) for row in read_table(path).rows] == [(-1, 0.5), (3, 0.25)]
 
 
-def test_tensors_of_several_numbers_are_no_scalars(tmp_path: Path) -> None:
+def test_tensors_of_several_numbers_are_not_scalars(tmp_path: Path) -> None:
     path = _write_raw(tmp_path / "events.out.tfevents.1", [("eval/acc", 3, 0.25)], "several")
     with pytest.raises(InputError, match="holds no rows"):
         read_table(path)
 
 
-def test_event_files_of_a_restarted_run_are_one_and_its_wait_costs_nothing(tmp_path: Path) -> None:
+def test_waiting_for_a_restart_costs_no_compute(tmp_path: Path) -> None:
     _write_raw(
         tmp_path / "events.out.tfevents.1",
         [("val/reward", 0, 0.0), ("val/reward", 3600, 0.25), ("val/reward", 4000, 0.3)],
