@@ -107,7 +107,7 @@ Row = Mapping[str, Any]
 
 
 def find(names: Sequence[str], columns: Sequence[str]) -> str | None:
-    """The first column that has one of these names, in the order of the names."""
+    """Return the first column that has one of these names, in the order of the names."""
     known = {plain(column): column for column in reversed(columns)}
     return next((known[name] for name in names if name in known), None)
 
@@ -145,7 +145,7 @@ def count(rows: Sequence[Row], column: str) -> int:
 
 
 def choose_x(columns: Sequence[str], rows: Sequence[Row], *, y: str | None, built: bool) -> str | None:
-    """The column to use as compute; `built` says that gpu_hours comes from --gpus and is what the user asked for."""
+    """Return the column to use as compute; with `built`, gpu_hours comes from --gpus, which the user asked for."""
     order = (*GPU_HOURS, *FLOPS, *TOKENS, "hours", *STEP)
     if built:
         order = ("gpu_hours", *order)
@@ -158,7 +158,7 @@ def choose_x(columns: Sequence[str], rows: Sequence[Row], *, y: str | None, buil
 
 
 def fill_from_step(rows: Sequence[Row], column: str, step: str | None) -> list[Any]:
-    """The column's values, a missing one taken from another row of the same step and run, as logs split steps."""
+    """Return a column's values; a missing one is taken from another row of the same step and run."""
     values = [row.get(column) for row in rows]
     if step is None or step == column or all(value is not None for value in values):
         return values
@@ -172,7 +172,7 @@ def fill_from_step(rows: Sequence[Row], column: str, step: str | None) -> list[A
 
 
 def elapsed_hours(rows: Sequence[Row], columns: Sequence[str]) -> list[float | None] | None:
-    """Hours of training until each row, None where the log has no time in it.
+    """Return the hours of training until each row, None where the log has no times.
 
     A step time stands for every step since the row before it: trainers log its mean over the logging interval.
     """
@@ -235,7 +235,7 @@ def plain(column: str) -> str:
 
 
 def _y_rank(name: str) -> tuple[int, int, int] | None:
-    """(kind of column, closeness to a pass rate, whether it is a part of a sum): smaller is better."""
+    """Return (kind of column, whether it is part of a sum, closeness to a pass rate); smaller is better."""
     if _NEVER.search(name):
         return None
     part = int(bool(_PART.search(name)))
@@ -281,7 +281,7 @@ def _is_unit(rows: Sequence[Row], column: str) -> bool:
 
 
 def _is_numeric(value: object) -> bool:
-    """Also numbers written as text: one bad cell leaves a whole CSV column text, and is to be named."""
+    """Return whether a value is a number, also one written as text: one bad cell makes a whole CSV column text."""
     if not isinstance(value, str):
         return is_number(value)
     try:
@@ -293,18 +293,18 @@ def _is_numeric(value: object) -> bool:
 def _stands_by(
     rows: Sequence[Row], column: str, y: str | None, step: str | None, is_one: Callable[[object], bool]
 ) -> bool:
-    """Whether most rows with a y have this column too (transformers writes total_flos in the last row only)."""
+    """Return whether most rows with a y have this column too; transformers writes total_flos in the last row only."""
     values = fill_from_step(rows, column, step)
     wanted = [is_one(value) for value, row in zip(values, rows, strict=True) if y is None or row.get(y) is not None]
     return 2 * sum(wanted) >= len(wanted) > 0
 
 
 def _run_columns(rows: Sequence[Row], needed: str) -> list[str]:
-    """Columns that tell runs apart within one file: labels that every row has, each value with rows holding `needed`.
+    """Return the columns that tell runs apart within one file: labels of every row, each with rows holding `needed`.
 
     The last condition leaves out a column such as split=train|eval, whose eval rows get their compute from train rows.
     """
-    found = []
+    labels = []
     for column, first in rows[0].items() if rows else ():
         if not isinstance(first, str) and plain(column) not in RUN:
             continue
@@ -317,5 +317,5 @@ def _run_columns(rows: Sequence[Row], needed: str) -> list[str]:
         if not is_label:
             continue
         if set(values) == {value for value, row in zip(values, rows, strict=True) if row.get(needed) is not None}:
-            found.append(column)
-    return found
+            labels.append(column)
+    return labels

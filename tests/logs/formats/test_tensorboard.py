@@ -169,3 +169,22 @@ def test_event_files_of_different_tags_are_one_run(tmp_path: Path) -> None:
     _write_raw(tmp_path / "events.out.tfevents.2", [("train/loss", step, 0.5) for step in range(1, 11)])
     [series] = _curves(tmp_path)
     assert (len(series.compute), series.facts) == (10, ())
+
+
+def test_event_file_that_repeats_step_0_continues_the_run(tmp_path: Path) -> None:
+    for number, steps in enumerate([range(31), [0, *range(21, 41)]]):
+        writer = tensorboardX.SummaryWriter(str(tmp_path), filename_suffix=f".{number}")
+        for step in steps:
+            writer.add_scalar("val/reward", 0.25 + 0.125 * number, step, walltime=1e9 + 1000 * number + step)
+        writer.close()
+    [series] = _curves(tmp_path)
+    assert series.reward.tolist() == [0.25] * 20 + [0.375] * 20
+
+
+def test_folders_with_and_without_attempts_together(tmp_path: Path) -> None:
+    for name, number in (("a", 0), ("a", 1), ("b", 2)):
+        writer = tensorboardX.SummaryWriter(str(tmp_path / name), filename_suffix=f".{number}")
+        for step in range(1, 9):
+            writer.add_scalar("val/reward", 0.5, step, walltime=1e9 + 1000 * number + step)
+        writer.close()
+    assert [series.name for series in _curves(tmp_path)] == ["a/attempt 1", "a/attempt 2", "b/attempt 1"]

@@ -1,4 +1,4 @@
-"""Scalars from tensorboard event files, without tensorboard: TFRecord framing and the few protobuf fields they need.
+"""Read scalars from tensorboard event files without tensorboard: TFRecord framing and a few protobuf fields.
 
 A record is length (uint64), crc of the length, data, crc of the data. The crc of the length is checked (it tells an
 event file from any other, and a damaged one from a whole one); that of the data is not: in pure Python it would take
@@ -7,7 +7,7 @@ most of the time.
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +45,20 @@ class EventFile:
     def first_step(self) -> int:
         return min(scalar.step for scalar in self.scalars)
 
-    def first_step_of(self, tag: str) -> int:
-        return min(scalar.step for scalar in self.scalars if scalar.tag == tag)
+    @property
+    def begin(self) -> float:
+        """Wall time of the first scalar."""
+        return min(scalar.wall_time for scalar in self.scalars)
+
+    @property
+    def end(self) -> float:
+        """Wall time of the last scalar."""
+        return max(scalar.wall_time for scalar in self.scalars)
+
+    @property
+    def steps(self) -> list[int]:
+        """The different steps, sorted."""
+        return sorted({scalar.step for scalar in self.scalars})
 
 
 def read_event_files(path: Path, files: Sequence[Path]) -> Table:
@@ -56,17 +68,21 @@ def read_event_files(path: Path, files: Sequence[Path]) -> Table:
         folder = file.parent.relative_to(path).as_posix() if file != path else "."
         folders.setdefault(folder, []).append(read_events(file))
     placed, facts, apart = [], [], []
-    for folder, parts in folders.items():
-        attempts = _attempts(parts)
+    grouped = {folder: _attempts(parts) for folder, parts in folders.items()}
+    has_attempts = max(map(len, grouped.values()), default=0) > 1
+    for folder, attempts in grouped.items():
         for number, attempt in enumerate(attempts, start=1):
             label = {"run": folder} if len(folders) > 1 else {}
-            label |= {ATTEMPT: number} if len(attempts) > 1 else {}
+            label |= {ATTEMPT: number} if has_attempts else {}
             rows, num_superseded = _rows(attempt, label)
             placed += rows
             if num_superseded:
                 facts.append(Fact(kind="event_files_continue", values={"num": num_superseded, "folder": folder}))
         if len(attempts) > 1:
-            values = {"num": len(attempts), "unit": "event files" if len(attempts) == len(parts) else "attempts"}
+            values = {
+                "num": len(attempts),
+                "unit": "event files" if len(attempts) == len(folders[folder]) else "attempts",
+            }
             facts.append(Fact(kind="attempts", values=values | {"place": str(path / folder)}))
             apart = [ATTEMPT]
     if len(folders) > 1:
@@ -83,9 +99,10 @@ def _attempts(files: Sequence[EventFile]) -> list[list[EventFile]]:
     attempts: list[list[EventFile]] = []
     for file in sorted((file for file in files if file.scalars), key=lambda file: file.first):
         latest = attempts[-1] if attempts else []
+        file = _without_repeated_first_step(file, latest)
         tags = {scalar.tag for part in latest for scalar in part.scalars}
         begin = min((part.first_step for part in latest), default=0)
-        overlaps = any(file.first < part.last and file.tags & part.tags for part in latest)
+        overlaps = any(file.begin < part.end and file.tags & part.tags for part in latest)
         continues = not file.tags & tags or (file.first_step > begin and not overlaps)
         if latest and continues:
             latest.append(file)
@@ -94,14 +111,24 @@ def _attempts(files: Sequence[EventFile]) -> list[list[EventFile]]:
     return attempts
 
 
+def _without_repeated_first_step(file: EventFile, earlier: Sequence[EventFile]) -> EventFile:
+    """Drop the first step from a file that evaluates it again before it continues further on."""
+    seen, own = sorted({step for part in earlier for step in part.steps}), file.steps
+    if len(seen) < 2 or len(own) < 2 or own[0] != seen[0]:
+        return file
+    continues = seen[1] < own[1] <= seen[-1] + (seen[1] - seen[0])
+    kept = tuple(scalar for scalar in file.scalars if scalar.step > own[0])
+    return replace(file, scalars=kept) if continues else file
+
+
 def _rows(files: Sequence[EventFile], label: dict[str, Any]) -> tuple[list[tuple[str, dict[str, Any]]], int]:
     """Return (place, row) for each step of one attempt, and how many scalars a continuing file superseded."""
     steps: dict[int, dict[str, Any]] = {}
     num_superseded = 0
     for number, file in enumerate(files):
         # What an earlier file logged from the step at which a later one continued is of a model that is gone.
-        ends = {tag: later.first_step_of(tag) for later in files[number + 1 :] for tag in later.tags & file.tags}
-        kept = [scalar for scalar in file.scalars if scalar.step < ends.get(scalar.tag, scalar.step + 1)]
+        ends = [later.first_step for later in files[number + 1 :] if later.tags & file.tags]
+        kept = [scalar for scalar in file.scalars if not ends or scalar.step < min(ends)]
         num_superseded += len(file.scalars) - len(kept)
         for scalar in sorted(kept, key=lambda scalar: scalar.wall_time):
             row = steps.setdefault(scalar.step, {"step": scalar.step, **label})
@@ -112,7 +139,7 @@ def _rows(files: Sequence[EventFile], label: dict[str, Any]) -> tuple[list[tuple
 
 
 def is_event_file(head: bytes) -> bool:
-    """Whether these first bytes open a TFRecord file."""
+    """Return whether these first bytes open a TFRecord file."""
     if len(head) < _HEADER.size:
         return False
     _, crc = _HEADER.unpack_from(head)
@@ -120,22 +147,22 @@ def is_event_file(head: bytes) -> bool:
 
 
 def read_events(path: Path) -> EventFile:
-    """All scalars of one file; a last record cut while being written is left out."""
+    """Read all scalars of one file; a last record that is still being written is left out."""
     data = path.read_bytes()
     scalars: list[Scalar] = []
     times: list[float] = []
     for record in _records(data, path):
         try:
-            wall_time, found = _event(record)
+            wall_time, values = _event(record)
         except (struct.error, IndexError, ValueError, UnicodeDecodeError) as fault:
             raise ValueError(f"{path}: an event cannot be decoded ({fault})") from None
         times.append(wall_time)
-        scalars.extend(found)
+        scalars.extend(values)
     return EventFile(scalars=tuple(scalars), first=min(times, default=0.0), last=max(times, default=0.0))
 
 
 def active_seconds(files: Sequence[EventFile], wall_time: float) -> float:
-    """Seconds until `wall_time` while some file was being written: a run waiting to be restarted costs no compute."""
+    """Return the seconds until `wall_time` in which a file was written: waiting for a restart costs no compute."""
     total, reached = 0.0, float("-inf")
     for file in sorted(files, key=lambda file: file.first):
         begin, end = max(file.first, reached), min(file.last, wall_time)
@@ -188,7 +215,7 @@ def _summary_value(message: memoryview) -> tuple[str, float | None]:
 
 
 def _tensor_scalar(message: memoryview) -> float | None:
-    """The number in a one-element float tensor, None for any other tensor (text, histograms)."""
+    """Return the number in a one-element float tensor, None for any other tensor (text, histograms)."""
     fields = list(read_fields(message))
     kind = next((value for field, wire, value in fields if (field, wire) == (1, WIRE_VARINT)), 0)
     if kind not in _TENSOR_FLOATS:
@@ -214,7 +241,7 @@ _CRC_TABLE = _crc_table()
 
 
 def _masked_crc32c(data: bytes) -> int:
-    """CRC-32C, rotated and offset as TFRecord stores it."""
+    """Return the CRC-32C, rotated and offset as TFRecord stores it."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc = (crc >> 8) ^ _CRC_TABLE[(crc ^ byte) & 0xFF]
