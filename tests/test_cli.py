@@ -167,7 +167,6 @@ def faults(folder: Path) -> dict[str, tuple[tuple, tuple[str, ...]]]:
         ),
         "missing column": ((at("good.csv"), "--y", "rewrd"), ("rewrd", "reward", "compute")),
         "nan": ((at("nan.csv"),), ("nan.csv", "line 3", "--where 'reward!=nan'")),
-        "zero compute": ((at("zero.csv"),), ("--start first",)),
         "percent": ((at("percent.csv"),), ("--y-scale 100",)),
         "where matches nothing": ((at("good.csv"), "--where", "compute=99"), ("compute", "99")),
         "where leaves nothing": ((at("nan.csv"), "--where", "reward!=nan"), ("2 points are too few",)),

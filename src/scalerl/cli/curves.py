@@ -339,13 +339,12 @@ def _origins(common: Common, tables: "Sequence[Table]", series: "Sequence[Series
 
 def _recognised(column: str, tables: "Sequence[Table]") -> str:
     """Say why a column was chosen: what else could be, and what has too few rows to be."""
-    from scalerl.logs.columns import count, passed_over, rivals
+    from scalerl.logs.columns import passed_over, rivals
     from scalerl.logs.table import listed
 
     others = dict.fromkeys(other for table in tables for other in rivals(table.columns, table.rows, column))
     few = dict(pair for table in tables for pair in passed_over(table.columns, table.rows, column))
-    num = sum(count(table.rows, column) for table in tables)
-    parts = [f"recognised, {num} rows"]
+    parts = ["recognised"]
     parts += [f"also there: {listed(list(others))}"] if others else []
     parts += [f"too few rows in {listed([f'{name} ({rows})' for name, rows in few.items()])}"] if few else []
     return "; ".join(parts)
