@@ -144,7 +144,6 @@ def write_logs(folder: Path) -> None:
         "empty.csv": "",
         "good.csv": header + "".join(f"{c},{0.4 + 0.01 * c}\n" for c in range(1, 12)),
         "nan.csv": header + "1,0.4\n2,nan\n3,0.5\n",
-        "zero.csv": header + "0,0.4\n1,0.5\n2,0.6\n",
         "percent.csv": header + "1,40\n2,50\n3,60\n",
     }
     for name, text in files.items():
