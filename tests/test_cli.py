@@ -140,7 +140,6 @@ def write_logs(folder: Path) -> None:
         "empty.csv": "",
         "good.csv": header + "".join(f"{c},{0.4 + 0.01 * c}\n" for c in range(1, 12)),
         "nan.csv": header + "1,0.4\n2,nan\n3,0.5\n",
-        "zero.csv": header + "0,0.4\n1,0.5\n2,0.6\n",
         "percent.csv": header + "1,40\n2,50\n3,60\n",
     }
     for name, text in files.items():
@@ -163,7 +162,6 @@ def faults(folder: Path) -> dict[str, tuple[tuple, tuple[str, ...]]]:
         ),
         "missing column": ((at("good.csv"), "--y", "rewrd"), ("rewrd", "reward", "compute")),
         "nan": ((at("nan.csv"),), ("nan.csv", "line 3", "--where 'reward!=nan'")),
-        "zero compute": ((at("zero.csv"),), ("--start first",)),
         "percent": ((at("percent.csv"),), ("--y-scale 100",)),
         "where matches nothing": ((at("good.csv"), "--where", "compute=99"), ("compute", "99")),
         "where leaves nothing": ((at("nan.csv"), "--where", "reward!=nan"), ("2 points are too few",)),

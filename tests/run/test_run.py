@@ -18,7 +18,7 @@ import torch
 from scalerl import store
 from scalerl.config import Recipe, load_recipe
 from scalerl.errors import ModelError, RunFolderError
-from scalerl.logs.readers import read_table
+from scalerl.logs.read import read_table
 from scalerl.logs.series import Selection, series_from
 from scalerl.models.load import load_model
 from scalerl.run.resume import export

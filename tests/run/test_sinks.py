@@ -10,7 +10,8 @@ import pytest
 
 from scalerl.config import Recipe, load_recipe
 from scalerl.errors import SinkError
-from scalerl.logs.readers import Table, read_table
+from scalerl.logs.read import read_table
+from scalerl.logs.table import Table
 from scalerl.run import sinks
 from scalerl.run.sinks import SINKS, Sinks, SinkWarning, check_sinks, scalars
 

@@ -17,7 +17,7 @@ from simulated import AtOnce, CountingLearner, SimulatedEngine, grade, make_requ
 from scalerl import store
 from scalerl.config import Recipe, load_recipe
 from scalerl.errors import GraderError, GraderPoolError, RecipeError
-from scalerl.logs.readers import read_table
+from scalerl.logs.read import read_table
 from scalerl.logs.series import Selection, series_from
 from scalerl.loop import grading
 from scalerl.loop.pipeline import Pipeline

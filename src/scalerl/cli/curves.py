@@ -16,10 +16,13 @@ from scalerl.errors import UsageError
 
 if TYPE_CHECKING:
     from scalerl.analysis.results import Analysis, FitOptions
-    from scalerl.logs.readers import Table
     from scalerl.logs.series import Selection, Series
+    from scalerl.logs.table import Table
 
-KINDS = "CSV, JSONL, trainer_state.json; folders of tensorboard, of a run or of a study; the kind is recognised."
+KINDS = (
+    "CSV, JSONL, trainer_state.json, console output; folders of a run, a study, a Trainer, tensorboard or wandb; "
+    "patterns such as 'logs/*.jsonl'. The kind is recognised."
+)
 
 
 def option(text: str, panel: str | None = None, *names: str, **more: Any) -> Any:
@@ -42,6 +45,9 @@ class Common:
     seed: Annotated[str | None, data("Column that tells runs of one recipe apart.", metavar="COLUMN")] = None
     where: Annotated[
         list[str] | None, data("Keep only these rows; may be repeated.", metavar="COL=VALUE|COL!=VALUE")
+    ] = None
+    label: Annotated[
+        list[str] | None, data("Name of a curve or file; repeat it for each, in their order.", metavar="NAME")
     ] = None
     start: Annotated[
         str | None,
@@ -291,6 +297,7 @@ def chosen(common: Common, holdout: str | None = None) -> "tuple[Selection, FitO
         y_scale=common.y_scale,  # type: ignore[arg-type]
         holdout=column_value(holdout, "--holdout") if holdout is not None else None,
         gpus=common.gpus,
+        labels=tuple(common.label or ()),
     )
     options = FitOptions(
         form=common.form,
@@ -311,11 +318,11 @@ def _run(
     holdout: str | None = None,
 ) -> None:
     from scalerl.analysis.results import to_json
-    from scalerl.logs.readers import read_table
+    from scalerl.logs.read import read_tables
     from scalerl.logs.series import series_from
 
     selection, options = chosen(common, holdout)
-    tables = [read_table(path) for path in common.files]
+    tables = read_tables(common.files)
     series = series_from(tables, selection)
     analysis = analyse(series, options)
     if common.plot is not None:
@@ -339,11 +346,16 @@ def _origins(common: Common, tables: "Sequence[Table]", series: "Sequence[Series
 
 
 def _recognised(column: str, tables: "Sequence[Table]") -> str:
-    from scalerl.logs.columns import rivals
-    from scalerl.logs.readers import listed
+    """Say why a column was chosen: what else could be, and what has too few rows to be."""
+    from scalerl.logs.columns import passed_over, rivals
+    from scalerl.logs.table import listed
 
     others = dict.fromkeys(other for table in tables for other in rivals(table.columns, table.rows, column))
-    return f"recognised; also there: {listed(list(others))}" if others else "recognised"
+    few = dict(pair for table in tables for pair in passed_over(table.columns, table.rows, column))
+    parts = ["recognised"]
+    parts += [f"also there: {listed(list(others))}"] if others else []
+    parts += [f"too few rows in {listed([f'{name} ({rows})' for name, rows in few.items()])}"] if few else []
+    return "; ".join(parts)
 
 
 def _show(analysis: "Analysis", origins: Mapping[str, str]) -> None:

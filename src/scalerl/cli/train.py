@@ -308,7 +308,7 @@ def _conclude(out: Path, *, plots: bool) -> None:
     from scalerl.analysis.results import FitOptions, analyse_forecast
     from scalerl.analysis.tables import sentence
     from scalerl.errors import InputError
-    from scalerl.logs.readers import read_table
+    from scalerl.logs.read import read_table
     from scalerl.logs.series import Selection, series_from
 
     try:
