@@ -74,10 +74,16 @@ class Box:
         except (OSError, BadMessage) as error:
             raise BoxDied(str(error)) from error
 
-    def end(self) -> Mapping[str, Any]:
-        """Kill the program and all that it started; return its wait status and what it used."""
+    def order_end(self) -> None:
+        """Have the program killed, and all that it started; `ended` must follow."""
         try:
             send(self._control, {"do": "end"})
+        except OSError as error:
+            raise BoxDied(str(error)) from error
+
+    def ended(self) -> Mapping[str, Any]:
+        """Return the wait status of the program that was to be ended and what it used."""
+        try:
             return receive(self._control)
         except (OSError, Closed, BadMessage) as error:
             raise BoxDied(str(error)) from error

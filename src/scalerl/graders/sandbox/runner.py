@@ -28,6 +28,10 @@ _LONGEST_NUMBER = 100
 class Runner(Protocol):
     """What runs programs. One program at a time; any number of runners may work side by side."""
 
+    def start(self) -> None:
+        """Have everything ready for a first program. SandboxError says why that cannot be done."""
+        ...
+
     def run(self, program: Program, tests: Tests, limits: RunLimits) -> Outcome: ...
 
     def close(self) -> None: ...
@@ -40,7 +44,13 @@ class LocalRunner:
         self._isolation = isolation
         self._boxes: dict[str, Box] = {}
 
+    def start(self) -> None:
+        for side in ("program", "tests"):
+            self._box(side)
+
     def run(self, program: Program, tests: Tests, limits: RunLimits) -> Outcome:
+        # Starting a sandbox is not the program's time.
+        self.start()
         deadline = time.monotonic() + limits.timeout_s
         try:
             if isinstance(tests, Streams):
@@ -80,7 +90,9 @@ class LocalRunner:
                 report = _receive_by(results, deadline)
             finally:
                 # Both, whatever happens in between: the next program must find both sandboxes empty.
-                program_status, test_status = program_box.end()["status"], test_box.end()["status"]
+                program_box.order_end()
+                test_box.order_end()
+                program_status, test_status = program_box.ended()["status"], test_box.ended()["status"]
         if report is not None and "tests" in report:
             return _judged(report["tests"], program_status)
         if report is not None:
@@ -170,7 +182,8 @@ def _run_script(
         if theirs >= 0:
             os.close(theirs)
         # Where it has closed stdout itself it may still be at work: there is no more to be had from it.
-        status = box.end()["status"]
+        box.order_end()
+        status = box.ended()["status"]
     if kind is not None:
         return output, kind
     if status is None or status == 0:
