@@ -18,6 +18,7 @@ from scalerl.tasks.rows import Row
 pytestmark = [needs_bubblewrap, pytest.mark.timeout(600)]
 
 LIMITS = RunLimits(timeout_s=60, cpu_limit_s=20)
+ENDLESS = RunLimits(timeout_s=30, cpu_limit_s=3)  # some loops never end once their constants are wrong
 
 
 @pytest.fixture(scope="module")
@@ -26,11 +27,11 @@ def rows() -> Iterator[list[dict[str, Any]]]:
     close_sandboxes()
 
 
-def outcomes(rows: list[dict[str, Any]], answers: list[str]) -> list[Outcome]:
+def outcomes(rows: list[dict[str, Any]], answers: list[str], limits: RunLimits = LIMITS) -> list[Outcome]:
     results = []
     for number, (values, answer) in enumerate(zip(rows, answers, strict=True), start=1):
         problem = read_problem(Row(where="HumanEval", unit="line", number=number, values=values))
-        results.append(run_program(answer, problem.reference.to_text(), limits=LIMITS))
+        results.append(run_program(answer, problem.reference.to_text(), limits=limits))
     return results
 
 
@@ -81,27 +82,30 @@ def test_no_cheat_passes(cheat: str, rows: list[dict[str, Any]]):
     assert all(outcome.share < 1 for outcome in results)
 
 
-def with_wrong_constants(source: str) -> str:
-    """Return a program with its whole numbers one too large, and its texts one letter too long."""
+def with_wrong_constants(prompt: str, solution: str) -> str:
+    """Return a program with the whole numbers of its solution one too large.
+
+    Not those of the prompt: its functions are the tests' own here, and the program's in plain execution.
+    """
 
     class Change(ast.NodeTransformer):
         def visit_Constant(self, node: ast.Constant) -> ast.AST:
-            if type(node.value) is int:
+            if type(node.value) is int and node.lineno > prompt.count("\n"):
                 return ast.Constant(value=node.value + 1)
             return node
 
-    return ast.unparse(ast.fix_missing_locations(Change().visit(ast.parse(source))))
+    return ast.unparse(ast.fix_missing_locations(Change().visit(ast.parse(prompt + solution))))
 
 
 def test_wrong_constants_are_judged_as_by_plain_execution(rows: list[dict[str, Any]]):
-    changed = [with_wrong_constants(row["prompt"] + row["canonical_solution"]) for row in rows]
-    results = outcomes(rows, [f"```python\n{program}\n```" for program in changed])
+    changed = [with_wrong_constants(row["prompt"], row["canonical_solution"]) for row in rows]
+    results = outcomes(rows, [f"```python\n{program}\n```" for program in changed], ENDLESS)
     plain = []
     for row, program in zip(rows, changed, strict=True):
         script = f"{program}\n{row['test']}\ncheck({row['entry_point']})\n"
         try:
             plain.append(
-                subprocess.run([sys.executable, "-I", "-c", script], capture_output=True, timeout=20).returncode == 0
+                subprocess.run([sys.executable, "-I", "-c", script], capture_output=True, timeout=15).returncode == 0
             )
         except subprocess.TimeoutExpired:
             plain.append(False)

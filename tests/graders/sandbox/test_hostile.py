@@ -101,7 +101,7 @@ REACH += ("connect_to_an_abstract_socket", "follow_a_symlink", "memory_outside_t
 @pytest.mark.parametrize("name", REACH)
 def test_attacks_succeed_without_a_sandbox(name: str, outside: dict[str, object], tmp_path: Path):
     """So the tests above show what the sandbox does, not that the attacks are broken."""
-    code = (OUTSIDE | EXHAUSTION)[name].code.format(**outside).replace("/tmp/", f"{tmp_path}/")
+    code = (OUTSIDE | EXHAUSTION)[name].code.replace("/tmp/", f"{tmp_path}/").format(**outside)
     runner = LocalRunner("none")
     limits = RunLimits(timeout_s=60, num_files=4096)
     assert runner.run(Program(code=code, entry_point="attack"), NOTHING_GAINED, limits).kind == "failed"
