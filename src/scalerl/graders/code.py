@@ -9,7 +9,6 @@ import os
 import re
 
 from scalerl.errors import SandboxError
-from scalerl.graders.rules import answer_part
 from scalerl.graders.sandbox.job import BadTests, Outcome, Program, Reference, RunLimits
 from scalerl.graders.sandbox.runner import ISOLATIONS, Runner
 from scalerl.types import THINKING_END, THINKING_START
@@ -91,6 +90,12 @@ def check_sandbox(sandbox: str, *, has_cluster: bool = False) -> None:
     _runner(sandbox).start()
 
 
+def prepare(*, sandbox: str = "bubblewrap", **_: object) -> None:
+    """Check the sandbox in a process that is about to be forked. What the interpreter needs is known to all forks."""
+    check_sandbox(sandbox)
+    close_sandboxes()
+
+
 def close_sandboxes() -> None:
     """End the sandboxes of this process."""
     for key in [key for key in _RUNNERS if key[0] == os.getpid()]:
@@ -107,7 +112,10 @@ def _runner(sandbox: str) -> Runner:
 
 
 def _after_thinking(text: str, thinking_start: str, thinking_end: str) -> str | None:
-    """Return the answer with its leading spaces, which a continuation of a function needs."""
-    if answer_part(text, thinking_start=thinking_start, thinking_end=thinking_end) is None:
-        return None
-    return text.partition(thinking_end)[2] if thinking_end and thinking_end in text else text
+    """Return the answer with its leading spaces, which a continuation of a function needs; None if thinking went on."""
+    if not thinking_end:
+        return text
+    thinking, end, answer = text.partition(thinking_end)
+    if end:
+        return answer
+    return None if thinking_start and thinking_start in thinking else text

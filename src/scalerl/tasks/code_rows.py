@@ -4,7 +4,7 @@
 |---|---|
 | HumanEval | prompt, test, entry_point; canonical_solution |
 | MBPP | text or prompt, test_list; code, test_setup_code or test_imports, challenge_test_list |
-| stdin and stdout (DeepCoder, TACO, APPS) | question or problem or prompt, input_output or tests; solutions, starter_code |
+| stdin and stdout (DeepCoder, TACO, APPS) | question, problem or prompt, input_output or tests; solutions |
 | LiveCodeBench | question_content, public_test_cases, private_test_cases; metadata, starter_code |
 """
 

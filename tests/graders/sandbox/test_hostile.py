@@ -1,3 +1,4 @@
+import dataclasses
 import os
 import socket
 import time
@@ -64,7 +65,7 @@ def attacked(runner: LocalRunner, hostile: Hostile, tests: Asserts, outside: dic
     """Run an attack, then check that nothing is left of it and that the next program finds everything in order."""
     before = processes_below(runner.pids)
     started = time.monotonic()
-    outcome = runner.run(Program(code=hostile.code.format(**outside), entry_point="attack"), tests, LIMITS)
+    outcome = runner.run(Program(code=hostile.aimed_at(outside), entry_point="attack"), tests, LIMITS)
     assert time.monotonic() - started < LIMITS.timeout_s + SPARE_S
     assert processes_below(runner.pids) == before
     honest = Program(
@@ -101,7 +102,8 @@ REACH += ("connect_to_an_abstract_socket", "follow_a_symlink", "memory_outside_t
 @pytest.mark.parametrize("name", REACH)
 def test_attacks_succeed_without_a_sandbox(name: str, outside: dict[str, object], tmp_path: Path):
     """So the tests above show what the sandbox does, not that the attacks are broken."""
-    code = (OUTSIDE | EXHAUSTION)[name].code.replace("/tmp/", f"{tmp_path}/").format(**outside)
+    attack = {**OUTSIDE, **EXHAUSTION}[name]
+    code = dataclasses.replace(attack, code=attack.code.replace("/tmp/", f"{tmp_path}/")).aimed_at(outside)
     runner = LocalRunner("none")
     limits = RunLimits(timeout_s=60, num_files=4096)
     assert runner.run(Program(code=code, entry_point="attack"), NOTHING_GAINED, limits).kind == "failed"
@@ -119,7 +121,10 @@ def test_environment_of_the_trainer_is_not_passed_on(monkeypatch: pytest.MonkeyP
 
 
 def test_files_left_behind_do_not_shadow_modules(runner: LocalRunner):
-    leave = "import os\ndef attack():\n    open('random.py', 'w').write('raise SystemExit')\n    os.mkdir('heapq')\n    return 42\n"
+    leave = (
+        "import os\ndef attack():\n    open('random.py', 'w').write('raise SystemExit')\n"
+        "    os.mkdir('heapq')\n    return 42\n"
+    )
     assert runner.run(Program(code=leave), RIGHT, RunLimits(timeout_s=60)).kind == "passed"
     find = "import random, heapq, os\ndef attack():\n    return 42 if not os.listdir('/tmp') else 7\n"
     assert runner.run(Program(code=find), RIGHT, RunLimits(timeout_s=60)).kind == "passed"

