@@ -36,17 +36,17 @@ class Box:
 
     def __init__(self, isolation: str) -> None:
         """Start it; `isolation` is "bubblewrap" or "none". SandboxError says why that cannot be done."""
-        ours, theirs = socket.socketpair()
         confined = isolation == "bubblewrap"
+        start = (bubblewrap if confined else unconfined).command(_OPTIONS)
+        ours, theirs = socket.socketpair()
         folder = None if confined else tempfile.TemporaryDirectory(prefix="scalerl-")
         place = bubblewrap.FOLDER if folder is None else folder.name
         number = theirs.fileno()
         arguments = (str(number), "confined" if confined else "free", place, str(_FOLDER_MB), str(_FOLDER_FILES))
-        command = (bubblewrap if confined else unconfined).command((*_OPTIONS, *arguments))
         with theirs:
             try:
                 self._process = subprocess.Popen(
-                    command,
+                    [*start, *arguments],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.PIPE,
