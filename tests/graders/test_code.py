@@ -82,10 +82,10 @@ def test_reasons_are_counted_apart():
 @pytest.mark.parametrize(
     "body", ["    return x * x\n", "    return x * x\n\nprint(f(\n", "    return x * x\nSo that is it."]
 )
-def test_prompts_are_continued(body: str):
+def test_prompts_are_continued(rest: str):
     prefix = 'def f(x):\n    """Square."""\n'
     answer = Reference(tests=Asserts(tests=("assert f(3) == 9",)), prefix=prefix, entry_point="f").to_text()
-    assert run_program(body, answer).kind == "passed"
+    assert run_program(f"    return x * x\n{rest}", answer).kind == "passed"
 
 
 def test_sandbox_none_is_refused_with_a_cluster():
@@ -116,10 +116,11 @@ def test_slow_programs_hold_up_no_others():
                 ended[graded.key] = time.monotonic() - started
                 verdicts[graded.key] = graded.correct
     assert verdicts.pop("slow") is False
-    assert ended.pop("slow") >= 3.0
     assert all(verdicts.values())
-    # At most the one that waited behind it in the same worker is later than its limit.
-    assert sum(seconds > 3.0 for seconds in ended.values()) <= 1 or max(ended.values()) < 15
+    slow_s = ended.pop("slow")
+    assert slow_s >= 3.0
+    # At most the one that waited behind it in the same worker ends after it.
+    assert sum(seconds > slow_s for seconds in ended.values()) <= 1
 
 
 @needs_bubblewrap

@@ -142,3 +142,11 @@ def test_sandboxes_end_with_their_owner():
     assert processes_below(pids) >= 4
     runner.close()
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+def test_docs_list_every_hostile_program():
+    text = (Path(__file__).parents[3] / "docs" / "sandbox.md").read_text()
+    listed = {**OUTSIDE, **EXHAUSTION, **CHEATS}
+    assert len(listed) >= 30
+    for name, hostile in listed.items():
+        assert f"| {name.replace('_', ' ')} | {hostile.stopped_by} |" in text

@@ -65,9 +65,11 @@ def test_functions_may_work_in_place(runner: LocalRunner):
 
 
 def test_objects_of_the_program_can_be_passed_back(runner: LocalRunner):
-    code = "class Pair:\n    def __init__(self, a, b):\n        self.a, self.b = a, b\n    def sum(self):\n        return self.a + self.b\n"
+    code = "class Pair:\n    def __init__(self, a, b):\n        self.a, self.b = a, b\n"
+    code += "    def sum(self):\n        return self.a + self.b\n"
     code += "def total(pairs):\n    return sum(pair.sum() for pair in pairs)\n"
-    tests = "pairs = [Pair(1, 2), Pair(3, 4)]\nassert total(pairs) == 10\nassert pairs[0].a == 1\nassert pairs[1].sum() == 7"
+    tests = "pairs = [Pair(1, 2), Pair(3, 4)]\nassert total(pairs) == 10\n"
+    tests += "assert pairs[0].a == 1\nassert pairs[1].sum() == 7"
     assert asserted(runner, code, tests).kind == "passed"
 
 
@@ -116,7 +118,8 @@ def test_calls_compare_return_values(runner: LocalRunner):
 
 
 def test_scripts_read_stdin_and_write_stdout(runner: LocalRunner):
-    code = "import sys, atexit\natexit.register(print, 'end')\nn = int(input())\nprint(sum(map(int, sys.stdin.read().split())) * n)"
+    code = "import sys, atexit\natexit.register(print, 'end')\nn = int(input())\n"
+    code += "print(sum(map(int, sys.stdin.read().split())) * n)"
     cases = (("2\n1 2\n3\n", "12\nend\n"), ("1\n5\n", "5\nend"), ("1\n5\n", "6\nend"))
     outcome = runner.run(Program(code=code), Streams(cases=cases), LIMITS)
     assert (outcome.kind, outcome.num_passed, outcome.num_checks) == ("failed", 2, 3)
@@ -168,7 +171,7 @@ def test_output_is_compared_by_lines_and_numbers(output: bytes, wanted: str, sam
 
 def test_missing_bubblewrap_is_one_sentence(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    with pytest.raises(SandboxError, match="no bwrap is on the PATH: install bubblewrap .*apt install bubblewrap"):
+    with pytest.raises(SandboxError, match=r"no bwrap is on the PATH: install bubblewrap .*apt install bubblewrap"):
         Box("bubblewrap")
 
 
@@ -195,8 +198,7 @@ def test_an_ordinary_user_can_use_the_sandbox(tmp_path: Path):
     package = tmp_path / "scalerl"
     source = Path(__file__).parents[3] / "src" / "scalerl"
     shutil.copytree(source / "graders" / "sandbox", package / "graders" / "sandbox")
-    for name in ("errors.py",):
-        shutil.copy(source / name, package / name)
+    shutil.copy(source / "errors.py", package)
     script = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
         "from scalerl.graders.sandbox.runner import LocalRunner\n"
@@ -207,7 +209,9 @@ def test_an_ordinary_user_can_use_the_sandbox(tmp_path: Path):
         "for _ in range(3): print(runner.run(Program(code=code), tests, RunLimits(timeout_s=60)).kind)\n"
         "runner.close()"
     )
-    subprocess.run(["chmod", "-R", "a+rX", *map(str, [tmp_path, *tmp_path.parents[:2]])], check=False)
+    subprocess.run(["chmod", "-R", "a+rX", str(tmp_path)], check=True)
+    for parent in tmp_path.parents[:2]:
+        parent.chmod(parent.stat().st_mode | 0o055)
     user = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
     ran = subprocess.run([*user, python, "-c", script], capture_output=True, text=True, cwd="/")
     assert ran.stdout.split() == ["passed"] * 3, ran.stderr
