@@ -63,6 +63,10 @@ class GraderError(UserError):
     """A grader cannot be used."""
 
 
+class SandboxError(GraderError):
+    """Programs cannot be run in the sandbox that was asked for."""
+
+
 class ModelError(UserError):
     """A model cannot be loaded or used."""
 

@@ -257,6 +257,8 @@ class GradingSettings(Settings):
     """Seconds of computing after which it is; they do not depend on what else the machine does."""
     memory_limit_mb: int = Field(default=512, ge=16, le=2**20)
     """Memory that grading one answer may take beyond what the grader's imports do, on Linux."""
+    sandbox: Literal["bubblewrap", "none"] = "bubblewrap"
+    """What programs of code tasks run in. With "none" they have all rights of the user who trains."""
 
 
 class FilterSettings(Settings):

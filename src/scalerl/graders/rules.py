@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
+from scalerl.graders.code import code, prepare
 from scalerl.graders.expressions import last_expression, work_out
 from scalerl.types import THINKING_END, THINKING_START
 
@@ -129,9 +130,13 @@ GRADERS: Mapping[str, Callable[..., bool | None]] = {
     "numeric": numeric,
     "math": math,
     "countdown": countdown,
+    "code": code,
 }
 
-POOLED = frozenset({"math"})
+POOLED = frozenset({"math", "code"})
+
+PREPARE: Mapping[str, Callable[..., None]] = {"code": prepare}
+"""Called once with a grader's settings before workers are forked; GraderError says why it cannot be used."""
 
 # Graded once before workers are forked: a parser that has met these forms is up to a hundred times faster on the next.
 WARM_UP: Mapping[str, Sequence[tuple[str, str]]] = {

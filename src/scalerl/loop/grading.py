@@ -8,6 +8,7 @@ so a run with such a grader is not the same to the last row when it is repeated;
 
 import dataclasses
 import time
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -65,6 +66,18 @@ def is_pooled(spec: GraderSpec) -> bool:
     return ":" in spec.name or spec.name in POOLED
 
 
+def with_limits(spec: GraderSpec, limits: GradingSettings) -> GraderSpec:
+    """Return the spec with the recipe's limits, where the grader runs programs and enforces them itself.
+
+    A program must reach its own time limit, which is a verdict, before the worker that grades it reaches the pool's.
+    """
+    if spec.name != "code":
+        return spec
+    bounds = {"timeout_s": 0.75 * limits.timeout_s, "cpu_limit_s": limits.cpu_limit_s}
+    bounds |= {"memory_limit_mb": limits.memory_limit_mb, "sandbox": limits.sandbox}
+    return dataclasses.replace(spec, settings={**spec.settings, **bounds})
+
+
 def verdicts(
     task: Task, answers: Sequence[tuple[str, str]], limits: GradingSettings | None = None
 ) -> list[bool | None]:
@@ -72,13 +85,15 @@ def verdicts(
     spec = spec_of(task)
     if not is_pooled(spec):
         return [_at_once(spec, text, answer) for text, answer in answers]
-    with _pool(limits or GradingSettings()) as pool:
+    limits = limits or GradingSettings()
+    spec = with_limits(spec, limits)
+    with _pool(limits) as pool:
         items = [Item(key=None, spec=spec, text=text, answer=answer) for text, answer in answers]
         return [graded.correct for graded in pool.grade_all(items)]
 
 
 def _pool(limits: GradingSettings) -> GraderPool:
-    return GraderPool(**limits.model_dump())
+    return GraderPool(**limits.model_dump(exclude={"sandbox"}))
 
 
 def _at_once(spec: GraderSpec, text: str, answer: str) -> bool | None:
@@ -98,7 +113,9 @@ class Marking:
     def check(self, judge: Judge) -> None:
         """GraderError where the judge's grader cannot be used; to be called before anything is asked."""
         if is_pooled(judge.spec):
-            self._started().check(judge.spec)
+            if judge.spec.name == "code" and self._limits.sandbox == "none":
+                warnings.warn('grading.sandbox is "none": programs run with all rights of this user', stacklevel=2)
+            self._started().check(with_limits(judge.spec, self._limits))
 
     def submit(self, completions: Sequence[Completion], judge: Judge, purpose: Purpose) -> None:
         texts = judge.decode_all([completion.tokens.tolist() for completion in completions])
@@ -108,7 +125,7 @@ class Marking:
                 key = (purpose, completion.request.key)
                 self._last_verdict = self._last_verdict if self._waiting else time.monotonic()
                 self._waiting[key] = completion
-                self._started().submit(key, judge.spec, text, answer)
+                self._started().submit(key, with_limits(judge.spec, self._limits), text, answer)
             else:
                 correct = _at_once(judge.spec, text, answer)
                 reason = "no_answer" if correct is None else None

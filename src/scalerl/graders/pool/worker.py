@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from scalerl.errors import GraderError
 from scalerl.graders.pool.wire import Channel, Frame, Kind, Limits, wait
-from scalerl.graders.rules import GRADERS, TAGS, WARM_UP
+from scalerl.graders.rules import GRADERS, PREPARE, TAGS, WARM_UP
 
 Grade = Callable[[str, str], object]
 
@@ -43,8 +44,12 @@ def load(name: str, settings: Mapping[str, Any]) -> Grade:
         raise LoadError(f'"{name}" does not say which arguments it takes: wrap it in a function') from None
     grade = functools.partial(function, **settings)
     try:
+        if name in PREPARE:
+            PREPARE[name](**settings)
         for text, answer in WARM_UP.get(name, ()):
             grade(text, answer)
+    except GraderError as error:
+        raise LoadError(str(error)) from None
     except ModuleNotFoundError as error:
         raise LoadError(f'"{name}" needs {error.name}, which is not installed: pip install "scalerl[math]"') from None
     return grade
