@@ -79,9 +79,7 @@ def test_reasons_are_counted_apart():
 
 
 @needs_bubblewrap
-@pytest.mark.parametrize(
-    "body", ["    return x * x\n", "    return x * x\n\nprint(f(\n", "    return x * x\nSo that is it."]
-)
+@pytest.mark.parametrize("rest", ["", "\nprint(f(\n", "So that is it."])
 def test_prompts_are_continued(rest: str):
     prefix = 'def f(x):\n    """Square."""\n'
     answer = Reference(tests=Asserts(tests=("assert f(3) == 9",)), prefix=prefix, entry_point="f").to_text()
