@@ -48,8 +48,11 @@ def test_an_import_path_is_the_escape_hatch(monkeypatch, tmp_path):
             CustomSettings(name="scalerl.types:derive_sed"),
             'scalerl.types has no "derive_sed"; did you mean "derive_seed"?',
         ),
-        (CustomSettings(name="scalerl:__version__"), "is no function but str"),
-        (CustomSettings.model_validate({"name": "scalerl.choose:import_function", "cap": 3}), "cap is no setting of"),
+        (CustomSettings(name="scalerl:__version__"), "it is not a function but str"),
+        (
+            CustomSettings.model_validate({"name": "scalerl.choose:import_function", "cap": 3}),
+            "cap is not a setting of",
+        ),
         (Scaled(name="scald"), 'choices: "scaled", "plain"; did you mean "scaled"?'),
         (load_recipe("scalerl").task, "task.name is not set"),
         (CustomSettings(name="builtins:min"), '"builtins:min" does not say which arguments it takes'),
@@ -64,7 +67,7 @@ def test_errors_name_what_is_missing(part, message):
 def test_settings_are_checked_against_the_function():
     misspelt = CustomSettings.model_validate({"name": f"{__name__}:scaled", "fctor": 1})
     with pytest.raises(
-        RecipeError, match=r'fctor is no setting of ".*:scaled", which has factor; did you mean "factor"'
+        RecipeError, match=r'fctor is not a setting of ".*:scaled", which has factor; did you mean "factor"'
     ):
         choose({}, misspelt)
     with pytest.raises(RecipeError, match="power is not set"):
@@ -158,5 +161,5 @@ def test_a_setting_of_the_wrong_kind_is_a_sentence(value: dict[str, Any], wanted
 
 def test_a_misspelt_setting_of_the_part_itself_is_recognised_too():
     task = MixedTaskSettings.model_validate({"name": "any", "wieght": 2.0})
-    with pytest.raises(RecipeError, match=r'^wieght is no setting of "any", .*; did you mean "weight"\?$'):
+    with pytest.raises(RecipeError, match=r'^wieght is not a setting of "any", .*; did you mean "weight"\?$'):
         choose({"any": lambda num, seed, /, *, size=1: None}, task)

@@ -251,7 +251,7 @@ def test_what_every_task_can_be_told_is_what_a_task_takes():
     ("text", "message"),
     [
         (f"{TWO_TASKS}[task]\nname = 'words'", 'task.name is "words" and tasks holds sums, gsm8k: a run has one task'),
-        (f"{TWO_TASKS}['tasks'.'a/b']\nname = 'words'", 'tasks holds "a/b", but the name of a task is made of'),
+        (f"{TWO_TASKS}['tasks'.'a/b']\nname = 'words'", 'tasks holds "a/b", but the name of a task may only have'),
         (f"{TWO_TASKS}[tasks.third]\nmax_number = 3", "tasks.third.name is not set"),
         (f"{TWO_TASKS}[evaluation.sets.sums]\nname = 'words'", "evaluation.sets.sums has the name of tasks.sums"),
         (TWO_TASKS.replace("weight = 3", "weight = 0"), "tasks.sums.weight is 0 but must be above 0"),
@@ -288,7 +288,7 @@ def test_a_task_that_comes_by_extends_can_be_taken_back(tmp_path):
         ("memory_limit_mb=0", "grading.memory_limit_mb is 0 but must be at least 16"),
         ("memory_limit_mb=512.5", "grading.memory_limit_mb is 512.5 but must be a whole number"),
         ("num_workers=-1", "grading.num_workers is -1 but must be at least 0"),
-        ("timout_s=9", "grading.timout_s is no setting of grading, which has num_workers, timeout_s, cpu_limit_s, "),
+        ("timout_s=9", "grading.timout_s is not a setting of grading, which has num_workers, timeout_s, cpu_limit_s, "),
         (
             "timeout_s=2",
             "grading.cpu_limit_s is 3, above grading.timeout_s = 2, when the answer is given up anyway: raise "
