@@ -18,12 +18,13 @@ TEST_FILES = sorted((ROOT / "tests").rglob("test_*.py"))
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 # A room and the rooms it may import. Imports only point down; docs/architecture.md has the same tables.
-VALUES = {"errors", "import_path", "types", "store", "config", "choose"}
+VALUES = {"errors", "import_path", "answer_format", "types", "store", "config", "choose"}
 PARTS = VALUES | {"rl", "graders", "models"}
 LAYERS: dict[str, set[str]] = {
     # values that both halves share
     "errors": set(),
     "import_path": {"errors"},
+    "answer_format": set(),
     "types": set(),
     "store": {"errors"},
     "config": {"errors", "types"},

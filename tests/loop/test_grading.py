@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from scalerl.answer_format import AnswerFormat
 from scalerl.choose import keyword_settings
 from scalerl.config.parts import GradingSettings, RewardSettings
 from scalerl.errors import GraderError, GraderPoolError, GradingStalled
@@ -19,7 +20,7 @@ from scalerl.loop import grading as grading_module
 from scalerl.loop.grading import GroupGrading, Judge, Marked, Marking, is_pooled, opened_thinking, spec_of, verdicts
 from scalerl.tasks.length import LengthControl
 from scalerl.tasks.task import Task
-from scalerl.types import AnswerFormat, Completion, Group, LengthPlan, Problem, Request
+from scalerl.types import Completion, Group, LengthPlan, Problem, Request
 
 PROBLEM = Problem(id="a", prompt="1+2=", answer="3", task="arithmetic")
 
