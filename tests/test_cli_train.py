@@ -133,6 +133,7 @@ def test_a_run_is_checked_trained_resumed_and_exported(scalerl: Command, tmp_pat
     assert exported.out == f"Written to {tmp_path / 'model'}\n"
     measured = scalerl("eval", tmp_path / "model", *settings(), "--json")
     (row,) = json.loads(measured.out)
+    assert row["format"] == store.JSON_FORMAT
     assert (row["set"], row["num_samples"]) == ("main", 4)
     assert scalerl("eval", tmp_path / "model", *settings()).out.startswith("main: ")
 
@@ -377,7 +378,7 @@ def test_a_damaged_checkpoint_is_named_and_its_sentence_says_how_to_go_on(
     assert left.code == 2
     assert left.err.count("\n") == 1
     assert f"{newest} is damaged" in left.err
-    assert "the older step-00000001 is whole: remove or rename step-00000002 to go on from there" in left.err
+    assert "the older step-00000001 is intact: remove or rename step-00000002 to continue from there" in left.err
     assert contents(out) == before
     newest.rename(newest.with_name("step-00000002.damaged"))
     assert train(scalerl, out, "--resume").code == 0
@@ -486,10 +487,10 @@ def mistakes(folder: Path, finished: Path) -> dict[str, tuple[list[object], tupl
             (str(finished), "--resume", "another --out"),
         ),
         "another recipe": ([*resumed, *settings("loss.cap=4.0")], (str(finished), "loss.cap", "5.0", "4.0")),
-        "nothing to resume": ([*train_new, "--resume", *settings()], (str(new), "no run to resume")),
+        "nothing to resume": ([*train_new, "--resume", *settings()], (str(new), "a run to resume")),
         "nothing to export": (
             ["export", folder / "nothing", "--out", new],
-            (str(folder / "nothing"), "no run to export"),
+            (str(folder / "nothing"), "a run to export"),
         ),
         "an export over another": (["export", finished, "--out", finished], (str(finished), "exists")),
         "no such model to measure": (["eval", "/no/such/model"], ("/no/such/model", "does not exist")),

@@ -124,6 +124,11 @@ def write_text(path: str | Path, text: str) -> None:
             os.close(descriptor)
 
 
+def write_env(folder: str | Path, environment: Mapping[str, Any]) -> None:
+    """Record versions and hardware, and the format of the folder."""
+    write_json(Path(folder) / ENV, {"format": FORMAT, **environment})
+
+
 def write_status(folder: str | Path, status: str, reason: str = "") -> None:
     """Record whether a run is running, done, stopped or failed, and why. Works on a full disk once the file exists."""
     path, value = Path(folder) / STATUS, {"status": status, "reason": reason}

@@ -532,5 +532,5 @@ def test_groups_come_back_from_arrays_and_json_as_they_were():
     }
     assert unpack_groups(arrays, json.loads(json.dumps(meta))) == tuple(groups)
     assert unpack_groups(*pack_groups([])) == ()
-    with pytest.raises(ValueError, match="count 4 tokens and 6 of prompts, their arrays hold 8 and 12"):
+    with pytest.raises(ValueError, match="have 4 tokens and 6 prompt tokens, but their arrays hold 8 and 12"):
         unpack_groups(arrays, meta[:1])

@@ -126,7 +126,7 @@ def test_a_step_saved_again_is_never_lost_between_the_old_and_the_new(tmp_path, 
     "file, change, fault",
     [
         ("tensors.weights.safetensors", lambda data: data[:-3], "has [0-9]+ bytes instead of [0-9]+"),
-        ("tensors.weights.safetensors", lambda data: data[:-1] + b"\x7f", "has other content than was written"),
+        ("tensors.weights.safetensors", lambda data: data[:-1] + b"\x7f", "has changed since it was written"),
         ("meta.json", lambda data: None, "meta.json is missing"),
         ("manifest.json", lambda data: data[:20], "manifest.json is missing or cut"),
         ("manifest.json", lambda data: data.replace(b'"format": 1', b'"format": 9'), "its format is 9"),
@@ -140,7 +140,7 @@ def test_a_damaged_checkpoint_is_named_and_the_older_one_offered(tmp_path, file,
         (newest / file).unlink()
     else:
         (newest / file).write_bytes(changed)
-    with pytest.raises(CheckpointError, match=f"step-00000002 is damaged .*{fault}.*the older step-00000001 is whole"):
+    with pytest.raises(CheckpointError, match=f"step-00000002 is damaged .*{fault}.*the older step-00000001 is intact"):
         latest(tmp_path)
     with pytest.raises(CheckpointError, match=f"step-00000002 is damaged .*{fault}"):
         load(newest)
@@ -151,7 +151,7 @@ def test_a_damaged_checkpoint_is_named_and_the_older_one_offered(tmp_path, file,
 def test_nothing_is_offered_where_nothing_is_whole(tmp_path):
     for step in (1, 2):
         (save(tmp_path, simple(step)) / "meta.json").unlink()
-    with pytest.raises(CheckpointError, match=r"step-00000002 is damaged .* and no older one is whole"):
+    with pytest.raises(CheckpointError, match=r"step-00000002 is damaged .* and no older one is intact"):
         latest(tmp_path)
 
 

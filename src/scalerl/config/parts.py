@@ -299,6 +299,8 @@ class OptimizerSettings(Settings):
 
 
 class LearnerSettings(Settings):
+    kind: Literal["torch"] = "torch"
+    """What computes the steps."""
     micro_batch_tokens: int = Field(default=32768, ge=1)
     """Most tokens of one forward and backward pass; how a batch is split never changes its gradient."""
     gradient_checkpointing: bool = False

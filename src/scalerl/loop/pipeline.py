@@ -12,7 +12,7 @@ It does the first of these that it can, again and again. What each one waits for
     step     B finished groups, and the rest      a completion; never a submission, since all in flight may finish
              still in time (drain: none in flight)
     push     push_every steps                     a step
-    poll     a completion, or some tokens         the engine; one that is dead or hung raises (watch.py)
+    poll     a completion, or some tokens         the engine; one that is dead or hung raises (watchdog.py)
              or a verdict                         the grader; one that takes its time holds up no other group
     the end  the curriculum is exhausted and      a step: what is left at the end is trained as one smaller batch,
              nothing is untrained                 so that every problem of an epoch is trained exactly once
