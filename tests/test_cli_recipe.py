@@ -103,7 +103,7 @@ def test_diff_shows_only_what_differs():
     }
 
 
-def test_diff_leaves_out_settings_that_only_read_differently():
+def test_diff_compares_values_not_descriptions():
     """Clips of dapo and gspo share their keys and not their doc lines."""
     equal = ["--set", "loss.clip_low=0.2", "--set", "loss.clip_high=0.26"]
     differing = printed_json("diff", "base", "gspo", *equal)

@@ -152,7 +152,7 @@ def test_a_malformed_override_shows_the_form(text):
         ("extends=base", "extends cannot be set here"),
     ],
 )
-def test_a_wrong_setting_is_one_sentence_with_field_value_and_choices(override, rest):
+def test_wrong_setting_error_has_field_value_and_choices(override, rest):
     (sentence,) = problems(override)
     assert sentence.startswith(f"--set {override}: ")
     assert rest in sentence
@@ -206,7 +206,7 @@ JUNK = st.one_of(
 
 
 @given(st.sampled_from(sorted(set(known_keys()))), JUNK | st.dictionaries(st.text(max_size=5), JUNK, max_size=2))
-def test_no_value_of_any_setting_gives_more_than_sentences(tmp_path_factory, key, value):
+def test_any_value_gives_a_recipe_or_an_error_message(tmp_path_factory, key, value):
     tree = value
     for name in reversed(key.split(".")):
         tree = {name: tree}

@@ -80,7 +80,7 @@ def test_completions_are_equal_by_content():
 @pytest.mark.parametrize(
     "changes", [{"log_probs": [0.0]}, {"tokens": [], "log_probs": [], "versions": [], "forced": []}]
 )
-def test_completion_rejects_arrays_that_do_not_belong_together(changes):
+def test_completion_rejects_arrays_of_unequal_length(changes):
     with pytest.raises(ValueError, match="need equal lengths"):
         make_completion(**changes)
 

@@ -52,7 +52,7 @@ class Given(GraderRunner):
         return marked
 
 
-def test_noise_is_paired_across_runs_and_independent_along_a_curve():
+def test_eval_noise_is_paired_across_runs():
     first = requests()
     assert first == requests()
     assert len({request.seed for request in first}) == len(first) == 15
@@ -63,7 +63,7 @@ def test_noise_is_paired_across_runs_and_independent_along_a_curve():
     assert (first[0].prompt_tokens, first[0].temperature, first[0].top_p) == ((48, 63), 0.7, 0.9)
 
 
-def test_rates_are_over_completions_with_a_verdict_in_the_order_of_the_prompts():
+def test_reward_is_over_completions_with_a_verdict():
     engine = SimulatedEngine(slots=4)
     engine.push_weights({"version": 0}, 0)
 

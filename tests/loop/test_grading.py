@@ -135,7 +135,7 @@ def test_the_grader_is_told_where_thinking_ends():
     assert verdicts(task, [("[1]3", "3"), ("[3", "3"), ("3", " ")]) == [True, False, None]
 
 
-def test_verdicts_of_a_pooled_grader_come_in_the_order_of_the_answers():
+def test_pooled_verdicts_keep_the_order_of_answers():
     task = Task(name="a", training=(), evaluation=(), grader=OBEDIENT)
     answers = [("late", "3"), ("4", "3"), ("3", "3"), ("raise", "3")]
     assert verdicts(task, answers) == [True, False, True, None]
@@ -190,12 +190,12 @@ def test_check_finds_unusable_graders(graders: GraderRunner):
     graders.check(judge(OBEDIENT))
 
 
-def test_what_a_recipe_says_on_grading_is_what_a_pool_takes():
+def test_grading_settings_are_the_pools_arguments():
     taken = {name: parameter.default for name, parameter in keyword_settings(GraderPool).items()}
     assert GradingSettings().model_dump(exclude={"sandbox"}) == taken
 
 
-def test_a_grader_may_take_as_long_as_the_recipe_says_and_no_call_waits_for_it(monkeypatch: pytest.MonkeyPatch):
+def test_slow_grader_may_take_its_timeout(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(grading_module, "_SPARE_S", 0.0)
     now = [0.0]
     monkeypatch.setattr(grading_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
@@ -215,14 +215,14 @@ def test_a_grader_may_take_as_long_as_the_recipe_says_and_no_call_waits_for_it(m
                 patient.poll("training")
 
 
-def test_an_answer_is_given_up_after_the_timeout_of_the_recipe():
+def test_grading_timeout_of_the_recipe_is_used():
     with closing(GraderRunner(GradingSettings(num_workers=1, timeout_s=0.2, cpu_limit_s=0.2))) as hasty:
         hasty.submit([completion("sleep")], judge(OBEDIENT), "training")
         (marked,) = wait_for(lambda: hasty.poll("training", wait=True), 1)
     assert of(marked) == ("0/a#0", None, "timeout")
 
 
-def test_a_pool_that_falls_silent_or_dies_ends_the_run_with_a_sentence(monkeypatch: pytest.MonkeyPatch):
+def test_silent_or_dead_pool_raises(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(grading_module, "_SPARE_S", 0.3)
     monkeypatch.setattr(grading_module, "_WAIT_S", 0.2)
     graders = GraderRunner(GradingSettings(num_workers=1, timeout_s=0.2, cpu_limit_s=0.2))

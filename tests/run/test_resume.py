@@ -32,7 +32,7 @@ def begun(folder: Path, recipe: Recipe) -> Path:
         "grading.num_workers=7",
     ],
 )
-def test_when_a_run_ends_where_it_is_recorded_and_how_many_grade_may_change(tmp_path: Path, change: str):
+def test_settings_that_may_change_on_resume(tmp_path: Path, change: str):
     folder = begun(tmp_path / "run", load_recipe("tiny-cpu"))
     check_same(load_recipe("tiny-cpu", [change]), folder)
     assert newest_checkpoint(folder) is None
@@ -83,7 +83,7 @@ def test_tasks_may_neither_come_nor_go(tmp_path: Path):
             check_same(load_recipe("tiny-cpu", settings), folder)
 
 
-def test_what_is_no_run_or_has_no_model_yet_is_a_sentence(tmp_path: Path):
+def test_export_needs_a_run_with_a_checkpoint(tmp_path: Path):
     with pytest.raises(RecipeError, match=r"does not hold a run to export: it has no recipe\.json"):
         export(tmp_path, tmp_path / "model")
     folder = begun(tmp_path / "run", load_recipe("tiny-cpu"))

@@ -108,7 +108,7 @@ def check_lineage(folder: Path, steps: int) -> None:
     assert hours == sorted(hours)
 
 
-def test_a_run_that_is_resumed_trains_every_problem_once(tmp_path: Path):
+def test_resumed_run_trains_every_problem_once(tmp_path: Path):
     folder = tmp_path / "run"
     Run(small("budget.steps=5"), folder).train()
     assert Run(small("budget.steps=14"), folder, resume=True).train().reason == "budget of 14 steps spent"
@@ -150,19 +150,19 @@ def _wait_for_rows(process: subprocess.Popen[str], folder: Path, rng: random.Ran
     time.sleep(rng.uniform(0, 0.4))
 
 
-def test_a_run_that_is_killed_loses_and_repeats_nothing(tmp_path: Path):
+def test_killed_run_loses_nothing(tmp_path: Path):
     assert kill_at_random(tmp_path / "run", 3, seed=0, steps=14) >= 1
     check_lineage(tmp_path / "run", 14)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_a_run_that_is_killed_twenty_times_loses_and_repeats_nothing(tmp_path: Path):
+def test_run_killed_twenty_times_loses_nothing(tmp_path: Path):
     assert kill_at_random(tmp_path / "run", 20, seed=1, steps=60) >= 10
     check_lineage(tmp_path / "run", 60)
 
 
-def test_asked_to_stop_it_leaves_a_checkpoint_and_goes_on_later(tmp_path: Path):
+def test_stopped_run_has_a_checkpoint_and_resumes(tmp_path: Path):
     run = Run(small("budget.steps=8"), tmp_path / "run")
     run.observer.stopping = lambda: run.pipeline.version >= 3  # type: ignore[method-assign]
     assert run.train().reason == "asked to stop"
@@ -172,7 +172,7 @@ def test_asked_to_stop_it_leaves_a_checkpoint_and_goes_on_later(tmp_path: Path):
     assert Run(small("budget.steps=8"), tmp_path / "run", resume=True).train().reason == "budget of 8 steps spent"
 
 
-def test_a_run_that_is_still_training_cannot_be_resumed(tmp_path: Path):
+def test_running_run_cannot_be_resumed(tmp_path: Path):
     class Impatient(NullObserver):
         def stepped(self, row: Mapping[str, Any]) -> None:
             with pytest.raises(RunFolderError, match="is being trained into by another process"):
@@ -185,7 +185,7 @@ def test_a_run_that_is_still_training_cannot_be_resumed(tmp_path: Path):
     Run(small("budget.steps=2"), tmp_path / "run", resume=True).train()
 
 
-def test_the_clock_goes_on_from_all_that_was_spent_in_any_attempt(tmp_path: Path):
+def test_clock_continues_from_what_all_attempts_spent(tmp_path: Path):
     folder = tmp_path / "run"
     Run(small("budget.steps=2"), folder).train()
     # The first attempt got to step 9, the second came from the checkpoint at 2 as well and died at step 3.
@@ -202,7 +202,7 @@ def test_the_clock_goes_on_from_all_that_was_spent_in_any_attempt(tmp_path: Path
     assert [(row["step"], row["attempt"]) for row in store.read_metrics(folder)] == [(1, 1), (2, 1), (3, 3), (4, 3)]
 
 
-def test_the_clock_counts_training_alone_and_the_share_is_that_of_the_first_limit(tmp_path: Path):
+def test_clock_counts_training_and_share_the_first_limit(tmp_path: Path):
     run = Run(small("budget.steps=4", "budget.flops=1e30"), tmp_path / "run")
     assert run.share_spent == 0
     run.train()
@@ -242,14 +242,14 @@ def test_the_demo_learns_with_every_seed(tmp_path: Path, seed: int):
     ],
     ids=" ".join,
 )
-def test_every_regime_and_alternative_runs_through_the_same_loop(tmp_path: Path, mode: tuple[str, ...]):
+def test_every_regime_runs_through_the_same_loop(tmp_path: Path, mode: tuple[str, ...]):
     run = Run(small("budget.steps=4", *mode), tmp_path / "run")
     assert run.train().reason == "budget of 4 steps spent"
     lags = [row["rollout/lag_max"] for row in store.read_metrics(tmp_path / "run")]
     assert max(lags) <= run.recipe.pipeline.max_lag
 
 
-def test_adapters_train_are_resumed_and_are_exported_merged(tmp_path: Path):
+def test_adapters_are_resumed_and_exported_merged(tmp_path: Path):
     pytest.importorskip("peft", reason="the package peft is not installed")
     folder, lora = tmp_path / "run", ("model.lora.rank=4", "optimizer.lr=0.01", "optimizer.warmup_steps=0")
     first = Run(small("budget.steps=2", *lora), folder)

@@ -101,7 +101,7 @@ class Says:
         return torch.cat([input_ids, torch.tensor([self.answers[row] for row in range(len(input_ids))])], dim=1)
 
 
-def test_what_is_measured_is_ended_and_decoded_as_in_training(task: Task):
+def test_measuring_stops_and_decodes_as_in_training(task: Task):
     text = text_of(TINY_BASE)
     (stop,), pad, bos = text.stop_tokens, text.tokenizer.pad_token_id, text.tokenizer.bos_token_id
     task = dataclasses.replace(task, evaluation=task.evaluation[:4])
@@ -121,7 +121,7 @@ def test_what_is_measured_is_ended_and_decoded_as_in_training(task: Task):
     assert pass_rate(model, text, opened, max_new_tokens=longest) == 0.0  # pyright: ignore[reportArgumentType]
 
 
-def test_an_answer_without_a_verdict_is_neither_right_nor_wrong(task: Task):
+def test_answer_without_verdict_is_neither_right_nor_wrong(task: Task):
     text = text_of(TINY_BASE)
     (stop,), pad = text.stop_tokens, text.tokenizer.pad_token_id
     problems = task.evaluation[:2]

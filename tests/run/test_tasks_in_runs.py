@@ -65,7 +65,7 @@ def is_over(run: Run) -> bool:
 # Graders --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_grader_without_a_single_verdict_ends_the_run_before_its_first_step(tmp_path: Path):
+def test_grader_without_any_verdict_ends_the_run(tmp_path: Path):
     run = Run(small("budget.steps=4", 'task.grader="own_code:never"'), tmp_path / "run")
     with pytest.raises(GraderError, match=r'^"own_code:never" has a verdict on none of 6 answers .*KeyError'):
         run.train()
@@ -73,13 +73,13 @@ def test_a_grader_without_a_single_verdict_ends_the_run_before_its_first_step(tm
     assert is_over(run)
 
 
-def test_a_cache_that_does_not_fit_into_memory_is_refused_with_its_size(tmp_path: Path):
+def test_cache_larger_than_memory_is_refused(tmp_path: Path):
     # 4 layers x 2 x 50,000,000 slots x 64 tokens x 128 wide x 4 bytes.
     with pytest.raises(RecipeError, match=r"^50000000 slots \(rollout.slots\) of \d+ tokens .* need a cache of \d{4,}"):
         Run(small("rollout.slots=50000000"), tmp_path / "run")
 
 
-def test_answers_that_break_the_grader_cost_themselves_and_are_never_trained_on(tmp_path: Path):
+def test_answers_without_verdict_are_not_trained_on(tmp_path: Path):
     path = rows_file(tmp_path / "sums.jsonl", SUMS)
     run = Run(
         small(
@@ -123,7 +123,7 @@ def test_answers_that_break_the_grader_cost_themselves_and_are_never_trained_on(
     ]
 
 
-def test_a_pool_that_dies_ends_the_run_with_the_reason(tmp_path: Path):
+def test_dead_grader_pool_ends_the_run(tmp_path: Path):
     class Murderer(NullObserver):
         def stepped(self, row: Mapping[str, Any]) -> None:
             pool = run.parts.inputs.graders._pool
@@ -140,7 +140,7 @@ def test_a_pool_that_dies_ends_the_run_with_the_reason(tmp_path: Path):
     assert status["reason"].startswith("GraderPoolError: the grading process died")
 
 
-def test_a_run_that_cannot_be_made_leaves_no_process_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_failed_construction_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     made: list[GraderRunner] = []
     monkeypatch.setattr("scalerl.run.parts.GraderRunner", lambda limits: made.append(GraderRunner(limits)) or made[-1])
     problems = {"1+1=": 2, "1+2=": 3, "1+3=": 4, "10+10+10+10=": 40, "10+10+10+11=": 41}
@@ -234,7 +234,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Listener
     return folder, listeners
 
 
-def test_a_resumed_mixture_trains_every_problem_of_an_epoch_once_and_keeps_the_ratio(mixed: tuple[Path, Any]):
+def test_resumed_mixture_keeps_epochs_and_ratio(mixed: tuple[Path, Any]):
     metrics = store.read_metrics(mixed[0])
     assert [(row["step"], row["attempt"]) for row in metrics] == [(step, 1 + (step > 3)) for step in range(1, 9)]
     keys = [key for row in metrics for key in row["groups"]]
@@ -287,13 +287,13 @@ def test_three_to_one_holds_within_a_percent_through_the_loop():
     assert trained["math"] / trained.total() == pytest.approx(0.75, abs=0.01)
 
 
-def test_a_mixture_is_resumed_with_its_own_weights_alone(mixed: tuple[Path, Any]):
+def test_mixture_needs_equal_weights_on_resume(mixed: tuple[Path, Any]):
     other = LONG.replace("weight=1.0", "weight=2.0")
     with pytest.raises(RecipeError, match=r"was started with tasks.long.weight = 1.0, and now it is 2.0"):
         Run(small("budget.steps=8", "evaluation.every=1", *MIXED[:2], f"tasks.long={other}"), mixed[0], resume=True)
 
 
-def test_problems_that_have_changed_under_the_same_settings_are_noticed(tmp_path: Path):
+def test_changed_problems_are_refused_on_resume(tmp_path: Path):
     path = tmp_path / "sums.jsonl"
     task = f'task={{name="file", path={rows_file(path, SUMS)}, prompt_field="q", answer_field="a"}}'
     Run(small("budget.steps=2", task), tmp_path / "run").train()
@@ -310,7 +310,7 @@ def test_problems_that_have_changed_under_the_same_settings_are_noticed(tmp_path
 # Sinks ----------------------------------------------------------------------------------------------------------------
 
 
-def test_rows_go_to_the_sinks_too_and_a_resumed_run_may_have_others(tmp_path: Path):
+def test_rows_go_to_sinks_which_may_change_on_resume(tmp_path: Path):
     folder, task = tmp_path / "run", ("task.num_problems=20", "evaluation.every=1")
     Run(small("budget.steps=2", *task, 'sinks=["tensorboard"]'), folder).train()
     Run(small("budget.steps=3", *task), folder, resume=True).train()

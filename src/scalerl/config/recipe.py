@@ -18,15 +18,15 @@ class Recipe(Settings):
     description: str = ""
     """One line on what this recipe is."""
     seed: int = Field(default=0, ge=0)
-    """Everything random follows from it: the order of problems, the noise of sampling, the lengths."""
+    """Seed of everything random: the order of problems, the noise of sampling, the lengths."""
     model: parts.ModelSettings = parts.ModelSettings()
-    """What is trained."""
+    """The model that is trained."""
     task: parts.TaskSettings = parts.TaskSettings()
-    """What is asked."""
+    """The problems that are trained on."""
     tasks: dict[str, parts.MixedTaskSettings] = Field(default_factory=dict)
-    """Several tasks instead of one, asked in the ratio of their weights: [tasks.NAME]."""
+    """Several tasks instead of one, mixed in the ratio of their weights: [tasks.NAME]."""
     curriculum: parts.Curriculum = parts.NoPositiveResamplingSettings()
-    """What is asked again in later epochs."""
+    """Which problems return in later epochs."""
     length: parts.Length = parts.InterruptionSettings()
     """How the length of completions is controlled."""
     loss: parts.Loss = parts.CispoSettings()
@@ -36,15 +36,15 @@ class Recipe(Settings):
     advantage: parts.AdvantageSettings = parts.AdvantageSettings()
     """How rewards become advantages."""
     reward: parts.RewardSettings = parts.RewardSettings()
-    """What a verdict is worth."""
+    """The reward of a correct and of a wrong completion."""
     grading: parts.GradingSettings = parts.GradingSettings()
-    """What graders in child processes may take."""
+    """Limits for graders in child processes."""
     filter: parts.FilterSettings = parts.FilterSettings()
-    """What is left out of a batch."""
+    """Which groups and completions are left out of a batch."""
     pipeline: parts.PipelineSettings = parts.PipelineSettings()
-    """How generation and training interleave; three numbers, no mode."""
+    """How generation and training interleave; three settings instead of a mode."""
     optimizer: parts.OptimizerSettings = parts.OptimizerSettings()
-    """AdamW."""
+    """Settings of AdamW."""
     learner: parts.LearnerSettings = parts.LearnerSettings()
     """How a step is computed."""
     rollout: parts.RolloutSettings = parts.RolloutSettings()
@@ -56,7 +56,7 @@ class Recipe(Settings):
     checkpoint: parts.CheckpointSettings = parts.CheckpointSettings()
     """How often the run is saved."""
     sinks: Annotated[tuple[parts.SinkName, ...], Field(strict=False)] = ()
-    """Where the rows of metrics.jsonl and evals.jsonl are sent as well."""
+    """Services that also receive the rows of metrics.jsonl and evals.jsonl."""
 
     @model_validator(mode="after")
     def _check_combinations(self) -> Self:

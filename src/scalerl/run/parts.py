@@ -102,7 +102,7 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
         max_tokens = recipe.rollout.max_prompt_tokens
         prompts = training_prompts(inputs.tasks, inputs.eval_sets, text=inputs.text, max_tokens=max_tokens)
         problem_hashes = {name: hash_problems(of_task.tokens) for name, of_task in prompts.items()}
-        earlier.check_problems(problem_hashes, {one.name: one.prompts_hash for one in inputs.eval_sets})
+        earlier.check_problems(problem_hashes, {each.name: each.prompts_hash for each in inputs.eval_sets})
         torch.manual_seed(recipe.seed)
         learner = build_learner(inputs.model.model, recipe)
         state = _restore(learner, earlier)
@@ -122,7 +122,7 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
             drain=recipe.pipeline.drain,
             state=state,
         )
-        every_set = (*(one.prompts for one in inputs.eval_sets), *prompts.values())
+        every_set = (*(each.prompts for each in inputs.eval_sets), *prompts.values())
         return Parts(
             inputs=inputs,
             prompts=prompts,
@@ -230,7 +230,7 @@ def _dtype(model: "PreTrainedModel", recipe: Recipe) -> torch.dtype:
 
 def build_grading(inputs: Inputs, recipe: Recipe) -> GroupGrading:
     """Return what grades the groups of training: each problem by the grader of its task."""
-    judges = {one.name: one.judge for one in inputs.eval_sets if one.name in inputs.tasks}
+    judges = {each.name: each.judge for each in inputs.eval_sets if each.name in inputs.tasks}
     judge_of = (lambda problem: judges[problem.task]) if recipe.tasks else (lambda _: judges[MAIN_SET])
     return GroupGrading(inputs.graders, judge_of, reward=recipe.reward, length=inputs.length)
 

@@ -75,7 +75,7 @@ def training_prompts(
     tasks: Mapping[str, Task], eval_sets: Iterable[EvalSet], *, text: Text, max_tokens: int
 ) -> dict[str, Prompts]:
     """Encode the training problems of each task, without those that any evaluation set holds."""
-    withheld = [problem for one_set in eval_sets for problem in one_set.problems]
+    withheld = [problem for each in eval_sets for problem in each.problems]
     prompts = {}
     for name, task in tasks.items():
         problems = without(task.training, withheld)
