@@ -218,7 +218,7 @@ def test_wrong_use_is_refused():
     clock = Clock(now=Time())
     with pytest.raises(ValueError, match="'lunch' is not a kind of time"), clock.aside("lunch"):
         pass
-    with pytest.raises(ValueError, match="tokens grows by -1"):
+    with pytest.raises(ValueError, match="tokens cannot grow by -1"):
         clock.add(tokens=-1)
     with pytest.raises(ValueError, match="no amount of work"):
         clock.add(learner_flops=float("nan"))
