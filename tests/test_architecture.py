@@ -56,7 +56,7 @@ MAX_LINES = 400
 MAX_FUNCTION_LINES = 60
 MAX_TEST_NAME = 65
 # Names that are still longer than that. The number may only fall; at 0 this line and its use go.
-LONG_TEST_NAMES_LEFT = 131
+LONG_TEST_NAMES_LEFT = 83
 
 
 def shown(offenders: list[str]) -> str:
@@ -113,7 +113,7 @@ def test_rooms_are_the_ones_in_the_drawing():
     assert rooms_on_disk() == set(LAYERS)
     documented: dict[str, set[str]] = {}
     for line in (ROOT / "docs" / "architecture.md").read_text().splitlines():
-        if row := re.fullmatch(r"\| `(\w+)` \| .* \| ([a-z ]+) \|", line):
+        if row := re.fullmatch(r"\| `(\w+)` \| .* \| ([a-z_ ]+) \|", line):
             name, imports = row.groups()
             everything = set(LAYERS) - {name}
             documented[name] = {"nothing": set(), "all of the above": everything}.get(imports, set(imports.split()))
