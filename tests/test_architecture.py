@@ -18,15 +18,17 @@ TEST_FILES = sorted((ROOT / "tests").rglob("test_*.py"))
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 # A room and the rooms it may import. Imports only point down; docs/architecture.md has the same tables.
-VALUES = {"errors", "types", "store", "config", "choose"}
+VALUES = {"errors", "import_path", "answer_format", "types", "store", "config", "choose"}
 PARTS = VALUES | {"rl", "graders", "models"}
 LAYERS: dict[str, set[str]] = {
     # values that both halves share
     "errors": set(),
+    "import_path": {"errors"},
+    "answer_format": set(),
     "types": set(),
     "store": {"errors"},
     "config": {"errors", "types"},
-    "choose": {"errors", "config"},
+    "choose": {"errors", "import_path", "config"},
     # what a run is made of
     "rl": VALUES,
     "graders": VALUES,
@@ -54,7 +56,7 @@ MAX_LINES = 400
 MAX_FUNCTION_LINES = 60
 MAX_TEST_NAME = 65
 # Names that are still longer than that. The number may only fall; at 0 this line and its use go.
-LONG_TEST_NAMES_LEFT = 131
+LONG_TEST_NAMES_LEFT = 83
 
 
 def shown(offenders: list[str]) -> str:
@@ -111,7 +113,7 @@ def test_rooms_are_the_ones_in_the_drawing():
     assert rooms_on_disk() == set(LAYERS)
     documented: dict[str, set[str]] = {}
     for line in (ROOT / "docs" / "architecture.md").read_text().splitlines():
-        if row := re.fullmatch(r"\| `(\w+)` \| .* \| ([a-z ]+) \|", line):
+        if row := re.fullmatch(r"\| `(\w+)` \| .* \| ([a-z_ ]+) \|", line):
             name, imports = row.groups()
             everything = set(LAYERS) - {name}
             documented[name] = {"nothing": set(), "all of the above": everything}.get(imports, set(imports.split()))

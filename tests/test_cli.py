@@ -13,7 +13,7 @@ from commands import scalerl
 from shared_data import FOLDER, needs_shared_data
 
 from scalerl.cli import main
-from scalerl.errors import InputError, RecipeError, UsageError
+from scalerl.errors import InputError, RecipeError, StoreError, UsageError
 
 VALUE = {"value", "low", "high"}
 
@@ -222,15 +222,8 @@ def test_a_number_that_cannot_be_used_is_refused(table: Path, command: str, opti
     assert done.stderr.count("\n") == 1
 
 
-class Ours(RuntimeError):
-    """As StoreError or PipelineStalled: a run cannot go on."""
-
-
-Ours.__module__ = "scalerl.somewhere"
-
-
 @pytest.mark.parametrize(
-    "error, code", [(UsageError("wrong"), 2), (InputError("wrong"), 2), (RecipeError("wrong"), 2), (Ours("wrong"), 1)]
+    "error, code", [(error("wrong"), 2) for error in (UsageError, InputError, RecipeError)] + [(StoreError("wrong"), 1)]
 )
 def test_our_own_errors_are_sentences(
     error: Exception, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -1,10 +1,10 @@
-"""What the settings of each task mean. Their values belong to the task's function, which a recipe does not load."""
+"""Descriptions of the settings of each task. A recipe does not load the task's function, which has their defaults."""
 
 from collections.abc import Mapping
 from typing import Any
 
 _NUM_PROBLEMS = "Problems to train on."
-_SEED = "Chooses the problems to train on."
+_SEED = "Selects the problems to train on."
 
 _FIELDS = {
     "prompt_field": "Field of a row that holds the problem.",
@@ -83,7 +83,7 @@ TASK_SETTINGS: Mapping[str, Mapping[str, str]] = {
 
 
 def own_meanings(name: str | None, settings: Mapping[str, Any]) -> dict[str, str]:
-    """Of the settings that only this task has, or this function of the user's own, of which no more is known here."""
+    """Return a description of each setting of one task; those of a user's function are not known here."""
     known = TASK_SETTINGS.get(name or "", {})
     owner = settings.get("dataset") if name == "gym" else name
     return {key: known.get(key, f"A setting of {owner or 'the task to be named'}.") for key in settings}

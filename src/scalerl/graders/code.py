@@ -8,10 +8,10 @@ be used leave a completion without one.
 import os
 import re
 
+from scalerl.answer_format import THINKING_END, THINKING_START
 from scalerl.errors import SandboxError
 from scalerl.graders.sandbox.job import BadTests, Outcome, Program, Reference, RunLimits
 from scalerl.graders.sandbox.runner import ISOLATIONS, Runner
-from scalerl.types import THINKING_END, THINKING_START
 
 _FENCE = re.compile(r"^[ \t]*```[ \t]*([\w+-]*)[^\n]*$", re.MULTILINE)
 _PYTHON = {"", "python", "python3", "py"}

@@ -14,9 +14,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
+from scalerl.answer_format import THINKING_END, THINKING_START
 from scalerl.graders.code import code, prepare
 from scalerl.graders.expressions import last_expression, work_out
-from scalerl.types import THINKING_END, THINKING_START
 
 TAGS = ("thinking_start", "thinking_end")
 """The settings that every task gives its grader."""
