@@ -11,8 +11,8 @@ from sandbox_support import needs_bubblewrap
 from scalerl.errors import TaskError
 from scalerl.graders.code import close_sandboxes, run_program
 from scalerl.graders.sandbox.job import Asserts, Calls, Streams
-from scalerl.tasks.code_problems import code
-from scalerl.tasks.code_rows import read_problem
+from scalerl.tasks.code.formats import read_problem
+from scalerl.tasks.code.problems import code
 from scalerl.tasks.rows import Row
 
 MBPP = {

@@ -1,4 +1,4 @@
-"""Code problems from a file or a data set, in any of the formats of code_rows.py; graded by running the program."""
+"""Code problems from a file or a data set, in any of the formats of formats.py; graded by running the program."""
 
 import random
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from pathlib import Path
 from scalerl.errors import TaskError
 from scalerl.graders.code import close_sandboxes, run_program
 from scalerl.graders.sandbox.job import RunLimits
-from scalerl.tasks.code_rows import CodeProblem, read_problem
+from scalerl.tasks.code.formats import CodeProblem, read_problem
 from scalerl.tasks.files import load_rows, read_rows
 from scalerl.tasks.rows import Row
 from scalerl.tasks.task import Demonstration, Task, without
