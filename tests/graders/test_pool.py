@@ -173,7 +173,7 @@ def test_a_process_that_cannot_be_started_is_told_and_leaves_nothing_open(monkey
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
-        (GraderSpec(name="maths"), 'no grader is called "maths"; choices: exact, numeric, math, countdown, or'),
+        (GraderSpec(name="maths"), 'no grader is called "maths"; choices: exact, numeric, math, countdown, code, or'),
         (GraderSpec(name="no_such_module:f"), 'no module is called "no_such_module"'),
         (GraderSpec(name="hostile_graders:absent"), 'hostile_graders has no "absent"'),
         (GraderSpec(name="hostile_graders:no_function"), "it is not a function but int"),
