@@ -1,5 +1,6 @@
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from sandbox_support import needs_bubblewrap
@@ -61,7 +62,7 @@ def test_answers_are_run(text: str, correct: bool):
 
 @needs_bubblewrap
 def test_other_tags_can_be_set():
-    tags = {"thinking_start": "<reason>", "thinking_end": "</reason>"}
+    tags: dict[str, Any] = {"thinking_start": "<reason>", "thinking_end": "</reason>"}
     assert code(f"<reason>def f(x): return 1</reason>{SQUARE}", ANSWER, **tags) is True
     assert code(f"<reason>{SQUARE}", ANSWER, **tags) is False
 

@@ -4,6 +4,7 @@ Each defines attack(), which returns evidence where it succeeded, and None or an
 FILE, PORT and NAME stand for things outside that a test fills in.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -23,7 +24,7 @@ class Hostile:
         """Return the program with real targets."""
         code = self.code
         for name, target in outside.items():
-            code = code.replace(name.upper(), repr(target))
+            code = re.sub(rf"\b{name.upper()}\b", lambda _, target=target: repr(target), code)
         return code
 
 

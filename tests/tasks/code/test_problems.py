@@ -135,12 +135,13 @@ def test_parquet_files_are_read(tmp_path: Path):
 
 def test_settings_that_do_not_fit_are_one_sentence(tmp_path: Path):
     path = write(tmp_path / "problems.jsonl", MBPP)
-    for settings, sentence in (
+    cases: tuple[tuple[dict[str, Any], str], ...] = (
         ({}, "set either path"),
         ({"path": path, "dataset": "x"}, "set either path"),
         ({"path": path}, "none are left"),
         ({"path": write(tmp_path / "twice.jsonl", MBPP, MBPP)}, 'the id "2" is used by an earlier problem'),
-    ):
+    )
+    for settings, sentence in cases:
         with pytest.raises(TaskError, match=sentence):
             code(1, 0, **settings)
 

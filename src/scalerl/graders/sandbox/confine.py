@@ -77,8 +77,11 @@ class Confinement:
 def limit_resources(limits: Mapping[str, Any], *, limit_processes: bool) -> None:
     """Set the limits that the kernel enforces on each process, hard, so that they cannot be raised again."""
     cpu_s = max(1, math.ceil(limits["cpu_limit_s"]))
+    # At the first limit the program gets SIGXCPU, which says why it ended; at the second, if it ignores that, SIGKILL.
+    _set_limit(resource.RLIMIT_CPU, cpu_s + 1)
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    resource.setrlimit(resource.RLIMIT_CPU, (min(cpu_s, hard), hard))
     wanted = [
-        (resource.RLIMIT_CPU, cpu_s),
         (resource.RLIMIT_AS, limits["memory_limit_mb"] * 2**20),
         (resource.RLIMIT_FSIZE, limits["file_size_mb"] * 2**20),
         (resource.RLIMIT_NOFILE, limits["num_files"]),
@@ -88,9 +91,13 @@ def limit_resources(limits: Mapping[str, Any], *, limit_processes: bool) -> None
         # Counted over all processes of the user in this user namespace. Without one, that would be all of his.
         wanted.append((resource.RLIMIT_NPROC, limits["num_processes"]))
     for kind, most in wanted:
-        ceiling = resource.getrlimit(kind)[1]
-        value = most if ceiling == resource.RLIM_INFINITY else min(most, ceiling)
-        resource.setrlimit(kind, (value, value))
+        _set_limit(kind, most)
+
+
+def _set_limit(kind: int, most: int) -> None:
+    ceiling = resource.getrlimit(kind)[1]
+    value = most if ceiling == resource.RLIM_INFINITY else min(most, ceiling)
+    resource.setrlimit(kind, (value, value))
 
 
 def open_null() -> None:

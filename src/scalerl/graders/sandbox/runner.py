@@ -93,13 +93,15 @@ class LocalRunner:
                 # Both, whatever happens in between: the next program must find both sandboxes empty.
                 program_box.order_end()
                 test_box.order_end()
-                program_status, test_status = program_box.ended()["status"], test_box.ended()["status"]
+                program_ended, tests_ended = program_box.ended(), test_box.ended()
         if report is not None and "tests" in report:
-            return _judged(report["tests"], program_status)
+            return _judged(report["tests"], program_ended, limits)
         if report is not None:
             return Outcome(kind="bad_tests", detail=str(report.get("unusable")))
         is_late = time.monotonic() >= deadline
-        kind = "timeout" if is_late else _ending(program_status, _ending(test_status, "crash"))
+        kind = (
+            "timeout" if is_late else _over_limit(program_ended, limits) or _over_limit(tests_ended, limits) or "crash"
+        )
         return Outcome(kind=kind, num_checks=_num_checks(tests))
 
     def _run_streams(self, program: Program, tests: Streams, limits: RunLimits, deadline: float) -> Outcome:
@@ -140,7 +142,7 @@ def _receive_by(end: socket.socket, deadline: float) -> Any:
         return None
 
 
-def _judged(tests: list[list[Any]], program_status: int | None) -> Outcome:
+def _judged(tests: list[list[Any]], ended: Mapping[str, Any], limits: RunLimits) -> Outcome:
     """Return the outcome of tests that all ran: [least number of checks, passed, failed, error] for each."""
     num_passed = num_checks = 0
     errors = []
@@ -156,15 +158,17 @@ def _judged(tests: list[list[Any]], program_status: int | None) -> Outcome:
         return Outcome(kind="passed", num_passed=num_passed, num_checks=num_checks)
     kind: Kind = "memory" if "MemoryError" in errors else "failed"
     if "ProgramGone" in errors:
-        kind = _ending(program_status, "crash")
+        kind = _over_limit(ended, limits) or "crash"
     return Outcome(kind=kind, num_passed=num_passed, num_checks=num_checks, detail=errors[0])
 
 
-def _ending(status: int | None, otherwise: Kind) -> Kind:
-    """Return which limit ended a process, by its wait status."""
-    if status is not None and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU:
-        return "cpu"
-    return otherwise
+def _over_limit(ended: Mapping[str, Any], limits: RunLimits) -> Kind | None:
+    """Return which limit ended a process, if one did."""
+    status = ended["status"]
+    if status is None or not os.WIFSIGNALED(status):
+        return None
+    out_of_cpu = os.WTERMSIG(status) == signal.SIGXCPU or ended["cpu_s"] >= limits.cpu_limit_s
+    return "cpu" if out_of_cpu else None
 
 
 def _run_script(
@@ -184,12 +188,12 @@ def _run_script(
             os.close(theirs)
         # Where it has closed stdout itself it may still be at work: there is no more to be had from it.
         box.order_end()
-        status = box.ended()["status"]
+        ended = box.ended()
     if kind is not None:
         return output, kind
-    if status is None or status == 0:
+    if not ended["status"]:
         return output, None
-    return output, _ending(status, "failed" if os.WIFEXITED(status) else "crash")
+    return output, _over_limit(ended, limits) or ("failed" if os.WIFEXITED(ended["status"]) else "crash")
 
 
 def _file_with(text: str) -> Any:
