@@ -96,6 +96,11 @@ def test_unusable_tests_give_no_verdict(runner: LocalRunner):
     assert asserted(runner, "def f(): return 1", "assert f() == 1", setup="1/0").kind == "bad_tests"
 
 
+def test_a_program_cannot_make_its_tests_unusable(runner: LocalRunner):
+    outcome = asserted(runner, "def f(x):\n    return x * 10_000_000\n", "assert f(f(f('ab'))) == 'ab'")
+    assert outcome.correct is False
+
+
 def test_programs_that_do_not_load_fail_every_test(runner: LocalRunner):
     for code in (
         "def f(:",
