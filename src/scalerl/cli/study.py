@@ -332,7 +332,7 @@ def _seconds(value: float) -> str:
 
 
 def _print_cost(console: "Console", plan: "Plan", total: "Cost", pace: "Pace", *, jobs: int, num_devices: int) -> None:
-    from scalerl.analysis.drawing import duration
+    from scalerl.analysis.numbers import duration
 
     hours = max(total.hours / min(jobs, num_devices), total.longest_run_hours)
     _say(

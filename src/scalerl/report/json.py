@@ -7,13 +7,16 @@ import numpy as np
 
 from scalerl import __version__
 from scalerl.analysis.results import CurveResult, number, score_json, to_json
+from scalerl.analysis.signals import REPORTED
 from scalerl.curves import reward_at
 from scalerl.curves.forecast import good_until
 from scalerl.curves.forms import Array
 from scalerl.logs.series import Series
-from scalerl.report.runs import SIGNALS, RunFacts, differences, environments
+from scalerl.report.caveats import open_questions, warnings
+from scalerl.report.runs import RunFacts, differences, environments
+from scalerl.report.standing import reference
+from scalerl.report.summary import summary
 from scalerl.report.views import HELD_OUT, NUM_DRAWS, Report, View, label_of
-from scalerl.report.words import open_questions, reference, summary, warnings
 
 # Times the largest compute: where forecasts are told, and where the page knows what to expect, between which it goes by
 # the nearest two.
@@ -40,9 +43,9 @@ def report_json(report: Report) -> dict[str, Any]:
         "views": [_view_json(report, view) for view in report.views],
         "runs": [_run_json(run) for run in report.material.runs],
         "signals": [
-            {"key": key, "label": label, "limit": limit}
-            for key, label, limit in SIGNALS
-            if any(run.signals is not None and key in run.signals.values for run in report.material.runs)
+            {"key": signal.key, "label": signal.label, "limit": signal.limit}
+            for signal in REPORTED
+            if any(run.signals is not None and signal.key in run.signals.values for run in report.material.runs)
         ],
         "differences": {
             "base": report.material.base or next((run.arm for run in report.material.runs), None),

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scalerl.analysis.drawing import compute_text, duration, number_text
+from scalerl.analysis.numbers import duration, number_text, short_compute_text, two_decimals
+from scalerl.curves import pair_verdict
 from scalerl.curves.forecast import FAR
 
 Pictures = Mapping[str, Sequence[tuple[str, str]]]
@@ -61,10 +62,6 @@ def _interval(value: Mapping[str, Any] | None, text: Any) -> str:
     return f"{text(value['value'])} [{text(value['low'])}, {high}]"
 
 
-def _two(value: float) -> str:
-    return f"{value:.2f}"
-
-
 def _results(view: Mapping[str, Any], one: Mapping[str, Any], axis: str) -> str:
     labels = {curve["name"]: curve["label"] for curve in one["curves"]}
     reference = one["reference"]
@@ -76,44 +73,39 @@ def _results(view: Mapping[str, Any], one: Mapping[str, Any], axis: str) -> str:
     ]  # fmt: skip
     rows = []
     for curve in sorted(view["curves"], key=lambda row: -((row["ceiling"] or {}).get("value") or -1.0)):
-        odds, verdict = against(view, curve["name"], reference)
+        odds, verdict = against(view, curve["name"], reference, labels)
         rows.append(
             (
                 labels[curve["name"]],
                 _interval(curve["ceiling"], number_text),
-                _interval(curve["exponent"], _two),
-                _interval(curve["midpoint"], compute_text),
-                _interval(view["shared_exponents"].get(curve["name"]), _two),
-                *("-" if share is None else _two(share) for share in odds),
-                _named(verdict, labels),
+                _interval(curve["exponent"], two_decimals),
+                _interval(curve["midpoint"], short_compute_text),
+                _interval(view["shared_exponents"].get(curve["name"]), two_decimals),
+                *("-" if share is None else two_decimals(share) for share in odds),
+                verdict,
                 curve["verdict"],
             )
         )
     return table(heads, rows)
 
 
-def against(view: Mapping[str, Any], name: str, reference: str | None) -> tuple[list[float | None], str]:
-    """The three probabilities of a curve against the reference, and the verdict."""
+def against(
+    view: Mapping[str, Any], name: str, reference: str | None, labels: Mapping[str, str]
+) -> tuple[list[float | None], str]:
+    """The three probabilities of a curve against the reference, and the verdict with the curves' labels."""
     if name == reference:
         return [None] * 3, "reference"
     for pair in view["pairs"]:
         if {pair["a"], pair["b"]} == {name, reference}:
             odds = [pair[key] for key in ("p_higher_ceiling", "p_more_efficient", "p_sooner")]
             turned = [share if share is None or pair["a"] == name else 1 - share for share in odds]
-            return turned, pair["verdict"]
+            return turned, pair_verdict(pair["kind"], pair["winner"], labels)
     return [None] * 3, "-"
-
-
-def _named(verdict: str, labels: Mapping[str, str]) -> str:
-    for name, label in labels.items():
-        if verdict.startswith(f"{name} "):
-            return f"{label}{verdict.removeprefix(name)}"
-    return verdict
 
 
 def _forecast(told: Mapping[str, Any], view: Mapping[str, Any], axis: str) -> str:
     curves = [curve for curve in view["curves"] if curve["forecast"]]
-    heads = [f"at {compute_text(row['compute'])} {axis} [{told['level']:.0%}]" for row in curves[0]["forecast"]]
+    heads = [f"at {short_compute_text(row['compute'])} {axis} [{told['level']:.0%}]" for row in curves[0]["forecast"]]
     rows = [(curve["label"], *(_forecast_cell(curve, row) for row in curve["forecast"])) for curve in curves]
     note = f"\n\nA guess: more than {FAR:g} times the compute fitted, and no ceiling is known, or the run is unstable."
     guesses = any(_is_guess(curve, row) for curve in curves for row in curve["forecast"])
@@ -171,7 +163,7 @@ def _cost(runs: Sequence[Mapping[str, Any]]) -> list[str]:
         spent = [run["cost"].get(key) for key in ("gpu_hours", "flops", "tokens")]
         time = ", ".join(f"{part.replace('_', '-')} {duration(seconds)}" for part, seconds in run["seconds"].items())
         ending = f"{run['status']}: {run['reason']}" if run["reason"] else run["status"]
-        amounts = ["-" if value is None else compute_text(value) for value in spent]
+        amounts = ["-" if value is None else short_compute_text(value) for value in spent]
         rows.append((run["name"], ending, run["num_steps"], *amounts, time or "-"))
     return ["## Runs and cost", table(("run", "status", "steps", "GPU-hours", "FLOPs", "tokens", "wall time"), rows)]
 

@@ -7,7 +7,7 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-from scalerl.analysis.drawing import compute_text, duration
+from scalerl.analysis.numbers import duration, short_compute_text
 from scalerl.curves import FORMS
 from scalerl.report.runs import PARTS
 
@@ -93,7 +93,7 @@ def _cost(runs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _amount(value: float | None) -> str:
-    return "&ndash;" if value is None else compute_text(value)
+    return "&ndash;" if value is None else short_compute_text(value)
 
 
 def _where_time_went(seconds: Mapping[str, float]) -> str:

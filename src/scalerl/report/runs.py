@@ -9,23 +9,15 @@ from typing import Any, TypeVar
 import numpy as np
 
 from scalerl import store
+from scalerl.analysis.signals import ALARM_STEPS, REPORTED, Alarm, signal_alarms
 from scalerl.errors import RunFolderError
 
 T = TypeVar("T")
 
-# Column, what a person calls it, and the mean of the last steps from which it is a warning.
-SIGNALS: tuple[tuple[str, str, float | None], ...] = (
-    ("rollout/truncated_frac", "Truncated answers", 0.10),
-    ("loss/entropy", "Entropy", None),
-    ("loss/kl", "Mismatch (KL of generator and learner)", 0.2),
-    ("rollout/lag_mean", "Lag, mean", None),
-    ("rollout/lag_max", "Lag, largest", None),
-)
 COST = ("gpu_hours", "flops", "tokens")
 PARTS = ("training", "evaluation", "checkpoint", "compilation", "start_up")
 AXES = ("gpu_hours", "flops", "tokens", "step")
 MOST_SIGNAL_POINTS = 120
-LAST_STEPS = 20
 NOT_STARTED = "not started"
 # Settings in which runs of one arm may differ.
 OF_THE_RUN = ("seed", "description")
@@ -155,14 +147,14 @@ def _prompts(evals: Iterable[Mapping[str, Any]]) -> dict[str, frozenset[str]]:
 
 
 def _signals(metrics: Sequence[Mapping[str, Any]]) -> Signals | None:
-    present = [key for key, _, _ in SIGNALS if any(_is_number(row.get(key)) for row in metrics)]
+    present = [signal.key for signal in REPORTED if any(_is_number(row.get(signal.key)) for row in metrics)]
     if not present:
         return None
     num = min(len(metrics), MOST_SIGNAL_POINTS)
     begins = np.arange(num) * len(metrics) // num
     of = {key: _column(metrics, key) for key in (*AXES, *present)}
     summed_up = {key: _largest if key.endswith("_max") else _means for key in present}
-    last = {key: summed_up[key](of[key][-LAST_STEPS:], np.zeros(1, dtype=int))[0] for key in present}
+    last = {key: summed_up[key](of[key][-ALARM_STEPS:], np.zeros(1, dtype=int))[0] for key in present}
     return Signals(
         compute={axis: _means(of[axis], begins) for axis in AXES},
         values={key: summed_up[key](of[key], begins) for key in present},
@@ -237,15 +229,9 @@ def uneven_pace(runs: Sequence[RunFacts]) -> float:
     return max((max(of_arm) / min(of_arm) for of_arm in paces.values()), default=1.0)
 
 
-def alarms(run: RunFacts) -> list[str]:
-    """Signals that ended where runs have been seen to break."""
-    if run.signals is None:
-        return []
-    return [
-        f"{run.name}: {label.lower()} at {run.signals.last[key]:.2g} over the last steps, above {limit:g}."
-        for key, label, limit in SIGNALS
-        if limit is not None and run.signals.last.get(key, 0.0) > limit
-    ]
+def alarms(run: RunFacts) -> list[Alarm]:
+    """Alarms for signals that were above their limit over the last steps of a run."""
+    return [] if run.signals is None else signal_alarms(run.signals.last)
 
 
 def incomparable(runs: Sequence[RunFacts]) -> dict[str, dict[str, frozenset[str]]]:

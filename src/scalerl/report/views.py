@@ -14,6 +14,7 @@ from scalerl.analysis.results import Analysis, CurveResult, FitOptions
 from scalerl.analysis.workers import Workers, worth
 from scalerl.curves import Comparison, Fit, Pair, Score, compare, fit
 from scalerl.curves.forecast import score
+from scalerl.curves.notes import DifferentPrompts
 from scalerl.errors import InputError
 from scalerl.logs import columns as names
 from scalerl.logs.series import Selection, Series, series_from
@@ -367,8 +368,7 @@ def _without_rivals(view: View, material: Material) -> View:
         left, right = of_arm.get(arm[pair.a]), of_arm.get(arm[pair.b])
         if left is None or right is None or left == right:
             return pair
-        why = "Evaluated on different prompts: the two are not comparable."
-        return replace(pair, verdict="not comparable", messages=(why, *pair.messages))
+        return replace(pair, kind="not_comparable", winner=None, notes=(DifferentPrompts(), *pair.notes))
 
     def told_apart(one: Comparison) -> Comparison:
         pairs = tuple(map(judged, one.pairs))
