@@ -1,4 +1,4 @@
-"""Series in, one value out that tables, JSON and plots all read: the fits and what was asked of them."""
+"""Analyse series: fits, and the forecasts, scores or comparisons asked for, as one value for all outputs."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ CurveNote = UnusedStart | FitNote
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitOptions:
-    """What the commands' shared options say of the fit."""
+    """Options of a fit that the commands share."""
 
     form: str = "sigmoid"
     level: float = 0.9
@@ -64,7 +64,7 @@ class FitOptions:
 
 
 def _limits(series: Series) -> tuple[float, float]:
-    """Of a reward without limits: the start counts among what was seen."""
+    """Limits for a reward that has none, from its points and its start."""
     return unbounded(np.append(series.reward, [] if series.start is None else series.start))
 
 
@@ -193,15 +193,15 @@ def _rank_forms(curves: Sequence[CurveResult], options: FitOptions, fractions: S
         return None
 
     def error(holdout: Score | None, scores: Sequence[tuple[float, Score | None]]) -> float | None:
-        found = holdout if by_holdout else dict(scores)[shares[0]]
-        return found.rmse if found is not None else None
+        score = holdout if by_holdout else dict(scores)[shares[0]]
+        return score.rmse if score is not None else None
 
     names = [name for name, form in FORMS.items() if options.bounded or form.ceiling is None]
     tables = []
     for curve in curves:
         errors = {options.form: error(curve.holdout, curve.fractions) if curve.fit is not None else None}
         for name in names:
-            # What one form cannot say of a curve, no form is ranked by.
+            # A curve that one form cannot be scored on ranks no form.
             if name not in errors and None not in errors.values():
                 done = _backtest(curve.series, replace(options, form=name), shares)
                 errors[name] = error(done.holdout, done.fractions)
@@ -221,9 +221,9 @@ def analyse_compare(series: Sequence[Series], options: FitOptions, at: float | N
     for one in series:
         sets.setdefault(one.evaluation_set, []).append(one.name)
     if max(map(len, sets.values()), default=0) < 2:
-        found = "only one curve" if len(sets) < 2 else "only one curve of each evaluation set"
+        number = "only one curve" if len(sets) < 2 else "only one curve of each evaluation set"
         raise InputError(
-            f"{found} ({', '.join(one.name for one in series) or 'none'}) was found and two or more are needed to "
+            f"{number} ({', '.join(one.name for one in series) or 'none'}) was found and two or more are needed to "
             f"compare: name more files, or split one with --by {'COLUMN' if len(sets) < 2 else 'set'}."
         )
     curves = _some_usable([_fitted(one, options) for one in series])

@@ -1,4 +1,4 @@
-"""An analysis for the terminal: a table, and one plain sentence a curve."""
+"""An analysis for the terminal: tables, and one plain sentence per curve."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -29,7 +29,7 @@ PAIR_STYLES = {"not_separable": "dim", "no_curve": "red"}
 def render(analysis: Analysis, origins: Mapping[str, str] | None = None) -> Group:
     """Everything an analysis holds, in the order a reader wants it.
 
-    `origins` says of the columns that the user did not name where they come from.
+    `origins` says where the columns come from that the user did not name.
     """
     parts: list[Table | Text] = [_curve_table(analysis), Text(_columns_line(analysis, origins or {}), style="dim")]
     if any(curve.holdout is not None or curve.fractions for curve in analysis.curves):
@@ -96,10 +96,10 @@ def _columns(by_curve: Mapping[str, str], origins: Mapping[str, str]) -> str:
     curves: dict[str, list[str]] = {}
     for name, column in by_curve.items():
         curves.setdefault(column, []).append(name)
-    said = {column: f"{column} ({origins[column]})" if column in origins else column for column in curves}
+    described = {column: f"{column} ({origins[column]})" if column in origins else column for column in curves}
     if len(curves) == 1:
-        return "".join(said.values())
-    return " / ".join(f"{said[column]} of {listed(names)}" for column, names in curves.items())
+        return "".join(described.values())
+    return " / ".join(f"{described[column]} of {listed(names)}" for column, names in curves.items())
 
 
 def _score_table(analysis: Analysis) -> Table:
@@ -143,8 +143,7 @@ def _forecast_table(analysis: Analysis) -> Table:
 
 
 def _reach_cells(curve: CurveResult, row: Reach) -> tuple[str, str]:
-    """(answer, note). 'never' takes as much certainty as an end of an interval: a ceiling that may well lie above the
-    reward is no answer."""
+    """(answer, note). "never" needs as much certainty as the end of an interval has."""
     if row.compute is not None:
         return interval_text(row.compute, compute_text), row.message
     share = row.p_above_ceiling

@@ -182,11 +182,11 @@ def _say_skipped(console: "Console", plan: "Plan") -> None:
 
 def _skipped(plan: "Plan") -> dict[str, list[str]]:
     """The arms that are not run, by the reason why."""
-    found: dict[str, list[str]] = {}
+    by_reason: dict[str, list[str]] = {}
     for arm in plan.arms:
         if arm.skipped is not None:
-            found.setdefault(arm.skipped, []).append(arm.name)
-    return found
+            by_reason.setdefault(arm.skipped, []).append(arm.name)
+    return by_reason
 
 
 def _report(console: "Console", out: Path) -> Path | None:

@@ -52,7 +52,7 @@ class Pair:
     ceiling_difference: float
     """Median of a's ceiling minus b's."""
     correlation: float
-    """Of the two curves' residuals, where both were evaluated on the same prompts; 0 elsewhere."""
+    """Correlation of the residuals, where both were evaluated on the same prompts; 0 elsewhere."""
     notes: tuple[PairNote, ...]
     assumed_run_sd: float | None
     """The spread between runs that was assumed, where one side has a single run."""

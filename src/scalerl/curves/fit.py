@@ -66,7 +66,7 @@ class Fit:
 
     @property
     def usable(self) -> bool:
-        """Whether there is a curve to speak of."""
+        """Whether the fit has a curve."""
         return all(np.isfinite(value) for value in self.params.values())
 
     def predict(self, compute) -> Array:
@@ -87,13 +87,16 @@ class Fit:
         return FORMS[self.form].curve(np.atleast_1d(np.asarray(compute, dtype=float)), params, self.scale)
 
     def curve_interval(self, compute, level: float | None = None) -> tuple[Array, Array]:
-        """Where the recipe's own curve lies."""
+        """The interval of the recipe's own curve."""
         low, high = np.quantile(self.curve_draws(compute), tails(self.level if level is None else level), axis=0)
         return low, high
 
     def new_interval(self, compute, level: float | None = None) -> tuple[Array, Array]:
-        """Where one new evaluation should fall: the curve, its noise, how runs wander off their own curve beyond the
-        data and, with several runs, the spread between them."""
+        """The interval of one new evaluation.
+
+        It holds the uncertainty of the curve, the noise of an evaluation, how far runs wander from their own curve
+        beyond the data and, with several runs, the spread between them.
+        """
         compute = np.atleast_1d(np.asarray(compute, dtype=float))
         curve = self.curve_draws(compute)
         assert self.draws is not None
@@ -209,7 +212,7 @@ def _solve(
     intervals: bool,
     paper: bool,
 ) -> tuple[Solution, Draws | None, Known]:
-    """Least squares, the posterior if wanted, and what is known with the start's noise in numbers."""
+    """Least squares, the posterior if asked for, and what is known with the start's noise as a number."""
     if paper:
         assert known.start is not None
         return paper_grid(points, known.start), None, known
@@ -268,7 +271,7 @@ def _known(form: Form, points: Points, start: float | None, start_sd: float | No
 
 
 def _rescale(points: Points, known: Known, form: Form) -> tuple[Points, Known]:
-    """Make the largest compute that is left the unit."""
+    """Make the largest remaining compute the unit."""
     shift = float(points.log_compute.max()) if points.num else 0.0
     moved = {param.name for param in form.shape_params if param.scales_with_compute}
     log_shape = {name: value - (shift if name in moved else 0.0) for name, value in known.log_shape.items()}

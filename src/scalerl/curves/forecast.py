@@ -94,8 +94,10 @@ def _caveats(fit: Fit, compute: float) -> tuple[FarForecast, ...]:
 
 
 def is_far(fit: Fit, compute: float) -> bool:
-    """Whether it lies beyond what a fit without a known ceiling is good for: intervals there have missed, low
-    (docs/log.md)."""
+    """Whether a compute lies beyond what a fit without a known ceiling is good for.
+
+    Intervals there have been too low in back-tests (docs/log.md).
+    """
     return compute > good_until(fit)
 
 
@@ -198,7 +200,7 @@ def backtest(
     num_samples=None,
     **options: Any,
 ) -> Backtest:
-    """How early could one have known? Fit what lies before each share of the largest compute, score what lies after.
+    """Fit what lies before each share of the largest compute and score the forecast of what lies after.
 
     `holdout` is a pair (compute, reward) that is never fitted: it scores the fit of everything else, and counts among
     what lies after a fraction. `options` go to `fit`.
@@ -231,7 +233,7 @@ def rank_forms(
 ) -> list[tuple[str, float]]:
     """Forms by their error on held-out points (or on what lies after a fraction), best first."""
     options = {**options, "intervals": True}
-    found = []
+    errors = []
     for name, form in FORMS.items():
         if form.ceiling is not None and options.get("bounds", (0.0, 1.0)) is None:
             continue  # a fixed ceiling means nothing for rewards without limits
@@ -239,5 +241,5 @@ def rank_forms(
         done = backtest(compute, reward, holdout=holdout, fractions=fractions, **{**options, "form": name})
         result = done.holdout if holdout is not None else done.fractions[0][1]
         if result is not None:
-            found.append((name, result.rmse))
-    return sorted(found, key=lambda row: row[1])
+            errors.append((name, result.rmse))
+    return sorted(errors, key=lambda row: row[1])

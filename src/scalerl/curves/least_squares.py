@@ -72,8 +72,8 @@ def least_squares(points: Points, form: Form, known: Known) -> Solution:
         nodes = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(axes))
         step = np.where(free, (box[:, 1] - box[:, 0]) / (COARSE - 1), 1.0)
         minima = _separate_minima(solve_at(np.ix_(*axes))[2], nodes, step)
-        totals, found = _descend(minima, free, box, residuals_at)
-        best = found[np.argmin(totals)]
+        totals, ends = _descend(minima, free, box, residuals_at)
+        best = ends[np.argmin(totals)]
     level, gain, total, _ = solve_at(best[:, None])
     return Solution(
         log_shape=best,
@@ -86,13 +86,13 @@ def least_squares(points: Points, form: Form, known: Known) -> Solution:
 
 def _separate_minima(total: Array, nodes: Array, step: Array, most: int = 2) -> Array:
     """The best node, and the best one well away from it."""
-    found: list[Array] = []
+    minima: list[Array] = []
     for index in np.argsort(total)[:64]:
-        if all((np.abs(nodes[index] - other) > 3.5 * step).any() for other in found):
-            found.append(nodes[index])
-        if len(found) == most:
+        if all((np.abs(nodes[index] - other) > 3.5 * step).any() for other in minima):
+            minima.append(nodes[index])
+        if len(minima) == most:
             break
-    return np.stack(found)
+    return np.stack(minima)
 
 
 def _descend(nodes: Array, free: np.ndarray, box: Array, residuals_at) -> tuple[Array, Array]:

@@ -257,7 +257,7 @@ class AboveCeiling:
     reward: float
     ceiling: float
     probability: float | None
-    """Of the reward being above the ceiling; None without intervals."""
+    """Probability that the reward is above the ceiling; None without intervals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

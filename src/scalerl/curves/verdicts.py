@@ -53,7 +53,7 @@ def judge(
 def _ceiling_width(
     points: Points, form: Form, known: Known, best: Solution, draws: Draws | None, level: float
 ) -> float:
-    """Of the posterior, or linearised at the least squares where there are no draws."""
+    """Width of the ceiling's interval: from the posterior, or linearised at the least squares without draws."""
     if draws is not None:
         low, high = np.quantile(draws.params["ceiling"], (0.5 - level / 2, 0.5 + level / 2))
         return float(high - low)

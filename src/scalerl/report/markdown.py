@@ -10,37 +10,40 @@ from scalerl.curves.forecast import FAR
 Pictures = Mapping[str, Sequence[tuple[str, str]]]
 
 
-def markdown(told: Mapping[str, Any], pictures: Pictures) -> str:
-    parts = [f"# {told['title']}"]
-    parts += [told["description"]] if told["description"] else []
-    for one in told["sets"]:
-        parts += _set(told, one, pictures.get(one["name"], ()))
-    parts += _listed("Warnings", told["warnings"]) + _listed("Notes", told["notes"])
+def markdown(content: Mapping[str, Any], pictures: Pictures) -> str:
+    parts = [f"# {content['title']}"]
+    parts += [content["description"]] if content["description"] else []
+    for one in content["sets"]:
+        parts += _set(content, one, pictures.get(one["name"], ()))
+    parts += _listed("Warnings", content["warnings"]) + _listed("Notes", content["notes"])
     parts += (
-        _differences(told["differences"]) + _signals(told) + _cost(told["runs"]) + _environment(told["environment"])
+        _differences(content["differences"])
+        + _signals(content)
+        + _cost(content["runs"])
+        + _environment(content["environment"])
     )
     return "\n\n".join(parts) + "\n"
 
 
-def _set(told: Mapping[str, Any], one: Mapping[str, Any], pictures: Sequence[tuple[str, str]]) -> list[str]:
+def _set(content: Mapping[str, Any], one: Mapping[str, Any], pictures: Sequence[tuple[str, str]]) -> list[str]:
     name = one["name"]
     parts = [f"## {name}"] if name else []
-    parts.append(" ".join(told["summary"][name]))
+    parts.append(" ".join(content["summary"][name]))
     parts += [f"![{words}]({file})\n\n*{words}*" for file, words in pictures]
-    axis = told["axes"][0]
-    view = _view(told, name, axis["key"], told["window"])
-    fitted = next(window["label"] for window in told["windows"] if window["key"] == told["window"])
+    axis = content["axes"][0]
+    view = _view(content, name, axis["key"], content["window"])
+    fitted = next(window["label"] for window in content["windows"] if window["key"] == content["window"])
     parts += [f"### Ceiling and efficiency ({axis['label']}, {fitted})", _results(view, one, axis["label"])]
     if view["curves"] and any(curve["forecast"] for curve in view["curves"]):
-        parts += ["### Forecast", _forecast(told, view, axis["label"])]
-    scores = _scores(told, name, axis["key"])
+        parts += ["### Forecast", _forecast(content, view, axis["label"])]
+    scores = _scores(content, name, axis["key"])
     parts += ["### Forecasts against what happened", scores] if scores else []
-    return parts + _listed("What these data do not settle", told["open"][name])
+    return parts + _listed("What these data do not settle", content["open"][name])
 
 
-def _view(told: Mapping[str, Any], name: str, axis: str, window: str) -> Mapping[str, Any]:
+def _view(content: Mapping[str, Any], name: str, axis: str, window: str) -> Mapping[str, Any]:
     wanted = (name, axis, window)
-    return next(view for view in told["views"] if (view["set"], view["axis"], view["window"]) == wanted)
+    return next(view for view in content["views"] if (view["set"], view["axis"], view["window"]) == wanted)
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
@@ -103,9 +106,11 @@ def against(
     return [None] * 3, "-"
 
 
-def _forecast(told: Mapping[str, Any], view: Mapping[str, Any], axis: str) -> str:
+def _forecast(content: Mapping[str, Any], view: Mapping[str, Any], axis: str) -> str:
     curves = [curve for curve in view["curves"] if curve["forecast"]]
-    heads = [f"at {short_compute_text(row['compute'])} {axis} [{told['level']:.0%}]" for row in curves[0]["forecast"]]
+    heads = [
+        f"at {short_compute_text(row['compute'])} {axis} [{content['level']:.0%}]" for row in curves[0]["forecast"]
+    ]
     rows = [(curve["label"], *(_forecast_cell(curve, row) for row in curve["forecast"])) for curve in curves]
     note = f"\n\nA guess: more than {FAR:g} times the compute fitted, and no ceiling is known, or the run is unstable."
     guesses = any(_is_guess(curve, row) for curve in curves for row in curve["forecast"])
@@ -120,10 +125,10 @@ def _is_guess(curve: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
     return curve["good_until"] is not None and row["compute"] > curve["good_until"]
 
 
-def _scores(told: Mapping[str, Any], name: str, axis: str) -> str:
+def _scores(content: Mapping[str, Any], name: str, axis: str) -> str:
     rows = []
-    for window in told["windows"]:
-        for curve in _view(told, name, axis, window["key"])["curves"]:
+    for window in content["windows"]:
+        for curve in _view(content, name, axis, window["key"])["curves"]:
             score = curve["score"]
             if score is not None and window["key"] != "all":
                 inside = "-" if score["coverage"] is None else f"{score['coverage']:.0%}"
@@ -135,18 +140,18 @@ def _scores(told: Mapping[str, Any], name: str, axis: str) -> str:
 # Runs
 
 
-def _differences(told: Mapping[str, Any]) -> list[str]:
-    if not told["rows"]:
+def _differences(content: Mapping[str, Any]) -> list[str]:
+    if not content["rows"]:
         return []
-    rows = [(row["arm"], f"`{row['key']}`", f"`{row['base']}`", f"`{row['value']}`") for row in told["rows"]]
-    return ["## What differs", table(("arm", "setting", told["base"], "this arm"), rows)]
+    rows = [(row["arm"], f"`{row['key']}`", f"`{row['base']}`", f"`{row['value']}`") for row in content["rows"]]
+    return ["## What differs", table(("arm", "setting", content["base"], "this arm"), rows)]
 
 
-def _signals(told: Mapping[str, Any]) -> list[str]:
-    runs = [run for run in told["runs"] if run["signals"] is not None]
+def _signals(content: Mapping[str, Any]) -> list[str]:
+    runs = [run for run in content["runs"] if run["signals"] is not None]
     if not runs:
         return []
-    keys = [(signal["key"], signal["label"]) for signal in told["signals"]]
+    keys = [(signal["key"], signal["label"]) for signal in content["signals"]]
     rows = [(run["name"], *(_last(run["signals"]["last"].get(key)) for key, _ in keys)) for run in runs]
     return ["## Stability over the last steps", table(("run", *(label for _, label in keys)), rows)]
 
@@ -168,7 +173,7 @@ def _cost(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     return ["## Runs and cost", table(("run", "status", "steps", "GPU-hours", "FLOPs", "tokens", "wall time"), rows)]
 
 
-def _environment(told: Mapping[str, Mapping[str, Sequence[str]]]) -> list[str]:
+def _environment(content: Mapping[str, Mapping[str, Sequence[str]]]) -> list[str]:
     of = lambda values: [f"{value} ({', '.join(runs)})" for value, runs in values.items()]  # noqa: E731
-    rows = [(key, next(iter(values)) if len(values) == 1 else "; ".join(of(values))) for key, values in told.items()]
+    rows = [(key, next(iter(values)) if len(values) == 1 else "; ".join(of(values))) for key, values in content.items()]
     return ["## Environment", table(("", "value"), rows)] if rows else []

@@ -1,4 +1,4 @@
-"""What a run folder says beside its curve: how it ended, what it cost, where it ran, and whether it stayed stable."""
+"""Facts of a run folder beside its curve: how it ended, its cost, its machine, and whether it stayed stable."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -58,7 +58,7 @@ class RunFacts:
 
     @property
     def is_cut(self) -> bool:
-        """Whether it began and did not come to its end."""
+        """Whether it has started and did not finish."""
         return self.status not in ("done", NOT_STARTED)
 
     @property
@@ -124,10 +124,10 @@ def _cut(folder: Path, status: str, metrics: Sequence[store.Row], evals: Sequenc
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested tables as dotted keys."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for key, value in tree.items():
-        found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return found
+        settings |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return settings
 
 
 def _is_number(value: object) -> bool:
@@ -139,11 +139,11 @@ def _seconds(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _prompts(evals: Iterable[Mapping[str, Any]]) -> dict[str, frozenset[str]]:
-    found: dict[str, set[str]] = {}
+    by_set: dict[str, set[str]] = {}
     for row in evals:
         if row.get("prompts_hash") is not None:
-            found.setdefault(str(row.get("set", "")), set()).add(str(row["prompts_hash"]))
-    return {name: frozenset(hashes) for name, hashes in found.items()}
+            by_set.setdefault(str(row.get("set", "")), set()).add(str(row["prompts_hash"]))
+    return {name: frozenset(hashes) for name, hashes in by_set.items()}
 
 
 def _signals(metrics: Sequence[Mapping[str, Any]]) -> Signals | None:
@@ -168,7 +168,7 @@ def _column(rows: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:
 
 
 def _means(values: np.ndarray, begins: np.ndarray) -> list[float | None]:
-    """Of what is known from each beginning to the next; None where nothing is."""
+    """The mean of each block of values, NaN left out; None where a block has no number."""
     known = np.isfinite(values)
     num = np.add.reduceat(known, begins, dtype=int)
     total = np.add.reduceat(np.where(known, values, 0.0), begins)
@@ -176,7 +176,7 @@ def _means(values: np.ndarray, begins: np.ndarray) -> list[float | None]:
 
 
 def _largest(values: np.ndarray, begins: np.ndarray) -> list[float | None]:
-    """Of what is known from each beginning to the next; None where nothing is."""
+    """The largest number of each block of values; None where a block has none."""
     return [None if math.isnan(one) else one for one in np.fmax.reduceat(values, begins).tolist()]
 
 
@@ -213,15 +213,15 @@ def differences(runs: Sequence[RunFacts], base: str | None) -> tuple[Difference,
 
 def environments(runs: Sequence[RunFacts]) -> dict[str, dict[str, list[str]]]:
     """By key: each value with the runs that have it."""
-    found: dict[str, dict[str, list[str]]] = {}
+    by_key: dict[str, dict[str, list[str]]] = {}
     for run in runs:
         for key, value in flat(run.environment).items():
-            found.setdefault(key, {}).setdefault(str(value), []).append(run.name)
-    return found
+            by_key.setdefault(key, {}).setdefault(str(value), []).append(run.name)
+    return by_key
 
 
 def uneven_pace(runs: Sequence[RunFacts]) -> float:
-    """How many times as long one run of an arm took for the same FLOPs as another: 1 on a machine of their own."""
+    """The largest ratio of time per FLOP between two runs of one arm; 1 where each had a machine to itself."""
     paces: dict[str, list[float]] = {}
     for run in runs:
         if run.cost.get("gpu_hours") and run.cost.get("flops"):
@@ -236,9 +236,9 @@ def alarms(run: RunFacts) -> list[Alarm]:
 
 def incomparable(runs: Sequence[RunFacts]) -> dict[str, dict[str, frozenset[str]]]:
     """By evaluation set: the prompts of each arm, where arms or runs were evaluated on different ones."""
-    found: dict[str, dict[str, frozenset[str]]] = {}
+    by_set: dict[str, dict[str, frozenset[str]]] = {}
     for run in runs:
         for name, hashes in run.prompts.items():
-            arms = found.setdefault(name, {})
+            arms = by_set.setdefault(name, {})
             arms[run.arm] = arms.get(run.arm, frozenset()) | hashes
-    return {name: arms for name, arms in found.items() if len(frozenset().union(*arms.values())) > 1}
+    return {name: arms for name, arms in by_set.items() if len(frozenset().union(*arms.values())) > 1}
