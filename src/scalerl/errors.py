@@ -79,6 +79,14 @@ class InputError(UserError):
         super().__init__(" ".join(sentence.splitlines()))
 
 
+class NoCurveError(InputError):
+    """No curve of the data can be fitted; `reason` says why not the first."""
+
+    def __init__(self, sentence: str, reason: str) -> None:
+        super().__init__(sentence)
+        self.reason = reason
+
+
 class RunFolderError(UserError):
     """A run folder is not what was asked for, or holds something unreadable."""
 

@@ -12,8 +12,9 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from scalerl.analysis.drawing import COLOURS, compute_text, compute_ticks, cut, legend_text, number_text, ranking_title
+from scalerl.analysis.drawing import COLOURS, compute_ticks, cut, legend_text, ranking_title
 from scalerl.analysis.figures import FigureData, figure_data, short_names
+from scalerl.analysis.numbers import number_text, short_compute_text
 from scalerl.analysis.plots import draw
 from scalerl.analysis.results import Analysis, FitOptions, analyse_compare, analyse_fit, analyse_forecast
 from scalerl.errors import InputError
@@ -268,7 +269,7 @@ def test_what_all_names_share_is_said_once():
     [(0.25, "0.25"), (750, "750"), (1e3, "1k"), (1.5e4, "15k"), (2e6, "2M"), (1e18, "1e18"), (2.5e-5, "2.5e-5")],
 )
 def test_computes_are_short(compute: float, text: str):
-    assert compute_text(compute) == text
+    assert short_compute_text(compute) == text
 
 
 @pytest.mark.parametrize("low, high", [(900, 35000), (1.0, 1.2), (1e3, 1e19), (3e-7, 5.0), (2.1e20, 2.9e20)])

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from scalerl.analysis import results as module
+from scalerl.analysis.numbers import decimals
 from scalerl.analysis.results import (
     Analysis,
     FitOptions,
@@ -16,7 +17,8 @@ from scalerl.analysis.results import (
     analyse_forecast,
     to_json,
 )
-from scalerl.analysis.tables import decimals, render, sentence
+from scalerl.analysis.tables import render
+from scalerl.analysis.words import curve_text
 from scalerl.curves import FORMS, Pair
 from scalerl.errors import InputError
 from scalerl.logs.facts import Fact
@@ -165,7 +167,7 @@ def test_a_start_that_a_form_has_no_use_for_is_said(form: str, said: bool):
 
 def test_notes_on_the_rows_stand_among_the_messages():
     [curve] = analyse_fit([series(facts=(BY_SEED,))], FitOptions()).curves
-    assert "told apart by column seed" in sentence(curve)
+    assert "told apart by column seed" in curve_text(curve)
 
 
 # Forms
@@ -304,7 +306,7 @@ def test_rewards_without_limits_have_no_odd_decimals():
     done = analyse_forecast([wide], FitOptions(bounded=False), [9000.0], [-6000.0])
     [curve] = done.curves
     assert decimals(curve.fit) == 0
-    assert "levels off at -5,0" in sentence(curve) or "levels off at -4,9" in sentence(curve)
+    assert "levels off at -5,0" in curve_text(curve) or "levels off at -4,9" in curve_text(curve)
     assert "-8,000" in shown(done)
     assert ".000" not in shown(done)
     [plain] = analyse_fit([series()], FitOptions()).curves

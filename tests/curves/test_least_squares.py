@@ -8,6 +8,7 @@ from simulate import run, sigmoid
 from scalerl.curves import fit
 from scalerl.curves.forms import FORMS
 from scalerl.curves.least_squares import least_squares
+from scalerl.curves.notes import AtBound
 from scalerl.curves.points import Known, make_points
 
 FREE = Known(log_shape={})
@@ -86,7 +87,7 @@ def test_bounds_are_respected_and_reported():
     compute = np.linspace(1, 10, 20)
     straight = least_squares(make_points(compute, 0.1 + 0.08 * compute), FORMS["power"], FREE)
     assert straight.level <= 1.0
-    assert any("ceiling" in text for text in straight.at_bound)
+    assert AtBound(param="ceiling", end="largest", value=1.0) in straight.at_bound
 
 
 def test_the_papers_grid_lands_on_its_own_nodes_and_is_never_better():

@@ -14,13 +14,15 @@ from typer.testing import CliRunner
 
 from scalerl.analysis.results import FitOptions
 from scalerl.cli import app
+from scalerl.curves import Pair, PairKind
 from scalerl.errors import InputError
 from scalerl.logs.series import Selection
 from scalerl.report import views as report_views
+from scalerl.report.caveats import warnings
 from scalerl.report.inputs import gather
 from scalerl.report.markdown import _forecast
 from scalerl.report.page import page
-from scalerl.report.words import _bears_out, warnings
+from scalerl.report.standing import is_confirmed
 from scalerl.report.write import build_report, report_json, write_report
 
 
@@ -130,23 +132,31 @@ def test_settings_costs_environment_and_signals_are_told(written: dict[str, Any]
     ]  # fmt: skip
 
 
+def pair(kind: PairKind, winner: str | None = None) -> Pair:
+    return Pair(
+        a="a", b="b", kind=kind, winner=winner, p_higher_ceiling=0.5, p_more_efficient=0.5, p_sooner=0.5,
+        ceiling_difference=0.0, correlation=0.0, notes=(), assumed_run_sd=None, shared=True, probably_higher=None,
+        crossing=None,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    "verdict, borne_out",
+    "kind, winner, is_expected",
     [
-        ("a has the higher ceiling", True),
-        ("a is more efficient", False),
-        ("b has the higher ceiling", False),
-        ("not separable", False),
+        ("higher_ceiling", "a", True),
+        ("more_efficient", "a", False),
+        ("higher_ceiling", "b", False),
+        ("not_separable", None, False),
     ],
 )
-def test_what_bears_a_higher_ceiling_out(verdict: str, borne_out: bool):
-    assert _bears_out(verdict, "a has the higher ceiling") == borne_out
-    assert _bears_out(verdict, "not separable")  # which claims nothing
+def test_what_confirms_a_higher_ceiling(kind: PairKind, winner: str | None, is_expected: bool):
+    assert is_confirmed(pair("higher_ceiling", "a"), pair(kind, winner)) == is_expected
+    assert is_confirmed(pair("not_separable"), pair(kind, winner))  # claims nothing
 
 
-def test_efficiency_is_borne_out_by_a_ceiling_of_the_same_curve_alone():
-    found = [_bears_out(f"{name} has the higher ceiling", "a is more efficient") for name in "ab"]
-    assert found == [True, False]
+def test_a_higher_ceiling_confirms_efficiency_of_the_same_curve():
+    claim = pair("more_efficient", "a")
+    assert [is_confirmed(claim, pair("higher_ceiling", winner)) for winner in "ab"] == [True, False]
 
 
 @pytest.mark.usefixtures("quick")

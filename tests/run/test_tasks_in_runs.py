@@ -15,6 +15,7 @@ import pytest
 from simulated import AtOnce, CountingLearner, SimulatedEngine, grade, make_requests
 
 from scalerl import store
+from scalerl.analysis.signals import Alarm
 from scalerl.config import Recipe, load_recipe
 from scalerl.errors import GraderError, GraderPoolError, RecipeError
 from scalerl.logs.read import read_table
@@ -95,8 +96,8 @@ def test_answers_without_verdict_are_not_trained_on(tmp_path: Path):
         ),
         tmp_path / "run",
     )
-    said: list[str] = []
-    run.observer.evaluated = lambda rows, found, alarms: said.extend(alarms)  # type: ignore[method-assign]
+    raised: list[Alarm] = []
+    run.observer.evaluated = lambda rows, outlooks, alarms: raised.extend(alarms)  # type: ignore[method-assign]
     assert run.train().reason == "budget of 4 steps spent"
     assert is_over(run)
     moods = {0: "crash", 1: "error", 2: "no_answer", 3: "timeout"}
@@ -118,8 +119,8 @@ def test_answers_without_verdict_are_not_trained_on(tmp_path: Path):
         missing = sum(row.get(f"grader/{reason}", 0) for reason in moods.values())
         assert row["num_samples"] == 6 - missing
     # Its author hears of the exception, once.
-    assert [one for one in said if "raised" in one] == [
-        "the grader own_code:moody raised: ArithmeticError: no such number"
+    assert [alarm for alarm in raised if alarm.kind == "grader_error"] == [
+        Alarm(kind="grader_error", subject="own_code:moody", detail="ArithmeticError: no such number")
     ]
 
 
@@ -216,7 +217,7 @@ class Listener(NullObserver):
     def stepped(self, row: Mapping[str, Any]) -> None:
         self.stepped_to = row["step"]
 
-    def evaluated(self, rows: Sequence[Mapping[str, Any]], outlooks: Outlooks, alarms: Sequence[str]) -> None:
+    def evaluated(self, rows: Sequence[Mapping[str, Any]], outlooks: Outlooks, alarms: Sequence[Alarm]) -> None:
         self.heard.append(([row["set"] for row in rows], {name: one is not None for name, one in outlooks.items()}))
 
     def stopping(self) -> bool:

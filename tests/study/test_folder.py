@@ -30,7 +30,7 @@ def test_a_folder_that_is_taken_is_refused(tmp_path):
         open_only(tmp_path)
     (tmp_path / "out" / "study.json").unlink()
     (tmp_path / "out" / "runs" / "cispo-seed0").mkdir()
-    with pytest.raises(StudyError, match="exists already and is no empty folder"):
+    with pytest.raises(StudyError, match="exists already and is not empty"):
         open_only(tmp_path)
     with pytest.raises(StudyError, match="holds no study to resume"):
         open_only(tmp_path, resume=True)
@@ -87,7 +87,7 @@ def test_a_folder_that_cannot_be_written_is_refused_in_a_sentence(tmp_path):
 def test_a_plan_that_cannot_be_read_is_not_resumed(tmp_path, text):
     open_only(tmp_path)
     (tmp_path / "out" / "study.json").write_text(text)
-    with pytest.raises(StudyError, match=r"out/study\.json is no plan of a study that can be read: put it back, or"):
+    with pytest.raises(StudyError, match=r"out/study\.json is not a readable plan of a study: put it back, or"):
         open_only(tmp_path, resume=True)
 
 

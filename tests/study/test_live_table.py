@@ -10,7 +10,7 @@ from rich.console import Console
 from small_study import plan_of
 
 from scalerl import store
-from scalerl.analysis.drawing import duration
+from scalerl.analysis.numbers import duration
 from scalerl.curves.verdicts import Verdict
 from scalerl.study.live_table import Screen, event_line, table
 from scalerl.study.progress import Ceiling, Progress, ProgressReader

@@ -192,7 +192,7 @@ def test_another_choice_of_the_users_comes_without_the_settings_of_the_studys(tm
     [
         ("seed=3", "--set seed=3: a study runs every arm once for each of its seeds: say --set seeds=[...]"),
         ("seeds=3", "with --set seeds=3: seeds is 3 but must be a list"),
-        ("fit.untill=0.5", 'with --set fit.untill=0.5: fit.untill is no field of fit'),
+        ("fit.untill=0.5", 'with --set fit.untill=0.5: fit.untill is not a field of fit'),
         ("arms.dapoo.loss.clip_low=0.1", "must look like arms.NAME.KEY=VALUE, where NAME is one of dapo"),
         ("arms.dapo=0.1", "must look like arms.NAME.KEY=VALUE"),
         ("arms.dapo.seed=1", "arms.dapo.seed is 1, but every arm is run with the study's own seeds"),
@@ -261,11 +261,11 @@ def test_what_has_to_be_set_is_asked_for_before_anything_runs():
 @pytest.mark.parametrize(
     "text, said",
     [
-        ('bas = "x"\n' + ONE_ARM, 'bas is no field of a study, which has description, base, set, arms'),
+        ('bas = "x"\n' + ONE_ARM, 'bas is not a field of a study, which has description, base, set, arms'),
         ('seed = [1]\n' + ONE_ARM, 'did you mean "seeds"?'),
         ('loss = "dapo"\n' + ONE_ARM, "a setting of the recipe belongs into [set] or an arm"),
-        (ONE_ARM + "[fit]\nuntill = 0.5\n", 'fit.untill is no field of fit, which has skip_before, until; did you'),
-        (ONE_ARM + "[holdout]\nfrom = 1.0\nto = 1.0\n", "holdout.to is no field of holdout, which has from"),
+        (ONE_ARM + "[fit]\nuntill = 0.5\n", 'fit.untill is not a field of fit, which has skip_before, until; did you'),
+        (ONE_ARM + "[holdout]\nfrom = 1.0\nto = 1.0\n", "holdout.to is not a field of holdout, which has from"),
         ("[arms.x]\nloss = 'dapo'\n", 'base is not set; give the recipe that arms change, as in base = "scalerl"'),
         ('base = "tiny-cpu"\n', "it has no arms: add [arms.NAME] tables of changes, or leave_one_out = true"),
         ("seeds = []\n" + ONE_ARM, "seeds is [] but must not be empty"),
@@ -282,7 +282,7 @@ def test_what_has_to_be_set_is_asked_for_before_anything_runs():
         (ONE_ARM + "[fit]\nuntil = 0.6\n[holdout]\nfrom = 0.5\n", "a point that is fitted cannot test the fit"),
         (ONE_ARM + "[budget]\n", "budget is empty: give it steps, gpu_hours or flops"),
         (ONE_ARM + "[budget]\nsteps = 0\n", "budget.steps is 0 but must be at least 1"),
-        (ONE_ARM + "[budget]\nhours = 1\n", "budget.hours is no field of budget, which has steps, gpu_hours, flops"),
+        (ONE_ARM + "[budget]\nhours = 1\n", "budget.hours is not a field of budget, which has steps, gpu_hours, flops"),
         (ONE_ARM + "[arms.'a/b']\nweights = 'token'\n", 'arms."a/b" cannot name a folder'),
         (ONE_ARM + "[arms.a]\n[arms.b]\n", "the arms a, b change nothing, so all are the base: keep one to name it"),
         ("leave_one_out = true\n" + ONE_ARM.replace("arms.dapo", "arms.dapo-loss"), "call it something else"),

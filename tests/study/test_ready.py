@@ -4,7 +4,7 @@ import pytest
 from small_study import STUDY, command_of, plan_of, run
 
 from scalerl.errors import StudyError
-from scalerl.study.failure_reason import last_words, why_ended
+from scalerl.study.failure_reason import failure_reason, last_error
 from scalerl.study.ready import check_arms, untried
 
 OTHERS = """
@@ -45,8 +45,8 @@ def test_every_arm_that_cannot_be_set_up_is_named_with_the_reason(tmp_path):
         ("", ""),
     ],
 )
-def test_the_last_words_of_a_command_are_its_error_or_its_last_line(printed, said):
-    assert last_words(printed) == said
+def test_the_last_error_of_a_command_or_its_last_line(printed, said):
+    assert last_error(printed) == said
 
 
 @pytest.mark.parametrize(
@@ -61,4 +61,4 @@ def test_the_last_words_of_a_command_are_its_error_or_its_last_line(printed, sai
     ],
 )
 def test_a_run_that_somebody_killed_is_not_said_to_have_failed_of_its_last_news(printed, code, step, why):
-    assert why_ended(printed, code, step) == why
+    assert failure_reason(printed, code, step) == why

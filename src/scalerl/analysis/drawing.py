@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalerl.analysis.figures import Array, CurveData, FigureData
-from scalerl.curves import Value
+from scalerl.analysis.numbers import interval_text, number_text, short_compute_text
 
 # Okabe and Ito's colours without the yellow that white swallows, then Paul Tol's muted ones.
 COLOURS = (
@@ -43,47 +43,13 @@ def headroom(data: FigureData) -> float:
     return high + (high - low) * share / (1 - share)
 
 
-def interval_text(value: Value) -> str:
-    if math.isnan(value.low):
-        return number_text(value.value)
-    return f"{number_text(value.value)} [{number_text(value.low)}, {number_text(value.high)}]"
-
-
-def number_text(value: float) -> str:
-    return f"{value:.3f}" if abs(value) < 10 else f"{value:.4g}" if not 1e3 <= abs(value) < 1e6 else f"{value:.0f}"
-
-
-def exponent_text(value: Value) -> str:
-    return f"{value.value:.2f} [{value.low:.2f}, {value.high:.2f}]"
-
-
 def straight_title(data: FigureData) -> str:
     return f"linearised at the ceiling {number_text(data.shared_ceiling or 0.0)}: slope = exponent"
 
 
 def ranking_title(data: FigureData) -> str:
-    what = "the highest ceiling" if data.target is None else f"the best reward at {compute_text(data.target)}"
+    what = "the highest ceiling" if data.target is None else f"the best reward at {short_compute_text(data.target)}"
     return f"probability of {what}" + (", within each set" if data.num_sets > 1 else "")
-
-
-def compute_text(compute: float) -> str:
-    """750, 2k, 1.5M, 3e18."""
-    if 1e-3 <= compute < 1e3:
-        return f"{compute:.4g}"
-    for size, unit in ((1e3, "k"), (1e6, "M")):
-        if size <= compute < 1000 * size:
-            return f"{compute / size:.4g}{unit}"
-    digits, exponent = f"{compute:.3e}".split("e")
-    return f"{float(digits):g}e{int(exponent)}"
-
-
-def duration(seconds: float) -> str:
-    """12 s, 3 min 20 s, 5.2 h or 3.1 days."""
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    if seconds < 3600:
-        return f"{int(seconds // 60)} min {int(seconds % 60)} s"
-    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"
 
 
 def compute_ticks(low: float, high: float, most: int = 10) -> list[float]:

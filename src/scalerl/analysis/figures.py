@@ -71,7 +71,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """What was asked of a forecast: the reward at a compute, or the compute for a reward."""
+    """A forecast that was asked for: the reward at a compute, or the compute for a reward."""
 
     compute: Value
     reward: Value
@@ -319,14 +319,14 @@ def _residual_limit(curves: Sequence[CurveData], noise_sd: float, y_range: tuple
 def _straights(results: Sequence[CurveResult], comparison: Comparison | None) -> tuple[Straight, ...]:
     if comparison is None or len(comparison.shared_fits) < 2:
         return ()
-    found, exponents = [], comparison.shared_exponents
+    straights, exponents = [], comparison.shared_exponents
     for place, result in enumerate(results):
         again = comparison.shared_fits.get(result.name)
         if again is None:
             continue
         log_compute, log_f = linearise(again)
         ends = np.array([again.compute.min(), again.scale])
-        found.append(
+        straights.append(
             Straight(
                 curve=place,
                 compute=np.exp(log_compute),
@@ -336,11 +336,11 @@ def _straights(results: Sequence[CurveResult], comparison: Comparison | None) ->
                 line_log_f=again.params["exponent"] * np.log10(ends),
             )
         )
-    return tuple(found)
+    return tuple(straights)
 
 
 def _straight_range(straights: Sequence[Straight]) -> tuple[float, float]:
-    """Of the lines, with room for most points: one just below the ceiling may lie anywhere."""
+    """The range of the lines, with room for most points: a point just below the ceiling may lie anywhere."""
     if not straights:
         return (0.0, 1.0)
     lines = np.concatenate([one.line_log_f for one in straights])
@@ -353,9 +353,9 @@ def _straight_range(straights: Sequence[Straight]) -> tuple[float, float]:
 
 def _crossings(analysis: Analysis, x_range: tuple[float, float]) -> tuple[tuple[float, float], ...]:
     fits = {result.name: result.fit for result in analysis.curves}
-    found = [(pair.crossing, fits.get(pair.a)) for pair in analysis.pairs]
+    crossings = [(pair.crossing, fits.get(pair.a)) for pair in analysis.pairs]
     return tuple(
         (compute, float(one.predict(compute)))
-        for compute, one in found
+        for compute, one in crossings
         if compute is not None and one is not None and x_range[0] <= compute <= x_range[1]
     )

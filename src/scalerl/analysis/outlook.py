@@ -1,74 +1,87 @@
-"""The forecast while a run trains, from its own evaluations, and the alarms the paper found useful. Pure."""
+"""The forecast of a run while it trains, from its own evaluations. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
-from scalerl.curves import Fit, fit, is_far, reward_at
+from scalerl.curves import At, Fit, fit, is_far, reward_at
 
 FIRST_FIT = 4  # evaluations after the start from which a curve is fitted
-TRUNCATED = 0.10  # arXiv 2510.13786, section 5: 10 to 15 % truncated completions came before a collapse
-MISMATCH = 0.2  # KL between generator and learner that lag alone does not explain
-NO_VERDICT = 0.05  # of the answers; a grader that has none on so many is at fault, not the answers
-ALARM_STEPS = 20  # steps over which a signal is averaged before it is called an alarm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """What the curve says so far."""
+    """The curve of the evaluations so far, and the reward it forecasts for the end of the budget."""
 
     fit: Fit
-    at_budget: tuple[float, float, float, float] | None
-    """Compute at the end of the budget; the reward there, with its interval. None where it is too far off to tell."""
+    at_end: At | None
+    """None where the end is not known, already reached, or too far off for a forecast."""
 
 
-def outlook(evals: Sequence[Mapping[str, Any]], end_compute: float | None) -> Outlook | None:
-    """Refit the run's curve; None before the fourth evaluation. `end_compute` is where the budget ends."""
-    rows = [row for row in evals if row.get("reward") is not None]
-    start = next((row for row in rows if row["gpu_hours"] == 0), None)
-    later = [row for row in rows if row["gpu_hours"] > 0]
-    if len(later) < FIRST_FIT:
+@dataclass(frozen=True, slots=True)
+class _Evaluation:
+    compute: float
+    reward: float
+    num_samples: int | None
+
+
+class LiveForecast:
+    """A forecast for any training loop: add each evaluation, and ask for the outlook.
+
+    forecast = LiveForecast(end_compute=1000)      compute in any unit: steps, GPU-hours, FLOPs
+    forecast.add(0, 0.12); forecast.add(50, 0.18)  compute 0 is the model before training
+    outlook = forecast.outlook()                   None before the fourth evaluation
+    """
+
+    def __init__(
+        self, end_compute: float | None = None, *, bounds: tuple[float, float] | None = (0.0, 1.0), **options: Any
+    ) -> None:
+        """`bounds=None` is for rewards without limits; `options` go to `fit`."""
+        self.end_compute = end_compute
+        self._options = {"bounds": bounds, **options}
+        self._evaluations: list[_Evaluation] = []
+
+    @classmethod
+    def from_rows(cls, rows: Iterable[Mapping[str, Any]], end_compute: float | None = None) -> Self:
+        """A forecast from rows of evals.jsonl, over GPU-hours; rows without a reward are skipped."""
+        forecast = cls(end_compute)
+        for row in rows:
+            if row.get("reward") is not None:
+                forecast.add(row["gpu_hours"], row["reward"], row["num_samples"])
+        return forecast
+
+    def add(self, compute: float, reward: float, num_samples: int | None = None) -> None:
+        """Add one evaluation: the mean reward of `num_samples` completions after this much compute."""
+        if not compute >= 0 or not np.isfinite(compute) or not np.isfinite(reward):
+            raise ValueError(f"compute must be finite and at least 0 and reward finite, not {compute:g} and {reward:g}")
+        self._evaluations.append(_Evaluation(compute, reward, num_samples))
+
+    def outlook(self) -> Outlook | None:
+        """Fit the evaluations so far; None while there are too few."""
+        start = next((row for row in self._evaluations if row.compute == 0), None)
+        later = [row for row in self._evaluations if row.compute > 0]
+        if len(later) < FIRST_FIT:
+            return None
+        num_samples = [row.num_samples for row in later]
+        curve = fit(
+            [row.compute for row in later],
+            [row.reward for row in later],
+            num_samples=None if None in num_samples else num_samples,
+            start=None if start is None else start.reward,
+            start_sd=0.0 if start is None else _binomial_sd(start),
+            **self._options,
+        )
+        end, at_end = self.end_compute, None
+        if curve.usable and end is not None and end > curve.scale and not is_far(curve, end):
+            (at_end,) = reward_at(curve, [end])
+        return Outlook(fit=curve, at_end=at_end)
+
+
+def _binomial_sd(start: _Evaluation) -> float | None:
+    """Noise of the start's reward; None, which stands for that of one evaluation, where the samples are not known."""
+    if start.num_samples is None:
         return None
-    found = fit(
-        [row["gpu_hours"] for row in later],
-        [row["reward"] for row in later],
-        num_samples=[row["num_samples"] for row in later],
-        start=None if start is None else start["reward"],
-        start_sd=0.0 if start is None else _binomial_sd(start),
-    )
-    at_budget = None
-    if found.usable and end_compute is not None and end_compute > found.scale and not is_far(found, end_compute):
-        (row,) = reward_at(found, [end_compute])
-        at_budget = (end_compute, row.reward.value, row.reward.low, row.reward.high)
-    return Outlook(fit=found, at_budget=at_budget)
-
-
-def _binomial_sd(row: Mapping[str, Any]) -> float:
-    rate = min(max(row["reward"], 0.5 / row["num_samples"]), 1 - 0.5 / row["num_samples"])
-    return float(np.sqrt(rate * (1 - rate) / row["num_samples"]))
-
-
-def alarms(metrics: Sequence[Mapping[str, Any]], found: Mapping[str, Outlook | None]) -> list[str]:
-    """What a person should look at now; empty when all is well."""
-    recent = metrics[-ALARM_STEPS:]
-    said = []
-    truncated = _mean(recent, "rollout/truncated_frac")
-    if truncated is not None and truncated > TRUNCATED:
-        said.append(f"{truncated:.0%} of completions are truncated: runs beyond 10% have collapsed")
-    mismatch = _mean(recent, "loss/kl")
-    if mismatch is not None and mismatch > MISMATCH:
-        said.append(f"generator and learner differ by a KL of {mismatch:.2g}: lower max_lag, or look at precision")
-    ungraded = _mean(recent, "batch/no_verdict_frac")
-    if ungraded is not None and ungraded > NO_VERDICT:
-        said.append(f"the grader has no verdict on {ungraded:.0%} of completions: see grader/ in metrics.jsonl")
-    for name, one in found.items():
-        if one is not None and one.fit.verdict == "unstable":
-            said.append(f"the run falls away from its own curve on {name}")
-    return said
-
-
-def _mean(rows: Sequence[Mapping[str, Any]], key: str) -> float | None:
-    values = [row[key] for row in rows if row.get(key) is not None]
-    return float(np.mean(values)) if len(values) >= min(5, ALARM_STEPS) else None
+    rate = min(max(start.reward, 0.5 / start.num_samples), 1 - 0.5 / start.num_samples)
+    return float(np.sqrt(rate * (1 - rate) / start.num_samples))

@@ -19,10 +19,8 @@ from scalerl.analysis.drawing import (
     WARNING,
     clipped,
     colour,
-    compute_text,
     compute_ticks,
     cut,
-    exponent_text,
     headroom,
     legend_text,
     marker,
@@ -30,6 +28,7 @@ from scalerl.analysis.drawing import (
     straight_title,
 )  # fmt: skip
 from scalerl.analysis.figures import MOST_BANDS, CurveData, Dots, FigureData, figure_data
+from scalerl.analysis.numbers import interval_text, short_compute_text, two_decimals
 from scalerl.analysis.plots_html import draw_html
 from scalerl.analysis.results import Analysis
 from scalerl.errors import InputError, StoreError
@@ -145,7 +144,7 @@ def _compute_axis(axes: Any, data: FigureData, low: float, high: float, most: in
     axes.set_xscale("log")
     axes.set_xlim(low, high)
     axes.xaxis.set_major_locator(FixedLocator(ticks))
-    axes.xaxis.set_major_formatter(FixedFormatter([compute_text(tick) for tick in ticks]))
+    axes.xaxis.set_major_formatter(FixedFormatter([short_compute_text(tick) for tick in ticks]))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel(data.x_label)
     axes.grid(True)
@@ -272,7 +271,7 @@ def _straight_panel(axes: Any, data: FigureData) -> None:
         axes.plot(one.line_compute, one.line_log_f, color=colour(one.curve), linewidth=1.5)
     named, more = data.straights[:MOST_SLOPES], len(data.straights[MOST_SLOPES:])
     handles = [_handle(colour(one.curve), "-", "") for one in named] + [_handle(GREY, "", "")] * (more > 0)
-    texts = [f"{cut(data.curves[one.curve].label, 30)}  {exponent_text(one.exponent)}" for one in named]
+    texts = [f"{cut(data.curves[one.curve].label, 30)}  {interval_text(one.exponent, two_decimals)}" for one in named]
     texts += [f"and {more} more"] * (more > 0)
     axes.legend(handles, texts, loc="upper left", fontsize=7.5, frameon=False, borderaxespad=0.1, labelspacing=0.25)
 

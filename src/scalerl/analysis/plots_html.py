@@ -20,10 +20,8 @@ from scalerl.analysis.drawing import (
     WARNING,
     clipped,
     colour,
-    compute_text,
     compute_ticks,
     cut,
-    exponent_text,
     headroom,
     legend_parts,
     legend_text,
@@ -32,6 +30,7 @@ from scalerl.analysis.drawing import (
     straight_title,
 )  # fmt: skip
 from scalerl.analysis.figures import MOST_BANDS, CurveData, Dots, FigureData, Line
+from scalerl.analysis.numbers import interval_text, short_compute_text, two_decimals
 from scalerl.curves import Value
 
 MARKERS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "pentagon")
@@ -152,7 +151,7 @@ def _html_shapes(data: FigureData) -> list[dict[str, Any]]:
 
 def _html_compute(data: FigureData, low: float, high: float) -> dict[str, Any]:
     ticks = compute_ticks(low, high, most=6)
-    labels = {"tickvals": ticks, "ticktext": [compute_text(tick) for tick in ticks], "tickangle": 0}
+    labels = {"tickvals": ticks, "ticktext": [short_compute_text(tick) for tick in ticks], "tickangle": 0}
     ends = [math.log10(low), math.log10(high)]
     return AXIS | labels | {"type": "log", "range": ends, "title": {"text": escape(data.x_label)}}
 
@@ -275,13 +274,13 @@ def _html_ceiling(data: FigureData, place: int, curve: CurveData) -> list[dict[s
 def _html_comparison(data: FigureData) -> list[dict[str, Any]]:
     traces: list[dict[str, Any]] = []
     for compute, reward in data.crossings if len(data.curves) <= MOST_BANDS else ():
-        text = f"curves cross at {compute_text(compute)}<extra></extra>"
+        text = f"curves cross at {short_compute_text(compute)}<extra></extra>"
         cross = {"symbol": "x-thin", "size": 9, "line": {"width": 2, "color": "black"}}
         # A group of its own, as a crossing belongs to two curves.
         traces.append(_trace(-1, [compute], [reward], mode="markers", marker=cross, hovertemplate=text, hoverinfo=None))
     for rank, one in enumerate(data.straights):
         shade = colour(one.curve)
-        text = f"{escape(cut(data.curves[one.curve].label, 30))}  {exponent_text(one.exponent)}"
+        text = f"{escape(cut(data.curves[one.curve].label, 30))}  {interval_text(one.exponent, two_decimals)}"
         hover = {"hoverinfo": None, "hovertemplate": f"{text}<extra></extra>"}
         look = {"color": shade, "size": 6, "opacity": 0.7}
         traces.append(_trace(one.curve, one.compute, one.log_f, "x3 y3", mode="markers", marker=look, **hover))

@@ -1,4 +1,4 @@
-"""Series in, one value out that tables, JSON and plots all read: the fits and what was asked of them."""
+"""Analyse series: fits, and the forecasts, scores or comparisons asked for, as one value for all outputs."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -22,18 +22,22 @@ from scalerl.curves import (
     compute_for,
     doubling,
     fit,
+    note_json,
+    note_text,
     reward_at,
 )
+from scalerl.curves.notes import FitNote, UnusedStart
 from scalerl.curves.points import unbounded
-from scalerl.errors import InputError
+from scalerl.errors import InputError, NoCurveError
 from scalerl.logs.series import Series
 
 Command = Literal["fit", "forecast", "backtest", "compare"]
+CurveNote = UnusedStart | FitNote
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitOptions:
-    """What the commands' shared options say of the fit."""
+    """Options of a fit that the commands share."""
 
     form: str = "sigmoid"
     level: float = 0.9
@@ -60,7 +64,7 @@ class FitOptions:
 
 
 def _limits(series: Series) -> tuple[float, float]:
-    """Of a reward without limits: the start counts among what was seen."""
+    """Limits for a reward that has none, from its points and its start."""
     return unbounded(np.append(series.reward, [] if series.start is None else series.start))
 
 
@@ -85,14 +89,24 @@ class CurveResult:
         return self.fit.verdict if self.fit is not None else "no curve"
 
     @property
-    def messages(self) -> tuple[str, ...]:
-        problem = (self.series.problem,) if self.series.problem else ()
+    def notes(self) -> tuple[CurveNote, ...]:
+        """Notes on the fit, an unused start first."""
         if self.fit is None:
-            return (*problem, *self.series.notes)
-        unused: tuple[str, ...] = ()
+            return ()
+        unused: tuple[UnusedStart, ...] = ()
         if self.series.start is not None and not FORMS[self.fit.form].rising:
-            unused = (f"The start of {self.series.start:.4g} is not used: the {self.fit.form} form has none.",)
-        return (*problem, *self.series.notes, *unused, *self.fit.messages)
+            unused = (UnusedStart(start=self.series.start, form=self.fit.form),)
+        return (*unused, *self.fit.notes)
+
+    @property
+    def messages(self) -> tuple[str, ...]:
+        """Sentences about the curve: on its rows, then on its fit."""
+        return self.messages_in(None)
+
+    def messages_in(self, unit: str | None) -> tuple[str, ...]:
+        """The messages with amounts of compute in this unit."""
+        problem = (self.series.problem,) if self.series.problem else ()
+        return (*problem, *self.series.notes, *(note_text(note, unit) for note in self.notes))
 
     @property
     def usable(self) -> bool:
@@ -179,15 +193,15 @@ def _rank_forms(curves: Sequence[CurveResult], options: FitOptions, fractions: S
         return None
 
     def error(holdout: Score | None, scores: Sequence[tuple[float, Score | None]]) -> float | None:
-        found = holdout if by_holdout else dict(scores)[shares[0]]
-        return found.rmse if found is not None else None
+        score = holdout if by_holdout else dict(scores)[shares[0]]
+        return score.rmse if score is not None else None
 
     names = [name for name, form in FORMS.items() if options.bounded or form.ceiling is None]
     tables = []
     for curve in curves:
         errors = {options.form: error(curve.holdout, curve.fractions) if curve.fit is not None else None}
         for name in names:
-            # What one form cannot say of a curve, no form is ranked by.
+            # A curve that one form cannot be scored on ranks no form.
             if name not in errors and None not in errors.values():
                 done = _backtest(curve.series, replace(options, form=name), shares)
                 errors[name] = error(done.holdout, done.fractions)
@@ -207,9 +221,9 @@ def analyse_compare(series: Sequence[Series], options: FitOptions, at: float | N
     for one in series:
         sets.setdefault(one.evaluation_set, []).append(one.name)
     if max(map(len, sets.values()), default=0) < 2:
-        found = "only one curve" if len(sets) < 2 else "only one curve of each evaluation set"
+        number = "only one curve" if len(sets) < 2 else "only one curve of each evaluation set"
         raise InputError(
-            f"{found} ({', '.join(one.name for one in series) or 'none'}) was found and two or more are needed to "
+            f"{number} ({', '.join(one.name for one in series) or 'none'}) was found and two or more are needed to "
             f"compare: name more files, or split one with --by {'COLUMN' if len(sets) < 2 else 'set'}."
         )
     curves = _some_usable([_fitted(one, options) for one in series])
@@ -231,8 +245,8 @@ def _some_usable(curves: Sequence[CurveResult]) -> tuple[CurveResult, ...]:
     if not any(curve.usable for curve in curves):
         first = curves[0]
         among = f" among {len(curves)}; the first, {first.name}" if len(curves) > 1 else ""
-        why = first.series.problem if first.fit is None else first.fit.messages[-1]
-        raise InputError(f"no usable curve{among}: {why}")
+        why = first.series.problem or "" if first.fit is None else first.fit.messages[-1]
+        raise NoCurveError(f"no usable curve{among}: {why}", reason=why)
     return tuple(curves)
 
 
@@ -307,6 +321,7 @@ def _curve_json(curve: CurveResult, command: Command) -> dict[str, Any]:
     out["verdict"] = curve.verdict
     out["messages"] = list(curve.messages)
     out["facts"] = [fact.as_json() for fact in curve.series.facts]
+    out["notes"] = [note_json(note) for note in curve.notes]
     out["num_runs"] = fit.num_runs if fit is not None else None
     out["noise_sd"] = number(fit.noise_sd) if fit is not None else None
     out["run_sd"] = number(fit.run_sd) if fit is not None else None
@@ -348,7 +363,10 @@ def _pair_json(pair: Pair) -> dict[str, Any]:
         "p_sooner": number(pair.p_sooner),
         "at_shared_ceiling": pair.shared,
         "verdict": pair.verdict,
+        "kind": pair.kind,
+        "winner": pair.winner,
         "messages": list(pair.messages),
+        "notes": [note_json(note) for note in pair.notes],
         "crossing": number(pair.crossing),
     }
 

@@ -182,11 +182,11 @@ def _say_skipped(console: "Console", plan: "Plan") -> None:
 
 def _skipped(plan: "Plan") -> dict[str, list[str]]:
     """The arms that are not run, by the reason why."""
-    found: dict[str, list[str]] = {}
+    by_reason: dict[str, list[str]] = {}
     for arm in plan.arms:
         if arm.skipped is not None:
-            found.setdefault(arm.skipped, []).append(arm.name)
-    return found
+            by_reason.setdefault(arm.skipped, []).append(arm.name)
+    return by_reason
 
 
 def _report(console: "Console", out: Path) -> Path | None:
@@ -332,7 +332,7 @@ def _seconds(value: float) -> str:
 
 
 def _print_cost(console: "Console", plan: "Plan", total: "Cost", pace: "Pace", *, jobs: int, num_devices: int) -> None:
-    from scalerl.analysis.drawing import duration
+    from scalerl.analysis.numbers import duration
 
     hours = max(total.hours / min(jobs, num_devices), total.longest_run_hours)
     _say(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from scalerl.analysis.outlook import Outlook
+    from scalerl.analysis.signals import Alarm
     from scalerl.config import Recipe
     from scalerl.run.observer import Outlooks
     from scalerl.run.run import Run
@@ -256,14 +257,16 @@ class Terminal:
     def evaluating(self, finished: int, total: int) -> None:
         self._bar.update(self._task, description=f"evaluating {finished}/{total}")
 
-    def evaluated(self, rows: Sequence[Mapping[str, Any]], outlooks: "Outlooks", alarms: Sequence[str]) -> None:
+    def evaluated(self, rows: Sequence[Mapping[str, Any]], outlooks: "Outlooks", alarms: "Sequence[Alarm]") -> None:
+        from scalerl.analysis.words import alarm_text
+
         self._reward = rows[0]["reward"]
         for row in rows:
             name = f"{row['set']} " if len(rows) > 1 else ""
             words = f"step {row['step']}  {row['gpu_hours']:.4g} GPU-h  {name}{_number(row['reward'])}"
             self._print(words + forecast_words(outlooks[row["set"]]))
         for alarm in alarms:
-            self._print(f"Look: {alarm}.", style="red")
+            self._print(f"Look: {alarm_text(alarm)}.", style="red")
 
     def hung(self, reason: str) -> None:
         self.close()
@@ -295,9 +298,9 @@ def forecast_words(outlook: "Outlook | None") -> str:
     from scalerl.study.progress import Ceiling
 
     words = f"  {Ceiling.of(outlook.fit).words}"
-    if outlook.at_budget is not None:
-        _, value, low, high = outlook.at_budget
-        words += f"  end {value:.3f} [{low:.3f}, {high:.3f}]"
+    if outlook.at_end is not None:
+        end = outlook.at_end.reward
+        words += f"  end {end.value:.3f} [{end.low:.3f}, {end.high:.3f}]"
     return words
 
 
@@ -308,15 +311,15 @@ def _number(value: float | None, digits: int = 3) -> str:
 def _conclude(out: Path, *, plots: bool) -> None:
     """Print what was learned, how sure that is and what to try next; draw the curve if that is possible."""
     from scalerl.analysis.results import FitOptions, analyse_forecast
-    from scalerl.analysis.tables import sentence
-    from scalerl.errors import InputError
+    from scalerl.analysis.words import curve_text
+    from scalerl.errors import InputError, NoCurveError
     from scalerl.logs.read import read_table
     from scalerl.logs.series import Selection, series_from
 
     try:
         analysis = analyse_forecast(series_from([read_table(str(out))], Selection()), FitOptions(), [], [])
     except InputError as error:
-        why = str(error).removeprefix("no usable curve: ").rstrip(".")
+        why = (error.reason if isinstance(error, NoCurveError) else str(error)).rstrip(".")
         typer.echo(f"No curve yet: {why}. A smaller evaluation.every, or a longer run, gives one.")
         return
     for curve in analysis.curves:
@@ -325,7 +328,7 @@ def _conclude(out: Path, *, plots: bool) -> None:
             typer.echo(
                 f"Learned: {curve.name} went from {first:.3f} to {last.mean():.3f} (mean of the last {len(last)})."
             )
-        typer.echo(f"How sure: {sentence(curve)}")
+        typer.echo(f"How sure: {curve_text(curve)}")
     typer.echo(
         f"Next: scalerl forecast {out} --at C, or train with another setting (--set loss=dapo, say) into OTHER and "
         f"scalerl compare {out} OTHER"

@@ -16,8 +16,11 @@ from scalerl.curves.forecast import (
     reward_at,
 )
 from scalerl.curves.forms import FORMS
+from scalerl.curves.notes import Note, PairKind, note_json
+from scalerl.curves.words import note_text, pair_verdict
 
 __all__ = [
-    "FORMS", "At", "Backtest", "Comparison", "Fit", "Pair", "Reach", "Score", "Value",
-    "backtest", "compare", "compute_for", "doubling", "fit", "is_far", "linearise", "rank_forms", "refit", "reward_at",
+    "FORMS", "At", "Backtest", "Comparison", "Fit", "Note", "Pair", "PairKind", "Reach", "Score", "Value",
+    "backtest", "compare", "compute_for", "doubling", "fit", "is_far", "linearise", "note_json", "note_text",
+    "pair_verdict", "rank_forms", "refit", "reward_at",
 ]  # fmt: skip

@@ -2,16 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from scalerl.curves.forms import FORMS, Array, Form
 from scalerl.curves.intervals import Draws, posterior
 from scalerl.curves.least_squares import Solution, least_squares, paper_grid
+from scalerl.curves.notes import FitNote, TooFewComputes, TooFewPoints
 from scalerl.curves.points import Known, Points, make_points, noise_guess, scatter, thin, with_start
 from scalerl.curves.special import ndtri
 from scalerl.curves.verdicts import Verdict, judge, skip_rule
+from scalerl.curves.words import note_text
 
 LEVEL = 0.9
 MARGIN = 0.06
@@ -25,7 +27,8 @@ class Fit:
     form: str
     params: dict[str, float]
     verdict: Verdict
-    messages: tuple[str, ...]
+    notes: tuple[FitNote, ...]
+    """Reasons of the verdict, and what else to know about the fit."""
     compute: Array = field(repr=False)
     reward: Array = field(repr=False)
     run: np.ndarray = field(repr=False)
@@ -49,6 +52,11 @@ class Fit:
     draws: Draws | None = field(repr=False, default=None)
 
     @property
+    def messages(self) -> tuple[str, ...]:
+        """The notes as sentences."""
+        return tuple(note_text(note) for note in self.notes)
+
+    @property
     def num_points(self) -> int:
         return len(self.reward)
 
@@ -58,7 +66,7 @@ class Fit:
 
     @property
     def usable(self) -> bool:
-        """Whether there is a curve to speak of."""
+        """Whether the fit has a curve."""
         return all(np.isfinite(value) for value in self.params.values())
 
     def predict(self, compute) -> Array:
@@ -79,13 +87,16 @@ class Fit:
         return FORMS[self.form].curve(np.atleast_1d(np.asarray(compute, dtype=float)), params, self.scale)
 
     def curve_interval(self, compute, level: float | None = None) -> tuple[Array, Array]:
-        """Where the recipe's own curve lies."""
+        """The interval of the recipe's own curve."""
         low, high = np.quantile(self.curve_draws(compute), tails(self.level if level is None else level), axis=0)
         return low, high
 
     def new_interval(self, compute, level: float | None = None) -> tuple[Array, Array]:
-        """Where one new evaluation should fall: the curve, its noise, how runs wander off their own curve beyond the
-        data and, with several runs, the spread between them."""
+        """The interval of one new evaluation.
+
+        It holds the uncertainty of the curve, the noise of an evaluation, how far runs wander from their own curve
+        beyond the data and, with several runs, the spread between them.
+        """
         compute = np.atleast_1d(np.asarray(compute, dtype=float))
         curve = self.curve_draws(compute)
         assert self.draws is not None
@@ -159,34 +170,36 @@ def fit(
     points = make_points(compute, reward, num_samples=num_samples, run=run, bounds=bounds, evaluation=evaluation)
     guess = noise_guess(points.reward, points.num_samples)
     known = _known(shape, points, start, start_sd, dict(fixed or {}))
-    points, known, messages = _window(points, shape, known, skip_before, fit_until)
+    points, known, notes = _window(points, shape, known, skip_before, fit_until)
     num_distinct = len(np.unique(points.log_compute))
     if points.num < known.num_free(shape) + 2 or num_distinct < known.num_free(shape):
-        return _too_few(points, shape, known, start_sd, level, margin, (len(np.ravel(compute)), *messages))
+        too_few = _too_few(points, shape, known, len(np.ravel(compute)))
+        notes = (*notes, too_few)
+        return _make(points, shape, known, _no_solution(shape), None, "too few points", notes, level, margin, start_sd)
     few = thin(points)
     best, draws, soft = _solve(few, shape, known, start_sd, guess, intervals=intervals, paper=method == "paper")
-    verdict, why = judge(few, shape, soft, best, draws, level=level, margin=margin)
-    done = _make(points, shape, known, best, draws, verdict, (*messages, *why), level, margin, start_sd)
+    verdict, reasons = judge(few, shape, soft, best, draws, level=level, margin=margin)
+    done = _make(points, shape, known, best, draws, verdict, (*notes, *reasons), level, margin, start_sd)
     return done if few is points else _rescatter(done)
 
 
 def _window(
     points: Points, form: Form, known: Known, skip_before: float | str | None, fit_until: float | None
-) -> tuple[Points, Known, tuple[str, ...]]:
-    """What is left between the two ends, with the largest compute left as the unit."""
-    messages: list[str] = []
+) -> tuple[Points, Known, tuple[FitNote, ...]]:
+    """Keep the points between the two ends; the largest compute kept becomes the unit."""
+    notes: list[FitNote] = []
     if fit_until is not None:
         if not fit_until > 0:
             raise ValueError(f"fit_until must be a positive compute, but is {fit_until:g}")
         points = points.take(points.log_compute <= np.log(fit_until) - np.log(points.scale) + 1e-12)
         points, known = _rescale(points, known, form)
     if skip_before is not None and points.num:
-        least, why = skip_rule(thin(points), form, replace(known, start_sd=0.0), skip_before)
-        messages.extend(why)
+        least, reasons = skip_rule(thin(points), form, replace(known, start_sd=0.0), skip_before)
+        notes.extend(reasons)
         if least > 0:
             points = points.take(points.log_compute >= np.log(least) - np.log(points.scale) - 1e-12)
             points, known = _rescale(points, known, form)
-    return points, known, tuple(messages)
+    return points, known, tuple(notes)
 
 
 def _solve(
@@ -199,7 +212,7 @@ def _solve(
     intervals: bool,
     paper: bool,
 ) -> tuple[Solution, Draws | None, Known]:
-    """Least squares, the posterior if wanted, and what is known with the start's noise in numbers."""
+    """Least squares, the posterior if asked for, and what is known with the start's noise as a number."""
     if paper:
         assert known.start is not None
         return paper_grid(points, known.start), None, known
@@ -258,7 +271,7 @@ def _known(form: Form, points: Points, start: float | None, start_sd: float | No
 
 
 def _rescale(points: Points, known: Known, form: Form) -> tuple[Points, Known]:
-    """Make the largest compute that is left the unit."""
+    """Make the largest remaining compute the unit."""
     shift = float(points.log_compute.max()) if points.num else 0.0
     moved = {param.name for param in form.shape_params if param.scales_with_compute}
     log_shape = {name: value - (shift if name in moved else 0.0) for name, value in known.log_shape.items()}
@@ -281,7 +294,7 @@ def _make(
     best: Solution,
     draws: Draws | None,
     verdict: Verdict,
-    messages: tuple[str, ...],
+    notes: tuple[FitNote, ...],
     level: float,
     margin: float,
     start_sd: float | None,
@@ -297,7 +310,7 @@ def _make(
         form=form.name,
         params=params,
         verdict=verdict,
-        messages=messages,
+        notes=notes,
         compute=points.scale * np.exp(points.log_compute),
         reward=points.reward,
         run=points.run,
@@ -317,25 +330,18 @@ def _make(
     )
 
 
-def _too_few(
-    points: Points,
-    form: Form,
-    known: Known,
-    start_sd: float | None,
-    level: float,
-    margin: float,
-    context: tuple[Any, ...],
-) -> Fit:
-    num_given, *messages = context
-    need = known.num_free(form) + 2
-    unknown = Solution(
-        log_shape=np.full(len(form.shape_params), np.nan), level=np.nan, gain=np.nan, squares=np.nan, at_bound=()
+def _too_few(points: Points, form: Form, known: Known, num_given: int) -> TooFewPoints | TooFewComputes:
+    num_free = known.num_free(form)
+    if points.num >= num_free + 2:
+        return TooFewComputes(num_points=points.num, num_computes=len(np.unique(points.log_compute)))
+    return TooFewPoints(
+        num_points=points.num,
+        num_left_out=num_given - points.num,
+        num_params=num_free,
+        num_needed=num_free + 2,
     )
-    dropped = f" (the window left out {num_given - points.num} of {num_given})" if points.num < num_given else ""
-    said = (
-        f"{points.num} points{dropped} are too few to fit {known.num_free(form)} parameters: {need} or more are needed."
-    )
-    if points.num >= need:
-        num_distinct = len(np.unique(points.log_compute))
-        said = f"{points.num} points at {num_distinct} different computes are too few to fit a curve."
-    return _make(points, form, known, unknown, None, "too few points", (*messages, said), level, margin, start_sd)
+
+
+def _no_solution(form: Form) -> Solution:
+    nan = float("nan")
+    return Solution(log_shape=np.full(len(form.shape_params), nan), level=nan, gain=nan, squares=nan, at_bound=())

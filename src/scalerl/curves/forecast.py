@@ -8,6 +8,8 @@ import numpy as np
 
 from scalerl.curves.fit import Fit, fit, tails
 from scalerl.curves.forms import FORMS, Array
+from scalerl.curves.notes import AboveCeiling, AlreadyReached, FarForecast, ForecastNote, MayBeAboveCeiling
+from scalerl.curves.words import forecast_message
 
 FAR = 2.0  # times the compute fitted: how far a forecast is good for while the ceiling is not known
 MANY_PLACES = 40  # different computes from which an interval, which is smooth, is interpolated
@@ -24,10 +26,16 @@ class Value:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class At:
+    """The reward forecast at a compute."""
+
     compute: float
     reward: Value
-    message: str = ""
-    """What to bear in mind about it."""
+    notes: tuple[FarForecast, ...] = ()
+
+    @property
+    def message(self) -> str:
+        """The notes as a text; empty where there are none."""
+        return forecast_message(self.notes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +44,14 @@ class Reach:
 
     reward: float
     compute: Value | None
-    message: str
+    notes: tuple[ForecastNote, ...] = ()
     p_above_ceiling: float | None = None
-    """How probable it is that no compute reaches it; None where no intervals were computed."""
+    """Probability that no compute reaches it; None where no intervals were computed."""
+
+    @property
+    def message(self) -> str:
+        """The notes as a text; empty where there are none."""
+        return forecast_message(self.notes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,21 +82,22 @@ def reward_at(fit: Fit, computes: Sequence[float]) -> list[At]:
         raise ValueError(f"the compute to forecast at must be positive, but {compute.min():g} was given")
     low, high = fit.new_interval(compute) if fit.draws is not None else (np.full(compute.shape, np.nan),) * 2
     return [
-        At(compute=float(c), reward=Value(value=float(v), low=float(a), high=float(b)), message=_caveat(fit, float(c)))
+        At(compute=float(c), reward=Value(value=float(v), low=float(a), high=float(b)), notes=_caveats(fit, float(c)))
         for c, v, a, b in zip(compute, fit.predict(compute), low, high, strict=True)
     ]
 
 
-def _caveat(fit: Fit, compute: float) -> str:
+def _caveats(fit: Fit, compute: float) -> tuple[FarForecast, ...]:
     if not is_far(fit, compute):
-        return ""
-    doubt = "the run is unstable" if fit.verdict == "unstable" else "the ceiling is not known"
-    return f"A guess: more than {FAR:g} times the compute fitted, and {doubt}"
+        return ()
+    return (FarForecast(times=FAR, reason="unstable" if fit.verdict == "unstable" else "ceiling_unknown"),)
 
 
 def is_far(fit: Fit, compute: float) -> bool:
-    """Whether it lies beyond what a fit without a known ceiling is good for: intervals there have missed, low
-    (docs/log.md)."""
+    """Whether a compute lies beyond what a fit without a known ceiling is good for.
+
+    Intervals there have been too low in back-tests (docs/log.md).
+    """
     return compute > good_until(fit)
 
 
@@ -112,31 +126,29 @@ def _reach(fit: Fit, reward: float) -> Reach:
     value = float(inverse(fit, reward, fit.params))
     if fit.draws is None:
         if not np.isfinite(value):
-            return Reach(reward=reward, compute=None, message=_above(fit, reward))
-        return Reach(reward=reward, compute=Value(value=value, low=np.nan, high=np.nan), message="")
+            return Reach(reward=reward, compute=None, notes=(_above(fit, reward, None),))
+        return Reach(reward=reward, compute=Value(value=value, low=np.nan, high=np.nan))
     computes = inverse(fit, reward, fit.draws.params)
     never = float(np.mean(~np.isfinite(computes)))
     if not np.isfinite(value):
-        message = f"{_above(fit, reward)} (probability {never:.0%})."
-        return Reach(reward=reward, compute=None, message=message, p_above_ceiling=never)
+        return Reach(reward=reward, compute=None, notes=(_above(fit, reward, never),), p_above_ceiling=never)
     low, high = np.quantile(computes, tails(fit.level), method="nearest")
-    notes = []
-    if reward <= fit.predict(fit.compute.min()):
-        notes.append("already reached by the first point fitted")
-    elif value <= fit.scale:
-        notes.append("already reached")
+    notes: list[ForecastNote] = []
+    by_first_point = bool(reward <= fit.predict(fit.compute.min()))
+    if by_first_point or value <= fit.scale:
+        notes.append(AlreadyReached(by_first_point=by_first_point))
     if never > 0.5 - fit.level / 2:
-        notes.append(f"above the ceiling with probability {never:.0%}")
+        notes.append(MayBeAboveCeiling(probability=never))
     return Reach(
         reward=reward,
         compute=Value(value=value, low=float(low), high=float(high)),
-        message="; ".join(notes).capitalize(),
+        notes=tuple(notes),
         p_above_ceiling=never,
     )
 
 
-def _above(fit: Fit, reward: float) -> str:
-    return f"{reward:g} is above the ceiling of {fit.params['ceiling']:.3f}"
+def _above(fit: Fit, reward: float, probability: float | None) -> AboveCeiling:
+    return AboveCeiling(reward=reward, ceiling=fit.params["ceiling"], probability=probability)
 
 
 def inverse(fit: Fit, reward: float, params: Mapping[str, Any]) -> Array:
@@ -188,7 +200,7 @@ def backtest(
     num_samples=None,
     **options: Any,
 ) -> Backtest:
-    """How early could one have known? Fit what lies before each share of the largest compute, score what lies after.
+    """Fit what lies before each share of the largest compute and score the forecast of what lies after.
 
     `holdout` is a pair (compute, reward) that is never fitted: it scores the fit of everything else, and counts among
     what lies after a fraction. `options` go to `fit`.
@@ -221,7 +233,7 @@ def rank_forms(
 ) -> list[tuple[str, float]]:
     """Forms by their error on held-out points (or on what lies after a fraction), best first."""
     options = {**options, "intervals": True}
-    found = []
+    errors = []
     for name, form in FORMS.items():
         if form.ceiling is not None and options.get("bounds", (0.0, 1.0)) is None:
             continue  # a fixed ceiling means nothing for rewards without limits
@@ -229,5 +241,5 @@ def rank_forms(
         done = backtest(compute, reward, holdout=holdout, fractions=fractions, **{**options, "form": name})
         result = done.holdout if holdout is not None else done.fractions[0][1]
         if result is not None:
-            found.append((name, result.rmse))
-    return sorted(found, key=lambda row: row[1])
+            errors.append((name, result.rmse))
+    return sorted(errors, key=lambda row: row[1])

@@ -327,8 +327,8 @@ class Model:
         nudge = _even_spread(NUM_DRAWS, len(self.form.shape_params) + 3)
         logs = [log + (by - 0.5) * width for log, width, by in zip(*grid.take(which_shape), nudge, strict=False)]
         blocks = _blocks(NUM_DRAWS, self.points.num)
-        found = Products.joined([self._products([log[some] for log in logs]) for some in blocks])
-        sums, _ = found.sums(noise, self.form.rising)
+        products = Products.joined([self._products([log[some] for log in logs]) for some in blocks])
+        sums, _ = products.sums(noise, self.form.rising)
         level, _ = self._levels(sums, (which_level + nudge[-1]) / len(self.level_nodes))
         gain, _, total = self._gains(sums, level, (which_gain + nudge[-2]) / len(self.gain_nodes))
         noise_sd = np.sqrt(total / _chi_squares(self.degrees, len(nudge)))

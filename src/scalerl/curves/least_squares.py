@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scalerl.curves.forms import Array, Form
+from scalerl.curves.notes import AtBound, GridEdge, NoRise
 from scalerl.curves.points import Known, Points, plain_sums, solve
 
 COARSE = 24  # values a shape parameter on the grid
@@ -28,7 +29,8 @@ class Solution:
     level: float
     gain: float
     squares: float
-    at_bound: tuple[str, ...]
+    at_bound: tuple[AtBound | NoRise | GridEdge, ...]
+    """Parameters that ended at the edge of their range."""
 
 
 def shape_box(form: Form, known: Known, points: Points) -> Array:
@@ -70,8 +72,8 @@ def least_squares(points: Points, form: Form, known: Known) -> Solution:
         nodes = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(axes))
         step = np.where(free, (box[:, 1] - box[:, 0]) / (COARSE - 1), 1.0)
         minima = _separate_minima(solve_at(np.ix_(*axes))[2], nodes, step)
-        totals, found = _descend(minima, free, box, residuals_at)
-        best = found[np.argmin(totals)]
+        totals, ends = _descend(minima, free, box, residuals_at)
+        best = ends[np.argmin(totals)]
     level, gain, total, _ = solve_at(best[:, None])
     return Solution(
         log_shape=best,
@@ -84,13 +86,13 @@ def least_squares(points: Points, form: Form, known: Known) -> Solution:
 
 def _separate_minima(total: Array, nodes: Array, step: Array, most: int = 2) -> Array:
     """The best node, and the best one well away from it."""
-    found: list[Array] = []
+    minima: list[Array] = []
     for index in np.argsort(total)[:64]:
-        if all((np.abs(nodes[index] - other) > 3.5 * step).any() for other in found):
-            found.append(nodes[index])
-        if len(found) == most:
+        if all((np.abs(nodes[index] - other) > 3.5 * step).any() for other in minima):
+            minima.append(nodes[index])
+        if len(minima) == most:
             break
-    return np.stack(found)
+    return np.stack(minima)
 
 
 def _descend(nodes: Array, free: np.ndarray, box: Array, residuals_at) -> tuple[Array, Array]:
@@ -132,23 +134,23 @@ def _descend(nodes: Array, free: np.ndarray, box: Array, residuals_at) -> tuple[
 
 def _bounds_hit(
     form: Form, known: Known, points: Points, log_shape: Array, level: float, gain: float
-) -> tuple[str, ...]:
-    hit = []
+) -> tuple[AtBound | NoRise, ...]:
+    hit: list[AtBound | NoRise] = []
     low, high = points.bounds
     ceiling = level + gain if form.rising else level
     if known.ceiling is None:
         if ceiling >= high - 1e-6 * (high - low):
-            hit.append(f"Least squares puts the ceiling at its largest value {high:g}.")
+            hit.append(AtBound(param="ceiling", end="largest", value=high))
         elif abs(gain) <= 1e-9 * (high - low):
-            hit.append("Least squares finds no rise at all.")
+            hit.append(NoRise())
     for param, value, (least, most) in zip(form.shape_params, log_shape, shape_box(form, known, points), strict=True):
         if param.name in known.log_shape:
             continue
         unit = points.scale if param.scales_with_compute else 1.0
         if value <= least + 1e-6:
-            hit.append(f"Least squares puts the {param.name} at its least value {np.exp(least) * unit:.3g}.")
+            hit.append(AtBound(param=param.name, end="least", value=float(np.exp(least) * unit)))
         elif value >= most - 1e-6:
-            hit.append(f"Least squares puts the {param.name} at its largest value {np.exp(most) * unit:.3g}.")
+            hit.append(AtBound(param=param.name, end="largest", value=float(np.exp(most) * unit)))
     return tuple(hit)
 
 
@@ -183,9 +185,7 @@ def paper_grid(
         gain=ceiling - start,
         squares=total,
         at_bound=tuple(
-            f"The best {name} lies on the grid's edge {value:g}."
-            for name, value, grid in edges
-            if value in (grid[0], grid[-1])
+            GridEdge(param=name, value=value) for name, value, grid in edges if value in (grid[0], grid[-1])
         ),
     )
 

@@ -16,7 +16,7 @@ LEFT, RIGHT = (["h1y".index(sides[at]) for sides in ("hh", "h1", "hy", "11", "1y
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
-    """Nodes of the noise's own parameters, or one entry a draw; the arrays broadcast against each other."""
+    """Nodes of the noise's own parameters, or one entry per draw; the arrays broadcast against each other."""
 
     autocorrelation: Array
     run_spread: Array
@@ -73,7 +73,7 @@ class Products:
 
     @staticmethod
     def joined(parts: "Sequence[Products]") -> "Products":
-        """Of all their shapes, one after the other."""
+        """Concatenate the products of several blocks of shapes."""
         own, ends, crossed = (
             np.concatenate([getattr(part, name) for part in parts], axis=-1) for name in ("own", "ends", "crossed")
         )
@@ -90,7 +90,7 @@ class Products:
 
 
 def products(shape: Array, points: Points) -> Products:
-    """Of each row of shapes; the points enter here and nowhere else."""
+    """The products of each row of shapes with the points."""
     known = _without_shape(points)
     h, (one, y) = shape * known.sides[0], known.sides[:2]
     own, ends, crossed = np.empty((3, len(FIELDS), len(known.starts), len(shape)))
@@ -119,14 +119,14 @@ class _WithoutShape:
     sides: Array
     """Ones and rewards over the noise, then the sums of each one's neighbours in its run."""
     own: Array
-    """Of the last three fields, and so on."""
+    """Products of the last three fields, which hold no shape; `ends` and `crossed` likewise."""
     ends: Array
     crossed: Array
 
 
 @lru_cache(maxsize=2)
 def _without_shape(points: Points) -> _WithoutShape:
-    """Kept, because a fit asks for it again with each grid."""
+    """Cached, because a fit needs it again for each of its grids."""
     one = 1.0 / points.noise
     sides = np.stack([one, points.reward * one])
     beside = np.zeros_like(sides)

@@ -1,4 +1,4 @@
-"""The evaluations to be fitted, cleaned once, and the linear half of every fit."""
+"""The evaluations to fit, validated and sorted, and the linear part of every fit: level and gain."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from scalerl.curves.forms import Array, Form
 class Points:
     """Sorted by run, then compute. `noise` is each point's noise relative to one evaluation's.
 
-    Two are equal only if they are the same object, so that what follows from the points can be kept by them.
+    Compared and hashed by identity, so that results can be cached per object.
     """
 
     log_compute: Array
@@ -25,7 +25,7 @@ class Points:
     scale: float
     """The largest compute; log_compute is relative to it."""
     bounds: tuple[float, float]
-    """The least and largest reward there can be."""
+    """The smallest and largest possible reward."""
     evaluation: np.ndarray | None = None
     """What each point was evaluated on; equal labels of two runs mean the same prompts at the same step."""
     num_samples: np.ndarray | None = None
@@ -56,7 +56,7 @@ class Points:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What is not to be fitted: a start (with its own noise) and any parameter held fixed, relative to the scale."""
+    """What is not fitted: a start (with its own noise) and parameters held fixed, relative to the scale."""
 
     start: float | None = None
     start_sd: float = 0.0
@@ -64,7 +64,7 @@ class Known:
     log_shape: Mapping[str, float]
 
     def level(self, form: Form) -> float | None:
-        """The level where it is known exactly."""
+        """The level, where it is known exactly."""
         if not form.rising:
             return self.ceiling
         return self.start if self.start_sd == 0 else None
@@ -119,7 +119,7 @@ def make_points(compute, reward, *, num_samples=None, run=None, bounds=(0.0, 1.0
 
 
 def binomial_sd(reward: Array, num_samples) -> Array:
-    """sqrt(p (1 - p) / n); p is kept off 0 and 1, where one observed rate would claim no noise at all."""
+    """sqrt(p (1 - p) / n), with p clipped away from 0 and 1, where the formula claims no noise at all."""
     num = np.broadcast_to(np.asarray(num_samples, dtype=float), reward.shape)
     if not (num > 0).all():
         raise ValueError(f"num_samples must be positive, but holds {num.min():g}")
@@ -156,7 +156,7 @@ def with_start(points: Points, start: float, noise: float) -> Points:
 
 
 def scatter(points: Points) -> float:
-    """Noise of one evaluation from second differences within runs, which a smooth curve hardly touches."""
+    """Noise of one evaluation, from second differences within runs, to which a smooth curve adds little."""
     inside = ~(points.first[1:-1] | points.first[2:]) if points.num > 2 else np.zeros(0, dtype=bool)
     if inside.sum() < 2:
         return float(np.std(points.reward)) if points.num else 0.0
@@ -193,14 +193,14 @@ def thin(points: Points) -> Points:
 
 
 def unbounded(reward: Array) -> tuple[float, float]:
-    """Limits for a reward that has none: a ceiling four times the range seen above the data is out of the question."""
+    """Limits for a reward that has none: one range of the data below it, and four ranges above it."""
     span = max(float(np.ptp(reward)), 1e-6 * float(np.abs(reward).max()), 1e-9) if reward.size else 1.0
     return float(reward.min() - span), float(reward.max() + 4.0 * span)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sums:
-    """Inner products of shape h, ones and reward y under the noise's covariance; one entry a shape."""
+    """Inner products of shape h, ones and reward y under the noise's covariance; one entry per shape."""
 
     hh: Array
     h1: Array

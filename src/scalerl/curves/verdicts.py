@@ -1,4 +1,4 @@
-"""What a fit is good for, in words a person can act on."""
+"""What a fit is good for: its verdict, and notes that a person can act on."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -9,6 +9,7 @@ import numpy as np
 from scalerl.curves.forms import Array, Form
 from scalerl.curves.intervals import Draws, posterior
 from scalerl.curves.least_squares import Solution, least_squares, shapes
+from scalerl.curves.notes import Fall, FitNote, SkippedEarly, StartAboveData, WideCeiling
 from scalerl.curves.points import Known, Points, noise_guess, scatter
 from scalerl.curves.special import ndtri
 
@@ -32,30 +33,27 @@ def judge(
     *,
     level: float,
     margin: float,
-) -> tuple[Verdict, tuple[str, ...]]:
-    """The first verdict that holds, in the order: unstable, not identifiable, at a bound, ok."""
-    notes = tuple(best.at_bound)
+) -> tuple[Verdict, tuple[FitNote, ...]]:
+    """The first verdict that holds, in the order: unstable, not identifiable, at a bound, ok; with the reasons."""
+    notes: tuple[FitNote, ...] = best.at_bound
     if known.start is not None and known.start > np.quantile(points.reward, 0.9):
-        notes = (*notes, f"The start of {known.start:.3g} lies above nearly all of the data.")
-    fallen = fall(points, form, replace(known, start_sd=0.0))
-    if fallen:
+        notes = (*notes, StartAboveData(start=known.start))
+    fallen = find_fall(points, form, replace(known, start_sd=0.0))
+    if fallen is not None:
         return "unstable", (fallen, *notes)
     if known.ceiling is None:
         width = _ceiling_width(points, form, known, best, draws, level)
         target = margin * (points.bounds[1] - points.bounds[0])
         if width > target:
-            said = (
-                f"The {level:.0%} interval of the ceiling is {width:.3g} wide, more than the margin {target:.3g}: "
-                f"{settles(points, form, known, best, draws, level, width, target)}"
-            )
-            return "ceiling not identifiable yet", (said, *notes)
+            wide = what_settles(points, form, known, best, draws, level, width, target)
+            return "ceiling not identifiable yet", (wide, *notes)
     return ("at a bound", notes) if best.at_bound else ("ok", notes)
 
 
 def _ceiling_width(
     points: Points, form: Form, known: Known, best: Solution, draws: Draws | None, level: float
 ) -> float:
-    """Of the posterior, or linearised at the least squares where there are no draws."""
+    """Width of the ceiling's interval: from the posterior, or linearised at the least squares without draws."""
     if draws is not None:
         low, high = np.quantile(draws.params["ceiling"], (0.5 - level / 2, 0.5 + level / 2))
         return float(high - low)
@@ -109,7 +107,7 @@ def linear_sd(seen: Array, points: Points, form: Form, known: Known, noise_sd: A
     return np.sqrt(np.maximum(np.linalg.inv(total)[:, 0, 0], 0.0))
 
 
-def settles(
+def what_settles(
     points: Points,
     form: Form,
     known: Known,
@@ -118,8 +116,12 @@ def settles(
     level: float,
     now: float,
     target: float,
-) -> str:
-    """How much further the run should go for the ceiling's interval to fit the margin, evaluated as often as now."""
+) -> WideCeiling:
+    """How much further the run should go, evaluated as often as now, for the ceiling's interval to fit the margin."""
+
+    def wide(remedy, times: float | None = None, compute: float | None = None) -> WideCeiling:
+        return WideCeiling(level=level, width=now, margin=target, remedy=remedy, times=times, compute=compute)
+
     between = 0.0
     if draws is None:
         log_shape, gain, noise_sd = best.log_shape[None], np.array([best.gain]), _noise_sd(points, form, known, best)
@@ -128,7 +130,7 @@ def settles(
         between = float(np.median(draws.run_sd)) / np.sqrt(points.num_runs)
     reach = 2 * normal_quantile(level)
     if reach * between > target:
-        return "the runs differ by that much among themselves, so more seeds are needed and not more compute."
+        return wide("more_seeds")
 
     def width(seen: Array) -> float:
         sd = float(np.quantile(linear_sd(seen, points, form, known, noise_sd), 0.75))
@@ -146,9 +148,8 @@ def settles(
         further = np.log(np.linspace(1.0 + spacing, times, num))
         more = information(form, known, log_shape, gain, further, float(np.median(points.noise)))
         if width(seen + more) <= scaled:
-            end = float(f"{times * points.scale:.2g}")
-            return f"about {times:g} times the compute fitted (up to compute {end:g}) should settle it."
-    return f"more than {EXTENSIONS[-1]:g} times the compute fitted would be needed to settle it."
+            return wide("more_compute", times, float(f"{times * points.scale:.2g}"))
+    return wide("much_more_compute", EXTENSIONS[-1])
 
 
 def _some_draws(points: Points, form: Form, draws: Draws) -> tuple[Array, Array, Array]:
@@ -165,19 +166,23 @@ def _some_draws(points: Points, form: Form, draws: Draws) -> tuple[Array, Array,
     return np.stack(logs, axis=-1), gain, draws.noise_sd[pick]
 
 
-def fall(points: Points, form: Form, known: Known) -> str | None:
-    """A sentence when a run falls away from its own curve: its last points lie below what was reached before, and
-    below the curve of the points up to there, by more than noise explains."""
+def find_fall(points: Points, form: Form, known: Known) -> Fall | None:
+    """The first run that falls below its own curve; None if none does.
+
+    A fall: the last points lie below what was reached before, and below the curve of the points up to there, by more
+    than noise explains.
+    """
     for number in np.unique(points.run):
         mine = points.take(points.run == number)
         if mine.num >= 8:
             for size in sorted({3, 4, mine.num // 6, mine.num // 4, mine.num // 3}):
-                if size >= 3 and (found := _fall_of_one(mine, form, known, size)):
-                    return found
+                if size >= 3 and (fall := _fall_of_run(mine, form, known, size)) is not None:
+                    return fall
     return None
 
 
-def _fall_of_one(points: Points, form: Form, known: Known, size: int) -> str | None:
+def _fall_of_run(points: Points, form: Form, known: Known, size: int) -> Fall | None:
+    """Whether the last `size` points of a run fall below its curve."""
     tail, tail_noise = points.reward[-size:], np.mean(points.noise[-size:] ** 2)
     windows = np.convolve(points.reward[:-size], np.ones(size) / size, mode="valid")
     if not len(windows):
@@ -187,7 +192,7 @@ def _fall_of_one(points: Points, form: Form, known: Known, size: int) -> str | N
     drop = best - float(tail.mean())
     rise = best - (known.start if known.start is not None else float(points.reward[: max(size, 2)].mean()))
     head = points.take(np.arange(points.num) < end)
-    # Not over the drop itself, which is no noise.
+    # On both sides of the drop but not across it: the drop itself is not noise.
     noise_sd = max(scatter(head), scatter(points.take(np.arange(points.num) >= points.num - size)))
     # Rewards that hardly vary (nothing solved yet) do not show what an evaluation of so many samples varies by.
     noise_sd = max(noise_sd, LEAST_NOISE * (noise_guess(points.reward, points.num_samples) or 0.0))
@@ -205,11 +210,8 @@ def _fall_of_one(points: Points, form: Form, known: Known, size: int) -> str | N
             return None
     if drop < FALL_Z * error * np.sqrt(together):
         return None
-    place = points.scale * float(np.exp(head.log_compute[-1]))
-    return (
-        f"The run falls away from its own curve after compute {place:.4g}: its last {size} points average "
-        f"{tail.mean():.3g} where {best:.3g} had been reached (end the fit there to leave them out)."
-    )
+    begins = points.scale * float(np.exp(head.log_compute[-1]))
+    return Fall(compute=begins, num_points=size, mean=float(tail.mean()), best=best)
 
 
 def _inflation(residual: Array) -> float:
@@ -220,16 +222,16 @@ def _inflation(residual: Array) -> float:
     return (1 + rho) / (1 - rho)
 
 
-def skip_rule(points: Points, form: Form, known: Known, rule: float | str) -> tuple[float, list[str]]:
-    """The compute before which points are left out, and a word on it where a rule chose it."""
+def skip_rule(points: Points, form: Form, known: Known, rule: float | str) -> tuple[float, tuple[SkippedEarly, ...]]:
+    """The compute before which points are left out, with a note where "auto" chose it."""
     if isinstance(rule, str):
         text = rule.strip()
         if text.endswith("%"):
-            return _number(text[:-1], rule) / 100.0 * points.scale, []
+            return _number(text[:-1], rule) / 100.0 * points.scale, ()
         if text != "auto":
-            return _number(text, rule), []
+            return _number(text, rule), ()
         return _skip_by_misfit(points, form, known)
-    return _number(str(rule), str(rule)), []
+    return _number(str(rule), str(rule)), ()
 
 
 def _number(text: str, rule: str) -> float:
@@ -242,8 +244,8 @@ def _number(text: str, rule: str) -> float:
     raise ValueError(f'skip_before must be a compute, a share such as "10%" or "auto", not {rule!r}')
 
 
-def _skip_by_misfit(points: Points, form: Form, known: Known) -> tuple[float, list[str]]:
-    """The least share of the run whose removal leaves the rest on one curve.
+def _skip_by_misfit(points: Points, form: Form, known: Known) -> tuple[float, tuple[SkippedEarly, ...]]:
+    """The smallest share of the run whose removal leaves the rest on one curve.
 
     Early training (warm-up, format learning) often lies off the curve the rest follows. A share is enough when the
     points between it and the next larger share lie on the curve fitted beyond them.
@@ -264,4 +266,4 @@ def _skip_by_misfit(points: Points, form: Form, known: Known) -> tuple[float, li
         if abs(float(early.reward.mean() - np.median(expected))) > 3.0 * spread:
             chosen = beyond
     least = chosen * points.scale
-    return least, [f"Skipped what lies before compute {least:.4g}: it is off the later curve."] if chosen else []
+    return least, (SkippedEarly(compute=least),) if chosen else ()

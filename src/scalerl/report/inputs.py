@@ -1,6 +1,6 @@
 """What a report is made from: a study folder, run folders or any trainer's logs, in one shape.
 
-A run that cannot be read is a fault to be told, and the rest of the report still comes out.
+A run that cannot be read becomes a fault of the report; the rest of the report is made all the same.
 """
 
 import json
@@ -50,7 +50,7 @@ class Material:
 def num_inputs(paths: Sequence[Path]) -> int:
     """How many runs and files were named, before any of them is read."""
     if len(paths) == 1 and (paths[0] / store.STUDY).is_file():
-        return len(_told(paths[0]).get("runs", []))
+        return len(_read_plan(paths[0]).get("runs", []))
     return len(_expanded(paths))
 
 
@@ -68,21 +68,21 @@ def _title(paths: Sequence[Path]) -> str:
 
 
 def _expanded(paths: Sequence[Path]) -> list[Path]:
-    """A folder of runs stands for the runs in it."""
-    found: list[Path] = []
+    """Replace a folder of runs by the runs in it."""
+    expanded: list[Path] = []
     for path in paths:
         inside = path / "runs" if (path / "runs").is_dir() else path
         runs = [item for item in sorted(inside.iterdir()) if store.is_run_folder(item)] if inside.is_dir() else []
-        found += runs if runs and not store.is_run_folder(path) else expand([path])
-    return found
+        expanded += runs if runs and not store.is_run_folder(path) else expand([path])
+    return expanded
 
 
 # A study
 
 
 def _study(folder: Path) -> Material:
-    told = _told(folder)
-    planned = [row for row in told.get("runs", []) if isinstance(row, Mapping) and ARM in row]
+    plan = _read_plan(folder)
+    planned = [row for row in plan.get("runs", []) if isinstance(row, Mapping) and ARM in row]
     if not planned:
         raise InputError(
             f"{folder / store.STUDY} lists no runs: give the run folders themselves, or run the study first."
@@ -91,26 +91,26 @@ def _study(folder: Path) -> Material:
     for row in planned:
         name = f"{row[ARM]}-seed{row.get('seed', 0)}"
         place = folder / str(row.get("folder") or f"runs/{name}")
-        table, facts = _one(place, name=name, arm=str(row[ARM]))
+        table, facts = _read_run_folder(place, name=name, arm=str(row[ARM]))
         tables += [] if table is None else [_of_arm(table, str(row[ARM]))]
         runs.append(replace(facts, seed=row.get("seed", facts.seed)))
         faults += [f"{name}: {fault}" for fault in facts.faults]
     if waiting := [run.name for run in runs if run.status == NOT_STARTED]:
         faults.append(f"Not started yet: {', '.join(waiting)}.")
-    faults += [f"{row[ARM]} was not run: {row['skipped']}." for row in told.get("skipped", []) if ARM in row]
+    faults += [f"{row[ARM]} was not run: {row['skipped']}." for row in plan.get("skipped", []) if ARM in row]
     if not tables:
         raise InputError(f"no run of {folder} can be used; {faults[0] if faults else 'none has been evaluated yet.'}")
-    fit, holdout = told.get("fit") or {}, told.get("holdout") or {}
+    fit, holdout = plan.get("fit") or {}, plan.get("holdout") or {}
     return Material(
-        title=str(told.get("name") or folder.resolve().name),
+        title=str(plan.get("name") or folder.resolve().name),
         tables=tuple(tables),
         runs=tuple(runs),
         has_arms=True,
         folder=folder,
-        description=str(told.get("description") or ""),
-        base=str(told["base"]) if told.get("base") in {run.arm for run in runs} else str(planned[0][ARM]),
-        axis=told.get("compute"),
-        shared_device=bool(told.get("shared_device")),
+        description=str(plan.get("description") or ""),
+        base=str(plan["base"]) if plan.get("base") in {run.arm for run in runs} else str(planned[0][ARM]),
+        axis=plan.get("compute"),
+        shared_device=bool(plan.get("shared_device")),
         skip_share=float(fit.get("skip_before") or 0.0),
         fit_share=float(fit.get("until") or 1.0),
         test_share=float(holdout.get("from") or 0.0),
@@ -118,14 +118,14 @@ def _study(folder: Path) -> Material:
     )
 
 
-def _told(folder: Path) -> store.Row:
+def _read_plan(folder: Path) -> store.Row:
     try:
         return store.read_study(folder) or {}
     except (OSError, ValueError) as fault:
         raise InputError(f"{fault}: run the study again with --resume, or mend it.") from None
 
 
-def _one(folder: Path, *, name: str, arm: str) -> tuple[Table | None, RunFacts]:
+def _read_run_folder(folder: Path, *, name: str, arm: str) -> tuple[Table | None, RunFacts]:
     """The evaluations of a run, None where there are none that can be read, and its facts."""
     if not store.is_run_folder(folder):
         return None, RunFacts(name=name, arm=arm, folder=folder, status=NOT_STARTED)
@@ -151,7 +151,7 @@ def _from_folders(paths: Sequence[Path], title: str) -> Material:
     names = _names(paths)
     for path, name in zip(paths, names, strict=True):
         if store.is_run_folder(path):
-            table, facts = _one(path, name=name, arm=name)
+            table, facts = _read_run_folder(path, name=name, arm=name)
             runs.append(facts)
             faults += [f"{name}: {fault}" for fault in facts.faults]
         else:

@@ -7,13 +7,16 @@ import numpy as np
 
 from scalerl import __version__
 from scalerl.analysis.results import CurveResult, number, score_json, to_json
+from scalerl.analysis.signals import REPORTED
 from scalerl.curves import reward_at
 from scalerl.curves.forecast import good_until
 from scalerl.curves.forms import Array
 from scalerl.logs.series import Series
-from scalerl.report.runs import SIGNALS, RunFacts, differences, environments
+from scalerl.report.caveats import open_questions, warnings
+from scalerl.report.runs import RunFacts, differences, environments
+from scalerl.report.standing import reference
+from scalerl.report.summary import summary
 from scalerl.report.views import HELD_OUT, NUM_DRAWS, Report, View, label_of
-from scalerl.report.words import open_questions, reference, summary, warnings
 
 # Times the largest compute: where forecasts are told, and where the page knows what to expect, between which it goes by
 # the nearest two.
@@ -40,9 +43,9 @@ def report_json(report: Report) -> dict[str, Any]:
         "views": [_view_json(report, view) for view in report.views],
         "runs": [_run_json(run) for run in report.material.runs],
         "signals": [
-            {"key": key, "label": label, "limit": limit}
-            for key, label, limit in SIGNALS
-            if any(run.signals is not None and key in run.signals.values for run in report.material.runs)
+            {"key": signal.key, "label": signal.label, "limit": signal.limit}
+            for signal in REPORTED
+            if any(run.signals is not None and signal.key in run.signals.values for run in report.material.runs)
         ],
         "differences": {
             "base": report.material.base or next((run.arm for run in report.material.runs), None),
@@ -63,8 +66,12 @@ def rounded(values: Any, digits: int = 5) -> list[float | None]:
     # Powers of ten that are exact: what is divided or multiplied by one is the float nearest to its decimals.
     places = np.minimum(digits - 1 - np.floor(np.log10(size)), 300)
     up, down = 10.0 ** np.maximum(places, 0), 10.0 ** np.maximum(-places, 0)
-    found = (np.rint(np.where(known, values, 0.0) * up / down) / up * down).tolist()
-    return found if known.all() else [value if is_known else None for value, is_known in zip(found, known, strict=True)]
+    results = (np.rint(np.where(known, values, 0.0) * up / down) / up * down).tolist()
+    return (
+        results
+        if known.all()
+        else [value if is_known else None for value, is_known in zip(results, known, strict=True)]
+    )
 
 
 def _set_json(report: Report, name: str) -> dict[str, Any]:
@@ -87,8 +94,8 @@ def _set_json(report: Report, name: str) -> dict[str, Any]:
 def _points_json(one: Series) -> dict[str, Any]:
     labels, runs = ([""], np.zeros(len(one.compute), dtype=int))
     if one.run is not None:
-        found, runs = np.unique(one.run, return_inverse=True)
-        labels = [str(label) for label in found]
+        unique, runs = np.unique(one.run, return_inverse=True)
+        labels = [str(label) for label in unique]
     return {
         "compute": rounded(one.compute, 6),
         "reward": rounded(one.reward, 5),
@@ -111,19 +118,21 @@ def _held_out(report: Report, column: str, one: Series) -> list[int]:
 
 
 def _view_json(report: Report, view: View) -> dict[str, Any]:
-    told = to_json(view.analysis)
+    analysis = to_json(view.analysis)
     computes = [times * _largest(report, view) for times in KNOWN]
     curves = [
         {**row, "label": label_of(curve.series), **_fit_json(curve, computes)}
-        for row, curve in zip(told.pop("curves"), view.analysis.curves, strict=True)
+        for row, curve in zip(analysis.pop("curves"), view.analysis.curves, strict=True)
     ]
     straight = {
         name: {**one.params, "first": float(one.compute.min()), "last": one.scale}
         for name, one in view.straight.items()
     }
     keys = {"set": view.evaluation_set, "axis": view.axis.column, "window": view.window.key}
-    told = told if view.is_compared else {"pairs": [], "ranking": [], "shared_ceiling": None, "shared_exponents": {}}
-    return {**keys, "compared": view.is_compared, "curves": curves, "straight": straight, **told}
+    analysis = (
+        analysis if view.is_compared else {"pairs": [], "ranking": [], "shared_ceiling": None, "shared_exponents": {}}
+    )
+    return {**keys, "compared": view.is_compared, "curves": curves, "straight": straight, **analysis}
 
 
 def _fit_json(curve: CurveResult, computes: Sequence[float]) -> dict[str, Any]:

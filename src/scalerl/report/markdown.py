@@ -3,43 +3,47 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scalerl.analysis.drawing import compute_text, duration, number_text
+from scalerl.analysis.numbers import duration, number_text, short_compute_text, two_decimals
+from scalerl.curves import pair_verdict
 from scalerl.curves.forecast import FAR
 
 Pictures = Mapping[str, Sequence[tuple[str, str]]]
 
 
-def markdown(told: Mapping[str, Any], pictures: Pictures) -> str:
-    parts = [f"# {told['title']}"]
-    parts += [told["description"]] if told["description"] else []
-    for one in told["sets"]:
-        parts += _set(told, one, pictures.get(one["name"], ()))
-    parts += _listed("Warnings", told["warnings"]) + _listed("Notes", told["notes"])
+def markdown(content: Mapping[str, Any], pictures: Pictures) -> str:
+    parts = [f"# {content['title']}"]
+    parts += [content["description"]] if content["description"] else []
+    for one in content["sets"]:
+        parts += _set(content, one, pictures.get(one["name"], ()))
+    parts += _listed("Warnings", content["warnings"]) + _listed("Notes", content["notes"])
     parts += (
-        _differences(told["differences"]) + _signals(told) + _cost(told["runs"]) + _environment(told["environment"])
+        _differences(content["differences"])
+        + _signals(content)
+        + _cost(content["runs"])
+        + _environment(content["environment"])
     )
     return "\n\n".join(parts) + "\n"
 
 
-def _set(told: Mapping[str, Any], one: Mapping[str, Any], pictures: Sequence[tuple[str, str]]) -> list[str]:
+def _set(content: Mapping[str, Any], one: Mapping[str, Any], pictures: Sequence[tuple[str, str]]) -> list[str]:
     name = one["name"]
     parts = [f"## {name}"] if name else []
-    parts.append(" ".join(told["summary"][name]))
+    parts.append(" ".join(content["summary"][name]))
     parts += [f"![{words}]({file})\n\n*{words}*" for file, words in pictures]
-    axis = told["axes"][0]
-    view = _view(told, name, axis["key"], told["window"])
-    fitted = next(window["label"] for window in told["windows"] if window["key"] == told["window"])
+    axis = content["axes"][0]
+    view = _view(content, name, axis["key"], content["window"])
+    fitted = next(window["label"] for window in content["windows"] if window["key"] == content["window"])
     parts += [f"### Ceiling and efficiency ({axis['label']}, {fitted})", _results(view, one, axis["label"])]
     if view["curves"] and any(curve["forecast"] for curve in view["curves"]):
-        parts += ["### Forecast", _forecast(told, view, axis["label"])]
-    scores = _scores(told, name, axis["key"])
+        parts += ["### Forecast", _forecast(content, view, axis["label"])]
+    scores = _scores(content, name, axis["key"])
     parts += ["### Forecasts against what happened", scores] if scores else []
-    return parts + _listed("What these data do not settle", told["open"][name])
+    return parts + _listed("What these data do not settle", content["open"][name])
 
 
-def _view(told: Mapping[str, Any], name: str, axis: str, window: str) -> Mapping[str, Any]:
+def _view(content: Mapping[str, Any], name: str, axis: str, window: str) -> Mapping[str, Any]:
     wanted = (name, axis, window)
-    return next(view for view in told["views"] if (view["set"], view["axis"], view["window"]) == wanted)
+    return next(view for view in content["views"] if (view["set"], view["axis"], view["window"]) == wanted)
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
@@ -61,10 +65,6 @@ def _interval(value: Mapping[str, Any] | None, text: Any) -> str:
     return f"{text(value['value'])} [{text(value['low'])}, {high}]"
 
 
-def _two(value: float) -> str:
-    return f"{value:.2f}"
-
-
 def _results(view: Mapping[str, Any], one: Mapping[str, Any], axis: str) -> str:
     labels = {curve["name"]: curve["label"] for curve in one["curves"]}
     reference = one["reference"]
@@ -76,44 +76,41 @@ def _results(view: Mapping[str, Any], one: Mapping[str, Any], axis: str) -> str:
     ]  # fmt: skip
     rows = []
     for curve in sorted(view["curves"], key=lambda row: -((row["ceiling"] or {}).get("value") or -1.0)):
-        odds, verdict = against(view, curve["name"], reference)
+        odds, verdict = against(view, curve["name"], reference, labels)
         rows.append(
             (
                 labels[curve["name"]],
                 _interval(curve["ceiling"], number_text),
-                _interval(curve["exponent"], _two),
-                _interval(curve["midpoint"], compute_text),
-                _interval(view["shared_exponents"].get(curve["name"]), _two),
-                *("-" if share is None else _two(share) for share in odds),
-                _named(verdict, labels),
+                _interval(curve["exponent"], two_decimals),
+                _interval(curve["midpoint"], short_compute_text),
+                _interval(view["shared_exponents"].get(curve["name"]), two_decimals),
+                *("-" if share is None else two_decimals(share) for share in odds),
+                verdict,
                 curve["verdict"],
             )
         )
     return table(heads, rows)
 
 
-def against(view: Mapping[str, Any], name: str, reference: str | None) -> tuple[list[float | None], str]:
-    """The three probabilities of a curve against the reference, and the verdict."""
+def against(
+    view: Mapping[str, Any], name: str, reference: str | None, labels: Mapping[str, str]
+) -> tuple[list[float | None], str]:
+    """The three probabilities of a curve against the reference, and the verdict with the curves' labels."""
     if name == reference:
         return [None] * 3, "reference"
     for pair in view["pairs"]:
         if {pair["a"], pair["b"]} == {name, reference}:
             odds = [pair[key] for key in ("p_higher_ceiling", "p_more_efficient", "p_sooner")]
             turned = [share if share is None or pair["a"] == name else 1 - share for share in odds]
-            return turned, pair["verdict"]
+            return turned, pair_verdict(pair["kind"], pair["winner"], labels)
     return [None] * 3, "-"
 
 
-def _named(verdict: str, labels: Mapping[str, str]) -> str:
-    for name, label in labels.items():
-        if verdict.startswith(f"{name} "):
-            return f"{label}{verdict.removeprefix(name)}"
-    return verdict
-
-
-def _forecast(told: Mapping[str, Any], view: Mapping[str, Any], axis: str) -> str:
+def _forecast(content: Mapping[str, Any], view: Mapping[str, Any], axis: str) -> str:
     curves = [curve for curve in view["curves"] if curve["forecast"]]
-    heads = [f"at {compute_text(row['compute'])} {axis} [{told['level']:.0%}]" for row in curves[0]["forecast"]]
+    heads = [
+        f"at {short_compute_text(row['compute'])} {axis} [{content['level']:.0%}]" for row in curves[0]["forecast"]
+    ]
     rows = [(curve["label"], *(_forecast_cell(curve, row) for row in curve["forecast"])) for curve in curves]
     note = f"\n\nA guess: more than {FAR:g} times the compute fitted, and no ceiling is known, or the run is unstable."
     guesses = any(_is_guess(curve, row) for curve in curves for row in curve["forecast"])
@@ -128,10 +125,10 @@ def _is_guess(curve: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
     return curve["good_until"] is not None and row["compute"] > curve["good_until"]
 
 
-def _scores(told: Mapping[str, Any], name: str, axis: str) -> str:
+def _scores(content: Mapping[str, Any], name: str, axis: str) -> str:
     rows = []
-    for window in told["windows"]:
-        for curve in _view(told, name, axis, window["key"])["curves"]:
+    for window in content["windows"]:
+        for curve in _view(content, name, axis, window["key"])["curves"]:
             score = curve["score"]
             if score is not None and window["key"] != "all":
                 inside = "-" if score["coverage"] is None else f"{score['coverage']:.0%}"
@@ -143,18 +140,18 @@ def _scores(told: Mapping[str, Any], name: str, axis: str) -> str:
 # Runs
 
 
-def _differences(told: Mapping[str, Any]) -> list[str]:
-    if not told["rows"]:
+def _differences(content: Mapping[str, Any]) -> list[str]:
+    if not content["rows"]:
         return []
-    rows = [(row["arm"], f"`{row['key']}`", f"`{row['base']}`", f"`{row['value']}`") for row in told["rows"]]
-    return ["## What differs", table(("arm", "setting", told["base"], "this arm"), rows)]
+    rows = [(row["arm"], f"`{row['key']}`", f"`{row['base']}`", f"`{row['value']}`") for row in content["rows"]]
+    return ["## What differs", table(("arm", "setting", content["base"], "this arm"), rows)]
 
 
-def _signals(told: Mapping[str, Any]) -> list[str]:
-    runs = [run for run in told["runs"] if run["signals"] is not None]
+def _signals(content: Mapping[str, Any]) -> list[str]:
+    runs = [run for run in content["runs"] if run["signals"] is not None]
     if not runs:
         return []
-    keys = [(signal["key"], signal["label"]) for signal in told["signals"]]
+    keys = [(signal["key"], signal["label"]) for signal in content["signals"]]
     rows = [(run["name"], *(_last(run["signals"]["last"].get(key)) for key, _ in keys)) for run in runs]
     return ["## Stability over the last steps", table(("run", *(label for _, label in keys)), rows)]
 
@@ -171,12 +168,12 @@ def _cost(runs: Sequence[Mapping[str, Any]]) -> list[str]:
         spent = [run["cost"].get(key) for key in ("gpu_hours", "flops", "tokens")]
         time = ", ".join(f"{part.replace('_', '-')} {duration(seconds)}" for part, seconds in run["seconds"].items())
         ending = f"{run['status']}: {run['reason']}" if run["reason"] else run["status"]
-        amounts = ["-" if value is None else compute_text(value) for value in spent]
+        amounts = ["-" if value is None else short_compute_text(value) for value in spent]
         rows.append((run["name"], ending, run["num_steps"], *amounts, time or "-"))
     return ["## Runs and cost", table(("run", "status", "steps", "GPU-hours", "FLOPs", "tokens", "wall time"), rows)]
 
 
-def _environment(told: Mapping[str, Mapping[str, Sequence[str]]]) -> list[str]:
+def _environment(content: Mapping[str, Mapping[str, Sequence[str]]]) -> list[str]:
     of = lambda values: [f"{value} ({', '.join(runs)})" for value, runs in values.items()]  # noqa: E731
-    rows = [(key, next(iter(values)) if len(values) == 1 else "; ".join(of(values))) for key, values in told.items()]
+    rows = [(key, next(iter(values)) if len(values) == 1 else "; ".join(of(values))) for key, values in content.items()]
     return ["## Environment", table(("", "value"), rows)] if rows else []

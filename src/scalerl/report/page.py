@@ -7,7 +7,7 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-from scalerl.analysis.drawing import compute_text, duration
+from scalerl.analysis.numbers import duration, short_compute_text
 from scalerl.curves import FORMS
 from scalerl.report.runs import PARTS
 
@@ -15,26 +15,26 @@ SCRIPTS = ("curves.js", "charts.js", "page.js")
 PART_WORDS = {part: part.replace("_", "-") for part in PARTS}
 
 
-def page(told: Mapping[str, Any]) -> str:
+def page(content: Mapping[str, Any]) -> str:
     """The whole file, from the report's JSON alone."""
     folder = files("scalerl") / "assets" / "report"
     text = lambda name: (folder / name).read_text(encoding="utf-8")  # noqa: E731
-    facts = [f"{len(told['sets'][0]['curves'])} curves", f"{told['form']} fits"]
-    facts[1:1] = [f"{len(told['runs'])} runs"] if told["runs"] else []
+    facts = [f"{len(content['sets'][0]['curves'])} curves", f"{content['form']} fits"]
+    facts[1:1] = [f"{len(content['runs'])} runs"] if content["runs"] else []
     return Template(text("page.html")).substitute(
-        title=escape(told["title"]),
+        title=escape(content["title"]),
         style=text("report.css"),
-        meta=" &middot; ".join([escape(told["description"])] * bool(told["description"]) + facts),
-        summary=escape(" ".join(told["summary"][told["sets"][0]["name"]])),
-        warnings=_warnings(told["warnings"]),
-        notes="".join(f'<p class="note">{escape(note)}</p>' for note in told["notes"]),
-        level=f"{told['level']:.0%}",
-        formula=f"{escape(FORMS[told['form']].formula)}.",
-        no_signals="" if told["signals"] else " hidden",
-        runs=_differences(told["differences"]) + _cost(told["runs"]) + _environment(told["environment"]),
-        version=escape(told["scalerl"]),
+        meta=" &middot; ".join([escape(content["description"])] * bool(content["description"]) + facts),
+        summary=escape(" ".join(content["summary"][content["sets"][0]["name"]])),
+        warnings=_warnings(content["warnings"]),
+        notes="".join(f'<p class="note">{escape(note)}</p>' for note in content["notes"]),
+        level=f"{content['level']:.0%}",
+        formula=f"{escape(FORMS[content['form']].formula)}.",
+        no_signals="" if content["signals"] else " hidden",
+        runs=_differences(content["differences"]) + _cost(content["runs"]) + _environment(content["environment"]),
+        version=escape(content["scalerl"]),
         # A name that holds "</script>" must not end the script.
-        data=json.dumps(told, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
+        data=json.dumps(content, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
         script="\n".join(map(text, SCRIPTS)),
     )
 
@@ -57,16 +57,16 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], numbers: int = 0
     return f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def _differences(told: Mapping[str, Any]) -> str:
-    if not told["rows"]:
+def _differences(content: Mapping[str, Any]) -> str:
+    if not content["rows"]:
         return ""
     code = lambda value: "&ndash;" if value is None else f"<code>{escape(json.dumps(value))}</code>"  # noqa: E731
     rows, shown = [], None
-    for row in told["rows"]:
+    for row in content["rows"]:
         name = "" if row["arm"] == shown else f"<b>{escape(row['arm'])}</b>"
         shown = row["arm"]
         rows.append((name, f"<code>{escape(row['key'])}</code>", code(row["base"]), code(row["value"])))
-    base = escape(str(told["base"]))
+    base = escape(str(content["base"]))
     return f"<section><h2>What differs</h2>{_table(('arm', 'setting', base, 'this arm'), rows)}</section>"
 
 
@@ -93,7 +93,7 @@ def _cost(runs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _amount(value: float | None) -> str:
-    return "&ndash;" if value is None else compute_text(value)
+    return "&ndash;" if value is None else short_compute_text(value)
 
 
 def _where_time_went(seconds: Mapping[str, float]) -> str:
@@ -110,11 +110,11 @@ def _where_time_went(seconds: Mapping[str, float]) -> str:
     return f'<div class="stack" aria-hidden="true">{bars}</div><small>{words}</small>'
 
 
-def _environment(told: Mapping[str, Mapping[str, Sequence[str]]]) -> str:
-    if not told:
+def _environment(content: Mapping[str, Mapping[str, Sequence[str]]]) -> str:
+    if not content:
         return ""
     rows = []
-    for key, values in told.items():
+    for key, values in content.items():
         shown = [f"<code>{escape(value)}</code>" for value in values]
         if len(values) > 1:
             of = [f" <small>{escape(', '.join(runs))}</small>" for runs in values.values()]

@@ -1,4 +1,4 @@
-"""What a run folder says beside its curve: how it ended, what it cost, where it ran, and whether it stayed stable."""
+"""Facts of a run folder beside its curve: how it ended, its cost, its machine, and whether it stayed stable."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,23 +9,15 @@ from typing import Any, TypeVar
 import numpy as np
 
 from scalerl import store
+from scalerl.analysis.signals import ALARM_STEPS, REPORTED, Alarm, signal_alarms
 from scalerl.errors import RunFolderError
 
 T = TypeVar("T")
 
-# Column, what a person calls it, and the mean of the last steps from which it is a warning.
-SIGNALS: tuple[tuple[str, str, float | None], ...] = (
-    ("rollout/truncated_frac", "Truncated answers", 0.10),
-    ("loss/entropy", "Entropy", None),
-    ("loss/kl", "Mismatch (KL of generator and learner)", 0.2),
-    ("rollout/lag_mean", "Lag, mean", None),
-    ("rollout/lag_max", "Lag, largest", None),
-)
 COST = ("gpu_hours", "flops", "tokens")
 PARTS = ("training", "evaluation", "checkpoint", "compilation", "start_up")
 AXES = ("gpu_hours", "flops", "tokens", "step")
 MOST_SIGNAL_POINTS = 120
-LAST_STEPS = 20
 NOT_STARTED = "not started"
 # Settings in which runs of one arm may differ.
 OF_THE_RUN = ("seed", "description")
@@ -66,7 +58,7 @@ class RunFacts:
 
     @property
     def is_cut(self) -> bool:
-        """Whether it began and did not come to its end."""
+        """Whether it has started and did not finish."""
         return self.status not in ("done", NOT_STARTED)
 
     @property
@@ -132,10 +124,10 @@ def _cut(folder: Path, status: str, metrics: Sequence[store.Row], evals: Sequenc
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested tables as dotted keys."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for key, value in tree.items():
-        found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return found
+        settings |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return settings
 
 
 def _is_number(value: object) -> bool:
@@ -147,22 +139,22 @@ def _seconds(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _prompts(evals: Iterable[Mapping[str, Any]]) -> dict[str, frozenset[str]]:
-    found: dict[str, set[str]] = {}
+    by_set: dict[str, set[str]] = {}
     for row in evals:
         if row.get("prompts_hash") is not None:
-            found.setdefault(str(row.get("set", "")), set()).add(str(row["prompts_hash"]))
-    return {name: frozenset(hashes) for name, hashes in found.items()}
+            by_set.setdefault(str(row.get("set", "")), set()).add(str(row["prompts_hash"]))
+    return {name: frozenset(hashes) for name, hashes in by_set.items()}
 
 
 def _signals(metrics: Sequence[Mapping[str, Any]]) -> Signals | None:
-    present = [key for key, _, _ in SIGNALS if any(_is_number(row.get(key)) for row in metrics)]
+    present = [signal.key for signal in REPORTED if any(_is_number(row.get(signal.key)) for row in metrics)]
     if not present:
         return None
     num = min(len(metrics), MOST_SIGNAL_POINTS)
     begins = np.arange(num) * len(metrics) // num
     of = {key: _column(metrics, key) for key in (*AXES, *present)}
     summed_up = {key: _largest if key.endswith("_max") else _means for key in present}
-    last = {key: summed_up[key](of[key][-LAST_STEPS:], np.zeros(1, dtype=int))[0] for key in present}
+    last = {key: summed_up[key](of[key][-ALARM_STEPS:], np.zeros(1, dtype=int))[0] for key in present}
     return Signals(
         compute={axis: _means(of[axis], begins) for axis in AXES},
         values={key: summed_up[key](of[key], begins) for key in present},
@@ -176,7 +168,7 @@ def _column(rows: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:
 
 
 def _means(values: np.ndarray, begins: np.ndarray) -> list[float | None]:
-    """Of what is known from each beginning to the next; None where nothing is."""
+    """The mean of each block of values, NaN left out; None where a block has no number."""
     known = np.isfinite(values)
     num = np.add.reduceat(known, begins, dtype=int)
     total = np.add.reduceat(np.where(known, values, 0.0), begins)
@@ -184,7 +176,7 @@ def _means(values: np.ndarray, begins: np.ndarray) -> list[float | None]:
 
 
 def _largest(values: np.ndarray, begins: np.ndarray) -> list[float | None]:
-    """Of what is known from each beginning to the next; None where nothing is."""
+    """The largest number of each block of values; None where a block has none."""
     return [None if math.isnan(one) else one for one in np.fmax.reduceat(values, begins).tolist()]
 
 
@@ -221,15 +213,15 @@ def differences(runs: Sequence[RunFacts], base: str | None) -> tuple[Difference,
 
 def environments(runs: Sequence[RunFacts]) -> dict[str, dict[str, list[str]]]:
     """By key: each value with the runs that have it."""
-    found: dict[str, dict[str, list[str]]] = {}
+    by_key: dict[str, dict[str, list[str]]] = {}
     for run in runs:
         for key, value in flat(run.environment).items():
-            found.setdefault(key, {}).setdefault(str(value), []).append(run.name)
-    return found
+            by_key.setdefault(key, {}).setdefault(str(value), []).append(run.name)
+    return by_key
 
 
 def uneven_pace(runs: Sequence[RunFacts]) -> float:
-    """How many times as long one run of an arm took for the same FLOPs as another: 1 on a machine of their own."""
+    """The largest ratio of time per FLOP between two runs of one arm; 1 where each had a machine to itself."""
     paces: dict[str, list[float]] = {}
     for run in runs:
         if run.cost.get("gpu_hours") and run.cost.get("flops"):
@@ -237,22 +229,16 @@ def uneven_pace(runs: Sequence[RunFacts]) -> float:
     return max((max(of_arm) / min(of_arm) for of_arm in paces.values()), default=1.0)
 
 
-def alarms(run: RunFacts) -> list[str]:
-    """Signals that ended where runs have been seen to break."""
-    if run.signals is None:
-        return []
-    return [
-        f"{run.name}: {label.lower()} at {run.signals.last[key]:.2g} over the last steps, above {limit:g}."
-        for key, label, limit in SIGNALS
-        if limit is not None and run.signals.last.get(key, 0.0) > limit
-    ]
+def alarms(run: RunFacts) -> list[Alarm]:
+    """Alarms for signals that were above their limit over the last steps of a run."""
+    return [] if run.signals is None else signal_alarms(run.signals.last)
 
 
 def incomparable(runs: Sequence[RunFacts]) -> dict[str, dict[str, frozenset[str]]]:
     """By evaluation set: the prompts of each arm, where arms or runs were evaluated on different ones."""
-    found: dict[str, dict[str, frozenset[str]]] = {}
+    by_set: dict[str, dict[str, frozenset[str]]] = {}
     for run in runs:
         for name, hashes in run.prompts.items():
-            arms = found.setdefault(name, {})
+            arms = by_set.setdefault(name, {})
             arms[run.arm] = arms.get(run.arm, frozenset()) | hashes
-    return {name: arms for name, arms in found.items() if len(frozenset().union(*arms.values())) > 1}
+    return {name: arms for name, arms in by_set.items() if len(frozenset().union(*arms.values())) > 1}

@@ -14,6 +14,7 @@ from scalerl.analysis.results import Analysis, CurveResult, FitOptions
 from scalerl.analysis.workers import Workers, worth
 from scalerl.curves import Comparison, Fit, Pair, Score, compare, fit
 from scalerl.curves.forecast import score
+from scalerl.curves.notes import DifferentPrompts
 from scalerl.errors import InputError
 from scalerl.logs import columns as names
 from scalerl.logs.series import Selection, Series, series_from
@@ -45,7 +46,7 @@ class Window:
     key: str
     label: str
     share: float | None = None
-    """Of each curve's largest compute, None for all of it."""
+    """Share of each curve's largest compute; None for all of it."""
     test_share: float = 0.0
     """What lies between the window and this share of the compute neither makes the forecast nor tests it."""
 
@@ -66,8 +67,8 @@ class View:
     @property
     def straight(self) -> dict[str, Fit]:
         """Refits with one ceiling for all that share it; empty without a comparison."""
-        found = (comparison.shared_fits for comparison in self.analysis.comparisons.values())
-        return {name: one for fits in found for name, one in fits.items()}
+        shared = (comparison.shared_fits for comparison in self.analysis.comparisons.values())
+        return {name: fit for fits in shared for name, fit in fits.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,12 +186,12 @@ def _on_each_axis(
         if other == main:
             continue
         try:
-            found = read(other)
+            axis_series = read(other)
         except InputError as fault:
             notes.append(f"No axis of {axis_label(other)}: {fault}")
             continue
-        if usable(found[1]) == usable(first[1]):
-            yield found
+        if usable(axis_series[1]) == usable(first[1]):
+            yield axis_series
         else:
             notes.append(f"No axis of {axis_label(other)}: some curves cannot be fitted on it.")
 
@@ -310,7 +311,7 @@ def _views(jobs: Sequence[Job], material: Material, workers: Workers) -> tuple[V
         )
         for job in jobs
     ]
-    usable = [{curve.name: curve.fit for curve in found if curve.fit is not None} for found in curves]
+    usable = [{curve.name: curve.fit for curve in results if curve.fit is not None} for results in curves]
     compared = [
         workers.submit(compare, some) if job.is_compared and len(some) > 1 else None
         for job, some in zip(jobs, usable, strict=True)
@@ -321,12 +322,12 @@ def _views(jobs: Sequence[Job], material: Material, workers: Workers) -> tuple[V
             axis=job.axis,
             window=job.window,
             analysis=Analysis(
-                command="compare", curves=found, comparisons={} if pairs is None else {"": pairs.result()}
+                command="compare", curves=results, comparisons={} if pairs is None else {"": pairs.result()}
             ),
         )
-        for job, found, pairs in zip(jobs, curves, compared, strict=True)
+        for job, results, pairs in zip(jobs, curves, compared, strict=True)
     )
-    return tuple(_without_rivals(view, material) for view in views)
+    return tuple(_mark_incomparable(view, material) for view in views)
 
 
 def _options(options: FitOptions, one: Series, main: Series, window: Window) -> FitOptions:
@@ -354,8 +355,8 @@ def _fitted(one: Series, options: FitOptions, window: Window) -> Fitted:
     return done, score(done, *later_points(one, done, window)) if done.usable else None
 
 
-def _without_rivals(view: View, material: Material) -> View:
-    """Arms that were evaluated on different prompts are no rivals, whatever their curves say."""
+def _mark_incomparable(view: View, material: Material) -> View:
+    """Mark pairs of arms that were evaluated on different prompts as not comparable."""
     prompts = incomparable(material.runs)
     # A single evaluation set goes without its name.
     of_arm = prompts.get(view.evaluation_set) if view.evaluation_set else next(iter(prompts.values()), None)
@@ -363,17 +364,18 @@ def _without_rivals(view: View, material: Material) -> View:
         return view
     arm = {curve.name: label_of(curve.series) for curve in view.analysis.curves}
 
-    def judged(pair: Pair) -> Pair:
+    def mark(pair: Pair) -> Pair:
         left, right = of_arm.get(arm[pair.a]), of_arm.get(arm[pair.b])
         if left is None or right is None or left == right:
             return pair
-        why = "Evaluated on different prompts: the two are not comparable."
-        return replace(pair, verdict="not comparable", messages=(why, *pair.messages))
+        return replace(pair, kind="not_comparable", winner=None, notes=(DifferentPrompts(), *pair.notes))
 
-    def told_apart(one: Comparison) -> Comparison:
-        pairs = tuple(map(judged, one.pairs))
-        # Ceilings on different prompts are not to be averaged.
-        return one if pairs == one.pairs else replace(one, pairs=pairs, shared_ceiling=None, shared_fits={})
+    def marked(comparison: Comparison) -> Comparison:
+        pairs = tuple(map(mark, comparison.pairs))
+        if pairs == comparison.pairs:
+            return comparison
+        # Ceilings on different prompts must not be averaged.
+        return replace(comparison, pairs=pairs, shared_ceiling=None, shared_fits={})
 
-    comparisons = {name: told_apart(one) for name, one in view.analysis.comparisons.items()}
+    comparisons = {name: marked(comparison) for name, comparison in view.analysis.comparisons.items()}
     return replace(view, analysis=replace(view.analysis, comparisons=comparisons))

@@ -45,12 +45,12 @@ def write_report(
     report = build_report(inputs, selection or Selection(), options or FitOptions(), meanwhile=draw)
     folder = _folder(report, out)
     try:
-        told = report_json(report)
-        write_text(folder / PAGE, page(told))
-        write_text(folder / MARKDOWN, markdown(told, pictures))
+        content = report_json(report)
+        write_text(folder / PAGE, page(content))
+        write_text(folder / MARKDOWN, markdown(content, pictures))
     except StoreError as error:
         raise InputError(f"the report is not written: {error}.") from None
-    return Written(page=folder / PAGE, warnings=tuple(told["warnings"]))
+    return Written(page=folder / PAGE, warnings=tuple(content["warnings"]))
 
 
 def _folder(report: Report, out: Path | None) -> Path:

@@ -13,7 +13,8 @@ from typing import Any, Literal
 import torch
 
 from scalerl import store
-from scalerl.analysis.outlook import alarms, outlook
+from scalerl.analysis.outlook import LiveForecast
+from scalerl.analysis.signals import Alarm, alarms
 from scalerl.config import Recipe
 from scalerl.errors import StoreError
 from scalerl.graders.pool.pool import Reason
@@ -245,7 +246,9 @@ class Run:
             self._last_evaluated = step
             end = self._end_compute()
             outlooks = {
-                eval_set.name: outlook([row for row in self.evals if row["set"] == eval_set.name], end)
+                eval_set.name: LiveForecast.from_rows(
+                    (row for row in self.evals if row["set"] == eval_set.name), end
+                ).outlook()
                 for eval_set in eval_sets
             }
             self.observer.evaluated(rows, outlooks, [*alarms(self.metrics, outlooks), *self._grader_alarms()])
@@ -274,11 +277,11 @@ class Run:
         with self._watchdog.watching(None):
             self.observer.evaluating(finished, total)
 
-    def _grader_alarms(self) -> list[str]:
+    def _grader_alarms(self) -> list[Alarm]:
         """Return the first exception of each grader, once."""
         errors = self.parts.inputs.graders.first_errors
         new, self._grader_errors = errors.items() - self._grader_errors.items(), errors
-        return [f"the grader {name} raised: {error}" for name, error in sorted(new)]
+        return [Alarm(kind="grader_error", subject=name, detail=error) for name, error in sorted(new)]
 
     def _end_compute(self) -> float | None:
         """Return the GPU-hours at the end of the budget, at the pace so far; None before the first step."""

@@ -11,8 +11,8 @@ import sys
 _PR_SET_PDEATHSIG = 1
 
 
-def leashed(command: list[str]) -> list[str]:
-    """The command line that runs `command` on the leash of this process."""
+def dying_with_parent(command: list[str]) -> list[str]:
+    """The command line that runs `command` and kills it when this process dies."""
     return [sys.executable, "-m", "scalerl.study.die_with_parent", str(os.getpid()), *command]
 
 
@@ -22,7 +22,7 @@ def _main() -> None:
         import ctypes
 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        # A parent that died before the leash was on sends no signal.
+        # A parent that died before the call above sends no signal.
         if os.getppid() != int(parent):
             sys.exit(1)
     os.execvp(command[0], command)

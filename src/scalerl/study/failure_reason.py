@@ -8,18 +8,18 @@ _ERROR = "error: "
 _FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGHUP", "SIGINT", "SIGXCPU"})
 
 
-def last_words(printed: str) -> str:
-    """The sentences of its last error on one line; without one the last line, which is where a traceback has it."""
+def last_error(printed: str) -> str:
+    """The last error that a command printed, on one line; else its last line, where a traceback has its message."""
     lines = printed.strip().splitlines()
     errors = [at for at, line in enumerate(lines) if line.startswith(_ERROR)]
-    said = lines[errors[-1] :] if errors else lines[-1:]
-    if any(line.startswith("Traceback") for line in said):
-        said = lines[-1:]
-    return "; ".join(line.strip() for line in said if line.strip()).removeprefix(_ERROR)
+    error_lines = lines[errors[-1] :] if errors else lines[-1:]
+    if any(line.startswith("Traceback") for line in error_lines):
+        error_lines = lines[-1:]
+    return "; ".join(line.strip() for line in error_lines if line.strip()).removeprefix(_ERROR)
 
 
-def why_ended(printed: str, code: int, step: int | None) -> str:
-    """Why a run ended that left no reason in its folder; `code` is as subprocess has it, `step` the last one done."""
+def failure_reason(printed: str, code: int, step: int | None) -> str:
+    """Why a run ended that left no reason in its folder: `code` as subprocess returns it, `step` the last one done."""
     if code >= 0:
         ended = f"exit code {code}"
     else:
@@ -27,5 +27,5 @@ def why_ended(printed: str, code: int, step: int | None) -> str:
         ended = f"killed by {name}" + (f" after step {step}" if step else "")
         if name in _FROM_OUTSIDE:
             return ended
-    words = last_words(printed)
+    words = last_error(printed)
     return f"{words} ({ended})" if words else ended

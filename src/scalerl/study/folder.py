@@ -36,7 +36,7 @@ def log_file(folder: Path, run: PlannedRun) -> Path:
 
 
 def run_status(folder: Path) -> Mapping[str, Any]:
-    """What a run says of itself; one whose words cannot be read has said nothing, and is not done."""
+    """The run's status.json; empty where it is missing or cannot be read."""
     try:
         return store.read_status(folder) or {}
     except RunFolderError:
@@ -81,15 +81,15 @@ def opened(plan: Plan, folder: Path, *, jobs: int, shares_device: bool, resume: 
 def read_study(folder: Path) -> dict[str, Any] | None:
     """The plan that was written, None where there is none."""
     try:
-        told = store.read_study(folder)
-        is_plan = told is None or all("arm" in row and "folder" in row for row in told["runs"])
+        plan_row = store.read_study(folder)
+        is_plan = plan_row is None or all("arm" in row and "folder" in row for row in plan_row["runs"])
     except (OSError, ValueError, TypeError, LookupError):
-        is_plan, told = False, None
+        is_plan, plan_row = False, None
     if not is_plan:
         raise StudyError(
-            f"{folder / store.STUDY} is no plan of a study that can be read: put it back, or choose another --out"
+            f"{folder / store.STUDY} is not a readable plan of a study: put it back, or choose another --out"
         )
-    return told
+    return plan_row
 
 
 def fair_axis(folder: Path, compute: str) -> str:
@@ -147,7 +147,7 @@ def check_asked(folder: Path, resume: bool) -> None:
     with _writing_into(folder):
         is_free = not folder.exists() or (folder.is_dir() and _is_bare(folder))
     if not resume and not is_free:
-        raise StudyError(f"{folder} exists already and is no empty folder: choose another --out")
+        raise StudyError(f"{folder} exists already and is not empty: choose another --out")
 
 
 def _is_bare(folder: Path) -> bool:
@@ -222,7 +222,7 @@ def _locked(folder: Path) -> Iterator[int]:
                         f"a study is running in {folder} already: wait for it, stop it, or choose another --out"
                     ) from None
                 time.sleep(0.1)
-            except OSError:  # A file system that knows no locks is no reason not to run.
+            except OSError:  # A file system without locks must not prevent the study.
                 break
         yield descriptor
     finally:

@@ -8,7 +8,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from scalerl.analysis.drawing import duration
+from scalerl.analysis.numbers import duration
 from scalerl.study.plan import PlannedRun
 from scalerl.study.runner import RunStatus
 

@@ -11,8 +11,8 @@ from scalerl import store
 from scalerl.config import Recipe
 from scalerl.config.parts import BudgetSettings
 from scalerl.errors import StudyError
-from scalerl.study.die_with_parent import leashed
-from scalerl.study.failure_reason import last_words
+from scalerl.study.die_with_parent import dying_with_parent
+from scalerl.study.failure_reason import last_error
 from scalerl.study.plan import PlannedRun
 
 _STEPS = 6  # the first ones fill the pipeline and are not counted
@@ -28,7 +28,7 @@ class Pace:
     step_gpu_hours: float
     step_flops: float
     sample_s: float
-    """Of one evaluated completion."""
+    """Seconds per evaluated completion."""
     start_up_s: float
 
 
@@ -55,11 +55,11 @@ def probe(recipe: Recipe, command: Sequence[str]) -> Pace:
         store.write_json(file, short.model_dump(mode="json"))
         began = time.monotonic()
         ended = subprocess.run(
-            leashed([*command, str(file), "--out", str(folder)]), capture_output=True, text=True, check=False
+            dying_with_parent([*command, str(file), "--out", str(folder)]), capture_output=True, text=True, check=False
         )
         seconds = time.monotonic() - began
         if ended.returncode != 0:
-            why = last_words(ended.stderr or ended.stdout) or f"exit code {ended.returncode}"
+            why = last_error(ended.stderr or ended.stdout) or f"exit code {ended.returncode}"
             raise StudyError(f"the base cannot be run here: {why}")
         return pace_from(store.read_metrics(folder), store.read_evals(folder), seconds)
 

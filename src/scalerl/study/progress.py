@@ -50,7 +50,7 @@ class Progress:
 
     step: int | None = None
     reward: float | None = None
-    """Of the latest evaluation, on the first set."""
+    """Reward of the latest evaluation, on the first set."""
     ceiling: Ceiling | None = None
 
 
@@ -103,5 +103,5 @@ def _ceiling(folder: Path, axis: str) -> Ceiling | None:
         return None
     if series.problem is not None:
         return None
-    found = fit(series.compute, series.reward, **FitOptions().of(series))
-    return Ceiling.of(found) if found.usable else None
+    curve = fit(series.compute, series.reward, **FitOptions().of(series))
+    return Ceiling.of(curve) if curve.usable else None

@@ -1,4 +1,4 @@
-"""Whether the arms of a plan could begin here, told before the first run has cost anything."""
+"""Check that the arms of a plan can start here, before the first run has cost anything."""
 
 import subprocess
 import tempfile
@@ -8,8 +8,8 @@ from typing import Any
 
 from scalerl import store
 from scalerl.errors import StudyError
-from scalerl.study.die_with_parent import leashed
-from scalerl.study.failure_reason import last_words
+from scalerl.study.die_with_parent import dying_with_parent
+from scalerl.study.failure_reason import last_error
 from scalerl.study.folder import run_folder
 from scalerl.study.plan import Arm, Plan
 
@@ -20,7 +20,7 @@ _READ = ("model.path", "task.", "tasks.", "evaluation.sets.")
 def untried(plan: Plan, folder: Path) -> list[Arm]:
     """Arms that read or import something the base does not, and of which no run has begun in this folder.
 
-    The base itself is the first run: what is wrong there is found at once.
+    The base is not tried: it is the first run and fails at once.
     """
     begun = {run.arm for run in plan.runs if (run_folder(folder, run) / store.RECIPE).is_file()}
     return [arm for arm in plan.arms if arm.skipped is None and arm.name not in begun and _brings_something(arm)]
@@ -49,5 +49,5 @@ def _fault(arm: Arm, command: Sequence[str]) -> str:
         file = Path(temporary, "recipe.json")
         store.write_json(file, arm.recipe.model_dump(mode="json"))
         words = [*command, str(file), "--out", str(Path(temporary, "run")), "--check"]
-        ended = subprocess.run(leashed(words), capture_output=True, text=True, check=False)
-    return (last_words(ended.stderr or ended.stdout) or f"exit code {ended.returncode}") if ended.returncode else ""
+        ended = subprocess.run(dying_with_parent(words), capture_output=True, text=True, check=False)
+    return (last_error(ended.stderr or ended.stdout) or f"exit code {ended.returncode}") if ended.returncode else ""

@@ -16,8 +16,8 @@ from types import FrameType
 from typing import IO, Literal, Protocol
 
 from scalerl import store
-from scalerl.study.die_with_parent import leashed
-from scalerl.study.failure_reason import why_ended
+from scalerl.study.die_with_parent import dying_with_parent
+from scalerl.study.failure_reason import failure_reason
 from scalerl.study.folder import is_done, log_file, recipe_file, run_folder, run_status
 from scalerl.study.plan import Plan, PlannedRun
 from scalerl.study.progress import Progress, ProgressReader
@@ -58,7 +58,7 @@ class _Child:
     process: subprocess.Popen[bytes]
     log: IO[bytes]
     log_start: int
-    said_before: Mapping[str, object]
+    status_before: Mapping[str, object]
     slot: int
     began: float
 
@@ -154,7 +154,7 @@ class Runner:
         is_begun = self._made_ready(status)
         slot = min(set(range(self._jobs)) - {child.slot for child in self._children})
         # Before the child: it may write to both at once.
-        said_before = run_status(status.folder)
+        status_before = run_status(status.folder)
         log = log_file(self._folder, status.run).open("ab")
         log_start = log.tell()
         words = [
@@ -164,7 +164,7 @@ class Runner:
             *["--resume"][: int(is_begun)],
         ]
         process = subprocess.Popen(
-            leashed([*self._command, *words]),
+            dying_with_parent([*self._command, *words]),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -180,7 +180,7 @@ class Runner:
                 process=process,
                 log=log,
                 log_start=log_start,
-                said_before=said_before,
+                status_before=status_before,
                 slot=slot,
                 began=time.monotonic(),
             )
@@ -220,16 +220,16 @@ class Runner:
         self._watcher.finished(status)
 
     def _outcome(self, child: _Child) -> tuple[State, str]:
-        said = run_status(child.status.folder)
+        status_now = run_status(child.status.folder)
         code = child.process.returncode
-        if code == 0 and said.get("status") == "done":
+        if code == 0 and status_now.get("status") == "done":
             return "done", ""
-        if self._asked_to_stop or said.get("status") == "stopped":
+        if self._asked_to_stop or status_now.get("status") == "stopped":
             return "stopped", ""
-        if said.get("status") == "failed" and said != child.said_before:
-            return "failed", " ".join(str(said.get("reason")).split())
+        if status_now.get("status") == "failed" and status_now != child.status_before:
+            return "failed", " ".join(str(status_now.get("reason")).split())
         printed = _printed(log_file(self._folder, child.status.run), child.log_start)
-        return "failed", why_ended(printed, code, child.status.progress.step)
+        return "failed", failure_reason(printed, code, child.status.progress.step)
 
     # Stopping ---------------------------------------------------------------------------------------------------------
 
@@ -244,8 +244,10 @@ class Runner:
             self._asked_to_stop += 1
 
         # Under nohup a hang-up is ignored, and stays so.
-        heard = [number for number in _SIGNALS if number.name != "SIGHUP" or signal.getsignal(number) != signal.SIG_IGN]
-        before = {number: signal.signal(number, asked) for number in heard}
+        handled = [
+            number for number in _SIGNALS if number.name != "SIGHUP" or signal.getsignal(number) != signal.SIG_IGN
+        ]
+        before = {number: signal.signal(number, asked) for number in handled}
         try:
             yield
         finally:

@@ -150,15 +150,15 @@ def _read(label: str, source: Any) -> dict[str, Any]:
 def _beside(study: Study, folder: Path) -> Study:
     """Recipe files are looked for beside the study file, from wherever the command is run."""
 
-    def found(reference: Any) -> Any:
+    def beside(reference: Any) -> Any:
         is_path = isinstance(reference, str) and (reference.endswith((_SUFFIX, ".json")) or "/" in reference)
         return str(folder / reference) if is_path else reference
 
     arms = {
-        name: {key: found(value) if key == "recipe" else value for key, value in changes.items()}
+        name: {key: beside(value) if key == "recipe" else value for key, value in changes.items()}
         for name, changes in study.arms.items()
     }
-    return study.model_copy(update={"base": found(study.base), "arms": arms})
+    return study.model_copy(update={"base": beside(study.base), "arms": arms})
 
 
 # What can be wrong ----------------------------------------------------------------------------------------------------
@@ -238,7 +238,9 @@ def _sentence(error: ErrorDetails) -> str:
         table, _, name = key.rpartition(".")
         owner = {"": Study, "fit": FitWindow, "holdout": Holdout, "budget": BudgetSettings}[table]
         fields = [field.alias or own for own, field in owner.model_fields.items()]
-        return f"{key} is no field of {table or 'a study'}, which has {', '.join(fields)}{_meant(name, table, fields)}"
+        return (
+            f"{key} is not a field of {table or 'a study'}, which has {', '.join(fields)}{_meant(name, table, fields)}"
+        )
     if key == "leave_one_out":
         return f"{key} is {value} but must be true, false or a list of names: {', '.join(LEAVE_ONE_OUT)}"
     if kind == "missing":

@@ -46,10 +46,12 @@ function table(heads, rows) {
 }
 const plain = (text, n = false) => element("td", { className: n ? "n" : "" }, text);
 const share = (value) => value === null || value === undefined ? "\u2013" : value > 0.995 ? ">0.99" : value < 0.005 ? "<0.01" : value.toFixed(2);
-const spoken = (verdict) => {
-  const named = theSet().curves.find((curve) => verdict.startsWith(`${curve.name} `));
-  return named ? named.label + verdict.slice(named.name.length) : verdict;
+// As pair_verdict in curves/words.py, with the curves' labels.
+const PAIR_WORDS = {
+  higher_ceiling: (winner) => `${winner} has the higher ceiling`,
+  more_efficient: (winner) => `${winner} is more efficient`,
 };
+const pairVerdict = (pair) => pair.winner === null ? pair.verdict : PAIR_WORDS[pair.kind](labelOf(pair.winner));
 
 function pairWith(view, a, b) {
   const found = view.pairs.find((pair) => (pair.a === a && pair.b === b) || (pair.a === b && pair.b === a));
@@ -64,8 +66,8 @@ function drawResults() {
   const order = [...view.curves].sort((a, b) => (b.ceiling ? b.ceiling.value : -1) - (a.ceiling ? a.ceiling.value : -1));
   const rows = order.map((curve) => {
     const pair = curve.name === reference ? null : pairWith(view, curve.name, reference);
-    const verdict = curve.name === reference ? "reference" : pair ? spoken(pair.verdict) : "\u2013";
-    const quiet = !pair || pair.verdict.startsWith("not ") || pair.verdict === "no curve";
+    const verdict = curve.name === reference ? "reference" : pair ? pairVerdict(pair) : "\u2013";
+    const quiet = !pair || pair.winner === null;
     const row = element("tr", { className: isShown(curve) ? "" : "off" },
       who(curve.name, badge(curve.verdict), element("div", { className: "on-phone" }, verdict)), numberCell(curve.ceiling, rewardText), numberCell(curve.exponent, two), numberCell(curve.midpoint, compute),
       hasShared ? numberCell(view.shared_exponents[curve.name], two) : null, plain(share(pair && pair.higher), true), plain(share(pair && pair.larger), true),
@@ -80,7 +82,7 @@ function drawResults() {
     ? `Intervals hold ${Math.round(100 * report.level)}%. Probabilities are for the row's curve against ${labelOf(reference)}.`
     : "With this many curves verdicts are given only in the view that is shown first.";
   const pairs = view.pairs.map((pair) => element("tr", {}, plain(labelOf(pair.a)), plain(labelOf(pair.b)), plain(share(pair.p_higher_ceiling), true), plain(share(pair.p_more_efficient), true),
-    plain(share(pair.p_sooner), true), element("td", { className: "verdict" + (pair.verdict.startsWith("not ") ? " none" : "") }, spoken(pair.verdict)), plain(pair.crossing === null ? "\u2013" : computeText(pair.crossing), true)));
+    plain(share(pair.p_sooner), true), element("td", { className: "verdict" + (pair.winner === null ? " none" : "") }, pairVerdict(pair)), plain(pair.crossing === null ? "\u2013" : computeText(pair.crossing), true)));
   $("pairs").hidden = !pairs.length;
   if (pairs.length) $("pairs-table").replaceChildren(table([["a"], ["b"], ["P(a higher A)", 1], ["P(a larger B)", 1], ["P(a sooner)", 1], ["verdict"], ["curves cross at", 1]], pairs));
 }

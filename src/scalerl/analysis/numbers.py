@@ -1,0 +1,73 @@
+"""How numbers are written: amounts of compute, rewards, intervals, durations."""
+
+import math
+from collections.abc import Callable
+
+from scalerl.curves import Fit, Value
+
+Format = Callable[[float], str]
+
+
+def compute_text(compute: float) -> str:
+    """An amount of compute in a sentence or a table: 1,234 or 1.23e+18, whichever reads better."""
+    if not math.isfinite(compute):
+        return "unbounded"
+    if 0.01 <= abs(compute) < 1e7:
+        return f"{compute:,.0f}" if abs(compute) >= 100 else f"{compute:.3g}"
+    return f"{compute:.3g}"
+
+
+def short_compute_text(compute: float) -> str:
+    """An amount of compute where there is little room, as on an axis: 750, 2k, 1.5M, 3e18."""
+    if 1e-3 <= compute < 1e3:
+        return f"{compute:.4g}"
+    for size, unit in ((1e3, "k"), (1e6, "M")):
+        if size <= compute < 1000 * size:
+            return f"{compute / size:.4g}{unit}"
+    digits, exponent = f"{compute:.3e}".split("e")
+    return f"{float(digits):g}e{int(exponent)}"
+
+
+def decimals(fit: Fit | None) -> int:
+    """Decimals of a reward: three where rewards lie in [0, 1], fewer the wider they range."""
+    if fit is None:
+        return 3
+    span = fit.bounds[1] - fit.bounds[0]
+    return min(max(3 - math.floor(math.log10(span)), 0), 9)
+
+
+def fixed(num_decimals: int, sign: str = "") -> Format:
+    """A format with this many decimals; `sign="+"` shows the sign of positive numbers too."""
+    return lambda value: f"{value:{sign},.{num_decimals}f}"
+
+
+def number_text(value: float) -> str:
+    """A reward of any range: 0.612, 12.35, 1234."""
+    return f"{value:.3f}" if abs(value) < 10 else f"{value:.4g}" if not 1e3 <= abs(value) < 1e6 else f"{value:.0f}"
+
+
+def two_decimals(value: float) -> str:
+    return f"{value:.2f}"
+
+
+def interval_text(value: Value | None, show: Format = number_text) -> str:
+    """A number with its interval, "0.61 [0.59, 0.63]"; "-" where there is none."""
+    if value is None or not math.isfinite(value.value):
+        return "-"
+    if math.isnan(value.low) or value.low == value.high:
+        return show(value.value)
+    return f"{show(value.value)} [{show(value.low)}, {show(value.high)}]"
+
+
+def probability_text(probability: float) -> str:
+    """A probability in a sentence; one near 1 is not written as 100%."""
+    return "over 99%" if probability > 0.995 else f"{probability:.0%}"
+
+
+def duration(seconds: float) -> str:
+    """12 s, 3 min 20 s, 5.2 h or 3.1 days."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    if seconds < 3600:
+        return f"{int(seconds // 60)} min {int(seconds % 60)} s"
+    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"

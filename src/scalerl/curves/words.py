@@ -1,0 +1,138 @@
+"""English for the notes and verdicts of `curves`. Nothing reads these sentences back: programs use the values."""
+
+from collections.abc import Mapping, Sequence
+
+from scalerl.curves import notes
+from scalerl.curves.notes import ForecastNote, Note, PairKind
+
+
+def pair_verdict(kind: PairKind, winner: str | None, labels: Mapping[str, str] | None = None) -> str:
+    """The verdict on a pair; `labels` replace the curves' names."""
+    name = winner if labels is None or winner is None else labels.get(winner, winner)
+    match kind:
+        case "higher_ceiling":
+            return f"{name} has the higher ceiling"
+        case "more_efficient":
+            return f"{name} is more efficient"
+        case "not_separable":
+            return "not separable"
+        case "not_comparable":
+            return "not comparable"
+        case "no_curve":
+            return "no curve"
+
+
+def note_text(note: Note, unit: str | None = None) -> str:
+    """One note as a sentence. `unit` names the unit of compute where it is known: "1500 GPU-hours"."""
+    match note:
+        case notes.AtBound():
+            value = f"{note.value:g}" if note.param == "ceiling" else f"{note.value:.3g}"
+            return f"Least squares puts the {note.param} at its {note.end} value {value}."
+        case notes.NoRise():
+            return "Least squares finds no rise at all."
+        case notes.GridEdge():
+            return f"The best {note.param} lies on the grid's edge {note.value:g}."
+        case notes.StartAboveData():
+            return f"The start of {note.start:.3g} lies above nearly all of the data."
+        case notes.Fall():
+            return (
+                f"The run falls away from its own curve after {_amount(f'{note.compute:.4g}', unit)}: its last "
+                f"{note.num_points} points average {note.mean:.3g} where {note.best:.3g} had been reached (end the fit "
+                f"there to leave them out)."
+            )
+        case notes.WideCeiling():
+            return (
+                f"The {note.level:.0%} interval of the ceiling is {note.width:.3g} wide, more than the margin "
+                f"{note.margin:.3g}: {_remedy(note, unit)}"
+            )
+        case notes.SkippedEarly():
+            return f"Skipped what lies before {_amount(f'{note.compute:.4g}', unit)}: it is off the later curve."
+        case notes.TooFewPoints():
+            total = note.num_points + note.num_left_out
+            left_out = f" (the window left out {note.num_left_out} of {total})" if note.num_left_out else ""
+            return (
+                f"{note.num_points} points{left_out} are too few to fit {note.num_params} parameters: "
+                f"{note.num_needed} or more are needed."
+            )
+        case notes.TooFewComputes():
+            return f"{note.num_points} points at {note.num_computes} different computes are too few to fit a curve."
+        case notes.UnusedStart():
+            return f"The start of {note.start:.4g} is not used: the {note.form} form has none."
+        case notes.FarForecast() | notes.AboveCeiling() | notes.AlreadyReached() | notes.MayBeAboveCeiling():
+            return forecast_message([note])
+        case _:
+            return _pair_text(note, unit)
+
+
+def forecast_message(caveats: Sequence[ForecastNote]) -> str:
+    """The notes on one forecast as one text, empty without notes."""
+    text = "; ".join(map(_forecast_text, caveats))
+    return text[:1].upper() + text[1:]
+
+
+def _forecast_text(note: ForecastNote) -> str:
+    match note:
+        case notes.FarForecast():
+            doubt = "the run is unstable" if note.reason == "unstable" else "the ceiling is not known"
+            return f"a guess: more than {note.times:g} times the compute fitted, and {doubt}"
+        case notes.AboveCeiling():
+            text = f"{note.reward:g} is above the ceiling of {note.ceiling:.3f}"
+            return text if note.probability is None else f"{text} (probability {note.probability:.0%})."
+        case notes.AlreadyReached():
+            return "already reached" + (" by the first point fitted" if note.by_first_point else "")
+        case notes.MayBeAboveCeiling():
+            return f"above the ceiling with probability {note.probability:.0%}"
+
+
+def _pair_text(note: notes.PairNote, unit: str | None) -> str:
+    match note:
+        case notes.NoCurve():
+            return f"{note.name} has no curve to compare: {note.verdict}."
+        case notes.NoIntervals():
+            return "No intervals were computed."
+        case notes.CeilingDifference():
+            return f"Its ceiling is {note.difference:.3g} higher."
+        case notes.Unstable():
+            return f"{note.name} is unstable."
+        case notes.IfCeilingShared():
+            verdict = pair_verdict(note.verdict, note.winner)
+            return f"At one ceiling for both, {verdict}; but it is not known yet whether their ceilings are alike."
+        case notes.ProbablyHigher():
+            guess = ""
+            if note.before_midpoint is not None:
+                guess = f" But {note.before_midpoint} may not be half-way up yet, so its own is a guess."
+            return (
+                f"The ceiling of {note.name} is probably {note.difference:.3g} higher "
+                f"(probability {note.probability:.2f}).{guess}"
+            )
+        case notes.MixedEfficiency():
+            return (
+                f"{note.sooner} reaches half its gain sooner, {note.steeper} rises more steeply: the cheaper one "
+                f"depends on the target."
+            )
+        case notes.LargerExponent():
+            return "Ceilings are within what runs differ by; its exponent is larger."
+        case notes.EarlierMidpoint():
+            return f"Ceilings and exponents tie; it reaches half its gain with {note.ratio:.2f} times the compute."
+        case notes.AssumedRunSpread():
+            single = " and of ".join(note.names)
+            return f"One run of {single}: a spread of {note.sd:g} between runs is assumed for the ceiling."
+        case notes.SamePrompts():
+            return f"Evaluated on the same prompts: paired, with residuals correlated at {note.correlation:.2f}."
+        case notes.Crossing():
+            return f"The two curves cross at {_amount(f'{note.compute:.4g}', unit)}."
+        case notes.DifferentPrompts():
+            return "Evaluated on different prompts: the two are not comparable."
+
+
+def _remedy(note: notes.WideCeiling, unit: str | None) -> str:
+    if note.remedy == "more_seeds":
+        return "the runs differ by that much among themselves, so more seeds are needed and not more compute."
+    if note.remedy == "much_more_compute":
+        return f"more than {note.times:g} times the compute fitted would be needed to settle it."
+    amount = _amount(f"{note.compute:g}", unit)
+    return f"about {note.times:g} times the compute fitted (up to {amount}) should settle it."
+
+
+def _amount(number: str, unit: str | None) -> str:
+    return f"compute {number}" if unit is None else f"{number} {unit}"

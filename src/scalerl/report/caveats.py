@@ -1,0 +1,100 @@
+"""What a reader must know before believing a report (warnings), and what its data leave open."""
+
+from collections.abc import Mapping
+
+from scalerl.analysis.words import join_names, past_alarm_text
+from scalerl.curves import PairKind, pair_verdict
+from scalerl.report.runs import alarms, environments, incomparable
+from scalerl.report.standing import labels, pair_of
+from scalerl.report.views import ALL, Report, View, label_of
+
+
+def warnings(report: Report) -> list[str]:
+    """Faults of the inputs, runs cut short, prompts and environments that differ, alarms."""
+    material = report.material
+    sentences = [*material.faults]
+    sentences += _equal_curves(report)
+    first_axis = report.series[report.axes[0].column]
+    sentences += [f"{label_of(series)}: {series.mixed}" for series in first_axis if series.mixed]
+    for run in material.runs:
+        # An unreadable status.json is among the faults already.
+        if run.is_cut and (run.status != "unknown" or not run.faults):
+            sentences.append(
+                f"{run.name} did not finish ({run.ending}): its curve stands as far as it goes, and windows are shares "
+                f"of that."
+            )
+    for name, arms in incomparable(material.runs).items():
+        hashes = {arm: "+".join(sorted(prompts_hash[:8] for prompts_hash in prompts)) for arm, prompts in arms.items()}
+        shown = ", ".join(f"{arm} {short}" for arm, short in hashes.items())
+        where = f"of {name} " if name else ""
+        sentences.append(f"Not comparable: the evaluations {where}were made on different prompts ({shown}).")
+    for run in material.runs:
+        sentences += [past_alarm_text(run.name, alarm) for alarm in alarms(run)]
+    differing = [key for key, values in environments(material.runs).items() if len(values) > 1]
+    if differing:
+        sentences.append(f"The runs' environments differ in {join_names(differing)}.")
+    return sentences
+
+
+def _equal_curves(report: Report) -> list[str]:
+    """Curves with the same reward everywhere: their settings had no effect yet, or a log was given twice."""
+    alike: dict[tuple[str | None, bytes], list[str]] = {}
+    for series in report.series[report.axes[0].column]:
+        if len(set(series.reward)) > 2:
+            alike.setdefault((series.evaluation_set, series.reward.tobytes()), []).append(label_of(series))
+    return [
+        f"{join_names(names)} have the same reward at every evaluation: what differs between them has had no effect."
+        for names in alike.values()
+        if len(names) > 1
+    ]
+
+
+def open_questions(report: Report, evaluation_set: str) -> list[str]:
+    """What these data do not settle: pairs that are not separable, unknown ceilings, curves that broke."""
+    view = report.view(evaluation_set)
+    label = labels(view)
+    sentences = []
+    for curve in view.analysis.curves:
+        if curve.verdict != "ok":
+            messages = " ".join(curve.messages_in(view.axis.label))
+            title = f"{label[curve.name]}, {curve.verdict}"
+            sentences.append(f"{title}: {messages}" if messages else title)
+    for name in label:
+        pairs = [pair for pair in view.analysis.pairs if pair.a == name]
+        if alike := [pair for pair in pairs if pair.kind == "not_separable"]:
+            odds = [f"{label[pair.b]} ({pair.p_higher_ceiling:.2f}, {pair.p_more_efficient:.2f})" for pair in alike]
+            sentences.append(
+                f"{label[name]} is not separable from {join_names(odds)}; in brackets, the probabilities that its "
+                f"ceiling is higher and its exponent larger."
+            )
+        if incomparable_with := [label[pair.b] for pair in pairs if pair.kind == "not_comparable"]:
+            names = join_names(incomparable_with)
+            sentences.append(f"{label[name]} is not comparable with {names}: the prompts differ.")
+    if not view.is_compared and len(label) > 1:
+        sentences.append("The curves were not compared with each other.")
+    return [*sentences, *_changed_verdicts(report, view, label)]
+
+
+def _changed_verdicts(report: Report, view: View, label: Mapping[str, str]) -> list[str]:
+    """Pairs with another verdict on other axes of compute, or with all points."""
+    name, shared = view.evaluation_set, report.material.shared_device
+    others = [
+        (f"by {axis.label}", report.view(name, axis.column))
+        for axis in report.axes[1:]
+        if not (shared and axis.column == "gpu_hours")
+    ]
+    others += [] if view.window.key == ALL else [("with all points", report.view(name, window=ALL))]
+    sentences = []
+    for pair in view.analysis.pairs:
+        changed: dict[tuple[PairKind, str | None], list[str]] = {}
+        for how, other in others:
+            twin = pair_of(other, pair.a, pair.b)
+            if twin is not None and (twin.kind, twin.winner) != (pair.kind, pair.winner):
+                changed.setdefault((twin.kind, twin.winner), []).append(how)
+        verdict = pair_verdict(pair.kind, pair.winner, label)
+        sentences += [
+            f"{label[pair.a]} and {label[pair.b]}: {verdict} by {view.axis.label}, but "
+            f"{pair_verdict(kind, winner, label)} {join_names(how)}."
+            for (kind, winner), how in changed.items()
+        ]
+    return sentences

@@ -1,0 +1,56 @@
+"""Notes are values; their words are made last."""
+
+import json
+from typing import get_args
+
+import pytest
+from simulate import run
+
+from scalerl.curves import compare, fit, note_json, note_text, pair_verdict
+from scalerl.curves.notes import AtBound, Crossing, Fall, Note, PairKind, SkippedEarly, WideCeiling
+
+
+def test_every_note_has_a_kind_of_its_own():
+    kinds = [note.kind for note in get_args(Note)]
+    assert len(kinds) == len(set(kinds)) > 20
+
+
+def test_amounts_of_compute_take_the_unit():
+    fall = Fall(compute=1234.5, num_points=4, mean=0.3, best=0.6)
+    assert "after compute 1234:" in note_text(fall)
+    assert "after 1234 GPU-hours:" in note_text(fall, "GPU-hours")
+    assert note_text(Crossing(compute=2e18), "FLOPs") == "The two curves cross at 2e+18 FLOPs."
+    assert note_text(SkippedEarly(compute=10.0)).startswith("Skipped what lies before compute 10:")
+    wide = WideCeiling(level=0.9, width=0.2, margin=0.06, remedy="more_compute", times=2.0, compute=300.0)
+    assert note_text(wide, "steps").endswith("about 2 times the compute fitted (up to 300 steps) should settle it.")
+
+
+@pytest.mark.parametrize("kind", get_args(PairKind))
+def test_verdicts_name_the_winner_by_its_label(kind: PairKind):
+    winner = "runs/a" if kind in ("higher_ceiling", "more_efficient") else None
+    assert ("runs/a" in pair_verdict(kind, winner)) == (winner is not None)
+    assert ("Arm A" in pair_verdict(kind, winner, {"runs/a": "Arm A"})) == (winner is not None)
+
+
+def test_a_fit_says_why_as_values_and_in_words():
+    compute, reward = run(0, num=30, reach=4.0)
+    reward[15:] -= 0.1
+    done = fit(compute, reward, start=0.4)
+    (fall,) = [note for note in done.notes if isinstance(note, Fall)]
+    assert fall.mean < fall.best
+    assert compute[0] < fall.compute < compute[-1]
+    assert done.messages == tuple(map(note_text, done.notes))
+
+
+def test_notes_are_json():
+    notes = (
+        *fit([1.0, 2.0], [0.4, 0.5], start=0.4).notes,
+        *compare({"a": fit(*run(0), start=0.4), "b": fit(*run(1), start=0.4)}).pairs[0].notes,
+        AtBound(param="ceiling", end="largest", value=1.0),
+    )
+    rows = [note_json(note) for note in notes]
+    assert [row["kind"] for row in rows] == [note.kind for note in notes]
+    assert rows[0] == {
+        "kind": "too_few_points", "num_points": 2, "num_left_out": 0, "num_params": 3, "num_needed": 5,
+    }  # fmt: skip
+    json.dumps(rows, allow_nan=False)
