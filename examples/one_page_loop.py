@@ -16,7 +16,7 @@ from scalerl.models.load import head, hidden_states
 from scalerl.rl.advantages import BASELINES, NORMALISATIONS
 from scalerl.rl.filters import effective_batch, trainable_tokens, trained_tokens
 from scalerl.rl.logprobs import log_probs_and_entropy
-from scalerl.rl.losses import LOSSES
+from scalerl.rl.losses import LOSSES, LossInputs
 from scalerl.rl.weights import WEIGHTS
 from scalerl.run.setup import Setup
 from scalerl.tasks.curriculum import CURRICULA, Curriculum
@@ -88,7 +88,14 @@ def main(steps: int = 5) -> None:
                 new, _ = log_probs_and_entropy(hidden, exact.weight, ids[-len(one) :], bias=exact.bias)
                 log_probs = torch.cat([log_probs[:place], new, log_probs[place + len(one) :]])
             place += len(one)
-        token_loss = choose(LOSSES, recipe.loss)(log_probs, old, batch.advantages[owner], owner, trained)
+        inputs = LossInputs(
+            log_probs=log_probs,
+            generator_log_probs=old,
+            advantages=batch.advantages[owner],
+            completion_of_token=owner,
+            trained=trained,
+        )
+        token_loss = choose(LOSSES, recipe.loss)(inputs)
         loss = (weights * token_loss.loss).sum()
         if loss.requires_grad:
             optimizer.zero_grad()

@@ -10,12 +10,12 @@ from tiny_models import SIZES, tiny_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from scalerl.choose import choose
-from scalerl.errors import PackingError
+from scalerl.errors import PackingError, RecipeError
 from scalerl.learner.packed_attention import attend_packed, check_packing, pack, packed_attention, packed_hidden_states
 from scalerl.learner.step import TorchLearner, compilation_s
 from scalerl.loop.seams import Learner
 from scalerl.models.load import hidden_states
-from scalerl.rl.losses import LOSSES, TokenLoss
+from scalerl.rl.losses import LOSSES, LossInputs, TokenLoss
 from scalerl.types import Batch
 
 # Of a CPU without bf16 instructions, where the products are computed the slow way.
@@ -59,13 +59,14 @@ def slow_reference(model, batch, recipe):
         tokens = trained_of(completion)
         ours = torch.stack([log_probs[len(prompt) + t - 1, completion.tokens[t]] for t in tokens])
         in_prompt = sum(len(trained_of(batch.groups[h].completions[j])) for h, j in kept if h == g)
-        token_loss = loss_of(
-            ours,
-            torch.tensor([float(completion.log_probs[t]) for t in tokens]),
-            torch.full_like(ours, advantages[g, i] / std),
-            torch.zeros(len(tokens), dtype=torch.long),
-            torch.ones(len(tokens), dtype=torch.bool),
+        inputs = LossInputs(
+            log_probs=ours,
+            generator_log_probs=torch.tensor([float(completion.log_probs[t]) for t in tokens]),
+            advantages=torch.full_like(ours, advantages[g, i] / std),
+            completion_of_token=torch.zeros(len(tokens), dtype=torch.long),
+            trained=torch.ones(len(tokens), dtype=torch.bool),
         )
+        token_loss = loss_of(inputs)
         total = total + token_loss.loss.sum() / (num_prompts * in_prompt)
     return total
 
@@ -337,14 +338,20 @@ def test_an_empty_batch_is_a_step_without_an_update():
     assert learner.step(random_batch(0, version=VERSION + 1))["batch/effective"] > 0
 
 
+def test_loss_with_a_wrong_signature_is_refused():
+    with pytest.raises(RecipeError, match=r'loss "own_code:five_vector_loss" takes .* must take one positional'):
+        make_learner("loss.name=own_code:five_vector_loss")
+
+
 def broken(kind):
     """A loss that is not finite, or one that is and has a gradient that is not."""
 
-    def loss(log_probs, generator_log_probs, advantages, completion_of_token, trained):
+    def loss(inputs):
+        log_probs = inputs.log_probs
         nothing = log_probs - log_probs.detach()
         value = {"nan": log_probs * math.nan, "inf": log_probs * math.inf, "gradient": nothing.sqrt()}[kind]
         ones = torch.ones_like(log_probs)
-        return TokenLoss(loss=value, ratio=ones.detach(), clipped=torch.zeros_like(trained))
+        return TokenLoss(loss=value, ratio=ones.detach(), clipped=torch.zeros_like(inputs.trained))
 
     return loss
 

@@ -32,7 +32,7 @@ from scalerl.models.shape import ModelShape, head_sizes, training_flops
 from scalerl.rl.advantages import BASELINES, NORMALISATIONS
 from scalerl.rl.filters import EffectiveBatch, effective_batch
 from scalerl.rl.logprobs import log_probs_and_entropy
-from scalerl.rl.losses import LOSSES, TokenLoss
+from scalerl.rl.losses import LOSSES, LossInputs, TokenLoss, check_signature
 from scalerl.rl.metrics import TokenSums, step_metrics, token_sums
 from scalerl.rl.weights import WEIGHTS
 from scalerl.types import Batch
@@ -52,7 +52,7 @@ class TorchLearner:
         self,
         model: "PreTrainedModel",
         *,
-        loss: Callable[..., TokenLoss],
+        loss: Callable[[LossInputs], TokenLoss],
         effective: Callable[..., EffectiveBatch],
         weigh: Callable[[Tensor, Tensor, Tensor], Tensor],
         optimizer: OptimizerSettings,
@@ -99,9 +99,11 @@ class TorchLearner:
     @classmethod
     def from_recipe(cls, model: "PreTrainedModel", recipe: Recipe, *, version: int = 0) -> Self:
         """The learner a recipe describes: the only place where its names become functions."""
+        loss = choose(LOSSES, recipe.loss)
+        check_signature(loss, recipe.loss.name)
         return cls(
             wrap(model, recipe.model.lora),
-            loss=choose(LOSSES, recipe.loss),
+            loss=loss,
             effective=functools.partial(
                 effective_batch,
                 drop_truncated=recipe.filter.drop_truncated,
@@ -199,14 +201,17 @@ class TorchLearner:
         ask = self._run if self._graphs is None else self._graphs
         log_probs, entropy = ask(micro.asked)
         micro = micro.to(self._device)
-        trained = torch.ones_like(micro.weights, dtype=torch.bool)
-        token_loss = self._loss(
-            log_probs, micro.generator_log_probs, micro.advantages, micro.completion_of_token, trained
+        inputs = LossInputs(
+            log_probs=log_probs,
+            generator_log_probs=micro.generator_log_probs,
+            advantages=micro.advantages,
+            completion_of_token=micro.completion_of_token,
+            trained=torch.ones_like(micro.weights, dtype=torch.bool),
         )
+        token_loss = self._loss(inputs)
         loss = (micro.weights * token_loss.loss).sum()
         loss.backward()
-        sums = token_sums(token_loss, log_probs.detach(), micro.generator_log_probs, entropy.detach(), trained)
-        return sums, loss.detach()
+        return token_sums(token_loss, inputs, entropy), loss.detach()
 
     def _run(self, asked: Pass) -> tuple[Tensor, Tensor]:
         """Log-probs and entropies."""

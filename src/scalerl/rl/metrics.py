@@ -8,11 +8,11 @@ import math
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Float64, Int
+from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from scalerl.rl.filters import EffectiveBatch
-from scalerl.rl.losses import TokenLoss
+from scalerl.rl.losses import LossInputs, TokenLoss
 
 LARGEST_RATIO = 1e30
 """Far beyond any ratio that means something, far enough below FP32's largest number that every loss's ratio fits."""
@@ -30,13 +30,7 @@ class TokenSums:
 
 
 @torch.no_grad()
-def token_sums(
-    token_loss: TokenLoss,
-    log_probs: Float[Tensor, " tokens"],
-    generator_log_probs: Float[Tensor, " tokens"],
-    entropy: Float[Tensor, " tokens"],
-    trained: Bool[Tensor, " tokens"],
-) -> TokenSums:
+def token_sums(token_loss: TokenLoss, inputs: LossInputs, entropy: Float[Tensor, " tokens"]) -> TokenSums:
     """The sums of one micro-batch. KL is the k3 estimate of KL(generator || trainer) under the generator's own samples.
 
     k3_t = rho_t - 1 - log rho_t >= 0, with expectation KL(pi_gen || pi_train) over y_t ~ pi_gen   (Schulman 2020)
@@ -44,7 +38,8 @@ def token_sums(
     numerical mismatch of the two backends, and should be near zero. A ratio above LARGEST_RATIO counts as that one, so
     that a token the generator all but ruled out (a log-prob of -100) shows in the row and does not make it infinite.
     """
-    log_ratio = log_probs.double() - generator_log_probs.double()
+    trained = inputs.trained
+    log_ratio = inputs.log_probs.double() - inputs.generator_log_probs.double()
     ratio = token_loss.ratio.double().clamp(max=LARGEST_RATIO)
     values = (
         torch.ones_like(log_ratio),
