@@ -3,7 +3,7 @@
 A model samples a chunk of tokens for every slot without looking at what they mean; this module says beforehand which
 are forced and afterwards how many count:
 
-    forced(chunk) -> [chunk, slots] token or -1        take(tokens) -> how many of each slot to keep, which finished
+    forced(chunk) -> [chunk, slots] token or -1        apply(tokens) -> how many of each slot to keep, which finished
 
 Tokens past a stop or a limit are dropped. If thinking ends by itself in the chunk in which its budget runs out, the
 marker was forced for nothing: what follows is dropped too and sampled again, with the same noise.
@@ -24,8 +24,8 @@ _ANY, _NOTHING, _IMPOSSIBLE = -1, -2, -3
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """What a chunk gave."""
+class ChunkResult:
+    """Which of a chunk's tokens count, and which slots finished."""
 
     num_kept: NDArray[np.int64]
     """Tokens of each slot that count; they are its first ones."""
@@ -84,7 +84,7 @@ class Progress:
         place = np.where(forced, index - self._budget, 0)
         return np.where(forced, np.take_along_axis(self._marker, place, axis=0), -1)
 
-    def take(self, tokens: NDArray[np.int64]) -> Taken:
+    def apply(self, tokens: NDArray[np.int64]) -> ChunkResult:
         """Apply the plans to the tokens [chunk, slots] that followed `forced`; slots that finish become inactive."""
         chunk = len(tokens)
         steps = np.arange(chunk)[:, None]
@@ -110,7 +110,7 @@ class Progress:
         self.count = self.count + keep
         finished = self.active & (stopped | (self.count >= self._limit))
         self.active &= ~finished
-        return Taken(num_kept=keep, forced=forced, finished=finished, stopped=stopped)
+        return ChunkResult(num_kept=keep, forced=forced, finished=finished, stopped=stopped)
 
     def _is_forced(self, index: NDArray[np.int64]) -> NDArray[np.bool_]:
         past = index - self._budget

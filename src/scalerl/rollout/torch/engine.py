@@ -22,7 +22,7 @@ from torch import Tensor
 
 from scalerl.errors import EngineError
 from scalerl.rollout.noise import uniforms
-from scalerl.rollout.progress import Progress, Taken
+from scalerl.rollout.progress import ChunkResult, Progress
 from scalerl.rollout.requests import check_request
 from scalerl.rollout.torch.body import check_model, own_copy
 from scalerl.rollout.torch.decoder import Chunk, Decoder
@@ -177,17 +177,17 @@ class TorchEngine:
         if flight is None:
             return []
         tokens, log_probs = self._decoder.collect()
-        taken = self._progress.take(tokens)
-        self._check_finite(log_probs, taken, flight)
-        last = tokens[np.maximum(taken.num_kept - 1, 0), np.arange(len(flight.start))]
-        self._token = np.where(taken.num_kept > 0, last, self._token)
-        self._count_decode(taken, flight.start)
-        finished = self._scheduler.release(np.flatnonzero(taken.finished).tolist())
+        result = self._progress.apply(tokens)
+        self._check_finite(log_probs, result, flight)
+        last = tokens[np.maximum(result.num_kept - 1, 0), np.arange(len(flight.start))]
+        self._token = np.where(result.num_kept > 0, last, self._token)
+        self._count_decode(result, flight.start)
+        finished = self._scheduler.release(np.flatnonzero(result.finished).tolist())
         self._flight = None
         if self._ahead:
             self._launch()
-        self._record(tokens, log_probs, taken, flight)
-        return self._completions(finished, taken, flight)
+        self._record(tokens, log_probs, result, flight)
+        return self._completions(finished, result, flight)
 
     def _launch(self) -> None:
         """Fill the free slots and set off a chunk, if there is anything to sample."""
@@ -228,11 +228,11 @@ class TorchEngine:
             forced=progress.forced(self._chunk),
         )
 
-    def _check_finite(self, log_probs: np.ndarray, taken: Taken, flight: _Flight) -> None:
+    def _check_finite(self, log_probs: np.ndarray, result: ChunkResult, flight: _Flight) -> None:
         finite = np.isfinite(log_probs)
         if finite.all():
             return
-        bad = np.argwhere(~finite & (np.arange(self._chunk)[:, None] < taken.num_kept))
+        bad = np.argwhere(~finite & (np.arange(self._chunk)[:, None] < result.num_kept))
         if len(bad):
             step, slot = bad[0]
             holder = self._scheduler.running(int(slot))
@@ -242,20 +242,20 @@ class TorchEngine:
                 f" sampled with version {flight.version}"
             )
 
-    def _record(self, tokens: np.ndarray, log_probs: np.ndarray, taken: Taken, flight: _Flight) -> None:
+    def _record(self, tokens: np.ndarray, log_probs: np.ndarray, result: ChunkResult, flight: _Flight) -> None:
         """Write the whole chunk; what is not kept lies beyond the count and is overwritten or never read."""
         width = self._tokens.shape[1]
         places = np.arange(len(flight.start))[:, None] * width + flight.start[:, None] + np.arange(self._chunk)
         self._tokens.reshape(-1)[places] = tokens.T
         self._log_probs.reshape(-1)[places] = log_probs.T
         self._versions.reshape(-1)[places] = flight.version
-        self._forced.reshape(-1)[places] = taken.forced.T
+        self._forced.reshape(-1)[places] = result.forced.T
 
-    def _completions(self, finished: Sequence[Admitted], taken: Taken, flight: _Flight) -> list[Completion]:
+    def _completions(self, finished: Sequence[Admitted], result: ChunkResult, flight: _Flight) -> list[Completion]:
         if not finished:
             return []
         slots = np.array([entry.slot for entry in finished])
-        counts = (flight.start + taken.num_kept)[slots]
+        counts = (flight.start + result.num_kept)[slots]
         kept = np.arange(self._forced.shape[1]) < counts[:, None]
         forced = self._forced[slots] & kept
         interrupted = np.where(forced.any(axis=1), forced.argmax(axis=1), -1).tolist()
@@ -271,7 +271,7 @@ class TorchEngine:
                 log_probs=log_probs[number],
                 versions=versions[number],
                 forced=forced[number],
-                finish="stop" if taken.stopped[entry.slot] else "length",
+                finish="stop" if result.stopped[entry.slot] else "length",
                 interrupted_at=None if at < 0 else at,
             )
             for number, (entry, at) in enumerate(zip(finished, interrupted, strict=True))
@@ -281,8 +281,8 @@ class TorchEngine:
         attended = sum(len(prompt) * (len(prompt) + 1) // 2 for prompt in batch.prompts)
         self._add_work(prefilled=batch.num_tokens, attended=attended)
 
-    def _count_decode(self, taken: Taken, start: np.ndarray) -> None:
-        kept = taken.num_kept
+    def _count_decode(self, result: ChunkResult, start: np.ndarray) -> None:
+        kept = result.num_kept
         attended = kept * (self._prompt_length + start) + kept * (kept - 1) // 2
         self._add_work(decoded=int(kept.sum()), attended=int(attended.sum()))
 
