@@ -132,10 +132,25 @@ class FakeEngine:
 
     def _start(self, request: Request) -> _Running:
         """Sample the whole completion at once; only its versions depend on the polls to come."""
-        progress = Progress(1, self._stop_tokens)
-        progress.start([0], [request.length])
         noise = uniforms(np.array([request.seed], dtype=np.uint64), np.arange(request.length.max_tokens))
         sampled = (noise * self._vocabulary * (request.temperature > 0)).astype(np.int64)
+        # Most requests of a simulation have the simplest plan, and Progress takes ten times as long.
+        is_plain = request.length.thinking_budget is None and not self._stop_tokens
+        if is_plain:
+            tokens, forced, finish = sampled, np.zeros(len(sampled), dtype=np.bool_), "length"
+        else:
+            tokens, forced, finish = self._follow_plan(request, sampled)
+        prompt = len(request.prompt_tokens)
+        self._prefilled += prompt - 1
+        self._attended += prompt * (prompt - 1) // 2
+        return _Running(request, tokens, forced, finish, num_polls=max(1, self._polls(request)))
+
+    def _follow_plan(
+        self, request: Request, sampled: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_], Finish]:
+        """Return the tokens that the length plan and the stop tokens leave, which are forced, and why they end."""
+        progress = Progress(1, self._stop_tokens)
+        progress.start([0], [request.length])
         tokens, forced, stopped = [], [], False
         # One pass, or two where thinking ends by itself before its budget and the rest is sampled again.
         while progress.active[0]:
@@ -147,16 +162,7 @@ class FakeEngine:
             tokens.append(chunk[:num_kept])
             forced.append(result.forced[:num_kept, 0])
             stopped = bool(result.stopped[0])
-        prompt = len(request.prompt_tokens)
-        self._prefilled += prompt - 1
-        self._attended += prompt * (prompt - 1) // 2
-        return _Running(
-            request=request,
-            tokens=np.concatenate(tokens),
-            forced=np.concatenate(forced),
-            finish="stop" if stopped else "length",
-            num_polls=max(1, self._polls(request)),
-        )
+        return np.concatenate(tokens), np.concatenate(forced), "stop" if stopped else "length"
 
     def _advance(self, entry: _Running) -> None:
         entry.age += 1
