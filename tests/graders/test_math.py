@@ -10,8 +10,8 @@ import pytest
 from math_pairs import EQUAL, UNEQUAL, UNSEEN
 
 from scalerl.errors import GraderError
+from scalerl.graders.math import math
 from scalerl.graders.pool.pool import GraderPool, GraderSpec, Item
-from scalerl.graders.rules import math
 
 math_verify = pytest.importorskip("math_verify", reason="the extra `math` is not installed")
 MATH = GraderSpec(name="math")

@@ -1,6 +1,7 @@
 import pytest
 
-from scalerl.graders.rules import GRADERS, POOLED, WARM_UP, answer_part, exact, numeric
+from scalerl.graders.answer import answer_part
+from scalerl.graders.rules import GRADERS, POOLED, WARM_UP, exact, numeric
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ import random
 from dataclasses import dataclass
 
 from scalerl.errors import TaskError
-from scalerl.graders.expressions import BINDS, CARRY_OUT
+from scalerl.graders.expressions import OPERATIONS, PRECEDENCE
 from scalerl.tasks.procedural import check_least, drawn_task
 from scalerl.tasks.task import Task
 from scalerl.types import THINKING_END, THINKING_START, Problem
 
-OPERATIONS = "+-*/"
+SIGNS = "+-*/"
 
 _NUM_TRIALS = 500
 _LEAST_SHARE = 0.02
@@ -31,7 +31,7 @@ def countdown(
     max_numbers: int = 4,
     max_number: int = 25,
     max_target: int = 100,
-    operations: str = OPERATIONS,
+    operations: str = SIGNS,
 ) -> Task:
     """Reach a target up to `max_target` with numbers up to `max_number`, each used at most once.
 
@@ -41,8 +41,8 @@ def countdown(
     check_least("countdown", min_numbers=(min_numbers, 2), max_number=(max_number, 2), max_target=(max_target, 1))
     if max_numbers < min_numbers:
         raise TaskError(f"countdown: max_numbers is {max_numbers}, below min_numbers = {min_numbers}")
-    if not operations or set(operations) - set(OPERATIONS):
-        raise TaskError(f'countdown: operations is "{operations}" but must be one or more of "{OPERATIONS}"')
+    if not operations or set(operations) - set(SIGNS):
+        raise TaskError(f'countdown: operations is "{operations}" but must be one or more of "{SIGNS}"')
 
     def attempt(stream: random.Random, num_numbers: int) -> Solved | None:
         numbers = [stream.randint(1, max_number) for _ in range(num_numbers)]
@@ -101,8 +101,8 @@ def _combined(stream: random.Random, numbers: list[int], operations: str) -> Sol
         if not allowed:
             return None
         operation = stream.choice(allowed)
-        value = int(CARRY_OUT[operation](left, right))
-        binds = BINDS[operation]
+        value = int(OPERATIONS[operation](left, right))
+        binds = PRECEDENCE[operation]
         left_text = f"({left_text})" if left_binds < binds else left_text
         # The right side of - and / needs its brackets even where both bind alike.
         right_text = f"({right_text})" if right_binds < binds + (operation in "-/") else right_text

@@ -12,7 +12,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from scalerl.errors import TaskError
-from scalerl.graders.rules import answer_part
+from scalerl.graders.answer import answer_part
 from scalerl.tasks.procedural import check_least, distinct
 from scalerl.tasks.task import Task
 from scalerl.types import THINKING_END, THINKING_START, Problem, derive_seed

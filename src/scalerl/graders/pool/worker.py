@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from scalerl.graders.answer import TAGS
 from scalerl.graders.pool.wire import Channel, Frame, Kind, Limits, wait
-from scalerl.graders.rules import GRADERS, TAGS, WARM_UP
+from scalerl.graders.rules import GRADERS, WARM_UP
 
 Grade = Callable[[str, str], object]
 
