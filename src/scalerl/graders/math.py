@@ -14,8 +14,8 @@ def math(
 ) -> bool | None:
     r"""Whether math-verify finds the answer equal to the reference: fractions, sets, intervals, matrices, units.
 
-    It reads what the answer has in \boxed{}, else its last expression or number. The reference is an expression, with or
-    without LaTeX delimiters, a solution with delimiters, or a solution that ends in "#### expression".
+    It reads the answer's \boxed{}, else its last expression or number. The reference is an expression, with or without
+    LaTeX delimiters, a solution with delimiters, or a solution that ends in "#### expression".
     """
     from math_verify import parse, verify
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from scalerl.learner.packed_attention import attend_packed, check_packing
-from scalerl.rl.bf16_products import mend_linears
+from scalerl.rl.bf16_products import use_fp32_linears
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -34,7 +34,7 @@ def make_body(model: "PreTrainedModel", dtype: torch.dtype) -> "PreTrainedModel"
         body = copy.deepcopy(model, dict(rounded))
         for master in (p for p in model.parameters() if p.requires_grad):
             rounded[id(master)].register_post_accumulate_grad_hook(functools.partial(_hand_over, master=master))
-    mend_linears(body)
+    use_fp32_linears(body)
     attend_packed(body)
     check_packing(body, tolerance=1e-3 if dtype == torch.float32 else 0.1)
     return body

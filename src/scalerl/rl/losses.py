@@ -1,4 +1,4 @@
-"""Policy losses, per token and unreduced. A weight per token (rl/weights.py) turns them into one number.
+"""Policy losses, per token and unreduced. Token weights (rl/weights.py) reduce them to one number.
 
 A loss is a function of `LossInputs` whose keyword-only arguments are its settings; it returns a `TokenLoss`.
 
@@ -44,17 +44,17 @@ class TokenLoss:
 
     loss: Float[Tensor, " tokens"]
     ratio: Float[Tensor, " tokens"]
-    """The ratio the loss looked at (GSPO: the sequence's), without gradient."""
+    """The ratio that the loss used (GSPO: that of the sequence), without gradient."""
     clipped: Bool[Tensor, " tokens"]
     """Whether the clip or cap acted on this token."""
 
 
 def cispo(inputs: LossInputs, *, cap: float = 5.0) -> TokenLoss:
-    """CISPO: REINFORCE with a truncated importance weight; every token keeps its gradient, capped ones too.
+    """CISPO: REINFORCE with a truncated importance weight; capped tokens keep their gradient.
 
     l_t = -sg(min(rho_t, cap)) A_t log pi_train(y_t)   (MiniMax-M1; ScaleRL paper, section 3; cap insensitive in 4 .. 8)
-    The cap is absolute: 5.0 means rho <= 5, and there is no lower one (as TRL). verl, slime, SkyRL, open-instruct and
-    NeMo-RL clamp at 1 + eps: their setting for the same loss is 4.0 (with a lower eps of 1), and 5.0 there caps at 6.
+    The cap is absolute: 5.0 means rho <= 5, and there is no lower cap (as in TRL). verl, slime, SkyRL, open-instruct
+    and NeMo-RL clamp at 1 + eps: for the same loss set 4.0 there (with a lower eps of 1); 5.0 would cap at 6.
     """
     log_ratio, advantages = _log_ratio_and_advantages(inputs)
     ratio = log_ratio.detach().exp()
@@ -66,9 +66,9 @@ def tis(inputs: LossInputs, *, cap: float = 2.0) -> TokenLoss:
     """Truncated importance sampling of the objective: capped tokens lose their gradient.
 
     l_t = -min(rho_t, cap) A_t, differentiated through rho_t   (Ionides 2008, the truncated estimator of E_train[A])
-    Below the cap its gradient, rho A d log pi, is CISPO's; above it, it is zero. So against CISPO at an equal cap this
-    arm isolates one thing: whether capped tokens keep a gradient. What verl and slime call TIS truncates the weight in
-    the gradient instead: with the generator as the only anchor that is CISPO, cap 2.0, and is chosen here by that name.
+    Below the cap its gradient is that of CISPO, rho A d log pi; above the cap it is zero. Compared with CISPO at an
+    equal cap, this isolates whether capped tokens keep a gradient. What verl and slime call TIS truncates the weight in
+    the gradient instead: with the generator as the only anchor, that is `cispo` with cap 2.0.
     """
     log_ratio, advantages = _log_ratio_and_advantages(inputs)
     ratio = log_ratio.detach().exp()
@@ -90,14 +90,14 @@ def dapo(inputs: LossInputs, *, clip_low: float = 0.2, clip_high: float = 0.26) 
 def gspo(
     inputs: LossInputs, *, clip_low: float = 3e-3, clip_high: float = 4e-3, length_normalised: bool = True
 ) -> TokenLoss:
-    """GSPO: the clip of DAPO on one ratio a completion. A completion must not be split over two calls.
+    """GSPO: DAPO's clip on one ratio per completion. A completion must not be split over two calls.
 
     s = exp((1/|y|) sum_t log rho_t),   l_t = -min(s A, clip(s, 1 - clip_low, 1 + clip_high) A)   (GSPO, section 4)
     length_normalised=False drops 1/|y|: the ratio pi_train(y)/pi_gen(y) as the ScaleRL paper prints it. Clips of 1e-3
-    only suit the normalised one; the other grows with length and overflows FP32 past a log-ratio of 88.
-    Only trained tokens enter the sum and |y|. Each of a completion's tokens holds the completion's loss, so a sample
+    suit only the normalised ratio; the other grows with length and overflows FP32 past a log-ratio of 88.
+    Only trained tokens enter the sum and |y|. Each token of a completion holds the completion's loss, so a sample
     average gives exactly the papers' mean over completions. With equal weights w on its tokens, the gradient at s = 1
-    is -w A a token (REINFORCE); unnormalised it is |y| times that, the REINFORCE of a whole sequence.
+    is -w A per token (REINFORCE); unnormalised it is |y| times that, the REINFORCE gradient of a whole sequence.
     """
     log_ratio, advantages = _log_ratio_and_advantages(inputs)
     index, num = dense_index(inputs.completion_of_token)
@@ -135,7 +135,7 @@ def _log_ratio_and_advantages(inputs: LossInputs) -> tuple[Tensor, Tensor]:
 def _clipped_surrogate(
     log_ratio: Tensor, advantages: Tensor, trained: Tensor, clip_low: float, clip_high: float
 ) -> TokenLoss:
-    """-min(rho A, clip(rho) A): the clip binds above for good completions and below for bad ones."""
+    """Return -min(rho A, clip(rho) A). The clip binds above for positive advantages and below for negative ones."""
     ratio = log_ratio.detach().exp()
     binds = ((advantages > 0) & (ratio > 1 + clip_high)) | ((advantages < 0) & (ratio < 1 - clip_low))
     loss = -advantages * _bounded(log_ratio, binds, ratio.clamp(1 - clip_low, 1 + clip_high))
@@ -143,10 +143,10 @@ def _clipped_surrogate(
 
 
 def _bounded(log_ratio: Tensor, binds: Tensor, bound: Tensor) -> Tensor:
-    """The ratio, or its bound (no gradient) where that binds.
+    """Return the ratio, or where `binds` its bound, which has no gradient.
 
-    The exponent is masked before exp, because an overflowing exp has the gradient 0 * inf = NaN even where it is not
-    used.
+    The exponent is masked before exp, because an overflowing exp has the gradient 0 * inf = NaN even where it is
+    unused.
     """
     return torch.where(binds, bound, log_ratio.masked_fill(binds, 0.0).exp())
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import rms_norm
 
-from scalerl.rl.bf16_products import fp32_linear, mend_linears, takes_fp32
+from scalerl.rl.bf16_products import fp32_linear, takes_fp32, use_fp32_linears
 from scalerl.rollout.torch.cache import ATTENTION, DecodePass, KernelPass, PrefillPass, slot_attention
 
 FUSED_TYPES = ("llama", "mistral", "qwen2", "qwen3")
@@ -33,7 +33,7 @@ def own_copy(model: Any, *, dtype: torch.dtype | None, device: torch.device | st
         # Not owned.to(dtype): that would round the rotary frequencies, which are buffers, as well.
         parameter.data = parameter.data.to(device=device, dtype=dtype)
     owned.to(device=device)
-    mend_linears(owned)
+    use_fp32_linears(owned)
     owned.eval()
     AttentionInterface.register(ATTENTION, slot_attention)
     owned.config._attn_implementation = ATTENTION
