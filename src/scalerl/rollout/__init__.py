@@ -1,5 +1,6 @@
-"""From requests to completions: an Engine samples them, and knows nothing of what they are for.
+"""Engines: they sample completions for requests, without knowing what the completions are used for.
 
-requests -> scheduler -> prefill -> decode a chunk -> progress (budgets, markers, stops) -> completions
-             slots        cache      body, sampling    plain numpy
+requests, noise, sampling, progress    shared by all engines, independent of any of them
+torch/                                 the embedded engine: continuous batching with torch in this process
+fake                                   an engine without a model, for tests and simulations
 """
