@@ -13,7 +13,7 @@ from tiny_models import SIZES, tiny_model
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from scalerl.learner.batch import Pass
+from scalerl.learner.batch import ForwardInputs
 from scalerl.learner.cuda_graphs import MOST_GRAPHS, PassGraphs, padded, rounded_up, shape_of
 from scalerl.learner.packed_attention import pack
 from scalerl.learner.step import TorchLearner
@@ -28,7 +28,7 @@ def make_pass(lengths, num_trained=2):
     ends = itertools.accumulate(lengths)
     places = [range(end - min(num_trained, size), end) for size, end in zip(lengths, ends, strict=True)]
     place = torch.tensor([*itertools.chain(*places)])
-    return Pass(
+    return ForwardInputs(
         ids=torch.arange(sum(lengths)) % 17,
         packing=pack(lengths),
         place=place,
@@ -73,18 +73,18 @@ def test_sizes_are_few_and_little_larger(number, steps):
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=30), st.integers(1, 50))
 def test_what_was_asked_comes_first_and_padding_keeps_apart(lengths, num_trained):
-    asked = make_pass(lengths, num_trained)
-    more = padded(asked)
-    num, num_targets = len(asked.ids), len(asked.targets)
-    assert more.ids[:num].equal(asked.ids)
-    assert more.place[:num_targets].equal(asked.place)
-    assert more.targets[:num_targets].equal(asked.targets)
-    assert more.packing.positions[:num].equal(asked.packing.positions)
-    assert more.packing.starts[: len(lengths) + 1].equal(asked.packing.starts)
+    inputs = make_pass(lengths, num_trained)
+    more = padded(inputs)
+    num, num_targets = len(inputs.ids), len(inputs.targets)
+    assert more.ids[:num].equal(inputs.ids)
+    assert more.place[:num_targets].equal(inputs.place)
+    assert more.targets[:num_targets].equal(inputs.targets)
+    assert more.packing.positions[:num].equal(inputs.packing.positions)
+    assert more.packing.starts[: len(lengths) + 1].equal(inputs.packing.starts)
     # No place twice, no sequence longer than attention is told, no token outside of one.
     assert len(more.place.unique()) == len(more.place) == len(more.targets)
     sizes = more.packing.starts.diff()
-    assert sizes.max() <= asked.packing.width == more.packing.width
+    assert sizes.max() <= inputs.packing.width == more.packing.width
     assert sizes.sum() == len(more.ids)
     assert shape_of(padded(more)) == shape_of(more)
 
@@ -149,24 +149,24 @@ class Questions(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
-        self.asked = []
+        self.inputs = []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if "local_scalar" in str(func) or "nonzero" in str(func):
-            self.asked.append(str(func))
+            self.inputs.append(str(func))
         return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("family", ["smollm", "qwen2"])
 def test_a_pass_asks_the_device_nothing(family):
     learner = make_learner("model.dtype=bfloat16", family=family)
-    asked = padded(make_pass([5, 9, 3]))
+    inputs = padded(make_pass([5, 9, 3]))
     with Questions() as questions:
-        log_probs, _ = learner._run(asked)
+        log_probs, _ = learner._run(inputs)
         log_probs.sum().backward()
-        assert questions.asked == []
+        assert questions.inputs == []
         log_probs.sum().item()
-        assert questions.asked != []
+        assert questions.inputs != []
 
 
 @pytest.mark.gpu

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from scalerl.rl import bf16_products
-from scalerl.rl.bf16_products import fp32_linear, mend_linears, takes_fp32
+from scalerl.rl.bf16_products import fp32_linear, takes_fp32, use_fp32_linears
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_a_mended_model_gives_what_it_gave_with_its_gradients_and_so_does_a_copy
     torch.manual_seed(0)
     plain = nn.Sequential(nn.Linear(16, 8), nn.Linear(8, 4, bias=False)).bfloat16()
     mended = copy.deepcopy(plain)
-    mend_linears(mended)
+    use_fp32_linears(mended)
     copied = copy.deepcopy(mended)
     with torch.no_grad():
         copied[0].weight.zero_()  # pyright: ignore[reportCallIssue, reportArgumentType]

@@ -96,7 +96,7 @@ def test_sampling_ahead_of_the_host_changes_only_which_chunk_new_weights_reach()
     results = []
     for ahead in (False, True):
         engine = TorchEngine(model, slots=4, max_length=64, stop_tokens=(3, 9), chunk=4)
-        engine._ahead = ahead
+        engine._launches_ahead = ahead
         engine.submit(requests)
         results.append(by_key(drain(engine)))
         engine.push_weights(newer.state_dict(), 1)
@@ -322,9 +322,9 @@ def test_on_a_gpu_completions_have_the_models_log_probs(family, graphs):
 @pytest.mark.parametrize("family", ["llama-tied", "qwen2", "qwen3"])
 def test_on_a_gpu_prompts_of_any_length_are_computed_by_graphs(family, monkeypatch):
     """From the second time that a width is met; the longest are longer than a pass."""
-    met, pass_over_prompts = Counter(), Decoder._pass_over_prompts
+    met, pass_over_prompts = Counter(), Decoder._run_prompts
     monkeypatch.setattr(
-        Decoder, "_pass_over_prompts", lambda self, shape: (met.update([shape]), pass_over_prompts(self, shape))
+        Decoder, "_run_prompts", lambda self, shape: (met.update([shape]), pass_over_prompts(self, shape))
     )
     model = make_model(family)
     engine = TorchEngine(model, slots=6, max_length=240, stop_tokens=(), device="cuda", prefill_tokens=100)
