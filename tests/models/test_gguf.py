@@ -199,7 +199,7 @@ def test_a_missing_file_and_one_of_another_kind_are_named(tmp_path):
     with pytest.raises(GgufError, match=r"^model .*/no.gguf: this file does not exist$"):
         load(tmp_path / "no.gguf")
     (tmp_path / "text.gguf").write_text("a text")
-    with pytest.raises(GgufError, match=r"^model .*/text.gguf: this is no GGUF file, it does not start with GGUF$"):
+    with pytest.raises(GgufError, match=r"^model .*/text.gguf: this is not a GGUF file, it does not start with GGUF$"):
         load(tmp_path / "text.gguf")
 
 

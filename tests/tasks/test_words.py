@@ -7,7 +7,7 @@ import pytest
 
 from scalerl.errors import TaskError
 from scalerl.graders.rules import GRADERS
-from scalerl.tasks.words import tell, words
+from scalerl.tasks.words import draw_story, words
 
 TIMES = {"twice": 2, "three times": 3, "four times": 4}
 
@@ -50,7 +50,7 @@ def read(text: str) -> tuple[float, int]:
 def test_a_reader_of_the_sentences_finds_the_same_answer_in_as_many_steps(num_steps: int):
     stream = random.Random(num_steps)
     for _ in range(400):
-        story = tell(stream, num_steps=num_steps, max_number=20)
+        story = draw_story(stream, num_steps=num_steps, max_number=20)
         assert read(story.text) == (story.value, num_steps), story.text
         assert len(story.steps) == num_steps
         assert story.value > 0
