@@ -78,7 +78,7 @@ def test_nothing_kept_needs_no_pass():
 
 @settings(deadline=None, max_examples=60)
 @given(seed=st.integers(0, 10**6), tokens=st.integers(1, 400), weigh=st.sampled_from(["prompt", "sample", "token"]))
-def test_every_trained_token_is_in_exactly_one_pass_and_no_forced_one(seed, tokens, weigh):
+def test_every_trained_token_is_in_exactly_one_pass(seed, tokens, weigh):
     batch = random_batch(seed, temperatures=(1.0, 0.7))
     result = prepared(batch, tokens=tokens, weigh=WEIGHTS[weigh])
     completions = [completion for group in batch.groups for completion in group.completions]
@@ -120,9 +120,9 @@ def test_the_order_of_passes_is_always_the_same():
     batch = random_batch(1, num_groups=20, temperatures=(1.0, 0.7))
     first, again = prepared(batch, tokens=50), prepared(batch, tokens=50)
     assert len(first.micro_batches) > 3
-    for one, other in zip(first.micro_batches, again.micro_batches, strict=True):
-        assert torch.equal(one.inputs.ids, other.inputs.ids)
-        assert torch.equal(one.completion_of_token, other.completion_of_token)
+    for left, right in zip(first.micro_batches, again.micro_batches, strict=True):
+        assert torch.equal(left.inputs.ids, right.inputs.ids)
+        assert torch.equal(left.completion_of_token, right.completion_of_token)
     longest = [micro.lengths[0] for micro in first.micro_batches]
     assert longest == sorted(longest, reverse=True)
     assert all(list(micro.lengths) == sorted(micro.lengths, reverse=True) for micro in first.micro_batches)
@@ -137,7 +137,7 @@ def test_passes_are_as_full_as_whole_sequences_allow(lengths, budget):
     sizes = [[lengths[row] for row in rows] for rows in parts]
     assert sorted(size for part in sizes for size in part) == sorted(lengths)
     assert all(len(part) == 1 or sum(part) <= budget for part in sizes)
-    assert all(sum(one) + other[0] > budget for one, other in itertools.pairwise(sizes))
+    assert all(sum(sizes_now) + sizes_next[0] > budget for sizes_now, sizes_next in itertools.pairwise(sizes))
 
 
 @pytest.mark.parametrize("lengths", [[1], [4, 4], [5, 1, 3]])

@@ -6,7 +6,7 @@ import itertools
 import pytest
 import torch
 from batches import VERSION, random_batch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from learners import gradients_of, make_learner, recipe_of
 from tiny_models import SIZES, tiny_model
@@ -62,8 +62,9 @@ class Everything(set):
         return True
 
 
+@settings(deadline=None)
 @given(st.integers(1, 100_000), st.sampled_from([4, 8]))
-def test_sizes_are_few_and_little_larger(number, steps):
+def test_rounded_sizes_are_few_and_little_larger(number, steps):
     rounded = rounded_up(number, steps=steps)
     assert number <= rounded <= number * (1 + 1 / steps)
     assert rounded_up(rounded, steps=steps) == rounded
@@ -72,7 +73,7 @@ def test_sizes_are_few_and_little_larger(number, steps):
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=30), st.integers(1, 50))
-def test_what_was_asked_comes_first_and_padding_keeps_apart(lengths, num_trained):
+def test_padding_comes_after_the_inputs_and_is_separate(lengths, num_trained):
     inputs = make_pass(lengths, num_trained)
     more = padded(inputs)
     num, num_targets = len(inputs.ids), len(inputs.targets)
@@ -97,32 +98,34 @@ def test_gradients_and_rows_are_those_of_plain_passes(loss, dtype, family):
     batch = random_batch(3, num_groups=8)
     plain, row = gradients_of(make_learner(*overrides, family=family), batch)
     learner, graphs = with_graphs(make_learner(*overrides, family=family), seen=Everything())
-    found, same_row = gradients_of(learner, batch)
+    gradients, same_row = gradients_of(learner, batch)
     assert row["batch/micro_batches"] > 3
     assert len(graphs._graphs) > 2
-    assert found.keys() == plain.keys()
+    assert gradients.keys() == plain.keys()
     # In bf16, sums over another number of rows round otherwise.
     digits = 1e-5 if dtype == "float32" else 0.02
     for name in plain:
-        torch.testing.assert_close(found[name], plain[name], rtol=digits, atol=digits * float(plain[name].abs().max()))
+        torch.testing.assert_close(
+            gradients[name], plain[name], rtol=digits, atol=digits * float(plain[name].abs().max())
+        )
     assert same_row == pytest.approx(row, rel=digits, abs=digits)
 
 
-def test_a_shape_is_recorded_when_it_comes_back_and_sums_begin_anew():
+def test_recurring_shape_is_recorded_and_sums_restart():
     batch = random_batch(4, num_groups=6)
     learner, graphs = with_graphs(make_learner("optimizer.lr=1e-12"))
     rows, num_graphs = [], []
     for _ in range(4):
-        found, _ = gradients_of(learner, dataclasses.replace(batch, version=learner.version))
-        rows.append(found)
+        gradients, _ = gradients_of(learner, dataclasses.replace(batch, version=learner.version))
+        rows.append(gradients)
         num_graphs.append(len(graphs._graphs))
     assert num_graphs == [0, 1, 1, 1]
-    for found in rows[1:]:
-        for name in found:
-            torch.testing.assert_close(found[name], rows[0][name], rtol=1e-5, atol=1e-7)
+    for gradients in rows[1:]:
+        for name in gradients:
+            torch.testing.assert_close(gradients[name], rows[0][name], rtol=1e-5, atol=1e-7)
 
 
-def test_long_passes_and_those_after_too_many_shapes_are_computed_as_they_are(monkeypatch):
+def test_long_passes_and_excess_shapes_are_not_recorded(monkeypatch):
     learner, graphs = with_graphs(make_learner(), most_tokens=3, seen=Everything())
     learner.step(random_batch(4, num_groups=6))
     assert not graphs._graphs
@@ -192,12 +195,12 @@ def test_on_a_gpu_graphs_give_the_gradients_of_plain_passes(tied):
         for _ in range(3):
             batch = random_batch(seed, num_groups=8)
             exact, row = gradients_of(plain, dataclasses.replace(batch, version=plain.version))
-            found, same_row = gradients_of(recorded, dataclasses.replace(batch, version=recorded.version))
+            gradients, same_row = gradients_of(recorded, dataclasses.replace(batch, version=recorded.version))
             assert row["batch/micro_batches"] > 1
             assert same_row == pytest.approx(row, rel=0.02, abs=0.02)
             for name in exact:
                 scale = float(exact[name].abs().max())
-                torch.testing.assert_close(found[name], exact[name], rtol=0.05, atol=0.02 * scale)
+                torch.testing.assert_close(gradients[name], exact[name], rtol=0.05, atol=0.02 * scale)
     assert recorded._graphs is not None
     assert len(recorded._graphs._graphs) > 3
 
@@ -224,5 +227,5 @@ def test_on_a_gpu_graphs_follow_the_weights():
     assert again == pytest.approx(losses, rel=0.05, abs=0.02)
 
 
-def test_models_whose_passes_are_no_graphs_have_none():
+def test_models_that_read_the_device_have_no_graphs():
     assert TorchLearner.from_recipe(tiny_model("smollm"), recipe_of(), version=VERSION)._graphs is None

@@ -27,7 +27,7 @@ def test_every_demonstration_is_right(task: Task):
     assert min(signs.values()) > 20
 
 
-def test_the_steps_of_a_demonstration_are_true_and_end_at_the_target(task: Task):
+def test_demonstration_steps_are_true_and_reach_the_target(task: Task):
     assert task.demonstrations is not None
     for item in task.demonstrations(100, 1):
         steps = item.completion.removeprefix("<think>").partition("</think>")[0].split(";")
@@ -78,7 +78,7 @@ ANSWER = json.dumps({"target": 64, "numbers": [2, 7, 25, 5]})
         ("__import__('os').system('x')", False),
     ],
 )
-def test_an_answer_is_worked_out_and_its_numbers_counted(text: str, verdict: bool):
+def test_answer_is_evaluated_and_its_numbers_counted(text: str, verdict: bool):
     assert grade(text, ANSWER) is verdict
 
 
