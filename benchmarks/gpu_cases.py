@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
 
 from scalerl.models.shape import ModelShape
 from scalerl.rollout.torch.engine import TorchEngine
-from scalerl.run.setup import quiet_host
+from scalerl.run.host import limit_host_threads
 from scalerl.types import Batch, Completion, Group, LengthPlan, Problem, Request, derive_seed
 
 PROBLEM = Problem(id="0", prompt="", answer="", task="benchmark")
@@ -126,7 +126,7 @@ class Subject:
 
     def __init__(self, case: Case, device: torch.device, *, weights: str | None = None) -> None:
         self.case, self.device = case, device
-        quiet_host(device)
+        limit_host_threads(device)
         self.model = make_model(case, weights, device)
         self.ceiling = ceilings(device)
 
@@ -134,10 +134,10 @@ class Subject:
     def learner(self) -> Any:
         """It trains the model itself."""
         from scalerl.config import load_recipe
-        from scalerl.learner.step import TorchLearner
+        from scalerl.run.parts import build_learner
 
         settings = [f"learner.micro_batch_tokens={self.case.pass_tokens}", "budget.steps=1"]
-        return TorchLearner.from_recipe(self.model, load_recipe("scalerl", settings))
+        return build_learner(self.model, load_recipe("scalerl", settings))
 
     def forget_learner(self) -> None:
         """Its moments and gradients are not to be counted among what sampling needs."""

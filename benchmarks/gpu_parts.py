@@ -33,7 +33,7 @@ from gpu_cases import (
 from gpu_peers import run_continuous, run_generate, run_static
 
 from scalerl.rollout.torch.engine import TorchEngine
-from scalerl.run.setup import settled
+from scalerl.run.host import frozen_objects
 from scalerl.types import Completion, Group, Request
 
 Figures = dict[str, Any]
@@ -114,7 +114,7 @@ class FirstHalf:
 def loop(subject: Subject, seconds: float) -> Figures:
     """PipelineRL-8 with our engine and learner on one device; prompts are random, lengths log-uniform."""
     engine = subject.engine()
-    with settled():
+    with frozen_objects():
         figures = run_loop(subject, engine, seconds)
     engine.close()
     return figures

@@ -19,8 +19,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from scalerl.config import load_recipe
-from scalerl.learner.step import TorchLearner
 from scalerl.rl.losses import LossInputs, cispo
+from scalerl.run.parts import build_learner
 from scalerl.types import Batch, Completion, Group, LengthPlan, Problem, Request
 
 LIMIT = 1.1
@@ -81,7 +81,7 @@ def make_batch(version: int, *, num_groups: int = 16, per_group: int = 8, longes
 
 
 def learner_steps() -> Callable[[Batch], dict[str, float]]:
-    return TorchLearner.from_recipe(make_model(), load_recipe("scalerl", ["budget.steps=1"])).step
+    return build_learner(make_model(), load_recipe("scalerl", ["budget.steps=1"])).step
 
 
 def plain_steps() -> Callable[[Batch], dict[str, float]]:

@@ -2,8 +2,8 @@
 
     python examples/one_page_loop.py [steps]
 
-Every formula is the library's own. What the real loop adds is in train/pipeline.py (generation and training at the
-same time, with a bound on lag), train/checkpoint.py and train/evaluate.py.
+Every formula is the library's own. What the real loop adds is in loop/pipeline.py (generation and training at the same
+time, with a bound on lag), run/checkpoint.py and run/evaluate.py.
 """
 
 import sys
@@ -18,19 +18,22 @@ from scalerl.rl.filters import effective_batch, trainable_tokens, trained_tokens
 from scalerl.rl.logprobs import log_probs_and_entropy
 from scalerl.rl.losses import LOSSES, LossInputs
 from scalerl.rl.weights import WEIGHTS
-from scalerl.run.setup import Setup
-from scalerl.tasks.curriculum import CURRICULA, Curriculum
+from scalerl.run.evaluate import evaluate_set
+from scalerl.run.parts import build_curriculum, build_engine, build_grading, load_inputs, request_maker
+from scalerl.run.prompts import training_prompts
 
 
 def main(steps: int = 5) -> None:
     recipe = load_recipe(
         "tiny-cpu", ["pipeline.max_lag=0", "evaluation.num_prompts=50", "evaluation.samples_per_prompt=2"]
     )
-    setup = Setup(recipe)
-    model, engine = setup.loaded.model, setup.engine()
-    prompts = setup.training_prompts()
-    asker, grading = setup.asker(prompts), setup.grading()
-    curriculum = Curriculum(list(asker.problems), seed=recipe.seed, retires=choose(CURRICULA, recipe.curriculum))
+    inputs = load_inputs(recipe)
+    model, engine, grading = inputs.model.model, build_engine(inputs.model, recipe), build_grading(inputs, recipe)
+    prompts = training_prompts(
+        inputs.tasks, inputs.eval_sets, text=inputs.text, max_tokens=recipe.rollout.max_prompt_tokens
+    )
+    make_requests = request_maker(prompts, inputs.length, recipe).requests
+    curriculum = build_curriculum(prompts, recipe)
     optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.optimizer.lr, eps=recipe.optimizer.eps)
 
     for step in range(steps):
@@ -38,7 +41,7 @@ def main(steps: int = 5) -> None:
         for _ in range(recipe.pipeline.groups_per_batch):
             issued = curriculum.next()
             assert issued is not None
-            engine.submit(asker.requests(issued))
+            engine.submit(make_requests(issued))
         arrived: dict[str, list] = {}
         while engine.num_pending:
             for completion in engine.poll():
@@ -88,14 +91,14 @@ def main(steps: int = 5) -> None:
                 new, _ = log_probs_and_entropy(hidden, exact.weight, ids[-len(completion) :], bias=exact.bias)
                 log_probs = torch.cat([log_probs[:place], new, log_probs[place + len(completion) :]])
             place += len(completion)
-        inputs = LossInputs(
+        loss_inputs = LossInputs(
             log_probs=log_probs,
             generator_log_probs=old,
             advantages=batch.advantages[owner],
             completion_of_token=owner,
             trained=trained,
         )
-        token_loss = choose(LOSSES, recipe.loss)(inputs)
+        token_loss = choose(LOSSES, recipe.loss)(loss_inputs)
         loss = (weights * token_loss.loss).sum()
         if loss.requires_grad:
             optimizer.zero_grad()
@@ -107,7 +110,7 @@ def main(steps: int = 5) -> None:
         engine.push_weights({name: value.detach() for name, value in model.named_parameters()}, step + 1)
         print(f"step {step + 1}: correct {correct.mean():.3f}, kept {int(batch.kept.sum())} of {len(completions)}")
 
-    result = setup.evaluate(setup.sets[0], engine, step=steps)
+    result = evaluate_set(inputs.eval_sets[0], engine, inputs, recipe.evaluation, step=steps)
     print(f"evaluation: {result.reward:.3f} over {result.num_graded} samples")
 
 

@@ -1,13 +1,20 @@
+import os
+
+# Two workers share two cores (make test): a thread each. Set before numpy and torch are imported; commands that tests
+# start inherit it. Sums over threads round differently, so this also keeps numbers equal from machine to machine.
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
+
 import pytest
 from hypothesis import HealthCheck, settings
 
-# How long an example takes to draw says more about the machine and what else runs there than about the strategy.
-settings.register_profile("scalerl", suppress_health_check=[HealthCheck.too_slow])
+# How long an example takes depends on the machine and its load more than on the strategy.
+settings.register_profile("scalerl", suppress_health_check=[HealthCheck.too_slow], deadline=None)
 settings.load_profile("scalerl")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """On a GPU parts are compiled, and torch's compiler looks at the gradients of all that it traces."""
+    """Allow a warning of torch's compiler, which looks at the gradients of all that it traces, in tests on a GPU."""
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"))

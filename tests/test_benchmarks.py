@@ -32,7 +32,7 @@ FIGURES = {
 }
 
 
-def test_shapes_and_parts_of_the_command_are_those_that_are_measured():
+def test_shapes_and_parts_match_the_command():
     assert tuple(gpu_cases.CASES) == gpu.SHAPES
     assert tuple(gpu_parts.PARTS) == gpu.PARTS
     assert set(gpu.PARTS) == set(FIGURES)
@@ -58,7 +58,7 @@ def test_all_are_given_the_same_tokens_to_sample(subject):
         assert gpu_parts.measure(subject, part, 60.0)["num_tokens"] == expected
 
 
-def test_continuous_batching_that_is_cut_off_counts_what_it_has_sampled(subject):
+def test_continuous_batching_cut_off_counts_its_tokens(subject):
     tokens, elapsed = gpu_peers.run_continuous(subject.model, subject.mixed_requests, 4, seconds=0.05)
     assert 0 <= tokens < gpu_peers.sum_lengths(subject.mixed_requests)
     assert elapsed < 5
@@ -83,7 +83,7 @@ def test_time_that_two_kernels_share_counts_once(spans, covered):
     assert gpu_parts.union(spans) == covered
 
 
-def test_a_part_that_fails_says_why_and_the_next_is_measured(subject, monkeypatch):
+def test_failed_part_says_why_and_the_next_is_measured(subject, monkeypatch):
     def broken(*_):
         raise ValueError("no such kernel\nand much more")
 
@@ -103,26 +103,26 @@ def rows(code: str, parts: list[str], *, silent_s: float = 60.0, total_s: float 
 SAY = "print(json.dumps({'part': 'sample'}), flush=True)\n"
 
 
-def test_rows_pass_through_and_a_thread_that_never_ends_holds_nothing_up():
+def test_rows_pass_through_despite_an_endless_thread():
     assert rows(SAY + "time.sleep(1000)", ["sample"]) == [{"part": "sample"}]
 
 
-def test_a_process_that_dies_names_the_part_it_was_at():
+def test_dead_process_names_the_part_it_was_at():
     found = rows(SAY + "os._exit(9)", ["sample", "learn", "loop"])
     assert found == [{"part": "sample"}, {"part": "learn", "failed": "its process ended with exit status 9"}]
 
 
-def test_a_part_that_has_spoiled_the_device_leaves_the_others_to_a_fresh_process():
+def test_part_that_lost_the_device_leaves_the_rest():
     assert rows(SAY + f"sys.exit({gpu.DEVICE_LOST})", ["sample", "learn"]) == [{"part": "sample"}]
 
 
-def test_a_part_that_is_silent_for_too_long_is_killed():
+def test_silent_part_is_killed():
     found = rows(SAY + "time.sleep(1000)", ["sample", "learn"], silent_s=2.0)
     assert found[1]["part"] == "learn"
     assert "killed" in found[1]["failed"]
 
 
-def test_once_the_whole_time_is_up_nothing_more_is_started():
+def test_nothing_starts_after_the_time_limit():
     found = rows(SAY, ["sample", "learn"], total_s=-1.0)
     assert [row["part"] for row in found] == ["sample", "learn"]
     assert all("--total" in row["failed"] for row in found)
@@ -139,7 +139,7 @@ def test_the_table_has_ratios_to_every_peer_that_ran():
     assert line == ["10m", "2,000,000", "50%", "-", "-", "-", "3.5", "1,000,000", "x10.00", "-", "-"]
 
 
-def test_the_whole_command_goes_on_after_a_process_that_dies(monkeypatch, capsys, tmp_path):
+def test_command_continues_after_a_dead_process(monkeypatch, capsys, tmp_path):
     asked = []
 
     def rows_of(command, parts, **_):

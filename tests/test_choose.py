@@ -32,7 +32,7 @@ def test_a_name_becomes_its_function_with_its_settings():
     assert choose(TABLE, Scaled(factor=5.0))(2) == 10
 
 
-def test_an_import_path_is_the_escape_hatch(monkeypatch, tmp_path):
+def test_import_path_chooses_a_users_function(monkeypatch, tmp_path):
     (tmp_path / "my_losses.py").write_text("def doubled(value, *, factor=2):\n    return value * factor\n")
     monkeypatch.syspath_prepend(tmp_path)
     recipe = load_recipe("scalerl", ["loss=my_losses:doubled", "loss.factor=7"])
@@ -48,8 +48,11 @@ def test_an_import_path_is_the_escape_hatch(monkeypatch, tmp_path):
             CustomSettings(name="scalerl.types:derive_sed"),
             'scalerl.types has no "derive_sed"; did you mean "derive_seed"?',
         ),
-        (CustomSettings(name="scalerl:__version__"), "is no function but str"),
-        (CustomSettings.model_validate({"name": "scalerl.choose:import_function", "cap": 3}), "cap is no setting of"),
+        (CustomSettings(name="scalerl:__version__"), "it is not a function but str"),
+        (
+            CustomSettings.model_validate({"name": "scalerl.choose:import_function", "cap": 3}),
+            "cap is not a setting of",
+        ),
         (Scaled(name="scald"), 'choices: "scaled", "plain"; did you mean "scaled"?'),
         (load_recipe("scalerl").task, "task.name is not set"),
         (CustomSettings(name="builtins:min"), '"builtins:min" does not say which arguments it takes'),
@@ -64,7 +67,7 @@ def test_errors_name_what_is_missing(part, message):
 def test_settings_are_checked_against_the_function():
     misspelt = CustomSettings.model_validate({"name": f"{__name__}:scaled", "fctor": 1})
     with pytest.raises(
-        RecipeError, match=r'fctor is no setting of ".*:scaled", which has factor; did you mean "factor"'
+        RecipeError, match=r'fctor is not a setting of ".*:scaled", which has factor; did you mean "factor"'
     ):
         choose({}, misspelt)
     with pytest.raises(RecipeError, match="power is not set"):
@@ -79,7 +82,7 @@ def test_settings_are_checked_against_the_function():
         ("script_of_losses", "import sys\nsys.exit('usage:\\n  script FILE')", "SystemExit: usage: script FILE"),
     ],
 )
-def test_a_module_that_fails_to_import_says_why_in_one_line(monkeypatch, tmp_path, name, code, reason):
+def test_failing_import_is_reported_on_one_line(monkeypatch, tmp_path, name, code, reason):
     (tmp_path / f"{name}.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(RecipeError) as caught:
@@ -87,7 +90,7 @@ def test_a_module_that_fails_to_import_says_why_in_one_line(monkeypatch, tmp_pat
     assert str(caught.value) == f'"{name}:f" cannot be imported: {reason}'
 
 
-def test_a_module_of_the_current_folder_is_found_by_a_console_script(tmp_path):
+def test_console_script_finds_modules_in_current_folder(tmp_path):
     """Such a script has its own folder on sys.path, not the current one; installed packages come before that."""
     (tmp_path / "my_losses.py").write_text("from my_numbers import FACTOR\ndef f(value):\n    return FACTOR * value\n")
     (tmp_path / "my_numbers.py").write_text("FACTOR = 7\n")
@@ -122,7 +125,7 @@ def _tables():
     }
 
 
-def test_every_choice_of_a_recipe_is_a_function_with_those_settings():
+def test_choices_match_the_functions_keyword_arguments():
     """The recipe's names, settings and defaults, and the functions' keyword-only arguments, are the same."""
     tables = _tables()
     assert tables.keys() == AXES.keys()
@@ -148,7 +151,7 @@ def test_filter_settings_are_those_of_the_filters():
     ("value", "wanted"),
     [({"seed": "many"}, "a whole number"), ({"path": 3}, "text"), ({"seed": True}, "a whole number")],
 )
-def test_a_setting_of_the_wrong_kind_is_a_sentence(value: dict[str, Any], wanted: str):
+def test_setting_of_the_wrong_type_is_an_error(value: dict[str, Any], wanted: str):
     def task(*, seed: int = 0, share: float = 0.5, path: str = "") -> None: ...
 
     with pytest.raises(RecipeError, match=f"but must be {wanted}"):
@@ -156,7 +159,7 @@ def test_a_setting_of_the_wrong_kind_is_a_sentence(value: dict[str, Any], wanted
     choose({"task": task}, CustomSettings.model_construct(name="task", share=1))
 
 
-def test_a_misspelt_setting_of_the_part_itself_is_recognised_too():
+def test_misspelt_setting_of_the_part_gets_a_suggestion():
     task = MixedTaskSettings.model_validate({"name": "any", "wieght": 2.0})
-    with pytest.raises(RecipeError, match=r'^wieght is no setting of "any", .*; did you mean "weight"\?$'):
+    with pytest.raises(RecipeError, match=r'^wieght is not a setting of "any", .*; did you mean "weight"\?$'):
         choose({"any": lambda num, seed, /, *, size=1: None}, task)

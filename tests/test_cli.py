@@ -9,17 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import scalerl
 from shared_data import FOLDER, needs_shared_data
 
 from scalerl.cli import main
-from scalerl.errors import InputError, RecipeError, UsageError
+from scalerl.errors import InputError, RecipeError, StoreError, UsageError
 
 VALUE = {"value", "low", "high"}
-
-
-def scalerl(*words: object, **more) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from scalerl.cli import main; main()", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, **more)
 
 
 def answer(*words: object) -> dict:
@@ -144,7 +140,6 @@ def write_logs(folder: Path) -> None:
         "empty.csv": "",
         "good.csv": header + "".join(f"{c},{0.4 + 0.01 * c}\n" for c in range(1, 12)),
         "nan.csv": header + "1,0.4\n2,nan\n3,0.5\n",
-        "zero.csv": header + "0,0.4\n1,0.5\n2,0.6\n",
         "percent.csv": header + "1,40\n2,50\n3,60\n",
     }
     for name, text in files.items():
@@ -167,7 +162,6 @@ def faults(folder: Path) -> dict[str, tuple[tuple, tuple[str, ...]]]:
         ),
         "missing column": ((at("good.csv"), "--y", "rewrd"), ("rewrd", "reward", "compute")),
         "nan": ((at("nan.csv"),), ("nan.csv", "line 3", "--where 'reward!=nan'")),
-        "zero compute": ((at("zero.csv"),), ("--start first",)),
         "percent": ((at("percent.csv"),), ("--y-scale 100",)),
         "where matches nothing": ((at("good.csv"), "--where", "compute=99"), ("compute", "99")),
         "where leaves nothing": ((at("nan.csv"), "--where", "reward!=nan"), ("2 points are too few",)),
@@ -228,15 +222,8 @@ def test_a_number_that_cannot_be_used_is_refused(table: Path, command: str, opti
     assert done.stderr.count("\n") == 1
 
 
-class Ours(RuntimeError):
-    """As StoreError or PipelineStalled: a run cannot go on."""
-
-
-Ours.__module__ = "scalerl.somewhere"
-
-
 @pytest.mark.parametrize(
-    "error, code", [(UsageError("wrong"), 2), (InputError("wrong"), 2), (RecipeError("wrong"), 2), (Ours("wrong"), 1)]
+    "error, code", [(error("wrong"), 2) for error in (UsageError, InputError, RecipeError)] + [(StoreError("wrong"), 1)]
 )
 def test_our_own_errors_are_sentences(
     error: Exception, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -302,15 +289,16 @@ def test_a_plot_is_written_beside_the_numbers(table: Path, tmp_path: Path, suffi
     assert str(out) in done.stdout
 
 
-@pytest.mark.parametrize("command", ["fit", "forecast", "backtest", "compare"])
-def test_no_command_loads_torch(table: Path, command: str):
+def test_no_predictive_command_loads_torch(table: Path):
     code = (
         "import sys; from typer.main import get_command; from scalerl.cli import app\n"
-        "get_command(app).main(sys.argv[1:], standalone_mode=False)\n"
-        "assert not {'torch', 'transformers', 'matplotlib'} & set(sys.modules)"
+        "for name in ('fit', 'forecast', 'backtest', 'compare'):\n"
+        "    get_command(app).main([name, *sys.argv[1:]], standalone_mode=False)\n"
+        "    heavy = {'torch', 'transformers', 'matplotlib'} & set(sys.modules)\n"
+        "    assert not heavy, (name, heavy)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, command, str(table), *OPTIONS], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", code, str(table), *OPTIONS], capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
 
@@ -328,11 +316,20 @@ def test_without_the_report_extra_a_plot_is_refused_in_one_sentence(table: Path,
         assert done.stderr.count("\n") == 1
 
 
-def test_the_demo_runs_from_any_folder_and_leaves_a_picture_and_a_page(tmp_path: Path):
-    done = scalerl("demo", "--out", "here", cwd=tmp_path)
+def test_example_runs_from_any_folder(tmp_path: Path):
+    done = scalerl("example", "--out", "here", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert {path.name for path in (tmp_path / "here").iterdir()} == {"example.png", "example.html"}
-    assert "$ scalerl compare" in done.stdout
+    assert {path.name for path in (tmp_path / "here").iterdir()} == {"runs.csv", "example.png", "example.html"}
+    assert "$ scalerl compare here/runs.csv" in done.stdout
+
+
+def test_demo_says_that_it_is_now_example(monkeypatch: pytest.MonkeyPatch):
+    ran = []
+    monkeypatch.setattr("scalerl.cli.curves.example", ran.append)
+    done = scalerl("demo", "--out", "here")
+    assert done.returncode == 0
+    assert ran == [Path("here")]
+    assert "`scalerl example`" in done.stderr
 
 
 def test_a_closed_pipe_is_not_an_error_message(table: Path):

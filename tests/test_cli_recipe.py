@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -8,6 +9,7 @@ from typer.testing import CliRunner
 from scalerl.cli import recipe as recipe_module
 from scalerl.cli.recipe import app, components
 from scalerl.config import list_recipes, load_recipe
+from scalerl.store import JSON_FORMAT
 
 
 @pytest.fixture(autouse=True)
@@ -22,10 +24,17 @@ def run(*arguments: str, exit_code: int = 0):
     return result
 
 
+def printed_json(*arguments: str) -> dict[str, Any]:
+    """What a command prints with --json, without the number of its format."""
+    content = json.loads(run(*arguments, "--json").stdout)
+    assert content.pop("format") == JSON_FORMAT
+    return content
+
+
 def test_list_names_every_recipe():
     output = run("list").stdout
     assert all(name in output for name in list_recipes())
-    assert json.loads(run("list", "--json").stdout).keys() == set(list_recipes())
+    assert printed_json("list").keys() == set(list_recipes())
 
 
 def test_show_has_eight_components_and_every_setting():
@@ -33,7 +42,7 @@ def test_show_has_eight_components_and_every_setting():
     assert "PipelineRL-8 (max_lag 8, push_every 1, drain false)" in output
     assert "inert here: the body is float32" in output
     assert "learner.micro_batch_tokens" in output
-    shown = json.loads(run("show", "scalerl", "--json").stdout)
+    shown = printed_json("show", "scalerl")
     assert len(shown["components"]) == 8
     assert all(component["as_scalerl"] for component in shown["components"])
     assert shown["recipe"] == load_recipe("scalerl").model_dump(mode="json")
@@ -74,7 +83,7 @@ def test_components_say_at_which_end_they_act(overrides, field, ends, note):
 
 
 def test_show_applies_changes():
-    shown = json.loads(run("show", "scalerl", "--set", "loss=dapo", "--set", "seed=4", "--json").stdout)
+    shown = printed_json("show", "scalerl", "--set", "loss=dapo", "--set", "seed=4")
     assert (shown["recipe"]["loss"]["name"], shown["recipe"]["seed"]) == ("dapo", 4)
 
 
@@ -86,7 +95,7 @@ def test_diff_shows_only_what_differs():
     output = run("diff", "scalerl", "grpo").stdout
     assert "loss.clip_low" in output
     assert "optimizer.lr" not in output
-    differing = json.loads(run("diff", "dapo", "magistral", "--json").stdout)
+    differing = printed_json("diff", "dapo", "magistral")
     assert differing == {
         "pipeline.max_lag": {"left": 7, "right": 8},
         "pipeline.push_every": {"left": 8, "right": 1},
@@ -94,10 +103,10 @@ def test_diff_shows_only_what_differs():
     }
 
 
-def test_diff_leaves_out_settings_that_only_read_differently():
+def test_diff_compares_values_not_descriptions():
     """Clips of dapo and gspo share their keys and not their doc lines."""
     equal = ["--set", "loss.clip_low=0.2", "--set", "loss.clip_high=0.26"]
-    differing = json.loads(run("diff", "base", "gspo", *equal, "--json").stdout)
+    differing = printed_json("diff", "base", "gspo", *equal)
     assert differing == {
         "loss.name": {"left": "dapo", "right": "gspo"},
         "loss.length_normalised": {"left": None, "right": True},
@@ -105,7 +114,7 @@ def test_diff_leaves_out_settings_that_only_read_differently():
 
 
 def test_show_says_that_a_baseline_is_inert():
-    shown = json.loads(run("show", "base", "--set", "advantage.baseline=leave_one_out", "--json").stdout)
+    shown = printed_json("show", "base", "--set", "advantage.baseline=leave_one_out")
     (note,) = [row["note"] for row in shown["components"] if row["field"] == "advantage.normalisation"]
     assert note.startswith("advantage.baseline is inert: leave_one_out scales")
     assert "advantage.baseline is inert" not in run("show", "base").stdout
@@ -120,16 +129,14 @@ def test_help_says_when_a_value_needs_quotes(command):
     words = " ".join(run(command, "--help").stdout.replace("\u2502", " ").split())
     assert "A value is TOML, or else text as it stands" in words
     text = r"a\nb"
-    shown = json.loads(run("show", "scalerl", "--set", f"model.path={text}", "--json").stdout)
+    shown = printed_json("show", "scalerl", "--set", f"model.path={text}")
     assert shown["recipe"]["model"]["path"] == text
-    shown = json.loads(run("show", "scalerl", "--set", f'model.path="{text}"', "--json").stdout)
+    shown = printed_json("show", "scalerl", "--set", f'model.path="{text}"')
     assert shown["recipe"]["model"]["path"] == "a\nb"
 
 
 def test_diff_against_oneself_changed():
-    assert json.loads(run("diff", "scalerl", "--set", "loss.cap=4", "--json").stdout) == {
-        "loss.cap": {"left": 5.0, "right": 4.0}
-    }
+    assert printed_json("diff", "scalerl", "--set", "loss.cap=4") == {"loss.cap": {"left": 5.0, "right": 4.0}}
     assert run("diff", "scalerl", "scalerl").stdout == "No setting differs.\n"
 
 

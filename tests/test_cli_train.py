@@ -133,6 +133,7 @@ def test_a_run_is_checked_trained_resumed_and_exported(scalerl: Command, tmp_pat
     assert exported.out == f"Written to {tmp_path / 'model'}\n"
     measured = scalerl("eval", tmp_path / "model", *settings(), "--json")
     (row,) = json.loads(measured.out)
+    assert row["format"] == store.JSON_FORMAT
     assert (row["set"], row["num_samples"]) == ("main", 4)
     assert scalerl("eval", tmp_path / "model", *settings()).out.startswith("main: ")
 
@@ -146,14 +147,14 @@ def test_progress_is_short_lines_in_a_log(scalerl: Command, tmp_path: Path):
     assert {"Learned", "How sure", "Next"} <= {line.split(":")[0] for line in left.out.splitlines()}
 
 
-def test_the_time_left_is_that_of_this_attempts_pace():
+def test_seconds_left_use_the_pace_of_this_attempt():
     assert seconds_left(10.0, 0.0, 0.25) == pytest.approx(30.0)
     assert seconds_left(10.0, 0.5, 0.75) == pytest.approx(10.0)
     assert seconds_left(10.0, 0.5, 1.0) == 0.0
     assert seconds_left(10.0, 0.5, 0.5) is None
 
 
-def test_several_tasks_are_said_and_fitted_one_by_one(scalerl: Command, tmp_path: Path):
+def test_several_tasks_are_shown_and_fitted_separately(scalerl: Command, tmp_path: Path):
     out = tmp_path / "run"
     task = '{{name="arithmetic", num_problems=8, min_terms={0}, max_terms={0}, max_number=20, weight={1}}}'
     mixed = ('task=""', f"tasks.short={task.format(3, '3.0')}", f"tasks.long={task.format(4, '1.0')}")
@@ -189,7 +190,7 @@ def test_a_check_ends_the_processes_it_started(scalerl: Command, tmp_path: Path,
 
 
 @pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_asked_once_a_run_stops_with_a_checkpoint(
+def test_first_signal_stops_with_a_checkpoint(
     scalerl: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: int
 ):
     out, before = tmp_path / "run", signal.getsignal(number)
@@ -206,9 +207,7 @@ def test_asked_once_a_run_stops_with_a_checkpoint(
     assert [row["step"] for row in store.read_evals(out)] == [0, 2, 3]
 
 
-def test_asked_twice_it_stops_at_once_and_can_be_resumed(
-    scalerl: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_second_signal_stops_at_once(scalerl: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     out = tmp_path / "run"
 
     def twice() -> None:
@@ -227,7 +226,7 @@ def test_asked_twice_it_stops_at_once_and_can_be_resumed(
     assert [(row["step"], row["attempt"]) for row in store.read_metrics(out)] == [(1, 1), (2, 2), (3, 2)]
 
 
-def test_stopped_before_the_first_step_it_keeps_the_evaluation_at_zero_compute(
+def test_stop_before_the_first_step_keeps_the_evaluation(
     scalerl: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     out = tmp_path / "run"
@@ -241,9 +240,7 @@ def test_stopped_before_the_first_step_it_keeps_the_evaluation_at_zero_compute(
     assert first[0]["gpu_hours"] == 0
 
 
-def test_what_an_older_attempt_did_beyond_the_checkpoint_is_no_part_of_the_curve(
-    scalerl: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_steps_after_the_checkpoint_leave_the_curve(scalerl: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     out, often = tmp_path / "run", ("--set", "evaluation.every=1")
     with monkeypatch.context() as patched:
         patched.setattr("scalerl.run.checkpoint.save", lambda *_, **__: None)
@@ -259,7 +256,7 @@ def test_what_an_older_attempt_did_beyond_the_checkpoint_is_no_part_of_the_curve
     assert spent == sorted(spent)
 
 
-def test_a_run_that_was_started_before_a_setting_existed_goes_on(scalerl: Command, tmp_path: Path, finished: Path):
+def test_run_from_before_a_setting_existed_resumes(scalerl: Command, tmp_path: Path, finished: Path):
     out = shutil.copytree(finished, tmp_path / "run")
     written = store.read_recipe(out)
     assert written is not None
@@ -290,7 +287,7 @@ class FullDisk:
 
 
 @pytest.mark.parametrize("step, file", [(1, store.EVALS), (2, store.METRICS)], ids=["evaluation", "metrics"])
-def test_a_disk_that_fills_up_ends_the_run_with_a_sentence(
+def test_full_disk_ends_the_run_with_an_error(
     scalerl: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, file: str
 ):
     out = tmp_path / "run"
@@ -309,7 +306,7 @@ def test_a_disk_that_fills_up_ends_the_run_with_a_sentence(
     assert [row["step"] for row in store.read_metrics(out)] == [1, 2, 3, 4]
 
 
-def test_a_disk_that_is_full_at_a_checkpoint_keeps_the_older_one(
+def test_full_disk_at_a_checkpoint_keeps_the_older_one(
     scalerl: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     out = tmp_path / "run"
@@ -328,9 +325,7 @@ def test_a_disk_that_is_full_at_a_checkpoint_keeps_the_older_one(
     assert train(scalerl, out, "--resume").code == 0
 
 
-def test_an_engine_that_dies_ends_the_run_with_its_reason(
-    scalerl: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_dead_engine_ends_the_run_with_its_reason(scalerl: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     out = tmp_path / "run"
 
     def die(engine: TorchEngine) -> None:
@@ -342,7 +337,7 @@ def test_an_engine_that_dies_ends_the_run_with_its_reason(
     assert status(out) == ("failed", "EngineError: the device fell off the bus")
 
 
-def test_an_engine_that_hangs_ends_the_process_with_the_reason(
+def test_hung_engine_ends_the_process_with_the_reason(
     scalerl: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     out, released = tmp_path / "run", threading.Event()
@@ -365,9 +360,7 @@ def test_an_engine_that_hangs_ends_the_process_with_the_reason(
     assert f"error: {reason}\n" in left.err
 
 
-def test_a_damaged_checkpoint_is_named_and_its_sentence_says_how_to_go_on(
-    scalerl: Command, tmp_path: Path, finished: Path
-):
+def test_damaged_checkpoint_error_says_how_to_continue(scalerl: Command, tmp_path: Path, finished: Path):
     out = shutil.copytree(finished, tmp_path / "run")
     newest = out / store.CHECKPOINTS / "step-00000002"
     weights = newest / "tensors.weights.safetensors"
@@ -377,7 +370,7 @@ def test_a_damaged_checkpoint_is_named_and_its_sentence_says_how_to_go_on(
     assert left.code == 2
     assert left.err.count("\n") == 1
     assert f"{newest} is damaged" in left.err
-    assert "the older step-00000001 is whole: remove or rename step-00000002 to go on from there" in left.err
+    assert "the older step-00000001 is intact: remove or rename step-00000002 to continue from there" in left.err
     assert contents(out) == before
     newest.rename(newest.with_name("step-00000002.damaged"))
     assert train(scalerl, out, "--resume").code == 0
@@ -486,10 +479,10 @@ def mistakes(folder: Path, finished: Path) -> dict[str, tuple[list[object], tupl
             (str(finished), "--resume", "another --out"),
         ),
         "another recipe": ([*resumed, *settings("loss.cap=4.0")], (str(finished), "loss.cap", "5.0", "4.0")),
-        "nothing to resume": ([*train_new, "--resume", *settings()], (str(new), "no run to resume")),
+        "nothing to resume": ([*train_new, "--resume", *settings()], (str(new), "a run to resume")),
         "nothing to export": (
             ["export", folder / "nothing", "--out", new],
-            (str(folder / "nothing"), "no run to export"),
+            (str(folder / "nothing"), "a run to export"),
         ),
         "an export over another": (["export", finished, "--out", finished], (str(finished), "exists")),
         "no such model to measure": (["eval", "/no/such/model"], ("/no/such/model", "does not exist")),
@@ -533,7 +526,7 @@ NEEDS = {"no such data set of the hub": "datasets", "no such data set of reasoni
 
 
 @pytest.mark.parametrize("name", mistakes(Path(), Path()))
-def test_a_mistake_is_one_sentence_and_writes_nothing(
+def test_user_mistake_is_one_line_and_writes_nothing(
     scalerl: Command, faulty: Path, finished: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ):
     if name in NEEDS:

@@ -148,7 +148,7 @@ def test_settings_of_another_choice_do_not_leak_through_extends(tmp_path):
     assert load_recipe(child).loss.model_dump() == {"name": "dapo", "clip_low": 0.1, "clip_high": 0.3}
 
 
-def test_a_setting_of_a_default_choice_is_kept_when_the_choice_is_then_named(tmp_path):
+def test_naming_the_default_choice_keeps_its_settings(tmp_path):
     write(tmp_path, "parent.toml", "loss.cap = 4.0\nbudget.steps = 1\n")
     child = write(tmp_path, "child.toml", 'extends = "parent.toml"\nloss = "cispo"\n')
     assert load_recipe(child).loss.model_dump() == {"name": "cispo", "cap": 4.0}
@@ -229,7 +229,7 @@ system = "Be brief."
 """
 
 
-def test_a_task_has_settings_of_every_task_and_of_its_own(tmp_path):
+def test_task_has_shared_settings_and_its_own(tmp_path):
     recipe = load_recipe(write(tmp_path, "two.toml", TWO_TASKS))
     sums, gsm8k = recipe.tasks["sums"], recipe.tasks["gsm8k"]
     assert recipe.task.name is None
@@ -242,7 +242,7 @@ def test_a_task_has_settings_of_every_task_and_of_its_own(tmp_path):
     assert len(choose(TASKS, sums)(2, 0).training) == 8
 
 
-def test_what_every_task_can_be_told_is_what_a_task_takes():
+def test_shared_task_settings_are_those_of_with_settings():
     taken = {name: parameter.default for name, parameter in keyword_settings(with_settings).items()}
     assert parts.TaskSettings().shared == taken
 
@@ -251,7 +251,7 @@ def test_what_every_task_can_be_told_is_what_a_task_takes():
     ("text", "message"),
     [
         (f"{TWO_TASKS}[task]\nname = 'words'", 'task.name is "words" and tasks holds sums, gsm8k: a run has one task'),
-        (f"{TWO_TASKS}['tasks'.'a/b']\nname = 'words'", 'tasks holds "a/b", but the name of a task is made of'),
+        (f"{TWO_TASKS}['tasks'.'a/b']\nname = 'words'", 'tasks holds "a/b", but the name of a task may only have'),
         (f"{TWO_TASKS}[tasks.third]\nmax_number = 3", "tasks.third.name is not set"),
         (f"{TWO_TASKS}[evaluation.sets.sums]\nname = 'words'", "evaluation.sets.sums has the name of tasks.sums"),
         (TWO_TASKS.replace("weight = 3", "weight = 0"), "tasks.sums.weight is 0 but must be above 0"),
@@ -270,7 +270,7 @@ def test_tasks_that_cannot_be_together(tmp_path, text, message):
     assert caught.value.problems[0].startswith(str(path))
 
 
-def test_a_task_that_comes_by_extends_can_be_taken_back(tmp_path):
+def test_extended_task_can_be_unset(tmp_path):
     text = TWO_TASKS.replace('extends = "scalerl"', 'extends = "tiny-cpu"\ntask = ""')
     assert set(load_recipe(write(tmp_path, "two.toml", text)).tasks) == {"sums", "gsm8k"}
 
@@ -288,7 +288,7 @@ def test_a_task_that_comes_by_extends_can_be_taken_back(tmp_path):
         ("memory_limit_mb=0", "grading.memory_limit_mb is 0 but must be at least 16"),
         ("memory_limit_mb=512.5", "grading.memory_limit_mb is 512.5 but must be a whole number"),
         ("num_workers=-1", "grading.num_workers is -1 but must be at least 0"),
-        ("timout_s=9", "grading.timout_s is no setting of grading, which has num_workers, timeout_s, cpu_limit_s, "),
+        ("timout_s=9", "grading.timout_s is not a setting of grading, which has num_workers, timeout_s, cpu_limit_s, "),
         (
             "timeout_s=2",
             "grading.cpu_limit_s is 3, above grading.timeout_s = 2, when the answer is given up anyway: raise "
@@ -303,7 +303,7 @@ def test_limits_of_graders_that_cannot_be(override, sentence):
     assert caught.value.problems[0].startswith(f"--set grading.{override}: ")
 
 
-def test_a_recipe_that_was_written_before_a_table_existed_has_its_defaults(tmp_path):
+def test_older_recipe_gets_defaults_of_new_tables(tmp_path):
     recipe = load_recipe("tiny-cpu")
     written = recipe.model_dump(mode="json")
     del written["grading"]
@@ -326,7 +326,7 @@ def test_every_setting_has_a_meaning(name):
     assert [setting.key for setting in settings if not setting.doc.strip()] == []
 
 
-def test_the_settings_of_a_task_that_are_explained_are_those_it_has():
+def test_described_task_settings_are_those_of_the_task():
     assert TASK_SETTINGS.keys() == TASKS.keys()
     for name, function in TASKS.items():
         assert TASK_SETTINGS[name].keys() == keyword_settings(function).keys(), name
@@ -343,7 +343,7 @@ def test_the_settings_of_a_task_that_are_explained_are_those_it_has():
         ("task.year=3", "task.year", "A setting of the task to be named."),
     ],
 )  # fmt: skip
-def test_a_setting_that_is_not_of_every_recipe_says_whose_it_is(text, key, doc):
+def test_setting_of_another_choice_names_its_owner(text, key, doc):
     assert settings_of(load_recipe("scalerl", [text]))[key].doc == doc
 
 
@@ -368,7 +368,7 @@ def test_an_fp32_head_is_inert_under_an_fp32_body():
     assert inert(auto, gpu=True) == inert(half, gpu=False) == {}
 
 
-def test_leave_one_out_is_inert_where_a_groups_own_deviation_divides():
+def test_leave_one_out_is_inert_under_prompt_normalisation():
     leave_one_out = "advantage.baseline=leave_one_out"
     assert inert(load_recipe("base", [leave_one_out]), gpu=True).keys() == {"advantage.baseline"}
     for recipe, overrides in [

@@ -64,14 +64,14 @@ def test_unreadable_files_are_sentences(tmp_path):
     assert problems(recipe=tmp_path / "binary.toml") == [f"{tmp_path / 'binary.toml'} is not UTF-8 text"]
     assert "cannot be read: Is a directory" in problems(recipe=tmp_path)[0]
     assert "not valid JSON" in problems(recipe=write(tmp_path, "recipe.json", "{"))[0]
-    assert "holds no table" in problems(recipe=write(tmp_path, "recipe.json", "[]"))[0]
+    assert "does not hold a table" in problems(recipe=write(tmp_path, "recipe.json", "[]"))[0]
 
 
 def test_an_error_names_the_file_it_came_from(tmp_path):
     write(tmp_path, "parent.toml", 'extends = "scalerl"\npipeline.push_every = 4\n')
     child = write(tmp_path, "child.toml", 'extends = "parent.toml"\nfilter.zero_varianse = true\nseed = 1\n')
     assert problems(recipe=child) == [
-        f"{child}: filter.zero_varianse is no setting of filter, which has zero_variance, drop_truncated; "
+        f"{child}: filter.zero_varianse is not a setting of filter, which has zero_variance, drop_truncated; "
         f'did you mean "zero_variance"?'
     ]
     write(tmp_path, "child.toml", 'extends = "parent.toml"\nseed = 1\n')
@@ -90,7 +90,7 @@ def test_a_malformed_override_shows_the_form(text):
 @pytest.mark.parametrize(
     "override, rest",
     [
-        ("loss.capp=3", 'loss.capp is no setting of loss.name = "cispo", which has cap; did you mean "cap"?'),
+        ("loss.capp=3", 'loss.capp is not a setting of loss.name = "cispo", which has cap; did you mean "cap"?'),
         (
             "loss=cisp",
             'loss.name is "cisp" but must be one of "cispo", "dapo", "gspo", "tis", or an import path '
@@ -130,7 +130,7 @@ def test_a_malformed_override_shows_the_form(text):
         ("max_lagg=3", 'did you mean "pipeline.max_lag"?'),
         (
             "loss.temperatur=1",
-            'is no setting of loss.name = "cispo", which has cap; did you mean "rollout.temperature"?',
+            'is not a setting of loss.name = "cispo", which has cap; did you mean "rollout.temperature"?',
         ),
         ("batch_size=3", 'did you mean "pipeline.groups_per_batch"?'),
         ("learning_rate=3", 'did you mean "optimizer.lr"?'),
@@ -147,12 +147,12 @@ def test_a_malformed_override_shows_the_form(text):
         ("loss=rloo", '; RLOO is advantage.baseline = "leave_one_out"'),
         ("advantage.baseline=rloo", '; RLOO is advantage.baseline = "leave_one_out"'),
         ("curriculum=npr", '; NPR is curriculum = "no_positive_resampling"'),
-        ("losss=dapo", "losss is no setting of a recipe, which has description, seed"),
+        ("losss=dapo", "losss is not a setting of a recipe, which has description, seed"),
         ("rollout.top_p=0.9", "top_p is for evaluation only (evaluation.top_p)"),
         ("extends=base", "extends cannot be set here"),
     ],
 )
-def test_a_wrong_setting_is_one_sentence_with_field_value_and_choices(override, rest):
+def test_wrong_setting_error_has_field_value_and_choices(override, rest):
     (sentence,) = problems(override)
     assert sentence.startswith(f"--set {override}: ")
     assert rest in sentence
@@ -206,7 +206,7 @@ JUNK = st.one_of(
 
 
 @given(st.sampled_from(sorted(set(known_keys()))), JUNK | st.dictionaries(st.text(max_size=5), JUNK, max_size=2))
-def test_no_value_of_any_setting_gives_more_than_sentences(tmp_path_factory, key, value):
+def test_any_value_gives_a_recipe_or_an_error_message(tmp_path_factory, key, value):
     tree = value
     for name in reversed(key.split(".")):
         tree = {name: tree}

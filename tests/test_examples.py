@@ -1,19 +1,27 @@
-import subprocess
+import runpy
 import sys
 from pathlib import Path
+
+import pytest
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
-def test_fit_a_csv_runs_and_ends_with_a_forecast():
-    done = subprocess.run([sys.executable, EXAMPLES / "fit_a_csv.py"], capture_output=True, text=True, check=True)
-    assert "improved has the higher ceiling" in done.stdout
-    assert "within 0.01 of the ceiling" in done.stdout
+def run(monkeypatch: pytest.MonkeyPatch, name: str, *words: str) -> None:
+    monkeypatch.setattr(sys, "argv", [name, *words])
+    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
 
 
-def test_the_one_page_loop_is_one_page_and_trains():
-    path = EXAMPLES / "one_page_loop.py"
-    assert path.read_text().count("\n") < 150
-    done = subprocess.run([sys.executable, path, "2"], capture_output=True, text=True, check=True)
-    assert "step 2: correct" in done.stdout
-    assert "evaluation:" in done.stdout
+def test_fit_a_csv_ends_with_a_forecast(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    run(monkeypatch, "fit_a_csv.py")
+    printed = capsys.readouterr().out
+    assert "improved has the higher ceiling" in printed
+    assert "within 0.01 of the ceiling" in printed
+
+
+def test_one_page_loop_is_one_page_and_trains(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    assert (EXAMPLES / "one_page_loop.py").read_text().count("\n") < 150
+    run(monkeypatch, "one_page_loop.py", "2")
+    printed = capsys.readouterr().out
+    assert "step 2: correct" in printed
+    assert "evaluation:" in printed

@@ -5,6 +5,7 @@ import json
 import math
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ def run(pipeline: dict[str, Any], *, slots=GROUPS * COMPLETIONS, poll_s=1.0, ste
 
 @pytest.mark.parametrize("apart", [True, False])
 @pytest.mark.parametrize("slots_share, poll_s, step_s, push_s", [(1, 1.0, 1.0, 0.0), (2, 0.5, 3.0, 0.25), (4, 2, 1, 0)])
-def test_a_drained_schedule_alternates_whether_or_not_it_has_two_devices(apart, slots_share, poll_s, step_s, push_s):
+def test_drained_schedule_alternates_on_one_or_two_devices(apart, slots_share, poll_s, step_s, push_s):
     slots = GROUPS * COMPLETIONS // slots_share
     found = run(DRAINED, slots=slots, poll_s=poll_s, step_s=step_s, push_s=push_s, apart=apart)
     # A round: all of its eight batches are sampled, then trained on, then pushed. One push comes before the first.
@@ -46,7 +47,7 @@ def test_a_drained_schedule_alternates_whether_or_not_it_has_two_devices(apart, 
 
 
 @pytest.mark.parametrize("poll_s, step_s", [(1.0, 1.0), (0.2, 1.0), (3.0, 1.0), (1.0, 0.9)])
-def test_a_pipeline_on_two_devices_takes_as_long_as_the_slower_of_them(poll_s, step_s):
+def test_pipeline_on_two_devices_is_as_fast_as_the_slower(poll_s, step_s):
     found = run(PIPELINE, poll_s=poll_s, step_s=step_s)
     pace = np.diff(found.ends_s)[20:]
     assert pace.mean() == pytest.approx(max(poll_s, step_s), rel=1e-3)
@@ -64,7 +65,7 @@ def test_a_push_holds_up_both_devices():
     assert np.diff(run(PIPELINE, poll_s=0.1, step_s=1.0, push_s=0.5).ends_s)[20:].mean() == pytest.approx(1.5, rel=0.02)
 
 
-def test_two_devices_of_equal_speed_halve_the_time_of_a_drained_schedule():
+def test_two_equal_devices_halve_the_time():
     ratio = np.diff(run(PIPELINE).ends_s)[-40:].sum() / np.diff(run(DRAINED).ends_s)[-40:].sum()
     assert ratio == pytest.approx(0.5)
 
@@ -146,7 +147,7 @@ def test_a_faster_learning_arm_needs_less(tmp_path):
     assert half["apart"] == pytest.approx(half["steps_pipeline"] * max(1, 0.25) / drained_s, rel=0.05)
 
 
-def test_a_reward_that_is_never_reached_is_said_to_be(tmp_path, runs):
+def test_reward_that_is_never_reached_is_reported(tmp_path, runs):
     low = write_run(tmp_path / "low", PIPELINE, reward_step=2000.0)
     lines = (low / store.EVALS).read_text().splitlines()
     rows = [json.loads(line) | {"reward": 0.2 + 0.1 * number / (number + 2)} for number, line in enumerate(lines)]
@@ -180,7 +181,7 @@ def test_what_is_packed_is_small_and_reads_the_same(tmp_path, runs):
     assert sorted(after.lengths[0][1]) == sorted(before.lengths[0][1]) == [3, 5, 5, 7]
 
 
-def test_lengths_keep_their_shape_and_take_the_mean_of_the_step(runs):
+def test_lengths_keep_their_shape_and_take_the_steps_mean(runs):
     (runs[0] / replay_runs.LENGTHS).write_text(json.dumps({"10": {"2": 500, "6": 500}, "90": {"4": 1}}))
     arm = replay_runs.read_arm([runs[0]])
     drawn = [arm.draw_length(5, derive_seed("length", number)) for number in range(400)]
@@ -193,26 +194,34 @@ def test_lengths_keep_their_shape_and_take_the_mean_of_the_step(runs):
     "x, y, line",
     [([1, 2, 3], [3, 5, 7], (1.0, 2.0)), ([1, 2, 3], [9, 8, 7], (8.0, 0.0)), ([2, 2], [3, 5], (4.0, 0.0))],
 )
-def test_a_line_has_neither_a_negative_start_nor_a_negative_slope(x, y, line):
+def test_line_has_no_negative_start_or_slope(x, y, line):
     assert replay.line_through(np.array(x, float), np.array(y, float)) == pytest.approx(line)
     start, slope = replay.line_through(np.array([1.0, 2.0]), np.array([0.5, 3.0]))
     assert start == 0
     assert slope == pytest.approx(6.5 / 5)
 
 
-def command(*words: object) -> "subprocess.CompletedProcess[str]":
-    script = [sys.executable, str(BENCHMARKS / "replay.py"), *map(str, words)]
-    return subprocess.run(script, capture_output=True, text=True)
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """Run benchmarks/replay.py in this process; return exit code, stdout and stderr."""
+
+    def run_command(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["replay.py", *map(str, words)])
+        code = replay.main()
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return run_command
 
 
-def test_the_command_prints_a_table_and_judges_by_the_goal(runs):
-    done = command("--pipeline", runs[0], "--drained", runs[1])
-    assert done.returncode == 0, done.stderr
-    assert "its end, 0.7" in done.stdout
+def test_the_command_prints_a_table_and_judges_by_the_goal(command, runs):
+    code, out, err = command("--pipeline", runs[0], "--drained", runs[1])
+    assert code == 0, err
+    assert "its end, 0.7" in out
 
 
 @pytest.mark.parametrize(
-    "words, said",
+    "words, expected",
     [
         (lambda one, other: ["--pipeline", one], "give runs of both arms"),
         (lambda one, other: ["--pipeline", other, "--drained", one], "drain = false"),
@@ -220,11 +229,11 @@ def test_the_command_prints_a_table_and_judges_by_the_goal(runs):
         (lambda one, other: ["--pipeline", one, other, "--drained", other], "not of one arm"),
     ],
 )
-def test_what_cannot_be_replayed_is_said_in_one_sentence(runs, words, said):
-    done = command(*words(*runs))
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert done.stderr.count("\n") == 1
+def test_runs_that_cannot_be_replayed_are_refused(command, runs, words, expected):
+    code, _, err = command(*words(*runs))
+    assert code == 2
+    assert expected in err
+    assert err.count("\n") == 1
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The run folder, written and read back: which rows count, what a killed run or a full disk may leave behind."""
+"""The run folder, written and read back: which rows count, and what a killed run or a full disk leaves behind."""
 
 import errno
 import json
@@ -20,7 +20,7 @@ def _write_lines(path: Path, rows: list[dict[str, object]], tail: str = "") -> N
     path.write_text("".join(json.dumps(row) + "\n" for row in rows) + tail, encoding="utf-8")
 
 
-def test_a_folder_is_a_run_by_its_recipe_or_its_evaluations(tmp_path: Path) -> None:
+def test_recipe_or_evals_make_a_run_folder(tmp_path: Path) -> None:
     assert not store.is_run_folder(tmp_path)
     assert not store.is_run_folder(tmp_path / "absent")
     (tmp_path / "metrics.jsonl").write_text("{}\n")
@@ -30,7 +30,7 @@ def test_a_folder_is_a_run_by_its_recipe_or_its_evaluations(tmp_path: Path) -> N
     assert not store.is_run_folder(tmp_path / "evals.jsonl")
 
 
-def test_the_highest_attempt_counts_and_of_equal_attempts_the_later_row(tmp_path: Path) -> None:
+def test_highest_attempt_counts_then_the_later_row(tmp_path: Path) -> None:
     rows: list[dict[str, object]] = [
         {"step": 20, "attempt": 1, "set": "val", "reward": 0.1},
         {"step": 0, "attempt": 1, "set": "val", "reward": 0.2},
@@ -81,7 +81,7 @@ def _attempts(folder: Path, metrics: dict[int, range], evals: dict[int, range]) 
         ({1: range(1, 5)}, {1: range(0, 5, 2)}, [4], [(0, 1), (2, 1), (4, 1)]),
     ],
 )
-def test_rows_of_an_older_attempt_end_where_a_newer_one_went_on_from(
+def test_older_attempt_ends_where_a_newer_one_resumed(
     tmp_path: Path,
     metrics: dict[int, range],
     evals: dict[int, range],
@@ -97,7 +97,7 @@ def test_rows_of_an_older_attempt_end_where_a_newer_one_went_on_from(
     assert len((tmp_path / store.METRICS).read_text().splitlines()) == sum(map(len, metrics.values()))
 
 
-def test_an_attempt_is_found_by_the_rows_that_the_trainer_writes(tmp_path: Path) -> None:
+def test_attempts_are_found_in_rows_written_by_append_row(tmp_path: Path) -> None:
     for attempt, step in ((1, 1), (1, 2), (1, 3), (2, 2)):
         store.append_row(tmp_path / store.METRICS, {"step": step, "attempt": attempt, "gpu_hours": math.nan})
     store.append_row(tmp_path / store.EVALS, {"step": 3, "attempt": 1, "set": "val", "reward": 0.5})
@@ -105,14 +105,14 @@ def test_an_attempt_is_found_by_the_rows_that_the_trainer_writes(tmp_path: Path)
     assert store.read_evals(tmp_path) == []
 
 
-def test_metrics_are_one_row_a_step(tmp_path: Path) -> None:
+def test_metrics_have_one_row_per_step(tmp_path: Path) -> None:
     _write_lines(
         tmp_path / "metrics.jsonl", [{"step": 2, "attempt": 1}, {"step": 1, "attempt": 1}, {"step": 2, "attempt": 2}]
     )
     assert store.read_metrics(tmp_path) == [{"step": 1, "attempt": 1}, {"step": 2, "attempt": 2}]
 
 
-def test_files_a_run_has_not_written_yet_are_empty(tmp_path: Path) -> None:
+def test_missing_files_read_as_empty(tmp_path: Path) -> None:
     assert store.read_evals(tmp_path) == []
     assert store.read_metrics(tmp_path) == []
     assert store.read_recipe(tmp_path) is None
@@ -131,7 +131,7 @@ def test_recipe_and_status_are_objects(tmp_path: Path) -> None:
 
 
 @given(cut=st.integers(min_value=0, max_value=60))
-def test_a_line_cut_anywhere_loses_only_itself(cut: int) -> None:
+def test_cut_last_line_loses_only_itself(cut: int) -> None:
     whole = [json.dumps({"step": step, "attempt": 1, "reward": 0.25}) for step in range(3)]
     text = "\n".join(whole) + "\n" + json.dumps({"step": 3, "attempt": 1, "reward": 0.125})[:cut]
     rows = [row for _, row in store.parse_lines(text, Path("evals.jsonl"))]
@@ -149,31 +149,32 @@ def test_a_line_cut_anywhere_loses_only_itself(cut: int) -> None:
         ('{"step": ', r"evals\.jsonl, line 1: not JSON"),
     ],
 )
-def test_a_bad_line_is_named(tmp_path: Path, text: str, fault: str) -> None:
+def test_bad_line_is_named_in_the_error(tmp_path: Path, text: str, fault: str) -> None:
     (tmp_path / "evals.jsonl").write_text(text)
     with pytest.raises(ValueError, match=fault):
         store.read_evals(tmp_path)
 
 
-def test_a_new_run_never_touches_what_is_there(tmp_path: Path) -> None:
+def test_new_run_refuses_a_folder_in_use(tmp_path: Path) -> None:
     folder = store.create_run(tmp_path / "runs" / "a")
     assert store.create_run(folder) == folder
     store.write_json(folder / store.RECIPE, {"seed": 1})
-    with pytest.raises(ValueError, match=r"holds a run already: go on with it by --resume, or choose another --out"):
+    with pytest.raises(ValueError, match=r"already holds a run: continue it with --resume, or choose another --out"):
         store.create_run(folder)
     (tmp_path / "file").write_text("mine")
     for taken in (tmp_path, tmp_path / "file"):
-        with pytest.raises(ValueError, match="exists already and is no empty folder"):
+        with pytest.raises(ValueError, match="already exists and is not an empty folder"):
             store.create_run(taken)
     for below in ("run", "deep/run"):
-        with pytest.raises(RunFolderError, match=rf"{below} cannot be made: {tmp_path}/file is a file and no folder"):
+        expected = rf"{below} cannot be created: {tmp_path}/file is a file, not a folder"
+        with pytest.raises(RunFolderError, match=expected):
             store.check_new(tmp_path / "file" / below)
     assert store.read_recipe(folder) == {"seed": 1}
     assert (tmp_path / "file").read_text() == "mine"
 
 
 @pytest.mark.parametrize("exists", [True, False])
-def test_a_folder_that_cannot_be_written_is_refused(
+def test_folder_without_write_permission_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exists: bool
 ) -> None:
     locked = tmp_path / "locked"
@@ -181,12 +182,12 @@ def test_a_folder_that_cannot_be_written_is_refused(
     # Asked and not tried: root may write into any folder.
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != locked)
     folder = locked if exists else locked / "runs" / "a"
-    with pytest.raises(RunFolderError, match=rf"{folder} cannot be written: you may not write into {locked}; choose"):
+    with pytest.raises(RunFolderError, match=rf"{folder} cannot be written: no permission to write into {locked}"):
         store.check_new(folder)
     store.check_new(tmp_path / "other" / "a")
 
 
-def test_rows_and_objects_come_back_and_what_is_not_finite_is_null(tmp_path: Path) -> None:
+def test_rows_round_trip_and_nonfinite_becomes_null(tmp_path: Path) -> None:
     row = {"step": 1, "attempt": 1, "loss/mean": math.nan, "num_correct": [1, 0], "deep": {"top": (-math.inf, 0.5)}}
     store.append_row(tmp_path / store.METRICS, row, sync=True)
     store.append_row(tmp_path / store.METRICS, {"step": 2, "text": "a\nb\u2028"})
@@ -200,7 +201,7 @@ def test_rows_and_objects_come_back_and_what_is_not_finite_is_null(tmp_path: Pat
 
 
 @given(cut=st.integers(min_value=0, max_value=200), reopened=st.booleans())
-def test_after_a_kill_at_any_byte_a_resumed_run_keeps_every_whole_row(
+def test_resume_after_a_kill_keeps_every_complete_row(
     tmp_path_factory: pytest.TempPathFactory, cut: int, reopened: bool
 ) -> None:
     folder = tmp_path_factory.mktemp("run")
@@ -217,15 +218,15 @@ def test_after_a_kill_at_any_byte_a_resumed_run_keeps_every_whole_row(
     assert [row["step"] for row in store.read_metrics(folder)] == [*range(num_whole), 9]
 
 
-def test_only_a_run_can_be_resumed(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"holds no run to resume: it has no recipe\.json"):
+def test_only_a_run_folder_can_be_resumed(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"does not hold a run to resume: it has no recipe\.json"):
         store.reopen_run(tmp_path)
 
 
 @pytest.mark.parametrize(
     "number, reason", [(errno.ENOSPC, "the disk is full"), (errno.EDQUOT, "the disk is full"), (errno.EIO, "Input/out")]
 )
-def test_a_full_disk_is_one_sentence_and_leaves_no_half_of_anything(
+def test_full_disk_leaves_no_partial_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, reason: str
 ) -> None:
     metrics, status = tmp_path / store.METRICS, tmp_path / store.STATUS
@@ -255,7 +256,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_no_half_of_anything(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "status.json"]
 
 
-def test_a_run_says_that_the_disk_is_full_though_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_can_be_written_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store.write_status(tmp_path, "running", "a reason that is much longer than the one that comes after it, by far")
     write, inode = os.write, (tmp_path / store.STATUS).stat().st_ino
 
@@ -272,10 +273,41 @@ def test_a_run_says_that_the_disk_is_full_though_it_is(tmp_path: Path, monkeypat
         store.write_status(tmp_path / "..", "running")
 
 
-def test_a_write_in_pieces_is_still_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_writes_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = os.write
     monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:3]))
     store.append_row(tmp_path / store.EVALS, {"step": 1, "set": "val"})
     store.write_json(tmp_path / store.RECIPE, {"seed": 1})
     assert store.read_evals(tmp_path) == [{"step": 1, "set": "val"}]
     assert store.read_recipe(tmp_path) == {"seed": 1}
+
+
+def test_newer_folder_format_is_refused(tmp_path: Path) -> None:
+    store.append_row(tmp_path / store.EVALS, {"step": 1, "set": "val", "reward": 0.5})
+    store.write_json(tmp_path / store.STATUS, {"status": "done"})
+    # Without a number, or with the number of this version, it is read.
+    for written in ({}, {"format": store.FORMAT}):
+        store.write_json(tmp_path / store.ENV, written)
+        assert len(store.read_evals(tmp_path)) == 1
+    (tmp_path / store.ENV).write_text('{"format": ')
+    assert len(store.read_evals(tmp_path)) == 1
+    store.write_json(tmp_path / store.ENV, {"format": store.FORMAT + 1})
+    expected = rf"has the format {store.FORMAT + 1}, and this version of scalerl reads formats up to {store.FORMAT}"
+    for read in (store.read_evals, store.read_metrics, store.read_recipe, store.read_status, store.reopen_run):
+        with pytest.raises(RunFolderError, match=expected):
+            read(tmp_path)
+
+
+def test_new_file_keeps_the_old_one_when_writing_fails(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    store.write_text(path, "old \u2713")
+
+    def fail_halfway() -> None:
+        with store.new_file(path) as unfinished:
+            unfinished.write_text("half")
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with pytest.raises(StoreError, match=r"cannot write .*page\.html: Input/output error"):
+        fail_halfway()
+    assert path.read_text(encoding="utf-8") == "old \u2713"
+    assert list(tmp_path.iterdir()) == [path]

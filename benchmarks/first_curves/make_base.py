@@ -18,7 +18,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from scalerl.config import load_recipe
 from scalerl.models.tiny import build_tokenizer
-from scalerl.run.setup import make_tasks
+from scalerl.run.parts import build_tasks
 from scalerl.run.sft import SftSettings, sft
 from scalerl.types import derive_seed
 
@@ -73,7 +73,7 @@ def main() -> int:
     # To imitate takes no FP32 products, which a GPU makes at a fraction of its speed; the recipe's RL sets its own.
     torch.set_float32_matmul_precision("high")
     recipe = load_recipe(arguments.recipe, arguments.set)
-    (task,) = make_tasks(recipe).values()
+    (task,) = build_tasks(recipe).values()
     with tempfile.TemporaryDirectory() as fresh:
         fresh_model(task, Path(fresh), seed=recipe.seed)
         settings = SftSettings(

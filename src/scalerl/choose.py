@@ -1,25 +1,27 @@
 """From a name in a recipe to a function with its settings bound.
 
-loss = choose(LOSSES, recipe.loss)      # LOSSES["cispo"] with cap=5.0, or the function at an import path
+loss = choose(LOSSES, recipe.loss)                                  # LOSSES["cispo"] with cap=5.0 bound,
+                                                                    # or the function at an import path
+build = entry(ENGINES, recipe.rollout.engine, "rollout.engine")     # ENGINES["torch"]
 """
 
 import functools
-import importlib
 import inspect
 import json
-import sys
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from scalerl import import_path
 from scalerl.config import Settings
 from scalerl.config.suggest import did_you_mean, quoted
-from scalerl.errors import RecipeError
+from scalerl.errors import ImportPathError, RecipeError, RecipeProblem
+
+Choice = TypeVar("Choice")
 
 
 def choose(table: Mapping[str, Callable[..., Any]], part: Settings) -> Callable[..., Any]:
-    """The function this part of a recipe names, with the part's other settings bound as keyword arguments."""
-    # Not model_dump: a setting that is itself a value (a table, a list) goes to the function as it is.
+    """Return the function that a part of a recipe names, with the part's other settings bound as keyword arguments."""
+    # Not model_dump: a setting that is itself a value (a table, a list) is passed to the function unchanged.
     settings = {name: value for name, value in part if name != "name"}
     name = getattr(part, "name", None)
     if name is None:
@@ -27,46 +29,32 @@ def choose(table: Mapping[str, Callable[..., Any]], part: Settings) -> Callable[
         raise RecipeError(f"{table_name}.name is not set; choices: {quoted(table)}")
     if ":" in name:
         function = import_function(name)
-    elif name in table:
-        function = table[name]
     else:
-        raise RecipeError(f'no function is called "{name}"; choices: {quoted(table)}{did_you_mean(name, table)}')
-    # A part that takes any setting for its function's may have some of its own, which can be misspelt too.
+        function = entry(table, name, "the function")
+    # A part that passes every unknown key to its function has settings of its own, which can be misspelt too.
     _check_settings(name, function, settings, own=type(part).model_fields)
     return functools.partial(function, **settings) if settings else function
 
 
-def import_function(path: str) -> Callable[..., Any]:
-    """The function at "package.module:function"; modules of the current folder are found after all others.
+def entry(table: Mapping[str, Choice], name: str, what: str) -> Choice:
+    """Return table[name]; if there is no such name, RecipeError says that `what` is unknown and lists the choices."""
+    if name not in table:
+        statement = f'{what} "{name}" is unknown; choices: {quoted(table)}'
+        raise RecipeError(RecipeProblem(statement=statement, suggestion=did_you_mean(name, table)))
+    return table[name]
 
-    A console script has its own folder on sys.path and not the current one, where a user's module lies. It goes to the
-    end, so that a file there cannot take the place of an installed package.
-    """
-    module_name, _, function_name = path.partition(":")
-    if not {"", str(Path.cwd())} & set(sys.path):
-        sys.path.append(str(Path.cwd()))
+
+def import_function(path: str) -> Callable[..., Any]:
+    """Return the function at "package.module:function"; RecipeError says why it cannot be imported."""
     try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        # The module itself is missing, or one that it needs: the user must know which.
-        raise RecipeError(f'"{path}" cannot be imported: no module is called "{error.name}"') from None
-    # A script that was meant to be run by itself may well leave.
-    except (Exception, SystemExit) as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise RecipeError(f'"{path}" cannot be imported: {reason}') from error
-    function = getattr(module, function_name, None)
-    if function is None:
-        public = [name for name in vars(module) if not name.startswith("_")]
-        raise RecipeError(
-            f'"{path}" cannot be imported: {module_name} has no "{function_name}"{did_you_mean(function_name, public)}'
-        )
-    if not callable(function):
-        raise RecipeError(f'"{path}" is no function but {type(function).__name__}')
-    return function
+        return import_path.import_function(path)
+    except ImportPathError as error:
+        suggestion = did_you_mean(error.name, error.choices)
+        raise RecipeError(RecipeProblem(statement=str(error), suggestion=suggestion)) from error
 
 
 def keyword_settings(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The keyword-only arguments of a function: what a recipe may set."""
+    """Return the keyword-only arguments of a function: what a recipe may set."""
     parameters = inspect.signature(function).parameters
     return {name: parameter for name, parameter in parameters.items() if parameter.kind is parameter.KEYWORD_ONLY}
 
@@ -83,7 +71,12 @@ def _check_settings(name: str, function: Callable[..., Any], settings: Mapping[s
     for setting in settings:
         if setting not in known and not takes_any:
             has = f"which has {', '.join(known)}" if known else "which has no settings"
-            raise RecipeError(f'{setting} is no setting of "{name}", {has}{did_you_mean(setting, [*known, *own])}')
+            raise RecipeError(
+                RecipeProblem(
+                    statement=f'{setting} is not a setting of "{name}", {has}',
+                    suggestion=did_you_mean(setting, [*known, *own]),
+                )
+            )
     for setting, value in settings.items():
         _check_type(name, setting, value, known[setting].annotation if setting in known else None)
     for setting, parameter in known.items():
@@ -91,7 +84,7 @@ def _check_settings(name: str, function: Callable[..., Any], settings: Mapping[s
             raise RecipeError(f'{setting} is not set, and "{name}" needs it')
 
 
-# Only plain ones: what else a function declares is its own to check.
+# Only plain types are checked here; a function checks any other type itself.
 _KINDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 

@@ -7,6 +7,8 @@ Any other exception is a bug of ours and keeps its traceback. A message is one s
 and what to do. Errors that report several problems at once have one sentence per line.
 """
 
+from dataclasses import dataclass
+
 
 class UserError(ValueError):
     """Something the user gave cannot be used."""
@@ -23,12 +25,42 @@ class UsageError(UserError):
     """A command-line option cannot be used as it was given."""
 
 
-class RecipeError(UserError):
-    """A recipe cannot be used; each problem names its origin, the field, the value and the choices."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecipeProblem:
+    """One thing that is wrong with a recipe."""
 
-    def __init__(self, *problems: str) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = problems
+    statement: str
+    """The field, the value and the choices."""
+    origin: str = ""
+    """The file or the `--set KEY=VALUE` that it came from."""
+    suggestion: str = ""
+    """A clause on what may have been meant."""
+
+    def __str__(self) -> str:
+        return f"{self.origin}{': ' if self.origin else ''}{self.statement}{self.suggestion}"
+
+
+class RecipeError(UserError):
+    """A recipe cannot be used. `details` are its problems as values, `problems` the same as sentences."""
+
+    def __init__(self, *problems: RecipeProblem | str) -> None:
+        self.details = tuple(
+            RecipeProblem(statement=problem) if isinstance(problem, str) else problem for problem in problems
+        )
+        self.problems = tuple(map(str, self.details))
+        super().__init__("\n".join(self.problems))
+
+
+class ImportPathError(UserError):
+    """There is no function at an import path, "package.module:function".
+
+    Where the module has no such `name`, `choices` are the names it has.
+    """
+
+    def __init__(self, path: str, reason: str, *, name: str = "", choices: tuple[str, ...] = ()) -> None:
+        super().__init__(f'"{path}" cannot be imported: {reason}')
+        self.name = name
+        self.choices = choices
 
 
 class StudyError(UserError):
@@ -61,6 +93,10 @@ class PromptError(UserError):
 
 class GraderError(UserError):
     """A grader cannot be used."""
+
+
+class SandboxError(GraderError):
+    """Programs cannot be run in the sandbox that was asked for."""
 
 
 class ModelError(UserError):

@@ -1,9 +1,12 @@
-"""The run folder: its file names, how it is written, and how its rows are read back.
+"""The run folder: its file names, how it is written, and how its rows are read back. The only module that knows these.
 
-JSON lines are append-only. A run that is killed leaves at most one cut line, the last; a run that is resumed repeats
-steps under a higher `attempt`. Of the rows of one step (and evaluation set) the highest attempt counts, and where a
-newer attempt went on from, the rows of an older one end: what came after was paid for, but its model is gone. A JSON
-object (recipe.json, status.json) is there whole or not at all. JSON knows no NaN or infinity: they become null.
+JSON lines are append-only. A killed run leaves at most one cut line, the last one. A resumed run repeats steps under a
+higher `attempt`. Of the rows with the same step (and evaluation set) the highest attempt counts. Rows of an older
+attempt end at the step from which a newer one resumed: the later ones were paid for, but their model is gone. JSON
+objects (recipe.json, status.json) are complete or absent. JSON has no NaN or infinity: they become null.
+
+env.json holds the format of the whole folder, `"format": 1`. A folder without one was written before there was a number
+and reads the same. The number rises when an older reader would misread a folder; a newer one is refused.
 """
 
 import errno
@@ -13,7 +16,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +30,20 @@ SAMPLES = "samples.jsonl"
 STATUS = "status.json"
 CHECKPOINTS = "checkpoints"
 STUDY = "study.json"
-"""Of a study's folder, beside those of its runs."""
+"""In the folder of a study, which also holds the folders of its runs."""
+
+FORMAT = 1
+"""Format of the run folders that this version writes, and the newest one it reads."""
+
+JSON_FORMAT = 1
+"""Format of what the commands print with --json."""
 
 UNFINISHED = ".unfinished"
-"""Suffix of a folder that is still being written."""
+"""Suffix of a file or folder that is still being written."""
 
 Row = dict[str, Any]
 
-# How append_row begins a row of the trainer.
+# How append_row writes the beginning of a row of the trainer.
 _ROW_HEAD = re.compile(r'\{"step": (\d+), "attempt": (\d+)[,}]')
 
 
@@ -42,52 +51,53 @@ _ROW_HEAD = re.compile(r'\{"step": (\d+), "attempt": (\d+)[,}]')
 
 
 def check_new(folder: str | Path) -> None:
-    """Refuse a folder in which a new run would write into what is there already, or that it could not make or write."""
+    """Raise RunFolderError if a new run cannot use this folder: it is not empty, or cannot be created or written."""
     folder = Path(folder)
     check_place(folder)
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         if is_run_folder(folder):
-            raise RunFolderError(f"{folder} holds a run already: go on with it by --resume, or choose another --out")
-        raise RunFolderError(f"{folder} exists already and is no empty folder: choose another --out")
+            raise RunFolderError(f"{folder} already holds a run: continue it with --resume, or choose another --out")
+        raise RunFolderError(f"{folder} already exists and is not an empty folder: choose another --out")
 
 
 def check_place(folder: Path) -> None:
-    """Refuse a folder that could not be made or written, before the work that is to go there."""
-    # Not Path.exists, which raises where a folder on the way may not be entered.
+    """Raise RunFolderError if a folder cannot be created or written; to be called before any work is done for it."""
+    # Not Path.exists, which raises PermissionError where a parent may not be entered.
     place = next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
     if place != folder and not place.is_dir():
-        raise RunFolderError(f"{folder} cannot be made: {place} is a file and no folder; choose another --out")
+        raise RunFolderError(f"{folder} cannot be created: {place} is a file, not a folder; choose another --out")
     if place.is_dir() and not os.access(place, os.W_OK | os.X_OK):
-        raise RunFolderError(f"{folder} cannot be written: you may not write into {place}; choose another --out")
+        raise RunFolderError(f"{folder} cannot be written: no permission to write into {place}; choose another --out")
 
 
 def create_run(folder: str | Path) -> Path:
-    """Make the folder of a new run; what is there already is never touched."""
+    """Create the folder of a new run; never touches one that already holds something."""
     folder = Path(folder)
     check_new(folder)
-    with _said(folder):
+    with _write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
 def reopen_run(folder: str | Path) -> Path:
-    """Ready the folder of a run to be resumed: the line that a kill may have cut goes, whole rows all stay."""
+    """Prepare the folder of a run to be resumed: remove a line that was cut by a kill, keep every complete row."""
     folder = Path(folder)
+    check_format(folder)
     if not is_run_folder(folder):
-        raise RunFolderError(f"{folder} holds no run to resume: it has no {RECIPE}")
+        raise RunFolderError(f"{folder} does not hold a run to resume: it has no {RECIPE}")
     for path in sorted(folder.glob("*.jsonl")):
-        with _said(path), path.open("r+b", buffering=0) as file:
-            _mend(file.fileno())
+        with _write_errors(path), path.open("r+b", buffering=0) as file:
+            _end_last_line(file.fileno())
     return folder
 
 
 def append_row(path: str | Path, row: Mapping[str, Any], *, sync: bool = False) -> None:
-    """Add one line, with `sync` down to the disk. A row that cannot be written whole is taken back."""
+    """Append one line; `sync` flushes it to the disk. A row that cannot be written completely is removed again."""
     line = (json.dumps(_finite(row), allow_nan=False) + "\n").encode()
-    with _said(path):
+    with _write_errors(path):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
-            size = _mend(descriptor)
+            size = _end_last_line(descriptor)
             try:
                 _write_all(descriptor, line)
             except BaseException:
@@ -100,44 +110,45 @@ def append_row(path: str | Path, row: Mapping[str, Any], *, sync: bool = False) 
 
 
 def write_json(path: str | Path, value: Mapping[str, Any]) -> None:
-    """Write one object, or leave what was there: under another name, down to the disk, then renamed."""
-    path = Path(path)
-    text = (json.dumps(_finite(value), indent=2, allow_nan=False) + "\n").encode()
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    with _said(path):
+    """Write one JSON object, completely or not at all."""
+    write_text(path, json.dumps(_finite(value), indent=2, allow_nan=False) + "\n")
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a file, completely or not at all."""
+    with new_file(Path(path)) as unfinished:
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         try:
-            descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-            try:
-                _write_all(descriptor, text)
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            os.replace(unfinished, path)
-        except BaseException:
-            unfinished.unlink(missing_ok=True)
-            raise
+            _write_all(descriptor, text.encode())
+        finally:
+            os.close(descriptor)
+
+
+def write_env(folder: str | Path, environment: Mapping[str, Any]) -> None:
+    """Record versions and hardware, and the format of the folder."""
+    write_json(Path(folder) / ENV, {"format": FORMAT, **environment})
 
 
 def write_status(folder: str | Path, status: str, reason: str = "") -> None:
-    """Say that a run is running, done, stopped or failed, and why; also on a full disk, if it has said so before."""
+    """Record whether a run is running, done, stopped or failed, and why. Works on a full disk once the file exists."""
     path, value = Path(folder) / STATUS, {"status": status, "reason": reason}
     try:
         write_json(path, value)
     except StoreError:
         if not path.is_file():
             raise
-        # There is no room for a second file to swap in, but the old one's block can be written over.
-        with _said(path):
+        # There is no room for a second file, but the blocks of the old one can be overwritten.
+        with _write_errors(path):
             descriptor = os.open(path, os.O_WRONLY)
             try:
-                # Blanks over what is left of a longer one.
+                # Blanks overwrite the rest of a longer text.
                 _write_all(descriptor, (json.dumps(value) + "\n").encode().ljust(os.fstat(descriptor).st_size))
             finally:
                 os.close(descriptor)
 
 
-def _mend(descriptor: int) -> int:
-    """End the last line: a whole row that lacks its newline gets it, a cut one is removed. Gives the size."""
+def _end_last_line(descriptor: int) -> int:
+    """Add the newline that a complete last row lacks, or remove a cut one; return the size of the file."""
     size = os.fstat(descriptor).st_size
     if size == 0 or os.pread(descriptor, 1, size - 1) == b"\n":
         return size
@@ -146,7 +157,7 @@ def _mend(descriptor: int) -> int:
     try:
         json.loads(data[start:])
     except ValueError:
-        # A cut line in the middle of a file could not be told from a damaged one, so it must not stay.
+        # It must not stay: a cut line in the middle of a file looks like a damaged one.
         os.ftruncate(descriptor, start)
         return start
     os.lseek(descriptor, 0, os.SEEK_END)
@@ -155,7 +166,7 @@ def _mend(descriptor: int) -> int:
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
-    # One write in all but the rarest cases, so that a kill cannot cut the line.
+    # Nearly always a single write, so that a kill cannot cut the line.
     while data:
         data = data[os.write(descriptor, data) :]
 
@@ -171,11 +182,28 @@ def _finite(value: Any) -> Any:
 
 
 @contextmanager
-def _said(path: str | Path) -> Iterator[None]:
+def _write_errors(path: str | Path) -> Iterator[None]:
     try:
         yield
     except OSError as fault:
         raise StoreError(f"cannot write {path}: {write_failure(fault)}") from fault
+
+
+@contextmanager
+def new_file(target: Path) -> Iterator[Path]:
+    """Yield a path to write to; the file appears at `target` once it is on disk, and is removed if anything fails."""
+    # With the process's number: two processes may write the same report.
+    unfinished = target.with_name(f".{target.name}.{os.getpid()}{UNFINISHED}")
+    with _write_errors(target):
+        try:
+            yield unfinished
+            _flush(unfinished)
+            os.replace(unfinished, target)
+        except BaseException:
+            # A read-only file system refuses this too, whether or not there is a file.
+            with suppress(OSError):
+                unfinished.unlink()
+            raise
 
 
 @contextmanager
@@ -184,7 +212,7 @@ def new_folder(
 ) -> Iterator[Path]:
     """Yield a folder to fill; it appears at `target` once all of it is on disk, and is removed if anything fails.
 
-    `write_errors` are exceptions of the writing library that count as a failed write, like an OSError.
+    `write_errors` are exceptions of the library that writes; they count as a failed write, like an OSError.
     """
     unfinished, replaced = (target.with_name(f"{target.name}{end}{UNFINISHED}") for end in ("", ".replaced"))
     try:
@@ -194,7 +222,7 @@ def new_folder(
         for path in [*unfinished.rglob("*"), unfinished]:
             _flush(path)
         if replace and target.exists():
-            # Renamed, not removed: between the two renames there is no time for a crash to fall into.
+            # Renamed, not removed: a crash between the two renames is very unlikely.
             os.rename(target, replaced)
         os.rename(unfinished, target)
         _flush(target.parent)
@@ -217,8 +245,8 @@ def _flush(path: Path) -> None:
 
 
 def write_failure(error: Exception) -> str:
-    """Say why a write failed."""
-    # safetensors passes the system's error on as text.
+    """Return why a write failed."""
+    # safetensors reports the system's error as text.
     full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
     if full or "No space left" in str(error):
         return "the disk is full"
@@ -229,43 +257,59 @@ def write_failure(error: Exception) -> str:
 
 
 def is_run_folder(path: str | Path) -> bool:
-    """Whether one of our runs wrote this folder: metrics.jsonl alone says nothing, other trainers write it too."""
+    """Return whether one of our runs wrote this folder. metrics.jsonl is not enough: other trainers write it too."""
     folder = Path(path)
     return folder.is_dir() and ((folder / RECIPE).is_file() or (folder / EVALS).is_file())
 
 
+def check_format(folder: str | Path) -> None:
+    """Raise RunFolderError if a newer version of scalerl wrote this run folder in a format that is not known here."""
+    written = None
+    # An env.json that cannot be read holds no number; it must not keep the rows from being read.
+    with suppress(RunFolderError):
+        written = (_read_object(Path(folder) / ENV) or {}).get("format")
+    if isinstance(written, int) and written > FORMAT:
+        raise RunFolderError(
+            f"{folder} has the format {written}, and this version of scalerl reads formats up to {FORMAT}: "
+            f"update scalerl"
+        )
+
+
 def read_evals(folder: str | Path) -> list[Row]:
-    """One row an evaluation and set, sorted by step; empty while there is none."""
+    """Return one row per evaluation and set, sorted by step; an empty list before the first."""
     return [row for _, row in latest_rows(Path(folder) / EVALS, ("step", "set"))]
 
 
 def read_metrics(folder: str | Path) -> list[Row]:
-    """One row a training step, sorted by step; empty while there is none."""
+    """Return one row per training step, sorted by step; an empty list before the first."""
     return [row for _, row in latest_rows(Path(folder) / METRICS, ("step",))]
 
 
 def read_recipe(folder: str | Path) -> Row | None:
-    """The resolved settings, None where the run has not written them."""
+    """Return the resolved settings, or None if the run has not written them."""
+    check_format(folder)
     return _read_object(Path(folder) / RECIPE)
 
 
 def read_env(folder: str | Path) -> Row | None:
-    """Versions, commit and hardware, None where the run has not written them."""
+    """Return versions and hardware, or None if the run has not written them."""
     return _read_object(Path(folder) / ENV)
 
 
 def read_status(folder: str | Path) -> Row | None:
-    """Running, done or failed with the reason; None where the run has not said."""
+    """Return the status (running, done, stopped or failed) and its reason, or None if the run has not written it."""
+    check_format(folder)
     return _read_object(Path(folder) / STATUS)
 
 
 def read_study(folder: str | Path) -> Row | None:
-    """The plan of a study and where each of its runs is, None where the folder holds none."""
+    """Return the plan of a study and where each of its runs is, or None if the folder does not hold a study."""
     return _read_object(Path(folder) / STUDY)
 
 
 def latest_rows(path: Path, keys: Sequence[str]) -> list[tuple[int, Row]]:
-    """(line number, row) of the rows that count, one for each value of `keys`, sorted by step."""
+    """Return (line number, row) of the rows that count, one for each value of `keys`, sorted by step."""
+    check_format(path.parent)
     if not path.is_file():
         return []
     origins = _origins(path.parent)
@@ -283,21 +327,21 @@ def latest_rows(path: Path, keys: Sequence[str]) -> list[tuple[int, Row]]:
 
 
 def _origins(folder: Path) -> dict[int, float]:
-    """The step that each attempt went on from, by its first rows: a step is made from the one before it."""
+    """Return the step from which each attempt started, taken from its first rows."""
     origins: dict[int, float] = {}
-    # Both files say it: an attempt may train long before it evaluates, and may evaluate before it trains.
+    # Both files are needed: an attempt may train long before it evaluates, or evaluate before it trains.
     for name, steps_before in ((METRICS, 1), (EVALS, 0)):
         path = folder / name
         for line in path.read_text(encoding="utf-8", errors="replace").split("\n") if path.is_file() else ():
-            # As the trainer writes them: whole rows are too many to parse whenever somebody looks.
-            if found := _ROW_HEAD.match(line):
-                step, attempt = int(found[1]), int(found[2])
+            # By the beginning of each line: parsing every row on every read would be slow.
+            if head := _ROW_HEAD.match(line):
+                step, attempt = int(head[1]), int(head[2])
                 origins[attempt] = min(origins.get(attempt, math.inf), step - steps_before)
     return origins
 
 
 def parse_lines(text: str, path: Path) -> list[tuple[int, Row]]:
-    """(line number, object) for each non-blank JSON line; a last line cut while being written is left out."""
+    """Return (line number, object) for each non-blank JSON line, without a last line that was cut."""
     lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
     rows: list[tuple[int, Row]] = []
     for number, line in lines:

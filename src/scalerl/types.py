@@ -1,9 +1,9 @@
-"""The values that travel round the loop, all frozen, none of them knowing torch:
+"""The values that the loop passes between its parts. All are frozen, and none imports torch.
 
     Problem -> Request (one completion wanted, with its LengthPlan) -> Completion -> Group (graded) -> Batch
 
-`correct` (true, false, or None for "no verdict") and `reward` (what is trained on) are separate things: evaluations,
-pass rates and curves report the mean of `correct`; only advantages look at `reward`.
+`correct` (true, false, or None for "no verdict") and `reward` (what is trained on) are different values: evaluations,
+pass rates and curves report the mean of `correct`; only advantages use `reward`.
 """
 
 import hashlib
@@ -17,52 +17,42 @@ from numpy.typing import DTypeLike, NDArray
 Finish = Literal["stop", "length"]
 """Why a completion ended: a stop token, or its length plan (then it is truncated)."""
 
-THINKING_START = "<think>"
-THINKING_END = "</think>"
-
 
 def derive_seed(*parts: str | int) -> int:
-    """A 63-bit seed that depends on the parts alone: noise is keyed by what is asked, not by when or beside what.
+    """Return a 63-bit seed that depends on the parts alone.
 
-    Python's own hash() differs between processes, so it cannot serve a resumed run.
+    Noise is keyed by what is requested, not by when it is requested or what else is in the batch. Python's own hash()
+    differs between processes, so a resumed run could not use it.
     """
     text = "\x1f".join([f"{type(part).__name__}:{part}" for part in parts])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
 def group_key(epoch: int, problem_id: str) -> str:
-    """The name of a group in a run; unique because a problem is issued at most once an epoch."""
+    """Return the name of a group within a run; unique because a problem is issued at most once per epoch."""
     return f"{epoch}/{problem_id}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One thing to ask and what its grader compares with."""
+    """A question, and the reference that its grader compares answers with."""
 
     id: str
     prompt: str
     answer: str
-    """The reference the grader of `task` reads: a number, a formula, unit tests."""
+    """The reference: a number, a formula, unit tests; whatever the task's grader reads."""
     task: str
-    """Which task it belongs to, so that several can be mixed in one run."""
+    """The task it belongs to; several tasks can be mixed in one run."""
 
     @property
     def content_hash(self) -> str:
-        """Equal where the words are: by this, not by id, evaluation problems are kept out of training."""
+        """A hash of the prompt's words. Evaluation problems are kept out of training by this, not by id."""
         return hashlib.sha256(" ".join(self.prompt.split()).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerFormat:
-    """The texts between which a completion thinks; empty where it does not."""
-
-    thinking_start: str = THINKING_START
-    thinking_end: str = THINKING_END
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LengthPlan:
-    """How long one completion may get: a plain value that every engine follows.
+    """How long one completion may get. Every engine follows it.
 
     With a thinking budget: if the thinking_end tokens have not been sampled after `thinking_budget` tokens, the marker
     tokens are forced there. From the end of thinking, reached or forced, `answer_budget` tokens remain, a forced marker
@@ -81,12 +71,12 @@ class LengthPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One completion wanted from an engine; its noise depends on `seed` alone, never on a batch slot."""
+    """One completion to sample. Its noise depends on `seed` alone, never on a batch slot."""
 
     group: str
-    """Key of the group it belongs to; the same again when the group is re-issued after a resume."""
+    """Key of the group it belongs to; a group that is issued again after a resume has the same key."""
     index: int
-    """Its place in that group."""
+    """Its index within that group."""
     problem: Problem
     prompt_tokens: tuple[int, ...]
     seed: int
@@ -100,7 +90,7 @@ class Request:
         return f"{self.group}#{self.index}"
 
 
-# Not made anew for each completion: a step takes hundreds of them.
+# Created once: a step makes hundreds of completions.
 _PER_TOKEN: tuple[tuple[str, DTypeLike], ...] = (
     ("tokens", np.dtype(np.int32)),
     ("log_probs", np.dtype(np.float32)),
@@ -111,12 +101,12 @@ _PER_TOKEN: tuple[tuple[str, DTypeLike], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Completion:
-    """What an engine sampled, with what the learner must know about each token. Its arrays are read-only."""
+    """What an engine sampled, with what the learner needs to know about each token. The arrays are read-only."""
 
     request: Request
     tokens: NDArray[np.int32]
     log_probs: NDArray[np.float32]
-    """Of each token under the policy that sampled it, at the request's temperature; 0 where forced."""
+    """Log-prob of each token under the policy that sampled it, at the request's temperature; 0 where forced."""
     versions: NDArray[np.int32]
     """Policy version that sampled each token; rises within a completion when weights arrive in flight."""
     forced: NDArray[np.bool_]
@@ -128,14 +118,16 @@ class Completion:
     def __post_init__(self) -> None:
         for name, dtype in _PER_TOKEN:
             given = getattr(self, name)
-            # What can no longer be written to needs no copy. (A dtype of the machine's own is one object.)
+            # A read-only array needs no copy. (Native dtypes are singletons, so `is` compares them.)
             if type(given) is not np.ndarray or given.dtype is not dtype or given.flags.writeable:
                 array = np.array(given, dtype=dtype)
                 array.setflags(write=False)
                 object.__setattr__(self, name, array)
         if not len(self.tokens) == len(self.log_probs) == len(self.versions) == len(self.forced) > 0:
             lengths = {name: len(getattr(self, name)) for name, _ in _PER_TOKEN}
-            raise ValueError(f"completion {self.request.key}: needs as many of each and at least one, got {lengths}")
+            raise ValueError(
+                f"completion {self.request.key}: its arrays need equal lengths of at least 1, got {lengths}"
+            )
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Completion):
@@ -163,7 +155,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """All completions of one problem asked once, graded."""
+    """The graded completions of one problem, issued once."""
 
     key: str
     problem: Problem
@@ -176,11 +168,11 @@ class Group:
     def __post_init__(self) -> None:
         if not len(self.completions) == len(self.correct) == len(self.rewards) > 0:
             counts = (len(self.completions), len(self.correct), len(self.rewards))
-            raise ValueError(f"group {self.key}: completions, verdicts and rewards must be as many, got {counts}")
+            raise ValueError(f"group {self.key}: needs a verdict and a reward per completion, got {counts}")
 
     @property
     def first_version(self) -> int:
-        """The version that sampled its first token, of any of its completions; its deadline is this + max_lag."""
+        """The earliest version that sampled a first token; the group's deadline is this + max_lag."""
         return min(completion.first_version for completion in self.completions)
 
     @property
@@ -205,18 +197,18 @@ class Batch:
 
     @property
     def lags(self) -> list[int]:
-        """Steps between sampling a group's first token and training on it, one a group; none exceeds max_lag."""
+        """Steps between sampling each group's first token and training on it; none exceeds max_lag."""
         return [self.version - group.first_version for group in self.groups]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What an engine has computed since it was made, for the compute axis; padding and idle slots are not in it."""
+    """What an engine has computed so far, for the compute axis; without padding and idle slots."""
 
     prefilled: int = 0
-    """Prompt tokens computed in batches: a prompt shared by several requests counts as often as it was computed, and
-    its last token counts among the decoded, since the first answer token is sampled from it."""
+    """Prompt tokens computed in batches. A prompt shared by several requests counts as often as it was computed. Its
+    last token counts as decoded, since the first answer token is sampled from it."""
     decoded: int = 0
-    """Tokens of completions, returned or on their way, forced ones included: each took one step."""
+    """Tokens of completions, finished or not, including forced ones: each took one step."""
     attended: int = 0
-    """Sum over all of these of the length of the context attended to, the token itself included."""
+    """Sum, over all these tokens, of the length of the context attended to, including the token itself."""

@@ -19,9 +19,13 @@ from scalerl.analysis.results import (
 from scalerl.analysis.tables import decimals, render, sentence
 from scalerl.curves import FORMS, Pair
 from scalerl.errors import InputError
+from scalerl.logs.facts import Fact
 from scalerl.logs.series import Series
 
 NOTHING = np.array([])
+
+
+BY_SEED = Fact(kind="runs_by_column", values={"columns": ("seed",)})
 
 
 def series(name: str = "a", *, ceiling: float = 0.6, num: int = 24, seed: int = 0, **fields: Any) -> Series:
@@ -132,7 +136,10 @@ def test_no_usable_curve_is_an_input_error_that_says_what_the_window_dropped():
         analyse_fit([series()], FitOptions(skip_before=2800.0))
     assert "\n" not in str(caught.value)
     with pytest.raises(InputError, match=r"^no usable curve: 2 points"):
-        analyse_fit([series(notes=("Runs are told apart by column seed.",))], FitOptions(skip_before=2800.0))
+        analyse_fit(
+            [series(facts=(BY_SEED,))],
+            FitOptions(skip_before=2800.0),
+        )
     with pytest.raises(InputError, match=r"no usable curve among 2; the first, a: .*left out"):
         analyse_compare([series(), series("b")], FitOptions(fit_until=500.0), None)
     for analyse in (lambda: analyse_forecast([series(num=3)], FitOptions(), [], []),
@@ -157,7 +164,7 @@ def test_a_start_that_a_form_has_no_use_for_is_said(form: str, said: bool):
 
 
 def test_notes_on_the_rows_stand_among_the_messages():
-    [curve] = analyse_fit([series(notes=("Runs are told apart by column seed.",))], FitOptions()).curves
+    [curve] = analyse_fit([series(facts=(BY_SEED,))], FitOptions()).curves
     assert "told apart by column seed" in sentence(curve)
 
 

@@ -1,4 +1,4 @@
-"""Hundreds of simulated runs: do the intervals hold what they say? The tables go into docs/math.md."""
+"""Hundreds of simulated runs: do the intervals hold what they say? The tables go into docs/results/calibration.md."""
 
 import numpy as np
 import pytest

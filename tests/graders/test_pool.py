@@ -176,7 +176,7 @@ def test_failed_process_start_is_reported_and_cleaned_up(monkeypatch: pytest.Mon
         (GraderSpec(name="maths"), 'no grader is called "maths"; choices: exact, numeric, math, countdown, or'),
         (GraderSpec(name="no_such_module:f"), 'no module is called "no_such_module"'),
         (GraderSpec(name="hostile_graders:absent"), 'hostile_graders has no "absent"'),
-        (GraderSpec(name="hostile_graders:no_function"), "is no function: it is int"),
+        (GraderSpec(name="hostile_graders:no_function"), "it is not a function but int"),
         (GraderSpec(name="broken_grader:f"), "cannot be imported: ValueError: first line second line"),
         (GraderSpec(name="hostile_graders:obey", settings={"x": 1}), "unexpected keyword argument 'x'"),
         (GraderSpec(name="exact", settings={"f": lambda: 0}), "cannot be sent to another process"),

@@ -16,8 +16,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from scalerl.learner.batch import ForwardInputs
 from scalerl.learner.cuda_graphs import MOST_GRAPHS, PassGraphs, padded, rounded_up, shape_of
 from scalerl.learner.packed_attention import pack
-from scalerl.learner.step import TorchLearner
 from scalerl.rl.losses import LOSSES
+from scalerl.run.parts import build_learner
 
 # Of a CPU without bf16 instructions, where the products are computed the slow way.
 pytestmark = pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
@@ -184,7 +184,7 @@ def test_on_a_gpu_graphs_give_the_gradients_of_plain_passes(tied):
         model = LlamaForCausalLM(LlamaConfig(**sizes)).to("cuda").eval()  # pyright: ignore[reportArgumentType]
         model.load_state_dict(weights)
         overrides = ("model.dtype=bfloat16", "learner.micro_batch_tokens=60", "optimizer.lr=1e-12")
-        learner = TorchLearner.from_recipe(model, recipe_of(*overrides), version=VERSION)
+        learner = build_learner(model, recipe_of(*overrides), version=VERSION)
         assert learner._graphs is not None
         if not graphs:
             learner._graphs = None
@@ -212,7 +212,7 @@ def test_on_a_gpu_graphs_follow_the_weights():
     overrides = ("model.dtype=bfloat16", "optimizer.lr=1e-3")
     torch.manual_seed(0)
     model = LlamaForCausalLM(LlamaConfig(**sizes)).to("cuda").eval()  # pyright: ignore[reportArgumentType]
-    learner = TorchLearner.from_recipe(model, recipe_of(*overrides), version=VERSION)
+    learner = build_learner(model, recipe_of(*overrides), version=VERSION)
     batch = random_batch(5, num_groups=8)
     before = {part: dict(tensors) for part, tensors in learner.state_dict().items()}
     before["weights"] = {name: weight.clone() for name, weight in before["weights"].items()}
@@ -228,4 +228,4 @@ def test_on_a_gpu_graphs_follow_the_weights():
 
 
 def test_models_that_read_the_device_have_no_graphs():
-    assert TorchLearner.from_recipe(tiny_model("smollm"), recipe_of(), version=VERSION)._graphs is None
+    assert build_learner(tiny_model("smollm"), recipe_of(), version=VERSION)._graphs is None

@@ -12,10 +12,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from scalerl.choose import choose
 from scalerl.errors import PackingError, RecipeError
 from scalerl.learner.packed_attention import attend_packed, check_packing, pack, packed_attention, packed_hidden_states
-from scalerl.learner.step import TorchLearner, compilation_s
+from scalerl.learner.step import compilation_s
 from scalerl.loop.seams import Learner
 from scalerl.models.load import hidden_states
 from scalerl.rl.losses import LOSSES, LossInputs, TokenLoss
+from scalerl.run.parts import build_learner
 from scalerl.types import Batch
 
 # Of a CPU without bf16 instructions, where the products are computed the slow way.
@@ -132,7 +133,7 @@ def test_a_model_whose_layers_mix_packed_sequences_is_refused():
     model = tiny_model()
     model.model.layers[0].register_forward_hook(lambda module, inputs, output: output + output.cumsum(dim=1))
     with pytest.raises(PackingError, match="a llama model cannot be trained: its layers mix packed sequences"):
-        TorchLearner.from_recipe(model, recipe_of())
+        build_learner(model, recipe_of())
     heads = torch.zeros(1, 2, 3, 4)
     where = pack([3])
     with pytest.raises(PackingError, match="attention needs softcap"):
@@ -145,7 +146,7 @@ def test_a_model_whose_layers_mix_packed_sequences_is_refused():
 def test_the_given_model_is_left_as_it_was():
     """An engine copies it after the learner is made, and needs its masks."""
     model = tiny_model()
-    learner = TorchLearner.from_recipe(model, recipe_of(), version=VERSION)
+    learner = build_learner(model, recipe_of(), version=VERSION)
     assert model.config._attn_implementation == "sdpa"
     learner.step(random_batch(0))
     ids = torch.tensor([[3, 4, 5]])
@@ -203,7 +204,7 @@ def test_dropout_is_never_on():
     for layer in model.model.layers:
         layer.self_attn.attention_dropout = 0.9
     recipe = recipe_of("learner.gradient_checkpointing=true")
-    with_dropout, _ = gradients_of(TorchLearner.from_recipe(model, recipe, version=VERSION), random_batch(2))
+    with_dropout, _ = gradients_of(build_learner(model, recipe, version=VERSION), random_batch(2))
     without, _ = gradients_of(make_learner(), random_batch(2))
     assert all(torch.equal(with_dropout[name], without[name]) for name in without)
 
@@ -271,8 +272,8 @@ def test_gpu_kernels_and_compiled_layers_keep_the_gradient():
     sizes = SIZES | {"hidden_size": 64, "tie_word_embeddings": True}
     model = LlamaForCausalLM(LlamaConfig(**sizes)).eval()
     batch = random_batch(6, num_groups=8)
-    exact, row = gradients_of(TorchLearner.from_recipe(copy.deepcopy(model), recipe_of(), version=VERSION), batch)
-    on_gpu = TorchLearner.from_recipe(model.to("cuda"), recipe_of("model.dtype=bfloat16"), version=VERSION)  # pyright: ignore[reportArgumentType]
+    exact, row = gradients_of(build_learner(copy.deepcopy(model), recipe_of(), version=VERSION), batch)
+    on_gpu = build_learner(model.to("cuda"), recipe_of("model.dtype=bfloat16"), version=VERSION)  # pyright: ignore[reportArgumentType]
     gradients, gpu_row = gradients_of(on_gpu, batch)
     assert gpu_row["loss/value"] == pytest.approx(row["loss/value"], abs=0.02)
     for name in exact:
@@ -285,7 +286,7 @@ def test_on_a_gpu_no_step_compiles():
     """All of it was compiled at the start, so that no step's time is a compiler's."""
     sizes = SIZES | {"hidden_size": 64, "max_position_embeddings": 128}
     model = LlamaForCausalLM(LlamaConfig(**sizes)).to("cuda").eval()  # pyright: ignore[reportArgumentType]
-    learner = TorchLearner.from_recipe(model, recipe_of("model.dtype=bfloat16"), version=VERSION)
+    learner = build_learner(model, recipe_of("model.dtype=bfloat16"), version=VERSION)
     before = compilation_s()
     assert before > 0
     for seed, num_groups in enumerate((4, 12, 1, 7)):

@@ -1,4 +1,4 @@
-"""Logs of runs that were resumed: what was made again counts once, and a clock that began anew is refused."""
+"""Restarted runs: superseded rows are dropped, attempts are separated, restarted clocks are refused."""
 
 import json
 import random
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scalerl.errors import InputError
-from scalerl.logs.readers import read_table
+from scalerl.logs.read import read_table
 from scalerl.logs.series import Selection, Series, series_from
 
 Rows = list[tuple[Any, ...]]
@@ -39,14 +39,14 @@ def _expected(rows: Rows) -> list[tuple[float, float]]:
     return sorted((compute, reward) for _, compute, reward in rows)
 
 
-def test_rows_that_were_made_again_count_once_and_that_is_said(tmp_path: Path) -> None:
+def test_superseded_rows_are_dropped_and_noted(tmp_path: Path) -> None:
     series = _series(tmp_path, FIRST + SECOND)
     assert _points(series) == _expected(FIRST[:15] + SECOND)
     [note] = series.notes
     assert "The step falls from 25 to 16 at line 27 of log.csv, as where a run is resumed: 10 earlier rows" in note
 
 
-def test_each_of_several_attempts_ends_where_the_next_went_on_from(tmp_path: Path) -> None:
+def test_each_attempt_ends_where_the_next_continued(tmp_path: Path) -> None:
     third = _rows(range(11, 15), shift=0.002)
     series = _series(tmp_path, FIRST + SECOND + third)
     assert _points(series) == _expected(FIRST[:10] + third)
@@ -54,7 +54,7 @@ def test_each_of_several_attempts_ends_where_the_next_went_on_from(tmp_path: Pat
     assert "40 earlier rows" in series.notes[0]
 
 
-def test_rows_of_several_answers_at_a_step_stay_together(tmp_path: Path) -> None:
+def test_several_rows_per_step_stay_together(tmp_path: Path) -> None:
     def twice(rows: Rows) -> Rows:
         return [row for one in rows for row in (one, (*one[:2], round(one[2] + 0.1, 4)))]
 
@@ -62,13 +62,13 @@ def test_rows_of_several_answers_at_a_step_stay_together(tmp_path: Path) -> None
     assert _points(series) == _expected(twice(FIRST[:15]) + twice(SECOND))
 
 
-def test_a_resumed_run_is_known_by_the_trainers_step_beside_wandbs(tmp_path: Path) -> None:
+def test_trainer_step_shows_a_resumed_run_beside_wandb_step(tmp_path: Path) -> None:
     rows = [(at, *row) for at, row in enumerate(FIRST + SECOND)]
     series = _series(tmp_path, rows, "_step,train/global_step,gpu_hours,reward")
     assert _points(series) == _expected(FIRST[:15] + SECOND)
 
 
-def test_a_verl_log_that_was_resumed(tmp_path: Path) -> None:
+def test_resumed_verl_log(tmp_path: Path) -> None:
     steps = [*range(1, 26), *range(16, 41)]
     rows = [{"step": s, "data": {"timing_s/step": 3600, "val-core/a/acc/mean@1": n / 100}} for n, s in enumerate(steps)]
     (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -84,7 +84,6 @@ def _shuffled(rows: Rows) -> Rows:
 @pytest.mark.parametrize(
     "rows, header, options",
     [
-        pytest.param(_rows(range(1, 21)) * 2, "step,gpu_hours,reward", {}, id="another run from the beginning"),
         pytest.param(_shuffled(FIRST + SECOND), "step,gpu_hours,reward", {}, id="no order"),
         pytest.param(_rows([5, 6, 7, 4, 8, 9, 10, 11]), "step,gpu_hours,reward", {}, id="one row late"),
         pytest.param([row[::-1] for row in FIRST + SECOND], "reward,gpu_hours,step", {"x": "step"}, id="control"),
@@ -109,7 +108,7 @@ def test_other_logs_keep_every_row(
     assert any("as where a run is resumed" in note for note in series.notes) == is_control
 
 
-def test_a_date_and_time_in_every_row_tells_no_runs_apart(tmp_path: Path) -> None:
+def test_timestamps_do_not_separate_runs(tmp_path: Path) -> None:
     rows = [(*row, f"12:{at:02}") for at, row in enumerate(FIRST + SECOND)]
     assert len(_series(tmp_path, rows, "step,gpu_hours,reward,time").compute) == 40
 
@@ -120,7 +119,7 @@ def test_a_date_and_time_in_every_row_tells_no_runs_apart(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "later, line", [(_rows(range(16, 41), spent=1500), 27), (_rows(range(26, 41), spent=2500), 27)]
 )
-def test_compute_that_begins_anew_is_refused_with_what_to_do(tmp_path: Path, later: Rows, line: int) -> None:
+def test_restarted_clock_is_refused_with_advice(tmp_path: Path, later: Rows, line: int) -> None:
     with pytest.raises(InputError) as caught:
         _series(tmp_path, FIRST + later)
     step = later[0][0]
@@ -130,17 +129,17 @@ def test_compute_that_begins_anew_is_refused_with_what_to_do(tmp_path: Path, lat
     assert _series(tmp_path, FIRST + later, x="step").compute.tolist() == list(range(1, 41))
 
 
-def test_work_that_was_lost_may_count(tmp_path: Path) -> None:
+def test_lost_work_may_count_as_compute(tmp_path: Path) -> None:
     again = _rows(range(16, 21), spent=-1000)
     assert _points(_series(tmp_path, FIRST + again)) == _expected(FIRST[:15] + again)
 
 
-def test_runs_side_by_side_have_clocks_of_their_own(tmp_path: Path) -> None:
+def test_interleaved_runs_have_separate_clocks(tmp_path: Path) -> None:
     rows = [row for step in range(1, 11) for row in ((step, 100 * step, 0.5), (step, 300 * step, 0.6))]
     assert len(_series(tmp_path, rows).compute) == 20
 
 
-def test_a_step_looked_at_again_ends_no_attempt(tmp_path: Path) -> None:
+def test_step_evaluated_again_supersedes_nothing(tmp_path: Path) -> None:
     """As the best checkpoint is, after the last one."""
     rows = _rows(range(2, 40, 2)) + _rows([20], shift=0.002)
     series = _series(tmp_path, rows)
@@ -148,14 +147,98 @@ def test_a_step_looked_at_again_ends_no_attempt(tmp_path: Path) -> None:
     assert not series.notes
 
 
-def test_rows_held_out_are_no_attempt_of_those_to_fit(tmp_path: Path) -> None:
+def test_held_out_rows_are_not_an_attempt(tmp_path: Path) -> None:
     kept = [(*row, "fit") for row in _rows(range(1, 40))]
     tested = [(*row, "test") for row in _rows(range(20, 40))]
     series = _series(tmp_path, kept + tested, header="step,gpu_hours,reward,set", holdout=("set", "test"))
     assert len(series.compute) == len(kept)
 
 
-def test_compute_that_is_negative_is_called_that(tmp_path: Path) -> None:
+def test_negative_compute_is_an_error(tmp_path: Path) -> None:
     rows = [(step, -1 if step < 3 else 100 * step, 0.3 + step / 100) for step in range(1, 20)]
     with pytest.raises(InputError, match="is negative"):
         _series(tmp_path, rows)
+
+
+# Attempts that begin anew
+
+
+def _write_lines(path: Path, steps: Sequence[int], **more: Any) -> Path:
+    rows = [{"step": step, "eval/acc": round(0.3 + at / 1000, 4), **more} for at, step in enumerate(steps)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def _all(path: Path, **options: Any) -> list[Series]:
+    return series_from([read_table(path)], Selection(**options))
+
+
+def test_attempts_from_the_beginning_are_separate_curves(tmp_path: Path) -> None:
+    path = _write_lines(tmp_path / "log.jsonl", [*range(1, 11), *range(1, 21)])
+    first, second = _all(path)
+    assert (first.name, second.name) == ("attempt 1", "attempt 2")
+    assert (first.compute.tolist(), second.compute.tolist()) == (list(range(1, 11)), list(range(1, 21)))
+    [fact] = second.facts
+    assert (fact.kind, fact.values["num"]) == ("attempts", 2)
+    [only] = _all(path, where=(("attempt", "2"),))
+    assert only.reward.tolist() == second.reward.tolist()
+    [pooled] = _all(path, seed="attempt")
+    assert pooled.run is not None
+    assert sorted(set(pooled.run.tolist())) == ["1", "2"]
+
+
+def test_short_attempts_are_left_out(tmp_path: Path) -> None:
+    [series] = _all(_write_lines(tmp_path / "log.jsonl", [1, 2, 1, 2, *range(1, 21)]))
+    assert series.compute.tolist() == list(range(1, 21))
+    [fact] = series.facts
+    assert (fact.kind, fact.values["num"], fact.values["num_rows"]) == ("short_attempts", 2, 4)
+
+
+def test_resumed_run_that_evaluates_step_0_again_is_one_curve(tmp_path: Path) -> None:
+    [series] = _all(_write_lines(tmp_path / "log.jsonl", [*range(26), 0, *range(16, 41)]))
+    assert series.compute.tolist() == list(range(1, 41))
+    assert series.reward[15:].tolist() == [round(0.3 + at / 1000, 4) for at in range(27, 52)]
+    assert {fact.kind for fact in series.facts} == {"first_step_again", "superseded", "start_at_zero"}
+
+
+def test_resumed_run_may_continue_between_logged_steps(tmp_path: Path) -> None:
+    [series] = _all(_write_lines(tmp_path / "log.jsonl", [1, 11, 21, 31, 26, 36, 46, 56, 66]))
+    assert series.compute.tolist() == [1, 11, 21, 26, 36, 46, 56, 66]
+
+
+def test_one_late_row_supersedes_nothing(tmp_path: Path) -> None:
+    [series] = _all(_write_lines(tmp_path / "log.jsonl", [1, 2, 3, 5, 4, 6, 7, 8, 9]))
+    assert (series.compute.tolist(), series.facts) == (list(range(1, 10)), ())
+
+
+def test_stacked_runs_that_differ_in_a_number_name_it(tmp_path: Path) -> None:
+    rows = [{"step": step, "rho": rho, "reward": 0.4} for rho in (0.7, 0.9) for step in range(1, 11)]
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    first, _ = _all(path)
+    assert first.facts[0].values["differ"] == ("rho",)
+    assert "--by rho" in first.notes[0]
+    assert [series.name for series in _all(path, by=("rho",))] == ["rho=0.7", "rho=0.9"]
+    assert not any(series.facts for series in _all(path, by=("rho",)))
+
+
+def test_hours_of_each_attempt_begin_at_zero(tmp_path: Path) -> None:
+    path = _write_lines(tmp_path / "log.jsonl", [*range(1, 11), *range(1, 11)], **{"time/step": 3600.0})
+    assert [series.compute.tolist() for series in _all(path)] == [list(range(1, 11))] * 2
+
+
+def test_stacked_seeds_are_not_attempts(tmp_path: Path) -> None:
+    rows = [(step, 100 * step, 0.4, seed) for seed in (0, 1) for step in range(1, 11)]
+    series = _series(tmp_path, rows, "step,gpu_hours,reward,seed")
+    assert series.run is not None
+    assert [fact.kind for fact in series.facts] == ["runs_by_column"]
+
+
+def test_cut_line_of_a_killed_writer_is_left_out(tmp_path: Path) -> None:
+    path = _write_lines(tmp_path / "log.jsonl", range(1, 11))
+    text = path.read_text()
+    path.write_text(text + '{"step": 11, "eval/a' + text[text.index('{"step": 8') :].replace("0.30", "0.40"))
+    [series] = _all(path)
+    assert series.compute.tolist() == list(range(1, 11))
+    assert series.reward[7] == pytest.approx(0.407)
+    assert {fact.kind for fact in series.facts} == {"cut_lines", "superseded"}

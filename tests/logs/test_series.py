@@ -1,4 +1,4 @@
-"""Which rows make which curve, and the sentence for each fault; the order and the format of a file do not matter."""
+"""Which rows make which curve, and the message for each fault; row order and file format do not matter."""
 
 import json
 import math
@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scalerl.errors import InputError
-from scalerl.logs.readers import read_table
+from scalerl.logs.read import read_table
 from scalerl.logs.series import Selection, Series, series_from
 
 SHARED = Path(__file__).parents[2] / "../shared/data"
@@ -73,7 +73,12 @@ def test_one_file_is_one_curve_sorted_by_compute(tmp_path: Path) -> None:
 def test_by_names_curves_by_its_values(tmp_path: Path) -> None:
     rows = [(arm, size, compute, reward) for arm, compute, reward in ARMS for size in (7, 70.0)]
     path = _csv(tmp_path / "log.csv", "arm,size,gpu_hours,reward", rows)
-    assert [series.name for series in _select(path, by=("arm", "size"))] == ["a/7", "a/70", "b/7", "b/70"]
+    assert [series.name for series in _select(path, by=("arm", "size"))] == [
+        "a/size=7",
+        "a/size=70",
+        "b/size=7",
+        "b/size=70",
+    ]
 
 
 def test_seeds_are_runs_of_one_curve(tmp_path: Path) -> None:
@@ -83,7 +88,7 @@ def test_seeds_are_runs_of_one_curve(tmp_path: Path) -> None:
     assert (series.run.tolist(), series.compute.tolist()) == (["0", "0", "1", "1"], [1, 2, 1, 2])
 
 
-def test_files_are_curves_with_names_that_tell_them_apart(tmp_path: Path) -> None:
+def test_file_names_are_unique(tmp_path: Path) -> None:
     places = ["x/run/log.csv", "y/run/log.csv", "y/other.csv", "z/log.csv"]
     paths = [_csv(tmp_path / place, "gpu_hours,reward", [(1, 0.5)]) for place in places]
     assert [series.name for series in _select(*paths)] == ["x/run/log", "y/run/log", "other", "z/log"]
@@ -93,7 +98,7 @@ def test_files_are_curves_with_names_that_tell_them_apart(tmp_path: Path) -> Non
     assert [series.name for series in _select(paths[2], beside)] == ["other.csv", "other.jsonl"]
 
 
-def test_by_pools_files_into_curves_of_several_runs(tmp_path: Path) -> None:
+def test_by_pools_files_into_runs_of_a_curve(tmp_path: Path) -> None:
     paths = [_csv(tmp_path / f"{name}.csv", "arm,gpu_hours,reward", ARMS) for name in ("one", "two")]
     first, _ = _select(*paths, by=("arm",))
     assert first.run is not None
@@ -102,10 +107,10 @@ def test_by_pools_files_into_curves_of_several_runs(tmp_path: Path) -> None:
     assert [series.name for series in _select(*paths, by=("arm",), where=(("file", "two"),))] == ["a", "b"]
 
 
-def test_runs_of_a_wandb_export_are_curves_unless_they_are_seeds(tmp_path: Path) -> None:
+def test_wandb_runs_are_curves_unless_named_as_seeds(tmp_path: Path) -> None:
     header = "Step,s0 - val/reward,s0 - val/reward__MIN,s1 - val/reward,s1 - val/reward__MIN"
     path = _csv(tmp_path / "export.csv", header, [(1, 0.1, 0, 0.2, 0), (2, 0.3, 0, 0.4, 0)])
-    assert [series.name for series in _select(path)] == ["export/s0", "export/s1"]
+    assert [series.name for series in _select(path)] == ["s0", "s1"]
     [series] = _select(path, seed="run")
     assert series.run is not None
     assert (series.name, series.run.tolist()) == ("export", ["s0", "s0", "s1", "s1"])
@@ -118,7 +123,7 @@ def test_where_compares_numbers_as_numbers(tmp_path: Path) -> None:
     assert _select(path, where_not=(("lr", "1.0"),))[0].compute.tolist() == [2]
 
 
-def test_compute_of_another_row_of_the_step_survives_a_filter(tmp_path: Path) -> None:
+def test_compute_of_a_filtered_row_is_kept(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = []
     for step in (1, 2, 3):
         rows += [
@@ -131,14 +136,14 @@ def test_compute_of_another_row_of_the_step_survives_a_filter(tmp_path: Path) ->
     assert (series.compute.tolist(), series.reward.tolist()) == ([10, 20, 30], [0.1, 0.2, 0.3])
 
 
-def test_rows_without_a_reward_are_absent_not_bad(tmp_path: Path) -> None:
+def test_rows_without_a_reward_are_skipped(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     path.write_text('{"step": 1, "loss": 1}\n{"step": 1, "reward": null}\n{"step": 2, "reward": 0.5}\n')
     [series] = _select(path)
     assert series.compute.tolist() == [2]
 
 
-def test_held_out_rows_are_kept_apart(tmp_path: Path) -> None:
+def test_held_out_rows_are_separate(tmp_path: Path) -> None:
     rows = [("train", 1, 0.3), ("late", 5, 0.6), ("train", 2, 0.4), ("late", 4, 0.5)]
     [series] = _select(_csv(tmp_path / "log.csv", "kind,gpu_hours,reward", rows), holdout=("kind", "late"))
     assert (series.compute.tolist(), series.holdout_compute.tolist()) == ([1, 2], [4, 5])
@@ -146,7 +151,7 @@ def test_held_out_rows_are_kept_apart(tmp_path: Path) -> None:
 
 
 @needs_shared
-def test_eight_of_the_published_curves_have_held_out_points() -> None:
+def test_eight_published_curves_have_held_out_points() -> None:
     options = {"x": "gpu_hours", "y": "pass_rate", "by": ("figure", "series"), "start": 0.399}
     curves = _select(SHARED / "scalerl_published_curves.csv", holdout=("kind", "extended"), **options)
     assert sum(series.holdout_compute.size > 0 for series in curves) == 8
@@ -186,7 +191,7 @@ def test_start_first_takes_one_row_of_each_run(tmp_path: Path) -> None:
     assert "tell the runs apart with --seed" in sentence
 
 
-def test_a_run_folder_starts_at_its_row_at_compute_zero(tmp_path: Path) -> None:
+def test_run_folder_starts_at_compute_zero(tmp_path: Path) -> None:
     folder = _run(tmp_path / "cispo", _evals(), seed=3)
     [series] = _select(folder)
     assert (series.name, series.compute.tolist()) == ("cispo", [2, 4, 6])
@@ -199,7 +204,7 @@ def test_a_run_folder_starts_at_its_row_at_compute_zero(tmp_path: Path) -> None:
     assert _as_dict(first) == _as_dict(series)
 
 
-def test_run_folders_of_several_seeds_are_merged_only_when_asked(tmp_path: Path) -> None:
+def test_run_folders_are_merged_only_when_asked(tmp_path: Path) -> None:
     folders = [_run(tmp_path / f"cispo-{seed}", _evals(shift=0.1 * seed), seed=seed) for seed in (0, 1)]
     assert [series.name for series in _select(*folders)] == ["cispo-0", "cispo-1"]
     [series] = _select(*folders, by=("set",), seed="seed")
@@ -208,7 +213,7 @@ def test_run_folders_of_several_seeds_are_merged_only_when_asked(tmp_path: Path)
     assert series.start == pytest.approx(0.25)
 
 
-def test_sets_of_a_run_folder_are_curves_of_their_own(tmp_path: Path) -> None:
+def test_evaluation_sets_are_separate_curves(tmp_path: Path) -> None:
     folder = _run(tmp_path / "cispo", _evals("val") + _evals("test", 0.1))
     assert [series.name for series in _select(folder)] == ["cispo/val", "cispo/test"]
     assert [series.name for series in _select(folder, by=("set",))] == ["val", "test"]
@@ -225,7 +230,7 @@ def test_gpus_in_the_selection_build_compute(tmp_path: Path) -> None:
 # Faults of a file
 
 
-def test_a_missing_column_names_those_there_are(tmp_path: Path) -> None:
+def test_missing_column_lists_the_columns(tmp_path: Path) -> None:
     path = _csv(tmp_path / "log.csv", "arm,gpu_hours,pass_rate", [("a", 1, 0.5)])
     for option, name in (("x", "gpu_hour"), ("y", "pass-rate"), ("seed", "arms")):
         sentence = _fault(path, **{option: name})
@@ -237,14 +242,14 @@ def test_a_missing_column_names_those_there_are(tmp_path: Path) -> None:
     assert "has no column 'kind' (--holdout)" in _fault(path, holdout=("kind", "a"))
 
 
-def test_columns_that_nobody_recognises_must_be_chosen(tmp_path: Path) -> None:
+def test_unrecognised_columns_must_be_chosen(tmp_path: Path) -> None:
     path = _csv(tmp_path / "log.csv", "alpha,beta", [(1, 0.5)])
     assert f"{path} has no column recognised as compute: choose one with --x among alpha, beta, file." == _fault(path)
     assert "recognised as reward: choose one with --y" in _fault(path, x="alpha")
     assert _select(path, x="alpha", y="beta")[0].reward.tolist() == [0.5]
 
 
-def test_gpus_without_a_time_say_what_is_missing(tmp_path: Path) -> None:
+def test_gpus_without_step_time_is_an_error(tmp_path: Path) -> None:
     path = _csv(tmp_path / "log.csv", "step,reward,step_time", [(1, 0.5, 3600)])
     assert "--gpus N builds it from the time of a step" in _fault(path, x="gpu_hours")
     path = _csv(tmp_path / "log.csv", "step,reward", [(1, 0.5)])
@@ -252,7 +257,7 @@ def test_gpus_without_a_time_say_what_is_missing(tmp_path: Path) -> None:
     assert _select(path, x="step", gpus=8)[0].compute.tolist() == [1]
 
 
-def test_filters_that_match_nothing_name_the_values(tmp_path: Path) -> None:
+def test_filter_without_a_match_lists_the_values(tmp_path: Path) -> None:
     path = _csv(tmp_path / "log.csv", "arm,gpu_hours,reward", ARMS)
     assert f"--where arm=c matches no row of {path}: the values there are a, b." == _fault(path, where=(("arm", "c"),))
     assert f"--holdout arm=c matches no row of {path}: the values there are a, b." == _fault(path, holdout=("arm", "c"))
@@ -276,7 +281,7 @@ def test_a_start_off_the_scale(tmp_path: Path) -> None:
     assert sentence == "--start 39.9 is outside [0, 1]: give it on the scale that is fitted, such as --start 0.4."
 
 
-def test_pooled_files_must_agree_on_their_columns(tmp_path: Path) -> None:
+def test_pooled_files_must_share_columns(tmp_path: Path) -> None:
     paths = [
         _csv(tmp_path / "one.csv", "arm,gpu_hours,reward", [("a", 1, 0.5)]),
         _csv(tmp_path / "two.csv", "arm,flops,reward", [("a", 1, 0.5)]),
@@ -301,8 +306,6 @@ def test_pooled_files_must_agree_on_their_columns(tmp_path: Path) -> None:
             {},
             "'reward' holds 'oops' where a number is needed, at line 3 of log.csv",
         ),
-        ([(0, 0.5), (1, 0.6)], {}, "'gpu_hours' is zero at line 2 of log.csv"),
-        ([(0, 0.5), (1, 0.6)], {}, "say --start first"),
         ([(-3, 0.5), (1, 0.6)], {"start": "first"}, "'gpu_hours' is negative (-3) at line 2 of log.csv: remove"),
         ([(0, 0.5), (1, 0.6), (-3, 0.5)], {}, "'gpu_hours' is negative (-3) at line 4 of log.csv: remove those rows"),
         (
@@ -325,14 +328,14 @@ def test_pooled_files_must_agree_on_their_columns(tmp_path: Path) -> None:
         ([(0, 0.5)], {"start": "first"}, "log has no row left to fit besides its start, at line 2 of log.csv."),
     ],
 )
-def test_the_fault_of_an_only_curve_is_raised(
+def test_fault_of_the_only_curve_is_raised(
     tmp_path: Path, rows: list[Any], options: dict[str, Any], sentence: str
 ) -> None:
     assert sentence in _fault(_csv(tmp_path / "log.csv", "gpu_hours,reward", rows), **options)
 
 
 @pytest.mark.parametrize("bad", ["nan", "7", "oops"])
-def test_the_fault_of_one_curve_among_several_is_its_problem(tmp_path: Path, bad: str) -> None:
+def test_fault_of_one_of_several_curves_is_its_problem(tmp_path: Path, bad: str) -> None:
     path = _csv(tmp_path / "log.csv", "arm,gpu_hours,reward", [*ARMS, ("c", 1, bad)])
     first, second, third = _select(path, by=("arm",), y="reward")
     assert (first.problem, second.problem, third.name, third.compute.size) == (None, None, "c", 0)
@@ -366,7 +369,7 @@ def _by_name(path: Path, start: str | None) -> dict[str, dict[str, Any]]:
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=_ROWS, data=st.data(), start=st.sampled_from([None, "first"]))
-def test_the_order_of_rows_and_a_repeated_column_do_not_matter(
+def test_row_order_and_repeated_columns_do_not_matter(
     tmp_path: Path, rows: list[tuple[Any, ...]], data: st.DataObject, start: str | None
 ) -> None:
     shuffled = data.draw(st.permutations(rows))
@@ -385,9 +388,7 @@ def test_the_order_of_rows_and_a_repeated_column_do_not_matter(
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=_ROWS, start=st.sampled_from([None, "first"]))
-def test_csv_and_json_lines_of_the_same_data_are_equal(
-    tmp_path: Path, rows: list[tuple[Any, ...]], start: str | None
-) -> None:
+def test_csv_and_json_lines_give_equal_series(tmp_path: Path, rows: list[tuple[Any, ...]], start: str | None) -> None:
     table = _csv(tmp_path / "log.csv", ",".join(_NAMES), rows)
     lines = tmp_path / "log.jsonl"
     lines.write_text("".join(json.dumps(dict(zip(_NAMES, row, strict=True))) + "\n" for row in rows))

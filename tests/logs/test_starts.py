@@ -1,4 +1,4 @@
-"""How sure the start is, which rows are one, and which rows are runs though nobody said so."""
+"""The start of a curve: which rows it is read from, and how certain it is; runs recognised by a seed column."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scalerl.logs.readers import read_table
+from scalerl.logs.read import read_table
 from scalerl.logs.series import Selection, Series, series_from
 
 
@@ -23,14 +23,14 @@ def _rising(seed: int, computes: Sequence[float] = (0, 1, 2, 3)) -> list[tuple[i
 # The start
 
 
-def test_a_start_read_from_one_row_is_as_noisy_as_any(tmp_path: Path) -> None:
+def test_start_from_one_row_has_unknown_noise(tmp_path: Path) -> None:
     series = _series(tmp_path / "a.csv", "gpu_hours,reward", [(0, 0.2), (1, 0.3), (2, 0.4)], start="first")
     assert (series.start, series.start_sd, series.compute.tolist()) == (0.2, None, [1, 2])
     given = _series(tmp_path / "a.csv", "gpu_hours,reward", [(1, 0.3), (2, 0.4)], start=0.2)
     assert (given.start, given.start_sd) == (0.2, 0.0)
 
 
-def test_a_run_folder_without_sample_counts_has_a_noisy_start(tmp_path: Path) -> None:
+def test_start_without_sample_counts_is_noisy(tmp_path: Path) -> None:
     (tmp_path / "recipe.json").write_text("{}")
     rows = [f'{{"step": {n}, "set": "val", "gpu_hours": {n}, "reward": {0.2 + 0.1 * n}}}\n' for n in range(4)]
     (tmp_path / "evals.jsonl").write_text("".join(rows))
@@ -38,7 +38,7 @@ def test_a_run_folder_without_sample_counts_has_a_noisy_start(tmp_path: Path) ->
     assert (series.start, series.start_sd) == (0.2, None)
 
 
-def test_many_starts_tell_their_own_spread_and_a_few_do_not(tmp_path: Path) -> None:
+def test_spread_of_the_start_needs_many_starts(tmp_path: Path) -> None:
     for runs, expected in ((3, None), (4, pytest.approx(0.001 * (5 / 3) ** 0.5 / 2))):
         rows = [row for seed in range(runs) for row in _rising(seed)]
         series = _series(tmp_path / "a.csv", "seed,gpu_hours,reward", rows, start="first", seed="seed")
@@ -46,19 +46,19 @@ def test_many_starts_tell_their_own_spread_and_a_few_do_not(tmp_path: Path) -> N
         assert series.start_sd == expected
 
 
-def test_one_evaluation_copied_into_every_run_is_one_evaluation(tmp_path: Path) -> None:
+def test_evaluation_copied_into_every_run_counts_once(tmp_path: Path) -> None:
     rows = [(seed, compute, 0.1 + 0.1 * compute) for seed in range(5) for compute in range(4)]
     assert _series(tmp_path / "a.csv", "seed,gpu_hours,reward", rows, start="first").start_sd is None
 
 
-def test_a_rate_of_zero_is_no_exact_start(tmp_path: Path) -> None:
+def test_start_of_zero_is_not_exact(tmp_path: Path) -> None:
     rows = [(0, 0, 50), (1, 0.1, 50), (2, 0.2, 50)]
     series = _series(tmp_path / "a.csv", "gpu_hours,reward,num_samples", rows, start="first")
     assert series.start == 0
     assert series.start_sd == pytest.approx((0.02 * 0.98 / 50) ** 0.5)
 
 
-def test_the_start_of_a_run_that_was_evaluated_twice_is_the_mean_and_that_is_said(tmp_path: Path) -> None:
+def test_start_of_a_run_evaluated_twice_is_the_mean(tmp_path: Path) -> None:
     rows = [(0, 0.2), (0, 0.3), (1, 0.35), (2, 0.4)]
     series = _series(tmp_path / "a.csv", "gpu_hours,reward", rows, start="first")
     assert (series.start, series.start_sd, series.compute.tolist()) == (0.25, None, [1, 2])
@@ -66,7 +66,7 @@ def test_the_start_of_a_run_that_was_evaluated_twice_is_the_mean_and_that_is_sai
     assert note == "The start, 0.25, is the mean of 2 rows: a run has several at its least compute."
 
 
-def test_a_first_row_well_into_training_is_a_point_and_that_is_said(tmp_path: Path) -> None:
+def test_late_first_row_is_a_point_and_noted(tmp_path: Path) -> None:
     series = _series(tmp_path / "a.csv", "gpu_hours,reward", [(1, 0.3), (2, 0.4), (10, 0.6)], start="first")
     assert (series.start, series.compute.tolist()) == (None, [1, 2, 10])
     [note] = series.notes
@@ -74,7 +74,7 @@ def test_a_first_row_well_into_training_is_a_point_and_that_is_said(tmp_path: Pa
     assert "the start is fitted" in note
 
 
-def test_a_first_row_within_a_hundredth_of_the_compute_is_the_start(tmp_path: Path) -> None:
+def test_first_row_within_a_hundredth_is_the_start(tmp_path: Path) -> None:
     series = _series(tmp_path / "a.csv", "gpu_hours,reward", [(0.1, 0.3), (2, 0.4), (10, 0.6)], start="first")
     assert (series.start, series.start_sd, series.compute.tolist(), series.notes) == (0.3, None, [2, 10], ())
 
@@ -82,7 +82,7 @@ def test_a_first_row_within_a_hundredth_of_the_compute_is_the_start(tmp_path: Pa
 # Seeds
 
 
-def test_a_seed_column_tells_runs_apart_and_that_is_said(tmp_path: Path) -> None:
+def test_seed_column_separates_runs_and_is_noted(tmp_path: Path) -> None:
     rows = [*_rising(0, (1, 2)), *_rising(1, (1, 2))]
     series = _series(tmp_path / "a.csv", "seed,gpu_hours,reward", rows)
     assert series.run is not None
@@ -93,19 +93,19 @@ def test_a_seed_column_tells_runs_apart_and_that_is_said(tmp_path: Path) -> None
     assert (named.run.tolist(), named.notes) == (series.run.tolist(), ())
 
 
-def test_one_seed_is_not_worth_a_word(tmp_path: Path) -> None:
+def test_single_seed_is_not_noted(tmp_path: Path) -> None:
     series = _series(tmp_path / "a.csv", "seed,gpu_hours,reward", _rising(7, (1, 2, 3)))
     assert (series.run, series.notes) == (None, ())
 
 
-def test_a_seed_of_its_own_in_every_row_is_no_run(tmp_path: Path) -> None:
+def test_seed_that_differs_in_every_row_is_ignored(tmp_path: Path) -> None:
     rows = [(100 + compute, compute, 0.1 * compute) for compute in range(1, 7)]
     series = _series(tmp_path / "a.csv", "seed,gpu_hours,reward", rows)
     assert series.run is None
     assert "too many values to tell runs apart" in series.notes[0]
 
 
-def test_the_same_seed_in_two_files_is_two_runs(tmp_path: Path) -> None:
+def test_same_seed_in_two_files_is_two_runs(tmp_path: Path) -> None:
     for name in ("one", "two"):
         _series(tmp_path / f"{name}.csv", "arm,seed,gpu_hours,reward", [("a", *row) for row in _rising(0, (1, 2))])
     tables = [read_table(tmp_path / f"{name}.csv") for name in ("one", "two")]
@@ -119,3 +119,36 @@ def test_the_same_seed_in_two_files_is_two_runs(tmp_path: Path) -> None:
     [series] = series_from([read_table(tmp_path / f"{name}.csv") for name in ("one", "two")], Selection(by=("arm",)))
     assert series.run is not None
     assert sorted(set(series.run.tolist())) == ["one/0", "two/0", "two/1"]
+
+
+# Compute at or below 0
+
+
+def test_row_at_compute_0_is_the_start(tmp_path: Path) -> None:
+    series = _series(tmp_path / "a.csv", "gpu_hours,reward", [(0, 0.2), (1, 0.3), (2, 0.4)])
+    assert (series.start, series.start_sd, series.compute.tolist()) == (0.2, None, [1, 2])
+    [fact] = series.facts
+    assert (fact.kind, fact.values["start"], fact.values["num"], fact.values["x"]) == (
+        "start_at_zero",
+        0.2,
+        1,
+        "gpu_hours",
+    )
+    assert "--start" in series.notes[0]
+
+
+def test_step_below_0_is_the_start(tmp_path: Path) -> None:
+    series = _series(tmp_path / "a.csv", "step,reward", [(-1, 0.2), (1, 0.3), (2, 0.4)])
+    assert (series.start, series.compute.tolist()) == (0.2, [1, 2])
+
+
+def test_given_start_stands_before_a_row_at_compute_0(tmp_path: Path) -> None:
+    series = _series(tmp_path / "a.csv", "gpu_hours,reward", [(0, 0.2), (1, 0.3), (2, 0.4)], start=0.25)
+    assert (series.start, series.compute.tolist(), series.facts) == (0.25, [1, 2], ())
+
+
+def test_clock_that_begins_with_the_first_row_is_completed(tmp_path: Path) -> None:
+    rows = [(step, 360.0 * (step - 10), 0.3 + step / 1000) for step in range(10, 60, 10)]
+    series = _series(tmp_path / "a.csv", "step,elapsed_s,reward", rows)
+    assert (series.start, series.x_label) == (None, "hours")
+    assert series.compute.tolist() == pytest.approx([1, 2, 3, 4, 5])

@@ -9,7 +9,7 @@ from simulated import SimulatedEngine, complete
 from scalerl.errors import EngineStalled
 from scalerl.graders.pool.pool import GraderSpec
 from scalerl.loop.evaluate import eval_requests, evaluate, hash_prompts
-from scalerl.loop.grading import Judge, Marked, Marking, Purpose
+from scalerl.loop.grading import GraderRunner, Judge, Purpose, Verdict
 from scalerl.loop.watchdog import Watchdog, WatchedEngine
 from scalerl.types import Completion, LengthPlan, Problem
 
@@ -32,27 +32,27 @@ def requests(problems=PROBLEMS, seed=0, step=0):
 JUDGE = Judge(spec=GraderSpec(name="exact"), decode_all=lambda completions: [""] * len(completions))
 
 
-class Given(Marking):
+class Given(GraderRunner):
     """Verdicts of a function, each a poll late."""
 
     def __init__(self, verdict: Callable[[Completion], bool | None]) -> None:
         super().__init__()
         self._verdict = verdict
-        self._due: list[Marked] = []
+        self._due: list[Verdict] = []
 
     def submit(self, completions: Sequence[Completion], judge: Judge, purpose: Purpose) -> None:
         assert (judge, purpose) == (JUDGE, "evaluation")
         for one in completions:
             correct = self._verdict(one)
-            self._due.append(Marked(completion=one, correct=correct, reason="timeout" if correct is None else None))
+            self._due.append(Verdict(completion=one, correct=correct, reason="timeout" if correct is None else None))
 
-    def poll(self, purpose: Purpose, *, wait: bool = False) -> list[Marked]:
+    def poll(self, purpose: Purpose, *, wait: bool = False) -> list[Verdict]:
         assert purpose == "evaluation"
         marked, self._due = self._due[-1:], self._due[:-1]
         return marked
 
 
-def test_noise_is_paired_across_runs_and_independent_along_a_curve():
+def test_eval_noise_is_paired_across_runs():
     first = requests()
     assert first == requests()
     assert len({request.seed for request in first}) == len(first) == 15
@@ -63,7 +63,7 @@ def test_noise_is_paired_across_runs_and_independent_along_a_curve():
     assert (first[0].prompt_tokens, first[0].temperature, first[0].top_p) == ((48, 63), 0.7, 0.9)
 
 
-def test_rates_are_over_completions_with_a_verdict_in_the_order_of_the_prompts():
+def test_reward_is_over_completions_with_a_verdict():
     engine = SimulatedEngine(slots=4)
     engine.push_weights({"version": 0}, 0)
 
@@ -72,8 +72,8 @@ def test_rates_are_over_completions_with_a_verdict_in_the_order_of_the_prompts()
         return None if place == 4 else index < place
 
     seen: list[int] = []
-    marking = Given(verdict)
-    result = evaluate(engine, requests(), marking=marking, judge=JUDGE, prompts_hash="h", on_progress=seen.append)
+    graders = Given(verdict)
+    result = evaluate(engine, requests(), graders=graders, judge=JUDGE, prompts_hash="h", on_progress=seen.append)
     assert result.num_correct == (0, 1, 2, 3, 0)
     assert (result.num_graded, result.num_samples) == (12, 15)
     assert result.num_without_verdict == {"timeout": 3}
@@ -86,7 +86,7 @@ def test_rates_are_over_completions_with_a_verdict_in_the_order_of_the_prompts()
 def test_without_a_verdict_there_is_no_rate():
     engine = SimulatedEngine(slots=4)
     engine.push_weights({"version": 0}, 0)
-    result = evaluate(engine, requests(), marking=Given(lambda _: None), judge=JUDGE, prompts_hash="")
+    result = evaluate(engine, requests(), graders=Given(lambda _: None), judge=JUDGE, prompts_hash="")
     assert result.reward is None
 
 
@@ -99,7 +99,7 @@ def test_an_engine_that_loses_a_request_ends_the_evaluation():
     engine = WatchedEngine(Forgetful(slots=4), Watchdog(pytest.fail))
     engine.push_weights({"version": 0}, 0)
     with pytest.raises(EngineStalled, match="lost 5 requests"):
-        evaluate(engine, requests(), marking=Given(lambda _: True), judge=JUDGE, prompts_hash="")
+        evaluate(engine, requests(), graders=Given(lambda _: True), judge=JUDGE, prompts_hash="")
 
 
 def test_truncated_completions_are_counted():
@@ -108,7 +108,7 @@ def test_truncated_completions_are_counted():
             done = [complete(request, [0, 0]) for request in self.drop_pending()]
             return [one if one.request.index else replace(one, finish="length") for one in done]
 
-    result = evaluate(Cutting(slots=1), requests(), marking=Given(lambda _: True), judge=JUDGE, prompts_hash="")
+    result = evaluate(Cutting(slots=1), requests(), graders=Given(lambda _: True), judge=JUDGE, prompts_hash="")
     assert (result.num_truncated, result.num_samples, result.reward) == (5, 15, 1.0)
 
 

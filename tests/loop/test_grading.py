@@ -11,15 +11,25 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from scalerl.answer_format import AnswerFormat
 from scalerl.choose import keyword_settings
 from scalerl.config.parts import GradingSettings, RewardSettings
 from scalerl.errors import GraderError, GraderPoolError, GradingStalled
 from scalerl.graders.pool.pool import GraderPool, GraderSpec
 from scalerl.loop import grading as grading_module
-from scalerl.loop.grading import GroupGrading, Judge, Marked, Marking, is_pooled, opened_thinking, spec_of, verdicts
+from scalerl.loop.grading import (
+    GraderRunner,
+    GroupGrading,
+    Judge,
+    Verdict,
+    is_pooled,
+    opened_thinking,
+    spec_of,
+    verdicts,
+)
 from scalerl.tasks.length import LengthControl
 from scalerl.tasks.task import Task
-from scalerl.types import AnswerFormat, Completion, Group, LengthPlan, Problem, Request
+from scalerl.types import Completion, Group, LengthPlan, Problem, Request
 
 PROBLEM = Problem(id="a", prompt="1+2=", answer="3", task="arithmetic")
 
@@ -55,8 +65,8 @@ LIMITS = GradingSettings(num_workers=3, cpu_limit_s=0.3)
 
 
 @pytest.fixture
-def marking() -> Iterator[Marking]:
-    one = Marking(LIMITS)
+def graders() -> Iterator[GraderRunner]:
+    one = GraderRunner(LIMITS)
     yield one
     one.close()
 
@@ -70,30 +80,30 @@ def wait_for(poll: Callable[[], list], num: int) -> list:
     return found
 
 
-def of(marked: Marked) -> tuple[str, bool | None, str | None]:
+def of(marked: Verdict) -> tuple[str, bool | None, str | None]:
     return marked.completion.request.key, marked.correct, marked.reason
 
 
-def test_only_our_own_quick_graders_run_in_this_process(marking: Marking):
+def test_only_fast_built_in_graders_run_in_this_process(graders: GraderRunner):
     assert {name: is_pooled(judge(name).spec) for name in ("exact", "numeric", "math", OBEDIENT)} == {
         "exact": False,
         "numeric": False,
         "math": True,
         OBEDIENT: True,
     }
-    marking.check(judge("exact"))
-    marking.submit([completion("<think>1</think>3")], judge("exact"), "training")
-    assert marking._pool is None
-    assert [of(one) for one in marking.poll("training")] == [("0/a#0", True, None)]
-    assert marking.poll("training", wait=True) == []
+    graders.check(judge("exact"))
+    graders.submit([completion("<think>1</think>3")], judge("exact"), "training")
+    assert graders._pool is None
+    assert [of(one) for one in graders.poll("training")] == [("0/a#0", True, None)]
+    assert graders.poll("training", wait=True) == []
 
 
-def test_thinking_that_the_prompt_has_opened_must_end_before_there_is_an_answer(marking: Marking):
+def test_thinking_opened_by_the_prompt_must_end(graders: GraderRunner):
     texts = ["3", "it is 1+2, so</think>3", "it is 3"]
     for opening, expected in (("", [True, True, False]), ("<think>", [False, True, False])):
         opened = dataclasses.replace(judge("exact"), opening=opening)
-        marking.submit([completion(text, index) for index, text in enumerate(texts)], opened, "training")
-        assert [one.correct for one in marking.poll("training")] == expected
+        graders.submit([completion(text, index) for index, text in enumerate(texts)], opened, "training")
+        assert [one.correct for one in graders.poll("training")] == expected
 
 
 @pytest.mark.parametrize(
@@ -125,38 +135,38 @@ def test_the_grader_is_told_where_thinking_ends():
     assert verdicts(task, [("[1]3", "3"), ("[3", "3"), ("3", " ")]) == [True, False, None]
 
 
-def test_verdicts_of_a_pooled_grader_come_in_the_order_of_the_answers():
+def test_pooled_verdicts_keep_the_order_of_answers():
     task = Task(name="a", training=(), evaluation=(), grader=OBEDIENT)
     answers = [("late", "3"), ("4", "3"), ("3", "3"), ("raise", "3")]
     assert verdicts(task, answers) == [True, False, True, None]
     assert verdicts(task, [("late", "3"), ("3", "3")], GradingSettings(cpu_limit_s=0.1, timeout_s=0.1)) == [None, True]
 
 
-def test_training_and_evaluation_share_a_pool_and_see_their_own_alone(marking: Marking):
+def test_training_and_evaluation_share_a_pool(graders: GraderRunner):
     pooled, quick = judge(OBEDIENT), judge("exact")
-    marking.check(pooled)
+    graders.check(pooled)
     for index, text in enumerate(("late", "4")):
-        marking.submit([completion(text, index)], pooled, "training")
+        graders.submit([completion(text, index)], pooled, "training")
         # The same keys: problems of both may go by one name.
-        marking.submit([completion("4" if text == "late" else "3", index)], pooled, "evaluation")
-    marking.submit([completion("3", 2)], quick, "evaluation")
+        graders.submit([completion("4" if text == "late" else "3", index)], pooled, "evaluation")
+    graders.submit([completion("3", 2)], quick, "evaluation")
     # What is there is not held up by what is still being graded.
-    evaluated = marking.poll("evaluation", wait=True)
+    evaluated = graders.poll("evaluation", wait=True)
     assert of(evaluated[0]) == ("0/a#2", True, None)
-    evaluated += wait_for(lambda: marking.poll("evaluation", wait=True), 3 - len(evaluated))
+    evaluated += wait_for(lambda: graders.poll("evaluation", wait=True), 3 - len(evaluated))
     assert sorted(map(of, evaluated[1:])) == [("0/a#0", False, None), ("0/a#1", True, None)]
-    trained = wait_for(lambda: marking.poll("training", wait=True), 2)
+    trained = wait_for(lambda: graders.poll("training", wait=True), 2)
     assert sorted(map(of, trained)) == [("0/a#0", True, None), ("0/a#1", False, None)]
-    assert marking.poll("training", wait=True) == marking.poll("evaluation", wait=True) == []
+    assert graders.poll("training", wait=True) == graders.poll("evaluation", wait=True) == []
 
 
-def test_an_answer_that_breaks_the_grader_costs_itself_alone(marking: Marking):
+def test_answer_that_breaks_the_grader_costs_only_itself(graders: GraderRunner):
     texts = ["3", "hang", "die", "raise", "4", "3"]
     for index, text in enumerate(texts):
-        marking.submit([completion(text, index)], judge(OBEDIENT), "training")
+        graders.submit([completion(text, index)], judge(OBEDIENT), "training")
     found = {
         one.completion.request.index: (one.correct, one.reason)
-        for one in wait_for(lambda: marking.poll("training", wait=True), len(texts))
+        for one in wait_for(lambda: graders.poll("training", wait=True), len(texts))
     }
     assert [found[index] for index in range(len(texts))] == [
         (True, None),
@@ -166,31 +176,31 @@ def test_an_answer_that_breaks_the_grader_costs_itself_alone(marking: Marking):
         (False, None),
         (True, None),
     ]
-    assert marking.first_errors == {OBEDIENT: "ArithmeticError: no such number"}
+    assert graders.first_errors == {OBEDIENT: "ArithmeticError: no such number"}
 
 
-def test_a_grader_that_cannot_be_used_is_found_before_anything_is_asked(marking: Marking):
+def test_check_finds_unusable_graders(graders: GraderRunner):
     for path, sentence in (
         ("no_such_module:grade", 'no module is called "no_such_module"'),
         ("own_code:obedint", 'own_code has no "obedint"'),
         ("own_code:sums", "cannot be called as grader"),
     ):
         with pytest.raises(GraderError, match=sentence):
-            marking.check(judge(path))
-    marking.check(judge(OBEDIENT))
+            graders.check(judge(path))
+    graders.check(judge(OBEDIENT))
 
 
-def test_what_a_recipe_says_on_grading_is_what_a_pool_takes():
+def test_grading_settings_are_the_pools_arguments():
     taken = {name: parameter.default for name, parameter in keyword_settings(GraderPool).items()}
-    assert GradingSettings().model_dump() == taken
+    assert GradingSettings().model_dump(exclude={"sandbox"}) == taken
 
 
-def test_a_grader_may_take_as_long_as_the_recipe_says_and_no_call_waits_for_it(monkeypatch: pytest.MonkeyPatch):
+def test_slow_grader_may_take_its_timeout(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(grading_module, "_SPARE_S", 0.0)
     now = [0.0]
     monkeypatch.setattr(grading_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     for timeout_s, sentence in ((900.0, "900 s"), (30.0, "30 s")):
-        patient = Marking(GradingSettings(num_workers=1, timeout_s=timeout_s))
+        patient = GraderRunner(GradingSettings(num_workers=1, timeout_s=timeout_s))
         with closing(patient):
             patient.submit([completion("sleep")], judge(OBEDIENT), "training")
             now[0] += timeout_s - 1
@@ -205,43 +215,45 @@ def test_a_grader_may_take_as_long_as_the_recipe_says_and_no_call_waits_for_it(m
                 patient.poll("training")
 
 
-def test_an_answer_is_given_up_after_the_timeout_of_the_recipe():
-    with closing(Marking(GradingSettings(num_workers=1, timeout_s=0.2, cpu_limit_s=0.2))) as hasty:
+def test_grading_timeout_of_the_recipe_is_used():
+    with closing(GraderRunner(GradingSettings(num_workers=1, timeout_s=0.2, cpu_limit_s=0.2))) as hasty:
         hasty.submit([completion("sleep")], judge(OBEDIENT), "training")
         (marked,) = wait_for(lambda: hasty.poll("training", wait=True), 1)
     assert of(marked) == ("0/a#0", None, "timeout")
 
 
-def test_a_pool_that_falls_silent_or_dies_ends_the_run_with_a_sentence(monkeypatch: pytest.MonkeyPatch):
+def test_silent_or_dead_pool_raises(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(grading_module, "_SPARE_S", 0.3)
     monkeypatch.setattr(grading_module, "_WAIT_S", 0.2)
-    marking = Marking(GradingSettings(num_workers=1, timeout_s=0.2, cpu_limit_s=0.2))
-    marking.check(judge(OBEDIENT))
-    assert marking._pool is not None
-    os.kill(marking._pool.pid, signal.SIGSTOP)
-    marking.submit([completion("3")], judge(OBEDIENT), "training")
+    graders = GraderRunner(GradingSettings(num_workers=1, timeout_s=0.2, cpu_limit_s=0.2))
+    graders.check(judge(OBEDIENT))
+    assert graders._pool is not None
+    os.kill(graders._pool.pid, signal.SIGSTOP)
+    graders.submit([completion("3")], judge(OBEDIENT), "training")
     with pytest.raises(GradingStalled, match=r"1 answers are with the graders, and none came back in 0.5 s"):
-        wait_for(lambda: marking.poll("training", wait=True), 1)
-    os.kill(marking._pool.pid, signal.SIGKILL)
+        wait_for(lambda: graders.poll("training", wait=True), 1)
+    os.kill(graders._pool.pid, signal.SIGKILL)
     with pytest.raises(GraderPoolError, match="the grading process died"):
-        wait_for(lambda: marking.poll("training", wait=True), 1)
-    marking.close()
+        wait_for(lambda: graders.poll("training", wait=True), 1)
+    graders.close()
 
 
-def test_silence_counts_from_the_first_answer_that_is_waited_for(marking: Marking, monkeypatch: pytest.MonkeyPatch):
+def test_silence_is_counted_while_answers_are_pending(graders: GraderRunner, monkeypatch: pytest.MonkeyPatch):
     now = [0.0]
     monkeypatch.setattr(grading_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    marking.check(judge(OBEDIENT))
+    graders.check(judge(OBEDIENT))
     # A learner that takes an hour for a step is no silence of the graders.
     now[0] += 3600
-    marking.submit([completion("late")], judge(OBEDIENT), "training")
-    assert marking.poll("training") == []
+    graders.submit([completion("late")], judge(OBEDIENT), "training")
+    assert graders.poll("training") == []
 
 
 # Groups ---------------------------------------------------------------------------------------------------------------
 
 
-def groups_of(marking: Marking, graders: Mapping[str, str], reward: RewardSettings | None = None) -> GroupGrading:
+def groups_of(
+    graders: GraderRunner, grader_of: Mapping[str, str], reward: RewardSettings | None = None
+) -> GroupGrading:
     """Graded by the grader of a problem's task; a correct answer costs a hundredth a token."""
     length = LengthControl(
         max_tokens=64,
@@ -249,7 +261,7 @@ def groups_of(marking: Marking, graders: Mapping[str, str], reward: RewardSettin
         adjust=lambda num_tokens, correct: -0.01 * num_tokens if correct else 0.0,
     )
     return GroupGrading(
-        marking, lambda problem: judge(graders[problem.task]), reward=reward or RewardSettings(), length=length
+        graders, lambda problem: judge(grader_of[problem.task]), reward=reward or RewardSettings(), length=length
     )
 
 
@@ -257,8 +269,8 @@ def asked(grading: GroupGrading, *answers: str, key: str = "0/a", problem: Probl
     grading.submit([completion(answer, index, key, problem) for index, answer in enumerate(answers)])
 
 
-def test_correct_is_what_is_reported_and_reward_what_is_trained_on(marking: Marking):
-    grading = groups_of(marking, {"arithmetic": "exact"}, RewardSettings(correct=2.0, wrong=-0.5))
+def test_rewards_follow_verdict_and_length(graders: GraderRunner):
+    grading = groups_of(graders, {"arithmetic": "exact"}, RewardSettings(correct=2.0, wrong=-0.5))
     asked(grading, "<think>1+2=3</think>3", "<think>1+2=4</think>4", "3")
     (group,) = grading.poll()
     assert group.key == "0/a"
@@ -267,8 +279,8 @@ def test_correct_is_what_is_reported_and_reward_what_is_trained_on(marking: Mark
     assert grading.poll() == []
 
 
-def test_without_a_verdict_a_completion_counts_as_neither(marking: Marking):
-    grading = groups_of(marking, {"arithmetic": "exact"})
+def test_completion_without_verdict_is_neither_right_nor_wrong(graders: GraderRunner):
+    grading = groups_of(graders, {"arithmetic": "exact"})
     asked(grading, "3", "4", problem=Problem(id="a", prompt="1+2=", answer=" ", task="arithmetic"))
     (group,) = grading.poll()
     assert group.correct == (None, None)
@@ -277,9 +289,9 @@ def test_without_a_verdict_a_completion_counts_as_neither(marking: Marking):
     assert grading.num_without_verdict == {"no_answer": 2}
 
 
-def test_a_group_is_whole_with_its_last_verdict_and_overtakes_one_that_waits(marking: Marking):
-    grading = groups_of(marking, {"arithmetic": OBEDIENT, "sums": "exact"})
-    marking.check(judge(OBEDIENT))
+def test_group_is_returned_with_its_last_verdict(graders: GraderRunner):
+    grading = groups_of(graders, {"arithmetic": OBEDIENT, "sums": "exact"})
+    graders.check(judge(OBEDIENT))
     asked(grading, "3", "late", "hang", key="0/slow")
     asked(grading, "3", "4", key="0/quick")
     asked(grading, "3", "4", key="0/sum", problem=Problem(id="s", prompt="1+2=", answer="3", task="sums"))

@@ -60,7 +60,7 @@ def operations(seed: int) -> list[tuple[str, int]]:
 
 @settings(max_examples=200, deadline=None)
 @given(regimes, st.integers(0, 2**32))
-def test_agrees_with_its_own_words_and_never_locks_up(regime, seed):
+def test_lag_rule_matches_its_definition(regime, seed):
     size, max_lag, push_every, drain = regime
     rule = LagRule(groups_per_batch=size, max_lag=max_lag, push_every=push_every, drain=drain)
     reference, num_asked = Reference(size, max_lag, drain), 0
@@ -125,7 +125,7 @@ def test_synchronous_is_one_batch_at_a_time():
         assert rule.version == rule.engine_version == version + 1
 
 
-def test_a_straggler_is_overtaken_until_its_deadline_and_then_waited_for():
+def test_straggler_is_waited_for_at_its_deadline():
     rule = LagRule(groups_per_batch=1, max_lag=2)
     straggler, *others = submit(rule)
     assert len(others) == 2
@@ -141,7 +141,7 @@ def test_a_straggler_is_overtaken_until_its_deadline_and_then_waited_for():
     assert step(rule) == (straggler,)
 
 
-def test_a_step_waits_when_the_rest_could_not_all_make_it_though_none_is_overdue_yet():
+def test_step_waits_if_the_rest_could_become_overdue():
     rule = LagRule(groups_per_batch=1, max_lag=2)
     submit(rule)
     finish(rule, ["0.0"])
@@ -154,7 +154,7 @@ def test_a_step_waits_when_the_rest_could_not_all_make_it_though_none_is_overdue
     assert rule.due() == ("0.2",)
 
 
-def test_a_group_that_started_late_gains_time_only_once_that_is_known():
+def test_late_start_extends_the_deadline_when_finished():
     rule = LagRule(groups_per_batch=1, max_lag=1)
     assert submit(rule) == ["0.0", "0.1"]
     finish(rule, ["0.0"])
@@ -167,7 +167,7 @@ def test_a_group_that_started_late_gains_time_only_once_that_is_known():
     assert rule.due() == ("0.1",)
 
 
-def test_of_finished_groups_the_earliest_deadline_goes_first_whatever_the_order_of_issue():
+def test_earliest_deadline_is_trained_first():
     rule = LagRule(groups_per_batch=1, max_lag=2)
     assert submit(rule) == ["0.0", "0.1", "0.2"]
     finish(rule, ["0.0"])
@@ -178,7 +178,7 @@ def test_of_finished_groups_the_earliest_deadline_goes_first_whatever_the_order_
     assert step(rule) == ("0.1",)
 
 
-def test_ppo_off_policy_takes_k_batches_of_one_policy_in_the_order_of_issue():
+def test_ppo_off_policy_trains_in_the_order_of_issue():
     rule = LagRule(groups_per_batch=2, max_lag=2, push_every=3, drain=True)
     for version in (0, 3):
         keys = submit(rule)
@@ -193,7 +193,7 @@ def test_ppo_off_policy_takes_k_batches_of_one_policy_in_the_order_of_issue():
         assert rule.engine_version == version + 3
 
 
-def test_the_last_groups_make_a_smaller_batch_only_when_nothing_more_can_come():
+def test_last_groups_make_a_smaller_batch():
     rule = LagRule(groups_per_batch=3, max_lag=1)
     for key in ("a", "b"):
         rule.submitted(key)
@@ -216,7 +216,7 @@ def test_what_cannot_be_is_refused():
     with pytest.raises(ValueError, match="'b' is finished but not in flight"):
         rule.finished("b", first_version=5)
     for version in (4, 6):
-        with pytest.raises(ValueError, match=rf"version {version} sampled its first token.*had version 5"):
+        with pytest.raises(ValueError, match=rf"version {version} sampled the first token.*had version 5"):
             rule.finished("a", first_version=version)
     rule.finished("a", first_version=5)
     with pytest.raises(ValueError, match="came twice"):

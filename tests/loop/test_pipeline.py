@@ -124,7 +124,7 @@ def test_no_trained_group_is_too_old_and_none_is_lost(regime, seed, num_problems
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 4), seeds, st.booleans())
-def test_without_lag_every_token_is_sampled_by_the_version_that_trains_on_it(size, seed, drain):
+def test_synchronous_tokens_are_on_policy(size, seed, drain):
     regime = Regime(groups_per_batch=size, max_lag=0, drain=drain)
     _, _, steps = run(regime, num_problems=2 * size, slots=3, seed=seed, num_steps=8)
     for done in steps:
@@ -150,7 +150,7 @@ def issue_order(regime, *, num_problems, seed, num_steps):
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 3), st.integers(1, 4), seeds)
-def test_ppo_off_policy_k_takes_k_batches_of_one_policy_in_the_order_of_issue(size, k, seed):
+def test_ppo_off_policy_trains_in_the_order_of_issue(size, k, seed):
     regime = Regime(groups_per_batch=size, max_lag=k - 1, push_every=k, drain=True)
     engine, _, steps = run(regime, num_problems=2 * regime.room, slots=5, seed=seed, num_steps=3 * k)
     for done in steps:
@@ -163,7 +163,7 @@ def test_ppo_off_policy_k_takes_k_batches_of_one_policy_in_the_order_of_issue(si
     assert [keys_of(done) for done in steps] == expected
 
 
-def test_with_lag_allowed_stragglers_are_overtaken_and_tokens_mix_versions():
+def test_with_lag_stragglers_are_overtaken():
     regime = Regime(groups_per_batch=2, max_lag=3)
     _, _, steps = run(regime, num_problems=40, slots=100, num_steps=30)
     lags = [lag for done in steps for lag in done.batch.lags]
@@ -227,9 +227,7 @@ def saved(state: PipelineState) -> PipelineState:
     deaths(max_size=6),
     st.booleans(),
 )
-def test_killed_anywhere_and_resumed_every_group_is_trained_exactly_once(
-    regime, seed, num_problems, save_every, lives, drops
-):
+def test_kill_and_resume_trains_each_group_once(regime, seed, num_problems, save_every, lives, drops):
     retires, names = (NPR if drops else uniform), problem_ids(num_problems)
     num_steps = sys.maxsize if drops else 14
     lineage: list[StepDone] = []
@@ -275,7 +273,7 @@ def test_killed_anywhere_and_resumed_every_group_is_trained_exactly_once(
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(1, 3), st.integers(1, 3), seeds, deaths(min_size=1, max_size=4))
-def test_drained_a_resumed_run_takes_the_batches_of_an_unbroken_one(size, k, seed, lives):
+def test_drained_run_resumes_with_the_same_batches(size, k, seed, lives):
     regime = Regime(groups_per_batch=size, max_lag=k - 1, push_every=k, drain=True)
     names, num_steps = problem_ids(2 * regime.room), 3 * k + 1
     batches: list[list[str]] = []
@@ -323,7 +321,7 @@ class Late:
 
 @settings(max_examples=80, deadline=None)
 @given(regimes(), seeds, st.integers(1, 12), st.sampled_from([0, 3, 300]), st.sampled_from([2, 100]))
-def test_late_verdicts_in_any_order_lose_nothing_and_make_nothing_older(regime, seed, num_problems, delay, slots):
+def test_late_verdicts_lose_no_group_and_keep_the_lag(regime, seed, num_problems, delay, slots):
     engine, grading = SimulatedEngine(slots=slots, seed=seed), Late(seed, delay)
     curriculum = Curriculum(problem_ids(num_problems), seed=seed, retires=uniform)
     pipeline = make_pipeline(regime, engine, curriculum=curriculum, grading=grading)
@@ -350,7 +348,7 @@ def test_late_verdicts_in_any_order_lose_nothing_and_make_nothing_older(regime, 
 
 @settings(max_examples=40, deadline=None)
 @given(regimes(), seeds, st.integers(1, 10))
-def test_with_late_verdicts_exhausted_data_is_trained_to_the_last_group(regime, seed, num_problems):
+def test_late_verdicts_are_trained_to_the_last_group(regime, seed, num_problems):
     curriculum = Curriculum(problem_ids(num_problems), seed=seed, retires=NPR)
     grading = Late(seed, most_polls=60)
     pipeline = make_pipeline(regime, SimulatedEngine(slots=8, seed=seed), curriculum=curriculum, grading=grading)
@@ -361,7 +359,7 @@ def test_with_late_verdicts_exhausted_data_is_trained_to_the_last_group(regime, 
 
 @settings(max_examples=30, deadline=None)
 @given(regimes(), seeds, st.integers(1, 10), deaths(min_size=1, max_size=4))
-def test_killed_while_verdicts_are_due_every_group_is_trained_exactly_once(regime, seed, num_problems, lives):
+def test_kill_with_pending_verdicts_trains_each_group_once(regime, seed, num_problems, lives):
     names, num_steps = problem_ids(num_problems), 10
     lineage: list[StepDone] = []
     checkpoint: PipelineState | None = None
@@ -395,7 +393,7 @@ def test_killed_while_verdicts_are_due_every_group_is_trained_exactly_once(regim
 # Bookkeeping and faults -----------------------------------------------------------------------------------------------
 
 
-def test_the_pass_rate_is_recorded_at_grading_before_the_group_is_trained():
+def test_pass_rate_is_recorded_at_grading():
     regime = Regime(groups_per_batch=1, max_lag=4)
     engine = SimulatedEngine(slots=100)
     curriculum = Curriculum(problem_ids(5), seed=0, retires=NPR)
@@ -469,7 +467,7 @@ def test_a_dead_engine_ends_the_run_with_the_reason(settings, fault, message):
     assert clock.now == (90.0 if settings == {} else 40.0)
 
 
-def test_timings_say_where_the_seconds_went_and_the_callers_are_not_among_them():
+def test_timings_leave_out_the_callers_seconds():
     clock = Clock()
     engine = TimedEngine(clock)
     learner = CountingLearner()
@@ -510,11 +508,11 @@ def test_a_completion_nobody_asked_for_is_an_error():
 
     curriculum = Curriculum(problem_ids(4), seed=0, retires=uniform)
     pipeline = make_pipeline(Regime(groups_per_batch=1, max_lag=0), Repeating(slots=1), curriculum=curriculum)
-    with pytest.raises(ValueError, match="which was not asked for, or came before"):
+    with pytest.raises(ValueError, match="which was not requested or came twice"):
         list(pipeline.steps())
 
 
-def test_groups_come_back_from_arrays_and_json_as_they_were():
+def test_pack_and_unpack_groups_round_trip():
     plan = LengthPlan(thinking_budget=2, thinking_end=(8,), marker=(8, 9), answer_budget=5)
     groups = []
     for name, verdicts in (("a", (True, None)), ("b", (False, True))):
@@ -532,5 +530,5 @@ def test_groups_come_back_from_arrays_and_json_as_they_were():
     }
     assert unpack_groups(arrays, json.loads(json.dumps(meta))) == tuple(groups)
     assert unpack_groups(*pack_groups([])) == ()
-    with pytest.raises(ValueError, match="count 4 tokens and 6 of prompts, their arrays hold 8 and 12"):
+    with pytest.raises(ValueError, match="have 4 tokens and 6 prompt tokens, but their arrays hold 8 and 12"):
         unpack_groups(arrays, meta[:1])

@@ -1,4 +1,4 @@
-"""Between text and tokens, on the embedded base's tokenizer."""
+"""Encoding prompts and making requests, with the tokenizer of the embedded model."""
 
 import dataclasses
 from importlib.resources import files
@@ -6,9 +6,8 @@ from importlib.resources import files
 import pytest
 from transformers import AutoTokenizer
 
-from scalerl.config import load_recipe
 from scalerl.errors import PromptError
-from scalerl.loop.requests import Asker, Text
+from scalerl.loop.requests import RequestMaker, Text
 from scalerl.tasks.curriculum import Issued
 from scalerl.tasks.length import LengthControl
 from scalerl.tasks.prompts import PromptFormat
@@ -29,22 +28,27 @@ def text() -> Text:
     return tiny_text()
 
 
-def asker(text: Text, *overrides: str) -> Asker:
+def request_maker(text: Text, seed: int = 0) -> RequestMaker:
     length = LengthControl(
         max_tokens=40, plan=lambda seed: LengthPlan(answer_budget=seed % 7 + 30), adjust=lambda num, correct: 0.0
     )
-    recipe = load_recipe("tiny-cpu", ["pipeline.completions_per_group=3", *overrides])
-    tokens = tuple(text.encode_prompt(PROBLEM.prompt, PromptFormat()))
-    return Asker(recipe=recipe, length=length, problems={"a": PROBLEM}, prompt_tokens={"a": tokens})
+    return RequestMaker(
+        problems={"a": PROBLEM},
+        prompt_tokens={"a": tuple(text.encode_prompt(PROBLEM.prompt, PromptFormat()))},
+        completions_per_group=3,
+        temperature=0.7,
+        length=length,
+        seed=seed,
+    )
 
 
-def test_a_prompt_starts_as_the_model_was_taught_and_text_within_does_not(text: Text):
+def test_prompts_get_the_start_token_and_other_text_does_not(text: Text):
     assert text.encode_prompt("1+2=", PromptFormat()) == [text.tokenizer.bos_token_id, *text.encode("1+2=")]
-    around = PromptFormat(template="3*{prompt}")
-    assert text.encode_prompt("1+2=", around) == [text.tokenizer.bos_token_id, *text.encode("3*1+2=")]
+    prompt_format = PromptFormat(template="3*{prompt}")
+    assert text.encode_prompt("1+2=", prompt_format) == [text.tokenizer.bos_token_id, *text.encode("3*1+2=")]
 
 
-def test_a_chat_is_written_by_the_tokenizers_template_which_alone_adds_special_tokens():
+def test_chat_template_adds_all_special_tokens():
     text = tiny_text(CHAT)
     tokens = text.encode_prompt("1+2=", PromptFormat(template="({prompt})", chat=True, system="3"))
     # What the vocabulary of digits lacks is unknown to it.
@@ -56,23 +60,23 @@ def test_a_chat_is_written_by_the_tokenizers_template_which_alone_adds_special_t
 
 @pytest.mark.parametrize("at_once", [1, 2, 3, 100])
 @pytest.mark.parametrize("chat", [True, False])
-def test_many_prompts_are_each_what_they_are_alone(monkeypatch: pytest.MonkeyPatch, at_once: int, chat: bool):
+def test_prompts_are_encoded_alike_alone_and_in_chunks(monkeypatch: pytest.MonkeyPatch, at_once: int, chat: bool):
     monkeypatch.setattr("scalerl.loop.requests._TEXTS_AT_ONCE", at_once)
-    text, around = tiny_text(CHAT), PromptFormat(template="({prompt})", chat=chat)
+    text, prompt_format = tiny_text(CHAT), PromptFormat(template="({prompt})", chat=chat)
     # Of unequal lengths, one of them twice: nothing is padded, cut or left out.
     prompts = ["1+2=", "1", "12+3-4=", "1", "5="]
-    tokens = text.encode_prompts(prompts, around)
-    assert tokens == [text.encode_prompt(prompt, around) for prompt in prompts]
+    tokens = text.encode_prompts(prompts, prompt_format)
+    assert tokens == [text.encode_prompt(prompt, prompt_format) for prompt in prompts]
     assert tokens == [
         text.tokenizer(
             f"u:({prompt})/{text.tokenizer.bos_token}" if chat else f"({prompt})", add_special_tokens=not chat
         )["input_ids"]
         for prompt in prompts
     ]
-    assert text.encode_prompts([], around) == []
+    assert text.encode_prompts([], prompt_format) == []
 
 
-def test_a_chat_without_a_template_or_with_one_that_refuses_is_a_sentence(text: Text):
+def test_missing_or_refusing_chat_template_is_an_error(text: Text):
     with pytest.raises(PromptError, match="tokenizer has no chat template: set chat = false, or put"):
         text.encode_prompt("1+2=", PromptFormat(chat=True))
     refusing = tiny_text("{{ raise_exception('no system prompts here') }}")
@@ -87,7 +91,7 @@ class SlowTokenizer:
         self.decode = tokenizer.decode
 
 
-def test_decoding_drops_the_end_and_keeps_the_tags(text: Text):
+def test_decoding_drops_the_stop_token_and_keeps_tags(text: Text):
     written = "<think>1+2=3</think>3"
     tokens = text.encode(written)
     assert text.decode([*tokens, text.stop_tokens[0]]) == text.decode(tokens) == written
@@ -99,14 +103,17 @@ def test_decoding_drops_the_end_and_keeps_the_tags(text: Text):
     assert slow.decode_all(several) == [written, written, ""]
 
 
-def test_equal_groups_are_asked_with_equal_noise_and_others_with_other(text: Text):
-    one = asker(text)
-    first, again, later = (one.requests(Issued(problem_id="a", epoch=epoch)) for epoch in (0, 0, 1))
+def test_request_seeds_depend_on_run_seed_and_group_only(text: Text):
+    maker = request_maker(text)
+    first, again, later = (maker.requests(Issued(problem_id="a", epoch=epoch)) for epoch in (0, 0, 1))
     assert first == again
     assert [request.index for request in first] == [0, 1, 2]
     seeds = {request.seed for request in (*first, *later)}
     assert len(seeds) == 6
-    assert not seeds & {request.seed for request in asker(text, "seed=1").requests(Issued(problem_id="a", epoch=0))}
+    assert not seeds & {
+        request.seed for request in request_maker(text, seed=1).requests(Issued(problem_id="a", epoch=0))
+    }
     for request in first:
-        assert request.length == one.length.plan(request.seed)
-        assert (request.problem, request.prompt_tokens) == (PROBLEM, one.prompt_tokens["a"])
+        assert request.length == maker.length.plan(request.seed)
+        assert request.temperature == 0.7
+        assert (request.problem, request.prompt_tokens) == (PROBLEM, maker.prompt_tokens["a"])

@@ -29,13 +29,13 @@ def hangs(watchdog: Callable[[Callable[[str], None]], Watchdog], what: str) -> s
     return reason
 
 
-def test_a_call_that_does_not_return_is_noticed_and_its_place_named():
+def test_hung_call_is_reported_with_its_place():
     reason = hangs(lambda on_hung: Watchdog(on_hung, limit_s=0.1), "the grader")
     assert reason.startswith("the grader did not return for 0.1 s (it was at ")
     assert "wait" in reason
 
 
-def test_calls_that_return_and_time_between_them_are_no_hang():
+def test_time_between_calls_is_not_counted():
     said: list[str] = []
     with Watchdog(said.append, limit_s=0.5) as dog:
 
@@ -53,14 +53,14 @@ def test_calls_that_return_and_time_between_them_are_no_hang():
     assert said == []
 
 
-def test_what_is_nobodys_to_watch_may_take_its_time_within_a_watched_call():
+def test_unwatched_call_inside_a_watched_one_may_take_long():
     said: list[str] = []
     with Watchdog(said.append, limit_s=0.2) as dog, dog.watching("the grader"), dog.watching(None):
         time.sleep(0.6)
     assert said == []
 
 
-def test_patience_follows_the_longest_call_once_a_few_have_returned():
+def test_limit_follows_the_longest_call():
     assert patience_s(0, 0.0) == patience_s(4, 0.01) == 600.0
     assert patience_s(5, 0.01) == 30.0
     assert patience_s(5, 2.0) == 100.0
@@ -68,7 +68,7 @@ def test_patience_follows_the_longest_call_once_a_few_have_returned():
     assert patience_s(10**6, 100.0) == 600.0
 
 
-def test_the_limit_is_learnt_for_each_name_from_its_own_calls(monkeypatch: pytest.MonkeyPatch):
+def test_limit_is_learnt_per_name(monkeypatch: pytest.MonkeyPatch):
     for name, value in (("LEAST_HUNG_S", 0.2), ("TIMES_LONGEST", 4), ("FEW_CALLS", 3)):
         monkeypatch.setattr(watch, name, value)
 
@@ -91,7 +91,7 @@ def test_the_limit_is_learnt_for_each_name_from_its_own_calls(monkeypatch: pytes
     assert Watchdog(pytest.fail, limit_s=3600.0)._limit_of("the engine") == 3600.0
 
 
-def test_a_grading_that_does_not_return_is_noticed_and_one_that_does_is_the_grading_itself():
+def test_grading_call_that_hangs_is_noticed():
     completions = [complete(request, [0]) for request in make_requests(Issued(problem_id="p", epoch=0))]
     grading = WatchedGrading(AtOnce(grade), Watchdog(pytest.fail))
     grading.submit(completions)
@@ -120,7 +120,7 @@ class Silent(SimulatedEngine):
         return []
 
 
-def test_a_learner_that_takes_long_between_two_empty_polls_is_no_fault_of_the_engine():
+def test_slow_learner_does_not_make_the_engine_stalled():
     now = [0.0]
     engine = WatchedEngine(Silent(slots=1), Watchdog(pytest.fail), quiet_s=60.0, clock=lambda: now[0])
     engine.submit(make_requests(Issued(problem_id="p", epoch=0)))

@@ -12,10 +12,10 @@ from tiny_models import VOCAB, tiny_model
 from scalerl.config import load_recipe
 from scalerl.config.parts import LoraSettings
 from scalerl.errors import LoraError
-from scalerl.learner.step import TorchLearner
 from scalerl.models.load import head, hidden_states
 from scalerl.models.lora import merged_weights, num_adapter_params, wrap
 from scalerl.rollout.torch.engine import TorchEngine
+from scalerl.run.parts import build_learner
 
 pytest.importorskip("peft", reason="the package peft is not installed")
 
@@ -72,7 +72,7 @@ def test_a_step_counts_the_work_of_adapters_alone():
     rows = {}
     for rank in (0, 2):
         recipe = load_recipe("scalerl", ["budget.steps=1", f"model.lora.rank={rank}"])
-        learner = TorchLearner.from_recipe(tiny_model(), recipe, version=VERSION)
+        learner = build_learner(tiny_model(), recipe, version=VERSION)
         rows[rank] = learner.step(batch)["batch/flops"]
     # Two products with every matrix instead of three, and a few small ones.
     assert 0.6 * rows[0] < rows[2] < rows[0]

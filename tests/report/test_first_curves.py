@@ -10,7 +10,7 @@ import pytest
 from scalerl.analysis.results import FitOptions
 from scalerl.config import load_recipe
 from scalerl.curves import Score, backtest
-from scalerl.logs.readers import read_table
+from scalerl.logs.read import read_table
 from scalerl.logs.series import Selection, series_from
 from scalerl.report.write import build_report, report_json
 from scalerl.study.plan import differences, make_plan
@@ -51,10 +51,10 @@ def test_the_off_policy_arm_differs_in_its_pipeline_alone():
 
 
 def test_thinking_to_the_point_is_never_interrupted():
-    from scalerl.run.setup import make_tasks
+    from scalerl.run.parts import build_tasks
 
     recipe = load_recipe("arithmetic-10m", ["task.guess_share=0.0", "task.guess_growth=0.0", "task.num_problems=100"])
-    (task,) = make_tasks(recipe).values()
+    (task,) = build_tasks(recipe).values()
     assert task.demonstrations is not None
     for one in task.demonstrations(3000, 0):
         thinking, answer = one.completion.removeprefix("<think>").split("</think>")

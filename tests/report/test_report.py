@@ -202,7 +202,7 @@ def test_the_forecasts_are_those_of_the_forecast_command(study: Path, written: d
     computes = [row["compute"] for row in told[0]["forecast"]]
     result = CliRunner().invoke(app, ["forecast", str(study), "--at", ",".join(map(repr, computes)), "--json"])
     for curve, asked in zip(told, json.loads(result.stdout)["curves"], strict=True):
-        assert asked["name"] == f"two-arms/{curve['name']}"
+        assert asked["name"] == curve["name"]
         ours = [(row["value"], row["low"], row["high"]) for row in curve["forecast"]]
         theirs = [tuple(row["reward"][end] for end in ("value", "low", "high")) for row in asked["at"]]
         assert ours == [pytest.approx(row, abs=1e-12) for row in theirs]

@@ -106,7 +106,7 @@ def test_a_step_can_be_saved_again(tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_a_step_saved_again_is_never_lost_between_the_old_and_the_new(tmp_path, monkeypatch):
+def test_saving_a_step_again_never_loses_it(tmp_path, monkeypatch):
     save(tmp_path, simple(2, value=1.0))
     rename = os.rename
 
@@ -126,13 +126,13 @@ def test_a_step_saved_again_is_never_lost_between_the_old_and_the_new(tmp_path, 
     "file, change, fault",
     [
         ("tensors.weights.safetensors", lambda data: data[:-3], "has [0-9]+ bytes instead of [0-9]+"),
-        ("tensors.weights.safetensors", lambda data: data[:-1] + b"\x7f", "has other content than was written"),
+        ("tensors.weights.safetensors", lambda data: data[:-1] + b"\x7f", "has changed since it was written"),
         ("meta.json", lambda data: None, "meta.json is missing"),
         ("manifest.json", lambda data: data[:20], "manifest.json is missing or cut"),
         ("manifest.json", lambda data: data.replace(b'"format": 1', b'"format": 9'), "its format is 9"),
     ],
 )
-def test_a_damaged_checkpoint_is_named_and_the_older_one_offered(tmp_path, file, change, fault):
+def test_damaged_checkpoint_error_names_the_older_one(tmp_path, file, change, fault):
     save(tmp_path, simple(1))
     newest = save(tmp_path, simple(2))
     changed = change((newest / file).read_bytes())
@@ -140,7 +140,7 @@ def test_a_damaged_checkpoint_is_named_and_the_older_one_offered(tmp_path, file,
         (newest / file).unlink()
     else:
         (newest / file).write_bytes(changed)
-    with pytest.raises(CheckpointError, match=f"step-00000002 is damaged .*{fault}.*the older step-00000001 is whole"):
+    with pytest.raises(CheckpointError, match=f"step-00000002 is damaged .*{fault}.*the older step-00000001 is intact"):
         latest(tmp_path)
     with pytest.raises(CheckpointError, match=f"step-00000002 is damaged .*{fault}"):
         load(newest)
@@ -151,7 +151,7 @@ def test_a_damaged_checkpoint_is_named_and_the_older_one_offered(tmp_path, file,
 def test_nothing_is_offered_where_nothing_is_whole(tmp_path):
     for step in (1, 2):
         (save(tmp_path, simple(step)) / "meta.json").unlink()
-    with pytest.raises(CheckpointError, match=r"step-00000002 is damaged .* and no older one is whole"):
+    with pytest.raises(CheckpointError, match=r"step-00000002 is damaged .* and no older one is intact"):
         latest(tmp_path)
 
 
@@ -180,7 +180,7 @@ def test_a_full_disk_leaves_the_old_one_and_no_remains(tmp_path, monkeypatch, er
     assert latest(tmp_path) == tmp_path / "step-00000001"
 
 
-def test_a_crash_half_way_leaves_remains_that_are_never_read_and_swept_away(tmp_path):
+def test_unfinished_checkpoint_is_ignored_and_removed(tmp_path):
     save(tmp_path, simple(1))
     remains = tmp_path / "step-00000002.unfinished"
     remains.mkdir()
@@ -190,7 +190,7 @@ def test_a_crash_half_way_leaves_remains_that_are_never_read_and_swept_away(tmp_
     assert not remains.exists()
 
 
-def test_what_is_no_json_is_refused_before_anything_is_replaced(tmp_path):
+def test_meta_that_is_not_json_is_refused_before_writing(tmp_path):
     save(tmp_path, simple(1))
     before = content(tmp_path)
     with pytest.raises(TypeError):

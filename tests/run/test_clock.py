@@ -138,7 +138,7 @@ def test_only_training_is_on_the_axis():
     }
 
 
-def test_the_start_up_may_have_begun_before_the_clock_was_made():
+def test_start_up_may_begin_before_the_clock():
     now = Time()
     clock = Clock(now=now, since=now.seconds - 20)
     now.seconds += 3
@@ -147,7 +147,7 @@ def test_the_start_up_may_have_begun_before_the_clock_was_made():
     assert clock.gpu_hours == 0
 
 
-def test_what_turns_out_to_be_no_training_is_taken_off_the_axis():
+def test_recount_moves_training_seconds_to_another_kind():
     now = Time()
     clock = Clock(devices=2, now=now)
     clock.start_training()
@@ -158,7 +158,7 @@ def test_what_turns_out_to_be_no_training_is_taken_off_the_axis():
     assert clock.row()["time/compilation_s"] == 900
     clock.recount("compilation", 10_000)  # never more than there was
     assert clock.gpu_hours == 0
-    with pytest.raises(ValueError, match="no time is counted as 'lunch'"):
+    with pytest.raises(ValueError, match="'lunch' is not a kind of time"):
         clock.recount("lunch", 1)
 
 
@@ -190,7 +190,7 @@ def test_an_aside_that_fails_still_ends():
     assert clock.gpu_hours == 1.0
 
 
-def test_a_resumed_run_starts_from_the_larger_of_checkpoint_and_last_row():
+def test_resume_starts_from_the_largest_amount_spent():
     now = Time()
     clock = Clock(devices=2, now=now)
     clock.start_training()
@@ -216,9 +216,9 @@ def test_a_resumed_run_starts_from_the_larger_of_checkpoint_and_last_row():
 
 def test_wrong_use_is_refused():
     clock = Clock(now=Time())
-    with pytest.raises(ValueError, match="no time is counted as 'lunch'"), clock.aside("lunch"):
+    with pytest.raises(ValueError, match="'lunch' is not a kind of time"), clock.aside("lunch"):
         pass
-    with pytest.raises(ValueError, match="tokens grows by -1"):
+    with pytest.raises(ValueError, match="tokens cannot grow by -1"):
         clock.add(tokens=-1)
     with pytest.raises(ValueError, match="no amount of work"):
         clock.add(learner_flops=float("nan"))

@@ -10,7 +10,7 @@ import pytest
 from scalerl import store
 from scalerl.config import Recipe, load_recipe
 from scalerl.errors import RecipeError, RunFolderError
-from scalerl.run.resume import check_same, export, newest_checkpoint, only_trainer
+from scalerl.run.resume import check_same, export, lock_folder, newest_checkpoint
 
 MIXED = ('task=""', 'tasks.a={name="arithmetic", weight=3.0}', 'tasks.b={name="countdown"}')
 
@@ -32,7 +32,7 @@ def begun(folder: Path, recipe: Recipe) -> Path:
         "grading.num_workers=7",
     ],
 )
-def test_when_a_run_ends_where_it_is_recorded_and_how_many_grade_may_change(tmp_path: Path, change: str):
+def test_settings_that_may_change_on_resume(tmp_path: Path, change: str):
     folder = begun(tmp_path / "run", load_recipe("tiny-cpu"))
     check_same(load_recipe("tiny-cpu", [change]), folder)
     assert newest_checkpoint(folder) is None
@@ -58,20 +58,20 @@ def test_anything_else_makes_it_another_run(tmp_path: Path, change: str, sentenc
 
 
 def test_one_process_trains_into_a_folder_at_a_time(tmp_path: Path):
-    code = "import sys; from pathlib import Path; from scalerl.run.resume import only_trainer\n"
-    code += "with only_trainer(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
+    code = "import sys; from pathlib import Path; from scalerl.run.resume import lock_folder\n"
+    code += "with lock_folder(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
     command = [sys.executable, "-c", code, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"held\n"
         with (
             pytest.raises(RunFolderError, match="is being trained into by another process: wait"),
-            only_trainer(tmp_path),
+            lock_folder(tmp_path),
         ):
             pass
         other.kill()
     # Killed, it could not let go by itself.
-    with only_trainer(tmp_path):
+    with lock_folder(tmp_path):
         pass
 
 
@@ -83,8 +83,8 @@ def test_tasks_may_neither_come_nor_go(tmp_path: Path):
             check_same(load_recipe("tiny-cpu", settings), folder)
 
 
-def test_what_is_no_run_or_has_no_model_yet_is_a_sentence(tmp_path: Path):
-    with pytest.raises(RecipeError, match=r"holds no run to export: it has no recipe\.json"):
+def test_export_needs_a_run_with_a_checkpoint(tmp_path: Path):
+    with pytest.raises(RecipeError, match=r"does not hold a run to export: it has no recipe\.json"):
         export(tmp_path, tmp_path / "model")
     folder = begun(tmp_path / "run", load_recipe("tiny-cpu"))
     with pytest.raises(RecipeError, match="has no checkpoint yet, so there is no model to export"):
@@ -96,7 +96,7 @@ def test_a_recipe_of_another_version_names_its_field(tmp_path: Path):
     written = json.loads((folder / store.RECIPE).read_text())
     written["loss"]["half_life"] = 3
     (folder / store.RECIPE).write_text(json.dumps(written))
-    said = r"recipe\.json: loss\.half_life is no setting of .*; another version of scalerl wrote that file: "
+    said = r"recipe\.json: loss\.half_life is not a setting of .*; another version of scalerl wrote that file: "
     with pytest.raises(RecipeError, match=rf"{said}resume with that version$"):
         check_same(load_recipe("tiny-cpu"), folder)
     with pytest.raises(RecipeError, match=rf"{said}export with that version$"):

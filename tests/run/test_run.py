@@ -18,12 +18,13 @@ import torch
 from scalerl import store
 from scalerl.config import Recipe, load_recipe
 from scalerl.errors import ModelError, RunFolderError
-from scalerl.logs.readers import read_table
+from scalerl.logs.read import read_table
 from scalerl.logs.series import Selection, series_from
 from scalerl.models.load import load_model
+from scalerl.run.evaluate import evaluate_model
+from scalerl.run.observer import NullObserver
 from scalerl.run.resume import export
-from scalerl.run.run import Nobody, Run
-from scalerl.run.setup import evaluate_model
+from scalerl.run.run import Run
 
 SMALL = (
     "task.num_problems=24",
@@ -60,7 +61,7 @@ def test_the_clock_begins_with_the_run(tmp_path: Path):
 def test_equal_seeds_give_equal_rows_apart_from_time(tmp_path: Path):
     rows = []
     for name in ("a", "b"):
-        assert Run(small("budget.steps=6"), tmp_path / name).train() == "budget of 6 steps spent"
+        assert Run(small("budget.steps=6"), tmp_path / name).train().reason == "budget of 6 steps spent"
         rows.append((store.read_metrics(tmp_path / name), store.read_evals(tmp_path / name)))
     for here, there in zip(*rows, strict=True):
         assert without_time(here) == without_time(there)
@@ -107,10 +108,10 @@ def check_lineage(folder: Path, steps: int) -> None:
     assert hours == sorted(hours)
 
 
-def test_a_run_that_is_resumed_trains_every_problem_once(tmp_path: Path):
+def test_resumed_run_trains_every_problem_once(tmp_path: Path):
     folder = tmp_path / "run"
     Run(small("budget.steps=5"), folder).train()
-    assert Run(small("budget.steps=14"), folder, resume=True).train() == "budget of 14 steps spent"
+    assert Run(small("budget.steps=14"), folder, resume=True).train().reason == "budget of 14 steps spent"
     check_lineage(folder, 14)
     assert {row["attempt"] for row in store.read_metrics(folder)} == {1, 2}
 
@@ -149,42 +150,42 @@ def _wait_for_rows(process: subprocess.Popen[str], folder: Path, rng: random.Ran
     time.sleep(rng.uniform(0, 0.4))
 
 
-def test_a_run_that_is_killed_loses_and_repeats_nothing(tmp_path: Path):
+def test_killed_run_loses_nothing(tmp_path: Path):
     assert kill_at_random(tmp_path / "run", 3, seed=0, steps=14) >= 1
     check_lineage(tmp_path / "run", 14)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_a_run_that_is_killed_twenty_times_loses_and_repeats_nothing(tmp_path: Path):
+def test_run_killed_twenty_times_loses_nothing(tmp_path: Path):
     assert kill_at_random(tmp_path / "run", 20, seed=1, steps=60) >= 10
     check_lineage(tmp_path / "run", 60)
 
 
-def test_asked_to_stop_it_leaves_a_checkpoint_and_goes_on_later(tmp_path: Path):
+def test_stopped_run_has_a_checkpoint_and_resumes(tmp_path: Path):
     run = Run(small("budget.steps=8"), tmp_path / "run")
-    run.watcher.stopping = lambda: run.pipeline.version >= 3  # type: ignore[method-assign]
-    assert run.train() == "asked to stop"
+    run.observer.stopping = lambda: run.pipeline.version >= 3  # type: ignore[method-assign]
+    assert run.train().reason == "asked to stop"
     status = store.read_status(tmp_path / "run")
     assert status is not None
     assert status["status"] == "stopped"
-    assert Run(small("budget.steps=8"), tmp_path / "run", resume=True).train() == "budget of 8 steps spent"
+    assert Run(small("budget.steps=8"), tmp_path / "run", resume=True).train().reason == "budget of 8 steps spent"
 
 
-def test_a_run_that_is_still_training_cannot_be_resumed(tmp_path: Path):
-    class Impatient(Nobody):
+def test_running_run_cannot_be_resumed(tmp_path: Path):
+    class Impatient(NullObserver):
         def stepped(self, row: Mapping[str, Any]) -> None:
             with pytest.raises(RunFolderError, match="is being trained into by another process"):
                 Run(small("budget.steps=2"), tmp_path / "run", resume=True)
             self.has_tried = True
 
-    watcher = Impatient()
-    Run(small("budget.steps=1"), tmp_path / "run", watcher=watcher).train()
-    assert watcher.has_tried
+    observer = Impatient()
+    Run(small("budget.steps=1"), tmp_path / "run", observer=observer).train()
+    assert observer.has_tried
     Run(small("budget.steps=2"), tmp_path / "run", resume=True).train()
 
 
-def test_the_clock_goes_on_from_all_that_was_spent_in_any_attempt(tmp_path: Path):
+def test_clock_continues_from_what_all_attempts_spent(tmp_path: Path):
     folder = tmp_path / "run"
     Run(small("budget.steps=2"), folder).train()
     # The first attempt got to step 9, the second came from the checkpoint at 2 as well and died at step 3.
@@ -201,7 +202,7 @@ def test_the_clock_goes_on_from_all_that_was_spent_in_any_attempt(tmp_path: Path
     assert [(row["step"], row["attempt"]) for row in store.read_metrics(folder)] == [(1, 1), (2, 1), (3, 3), (4, 3)]
 
 
-def test_the_clock_counts_training_alone_and_the_share_is_that_of_the_first_limit(tmp_path: Path):
+def test_clock_counts_training_and_share_the_first_limit(tmp_path: Path):
     run = Run(small("budget.steps=4", "budget.flops=1e30"), tmp_path / "run")
     assert run.share_spent == 0
     run.train()
@@ -241,14 +242,14 @@ def test_the_demo_learns_with_every_seed(tmp_path: Path, seed: int):
     ],
     ids=" ".join,
 )
-def test_every_regime_and_alternative_runs_through_the_same_loop(tmp_path: Path, mode: tuple[str, ...]):
+def test_every_regime_runs_through_the_same_loop(tmp_path: Path, mode: tuple[str, ...]):
     run = Run(small("budget.steps=4", *mode), tmp_path / "run")
-    assert run.train() == "budget of 4 steps spent"
+    assert run.train().reason == "budget of 4 steps spent"
     lags = [row["rollout/lag_max"] for row in store.read_metrics(tmp_path / "run")]
     assert max(lags) <= run.recipe.pipeline.max_lag
 
 
-def test_adapters_train_are_resumed_and_are_exported_merged(tmp_path: Path):
+def test_adapters_are_resumed_and_exported_merged(tmp_path: Path):
     pytest.importorskip("peft", reason="the package peft is not installed")
     folder, lora = tmp_path / "run", ("model.lora.rank=4", "optimizer.lr=0.01", "optimizer.warmup_steps=0")
     first = Run(small("budget.steps=2", *lora), folder)

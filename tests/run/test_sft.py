@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from scalerl.answer_format import AnswerFormat
 from scalerl.choose import choose
 from scalerl.config import load_recipe
 from scalerl.errors import ModelError, TaskError
@@ -20,7 +21,6 @@ from scalerl.tasks.files import file
 from scalerl.tasks.problems import TASKS
 from scalerl.tasks.prompts import PromptFormat
 from scalerl.tasks.task import Task
-from scalerl.types import AnswerFormat
 
 MICRO = SftSettings(
     shape=TinyShape(hidden=32, intermediate=64, layers=1, heads=2, context=64),
@@ -101,7 +101,7 @@ class Says:
         return torch.cat([input_ids, torch.tensor([self.answers[row] for row in range(len(input_ids))])], dim=1)
 
 
-def test_what_is_measured_is_ended_and_decoded_as_in_training(task: Task):
+def test_measuring_stops_and_decodes_as_in_training(task: Task):
     text = text_of(TINY_BASE)
     (stop,), pad, bos = text.stop_tokens, text.tokenizer.pad_token_id, text.tokenizer.bos_token_id
     task = dataclasses.replace(task, evaluation=task.evaluation[:4])
@@ -121,7 +121,7 @@ def test_what_is_measured_is_ended_and_decoded_as_in_training(task: Task):
     assert pass_rate(model, text, opened, max_new_tokens=longest) == 0.0  # pyright: ignore[reportArgumentType]
 
 
-def test_an_answer_without_a_verdict_is_neither_right_nor_wrong(task: Task):
+def test_answer_without_verdict_is_neither_right_nor_wrong(task: Task):
     text = text_of(TINY_BASE)
     (stop,), pad = text.stop_tokens, text.tokenizer.pad_token_id
     problems = task.evaluation[:2]
@@ -173,7 +173,7 @@ def test_what_cannot_be_taught_is_refused(task: Task, made: SftResult, tmp_path:
     path.write_text('{"prompt": "a", "answer": "b"}\n{"prompt": "c", "answer": "d"}\n')
     with pytest.raises(TaskError, match="no demonstrations to learn from"):
         sft(file(1, 0, path=str(path)), tmp_path / "none", MICRO)
-    with pytest.raises(ValueError, match=f"cannot be made: {path} is a file and no folder"):
+    with pytest.raises(ValueError, match=f"cannot be created: {path} is a file, not a folder"):
         sft(task, path / "below", MICRO)
     for taken in (made.folder, path):
         with pytest.raises(ValueError, match="exists and is not empty"):

@@ -10,7 +10,8 @@ import pytest
 
 from scalerl.config import Recipe, load_recipe
 from scalerl.errors import SinkError
-from scalerl.logs.readers import Table, read_table
+from scalerl.logs.read import read_table
+from scalerl.logs.table import Table
 from scalerl.run import sinks
 from scalerl.run.sinks import SINKS, Sinks, SinkWarning, check_sinks, scalars
 
@@ -64,13 +65,13 @@ def test_every_sink_of_the_recipe_has_a_function_and_a_package():
     assert load_recipe("tiny-cpu", ['sinks=["wandb", "tensorboard"]']).sinks == ("wandb", "tensorboard")
 
 
-def test_only_finite_numbers_are_sent_and_under_the_name_of_their_kind():
+def test_only_finite_numbers_are_sent():
     assert scalars(TRAIN, "train") == {"train/reward/mean": 0.25, "train/tokens": 12}
     assert scalars(EVAL, "eval") == {"eval/main/reward": 0.5}
     assert scalars({"step": 1, "a": float("nan"), "b": float("inf")}, "train") == {}
 
 
-def test_a_missing_package_is_said_before_anything_starts(monkeypatch):
+def test_missing_sink_package_is_found_before_training(monkeypatch):
     check_sinks(["tensorboard"])
     monkeypatch.setattr(sinks, "find_spec", lambda name: None if name == "tensorboardX" else object())
     check_sinks(["wandb", "trackio"])
@@ -80,7 +81,7 @@ def test_a_missing_package_is_said_before_anything_starts(monkeypatch):
         check_sinks(["wandb", "tensorboard"])
 
 
-def test_a_sink_that_fails_is_left_out_with_one_warning_and_the_others_go_on(monkeypatch, tmp_path):
+def test_failing_sink_is_dropped_with_one_warning(monkeypatch, tmp_path):
     good, bad = Recorder(), Recorder("log")
     use(monkeypatch, tensorboard=bad, wandb=good)
     opened = Sinks(["tensorboard", "wandb"], tmp_path, {}, 1)
@@ -94,7 +95,7 @@ def test_a_sink_that_fails_is_left_out_with_one_warning_and_the_others_go_on(mon
     assert not bad.closed
 
 
-def test_a_sink_that_cannot_be_opened_or_closed_does_not_end_the_run(monkeypatch, tmp_path):
+def test_sink_that_fails_to_open_or_close_is_dropped(monkeypatch, tmp_path):
     def refuses(*_: Any) -> Any:
         raise RuntimeError("no API key")
 
@@ -119,7 +120,7 @@ def test_tensorboard_holds_the_numbers_of_the_rows(tmp_path):
         assert column(table, f"eval/{one}/reward") == pytest.approx([2 / 9, 4 / 9])
 
 
-def test_of_a_step_that_two_attempts_made_the_later_counts(tmp_path):
+def test_later_attempt_counts_in_tensorboard(tmp_path):
     fill("tensorboard", tmp_path / "run", attempt=1, steps=range(1, 4))
     fill("tensorboard", tmp_path / "run", attempt=2, steps=range(3, 5), scale=2.0)
     table = read_table(str(tmp_path / "run" / "tensorboard"))

@@ -50,7 +50,7 @@ def test_smollm2_samples_gsm8k_with_its_chat_template_and_trains(tmp_path: Path)
     assert [row["step"] for row in rows] == [1, 2]
     assert all(row["batch/trained_tokens"] > 0 and row["batch/no_verdict_frac"] == 0 for row in rows)
     assert [row["num_samples"] for row in store.read_evals(tmp_path / "run")] == [4, 4]
-    text = run.setup.text
-    asked = text.decode(text.encode_prompt("How many?", run.setup.sets[0].task.prompt))
+    text = run.parts.inputs.text
+    asked = text.decode(text.encode_prompt("How many?", run.parts.inputs.eval_sets[0].task.prompt))
     assert asked.startswith("<|im_start|>")
     assert asked.endswith("<|im_start|>assistant\n")

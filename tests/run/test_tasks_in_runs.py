@@ -17,12 +17,13 @@ from simulated import AtOnce, CountingLearner, SimulatedEngine, grade, make_requ
 from scalerl import store
 from scalerl.config import Recipe, load_recipe
 from scalerl.errors import GraderError, GraderPoolError, RecipeError
-from scalerl.logs.readers import read_table
+from scalerl.logs.read import read_table
 from scalerl.logs.series import Selection, series_from
-from scalerl.loop import grading
+from scalerl.loop.grading import GraderRunner
 from scalerl.loop.pipeline import Pipeline
-from scalerl.run.run import Nobody, Outlooks, Run
-from scalerl.run.setup import evaluate_model
+from scalerl.run.evaluate import evaluate_model
+from scalerl.run.observer import NullObserver, Outlooks
+from scalerl.run.run import Run
 from scalerl.tasks.curriculum import uniform
 from scalerl.tasks.mixture import Mixture
 
@@ -56,7 +57,7 @@ SUMS = {f"{one}+{other}+1=": one + other + 1 for one in range(2, 6) for other in
 
 
 def is_over(run: Run) -> bool:
-    pool = run.setup.marking._pool
+    pool = run.parts.inputs.graders._pool
     assert pool is not None
     return pool._process.returncode is not None
 
@@ -64,7 +65,7 @@ def is_over(run: Run) -> bool:
 # Graders --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_grader_without_a_single_verdict_ends_the_run_before_its_first_step(tmp_path: Path):
+def test_grader_without_any_verdict_ends_the_run(tmp_path: Path):
     run = Run(small("budget.steps=4", 'task.grader="own_code:never"'), tmp_path / "run")
     with pytest.raises(GraderError, match=r'^"own_code:never" has a verdict on none of 6 answers .*KeyError'):
         run.train()
@@ -72,13 +73,13 @@ def test_a_grader_without_a_single_verdict_ends_the_run_before_its_first_step(tm
     assert is_over(run)
 
 
-def test_a_cache_that_does_not_fit_into_memory_is_refused_with_its_size(tmp_path: Path):
+def test_cache_larger_than_memory_is_refused(tmp_path: Path):
     # 4 layers x 2 x 50,000,000 slots x 64 tokens x 128 wide x 4 bytes.
     with pytest.raises(RecipeError, match=r"^50000000 slots \(rollout.slots\) of \d+ tokens .* need a cache of \d{4,}"):
         Run(small("rollout.slots=50000000"), tmp_path / "run")
 
 
-def test_answers_that_break_the_grader_cost_themselves_and_are_never_trained_on(tmp_path: Path):
+def test_answers_without_verdict_are_not_trained_on(tmp_path: Path):
     path = rows_file(tmp_path / "sums.jsonl", SUMS)
     run = Run(
         small(
@@ -95,11 +96,11 @@ def test_answers_that_break_the_grader_cost_themselves_and_are_never_trained_on(
         tmp_path / "run",
     )
     said: list[str] = []
-    run.watcher.evaluated = lambda rows, found, alarms: said.extend(alarms)  # type: ignore[method-assign]
-    assert run.train() == "budget of 4 steps spent"
+    run.observer.evaluated = lambda rows, found, alarms: said.extend(alarms)  # type: ignore[method-assign]
+    assert run.train().reason == "budget of 4 steps spent"
     assert is_over(run)
     moods = {0: "crash", 1: "error", 2: "no_answer", 3: "timeout"}
-    answers = {problem.id: int(problem.answer) for problem in run.setup.training_prompts()["main"]}
+    answers = {problem.id: int(problem.answer) for problem in run.parts.prompts["main"].tokens}
     metrics = store.read_metrics(tmp_path / "run")
     graded: Counter[str] = Counter()
     for row in metrics:
@@ -122,15 +123,15 @@ def test_answers_that_break_the_grader_cost_themselves_and_are_never_trained_on(
     ]
 
 
-def test_a_pool_that_dies_ends_the_run_with_the_reason(tmp_path: Path):
-    class Murderer(Nobody):
+def test_dead_grader_pool_ends_the_run(tmp_path: Path):
+    class Murderer(NullObserver):
         def stepped(self, row: Mapping[str, Any]) -> None:
-            pool = run.setup.marking._pool
+            pool = run.parts.inputs.graders._pool
             assert pool is not None
             os.kill(pool.pid, signal.SIGKILL)
 
     task = ("task.num_problems=20", 'task.grader="own_code:obedient"')
-    run = Run(small("budget.steps=4", *task), tmp_path / "run", watcher=Murderer())
+    run = Run(small("budget.steps=4", *task), tmp_path / "run", observer=Murderer())
     with pytest.raises(GraderPoolError, match="the grading process died"):
         run.train()
     status = store.read_status(tmp_path / "run")
@@ -139,9 +140,9 @@ def test_a_pool_that_dies_ends_the_run_with_the_reason(tmp_path: Path):
     assert status["reason"].startswith("GraderPoolError: the grading process died")
 
 
-def test_a_run_that_cannot_be_made_leaves_no_process_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    made: list[grading.Marking] = []
-    monkeypatch.setattr("scalerl.run.setup.Marking", lambda limits: made.append(grading.Marking(limits)) or made[-1])
+def test_failed_construction_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    made: list[GraderRunner] = []
+    monkeypatch.setattr("scalerl.run.parts.GraderRunner", lambda limits: made.append(GraderRunner(limits)) or made[-1])
     problems = {"1+1=": 2, "1+2=": 3, "1+3=": 4, "10+10+10+10=": 40, "10+10+10+11=": 41}
     short, long = (
         rows_file(tmp_path / f"{name}.jsonl", {one: answer for one, answer in problems.items() if (answer > 9) == late})
@@ -155,9 +156,9 @@ def test_a_run_that_cannot_be_made_leaves_no_process_behind(tmp_path: Path, monk
             ),
             tmp_path / "run",
         )
-    (marking,) = made
-    assert marking._pool is not None
-    assert marking._pool._process.returncode is not None
+    (graders,) = made
+    assert graders._pool is not None
+    assert graders._pool._process.returncode is not None
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +178,7 @@ def test_a_file_with_the_math_grader_and_a_chat_template_trains(tmp_path: Path, 
     task = f'task={{name="file", path={path}, {fields}}}'
     more = ("evaluation.samples_per_prompt=8", "evaluation.num_prompts=6")
     run = Run(small("budget.steps=3", task, *chat, *more), tmp_path / "run")
-    assert run.train() == "budget of 3 steps spent"
+    assert run.train().reason == "budget of 3 steps spent"
     first = store.read_evals(tmp_path / "run")[0]
     assert first["num_samples"] == 48
     # The same prompts with the same noise, asked without a chat and graded at once.
@@ -197,15 +198,15 @@ def test_a_task_and_a_grader_by_import_path_train(tmp_path: Path):
         tmp_path / "run",
     )
     run.train()
-    (prompts,) = run.setup.training_prompts().values()
-    assert len(prompts) == 13
+    (prompts,) = run.parts.prompts.values()
+    assert len(prompts.tokens) == 13
     assert store.read_evals(tmp_path / "run")[-1]["reward"] > 0
 
 
 # Several tasks --------------------------------------------------------------------------------------------------------
 
 
-class Listener(Nobody):
+class Listener(NullObserver):
     """Asks to stop after a step, and remembers what it heard of evaluations."""
 
     def __init__(self, stops_after: int) -> None:
@@ -215,8 +216,8 @@ class Listener(Nobody):
     def stepped(self, row: Mapping[str, Any]) -> None:
         self.stepped_to = row["step"]
 
-    def evaluated(self, rows: Sequence[Mapping[str, Any]], found: Outlooks, said: Sequence[str]) -> None:
-        self.heard.append(([row["set"] for row in rows], {name: one is not None for name, one in found.items()}))
+    def evaluated(self, rows: Sequence[Mapping[str, Any]], outlooks: Outlooks, alarms: Sequence[str]) -> None:
+        self.heard.append(([row["set"] for row in rows], {name: one is not None for name, one in outlooks.items()}))
 
     def stopping(self) -> bool:
         return self.stepped_to >= self.stops_after
@@ -228,12 +229,12 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Listener
     folder, listeners = tmp_path_factory.mktemp("runs") / "mixed", [Listener(3), Listener(100)]
     for resume, listener in enumerate(listeners):
         Run(
-            small("budget.steps=8", "evaluation.every=1", *MIXED), folder, watcher=listener, resume=bool(resume)
+            small("budget.steps=8", "evaluation.every=1", *MIXED), folder, observer=listener, resume=bool(resume)
         ).train()
     return folder, listeners
 
 
-def test_a_resumed_mixture_trains_every_problem_of_an_epoch_once_and_keeps_the_ratio(mixed: tuple[Path, Any]):
+def test_resumed_mixture_keeps_epochs_and_ratio(mixed: tuple[Path, Any]):
     metrics = store.read_metrics(mixed[0])
     assert [(row["step"], row["attempt"]) for row in metrics] == [(step, 1 + (step > 3)) for step in range(1, 9)]
     keys = [key for row in metrics for key in row["groups"]]
@@ -286,13 +287,13 @@ def test_three_to_one_holds_within_a_percent_through_the_loop():
     assert trained["math"] / trained.total() == pytest.approx(0.75, abs=0.01)
 
 
-def test_a_mixture_is_resumed_with_its_own_weights_alone(mixed: tuple[Path, Any]):
+def test_mixture_needs_equal_weights_on_resume(mixed: tuple[Path, Any]):
     other = LONG.replace("weight=1.0", "weight=2.0")
     with pytest.raises(RecipeError, match=r"was started with tasks.long.weight = 1.0, and now it is 2.0"):
         Run(small("budget.steps=8", "evaluation.every=1", *MIXED[:2], f"tasks.long={other}"), mixed[0], resume=True)
 
 
-def test_problems_that_have_changed_under_the_same_settings_are_noticed(tmp_path: Path):
+def test_changed_problems_are_refused_on_resume(tmp_path: Path):
     path = tmp_path / "sums.jsonl"
     task = f'task={{name="file", path={rows_file(path, SUMS)}, prompt_field="q", answer_field="a"}}'
     Run(small("budget.steps=2", task), tmp_path / "run").train()
@@ -309,7 +310,7 @@ def test_problems_that_have_changed_under_the_same_settings_are_noticed(tmp_path
 # Sinks ----------------------------------------------------------------------------------------------------------------
 
 
-def test_rows_go_to_the_sinks_too_and_a_resumed_run_may_have_others(tmp_path: Path):
+def test_rows_go_to_sinks_which_may_change_on_resume(tmp_path: Path):
     folder, task = tmp_path / "run", ("task.num_problems=20", "evaluation.every=1")
     Run(small("budget.steps=2", *task, 'sinks=["tensorboard"]'), folder).train()
     Run(small("budget.steps=3", *task), folder, resume=True).train()

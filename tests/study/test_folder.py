@@ -104,7 +104,7 @@ def test_a_recipe_of_another_version_is_not_resumed_and_its_field_is_named(tmp_p
     with pytest.raises(StudyError) as caught:
         open_only(tmp_path, resume=True)
     (sentence,) = caught.value.problems
-    assert sentence.startswith(f'{file}: loss.clip_hihg is no setting of loss.name = "dapo"')
+    assert sentence.startswith(f'{file}: loss.clip_hihg is not a setting of loss.name = "dapo"')
     assert f"clip_low, clip_high; {WRITTEN_BY_ANOTHER}" in sentence
 
 

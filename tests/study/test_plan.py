@@ -304,7 +304,7 @@ def test_a_wrong_study_is_refused_in_a_sentence_that_names_it(tmp_path, text, sa
         (ONE_ARM + "[arms.b]\nloss = { name = 'dapo', clip_low = 0.2 }\n", "the arms dapo and b are equal"),
         (ONE_ARM.replace("dapo]", "tiny-cpu]"), "the arm tiny-cpu has the name of the base recipe"),
         ('base = "tiny-cpu"\n[arms.a]\nloss = "dappo"\n', 'study mine, [arms.a]: loss.name is "dappo" but must'),
-        ('set.lr = 1\n' + ONE_ARM, "study mine, [set]: lr is no setting of a recipe"),
+        ('set.lr = 1\n' + ONE_ARM, "study mine, [set]: lr is not a setting of a recipe"),
         ('base = "tiny-cpuu"\n[arms.a]\nloss = "dapo"\n', 'no recipe is called "tiny-cpuu"'),
         ('base = "tiny-cpu"\n[arms.a]\nrecipe = "tiny-cp"\n', 'did you mean "tiny-cpu"?'),
         ('base = "gone.toml"\n[arms.a]\nloss = "dapo"\n', "gone.toml cannot be read: No such file or directory"),

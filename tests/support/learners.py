@@ -5,7 +5,7 @@ from batches import VERSION
 from tiny_models import tiny_model
 
 from scalerl.config import load_recipe
-from scalerl.learner.step import TorchLearner
+from scalerl.run.parts import build_learner
 
 SETTINGS = ("optimizer.lr=1e-3", "optimizer.warmup_steps=0", "optimizer.grad_clip=0", "budget.steps=1")
 
@@ -15,7 +15,7 @@ def recipe_of(*overrides):
 
 
 def make_learner(*overrides, family="smollm", dtype=torch.float32, seed=0):
-    return TorchLearner.from_recipe(tiny_model(family, seed=seed, dtype=dtype), recipe_of(*overrides), version=VERSION)
+    return build_learner(tiny_model(family, seed=seed, dtype=dtype), recipe_of(*overrides), version=VERSION)
 
 
 def gradients_of(learner, batch):

@@ -3,11 +3,12 @@ import re
 
 import pytest
 
+from scalerl.answer_format import AnswerFormat
 from scalerl.errors import PromptError, TaskError
 from scalerl.tasks.arithmetic import arithmetic
 from scalerl.tasks.prompts import PromptFormat
 from scalerl.tasks.task import Task, named, with_settings, without
-from scalerl.types import AnswerFormat, Problem
+from scalerl.types import Problem
 
 
 @pytest.fixture(scope="module")

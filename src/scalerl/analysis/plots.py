@@ -4,10 +4,8 @@ rewards | ceilings | linearised     compute is shared downwards, reward sideways
 residuals          | who is best    panels are there for a comparison; in .html they follow below
 """
 
-import os
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -34,7 +32,8 @@ from scalerl.analysis.drawing import (
 from scalerl.analysis.figures import MOST_BANDS, CurveData, Dots, FigureData, figure_data
 from scalerl.analysis.plots_html import draw_html
 from scalerl.analysis.results import Analysis
-from scalerl.errors import InputError
+from scalerl.errors import InputError, StoreError
+from scalerl.store import new_file
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p")
 DPI = 160
@@ -63,17 +62,11 @@ def draw_figure(data: FigureData, path: Path) -> None:
     """Write a figure; the suffix of `path` chooses the kind."""
     path = Path(path)
     check_plot_path(path)
-    # Beside its goal and renamed when complete, so that nothing half written is ever found there.
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        SUFFIXES[path.suffix.lower()](data, part)
-        part.replace(path)
-    except OSError as fault:
-        raise InputError(f"cannot write {path}: {fault.strerror or fault}.") from None
-    finally:
-        # A read-only file system refuses this too, whether or not there is a file.
-        with suppress(OSError):
-            part.unlink()
+        with new_file(path) as unfinished:
+            SUFFIXES[path.suffix.lower()](data, unfinished)
+    except StoreError as error:
+        raise InputError(f"{error}.") from None
 
 
 # matplotlib -----------------------------------------------------------------------------------------------------------

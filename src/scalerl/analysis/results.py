@@ -306,6 +306,7 @@ def _curve_json(curve: CurveResult, command: Command) -> dict[str, Any]:
         out[word] = _value_json(param_value(fit, word))
     out["verdict"] = curve.verdict
     out["messages"] = list(curve.messages)
+    out["facts"] = [fact.as_json() for fact in curve.series.facts]
     out["num_runs"] = fit.num_runs if fit is not None else None
     out["noise_sd"] = number(fit.noise_sd) if fit is not None else None
     out["run_sd"] = number(fit.run_sd) if fit is not None else None

@@ -10,7 +10,7 @@ from rich.text import Text
 from scalerl.analysis.results import Analysis, CurveResult, FormRanking, param_value
 from scalerl.curves import Comparison, Fit, Pair, Reach, Score, Value, doubling
 from scalerl.curves.fit import tails
-from scalerl.logs.readers import listed
+from scalerl.logs.table import listed
 
 STYLES = {
     "ok": "green",

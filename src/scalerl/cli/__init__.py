@@ -2,11 +2,13 @@
 
 import errno
 import sys
+from typing import NoReturn
 
 import typer
 
 from scalerl.cli import curves, report, study, train
 from scalerl.cli.recipe import app as recipe_app
+from scalerl.errors import RunFailure, UserError
 
 app = typer.Typer(
     name="scalerl",
@@ -21,7 +23,8 @@ app.command(rich_help_panel="Predict")(curves.fit)
 app.command(rich_help_panel="Predict")(curves.forecast)
 app.command(rich_help_panel="Predict")(curves.backtest)
 app.command(rich_help_panel="Predict")(curves.compare)
-app.command(rich_help_panel="Predict")(curves.demo)
+app.command(rich_help_panel="Predict")(curves.example)
+app.command(hidden=True)(curves.demo)
 app.command(rich_help_panel="Train")(train.train)
 app.command(rich_help_panel="Train")(train.sft)
 app.command("eval", rich_help_panel="Train")(train.evaluate)
@@ -32,7 +35,7 @@ app.add_typer(recipe_app, name="recipe", rich_help_panel="Recipes")
 
 
 @app.callback(invoke_without_command=True)
-def root(version: bool = typer.Option(False, "--version", help="Print the version and leave.")) -> None:
+def root(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
     if version:
         from scalerl import __version__
 
@@ -41,20 +44,23 @@ def root(version: bool = typer.Option(False, "--version", help="Print the versio
 
 
 def main() -> None:
-    """The console script: a user's mistake is a sentence and exit code 2, a run that cannot go on one and exit code 1.
+    """The console script. A user's mistake prints a sentence and exits with 2, a run that cannot go on exits with 1.
 
-    Only errors of our own classes are meant for a user. Any other is a fault in the code and keeps its traceback.
+    Any other exception is a bug and keeps its traceback.
     """
     try:
         app()
-    except (ValueError, RuntimeError) as error:
-        if not type(error).__module__.startswith("scalerl."):
-            raise
-        sys.stderr.write(f"error: {error}\n")
-        sys.exit(2 if isinstance(error, ValueError) else 1)
+    except UserError as error:
+        _exit(str(error), code=2)
+    except RunFailure as error:
+        _exit(str(error), code=1)
     except OSError as error:
-        # Wherever a file may be named, whoever looks for it meets this.
+        # Any command that opens a file may be given such a name.
         if error.errno != errno.ENAMETOOLONG:
             raise
-        sys.stderr.write(f"error: {error.filename}: a name this long can be no file's or folder's\n")
-        sys.exit(2)
+        _exit(f"{error.filename}: this name is too long for a file or folder", code=2)
+
+
+def _exit(message: str, *, code: int) -> NoReturn:
+    sys.stderr.write(f"error: {message}\n")
+    sys.exit(code)

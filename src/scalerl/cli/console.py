@@ -9,7 +9,7 @@ _PIPE_WIDTH = 160
 
 
 def table_console() -> "Console":
-    """As wide as the screen; into a file or a pipe wide enough that no table folds at a width that nobody sees."""
+    """Return a console as wide as the screen; for a file or a pipe, one wide enough that no table is folded."""
     from rich.console import Console
 
     console = Console()

@@ -4,6 +4,7 @@ import functools
 import inspect
 import json
 import math
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -15,10 +16,13 @@ from scalerl.errors import UsageError
 
 if TYPE_CHECKING:
     from scalerl.analysis.results import Analysis, FitOptions
-    from scalerl.logs.readers import Table
     from scalerl.logs.series import Selection, Series
+    from scalerl.logs.table import Table
 
-KINDS = "CSV, JSONL, trainer_state.json; folders of tensorboard, of a run or of a study; the kind is recognised."
+KINDS = (
+    "CSV, JSONL, trainer_state.json, console output; folders of a run, a study, a Trainer, tensorboard or wandb; "
+    "patterns such as 'logs/*.jsonl'. The kind is recognised."
+)
 
 
 def option(text: str, panel: str | None = None, *names: str, **more: Any) -> Any:
@@ -41,6 +45,9 @@ class Common:
     seed: Annotated[str | None, data("Column that tells runs of one recipe apart.", metavar="COLUMN")] = None
     where: Annotated[
         list[str] | None, data("Keep only these rows; may be repeated.", metavar="COL=VALUE|COL!=VALUE")
+    ] = None
+    label: Annotated[
+        list[str] | None, data("Name of a curve or file; repeat it for each, in their order.", metavar="NAME")
     ] = None
     start: Annotated[
         str | None,
@@ -162,22 +169,29 @@ def compare(
     _run(common, lambda series, options: analyse_compare(series, options, at))
 
 
-def demo(out: Annotated[Path, typer.Option(help="Folder for the picture and the page.")] = Path("demo")) -> None:
-    """Forecast and compare two embedded example recipes and draw them: every command shown as it is run."""
-    from importlib.resources import as_file
+def example(out: Annotated[Path, typer.Option(help="Folder for the data and the pictures.")] = Path("example")) -> None:
+    """Forecast, compare and draw two embedded example recipes. Each command is printed before it runs."""
     from importlib.resources import files as resources
 
     out.mkdir(parents=True, exist_ok=True)
+    table = out / "runs.csv"
+    table.write_bytes((resources("scalerl") / "assets" / "example_runs.csv").read_bytes())
     options = "--x gpu_hours --y pass_rate --by recipe --seed seed --start first"
-    with as_file(resources("scalerl") / "assets" / "example_runs.csv") as table:
-        for name, more in (
-            ("forecast", "--at 20000 --reach 0.6"),
-            ("compare", f"--at 20000 --plot {out / 'example.png'}"),
-            ("fit", f"--plot {out / 'example.html'}"),
-        ):
-            typer.secho(f"\n$ scalerl {name} {table.name} {options} {more}", bold=True)
-            _call(name, [str(table), *options.split(), *more.split()])
-    typer.echo(f"\nOpen {out / 'example.html'} in a browser. Next, on a log of yours: scalerl fit YOUR_LOG")
+    for name, more in (
+        ("forecast", ["--at", "20000", "--reach", "0.6"]),
+        ("compare", ["--at", "20000", "--plot", str(out / "example.png")]),
+        ("fit", ["--plot", str(out / "example.html")]),
+    ):
+        words = [str(table), *options.split(), *more]
+        typer.secho(f"\n$ scalerl {name} {shlex.join(words)}", bold=True)
+        _call(name, words)
+    typer.echo(f"\nOpen {out / 'example.html'} in a browser. Next, with a log of your own: scalerl fit YOUR_LOG")
+
+
+def demo(out: Annotated[Path, typer.Option(help="Folder for the data and the pictures.")] = Path("example")) -> None:
+    """Run `scalerl example`, the new name of this command."""
+    typer.echo("note: `scalerl demo` is now called `scalerl example`", err=True)
+    example(out)
 
 
 def _call(name: str, words: list[str]) -> None:
@@ -283,6 +297,7 @@ def chosen(common: Common, holdout: str | None = None) -> "tuple[Selection, FitO
         y_scale=common.y_scale,  # type: ignore[arg-type]
         holdout=column_value(holdout, "--holdout") if holdout is not None else None,
         gpus=common.gpus,
+        labels=tuple(common.label or ()),
     )
     options = FitOptions(
         form=common.form,
@@ -303,11 +318,11 @@ def _run(
     holdout: str | None = None,
 ) -> None:
     from scalerl.analysis.results import to_json
-    from scalerl.logs.readers import read_table
+    from scalerl.logs.read import read_tables
     from scalerl.logs.series import series_from
 
     selection, options = chosen(common, holdout)
-    tables = [read_table(path) for path in common.files]
+    tables = read_tables(common.files)
     series = series_from(tables, selection)
     analysis = analyse(series, options)
     if common.plot is not None:
@@ -331,11 +346,16 @@ def _origins(common: Common, tables: "Sequence[Table]", series: "Sequence[Series
 
 
 def _recognised(column: str, tables: "Sequence[Table]") -> str:
-    from scalerl.logs.columns import rivals
-    from scalerl.logs.readers import listed
+    """Say why a column was chosen: what else could be, and what has too few rows to be."""
+    from scalerl.logs.columns import passed_over, rivals
+    from scalerl.logs.table import listed
 
     others = dict.fromkeys(other for table in tables for other in rivals(table.columns, table.rows, column))
-    return f"recognised; also there: {listed(list(others))}" if others else "recognised"
+    few = dict(pair for table in tables for pair in passed_over(table.columns, table.rows, column))
+    parts = ["recognised"]
+    parts += [f"also there: {listed(list(others))}"] if others else []
+    parts += [f"too few rows in {listed([f'{name} ({rows})' for name, rows in few.items()])}"] if few else []
+    return "; ".join(parts)
 
 
 def _show(analysis: "Analysis", origins: Mapping[str, str]) -> None:

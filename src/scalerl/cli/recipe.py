@@ -1,8 +1,8 @@
-"""scalerl recipe list | show | diff: what a recipe is set to, and how two differ. Nothing here starts training."""
+"""scalerl recipe list | show | diff: the settings of a recipe, and how two recipes differ. Nothing here trains."""
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from scalerl.store import JSON_FORMAT
+
 if TYPE_CHECKING:
     from scalerl.config import Recipe
 
-app = typer.Typer(help="Look at recipes: what each is set to, and how two differ.", no_args_is_help=True)
+app = typer.Typer(help="Look at recipes: the settings of each, and how two differ.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="A recipe's name, or the path of a .toml file.", show_default=False)]
 Overrides = Annotated[
@@ -21,8 +23,8 @@ Overrides = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Change a setting; may be repeated. A value is TOML, or else text as it stands: where a backslash is an "
-        "escape, write the quotes too, 'KEY=\"a\\nb\"'.",
+        help="Change a setting; may be repeated. A value is TOML, or else text as it stands: for escapes with a "
+        "backslash, write the quotes too, 'KEY=\"a\\nb\"'.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for a machine to read.")]
@@ -42,12 +44,12 @@ class Component:
     """Where it acts: at the generator, the learner, or both."""
     as_scalerl: bool
     note: str
-    """What a reader should know: inert here, or at one end where it must be at both."""
+    """Whether it has no effect here, or acts at one end where it should act at both."""
 
 
 @contextmanager
 def _errors_as_sentences() -> Iterator[None]:
-    """A wrong recipe ends in its sentences and exit code 2, never in a traceback."""
+    """Print each problem of a wrong recipe and exit with 2."""
     from scalerl.errors import RecipeError
 
     try:
@@ -59,14 +61,14 @@ def _errors_as_sentences() -> Iterator[None]:
 
 
 def gpu_visible() -> bool:
-    """Whether this machine has a GPU to train on, told without importing torch."""
+    """Return whether this machine has a GPU to train on, without importing torch."""
     if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         return False
     return any(Path("/dev").glob("nvidia[0-9]*")) or any(Path("/dev", name).exists() for name in ("dxg", "kfd"))
 
 
 def components(recipe: "Recipe", *, gpu: bool) -> list[Component]:
-    """The eight components in the order of the paper, each with its setting and where it acts."""
+    """Return the eight components in the order of the paper, each with its setting and where it acts."""
     from scalerl.config import inert, load_recipe, mode_name
 
     scalerl, notes = load_recipe("scalerl"), inert(recipe, gpu=gpu)
@@ -100,7 +102,7 @@ def components(recipe: "Recipe", *, gpu: bool) -> list[Component]:
 
 
 def _at(recipe: "Recipe", key: str) -> Any:
-    """The value of an axis; of the pipeline only the three numbers that make the regime."""
+    """Return the value of an axis; of the pipeline only the three settings that make the regime."""
     if key == "pipeline":
         return recipe.pipeline.max_lag, recipe.pipeline.push_every, recipe.pipeline.drain
     value: Any = recipe
@@ -110,13 +112,17 @@ def _at(recipe: "Recipe", key: str) -> Any:
 
 
 def _text(value: Any) -> str:
-    """A value as one would write it in TOML."""
+    """Return a value as it is written in TOML."""
     return "-" if value is None else value if isinstance(value, str) and value.isprintable() else json.dumps(value)
 
 
 def _named(part: Any) -> str:
     settings = [f"{name} {_text(value)}" for name, value in part if name not in ("name", "marker", "thinking_end")]
     return f"{part.name} ({', '.join(settings)})" if settings else part.name
+
+
+def _print_json(content: Mapping[str, Any]) -> None:
+    typer.echo(json.dumps({"format": JSON_FORMAT, **content}, indent=2))
 
 
 def _print_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -128,7 +134,7 @@ def _print_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
     table = Table(box=box.SIMPLE_HEAD)
     for place, header in enumerate(headers):
-        # The first column is what one copies into a --set, so it stays whole on a narrow screen.
+        # The first column is never wrapped: users copy it into a --set.
         table.add_column(escape(header), no_wrap=place == 0, overflow="fold")
     for row in rows:
         table.add_row(*map(escape, row))
@@ -137,12 +143,12 @@ def _print_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 @app.command("list")
 def list_command(as_json: Json = False) -> None:
-    """The recipes that come with the package."""
+    """List the recipes that come with the package."""
     from scalerl.config import list_recipes, load_recipe, mode_name
 
     recipes = {name: load_recipe(name) for name in list_recipes()}
     if as_json:
-        typer.echo(json.dumps({name: recipe.description for name, recipe in recipes.items()}, indent=2))
+        _print_json({name: recipe.description for name, recipe in recipes.items()})
         return
     rows = [(name, mode_name(r.pipeline), r.loss.name, r.description) for name, r in recipes.items()]
     _print_table(("recipe", "off-policy", "loss", "what it is"), rows)
@@ -150,7 +156,7 @@ def list_command(as_json: Json = False) -> None:
 
 @app.command("show")
 def show_command(name: Name, overrides: Overrides = None, as_json: Json = False) -> None:
-    """The eight components of ScaleRL as this recipe has them, then every setting."""
+    """Show the eight components of ScaleRL as this recipe has them, then every setting."""
     with _errors_as_sentences():
         from scalerl.config import body_dtype, load_recipe, settings_of
 
@@ -158,8 +164,7 @@ def show_command(name: Name, overrides: Overrides = None, as_json: Json = False)
     gpu = gpu_visible()
     rows = components(recipe, gpu=gpu)
     if as_json:
-        content = {"recipe": recipe.model_dump(mode="json"), "components": [asdict(row) for row in rows]}
-        typer.echo(json.dumps(content, indent=2))
+        _print_json({"recipe": recipe.model_dump(mode="json"), "components": [asdict(row) for row in rows]})
         return
     typer.echo(f"{name}: {recipe.description}" if recipe.description else name)
     device = "a GPU is visible" if gpu else "no GPU is visible"
@@ -184,22 +189,22 @@ def diff_command(
     overrides: Overrides = None,
     as_json: Json = False,
 ) -> None:
-    """Only the settings in which two recipes differ; --set changes the second."""
+    """Show only the settings in which two recipes differ; --set changes the second."""
     with _errors_as_sentences():
         from scalerl.config import load_recipe, settings_of
 
         left, right = settings_of(load_recipe(name)), settings_of(load_recipe(other or name, overrides or ()))
-    # By table, so that what one choice has and the other has not stand together.
+    # By table, so that settings that only one of two choices has stand together.
     tables = list(dict.fromkeys(key.partition(".")[0] for key in left | right))
     differing = {
         key: {"left": left[key].value if key in left else None, "right": right[key].value if key in right else None}
         for key in sorted(left | right, key=lambda key: tables.index(key.partition(".")[0]))
         if key != "description"
-        # Settings of two choices may share a key and differ in what is written about them.
+        # Only the values count: settings of two choices may share a key and have different descriptions.
         and (key not in left or key not in right or left[key].value != right[key].value)
     }
     if as_json:
-        typer.echo(json.dumps(differing, indent=2))
+        _print_json(differing)
         return
     if not differing:
         typer.echo("No setting differs.")

@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scalerl.errors import UsageError
+from scalerl.errors import UsageError, UserError
+from scalerl.store import JSON_FORMAT
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from scalerl.analysis.outlook import Outlook
     from scalerl.config import Recipe
-    from scalerl.run.run import Outlooks, Run
+    from scalerl.run.observer import Outlooks
+    from scalerl.run.run import Run
 
 RecipeName = Annotated[
     str,
@@ -37,37 +39,37 @@ def train(
     recipe: RecipeName,
     overrides: Overrides = None,
     out: Out = Path("runs/run"),
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint of --out.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Set everything up, write nothing, and leave.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from the newest checkpoint of --out.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Load and check everything, write nothing, and exit.")] = False,
     hung_after: Annotated[
         float | None,
-        typer.Option(min=1, help="Seconds of one call that end the run as hung; learnt if not set.", metavar="S"),
+        typer.Option(min=1, help="Seconds after which one call counts as hung; learnt if not set.", metavar="S"),
     ] = None,
     plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw the curve at the end.")] = True,
 ) -> None:
     """Train by a recipe into a run folder, with a forecast of where it will level off while it trains.
 
-    Ctrl-C (or SIGTERM) stops after the step with a checkpoint; a second one stops at once. Both can be resumed.
+    Ctrl-C (or SIGTERM) stops after the current step with a checkpoint; a second one stops at once. Both can be resumed.
 
     [dim]scalerl train tiny-cpu --out runs/first --set optimizer.lr=1e-3[/dim]
     """
     settings, terminal = _load(recipe, overrides), Terminal()
     with _setting_up():
-        from scalerl.run.run import ASKED, Run
+        from scalerl.run.run import Run
 
-        run = Run(settings, out, watcher=terminal, resume=resume, hung_s=hung_after)
+        run = Run(settings, out, observer=terminal, resume=resume, hung_s=hung_after)
     if check:
         run.close()
-        typer.echo("\n".join([f"{recipe} can be trained: {summary(run)}", *run.setup.notices()]))
+        typer.echo("\n".join([f"{recipe} can be trained: {summary(run)}", *run.parts.notices]))
         return
     try:
-        reason = run.train()
+        end = run.train()
     finally:
         terminal.close()
-    if reason == ASKED:
+    if end.kind == "stopped":
         typer.echo(f"Stopped at step {run.pipeline.version}, with a checkpoint: the same command with --resume goes on")
         raise typer.Exit(128 + (terminal.stopped_by or 0))
-    typer.echo(f"\nDone: {reason}. The run is in {out}")
+    typer.echo(f"\nDone: {end.reason}. The run is in {out}")
     _conclude(out, plots=plots)
 
 
@@ -88,12 +90,12 @@ def sft(
 
     settings = _load(recipe, overrides)
     with _setting_up():
-        from scalerl.run.setup import make_tasks
+        from scalerl.run.parts import build_tasks
         from scalerl.run.sft import SftSettings, sft
 
         if settings.tasks:
             raise UsageError(f"{recipe} has the tasks {', '.join(settings.tasks)}: a base model is made from one task")
-        (task,) = make_tasks(settings).values()
+        (task,) = build_tasks(settings).values()
         sft_settings = replace(SftSettings(), model=model, seed=settings.seed)
         if steps is not None:
             sft_settings = replace(sft_settings, steps=steps)
@@ -121,7 +123,7 @@ def evaluate(
     ],
     recipe: Annotated[str, typer.Option(help="The recipe whose task and evaluation settings are used.")] = "tiny-cpu",
     overrides: Overrides = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object a set.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list with one object per set.")] = False,
 ) -> None:
     """Measure a model on a recipe's withheld problems: mean@n of correct, with its 90% interval.
 
@@ -129,11 +131,11 @@ def evaluate(
     """
     settings = _load(recipe, [*(overrides or ()), f"model.path={json.dumps(model)}"])
     with _setting_up():
-        from scalerl.run.setup import evaluate_model
+        from scalerl.run.evaluate import evaluate_model
 
         rows = evaluate_model(settings)
     if as_json:
-        typer.echo(json.dumps(rows, indent=2))
+        typer.echo(json.dumps([{"format": JSON_FORMAT, **row} for row in rows], indent=2))
         return
     for row in rows:
         low, high = row["interval"]
@@ -159,7 +161,7 @@ def export(
 
 
 def _load(recipe: str, overrides: Sequence[str] | None) -> "Recipe":
-    """The recipe is read, and refused, before anything heavy is imported."""
+    """Read and check the recipe before anything heavy is imported."""
     from scalerl.config import load_recipe
 
     return load_recipe(recipe, list(overrides or ()))
@@ -167,7 +169,7 @@ def _load(recipe: str, overrides: Sequence[str] | None) -> "Recipe":
 
 @contextmanager
 def _setting_up() -> Iterator[None]:
-    """Import what is heavy without its chatter. What settings make impossible is a sentence, whoever finds it."""
+    """Import what is heavy without its log output; report any ValueError of a library as a user's mistake."""
     try:
         import torch  # noqa: F401
         from transformers.utils import logging
@@ -179,14 +181,14 @@ def _setting_up() -> Iterator[None]:
     logging.disable_progress_bar()
     try:
         yield
+    except UserError:
+        raise
     except ValueError as error:
-        if type(error).__module__.startswith("scalerl."):
-            raise
         raise UsageError(str(error)) from error
 
 
 def summary(run: "Run") -> str:
-    """A run in one line: model, device, regime, loss, batch."""
+    """Return a run in one line: model, device, regime, loss, batch."""
     from scalerl.config import mode_name
 
     shape, recipe = run.shape, run.recipe
@@ -198,7 +200,7 @@ def summary(run: "Run") -> str:
 
 
 class Terminal:
-    """The run as a person sees it: a bar with live numbers, and a line an evaluation."""
+    """Shows a run on the terminal: a bar with live numbers, and a line per evaluation."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -214,7 +216,7 @@ class Terminal:
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
         self._run, self._since, self._share_before = run, time.monotonic(), run.share_spent
-        for line in (summary(run), *run.setup.notices()):
+        for line in (summary(run), *run.parts.notices):
             self._print(line)
         for number in (signal.SIGINT, signal.SIGTERM):
             self._handlers[number] = signal.signal(number, self._asked_to_stop)
@@ -254,13 +256,13 @@ class Terminal:
     def evaluating(self, finished: int, total: int) -> None:
         self._bar.update(self._task, description=f"evaluating {finished}/{total}")
 
-    def evaluated(self, rows: Sequence[Mapping[str, Any]], found: "Outlooks", said: Sequence[str]) -> None:
+    def evaluated(self, rows: Sequence[Mapping[str, Any]], outlooks: "Outlooks", alarms: Sequence[str]) -> None:
         self._reward = rows[0]["reward"]
         for row in rows:
             name = f"{row['set']} " if len(rows) > 1 else ""
             words = f"step {row['step']}  {row['gpu_hours']:.4g} GPU-h  {name}{_number(row['reward'])}"
-            self._print(words + forecast_words(found[row["set"]]))
-        for alarm in said:
+            self._print(words + forecast_words(outlooks[row["set"]]))
+        for alarm in alarms:
             self._print(f"Look: {alarm}.", style="red")
 
     def hung(self, reason: str) -> None:
@@ -271,30 +273,30 @@ class Terminal:
     def close(self) -> None:
         if self._bar is not None:
             self._bar.stop()
-        # From another thread (a run that hangs) there is nothing to give back: the process ends.
+        # From another thread (a run that hangs) handlers cannot be restored, and the process ends anyway.
         while self._handlers and threading.current_thread() is threading.main_thread():
             signal.signal(*self._handlers.popitem())
 
     def _print(self, text: str, style: str | None = None) -> None:
-        # Never wrapped: in a log file a line stays a line.
+        # Not wrapped: in a log file a line stays a line.
         self._console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
 
 
 def seconds_left(elapsed_s: float, share_before: float, share: float) -> float | None:
-    """Until the budget is spent, at the pace since this attempt began, evaluations included."""
+    """Return the seconds until the budget is spent, at the pace of this attempt, including evaluations."""
     gained = share - share_before
     return elapsed_s * max(1 - share, 0.0) / gained if gained > 0 else None
 
 
-def forecast_words(found: "Outlook | None") -> str:
-    """What the curve says so far, for the end of a line."""
-    if found is None or not found.fit.usable:
+def forecast_words(outlook: "Outlook | None") -> str:
+    """Return the forecast so far, for the end of a line."""
+    if outlook is None or not outlook.fit.usable:
         return ""
     from scalerl.study.progress import Ceiling
 
-    words = f"  {Ceiling.of(found.fit).words}"
-    if found.at_budget is not None:
-        _, value, low, high = found.at_budget
+    words = f"  {Ceiling.of(outlook.fit).words}"
+    if outlook.at_budget is not None:
+        _, value, low, high = outlook.at_budget
         words += f"  end {value:.3f} [{low:.3f}, {high:.3f}]"
     return words
 
@@ -304,11 +306,11 @@ def _number(value: float | None, digits: int = 3) -> str:
 
 
 def _conclude(out: Path, *, plots: bool) -> None:
-    """What was learned, how sure that is and what to try next; a picture and a page where they can be drawn."""
+    """Print what was learned, how sure that is and what to try next; draw the curve if that is possible."""
     from scalerl.analysis.results import FitOptions, analyse_forecast
     from scalerl.analysis.tables import sentence
     from scalerl.errors import InputError
-    from scalerl.logs.readers import read_table
+    from scalerl.logs.read import read_table
     from scalerl.logs.series import Selection, series_from
 
     try:

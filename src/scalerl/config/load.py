@@ -13,11 +13,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from scalerl.config.messages import Origins, sentences, wrong_names
+from scalerl.config.messages import Origins, problems_of, wrong_names
 from scalerl.config.recipe import Recipe
 from scalerl.config.suggest import did_you_mean
 from scalerl.config.tree import DEFAULT_NAMES, expand, leaves, merge, nested
-from scalerl.errors import RecipeError
+from scalerl.errors import RecipeError, RecipeProblem
 
 _SUFFIX = ".toml"
 
@@ -29,20 +29,20 @@ def list_recipes() -> list[str]:
 
 
 def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe of this name or file, with `key=value` overrides; RecipeError says all that is wrong with it."""
+    """Return the recipe of this name or file, with `key=value` overrides; RecipeError lists every problem."""
     tree: dict[str, Any] = {}
     for key, name in DEFAULT_NAMES.items():
         tree = merge(tree, nested(key, {"name": name}))
     origins = Origins()
     for label, layer in _file_layers(name_or_path):
         tree = merge(tree, layer)
-        origins.add_layer(label, [key for key, _ in leaves(layer)])
+        origins.add_file(label, [key for key, _ in leaves(layer)])
     # All --set are one layer, so that the order of a name and its settings does not matter.
     override_layer: dict[str, Any] = {}
     for text in overrides:
         override = expand(nested(*read_override(text)))
         override_layer = _overlay(override_layer, override)
-        origins.add_layer(f"--set {text}", [key for key, _ in leaves(override)])
+        origins.add_override(text, [key for key, _ in leaves(override)])
     tree = merge(tree, override_layer)
     if overrides and "description" not in override_layer and isinstance(tree.get("description"), str):
         tree["description"] = _changed(tree["description"], overrides)
@@ -50,17 +50,18 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Reci
 
 
 def load_written(file: Path) -> Recipe:
-    """The recipe that a run or a study wrote down when it began; RecipeError says that another version did."""
+    """Return the recipe that a run or a study wrote down; RecipeError says that another version wrote it."""
     try:
         return load_recipe(file)
     except RecipeError as error:
-        # What might have been meant is no question here: a machine wrote it.
-        problem = error.problems[0].partition("; did you mean")[0]
-        raise RecipeError(f"{problem}; another version of scalerl wrote that file") from None
+        first = error.details[0]
+        # No suggestion: a machine wrote the file, so nothing in it is misspelt.
+        statement = f"{first.statement}; another version of scalerl wrote that file"
+        raise RecipeError(RecipeProblem(origin=first.origin, statement=statement)) from None
 
 
 def _changed(description: str, overrides: Sequence[str]) -> str:
-    """What --set changed is no longer what the file describes, so the line says what that was."""
+    """Return a description that also says what --set changed."""
     return description and f"{description}; changed: {', '.join(' '.join(text.split()) for text in overrides)}"
 
 
@@ -70,12 +71,12 @@ def _validated(tree: Mapping[str, Any], origins: Origins) -> Recipe:
     try:
         return Recipe.model_validate(tree)
     except ValidationError as error:
-        found = error.errors(include_url=False)
-    raise RecipeError(*(text for detail in found for text in sentences(detail, tree, origins)))
+        errors = error.errors(include_url=False)
+    raise RecipeError(*(problem for detail in errors for problem in problems_of(detail, tree, origins)))
 
 
 def _file_layers(name_or_path: str | Path) -> list[tuple[str, dict[str, Any]]]:
-    """A recipe's files as (label, tree), the one that extends nothing first."""
+    """Return a recipe's files as (label, tree), starting with the one that extends nothing."""
     layers: list[tuple[str, dict[str, Any]]] = []
     seen: list[str] = []
     reference, folder, asked_by = name_or_path, Path(), ""
@@ -87,7 +88,7 @@ def _file_layers(name_or_path: str | Path) -> list[tuple[str, dict[str, Any]]]:
         tree = _read(label, source, asked_by)
         parent = tree.pop("extends", None)
         if layers:
-            # What extends a recipe is another one, so it is not described by the same line.
+            # The description of a recipe does not describe those that extend it.
             tree.pop("description", None)
         layers.append((label, expand(tree)))
         if parent is None:
@@ -101,7 +102,7 @@ def _file_layers(name_or_path: str | Path) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _locate(reference: str | Path, folder: Path, asked_by: str) -> tuple[str, Path | Traversable, str]:
-    """Its label in messages, where to read it, and what makes it the same file as another."""
+    """Return a recipe's label in messages, where to read it, and what identifies the file."""
     text = str(reference)
     if "\0" in text:
         field = "extends is " if asked_by else ""
@@ -115,10 +116,10 @@ def _locate(reference: str | Path, folder: Path, asked_by: str) -> tuple[str, Pa
     if text not in names:
         file = f"{text}{_SUFFIX}"
         meant = f'; did you mean "{file}"?' if (folder / file).is_file() else did_you_mean(text, names)
-        raise RecipeError(
+        statement = (
             f'{asked_by}no recipe is called "{text}"; there are {", ".join(names)}, or give the path of a .toml file'
-            f"{meant}"
         )
+        raise RecipeError(RecipeProblem(statement=statement, suggestion=meant))
     return f"recipe {text}", files("scalerl") / "recipes" / f"{text}{_SUFFIX}", text
 
 
@@ -134,12 +135,12 @@ def _read(label: str, source: Path | Traversable, asked_by: str) -> dict[str, An
         kind = "JSON" if isinstance(error, json.JSONDecodeError) else "TOML"
         raise RecipeError(f"{label} is not valid {kind}: {error}") from None
     if not isinstance(tree, dict):
-        raise RecipeError(f"{label} holds no table of settings")
+        raise RecipeError(f"{label} does not hold a table of settings")
     return tree
 
 
 def read_override(text: str) -> tuple[str, Any]:
-    """The key and the value of a user's `key=value`."""
+    """Return the key and the value of a user's `key=value`."""
     key, equals, value_text = text.partition("=")
     key, value_text = key.strip(), value_text.strip()
     if not equals or not value_text or not all(key.split(".")):
@@ -148,12 +149,12 @@ def read_override(text: str) -> tuple[str, Any]:
         parsed = tomllib.loads(f"value = {value_text}")
     except tomllib.TOMLDecodeError:
         parsed = {}
-    # Whatever is not a TOML value is taken as text, so that names and paths need no quotes in a shell.
+    # Anything that is not a TOML value is taken as text, so that names and paths need no quotes in a shell.
     return key, parsed["value"] if parsed.keys() == {"value"} else value_text
 
 
 def _overlay(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Like merge, but settings given for a name in another --set stay with it."""
+    """Merge two --set layers. Unlike `merge`, a change of name keeps the settings given in another --set."""
     merged = dict(below)
     for name, value in above.items():
         inner = merged.get(name)

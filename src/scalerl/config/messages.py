@@ -1,8 +1,8 @@
-"""A validation error as one sentence: where it came from, the field, the value, the choices, and what was meant."""
+"""Validation errors as problems of a recipe: where each came from, the field, the value, the choices, a suggestion."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic_core import ErrorDetails
 
@@ -10,15 +10,16 @@ from scalerl.config.parts import Settings
 from scalerl.config.recipe import Recipe
 from scalerl.config.suggest import closest, did_you_mean, quoted
 from scalerl.config.tree import AXES, dotted, known_keys, table_class
+from scalerl.errors import RecipeProblem
 
-# Settings that people look for and that are left out on purpose.
+# Settings that people look for and that are left out deliberately.
 _HINTS = {
     "rollout.top_p": "rollout.top_p cannot be set: the log-probs that training divides by would not be those of the "
     "sampled distribution; top_p is for evaluation only (evaluation.top_p)",
     "extends": 'extends cannot be set here: it belongs into a recipe file, as its first line (extends = "scalerl")',
 }
 
-# Names that are choices elsewhere, and what makes the same thing here.
+# Names that other frameworks use, and how to get the same thing here.
 _MADE_OF = {
     "grpo": 'GRPO is loss = "dapo" with loss.clip_low = loss.clip_high = 0.2, or the recipe grpo',
     "ppo": 'PPO\'s clip is loss = "dapo" with loss.clip_low = loss.clip_high = 0.2',
@@ -27,7 +28,7 @@ _MADE_OF = {
     "npr": 'NPR is curriculum = "no_positive_resampling"',
 }
 
-# What settings are called elsewhere, too far from our word to be found by spelling.
+# What other frameworks call a setting, where the spelling is too different to be found by similarity.
 _ALIASES = {
     "batch_size": "pipeline.groups_per_batch",
     "group_size": "pipeline.completions_per_group",
@@ -62,14 +63,20 @@ class Origins:
 
     def __init__(self) -> None:
         self._labels: list[str] = []
+        self._last_file = ""
         self._layer_of: dict[str, int] = {}
 
-    def add_layer(self, label: str, keys: Sequence[str]) -> None:
-        self._labels.append(label)
-        self._layer_of.update(dict.fromkeys(keys, len(self._labels) - 1))
+    def add_file(self, label: str, keys: Sequence[str]) -> None:
+        """Add a layer read from a file; `label` names it in messages."""
+        self._last_file = label
+        self._add(label, keys)
+
+    def add_override(self, text: str, keys: Sequence[str]) -> None:
+        """Add a layer that the user gave as `--set text`."""
+        self._add(override_label(text), keys)
 
     def label(self, *keys: str) -> str:
-        """The latest layer that said something about these keys, or else about their tables, or else the recipe."""
+        """Return the latest layer that set one of these keys; otherwise one of their tables; otherwise the file."""
         layers = [
             layer
             for set_key, layer in self._layer_of.items()
@@ -79,19 +86,26 @@ class Origins:
         if layers:
             return self._labels[max(layers)]
         tables = [key.rpartition(".")[0] for key in keys if "." in key]
-        if tables:
-            return self.label(*tables)
-        files = [label for label in self._labels if not label.startswith("--set")]
-        return files[-1]
+        return self.label(*tables) if tables else self._last_file
+
+    def _add(self, label: str, keys: Sequence[str]) -> None:
+        self._labels.append(label)
+        self._layer_of.update(dict.fromkeys(keys, len(self._labels) - 1))
+
+
+def override_label(text: str) -> str:
+    """Return how messages name the user's `--set text`."""
+    return f"--set {text}"
 
 
 def show(value: Any) -> str:
+    """Return a value as JSON, cut where it is long."""
     text = json.dumps(value, default=str)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def wrong_names(tree: Mapping[str, Any], origins: Origins) -> Iterator[str]:
-    """Axes whose name is no choice."""
+def wrong_names(tree: Mapping[str, Any], origins: Origins) -> Iterator[RecipeProblem]:
+    """Yield a problem for each axis whose name is not one of its choices."""
     for key, choices in AXES.items():
         table: Any = tree
         for name in key.split("."):
@@ -99,26 +113,27 @@ def wrong_names(tree: Mapping[str, Any], origins: Origins) -> Iterator[str]:
         name = table.get("name") if isinstance(table, Mapping) else None
         if name is not None and not (isinstance(name, str) and (":" in name or name in choices)):
             made_of = _MADE_OF.get(str(name).lower())
-            yield (
-                f"{origins.label(f'{key}.name')}: {key}.name is {show(name)} but must be one of "
-                f'{quoted(choices)}, or an import path "package.module:function"'
-                f"{f'; {made_of}' if made_of else did_you_mean(str(name), choices)}"
+            yield RecipeProblem(
+                origin=origins.label(f"{key}.name"),
+                statement=f"{key}.name is {show(name)} but must be one of {quoted(choices)}, or an import path "
+                f'"package.module:function"',
+                suggestion=f"; {made_of}" if made_of else did_you_mean(str(name), choices),
             )
 
 
-def sentences(error: ErrorDetails, tree: Mapping[str, Any], origins: Origins) -> Iterator[str]:
-    """The sentences for one pydantic error; several when it holds several conflicts."""
-    context = error.get("ctx", {})
+def problems_of(error: ErrorDetails, tree: Mapping[str, Any], origins: Origins) -> Iterator[RecipeProblem]:
+    """Yield the problems that one pydantic error reports; several when it holds several conflicts."""
     if error["type"] == "conflict":
-        for fields, message in context["found"]:
-            yield f"{origins.label(*fields)}: {message}"
+        for fields, message in error.get("ctx", {})["conflicts"]:
+            yield RecipeProblem(origin=origins.label(*fields), statement=message)
         return
     key = _dotted_key(error["loc"])
-    yield f"{origins.label(key)}: {_HINTS.get(key) or _sentence(error, key, tree)}"
+    statement, suggestion = (_HINTS[key], "") if key in _HINTS else _described(error, key, tree)
+    yield RecipeProblem(origin=origins.label(key), statement=statement, suggestion=suggestion)
 
 
 def _dotted_key(loc: Sequence[int | str]) -> str:
-    """The key as a user wrote it: without pydantic's marks of which choice of an axis it tried."""
+    """Return the key as a user wrote it, without pydantic's marks of which choice of an axis it tried."""
     key, parts = "", list(loc)
     while parts:
         part = parts.pop(0)
@@ -129,31 +144,50 @@ def _dotted_key(loc: Sequence[int | str]) -> str:
     return key
 
 
-def _sentence(error: ErrorDetails, key: str, tree: Mapping[str, Any]) -> str:
+def _described(error: ErrorDetails, key: str, tree: Mapping[str, Any]) -> tuple[str, str]:
+    """Return what is wrong with one key, and a suggestion (empty where there is none)."""
     kind, value, context = error["type"], show(error["input"]), error.get("ctx", {})
     if kind == "extra_forbidden":
         return _unknown_key(key, tree)
     if kind == "missing":
-        return f"{key} is not set, and {_owner(key, tree)} needs it"
+        return f"{key} is not set, and {_owner(key, tree)} needs it", ""
     if kind == "literal_error":
-        choices = [word.strip("'") for word in context["expected"].replace(" or ", ", ").split(", ")]
-        return f"{key} is {value} but must be one of {quoted(choices)}{did_you_mean(str(error['input']), choices)}"
+        choices = _literal_choices(error["loc"], key, tree)
+        statement = f"{key} is {value} but must be one of {quoted(choices)}"
+        return statement, did_you_mean(str(error["input"]), choices)
     if kind in _BOUNDS:
         bound, words = _BOUNDS[kind]
-        return f"{key} is {value} but must be {words} {context[bound]}"
+        return f"{key} is {value} but must be {words} {context[bound]}", ""
     if key in AXES and kind in ("model_type", "model_attributes_type"):
-        return f"{key} is {value} but must be a name or a table with one; the names are {quoted(AXES[key])}"
+        return f"{key} is {value} but must be a name or a table with one; the names are {quoted(AXES[key])}", ""
     if kind in ("model_type", "model_attributes_type"):
-        return f"{key} is {value} but must be a table{_fields(key, error['input'])}"
+        fields, suggestion = _fields(key, error["input"])
+        return f"{key} is {value} but must be a table{fields}", suggestion
     if kind in _KINDS:
-        return f"{key} is {value} but must be {_KINDS[kind]}"
+        return f"{key} is {value} but must be {_KINDS[kind]}", ""
     if kind == "string_pattern_mismatch":
-        return f'{key} is {value} but must be an import path "package.module:function"'
-    return f"{key} is {value}: {error['msg'][0].lower()}{error['msg'][1:]}"
+        return f'{key} is {value} but must be an import path "package.module:function"', ""
+    return f"{key} is {value}: {error['msg'][0].lower()}{error['msg'][1:]}", ""
+
+
+def _literal_choices(loc: Sequence[int | str], key: str, tree: Mapping[str, Any]) -> list[str]:
+    """Return the values that the setting at this place may have."""
+    # The place of an entry in a list is not part of the setting's name.
+    names = [part for part in key.split(".") if not (part.isdigit() and int(part) in loc)]
+    field = _class_at(".".join(names[:-1]), tree).model_fields[names[-1]]
+    return list(_literals(field.annotation))
+
+
+def _literals(annotation: Any) -> Iterator[str]:
+    for argument in get_args(annotation):
+        if get_origin(annotation) is Literal:
+            yield argument
+        else:
+            yield from _literals(argument)
 
 
 def _class_at(table: str, tree: Mapping[str, Any]) -> type[Settings]:
-    """The class of the table at this key, by the names its axes have in `tree`."""
+    """Return the class of the table at this key, by the names its axes have in `tree`."""
     part: type[Settings] = Recipe
     value: Any = tree
     key = ""
@@ -163,43 +197,46 @@ def _class_at(table: str, tree: Mapping[str, Any]) -> type[Settings]:
     return part
 
 
-def _fields(key: str, value: Any) -> str:
-    """What the table at this key holds, and where in it the value given would belong."""
+def _fields(key: str, value: Any) -> tuple[str, str]:
+    """Return what the table at this key holds, and which of its settings the given value may have been meant for."""
     part: type[Settings] | None = Recipe
     for name in key.split("."):
         part = table_class(part.model_fields[name]) if part and name in part.model_fields else None
     if part is None:
-        return ""
+        return "", ""
     choices = {name: AXES.get(dotted(key, name), {}) for name in part.model_fields}
     fields = [f"{name} ({quoted(names)})" if names else name for name, names in choices.items()]
     meant = [name for name, names in choices.items() if isinstance(value, str) and value in names]
-    return f" with {', '.join(fields)}" + (f'; did you mean {key}.{meant[0]} = "{value}"?' if meant else "")
+    return f" with {', '.join(fields)}", f'; did you mean {key}.{meant[0]} = "{value}"?' if meant else ""
+
+
+def _chosen_name(table: str, tree: Mapping[str, Any]) -> str:
+    return _class_at(table, tree).model_fields["name"].default
 
 
 def _owner(key: str, tree: Mapping[str, Any]) -> str:
     table = key.rpartition(".")[0]
-    if table in AXES:
-        return f'{table}.name = "{_class_at(table, tree).model_fields["name"].default}"'
-    return table or "a recipe"
+    return f'{table}.name = "{_chosen_name(table, tree)}"' if table in AXES else table or "a recipe"
 
 
-def _unknown_key(key: str, tree: Mapping[str, Any]) -> str:
+def _unknown_key(key: str, tree: Mapping[str, Any]) -> tuple[str, str]:
     table, _, name = key.rpartition(".")
     settings = [setting for setting in _class_at(table, tree).model_fields if setting != "name" or table not in AXES]
+    has = f"which has {', '.join(settings)}" if settings else "which has no settings"
     if table in AXES:
-        has = f"which has {', '.join(settings)}" if settings else "which has no settings"
         owners = [choice for choice, part in AXES[table].items() if name in part.model_fields]
         if owners:
-            return f"{key} is a setting of {quoted(owners)}, but {_owner(key, tree).replace('=', 'is')}, {has}"
-        return f"{key} is no setting of {_owner(key, tree)}, {has}{_meant(name, [*settings, 'name'])}"
-    return f"{key} is no setting of {table or 'a recipe'}, which has {', '.join(settings)}{_meant(name, settings)}"
+            chosen = f'{table}.name is "{_chosen_name(table, tree)}"'
+            return f"{key} is a setting of {quoted(owners)}, but {chosen}, {has}", ""
+        settings = [*settings, "name"]
+    return f"{key} is not a setting of {_owner(key, tree)}, {has}", _meant(name, settings)
 
 
 def _meant(name: str, settings: Sequence[str]) -> str:
-    """What an unknown name stands for: one of the table's own settings, a word from elsewhere, or another table's."""
+    """Suggest what an unknown name stands for: a setting of the same table, a known alias, or another table's."""
     if name not in _ALIASES and (own := did_you_mean(name, settings)):
         return own
-    # Of settings of one name the first counts. Nearer than within a table, since there are many to be near to.
+    # Of settings with the same name the first counts. The cutoff is higher than within a table: there are many keys.
     keys = {key.rpartition(".")[2]: key for key in reversed(list(known_keys()))}
     del keys["name"]
     close = closest(name, keys, cutoff=0.75)

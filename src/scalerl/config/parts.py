@@ -1,9 +1,9 @@
 """The tables of a recipe, each setting documented by the string under it.
 
-One axis is one field. An axis with choices is a table with a `name`; what else it holds are the keyword-only arguments
+One axis is one field. An axis with choices is a table with a `name`; its other settings are the keyword-only arguments
 of the function of that name (a test compares them). A name with a colon is an import path: "package.module:function".
-A new choice is a class here and its name in the axis below it. Defaults are ScaleRL's; the numbers' sources stand in
-recipes/scalerl.toml.
+To add a choice, add a class here and its name to the axis below it. Defaults are ScaleRL's; recipes/scalerl.toml gives
+the sources of the numbers.
 """
 
 from collections.abc import Generator
@@ -15,7 +15,7 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
 class Settings(BaseModel):
-    """A table of a recipe: frozen, and strict, since a silently dropped or converted setting is a wrong run."""
+    """A table of a recipe: frozen and strict, so that no setting is silently dropped or converted."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
@@ -23,7 +23,7 @@ class Settings(BaseModel):
 
 
 class CustomSettings(Settings):
-    """A function of one's own, by import path; every other key of the table is one of its keyword-only arguments."""
+    """A user's function, by import path; every other key of the table is one of its keyword-only arguments."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -38,7 +38,7 @@ def _origin(value: Any) -> str:
 
 Choices = TypeVar("Choices")
 
-# Axis[One | Another]: one of these or a function of one's own, told apart by the colon and then by name.
+# Axis[A | B]: one of these choices or a user's function, distinguished by the colon and then by name.
 Axis = Annotated[
     Annotated[Choices, Field(discriminator="name"), Tag("built-in")] | Annotated[CustomSettings, Tag("custom")],
     Discriminator(_origin),
@@ -47,18 +47,18 @@ Axis = Annotated[
 
 class LoraSettings(Settings):
     rank: int = Field(default=0, ge=0)
-    """Rank of the adapters that are trained instead of the model's own weights; 0 trains those."""
+    """Rank of the adapters that are trained instead of the model's own weights; 0 trains the weights."""
     alpha: float = Field(default=32.0, gt=0)
     """What the adapters add is scaled by alpha / rank."""
     targets: Annotated[tuple[str, ...], Field(strict=False)] = ()
-    """Names of the linear layers that get one: ["q_proj", "v_proj"]; empty is all but the head."""
+    """Names of the linear layers that get an adapter: ["q_proj", "v_proj"]; empty means all but the head."""
 
 
 class ModelSettings(Settings):
     path: str | None = None
-    """Folder or hub name of the base model, a .gguf file, "tiny-base" or "smollm2-135m"; to be set before training."""
+    """Folder or hub name of the base model, a .gguf file, "tiny-base" or "smollm2-135m"; required for training."""
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
-    """Precision of the body; auto is bfloat16 on a GPU and float32 on a CPU. Master weights are always float32."""
+    """Precision of the body; auto means bfloat16 on a GPU and float32 on a CPU. Master weights are always float32."""
     fp32_head: Literal["both", "generator", "learner", "none"] = "both"
     """Where the head and the log-probs are computed in FP32; one side alone helps only partly."""
     lora: LoraSettings = LoraSettings()
@@ -66,32 +66,32 @@ class ModelSettings(Settings):
 
 
 class TaskSettings(Settings):
-    """Which problems are asked, and how; every key that does not stand here is a setting of that task."""
+    """Which problems are used, and how they are prompted; every other key is a setting of that task."""
 
     model_config = ConfigDict(extra="allow")
 
     name: str | None = None
-    """Name of a task, or import path of a function that gives one; has to be set before training."""
+    """Name of a task, or import path of a function that returns one; required for training."""
     template: str = "{prompt}"
-    """Text around a problem, which goes where {prompt} stands."""
+    """Text around a problem, which replaces {prompt}."""
     chat: bool = False
-    """Ask in the chat template of the model's tokenizer, as a user's turn."""
+    """Send the problem as a user's turn in the chat template of the model's tokenizer."""
     system: str = ""
-    """What such a chat begins with."""
+    """System prompt of that chat."""
     grader: str = ""
-    """Name or import path of what judges the answers; empty for the task's own."""
+    """Name or import path of the grader; empty for the task's own."""
     thinking_start: str | None = None
-    """Text that begins a completion's thinking, if not the task's own; empty where nothing does."""
+    """Text that begins a completion's thinking, if not the task's own; empty for no thinking."""
     thinking_end: str | None = None
     """Text that ends it; what follows is graded."""
 
     @property
     def shared(self) -> dict[str, Any]:
-        """The settings that every task has, by name."""
+        """Return the settings that every task has, by name."""
         return {name: getattr(self, name) for name in TaskSettings.model_fields if name != "name"}
 
     def __iter__(self) -> Generator[tuple[str, Any], None, None]:
-        """The name and the task's own settings: what its function takes."""
+        """Yield the name and the task's own settings, which its function takes."""
         yield from {"name": self.name, **(self.model_extra or {})}.items()
 
 
@@ -99,7 +99,7 @@ class MixedTaskSettings(TaskSettings):
     """One of several tasks of a run."""
 
     weight: float = Field(default=1.0, gt=0)
-    """How often it is asked, against the weights of the others."""
+    """How often its problems are drawn, relative to the weights of the other tasks."""
 
 
 class NoPositiveResamplingSettings(Settings):
@@ -120,17 +120,17 @@ Curriculum = Axis[NoPositiveResamplingSettings | UniformSettings]
 class InterruptionSettings(Settings):
     name: Literal["interruption"] = "interruption"
     thinking_min: int = Field(default=10240, ge=1)
-    """Earliest token after which thinking is interrupted; the place is drawn for each request."""
+    """Earliest token after which thinking is interrupted; the position is drawn for each request."""
     thinking_max: int = Field(default=12288, ge=1)
-    """Latest such token."""
+    """Latest token after which thinking is interrupted."""
     marker: str = Field(
         default="\n\nI have used up my time for thinking and must give my final answer now.\n</think>\n\n", min_length=1
     )
-    """Text forced at that place; it ends the thinking and is never trained on."""
+    """Text forced at that position; it ends the thinking and is never trained on."""
     thinking_end: str = Field(default="</think>", min_length=1)
-    """Text by which a completion ends its thinking by itself."""
+    """Text with which a completion ends its thinking by itself."""
     answer_budget: int = Field(default=2048, ge=1)
-    """Tokens left from the end of thinking on, a forced marker counted among them."""
+    """Tokens left after the end of thinking, including a forced marker."""
 
 
 class PenaltySettings(Settings):
@@ -247,36 +247,38 @@ class RewardSettings(Settings):
 
 
 class GradingSettings(Settings):
-    """What graders that run in child processes may take: math, gym's and one's own."""
+    """Limits for graders that run in child processes: math, those of gym, and a user's own."""
 
     num_workers: int = Field(default=0, ge=0)
-    """Processes that grade at the same time; 0 is twice the cores, at most 32."""
+    """Processes that grade at the same time; 0 means twice the number of cores, at most 32."""
     timeout_s: float = Field(default=10.0, gt=0, le=86400)
-    """Seconds after which an answer is given up; it has no verdict then."""
+    """Seconds after which an answer is given up; it then has no verdict."""
     cpu_limit_s: float = Field(default=3.0, gt=0)
-    """Seconds of computing after which it is; they do not depend on what else the machine does."""
+    """Seconds of CPU time after which it is given up; independent of the load of the machine."""
     memory_limit_mb: int = Field(default=512, ge=16, le=2**20)
-    """Memory that grading one answer may take beyond what the grader's imports do, on Linux."""
+    """Memory that grading one answer may use in addition to the grader's imports, on Linux."""
+    sandbox: Literal["bubblewrap", "none"] = "bubblewrap"
+    """What programs of code tasks run in. With "none" they have all rights of the user who trains."""
 
 
 class FilterSettings(Settings):
     zero_variance: bool = True
-    """Drop groups whose verdicts are all equal, without a refill."""
+    """Drop groups whose verdicts are all equal; the batch is not refilled."""
     drop_truncated: bool = True
-    """Drop completions that ran into their length limit."""
+    """Drop completions that reached their length limit."""
 
 
 class PipelineSettings(Settings):
     max_lag: int = Field(default=8, ge=0)
-    """Most steps between sampling a group's first token and training on it; 0 is synchronous."""
+    """Maximum number of steps between sampling a group's first token and training on it; 0 is synchronous."""
     push_every: int = Field(default=1, ge=1)
     """Steps between two pushes of weights to the generator."""
     drain: bool = False
     """Finish everything sampled with one policy before pushing the next: no completion then mixes policies."""
     groups_per_batch: int = Field(default=48, ge=1)
-    """Problems a step trains on, before any filter."""
+    """Problems that a step trains on, before any filter."""
     completions_per_group: int = Field(default=16, ge=2)
-    """Completions sampled for a problem; an advantage compares them, so there must be two."""
+    """Completions sampled per problem; advantages compare them, so at least two."""
 
 
 class OptimizerSettings(Settings):
@@ -297,19 +299,21 @@ class OptimizerSettings(Settings):
 
 
 class LearnerSettings(Settings):
+    kind: Literal["torch"] = "torch"
+    """Name of the learner that computes the steps."""
     micro_batch_tokens: int = Field(default=32768, ge=1)
-    """Most tokens of one forward and backward pass; how a batch is split never changes its gradient."""
+    """Maximum number of tokens of one forward and backward pass; splitting a batch does not change its gradient."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more compute."""
 
 
 class RolloutSettings(Settings):
     engine: Literal["torch"] = "torch"
-    """What samples completions."""
+    """Name of the engine that samples completions."""
     slots: int = Field(default=64, ge=1)
     """Completions generated at the same time."""
     context: int = Field(default=16384, ge=1)
-    """Most tokens of a prompt and its completion together."""
+    """Maximum number of tokens of a prompt and its completion together."""
     max_prompt_tokens: int = Field(default=2048, ge=1)
     """Problems with a longer prompt are left out."""
     temperature: float = Field(default=1.0, gt=0)
@@ -318,23 +322,23 @@ class RolloutSettings(Settings):
 
 class EvaluationSettings(Settings):
     every: int = Field(default=100, ge=1)
-    """Steps between two evaluations; one is always made before the first step."""
+    """Steps between two evaluations; there is always one before the first step."""
     num_prompts: int = Field(default=1000, ge=1)
-    """Problems of the task withheld from training and evaluated on."""
+    """Problems of the task that are withheld from training and evaluated on."""
     samples_per_prompt: int = Field(default=16, ge=1)
-    """Completions sampled for each; the value reported is their mean of `correct`."""
+    """Completions sampled for each problem; the reported value is the mean of `correct`."""
     temperature: float = Field(default=1.0, ge=0)
     """Sampling temperature; 0 is greedy."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Sample from the smallest set of tokens with this probability."""
     seed: int = Field(default=0, ge=0)
-    """Chooses the withheld problems and the noise: equal seeds make runs comparable prompt by prompt."""
+    """Selects the withheld problems and the sampling noise: with equal seeds runs can be compared per prompt."""
     sets: dict[str, TaskSettings] = Field(default_factory=dict)
-    """Further sets to evaluate on, each a task under a name of its own: [evaluation.sets.NAME]."""
+    """Further evaluation sets, each a task under its own name: [evaluation.sets.NAME]."""
 
 
 class BudgetSettings(Settings):
-    """The run ends at whichever is reached first; at least one must be set."""
+    """The run ends when the first limit is reached; at least one must be set."""
 
     steps: int | None = Field(default=None, ge=1)
     """Optimiser steps."""
@@ -348,7 +352,7 @@ class CheckpointSettings(Settings):
     every: int = Field(default=100, ge=1)
     """Steps between two checkpoints."""
     keep: int = Field(default=2, ge=1)
-    """How many of the latest are kept."""
+    """How many of the latest checkpoints are kept."""
 
 
 SinkName = Literal["tensorboard", "trackio", "wandb"]

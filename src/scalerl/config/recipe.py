@@ -1,4 +1,4 @@
-"""The recipe: one run in full, and which combinations of settings cannot be."""
+"""The recipe: all settings of one run, and which combinations of them cannot work."""
 
 import json
 import re
@@ -13,20 +13,20 @@ from scalerl.config.parts import Settings
 
 
 class Recipe(Settings):
-    """One run, in full."""
+    """All settings of one run."""
 
     description: str = ""
     """One line on what this recipe is."""
     seed: int = Field(default=0, ge=0)
-    """Everything random follows from it: the order of problems, the noise of sampling, the lengths."""
+    """Seed of everything random: the order of problems, the noise of sampling, the lengths."""
     model: parts.ModelSettings = parts.ModelSettings()
-    """What is trained."""
+    """The model that is trained."""
     task: parts.TaskSettings = parts.TaskSettings()
-    """What is asked."""
+    """The problems that are trained on."""
     tasks: dict[str, parts.MixedTaskSettings] = Field(default_factory=dict)
-    """Several tasks instead of one, asked in the ratio of their weights: [tasks.NAME]."""
+    """Several tasks instead of one, mixed in the ratio of their weights: [tasks.NAME]."""
     curriculum: parts.Curriculum = parts.NoPositiveResamplingSettings()
-    """What is asked again in later epochs."""
+    """Which problems return in later epochs."""
     length: parts.Length = parts.InterruptionSettings()
     """How the length of completions is controlled."""
     loss: parts.Loss = parts.CispoSettings()
@@ -36,15 +36,15 @@ class Recipe(Settings):
     advantage: parts.AdvantageSettings = parts.AdvantageSettings()
     """How rewards become advantages."""
     reward: parts.RewardSettings = parts.RewardSettings()
-    """What a verdict is worth."""
+    """The reward of a correct and of a wrong completion."""
     grading: parts.GradingSettings = parts.GradingSettings()
-    """What graders in child processes may take."""
+    """Limits for graders in child processes."""
     filter: parts.FilterSettings = parts.FilterSettings()
-    """What is left out of a batch."""
+    """Which groups and completions are left out of a batch."""
     pipeline: parts.PipelineSettings = parts.PipelineSettings()
-    """How generation and training interleave; three numbers, no mode."""
+    """How generation and training interleave; three settings instead of a mode."""
     optimizer: parts.OptimizerSettings = parts.OptimizerSettings()
-    """AdamW."""
+    """Settings of AdamW."""
     learner: parts.LearnerSettings = parts.LearnerSettings()
     """How a step is computed."""
     rollout: parts.RolloutSettings = parts.RolloutSettings()
@@ -56,18 +56,18 @@ class Recipe(Settings):
     checkpoint: parts.CheckpointSettings = parts.CheckpointSettings()
     """How often the run is saved."""
     sinks: Annotated[tuple[parts.SinkName, ...], Field(strict=False)] = ()
-    """Where the rows of metrics.jsonl and evals.jsonl are sent as well."""
+    """Services that also receive the rows of metrics.jsonl and evals.jsonl."""
 
     @model_validator(mode="after")
     def _check_combinations(self) -> Self:
-        if found := list(conflicts(self)):
-            text = "; ".join(message for _, message in found)
-            raise PydanticCustomError("conflict", "{text}", {"text": text, "found": found})
+        if conflicting := list(conflicts(self)):
+            text = "; ".join(message for _, message in conflicting)
+            raise PydanticCustomError("conflict", "{text}", {"text": text, "conflicts": conflicting})
         return self
 
 
 def conflicts(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Combinations that cannot be: the fields in question, and a sentence with a way out."""
+    """Yield combinations that cannot work: the fields in question, and a sentence that says how to fix them."""
     yield from _pipeline_conflicts(recipe.pipeline)
     yield from _length_conflicts(recipe)
     yield from _task_conflicts(recipe)
@@ -164,18 +164,18 @@ def _task_conflicts(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
             f'several, so move [task] to a table [tasks.NAME], or write task = "" where it comes by extends',
         )
     for name, task in recipe.tasks.items():
-        # Problems, evaluation sets and curves go by it.
+        # Problems, evaluation sets and curves are named after it.
         if not re.fullmatch(r"[\w-]+", name):
             yield (
                 ("tasks",),
-                f"tasks holds {json.dumps(name)}, but the name of a task is made of letters, digits, _ and - alone",
+                f"tasks holds {json.dumps(name)}, but the name of a task may only have letters, digits, _ and -",
             )
         if not task.name:
             yield ((f"tasks.{name}",), f"tasks.{name}.name is not set: say which task it is")
         if name in recipe.evaluation.sets:
             yield (
                 (f"tasks.{name}", f"evaluation.sets.{name}"),
-                f"evaluation.sets.{name} has the name of tasks.{name}, which has an evaluation set of its own: give it "
+                f"evaluation.sets.{name} has the name of tasks.{name}, which already has an evaluation set: give it "
                 f"another name",
             )
     if isinstance(recipe.length, parts.InterruptionSettings):
@@ -191,33 +191,33 @@ def _task_conflicts(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
 
 
 def mode_name(pipeline: parts.PipelineSettings) -> str:
-    """What the paper calls the regime that these three numbers make."""
+    """Return the paper's name for the regime that max_lag, push_every and drain make."""
     if pipeline.max_lag == 0:
         return "synchronous"
     return f"PPO-off-policy-{pipeline.push_every}" if pipeline.drain else f"PipelineRL-{pipeline.max_lag}"
 
 
 def body_dtype(recipe: Recipe, *, gpu: bool) -> Literal["bfloat16", "float32"]:
-    """The precision that "auto" stands for on this device."""
+    """Return the precision of the body; "auto" depends on the device."""
     if recipe.model.dtype == "auto":
         return "bfloat16" if gpu else "float32"
     return recipe.model.dtype
 
 
 def inert(recipe: Recipe, *, gpu: bool) -> dict[str, str]:
-    """Settings that change nothing in this recipe on this device, each with the reason."""
-    found: dict[str, str] = {}
+    """Return the settings that have no effect in this recipe on this device, each with the reason."""
+    reasons: dict[str, str] = {}
     if body_dtype(recipe, gpu=gpu) == "float32":
-        found["model.fp32_head"] = "the body is float32, so the head is at both ends, whatever this says"
+        reasons["model.fp32_head"] = "the body is float32, so the head is at both ends, whatever this says"
     baseline, normalisation = recipe.advantage.baseline, recipe.advantage.normalisation
-    # Not so under batch normalisation: groups differ in size once completions without a verdict are left out.
+    # Under batch normalisation it has an effect: groups differ in size where completions have no verdict.
     if (
         isinstance(baseline, parts.LeaveOneOutBaselineSettings)
         and isinstance(normalisation, parts.PromptNormalisationSettings)
         and normalisation.eps <= 1e-4
     ):
-        found["advantage.baseline"] = (
+        reasons["advantage.baseline"] = (
             "leave_one_out scales a group's advantages by G / (G - 1), and division by the group's own standard "
             "deviation takes that out again"
         )
-    return found
+    return reasons

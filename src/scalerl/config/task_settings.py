@@ -1,10 +1,10 @@
-"""What the settings of each task mean. Their values belong to the task's function, which a recipe does not load."""
+"""Descriptions of the settings of each task. A recipe does not load the task's function, which has their defaults."""
 
 from collections.abc import Mapping
 from typing import Any
 
 _NUM_PROBLEMS = "Problems to train on."
-_SEED = "Chooses the problems to train on."
+_SEED = "Selects the problems to train on."
 
 _FIELDS = {
     "prompt_field": "Field of a row that holds the problem.",
@@ -43,6 +43,24 @@ TASK_SETTINGS: Mapping[str, Mapping[str, str]] = {
         "max_steps": "Most operations of a story.",
         "max_number": "Largest number that a story begins with or changes by.",
     },
+    "programs": {
+        "num_problems": _NUM_PROBLEMS,
+        "seed": _SEED,
+        "kinds": "What functions work on: one or more of numbers, lists, strings, with spaces between them.",
+        "min_steps": "Fewest steps of a function.",
+        "max_steps": "Most steps of a function.",
+        "num_tests": "Inputs that a program is tested on and that its prompt does not show.",
+        "slip_rate": "Share of the steps of a demonstration that are wrong.",
+    },
+    "code": {
+        "path": "File of JSON lines or of parquet with code problems: HumanEval's, MBPP's, or stdin with stdout.",
+        "evaluation_path": "File with the problems to evaluate on; empty to withhold some of the first.",
+        "dataset": "Name of a data set of the Hugging Face hub with such problems, instead of a file.",
+        "subset": "Which of its configurations; empty for the only one.",
+        "split": "Split with the problems.",
+        "evaluation_split": "Split with the problems to evaluate on; empty to withhold some of the first.",
+        "check_references": "Run every reference solution against its own tests before the run.",
+    },
     "gym": {
         "dataset": "Name of a data set of reasoning-gym.",
         "num_problems": _NUM_PROBLEMS,
@@ -65,7 +83,7 @@ TASK_SETTINGS: Mapping[str, Mapping[str, str]] = {
 
 
 def own_meanings(name: str | None, settings: Mapping[str, Any]) -> dict[str, str]:
-    """Of the settings that only this task has, or this function of the user's own, of which no more is known here."""
+    """Return a description of each setting of one task; those of a user's function are not known here."""
     known = TASK_SETTINGS.get(name or "", {})
     owner = settings.get("dataset") if name == "gym" else name
     return {key: known.get(key, f"A setting of {owner or 'the task to be named'}.") for key in settings}

@@ -1,4 +1,4 @@
-"""A recipe as a tree of tables: which of them are axes with a name, how two are merged, what its leaves are.
+"""A recipe as a tree of tables: which tables are axes with a name, how two trees are merged, what the leaves are.
 
 Keys are dotted everywhere: "loss.cap", "advantage.normalisation.eps".
 """
@@ -28,7 +28,7 @@ def dotted(table: str, key: str) -> str:
 
 
 def nested(key: str, value: Any) -> dict[str, Any]:
-    """The tree that holds `value` at this dotted key."""
+    """Return the tree that holds `value` at this dotted key."""
     for name in reversed(key.split(".")):
         value = {name: value}
     return value
@@ -42,7 +42,7 @@ def _parts_in(annotation: Any) -> Iterator[type[Settings]]:
 
 
 def axis_choices(field: FieldInfo) -> dict[str, type[Settings]]:
-    """The built-in choices of an axis by name; empty for a field that is none."""
+    """Return the built-in choices of an axis by name; empty for a field that is not an axis."""
     parts = list(_parts_in(field.annotation))
     return (
         {part.model_fields["name"].default: part for part in parts if part is not CustomSettings}
@@ -52,7 +52,7 @@ def axis_choices(field: FieldInfo) -> dict[str, type[Settings]]:
 
 
 def table_class(field: FieldInfo) -> type[Settings] | None:
-    """The class of a field that is a plain table."""
+    """Return the class of a field that is a plain table."""
     annotation = field.annotation
     return annotation if isinstance(annotation, type) and issubclass(annotation, Settings) else None
 
@@ -73,13 +73,13 @@ DEFAULT_NAMES = {key: name for key, _, name in _axes(Recipe)}
 
 
 def is_named(key: str) -> bool:
-    """Whether the table at this key is one choice with its settings, and may be written as its bare name."""
+    """Return whether the table at this key is a named choice, which may be written as its bare name."""
     table, _, name = key.rpartition(".")
     return key in AXES or key == "task" or (table in ("tasks", "evaluation.sets") and bool(name))
 
 
 def expand(tree: Mapping[str, Any], table: str = "") -> dict[str, Any]:
-    """Write out every bare name as a table: loss = "dapo" is loss = {name = "dapo"}."""
+    """Replace every bare name by a table: loss = "dapo" becomes loss = {name = "dapo"}."""
     expanded: dict[str, Any] = {}
     for name, value in tree.items():
         key = dotted(table, name)
@@ -90,7 +90,7 @@ def expand(tree: Mapping[str, Any], table: str = "") -> dict[str, Any]:
 
 
 def merge(below: Any, above: Any, key: str = "") -> Any:
-    """`above` laid over `below`; a named table that changes its name replaces the other, settings and all."""
+    """Return `above` merged over `below`; a named table with a different name replaces the whole other table."""
     if not isinstance(below, Mapping) or not isinstance(above, Mapping):
         return above
     if is_named(key) and "name" in above and "name" in below and above["name"] != below["name"]:
@@ -111,31 +111,31 @@ def leaves(tree: Mapping[str, Any], table: str = "") -> Iterator[tuple[str, Any]
 
 
 def settings_of(part: Settings, table: str = "", doc: str = "") -> dict[str, Setting]:
-    """Every setting of a recipe by its dotted key, in the order of the file, with its doc line.
+    """Return every setting of a recipe by its dotted key, in the order of the classes, with its description.
 
-    `doc` is that of the whole table: what the name of an axis chooses is documented there.
+    `doc` describes the whole table; it is also the description of an axis's name.
     """
-    found: dict[str, Setting] = {}
+    settings: dict[str, Setting] = {}
     docs = {name: field.description or "" for name, field in type(part).model_fields.items()}
     if extra := part.model_extra:
         docs |= own_meanings(getattr(part, "name", None), extra)
     for name, own_doc in docs.items():
         key, value = dotted(table, name), getattr(part, name)
         if isinstance(value, Settings):
-            found |= settings_of(value, key, own_doc)
+            settings |= settings_of(value, key, own_doc)
         elif isinstance(value, Mapping) and all(isinstance(inner, Settings) for inner in value.values()):
             for inner_name, inner in value.items():
-                found |= settings_of(inner, dotted(key, inner_name))
+                settings |= settings_of(inner, dotted(key, inner_name))
         else:
-            found[key] = Setting(key=key, value=value, doc=own_doc or (doc if name == "name" else ""))
-    return found
+            settings[key] = Setting(key=key, value=value, doc=own_doc or (doc if name == "name" else ""))
+    return settings
 
 
 def known_keys(part: type[Settings] = Recipe, table: str = "") -> Iterator[str]:
-    """Every key that some recipe could have."""
+    """Yield every key that some recipe could have."""
     for name, field in part.model_fields.items():
         key = dotted(table, name)
-        inner = [*axis_choices(field).values()] or [found for found in [table_class(field)] if found]
+        inner = [*axis_choices(field).values()] or [part_class for part_class in [table_class(field)] if part_class]
         for choice in inner:
             yield from known_keys(choice, key)
         if not inner:

@@ -5,8 +5,8 @@ Parsing and simplifying may hang or use much memory on some texts, so this grade
 
 import logging
 
+from scalerl.answer_format import THINKING_END, THINKING_START
 from scalerl.graders.answer import answer_part
-from scalerl.types import THINKING_END, THINKING_START
 
 
 def math(

@@ -14,10 +14,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
+from scalerl.answer_format import THINKING_END, THINKING_START
 from scalerl.graders import math
 from scalerl.graders.answer import answer_part
+from scalerl.graders.code import code, prepare
 from scalerl.graders.expressions import evaluate, last_expression
-from scalerl.types import THINKING_END, THINKING_START
 
 _LONGEST_NUMBER = 1000
 """In characters. Python itself refuses to read an integer of more than 4,300 digits."""
@@ -85,9 +86,13 @@ GRADERS: Mapping[str, Callable[..., bool | None]] = {
     "numeric": numeric,
     "math": math.math,
     "countdown": countdown,
+    "code": code,
 }
 
-POOLED = frozenset({"math"})
+POOLED = frozenset({"math", "code"})
+
+PREPARE: Mapping[str, Callable[..., None]] = {"code": prepare}
+"""Called once with a grader's settings before workers are forked; GraderError says why it cannot be used."""
 
 WARM_UP: Mapping[str, Sequence[tuple[str, str]]] = {"math": math.WARM_UP}
 """Pairs of text and reference that a pool grades once, before it forks its workers."""

@@ -9,32 +9,27 @@ to 0.8 %. A bf16 body is a second, rounded copy of them (body.py).
 A step waits for the device once, at its end, for the metrics. The optimiser's kernel itself skips a bad update.
 """
 
-import functools
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from scalerl.choose import choose
-from scalerl.config import Recipe, body_dtype
 from scalerl.config.parts import LearnerSettings, OptimizerSettings
 from scalerl.learner.batch import ForwardInputs, MicroBatch, prepare
 from scalerl.learner.body import compile_layers, make_body, prepare_for_training
 from scalerl.learner.cuda_graphs import LEAST_TOKENS, MOST_WORK, PassGraphs, reads_device, recorder
 from scalerl.learner.packed_attention import has_kernel, pack, packed_hidden_states
 from scalerl.models.load import head
-from scalerl.models.lora import merged_weights, num_adapter_params, wrap
+from scalerl.models.lora import merged_weights, num_adapter_params
 from scalerl.models.shape import ModelShape, head_sizes, training_flops
-from scalerl.rl.advantages import BASELINES, NORMALISATIONS
-from scalerl.rl.filters import EffectiveBatch, effective_batch
+from scalerl.rl.filters import EffectiveBatch
 from scalerl.rl.logprobs import log_probs_and_entropy
-from scalerl.rl.losses import LOSSES, LossInputs, TokenLoss, check_signature
+from scalerl.rl.losses import LossInputs, TokenLoss
 from scalerl.rl.metrics import TokenSums, step_metrics, token_sums
-from scalerl.rl.weights import WEIGHTS
 from scalerl.types import Batch
 
 if TYPE_CHECKING:
@@ -95,29 +90,6 @@ class TorchLearner:
             self._warm_up()
             if not learner.gradient_checkpointing:
                 self._graphs = self._pass_graphs()
-
-    @classmethod
-    def from_recipe(cls, model: "PreTrainedModel", recipe: Recipe, *, version: int = 0) -> Self:
-        """Build the learner that a recipe describes; the only place where its names become functions."""
-        loss = choose(LOSSES, recipe.loss)
-        check_signature(loss, recipe.loss.name)
-        return cls(
-            wrap(model, recipe.model.lora),
-            loss=loss,
-            effective=functools.partial(
-                effective_batch,
-                drop_truncated=recipe.filter.drop_truncated,
-                zero_variance=recipe.filter.zero_variance,
-                baseline=choose(BASELINES, recipe.advantage.baseline),
-                normalise=choose(NORMALISATIONS, recipe.advantage.normalisation),
-            ),
-            weigh=choose(WEIGHTS, recipe.weights),
-            optimizer=recipe.optimizer,
-            learner=recipe.learner,
-            fp32_head=recipe.model.fp32_head in ("both", "learner"),
-            dtype=getattr(torch, body_dtype(recipe, gpu=model.device.type == "cuda")),
-            version=version,
-        )
 
     @property
     def version(self) -> int:

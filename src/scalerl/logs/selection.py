@@ -1,4 +1,4 @@
-"""Which rows of which tables make which curve: what the commands' shared options say, applied.
+"""Apply the commands' shared options: which rows of which tables make which curve.
 
 Every fault found here is one of a file as a whole, and raises InputError.
 """
@@ -6,72 +6,23 @@ Every fault found here is one of a file as a whole, and raises InputError.
 import difflib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 from scalerl.errors import InputError
-from scalerl.logs.columns import STEP_TIME, TRAINER_STEP, fill_from_step, find, is_number
-from scalerl.logs.readers import Table, listed, with_gpus
-
-FILE = "file"
-_MOST_PLACES = 5
-
-YScale = Literal["1", "100", "pm1", "none"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
-    """What the commands' shared options say."""
-
-    x: str | None = None
-    y: str | None = None
-    by: tuple[str, ...] = ()
-    seed: str | None = None
-    where: tuple[tuple[str, str], ...] = ()
-    """(column, value) that a row must have."""
-    where_not: tuple[tuple[str, str], ...] = ()
-    """(column, value) that a row must not have."""
-    start: float | Literal["first"] | None = None
-    """On the scale that is fitted, after `y_scale`."""
-    y_scale: YScale = "1"
-    holdout: tuple[str, str] | None = None
-    gpus: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """One row of one curve, its values as the file has them."""
-
-    curve: tuple[str, ...]
-    evaluation_set: str | None
-    """The set of a run folder that has several; part of the curve's name."""
-    run: str
-    seed: tuple[str, str] | None
-    """(column, value) of a column recognised as seed, where no option says what tells runs apart."""
-    x_label: str
-    y_label: str
-    x: Any
-    y: Any
-    num_samples: Any
-    evaluation: str | None
-    step_label: str
-    step: float | None
-    """Of a log that may have been resumed; of our run folders the rows that count are known."""
-    is_held_out: bool
-    may_be_zero: bool
-    """Whether compute 0 is known to mean the model before training: in our run folders it does."""
-    place: str
-    source: str
-    labels: tuple[tuple[str, str], ...] = ()
-    """(column, value) of the columns of words that no option mentions: they may tell curves apart."""
+from scalerl.logs.columns import STEP_TIME, TRAINER_STEP, fill_from_step, find, is_number, unit_rewards
+from scalerl.logs.facts import Fact
+from scalerl.logs.names import FILE, file_names
+from scalerl.logs.points import Point, Selection
+from scalerl.logs.table import ATTEMPT, Table, listed, per_attempt, with_gpus
 
 
 def points_from(tables: Sequence[Table], selection: Selection) -> list[Point]:
-    """The rows that have both compute and reward, each with its curve's name; at least one."""
+    """Return the rows that have both compute and reward, each with the key of its curve; at least one."""
     if not tables:
         raise InputError("no file was given: name at least one log file or run folder.")
     _check_start(selection)
-    files = file_names(tables)
+    files = file_names([table.path for table in tables])
     tables = [_prepared(table, file, selection) for table, file in zip(tables, files, strict=True)]
     tables = _filtered(tables, selection)
     apart = _apart(tables, selection)
@@ -84,27 +35,8 @@ def points_from(tables: Sequence[Table], selection: Selection) -> list[Point]:
     return points
 
 
-def file_names(tables: Sequence[Table]) -> list[str]:
-    """A short name for each table: the stem, with as many folders before it as it takes to tell the files apart."""
-    paths = [table.path.absolute() for table in tables]
-    distinct = list(dict.fromkeys(paths))
-    stems = [path.name if path.is_dir() else _stem(path.name) for path in distinct]
-    beside = [path.parent / stem for path, stem in zip(distinct, stems, strict=True)]
-    # log.csv beside log.jsonl: no folder tells them apart, the ending does.
-    stems = [
-        path.name if beside.count(path.parent / stem) > 1 else stem for path, stem in zip(distinct, stems, strict=True)
-    ]
-    named = list(stems)
-    for depth in range(1, max(len(path.parts) for path in distinct)):
-        for place in [place for place, name in enumerate(named) if named.count(name) > 1]:
-            named[place] = "/".join((*distinct[place].parent.parts[-depth:], stems[place]))
-    names = dict(zip(distinct, named, strict=True))
-    repeats = [paths[:place].count(path) for place, path in enumerate(paths)]
-    return [f"{names[path]} ({nth + 1})" if nth else names[path] for path, nth in zip(paths, repeats, strict=True)]
-
-
 def same(value: object, wanted: str) -> bool:
-    """Whether a row's value is the one written on the command line: 1 is "1.0", true is "True", NaN is "nan"."""
+    """Return whether a value is the one written on the command line: 1 is "1.0", true is "True", NaN is "nan"."""
     if value is None or isinstance(value, bool):
         return value is not None and str(value).lower() == str(wanted).lower()
     try:
@@ -112,23 +44,6 @@ def same(value: object, wanted: str) -> bool:
     except ValueError:
         return str(value) == str(wanted)
     return number == other or (math.isnan(number) and math.isnan(other))
-
-
-def at(points: Sequence[Point]) -> str:
-    """Where these rows stand: 'lines 3, 5 and 2 more of a.csv'."""
-    shown = points[:_MOST_PLACES]
-    more = f" and {len(points) - len(shown)} more" if len(points) > len(shown) else ""
-    units = {(point.place.rpartition(" ")[0], point.source) for point in shown}
-    if len(shown) == 1 or len(units) > 1:
-        return ", ".join(f"{point.place} of {point.source}" for point in shown) + more
-    [(unit, source)] = units
-    return f"{unit}s {', '.join(point.place.rpartition(' ')[2] for point in shown)}{more} of {source}"
-
-
-def _stem(name: str) -> str:
-    name = name.removesuffix(".gz")
-    stem, dot, _ = name.rpartition(".")
-    return stem if dot and stem and "tfevents" not in name else name
 
 
 def _label(value: object) -> str:
@@ -139,7 +54,7 @@ def _label(value: object) -> str:
 
 
 def _prepared(table: Table, file: str, selection: Selection) -> Table:
-    """The table with its file name as a column, all columns asked for, and compute in every row that can have it."""
+    """Add the file name as a column and compute to every row that can have it; check the columns asked for."""
     table = with_gpus(table, selection.gpus)
     if FILE not in table.columns:
         table = replace(table, columns=[*table.columns, FILE], rows=[{**row, FILE: file} for row in table.rows])
@@ -147,7 +62,7 @@ def _prepared(table: Table, file: str, selection: Selection) -> Table:
     x = selection.x or table.x
     assert x is not None
     # Before any filter: the row of the same step that holds the compute may be one the filter drops.
-    computes = fill_from_step(table.rows, x, table.step)
+    computes = per_attempt(table, lambda rows: fill_from_step(rows, x, table.step)) or []
     rows = [{**row, x: compute} for row, compute in zip(table.rows, computes, strict=True)]
     return replace(table, rows=rows, x=x, y=selection.y or table.y)
 
@@ -227,14 +142,27 @@ def _matches_nothing(tables: Sequence[Table], option: str, column: str, wanted: 
 
 
 def _apart(tables: Sequence[Table], selection: Selection) -> list[str]:
-    """Columns that split curves though nobody asked: those with several values that no option mentions."""
+    """Return the columns that split curves unasked: those with several values that no option mentions."""
     mentioned = _mentioned(selection)
-    found = []
+    separate = []
     for column in dict.fromkeys(column for table in tables for column in table.apart):
         values = {_label(row.get(column)) for table in tables if column in table.apart for row in table.rows}
-        if column not in mentioned and len(values) > 1:
-            found.append(column)
-    return found
+        if column in mentioned or len(values) < 2:
+            continue
+        if column != ATTEMPT or any(_attempts_differ(table, selection) for table in tables):
+            separate.append(column)
+    return separate
+
+
+def _attempts_differ(table: Table, selection: Selection) -> bool:
+    """Return whether attempts say more than the columns that the user named: a run of a curve with several attempts."""
+    named = [column for column in (*selection.by, selection.seed or table.seed) if column is not None]
+    attempts: dict[tuple[str, ...], set[str]] = {}
+    for row in table.rows if ATTEMPT in table.apart else ():
+        held_out = selection.holdout is not None and same(row.get(selection.holdout[0]), selection.holdout[1])
+        key = (*(_label(row.get(column)) for column in named), str(held_out))
+        attempts.setdefault(key, set()).add(_label(row.get(ATTEMPT)))
+    return any(len(numbers) > 1 for numbers in attempts.values())
 
 
 def _points_of(
@@ -246,13 +174,16 @@ def _points_of(
     points = []
     words = _unmentioned_words(table, columns, selection)
     step_label = find(TRAINER_STEP, table.columns) or ""
+    others = tuple(column for column in unit_rewards(table.columns, table.rows) if column != y)
+    is_apart = ATTEMPT in columns
+    facts = tuple(fact for fact in table.facts if fact.kind != "attempts" or is_apart)
     for row, place in zip(table.rows, table.places, strict=True):
         if row.get(x) is None or row.get(y) is None:
             continue
         prompts, step = row.get("prompts_hash"), row.get(table.step or "step")
         points.append(
             Point(
-                curve=tuple(_label(row.get(column)) for column in columns),
+                curve=tuple((column, _label(row.get(column))) for column in columns),
                 evaluation_set=_label(row.get(set_column)) if set_column in table.apart else None,
                 # Files pooled into one curve are different runs, unless the user names what tells runs apart.
                 run=_label(row.get(selection.seed)) if selection.seed else file,
@@ -266,10 +197,12 @@ def _points_of(
                 step_label=step_label,
                 step=_known_step(row.get(step_label)) if table.kind != "run" else None,
                 is_held_out=selection.holdout is not None and same(row.get(selection.holdout[0]), selection.holdout[1]),
-                may_be_zero=table.kind == "run",
+                is_run_folder=table.kind == "run",
                 place=place,
                 source=table.path.name,
                 labels=tuple((column, str(row[column])) for column in words if row.get(column) is not None),
+                unit_columns=others,
+                facts=facts,
             )
         )
     return points
@@ -285,7 +218,7 @@ def _mentioned(selection: Selection) -> set[str | None]:
 
 
 def _unmentioned_words(table: Table, columns: Sequence[str], selection: Selection) -> list[str]:
-    """Columns of text that no option mentions; a run folder's own are known to be of one run."""
+    """Return the columns of text that no option mentions; none for a run folder, which is one run."""
     known = {FILE, table.seed, *columns, *_mentioned(selection)}
     if table.kind == "run":
         return []
@@ -296,20 +229,20 @@ def _unmentioned_words(table: Table, columns: Sequence[str], selection: Selectio
     ]
 
 
-def told_apart(points: Sequence[Point]) -> tuple[list[Point], tuple[str, ...]]:
-    """A curve's points with their seed in the name of their run where a file holds several, and a word on it."""
+def split_by_seed(points: Sequence[Point]) -> tuple[list[Point], tuple[Fact, ...]]:
+    """Put the seed into the name of the run of each point where a file holds several; return what was done."""
     files = {point.run for point in points}
     runs = {(point.run, point.seed) for point in points}
     if len(runs) == len(files):
         return list(points), ()
-    columns = listed(sorted({point.seed[0] for point in points if point.seed is not None}))
+    columns = {"columns": tuple(sorted({point.seed[0] for point in points if point.seed is not None}))}
     if 2 * len(runs) > len(points):
-        return list(points), (f"Column {columns} has too many values to tell runs apart: all rows count as one run.",)
+        return list(points), (Fact(kind="seed_has_too_many_values", values=columns),)
     named = [
         point if point.seed is None else replace(point, run="/".join((point.run, point.seed[1])[len(files) == 1 :]))
         for point in points
     ]
-    return named, (f"Runs are told apart by column {columns}.",)
+    return named, (Fact(kind="runs_by_column", values=columns),)
 
 
 def _nothing_left(table: Table) -> str:

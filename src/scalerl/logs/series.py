@@ -1,6 +1,6 @@
 """From tables to series: the numbers of each curve, checked and in the unit that is fitted.
 
-A fault of one curve among several becomes its `problem`, and the rest stand; that of an only curve raises InputError.
+A fault of one curve among several becomes its `problem`, and the others stand; that of an only curve raises InputError.
 """
 
 import itertools
@@ -13,9 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalerl.errors import InputError
-from scalerl.logs.attempts import check_clock, telling_labels, without_superseded
-from scalerl.logs.readers import Table, listed
-from scalerl.logs.selection import Point, Selection, YScale, at, points_from, told_apart
+from scalerl.logs.attempts import check_clock, drop_superseded, telling_labels
+from scalerl.logs.columns import STEP, plain
+from scalerl.logs.facts import Fact, sentence
+from scalerl.logs.names import CurveKey, curve_names
+from scalerl.logs.points import Point, Selection, YScale, at
+from scalerl.logs.scale import out_of_range, scaled
+from scalerl.logs.selection import points_from, split_by_seed
+from scalerl.logs.table import Table, listed
 
 __all__ = ["InputError", "Selection", "Series", "series_from"]
 
@@ -50,10 +55,18 @@ class Series:
     """Why this curve cannot be fitted, None where it can."""
     evaluation_set: str | None = None
     """The set of a run folder with several: curves of different sets are no rivals."""
-    notes: tuple[str, ...] = ()
+    facts: tuple[Fact, ...] = ()
     """What was decided about the rows that the user did not ask for."""
-    mixed: str = ""
-    """Why it may be several curves in one; one of the notes, or empty."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The facts in English."""
+        return tuple(sentence(fact) for fact in self.facts)
+
+    @property
+    def mixed(self) -> str:
+        """Why it may be several curves in one; empty where it is not."""
+        return next((sentence(fact) for fact in self.facts if fact.kind == "mixed"), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,18 +79,18 @@ class _Value:
 
 
 def series_from(tables: Sequence[Table], selection: Selection) -> list[Series]:
-    """One series for each value of `by`; without it for each file, and in it each evaluation set or exported run."""
-    curves: dict[tuple[str, ...], list[Point]] = {}
+    """Return one series for each value of `by`; without it for each file, and in it each set, run or attempt."""
+    curves: dict[CurveKey, list[Point]] = {}
     for point in points_from(tables, selection):
         curves.setdefault(point.curve, []).append(point)
     built = []
-    for curve, points in curves.items():
+    for name, points in zip(curve_names(list(curves), selection.labels), curves.values(), strict=True):
         try:
-            built.append(_series("/".join(curve), points, selection))
+            built.append(_series(name, points, selection))
         except InputError as fault:
             if len(curves) == 1:
                 raise
-            built.append(_unusable("/".join(curve), points[0], str(fault)))
+            built.append(_unusable(name, points[0], str(fault)))
     if all(series.problem for series in built):
         raise InputError(f"no usable curve among {len(built)}; the first, {built[0].name}: {built[0].problem}")
     return built
@@ -89,9 +102,9 @@ def _series(name: str, points: Sequence[Point], selection: Selection) -> Series:
             raise InputError(
                 f"the files of {name} use different columns ({listed(sorted(labels))}): choose one with {option}."
             )
-    points, notes = told_apart(points)
-    points, on_resuming = without_superseded(points)
-    notes += on_resuming
+    facts = tuple(fact for number, fact in enumerate(points[0].facts) if fact not in points[0].facts[:number])
+    points, on_seeds = split_by_seed(points)
+    points, on_resuming = drop_superseded(points)
     values = _checked(points, selection.y_scale)
     check_clock(points, [value.compute for value in values])
     held_out = [value for value in values if value.point.is_held_out]
@@ -106,16 +119,8 @@ def _series(name: str, points: Sequence[Point], selection: Selection) -> Series:
             f"{name} has no row left to fit besides its start, at {at([value.point for value in starts])}."
         )
     start, start_sd = _start(starts, selection)
-    num_runs = len({value.point.run for value in starts})
-    if selection.start == "first" and num_runs < len(starts):
-        notes += (f"The start, {start:g}, is the mean of {len(starts)} rows: a run has several at its least compute.",)
-    if selection.start == "first" and not starts:
-        first = min(value.compute for value in fitted)
-        notes += (
-            f"The first row lies at compute {first:g}, not before training: it is fitted as a point, and the start is "
-            "fitted too.",
-        )
-    mixed = _mixed([*fitted, *held_out])
+    facts = (*facts, *on_seeds, *on_resuming, *_start_facts(start, starts, fitted, selection))
+    facts += _mixed([*fitted, *held_out])
     fitted.sort(key=lambda value: (value.point.run, value.compute, value.reward, value.point.evaluation or ""))
     held_out.sort(key=lambda value: (value.compute, value.reward))
     runs = [value.point.run for value in fitted]
@@ -135,30 +140,38 @@ def _series(name: str, points: Sequence[Point], selection: Selection) -> Series:
         y_label=points[0].y_label,
         problem=None,
         evaluation_set=points[0].evaluation_set,
-        notes=(*notes, mixed) if mixed else notes,
-        mixed=mixed,
+        facts=facts,
     )
 
 
-def _mixed(values: Sequence[_Value]) -> str:
-    """A warning where rows over the same compute differ in words: several curves, most likely, fitted as one."""
+def _start_facts(
+    start: float | None, starts: Sequence[_Value], fitted: Sequence[_Value], selection: Selection
+) -> tuple[Fact, ...]:
+    """Say which rows became the start where that is not plain from the options."""
+    if selection.start == "first" and not starts:
+        return (Fact(kind="start_is_late", values={"compute": min(value.compute for value in fitted)}),)
+    if selection.start == "first" and len({value.point.run for value in starts}) < len(starts):
+        return (Fact(kind="start_is_a_mean", values={"start": start, "num": len(starts)}),)
+    if selection.start is None and starts and not starts[0].point.is_run_folder:
+        values = {"start": start, "num": len(starts), "x": starts[0].point.x_label}
+        return (Fact(kind="start_at_zero", values=values | {"compute": min(value.compute for value in starts)}),)
+    return ()
+
+
+def _mixed(values: Sequence[_Value]) -> tuple[Fact, ...]:
+    """Warn where rows over the same compute differ in words: several curves, most likely, fitted as one."""
     spans: dict[str, dict[tuple[str, str], list[float]]] = {}
     for value in values:
         for column, word in value.point.labels:
             spans.setdefault(column, {}).setdefault((value.point.run, word), []).append(value.compute)
-    columns = [column for column, found in spans.items() if _overlap(found)]
-    if not columns:
-        return ""
-    return (
-        f"Rows over the same compute differ in {listed(columns)} but are taken as one curve: name what tells curves "
-        f"apart with --by, or keep one of them with --where."
-    )
+    columns = tuple(column for column, by_word in spans.items() if _overlap(by_word))
+    return (Fact(kind="mixed", values={"columns": columns}),) if columns else ()
 
 
 def _overlap(spans: Mapping[tuple[str, str], Sequence[float]]) -> bool:
-    """Whether the rows of two words of one run go over the same compute, as phases of a run would not."""
-    # A word on hardly more than a row, such as a date, tells no curves apart.
-    ends = sorted((run, min(found), max(found)) for (run, _), found in spans.items() if len(found) > 2)
+    """Return whether the rows of two words of one run span the same compute, as phases of a run would not."""
+    # A word with hardly more than one row, such as a date, does not tell curves apart.
+    ends = sorted((run, min(computes), max(computes)) for (run, _), computes in spans.items() if len(computes) > 2)
     return any(run == next_run and start < last for (run, _, last), (next_run, start, _) in itertools.pairwise(ends))
 
 
@@ -189,16 +202,17 @@ def _floats(values: Any) -> NDArray[np.float64]:
 
 
 def _checked(points: Sequence[Point], y_scale: YScale) -> list[_Value]:
+    """Return the points with their numbers, the reward on the scale that is fitted."""
     computes = _numbers([point.x for point in points], points, points[0].x_label, "--x")
     rewards = _numbers([point.y for point in points], points, points[0].y_label, "--y")
-    scaled = [_scaled(reward, y_scale) for reward in rewards]
+    in_unit = [scaled(reward, y_scale) for reward in rewards]
     if y_scale != "none":
-        pairs = zip(points, scaled, strict=True)
+        pairs = zip(points, in_unit, strict=True)
         outside = [point for point, reward in pairs if not -_ROUNDING <= reward <= 1 + _ROUNDING]
         if outside:
-            raise InputError(_out_of_range(points[0].y_label, rewards, outside, y_scale))
-        scaled = [min(max(reward, 0.0), 1.0) for reward in scaled]
-    together = zip(points, computes, scaled, strict=True)
+            raise InputError(out_of_range(points[0], rewards, outside, y_scale))
+        in_unit = [min(max(reward, 0.0), 1.0) for reward in in_unit]
+    together = zip(points, computes, in_unit, strict=True)
     return [_Value(point=point, compute=compute, reward=reward) for point, compute, reward in together]
 
 
@@ -206,12 +220,12 @@ def _numbers(values: Sequence[Any], points: Sequence[Point], column: str, option
     numbers = [_number(value) for value in values]
     text = [(value, point) for value, number, point in zip(values, numbers, points, strict=True) if number is None]
     if text:
-        found = repr(text[0][0])
-        found = found if len(found) <= 40 else found[:40] + "..."
+        shown = repr(text[0][0])
+        shown = shown if len(shown) <= 40 else shown[:40] + "..."
         places = at([point for _, point in text])
         plain = "0.25" if option == "--y" else "1000.5"
         raise InputError(
-            f"{column!r} holds {found} where a number is needed, at {places}: write plain numbers such as {plain} "
+            f"{column!r} holds {shown} where a number is needed, at {places}: write plain numbers such as {plain} "
             f"there, or choose another column with {option}."
         )
     known = [number for number in numbers if number is not None]
@@ -231,57 +245,33 @@ def _number(value: Any) -> float | None:
         return None
 
 
-def _scaled(reward: float, y_scale: YScale) -> float:
-    if y_scale == "100":
-        return reward / 100
-    if y_scale == "pm1":
-        return (reward + 1) / 2
-    return reward
-
-
-def _out_of_range(column: str, rewards: Sequence[float], outside: Sequence[Point], y_scale: YScale) -> str:
-    low, high = min(rewards), max(rewards)
-    if low >= 0 and high <= 1:
-        fitting = "1"
-    elif low >= -1 and high <= 1:
-        fitting = "pm1"
-    elif low >= 0 and high <= 100:
-        fitting = "100"
-    else:
-        fitting = "none"
-    scaled = "" if y_scale == "1" else f" after --y-scale {y_scale}"
-    return (
-        f"{column!r} runs from {low:g} to {high:g}, outside [0, 1]{scaled} at {at(outside)}: say --y-scale {fitting}."
-    )
-
-
 def _check_positive(values: Sequence[_Value], selection: Selection) -> None:
+    """Raise InputError for compute at or below 0 that is not the start."""
     negative = [value for value in values if value.compute < 0]
     if negative:
         raise InputError(
             f"compute {negative[0].point.x_label!r} is negative ({negative[0].compute:g}) at "
             f"{at([value.point for value in negative])}: remove those rows, or choose another column with --x."
         )
-    bad = [value.point for value in values if value.compute == 0]
-    if not bad:
+    zero = [value.point for value in values if value.compute == 0]
+    if not zero:
         return
     if selection.start == "first":
         advice = (
             "--start first takes the rows at 0 of one run, so tell the runs apart with --seed or the curves with --by"
         )
     else:
-        advice = "if that is the model before training, say --start first; else choose another column with --x"
-    raise InputError(f"compute {bad[0].x_label!r} is zero at {at(bad)}: {advice}.")
+        advice = "rows that are held out lie after the start; choose another column with --x or another --holdout"
+    raise InputError(f"compute {zero[0].x_label!r} is zero at {at(zero)}: {advice}.")
 
 
 # The start
 
 
 def _split_start(values: Sequence[_Value], selection: Selection) -> tuple[list[_Value], list[_Value]]:
-    """(rows that are the start, rows to fit): a run folder's rows at 0; where asked each run's first row, if early."""
+    """Return (rows that are the start, rows to fit). With 'first' the start is each run's first row, if it is early."""
     if selection.start != "first":
-        at_zero = [value.point.may_be_zero and value.compute == 0 for value in values]
-        return _parted(values, at_zero)
+        return _parted(values, [_is_before_training(value) for value in values])
     least: dict[str, float] = {}
     for value in values:
         least[value.point.run] = min(value.compute, least.get(value.point.run, math.inf))
@@ -292,10 +282,16 @@ def _split_start(values: Sequence[_Value], selection: Selection) -> tuple[list[_
         if first and value.compute <= 0:
             labels.setdefault(value.point.run, set()).add(label)
     # Rows at 0 that differ in words are several curves in one, which averaging would hide; below 0 there is no start.
-    hidden = {run for run, found in labels.items() if len(found) > 1 or least[run] < 0}
+    hidden = {run for run, words in labels.items() if len(words) > 1 or least[run] < 0}
     return _parted(
         values, [first and value.point.run not in hidden for value, first in zip(values, is_first, strict=True)]
     )
+
+
+def _is_before_training(value: _Value) -> bool:
+    """Return whether a row is of the model before training: compute 0, or a step below 0 as some loggers write it."""
+    is_step = plain(value.point.x_label) in STEP
+    return value.compute == 0 or (value.compute < 0 and is_step)
 
 
 def _parted(values: Sequence[_Value], flags: Sequence[bool]) -> tuple[list[_Value], list[_Value]]:
@@ -304,7 +300,7 @@ def _parted(values: Sequence[_Value], flags: Sequence[bool]) -> tuple[list[_Valu
 
 
 def _start(starts: Sequence[_Value], selection: Selection) -> tuple[float | None, float | None]:
-    """The start and its sd: the value given, else the mean over the rows that are the start."""
+    """Return the start and its sd: the value given, else the mean over the rows that are the start."""
     if isinstance(selection.start, float | int):
         return float(selection.start), 0.0
     if not starts:
@@ -323,7 +319,7 @@ def _start(starts: Sequence[_Value], selection: Selection) -> tuple[float | None
 
 
 def _counts(values: Sequence[_Value], y_scale: YScale) -> NDArray[np.int64] | None:
-    """Samples behind each point; None unless every point says, and for rewards that are no rates."""
+    """Return the samples behind each point; None unless every point says, and for rewards that are not rates."""
     counts = [_number(value.point.num_samples) for value in values]
     known = [count for count in counts if count is not None and 1 <= count < math.inf]
     return np.array(known, dtype=np.int64) if len(known) == len(counts) and y_scale != "none" else None

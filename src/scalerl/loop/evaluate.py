@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scalerl.graders.pool.pool import Reason
-from scalerl.loop.grading import Judge, Marking
+from scalerl.loop.grading import GraderRunner, Judge
 from scalerl.types import LengthPlan, Problem, Request, derive_seed
 
 if TYPE_CHECKING:
@@ -19,9 +19,9 @@ class EvalResult:
     """One evaluation of one set."""
 
     num_correct: tuple[int, ...]
-    """One entry a prompt, in the set's order."""
+    """One entry per prompt, in the order of the set."""
     num_graded: int
-    """Completions with a verdict: what `reward` is the mean over."""
+    """Completions with a verdict; `reward` is the mean over these."""
     num_samples: int
     num_without_verdict: Mapping[Reason, int]
     """The other completions, by reason."""
@@ -31,7 +31,7 @@ class EvalResult:
 
     @property
     def reward(self) -> float | None:
-        """The mean of `correct`, in [0,1]; None where no completion got a verdict."""
+        """The mean of `correct`, in [0,1]; None if no completion got a verdict."""
         return sum(self.num_correct) / self.num_graded if self.num_graded else None
 
 
@@ -46,7 +46,8 @@ def eval_requests(
     temperature: float,
     top_p: float,
 ) -> list[Request]:
-    """Noise is keyed by (seed, prompt, index, step): paired across runs, independent along a curve."""
+    """Return one request per sample. Noise is keyed by (seed, prompt, index, step): paired across runs, independent
+    between steps."""
     requests = []
     for problem in problems:
         prompt_tokens = tuple(encode(problem))
@@ -71,12 +72,12 @@ def evaluate(
     engine: "Engine",
     requests: Sequence[Request],
     *,
-    marking: Marking,
+    graders: GraderRunner,
     judge: Judge,
     prompts_hash: str,
     on_progress: Callable[[int], None] = lambda finished: None,
 ) -> EvalResult:
-    """Sample all requests on an engine that does nothing else, and grade them."""
+    """Sample all requests on an otherwise idle engine, and grade them."""
     engine.submit(requests)
     order: dict[str, int] = {}
     for request in requests:
@@ -86,16 +87,16 @@ def evaluate(
     sampled = finished = num_graded = num_truncated = num_tokens = 0
     while finished < len(requests):
         completions = engine.poll() if sampled < len(requests) else []
-        marking.submit(completions, judge, "evaluation")
+        graders.submit(completions, judge, "evaluation")
         sampled += len(completions)
         num_truncated += sum(completion.truncated for completion in completions)
         num_tokens += sum(map(len, completions))
-        for marked in marking.poll("evaluation", wait=sampled == len(requests)):
+        for verdict in graders.poll("evaluation", wait=sampled == len(requests)):
             finished += 1
-            num_graded += marked.correct is not None
-            if marked.reason is not None:
-                num_without_verdict[marked.reason] += 1
-            num_correct[order[marked.completion.request.group]] += marked.correct is True
+            num_graded += verdict.correct is not None
+            if verdict.reason is not None:
+                num_without_verdict[verdict.reason] += 1
+            num_correct[order[verdict.completion.request.group]] += verdict.correct is True
         on_progress(finished)
     return EvalResult(
         num_correct=tuple(num_correct),
@@ -109,5 +110,5 @@ def evaluate(
 
 
 def hash_prompts(problems: Sequence[Problem]) -> str:
-    """Equal for sets of the same prompts in the same order."""
+    """Return a hash that is equal for sets of the same prompts in the same order."""
     return hashlib.sha256("\n".join(problem.content_hash for problem in problems).encode()).hexdigest()[:16]

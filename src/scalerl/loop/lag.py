@@ -1,6 +1,6 @@
-"""The lag rule: when a group may be asked for, which groups a step takes, and when a step must wait.
+"""The lag rule: when a group may be submitted, which groups a step takes, and when a step must wait.
 
-Words: B groups make a batch. The learner is at version v after v steps; the engine samples with version e <= v, the
+Terms: B groups make a batch. The learner is at version v after v steps; the engine samples with version e <= v, the
 one pushed last. A group's lag is the version it is trained from minus the version that sampled its first token. Its
 deadline is that first version + max_lag: the last version it may be trained from. While a group is in flight its first
 version is not known, but no token of it is sampled by a version older than the engine's at its submission. So that
@@ -17,19 +17,19 @@ from typing import Any, Self
 class _Untrained:
     finished: bool
     first_version: int
-    """Of a group in flight: the engine's version at its submission, a lower bound."""
+    """For a group in flight, a lower bound: the engine's version at its submission."""
 
 
 class LagRule:
-    """Paces the loop so that no group is trained past its deadline and none is ever discarded.
+    """Decides when to submit, step and push, so that no group is trained past its deadline and none is discarded.
 
     Submit  while untrained groups < (max_lag + 1 - (v - e)) x B; that is (max_lag + 1) x B right after a push.
     Step    with the B finished groups of earliest deadline (ties in the order of issue), and only if of the rest, for
-            every j >= 0, at most j x B have a deadline <= v + j: none overdue, the others can still make it. Else wait.
+            every j >= 0, at most j x B have a deadline <= v + j: none is overdue, the rest can be in time. Else wait.
     Push    once v - e = push_every.
 
-    Why it keeps its promise and never locks up. Call a state good if for every j >= 0 at most (j + 1) x B untrained
-    groups have a deadline <= v + j. The empty state is good, and it stays so:
+    Proof that lags are bounded and the loop never deadlocks. Call a state good if for every j >= 0 at most (j + 1) x B
+    untrained groups have a deadline <= v + j. The empty state is good, and it stays so:
 
     - A submission adds the deadline v + J with J = max_lag - (v - e). Counts for j < J do not change; for j >= J they
       are at most all untrained groups, which are at most (J + 1) x B by the rule above.
@@ -40,11 +40,11 @@ class LagRule:
 
     Waiting always ends if the engine ends what it was given. Suppose nothing is left in flight. If B or more groups are
     finished, a step is allowed: it takes the earliest, so each count of the good state falls by B, or to zero, and the
-    step's condition is just that. If fewer are, a submission is allowed, since push_every <= max_lag + 1 keeps
-    v - e <= max_lag. Only when there is nothing more to ask does neither hold: then `due(last=True)` gives what remains
-    as one smaller batch, so that no group goes untrained.
+    step's condition is exactly that. If fewer are, a submission is allowed, since push_every <= max_lag + 1 keeps
+    v - e <= max_lag. Only when there is nothing more to submit does neither hold: then `due(last=True)` returns
+    the rest as one smaller batch, so that no group goes untrained.
 
-    max_lag = 0 is synchronous: B groups are asked for, all are waited for, one step, one push. PPO-off-policy-k is
+    max_lag = 0 is synchronous: B groups are submitted, all are waited for, one step, one push. PPO-off-policy-k is
     max_lag = k - 1, push_every = k, drain = true: k x B groups share one deadline, are all finished before the first
     step, and go into k steps in the order of issue (the order of finishing would favour short answers); the submission
     rule allows none in between, since each step lowers both of its sides by B.
@@ -74,12 +74,12 @@ class LagRule:
 
     @property
     def version(self) -> int:
-        """Steps taken: the version the next step starts from."""
+        """The number of steps taken: the version that the next step starts from."""
         return self._version
 
     @property
     def engine_version(self) -> int:
-        """The version pushed last; no token of a group submitted now is sampled by an older one."""
+        """The version pushed last. No token of a group submitted now is sampled by an older one."""
         return self._engine_version
 
     @property
@@ -92,7 +92,7 @@ class LagRule:
 
     @property
     def finished_keys(self) -> tuple[str, ...]:
-        """Groups finished but not trained, in the order of issue."""
+        """Groups that are finished but not trained, in the order of issue."""
         return tuple(key for key, group in self._untrained.items() if group.finished)
 
     @property
@@ -105,25 +105,25 @@ class LagRule:
         return self._version - self._engine_version >= self.push_every
 
     def submitted(self, key: str) -> None:
-        """A group was given to the engine."""
+        """Record that a group was given to the engine."""
         if not self.may_submit or key in self._untrained:
             raise ValueError(f"group {key!r} may not be submitted: there is no room for it, or it is untrained already")
         self._untrained[key] = _Untrained(finished=False, first_version=self._engine_version)
 
     def finished(self, key: str, *, first_version: int) -> None:
-        """A group is complete and graded; `first_version` sampled its first token."""
+        """Record that a group is complete and graded; `first_version` sampled its first token."""
         group = self._untrained.get(key)
         if group is None or group.finished:
             raise ValueError(f"group {key!r} is finished but not in flight: it was never submitted, or came twice")
         if not group.first_version <= first_version <= self._version:
             raise ValueError(
-                f"group {key!r} says that version {first_version} sampled its first token, but the engine had version "
+                f"version {first_version} sampled the first token of group {key!r}, but the engine had version "
                 f"{group.first_version} when it was submitted and the learner is at {self._version} now"
             )
         self._untrained[key] = _Untrained(finished=True, first_version=first_version)
 
     def due(self, *, last: bool = False) -> tuple[str, ...]:
-        """The groups that the next step takes, or none while it has to wait; `last` if nothing more can be asked."""
+        """Return the groups that the next step takes, none while it must wait. `last`: no more will be submitted."""
         if self.drain and self.num_in_flight:
             return ()
         finished = [key for key, group in self._untrained.items() if group.finished]
@@ -132,13 +132,13 @@ class LagRule:
             return ()
         taken = set(batch)
         rest = sorted(self._deadline(key) for key in self._untrained if key not in taken)
-        # The condition for every j at once: B groups a step from v + 1 on, the earliest first, and all in time.
+        # The condition for every j at once: with B groups per step from v + 1 on, earliest first, all are in time.
         earliest_step = (self._version + 1 + place // self.groups_per_batch for place in range(len(rest)))
         in_time = all(deadline >= step for deadline, step in zip(rest, earliest_step, strict=True))
         return tuple(batch) if in_time else ()
 
     def trained(self, keys: Sequence[str]) -> None:
-        """A step took these groups, as `due` gave them; the version advances."""
+        """Record that a step took these groups, as `due` returned them; the version advances."""
         for key in keys:
             group = self._untrained.pop(key)
             assert group.finished, f"{key} is trained but not finished"
@@ -146,19 +146,19 @@ class LagRule:
         self._version += 1
 
     def pushed(self) -> None:
-        """The engine samples with the learner's version from now on."""
+        """Record that the engine samples with the learner's version from now on."""
         self._engine_version = self._version
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything a resumed run needs, in JSON types; what is in flight is submitted anew, so it is left out."""
+        """Return the state for a resumed run, in JSON types, without groups in flight: they are submitted again."""
         finished = [[key, group.first_version] for key, group in self._untrained.items() if group.finished]
         return {**self._settings(), "version": self._version, "engine_version": self._engine_version, "kept": finished}
 
     def restored(self, state: Mapping[str, Any]) -> Self:
-        """A rule of the same settings, where it was when `state` was taken, with nothing in flight.
+        """Return a rule with the same settings in the state that `state_dict` returned, with nothing in flight.
 
-        The engine's version stays the one pushed last, though a fresh engine has newer weights: as a bound it holds,
-        and pushes keep their rhythm.
+        The engine's version stays the one pushed last, although a new engine has newer weights: it is still a lower
+        bound, and pushes stay at the same steps.
         """
         for name, value in self._settings().items():
             if state[name] != value:

@@ -5,20 +5,20 @@
         ^                                                  |
         +------------------- pass rates -------------------+       (at grading, before any filter)
 
-It does the first of these that it can, again and again. What each one waits for, and what unblocks it:
+The loop repeatedly does the first of these that it can. What each one waits for, and what unblocks it:
 
     submit   room under the lag rule              a step or a push
              a problem from the curriculum        a grade: a problem waits for the verdict on its last group
     step     B finished groups, and the rest      a completion; never a submission, since all in flight may finish
              still in time (drain: none in flight)
     push     push_every steps                     a step
-    poll     a completion, or some tokens         the engine; one that is dead or hung raises (watch.py)
-             or a verdict                         the grader; one that takes its time holds up no other group
+    poll     a completion, or some tokens         the engine; one that is dead or hung raises (watchdog.py)
+             or a verdict                         the grader; a slow verdict delays only its own group
     the end  the curriculum is exhausted and      a step: what is left at the end is trained as one smaller batch,
              nothing is untrained                 so that every problem of an epoch is trained exactly once
 
-The caller pulls steps out of `Pipeline.steps()` and stops pulling when its budget is spent. Between two of them nothing
-moves: there it evaluates, logs, and takes `Pipeline.state()` for a checkpoint. Torch-free and unaware of recipes.
+The caller iterates over `Pipeline.steps()` and stops when its budget is spent. Nothing runs between two steps: there it
+evaluates, logs, and takes `Pipeline.state()` for a checkpoint. Uses no torch and no recipe.
 """
 
 import time
@@ -36,7 +36,7 @@ from scalerl.types import Batch, Completion, Group, Request
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timings:
-    """Where the seconds since the step before went; the caller's own, between steps, are not in them."""
+    """Where the seconds since the previous step went, without those of the caller between steps."""
 
     submit_s: float
     """Choosing problems and making their requests."""
@@ -48,7 +48,7 @@ class Timings:
 
     @property
     def wait_s(self) -> float:
-        """How long the learner had no batch."""
+        """Seconds for which the learner had no batch."""
         return self.submit_s + self.poll_s + self.grade_s
 
     @property
@@ -61,25 +61,25 @@ class StepDone:
     """One step, with its push if one was due."""
 
     version: int
-    """The version the step made: the number of steps taken."""
+    """The version after the step: the number of steps taken."""
     batch: Batch
-    """What it took, before any filter; batch.lags are its lags."""
+    """The groups it took, before any filter."""
     metrics: Mapping[str, float]
     timings: Timings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineState:
-    """What a resumed run needs of the loop, taken between two steps."""
+    """The state of the loop between two steps, for a resumed run."""
 
     meta: Mapping[str, Any]
-    """JSON types: the state of the lag rule, and the curriculum's with the keys of what is in flight."""
+    """The states of the lag rule and of the curriculum, in JSON types; groups in flight are listed by key."""
     groups: tuple[Group, ...]
-    """Finished, not trained yet, in the order of issue. See pack.py."""
+    """Finished groups that are not trained yet, in the order of issue."""
 
 
 class Pipeline:
-    """The loop over one engine, one curriculum and one learner, none of which knows of the others."""
+    """The loop over one engine, one curriculum and one learner, which do not know each other."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Pipeline:
         self._finished: dict[str, Group] = {}
         if state is not None:
             self._restore(state)
-        # One place a request, filled as its completion arrives.
+        # One entry per request, filled when its completion arrives.
         self._arriving: dict[str, list[Completion | None]] = {}
         self._spent_s: dict[str, float] = dict.fromkeys(("submit", "poll", "grade", "step", "push"), 0.0)
 
@@ -124,17 +124,17 @@ class Pipeline:
 
     @property
     def num_in_flight(self) -> int:
-        """Groups with the engine."""
+        """Groups that the engine is sampling or the graders are grading."""
         return self._lag.num_in_flight
 
     @property
     def num_finished(self) -> int:
-        """Groups that wait for their step."""
+        """Groups that wait to be trained."""
         return self._lag.num_finished
 
     def steps(self) -> Iterator[StepDone]:
-        """One value a step, until the data is exhausted."""
-        # A fresh engine may hold other weights than a learner that was resumed, and knows no version.
+        """Yield one value per step, until the data is exhausted."""
+        # A new engine has neither the weights nor the version of a resumed learner.
         self._push()
         while True:
             self._submit()
@@ -147,7 +147,7 @@ class Pipeline:
                 return
 
     def state(self) -> PipelineState:
-        """For a checkpoint, between two steps. Groups in flight are kept by key alone: they restart whole."""
+        """Return the state for a checkpoint, between two steps. Groups in flight are kept by key; they start over."""
         return PipelineState(
             meta={"lag": self._lag.state_dict(), "curriculum": self._curriculum.state_dict()},
             groups=tuple(self._finished[key] for key in self._lag.finished_keys),
@@ -185,17 +185,17 @@ class Pipeline:
             for completion in completions:
                 if (whole := self._arrived(completion)) is not None:
                     self._grading.submit(whole)
-            # Where nothing is being sampled, only a verdict can bring the loop on.
+            # While nothing is being sampled, only a verdict can unblock the loop.
             groups = self._grading.poll(wait=not self._arriving)
         for group in groups:
             self._graded(group)
 
     def _arrived(self, completion: Completion) -> list[Completion] | None:
-        """All completions of its group, in the order they were asked for, if this is the last of them."""
+        """Return all completions of the group, in the order of the requests, if this is the last of them."""
         key, index = completion.request.group, completion.request.index
         places = self._arriving.get(key, [])
         if index >= len(places) or places[index] is not None:
-            raise ValueError(f"the engine returned {completion.request.key!r}, which was not asked for, or came before")
+            raise ValueError(f"the engine returned {completion.request.key!r}, which was not requested or came twice")
         places[index] = completion
         arrived = [place for place in places if place is not None]
         if len(arrived) < len(places):

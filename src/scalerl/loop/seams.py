@@ -1,7 +1,7 @@
-"""What the loop needs of its three parts: an engine that samples, graders that judge, a learner that trains.
+"""What the loop needs from its three parts: an engine that samples, graders, and a learner that trains.
 
-The loop sees only these protocols; rollout and learner satisfy them without importing this module. `tests/contracts/`
-holds every engine to its part.
+The loop uses only these protocols; rollout and learner satisfy them without importing this module. `tests/contracts/`
+tests every engine against its protocol.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,56 +15,57 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Engine(Protocol):
-    """Where completions come from."""
+    """Samples completions."""
 
     @property
     def version(self) -> int:
-        """Of the weights that sample the next token."""
+        """The version of the weights that sample the next token."""
         ...
 
     @property
     def num_pending(self) -> int:
-        """Requests submitted whose completion has not been returned."""
+        """The number of requests whose completion has not been returned yet."""
         ...
 
     @property
     def work(self) -> Work: ...
 
     def submit(self, requests: Sequence[Request]) -> None:
-        """Queue them; all or, with a ValueError, none."""
+        """Queue the requests: all of them, or none if it raises ValueError."""
         ...
 
     def poll(self) -> list[Completion]:
-        """What has finished, each once, possibly nothing. An engine in this process advances by a chunk of tokens."""
+        """Return what has finished since the last call, possibly nothing. An engine in this process also samples a
+        chunk of tokens."""
         ...
 
     def push_weights(self, weights: "Mapping[str, Tensor]", version: int) -> None:
-        """Sample the next token with these, also within a completion, whose cache is kept. Copies, never aliases."""
+        """Sample from now on with these weights, also within a completion, whose cache is kept. Copies the weights."""
         ...
 
     def close(self) -> None:
-        """Let go of the device; pending requests are dropped."""
+        """Release the device; pending requests are dropped."""
         ...
 
 
 class Grading(Protocol):
-    """Verdicts on whole groups, at once or later."""
+    """Grades complete groups."""
 
     def submit(self, completions: Sequence[Completion]) -> None: ...
 
     def poll(self, *, wait: bool = False) -> list[Group]:
-        """The groups whose verdicts have come; with `wait`, a while is waited for at least one."""
+        """Return the groups whose verdicts have arrived; with `wait`, wait a moment for at least one."""
         ...
 
 
 class Learner(Protocol):
-    """What is trained. Its version is the number of steps it has taken."""
+    """Trains the model. Its version is the number of steps it has taken."""
 
     @property
     def version(self) -> int: ...
 
     def step(self, batch: Batch) -> Mapping[str, float]:
-        """Train on the batch and give its metrics.
+        """Train on the batch and return its metrics.
 
         The version advances by one with every call, also if the filters left nothing to train on: the groups are used
         up, and lags count calls.
@@ -72,5 +73,5 @@ class Learner(Protocol):
         ...
 
     def weights(self) -> Mapping[str, Any]:
-        """What the engine is to sample with next."""
+        """Return the weights that the engine should sample with next."""
         ...

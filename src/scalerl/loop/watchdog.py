@@ -1,10 +1,10 @@
-"""A run that no longer moves ends with the reason, by an error where one can still be raised.
+"""End a run that makes no progress, with the reason; by an exception where one can still be raised.
 
-    a poll comes back, again and again, with nothing     WatchedEngine raises EngineStalled
-    a call never comes back                              Watchdog, a thread beside it, ends the process
+    polls return, but with nothing      WatchedEngine raises EngineStalled
+    a call never returns                Watchdog, in a thread of its own, ends the process
 
-Only the engine and the grader are watched: a step of the learner or a checkpoint may well take an hour. How long is too
-long is learnt from the calls that returned; the first ones, which compile and fill caches, have all the time they need.
+Only the engine and the grader are watched: a step of the learner or a checkpoint may take an hour. The limit is learnt
+from the calls that returned; the first ones, which compile and fill caches, get a generous one.
 """
 
 import sys
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
     from scalerl.loop.seams import Engine, Grading
     from scalerl.types import Work
 
-QUIET_S = 60.0  # an engine that answers, but samples nothing for so long, is held to be dead
-HUNG_S = 600.0  # a call that takes so long never returns; far above any prefill or compilation within one poll
-LEAST_HUNG_S = 30.0  # once some calls have returned, one that takes this long
-TIMES_LONGEST = 50  # and so many times as long as the longest of them, does not return either
-FEW_CALLS = 5  # from which on that is believed
+QUIET_S = 60.0  # an engine that returns from polls but samples nothing for this long counts as dead
+HUNG_S = 600.0  # a call that takes this long counts as hung; far above any prefill or compilation in one poll
+LEAST_HUNG_S = 30.0  # once some calls have returned: the shortest limit
+TIMES_LONGEST = 50  # and the limit as a multiple of the longest of them
+FEW_CALLS = 5  # number of returned calls from which the limit is learnt
 
 
 def patience_s(num_calls: int, longest_s: float) -> float:
-    """How long a call may take after so many have returned."""
+    """Return how long a call may take after `num_calls` have returned, the longest in `longest_s`."""
     return HUNG_S if num_calls < FEW_CALLS else min(HUNG_S, max(LEAST_HUNG_S, TIMES_LONGEST * longest_s))
 
 
 class Watchdog:
-    """Calls `on_hung` with the reason once a watched call does not return, from a thread of its own.
+    """Calls `on_hung` with the reason, from a thread of its own, when a watched call does not return.
 
-    That is after `limit_s`, or without one after `patience_s` of the calls of its name. Seconds are counted by waking
-    up, not by a clock: a process that was suspended has not hung.
+    The limit is `limit_s`, or else `patience_s` of earlier calls with the same name. Seconds are counted in wake-ups,
+    not by a clock: a process that was suspended has not hung.
     """
 
     def __init__(self, on_hung: Callable[[str], None], *, limit_s: float | None = None) -> None:
@@ -62,7 +62,7 @@ class Watchdog:
 
     @contextmanager
     def watching(self, what: str | None) -> Iterator[None]:
-        """Within this, time counts, except for None; an inner one starts it anew when it begins and when it ends."""
+        """Watch the calls inside this context. An inner context restarts the time; None means not watched."""
         self._move()
         self._watched.append(what)
         try:
@@ -92,14 +92,14 @@ class Watchdog:
 
 
 def _place() -> str:
-    """Where the main thread is: the innermost line that Python knows of."""
+    """Return the innermost line of Python that the main thread is in."""
     frame = sys._current_frames()[threading.main_thread().ident or 0]
     (last,) = traceback.extract_stack(frame, limit=1)
     return f"{Path(last.filename).name}, line {last.lineno}, in {last.name}"
 
 
 class WatchedEngine:
-    """An engine whose polls are watched; to the loop, the engine itself."""
+    """Wraps an engine and watches its polls."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class WatchedEngine:
 
 
 class WatchedGrading:
-    """A grading whose calls are watched; to the loop, the grading itself."""
+    """Wraps a grading and watches its calls."""
 
     def __init__(self, grading: "Grading", watchdog: Watchdog) -> None:
         self._grading, self._watchdog = grading, watchdog

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from scalerl import store
 from scalerl.errors import InputError
-from scalerl.logs.readers import Table, read_table
-from scalerl.logs.selection import file_names
+from scalerl.logs.names import file_names
+from scalerl.logs.read import expand, read_table
+from scalerl.logs.table import Table
 from scalerl.report.runs import NOT_STARTED, OF_THE_RUN, RunFacts, read_run
 
 ARM = "arm"
@@ -63,8 +64,7 @@ def gather(paths: Sequence[Path]) -> Material:
 
 
 def _title(paths: Sequence[Path]) -> str:
-    first = paths[0].resolve()
-    return first.stem if len(paths) == 1 and not first.is_dir() else first.name if len(paths) == 1 else "report"
+    return file_names([paths[0].resolve()])[0] if len(paths) == 1 else "report"
 
 
 def _expanded(paths: Sequence[Path]) -> list[Path]:
@@ -73,7 +73,7 @@ def _expanded(paths: Sequence[Path]) -> list[Path]:
     for path in paths:
         inside = path / "runs" if (path / "runs").is_dir() else path
         runs = [item for item in sorted(inside.iterdir()) if store.is_run_folder(item)] if inside.is_dir() else []
-        found += runs if runs and not store.is_run_folder(path) else [path]
+        found += runs if runs and not store.is_run_folder(path) else expand([path])
     return found
 
 
@@ -177,7 +177,7 @@ def _from_folders(paths: Sequence[Path], title: str) -> Material:
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
-    return file_names([Table(path=path, kind="", columns=[], rows=[], places=[]) for path in paths])
+    return file_names(paths)
 
 
 def _pooled(tables: list[Table], runs: list[RunFacts]) -> tuple[list[Table], list[RunFacts], tuple[str, ...]]:

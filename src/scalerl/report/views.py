@@ -16,8 +16,8 @@ from scalerl.curves import Comparison, Fit, Pair, Score, compare, fit
 from scalerl.curves.forecast import score
 from scalerl.errors import InputError
 from scalerl.logs import columns as names
-from scalerl.logs.readers import Table
 from scalerl.logs.series import Selection, Series, series_from
+from scalerl.logs.table import Table
 from scalerl.report.inputs import ARM, Material, gather, num_inputs
 from scalerl.report.runs import incomparable, uneven_pace
 

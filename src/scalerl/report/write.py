@@ -1,6 +1,5 @@
 """`write_report`: from runs or logs to one HTML page, and Markdown with pictures for a paper or a pull request."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -8,12 +7,13 @@ from typing import NamedTuple
 
 from scalerl.analysis.figures import FigureData, figure_data
 from scalerl.analysis.results import Analysis, CurveResult, FitOptions
-from scalerl.errors import InputError
+from scalerl.errors import InputError, StoreError
 from scalerl.logs.series import Selection
 from scalerl.report.json import report_json
 from scalerl.report.markdown import markdown
 from scalerl.report.page import page
 from scalerl.report.views import ALL, Report, View, build_report, label_of, later_points
+from scalerl.store import write_text
 
 PAGE = "report.html"
 MARKDOWN = "report.md"
@@ -46,10 +46,10 @@ def write_report(
     folder = _folder(report, out)
     try:
         told = report_json(report)
-        _write(folder / PAGE, page(told))
-        _write(folder / MARKDOWN, markdown(told, pictures))
-    except OSError as fault:
-        raise InputError(f"cannot write the report into {folder}: {fault.strerror or fault}.") from None
+        write_text(folder / PAGE, page(told))
+        write_text(folder / MARKDOWN, markdown(told, pictures))
+    except StoreError as error:
+        raise InputError(f"the report is not written: {error}.") from None
     return Written(page=folder / PAGE, warnings=tuple(told["warnings"]))
 
 
@@ -60,16 +60,6 @@ def _folder(report: Report, out: Path | None) -> Path:
     except OSError as fault:
         raise InputError(f"cannot write the report into {folder}: {fault.strerror or fault}.") from None
     return folder
-
-
-def _write(path: Path, text: str) -> None:
-    """Beside its goal and renamed when complete, so that nothing half written is ever found there."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _pictures(report: Report, evaluation_set: str, folder: Path) -> list[tuple[str, str]]:

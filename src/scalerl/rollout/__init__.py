@@ -1,6 +1,31 @@
-"""Engines: they sample completions for requests, without knowing what the completions are used for.
+"""Engines: requests in, completions out. An engine does not know what its completions are for.
 
-requests, noise, sampling, progress    shared by all engines, independent of any of them
-torch/                                 the embedded engine: continuous batching with torch in this process
-fake                                   an engine without a model, for tests and simulations
+    requests, noise, sampling, progress    shared by all engines, independent of any of them
+    torch/                                 the embedded engine: continuous batching with torch in this process
+    fake                                   an engine without a model, for tests and simulations
+
+ENGINES holds a function per name that a recipe can give as rollout.engine. Each one takes the loaded model and the
+rollout settings and returns an object with the methods of loop/seams.Engine. Heavy packages are imported inside it.
 """
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+    from scalerl.config.parts import RolloutSettings
+    from scalerl.models.load import LoadedModel
+    from scalerl.rollout.torch.engine import TorchEngine
+
+
+def torch_engine(
+    model: "LoadedModel", settings: "RolloutSettings", *, dtype: "torch.dtype", fp32_head: bool
+) -> "TorchEngine":
+    """Return the embedded engine, in this process and on the model's device."""
+    from scalerl.rollout.torch.build import build_engine
+
+    return build_engine(model, settings, dtype=dtype, fp32_head=fp32_head)
+
+
+ENGINES: dict[str, Callable[..., Any]] = {"torch": torch_engine}

@@ -1,12 +1,12 @@
-"""Checkpoints: a folder a step, whole or not there at all, of safetensors and JSON, never pickle.
+"""Checkpoints: one folder per step, complete or absent, of safetensors and JSON files, never pickle.
 
     checkpoints/step-00000100/  manifest.json                 step, size and CRC-32 of every other file
                                 meta.json                     whatever the caller keeps: curriculum, clock, recipe ...
                                 tensors.<name>.safetensors    weights, optimizer, rng ...    (torch)
                                 arrays.<name>.safetensors     groups not trained yet ...     (numpy)
 
-It is written beside its place under another name, flushed to the disk, then renamed: a crash leaves an unfinished
-folder, which the next save sweeps away, and never half a checkpoint.
+A checkpoint is written under a temporary name, flushed to the disk, then renamed. A crash leaves an unfinished folder,
+which the next save removes, but never half a checkpoint.
 """
 
 import json
@@ -36,18 +36,18 @@ _READ_BYTES = 1 << 24
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Checkpoint:
-    """All that a run needs to go on."""
+    """Everything a run needs to continue."""
 
     step: int
     tensors: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
-    """One file a name: "weights", "optimizer", "rng" ..."""
+    """One file per name: "weights", "optimizer", "rng" ..."""
     arrays: Mapping[str, Mapping[str, NDArray[Any]]] = field(default_factory=dict)
     meta: Mapping[str, Any] = field(default_factory=dict)
     """JSON types."""
 
 
 def save(folder: str | os.PathLike[str], checkpoint: Checkpoint, *, keep: int = 2) -> Path:
-    """Write a checkpoint, then drop all but the last `keep`. What was there stays untouched until it is whole."""
+    """Write a checkpoint, then remove all but the last `keep`. Older ones stay untouched until it is complete."""
     parent = Path(folder)
     target = parent / f"step-{checkpoint.step:08d}"
     for left in parent.glob(f"*{UNFINISHED}"):
@@ -60,24 +60,24 @@ def save(folder: str | os.PathLike[str], checkpoint: Checkpoint, *, keep: int = 
 
 
 def latest(folder: str | os.PathLike[str]) -> Path | None:
-    """The newest checkpoint, verified; None where there is none. A damaged one is an error that offers the next."""
-    found = _all(Path(folder))
-    if not found:
+    """Return the newest checkpoint, verified, or None. CheckpointError for a damaged one names the next that is not."""
+    existing = _all(Path(folder))
+    if not existing:
         return None
-    *older, newest = found
+    *older, newest = existing
     if (fault := damage(newest)) is None:
         return newest
-    whole = next((path for path in reversed(older) if damage(path) is None), None)
-    if whole is None:
-        raise CheckpointError(f"checkpoint {newest} is damaged ({fault}), and no older one is whole")
+    intact = next((path for path in reversed(older) if damage(path) is None), None)
+    if intact is None:
+        raise CheckpointError(f"checkpoint {newest} is damaged ({fault}), and no older one is intact")
     raise CheckpointError(
-        f"checkpoint {newest} is damaged ({fault}); the older {whole.name} is whole: remove or rename {newest.name} to "
-        f"go on from there"
+        f"checkpoint {newest} is damaged ({fault}); the older {intact.name} is intact: remove or rename {newest.name} "
+        f"to continue from there"
     )
 
 
 def load(path: str | os.PathLike[str], *, verify: bool = True) -> Checkpoint:
-    """Read a checkpoint to the CPU; `verify` reads every byte a second time, which `latest` has done already."""
+    """Read a checkpoint to the CPU. `verify` checks every byte first; not needed for a path that `latest` returned."""
     from safetensors.numpy import load_file as load_arrays
     from safetensors.torch import load_file as load_tensors
 
@@ -97,7 +97,7 @@ def load(path: str | os.PathLike[str], *, verify: bool = True) -> Checkpoint:
 
 
 def damage(folder: Path) -> str | None:
-    """What is wrong with a checkpoint's files; None if every byte is as it was written."""
+    """Return what is wrong with a checkpoint's files; None if every byte is as it was written."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         files = manifest["files"]
@@ -113,7 +113,7 @@ def damage(folder: Path) -> str | None:
         if size != written["bytes"]:
             return f"{name} has {size} bytes instead of {written['bytes']}"
         if _crc32(path) != written["crc32"]:
-            return f"{name} has other content than was written"
+            return f"the content of {name} has changed since it was written"
     return None
 
 
@@ -141,13 +141,13 @@ def _named(folder: Path, kind: str) -> list[tuple[str, Path]]:
 
 
 def _all(folder: Path) -> list[Path]:
-    """Every checkpoint of a run, oldest first."""
-    found = folder.iterdir() if folder.is_dir() else []
-    return sorted(path for path in found if path.is_dir() and _NAME.fullmatch(path.name))
+    """Return every checkpoint of a run, oldest first."""
+    entries = folder.iterdir() if folder.is_dir() else []
+    return sorted(path for path in entries if path.is_dir() and _NAME.fullmatch(path.name))
 
 
 def _crc32(path: Path) -> int:
-    """Enough against a torn write or a bad disk, and a few times as fast as a cryptographic sum."""
+    """Return the CRC-32 of a file: enough against a torn write or a bad disk, and faster than a cryptographic hash."""
     value = 0
     with path.open("rb") as file:
         while block := file.read(_READ_BYTES):

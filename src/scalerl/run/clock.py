@@ -1,4 +1,4 @@
-"""The clock of a run: device-hours, FLOPs and tokens spent so far, with evaluation and the like counted apart."""
+"""The clock of a run: device-hours, FLOPs and tokens spent so far. Evaluation and the like are counted separately."""
 
 import math
 import time
@@ -16,7 +16,7 @@ _COUNTED = ("gpu_hours", "flops", "flops/generator", "flops/learner", "tokens", 
 
 
 def devices_held(names: Iterable[str]) -> int:
-    """How many devices a run pays for: a shared one once, the host of a GPU not at all, a machine without one as one.
+    """Return how many devices a run pays for: a shared one once, a GPU's host not at all, a CPU-only machine as one.
 
     devices_held(["cuda:0", "cuda:1", "cuda:0", "cpu"]) is 2.
     """
@@ -25,10 +25,10 @@ def devices_held(names: Iterable[str]) -> int:
 
 
 class Clock:
-    """What a run has spent so far: cumulative, never running backwards, and a plain dict in every row and checkpoint.
+    """Counts what a run has spent so far. Values only grow, and `row` returns them for every row and checkpoint.
 
-    gpu_hours is devices x wall time of training, idle time included. It runs from `start_training` on, except inside
-    `aside(kind)`, whose seconds go into that kind's own field; until then everything is start-up.
+    gpu_hours is devices x wall time of training, including idle time. It starts with `start_training`; time before that
+    is start-up. The seconds inside `aside(kind)` go into a field of their own instead.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Clock:
         since: float | None = None,
         spent: Mapping[str, float] | None = None,
     ) -> None:
-        """`since` is when the start-up began, if before now; `spent` what a resumed run starts from (see `larger`)."""
+        """`since` is when start-up began, if before now; `spent` is what a resumed run starts from (see `larger`)."""
         self._devices = devices
         self._now = now
         self._kind = START_UP
@@ -55,35 +55,35 @@ class Clock:
         return self._spent["flops"]
 
     def start_training(self) -> None:
-        """The end of start-up."""
-        self._settle()
+        """End start-up; time counts as training from here."""
+        self._update()
         self._kind = TRAINING
 
     @contextmanager
     def aside(self, kind: str) -> Iterator[None]:
-        """Time that is not training: "evaluation", "compilation", "checkpoint" or "start_up". The innermost counts."""
+        """Count time as "evaluation", "compilation", "checkpoint" or "start_up". The innermost kind counts."""
         if kind not in ASIDE:
-            raise ValueError(f"no time is counted as {kind!r}; the kinds are {', '.join(ASIDE)}")
-        self._settle()
+            raise ValueError(f"{kind!r} is not a kind of time; the kinds are {', '.join(ASIDE)}")
+        self._update()
         outer, self._kind = self._kind, kind
         try:
             yield
         finally:
-            self._settle()
+            self._update()
             self._kind = outer
 
     def recount(self, kind: str, seconds: float) -> None:
-        """Of the training so far, these seconds were of another kind: known only afterwards, as of a compiler's."""
+        """Reclassify training seconds already counted as `kind`, e.g. compilation."""
         if kind not in ASIDE:
-            raise ValueError(f"no time is counted as {kind!r}; the kinds are {', '.join(ASIDE)}")
-        self._settle()
+            raise ValueError(f"{kind!r} is not a kind of time; the kinds are {', '.join(ASIDE)}")
+        self._update()
         seconds = min(max(seconds, 0.0), self._spent[_SECONDS[TRAINING]])
         self._spent[_SECONDS[TRAINING]] -= seconds
         self._spent["gpu_hours"] -= self._devices * seconds / 3600
         self._spent[_SECONDS[kind]] += seconds
 
     def add(self, *, generator_flops: float = 0.0, learner_flops: float = 0.0, tokens: int = 0) -> None:
-        """Work of training done, tokens being sampled ones: what filters drop is paid for too, evaluations are not."""
+        """Add work done in training. `tokens` are sampled ones, including those that filters drop."""
         added = {
             "flops": generator_flops + learner_flops,
             "flops/generator": generator_flops,
@@ -92,17 +92,17 @@ class Clock:
         }
         for key, value in added.items():
             if not (value >= 0 and math.isfinite(value)):
-                raise ValueError(f"{key} grows by {value}, which is no amount of work")
+                raise ValueError(f"{key} cannot grow by {value}: it must be finite and at least 0")
             self._spent[key] += value
 
     def row(self) -> dict[str, float]:
-        """All that was spent so far: the fields of a row and of a checkpoint."""
-        self._settle()
+        """Return everything spent so far, as the fields of a row and of a checkpoint."""
+        self._update()
         return dict(self._spent)
 
-    def _settle(self) -> None:
+    def _update(self) -> None:
         now = self._now()
-        # A source that steps back (a suspended machine, a bad clock) must not take back what was spent.
+        # A clock that steps back (a suspended machine) must not reduce what was spent.
         elapsed = max(now - self._since, 0.0)
         self._since = now
         self._spent[_SECONDS[self._kind]] += elapsed
@@ -111,8 +111,8 @@ class Clock:
 
 
 def larger(*spent: Mapping[str, Any]) -> dict[str, float]:
-    """Field by field the largest, of a checkpoint and the last rows.
+    """Return the largest value of each field over a checkpoint and the last rows.
 
-    What was spent after the checkpoint was spent, though its steps are repeated.
+    Steps after the checkpoint are repeated, but what they spent was spent.
     """
     return {key: max((float(row[key]) for row in spent if key in row), default=0.0) for key in _COUNTED}

@@ -1,4 +1,4 @@
-"""Groups as flat arrays (for safetensors) and JSON types, for a checkpoint, and back."""
+"""Convert groups to flat arrays (for safetensors) and JSON types for a checkpoint, and back."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -13,7 +13,7 @@ _PER_TOKEN = ("tokens", "log_probs", "versions", "forced")
 
 
 def pack_groups(groups: Sequence[Group]) -> tuple[dict[str, NDArray[Any]], list[dict[str, Any]]]:
-    """Arrays of all their tokens, one after another, and the rest; unpack_groups gives back equal groups."""
+    """Return the concatenated tokens of all groups as arrays, and the rest as JSON types."""
     completions = [completion for group in groups for completion in group.completions]
     prompts = [np.array(completion.request.prompt_tokens, dtype=np.int32) for completion in completions]
     arrays: dict[str, NDArray[Any]] = {
@@ -37,7 +37,7 @@ def pack_groups(groups: Sequence[Group]) -> tuple[dict[str, NDArray[Any]], list[
 
 
 def unpack_groups(arrays: Mapping[str, NDArray[Any]], meta: Sequence[Mapping[str, Any]]) -> tuple[Group, ...]:
-    """The groups that pack_groups was given."""
+    """Return groups equal to those that pack_groups was given."""
     token_place, prompt_place = 0, 0
     groups: list[Group] = []
     for packed in meta:
@@ -77,7 +77,7 @@ def unpack_groups(arrays: Mapping[str, NDArray[Any]], meta: Sequence[Mapping[str
         )
     if (token_place, prompt_place) != (len(arrays["tokens"]), len(arrays["prompt_tokens"])):
         raise ValueError(
-            f"the groups count {token_place} tokens and {prompt_place} of prompts, their arrays hold "
+            f"the groups have {token_place} tokens and {prompt_place} prompt tokens, but their arrays hold "
             f"{len(arrays['tokens'])} and {len(arrays['prompt_tokens'])}"
         )
     return tuple(groups)

@@ -1,9 +1,10 @@
-"""A run that is there already: whether a recipe is still its own, where it goes on, and the model it made."""
+"""Continue a run: what earlier attempts left in its folder, whether a recipe still fits it, and the model it made."""
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -15,15 +16,58 @@ from scalerl.errors import RecipeError, RunFolderError
 from scalerl.models.load import load_model, save_model
 from scalerl.models.lora import merged_weights, wrap
 from scalerl.run import checkpoint as checkpoints
+from scalerl.run.clock import larger
 
-# What a run may be resumed with another value of: when it ends, where it is recorded, and how many grade at a time.
+# Settings that may change when a run is resumed: when it ends, where it is recorded, and how many graders run.
 _FREE = ("budget.", "checkpoint.", "sinks", "description", "grading.num_workers")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Earlier:
+    """What earlier attempts at a run left behind; for a new run nothing."""
+
+    folder: Path
+    checkpoint: checkpoints.Checkpoint | None = None
+    attempt: int = 0
+    """The latest attempt; 0 if there was none."""
+    spent: Mapping[str, float]
+    """What all attempts have spent, as Clock counts it, including steps after the checkpoint."""
+    metrics: Sequence[store.Row] = ()
+    """Rows of the steps that led to the checkpoint."""
+    evals: Sequence[store.Row] = ()
+
+    def check_problems(self, training: Mapping[str, str], evaluation: Mapping[str, str]) -> None:
+        """Raise RecipeError if these hashes are not those the run started with: a file may have changed."""
+        trained = {} if self.checkpoint is None else self.checkpoint.meta.get("problems", training)
+        measured = {row["set"]: row["prompts_hash"] for row in self.evals}
+        changed = [f"the training problems of {name}" for name in trained if trained[name] != training.get(name)]
+        changed += [f"the evaluation problems of {name}" for name in measured if measured[name] != evaluation.get(name)]
+        if changed:
+            raise RecipeError(
+                f"{' and '.join(changed)} are not those {self.folder} was started with: resume with the same, or start "
+                f"another run with another --out"
+            )
+
+
+def read_earlier(folder: Path) -> Earlier:
+    """Read the newest checkpoint of a run and the rows of all its attempts."""
+    checkpoint = newest_checkpoint(folder)
+    step = 0 if checkpoint is None else checkpoint.step
+    metrics, evals = store.read_metrics(folder), store.read_evals(folder)
+    return Earlier(
+        folder=folder,
+        checkpoint=checkpoint,
+        attempt=max((row.get("attempt", 0) for row in (*metrics, *evals)), default=0),
+        spent=larger(*([checkpoint.meta["clock"]] if checkpoint else []), *metrics, *evals),
+        metrics=[row for row in metrics if row["step"] <= step],
+        evals=[row for row in evals if row["step"] <= step],
+    )
+
+
 @contextmanager
-def only_trainer(folder: Path) -> Iterator[None]:
-    """Hold a run's folder: a second process would mix its rows and checkpoints with those of the first."""
-    # The folder itself, no file in it: the system lets go of it however the process ends.
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Hold a lock on a run's folder: a second process would mix its rows and checkpoints with those of the first."""
+    # The lock is on the folder, not on a file in it: the system releases it however the process ends.
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         try:
@@ -32,7 +76,7 @@ def only_trainer(folder: Path) -> Iterator[None]:
             raise RunFolderError(
                 f"{folder} is being trained into by another process: wait for its end, or stop it first"
             ) from None
-        except OSError:  # A file system that knows no locks is no reason not to train.
+        except OSError:  # A file system without locks is not a reason not to train.
             pass
         yield
     finally:
@@ -40,16 +84,16 @@ def only_trainer(folder: Path) -> Iterator[None]:
 
 
 def newest_checkpoint(folder: Path) -> checkpoints.Checkpoint | None:
-    """What a run is resumed from; None where it was ended before its first checkpoint."""
+    """Return the checkpoint that a run is resumed from; None if it ended before its first checkpoint."""
     path = checkpoints.latest(folder / store.CHECKPOINTS)
     return None if path is None else checkpoints.load(path, verify=False)
 
 
 def check_same(recipe: Recipe, folder: Path) -> None:
-    """A resumed run is the same run, to the last setting that matters to it."""
+    """Raise RecipeError if a setting that must stay the same differs from the one the run was started with."""
     before, now = settings_of(written_recipe(folder, "resume")), settings_of(recipe)
     for key in sorted(before.keys() | now.keys()):
-        old, new = (one[key].value if key in one else None for one in (before, now))
+        old, new = (settings[key].value if key in settings else None for settings in (before, now))
         if old != new and not key.startswith(_FREE):
             raise RecipeError(
                 f"{folder} was started with {key} = {old!r}, and now it is {new!r}: resume with the same recipe, or "
@@ -58,9 +102,9 @@ def check_same(recipe: Recipe, folder: Path) -> None:
 
 
 def written_recipe(folder: Path, purpose: Literal["resume", "export"]) -> Recipe:
-    """The recipe that a run was started with."""
+    """Return the recipe that a run was started with."""
     if store.read_recipe(folder) is None:
-        raise RecipeError(f"{folder} holds no run to {purpose}: it has no {store.RECIPE}")
+        raise RecipeError(f"{folder} does not hold a run to {purpose}: it has no {store.RECIPE}")
     try:
         return load_written(folder / store.RECIPE)
     except RecipeError as error:
@@ -68,7 +112,7 @@ def written_recipe(folder: Path, purpose: Literal["resume", "export"]) -> Recipe
 
 
 def export(folder: Path, out: Path) -> Path:
-    """The model of a run's newest checkpoint as a normal Hugging Face folder."""
+    """Write the model of a run's newest checkpoint as a normal Hugging Face folder."""
     settings = written_recipe(folder, "export").model
     path = checkpoints.latest(folder / store.CHECKPOINTS)
     if path is None:

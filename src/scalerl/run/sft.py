@@ -1,8 +1,8 @@
-"""Supervised fine-tuning: a base model that imitates a task's own demonstrations (the paper's SFT stage).
+"""Supervised fine-tuning: train a base model on a task's own demonstrations (the paper's SFT stage).
 
     task.demonstrations -> tokens, loss on completions alone -> AdamW, cosine -> a Hugging Face folder + made_by.json
 
-Starts from a model's folder, or from nothing: then it builds a small Llama with a tokenizer of single characters.
+Starts from a model's folder, or builds a small Llama with a tokenizer of single characters.
 """
 
 import dataclasses
@@ -24,13 +24,13 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
 from scalerl.config.parts import GradingSettings
-from scalerl.errors import TaskError
+from scalerl.errors import RunFolderError, TaskError
 from scalerl.loop.grading import opened_thinking, verdicts
 from scalerl.loop.requests import Text
 from scalerl.models.load import load_model
 from scalerl.models.tiny import TinyShape, build_model, build_tokenizer
 from scalerl.store import check_place, new_folder
-from scalerl.tasks.files import quiet_hub
+from scalerl.tasks.files import hide_hub_warnings
 from scalerl.tasks.task import Demonstration, Task
 from scalerl.types import derive_seed
 
@@ -49,18 +49,18 @@ _GENERATE_BATCH = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SftSettings:
-    """Everything a base model follows from, beside its task."""
+    """Everything that determines the model, besides its task."""
 
     model: str = ""
-    """Folder or hub name to start from; empty builds a `shape`."""
+    """Folder or hub name to start from; if empty, a new model of `shape` is built."""
     shape: TinyShape = field(default_factory=TinyShape)
     seed: int = 0
     num_demonstrations: int = 250_000
     num_heldout: int = 4_000
-    """Further demonstrations, never trained on, whose loss says when there is nothing left to learn."""
+    """Further demonstrations that are not trained on; their loss shows when there is nothing left to learn."""
     steps: int = 5_000
     batch_size: int = 256
-    """Demonstrations a step."""
+    """Demonstrations per step."""
     lr: float = 2e-3
     warmup_steps: int = 200
     final_lr_frac: float = 0.02
@@ -72,18 +72,18 @@ class SftSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SftProgress:
-    """One point of the loss curve, in nats a completion token."""
+    """One point of the loss curve, in nats per completion token."""
 
     step: int
     train_loss: float
-    """Mean since the point before; nan at step 0."""
+    """Mean since the previous point; nan at step 0."""
     heldout_loss: float
     elapsed_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SftResult:
-    """What was made, and the curve that says how finished it is."""
+    """The model that was made, and its loss curve."""
 
     folder: Path
     num_parameters: int
@@ -91,7 +91,7 @@ class SftResult:
 
     @property
     def gain_last_fifth(self) -> float:
-        """Share of the held-out loss that the last fifth of the steps still gained; below 0.02 it has flattened."""
+        """Share by which the held-out loss fell in the last fifth of the steps; below 0.02 it has flattened."""
         last = self.curve[-1]
         before = max((point for point in self.curve if point.step <= 0.8 * last.step), key=lambda point: point.step)
         return 1.0 - last.heldout_loss / before.heldout_loss
@@ -108,17 +108,17 @@ def sft(
     on_drawing: Callable[[int], None] = lambda num: None,
     on_progress: Callable[[SftProgress], None] = lambda progress: None,
 ) -> SftResult:
-    """Teach a model the task's demonstrations and save it; `record` is kept in made_by.json beside the settings.
+    """Train a model on the task's demonstrations and save it; made_by.json keeps `record` along with the settings.
 
-    The device, where none is named, is a GPU if there is one. `grading` limits the grader of what is measured then.
+    The default device is a GPU if there is one. `grading` limits the grader when the result is measured.
     """
     settings, out = settings or SftSettings(), Path(out)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     check_place(out)
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
-        raise ValueError(f"{out} exists and is not empty: give another folder for the model")
-    # The model before the demonstrations: a wrong path is found at once, to draw them takes its time.
-    with quiet_hub():
+        raise RunFolderError(f"{out} exists and is not empty: give another folder for the model")
+    # The model before the demonstrations: a wrong path shows at once, and drawing them takes a while.
+    with hide_hub_warnings():
         given = load_model(settings.model, dtype=torch.float32, device="cpu") if settings.model else None
     on_drawing(settings.num_demonstrations)
     demonstrations, heldout = _draw_demonstrations(task, settings)
@@ -151,7 +151,7 @@ def sft(
 def measure(
     model: "PreTrainedModel", text: Text, task: Task, *, grading: GradingSettings | None = None, max_new_tokens: int
 ) -> dict[str, Any]:
-    """What the model can do on the task's evaluation problems, as made_by.json has it."""
+    """Return the model's pass rates on the task's evaluation problems, as made_by.json holds them."""
     rate = functools.partial(pass_rate, model, text, task, grading=grading, max_new_tokens=max_new_tokens)
     return {
         "num_prompts": len(task.evaluation),
@@ -173,9 +173,10 @@ def pass_rate(
     seed: int = 0,
     grading: GradingSettings | None = None,
 ) -> float | None:
-    """Mean of `correct`; temperature 0 is greedy. By transformers' own `generate`, so that it can check our engine.
+    """Return the mean of `correct`, sampled by transformers' own `generate`, as a check on our engine.
 
-    Asked, ended and decoded as in training; over the answers with a verdict, None where there is not one.
+    Prompts, stop tokens and decoding are those of training. Temperature 0 is greedy. The mean is over answers with a
+    verdict; None if there is none.
     """
     problems = [problem for problem in task.evaluation for _ in range(samples_per_prompt)]
     sampling: dict[str, Any] = {"do_sample": False}
@@ -202,7 +203,7 @@ def pass_rate(
 
 
 def up_to_stop(tokens: Sequence[int], stop_tokens: Sequence[int]) -> Sequence[int]:
-    """A row of a batch without what follows its stop token: padding, while others of the batch went on."""
+    """Return tokens up to the stop token, without the padding that follows it in a batch."""
     ends = (place for place, token in enumerate(tokens, start=1) if token in stop_tokens)
     return tokens[: next(ends, len(tokens))]
 
@@ -221,11 +222,11 @@ def _draw_demonstrations(task: Task, settings: SftSettings) -> tuple[Sequence[De
             f'the task "{task.name}" has no demonstrations to learn from (of a file: set demonstration_field)'
         )
     drawn = task.demonstrations(settings.num_demonstrations + settings.num_heldout, settings.seed)
-    # A task with fewer than asked for still keeps the same share aside.
+    # A task with fewer demonstrations still holds out the same share.
     share = settings.num_heldout / (settings.num_demonstrations + settings.num_heldout)
     num_heldout = max(1, round(share * len(drawn)))
     if num_heldout >= len(drawn):
-        raise TaskError(f'the task "{task.name}" has {len(drawn)} demonstrations; two are the least to learn from')
+        raise TaskError(f'the task "{task.name}" has {len(drawn)} demonstrations; at least two are needed')
     return drawn[num_heldout:], drawn[:num_heldout]
 
 
@@ -277,7 +278,7 @@ def _train(
         for group in optimizer.param_groups:
             group["lr"] = settings.lr * _schedule(step, settings)
         batch = next(batches)
-        # Batches hold examples of similar length: a mean over each one's own tokens would favour the short ones.
+        # Batches hold examples of similar length: a mean over each batch's own tokens would favour short ones.
         loss = _loss(model, batch) / (len(batch) * mean_targets)
         optimizer.zero_grad()
         loss.backward()
@@ -298,7 +299,7 @@ _BATCHES_SORTED = 16
 
 
 def _batches(examples: Sequence[_Example], settings: SftSettings) -> Iterator[list[_Example]]:
-    """Batches without end, an epoch after another, each in an order of its own and of examples of similar length."""
+    """Yield batches without end, epoch after epoch, each epoch shuffled, with examples of similar length."""
     size = min(settings.batch_size, len(examples))
     stream = random.Random(derive_seed("sft order", settings.seed))
     while True:
@@ -311,10 +312,10 @@ def _batches(examples: Sequence[_Example], settings: SftSettings) -> Iterator[li
 
 
 def _loss(model: "PreTrainedModel", batch: Sequence[_Example]) -> Tensor:
-    """Sum of the negative log-likelihood over completion tokens."""
+    """Return the sum of the negative log-likelihood over completion tokens."""
     tokens = pad_sequence([example.tokens for example in batch], batch_first=True)
     targets = pad_sequence([example.targets for example in batch], batch_first=True, padding_value=_IGNORED)
-    # Padding stands on the right, where no real token attends to it, so no mask is needed.
+    # No mask is needed: padding is on the right, and no real token attends to it.
     logits = model(input_ids=tokens.to(model.device)).logits
     return functional.cross_entropy(
         logits.flatten(0, 1).float(), targets.to(model.device).flatten(), ignore_index=_IGNORED, reduction="sum"
@@ -333,12 +334,12 @@ def _heldout_loss(model: "PreTrainedModel", heldout: Sequence[_Example], batch_s
 def _record(result: SftResult, settings: SftSettings, device: str) -> dict[str, Any]:
     import transformers
 
-    told = dataclasses.asdict(settings)
+    recorded = dataclasses.asdict(settings)
     if settings.model:
-        del told["shape"]  # the model has its own
+        del recorded["shape"]  # the model has a shape already
     return {
         "made_by": "scalerl sft",
-        "settings": told,
+        "settings": recorded,
         "num_parameters": result.num_parameters,
         "gain_last_fifth": round(result.gain_last_fifth, 5),
         "curve": [

@@ -1,7 +1,7 @@
-"""Where a run's rows go besides its folder: tensorboard, trackio, wandb, each a package of its own.
+"""Sinks: send the rows of a run to tensorboard, trackio or wandb as well as to its folder.
 
-A row of metrics.jsonl arrives as train/NAME and one of evals.jsonl as eval/SET/NAME, over the step; numbers only. The
-run folder stays the record: a sink that fails is left out from there on with a warning, and the run goes on.
+A number of metrics.jsonl is sent as train/NAME and one of evals.jsonl as eval/SET/NAME, over the step. The run folder
+stays the record: a sink that fails is dropped with a warning, and the run goes on.
 """
 
 import math
@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from scalerl.choose import entry
 from scalerl.errors import SinkError
 
 Kind = Literal["train", "eval"]
@@ -20,7 +21,7 @@ _PACKAGES = {"tensorboard": "tensorboardX", "trackio": "trackio", "wandb": "wand
 
 
 class SinkWarning(UserWarning):
-    """A sink failed while the run goes on."""
+    """A sink has failed; the run goes on without it."""
 
 
 class Sink(Protocol):
@@ -29,14 +30,15 @@ class Sink(Protocol):
 
 
 def check_sinks(names: Iterable[str]) -> None:
-    """Before anything is trained: a sink without its package would fail after hours of it."""
+    """Raise an error if a sink is unknown or its package is not installed; to be called before training."""
     for name in names:
-        if find_spec(_PACKAGES[name]) is None:
-            raise SinkError(f'sinks names "{name}", whose package is not installed: pip install {_PACKAGES[name]}')
+        package = entry(_PACKAGES, name, "the sink")
+        if find_spec(package) is None:
+            raise SinkError(f'sinks names "{name}", whose package is not installed: pip install {package}')
 
 
 def scalars(row: Mapping[str, Any], kind: Kind) -> dict[str, float]:
-    """The numbers of a row under the names that sinks show."""
+    """Return the finite numbers of a row under the names that sinks show."""
     prefix = f"eval/{row['set']}" if kind == "eval" else "train"
     return {
         f"{prefix}/{name}": value
@@ -59,7 +61,7 @@ class _Tensorboard:
 
 
 class _Tracker:
-    """A run of wandb or trackio; the two differ in how a step is given."""
+    """A run of wandb or trackio; the two differ in how the step is passed."""
 
     def __init__(self, run: Any, log: Callable[[dict[str, float], int], None]) -> None:
         self._run, self._log = run, log
@@ -72,14 +74,14 @@ class _Tracker:
 
 
 def tensorboard(folder: Path, recipe: Mapping[str, Any], attempt: int) -> Sink:
-    """Event files in the run folder, those of all attempts beside each other: of a step the latest counts."""
+    """Write event files in the run folder, one per attempt; for each step the latest attempt counts."""
     from tensorboardX import SummaryWriter
 
     return _Tensorboard(SummaryWriter(str(folder / "tensorboard"), filename_suffix=f".{attempt}"))
 
 
 def wandb(folder: Path, recipe: Mapping[str, Any], attempt: int) -> Sink:
-    """A run of the project scalerl; WANDB_MODE=offline keeps it in the run folder, for `wandb sync`."""
+    """Log to the wandb project scalerl; WANDB_MODE=offline keeps the run in the run folder, for `wandb sync`."""
     import wandb  # pyright: ignore[reportMissingImports]
 
     name = folder.resolve().name
@@ -92,13 +94,13 @@ def wandb(folder: Path, recipe: Mapping[str, Any], attempt: int) -> Sink:
         reinit="create_new",
         settings=wandb.Settings(quiet=True),
     )
-    # A metric of our own: wandb's step only rises by one row each, and a step has a row of each kind.
+    # A metric for the step: wandb's own step counts rows, and a step has a row of each kind.
     run.define_metric("*", step_metric="step")
     return _Tracker(run, lambda values, step: run.log({"step": step, **values}))
 
 
 def trackio(folder: Path, recipe: Mapping[str, Any], attempt: int) -> Sink:
-    """A run of the project scalerl in trackio's local data base; `trackio show` opens it."""
+    """Log to the project scalerl in trackio's local database; `trackio show` opens it."""
     import trackio  # pyright: ignore[reportMissingImports]
 
     name = folder.resolve().name
@@ -114,12 +116,15 @@ SINKS: dict[str, Callable[[Path, Mapping[str, Any], int], Sink]] = {
 
 
 class Sinks:
-    """All sinks of a run; what one of them raises is said once and then never asked for again."""
+    """The sinks of a run. One that raises is dropped with a warning."""
 
     def __init__(self, names: Iterable[str], folder: Path, recipe: Mapping[str, Any], attempt: int) -> None:
         self._open: dict[str, Sink] = {}
         for name in names:
-            self._guarded(name, lambda name=name: self._open.update({name: SINKS[name](folder, recipe, attempt)}))
+            self._guarded(
+                name,
+                lambda name=name: self._open.update({name: entry(SINKS, name, "the sink")(folder, recipe, attempt)}),
+            )
 
     def log(self, row: Mapping[str, Any], kind: Kind) -> None:
         for name, sink in list(self._open.items()):
@@ -132,7 +137,7 @@ class Sinks:
     def _guarded(self, name: str, call: Callable[[], None]) -> None:
         try:
             call()
-        except Exception as error:  # Whatever a service says, it is no reason to end a run.
+        except Exception as error:  # No failure of a service may end a run.
             self._open.pop(name, None)
             reason = f"{type(error).__name__}: {error}".removesuffix(": ")
             warnings.warn(f"the sink {name} failed and is left out from here on ({reason})", SinkWarning, stacklevel=3)

@@ -3,8 +3,9 @@
 import signal
 
 _ERROR = "error: "
-# Sent by somebody else, as the kernel does when memory runs out: the last line printed is no more than the last news.
-_FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGXCPU})
+# Sent by another process, or by the kernel when memory runs out: the last line printed is not the reason then.
+# By name, since not every platform has them all.
+_FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGHUP", "SIGINT", "SIGXCPU"})
 
 
 def last_words(printed: str) -> str:
@@ -22,8 +23,9 @@ def why_ended(printed: str, code: int, step: int | None) -> str:
     if code >= 0:
         ended = f"exit code {code}"
     else:
-        ended = f"killed by {signal.Signals(-code).name}" + (f" after step {step}" if step else "")
-        if -code in _FROM_OUTSIDE:
+        name = signal.Signals(-code).name
+        ended = f"killed by {name}" + (f" after step {step}" if step else "")
+        if name in _FROM_OUTSIDE:
             return ended
     words = last_words(printed)
     return f"{words} ({ended})" if words else ended

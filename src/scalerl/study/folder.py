@@ -4,7 +4,6 @@ DIR/  study.json  the resolved plan      recipes/ARM-seedN.json  what each run i
       runs/ARM-seedN/  run folders       logs/ARM-seedN.log      what each run printed
 """
 
-import fcntl
 import json
 import os
 import time
@@ -207,6 +206,8 @@ def _writing_into(folder: Path) -> Iterator[None]:
 @contextmanager
 def _locked(folder: Path) -> Iterator[int]:
     """One study at a time in a folder. The lock goes with its last holder, so a kill leaves none behind."""
+    import fcntl  # POSIX only; the rest of this module is also used where it is missing
+
     with _writing_into(folder):
         descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:

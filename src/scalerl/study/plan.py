@@ -9,10 +9,10 @@ from typing import Any
 
 from scalerl.config import Recipe, inert, load_recipe, settings_of
 from scalerl.config.load import read_override
-from scalerl.config.messages import show
+from scalerl.config.messages import override_label, show
 from scalerl.config.parts import BudgetSettings
 from scalerl.config.tree import expand, is_named, leaves, merge, nested
-from scalerl.errors import RecipeError, StudyError
+from scalerl.errors import RecipeError, RecipeProblem, StudyError
 from scalerl.study.leave_one_out import LEAVE_ONE_OUT
 from scalerl.study.spec import Study
 
@@ -158,7 +158,7 @@ class _Resolver:
         try:
             recipe = load_recipe(changes.get("recipe", self._study.base), texts)
         except RecipeError as error:
-            self.problems += [self._located(problem, {**first, **last}) for problem in error.problems]
+            self.problems += [self._located(problem, {**first, **last}) for problem in error.details]
             return None
         limits = budgets or [text for text in texts if _is_budget(text)]
         update: dict[str, Any] = {"description": f"Arm {arm} of the study {self._name}"}
@@ -166,11 +166,12 @@ class _Resolver:
             update["budget"] = _only(recipe.budget, limits)
         return recipe.model_copy(update=update)
 
-    def _located(self, problem: str, origins: Mapping[str, str]) -> str:
-        """A problem with a change of the study's, under the name of its table instead of a --set."""
-        for text, table in origins.items():
-            if problem.startswith(f"--set {text}: "):
-                return f"study {self._name}, [{table}]: {problem.removeprefix(f'--set {text}: ')}"
+    def _located(self, problem: RecipeProblem, tables: Mapping[str, str]) -> str:
+        """Return a problem as a sentence. One in a change of the study names that change's table, not a --set."""
+        labels = {override_label(text): table for text, table in tables.items()}
+        if problem.origin in labels:
+            table = labels[problem.origin]
+            return f"study {self._name}, [{table}]: {problem.statement}{problem.suggestion}"
         return f"study {self._name}: {problem}"
 
 

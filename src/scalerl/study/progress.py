@@ -10,7 +10,7 @@ from scalerl.analysis.results import FitOptions
 from scalerl.curves import Fit, fit
 from scalerl.curves.verdicts import Verdict
 from scalerl.errors import InputError, RunFolderError
-from scalerl.logs.readers import read_table
+from scalerl.logs.read import read_table
 from scalerl.logs.series import Selection, series_from
 
 _TAIL_BYTES = 1 << 16  # holds the last row of metrics.jsonl, however long the run

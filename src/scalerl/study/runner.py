@@ -26,7 +26,7 @@ State = Literal["waiting", "running", "done", "failed", "stopped"]
 
 _POLL_S = 0.1
 _LOOK_S = 1.0  # between two looks into the run folders
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SIGNALS = [number for number in signal.Signals if number.name in ("SIGINT", "SIGTERM", "SIGHUP")]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -244,7 +244,7 @@ class Runner:
             self._asked_to_stop += 1
 
         # Under nohup a hang-up is ignored, and stays so.
-        heard = [number for number in _SIGNALS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
+        heard = [number for number in _SIGNALS if number.name != "SIGHUP" or signal.getsignal(number) != signal.SIG_IGN]
         before = {number: signal.signal(number, asked) for number in heard}
         try:
             yield

@@ -10,10 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from scalerl.answer_format import THINKING_END, THINKING_START
 from scalerl.errors import TaskError
 from scalerl.tasks.procedural import check_least, drawn_task
 from scalerl.tasks.task import Task
-from scalerl.types import THINKING_END, THINKING_START, Problem
+from scalerl.types import Problem
 
 OPERATIONS = "+-*"
 

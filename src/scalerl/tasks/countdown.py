@@ -8,11 +8,12 @@ import json
 import random
 from dataclasses import dataclass
 
+from scalerl.answer_format import THINKING_END, THINKING_START
 from scalerl.errors import TaskError
 from scalerl.graders.expressions import OPERATIONS, PRECEDENCE
 from scalerl.tasks.procedural import check_least, drawn_task
 from scalerl.tasks.task import Task
-from scalerl.types import THINKING_END, THINKING_START, Problem
+from scalerl.types import Problem
 
 SIGNS = "+-*/"
 

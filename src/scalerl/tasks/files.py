@@ -170,7 +170,7 @@ def load_rows(dataset: str, subset: str, split: str) -> Sequence[Row]:
         raise TaskError(f'the data set "{dataset}" needs datasets to be loaded: pip install "scalerl[data]"') from None
     where = f'the data set "{dataset}", split "{split}"'
     try:
-        with quiet_hub():
+        with hide_hub_warnings():
             loaded = datasets.load_dataset(dataset, subset or None, split=split)
     # No network, unknown name or split, a broken file: each has its own kind of error, and the user must see all.
     except Exception as error:
@@ -179,7 +179,7 @@ def load_rows(dataset: str, subset: str, split: str) -> Sequence[Row]:
 
 
 @contextmanager
-def quiet_hub() -> Iterator[None]:
+def hide_hub_warnings() -> Iterator[None]:
     """Hide the warnings that the hub's client logs for each failed attempt; the final error is enough."""
     from huggingface_hub.utils import logging
 

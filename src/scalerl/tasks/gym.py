@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from scalerl.answer_format import THINKING_END, THINKING_START
 from scalerl.errors import TaskError
 from scalerl.graders.answer import answer_part
 from scalerl.tasks.procedural import check_least, distinct
 from scalerl.tasks.task import Task
-from scalerl.types import THINKING_END, THINKING_START, Problem, derive_seed
+from scalerl.types import Problem, derive_seed
 
 if TYPE_CHECKING:
     from reasoning_gym.dataset import ProceduralDataset

@@ -3,9 +3,11 @@
 from collections.abc import Callable, Mapping
 
 from scalerl.tasks.arithmetic import arithmetic
+from scalerl.tasks.code.problems import code
 from scalerl.tasks.countdown import countdown
 from scalerl.tasks.files import file, hub
 from scalerl.tasks.gym import gym
+from scalerl.tasks.programs import programs
 from scalerl.tasks.task import Task
 from scalerl.tasks.words import words
 
@@ -13,6 +15,8 @@ TASKS: Mapping[str, Callable[..., Task]] = {
     "arithmetic": arithmetic,
     "countdown": countdown,
     "words": words,
+    "programs": programs,
+    "code": code,
     "gym": gym,
     "file": file,
     "hub": hub,

@@ -10,10 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from scalerl.answer_format import AnswerFormat
 from scalerl.errors import TaskError
 from scalerl.graders.rules import GRADERS
 from scalerl.tasks.prompts import PLACE, PromptFormat
-from scalerl.types import AnswerFormat, Problem
+from scalerl.types import Problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

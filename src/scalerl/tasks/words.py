@@ -8,10 +8,11 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from scalerl.answer_format import THINKING_END, THINKING_START
 from scalerl.errors import TaskError
 from scalerl.tasks.procedural import check_least, drawn_task
 from scalerl.tasks.task import Task
-from scalerl.types import THINKING_END, THINKING_START, Problem
+from scalerl.types import Problem
 
 _TIMES = {2: "twice", 3: "three times", 4: "four times"}
 

@@ -62,9 +62,9 @@ class _Supervisor:
                 for worker in [worker for worker in self._workers if worker.channel in ready]:
                     self._hear(worker)
                     if worker.channel.closed:
-                        self._bury(worker)
+                        self._reap(worker)
                 for worker in [worker for worker in self._workers if self._left_s(worker) <= 0]:
-                    self._bury(worker, overdue=worker.given[0].number)
+                    self._reap(worker, overdue=worker.given[0].number)
                 self._hand_out()
         finally:
             for worker in self._workers:
@@ -128,7 +128,7 @@ class _Supervisor:
                 worker.started_at = None
                 self._channel.send(frame)
 
-    def _bury(self, worker: _Worker, overdue: int | None = None) -> None:
+    def _reap(self, worker: _Worker, overdue: int | None = None) -> None:
         """End a worker, give the item in hand its reason and take back those behind it."""
         status = _end(worker.pid)
         self._hear(worker)

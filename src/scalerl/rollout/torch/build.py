@@ -1,0 +1,42 @@
+"""Build the embedded engine from a recipe's rollout settings, if its cache fits into memory."""
+
+from pathlib import Path
+
+import torch
+
+from scalerl.config.parts import RolloutSettings
+from scalerl.errors import RecipeError
+from scalerl.models.load import LoadedModel
+from scalerl.rollout.torch.cache import cache_bytes
+from scalerl.rollout.torch.engine import TorchEngine
+
+
+def build_engine(model: LoadedModel, settings: RolloutSettings, *, dtype: torch.dtype, fp32_head: bool) -> TorchEngine:
+    """Return a TorchEngine with a copy of the model; RecipeError if its cache needs more memory than is free."""
+    needed, free = cache_bytes(model.model.config, settings.slots, settings.context, dtype), _free_bytes(model)
+    # Checked, because a system that runs out of memory may kill the process without a message.
+    if free is not None and needed > free:
+        raise RecipeError(
+            f"{settings.slots} slots (rollout.slots) of {settings.context} tokens (rollout.context) need a cache of "
+            f"{needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB of memory are free: lower one of the two"
+        )
+    return TorchEngine(
+        model.model,
+        slots=settings.slots,
+        max_length=settings.context,
+        stop_tokens=model.stop_tokens,
+        dtype=dtype,
+        fp32_head=fp32_head,
+    )
+
+
+def _free_bytes(model: LoadedModel) -> int | None:
+    """Return how much memory is available on the model's device; None where the system does not report it."""
+    device = model.model.device
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        rows = Path("/proc/meminfo").read_text().splitlines()
+        return next(1024 * int(row.split()[1]) for row in rows if row.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        return None

@@ -1,0 +1,90 @@
+"""Measure a model on evaluation sets: the rows of evals.jsonl and of `scalerl eval`."""
+
+import math
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+from scalerl.config import Recipe
+from scalerl.config.parts import EvaluationSettings
+from scalerl.errors import GraderError
+from scalerl.loop.evaluate import EvalResult, eval_requests, evaluate
+from scalerl.loop.seams import Engine
+from scalerl.run.parts import Inputs, build_engine, load_inputs
+from scalerl.run.prompts import EvalSet
+
+
+def evaluate_set(
+    eval_set: EvalSet,
+    engine: Engine,
+    inputs: Inputs,
+    settings: EvaluationSettings,
+    *,
+    step: int,
+    on_progress: Callable[[int, int], None] = lambda finished, total: None,
+) -> EvalResult:
+    """Sample and grade every prompt of a set; `on_progress` gets the number of finished completions and of all."""
+    requests = eval_requests(
+        eval_set.problems,
+        encode=eval_set.prompts.tokens.__getitem__,
+        plan=inputs.length.plan,
+        samples_per_prompt=settings.samples_per_prompt,
+        seed=settings.seed,
+        step=step,
+        temperature=settings.temperature,
+        top_p=settings.top_p,
+    )
+    return evaluate(
+        engine,
+        requests,
+        graders=inputs.graders,
+        judge=eval_set.judge,
+        prompts_hash=eval_set.prompts_hash,
+        on_progress=lambda finished: on_progress(finished, len(requests)),
+    )
+
+
+def evaluate_model(recipe: Recipe) -> list[dict[str, Any]]:
+    """Measure the recipe's model, untrained, on each of its evaluation sets; return one row per set."""
+    inputs = load_inputs(recipe)
+    with closing(inputs.graders), closing(build_engine(inputs.model, recipe)) as engine:
+        rows = []
+        for eval_set in inputs.eval_sets:
+            result = evaluate_set(eval_set, engine, inputs, recipe.evaluation, step=0)
+            if result.num_graded == 0:
+                raise no_verdicts(eval_set, result, inputs)
+            interval = wilson(sum(result.num_correct), result.num_graded)
+            rows.append({"set": eval_set.name, "reward": result.reward, "interval": list(interval), **counts(result)})
+        return rows
+
+
+def no_verdicts(eval_set: EvalSet, result: EvalResult, inputs: Inputs) -> GraderError:
+    """Return the error for a set on which the grader gave no verdict at all, with the reasons."""
+    name = eval_set.judge.spec.name
+    reasons = ", ".join(f"{num} x {reason}" for reason, num in result.num_without_verdict.items())
+    error = inputs.graders.first_errors.get(name)
+    return GraderError(
+        f'"{name}" has a verdict on none of {result.num_samples} answers of {eval_set.name} '
+        f"({reasons}{f': {error}' if error else ''})"
+    )
+
+
+def counts(result: EvalResult) -> dict[str, Any]:
+    """Return what every row on an evaluation has besides its reward."""
+    return {
+        "num_samples": result.num_graded,
+        "prompts_hash": result.prompts_hash,
+        "truncated_frac": result.num_truncated / max(result.num_samples, 1),
+        "length_mean": result.mean_length,
+        **{f"grader/{reason}": num for reason, num in result.num_without_verdict.items()},
+    }
+
+
+def wilson(num_correct: int, num: int, z: float = 1.645) -> tuple[float, float]:
+    """Return Wilson's 90 % interval of a rate; it stays within [0, 1]."""
+    if num == 0:
+        return 0.0, 1.0
+    rate, shrink = num_correct / num, 1 + z * z / num
+    middle = (rate + z * z / (2 * num)) / shrink
+    half = z * math.sqrt(rate * (1 - rate) / num + z * z / (4 * num * num)) / shrink
+    return max(middle - half, 0.0), min(middle + half, 1.0)

@@ -1,0 +1,40 @@
+"""What a run reports while it trains, and to whom: a terminal, a test, or nobody."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from scalerl.analysis.outlook import Outlook
+
+if TYPE_CHECKING:
+    from scalerl.run.run import Run
+
+Outlooks = Mapping[str, Outlook | None]
+"""The forecast of each evaluation set, None before there is one."""
+
+
+class RunObserver(Protocol):
+    """Is told what happens in a run, and may ask it to stop."""
+
+    def started(self, run: "Run") -> None: ...
+    def stepped(self, row: Mapping[str, Any]) -> None: ...
+    def evaluating(self, finished: int, total: int) -> None: ...
+    def evaluated(self, rows: Sequence[Mapping[str, Any]], outlooks: Outlooks, alarms: Sequence[str]) -> None: ...
+    def hung(self, reason: str) -> None:
+        """Called from another thread, immediately before the process ends."""
+        ...
+
+    def stopping(self) -> bool:
+        """Return whether the run should stop after this step."""
+        ...
+
+
+class NullObserver:
+    """Ignores everything and never asks the run to stop."""
+
+    def started(self, run: "Run") -> None: ...
+    def stepped(self, row: Mapping[str, Any]) -> None: ...
+    def evaluating(self, finished: int, total: int) -> None: ...
+    def evaluated(self, rows: Sequence[Mapping[str, Any]], outlooks: Outlooks, alarms: Sequence[str]) -> None: ...
+    def hung(self, reason: str) -> None: ...
+    def stopping(self) -> bool:
+        return False

@@ -1,0 +1,277 @@
+"""From a recipe to the parts of a run: the only place where parts are built and wired together.
+
+    load_inputs   tasks -> model, tokenizer -> length control -> graders -> evaluation sets     (also `scalerl eval`)
+    build         inputs -> training prompts -> learner -> engines -> grading -> curriculum -> pipeline
+
+Each part is built once, from its own settings. Engines and learners are chosen by name, in ENGINES and LEARNERS.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor
+
+from scalerl.choose import choose, entry
+from scalerl.config import Recipe, body_dtype
+from scalerl.config.parts import EvaluationSettings, RolloutSettings, TaskSettings
+from scalerl.errors import RecipeError
+from scalerl.learner import LEARNERS
+from scalerl.loop.grading import GraderRunner, GroupGrading
+from scalerl.loop.pipeline import Pipeline, PipelineState
+from scalerl.loop.requests import RequestMaker, Text
+from scalerl.loop.seams import Engine, Learner
+from scalerl.loop.watchdog import Watchdog, WatchedEngine, WatchedGrading
+from scalerl.models.load import LoadedModel, load_model
+from scalerl.models.lora import wrap
+from scalerl.models.shape import ModelShape
+from scalerl.rl.advantages import BASELINES, NORMALISATIONS
+from scalerl.rl.filters import effective_batch
+from scalerl.rl.losses import LOSSES, check_signature
+from scalerl.rl.weights import WEIGHTS
+from scalerl.rollout import ENGINES
+from scalerl.run.host import limit_host_threads
+from scalerl.run.pack import unpack_groups
+from scalerl.run.prompts import EvalSet, Prompts, eval_set, hash_problems, notices, training_prompts
+from scalerl.run.resume import Earlier
+from scalerl.tasks.curriculum import CURRICULA, Curriculum
+from scalerl.tasks.files import function_task, hide_hub_warnings
+from scalerl.tasks.length import LENGTHS, LengthControl
+from scalerl.tasks.mixture import Mixture
+from scalerl.tasks.problems import TASKS
+from scalerl.tasks.task import Task, named, with_settings
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+MAIN_SET = "main"
+"""Name of the evaluation set of a run's only task."""
+
+
+class CheckpointedLearner(Learner, Protocol):
+    """A learner that a run can save and continue."""
+
+    @property
+    def shape(self) -> ModelShape: ...
+    def state_dict(self) -> dict[str, dict[str, Tensor]]: ...
+    def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """What a recipe names, loaded and checked: all that training and a single evaluation have in common."""
+
+    device: torch.device
+    tasks: Mapping[str, Task]
+    """By name; a run's only task is called main."""
+    model: LoadedModel
+    text: Text
+    length: LengthControl
+    graders: GraderRunner
+    eval_sets: tuple[EvalSet, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """The parts of a training run, wired together."""
+
+    inputs: Inputs
+    prompts: Mapping[str, Prompts]
+    """What is trained on, by task."""
+    problem_hashes: Mapping[str, str]
+    """Of the training problems, by task."""
+    learner: CheckpointedLearner
+    engine: Engine
+    eval_engine: Engine
+    grading: GroupGrading
+    pipeline: Pipeline
+    notices: tuple[str, ...]
+    """What a user should know before hours are spent."""
+    close: Callable[[], None]
+    """Ends the engines and the processes of the graders."""
+
+
+def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
+    """Build every part of a training run, as the checkpoint in `earlier` left it if there is one."""
+    with ExitStack() as opened:
+        inputs = load_inputs(recipe)
+        opened.callback(inputs.graders.close)
+        max_tokens = recipe.rollout.max_prompt_tokens
+        prompts = training_prompts(inputs.tasks, inputs.eval_sets, text=inputs.text, max_tokens=max_tokens)
+        problem_hashes = {name: hash_problems(of_task.tokens) for name, of_task in prompts.items()}
+        earlier.check_problems(problem_hashes, {each.name: each.prompts_hash for each in inputs.eval_sets})
+        torch.manual_seed(recipe.seed)
+        learner = build_learner(inputs.model.model, recipe)
+        state = _restore(learner, earlier)
+        engine, eval_engine = (WatchedEngine(build_engine(inputs.model, recipe), watchdog) for _ in range(2))
+        opened.callback(engine.close)
+        opened.callback(eval_engine.close)
+        grading = build_grading(inputs, recipe)
+        pipeline = Pipeline(
+            engine=engine,
+            curriculum=build_curriculum(prompts, recipe, None if state is None else state.meta["curriculum"]),
+            learner=learner,
+            make_requests=request_maker(prompts, inputs.length, recipe).requests,
+            grading=WatchedGrading(grading, watchdog),
+            groups_per_batch=recipe.pipeline.groups_per_batch,
+            max_lag=recipe.pipeline.max_lag,
+            push_every=recipe.pipeline.push_every,
+            drain=recipe.pipeline.drain,
+            state=state,
+        )
+        every_set = (*(each.prompts for each in inputs.eval_sets), *prompts.values())
+        return Parts(
+            inputs=inputs,
+            prompts=prompts,
+            problem_hashes=problem_hashes,
+            learner=learner,
+            engine=engine,
+            eval_engine=eval_engine,
+            grading=grading,
+            pipeline=pipeline,
+            notices=notices(every_set, max_tokens=max_tokens, length=recipe.length, text=inputs.text),
+            close=opened.pop_all().close,
+        )
+
+
+def load_inputs(recipe: Recipe) -> Inputs:
+    """Load the tasks and the model of a recipe and check that they fit together. Whoever calls closes `graders`."""
+    if recipe.model.path is None:
+        raise RecipeError("model.path is not set, so there is nothing to train: add --set model.path=...")
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    limit_host_threads(device)
+    # Tasks before the model: an error in a file shows at once, and a model takes a while to load.
+    tasks = build_tasks(recipe)
+    others = {name: build_task(part, recipe.evaluation) for name, part in recipe.evaluation.sets.items()}
+    with hide_hub_warnings():
+        model = load_model(recipe.model.path, dtype=torch.float32, device=device, context=recipe.rollout.context)
+    text = Text(tokenizer=model.tokenizer, stop_tokens=model.stop_tokens)
+    length = choose(LENGTHS, recipe.length)(text.encode)
+    _check_context(recipe.rollout, length)
+    graders = GraderRunner(recipe.grading)
+    try:
+        max_tokens = recipe.rollout.max_prompt_tokens
+        eval_sets = tuple(
+            eval_set(name, task, text=text, graders=graders, max_tokens=max_tokens)
+            for name, task in {**tasks, **others}.items()
+        )
+    except BaseException:
+        graders.close()
+        raise
+    return Inputs(
+        device=device, tasks=tasks, model=model, text=text, length=length, graders=graders, eval_sets=eval_sets
+    )
+
+
+def _check_context(rollout: RolloutSettings, length: LengthControl) -> None:
+    """Check a length control against the context: the recipe has checked its own, but this may be a user's function."""
+    needed = rollout.max_prompt_tokens + length.max_tokens
+    if needed > rollout.context:
+        raise RecipeError(
+            f"rollout.context is {rollout.context}, but prompts of up to {rollout.max_prompt_tokens} tokens "
+            f"(rollout.max_prompt_tokens) and completions of up to {length.max_tokens} need {needed}"
+        )
+
+
+def build_tasks(recipe: Recipe) -> dict[str, Task]:
+    """Return the tasks of a recipe by the name of their evaluation set: a run's only task is called main."""
+    if recipe.tasks:
+        return {name: named(build_task(part, recipe.evaluation), name) for name, part in recipe.tasks.items()}
+    if recipe.task.name is None:
+        raise RecipeError("task.name is not set, so there is nothing to train on: add --set task.name=...")
+    return {MAIN_SET: build_task(recipe.task, recipe.evaluation)}
+
+
+def build_task(part: TaskSettings, evaluation: EvaluationSettings) -> Task:
+    """Return the task that a table of the recipe describes, with its prompt format and its grader."""
+    make = choose(TASKS, part)
+    if part.name is not None and ":" in part.name:
+        make = functools.partial(function_task, make, part.name)
+    return with_settings(make(evaluation.num_prompts, evaluation.seed), **part.shared)
+
+
+def build_learner(model: "PreTrainedModel", recipe: Recipe, *, version: int = 0) -> Any:
+    """Return the learner that a recipe describes; it trains `model` in place."""
+    loss = choose(LOSSES, recipe.loss)
+    check_signature(loss, recipe.loss.name)
+    return entry(LEARNERS, recipe.learner.kind, "learner.kind")(
+        wrap(model, recipe.model.lora),
+        loss=loss,
+        effective=functools.partial(
+            effective_batch,
+            drop_truncated=recipe.filter.drop_truncated,
+            zero_variance=recipe.filter.zero_variance,
+            baseline=choose(BASELINES, recipe.advantage.baseline),
+            normalise=choose(NORMALISATIONS, recipe.advantage.normalisation),
+        ),
+        weigh=choose(WEIGHTS, recipe.weights),
+        optimizer=recipe.optimizer,
+        learner=recipe.learner,
+        fp32_head=recipe.model.fp32_head in ("both", "learner"),
+        dtype=_dtype(model, recipe),
+        version=version,
+    )
+
+
+def build_engine(model: LoadedModel, recipe: Recipe) -> Engine:
+    """Return an engine that samples from a copy of the model."""
+    return entry(ENGINES, recipe.rollout.engine, "rollout.engine")(
+        model,
+        recipe.rollout,
+        dtype=_dtype(model.model, recipe),
+        fp32_head=recipe.model.fp32_head in ("both", "generator"),
+    )
+
+
+def _dtype(model: "PreTrainedModel", recipe: Recipe) -> torch.dtype:
+    return getattr(torch, body_dtype(recipe, gpu=model.device.type == "cuda"))
+
+
+def build_grading(inputs: Inputs, recipe: Recipe) -> GroupGrading:
+    """Return what grades the groups of training: each problem by the grader of its task."""
+    judges = {each.name: each.judge for each in inputs.eval_sets if each.name in inputs.tasks}
+    judge_of = (lambda problem: judges[problem.task]) if recipe.tasks else (lambda _: judges[MAIN_SET])
+    return GroupGrading(inputs.graders, judge_of, reward=recipe.reward, length=inputs.length)
+
+
+def request_maker(prompts: Mapping[str, Prompts], length: LengthControl, recipe: Recipe) -> RequestMaker:
+    """Return what turns an issued problem into requests."""
+    tokens = {problem: ids for of_task in prompts.values() for problem, ids in of_task.tokens.items()}
+    return RequestMaker(
+        problems={problem.id: problem for problem in tokens},
+        prompt_tokens={problem.id: ids for problem, ids in tokens.items()},
+        completions_per_group=recipe.pipeline.completions_per_group,
+        temperature=recipe.rollout.temperature,
+        length=length,
+        seed=recipe.seed,
+    )
+
+
+def build_curriculum(
+    prompts: Mapping[str, Prompts], recipe: Recipe, state: Mapping[str, Any] | None = None
+) -> Curriculum | Mixture:
+    """Return the curriculum over the training problems, restored from `state` if there is one."""
+    ids = {name: [problem.id for problem in of_task.tokens] for name, of_task in prompts.items()}
+    retires = choose(CURRICULA, recipe.curriculum)
+    if recipe.tasks:
+        weights = {name: task.weight for name, task in recipe.tasks.items()}
+        if state is None:
+            return Mixture(ids, weights=weights, seed=recipe.seed, retires=retires)
+        return Mixture.restore(state, ids, weights=weights, retires=retires)
+    (problem_ids,) = ids.values()
+    if state is None:
+        return Curriculum(problem_ids, seed=recipe.seed, retires=retires)
+    return Curriculum.restore(state, problem_ids, retires=retires)
+
+
+def _restore(learner: CheckpointedLearner, earlier: Earlier) -> PipelineState | None:
+    """Load the learner's state from the checkpoint, and return the loop's; None where there is no checkpoint."""
+    checkpoint = earlier.checkpoint
+    if checkpoint is None:
+        return None
+    learner.load_state_dict(checkpoint.tensors)
+    groups = unpack_groups(checkpoint.arrays["groups"], checkpoint.meta["groups"])
+    return PipelineState(meta=checkpoint.meta["pipeline"], groups=groups)

@@ -1,0 +1,113 @@
+"""The problems of a run with their prompts as tokens: what it trains on, and the sets it is evaluated on."""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from scalerl.config.parts import InterruptionSettings, Settings
+from scalerl.errors import RecipeError
+from scalerl.loop.evaluate import hash_prompts
+from scalerl.loop.grading import GraderRunner, Judge, Purpose, opened_thinking, spec_of
+from scalerl.loop.requests import Text
+from scalerl.tasks.task import Task, without
+from scalerl.types import Problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompts:
+    """The problems of a set whose prompts are short enough, each with its tokens."""
+
+    set_name: str
+    purpose: Purpose
+    tokens: Mapping[Problem, tuple[int, ...]]
+    num_problems: int
+    """Problems of the set, including those whose prompts are too long."""
+    num_unreadable: int
+    """Prompts among `tokens` that hold characters which the tokenizer does not know."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalSet:
+    """Problems withheld from training, under a name."""
+
+    name: str
+    task: Task
+    prompts: Prompts
+    judge: Judge
+    prompts_hash: str
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        return tuple(self.prompts.tokens)
+
+
+def encode_prompts(
+    name: str, task: Task, problems: Sequence[Problem], *, text: Text, max_tokens: int, purpose: Purpose
+) -> Prompts:
+    """Encode the prompts of a set, without those that are longer than `max_tokens`."""
+    encoded = text.encode_prompts([problem.prompt for problem in problems], task.prompt)
+    kept = {problem: tuple(ids) for problem, ids in zip(problems, encoded, strict=True) if len(ids) <= max_tokens}
+    if not kept:
+        raise RecipeError(
+            f"no {purpose} problem of {name} has a prompt of at most rollout.max_prompt_tokens = {max_tokens} tokens"
+        )
+    unknown = getattr(text.tokenizer, "unk_token_id", None)
+    return Prompts(
+        set_name=name,
+        purpose=purpose,
+        tokens=kept,
+        num_problems=len(problems),
+        num_unreadable=0 if unknown is None else sum(unknown in ids for ids in kept.values()),
+    )
+
+
+def eval_set(name: str, task: Task, *, text: Text, graders: GraderRunner, max_tokens: int) -> EvalSet:
+    """Encode the evaluation problems of a task and check that its grader can be used."""
+    prompts = encode_prompts(name, task, task.evaluation, text=text, max_tokens=max_tokens, purpose="evaluation")
+    opening = opened_thinking(text.decode(next(iter(prompts.tokens.values()))), task)
+    judge = Judge(spec=spec_of(task), decode_all=text.decode_all, opening=opening)
+    graders.check(judge)
+    prompts_hash = hash_prompts(tuple(prompts.tokens))
+    return EvalSet(name=name, task=task, prompts=prompts, judge=judge, prompts_hash=prompts_hash)
+
+
+def training_prompts(
+    tasks: Mapping[str, Task], eval_sets: Iterable[EvalSet], *, text: Text, max_tokens: int
+) -> dict[str, Prompts]:
+    """Encode the training problems of each task, without those that any evaluation set holds."""
+    withheld = [problem for each in eval_sets for problem in each.problems]
+    prompts = {}
+    for name, task in tasks.items():
+        problems = without(task.training, withheld)
+        if not problems:
+            raise RecipeError(f"every training problem of {name} is also an evaluation problem: none is left")
+        prompts[name] = encode_prompts(name, task, problems, text=text, max_tokens=max_tokens, purpose="training")
+    return prompts
+
+
+def notices(all_prompts: Sequence[Prompts], *, max_tokens: int, length: Settings, text: Text) -> tuple[str, ...]:
+    """Return what a user should know about the prompts before hours are spent."""
+    lines = [
+        f"{prompts.num_problems - len(prompts.tokens):,} of {prompts.num_problems:,} {prompts.purpose} problems of "
+        f"{prompts.set_name} are left out: their prompts are longer than rollout.max_prompt_tokens = {max_tokens}"
+        for prompts in all_prompts
+        if len(prompts.tokens) < prompts.num_problems
+    ]
+    lines += [
+        f"{prompts.num_unreadable:,} of {len(prompts.tokens):,} {prompts.purpose} problems of {prompts.set_name} hold "
+        f"characters that this model's tokenizer does not know"
+        for prompts in all_prompts
+        if prompts.num_unreadable
+    ]
+    if isinstance(length, InterruptionSettings) and (num := len(text.encode(length.thinking_end))) > 1:
+        lines.append(
+            f'length.thinking_end "{length.thinking_end}" is {num} tokens of this model: where it is spelled with '
+            f"others, thinking that has ended is interrupted all the same"
+        )
+    return tuple(lines)
+
+
+def hash_problems(problems: Iterable[Problem]) -> str:
+    """Return a hash that changes with an id, a word or an answer of any problem."""
+    lines = (f"{problem.id}\x1f{problem.content_hash}\x1f{problem.answer}" for problem in problems)
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]

@@ -1,0 +1,1 @@
+"""Code problems: the formats in which others publish them, and the task that reads them."""

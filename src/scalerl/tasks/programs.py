@@ -1,0 +1,189 @@
+"""Small functions to be written: "f(x): square it, then add 3. f(4) = 19".
+
+Each problem is a few steps over a number, a list of numbers or a word, told in words with one example. The program is
+run on inputs that the prompt does not show, so repeating the example does not pass.
+"""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scalerl.errors import TaskError
+from scalerl.graders.sandbox.job import Calls, Reference
+from scalerl.tasks.procedural import check_least, drawn_task
+from scalerl.tasks.task import Task
+from scalerl.types import Problem, derive_seed
+
+_LETTERS = "abcde"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One kind of step; {k} is a number and {c}, {d} are letters, drawn anew for each problem."""
+
+    words: str
+    code: str
+    """An expression of the argument's name, {v}."""
+    apply: Callable[[Any, int, str, str], Any]
+    becomes: str = ""
+    """The kind of value that it makes, where that is another."""
+
+
+NUMBERS = (
+    Step(words="add {k}", code="{v}+{k}", apply=lambda v, k, c, d: v + k),
+    Step(words="subtract {k}", code="{v}-{k}", apply=lambda v, k, c, d: v - k),
+    Step(words="multiply by {k}", code="{v}*{k}", apply=lambda v, k, c, d: v * k),
+    Step(words="take the remainder by {k}", code="{v}%{k}", apply=lambda v, k, c, d: v % k),
+    Step(words="divide by {k} and round down", code="{v}//{k}", apply=lambda v, k, c, d: v // k),
+    Step(words="square it", code="{v}*{v}", apply=lambda v, k, c, d: v * v),
+    Step(words="negate it", code="-{v}", apply=lambda v, k, c, d: -v),
+    Step(words="take the larger of it and {k}", code="max({v},{k})", apply=lambda v, k, c, d: max(v, k)),
+    Step(words="take the smaller of it and {k}", code="min({v},{k})", apply=lambda v, k, c, d: min(v, k)),
+    Step(words="drop the sign", code="abs({v})", apply=lambda v, k, c, d: abs(v)),
+)
+LISTS = (
+    Step(words="reverse it", code="{v}[::-1]", apply=lambda v, k, c, d: v[::-1]),
+    Step(words="sort it", code="sorted({v})", apply=lambda v, k, c, d: sorted(v)),
+    Step(words="add {k} to each", code="[i+{k} for i in {v}]", apply=lambda v, k, c, d: [i + k for i in v]),
+    Step(words="multiply each by {k}", code="[i*{k} for i in {v}]", apply=lambda v, k, c, d: [i * k for i in v]),
+    Step(
+        words="keep those above {k}", code="[i for i in {v} if i>{k}]", apply=lambda v, k, c, d: [i for i in v if i > k]
+    ),
+    Step(
+        words="keep the even ones",
+        code="[i for i in {v} if i%2==0]",
+        apply=lambda v, k, c, d: [i for i in v if i % 2 == 0],
+    ),
+    Step(words="keep the first {k}", code="{v}[:{k}]", apply=lambda v, k, c, d: v[:k]),
+    Step(words="leave out the first {k}", code="{v}[{k}:]", apply=lambda v, k, c, d: v[k:]),
+    Step(words="sum it", code="sum({v})", apply=lambda v, k, c, d: sum(v), becomes="numbers"),
+    Step(words="count it", code="len({v})", apply=lambda v, k, c, d: len(v), becomes="numbers"),
+)
+STRINGS = (
+    Step(words="reverse it", code="{v}[::-1]", apply=lambda v, k, c, d: v[::-1]),
+    Step(words="write it {k} times", code="{v}*{k}", apply=lambda v, k, c, d: v * k),
+    Step(words="keep the first {k}", code="{v}[:{k}]", apply=lambda v, k, c, d: v[:k]),
+    Step(words="leave out the first {k}", code="{v}[{k}:]", apply=lambda v, k, c, d: v[k:]),
+    Step(words="put {c} before it", code="'{c}'+{v}", apply=lambda v, k, c, d: c + v),
+    Step(words="put {c} after it", code="{v}+'{c}'", apply=lambda v, k, c, d: v + c),
+    Step(words="replace {c} by {d}", code="{v}.replace('{c}','{d}')", apply=lambda v, k, c, d: v.replace(c, d)),
+    Step(words="sort its letters", code="''.join(sorted({v}))", apply=lambda v, k, c, d: "".join(sorted(v))),
+    Step(words="count the {c}", code="{v}.count('{c}')", apply=lambda v, k, c, d: v.count(c), becomes="numbers"),
+    Step(words="count it", code="len({v})", apply=lambda v, k, c, d: len(v), becomes="numbers"),
+)
+STEPS: Mapping[str, Sequence[Step]] = {"numbers": NUMBERS, "lists": LISTS, "strings": STRINGS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Specified:
+    """A function to be written: its steps with what was drawn for each, and inputs to show and to test it with."""
+
+    kind: str
+    steps: tuple[tuple[Step, int, str, str], ...]
+    inputs: tuple[Any, ...]
+    """The first is shown in the prompt, the others are withheld."""
+
+    def value(self, argument: Any) -> Any:
+        for step, k, c, d in self.steps:
+            argument = step.apply(argument, k, c, d)
+        return argument
+
+
+def programs(
+    num_evaluation: int,
+    evaluation_seed: int,
+    /,
+    *,
+    num_problems: int = 10_000,
+    seed: int = 0,
+    kinds: str = "numbers lists strings",
+    min_steps: int = 1,
+    max_steps: int = 3,
+    num_tests: int = 6,
+    slip_rate: float = 0.0,
+) -> Task:
+    """Return small functions to be written in Python; more steps are harder.
+
+    `slip_rate` is the share of steps that a demonstration gets wrong, so that a base model has something left to learn.
+    """
+    check_least("programs", min_steps=(min_steps, 1), num_tests=(num_tests, 2))
+    if max_steps < min_steps:
+        raise TaskError(f"programs: max_steps is {max_steps}, below min_steps = {min_steps}")
+    chosen = kinds.split()
+    if not chosen or set(chosen) - set(STEPS):
+        raise TaskError(f'programs: kinds is "{kinds}" but must be one or more of {", ".join(STEPS)}')
+    if not 0 <= slip_rate <= 1:
+        raise TaskError(f"programs: slip_rate is {slip_rate} but must be between 0 and 1")
+
+    def draw(stream: random.Random) -> Specified:
+        return specified(stream, stream.choice(chosen), stream.randint(min_steps, max_steps), num_tests)
+
+    return drawn_task(
+        "programs",
+        num_evaluation,
+        evaluation_seed,
+        num_problems=num_problems,
+        seed=seed,
+        draw=draw,
+        pose=_pose,
+        demonstrate=lambda made, stream: _program(made, stream, slip_rate),
+        grader="code",
+        remedy="raise max_steps or allow more kinds",
+    )
+
+
+def specified(stream: random.Random, kind: str, num_steps: int, num_tests: int) -> Specified:
+    """Return a function of this many steps whose value depends on its argument."""
+    while True:
+        current = kind
+        steps: list[tuple[Step, int, str, str]] = []
+        for _ in range(num_steps):
+            step = stream.choice(STEPS[current])
+            c, d = stream.sample(_LETTERS, 2)
+            steps.append((step, stream.randint(2, 5), c, d))
+            current = step.becomes or current
+        # Inputs follow from the steps: the same function with another example would be the same problem.
+        inputs = random.Random(derive_seed("programs inputs", kind, _told(steps)))
+        made = Specified(kind=kind, steps=tuple(steps), inputs=_inputs(inputs, kind, num_tests + 1))
+        values = [repr(made.value(argument)) for argument in made.inputs]
+        # Neither a constant nor the argument itself may pass, nor may a number grow beyond what fits the prompt.
+        unchanged = all(made.value(argument) == argument for argument in made.inputs)
+        if len(set(values)) > 1 and not unchanged and max(map(len, values)) <= 40:
+            return made
+
+
+def _inputs(stream: random.Random, kind: str, num: int) -> tuple[Any, ...]:
+    if kind == "numbers":
+        return tuple(stream.sample(range(-20, 31), num)) if num <= 40 else tuple(range(-20, num - 20))
+    if kind == "lists":
+        return tuple([stream.randint(0, 9) for _ in range(stream.randint(2, 6))] for _ in range(num))
+    return tuple("".join(stream.choices(_LETTERS, k=stream.randint(2, 6))) for _ in range(num))
+
+
+_NAMES = {"numbers": "x", "lists": "a", "strings": "s"}
+
+
+def _pose(made: Specified) -> Problem:
+    name = _NAMES[made.kind]
+    shown = made.inputs[0]
+    prompt = f"f({name}): {_told(made.steps)}. f({shown!r}) = {made.value(shown)!r}"
+    tests = Calls(function="f", cases=tuple(([argument], made.value(argument)) for argument in made.inputs))
+    reference = Reference(tests=tests, entry_point="f")
+    return Problem(id=f"{name}: {_told(made.steps)}", prompt=prompt, answer=reference.to_text(), task="programs")
+
+
+def _told(steps: Sequence[tuple[Step, int, str, str]]) -> str:
+    return ", then ".join(step.words.format(k=k, c=c, d=d) for step, k, c, d in steps)
+
+
+def _program(made: Specified, stream: random.Random, slip_rate: float) -> str:
+    name, current = _NAMES[made.kind], made.kind
+    lines = [f"def f({name}):"]
+    for step, k, c, d in made.steps:
+        written, number = step, k
+        if stream.random() < slip_rate:
+            written, number = stream.choice(STEPS[current]), stream.randint(2, 5)
+        lines.append(f" {name}={written.code.format(v=name, k=number, c=c, d=d)}")
+        current = step.becomes or current
+    return "\n".join([*lines, f" return {name}"])

@@ -1,0 +1,142 @@
+import time
+from collections.abc import Iterator
+
+import pytest
+from sandbox_support import needs_bubblewrap
+
+from scalerl.config.parts import GradingSettings
+from scalerl.errors import GraderError, SandboxError
+from scalerl.graders.code import check_sandbox, close_sandboxes, code, program_in, run_program
+from scalerl.graders.pool.pool import GraderPool, GraderSpec, Item
+from scalerl.graders.sandbox import bubblewrap
+from scalerl.graders.sandbox.job import Asserts, Calls, Reference
+from scalerl.loop.grading import with_limits
+
+ANSWER = Reference(tests=Calls(function="f", cases=(([2], 4), ([3], 9))), entry_point="f").to_text()
+SQUARE = "def f(x):\n    return x * x\n"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def sandboxes() -> Iterator[None]:
+    yield
+    close_sandboxes()
+
+
+@pytest.mark.parametrize(
+    ("given", "program"),
+    [
+        ("def f(): pass", "def f(): pass"),
+        ("    return x", "    return x"),
+        ("So:\n```python\nx = 1\n```\nDone.", "x = 1\n"),
+        ("```\nx = 1\n```", "x = 1\n"),
+        ("```python\nx = 1", "x = 1"),
+        ("```py\nx = 1\n```\nand\n```python3\nx = 2\n```", "x = 2\n"),
+        ("```python\ndef f(): pass\n```\nUse it:\n```python\nf()\n```", "def f(): pass\n"),
+        ("```python\nx = 1\n```\n```text\n1\n```", "x = 1\n"),
+        ("```json\n{}\n```", None),
+        ("", None),
+        ("  \n", None),
+        ("```python\n```", None),
+    ],
+)
+def test_programs_are_taken_out_of_answers(given: str, program: str | None):
+    assert program_in(given, "f") == program
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize(
+    ("text", "correct"),
+    [
+        (SQUARE, True),
+        (f"<think>Squares.</think>```python\n{SQUARE}```", True),
+        (f"<think>```python\n{SQUARE}```", False),
+        ("<think>x</think>", False),
+        ("I do not know.", False),
+        ("def f(x): return x + 2", False),
+    ],
+)
+def test_answers_are_run(text: str, correct: bool):
+    assert code(text, ANSWER, timeout_s=60) is correct
+
+
+@needs_bubblewrap
+def test_other_tags_can_be_set():
+    tags = {"thinking_start": "<reason>", "thinking_end": "</reason>"}
+    assert code(f"<reason>def f(x): return 1</reason>{SQUARE}", ANSWER, **tags) is True
+    assert code(f"<reason>{SQUARE}", ANSWER, **tags) is False
+
+
+@needs_bubblewrap
+def test_reasons_are_counted_apart():
+    assert run_program(None, ANSWER).kind == "no_program"
+    assert run_program("", ANSWER).kind == "no_program"
+    assert run_program(SQUARE, "8").kind == "bad_tests"
+    assert run_program(SQUARE, "8").correct is None
+    unreadable = Reference(tests=Asserts(tests=("assert f( == 1",))).to_text()
+    assert run_program(SQUARE, unreadable).kind == "bad_tests"
+    half = run_program("def f(x): return 4", ANSWER)
+    assert (half.kind, half.share, half.correct) == ("failed", 0.5, False)
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize("rest", ["", "\nprint(f(\n", "So that is it."])
+def test_prompts_are_continued(rest: str):
+    prefix = 'def f(x):\n    """Square."""\n'
+    answer = Reference(tests=Asserts(tests=("assert f(3) == 9",)), prefix=prefix, entry_point="f").to_text()
+    assert run_program(f"    return x * x\n{rest}", answer).kind == "passed"
+
+
+def test_sandbox_none_is_refused_with_a_cluster():
+    with pytest.raises(SandboxError, match=r"refused with \[cluster\]"):
+        check_sandbox("none", has_cluster=True)
+    with pytest.raises(SandboxError, match='no sandbox is called "docker"; choices: bubblewrap, none'):
+        check_sandbox("docker")
+
+
+def pooled(**settings: object) -> GraderSpec:
+    return GraderSpec(name="code", settings=settings)
+
+
+@needs_bubblewrap
+def test_slow_programs_hold_up_no_others():
+    spec = pooled(timeout_s=3.0, cpu_limit_s=30.0)
+    slow = "import time\ntime.sleep(100)\n" + SQUARE
+    with GraderPool(num_workers=2, timeout_s=30.0) as pool:
+        pool.grade_all([Item(key=None, spec=spec, text=SQUARE, answer=ANSWER) for _ in range(4)])
+        started = time.monotonic()
+        pool.submit("slow", spec, slow, ANSWER)
+        for number in range(20):
+            pool.submit(number, spec, SQUARE, ANSWER)
+        ended: dict[object, float] = {}
+        verdicts: dict[object, bool | None] = {}
+        while len(ended) < 21:
+            for graded in pool.poll(1.0):
+                ended[graded.key] = time.monotonic() - started
+                verdicts[graded.key] = graded.correct
+    assert verdicts.pop("slow") is False
+    assert all(verdicts.values())
+    slow_s = ended.pop("slow")
+    assert slow_s >= 3.0
+    # At most the one that waited behind it in the same worker ends after it.
+    assert sum(seconds > slow_s for seconds in ended.values()) <= 1
+
+
+@needs_bubblewrap
+def test_a_missing_sandbox_is_told_before_anything_is_graded(monkeypatch: pytest.MonkeyPatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with GraderPool(num_workers=1) as pool, pytest.raises(GraderError, match="apt install bubblewrap"):
+        pool.check(pooled())
+    assert "apt install" in bubblewrap.INSTALL
+
+
+def test_limits_of_the_recipe_reach_the_programs():
+    limits = GradingSettings(timeout_s=20, cpu_limit_s=5, memory_limit_mb=100, sandbox="none")
+    spec = with_limits(GraderSpec(name="code", settings={"thinking_end": "x"}), limits)
+    assert spec.settings == {
+        "thinking_end": "x",
+        "timeout_s": 15.0,
+        "cpu_limit_s": 5,
+        "memory_limit_mb": 100,
+        "sandbox": "none",
+    }
+    assert with_limits(GraderSpec(name="math"), limits) == GraderSpec(name="math")

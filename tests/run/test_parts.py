@@ -1,0 +1,218 @@
+"""From a recipe to the parts of a run: tasks, prompts, evaluation sets, engines and learners by name."""
+
+import json
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from scalerl.config import Recipe, load_recipe
+from scalerl.config.parts import LearnerSettings, RolloutSettings
+from scalerl.errors import GraderError, RecipeError
+from scalerl.learner import LEARNERS
+from scalerl.learner.step import TorchLearner
+from scalerl.loop.grading import GraderRunner
+from scalerl.rollout import ENGINES
+from scalerl.rollout.torch.engine import TorchEngine
+from scalerl.run.evaluate import evaluate_set
+from scalerl.run.parts import Inputs, build_engine, build_learner, load_inputs, request_maker
+from scalerl.run.prompts import Prompts, notices, training_prompts
+from scalerl.tasks.length import LengthControl
+from scalerl.tasks.prompts import PromptFormat
+from scalerl.types import LengthPlan
+
+
+def lines(path: Path, prompts: list[str]) -> str:
+    path.write_text("".join(json.dumps({"prompt": prompt, "answer": "1"}) + "\n" for prompt in prompts))
+    return json.dumps(str(path))
+
+
+def recipe(*overrides: str) -> Recipe:
+    return load_recipe("tiny-cpu", ["task.num_problems=20", "evaluation.num_prompts=5", *overrides])
+
+
+def mixed(**paths: str) -> Recipe:
+    tasks = [f'tasks.{name}={{name="file", path={path}}}' for name, path in paths.items()]
+    return load_recipe("tiny-cpu", ['task=""', "evaluation.num_prompts=3", *tasks])
+
+
+def prompts_of(inputs: Inputs, max_tokens: int = 16) -> dict[str, Prompts]:
+    return training_prompts(inputs.tasks, inputs.eval_sets, text=inputs.text, max_tokens=max_tokens)
+
+
+def notices_of(inputs: Inputs, settings: Recipe) -> tuple[str, ...]:
+    max_tokens = settings.rollout.max_prompt_tokens
+    every_set = [*(one.prompts for one in inputs.eval_sets), *prompts_of(inputs, max_tokens).values()]
+    return notices(every_set, max_tokens=max_tokens, length=settings.length, text=inputs.text)
+
+
+def test_no_training_problem_is_in_an_evaluation_set(tmp_path: Path):
+    path = lines(tmp_path / "train.jsonl", [f"{place}+1=" for place in range(10)])
+    other = lines(tmp_path / "other.jsonl", ["3+1=", "4+1=", "9+9="])
+    unused = lines(tmp_path / "unused.jsonl", ["5+5="])
+    settings = [
+        f'task={{name="file", path={path}}}',
+        "evaluation.num_prompts=3",
+        f'evaluation.sets.other={{name="file", path={unused}, evaluation_path={other}}}',
+    ]
+    inputs = load_inputs(load_recipe("tiny-cpu", settings))
+    assert [one.name for one in inputs.eval_sets] == ["main", "other"]
+    evaluated = {problem.prompt for one in inputs.eval_sets for problem in one.problems}
+    assert {"3+1=", "4+1=", "9+9="} <= evaluated
+    trained = {problem.prompt for problem in prompts_of(inputs)["main"].tokens}
+    assert not trained & evaluated
+    assert trained == {f"{place}+1=" for place in range(10)} - evaluated
+
+
+@pytest.mark.parametrize("end, opening", [("<think>", "<think>"), ("", ""), ("<think></think>", ""), ("<think>1+", "")])
+def test_prompt_may_end_with_the_start_of_thinking(end: str, opening: str):
+    inputs = load_inputs(recipe(f"task.template={json.dumps('{prompt}' + end)}"))
+    assert [one.judge.opening for one in inputs.eval_sets] == [opening]
+
+
+def test_long_prompts_are_left_out_and_noticed(tmp_path: Path):
+    prompts = [f"{place}+1=" for place in range(8)] + [f"{'1+' * 9}{place}=" for place in range(8)]
+    path = lines(tmp_path / "train.jsonl", prompts)
+    settings = load_recipe("tiny-cpu", [f'task={{name="file", path={path}}}', "evaluation.num_prompts=12"])
+    inputs = load_inputs(settings)
+    kept = [*prompts_of(inputs)["main"].tokens, *inputs.eval_sets[0].problems]
+    assert sorted(problem.prompt for problem in kept) == prompts[:8]
+    evaluated = len(inputs.eval_sets[0].problems)
+    assert list(notices_of(inputs, settings)) == [
+        f"{num} of {total} {kind} problems of main are left out: their prompts are longer than "
+        f"rollout.max_prompt_tokens = 16"
+        for kind, num, total in (("evaluation", 12 - evaluated, 12), ("training", evaluated - 4, 4))
+        if num
+    ]
+    with pytest.raises(RecipeError, match=r"no evaluation problem of main has a prompt of at most .* = 3 tokens"):
+        load_inputs(recipe("rollout.max_prompt_tokens=3"))
+
+
+def test_prompts_with_unknown_characters_are_noticed(tmp_path: Path):
+    path = lines(tmp_path / "train.jsonl", [*(f"{place}+1=" for place in range(6)), "sum 1", "sum 2", "sum 3"])
+    held_out = lines(tmp_path / "test.jsonl", ["7+1=", "what?"])
+    task = f'task={{name="file", path={path}, evaluation_path={held_out}}}'
+    settings = load_recipe("tiny-cpu", [task, "evaluation.num_prompts=2"])
+    unknown = "hold characters that this model's tokenizer does not know"
+    assert list(notices_of(load_inputs(settings), settings)) == [
+        f"1 of 2 evaluation problems of main {unknown}",
+        f"3 of 9 training problems of main {unknown}",
+    ]
+
+
+def test_prompts_are_encoded_once_for_all_evaluations(monkeypatch: pytest.MonkeyPatch):
+    settings = recipe("evaluation.samples_per_prompt=2", "rollout.slots=10")
+    inputs = load_inputs(settings)
+    (eval_set,) = inputs.eval_sets
+    assert eval_set.prompts.tokens == {
+        problem: tuple(inputs.text.encode_prompt(problem.prompt, PromptFormat())) for problem in eval_set.problems
+    }
+    monkeypatch.setattr("scalerl.loop.requests.Text.encode_all", lambda *_, **__: pytest.fail("it was encoded again"))
+    with closing(build_engine(inputs.model, settings)) as engine:
+        assert evaluate_set(eval_set, engine, inputs, settings.evaluation, step=0).num_samples == 10
+
+
+def test_thinking_end_of_several_tokens_is_noticed():
+    settings = recipe()
+    assert notices_of(load_inputs(settings), settings) == ()
+    settings = recipe('length.thinking_end="=1"', 'length.marker="=1"')
+    (notice,) = notices_of(load_inputs(settings), settings)
+    assert notice.startswith('length.thinking_end "=1" is 2 tokens of this model: ')
+
+
+def long_winded(encode, /) -> LengthControl:
+    return LengthControl(max_tokens=60, plan=lambda seed: LengthPlan(answer_budget=60), adjust=lambda num, right: 0.0)
+
+
+def test_custom_length_control_must_fit_the_context():
+    with pytest.raises(RecipeError, match=r"rollout.context is 64, but prompts of up to 16 tokens .* up to 60 need 76"):
+        load_inputs(recipe(f'length={{name="{__name__}:long_winded"}}'))
+
+
+def test_problems_of_several_tasks_carry_its_name(tmp_path: Path):
+    paths = {
+        name: lines(tmp_path / f"{name}.jsonl", [f"{place}+{other}=" for place in range(6)])
+        for name, other in (("ones", 1), ("twos", 2))
+    }
+    inputs = load_inputs(mixed(**paths))
+    assert [(one.name, len(one.problems)) for one in inputs.eval_sets] == [("ones", 3), ("twos", 3)]
+    evaluated = {problem for one in inputs.eval_sets for problem in one.problems}
+    prompts = prompts_of(inputs)
+    assert {name: len(of_task.tokens) for name, of_task in prompts.items()} == {"ones": 3, "twos": 3}
+    for name, of_task in prompts.items():
+        assert all(problem.task == name and problem.id.startswith(f"{name}/") for problem in of_task.tokens)
+        assert not set(of_task.tokens) & evaluated
+    maker = request_maker(prompts, inputs.length, mixed(**paths))
+    assert len(maker.problems) == 6
+    for problem_id, problem in maker.problems.items():
+        assert maker.prompt_tokens[problem_id] == tuple(inputs.text.encode_prompt(problem.prompt, PromptFormat()))
+
+
+def test_no_task_trains_on_evaluation_problems_of_another(tmp_path: Path):
+    same = [f"{place}+1=" for place in range(10)]
+    ones, twos = lines(tmp_path / "ones.jsonl", same), lines(tmp_path / "twos.jsonl", same[::-1])
+    inputs = load_inputs(mixed(ones=ones, twos=twos))
+    evaluated = {problem.prompt for one in inputs.eval_sets for problem in one.problems}
+    assert len(evaluated) > 3
+    for of_task in prompts_of(inputs).values():
+        assert {problem.prompt for problem in of_task.tokens} == set(same) - evaluated
+
+
+def test_task_without_training_problems_is_an_error(tmp_path: Path):
+    one, other = lines(tmp_path / "one.jsonl", ["1+1=", "1+2="]), lines(tmp_path / "other.jsonl", ["2+1=", "2+2="])
+    settings = [
+        f'task={{name="file", path={one}, evaluation_path={other}}}',
+        f'evaluation.sets.again={{name="file", path={other}, evaluation_path={one}}}',
+        "evaluation.num_prompts=2",
+    ]
+    inputs = load_inputs(load_recipe("tiny-cpu", settings))
+    with pytest.raises(RecipeError, match="every training problem of main is also an evaluation problem: none is left"):
+        prompts_of(inputs)
+
+
+def test_grader_processes_end_when_loading_fails(monkeypatch: pytest.MonkeyPatch):
+    made: list[GraderRunner] = []
+    monkeypatch.setattr("scalerl.run.parts.GraderRunner", lambda limits: made.append(GraderRunner(limits)) or made[-1])
+    assert load_inputs(recipe()).graders._pool is None
+    # The second set is found to be faulty when the grader of the first runs already.
+    other = 'evaluation.sets.other={name="arithmetic", num_problems=9, grader="no_such_module:grade"}'
+    with pytest.raises(GraderError, match="no_such_module"):
+        load_inputs(recipe('task.grader="own_code:obedient"', other))
+    pool = made[-1]._pool
+    assert pool is not None
+    assert pool._process.returncode is not None
+
+
+def test_engines_and_learners_are_chosen_by_name(monkeypatch: pytest.MonkeyPatch):
+    settings = recipe()
+    inputs = load_inputs(settings)
+    learner = build_learner(inputs.model.model, settings)
+    with closing(build_engine(inputs.model, settings)) as engine:
+        assert (type(engine), type(learner)) == (TorchEngine, TorchLearner)
+    built: list[str] = []
+
+    def record(kind: str) -> Callable[..., object]:
+        return lambda *_, **__: built.append(kind)
+
+    monkeypatch.setitem(ENGINES, "torch", record("engine"))
+    monkeypatch.setitem(LEARNERS, "torch", record("learner"))
+    build_engine(inputs.model, settings)
+    build_learner(inputs.model.model, settings)
+    assert built == ["engine", "learner"]
+    monkeypatch.delitem(ENGINES, "torch")
+    monkeypatch.setitem(ENGINES, "torch2", record("another engine"))
+    with pytest.raises(RecipeError) as caught:
+        build_engine(inputs.model, settings)
+    assert str(caught.value) == ('rollout.engine "torch" is unknown; choices: "torch2"; did you mean "torch2"?')
+
+
+def test_recipe_choices_are_the_names_in_the_tables():
+    engine, kind = RolloutSettings.model_fields["engine"], LearnerSettings.model_fields["kind"]
+    assert set(get_args(engine.annotation)) == ENGINES.keys()
+    assert set(get_args(kind.annotation)) == LEARNERS.keys()
+    for setting in ("rollout.engine", "learner.kind"):
+        expected = rf'{setting} is "torhc" but must be one of "torch"; did you mean "torch"\?'
+        with pytest.raises(RecipeError, match=expected):
+            recipe(f"{setting}=torhc")

@@ -1,0 +1,163 @@
+import base64
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from human_eval_problems import human_eval_rows
+from sandbox_support import needs_bubblewrap
+
+from scalerl.errors import TaskError
+from scalerl.graders.code import close_sandboxes, run_program
+from scalerl.graders.sandbox.job import Asserts, Calls, Streams
+from scalerl.tasks.code.formats import read_problem
+from scalerl.tasks.code.problems import code
+from scalerl.tasks.rows import Row
+
+MBPP = {
+    "task_id": 2,
+    "text": "Write a function to find the shared elements of two lists.",
+    "code": "def similar(a, b):\n  return tuple(set(a) & set(b))",
+    "test_setup_code": "",
+    "test_list": ["assert set(similar((3, 4), (4, 5))) == {4}", "assert similar((1,), (2,)) == ()"],
+    "challenge_test_list": [],
+}
+HUMAN_EVAL = {
+    "task_id": "Test/0",
+    "prompt": 'def add(a, b):\n    """Add."""\n',
+    "canonical_solution": "    return a + b\n",
+    "test": "def check(candidate):\n    assert candidate(1, 2) == 3\n",
+    "entry_point": "add",
+}
+DEEPCODER = {
+    "problem": "Double the number.",
+    "tests": json.dumps([{"input": "2\n", "output": "4\n", "type": "stdin_stdout"}]),
+    "solutions": ["print(2 * int(input()))"],
+}
+APPS = {
+    "question": "Double the number.",
+    "input_output": json.dumps({"inputs": ["2\n", ["3"]], "outputs": ["4\n", ["6"]]}),
+    "solutions": json.dumps(["print(2 * int(input()))"]),
+}
+LEETCODE = {
+    "question": "Add.",
+    "input_output": json.dumps({"fn_name": "add", "inputs": [[1, 2]], "outputs": [[3]]}),
+    "solutions": ["class Solution:\n    def add(self, a, b):\n        return a + b"],
+}
+LIVE_CODE_BENCH = {
+    "question_id": "x1",
+    "question_content": "Add.",
+    "starter_code": "class Solution:\n    def add(self, a, b):\n",
+    "public_test_cases": json.dumps([{"input": "1\n2", "output": "3", "testtype": "functional"}]),
+    "private_test_cases": base64.b64encode(
+        zlib.compress(b"\x80\x04" + json.dumps([{"input": "[1]\n[2]", "output": "[1, 2]"}]).encode() + b"\x94.")
+    ).decode(),
+    "metadata": json.dumps({"func_name": "add"}),
+    "solution": "def add(a, b):\n    return a + b",
+}
+FORMATS = {
+    "mbpp": (MBPP, Asserts),
+    "human_eval": (HUMAN_EVAL, Asserts),
+    "deepcoder": (DEEPCODER, Streams),
+    "apps": (APPS, Streams),
+    "leetcode": (LEETCODE, Calls),
+    "live_code_bench": (LIVE_CODE_BENCH, Calls),
+}
+
+
+def row(values: dict[str, Any]) -> Row:
+    return Row(where="problems.jsonl", unit="line", number=7, values=values)
+
+
+def write(path: Path, *rows: dict[str, Any]) -> str:
+    path.write_text("".join(json.dumps(values) + "\n" for values in rows))
+    return str(path)
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize("name", FORMATS)
+def test_solutions_of_every_format_pass(name: str):
+    values, kind = FORMATS[name]
+    problem = read_problem(row(values))
+    assert isinstance(problem.reference.tests, kind)
+    outcome = run_program(problem.reference.solution, problem.reference.to_text())
+    assert (outcome.kind, outcome.share) == ("passed", 1.0)
+    assert run_program("def nothing(): pass", problem.reference.to_text()).correct is False
+    close_sandboxes()
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"prompt": "x", "answer": "y"}, "line 7: not a code problem of a known format: it has prompt, answer"),
+        ({}, "it has no fields"),
+        (MBPP | {"test_list": []}, 'the problem has no tests: the field "test_list" is empty'),
+        (MBPP | {"test_list": "assert 1"}, 'the field "test_list" must be a list'),
+        (MBPP | {"test_list": ["assert f( == 1"]}, "its tests are not valid Python"),
+        (MBPP | {"text": ""}, "there is no question in it"),
+        (HUMAN_EVAL | {"test": "def check(:"}, "its tests are not valid Python: "),
+        (HUMAN_EVAL | {"entry_point": None}, 'the field "entry_point" must be text'),
+        (DEEPCODER | {"tests": "[]"}, "the problem has no tests"),
+        (DEEPCODER | {"tests": "{"}, 'the field "tests" is not valid JSON'),
+        (DEEPCODER | {"tests": "[1]"}, "its test cases must be objects with input and output"),
+        (APPS | {"input_output": {"inputs": ["1"], "outputs": []}}, "has 1 inputs but 0 outputs"),
+        (APPS | {"input_output": {"inputs": []}}, 'must have "inputs" and "outputs"'),
+        (LIVE_CODE_BENCH | {"private_test_cases": "%%%"}, 'the field "private_test_cases" is not valid JSON'),
+    ],
+)
+def test_bad_rows_are_one_sentence(values: dict[str, Any], sentence: str):
+    with pytest.raises(TaskError) as caught:
+        read_problem(row(values))
+    assert sentence in str(caught.value)
+    assert str(caught.value).startswith("problems.jsonl, line 7: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_problems_are_split_and_demonstrated(tmp_path: Path):
+    rows = [HUMAN_EVAL | {"task_id": f"Test/{n}", "prompt": HUMAN_EVAL["prompt"] + f"    # {n}\n"} for n in range(6)]
+    task = code(2, 0, path=write(tmp_path / "problems.jsonl", *rows))
+    assert (len(task.training), len(task.evaluation), task.grader) == (4, 2, "code")
+    assert task.demonstrations is not None
+    assert {made.completion for made in task.demonstrations(3, 0)} == {"    return a + b\n"}
+    fenced = code(1, 0, path=write(tmp_path / "mbpp.jsonl", MBPP, MBPP | {"task_id": 3, "text": "Another."}))
+    assert fenced.demonstrations is not None
+    assert fenced.demonstrations(1, 0)[0].completion.startswith("```python\ndef similar")
+
+
+def test_parquet_files_are_read(tmp_path: Path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    rows = [MBPP, MBPP | {"task_id": 3, "text": "Another."}]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "problems.parquet")
+    assert len(code(1, 0, path=str(tmp_path / "problems.parquet")).training) == 1
+
+
+def test_settings_that_do_not_fit_are_one_sentence(tmp_path: Path):
+    path = write(tmp_path / "problems.jsonl", MBPP)
+    for settings, sentence in (
+        ({}, "set either path"),
+        ({"path": path, "dataset": "x"}, "set either path"),
+        ({"path": path}, "none are left"),
+        ({"path": write(tmp_path / "twice.jsonl", MBPP, MBPP)}, 'the id "2" is used by an earlier problem'),
+    ):
+        with pytest.raises(TaskError, match=sentence):
+            code(1, 0, **settings)
+
+
+@needs_bubblewrap
+def test_reference_solutions_are_checked_on_request(tmp_path: Path):
+    wrong = MBPP | {"task_id": 3, "text": "Another.", "code": "def similar(a, b):\n  return ()"}
+    path = write(tmp_path / "problems.jsonl", MBPP, wrong, MBPP | {"task_id": 4, "text": "A third.", "code": ""})
+    assert len(code(1, 0, path=path).training) == 2
+    with pytest.raises(TaskError) as caught:
+        code(1, 0, path=path, check_references=True)
+    assert str(caught.value) == (
+        "2 of 3 reference solutions do not pass their own tests: 3 (failed, 1 of 2 checks passed), 4 (no solution)"
+    )
+
+
+def test_human_evals_own_file_is_read(tmp_path: Path):
+    rows = human_eval_rows()
+    task = code(64, 0, path=write(tmp_path / "HumanEval.jsonl", *rows))
+    assert (len(task.training), len(task.evaluation)) == (100, 64)

@@ -1,0 +1,73 @@
+import json
+import random
+
+import pytest
+from sandbox_support import needs_bubblewrap
+
+from scalerl.errors import TaskError
+from scalerl.graders.code import close_sandboxes, run_program
+from scalerl.tasks.programs import STEPS, programs, specified
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize("kind", STEPS)
+def test_demonstrations_pass_their_tests(kind: str):
+    task = programs(10, 0, num_problems=20, kinds=kind)
+    assert task.demonstrations is not None
+    for made in task.demonstrations(12, 0):
+        outcome = run_program(made.completion, made.problem.answer)
+        assert outcome.kind == "passed", (made, outcome)
+        shown = made.problem.prompt.rpartition(" = ")[2]
+        repeated = f"def f(_):\n return {shown}"
+        assert run_program(repeated, made.problem.answer).kind == "failed"
+    close_sandboxes()
+
+
+@needs_bubblewrap
+def test_slips_make_demonstrations_fail():
+    task = programs(10, 0, num_problems=20, slip_rate=0.5)
+    assert task.demonstrations is not None
+    passed = [run_program(made.completion, made.problem.answer).correct for made in task.demonstrations(40, 0)]
+    assert 5 < sum(map(bool, passed)) < 35
+    close_sandboxes()
+
+
+def test_every_step_does_what_its_code_says():
+    stream = random.Random(0)
+    for kind, steps in STEPS.items():
+        for step in steps:
+            for argument in specified(stream, kind, 1, 5).inputs:
+                written = step.code.format(v="v", k=3, c="a", d="b")
+                assert eval(written, {"v": argument}) == step.apply(argument, 3, "a", "b"), step.words
+
+
+def test_withheld_functions_are_never_trained_on():
+    task = programs(100, 0, num_problems=1000)
+    told = {problem.prompt.partition(". f(")[0] for problem in task.training}
+    assert len(told) == 1000
+    assert not told & {problem.prompt.partition(". f(")[0] for problem in task.evaluation}
+
+
+def test_prompts_show_one_example_and_withhold_the_others():
+    for problem in programs(20, 0, num_problems=100, num_tests=4).training:
+        cases = json.loads(problem.answer)["cases"]
+        assert len(cases) == 5
+        (argument,), value = cases[0]
+        assert problem.prompt.endswith(f"f({argument!r}) = {value!r}")
+        assert len({json.dumps(value) for _, value in cases}) > 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"kinds": "numbers trees"}, "must be one or more of numbers, lists, strings"),
+        ({"kinds": ""}, "must be one or more of"),
+        ({"min_steps": 0}, "min_steps is 0 but must be at least 1"),
+        ({"min_steps": 4}, "max_steps is 3, below min_steps = 4"),
+        ({"slip_rate": 2.0}, "must be between 0 and 1"),
+        ({"kinds": "numbers", "max_steps": 1}, "raise max_steps or allow more kinds"),
+    ],
+)
+def test_bad_settings_are_one_sentence(settings: dict, sentence: str):
+    with pytest.raises(TaskError, match=sentence):
+        programs(10, 0, **settings)
