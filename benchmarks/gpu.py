@@ -166,11 +166,11 @@ def lines_of(process: "subprocess.Popen[str]", *, silent_s: float, until: float)
 
 def table(rows: Sequence[Row]) -> str:
     """A line a shape, with the ratios to what transformers has; a dash is what was not measured."""
-    found: dict[str, dict[str, Row]] = {}
+    by_shape: dict[str, dict[str, Row]] = {}
     for row in rows:
-        found.setdefault(row["shape"], {})[row["part"]] = row
+        by_shape.setdefault(row["shape"], {})[row["part"]] = row
     lines = ["{:<6}{:>12}{:>10}{:>7}{:>10}{:>7}{:>10}{:>12}".format(*HEADER) + "".join(f"{p:>13}" for p in PEERS)]
-    for shape, parts in found.items():
+    for shape, parts in by_shape.items():
         ours = parts.get("mixed", {}).get("mixed_tokens_per_s")
         ratios = [ratio(ours, parts.get(peer, {}).get("tokens_per_s")) for peer in PEERS]
         peak = max(

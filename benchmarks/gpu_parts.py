@@ -104,7 +104,7 @@ class FirstHalf:
 
     def submit(self, completions: Sequence[Completion]) -> None:
         # A budget that ends a completion truncates it, and truncated ones are not trained on.
-        self._groups.append(make_group([replace(one, finish="stop") for one in completions]))
+        self._groups.append(make_group([replace(completion, finish="stop") for completion in completions]))
 
     def poll(self, *, wait: bool = False) -> list[Group]:
         done, self._groups = self._groups, []
@@ -261,8 +261,8 @@ def measure(subject: Subject, part: str, seconds: float) -> Figures:
     try:
         figures = PARTS[part](subject, seconds)
     except Exception as error:  # Whatever it was: the other parts are still to be measured.
-        said = str(error).strip().splitlines()
-        return {"failed": f"{type(error).__name__}: {said[0] if said else ''}", "took_s": time.perf_counter() - start}
+        lines = str(error).strip().splitlines()
+        return {"failed": f"{type(error).__name__}: {lines[0] if lines else ''}", "took_s": time.perf_counter() - start}
     if on_gpu:
         figures["peak_gib"] = torch.cuda.max_memory_allocated(subject.device) / 2**30
     return figures | {"took_s": time.perf_counter() - start}

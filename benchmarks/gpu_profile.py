@@ -65,13 +65,13 @@ def mixed_round(subject: Subject) -> Callable[[], Any]:
 
 def plain_times(step: Callable[[], Any], device: torch.device, num: int) -> str:
     times = [timed(step, device) for _ in range(2 * num)]
-    listed = " ".join(f"{one:.3f}" for one in times)
+    listed = " ".join(f"{seconds:.3f}" for seconds in times)
     return f"median of the last {num}: {statistics.median(times[num:]):.4f} s; all: {listed}"
 
 
 def report(step: Callable[[], Any], device: torch.device, num: int) -> str:
     """What profilers found, in tables."""
-    said = []
+    tables = []
     activities = [torch.profiler.ProfilerActivity.CPU]
     if device.type == "cuda":
         activities.append(torch.profiler.ProfilerActivity.CUDA)
@@ -80,8 +80,8 @@ def report(step: Callable[[], Any], device: torch.device, num: int) -> str:
             timed(step, device)
     averages = profile.key_averages()
     if device.type == "cuda":
-        said.append(averages.table(sort_by="self_cuda_time_total", row_limit=MOST_ROWS, max_name_column_width=60))
-    said.append(averages.table(sort_by="self_cpu_time_total", row_limit=MOST_ROWS, max_name_column_width=60))
+        tables.append(averages.table(sort_by="self_cuda_time_total", row_limit=MOST_ROWS, max_name_column_width=60))
+    tables.append(averages.table(sort_by="self_cpu_time_total", row_limit=MOST_ROWS, max_name_column_width=60))
     python = cProfile.Profile()
     python.enable()
     for _ in range(num):
@@ -90,8 +90,8 @@ def report(step: Callable[[], Any], device: torch.device, num: int) -> str:
     for order in ("tottime", "cumtime"):
         text = io.StringIO()
         pstats.Stats(python, stream=text).sort_stats(order).print_stats(2 * MOST_ROWS)
-        said.append(text.getvalue())
-    return "\n".join(said)
+        tables.append(text.getvalue())
+    return "\n".join(tables)
 
 
 def timed(step: Callable[[], Any], device: torch.device) -> float:

@@ -20,8 +20,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from scalerl.graders.math import math
 from scalerl.graders.pool.pool import GraderPool, GraderSpec, Item
-from scalerl.graders.rules import math
 
 # Most that hang wait for something; one in four computes, which costs its cpu_limit_s.
 SHARES = {"sleeps": 0.015, "spins": 0.005, "exits": 0.005, "segfaults": 0.005, "hoards": 0.01}
@@ -105,9 +105,9 @@ def timed(pool: GraderPool, items: Sequence[Item], endings: Sequence[str]) -> tu
     begin = time.perf_counter()
     graded = pool.grade_all(items)
     seconds = time.perf_counter() - begin
-    found = [one.reason or ("right" if one.correct else "wrong") for one in graded]
-    assert pool.num_ended - before == Counter(found)
-    return seconds, [f"{ending}, not {due}" for ending, due in zip(found, endings, strict=True) if ending != due]
+    actual = [result.reason or ("right" if result.correct else "wrong") for result in graded]
+    assert pool.num_ended - before == Counter(actual)
+    return seconds, [f"{ending}, not {due}" for ending, due in zip(actual, endings, strict=True) if ending != due]
 
 
 def num_processes(session: int) -> int:

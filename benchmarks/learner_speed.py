@@ -19,7 +19,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from scalerl.config import load_recipe
-from scalerl.rl.losses import cispo
+from scalerl.rl.losses import LossInputs, cispo
 from scalerl.run.parts import build_learner
 from scalerl.types import Batch, Completion, Group, LengthPlan, Problem, Request
 
@@ -105,7 +105,14 @@ def plain_steps() -> Callable[[Batch], dict[str, float]]:
         log_probs = logits[:, :-1].log_softmax(-1).gather(-1, tokens[:, 1:, None]).flatten()
         of_token = torch.arange(len(rows)).repeat_interleave(width - 1)
         flat = [torch.from_numpy(array[:, 1:]).float().flatten() for array in (generator, advantages, trained)]
-        loss = cispo(log_probs, flat[0], flat[1], of_token, flat[2].bool()).loss.sum() / flat[2].sum()
+        inputs = LossInputs(
+            log_probs=log_probs,
+            generator_log_probs=flat[0],
+            advantages=flat[1],
+            completion_of_token=of_token,
+            trained=flat[2].bool(),
+        )
+        loss = cispo(inputs).loss.sum() / flat[2].sum()
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

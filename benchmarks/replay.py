@@ -221,16 +221,16 @@ def value_of(steps: Value | None) -> float | None:
 
 def _ratios(pipeline: Arm, lines: list[Timeline], target: float, drained_steps: float) -> dict[str, Any]:
     """The interval of the ratio is that of the steps alone; the durations are taken as they are."""
-    needed, (one, other) = steps_to(pipeline, target), lines
+    needed, (first, second) = steps_to(pipeline, target), lines
     if needed is None:
         return {"steps_pipeline": None, "shared": None, "apart": None, "apart_interval": None}
 
     def apart(steps: float) -> float:
-        return one.at(one.apart, steps) / other.at(other.apart, drained_steps)
+        return first.at(first.apart, steps) / second.at(second.apart, drained_steps)
 
     return {
         "steps_pipeline": needed.value,
-        "shared": one.at(one.measured, needed.value) / other.at(other.measured, drained_steps),
+        "shared": first.at(first.measured, needed.value) / second.at(second.measured, drained_steps),
         "apart": apart(needed.value),
         "apart_interval": [apart(needed.low), apart(needed.high)],
     }

@@ -73,7 +73,7 @@ class Arm:
         """Reward over steps."""
         later = [(row, run) for run, rows in enumerate(self.evals) for row in rows if row["step"]]
         starts = [row["reward"] for rows in self.evals for row in rows if not row["step"]]
-        found = fit(
+        fitted = fit(
             [row["step"] for row, _ in later],
             [row["reward"] for row, _ in later],
             num_samples=[row["num_samples"] for row, _ in later],
@@ -81,9 +81,9 @@ class Arm:
             start=float(np.mean(starts)) if starts else None,
             start_sd=None,
         )
-        if not found.usable:
-            raise ReplayError(f"{self.name} has no curve over steps: {' '.join(found.messages) or found.verdict}")
-        return found
+        if not fitted.usable:
+            raise ReplayError(f"{self.name} has no curve over steps: {' '.join(fitted.messages) or fitted.verdict}")
+        return fitted
 
     @property
     def last_reward(self) -> float:
@@ -95,7 +95,7 @@ class Arm:
         mean = self.column("rollout/length_mean")[min(step, self.steps - 1)]
         if not self.lengths:
             return max(1, round(mean))
-        _, known = min(self.lengths, key=lambda one: abs(one[0] - step))
+        _, known = min(self.lengths, key=lambda entry: abs(entry[0] - step))
         return max(1, round(known[seed % len(known)] * mean / known.mean()))
 
 
@@ -108,14 +108,14 @@ def read_arm(folders: Sequence[Path]) -> Arm:
     ((regime, chunk),) = regimes
     rows = tuple(_rows(folder) for folder in folders)
     evals = tuple(tuple(row for row in store.read_evals(folder) if row["set"] == _SET) for folder in folders)
-    lengths = [one for folder in folders for one in read_lengths(folder).items()]
+    lengths = [entry for folder in folders for entry in read_lengths(folder).items()]
     return Arm(
         name=folders[0].name,
         regime=regime,
         chunk=chunk,
         rows=rows,
         evals=evals,
-        lengths=tuple((step, _expanded(counts)) for step, counts in sorted(lengths, key=lambda one: one[0])),
+        lengths=tuple((step, _expanded(counts)) for step, counts in sorted(lengths, key=lambda entry: entry[0])),
     )
 
 
@@ -154,13 +154,13 @@ def read_lengths(folder: Path) -> dict[int, Counter[int]]:
     if (folder / LENGTHS).is_file():
         kept: dict[str, dict[str, int]] = json.loads((folder / LENGTHS).read_text())
         return {int(step): Counter({int(n): num for n, num in counts.items()}) for step, counts in kept.items()}
-    found = {}
+    lengths = {}
     for path in sorted((folder / store.CHECKPOINTS).glob("step-*/meta.json")):
         groups = json.loads(path.read_text())["groups"]
-        counts = Counter(one["num_tokens"] for group in groups for one in group["completions"])
+        counts = Counter(completion["num_tokens"] for group in groups for completion in group["completions"])
         if counts:
-            found[int(path.parent.name.removeprefix("step-"))] = counts
-    return found
+            lengths[int(path.parent.name.removeprefix("step-"))] = counts
+    return lengths
 
 
 def _expanded(counts: Counter[int]) -> Array:

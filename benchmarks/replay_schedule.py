@@ -1,4 +1,4 @@
-"""A schedule on a virtual clock: the real pipeline and lag rule over the tests' fake engine.
+"""A schedule on a virtual clock: the real pipeline and lag rule over the fake engine.
 
     together    one device does both: a poll and a step take turns
     apart       a generator and a learner beside each other: while the learner is in a step, the generator goes on
@@ -6,20 +6,16 @@
 What the generator has begun when weights arrive it ends with the old ones, as the torch engine does with a chunk.
 """
 
-import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from scalerl.loop.pipeline import Pipeline
+from scalerl.rollout.fake import FakeEngine
 from scalerl.tasks.curriculum import Curriculum, Issued, uniform
 from scalerl.types import Batch, Completion, Group, LengthPlan, Problem, Request, Work, derive_seed
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from contracts.fake_engine import FakeEngine  # pyright: ignore[reportMissingImports]
 
 _PROBLEM = Problem(id="0", prompt="", answer="", task="replay")
 _NUM_PROBLEMS = 997

@@ -98,7 +98,7 @@ def trl(problems: Sequence[Problem]) -> Measured:
     path = str(files("scalerl") / "assets" / "tiny-base")
     tokenizer = AutoTokenizer.from_pretrained(path)
     # The first step warms it up, on the problems of the second.
-    rows = [{"prompt": one.prompt, "answer": one.answer} for one in (*problems[:GROUPS], *problems)]
+    rows = [{"prompt": problem.prompt, "answer": problem.answer} for problem in (*problems[:GROUPS], *problems)]
     lengths: list[int] = []
 
     def reward(completions: list[str], completion_ids: list[list[int]], answer: list[str], **_: Any) -> list[float]:
@@ -167,7 +167,7 @@ def main() -> int:
     for _ in range(2):
         loop = ours(arguments.steps)
         rounds.append({"scalerl": loop, "TRL GRPOTrainer": trl(loop.problems)})
-    best = {name: max((one[name] for one in rounds), key=lambda row: row.rate) for name in rounds[0]}
+    best = {name: max((results[name] for results in rounds), key=lambda row: row.rate) for name in rounds[0]}
     peer = best["TRL GRPOTrainer"]
     table = Table(box=None)
     for column in ("loop", "trained completions/s", "tokens a completion", "ratio"):

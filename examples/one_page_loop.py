@@ -16,7 +16,7 @@ from scalerl.models.load import head, hidden_states
 from scalerl.rl.advantages import BASELINES, NORMALISATIONS
 from scalerl.rl.filters import effective_batch, trainable_tokens, trained_tokens
 from scalerl.rl.logprobs import log_probs_and_entropy
-from scalerl.rl.losses import LOSSES
+from scalerl.rl.losses import LOSSES, LossInputs
 from scalerl.rl.weights import WEIGHTS
 from scalerl.run.evaluate import evaluate_set
 from scalerl.run.parts import build_curriculum, build_engine, build_grading, load_inputs, request_maker
@@ -48,20 +48,20 @@ def main(steps: int = 5) -> None:
                 arrived.setdefault(completion.request.group, []).append(completion)
         # 2. Grade: `correct` goes to the curriculum, before any filter; `reward` is trained on.
         for completions in arrived.values():
-            grading.submit(sorted(completions, key=lambda one: one.request.index))
+            grading.submit(sorted(completions, key=lambda completion: completion.request.index))
         groups = grading.poll()
-        for one in groups:
-            curriculum.graded(one.key, num_correct=one.num_correct, num_graded=one.num_graded)
-            curriculum.trained(one.key)
+        for graded in groups:
+            curriculum.graded(graded.key, num_correct=graded.num_correct, num_graded=graded.num_graded)
+            curriculum.trained(graded.key)
         completions = [completion for group in groups for completion in group.completions]
 
         # 3. Flatten: one entry a token, and which completion and group it belongs to.
-        group = torch.tensor([index for index, one in enumerate(groups) for _ in one.completions])
-        owner = torch.cat([torch.full((len(one),), index) for index, one in enumerate(completions)])
-        old = torch.cat([torch.tensor(one.log_probs) for one in completions])
-        sampled = torch.cat([torch.tensor(~one.forced) for one in completions])
-        correct = torch.tensor([float(verdict is True) for one in groups for verdict in one.correct])
-        rewards = torch.tensor([reward for one in groups for reward in one.rewards])
+        group = torch.tensor([index for index, graded in enumerate(groups) for _ in graded.completions])
+        owner = torch.cat([torch.full((len(completion),), index) for index, completion in enumerate(completions)])
+        old = torch.cat([torch.tensor(completion.log_probs) for completion in completions])
+        sampled = torch.cat([torch.tensor(~completion.forced) for completion in completions])
+        correct = torch.tensor([float(verdict is True) for graded in groups for verdict in graded.correct])
+        rewards = torch.tensor([reward for graded in groups for reward in graded.rewards])
 
         # 4. Filter, then advantages, then one weight a token: statistics of the whole batch, once.
         trainable = trainable_tokens(sampled, old)
@@ -70,7 +70,7 @@ def main(steps: int = 5) -> None:
             correct,
             torch.ones_like(correct, dtype=torch.bool),
             rewards,
-            torch.tensor([one.truncated for one in completions]),
+            torch.tensor([completion.truncated for completion in completions]),
             torch.zeros(len(completions), dtype=torch.long).index_add(0, owner, trainable.long()),
             drop_truncated=recipe.filter.drop_truncated,
             zero_variance=recipe.filter.zero_variance,
@@ -83,15 +83,22 @@ def main(steps: int = 5) -> None:
         # 5. Log-probs of the same tokens under the weights being trained, with an FP32 head; the loss; one update.
         log_probs = torch.zeros_like(old)
         place = 0
-        for index, one in enumerate(completions):
+        for index, completion in enumerate(completions):
             if batch.kept[index]:
-                ids = torch.tensor([*one.request.prompt_tokens, *one.tokens.tolist()])
-                hidden = hidden_states(model, ids[None, :-1])[0, len(one.request.prompt_tokens) - 1 :]
+                ids = torch.tensor([*completion.request.prompt_tokens, *completion.tokens.tolist()])
+                hidden = hidden_states(model, ids[None, :-1])[0, len(completion.request.prompt_tokens) - 1 :]
                 exact = head(model)
-                new, _ = log_probs_and_entropy(hidden, exact.weight, ids[-len(one) :], bias=exact.bias)
-                log_probs = torch.cat([log_probs[:place], new, log_probs[place + len(one) :]])
-            place += len(one)
-        token_loss = choose(LOSSES, recipe.loss)(log_probs, old, batch.advantages[owner], owner, trained)
+                new, _ = log_probs_and_entropy(hidden, exact.weight, ids[-len(completion) :], bias=exact.bias)
+                log_probs = torch.cat([log_probs[:place], new, log_probs[place + len(completion) :]])
+            place += len(completion)
+        loss_inputs = LossInputs(
+            log_probs=log_probs,
+            generator_log_probs=old,
+            advantages=batch.advantages[owner],
+            completion_of_token=owner,
+            trained=trained,
+        )
+        token_loss = choose(LOSSES, recipe.loss)(loss_inputs)
         loss = (weights * token_loss.loss).sum()
         if loss.requires_grad:
             optimizer.zero_grad()

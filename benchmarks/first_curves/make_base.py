@@ -35,7 +35,11 @@ CONTEXT = 128
 
 def fresh_model(task: Any, folder: Path, *, seed: int) -> None:
     """Untrained weights and a tokenizer of the task's characters."""
-    texts = [text for one in task.demonstrations(2000, seed) for text in (one.problem.prompt, one.completion)]
+    texts = [
+        text
+        for demonstration in task.demonstrations(2000, seed)
+        for text in (demonstration.problem.prompt, demonstration.completion)
+    ]
     tokenizer: Any = build_tokenizer(iter(texts), task.answer)
     torch.manual_seed(derive_seed("10m", seed))
     config = LlamaConfig(

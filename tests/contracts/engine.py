@@ -16,7 +16,7 @@ from scalerl.loop.seams import Engine
 from scalerl.types import LengthPlan
 
 
-def test_it_is_an_engine(make_engine):
+def test_satisfies_the_protocol(make_engine):
     assert isinstance(make_engine(), Engine)
 
 
@@ -34,13 +34,13 @@ def test_every_request_is_returned_exactly_once(make_engine):
     assert engine.poll() == []
 
 
-def test_an_idle_engine_returns_nothing(make_engine):
+def test_idle_engine_returns_nothing(make_engine):
     engine = make_engine()
     assert engine.poll() == []
     assert engine.num_pending == 0
 
 
-def test_a_completion_is_the_same_alone_and_in_any_batch_and_order(make_engine):
+def test_completion_is_independent_of_batch_and_order(make_engine):
     requests = mixed_requests(12)
     together = make_engine(slots=12)
     together.submit(requests)
@@ -74,7 +74,7 @@ def test_other_seeds_give_other_completions(make_engine):
     assert len({tuple(completion.tokens.tolist()) for completion in drain(engine)}) == 8
 
 
-def test_without_a_stop_the_plan_is_used_up(make_engine):
+def test_without_a_stop_completions_reach_their_limit(make_engine):
     engine = make_engine(slots=4)
     plans = [LengthPlan(answer_budget=budget) for budget in (1, 2, 7, 8, 9, 30)]
     engine.submit([make_request(number, plan=plan) for number, plan in enumerate(plans)])
@@ -116,7 +116,7 @@ def test_thinking_past_its_budget_is_interrupted_by_the_marker(make_engine, budg
         assert completion.num_trained_tokens == len(completion) - 3
 
 
-def test_thinking_that_ends_by_itself_leaves_exactly_the_answer_budget(make_engine):
+def test_thinking_that_ends_itself_leaves_the_answer_budget(make_engine):
     engine = make_engine(slots=8)
     plan = LengthPlan(thinking_budget=14, thinking_end=(9,), marker=(6, 9), answer_budget=7)
     engine.submit([make_request(number, plan=plan) for number in range(64)])
@@ -144,7 +144,7 @@ def test_a_marker_longer_than_the_answer_budget_is_cut(make_engine):
     assert completion.finish == "length"
 
 
-def test_versions_change_within_a_completion_and_never_fall(make_engine, new_weights):
+def test_versions_rise_within_a_completion(make_engine, new_weights):
     engine = make_engine(slots=2, version=4)
     assert engine.version == 4
     engine.submit([make_request(number, plan=LengthPlan(answer_budget=40)) for number in range(3)])
@@ -191,7 +191,7 @@ def test_work_counts_tokens_and_the_context_they_attend_to(make_engine):
         ({"length": LengthPlan(thinking_budget=1, marker=(2, 64), answer_budget=4)}, "vocabulary of 64"),
     ],
 )
-def test_a_request_that_cannot_be_served_is_refused_and_nothing_is_queued(make_engine, change, message):
+def test_unservable_request_is_refused_and_nothing_queued(make_engine, change, message):
     engine = make_engine()
     good = make_request(0)
     with pytest.raises(ValueError, match=message):
@@ -199,12 +199,12 @@ def test_a_request_that_cannot_be_served_is_refused_and_nothing_is_queued(make_e
     assert engine.num_pending == 0
 
 
-def test_an_engine_needs_a_slot(make_engine):
+def test_zero_slots_are_refused(make_engine):
     with pytest.raises(ValueError, match="at least 1 slot"):
         make_engine(slots=0)
 
 
-def test_a_closed_engine_says_so(make_engine):
+def test_closed_engine_raises(make_engine):
     engine = make_engine()
     engine.submit([make_request()])
     engine.close()

@@ -55,7 +55,7 @@ def test_log_probs_equal_a_full_forward_pass(make_engine, model):
         np.testing.assert_allclose(completion.log_probs[sampled], full_forward(model, completion)[sampled], atol=1e-4)
 
 
-def test_after_an_update_in_flight_log_probs_equal_a_replay_of_the_mixed_cache(make_engine, model, new_weights):
+def test_update_in_flight_equals_a_replay_of_the_mixed_cache(make_engine, model, new_weights):
     engine = make_engine(slots=4, version=0)
     plan = LengthPlan(answer_budget=30)
     engine.submit([make_request(number, prompt=range(1 + 3 * number), plan=plan) for number in range(6)])
@@ -72,7 +72,7 @@ def test_after_an_update_in_flight_log_probs_equal_a_replay_of_the_mixed_cache(m
     assert num_mixed == 4
 
 
-def test_an_update_takes_effect_and_is_no_alias(make_engine, model, new_weights):
+def test_update_takes_effect_and_is_copied(make_engine, model, new_weights):
     pushed = {name: weight.clone() for name, weight in new_weights.items()}
     engine = make_engine()
     engine.push_weights(pushed, 1)
@@ -85,7 +85,7 @@ def test_an_update_takes_effect_and_is_no_alias(make_engine, model, new_weights)
     np.testing.assert_allclose(completion.log_probs, expected, atol=1e-4)
 
 
-def test_the_learners_model_may_change_without_the_engines(make_engine, model):
+def test_changing_the_learners_model_leaves_the_engine(make_engine, model):
     engine = make_engine()
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     with torch.no_grad():
@@ -130,7 +130,7 @@ def test_sampling_frequencies_match_the_softmax(make_engine, model, temperature)
     assert chisquare(observed[kept], expected[kept] * observed.sum() / expected.sum()).pvalue > 1e-3
 
 
-def test_top_p_keeps_the_likeliest_and_reports_the_whole_distributions_log_probs(make_engine, model):
+def test_top_p_reports_log_probs_of_the_whole_distribution(make_engine, model):
     engine = make_engine(slots=64)
     plan = LengthPlan(answer_budget=1)
     engine.submit([make_request(number, plan=plan, top_p=0.4) for number in range(500)])
@@ -156,7 +156,7 @@ def test_forced_tokens_are_context_like_any_other(make_engine, model):
         assert (completion.log_probs[6:10] == 0).all()
 
 
-def test_a_mix_of_greedy_and_sampled_requests_disturbs_neither(make_engine):
+def test_greedy_and_sampled_requests_can_be_mixed(make_engine):
     plan = LengthPlan(answer_budget=12)
     requests = [
         make_request(n, plan=plan, temperature=t, top_p=p) for n, (t, p) in enumerate([(0, 1), (1, 1), (1, 0.5)])

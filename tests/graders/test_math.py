@@ -10,8 +10,8 @@ import pytest
 from math_pairs import EQUAL, UNEQUAL, UNSEEN
 
 from scalerl.errors import GraderError
+from scalerl.graders.math import math
 from scalerl.graders.pool.pool import GraderPool, GraderSpec, Item
-from scalerl.graders.rules import math
 
 math_verify = pytest.importorskip("math_verify", reason="the extra `math` is not installed")
 MATH = GraderSpec(name="math")
@@ -26,7 +26,7 @@ def pool() -> Iterator[GraderPool]:
 
 def through(pool: GraderPool, pairs: list[tuple[str, str]]) -> list[bool | None]:
     """Verdicts of texts and references."""
-    return [one.correct for one in pool.grade_all(Item(key=0, spec=MATH, text=t, answer=a) for t, a in pairs)]
+    return [result.correct for result in pool.grade_all(Item(key=0, spec=MATH, text=t, answer=a) for t, a in pairs)]
 
 
 def completion(answer: str) -> str:
@@ -42,7 +42,7 @@ def direct(text: str, reference: str) -> bool:
     return math_verify.verify(wanted, math_verify.parse(text.split("</think>")[-1].strip()))
 
 
-def test_hand_written_equivalences_are_judged_as_by_a_direct_call(pool: GraderPool):
+def test_known_equivalences_agree_with_direct_calls(pool: GraderPool):
     equal = [pair for pairs in EQUAL.values() for pair in pairs]
     unequal = [pair for pairs in UNEQUAL.values() for pair in pairs]
     pairs = [(completion(answer), reference) for answer, reference in equal + unequal + UNSEEN]
@@ -89,16 +89,16 @@ def test_math_verifys_own_examples(pool: GraderPool, text: str, reference: str, 
         ("\ud800 8", "8", True),
     ],
 )
-def test_the_answer_part_is_held_against_the_end_of_the_reference(text: str, reference: str, correct: bool | None):
+def test_answer_is_compared_with_the_end_of_the_reference(text: str, reference: str, correct: bool | None):
     assert math(text, reference) is correct
 
 
-def test_answers_that_cannot_be_computed_cost_themselves_alone(pool: GraderPool):
+def test_bad_answers_affect_only_themselves(pool: GraderPool):
     texts = [r"\boxed{3}", r"\boxed{9^{9^{9^{9}}}}", r"\boxed{3}", "12 " * 330_000, r"\boxed{4}"]
     assert through(pool, [(text, "3") for text in texts]) == [True, None, True, None, False]
 
 
-def test_without_math_verify_the_grader_is_refused_in_a_sentence(tmp_path: Path, monkeypatch):
+def test_missing_math_verify_is_one_sentence(tmp_path: Path, monkeypatch):
     (tmp_path / "math_verify.py").write_text("raise ModuleNotFoundError(name='math_verify')")
     monkeypatch.syspath_prepend(tmp_path)
     with GraderPool() as pool, pytest.raises(GraderError, match='"math" needs math_verify, which is not installed'):
@@ -106,7 +106,7 @@ def test_without_math_verify_the_grader_is_refused_in_a_sentence(tmp_path: Path,
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits memory and lists processes in /proc")
-def test_of_300_answers_with_bad_ones_all_end_as_due(monkeypatch):
+def test_300_answers_with_bad_ones_end_as_expected(monkeypatch):
     monkeypatch.syspath_prepend(BENCHMARKS)
     speed = importlib.import_module("grader_speed")
     # Patient limits: the machine that runs the tests may be busy.
@@ -122,7 +122,7 @@ def test_of_300_answers_with_bad_ones_all_end_as_due(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits memory and lists processes in /proc")
-def test_of_10_000_answers_the_bad_ones_cost_less_than_a_fifth_of_the_speed(monkeypatch):
+def test_bad_answers_cost_less_than_a_fifth_of_the_speed(monkeypatch):
     monkeypatch.syspath_prepend(BENCHMARKS)
     speed = importlib.import_module("grader_speed")
     result = speed.measure(10_000)

@@ -45,22 +45,22 @@ def pool() -> Iterator[GraderPool]:
 
 def endings(pool: GraderPool, texts: list[str]) -> list[str]:
     graded = pool.grade_all(Item(key=text, spec=OBEY, text=text, answer="") for text in texts)
-    assert [one.key for one in graded] == texts
-    assert all((one.correct is None) == (one.reason is not None) for one in graded)
-    return [one.reason or ("right" if one.correct else "wrong") for one in graded]
+    assert [result.key for result in graded] == texts
+    assert all((result.correct is None) == (result.reason is not None) for result in graded)
+    return [result.reason or ("right" if result.correct else "wrong") for result in graded]
 
 
 def processes_of(session: int) -> list[int]:
     """The processes of a session, dead ones that nobody has reaped among them."""
-    found = []
+    collected = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue
         if int(fields[3]) == session:
-            found.append(int(folder.name))
-    return found
+            collected.append(int(folder.name))
+    return collected
 
 
 def wait_until_none(session: int, patience_s: float = 20.0) -> bool:
@@ -71,7 +71,7 @@ def wait_until_none(session: int, patience_s: float = 20.0) -> bool:
 
 
 @needs_linux
-def test_every_bad_item_costs_itself_alone_and_is_counted(pool: GraderPool):
+def test_bad_items_affect_only_themselves_and_are_counted(pool: GraderPool):
     texts = [*ENDINGS, *["right", "wrong"] * 30, "sleep", "exit", "hoard"]
     random.Random(0).shuffle(texts)
     due = [ENDINGS[text] for text in texts]
@@ -81,7 +81,7 @@ def test_every_bad_item_costs_itself_alone_and_is_counted(pool: GraderPool):
     assert pool.num_pending == 0
 
 
-def test_items_sent_ahead_to_a_worker_that_dies_are_graded_by_the_next():
+def test_items_queued_at_a_dead_worker_are_graded_by_another():
     with GraderPool(num_workers=1) as pool:
         texts = ["right", "exit", "wrong", "exit", "exit", "right", "wrong", "exit"]
         assert endings(pool, texts) == [ENDINGS[text] for text in texts]
@@ -92,7 +92,7 @@ def test_time_spent_waiting_in_the_queue_does_not_count():
         assert endings(pool, ["nap 0.2"] * 12) == ["right"] * 12
 
 
-def test_a_grader_that_computes_is_stopped_by_the_cpu_it_used():
+def test_computing_grader_is_stopped_by_its_cpu_limit():
     with GraderPool(num_workers=1, timeout_s=600, cpu_limit_s=0.1) as patient:
         assert endings(patient, ["spin", "right"]) == ["timeout", "right"]
 
@@ -102,7 +102,7 @@ def test_the_clock_runs_while_nobody_polls():
         pool.submit("a", OBEY, "sleep", "")
         pool.submit("b", OBEY, "right", "")
         time.sleep(2.0)
-        assert [(one.key, one.reason) for one in pool.poll()] == [("a", "timeout"), ("b", None)]
+        assert [(result.key, result.reason) for result in pool.poll()] == [("a", "timeout"), ("b", None)]
 
 
 def test_polling_waits_for_one_result_but_not_longer_than_asked(pool: GraderPool):
@@ -110,12 +110,12 @@ def test_polling_waits_for_one_result_but_not_longer_than_asked(pool: GraderPool
     pool.submit("key", OBEY, "nap 0.3", "")
     assert pool.num_pending == 1
     assert pool.poll() == []
-    assert [one.key for one in pool.poll(timeout=30)] == ["key"]
+    assert [result.key for result in pool.poll(timeout=30)] == ["key"]
     assert pool.num_pending == 0
     assert pool.poll(timeout=30) == []
 
 
-def test_the_first_message_of_a_grader_that_raises_is_kept():
+def test_first_error_of_a_grader_is_kept():
     with GraderPool(num_workers=1) as pool:
         assert endings(pool, ["raise 1", "raise 2", "number"]) == ["error"] * 3
         assert pool.first_errors == {"hostile_graders:obey": "ArithmeticError: number 1"}
@@ -124,7 +124,7 @@ def test_the_first_message_of_a_grader_that_raises_is_kept():
 
 
 @needs_linux
-def test_memory_left_behind_by_items_does_not_count_against_later_ones(pool: GraderPool):
+def test_memory_kept_by_items_is_not_charged_to_later_ones(pool: GraderPool):
     assert endings(pool, ["keep 20"] * 20) == ["right"] * 20
     assert endings(pool, ["keep 200", "right"]) == ["memory", "right"]
 
@@ -136,7 +136,7 @@ def test_settings_reach_the_grader(pool: GraderPool):
         assert graded.correct is correct
 
 
-def test_a_grader_is_told_where_thinking_ends_only_if_it_asks(pool: GraderPool):
+def test_grader_gets_thinking_tags_only_if_it_takes_them(pool: GraderPool):
     tags = {"thinking_start": "<t>", "thinking_end": "</t>"}
     for name, correct in (("same", False), ("same_after", True), ("same_tagged", True)):
         spec = GraderSpec(name=f"hostile_graders:{name}", settings=tags)
@@ -147,7 +147,7 @@ def test_a_grader_is_told_where_thinking_ends_only_if_it_asks(pool: GraderPool):
 def test_graders_of_the_table_run_in_the_pool_too(pool: GraderPool):
     spec = GraderSpec(name="numeric", settings={"thinking_start": "", "thinking_end": "</t>"})
     items = [Item(key=0, spec=spec, text="7</t>8", answer=answer) for answer in ("8", "7", "none")]
-    assert [one.correct for one in pool.grade_all(items)] == [True, False, None]
+    assert [result.correct for result in pool.grade_all(items)] == [True, False, None]
 
 
 @pytest.mark.parametrize(
@@ -158,11 +158,11 @@ def test_graders_of_the_table_run_in_the_pool_too(pool: GraderPool):
 )
 def test_odd_texts_arrive_as_they_are(pool: GraderPool, text: str):
     graded = pool.grade_all([Item(key=0, spec=SAME, text=text, answer=text)] * 4)
-    assert [one.correct for one in graded] == [True] * 4
+    assert [result.correct for result in graded] == [True] * 4
 
 
 @needs_linux
-def test_a_process_that_cannot_be_started_is_told_and_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch):
+def test_failed_process_start_is_reported_and_cleaned_up(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("LONG", "x" * 5_000_000)
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(GraderPoolError, match=r"the grading process cannot be started: .*Argument list too long"):
@@ -183,7 +183,7 @@ def test_a_process_that_cannot_be_started_is_told_and_leaves_nothing_open(monkey
     ],
     ids=lambda value: value.name if isinstance(value, GraderSpec) else "",
 )
-def test_a_grader_that_cannot_be_used_is_a_sentence(tmp_path: Path, monkeypatch, spec: GraderSpec, sentence: str):
+def test_unusable_grader_is_one_sentence(tmp_path: Path, monkeypatch, spec: GraderSpec, sentence: str):
     (tmp_path / "broken_grader.py").write_text("raise ValueError('first line\\nsecond line')")
     monkeypatch.syspath_prepend(tmp_path)
     with GraderPool(num_workers=1) as pool:
@@ -194,14 +194,14 @@ def test_a_grader_that_cannot_be_used_is_a_sentence(tmp_path: Path, monkeypatch,
         assert endings(pool, ["right"]) == ["right"]
 
 
-def test_a_grader_whose_import_ends_the_process_is_a_sentence(tmp_path: Path, monkeypatch):
+def test_grader_import_that_exits_is_one_sentence(tmp_path: Path, monkeypatch):
     (tmp_path / "deadly_grader.py").write_text("import os; os._exit(7)")
     monkeypatch.syspath_prepend(tmp_path)
     with GraderPool() as pool, pytest.raises(GraderError, match="the grading process died, with exit status 7"):
         pool.check(GraderSpec(name="deadly_grader:f"))
 
 
-def test_a_grader_loaded_late_reaches_workers_that_run_already():
+def test_grader_loaded_late_reaches_running_workers():
     with GraderPool(num_workers=1) as pool:
         assert endings(pool, ["right"]) == ["right"]
         (graded,) = pool.grade_all([Item(key=0, spec=SAME, text="a", answer="a")])
@@ -212,7 +212,7 @@ def test_the_children_load_none_of_the_trainers_packages(pool: GraderPool):
     spec = GraderSpec(name="hostile_graders:module_is_loaded")
     names = ["torch", "numpy", "pydantic", "scalerl.graders.rules"]
     graded = pool.grade_all(Item(key=name, spec=spec, text=name, answer="") for name in names)
-    assert [one.correct for one in graded] == [False, False, False, True]
+    assert [result.correct for result in graded] == [False, False, False, True]
 
 
 @needs_linux
@@ -228,7 +228,7 @@ def test_closing_leaves_no_process_behind():
 
 
 @needs_linux
-def test_a_pool_that_is_forgotten_ends_its_processes():
+def test_garbage_collected_pool_ends_its_processes():
     pool = GraderPool(num_workers=1)
     session = pool.pid
     pool.submit("a", OBEY, "sleep", "")
@@ -238,7 +238,7 @@ def test_a_pool_that_is_forgotten_ends_its_processes():
 
 
 @needs_linux
-def test_what_a_grader_started_ends_with_its_worker():
+def test_child_processes_of_a_grader_end_with_its_worker():
     with GraderPool(num_workers=1, timeout_s=1.0) as pool:
         assert endings(pool, ["start sleep", "right"]) == ["timeout", "right"]
         assert len(processes_of(pool.pid)) == 2  # the supervisor and the new worker
@@ -270,7 +270,7 @@ def test_the_children_die_with_a_parent_that_is_killed():
     assert wait_until_none(session)
 
 
-def test_a_supervisor_that_is_killed_is_a_sentence():
+def test_killed_supervisor_is_one_sentence():
     with GraderPool(num_workers=1) as pool:
         pool.submit("a", OBEY, "sleep", "")
         os.kill(pool.pid, signal.SIGKILL)
@@ -292,13 +292,13 @@ def test_a_script_without_a_main_guard_can_use_a_pool(tmp_path: Path):
 
 
 def test_a_pool_works_in_a_thread():
-    found: list[str] = []
+    collected: list[str] = []
 
     def grade() -> None:
         with GraderPool(num_workers=1, timeout_s=1.0) as pool:
-            found.extend(endings(pool, ["right", "sleep"]))
+            collected.extend(endings(pool, ["right", "sleep"]))
 
     thread = threading.Thread(target=grade)
     thread.start()
     thread.join()
-    assert found == ["right", "timeout"]
+    assert collected == ["right", "timeout"]

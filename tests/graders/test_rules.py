@@ -1,6 +1,7 @@
 import pytest
 
-from scalerl.graders.rules import GRADERS, POOLED, WARM_UP, answer_part, exact, numeric
+from scalerl.graders.answer import answer_part
+from scalerl.graders.rules import GRADERS, POOLED, WARM_UP, exact, numeric
 
 
 @pytest.mark.parametrize(
@@ -15,7 +16,7 @@ from scalerl.graders.rules import GRADERS, POOLED, WARM_UP, answer_part, exact, 
         ("", ""),
     ],
 )
-def test_the_answer_is_what_follows_the_thinking(text: str, part: str | None):
+def test_answer_follows_the_thinking(text: str, part: str | None):
     assert answer_part(text) == part
 
 
@@ -81,6 +82,6 @@ def test_other_tags_can_be_set(name: str):
     assert GRADERS[name](" 7 ", answer, thinking_start="<think>", thinking_end="") is False
 
 
-def test_what_is_said_of_graders_names_known_ones():
+def test_pooled_and_warm_up_name_known_graders():
     assert set(GRADERS) >= POOLED
     assert set(WARM_UP) <= POOLED

@@ -31,19 +31,19 @@ def test_a_small_batch_by_hand():
 
     (micro,) = result.micro_batches
     # The longer first; the last token of each is predicted, never read.
-    assert micro.asked.ids.tolist() == [5, 6, 7, 8, 9, 5, 6, 4]
+    assert micro.inputs.ids.tolist() == [5, 6, 7, 8, 9, 5, 6, 4]
     assert micro.lengths == (5, 3)
-    assert micro.asked.packing.positions.tolist() == [0, 1, 2, 3, 4, 0, 1, 2]
-    assert micro.asked.packing.starts.tolist() == [0, 5, 8]
+    assert micro.inputs.packing.positions.tolist() == [0, 1, 2, 3, 4, 0, 1, 2]
+    assert micro.inputs.packing.starts.tolist() == [0, 5, 8]
     # A token is predicted one place before it stands: 7 and <1> of the first sequence, 4 and <1> of the second.
-    assert micro.asked.place.tolist() == [1, 4, 5 + 1, 5 + 2]
-    assert micro.asked.targets.tolist() == [7, 1, 4, 1]
+    assert micro.inputs.place.tolist() == [1, 4, 5 + 1, 5 + 2]
+    assert micro.inputs.targets.tolist() == [7, 1, 4, 1]
     assert micro.generator_log_probs.tolist() == [-0.5, -0.25, -2.0, -1.0]
     assert micro.completion_of_token.tolist() == [0, 0, 1, 1]
     assert micro.advantages.tolist() == [1.0, 1.0, -1.0, -1.0]
     # One prompt with four trained tokens.
     assert micro.weights.tolist() == [0.25] * 4
-    assert micro.asked.temperature == 1.0
+    assert micro.inputs.temperature == 1.0
 
     assert result.effective.num_kept == 2
     # Of the eight sampled tokens, the last of each completion is fresh.
@@ -78,28 +78,28 @@ def test_nothing_kept_needs_no_pass():
 
 @settings(deadline=None, max_examples=60)
 @given(seed=st.integers(0, 10**6), tokens=st.integers(1, 400), weigh=st.sampled_from(["prompt", "sample", "token"]))
-def test_every_trained_token_is_in_exactly_one_pass_and_no_forced_one(seed, tokens, weigh):
+def test_every_trained_token_is_in_exactly_one_pass(seed, tokens, weigh):
     batch = random_batch(seed, temperatures=(1.0, 0.7))
     result = prepared(batch, tokens=tokens, weigh=WEIGHTS[weigh])
     completions = [completion for group in batch.groups for completion in group.completions]
     seen: dict[int, list[tuple[int, float]]] = {}
     for micro in result.micro_batches:
-        assert len(micro.asked.ids) == sum(micro.lengths)
-        assert len(micro.lengths) == 1 or len(micro.asked.ids) <= tokens
-        starts, positions = micro.asked.packing.starts.tolist(), micro.asked.packing.positions.tolist()
+        assert len(micro.inputs.ids) == sum(micro.lengths)
+        assert len(micro.lengths) == 1 or len(micro.inputs.ids) <= tokens
+        starts, positions = micro.inputs.packing.starts.tolist(), micro.inputs.packing.positions.tolist()
         assert positions == [place for length in micro.lengths for place in range(length)]
         for place, target, log_prob, index in zip(
-            micro.asked.place.tolist(),
-            micro.asked.targets.tolist(),
+            micro.inputs.place.tolist(),
+            micro.inputs.targets.tolist(),
             micro.generator_log_probs.tolist(),
             micro.completion_of_token.tolist(),
             strict=True,
         ):
             completion = completions[index]
-            assert completion.request.temperature == micro.asked.temperature
+            assert completion.request.temperature == micro.inputs.temperature
             start, end = place - positions[place], place - positions[place] + len(completion.request.prompt_tokens)
             inputs = [*completion.request.prompt_tokens, *completion.tokens[:-1].tolist()]
-            assert micro.asked.ids[start : start + len(inputs)].tolist() == inputs
+            assert micro.inputs.ids[start : start + len(inputs)].tolist() == inputs
             assert {start, start + len(inputs)} <= set(starts)
             at = place + 1 - end
             assert completion.tokens[at] == target
@@ -120,9 +120,9 @@ def test_the_order_of_passes_is_always_the_same():
     batch = random_batch(1, num_groups=20, temperatures=(1.0, 0.7))
     first, again = prepared(batch, tokens=50), prepared(batch, tokens=50)
     assert len(first.micro_batches) > 3
-    for one, other in zip(first.micro_batches, again.micro_batches, strict=True):
-        assert torch.equal(one.asked.ids, other.asked.ids)
-        assert torch.equal(one.completion_of_token, other.completion_of_token)
+    for left, right in zip(first.micro_batches, again.micro_batches, strict=True):
+        assert torch.equal(left.inputs.ids, right.inputs.ids)
+        assert torch.equal(left.completion_of_token, right.completion_of_token)
     longest = [micro.lengths[0] for micro in first.micro_batches]
     assert longest == sorted(longest, reverse=True)
     assert all(list(micro.lengths) == sorted(micro.lengths, reverse=True) for micro in first.micro_batches)
@@ -137,7 +137,7 @@ def test_passes_are_as_full_as_whole_sequences_allow(lengths, budget):
     sizes = [[lengths[row] for row in rows] for rows in parts]
     assert sorted(size for part in sizes for size in part) == sorted(lengths)
     assert all(len(part) == 1 or sum(part) <= budget for part in sizes)
-    assert all(sum(one) + other[0] > budget for one, other in itertools.pairwise(sizes))
+    assert all(sum(sizes_now) + sizes_next[0] > budget for sizes_now, sizes_next in itertools.pairwise(sizes))
 
 
 @pytest.mark.parametrize("lengths", [[1], [4, 4], [5, 1, 3]])

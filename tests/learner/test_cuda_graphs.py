@@ -6,14 +6,14 @@ import itertools
 import pytest
 import torch
 from batches import VERSION, random_batch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from learners import gradients_of, make_learner, recipe_of
 from tiny_models import SIZES, tiny_model
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from scalerl.learner.batch import Pass
+from scalerl.learner.batch import ForwardInputs
 from scalerl.learner.cuda_graphs import MOST_GRAPHS, PassGraphs, padded, rounded_up, shape_of
 from scalerl.learner.packed_attention import pack
 from scalerl.rl.losses import LOSSES
@@ -28,7 +28,7 @@ def make_pass(lengths, num_trained=2):
     ends = itertools.accumulate(lengths)
     places = [range(end - min(num_trained, size), end) for size, end in zip(lengths, ends, strict=True)]
     place = torch.tensor([*itertools.chain(*places)])
-    return Pass(
+    return ForwardInputs(
         ids=torch.arange(sum(lengths)) % 17,
         packing=pack(lengths),
         place=place,
@@ -62,8 +62,9 @@ class Everything(set):
         return True
 
 
+@settings(deadline=None)
 @given(st.integers(1, 100_000), st.sampled_from([4, 8]))
-def test_sizes_are_few_and_little_larger(number, steps):
+def test_rounded_sizes_are_few_and_little_larger(number, steps):
     rounded = rounded_up(number, steps=steps)
     assert number <= rounded <= number * (1 + 1 / steps)
     assert rounded_up(rounded, steps=steps) == rounded
@@ -72,19 +73,19 @@ def test_sizes_are_few_and_little_larger(number, steps):
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=30), st.integers(1, 50))
-def test_what_was_asked_comes_first_and_padding_keeps_apart(lengths, num_trained):
-    asked = make_pass(lengths, num_trained)
-    more = padded(asked)
-    num, num_targets = len(asked.ids), len(asked.targets)
-    assert more.ids[:num].equal(asked.ids)
-    assert more.place[:num_targets].equal(asked.place)
-    assert more.targets[:num_targets].equal(asked.targets)
-    assert more.packing.positions[:num].equal(asked.packing.positions)
-    assert more.packing.starts[: len(lengths) + 1].equal(asked.packing.starts)
+def test_padding_comes_after_the_inputs_and_is_separate(lengths, num_trained):
+    inputs = make_pass(lengths, num_trained)
+    more = padded(inputs)
+    num, num_targets = len(inputs.ids), len(inputs.targets)
+    assert more.ids[:num].equal(inputs.ids)
+    assert more.place[:num_targets].equal(inputs.place)
+    assert more.targets[:num_targets].equal(inputs.targets)
+    assert more.packing.positions[:num].equal(inputs.packing.positions)
+    assert more.packing.starts[: len(lengths) + 1].equal(inputs.packing.starts)
     # No place twice, no sequence longer than attention is told, no token outside of one.
     assert len(more.place.unique()) == len(more.place) == len(more.targets)
     sizes = more.packing.starts.diff()
-    assert sizes.max() <= asked.packing.width == more.packing.width
+    assert sizes.max() <= inputs.packing.width == more.packing.width
     assert sizes.sum() == len(more.ids)
     assert shape_of(padded(more)) == shape_of(more)
 
@@ -97,32 +98,34 @@ def test_gradients_and_rows_are_those_of_plain_passes(loss, dtype, family):
     batch = random_batch(3, num_groups=8)
     plain, row = gradients_of(make_learner(*overrides, family=family), batch)
     learner, graphs = with_graphs(make_learner(*overrides, family=family), seen=Everything())
-    found, same_row = gradients_of(learner, batch)
+    gradients, same_row = gradients_of(learner, batch)
     assert row["batch/micro_batches"] > 3
     assert len(graphs._graphs) > 2
-    assert found.keys() == plain.keys()
+    assert gradients.keys() == plain.keys()
     # In bf16, sums over another number of rows round otherwise.
     digits = 1e-5 if dtype == "float32" else 0.02
     for name in plain:
-        torch.testing.assert_close(found[name], plain[name], rtol=digits, atol=digits * float(plain[name].abs().max()))
+        torch.testing.assert_close(
+            gradients[name], plain[name], rtol=digits, atol=digits * float(plain[name].abs().max())
+        )
     assert same_row == pytest.approx(row, rel=digits, abs=digits)
 
 
-def test_a_shape_is_recorded_when_it_comes_back_and_sums_begin_anew():
+def test_recurring_shape_is_recorded_and_sums_restart():
     batch = random_batch(4, num_groups=6)
     learner, graphs = with_graphs(make_learner("optimizer.lr=1e-12"))
     rows, num_graphs = [], []
     for _ in range(4):
-        found, _ = gradients_of(learner, dataclasses.replace(batch, version=learner.version))
-        rows.append(found)
+        gradients, _ = gradients_of(learner, dataclasses.replace(batch, version=learner.version))
+        rows.append(gradients)
         num_graphs.append(len(graphs._graphs))
     assert num_graphs == [0, 1, 1, 1]
-    for found in rows[1:]:
-        for name in found:
-            torch.testing.assert_close(found[name], rows[0][name], rtol=1e-5, atol=1e-7)
+    for gradients in rows[1:]:
+        for name in gradients:
+            torch.testing.assert_close(gradients[name], rows[0][name], rtol=1e-5, atol=1e-7)
 
 
-def test_long_passes_and_those_after_too_many_shapes_are_computed_as_they_are(monkeypatch):
+def test_long_passes_and_excess_shapes_are_not_recorded(monkeypatch):
     learner, graphs = with_graphs(make_learner(), most_tokens=3, seen=Everything())
     learner.step(random_batch(4, num_groups=6))
     assert not graphs._graphs
@@ -149,24 +152,24 @@ class Questions(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
-        self.asked = []
+        self.inputs = []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if "local_scalar" in str(func) or "nonzero" in str(func):
-            self.asked.append(str(func))
+            self.inputs.append(str(func))
         return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("family", ["smollm", "qwen2"])
 def test_a_pass_asks_the_device_nothing(family):
     learner = make_learner("model.dtype=bfloat16", family=family)
-    asked = padded(make_pass([5, 9, 3]))
+    inputs = padded(make_pass([5, 9, 3]))
     with Questions() as questions:
-        log_probs, _ = learner._run(asked)
+        log_probs, _ = learner._run(inputs)
         log_probs.sum().backward()
-        assert questions.asked == []
+        assert questions.inputs == []
         log_probs.sum().item()
-        assert questions.asked != []
+        assert questions.inputs != []
 
 
 @pytest.mark.gpu
@@ -192,12 +195,12 @@ def test_on_a_gpu_graphs_give_the_gradients_of_plain_passes(tied):
         for _ in range(3):
             batch = random_batch(seed, num_groups=8)
             exact, row = gradients_of(plain, dataclasses.replace(batch, version=plain.version))
-            found, same_row = gradients_of(recorded, dataclasses.replace(batch, version=recorded.version))
+            gradients, same_row = gradients_of(recorded, dataclasses.replace(batch, version=recorded.version))
             assert row["batch/micro_batches"] > 1
             assert same_row == pytest.approx(row, rel=0.02, abs=0.02)
             for name in exact:
                 scale = float(exact[name].abs().max())
-                torch.testing.assert_close(found[name], exact[name], rtol=0.05, atol=0.02 * scale)
+                torch.testing.assert_close(gradients[name], exact[name], rtol=0.05, atol=0.02 * scale)
     assert recorded._graphs is not None
     assert len(recorded._graphs._graphs) > 3
 
@@ -224,5 +227,5 @@ def test_on_a_gpu_graphs_follow_the_weights():
     assert again == pytest.approx(losses, rel=0.05, abs=0.02)
 
 
-def test_models_whose_passes_are_no_graphs_have_none():
+def test_models_that_read_the_device_have_no_graphs():
     assert build_learner(tiny_model("smollm"), recipe_of(), version=VERSION)._graphs is None

@@ -10,12 +10,12 @@ from tiny_models import SIZES, tiny_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from scalerl.choose import choose
-from scalerl.errors import PackingError
+from scalerl.errors import PackingError, RecipeError
 from scalerl.learner.packed_attention import attend_packed, check_packing, pack, packed_attention, packed_hidden_states
 from scalerl.learner.step import compilation_s
 from scalerl.loop.seams import Learner
 from scalerl.models.load import hidden_states
-from scalerl.rl.losses import LOSSES, TokenLoss
+from scalerl.rl.losses import LOSSES, LossInputs, TokenLoss
 from scalerl.run.parts import build_learner
 from scalerl.types import Batch
 
@@ -60,13 +60,14 @@ def slow_reference(model, batch, recipe):
         tokens = trained_of(completion)
         ours = torch.stack([log_probs[len(prompt) + t - 1, completion.tokens[t]] for t in tokens])
         in_prompt = sum(len(trained_of(batch.groups[h].completions[j])) for h, j in kept if h == g)
-        token_loss = loss_of(
-            ours,
-            torch.tensor([float(completion.log_probs[t]) for t in tokens]),
-            torch.full_like(ours, advantages[g, i] / std),
-            torch.zeros(len(tokens), dtype=torch.long),
-            torch.ones(len(tokens), dtype=torch.bool),
+        inputs = LossInputs(
+            log_probs=ours,
+            generator_log_probs=torch.tensor([float(completion.log_probs[t]) for t in tokens]),
+            advantages=torch.full_like(ours, advantages[g, i] / std),
+            completion_of_token=torch.zeros(len(tokens), dtype=torch.long),
+            trained=torch.ones(len(tokens), dtype=torch.bool),
         )
+        token_loss = loss_of(inputs)
         total = total + token_loss.loss.sum() / (num_prompts * in_prompt)
     return total
 
@@ -83,7 +84,7 @@ def test_the_gradient_is_that_of_one_completion_at_a_time(loss, family, float64)
     overrides = (f"loss={loss}", "learner.micro_batch_tokens=60")
     batch = random_batch(1, num_groups=8, temperatures=(1.0, 0.7))
     learner = make_learner(*overrides, family=family, dtype=torch.float64)
-    found, row = gradients_of(learner, batch)
+    gradients, row = gradients_of(learner, batch)
     assert row["batch/micro_batches"] >= 2
 
     model = tiny_model(family, dtype=torch.float64)
@@ -91,8 +92,8 @@ def test_the_gradient_is_that_of_one_completion_at_a_time(loss, family, float64)
     expected.backward()
     assert row["loss/value"] == pytest.approx(expected.item(), abs=1e-12)
     parameters = dict(model.named_parameters())
-    assert found.keys() == parameters.keys()
-    for name, gradient in found.items():
+    assert gradients.keys() == parameters.keys()
+    for name, gradient in gradients.items():
         torch.testing.assert_close(gradient, parameters[name].grad, rtol=1e-9, atol=1e-12, msg=name)
     norm = math.sqrt(sum(float(p.grad.square().sum()) for p in model.parameters()))
     assert row["optim/grad_norm"] == pytest.approx(norm)
@@ -114,11 +115,11 @@ def test_a_packed_sequence_gives_what_it_gives_alone(family, window):
     mix = torch.randn(sum(lengths), 16)
     together = packed_hidden_states(packed, ids, pack(lengths))
     (together * mix).sum().backward()
-    for part, found, factor in zip(ids.split(lengths), together.split(lengths), mix.split(lengths), strict=True):
+    for part, states, factor in zip(ids.split(lengths), together.split(lengths), mix.split(lengths), strict=True):
         mask = None if window is None else windowed(len(part), window)
         expected = hidden_states(alone, part[None], attention_mask=mask)[0]
         (expected * factor).sum().backward()
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(states, expected, rtol=1e-5, atol=1e-5)
     for (name, ours), theirs in zip(packed.base_model.named_parameters(), alone.base_model.parameters(), strict=True):
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-5, atol=1e-5, msg=name)
 
@@ -153,7 +154,7 @@ def test_the_given_model_is_left_as_it_was():
     torch.testing.assert_close(hidden_states(model, ids)[0], expected, rtol=1e-5, atol=1e-5)
 
 
-def test_what_forced_tokens_are_does_not_matter_to_their_own_loss(float64):
+def test_forced_tokens_do_not_affect_their_own_loss(float64):
     """Their log-probs, which no engine could know, are in no number of the step."""
     batch = random_batch(3, clean=True)
     forced = [(g, i) for g, group in enumerate(batch.groups) for i, c in enumerate(group.completions) if c.forced.any()]
@@ -165,10 +166,10 @@ def test_what_forced_tokens_are_does_not_matter_to_their_own_loss(float64):
         log_probs[completions[i].forced] = -37.0
         completions[i] = dataclasses.replace(completions[i], log_probs=log_probs)
         groups[g] = dataclasses.replace(groups[g], completions=tuple(completions))
-    one, row = gradients_of(make_learner(dtype=torch.float64), batch)
+    gradients, row = gradients_of(make_learner(dtype=torch.float64), batch)
     other, other_row = gradients_of(make_learner(dtype=torch.float64), Batch(version=VERSION, groups=groups))
     assert row == other_row
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert all(torch.equal(gradients[name], other[name]) for name in gradients)
 
 
 @pytest.mark.parametrize("loss", ["cispo", "gspo"])
@@ -177,24 +178,24 @@ def test_any_budget_of_tokens_gives_the_same_update(loss):
     results = []
     for tokens in (1, 40, 100, 100_000):
         learner = make_learner(f"loss={loss}", f"learner.micro_batch_tokens={tokens}")
-        found, row = gradients_of(learner, batch)
-        results.append((found, row))
+        gradients, row = gradients_of(learner, batch)
+        results.append((gradients, row))
     assert len({row["batch/micro_batches"] for _, row in results}) == 4
     (first, first_row), *others = results
-    for found, row in others:
-        for name in found:
+    for gradients, row in others:
+        for name in gradients:
             scale = float(first[name].abs().max())
-            torch.testing.assert_close(found[name], first[name], rtol=0, atol=1e-5 * scale, msg=name)
+            torch.testing.assert_close(gradients[name], first[name], rtol=0, atol=1e-5 * scale, msg=name)
         for key in first_row.keys() - {"batch/micro_batches"}:
             assert row[key] == pytest.approx(first_row[key], rel=1e-4, abs=1e-7), key
 
 
 def test_gradient_checkpointing_changes_nothing():
     batch = random_batch(2)
-    one, row = gradients_of(make_learner(), batch)
+    gradients, row = gradients_of(make_learner(), batch)
     other, other_row = gradients_of(make_learner("learner.gradient_checkpointing=true"), batch)
     assert row == other_row
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert all(torch.equal(gradients[name], other[name]) for name in gradients)
 
 
 def test_dropout_is_never_on():
@@ -218,10 +219,10 @@ def test_the_first_update_by_hand(float64):
     """Adam's first step is the gradient's sign; decay is on every parameter, norms too."""
     learner = make_learner("optimizer.warmup_steps=10", "optimizer.weight_decay=0.1", dtype=torch.float64)
     before = {name: weight.clone() for name, weight in learner.weights().items()}
-    found, _ = gradients_of(learner, random_batch(4))
+    gradients, _ = gradients_of(learner, random_batch(4))
     lr = 1e-3 / 10
     for name, weight in learner.weights().items():
-        step = lr * found[name] / (found[name].abs() + 1e-15)
+        step = lr * gradients[name] / (gradients[name].abs() + 1e-15)
         torch.testing.assert_close(weight, before[name] * (1 - lr * 0.1) - step, rtol=1e-9, atol=1e-12, msg=name)
 
 
@@ -242,12 +243,12 @@ def test_a_bf16_body_keeps_fp32_masters(family):
     for weight in learner.weights().values():
         weight.copy_(weight.bfloat16())
     before = {name: weight.clone() for name, weight in learner.weights().items()}
-    found, _ = gradients_of(learner, random_batch(6))
+    gradients, _ = gradients_of(learner, random_batch(6))
     exact, _ = gradients_of(make_learner(family=family), random_batch(6))
     moved = lost = total = 0
     for name, weight in learner.weights().items():
-        assert weight.dtype == found[name].dtype == torch.float32
-        cosine = torch.nn.functional.cosine_similarity(found[name].flatten(), exact[name].flatten(), dim=0)
+        assert weight.dtype == gradients[name].dtype == torch.float32
+        cosine = torch.nn.functional.cosine_similarity(gradients[name].flatten(), exact[name].flatten(), dim=0)
         assert cosine > 0.98, name
         # Neighbours in bf16 are 2^-8 to 2^-7 of a weight apart: half of that is more than 5e-7 from 2.6e-4 on.
         large = before[name].abs() > 2.6e-4
@@ -265,7 +266,7 @@ def test_a_bf16_body_keeps_fp32_masters(family):
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_kernels_and_compiled_layers_give_the_same_gradient():
+def test_gpu_kernels_and_compiled_layers_keep_the_gradient():
     """Heads of 16, which the attention kernel takes."""
     torch.manual_seed(0)
     sizes = SIZES | {"hidden_size": 64, "tie_word_embeddings": True}
@@ -273,10 +274,10 @@ def test_on_a_gpu_kernels_and_compiled_layers_give_the_same_gradient():
     batch = random_batch(6, num_groups=8)
     exact, row = gradients_of(build_learner(copy.deepcopy(model), recipe_of(), version=VERSION), batch)
     on_gpu = build_learner(model.to("cuda"), recipe_of("model.dtype=bfloat16"), version=VERSION)  # pyright: ignore[reportArgumentType]
-    found, gpu_row = gradients_of(on_gpu, batch)
+    gradients, gpu_row = gradients_of(on_gpu, batch)
     assert gpu_row["loss/value"] == pytest.approx(row["loss/value"], abs=0.02)
     for name in exact:
-        cosine = torch.nn.functional.cosine_similarity(found[name].cpu().flatten(), exact[name].flatten(), dim=0)
+        cosine = torch.nn.functional.cosine_similarity(gradients[name].cpu().flatten(), exact[name].flatten(), dim=0)
         assert cosine > 0.98, name
 
 
@@ -301,16 +302,16 @@ def test_time_spent_compiling_is_known():
 
 def test_gradients_of_a_bf16_body_add_up_in_fp32():
     batch = random_batch(7, num_groups=8)
-    one, _ = gradients_of(make_learner("model.dtype=bfloat16"), batch)
+    single, _ = gradients_of(make_learner("model.dtype=bfloat16"), batch)
     many, row = gradients_of(make_learner("model.dtype=bfloat16", "learner.micro_batch_tokens=1"), batch)
     assert row["batch/micro_batches"] > 10
-    for name in one:
+    for name in single:
         # A sum in bf16 would itself have two or three digits, and lose what is 256 times smaller than it.
         assert bool((many[name] != many[name].bfloat16().float()).any()), name
-        torch.testing.assert_close(many[name], one[name], rtol=0, atol=0.03 * float(one[name].abs().max()))
+        torch.testing.assert_close(many[name], single[name], rtol=0, atol=0.03 * float(single[name].abs().max()))
 
 
-def test_the_head_is_fp32_only_where_the_recipe_says_so():
+def test_head_is_fp32_as_the_recipe_says():
     batch = random_batch(8)
     rows = {
         place: make_learner("model.dtype=bfloat16", f"model.fp32_head={place}").step(batch)
@@ -338,24 +339,30 @@ def test_an_empty_batch_is_a_step_without_an_update():
     assert learner.step(random_batch(0, version=VERSION + 1))["batch/effective"] > 0
 
 
+def test_loss_with_a_wrong_signature_is_refused():
+    with pytest.raises(RecipeError, match=r'loss "own_code:five_vector_loss" takes .* must take one positional'):
+        make_learner("loss.name=own_code:five_vector_loss")
+
+
 def broken(kind):
     """A loss that is not finite, or one that is and has a gradient that is not."""
 
-    def loss(log_probs, generator_log_probs, advantages, completion_of_token, trained):
+    def loss(inputs):
+        log_probs = inputs.log_probs
         nothing = log_probs - log_probs.detach()
         value = {"nan": log_probs * math.nan, "inf": log_probs * math.inf, "gradient": nothing.sqrt()}[kind]
         ones = torch.ones_like(log_probs)
-        return TokenLoss(loss=value, ratio=ones.detach(), clipped=torch.zeros_like(trained))
+        return TokenLoss(loss=value, ratio=ones.detach(), clipped=torch.zeros_like(inputs.trained))
 
     return loss
 
 
 @pytest.mark.parametrize("kind", ["nan", "inf", "gradient"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_what_is_not_finite_never_reaches_the_weights(kind, dtype):
+def test_non_finite_updates_are_skipped(kind, dtype):
     learner, untouched = make_learner(f"model.dtype={dtype}"), make_learner(f"model.dtype={dtype}")
-    for one in (learner, untouched):
-        one.step(random_batch(0))
+    for trained in (learner, untouched):
+        trained.step(random_batch(0))
     good, learner._loss = learner._loss, broken(kind)
     row = learner.step(random_batch(1, version=VERSION + 1))
     learner._loss = good
@@ -364,7 +371,7 @@ def test_what_is_not_finite_never_reaches_the_weights(kind, dtype):
     assert learner.version == VERSION + 2
     untouched._version += 1
     # The moments are clean too: the next step is the one that would have come.
-    rows = [one.step(random_batch(2, version=VERSION + 2)) for one in (learner, untouched)]
+    rows = [trained.step(random_batch(2, version=VERSION + 2)) for trained in (learner, untouched)]
     assert rows[0] == rows[1]
     assert rows[0]["optim/skipped"] == 0.0
     for weight, expected in zip(learner.weights().values(), untouched.weights().values(), strict=True):
@@ -394,7 +401,7 @@ def test_the_row_holds_what_a_run_is_watched_by():
     assert all(type(value) is float for value in row.values())
 
 
-def test_weights_are_the_masters_themselves_and_a_tied_one_comes_once():
+def test_weights_are_the_masters_and_tied_ones_appear_once():
     learner: Learner = make_learner(family="smollm")
     weights = learner.weights()
     assert "lm_head.weight" not in weights
@@ -422,6 +429,6 @@ def test_bf16_masters_are_refused():
         make_learner(dtype=torch.bfloat16)
 
 
-def test_a_batch_for_another_version_is_our_own_mistake():
+def test_batch_of_another_version_fails_an_assertion():
     with pytest.raises(AssertionError, match="a batch for version 9 came at 3"):
         make_learner().step(random_batch(0, version=9))

@@ -78,7 +78,7 @@ def test_reward_is_over_completions_with_a_verdict():
     assert (result.num_graded, result.num_samples) == (12, 15)
     assert result.num_without_verdict == {"timeout": 3}
     assert result.reward == 0.5
-    assert result.mean_length == engine.num_tokens / 15
+    assert result.mean_length == engine.work.decoded / 15
     assert seen == sorted(seen)
     assert seen[-1] == 15
 
@@ -105,7 +105,7 @@ def test_an_engine_that_loses_a_request_ends_the_evaluation():
 def test_truncated_completions_are_counted():
     class Cutting(SimulatedEngine):
         def poll(self) -> list[Completion]:
-            done, self.queue = [complete(request, [0, 0]) for request in self.queue], []
+            done = [complete(request, [0, 0]) for request in self.drop_pending()]
             return [one if one.request.index else replace(one, finish="length") for one in done]
 
     result = evaluate(Cutting(slots=1), requests(), graders=Given(lambda _: True), judge=JUDGE, prompts_hash="")

@@ -115,11 +115,11 @@ def test_no_trained_group_is_too_old_and_none_is_lost(regime, seed, num_problems
     waiting = {issued.key for issued in (*curriculum.in_flight, *curriculum.untrained)}
     assert Counter(trained) + Counter(waiting) == Counter({request.group for request in engine.submitted})
     assert len(waiting) <= regime.room
-    assert engine.num_polls <= engine.num_tokens
+    assert engine.num_polls <= engine.work.decoded
     # An epoch that is over asked every problem.
     for epoch in range(curriculum.epoch):
         assert {group_key(epoch, name) for name in problem_ids(num_problems)} <= set(trained) | waiting
-    assert engine.pushes == [0, *range(regime.push_every, 13, regime.push_every)]
+    assert engine.pushed == [0, *range(regime.push_every, 13, regime.push_every)]
 
 
 @settings(max_examples=30, deadline=None)
@@ -158,7 +158,7 @@ def test_ppo_off_policy_trains_in_the_order_of_issue(size, k, seed):
         assert done.batch.lags == [done.batch.version % k] * size
         for group in done.batch.groups:
             assert all((completion.versions == policy).all() for completion in group.completions)
-    assert engine.pushes == [0, k, 2 * k, 3 * k]
+    assert engine.pushed == [0, k, 2 * k, 3 * k]
     expected = issue_order(regime, num_problems=2 * regime.room, seed=seed, num_steps=3 * k)
     assert [keys_of(done) for done in steps] == expected
 
@@ -443,7 +443,7 @@ class TimedEngine(SimulatedEngine):
         if self.fails:
             raise ConnectionError("the engine's process ended with code 9")
         if self.forgetful:
-            self.queue, self.running = [], {}
+            self.drop_pending()
         self.num_polls += 1
         return []
 

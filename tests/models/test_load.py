@@ -78,7 +78,7 @@ def test_every_end_token_of_the_model_stops_a_completion(tmp_path):
     assert load_model(folder, dtype=torch.float32, device="cpu").stop_tokens == (1, 4, 7)
 
 
-def test_the_token_that_the_chat_template_ends_a_turn_with_stops_a_completion(tmp_path):
+def test_end_of_turn_token_stops_a_completion(tmp_path):
     template = "{% for m in messages %}w3 {{ m['content'] }} <end> w4{% endfor %}"
     tokenizer = tiny_tokenizer()
     tokenizer.add_special_tokens({"additional_special_tokens": ["<end>"]})
@@ -95,12 +95,12 @@ def test_the_token_that_the_chat_template_ends_a_turn_with_stops_a_completion(tm
         assert load_model(folder, dtype=torch.float32, device="cpu").stop_tokens == (1,)
 
 
-def test_the_embedded_base_is_found_by_its_name():
+def test_embedded_base_loads_by_name():
     loaded = load_model("tiny-base", dtype=torch.float32, device="cpu")
     assert sum(parameter.numel() for parameter in loaded.model.parameters()) < 1e6
 
 
-def test_a_weight_that_is_missing_or_of_another_shape_is_named(tmp_path):
+def test_missing_or_misshapen_weight_is_named(tmp_path):
     folder = save_model(tiny_model(), tiny_tokenizer(), tmp_path / "model")
     weights = load_file(folder / "model.safetensors")
     name = "model.layers.1.mlp.up_proj.weight"
@@ -112,7 +112,7 @@ def test_a_weight_that_is_missing_or_of_another_shape_is_named(tmp_path):
     with pytest.raises(ModelError, match=f"its files have no weight {name}$"):
         load_model(folder, dtype=torch.float32, device="cpu")
     save_file({**weights, name: weights[name][:-1].clone()}, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ModelError, match=rf"its weight {name} is \(23, 16\), and its config makes it \(24, 16\)$"):
+    with pytest.raises(ModelError, match=rf"its weight {name} has shape \(23, 16\), but its config needs \(24, 16\)$"):
         load_model(folder, dtype=torch.float32, device="cpu")
 
 
@@ -124,8 +124,10 @@ def test_a_missing_folder_is_named(tmp_path):
         load_model(tmp_path / "file", dtype=torch.float32, device="cpu")
 
 
-def test_a_name_that_no_hub_can_have_is_one_sentence():
-    with pytest.raises(ModelError, match=r"^model no such model! is no folder here and cannot be fetched") as error:
+def test_impossible_hub_name_is_one_sentence():
+    with pytest.raises(
+        ModelError, match=r"^model no such model! is not a folder here and cannot be downloaded"
+    ) as error:
         load_model("no such model!", dtype=torch.float32, device="cpu")
     assert "\n" not in str(error.value)
 
@@ -142,13 +144,13 @@ def silent_hub(tmp_path, monkeypatch):
         yield asked
 
 
-def test_a_hub_that_cannot_be_reached_is_asked_once(silent_hub):
-    with pytest.raises(ModelError, match=r"^model org/typo is no folder here .*: http://127.* cannot be reached \("):
+def test_unreachable_hub_is_tried_once(silent_hub):
+    with pytest.raises(ModelError, match=r"^model org/typo is not a folder here .*: http://127.* cannot be reached \("):
         load_model("org/typo", dtype=torch.float32, device="cpu")
     assert silent_hub == ["HEAD /org/typo/resolve/main/config.json"]
 
 
-def test_what_was_fetched_before_needs_no_hub(silent_hub, tmp_path):
+def test_downloaded_model_needs_no_hub(silent_hub, tmp_path):
     model = tmp_path / "cache" / "models--org--small"
     folder = save_model(tiny_model(), tiny_tokenizer(), model / "snapshots" / COMMIT)
     (model / "refs").mkdir()
@@ -160,14 +162,14 @@ def test_what_was_fetched_before_needs_no_hub(silent_hub, tmp_path):
         load_model("org/small", dtype=torch.float32, device="cpu")
 
 
-def test_an_offline_machine_does_not_ask(silent_hub, monkeypatch):
+def test_offline_mode_does_not_contact_the_hub(silent_hub, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(ModelError, match=r"^model org/typo is no folder here and cannot be fetched"):
+    with pytest.raises(ModelError, match=r"^model org/typo is not a folder here and cannot be downloaded"):
         load_model("org/typo", dtype=torch.float32, device="cpu")
     assert silent_hub == []
 
 
-def test_a_model_is_fetched_from_a_hub_that_is_slow_to_answer(tmp_path):
+def test_model_is_downloaded_from_a_slow_hub(tmp_path):
     folder = save_model(tiny_model(), tiny_tokenizer(), tmp_path / "model")
     # A process of its own: the hub's client takes its address from the environment when it is imported.
     program = "import torch; from scalerl.models.load import load_model; "
@@ -180,7 +182,7 @@ def test_a_model_is_fetched_from_a_hub_that_is_slow_to_answer(tmp_path):
     assert any(line.startswith("GET ") and line.endswith("/model.safetensors") for line in asked)
 
 
-def test_a_run_in_place_of_a_model_is_recognised(tmp_path):
+def test_run_folder_given_as_model_is_recognised(tmp_path):
     (tmp_path / "recipe.json").write_text("{}")
     with pytest.raises(ModelError, match=f"no config.json; it is a run: scalerl export {tmp_path} --out MODEL"):
         load_model(tmp_path, dtype=torch.float32, device="cpu")
@@ -189,7 +191,7 @@ def test_a_run_in_place_of_a_model_is_recognised(tmp_path):
 @pytest.mark.parametrize(
     "removed, sentence",
     [
-        ("config.json", "this folder is no model, it has no config.json"),
+        ("config.json", "this folder is not a model, it has no config.json"),
         ("model.safetensors", r"this folder has no model.safetensors$"),
         ("tokenizer*", r"this folder has no tokenizer \(tokenizer.json\)"),
     ],
@@ -226,11 +228,11 @@ def test_a_tokenizer_without_an_end_token_is_refused(tmp_path):
 
 def test_a_context_longer_than_the_models_is_refused(tmp_path):
     folder = save_model(tiny_model(), tiny_tokenizer(), tmp_path / "model")
-    with pytest.raises(ModelError, match="its context is 64 tokens, and 65 are asked for"):
+    with pytest.raises(ModelError, match="its context is 64 tokens, but 65 are needed"):
         load_model(folder, dtype=torch.float32, device="cpu", context=65)
 
 
-def test_logits_that_are_capped_after_the_head_are_refused(tmp_path):
+def test_capped_logits_are_refused(tmp_path):
     torch.manual_seed(0)
     config = Gemma2Config(**SIZES, head_dim=4, final_logit_softcapping=0.01)
     folder = save_model(AutoModelForCausalLM.from_config(config), tiny_tokenizer(), tmp_path / "model")
@@ -238,10 +240,10 @@ def test_logits_that_are_capped_after_the_head_are_refused(tmp_path):
         load_model(folder, dtype=torch.float32, device="cpu")
 
 
-def test_nothing_is_overwritten_and_nothing_half_written_stays(tmp_path, monkeypatch):
+def test_nothing_is_overwritten_or_left_half_written(tmp_path, monkeypatch):
     folder = save_model(tiny_model(), tiny_tokenizer(), tmp_path / "model")
     before = json.loads((folder / "config.json").read_text())
-    with pytest.raises(ModelError, match="exists already and is not overwritten"):
+    with pytest.raises(ModelError, match="already exists and is not overwritten"):
         save_model(tiny_model("qwen2"), tiny_tokenizer(), folder)
     assert json.loads((folder / "config.json").read_text()) == before
 

@@ -37,7 +37,7 @@ def trained(model: Any, steps: int = 3) -> Any:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_at_the_start_the_merged_weights_are_the_models_own(family):
+def test_merged_weights_start_as_the_models_own(family):
     model = tiny_model(family)
     before = {name: parameter.clone() for name, parameter in model.named_parameters()}
     merged = merged_weights(wrap(model, LoraSettings(rank=4)))
@@ -46,7 +46,7 @@ def test_at_the_start_the_merged_weights_are_the_models_own(family):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_after_training_the_merged_model_has_the_logits_of_the_adapted_one(family):
+def test_merged_model_has_the_logits_of_the_adapted_one(family):
     model = tiny_model(family)
     before = model(IDS).logits.detach()
     adapted = trained(wrap(model, LoraSettings(rank=4, alpha=8.0)))
@@ -87,7 +87,7 @@ def test_only_the_adapters_are_trained_and_they_are_float32():
     assert sum(p.numel() for p in learned.values()) == 2 * (2 * (16 + 16) + 2 * (24 + 16))
 
 
-def test_what_an_adapter_adds_is_alpha_over_rank_times_its_product():
+def test_adapter_adds_alpha_over_rank_times_its_product():
     model = tiny_model()
     adapted = trained(wrap(model, LoraSettings(rank=2, alpha=6.0)))
     name = "model.layers.1.mlp.up_proj"
@@ -122,7 +122,7 @@ def test_rank_zero_is_the_model_itself():
 
 
 @pytest.mark.parametrize("target", ["lm_head", "embed_tokens", "qproj"])
-def test_a_target_that_cannot_have_an_adapter_is_named(target):
+def test_unknown_adapter_target_is_named(target):
     with pytest.raises(
         LoraError,
         match=rf'^model.lora.targets names "{target}", and the layers of this model are down_proj, gate_proj, k_proj, ',

@@ -28,8 +28,8 @@ def centred(name, rewards, group):
 def test_advantages_sum_to_zero_in_every_group(baseline, normalisation, pairs):
     rewards, group = tensors(pairs)
     advantages = NORMALISATIONS[normalisation](centred(baseline, rewards, group), group)
-    for one in group.unique():
-        inside = advantages[group == one]
+    for member in group.unique():
+        inside = advantages[group == member]
         assert abs(inside.sum().item()) <= 1e-10 * (1 + inside.abs().sum().item())
 
 

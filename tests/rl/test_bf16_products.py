@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from scalerl.rl import bf16_products
-from scalerl.rl.bf16_products import fp32_linear, mend_linears, takes_fp32
+from scalerl.rl.bf16_products import fp32_linear, takes_fp32, use_fp32_linears
 
 
 @pytest.fixture
@@ -46,12 +46,12 @@ def test_a_cpu_with_the_arithmetic_keeps_its_own(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.usefixtures("no_arithmetic")
-def test_a_mended_model_gives_what_it_gave_with_its_gradients_and_so_does_a_copy() -> None:
+def test_fp32_linears_keep_results_and_gradients() -> None:
     torch.manual_seed(0)
     plain = nn.Sequential(nn.Linear(16, 8), nn.Linear(8, 4, bias=False)).bfloat16()
-    mended = copy.deepcopy(plain)
-    mend_linears(mended)
-    copied = copy.deepcopy(mended)
+    converted = copy.deepcopy(plain)
+    use_fp32_linears(converted)
+    copied = copy.deepcopy(converted)
     with torch.no_grad():
         copied[0].weight.zero_()  # pyright: ignore[reportCallIssue, reportArgumentType]
     inputs = torch.randn(3, 16).bfloat16()
@@ -60,12 +60,12 @@ def test_a_mended_model_gives_what_it_gave_with_its_gradients_and_so_does_a_copy
         warnings.simplefilter("ignore", UserWarning)
         expected = plain(inputs)
         expected.float().square().sum().backward()
-    found = mended(inputs)
-    found.float().square().sum().backward()
-    torch.testing.assert_close(found, expected, rtol=2**-7, atol=1e-3)
-    for ours, theirs in zip(mended.parameters(), plain.parameters(), strict=True):
+    actual = converted(inputs)
+    actual.float().square().sum().backward()
+    torch.testing.assert_close(actual, expected, rtol=2**-7, atol=1e-3)
+    for ours, theirs in zip(converted.parameters(), plain.parameters(), strict=True):
         assert ours.grad is not None
         assert ours.grad.dtype == torch.bfloat16
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=2**-5, atol=1e-2)
     # A copy multiplies by its own weights.
-    assert not torch.equal(copied(inputs), found)
+    assert not torch.equal(copied(inputs), actual)

@@ -49,7 +49,7 @@ def test_truncated_completions_stay_by_setting():
     assert kept.num_truncated == 1
 
 
-def test_without_the_filter_groups_of_one_verdict_count():
+def test_without_filter_zero_variance_groups_count():
     batch = a_batch([0, 0, 1, 1], [1, 0, 1, 1])
     off, on = run(batch, zero_variance=False), run(batch)
     assert (off.num_kept, on.num_kept) == (4, 2)
@@ -77,7 +77,7 @@ def test_a_length_penalty_cannot_revive_an_all_correct_group(dtype):
 @pytest.mark.parametrize("normalise", adv.NORMALISATIONS.values())
 @pytest.mark.parametrize("baseline", adv.BASELINES.values())
 @pytest.mark.parametrize("zero_variance", [True, False])
-def test_an_empty_effective_batch_is_zeros_and_no_nan(baseline, normalise, zero_variance):
+def test_empty_effective_batch_has_no_nan(baseline, normalise, zero_variance):
     batches = [
         a_batch([0, 0, 1, 1], [1, 1, 0, 0]),
         a_batch([0, 0, 1, 1], [1, 0, 1, 0], no_verdict={0, 2}),
@@ -94,7 +94,7 @@ def test_an_empty_effective_batch_is_zeros_and_no_nan(baseline, normalise, zero_
             assert not result.kept.any()
 
 
-def test_nan_where_there_is_no_verdict_stays_there():
+def test_nan_without_a_verdict_is_ignored():
     batch = a_batch([0, 0, 0], [math.nan, 1, 0], no_verdict={0}, rewards=[math.nan, 1.0, -1.0])
     result = run(batch)
     assert result.kept.tolist() == [False, True, True]
@@ -109,7 +109,7 @@ def test_nan_where_there_is_no_verdict_stays_there():
     zero_variance=st.booleans(),
     seed=st.integers(0, 100),
 )
-def test_what_is_kept_does_not_depend_on_order_and_groups_are_whole(rows, zero_variance, seed):
+def test_kept_groups_are_whole_and_independent_of_order(rows, zero_variance, seed):
     group, correct, verdict, cut = (list(column) for column in zip(*rows, strict=True))
     batch = a_batch(group, correct)
     batch |= {"has_verdict": torch.tensor(verdict), "truncated": torch.tensor(cut)}
@@ -118,8 +118,8 @@ def test_what_is_kept_does_not_depend_on_order_and_groups_are_whole(rows, zero_v
     again = run({k: v[order] for k, v in batch.items()}, zero_variance=zero_variance)
     assert torch.equal(again.kept, result.kept[order])
     torch.testing.assert_close(again.advantages, result.advantages[order], rtol=1e-10, atol=1e-12)
-    for one in set(group):
-        usable = [i for i, row in enumerate(rows) if row[0] == one and row[2] and not row[3]]
+    for key in set(group):
+        usable = [i for i, row in enumerate(rows) if row[0] == key and row[2] and not row[3]]
         mixed = len({correct[i] for i in usable}) == 2
         expected = len(usable) >= 2 and (mixed or not zero_variance)
         assert all(result.kept[i].item() is expected for i in usable)
@@ -127,7 +127,7 @@ def test_what_is_kept_does_not_depend_on_order_and_groups_are_whole(rows, zero_v
     assert abs(result.advantages.sum().item()) < 1e-9
 
 
-def test_tokens_without_a_finite_generator_log_prob_are_dropped_and_counted():
+def test_non_finite_generator_log_probs_are_dropped_and_counted():
     sampled = torch.tensor([False, True, True, True, True, False])
     generator = torch.tensor([0.0, -1.0, -math.inf, math.nan, -2.0, math.nan])
     trainable = trainable_tokens(sampled, generator)

@@ -101,7 +101,7 @@ def test_a_tied_head_gets_both_shares_of_the_gradient():
 
 
 @pytest.mark.parametrize("autocast", [False, True])
-def test_a_bf16_body_has_exactly_the_log_probs_of_the_fp32_cast(autocast):
+def test_bf16_body_equals_its_fp32_cast(autocast):
     hidden, weight, targets = a_head(num_tokens=33, vocab=300, width=64, dtype=torch.bfloat16)
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
         ours = log_probs_and_entropy(hidden, weight, targets, chunk=16)
@@ -127,7 +127,7 @@ def rounded(hidden, head_weight, targets, temperature=1.0, bias=None):
 @pytest.mark.parametrize("weight_dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_without_an_fp32_head_the_logits_are_rounded_and_the_rest_is_not(temperature, biased, weight_dtype):
+def test_without_fp32_head_only_the_logits_are_rounded(temperature, biased, weight_dtype):
     hidden, weight, targets = a_head(num_tokens=33, vocab=300, width=64, dtype=torch.bfloat16)
     inputs = hidden, weight.detach().to(weight_dtype).requires_grad_(), targets
     bias = torch.randn(300, generator=torch.Generator().manual_seed(1)).requires_grad_() if biased else None
@@ -157,7 +157,7 @@ def test_the_head_without_fp32_is_chunked_exactly():
         torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
 
 
-def test_a_master_and_its_bf16_copy_are_one_head_without_fp32_and_two_with_it():
+def test_master_and_bf16_copy_agree_only_without_fp32():
     hidden, weight, targets = a_head(dtype=torch.bfloat16)
     master = weight.detach().float() + 1e-4
     copy = master.bfloat16()
@@ -272,8 +272,8 @@ def test_split_products_match_those_of_fp32(biased, weight_dtype, monkeypatch):
     exact = log_probs_and_entropy(hidden, weight, targets, **settings)
     exact_gradients = gradients(log_probs_and_entropy, (hidden, weight, targets), **settings)
     monkeypatch.setattr(logprobs, "_on_tensor_cores", lambda hidden: True)
-    found = log_probs_and_entropy(hidden, weight, targets, **settings)
-    for ours, theirs in zip(found, exact, strict=True):
+    actual = log_probs_and_entropy(hidden, weight, targets, **settings)
+    for ours, theirs in zip(actual, exact, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
     found_gradients = gradients(log_probs_and_entropy, (hidden, weight, targets), **settings)
     for ours, theirs in zip(found_gradients, exact_gradients, strict=True):
@@ -292,8 +292,8 @@ def test_what_a_gpu_compiles_is_the_same_formula(biased, with_entropy):
     if biased:
         logits[:, 30] = -torch.inf
     expected = logprobs._statistics(logits.clone(), targets, 0.7, biased)
-    found = logprobs._fused_statistics(logits, targets, 0.7, biased)
-    for ours, theirs in zip(found, expected, strict=True):
+    actual = logprobs._fused_statistics(logits, targets, 0.7, biased)
+    for ours, theirs in zip(actual, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
     _, entropy, log_total = expected
     grads = torch.randn(2, 9, generator=rng)
@@ -305,7 +305,7 @@ def test_what_a_gpu_compiles_is_the_same_formula(biased, with_entropy):
 
 
 @pytest.mark.parametrize("setting", ["highest", "high", "medium"])
-def test_the_precision_of_products_is_raised_inside_and_restored_after(setting):
+def test_matmul_precision_is_raised_and_restored(setting):
     before = [backend.fp32_precision for backend in BACKENDS]
     torch.set_float32_matmul_precision(setting)
     try:

@@ -1,12 +1,15 @@
 """Each loss against a slow loop over tokens with its gradient written out by hand, and its closed forms."""
 
+import dataclasses
+import functools
 import math
 
 import jaxtyping
 import pytest
 import torch
 
-from scalerl.rl.losses import LOSSES, cispo, dapo, gspo, tis
+from scalerl.errors import RecipeError
+from scalerl.rl.losses import LOSSES, LossInputs, check_signature, cispo, dapo, gspo, tis
 
 SETTINGS = {
     "cispo": [{}, {"cap": 1.1}],
@@ -18,7 +21,7 @@ CASES = [(name, settings) for name, all_settings in SETTINGS.items() for setting
 
 
 def some_tokens(seed: int, num_completions: int = 7, spread: float = 0.4):
-    """A packed batch: log-probs, the generator's, advantages, completion of each token, trained; lengths 1 .. 9."""
+    """A packed batch of completions of 1 to 9 tokens."""
     rng = torch.Generator().manual_seed(seed)
     lengths = torch.randint(1, 10, (num_completions,), generator=rng)
     completion = torch.repeat_interleave(torch.arange(num_completions), lengths)
@@ -27,7 +30,13 @@ def some_tokens(seed: int, num_completions: int = 7, spread: float = 0.4):
     generator = log_probs + spread * torch.randn(num_tokens, generator=rng, dtype=torch.float64)
     advantages = torch.randn(num_completions, generator=rng, dtype=torch.float64)[completion]
     trained = torch.rand(num_tokens, generator=rng) < 0.8
-    return log_probs, generator, advantages, completion, trained
+    return LossInputs(
+        log_probs=log_probs,
+        generator_log_probs=generator,
+        advantages=advantages,
+        completion_of_token=completion,
+        trained=trained,
+    )
 
 
 def slow_token(name, ratio, advantage, log_prob, settings):
@@ -47,7 +56,9 @@ def slow_token(name, ratio, advantage, log_prob, settings):
 
 def slow(name, tokens, settings):
     """Losses, and the gradient of their sum, one token after another in Python floats."""
-    log_probs, generator, advantages, completion, trained = (tensor.tolist() for tensor in tokens)
+    log_probs, generator, advantages, completion, trained = (
+        getattr(tokens, field.name).tolist() for field in dataclasses.fields(tokens)
+    )
     losses, gradient = [0.0] * len(log_probs), [0.0] * len(log_probs)
     for t in range(len(log_probs)):
         if not trained[t]:
@@ -64,8 +75,8 @@ def slow(name, tokens, settings):
 
 
 def gradient_of(loss, tokens, weights=None, **settings):
-    log_probs = tokens[0].clone().requires_grad_()
-    value = loss(log_probs, *tokens[1:], **settings).loss
+    log_probs = tokens.log_probs.clone().requires_grad_()
+    value = loss(dataclasses.replace(tokens, log_probs=log_probs), **settings).loss
     (gradient,) = torch.autograd.grad((value if weights is None else weights * value).sum(), log_probs)
     return gradient
 
@@ -75,7 +86,7 @@ def gradient_of(loss, tokens, weights=None, **settings):
 def test_against_a_slow_loop(name, settings, seed):
     tokens = some_tokens(seed)
     values, gradient = slow(name, tokens, settings)
-    result = LOSSES[name](*tokens, **settings)
+    result = LOSSES[name](tokens, **settings)
     torch.testing.assert_close(result.loss, values, rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(gradient_of(LOSSES[name], tokens, **settings), gradient, rtol=1e-10, atol=1e-10)
     assert not result.ratio.requires_grad
@@ -84,55 +95,65 @@ def test_against_a_slow_loop(name, settings, seed):
 def test_the_cases_reach_every_clip():
     tokens = some_tokens(0)
     for name, settings in CASES:
-        clipped = LOSSES[name](*tokens, **settings).clipped
+        clipped = LOSSES[name](tokens, **settings).clipped
         assert clipped.any() or not settings, (name, settings)
-        assert not clipped[~tokens[-1]].any()
+        assert not clipped[~tokens.trained].any()
+
+
+def at_ratio_one(tokens):
+    return dataclasses.replace(tokens, generator_log_probs=tokens.log_probs)
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_at_ratio_one_every_loss_has_the_gradient_of_reinforce(name):
-    log_probs, _, advantages, completion, trained = some_tokens(1)
-    tokens = (log_probs, log_probs, advantages, completion, trained)
-    weights = torch.rand(7, dtype=torch.float64, generator=torch.Generator().manual_seed(2))[completion]
-    expected = torch.where(trained, -weights * advantages, 0.0)
+def test_at_ratio_one_every_gradient_is_reinforce(name):
+    tokens = at_ratio_one(some_tokens(1))
+    weights = torch.rand(7, dtype=torch.float64, generator=torch.Generator().manual_seed(2))[tokens.completion_of_token]
+    expected = torch.where(tokens.trained, -weights * tokens.advantages, 0.0)
     torch.testing.assert_close(gradient_of(LOSSES[name], tokens, weights), expected, rtol=1e-12, atol=1e-12)
 
 
-def test_unnormalised_gspo_at_ratio_one_is_the_reinforce_of_whole_sequences():
-    log_probs, _, advantages, completion, trained = some_tokens(1)
-    num_tokens = torch.bincount(completion, trained.double())[completion]
-    gradient = gradient_of(gspo, (log_probs, log_probs, advantages, completion, trained), length_normalised=False)
-    torch.testing.assert_close(gradient, torch.where(trained, -num_tokens * advantages, 0.0))
+def test_unnormalised_gspo_at_ratio_one_is_sequence_reinforce():
+    tokens = at_ratio_one(some_tokens(1))
+    completion = tokens.completion_of_token
+    num_tokens = torch.bincount(completion, tokens.trained.double())[completion]
+    gradient = gradient_of(gspo, tokens, length_normalised=False)
+    torch.testing.assert_close(gradient, torch.where(tokens.trained, -num_tokens * tokens.advantages, 0.0))
 
 
 def one_token(ratio: float, advantage: float, log_prob: float = -1.0):
     log_probs = torch.tensor([log_prob], dtype=torch.float64)
     values = torch.tensor([advantage], dtype=torch.float64)
-    return log_probs, log_probs - math.log(ratio), values, torch.tensor([0]), torch.tensor([True])
+    return LossInputs(
+        log_probs=log_probs,
+        generator_log_probs=log_probs - math.log(ratio),
+        advantages=values,
+        completion_of_token=torch.tensor([0]),
+        trained=torch.tensor([True]),
+    )
 
 
 def test_the_cispo_cap_is_absolute():
     # ratio 5.5, A = 2, log pi = -1: the weight is 5, the loss 5 * 2 * 1 = 10. A cap of 1 + 5 would give 11.
-    result = cispo(*one_token(5.5, 2.0), cap=5.0)
+    result = cispo(one_token(5.5, 2.0), cap=5.0)
     assert result.loss.item() == pytest.approx(10.0, abs=1e-12)
     assert result.clipped.item()
-    assert not cispo(*one_token(4.9, 2.0), cap=5.0).clipped.item()
+    assert not cispo(one_token(4.9, 2.0), cap=5.0).clipped.item()
     # No lower cap: a small ratio weighs what it is.
-    assert cispo(*one_token(0.01, 2.0)).loss.item() == pytest.approx(0.02, abs=1e-12)
+    assert cispo(one_token(0.01, 2.0)).loss.item() == pytest.approx(0.02, abs=1e-12)
 
 
-def test_cispo_keeps_the_gradient_of_capped_tokens_and_dapo_and_tis_do_not():
+def test_only_cispo_keeps_the_gradient_of_capped_tokens():
     tokens = one_token(6.0, 2.0)
     assert gradient_of(cispo, tokens).item() == pytest.approx(-10.0)
     assert gradient_of(dapo, tokens).item() == 0.0
     assert gradient_of(tis, tokens).item() == 0.0
     for loss in (cispo, dapo, tis):
-        assert loss(*tokens).clipped.item()
+        assert loss(tokens).clipped.item()
 
 
 def test_tis_and_cispo_agree_below_the_cap_and_differ_above():
     tokens = some_tokens(3, spread=1.0)
-    below = ~cispo(*tokens, cap=2.0).clipped
+    below = ~cispo(tokens, cap=2.0).clipped
     assert 0 < below.sum() < below.numel()
     difference = gradient_of(cispo, tokens, cap=2.0) - gradient_of(tis, tokens, cap=2.0)
     torch.testing.assert_close(difference[below], torch.zeros_like(difference[below]))
@@ -141,29 +162,27 @@ def test_tis_and_cispo_agree_below_the_cap_and_differ_above():
 
 def test_grpo_is_dapo_with_equal_clips():
     tokens = some_tokens(4)
-    log_probs, generator, advantages, _, trained = tokens
-    ratio = (log_probs - generator).exp()
-    grpo = -torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages)
-    result = dapo(*tokens, clip_low=0.2, clip_high=0.2)
-    torch.testing.assert_close(result.loss, torch.where(trained, grpo, 0.0))
+    ratio = (tokens.log_probs - tokens.generator_log_probs).exp()
+    grpo = -torch.minimum(ratio * tokens.advantages, ratio.clamp(0.8, 1.2) * tokens.advantages)
+    result = dapo(tokens, clip_low=0.2, clip_high=0.2)
+    torch.testing.assert_close(result.loss, torch.where(tokens.trained, grpo, 0.0))
 
 
-def test_dapo_clips_each_side_only_where_it_would_push_further():
+def test_dapo_clips_only_where_it_would_push_further():
     for ratio, advantage, clipped in [(1.3, 1.0, True), (1.3, -1.0, False), (0.7, 1.0, False), (0.7, -1.0, True)]:
-        assert dapo(*one_token(ratio, advantage)).clipped.item() is clipped, (ratio, advantage)
-    assert dapo(*one_token(1.25, 1.0)).clipped.item() is False  # inside 1.26: asymmetric
+        assert dapo(one_token(ratio, advantage)).clipped.item() is clipped, (ratio, advantage)
+    assert dapo(one_token(1.25, 1.0)).clipped.item() is False  # inside 1.26: asymmetric
     # An advantage of 0 pushes nowhere, so no clip acts on it.
     for ratio in (1.3, 0.7):
-        assert dapo(*one_token(ratio, 0.0)).clipped.item() is False
+        assert dapo(one_token(ratio, 0.0)).clipped.item() is False
 
 
 @pytest.mark.parametrize("length_normalised", [True, False])
-def test_gspo_of_one_token_is_its_token_form(length_normalised):
-    log_probs, generator, advantages, _, trained = some_tokens(5, spread=0.01)
-    alone = torch.arange(log_probs.numel())
-    tokens = (log_probs, generator, advantages, alone, trained)
+def test_gspo_of_single_tokens_is_the_token_loss(length_normalised):
+    tokens = some_tokens(5, spread=0.01)
+    tokens = dataclasses.replace(tokens, completion_of_token=torch.arange(tokens.log_probs.numel()))
     clips = {"clip_low": 3e-3, "clip_high": 4e-3}
-    sequence, token = gspo(*tokens, **clips, length_normalised=length_normalised), dapo(*tokens, **clips)
+    sequence, token = gspo(tokens, **clips, length_normalised=length_normalised), dapo(tokens, **clips)
     torch.testing.assert_close(sequence.loss, token.loss)
     assert torch.equal(sequence.clipped, token.clipped)
     assert token.clipped.any()
@@ -172,38 +191,46 @@ def test_gspo_of_one_token_is_its_token_form(length_normalised):
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_what_stands_at_masked_tokens_cannot_reach_a_number(name):
-    log_probs, generator, advantages, completion, trained = some_tokens(6)
-    clean = LOSSES[name](log_probs, generator, advantages, completion, trained)
+def test_masked_tokens_do_not_affect_the_loss(name):
+    tokens = some_tokens(6)
+    trained = tokens.trained
+    clean = LOSSES[name](tokens)
     for junk in (math.nan, math.inf, -math.inf):
-        tokens = (
-            log_probs,
-            torch.where(trained, generator, junk),
-            torch.where(trained, advantages, junk),
-            completion,
-            trained,
+        tokens = dataclasses.replace(
+            tokens,
+            generator_log_probs=torch.where(trained, tokens.generator_log_probs, junk),
+            advantages=torch.where(trained, tokens.advantages, junk),
         )
-        assert torch.equal(LOSSES[name](*tokens).loss, clean.loss)
+        assert torch.equal(LOSSES[name](tokens).loss, clean.loss)
         gradient = gradient_of(LOSSES[name], tokens)
         assert gradient.isfinite().all()
         assert (gradient[~trained] == 0).all()
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_an_overflowing_ratio_that_is_clipped_has_a_finite_gradient(name):
-    log_probs, _, _, completion, trained = one_token(2.0, 1.0)
-    tokens = (log_probs.float(), log_probs.float() - 200, torch.ones(1), completion, trained)
-    result = LOSSES[name](*tokens)
+def test_clipped_overflowing_ratio_has_a_finite_gradient(name):
+    tokens = one_token(2.0, 1.0)
+    log_probs = tokens.log_probs.float()
+    tokens = dataclasses.replace(
+        tokens, log_probs=log_probs, generator_log_probs=log_probs - 200, advantages=torch.ones(1)
+    )
+    result = LOSSES[name](tokens)
     assert result.ratio.isinf().all()
     assert result.loss.isfinite().all()
     assert gradient_of(LOSSES[name], tokens).isfinite().all()
 
 
-def test_no_tokens_at_all():
+def test_empty_batch():
     empty = torch.zeros(0, requires_grad=True)
+    tokens = LossInputs(
+        log_probs=empty,
+        generator_log_probs=empty.detach(),
+        advantages=empty.detach(),
+        completion_of_token=torch.zeros(0, dtype=torch.long),
+        trained=torch.zeros(0, dtype=torch.bool),
+    )
     for loss in LOSSES.values():
-        ids, trained = torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.bool)
-        loss(empty, empty.detach(), empty.detach(), ids, trained).loss.sum().backward()
+        loss(tokens).loss.sum().backward()
         assert empty.grad is not None
         assert empty.grad.shape == (0,)
 
@@ -211,6 +238,23 @@ def test_no_tokens_at_all():
 @pytest.mark.skipif(torch.cuda.is_available(), reason="shapes are not checked where parts are compiled: conftest.py")
 def test_shapes_are_checked():
     """If this fails, scalerl.rl was imported before the hook of conftest.py: no shape of any test here is checked."""
-    log_probs, generator, advantages, completion, trained = some_tokens(7)
+    tokens = some_tokens(7)
     with pytest.raises(jaxtyping.TypeCheckError):
-        cispo(log_probs, generator[:-1], advantages, completion, trained)
+        dataclasses.replace(tokens, generator_log_probs=tokens.generator_log_probs[:-1])
+
+
+def test_wrong_signature_is_one_clear_sentence():
+    def old(log_probs, generator_log_probs, advantages, completion_of_token, trained, *, cap=5.0): ...
+
+    with pytest.raises(RecipeError) as caught:
+        check_signature(old, "mine:old")  # pyright: ignore[reportArgumentType]
+    assert str(caught.value) == (
+        'loss "mine:old" takes (log_probs, generator_log_probs, advantages, completion_of_token, trained) '
+        "but must take one positional argument, inputs: LossInputs, whose fields are "
+        "log_probs, generator_log_probs, advantages, completion_of_token, trained (see scalerl.rl.losses)"
+    )
+
+
+def test_signatures_of_one_positional_argument_pass():
+    for loss in (*LOSSES.values(), functools.partial(cispo, cap=3.0), lambda inputs, **settings: cispo(inputs)):
+        check_signature(loss, "mine:loss")

@@ -1,10 +1,11 @@
+import dataclasses
 import math
 
 import pytest
 import torch
 
 from scalerl.rl.filters import effective_batch
-from scalerl.rl.losses import LOSSES, cispo, gspo
+from scalerl.rl.losses import LOSSES, LossInputs, cispo, gspo
 from scalerl.rl.metrics import LARGEST_RATIO, step_metrics, token_sums
 
 LAG = torch.tensor([0, 1, 1, 4])
@@ -29,22 +30,39 @@ def some_tokens():
     advantages = torch.tensor([1.0, -1.0, 0.5, -0.5], dtype=torch.float64)[completion]
     trained = torch.tensor([True, True, False, True, True, True, True, True, False, False])
     generator[8] = math.nan
-    return (log_probs, generator, advantages, completion, trained), torch.rand(10, generator=rng, dtype=torch.float64)
+    tokens = make_inputs(log_probs, generator, advantages, completion, trained)
+    return tokens, torch.rand(10, generator=rng, dtype=torch.float64)
+
+
+def make_inputs(log_probs, generator, advantages, completion, trained):
+    return LossInputs(
+        log_probs=log_probs,
+        generator_log_probs=generator,
+        advantages=advantages,
+        completion_of_token=completion,
+        trained=trained,
+    )
+
+
+def select(tokens, part):
+    """The part of the tokens where the mask is true."""
+    return LossInputs(**{field.name: getattr(tokens, field.name)[part] for field in dataclasses.fields(tokens)})
 
 
 def sums(loss, tokens, entropy):
-    log_probs, generator, _, _, trained = tokens
-    return token_sums(loss(*tokens), log_probs, generator, entropy, trained)
+    return token_sums(loss(tokens), tokens, entropy)
 
 
-def test_by_hand():
+def test_metrics_computed_by_hand():
     tokens, entropy = some_tokens()
-    log_probs, generator, _, _, trained = tokens
     metrics = step_metrics(
-        sums(lambda *t: cispo(*t, cap=1.5), tokens, entropy), a_batch([1.0, 0.0, 1.0, 1.0]), lag=LAG, num_nonfinite=1
+        sums(lambda inputs: cispo(inputs, cap=1.5), tokens, entropy),
+        a_batch([1.0, 0.0, 1.0, 1.0]),
+        lag=LAG,
+        num_nonfinite=1,
     )
-    rows = [t for t in range(10) if trained[t]]
-    ratios = [math.exp(log_probs[t] - generator[t]) for t in rows]
+    rows = [t for t in range(10) if tokens.trained[t]]
+    ratios = [math.exp(tokens.log_probs[t] - tokens.generator_log_probs[t]) for t in rows]
     expected = {
         "loss/ratio_mean": sum(ratios) / 7,
         "loss/ratio_max": max(ratios),
@@ -65,11 +83,12 @@ def test_by_hand():
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_sums_of_micro_batches_are_those_of_the_batch(name):
+def test_micro_batch_sums_add_up_to_the_batch(name):
     tokens, entropy = some_tokens()
     whole = sums(LOSSES[name], tokens, entropy)
-    parts = [tokens[3] <= 0, (tokens[3] == 1) | (tokens[3] == 3), tokens[3] == 2, tokens[3] > 5]
-    first, *rest = [sums(LOSSES[name], tuple(t[part] for t in tokens), entropy[part]) for part in parts]
+    owner = tokens.completion_of_token
+    parts = [owner <= 0, (owner == 1) | (owner == 3), owner == 2, owner > 5]
+    first, *rest = [sums(LOSSES[name], select(tokens, part), entropy[part]) for part in parts]
     merged = first
     for part in rest:
         merged = merged + part
@@ -78,7 +97,7 @@ def test_sums_of_micro_batches_are_those_of_the_batch(name):
     assert by_parts == pytest.approx(step_metrics(whole, batch, lag=LAG, num_nonfinite=0), rel=1e-12)
 
 
-def test_kl_is_of_the_token_also_where_the_ratio_is_of_the_sequence():
+def test_kl_is_per_token_for_a_sequence_loss_too():
     tokens, entropy = some_tokens()
     by_token, by_sequence = sums(cispo, tokens, entropy).sums, sums(gspo, tokens, entropy).sums
     assert by_token[3] == by_sequence[3]
@@ -90,32 +109,32 @@ def test_kl_estimates_the_kl_of_generator_and_trainer():
     trainer = torch.tensor([1 / 2, 1 / 3, 1 / 6], dtype=torch.float64).log()
     # Every token as often as the generator would sample it: the mean of k3 is then the exact KL.
     drawn = torch.tensor([0, 1, 1, 1, 2, 2, 2, 2])
-    one = torch.ones(8, dtype=torch.float64)
-    tokens = (trainer[drawn], generator[drawn], one, torch.zeros(8, dtype=torch.long), one.bool())
-    metrics = step_metrics(sums(cispo, tokens, one), a_batch([1.0, 0.0]), lag=LAG, num_nonfinite=0)
+    ones = torch.ones(8, dtype=torch.float64)
+    tokens = make_inputs(trainer[drawn], generator[drawn], ones, torch.zeros(8, dtype=torch.long), ones.bool())
+    metrics = step_metrics(sums(cispo, tokens, ones), a_batch([1.0, 0.0]), lag=LAG, num_nonfinite=0)
     assert metrics["loss/kl"] == pytest.approx((generator.exp() * (generator - trainer)).sum().item())
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_token_that_the_generator_all_but_ruled_out_keeps_the_row_finite(name):
+def test_tiny_generator_probability_keeps_the_row_finite(name):
     generator = torch.tensor([-1.0, -100.0, -3e4, -1.0])
-    trainer, one = torch.full((4,), -1.0), torch.ones(4)
-    tokens = (trainer, generator, one, torch.arange(4), one.bool())
-    row = sums(LOSSES[name], tokens, one)
+    trainer, ones = torch.full((4,), -1.0), torch.ones(4)
+    tokens = make_inputs(trainer, generator, ones, torch.arange(4), ones.bool())
+    row = sums(LOSSES[name], tokens, ones)
     metrics = step_metrics(row + row, a_batch([1.0, 0.0]), lag=LAG, num_nonfinite=0)
     assert all(math.isfinite(value) for value in metrics.values())
     assert metrics["loss/ratio_max"] == LARGEST_RATIO
     assert metrics["loss/ratio_mean"] == pytest.approx(LARGEST_RATIO / 2)
     assert metrics["loss/kl"] == pytest.approx(LARGEST_RATIO / 2)
     # Below that, in float64 and as it is: the loss's own FP32 ratio would have rounded.
-    tokens = (trainer, torch.tensor([-1.0, -31.0, -1.0, -1.0]), one, torch.arange(4), one.bool())
-    metrics = step_metrics(sums(LOSSES[name], tokens, one), a_batch([1.0, 0.0]), lag=LAG, num_nonfinite=0)
+    tokens = make_inputs(trainer, torch.tensor([-1.0, -31.0, -1.0, -1.0]), ones, torch.arange(4), ones.bool())
+    metrics = step_metrics(sums(LOSSES[name], tokens, ones), a_batch([1.0, 0.0]), lag=LAG, num_nonfinite=0)
     assert metrics["loss/kl"] == pytest.approx((math.exp(30) - 1 - 30) / 4, rel=1e-12)
 
 
-def test_nothing_trained_leaves_the_means_out_and_has_no_nan():
+def test_nothing_trained_leaves_out_the_means():
     tokens, entropy = some_tokens()
-    nothing = (*tokens[:4], torch.zeros(10, dtype=torch.bool))
+    nothing = dataclasses.replace(tokens, trained=torch.zeros(10, dtype=torch.bool))
     batch = a_batch([1.0, 1.0])
     none_at_all = step_metrics(None, batch, lag=LAG[:0], num_nonfinite=0)
     for metrics in (step_metrics(sums(cispo, nothing, entropy), batch, lag=LAG, num_nonfinite=0), none_at_all):

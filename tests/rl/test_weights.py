@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scalerl.rl.losses import LOSSES
+from scalerl.rl.losses import LOSSES, LossInputs
 from scalerl.rl.weights import WEIGHTS, constant, prompt, sample, token
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -89,8 +89,14 @@ def a_model_and_batch(lengths, seed):
 
 def gradient(parameters, loss, batch, weights):
     log_probs = torch.log_softmax(batch["features"] @ parameters, dim=-1).gather(1, batch["targets"][:, None])[:, 0]
-    token_loss = loss(log_probs, batch["generator"], batch["advantages"], batch["completion"], batch["trained"]).loss
-    return torch.autograd.grad((weights * token_loss).sum(), parameters)[0]
+    inputs = LossInputs(
+        log_probs=log_probs,
+        generator_log_probs=batch["generator"],
+        advantages=batch["advantages"],
+        completion_of_token=batch["completion"],
+        trained=batch["trained"],
+    )
+    return torch.autograd.grad((weights * loss(inputs).loss).sum(), parameters)[0]
 
 
 @pytest.mark.parametrize("name", WEIGHTS)

@@ -18,14 +18,14 @@ def test_numbers_never_change():
     assert (numbers * 2**24).astype(int).tolist() == [4727170, 6177195, 8356977]
 
 
-def test_they_are_uniform_below_one_and_independent():
+def test_numbers_are_uniform_and_independent():
     seeds, indices = np.arange(300, dtype=np.uint64), np.arange(300)[:, None]
     table = uniforms(seeds, indices)
     assert table.dtype == np.float32
     assert table.min() >= 0
     assert table.max() <= 1 - 2.0**-24
     assert kstest(table.ravel(), "uniform").pvalue > 1e-3
-    for one, other in ((table[1:], table[:-1]), (table[:, 1:], table[:, :-1]), (table, table.T)):
-        same = one is not table
-        mask = np.ones(one.shape, bool) if same else ~np.eye(300, dtype=bool)
-        assert abs(np.corrcoef(one[mask], other[mask])[0, 1]) < 0.015
+    for left, right in ((table[1:], table[:-1]), (table[:, 1:], table[:, :-1]), (table, table.T)):
+        same = left is not table
+        mask = np.ones(left.shape, bool) if same else ~np.eye(300, dtype=bool)
+        assert abs(np.corrcoef(left[mask], right[mask])[0, 1]) < 0.015

@@ -64,16 +64,16 @@ def test_chunks_of_all_slots_give_what_a_plain_loop_gives(waiting, chunk, slots,
             ]
         )
         tokens = np.where(forced >= 0, forced, sampled)
-        taken = progress.take(tokens)
+        result = progress.apply(tokens)
         for slot, number in enumerate(holders):
             if number is None:
-                assert taken.num_kept[slot] == 0
+                assert result.num_kept[slot] == 0
                 continue
-            kept = taken.num_kept[slot]
+            kept = result.num_kept[slot]
             partial[number][0].extend(tokens[:kept, slot].tolist())
-            partial[number][1].extend(taken.forced[:kept, slot].tolist())
-            if taken.finished[slot]:
-                results[number] = (*partial[number], bool(taken.stopped[slot]))
+            partial[number][1].extend(result.forced[:kept, slot].tolist())
+            if result.finished[slot]:
+                results[number] = (*partial[number], bool(result.stopped[slot]))
                 holders[slot] = None
     for number, plan in enumerate(waiting):
         assert results[number] == reference(plan, lambda index, number=number: int(streams[number, index]))
@@ -82,7 +82,7 @@ def test_chunks_of_all_slots_give_what_a_plain_loop_gives(waiting, chunk, slots,
 def test_an_unused_slot_keeps_nothing():
     progress = Progress(2, [STOP])
     progress.start([1], [LengthPlan(answer_budget=3)])
-    taken = progress.take(np.full((5, 2), 4))
-    assert taken.num_kept.tolist() == [0, 3]
-    assert taken.finished.tolist() == [False, True]
+    result = progress.apply(np.full((5, 2), 4))
+    assert result.num_kept.tolist() == [0, 3]
+    assert result.finished.tolist() == [False, True]
     assert progress.active.tolist() == [False, False]

@@ -3,7 +3,7 @@ import torch
 from scalerl.rollout.sampling import sample
 
 
-def test_the_token_is_where_the_cumulative_distribution_passes_the_number():
+def test_sampling_inverts_the_cumulative_distribution():
     probs = torch.tensor([0.125, 0.0, 0.5, 0.25, 0.125])
     numbers = torch.tensor([0.0, 0.12, 0.125, 0.62, 0.63, 0.874, 0.875, 1 - 2.0**-24])
     tokens, log_probs = sample(probs.log().repeat(8, 1), numbers, torch.ones(8))
@@ -19,7 +19,7 @@ def test_a_token_without_probability_is_never_sampled():
     assert log_probs.isfinite().all()
 
 
-def test_temperature_is_each_rows_own_and_log_probs_are_at_it():
+def test_temperature_is_per_row_and_applied_to_log_probs():
     logits = torch.randn(3, 20)
     temperature = torch.tensor([0.5, 1.0, 2.0])
     tokens, log_probs = sample(logits, torch.full((3,), 0.3), temperature)
@@ -27,7 +27,7 @@ def test_temperature_is_each_rows_own_and_log_probs_are_at_it():
     torch.testing.assert_close(log_probs, expected)
 
 
-def test_top_p_keeps_the_fewest_likeliest_tokens_and_the_whole_log_prob():
+def test_top_p_keeps_the_smallest_set_of_likeliest_tokens():
     logits = torch.tensor([0.1, 0.4, 0.2, 0.3]).log().repeat(101, 1)
     numbers = torch.linspace(0, 1 - 2.0**-24, 101)
     for top_p, kept in ((0.3, {1}), (0.45, {1, 3}), (0.69, {1, 3}), (0.75, {1, 2, 3}), (1.0, {0, 1, 2, 3})):
@@ -43,7 +43,7 @@ def test_greedy_rows_take_the_likeliest():
     assert torch.equal(tokens, torch.where(greedy, logits.argmax(-1), 0))
 
 
-def test_non_finite_logits_show_in_the_log_prob_and_not_as_a_crash():
+def test_non_finite_logits_give_a_non_finite_log_prob():
     logits = torch.randn(3, 10)
     logits[0, 3], logits[1, 4] = float("nan"), float("inf")
     tokens, log_probs = sample(logits, torch.full((3,), 0.99), torch.ones(3))

@@ -14,20 +14,20 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 @contextmanager
 def fake_hub(folder: Path | None, *, first_answer_s: float = 0.0) -> Iterator[tuple[str, list[str]]]:
     """Its address, and what was asked of it: "HEAD /owner/name/resolve/main/config.json". Of no folder: it hangs up."""
-    asked: list[str] = []
+    requests: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
         def answer(self) -> None:
-            asked.append(f"{self.command} {self.path}")
+            requests.append(f"{self.command} {self.path}")
             if folder is None:
                 return
-            if len(asked) == 1:
+            if len(requests) == 1:
                 time.sleep(first_answer_s)
             file = folder / Path(self.path).name
-            found = "/resolve/" in self.path and file.is_file()
-            content = file.read_bytes() if found else b""
-            self.send_response(200 if found else 404)
-            if found:
+            exists = "/resolve/" in self.path and file.is_file()
+            content = file.read_bytes() if exists else b""
+            self.send_response(200 if exists else 404)
+            if exists:
                 self.send_header("ETag", hashlib.sha256(content).hexdigest())
             else:
                 self.send_header("X-Error-Code", "EntryNotFound")
@@ -46,7 +46,7 @@ def fake_hub(folder: Path | None, *, first_answer_s: float = 0.0) -> Iterator[tu
     thread = Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}", asked
+        yield f"http://127.0.0.1:{server.server_port}", requests
     finally:
         server.shutdown()
         thread.join()

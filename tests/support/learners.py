@@ -20,12 +20,12 @@ def make_learner(*overrides, family="smollm", dtype=torch.float32, seed=0):
 
 def gradients_of(learner, batch):
     """What a step hands to the optimiser, and its row."""
-    found = {}
+    gradients = {}
 
     def keep(*arguments):
         for name, parameter in learner._parameters.items():
-            found[name] = parameter.grad.clone()
+            gradients[name] = parameter.grad.clone()
 
     learner._optimizer.register_step_pre_hook(keep)
     row = learner.step(batch)
-    return found, row
+    return gradients, row

@@ -46,6 +46,11 @@ def sums(*, largest: int = 12) -> Iterator[dict[str, Any]]:
         yield {"prompt": f"{number}+1+2=", "answer": number + 3}
 
 
+def five_vector_loss(log_probs, generator_log_probs, advantages, completion_of_token, trained):
+    """A loss with a signature that is not that of a loss."""
+    raise AssertionError
+
+
 def broken() -> list[dict[str, Any]]:
     raise LookupError("the shelf is empty")
 

@@ -67,7 +67,7 @@ def write_study(
             place = f"runs/{arm}-seed{seed}"
             write_run(folder / place, ceiling=ceiling, seed=seed, settings=settings, **fields)
             runs.append({"arm": arm, "seed": seed, "folder": place, "changes": {}})
-    told = {
+    study = {
         "name": "two-arms",
         "description": "Which loss?",
         "base": "base",
@@ -75,5 +75,5 @@ def write_study(
         "shared_device": shared_device,
         **(plan or {}),
     }
-    (folder / "study.json").write_text(json.dumps(told))
+    (folder / "study.json").write_text(json.dumps(study))
     return folder

@@ -1,78 +1,54 @@
-"""An engine, a learner and a grader without a model: random latencies, exact accounts."""
+"""An engine, a learner and a grader without a model, for tests of the loop."""
 
-import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from scalerl.rollout.fake import FakeEngine, random_polls
 from scalerl.tasks.curriculum import Issued
-from scalerl.types import Batch, Completion, Group, LengthPlan, Problem, Request, Work, derive_seed
+from scalerl.types import Batch, Completion, Group, LengthPlan, Problem, Request, derive_seed
 
 NUM_COMPLETIONS = 2
 
 
 class Killed(BaseException):
-    """The process is gone: nothing catches it, nothing is cleaned up."""
+    """The process was killed: nothing catches this, nothing is cleaned up."""
 
 
-class SimulatedEngine:
-    """Every poll adds a token of the current version to each running completion; who runs next is drawn at random.
+class SimulatedEngine(FakeEngine):
+    """A FakeEngine that asserts that the loop uses it well: polled only with work pending and weights pushed before.
 
-    Lengths are keyed by request, like an engine's noise; one in eight is a straggler, fifty times as long.
+    Every poll adds one token to each running completion. The poll after `polls_to_live` of them kills the process.
     """
 
     def __init__(self, *, slots: int, seed: int = 0, polls_to_live: int = sys.maxsize) -> None:
-        self.slots = slots
-        self.random = random.Random(seed)
-        self.polls_to_live = polls_to_live
-        self.version = -1
-        self.queue: list[Request] = []
-        self.running: dict[str, tuple[Request, int, list[int]]] = {}
-        self.submitted: list[Request] = []
-        self.pushes: list[int] = []
-        self.num_polls = 0
-        self.num_tokens = 0
-
-    @property
-    def work(self) -> Work:
-        return Work(decoded=self.num_tokens)
-
-    @property
-    def num_pending(self) -> int:
-        return len(self.queue) + len(self.running)
-
-    def submit(self, requests: Sequence[Request]) -> None:
-        self.submitted.extend(requests)
-        self.queue.extend(requests)
+        super().__init__(
+            polls=lambda request: request.length.max_tokens,
+            slots=slots,
+            seed=seed,
+            version=-1,
+            fail_at_poll=polls_to_live,
+            failure=Killed(),
+        )
 
     def push_weights(self, weights: Mapping[str, Any], version: int) -> None:
         assert weights["version"] == version
-        self.version = version
-        self.pushes.append(version)
+        super().push_weights(weights, version)
 
     def poll(self) -> list[Completion]:
-        assert self.num_pending, "polled for nothing"
+        assert self.num_pending, "polled with nothing pending"
         assert self.version >= 0, "sampling before the first push"
-        self.num_polls += 1
-        if self.num_polls > self.polls_to_live:
-            raise Killed
-        while self.queue and len(self.running) < self.slots:
-            request = self.queue.pop(self.random.randrange(len(self.queue)))
-            self.running[request.key] = (request, length_of(request), [])
-        done: list[Completion] = []
-        for key, (request, length, versions) in list(self.running.items()):
-            versions.append(self.version)
-            self.num_tokens += 1
-            if len(versions) == length:
-                del self.running[key]
-                done.append(complete(request, versions))
-        self.random.shuffle(done)
-        return done
+        return super().poll()
 
-    def close(self) -> None:
-        pass
+    def drop_pending(self) -> list[Request]:
+        """Forget all requests, as an engine that lost them would; return those that had not started."""
+        waiting = list(self._waiting)
+        self._waiting.clear()
+        self._running.clear()
+        return waiting
 
 
 class CountingLearner:
@@ -92,11 +68,6 @@ class CountingLearner:
         return {"version": self.version}
 
 
-def length_of(request: Request) -> int:
-    base = 1 + derive_seed("length", request.seed) % 4
-    return base * (50 if derive_seed("straggler", request.seed) % 8 == 0 else 1)
-
-
 def complete(request: Request, versions: Sequence[int]) -> Completion:
     places = np.arange(len(versions))
     return Completion(
@@ -111,7 +82,7 @@ def complete(request: Request, versions: Sequence[int]) -> Completion:
 
 def make_requests(issued: Issued) -> list[Request]:
     problem = Problem(id=issued.problem_id, prompt=f"what is {issued.problem_id}?", answer="1", task="simulated")
-    return [
+    requests = [
         Request(
             group=issued.key,
             index=index,
@@ -122,6 +93,7 @@ def make_requests(issued: Issued) -> list[Request]:
         )
         for index in range(NUM_COMPLETIONS)
     ]
+    return [replace(request, length=LengthPlan(answer_budget=random_polls(request))) for request in requests]
 
 
 def is_solved(key: str) -> bool:
@@ -129,7 +101,7 @@ def is_solved(key: str) -> bool:
 
 
 class AtOnce:
-    """Grading by a function that answers at once."""
+    """Grading by a function, without delay."""
 
     def __init__(self, grade: Callable[[Sequence[Completion]], Group]) -> None:
         self._grade = grade

@@ -38,7 +38,7 @@ def test_a_slip_is_carried_on():
 
 
 @pytest.mark.parametrize("operations", ["+", "-", "+-", "+-*"])
-def test_drawn_expressions_equal_pythons_arithmetic_and_never_go_below_zero(operations: str):
+def test_expressions_equal_python_and_stay_above_zero(operations: str):
     stream = random.Random(0)
     for _ in range(300):
         drawn = draw_expression(stream, num_terms=stream.randint(2, 5), max_number=20, operations=operations)
@@ -60,7 +60,7 @@ def test_expressions_are_counted_as_they_are_listed(operations: str):
         numbers = itertools.product(range(1, 5), repeat=num_terms)
         signs = list(itertools.product(operations, repeat=num_terms - 1))
         expressions = (Expression(numbers=n, operations=o) for n in numbers for o in signs)
-        return sum(all(step.result >= 0 for step in solve(one)) for one in expressions)
+        return sum(all(step.result >= 0 for step in solve(expression)) for expression in expressions)
 
     assert list(count_sums(4, 4, operations)) == [listed(num_terms) for num_terms in range(1, 5)]
 
@@ -83,7 +83,7 @@ def test_guesses_skip_the_thinking_and_stay_near():
     assert len(set(values)) == 19
 
 
-def test_slips_make_a_demonstration_wrong_as_often_as_they_should():
+def test_slips_make_demonstrations_wrong_at_the_set_rate():
     stream = random.Random(3)
     drawn = expression("20+20+20")
     completions = [demonstrate(drawn, stream, slip_rate=0.2) for _ in range(2000)]

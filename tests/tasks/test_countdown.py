@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalerl.errors import TaskError
-from scalerl.graders.expressions import last_expression, work_out
+from scalerl.graders.expressions import evaluate, last_expression
 from scalerl.graders.rules import countdown as grade
 from scalerl.tasks.countdown import countdown
 from scalerl.tasks.task import Task
@@ -27,13 +27,13 @@ def test_every_demonstration_is_right(task: Task):
     assert min(signs.values()) > 20
 
 
-def test_the_steps_of_a_demonstration_are_true_and_end_at_the_target(task: Task):
+def test_demonstration_steps_are_true_and_reach_the_target(task: Task):
     assert task.demonstrations is not None
     for item in task.demonstrations(100, 1):
         steps = item.completion.removeprefix("<think>").partition("</think>")[0].split(";")
         for step in steps:
             left, _, right = step.partition("=")
-            assert work_out(left)[0] == int(right)
+            assert evaluate(left)[0] == int(right)
         assert steps[-1].endswith(f"={json.loads(item.problem.answer)['target']}")
 
 
@@ -78,7 +78,7 @@ ANSWER = json.dumps({"target": 64, "numbers": [2, 7, 25, 5]})
         ("__import__('os').system('x')", False),
     ],
 )
-def test_an_answer_is_worked_out_and_its_numbers_counted(text: str, verdict: bool):
+def test_answer_is_evaluated_and_its_numbers_counted(text: str, verdict: bool):
     assert grade(text, ANSWER) is verdict
 
 
@@ -124,9 +124,9 @@ def test_values_are_those_of_pythons_arithmetic(text: str):
         wanted = eval(exact, {"Fraction": Fraction})
     except ZeroDivisionError:
         with pytest.raises(ZeroDivisionError):
-            work_out(text)
+            evaluate(text)
         return
-    assert work_out(text) == (wanted, numbers)
+    assert evaluate(text) == (wanted, numbers)
 
 
 def spaced(text: str) -> list[str]:

@@ -57,7 +57,7 @@ def test_a_parquet_file_gives_the_same_problems_as_its_lines(tmp_path: Path):
     assert (table.training, table.evaluation) == (lines.training, lines.evaluation)
 
 
-def test_a_mark_of_the_encoding_and_ends_of_lines_as_windows_writes_them_are_no_part_of_a_problem(tmp_path: Path):
+def test_bom_and_crlf_are_stripped(tmp_path: Path):
     plain = file(5, 0, path=write(tmp_path / "sums.jsonl", *SUMS))
     text = (tmp_path / "sums.jsonl").read_bytes().replace(b"\n", b"\r\n")
     (tmp_path / "windows.jsonl").write_bytes(b"\xef\xbb\xbf" + text)
@@ -197,7 +197,7 @@ def test_files_that_cannot_be_read(tmp_path: Path):
     with pytest.raises(TaskError, match="is not UTF-8 text"):
         file(1, 0, path=str(tmp_path / "latin.jsonl"))
     (tmp_path / "text.parquet").write_text("not a table")
-    with pytest.raises(TaskError, match=r"text\.parquet is no parquet file: "):
+    with pytest.raises(TaskError, match=r"text\.parquet is not a parquet file: "):
         file(1, 0, path=str(tmp_path / "text.parquet"))
     with pytest.raises(TaskError, match=r'rows\.csv has the suffix "\.csv"; problems are read from \.jsonl, '):
         file(1, 0, path="rows.csv")
@@ -217,7 +217,7 @@ def data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(folder)
 
 
-def test_a_data_set_is_loaded_as_the_hub_lays_it_out(data_set: str):
+def test_data_set_loads_from_a_hub_layout(data_set: str):
     withheld = hub(5, 0, dataset=data_set)
     assert len(withheld.training) == 15
     assert {problem.task for problem in withheld.training} == {"hub"}
@@ -226,7 +226,7 @@ def test_a_data_set_is_loaded_as_the_hub_lays_it_out(data_set: str):
     assert {problem.prompt for problem in task.evaluation} < {f"{n}+2=" for n in range(4)}
 
 
-def test_a_data_set_that_cannot_be_had_is_a_sentence(
+def test_unavailable_data_set_is_one_sentence(
     data_set: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     monkeypatch.setattr(logging.getLogger("huggingface_hub"), "propagate", True)
@@ -287,7 +287,7 @@ def endless() -> Iterator[dict[str, Any]]:
         yield {"prompt": "p", "answer": "a"}
 
 
-def test_a_function_gives_rows_of_which_some_are_withheld():
+def test_function_returns_rows_and_some_are_withheld():
     task = function_task(functools.partial(counting, most=8), "mine:counting", 2, 0)
     assert len(task.training) == 6
     assert len(task.evaluation) == 2
@@ -296,7 +296,7 @@ def test_a_function_gives_rows_of_which_some_are_withheld():
     assert function_task(taught, "mine:taught", 1, 0).demonstrations is not None
 
 
-def test_a_function_of_two_arguments_gives_a_whole_task():
+def test_function_of_two_arguments_returns_a_task():
     task = function_task(functools.partial(whole, most=5), "mine:whole", 2, 0)
     assert (len(task.training), len(task.evaluation)) == (3, 2)
 
@@ -333,5 +333,5 @@ def test_what_a_function_gives_is_checked(function: Callable[..., Any], message:
 
 def test_a_function_that_never_ends_is_stopped(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("scalerl.tasks.files._MOST_ROWS", 1000)
-    with pytest.raises(TaskError, match="gave more than 1000 rows: does it ever end"):
+    with pytest.raises(TaskError, match="returned more than 1000 rows: does it ever end"):
         function_task(endless, "mine:endless", 1, 0)

@@ -73,7 +73,9 @@ def test_a_reference_that_cannot_be_read_gives_no_verdict(answer: str):
 def test_mistakes_are_sentences(monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(TaskError, match=r'reasoning-gym has no data set "chainsum"; did you mean "chain_sum"\?'):
         TASKS["gym"](1, 0, dataset="chainsum")
-    with pytest.raises(TaskError, match=r'min_term is no setting of "chain_sum", which .*; did you mean "min_terms"\?'):
+    with pytest.raises(
+        TaskError, match=r'min_term is not a setting of "chain_sum", which .*; did you mean "min_terms"\?'
+    ):
         gym(1, 0, dataset="chain_sum", min_term=2)
     with pytest.raises(TaskError, match='"chain_sum" refuses these settings: max_terms must be >= min_terms'):
         gym(1, 0, dataset="chain_sum", min_terms=5, max_terms=2)

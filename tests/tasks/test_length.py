@@ -53,7 +53,7 @@ def test_a_marker_longer_than_the_answer_budget_is_an_error():
     "num_tokens, expected",
     [(0, 0.0), (12288, 0.0), (13312, -0.5), (14336, -1.0), (20000, -1.0)],
 )
-def test_penalty_grows_over_the_last_tokens_of_correct_answers_only(num_tokens, expected):
+def test_penalty_applies_to_long_correct_answers_only(num_tokens, expected):
     lengths = penalty(encode, max_length=14336, cache=2048)
     assert lengths.adjust(num_tokens, True) == expected
     assert lengths.adjust(num_tokens, False) == 0.0

@@ -85,7 +85,7 @@ weightings = st.dictionaries(st.sampled_from("abcde"), st.floats(0.05, 20), min_
 
 @settings(max_examples=40, deadline=None)
 @given(weightings, st.integers(1, 12), st.randoms(use_true_random=False), st.data())
-def test_every_task_keeps_its_share_over_any_stretch(weights, most_in_flight, noise, data):
+def test_every_task_keeps_its_share_at_any_time(weights, most_in_flight, noise, data):
     sizes = {name: data.draw(st.integers(1, 30)) for name in weights}
     history = played(make(weights, sizes), noise, num=400, most_in_flight=most_in_flight)
     for name, weight in weights.items():
@@ -151,21 +151,21 @@ operations = st.lists(
 
 @settings(max_examples=100, deadline=None)
 @given(operations, st.integers(0, 80), weightings, st.data())
-def test_after_a_restore_at_any_point_the_same_continuation_follows(steps, saved_at, weights, data):
+def test_restore_at_any_point_continues_identically(steps, saved_at, weights, data):
     """Two mixtures side by side, one of them restored; both then get the same grades and steps."""
     sizes = {name: data.draw(st.integers(1, 4)) for name in weights}
-    one = make(weights, sizes, retires=SOLVED)
+    original = make(weights, sizes, retires=SOLVED)
     for step in steps[:saved_at]:
-        act(one, *step)
-    other = resumed(one, weights, sizes, SOLVED)
-    assert [take(other) for _ in one.in_flight] == list(one.in_flight)
-    assert other.state_dict() == one.state_dict()
+        act(original, *step)
+    other = resumed(original, weights, sizes, SOLVED)
+    assert [take(other) for _ in original.in_flight] == list(original.in_flight)
+    assert other.state_dict() == original.state_dict()
     for step in steps[saved_at:]:
-        assert act(one, *step) == act(other, *step)
-        assert other.state_dict() == one.state_dict()
-        assert other.exhausted_tasks == one.exhausted_tasks
-    again = resumed(resumed(one, weights, sizes, SOLVED), weights, sizes, SOLVED)
-    assert [take(again) for _ in one.in_flight] == list(one.in_flight)
+        assert act(original, *step) == act(other, *step)
+        assert other.state_dict() == original.state_dict()
+        assert other.exhausted_tasks == original.exhausted_tasks
+    again = resumed(resumed(original, weights, sizes, SOLVED), weights, sizes, SOLVED)
+    assert [take(again) for _ in original.in_flight] == list(original.in_flight)
 
 
 def act(mixture: Mixture, step: str, number: int) -> Any:
@@ -201,13 +201,13 @@ def test_bookkeeping_mistakes_are_errors():
     with pytest.raises(ValueError, match="needs tasks"):
         make({}, {})
     mixture = make({"a": 1, "b": 1}, {"a": 2, "b": 2})
-    with pytest.raises(ValueError, match="is of no task"):
+    with pytest.raises(ValueError, match="belongs to no task"):
         mixture.trained("0/a/0")
     issued = take(mixture)
     with pytest.raises(ValueError, match="never graded"):
         mixture.trained(issued.key)
     finish(mixture, issued)
-    with pytest.raises(ValueError, match="trained already"):
+    with pytest.raises(ValueError, match="already trained"):
         mixture.trained(issued.key)
     with pytest.raises(ValueError, match="made with the tasks a, b, not a, c; resume with the same"):
         Mixture.restore(mixture.state_dict(), ids(a=2, c=2), weights={"a": 1, "c": 1}, retires=uniform)

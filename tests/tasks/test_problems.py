@@ -44,7 +44,7 @@ def test_each_seed_moves_its_own_problems_alone(name: str):
 
 
 @pytest.mark.parametrize("name", PROCEDURAL)
-def test_nothing_that_is_evaluated_on_is_ever_trained_on_or_demonstrated(name: str):
+def test_evaluation_problems_are_never_trained_or_shown(name: str):
     evaluated = set().union(
         *(contents(TASKS[name](100, seed, num_problems=1, max_number=8).evaluation) for seed in range(3))
     )
@@ -63,7 +63,7 @@ def test_problems_are_distinct_with_unique_ids(name: str):
         assert len({problem.id for problem in problems}) == len(contents(problems)) == len(problems)
 
 
-def test_careful_demonstrations_grade_as_correct_and_mixed_ones_do_not():
+def test_careful_demonstrations_are_correct_mixed_are_not():
     careful = arithmetic(1, 0, num_problems=1)
     mixed = arithmetic(1, 0, num_problems=1, guess_share=0.45, guess_growth=0.15, slip_rate=0.15)
     grade = GRADERS[careful.grader]
@@ -106,7 +106,7 @@ IMPOSSIBLE = [
 
 
 @pytest.mark.parametrize(("name", "settings", "message"), IMPOSSIBLE)
-def test_settings_that_cannot_give_the_problems_asked_for_fail_soon(name: str, settings: dict[str, Any], message: str):
+def test_settings_with_too_few_problems_fail_soon(name: str, settings: dict[str, Any], message: str):
     start = time.process_time()
     with pytest.raises(TaskError, match=message) as caught:
         TASKS[name](10, 0, **settings)

@@ -24,7 +24,7 @@ def test_a_template_stands_around_the_problem():
     assert render("what is {prompt}?", around) == "Solve: what is {prompt}?\nPut the answer in \\boxed{}."
 
 
-def test_a_chat_is_written_by_the_models_own_template():
+def test_chat_uses_the_tokenizers_template():
     around = PromptFormat(template="Q: {prompt}", chat=True)
     assert render("1+1", around, tagged) == "[user]Q: 1+1[assistant]"
     around = PromptFormat(template="Q: {prompt}", chat=True, system="Be brief.")
@@ -70,7 +70,7 @@ def test_the_braces_of_latex_are_no_fields(latex: str):
     assert render("q", around) == f"q as {latex}"
 
 
-def test_a_missing_chat_template_and_one_that_refuses_are_sentences():
+def test_missing_or_failing_chat_template_is_one_sentence():
     with pytest.raises(PromptError, match=r"tokenizer has no chat template: set chat = false"):
         render("1+1", PromptFormat(chat=True))
 

@@ -17,13 +17,13 @@ def task() -> Task:
 
 
 def test_without_goes_by_content():
-    one = Problem(id="a", prompt="1 +  1", answer="2", task="t")
+    problem = Problem(id="a", prompt="1 +  1", answer="2", task="t")
     same = Problem(id="b", prompt="1 + 1", answer="2", task="u")
     other = Problem(id="c", prompt="1 + 2", answer="3", task="t")
-    assert without([one, other], [same]) == (other,)
+    assert without([problem, other], [same]) == (other,)
 
 
-def test_a_recipe_says_how_a_task_is_asked_and_graded(task: Task):
+def test_recipe_sets_prompt_format_and_grader(task: Task):
     changed = with_settings(
         task, template="Q: {prompt}", chat=True, system="Be brief.", grader="numeric", thinking_end="</thought>"
     )
@@ -42,7 +42,7 @@ def test_a_grader_is_known_or_an_import_path(task: Task):
     with pytest.raises(TaskError, match=r'no grader is called "nummeric"; choices: exact, .*or "package.module:func'):
         with_settings(task, grader="nummeric")
     assert with_settings(task, grader="my.graders:lenient").grader == "my.graders:lenient"
-    with pytest.raises(PromptError, match=re.escape("must hold {prompt}")):
+    with pytest.raises(PromptError, match=re.escape("must contain {prompt}")):
         with_settings(task, template="no place")
 
 
@@ -57,7 +57,7 @@ def test_two_problems_with_one_id_are_refused(task: Task, kind: str):
     )
 
 
-def test_the_problems_of_a_named_task_carry_its_name_and_keep_their_content(task: Task):
+def test_named_task_renames_problems_and_keeps_content(task: Task):
     sums = named(task, "sums")
     assert sums.name == "sums"
     assert task.demonstrations is not None

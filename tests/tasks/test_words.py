@@ -7,7 +7,7 @@ import pytest
 
 from scalerl.errors import TaskError
 from scalerl.graders.rules import GRADERS
-from scalerl.tasks.words import tell, words
+from scalerl.tasks.words import draw_story, words
 
 TIMES = {"twice": 2, "three times": 3, "four times": 4}
 
@@ -38,19 +38,19 @@ def read(text: str) -> tuple[float, int]:
     value, num_steps = None, 0
     for sentence in text.split(". ")[:-1]:
         pattern, effect = next(pair for pair in EFFECTS if re.search(pair[0], sentence))
-        found = re.search(pattern, sentence)
-        assert found is not None
-        num_steps += value is not None or found.re.groups == 2
-        value = effect(value, *found.groups())
+        match = re.search(pattern, sentence)
+        assert match is not None
+        num_steps += value is not None or match.re.groups == 2
+        value = effect(value, *match.groups())
     assert value is not None
     return value, num_steps
 
 
 @pytest.mark.parametrize("num_steps", [1, 2, 3, 4])
-def test_a_reader_of_the_sentences_finds_the_same_answer_in_as_many_steps(num_steps: int):
+def test_parsed_story_has_the_same_answer_and_steps(num_steps: int):
     stream = random.Random(num_steps)
     for _ in range(400):
-        story = tell(stream, num_steps=num_steps, max_number=20)
+        story = draw_story(stream, num_steps=num_steps, max_number=20)
         assert read(story.text) == (story.value, num_steps), story.text
         assert len(story.steps) == num_steps
         assert story.value > 0
@@ -58,7 +58,7 @@ def test_a_reader_of_the_sentences_finds_the_same_answer_in_as_many_steps(num_st
         assert not re.search(r"[{}]|None|\b1 \w+s\b", story.text)
 
 
-def test_the_steps_written_out_are_true_and_follow_from_each_other():
+def test_written_steps_are_true_and_consecutive():
     task = words(1, 0, num_problems=1)
     assert task.demonstrations is not None
     for item in task.demonstrations(300, 0):

@@ -10,6 +10,7 @@ import re
 
 from scalerl.answer_format import THINKING_END, THINKING_START
 from scalerl.errors import SandboxError
+from scalerl.graders.answer import after_thinking
 from scalerl.graders.sandbox.job import BadTests, Outcome, Program, Reference, RunLimits
 from scalerl.graders.sandbox.runner import ISOLATIONS, Runner
 
@@ -34,7 +35,8 @@ def code(
 ) -> bool | None:
     """Return whether the program in the answer passes every test of the reference; None where that has none."""
     limits = RunLimits(timeout_s=timeout_s, cpu_limit_s=cpu_limit_s, memory_limit_mb=memory_limit_mb)
-    given = _after_thinking(text, thinking_start, thinking_end)
+    # With its leading spaces, which the continuation of a function needs.
+    given = after_thinking(text, thinking_start=thinking_start, thinking_end=thinking_end)
     return run_program(given, answer, sandbox=sandbox, limits=limits).correct
 
 
@@ -109,13 +111,3 @@ def _runner(sandbox: str) -> Runner:
             raise SandboxError(f'no sandbox is called "{sandbox}"; choices: {", ".join(ISOLATIONS)}')
         _RUNNERS[key] = ISOLATIONS[sandbox]()
     return _RUNNERS[key]
-
-
-def _after_thinking(text: str, thinking_start: str, thinking_end: str) -> str | None:
-    """Return the answer with its leading spaces, which a continuation of a function needs; None if thinking went on."""
-    if not thinking_end:
-        return text
-    thinking, end, answer = text.partition(thinking_end)
-    if end:
-        return answer
-    return None if thinking_start and thinking_start in thinking else text

@@ -1,6 +1,6 @@
-"""Expressions of whole numbers in what a model writes: found, and worked out exactly.
+"""Find expressions of whole numbers in a text and evaluate them exactly.
 
-By a parser of our own: nothing a model writes is ever run. No text takes long, whatever stands in it.
+The parser is our own, so nothing that a model writes is ever executed, and its time is bounded for every text.
 """
 
 import operator
@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
-# Longer than any answer: what a model may fill its budget with is not worked out.
 _LONGEST = 500
+"""In characters: longer than any sensible answer. Longer expressions are not evaluated."""
 
 _SPELLINGS = {
     "**": " ",
@@ -28,8 +28,8 @@ _SPELLINGS = {
 _RUN = re.compile(r"[\d+\-*/() ]+")
 _OPERATION_BETWEEN = re.compile(r"\d[) ]*[-+*/][( ]*\d")
 _TOKEN = re.compile(r"\d+|[-+*/()]")
-BINDS = {"+": 1, "-": 1, "*": 2, "/": 2}
-CARRY_OUT: Mapping[str, Callable[[Any, Any], Any]] = {
+PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2}
+OPERATIONS: Mapping[str, Callable[[Any, Any], Any]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
@@ -38,7 +38,7 @@ CARRY_OUT: Mapping[str, Callable[[Any, Any], Any]] = {
 
 
 def last_expression(text: str) -> str | None:
-    """The last stretch of a text that is an expression, else its last number: "so (25+7)*2 = 64." gives "(25+7)*2"."""
+    """Return the last expression of a text, else its last number: "(25+7)*2" for "so (25+7)*2 = 64."."""
     for spelling, sign in _SPELLINGS.items():
         text = text.replace(spelling, sign)
     runs = [run for run in _RUN.findall(text[-2 * _LONGEST :]) if any(map(str.isdecimal, run))]
@@ -46,10 +46,11 @@ def last_expression(text: str) -> str | None:
     return (expressions or runs)[-1].strip() if runs else None
 
 
-def work_out(expression: str) -> tuple[Fraction, list[int]]:
-    """The value of an expression of whole numbers, exactly, and the numbers in it; ValueError if it is none.
+def evaluate(expression: str) -> tuple[Fraction, list[int]]:
+    """Return the exact value of an expression of whole numbers, and the numbers in it.
 
-    Two stacks and no recursion, so that no depth of brackets can overflow it.
+    Raise ValueError if it is not a well-formed expression. Two stacks and no recursion, so that no depth of brackets
+    overflows.
     """
     if len(expression) > _LONGEST:
         raise ValueError("too long")
@@ -59,7 +60,7 @@ def work_out(expression: str) -> tuple[Fraction, list[int]]:
     number_next = True
     for token in _TOKEN.findall(expression):
         if number_next != (token.isdigit() or token == "("):
-            raise ValueError(f"{token} is out of place")
+            raise ValueError(f"unexpected {token}")
         if token.isdigit():
             used.append(int(token))
             values.append(Fraction(used[-1]))
@@ -67,15 +68,15 @@ def work_out(expression: str) -> tuple[Fraction, list[int]]:
         elif token == "(":
             waiting.append(token)
         else:
-            while waiting and waiting[-1] != "(" and (token == ")" or BINDS[waiting[-1]] >= BINDS[token]):
+            while waiting and waiting[-1] != "(" and (token == ")" or PRECEDENCE[waiting[-1]] >= PRECEDENCE[token]):
                 _reduce(values, waiting)
             if token != ")":
                 waiting.append(token)
             elif not waiting or waiting.pop() != "(":
-                raise ValueError("a bracket is closed that was never opened")
+                raise ValueError("unmatched closing bracket")
             number_next = token != ")"
     if number_next or "(" in waiting:
-        raise ValueError("the expression breaks off")
+        raise ValueError("the expression is incomplete")
     while waiting:
         _reduce(values, waiting)
     return values[0], used
@@ -83,4 +84,4 @@ def work_out(expression: str) -> tuple[Fraction, list[int]]:
 
 def _reduce(values: list[Fraction], waiting: list[str]) -> None:
     right, left, operation = values.pop(), values.pop(), waiting.pop()
-    values.append(CARRY_OUT[operation](left, right))
+    values.append(OPERATIONS[operation](left, right))

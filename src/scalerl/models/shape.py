@@ -1,14 +1,14 @@
-"""A model's shape, and the FLOPs that follow from it and the tokens processed.
+"""The shape of a model, and the FLOPs of processing tokens with it.
 
 One token that attends to c tokens (itself included), with N the parameters it is multiplied by in the body:
 
-    forward   2 N + 4 x layers x attention_width x c         and 2 x head_params where its logits are wanted
+    forward   2 N + 4 x layers x attention_width x c         plus 2 x head_params if its logits are computed
     training  3 x forward: the backward pass costs two forward passes, one for activations and one for weights
     with adapters (LoRA) of A parameters: frozen matrices have no gradient, so 4 N and 4 x head_params, and 6 A
 
-A product with a matrix is 2 FLOPs a parameter; queries with keys and probabilities with values are 2 x attention_width
-each. Embedding look-ups, norms and softmax are left out, as in every such count (Kaplan et al. 2020, section 2.1). Only
-useful work is credited: no padding, no recomputation (gradient checkpointing, the head's second pass).
+A matrix product costs 2 FLOPs per parameter; queries x keys and probabilities x values cost 2 x attention_width each.
+Embedding look-ups, norms and softmax are left out, as usual (Kaplan et al. 2020, section 2.1). Only useful work counts:
+no padding, no recomputation (gradient checkpointing, the head's second pass).
 """
 
 from dataclasses import dataclass
@@ -22,10 +22,10 @@ from scalerl.types import Work
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """What the FLOPs of a token depend on."""
+    """The sizes that the FLOPs of a token depend on."""
 
     body_params: int
-    """Parameters a token is multiplied by before the head; of a mixture of experts only those it is routed to."""
+    """Parameters that a token is multiplied by before the head; of experts, only those it is routed to."""
     head_params: int
     layers: int
     attention_width: int
@@ -33,9 +33,9 @@ class ModelShape:
 
     @classmethod
     def from_config(cls, config: Any) -> Self:
-        """The shape of any causal language model that transformers knows, without making its weights.
+        """Return the shape of any causal language model that transformers supports, without allocating weights.
 
-        Every matrix counts that is no embedding: built on the meta device and counted, no family needs its own
+        The model is built on the meta device and every matrix except embeddings is counted, so no family needs its own
         formula. Attention counts as full and causal in every layer.
         """
         import torch
@@ -50,7 +50,7 @@ class ModelShape:
                 continue
             for parameter in module.parameters(recurse=False):
                 if parameter.ndim == 3:
-                    # The experts of a layer are one block: experts x rows x columns.
+                    # The experts of a layer are one tensor: experts x rows x columns.
                     body += parameter.numel() * config.num_experts_per_tok // parameter.shape[0]
                 elif parameter.ndim == 2:
                     body += parameter.numel()
@@ -64,7 +64,7 @@ class ModelShape:
 
 
 def head_sizes(config: Any) -> tuple[int, int]:
-    """Key-value heads of a model, and how wide each is."""
+    """Return the number of key-value heads of a model, and the size of each."""
     heads = config.num_attention_heads
     return (
         getattr(config, "num_key_value_heads", None) or heads,
@@ -73,11 +73,11 @@ def head_sizes(config: Any) -> tuple[int, int]:
 
 
 def forward_flops(shape: ModelShape, lengths: ArrayLike, num_logits: int) -> float:
-    """One pass over sequences of these lengths, with the head at `num_logits` positions.
+    """Return the FLOPs of one pass over sequences of these lengths, with the head at `num_logits` positions.
 
-    A causal sequence of n tokens attends to 1 + 2 + ... + n = n (n + 1) / 2. It is the same whether the tokens go
-    through at once or one by one from a cache, so it serves the learner and the generator. A prompt and a completion
-    take prompt + completion - 1 tokens in: nothing follows the last.
+    A causal sequence of n tokens attends to 1 + 2 + ... + n = n (n + 1) / 2 positions, whether the tokens are processed
+    at once or one by one with a cache, so the formula holds for the learner and the generator. A prompt and its
+    completion are prompt + completion - 1 tokens: the last one is not an input.
     """
     tokens = np.asarray(lengths, dtype=np.float64)
     attended = float((tokens * (tokens + 1) / 2).sum())
@@ -86,7 +86,7 @@ def forward_flops(shape: ModelShape, lengths: ArrayLike, num_logits: int) -> flo
 
 
 def training_flops(shape: ModelShape, lengths: ArrayLike, num_logits: int, *, adapters: int = 0) -> float:
-    """Forward and backward over the same. Where there are `adapters`, so many parameters, they alone are trained."""
+    """Return the FLOPs of a forward and backward pass. With `adapters` (their parameters), only those are trained."""
     full = 3.0 * forward_flops(shape, lengths, num_logits)
     if not adapters:
         return full
@@ -95,7 +95,7 @@ def training_flops(shape: ModelShape, lengths: ArrayLike, num_logits: int, *, ad
 
 
 def work_flops(shape: ModelShape, before: Work, after: Work) -> float:
-    """FLOPs of what an engine computed in between (the formula is at the top of this file)."""
+    """Return the FLOPs of what an engine computed between two readings (formula at the top of this file)."""
     logits = after.decoded - before.decoded
     tokens, attended = after.prefilled - before.prefilled + logits, after.attended - before.attended
     body = 2.0 * shape.body_params * tokens + 4.0 * shape.layers * shape.attention_width * attended

@@ -1,4 +1,4 @@
-"""The small Llama and the tokenizer of single characters that the SFT stage makes where no model is given."""
+"""The small Llama and the character tokenizer that the SFT stage builds if no model is given."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -15,20 +15,20 @@ BOS, EOS, PAD, UNKNOWN = "<bos>", "<eos>", "<pad>", "<unk>"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TinyShape:
-    """The small Llama that is built where no model is given: 0.86 million parameters."""
+    """Sizes of the small Llama; by default it has 0.86 million parameters."""
 
     hidden: int = 128
     intermediate: int = 384
     layers: int = 4
     heads: int = 4
     context: int = 128
-    """Most tokens of a prompt and its completion together."""
+    """Largest number of tokens of a prompt and its completion together."""
 
 
 def build_tokenizer(texts: Iterator[str], answer: AnswerFormat) -> "PreTrainedTokenizerFast":
-    """One token a character of these texts, and one for each thinking tag.
+    """Build a tokenizer with one token per character of these texts, and one for each thinking tag.
 
-    The tags are ordinary tokens: who decodes without special ones, as most do, sees them all the same.
+    The tags are ordinary tokens, so decoding without special tokens, as is common, keeps them.
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
@@ -55,7 +55,7 @@ def build_tokenizer(texts: Iterator[str], answer: AnswerFormat) -> "PreTrainedTo
 
 
 def build_model(tokenizer: "PreTrainedTokenizerFast", shape: TinyShape) -> "PreTrainedModel":
-    """A Llama of this shape with fresh weights, from torch's random state."""
+    """Build a Llama of this shape with new weights, from torch's random state."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
@@ -66,7 +66,7 @@ def build_model(tokenizer: "PreTrainedTokenizerFast", shape: TinyShape) -> "PreT
         num_attention_heads=shape.heads,
         num_key_value_heads=shape.heads,
         max_position_embeddings=shape.context,
-        # The usual 0.02 suits widths of thousands; here it would start training with dead signals.
+        # The usual 0.02 suits widths of thousands; at this width, activations would be too small.
         initializer_range=0.05,
         tie_word_embeddings=True,
         bos_token_id=cast(int, tokenizer.bos_token_id),

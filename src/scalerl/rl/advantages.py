@@ -1,7 +1,9 @@
-"""Group advantages on two axes: what is subtracted from a reward (baseline) and what the difference is divided by.
+"""Group advantages: a baseline is subtracted from each reward, and the difference is normalised.
 
-One entry a completion; `group` says which completions answer the same problem. A recipe picks one function of each
-table: advantage = normalise(reward - baseline(reward, group), group).
+    advantage = normalise(reward - baseline(reward, group), group)
+
+Arrays have one entry per completion; `group` tells which completions answer the same problem. A recipe picks one
+function from BASELINES and one from NORMALISATIONS.
 """
 
 import torch
@@ -27,20 +29,20 @@ def leave_one_out(rewards: Rewards, group: Groups) -> Rewards:
     """Baseline: the mean reward of the other completions of the group.
 
     b_i = (1/(G-1)) sum_{j != i} r_j, so r_i - b_i = G/(G-1) (r_i - mean(r))   (RLOO, Ahmadian et al. 2024)
-    A completion alone in its group has no others: its baseline is its own reward, its advantage 0.
-    The factor G/(G-1) is all that differs from `mean`, so `prompt` divides it out (up to eps), and so does `batch`
-    where all kept groups are of one size; it acts without normalisation, or in `batch` where sizes differ.
+    A completion alone in its group gets its own reward as the baseline, so its advantage is 0.
+    Only the factor G/(G-1) differs from `mean`. Normalisation by `prompt` cancels it (up to eps), and so does `batch`
+    if all kept groups have one size. It matters without normalisation, or under `batch` with groups of different sizes.
     """
     lowest, above, total, size = _group_sums(rewards, group)
     return lowest + (total - above) / (size - 1).clamp(min=1)
 
 
 def batch(advantages: Rewards, group: Groups) -> Rewards:
-    """Normalisation: divide by the standard deviation over all completions given (ddof 0).
+    """Normalisation: divide by the standard deviation over the whole batch (ddof 0).
 
     A_i / std({A_j : j in batch})   (ScaleRL paper, section 4: the recipe's own)
-    Only completions of kept groups are given, so dropped groups do not count. Peers that include them (the paper
-    leaves it open) get a smaller std. All advantages zero: they stay zero.
+    The batch holds only completions of kept groups. Frameworks that include dropped groups (the paper leaves it open)
+    get a smaller std. If all advantages are zero, they stay zero.
     """
     std = advantages.std(correction=0) if advantages.numel() else advantages.new_ones(())
     return advantages / torch.where(std > 0, std, 1.0)
@@ -50,7 +52,8 @@ def prompt(advantages: Rewards, group: Groups, *, eps: float = 1e-6) -> Rewards:
     """Normalisation: divide by the standard deviation within the group (ddof 0) plus eps.
 
     A_i / (std({A_j : j in group of i}) + eps)   (GRPO; ScaleRL paper, section 2)
-    With the mean baseline this std is that of the rewards. TRL and verl use ddof 1 here: smaller by sqrt((G-1)/G).
+    With the mean baseline this is the std of the rewards. TRL and verl use ddof 1, which gives advantages smaller by a
+    factor of sqrt((G-1)/G).
     """
     index, num = dense_index(group)
     size = segment_count(torch.ones_like(group, dtype=torch.bool), index, num)
@@ -60,15 +63,15 @@ def prompt(advantages: Rewards, group: Groups, *, eps: float = 1e-6) -> Rewards:
 
 
 def none(advantages: Rewards, group: Groups) -> Rewards:
-    """Normalisation: none.   (Dr. GRPO; an arm of the ScaleRL paper, section 3)"""
+    """Return the advantages unchanged.   (Dr. GRPO; an arm of the ScaleRL paper, section 3)"""
     return advantages
 
 
 def _group_sums(rewards: Rewards, group: Groups) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Per completion: the group's lowest reward, the height above it, the group's sum of heights, the group's size.
+    """Return for each completion: the group's lowest reward, the excess over it, the group's total excess and its size.
 
-    Sums are of heights, not of rewards, so that a group of equal rewards has an advantage of exactly 0 (the mean of
-    three times 0.1 is not 0.1), which a division by the batch's std would otherwise blow up.
+    Summing the excess instead of the rewards gives a group of equal rewards an advantage of exactly 0. (The mean of
+    0.1, 0.1 and 0.1 is not 0.1 in floating point, and dividing by the batch's std could make the difference large.)
     """
     index, num = dense_index(group)
     lowest = segment_min(rewards, index, num)[index]

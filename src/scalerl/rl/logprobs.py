@@ -1,17 +1,19 @@
-"""Log-probs and entropy of a language-model head, in FP32, without ever holding tokens x vocabulary.
+"""Log-probs and entropy of a language-model head, in FP32, without ever storing a tokens x vocabulary matrix.
 
     z = (h W^T + b) / temperature,   log p = z_y - logsumexp(z),   H = logsumexp(z) - sum_v p_v z_v
 
-The head is computed in FP32 also under a bf16 body, without TF32 and outside autocast (ScaleRL paper, section 3 and
-appendix A.19: it must be so on both sides; the generator uses `head_logits`); how, says head_products.py. `fp32=False`
-is the arm without it: the product h W^T + b in the dtype of the hidden states, the rest in FP32. The tokens go through
-in chunks, forward and backward; the backward pass computes the logits again: 4 matrix products instead of 3, so at best
-75 % of the speed of the full computation where products dominate. On a GPU what stands between the products is compiled
-into one pass over a chunk each way.
+The head is computed in FP32 even under a bf16 body, without TF32 and outside autocast (ScaleRL paper, section 3 and
+appendix A.19). Learner and generator must both do so; the generator uses `head_logits`. head_products.py has the
+products and their precision. `fp32=False` is the ablation: the product h W^T + b in the dtype of the hidden states, the
+rest in FP32.
 
-Either way both ends must hand in the same values of the head. A generator that holds a bf16 copy and a learner that
-holds FP32 masters have different heads under fp32=True: give one the other's. Under fp32=False both round to the dtype
-of the hidden states, so a master and its bf16 copy give the same logits.
+Tokens are processed in chunks, forward and backward. The backward pass computes the logits again: 4 matrix products
+instead of 3, so at best 75 % of the speed of the full computation where products dominate. On a GPU the operations
+between the products are compiled into one pass over a chunk in each direction.
+
+Both ends must use the same values of the head. Under fp32=True a generator with a bf16 copy and a learner with FP32
+master weights have different heads, so one must be given the other's. Under fp32=False both round to the dtype of the
+hidden states, so a master and its bf16 copy give the same logits.
 """
 
 import functools
@@ -27,16 +29,16 @@ from torch.autograd.function import once_differentiable
 from scalerl.rl.head_products import PlainProducts, Products, SplitProducts
 
 CHUNK = 1024
-"""Tokens a chunk on a CPU, which is flat in it."""
+"""Tokens per chunk on a CPU, where speed hardly depends on it."""
 GPU_CHUNK = 4096
-"""Each one reads and writes the head's whole gradient, which smaller chunks make felt."""
+"""Tokens per chunk on a GPU. Every chunk reads and writes the head's whole gradient, so small chunks are slow."""
 GPU_CHUNK_LOGITS = 2**26
-"""A small vocabulary takes more tokens a chunk, up to these logits: there a chunk costs its launches."""
+"""A small vocabulary takes more tokens per chunk, up to this many logits, so that kernel launches do not dominate."""
 
 _PRECISION = threading.RLock()
 
 _IMPOSSIBLE = -1e30
-"""Stands for a logit of -inf (a bias that rules a token out) where it is multiplied by its probability of 0."""
+"""Replaces a logit of -inf (a bias that rules a token out) where it is multiplied by its probability of 0."""
 
 
 def log_probs_and_entropy(
@@ -49,15 +51,15 @@ def log_probs_and_entropy(
     bias: Float[Tensor, " vocab"] | None = None,
     fp32: bool = True,
 ) -> tuple[Float[Tensor, " tokens"], Float[Tensor, " tokens"]]:
-    """Log-prob of each target and entropy of each distribution, in FP32 (float64 if an input is).
+    """Return the log-prob of each target and the entropy of each distribution, in FP32 (float64 if an input is).
 
-    The gradient is exact for hidden, head_weight (a tied one gets its share by autograd) and bias, through both
-    outputs; an entropy that enters no loss costs nothing in the backward pass. Temperature divides the logits, as in
-    the generator. Pass only the positions that matter: every target must be in the vocabulary and every token costs
-    the same. Under torch.compile this is a graph break, so that the compiled number is the eager one.
+    Gradients flow through both outputs to hidden, head_weight (if it is tied, autograd adds the embedding's share) and
+    bias; an entropy that no loss uses costs nothing in the backward pass. Temperature divides the logits, as in the
+    generator. Pass only the positions that matter: every target must be in the vocabulary, and every token costs the
+    same. This is a graph break under torch.compile, so that compiled and eager results are equal.
 
-    fp32=False: weight and bias are rounded to hidden's dtype, and the logits come out in it; the gradient is that of
-    autograd, with d/dz rounded to that dtype too, but summed over chunks in FP32 and in head_weight's own dtype.
+    fp32=False: weight and bias are rounded to hidden's dtype, and so are the logits. The gradient is that of autograd,
+    with d/dz rounded to that dtype, but summed over chunks in FP32 and returned in head_weight's own dtype.
     """
     if chunk is None:
         chunk = max(GPU_CHUNK, GPU_CHUNK_LOGITS // head_weight.shape[0]) if hidden.is_cuda else CHUNK
@@ -75,11 +77,10 @@ def head_logits(
     bias: Float[Tensor, " vocab"] | None = None,
     fp32: bool = True,
 ) -> Float[Tensor, "tokens vocab"]:
-    """The same logits in full, in FP32 (fp32=False: rounded before), without gradient: for a generator, which has one
-    token a sequence at a time.
+    """Return the same logits in full, in FP32 (fp32=False: after rounding), without gradient.
 
-    On a GPU a generator with bf16 hidden states may keep `split_weight(head_weight)` and give that: it then need not be
-    made again for every token.
+    For a generator, which has one token per sequence at a time. On a GPU, a generator with bf16 hidden states may pass
+    `split_weight(head_weight)` instead of the weight, so that it is not split again for every token.
     """
     with exact_matmul(hidden.device):
         logits = _products(hidden, head_weight, bias, fp32).logits(hidden)
@@ -88,10 +89,10 @@ def head_logits(
 
 @contextmanager
 def exact_matmul(device: torch.device) -> Iterator[None]:
-    """FP32 products in full FP32: no TF32 (CUDA), no bf16 (oneDNN under "medium"), no autocast; restored after.
+    """Compute FP32 products in full FP32: no TF32 (CUDA), no bf16 (oneDNN under "medium"), no autocast.
 
-    set_float32_matmul_precision("high") would otherwise turn an FP32 head into a TF32 one without a word. The settings
-    are of the process, so the lock keeps one thread from restoring them under another.
+    set_float32_matmul_precision("high") would otherwise silently turn an FP32 head into a TF32 one. The settings are
+    restored afterwards. They are global, so a lock keeps threads from restoring each other's.
     """
     backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # pyright: ignore[reportAttributeAccessIssue]
     with _PRECISION, torch.autocast(device.type, enabled=False):
@@ -114,8 +115,10 @@ class _HeadLogProbs(torch.autograd.Function):
         with exact_matmul(hidden.device):
             products = _products(hidden, head_weight, bias, fp32)
             for rows in _chunks(targets.numel(), chunk):
-                found = statistics(products.logits(hidden[rows]), targets[rows], temperature, bias is not None)
-                log_probs[rows], entropy[rows], log_total[rows] = found
+                # No name for the logits: they must be freed before the next chunk's are allocated.
+                log_probs[rows], entropy[rows], log_total[rows] = statistics(
+                    products.logits(hidden[rows]), targets[rows], temperature, bias is not None
+                )
         ctx.save_for_backward(hidden, head_weight, bias, targets, entropy, log_total)
         ctx.temperature, ctx.chunk, ctx.fp32 = temperature, chunk, fp32
         ctx.set_materialize_grads(False)
@@ -132,7 +135,7 @@ class _HeadLogProbs(torch.autograd.Function):
         # One FP32 sum over all chunks, rounded to the weight's dtype once.
         grad_weight = torch.zeros_like(head_weight, dtype=wide) if needs_weight else None
         grad_bias = torch.zeros_like(bias, dtype=wide) if needs_bias else None
-        # The gradient is linear in these two, so d z / d (h W^T + b) = 1 / temperature costs no pass over a chunk.
+        # The gradient is linear in these two, so dividing them by the temperature saves a pass over each chunk.
         grad_log_probs = torch.zeros_like(log_total) if grad_log_probs is None else grad_log_probs / ctx.temperature
         grad_entropy = None if grad_entropy is None else grad_entropy / ctx.temperature
         gradient_parts = _compiled(_fused_gradient_parts) if hidden.is_cuda else _gradient_parts
@@ -168,7 +171,10 @@ _eager: Callable[..., tuple[Tensor, Tensor]] = torch.compiler.disable(  # pyrigh
 
 
 def _statistics(logits: Tensor, targets: Tensor, temperature: float, biased: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Log-prob of the target, entropy and logsumexp of each row. Overwrites logits: two buffers a chunk, not four."""
+    """Return the target's log-prob, the entropy and the logsumexp of each row.
+
+    Overwrites logits, so that a chunk needs two buffers, not four.
+    """
     if temperature != 1:
         logits.div_(temperature)
     peak = logits.amax(dim=-1)
@@ -194,7 +200,7 @@ def _gradient_parts(
     temperature: float,
     biased: bool,
 ) -> tuple[Tensor, ...]:
-    """d/dz of a chunk as its products take it. Overwrites logits."""
+    """Return d/dz of a chunk in the form its products take. Overwrites logits."""
     if temperature != 1:
         logits.div_(temperature)
     log_probs = logits.sub_(log_total[:, None])
@@ -218,14 +224,14 @@ def _logits_gradient(
 
 @functools.cache
 def _compiled(function: Callable) -> Callable:
-    """Once for full chunks and once for what is left; a vocabulary is a constant, and dividing by one is cheap."""
+    """Compile a function, once for full chunks and once for the last; the vocabulary's size is a constant in it."""
     return torch.compile(function)
 
 
 def _fused_statistics(
     logits: Tensor, targets: Tensor, temperature: float, biased: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What _statistics gives, for a compiler: nothing is overwritten, so nothing is written but three numbers a row."""
+    """_statistics for a compiler: nothing is overwritten, so only three numbers per row are written to memory."""
     logits = logits / temperature
     target = logits.gather(1, targets[:, None].long()).squeeze(1)
     log_total = logits.logsumexp(dim=-1)
@@ -246,7 +252,7 @@ def _fused_gradient_parts(
     temperature: float,
     biased: bool,
 ) -> tuple[Tensor, ...]:
-    """What _gradient_parts gives, likewise."""
+    """_gradient_parts for a compiler."""
     log_probs = logits / temperature - log_total[:, None]
     if biased:
         log_probs = log_probs.clamp(min=_IMPOSSIBLE)
@@ -275,13 +281,13 @@ def _chunks(num_tokens: int, chunk: int) -> Iterator[slice]:
 
 
 def _product_dtype(hidden: Tensor, head_weight: Tensor, bias: Tensor | None, fp32: bool) -> torch.dtype:
-    """The dtype of h W^T + b: the hidden states' own, or FP32 and float64 if an input is."""
+    """Return the dtype of h W^T + b: the hidden states' own, or with fp32, FP32 (float64 if an input is)."""
     if not fp32:
         return hidden.dtype
-    given = {tensor.dtype for tensor in (hidden, head_weight, bias) if tensor is not None}
-    return torch.float64 if torch.float64 in given else torch.float32
+    dtypes = {tensor.dtype for tensor in (hidden, head_weight, bias) if tensor is not None}
+    return torch.float64 if torch.float64 in dtypes else torch.float32
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of all that follows the product."""
+    """Return the dtype of everything after the product."""
     return torch.promote_types(dtype, torch.float32)

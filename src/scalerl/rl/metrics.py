@@ -1,26 +1,26 @@
-"""Metrics of a step: sums per micro-batch that add up, then one dict of floats.
+"""Metrics of a step: sums over each micro-batch, which add up, then one dict of floats.
 
-Sums are over the tokens the loss is over, unweighted, so micro-batches and ranks (all-reduce `sums` by sum,
-`ratio_max` by max) give what the whole batch gives. Nothing waits for the device before `step_metrics`.
+Sums are unweighted, over the trained tokens. Micro-batches and ranks (all-reduce `sums` by sum and `ratio_max` by max)
+therefore give the same metrics as the whole batch. Nothing waits for the device before `step_metrics`.
 """
 
 import math
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Float64, Int
+from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from scalerl.rl.filters import EffectiveBatch
-from scalerl.rl.losses import TokenLoss
+from scalerl.rl.losses import LossInputs, TokenLoss
 
 LARGEST_RATIO = 1e30
-"""Far beyond any ratio that means something, far enough below FP32's largest number that every loss's ratio fits."""
+"""Larger ratios are recorded as this. It is far above any meaningful ratio and well within the range of FP32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenSums:
-    """Sums over trained tokens of: 1, ratio, clipped, KL, entropy; and the largest ratio (-inf of none)."""
+    """Sums over trained tokens of: 1, ratio, clipped, KL, entropy; and the largest ratio (-inf without tokens)."""
 
     sums: Float64[Tensor, "5"]
     ratio_max: Float64[Tensor, ""]
@@ -30,21 +30,16 @@ class TokenSums:
 
 
 @torch.no_grad()
-def token_sums(
-    token_loss: TokenLoss,
-    log_probs: Float[Tensor, " tokens"],
-    generator_log_probs: Float[Tensor, " tokens"],
-    entropy: Float[Tensor, " tokens"],
-    trained: Bool[Tensor, " tokens"],
-) -> TokenSums:
-    """The sums of one micro-batch. KL is the k3 estimate of KL(generator || trainer) under the generator's own samples.
+def token_sums(token_loss: TokenLoss, inputs: LossInputs, entropy: Float[Tensor, " tokens"]) -> TokenSums:
+    """Return the sums of one micro-batch. KL is the k3 estimate of KL(generator || trainer) on the generator's samples.
 
     k3_t = rho_t - 1 - log rho_t >= 0, with expectation KL(pi_gen || pi_train) over y_t ~ pi_gen   (Schulman 2020)
-    It is always of the token's ratio, also where the loss's ratio is the sequence's. At equal weights it measures the
-    numerical mismatch of the two backends, and should be near zero. A ratio above LARGEST_RATIO counts as that one, so
-    that a token the generator all but ruled out (a log-prob of -100) shows in the row and does not make it infinite.
+    It always uses the token's ratio, even if the loss uses the sequence's. At equal weights it measures the numerical
+    mismatch of the two backends and should be near zero. Ratios above LARGEST_RATIO count as LARGEST_RATIO, so that a
+    token with a generator log-prob of -100 shows in the row without making it infinite.
     """
-    log_ratio = log_probs.double() - generator_log_probs.double()
+    trained = inputs.trained
+    log_ratio = inputs.log_probs.double() - inputs.generator_log_probs.double()
     ratio = token_loss.ratio.double().clamp(max=LARGEST_RATIO)
     values = (
         torch.ones_like(log_ratio),
@@ -66,11 +61,12 @@ def step_metrics(
     lag: Int[Tensor, " sampled"],
     num_nonfinite: int,
 ) -> dict[str, float]:
-    """One row of metrics. `lag`: for every sampled token of the batch, kept or not, the version that trains on it
-    minus the version that sampled it; its maximum is what `max_lag` bounds.
+    """Return one row of metrics.
 
-    A mean over nothing is left out rather than invented: no `loss/` keys without a trained token (`tokens` may be
-    None), no lag without a sampled one. `batch/zero_variance_frac` is of the groups that could be compared.
+    `lag` is, for every sampled token of the batch, kept or not, the version that trains on it minus the version that
+    sampled it; `max_lag` bounds its maximum. Means over nothing are left out: there are no `loss/` keys without a
+    trained token (`tokens` may be None), and no lag without a sampled one. `batch/zero_variance_frac` is the fraction
+    of the groups that could be compared.
     """
     metrics = {
         "rollout/truncated_frac": batch.num_truncated / max(batch.num_completions, 1),

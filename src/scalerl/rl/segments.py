@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def dense_index(ids: Int[Tensor, " items"]) -> tuple[Int[Tensor, " items"], int]:
-    """Renumber any ids as 0 .. num - 1, in order; returns the index of each item and num."""
+    """Renumber ids as 0 .. num - 1, in sorted order. Return the index of each item, and num."""
     segments, index = torch.unique(ids, return_inverse=True)
     return index, segments.numel()
 

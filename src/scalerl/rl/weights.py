@@ -1,9 +1,8 @@
-"""Reductions as token weights: batch loss = sum over tokens of weight x token loss.
+"""Loss reductions as token weights: batch loss = sum over tokens of weight x token loss.
 
-The weights are computed once for the whole batch, before it is split. A micro-batch or a rank then sums its own
-tokens, and any split gives the same gradient by construction. (Where a framework averages gradients over ranks, as
-FSDP does, multiply the loss by the number of ranks.) Only trained tokens count, so what the filters dropped is in no
-denominator; a token that is not trained weighs 0.
+The weights are computed once for the whole batch, before it is split. A micro-batch or a rank then sums its own tokens,
+and any split gives the same gradient by construction. (If a framework averages gradients over ranks, as FSDP does,
+multiply the loss by the number of ranks.) Only trained tokens count: other tokens weigh 0 and are in no denominator.
 """
 
 import torch
@@ -18,17 +17,17 @@ Weights = Float[Tensor, " tokens"]
 
 
 def prompt(group_of_token: Ids, completion_of_token: Ids, trained: Trained) -> Weights:
-    """Every prompt alike, its tokens pooled: ScaleRL's own, and DAPO's as that paper states it.
+    """Equal weight for every prompt, with its tokens pooled: ScaleRL's own, and DAPO's as that paper states it.
 
     w_t = 1 / (num_prompts x num_tokens of t's prompt)   (ScaleRL paper, sections 3 and 4)
-    Each group in the batch counts as one prompt. TRL, NeMo-RL and verl have no such average: theirs is `token` or
+    Each group of the batch counts as one prompt. TRL, NeMo-RL and verl do not have this average; they have `token` or
     `sample`.
     """
     return _segment_average(group_of_token, trained)
 
 
 def sample(group_of_token: Ids, completion_of_token: Ids, trained: Trained) -> Weights:
-    """Every completion alike: GRPO's, and the paper's baseline.
+    """Equal weight for every completion: GRPO's, and the paper's baseline.
 
     w_t = 1 / (num_completions x num_tokens of t's completion)   (ScaleRL paper, sections 2 and 3)
     """
@@ -36,7 +35,7 @@ def sample(group_of_token: Ids, completion_of_token: Ids, trained: Trained) -> W
 
 
 def token(group_of_token: Ids, completion_of_token: Ids, trained: Trained) -> Weights:
-    """Every token of the batch alike: what most frameworks call DAPO's average.
+    """Equal weight for every token of the batch: what most frameworks call DAPO's average.
 
     w_t = 1 / num_tokens   (ScaleRL paper, section 3)
     """
@@ -44,11 +43,11 @@ def token(group_of_token: Ids, completion_of_token: Ids, trained: Trained) -> We
 
 
 def constant(group_of_token: Ids, completion_of_token: Ids, trained: Trained, *, denominator: float) -> Weights:
-    """One denominator for every batch, whatever was kept in it.
+    """The same denominator for every batch, however many tokens are kept.
 
     w_t = 1 / denominator   (Dr. GRPO, Liu et al. 2025)
-    Set it to completions a batch x the longest completion, e.g. 768 x 14336; a short or heavily filtered batch then
-    takes a smaller step rather than the same one.
+    Set it to completions per batch x longest completion, e.g. 768 x 14336. A short or heavily filtered batch then makes
+    a smaller step.
     """
     return trained / denominator
 
@@ -58,7 +57,7 @@ def _segment_average(segment: Ids, trained: Trained) -> Weights:
     index, num = dense_index(segment)
     num_tokens = segment_count(trained, index, num)
     num_segments = (num_tokens > 0).sum()
-    # Counts are integers, so a quotient has torch's default dtype and is exact in float64 where that is the default.
+    # Counts are integers, so the quotient has torch's default dtype; tests set it to float64.
     return trained / (num_segments * num_tokens)[index].clamp(min=1)
 
 

@@ -1,7 +1,8 @@
 """Engines: requests in, completions out. An engine does not know what its completions are for.
 
-requests -> scheduler -> prefill -> decode a chunk -> progress (budgets, markers, stops) -> completions
-             slots        cache      body, sampling    plain numpy
+    requests, noise, sampling, progress    shared by all engines, independent of any of them
+    torch/                                 the embedded engine: continuous batching with torch in this process
+    fake                                   an engine without a model, for tests and simulations
 
 ENGINES holds a function per name that a recipe can give as rollout.engine. Each one takes the loaded model and the
 rollout settings and returns an object with the methods of loop/seams.Engine. Heavy packages are imported inside it.

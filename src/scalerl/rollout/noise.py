@@ -1,7 +1,7 @@
-"""One uniform number a token, from the request's seed and the token's index alone.
+"""The random numbers that tokens are sampled with: one per token, from the request's seed and the token's index.
 
-A counter-based generator (the splitmix64 finaliser, Steele et al. 2014): no state, so the noise of a token is the same
-in any slot, batch and order, and after a restart.
+A counter-based generator (the splitmix64 finaliser, Steele et al. 2014). It has no state, so a token gets the same
+number in any slot, batch and order, and after a restart.
 """
 
 import numpy as np
@@ -11,8 +11,8 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def uniforms(seeds: NDArray[np.uint64], indices: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Numbers in [0, 1) with 24 bits, as many as a float32 holds; seeds and indices broadcast."""
-    with np.errstate(over="ignore"):  # Wrapping round at 64 bits is what the generator is made of.
+    """Return numbers in [0, 1) with 24 random bits, as many as a float32 holds; seeds and indices broadcast."""
+    with np.errstate(over="ignore"):  # The generator relies on 64-bit overflow.
         bits = _mix(_mix(seeds + _GOLDEN) + indices.astype(np.uint64) * _GOLDEN)
     return (bits >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
 

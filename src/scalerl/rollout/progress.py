@@ -1,12 +1,12 @@
-"""How completions grow: length plans and stop tokens applied to raw tokens, all slots at once. Plain numpy.
+"""Apply length plans and stop tokens to sampled tokens, for all slots at once. Plain numpy, for any engine.
 
-A model samples a chunk of tokens for every slot without looking at what they mean; this module says beforehand which
-are forced and afterwards how many count:
+An engine samples a chunk of tokens for every slot without interpreting them. This module tells it before the chunk
+which tokens are forced, and after the chunk how many tokens count:
 
-    forced(chunk) -> [chunk, slots] token or -1        take(tokens) -> how many of each slot to keep, which finished
+    forced(chunk) -> [chunk, slots] token or -1        apply(tokens) -> number of tokens kept per slot, slots finished
 
-Tokens past a stop or a limit are dropped. If thinking ends by itself in the chunk in which its budget runs out, the
-marker was forced for nothing: what follows is dropped too and sampled again, with the same noise.
+Tokens after a stop or a limit are dropped. If thinking ends by itself in the same chunk in which its budget runs out, a
+marker was forced needlessly: the tokens after the budget are dropped and sampled again, with the same noise.
 """
 
 from collections import defaultdict
@@ -20,30 +20,30 @@ from scalerl.types import LengthPlan
 
 _NEVER = np.iinfo(np.int64).max // 2
 _ANY, _NOTHING, _IMPOSSIBLE = -1, -2, -3
-"""In an end pattern: matches every token. In a history: no token yet. In an end pattern: matches no token."""
+"""In an end pattern, matches every token; in a history, no token yet; in an end pattern, matches no token."""
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """What a chunk gave."""
+class ChunkResult:
+    """Which of a chunk's tokens count, and which slots finished."""
 
     num_kept: NDArray[np.int64]
-    """Tokens of each slot that count; they are its first ones."""
+    """How many of each slot's tokens count, from the first on."""
     forced: NDArray[np.bool_]
     """[chunk, slots], true for tokens of a marker."""
     finished: NDArray[np.bool_]
     stopped: NDArray[np.bool_]
-    """Finished by a stop token; the others by their length plan."""
+    """Finished by a stop token; the other finished slots reached the limit of their length plan."""
 
 
 class Progress:
-    """Where each slot is in its length plan."""
+    """The position of each slot in its length plan."""
 
     def __init__(self, slots: int, stop_tokens: Iterable[int]) -> None:
         self._stop_tokens = np.array(sorted(set(stop_tokens)), dtype=np.int64)
         self.active = np.zeros(slots, dtype=np.bool_)
         self.count = np.zeros(slots, dtype=np.int64)
-        """Tokens of the completion so far."""
+        """Tokens of each completion so far."""
         self._limit = np.zeros(slots, dtype=np.int64)
         self._budget = np.full(slots, _NEVER)
         self._answer = np.zeros(slots, dtype=np.int64)
@@ -54,7 +54,8 @@ class Progress:
         self._history = np.zeros((0, slots), dtype=np.int64)
 
     def start(self, slots: Sequence[int], plans: Sequence[LengthPlan]) -> None:
-        # Few patterns are shared by many slots.
+        """Put new requests with these plans into the slots."""
+        # Many slots share few patterns.
         by_marker: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
         by_ending: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
         for slot, plan in zip(slots, plans, strict=True):
@@ -76,7 +77,7 @@ class Progress:
                 self._ending[-len(ending) :, chosen] = np.array(ending, dtype=np.int64)[:, None]
 
     def forced(self, chunk: int) -> NDArray[np.int64]:
-        """The token each slot must take at each of the next steps, -1 where it may choose."""
+        """Return [chunk, slots]: the token that a slot must take at a step, or -1 where it samples."""
         index = self.count + np.arange(chunk)[:, None]
         forced = self._is_forced(index)
         if not forced.any():
@@ -84,8 +85,8 @@ class Progress:
         place = np.where(forced, index - self._budget, 0)
         return np.where(forced, np.take_along_axis(self._marker, place, axis=0), -1)
 
-    def take(self, tokens: NDArray[np.int64]) -> Taken:
-        """Apply the plans to the tokens [chunk, slots] that followed `forced`; slots that finish become inactive."""
+    def apply(self, tokens: NDArray[np.int64]) -> ChunkResult:
+        """Apply the plans to the tokens [chunk, slots] sampled after `forced`; slots that finish become inactive."""
         chunk = len(tokens)
         steps = np.arange(chunk)[:, None]
         index = self.count + steps
@@ -93,11 +94,11 @@ class Progress:
         keep = np.full(len(self.count), chunk, dtype=np.int64)
 
         ends = self._thinking_ends(tokens) & (index < self._budget) & ~self._ended
-        found = ends.any(axis=0)
-        if found.any():
+        ended_now = ends.any(axis=0)
+        if ended_now.any():
             end = self.count + ends.argmax(axis=0) + 1
-            self._limit = np.where(found, end + self._answer, self._limit)
-            keep = np.where(found, np.minimum(keep, self._budget - self.count), keep)
+            self._limit = np.where(ended_now, end + self._answer, self._limit)
+            keep = np.where(ended_now, np.minimum(keep, self._budget - self.count), keep)
         keep = np.minimum(keep, self._limit - self.count)
 
         stops = np.isin(tokens, self._stop_tokens) & ~forced & (steps < keep)
@@ -106,18 +107,18 @@ class Progress:
         keep = np.where(self.active, keep, 0)
 
         self._remember(tokens, keep)
-        self._ended |= found
+        self._ended |= ended_now
         self.count = self.count + keep
         finished = self.active & (stopped | (self.count >= self._limit))
         self.active &= ~finished
-        return Taken(num_kept=keep, forced=forced, finished=finished, stopped=stopped)
+        return ChunkResult(num_kept=keep, forced=forced, finished=finished, stopped=stopped)
 
     def _is_forced(self, index: NDArray[np.int64]) -> NDArray[np.bool_]:
         past = index - self._budget
         return (past >= 0) & (past < self._marker_length) & ~self._ended & self.active
 
     def _thinking_ends(self, tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """[chunk, slots]: whether the last of a slot's end-of-thinking tokens is here."""
+        """Return [chunk, slots]: whether the last token of a slot's end-of-thinking pattern is here."""
         width = len(self._ending)
         if not width:
             return np.zeros(tokens.shape, dtype=np.bool_)
@@ -133,7 +134,7 @@ class Progress:
             self._history = np.take_along_axis(window, keep + np.arange(len(self._history))[:, None], axis=0)
 
     def _widen(self, marker: int, ending: int) -> None:
-        """Room for a longer marker or end pattern than any before."""
+        """Make room for a longer marker or end pattern than any before."""
         slots = len(self.count)
         if (more := marker - len(self._marker)) > 0:
             self._marker = np.concatenate((self._marker, np.zeros((more, slots), dtype=np.int64)))

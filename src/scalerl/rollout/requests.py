@@ -7,9 +7,9 @@ from scalerl.types import Request
 
 
 def check_request(request: Request, *, max_length: int, vocabulary: int | None = None) -> None:
-    """One clear sentence about a request that no engine could serve."""
-    if said := _fault(request, max_length, vocabulary):
-        raise ValueError(f"request {request.key} {said}")
+    """Raise ValueError with one sentence if no engine could serve the request."""
+    if fault := _fault(request, max_length, vocabulary):
+        raise ValueError(f"request {request.key} {fault}")
 
 
 def _fault(request: Request, max_length: int, vocabulary: int | None) -> str | None:
@@ -35,5 +35,5 @@ def _fault(request: Request, max_length: int, vocabulary: int | None) -> str | N
 
 @functools.lru_cache(maxsize=1024)
 def _known(tokens: tuple[int, ...], vocabulary: int) -> bool:
-    """The completions of a group have one prompt, and all have one marker, so few are looked at."""
+    """Whether all tokens are in the vocabulary. Prompts and markers are shared by many requests, so few are checked."""
     return not tokens or (min(tokens) >= 0 and max(tokens) < vocabulary)

@@ -30,7 +30,7 @@ from scalerl.models.lora import wrap
 from scalerl.models.shape import ModelShape
 from scalerl.rl.advantages import BASELINES, NORMALISATIONS
 from scalerl.rl.filters import effective_batch
-from scalerl.rl.losses import LOSSES
+from scalerl.rl.losses import LOSSES, check_signature
 from scalerl.rl.weights import WEIGHTS
 from scalerl.rollout import ENGINES
 from scalerl.run.host import limit_host_threads
@@ -38,7 +38,7 @@ from scalerl.run.pack import unpack_groups
 from scalerl.run.prompts import EvalSet, Prompts, eval_set, hash_problems, notices, training_prompts
 from scalerl.run.resume import Earlier
 from scalerl.tasks.curriculum import CURRICULA, Curriculum
-from scalerl.tasks.files import function_task, quiet_hub
+from scalerl.tasks.files import function_task, hide_hub_warnings
 from scalerl.tasks.length import LENGTHS, LengthControl
 from scalerl.tasks.mixture import Mixture
 from scalerl.tasks.problems import TASKS
@@ -146,7 +146,7 @@ def load_inputs(recipe: Recipe) -> Inputs:
     # Tasks before the model: an error in a file shows at once, and a model takes a while to load.
     tasks = build_tasks(recipe)
     others = {name: build_task(part, recipe.evaluation) for name, part in recipe.evaluation.sets.items()}
-    with quiet_hub():
+    with hide_hub_warnings():
         model = load_model(recipe.model.path, dtype=torch.float32, device=device, context=recipe.rollout.context)
     text = Text(tokenizer=model.tokenizer, stop_tokens=model.stop_tokens)
     length = choose(LENGTHS, recipe.length)(text.encode)
@@ -195,9 +195,11 @@ def build_task(part: TaskSettings, evaluation: EvaluationSettings) -> Task:
 
 def build_learner(model: "PreTrainedModel", recipe: Recipe, *, version: int = 0) -> Any:
     """Return the learner that a recipe describes; it trains `model` in place."""
+    loss = choose(LOSSES, recipe.loss)
+    check_signature(loss, recipe.loss.name)
     return entry(LEARNERS, recipe.learner.kind, "learner.kind")(
         wrap(model, recipe.model.lora),
-        loss=choose(LOSSES, recipe.loss),
+        loss=loss,
         effective=functools.partial(
             effective_batch,
             drop_truncated=recipe.filter.drop_truncated,

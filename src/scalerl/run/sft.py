@@ -30,7 +30,7 @@ from scalerl.loop.requests import Text
 from scalerl.models.load import load_model
 from scalerl.models.tiny import TinyShape, build_model, build_tokenizer
 from scalerl.store import check_place, new_folder
-from scalerl.tasks.files import quiet_hub
+from scalerl.tasks.files import hide_hub_warnings
 from scalerl.tasks.task import Demonstration, Task
 from scalerl.types import derive_seed
 
@@ -118,7 +118,7 @@ def sft(
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise RunFolderError(f"{out} exists and is not empty: give another folder for the model")
     # The model before the demonstrations: a wrong path shows at once, and drawing them takes a while.
-    with quiet_hub():
+    with hide_hub_warnings():
         given = load_model(settings.model, dtype=torch.float32, device="cpu") if settings.model else None
     on_drawing(settings.num_demonstrations)
     demonstrations, heldout = _draw_demonstrations(task, settings)

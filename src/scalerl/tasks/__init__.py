@@ -1,1 +1,1 @@
-"""What is asked, how it is judged, what is asked next."""
+"""Tasks: their problems, prompts and demonstrations, and which problem is asked next."""

@@ -1,8 +1,8 @@
 """Sums with written-out reasoning: "37+58-16=" and "<think>37+58=95;95-16=79</think>79".
 
-Pure functions of a random stream: an expression, its steps, and the three ways a demonstration may go about it: with
-care, with slips, or by a guess. The last two are there because real demonstrations hold mistakes and shortcuts: a model
-that imitates the mixture knows the good way and uses it too rarely, which is what RL can select from.
+Pure functions of a random stream: an expression, its steps, and three kinds of demonstrations: correct steps, steps
+with errors, or a guess. The last two imitate real demonstrations, which contain mistakes and shortcuts. A model trained
+on the mixture knows the good method but uses it too rarely, which RL can improve.
 """
 
 import random
@@ -22,11 +22,11 @@ _SLIPS = (-10, -1, 1, 10)
 _GUESS_RANGE = 9
 _MOST_DRAWS = 10_000
 
-# The share of expressions that never go below zero: where it is less, drawing them takes too long.
 _LEAST_SHARE = 1e-3
+"""Least share of expressions that never go below zero; with a smaller one, drawing them takes too long."""
 
-# Up to here expressions are counted; with larger numbers there are more than anyone asks for.
 _COUNTED_NUMBER = 1000
+"""Expressions are counted up to this max_number; with larger numbers there are more than anyone needs."""
 
 
 def arithmetic(
@@ -46,8 +46,9 @@ def arithmetic(
 ) -> Task:
     """Sums with written-out reasoning, graded exactly.
 
-    `num_problems` are drawn for training from `seed`. The last three shape the demonstrations alone: a share of
-    guess_share + guess_growth x (terms - min_terms) guesses, and a written step is wrong at slip_rate.
+    `num_problems` are drawn for training from `seed`. The last three settings affect only the demonstrations: a share
+    of guess_share + guess_growth x (terms - min_terms) are guesses, and a written step is wrong with probability
+    slip_rate.
     """
     _check_settings(min_terms, max_terms, max_number, operations, slip_rate)
     most_guesses = guess_share + guess_growth * (max_terms - min_terms)
@@ -94,7 +95,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expression:
-    """Numbers with an operation between each two."""
+    """Numbers with operations between them."""
 
     numbers: tuple[int, ...]
     operations: tuple[str, ...]
@@ -105,21 +106,21 @@ class Expression:
 
 
 def draw_expression(stream: random.Random, *, num_terms: int, max_number: int, operations: str) -> Expression:
-    """Numbers from 1 to `max_number` (after a * of one digit) whose intermediate results are never negative."""
+    """Draw numbers from 1 to `max_number` (one digit after a *) such that no intermediate result is negative."""
     for _ in range(_MOST_DRAWS):
         chosen = tuple(stream.choice(operations) for _ in range(num_terms - 1))
         largest = [max_number, *(min(max_number, 9) if operation == "*" else max_number for operation in chosen)]
         numbers = [stream.randint(1, number) for number in largest]
-        # Negative results would need a sign in every later step: longer to write and nothing new to learn.
+        # Negative results would need a sign in every later step, which adds length but nothing to learn.
         if _stays_above_zero(numbers, chosen):
             return Expression(numbers=tuple(numbers), operations=chosen)
     raise _below_zero(num_terms, max_number, operations)
 
 
 def solve(expression: Expression, slips: Sequence[int] = ()) -> list[Step]:
-    """The steps that reduce an expression to a number, products first, then from left to right.
+    """Return the steps that reduce an expression to a number: products first, then from left to right.
 
-    `slips` are added to the results, one a step: what follows builds on the wrong number, as it does on paper.
+    `slips` are errors added to the results, one per step; later steps use the wrong result.
     """
     numbers, operations = list(expression.numbers), list(expression.operations)
     steps: list[Step] = []
@@ -140,7 +141,7 @@ def value(expression: Expression) -> int:
 def demonstrate(
     expression: Expression, stream: random.Random, *, guess_share: float = 0.0, slip_rate: float = 0.0
 ) -> str:
-    """A completion to imitate: a guess near the value, or the steps written out, each of them wrong by `slip_rate`."""
+    """Return a completion to imitate: a guess near the value, or the steps, each wrong with probability slip_rate."""
     if stream.random() < guess_share:
         guess = max(0, value(expression) + stream.randint(-_GUESS_RANGE, _GUESS_RANGE))
         return f"{THINKING_START}{THINKING_END}{guess}"
@@ -152,11 +153,11 @@ def demonstrate(
 
 
 def count_sums(max_terms: int, max_number: int, operations: str) -> Iterator[int]:
-    """How many expressions of 1, 2, ... max_terms numbers from 1 to `max_number` never go below zero; no products."""
+    """Yield, for 1 to max_terms numbers, how many expressions without products never go below zero."""
     ways = [0] + [1] * max_number
     for _ in range(max_terms):
         yield sum(ways)
-        # From how many expressions each value is reached: prefix sums over the numbers that may come next.
+        # How many expressions reach each value, by prefix sums over the numbers that may come next.
         below = [0, *accumulate(ways)]
         reached = [0] * (len(ways) + max_number)
         for value in range(len(reached)):
@@ -168,7 +169,7 @@ def count_sums(max_terms: int, max_number: int, operations: str) -> Iterator[int
 
 
 def _num_problems(min_terms: int, max_terms: int, max_number: int, operations: str) -> int | None:
-    """How many problems these settings give; None where that is hard to count, or is surely enough."""
+    """Return the number of problems of these settings; None if it is hard to count or certainly large enough."""
     if "*" in operations:
         return None
     counted = min(max_number, _COUNTED_NUMBER)
@@ -180,7 +181,7 @@ def _num_problems(min_terms: int, max_terms: int, max_number: int, operations: s
 
 
 def _stays_above_zero(numbers: Sequence[int], operations: Sequence[str]) -> bool:
-    """Whether no step of `solve` goes below zero; it decides on every draw, so it makes no steps."""
+    """Whether no step of `solve` goes below zero; faster than `solve`, since it runs for every draw."""
     total, product, sign = 0, numbers[0], 1
     for operation, number in zip(operations, numbers[1:], strict=True):
         if operation == "*":

@@ -1,7 +1,7 @@
-"""Countdown: make a number of a few others. "Make 64 from 2, 7, 25" and "<think>25+7=32;32*2=64</think>(25+7)*2".
+"""Countdown: make a target from given numbers. "Make 64 from 2, 7, 25", "<think>25+7=32;32*2=64</think>(25+7)*2".
 
-Every target is made from its own numbers, so each problem has an answer. Many expressions may be right, so the grader
-works the given one out.
+Every target is generated from its numbers, so each problem has an answer. Many expressions may be correct, so the
+grader evaluates the given one.
 """
 
 import json
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from scalerl.answer_format import THINKING_END, THINKING_START
 from scalerl.errors import TaskError
-from scalerl.graders.expressions import BINDS, CARRY_OUT
+from scalerl.graders.expressions import OPERATIONS, PRECEDENCE
 from scalerl.tasks.procedural import check_least, drawn_task
 from scalerl.tasks.task import Task
 from scalerl.types import Problem
 
-OPERATIONS = "+-*/"
+SIGNS = "+-*/"
 
 _NUM_TRIALS = 500
 _LEAST_SHARE = 0.02
@@ -32,22 +32,22 @@ def countdown(
     max_numbers: int = 4,
     max_number: int = 25,
     max_target: int = 100,
-    operations: str = OPERATIONS,
+    operations: str = SIGNS,
 ) -> Task:
     """Reach a target up to `max_target` with numbers up to `max_number`, each used at most once.
 
-    More numbers, more operations and larger targets are harder. The demonstrations write out the way by which the
-    problem was made.
+    More numbers, more operations and larger targets are harder. Demonstrations show the steps by which the problem was
+    generated.
     """
     check_least("countdown", min_numbers=(min_numbers, 2), max_number=(max_number, 2), max_target=(max_target, 1))
     if max_numbers < min_numbers:
         raise TaskError(f"countdown: max_numbers is {max_numbers}, below min_numbers = {min_numbers}")
-    if not operations or set(operations) - set(OPERATIONS):
-        raise TaskError(f'countdown: operations is "{operations}" but must be one or more of "{OPERATIONS}"')
+    if not operations or set(operations) - set(SIGNS):
+        raise TaskError(f'countdown: operations is "{operations}" but must be one or more of "{SIGNS}"')
 
     def attempt(stream: random.Random, num_numbers: int) -> Solved | None:
         numbers = [stream.randint(1, max_number) for _ in range(num_numbers)]
-        solved = _combined(stream, numbers, operations)
+        solved = _combine(stream, numbers, operations)
         return solved if solved and solved.target <= max_target and solved.target not in numbers else None
 
     def draw(stream: random.Random) -> Solved:
@@ -56,7 +56,7 @@ def countdown(
             pass
         return solved
 
-    # Tried out first: where hardly any attempt works, drawing thousands of problems would not end.
+    # Tried first: if hardly any attempt succeeds, drawing thousands of problems would take forever.
     for num_numbers in range(min_numbers, max_numbers + 1):
         stream = random.Random(0)
         if sum(attempt(stream, num_numbers) is not None for _ in range(_NUM_TRIALS)) < _LEAST_SHARE * _NUM_TRIALS:
@@ -81,35 +81,35 @@ def countdown(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solved:
-    """A problem together with the way by which it was made."""
+    """A problem and the steps by which it was generated."""
 
     numbers: tuple[int, ...]
     target: int
     steps: tuple[str, ...]
-    """Each with its result: "25+7=32"."""
+    """Operations with their results: "25+7=32"."""
     expression: str
 
 
-def _combined(stream: random.Random, numbers: list[int], operations: str) -> Solved | None:
-    """Join two of what is left until one is left, within the positive whole numbers; None where that ends nowhere."""
-    # Each with how it is written and how tightly that binds.
-    left_over = [(number, str(number), 3) for number in numbers]
+def _combine(stream: random.Random, numbers: list[int], operations: str) -> Solved | None:
+    """Combine numbers until one is left, all of them positive and whole; None if that is not possible."""
+    # Each value with its expression and that expression's precedence.
+    remaining = [(number, str(number), 3) for number in numbers]
     steps: list[str] = []
-    while len(left_over) > 1:
-        stream.shuffle(left_over)
-        (left, left_text, left_binds), (right, right_text, right_binds) = left_over.pop(), left_over.pop()
-        allowed = [one for one in operations if (one != "-" or left > right) and (one != "/" or left % right == 0)]
+    while len(remaining) > 1:
+        stream.shuffle(remaining)
+        (left, left_text, left_precedence), (right, right_text, right_precedence) = remaining.pop(), remaining.pop()
+        allowed = [sign for sign in operations if (sign != "-" or left > right) and (sign != "/" or left % right == 0)]
         if not allowed:
             return None
         operation = stream.choice(allowed)
-        value = int(CARRY_OUT[operation](left, right))
-        binds = BINDS[operation]
-        left_text = f"({left_text})" if left_binds < binds else left_text
-        # The right side of - and / needs its brackets even where both bind alike.
-        right_text = f"({right_text})" if right_binds < binds + (operation in "-/") else right_text
+        value = int(OPERATIONS[operation](left, right))
+        precedence = PRECEDENCE[operation]
+        left_text = f"({left_text})" if left_precedence < precedence else left_text
+        # The right operand of - and / needs brackets even at equal precedence.
+        right_text = f"({right_text})" if right_precedence < precedence + (operation in "-/") else right_text
         steps.append(f"{left}{operation}{right}={value}")
-        left_over.append((value, f"{left_text}{operation}{right_text}", binds))
-    ((target, expression, _),) = left_over
+        remaining.append((value, f"{left_text}{operation}{right_text}", precedence))
+    ((target, expression, _),) = remaining
     return Solved(numbers=tuple(sorted(numbers)), target=target, steps=tuple(steps), expression=expression)
 
 

@@ -1,10 +1,10 @@
-"""Which problem is asked next, and the exactly-once account of every group that was asked.
+"""Decide which problem is asked next, and record that every group is trained on exactly once.
 
     next() -> issued -> graded(...) -> trained(...)
 
-A group is in flight until it is graded, and untrained until a step has taken it. After a restore, groups in flight are
-issued again first, under the same keys; groups graded but untrained are the trainer's to keep (it has their tokens).
-Plain Python, no clock: what comes out depends on the seed and on the order of the calls alone.
+A group is in flight until it is graded, and untrained until a step has used it. After a restore, groups in flight are
+issued again first, under the same keys; the trainer keeps groups that are graded but untrained (it has their tokens).
+Plain Python without a clock: results depend only on the seed and the order of the calls.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from scalerl.types import derive_seed, group_key
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassRecord:
-    """How often a problem was solved, counted over completions with a verdict, before any filter."""
+    """How often a problem was solved, over completions with a verdict, before any filter."""
 
     latest_correct: int = 0
     latest_graded: int = 0
@@ -26,7 +26,7 @@ class PassRecord:
     total_graded: int = 0
 
     def with_group(self, num_correct: int, num_graded: int) -> "PassRecord":
-        """A group without any verdict says nothing, so it changes nothing."""
+        """Return the record with a group added; a group without any verdict changes nothing."""
         if num_graded == 0:
             return self
         return PassRecord(
@@ -39,7 +39,7 @@ class PassRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Issued:
-    """A problem to ask now; `key` names the group its completions make."""
+    """A problem to ask now; `key` names the group of its completions."""
 
     problem_id: str
     epoch: int
@@ -50,7 +50,7 @@ class Issued:
 
 
 Retires = Callable[[PassRecord], bool]
-"""Whether a problem with this record leaves for good before the next epoch it would be in."""
+"""Whether a problem with this record is not asked again in later epochs."""
 
 
 def no_positive_resampling(
@@ -67,15 +67,15 @@ def no_positive_resampling(
 
 
 def uniform(record: PassRecord, /) -> bool:
-    """Every problem returns in every epoch."""
+    """Never retire a problem: ask every problem in every epoch."""
     return False
 
 
 class Curriculum:
-    """Issues every remaining problem exactly once an epoch, in an order drawn from (seed, epoch).
+    """Issues every remaining problem exactly once per epoch, in an order drawn from (seed, epoch).
 
-    The next epoch begins as soon as the last problem of this one is issued, but a problem waits in it until its last
-    group is graded, since only then is it known whether it returns.
+    The next epoch begins as soon as the last problem of this one is issued, but a problem waits in it until its
+    previous group is graded, since only then it is known whether the problem is retired.
     """
 
     def __init__(self, problem_ids: Sequence[str], *, seed: int, retires: Retires) -> None:
@@ -99,13 +99,13 @@ class Curriculum:
         self._pending = self._shuffled(0)
 
     def next(self) -> Issued | None:
-        """The next problem to ask, or None: wait for a grade, or stop for good if `exhausted`."""
+        """Return the next problem to ask. None means to wait for a grade, or to stop if `exhausted`."""
         if self._reissue:
             return self._reissue.pop(next(iter(self._reissue)))
         if not self._pending and not self.exhausted:
             self._epoch += 1
             self._pending = self._shuffled(self._epoch)
-        # Pending is kept in reverse, so that taking from its front is cheap.
+        # Pending is stored in reverse, so that removing its first problem is cheap.
         for place in range(len(self._pending) - 1, -1, -1):
             problem_id = self._pending[place]
             if problem_id not in self._busy:
@@ -119,11 +119,12 @@ class Curriculum:
     def graded(self, key: str, *, num_correct: int, num_graded: int, num_asked: int | None = None) -> None:
         """Record a group's verdicts; call it at grading, before any filter.
 
-        With `num_asked`, the group's completions, a group of which fewer than half got a verdict changes no record: one
-        lucky verdict of 16 must not retire a problem for good. Without it every group with a verdict counts.
+        With `num_asked`, the number of completions of the group, a group with verdicts on fewer than half of them is
+        not recorded: one correct verdict of 16 must not retire a problem. Without it, every group with a verdict
+        counts.
         """
         if key not in self._in_flight or key in self._reissue:
-            raise ValueError(f"group {key!r} is graded but not in flight: it was never issued, or is graded already")
+            raise ValueError(f"group {key!r} is graded but not in flight: it was never issued, or was already graded")
         if not 0 <= num_correct <= num_graded <= (num_graded if num_asked is None else num_asked):
             asked = "" if num_asked is None else f" of {num_asked} asked"
             raise ValueError(f"group {key!r}: {num_correct} correct of {num_graded} graded{asked} cannot be")
@@ -136,20 +137,20 @@ class Curriculum:
         self._records[issued.problem_id] = record
         if self._retires(record):
             self._retired.add(issued.problem_id)
-            # The next epoch may have begun without this grade, with the problem waiting in it.
+            # The next epoch may have begun before this grade, with the problem pending in it.
             if issued.epoch < self._epoch and issued.problem_id in self._pending:
                 self._pending.remove(issued.problem_id)
 
     def trained(self, key: str) -> None:
-        """Record that a step took this group, also if a filter then dropped all of it."""
+        """Record that a step used this group, even if a filter dropped all of it."""
         if key not in self._untrained:
-            raise ValueError(f"group {key!r} is trained but not waiting: it was never graded, or is trained already")
+            raise ValueError(f"group {key!r} is trained but not waiting: it was never graded, or was already trained")
         del self._untrained[key]
         self._num_trained += 1
 
     @property
     def exhausted(self) -> bool:
-        """No problem is left to ask, now or later: the run ends as done, "data exhausted"."""
+        """Whether no problem is left to ask, now or later; the run then ends as done, "data exhausted"."""
         return len(self._retired) == len(self._problem_ids)
 
     @property
@@ -158,12 +159,12 @@ class Curriculum:
 
     @property
     def in_flight(self) -> tuple[Issued, ...]:
-        """Issued, not graded yet; oldest first."""
+        """Groups issued and not graded yet, oldest first."""
         return tuple(self._in_flight.values())
 
     @property
     def untrained(self) -> tuple[Issued, ...]:
-        """Graded, not taken by a step yet; in the order of grading."""
+        """Groups graded and not used by a step yet, in the order of grading."""
         return tuple(self._untrained.values())
 
     @property
@@ -175,7 +176,7 @@ class Curriculum:
         return len(self._retired)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything a resumed run needs, in JSON types."""
+        """Return everything a resumed run needs, in JSON types."""
         return {
             "problems": self._digest(),
             "seed": self._seed,
@@ -193,7 +194,7 @@ class Curriculum:
 
     @classmethod
     def restore(cls, state: Mapping[str, Any], problem_ids: Sequence[str], *, retires: Retires) -> Self:
-        """A curriculum where it was when `state` was taken, except that what is in flight is issued again first."""
+        """Return a curriculum in the given state; groups in flight are issued again first."""
         curriculum = cls(problem_ids, seed=state["seed"], retires=retires)
         if state["problems"] != curriculum._digest():
             raise ValueError(
@@ -221,7 +222,7 @@ class Curriculum:
         return curriculum
 
     def _shuffled(self, epoch: int) -> list[str]:
-        # Shuffled before the retired are left out, so that two runs differ only in what they retired.
+        # Shuffled before retired problems are removed, so that two runs differ only by what they retired.
         order = list(self._problem_ids)
         random.Random(derive_seed("epoch order", self._seed, epoch)).shuffle(order)
         return [problem_id for problem_id in reversed(order) if problem_id not in self._retired]

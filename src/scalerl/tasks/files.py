@@ -1,4 +1,4 @@
-"""Problems that someone else wrote: in a file, in a data set of the Hugging Face hub, or made by a function."""
+"""Tasks from a user's own problems: in a file, in a Hugging Face data set, or returned by a function."""
 
 import inspect
 import json
@@ -12,8 +12,8 @@ from scalerl.errors import TaskError
 from scalerl.tasks.rows import Fields, Row, numbered, rows_task
 from scalerl.tasks.task import Task
 
-# More rows than any set of problems has: a function that goes on past this never ends.
 _MOST_ROWS = 5_000_000
+"""More rows than any set of problems has; a function that yields more is assumed never to end."""
 
 
 def file(
@@ -29,9 +29,9 @@ def file(
     demonstration_field: str = "",
     answer_pattern: str = "",
 ) -> Task:
-    """Problems from a file of JSON lines or of parquet; `num_evaluation` of them, or of a second file, are withheld.
+    """Problems from a JSON-lines or parquet file; `num_evaluation` of them, or of a second file, are withheld.
 
-    `answer_pattern` finds the answer in a longer reference: "#### (.+)" in GSM8K's.
+    `answer_pattern` extracts the answer from a longer reference, e.g. "#### (.+)" for GSM8K.
     """
     fields = Fields(
         prompt=prompt_field,
@@ -65,7 +65,7 @@ def hub(
     demonstration_field: str = "",
     answer_pattern: str = "",
 ) -> Task:
-    """Problems from a Hugging Face data set, by its name there or by a folder; otherwise as `file`."""
+    """Problems from a Hugging Face data set, by its hub name or a folder; otherwise as `file`."""
     fields = Fields(
         prompt=prompt_field,
         answer=answer_field,
@@ -84,38 +84,38 @@ def hub(
 
 
 def function_task(function: Callable[..., Any], name: str, num_evaluation: int, evaluation_seed: int) -> Task:
-    """What a function of the user's own gives, its settings being bound; `name` is its import path.
+    """Build a task from a user's function with its settings bound; `name` is its import path.
 
-    A function without positional arguments gives rows, as a list or one after another: {"prompt": ..., "answer": ...},
-    with "id" and "demonstration" if it likes. One of (num_evaluation, evaluation_seed) gives a whole Task.
+    A function without positional arguments returns or yields rows: {"prompt": ..., "answer": ...}, optionally with "id"
+    and "demonstration". A function of (num_evaluation, evaluation_seed) returns a Task.
     """
     num_arguments = _num_arguments(function)
     if num_arguments not in (0, 2):
         raise TaskError(
-            f'"{name}" takes {num_arguments} positional arguments but must take none and give rows, or take '
-            f"(num_evaluation, evaluation_seed) and give a Task; its settings stand after a *"
+            f'"{name}" takes {num_arguments} positional arguments but must take none and return rows, or take '
+            f"(num_evaluation, evaluation_seed) and return a Task; settings come after a *"
         )
     try:
-        made = function(num_evaluation, evaluation_seed) if num_arguments else function()
-        # A generator runs only now, and raises here what it raises.
-        values = made if isinstance(made, Task) else _listed(name, made)
+        result = function(num_evaluation, evaluation_seed) if num_arguments else function()
+        # A generator runs only now, so its errors appear here.
+        values = result if isinstance(result, Task) else _listed(name, result)
     except TaskError:
         raise
-    # A script that was meant to be run by itself may well leave.
+    # A script that was meant to be run by itself may call sys.exit.
     except (Exception, SystemExit) as error:
         raise TaskError(f'"{name}" raised {type(error).__name__}: {" ".join(str(error).split())}') from error
     if isinstance(values, Task):
         return values
     if num_arguments:
-        raise TaskError(f'"{name}" takes (num_evaluation, evaluation_seed), so it must give a Task, not rows')
+        raise TaskError(f'"{name}" takes (num_evaluation, evaluation_seed), so it must return a Task, not rows')
     rows = numbered(name, "row", enumerate(values, start=1))
-    taught = "demonstration" in rows[0].values
-    fields = Fields(demonstration="demonstration" if taught else "", settable=False)
+    has_demonstrations = "demonstration" in rows[0].values
+    fields = Fields(demonstration="demonstration" if has_demonstrations else "", settable=False)
     return rows_task(name, num_evaluation, evaluation_seed, rows=rows, fields=fields)
 
 
 def read_rows(path: Path) -> Sequence[Row]:
-    """The rows of a file, by its suffix."""
+    """Read the rows of a file, in the format of its suffix."""
     if path.suffix not in READERS:
         raise TaskError(f'{path} has the suffix "{path.suffix}"; problems are read from {", ".join(READERS)}')
     return READERS[path.suffix](path)
@@ -123,7 +123,7 @@ def read_rows(path: Path) -> Sequence[Row]:
 
 def _read_json_lines(path: Path) -> Sequence[Row]:
     try:
-        # With or without the mark that some editors and spreadsheets put first.
+        # With or without the byte-order mark that some editors and spreadsheets write.
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise TaskError(f"{path} cannot be read: {error.strerror}") from None
@@ -137,10 +137,10 @@ def _read_json_lines(path: Path) -> Sequence[Row]:
                 values.append((number, json.loads(line)))
             except json.JSONDecodeError as error:
                 raise TaskError(
-                    f"{path}, line {number}: not valid JSON: {error.msg} at column {error.colno} (each line must be an "
-                    f"object of its own)"
+                    f"{path}, line {number}: not valid JSON: {error.msg} at column {error.colno} (each line must be "
+                    f"one object)"
                 ) from None
-            # A number with thousands of digits, brackets in brackets without end.
+            # A number with thousands of digits, or very deeply nested brackets.
             except (ValueError, RecursionError) as error:
                 raise TaskError(f"{path}, line {number}: cannot be read: {_first_line(error)}") from None
     return numbered(str(path), "line", values)
@@ -158,29 +158,29 @@ def _read_parquet(path: Path) -> Sequence[Row]:
     except OSError as error:
         raise TaskError(f"{path} cannot be read: {error.strerror or _first_line(error)}") from None
     except pyarrow.ArrowException as error:
-        raise TaskError(f"{path} is no parquet file: {_first_line(error)}") from None
+        raise TaskError(f"{path} is not a parquet file: {_first_line(error)}") from None
     return numbered(str(path), "row", enumerate(table.to_pylist(), start=1))
 
 
 def load_rows(dataset: str, subset: str, split: str) -> Sequence[Row]:
-    """The rows of one split of a data set, which is fetched where it is not here yet."""
+    """Load the rows of one split of a data set, downloading it if necessary."""
     try:
         import datasets
     except ModuleNotFoundError:
         raise TaskError(f'the data set "{dataset}" needs datasets to be loaded: pip install "scalerl[data]"') from None
     where = f'the data set "{dataset}", split "{split}"'
     try:
-        with quiet_hub():
+        with hide_hub_warnings():
             loaded = datasets.load_dataset(dataset, subset or None, split=split)
-    # No network, no such name, no such split, a broken file: each has errors of its own, all of them the user's to see.
+    # No network, unknown name or split, a broken file: each has its own kind of error, and the user must see all.
     except Exception as error:
         raise TaskError(f"{where}, cannot be loaded: {_first_line(error)}") from error
     return numbered(where, "row", enumerate(loaded, start=1))
 
 
 @contextmanager
-def quiet_hub() -> Iterator[None]:
-    """Without the two lines that the hub's client logs for each try to reach it: the last one's error says it all."""
+def hide_hub_warnings() -> Iterator[None]:
+    """Hide the warnings that the hub's client logs for each failed attempt; the final error is enough."""
     from huggingface_hub.utils import logging
 
     before = logging.get_verbosity()
@@ -203,12 +203,14 @@ def _num_arguments(function: Callable[..., Any]) -> int:
     return sum(parameter.kind in kinds for parameter in inspect.signature(function).parameters.values())
 
 
-def _listed(name: str, made: Any) -> list[Any]:
-    if isinstance(made, str | Mapping) or not isinstance(made, Iterable):
-        raise TaskError(f'"{name}" gave {type(made).__name__} but must give rows: {{"prompt": ..., "answer": ...}}')
-    rows = list(islice(made, _MOST_ROWS + 1))
+def _listed(name: str, result: Any) -> list[Any]:
+    if isinstance(result, str | Mapping) or not isinstance(result, Iterable):
+        raise TaskError(
+            f'"{name}" returned {type(result).__name__} but must return rows: {{"prompt": ..., "answer": ...}}'
+        )
+    rows = list(islice(result, _MOST_ROWS + 1))
     if len(rows) > _MOST_ROWS:
-        raise TaskError(f'"{name}" gave more than {_MOST_ROWS} rows: does it ever end?')
+        raise TaskError(f'"{name}" returned more than {_MOST_ROWS} rows: does it ever end?')
     return rows
 
 

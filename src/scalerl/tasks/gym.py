@@ -1,6 +1,6 @@
-"""Any task of reasoning-gym by its name there, asked and scored by reasoning-gym itself.
+"""Any data set of reasoning-gym by its name; reasoning-gym itself generates the problems and scores the answers.
 
-A score needs the whole entry, so a problem carries that as its reference.
+Scoring needs the whole entry, so it is the problem's reference answer.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from scalerl.answer_format import THINKING_END, THINKING_START
 from scalerl.errors import TaskError
-from scalerl.graders.rules import answer_part
+from scalerl.graders.answer import answer_part
 from scalerl.tasks.procedural import check_least, distinct
 from scalerl.tasks.task import Task
 from scalerl.types import Problem, derive_seed
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 GRADER = f"{__name__}:grade"
 
-# Entries are dear, some of them a second each, so few are spent on finding out that there are no more.
 _MOST_MISSES = 200
+"""Few, because some entries take a second to generate."""
 
-# A data set there has a size, which says how far its index may go and nothing about its cost.
 _SIZE = 10**9
+"""The size of a data set in reasoning-gym limits its index; entries are generated on demand."""
 
 
 def gym(
@@ -41,9 +41,9 @@ def gym(
     threshold: float = 1.0,
     **difficulty: Any,
 ) -> Task:
-    """A reasoning-gym data set; a score of `threshold` is right, and every further setting is one of its own.
+    """A reasoning-gym data set. A score of at least `threshold` is correct; further settings are the data set's own.
 
-    What is evaluated on is drawn first, and nothing equal to it in content is trained on.
+    Evaluation problems are drawn first, and no training problem equals one of them in content.
     """
     check_least("gym", num_problems=(num_problems, 1))
     if not 0 < threshold <= 1:
@@ -52,19 +52,19 @@ def gym(
 
     def drawn(purpose: str, purpose_seed: int, num: int, seen: tuple[Problem, ...]) -> tuple[Problem, ...]:
         source = _source(dataset, difficulty, seed=derive_seed(f"gym {purpose}", dataset, purpose_seed) % 2**31)
-        index, taken = count(), {problem.content_hash for problem in seen}
-        found = distinct(
+        index, excluded = count(), {problem.content_hash for problem in seen}
+        problems = distinct(
             lambda: _problem(dataset, difficulty, threshold, source, purpose, next(index)),
             num,
-            wanted=lambda problem: problem.content_hash not in taken,
+            wanted=lambda problem: problem.content_hash not in excluded,
             most_misses=_MOST_MISSES,
         )
-        if len(found) < num:
+        if len(problems) < num:
             raise TaskError(
                 f'gym: {num} different problems for {purpose} were asked for, but "{dataset}" with these settings '
-                f"gives hardly more than {len(found)}: make it harder, or ask for fewer"
+                f"gives hardly more than {len(problems)}: make it harder, or ask for fewer"
             )
-        return found
+        return problems
 
     evaluation = drawn("evaluation", evaluation_seed, num_evaluation, ())
     training = drawn("training", seed, num_problems, evaluation)
@@ -74,7 +74,7 @@ def gym(
 def grade(
     text: str, answer: str, /, *, thinking_start: str = THINKING_START, thinking_end: str = THINKING_END
 ) -> bool | None:
-    """The data set's own score of the answer reaches the threshold; <answer> tags are taken off where it has them."""
+    """Whether the data set's own score of the answer reaches the threshold; <answer> tags are removed first."""
     try:
         reference = _unpacked(json.loads(answer))
         threshold, entry = reference["threshold"], reference["entry"]
@@ -87,7 +87,7 @@ def grade(
     _, tag, tagged = given.rpartition("<answer>")
     try:
         score = source.score_answer(tagged.partition("</answer>")[0].strip() if tag else given, entry)
-    # Scorers read what a model wrote, and some raise on what they cannot read: that is a wrong answer.
+    # Some scorers raise on answers that they cannot parse; such an answer is wrong.
     except Exception:
         return False
     return bool(score >= threshold)
@@ -100,12 +100,12 @@ def _check_settings(dataset: str, difficulty: Mapping[str, Any]) -> None:
     for name in difficulty:
         if name not in known:
             raise TaskError(
-                f'gym: {name} is no setting of "{dataset}", which has {", ".join(known)}{_meant(name, known)}'
+                f'gym: {name} is not a setting of "{dataset}", which has {", ".join(known)}{_meant(name, known)}'
             )
 
 
 def _known_settings(dataset: str) -> tuple[list[str], list[str] | None]:
-    """Names of all data sets, and of the settings of this one; None where there is no such data set."""
+    """Return the names of all data sets and of this one's settings; None if there is no such data set."""
     try:
         from reasoning_gym.factory import DATASETS
     except ModuleNotFoundError:
@@ -121,7 +121,7 @@ def _source(dataset: str, difficulty: Mapping[str, Any], *, seed: int) -> "Proce
 
     try:
         return create_dataset(dataset, seed=seed, size=_SIZE, **difficulty)
-    # Its checks are assertions and whatever else a wrong type runs into.
+    # It checks settings by assertions, and wrong types raise anything.
     except Exception as error:
         raise TaskError(f'gym: "{dataset}" refuses these settings: {error or type(error).__name__}') from error
 
@@ -147,7 +147,7 @@ def _problem(
 
 
 def _packed(value: Any) -> Any:
-    """A value as JSON takes it whole: tuples stay apart from lists, and the keys of a mapping keep their type."""
+    """Return a value in a form that JSON preserves: tuples differ from lists, and keys of mappings keep their type."""
     if isinstance(value, tuple):
         return {"tuple": [_packed(item) for item in value]}
     if isinstance(value, Mapping):
@@ -156,7 +156,7 @@ def _packed(value: Any) -> Any:
 
 
 def _unpacked(value: Any) -> Any:
-    """The value that _packed was given."""
+    """Return the value that `_packed` was given."""
     if isinstance(value, list):
         return [_unpacked(item) for item in value]
     if not isinstance(value, dict):

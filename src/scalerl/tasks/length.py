@@ -1,7 +1,7 @@
-"""Length control: how long a completion may get, and what its length does to its reward.
+"""Length control: how long a completion may get, and how its length changes its reward.
 
-Each control takes `encode` (text to token ids, without special tokens) and gives a LengthControl: a plan for a request,
-drawn from that request's own seed, and an adjustment of the reward. Source: arXiv 2510.13786, section 4.
+Each control takes `encode` (text to token ids, without special tokens) and returns a LengthControl: a plan for a
+request, drawn from that request's seed, and an adjustment of the reward. Source: arXiv 2510.13786, section 4.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,14 +14,14 @@ Encode = Callable[[str], Sequence[int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthControl:
-    """What a length control does at both ends: `plan` to the generator, `adjust` to the reward."""
+    """The two effects of a length control: `plan` for the generator, `adjust` for the reward."""
 
     max_tokens: int
     """No plan allows more tokens than this."""
     plan: Callable[[int], LengthPlan]
-    """Of a request's seed."""
+    """A request's seed -> its length plan."""
     adjust: Callable[[int, bool], float]
-    """Of a completion's number of tokens and whether it is correct: what is added to its reward."""
+    """(number of tokens, correct) -> what is added to a completion's reward."""
 
 
 def _no_adjustment(num_tokens: int, correct: bool) -> float:
@@ -38,7 +38,7 @@ def interruption(
     thinking_end: str,
     answer_budget: int,
 ) -> LengthControl:
-    """Stop the thinking at a place drawn uniformly from [thinking_min, thinking_max] and ask for the answer."""
+    """Interrupt thinking after a number of tokens drawn uniformly from [thinking_min, thinking_max]."""
     marker_tokens, end_tokens = tuple(encode(marker)), tuple(encode(thinking_end))
     if len(marker_tokens) >= answer_budget:
         raise ValueError(
@@ -60,7 +60,7 @@ def interruption(
 
 
 def penalty(encode: Encode, /, *, max_length: int, cache: int) -> LengthControl:
-    """Take reward from long correct answers: clip((L_max - |y|) / L_cache - 1, -1, 0), on correct ones only.
+    """Reduce the reward of long correct answers by clip((L_max - |y|) / L_cache - 1, -1, 0).
 
     Zero up to max_length - cache tokens, -1 at max_length, which is also where generation ends.
     """
@@ -74,7 +74,7 @@ def penalty(encode: Encode, /, *, max_length: int, cache: int) -> LengthControl:
 
 
 def unlimited(encode: Encode, /, *, max_length: int) -> LengthControl:
-    """No control but the end of the context."""
+    """No control except a maximal length."""
     return LengthControl(
         max_tokens=max_length, plan=lambda seed: LengthPlan(answer_budget=max_length), adjust=_no_adjustment
     )

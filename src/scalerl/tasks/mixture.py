@@ -1,9 +1,9 @@
 """Several tasks in one run, asked in the ratio of their weights.
 
-Each task has a curriculum of its own; together they look to the loop like one. The task that is furthest behind its
-share is asked next, so the ratio holds over every stretch and not only in the long run. A task that must wait for a
-grade is waited for, since asking another in its place would bend the ratio; it has groups in flight then, so the wait
-ends. A task that is exhausted leaves, and the others go on in the ratio among themselves.
+Each task has its own curriculum; together they have the interface of one. The task furthest behind its share is asked
+next, so the ratio holds at every point and not only in the long run. If that task must wait for a grade, the mixture
+waits too, since asking another task would change the ratio; the task has groups in flight, so the wait ends. An
+exhausted task drops out, and the others continue in their ratio.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,9 +14,9 @@ from scalerl.types import derive_seed
 
 
 class Mixture:
-    """A curriculum over the problems of several tasks, with the methods of one. Ids are unique across the tasks.
+    """A curriculum over the problems of several tasks, with the methods of Curriculum. Ids are unique across tasks.
 
-    Plain Python, no clock: what comes out depends on the seed and on the order of the calls alone.
+    Plain Python without a clock: results depend only on the seed and the order of the calls.
     """
 
     def __init__(
@@ -27,32 +27,32 @@ class Mixture:
         seed: int,
         retires: Retires,
     ) -> None:
-        """Both mappings are by the name of a task; weights count against each other alone."""
+        """Both mappings are by task name; only the ratios of the weights matter."""
         if not problem_ids or problem_ids.keys() != weights.keys() or min(weights.values()) <= 0:
             raise ValueError(
                 f"a mixture needs tasks and a weight above 0 for each, not tasks {list(problem_ids)} with weights "
                 f"{dict(weights)}"
             )
-        # Sorted: what is asked must not depend on the order of a file.
+        # Sorted: the order of problems must not depend on the order of a file.
         self._curricula = {
             name: Curriculum(problem_ids[name], seed=derive_seed("task of a mixture", seed, name), retires=retires)
             for name in sorted(problem_ids)
         }
         self._weights = dict(weights)
         self._num_issued = dict.fromkeys(self._curricula, 0)
-        # Of every group that is not trained yet, in the order of issue.
+        # The task of every group that is not trained yet, in the order of issue.
         self._task_of: dict[str, str] = {}
         self._reissue: list[str] = []
 
     def next(self) -> Issued | None:
-        """The next problem to ask, or None: wait for a grade, or stop for good if `exhausted`."""
+        """Return the next problem to ask. None means to wait for a grade, or to stop if `exhausted`."""
         if self._reissue:
             return self._curricula[self._reissue.pop(0)].next()
-        going = [name for name, curriculum in self._curricula.items() if not curriculum.exhausted]
-        if not going:
+        remaining = [name for name, curriculum in self._curricula.items() if not curriculum.exhausted]
+        if not remaining:
             return None
-        # Half a problem ahead: else the first to be asked would depend on names more than on weights.
-        name = min(going, key=lambda name: (self._num_issued[name] + 0.5) / self._weights[name])
+        # Half a problem ahead, so that the first task depends on the weights, not on the names.
+        name = min(remaining, key=lambda name: (self._num_issued[name] + 0.5) / self._weights[name])
         issued = self._curricula[name].next()
         if issued is not None:
             self._num_issued[name] += 1
@@ -64,44 +64,44 @@ class Mixture:
         self._curriculum_of(key).graded(key, num_correct=num_correct, num_graded=num_graded, num_asked=num_asked)
 
     def trained(self, key: str) -> None:
-        """Record that a step took this group, also if a filter then dropped all of it."""
+        """Record that a step used this group, even if a filter dropped all of it."""
         self._curriculum_of(key).trained(key)
         del self._task_of[key]
 
     def _curriculum_of(self, key: str) -> Curriculum:
         if key not in self._task_of:
-            raise ValueError(f"group {key!r} is of no task: it was never issued, or is trained already")
+            raise ValueError(f"group {key!r} belongs to no task: it was never issued, or was already trained")
         return self._curricula[self._task_of[key]]
 
     @property
     def exhausted(self) -> bool:
-        """No task has a problem left to ask, now or later."""
+        """Whether no task has a problem left to ask, now or later."""
         return len(self.exhausted_tasks) == len(self._curricula)
 
     @property
     def exhausted_tasks(self) -> tuple[str, ...]:
-        """The tasks that have none left; from the first of them on, the run is another mixture."""
+        """Tasks without problems left; after the first of them, the run trains on a different mixture."""
         return tuple(name for name, curriculum in self._curricula.items() if curriculum.exhausted)
 
     @property
     def num_issued(self) -> Mapping[str, int]:
-        """Groups issued of each task, those issued again after a resume counted once."""
+        """Groups issued per task; those issued again after a resume count once."""
         return dict(self._num_issued)
 
     @property
     def epoch(self) -> int:
-        """The earliest epoch that a task is in."""
+        """The lowest epoch of all tasks."""
         return min(curriculum.epoch for curriculum in self._curricula.values())
 
     @property
     def in_flight(self) -> tuple[Issued, ...]:
-        """Issued, not graded yet; in the order of issue."""
-        flying = {issued.key: issued for curriculum in self._curricula.values() for issued in curriculum.in_flight}
-        return tuple(flying[key] for key in self._task_of if key in flying)
+        """Groups issued and not graded yet, in the order of issue."""
+        in_flight = {issued.key: issued for curriculum in self._curricula.values() for issued in curriculum.in_flight}
+        return tuple(in_flight[key] for key in self._task_of if key in in_flight)
 
     @property
     def untrained(self) -> tuple[Issued, ...]:
-        """Graded, not taken by a step yet; task by task."""
+        """Groups graded and not used by a step yet, task by task."""
         return tuple(issued for curriculum in self._curricula.values() for issued in curriculum.untrained)
 
     @property
@@ -113,7 +113,7 @@ class Mixture:
         return sum(curriculum.num_retired for curriculum in self._curricula.values())
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything a resumed run needs, in JSON types."""
+        """Return everything a resumed run needs, in JSON types."""
         return {
             "tasks": {name: curriculum.state_dict() for name, curriculum in self._curricula.items()},
             "num_issued": dict(self._num_issued),
@@ -129,7 +129,7 @@ class Mixture:
         weights: Mapping[str, float],
         retires: Retires,
     ) -> Self:
-        """A mixture where it was when `state` was taken, except that what is in flight is issued again first."""
+        """Return a mixture in the given state; groups in flight are issued again first."""
         if sorted(state["tasks"]) != sorted(problem_ids):
             raise ValueError(
                 f"the checkpoint was made with the tasks {', '.join(state['tasks'])}, not {', '.join(problem_ids)}; "
@@ -140,8 +140,8 @@ class Mixture:
             mixture._curricula[name] = Curriculum.restore(task_state, problem_ids[name], retires=retires)
         mixture._num_issued = dict(state["num_issued"])
         mixture._reissue = list(state["order"])
-        flying = {name: iter(curriculum.in_flight) for name, curriculum in mixture._curricula.items()}
-        mixture._task_of = {next(flying[name]).key: name for name in state["order"]}
+        in_flight = {name: iter(curriculum.in_flight) for name, curriculum in mixture._curricula.items()}
+        mixture._task_of = {next(in_flight[name]).key: name for name in state["order"]}
         for name, curriculum in mixture._curricula.items():
             mixture._task_of |= {issued.key: name for issued in curriculum.untrained}
         return mixture

@@ -1,4 +1,4 @@
-"""Every task by its name in a recipe. What a task is stands in task.py; each kind has a module of its own."""
+"""The table of tasks by their names in a recipe. task.py defines what a task is; each kind has its own module."""
 
 from collections.abc import Callable, Mapping
 

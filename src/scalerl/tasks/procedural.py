@@ -1,7 +1,7 @@
-"""Tasks whose problems are drawn from a random stream instead of read: how they are split, and when to give up.
+"""Tasks whose problems are generated: how they are split into training and evaluation, and when to stop drawing.
 
-One problem in sixteen, picked by its content, is never trained on and never demonstrated, so that a base model taught
-under one seed has not seen the evaluation problems of any other.
+One problem in sixteen, chosen by its content, is never trained on and never demonstrated. A base model that was taught
+with one seed therefore has not seen the evaluation problems of any other seed.
 """
 
 import random
@@ -16,11 +16,11 @@ Item = TypeVar("Item")
 
 _WITHHELD_ONE_IN = 16
 
-# Draws in a row without a new problem before their space is held to be used up.
 _MOST_MISSES = 5000
+"""Draws in a row without a new problem after which there are assumed to be no more."""
 
-# Draws over which the rate of new problems is taken.
 _BLOCK = 2000
+"""Draws over which the rate of new problems is measured."""
 
 
 def drawn_task(
@@ -37,10 +37,10 @@ def drawn_task(
     remedy: str,
     most: int | None = None,
 ) -> Task:
-    """A task over what `draw` gives: `pose` makes a problem of it, `demonstrate` a completion to imitate.
+    """Build a task from items that `draw` returns; `pose` makes a problem of an item, `demonstrate` a completion.
 
-    `most` is how many different problems there can be, where that is known: asking for more then fails at once.
-    `remedy` is what an error tells the user to change.
+    `most` is the number of different problems, if it is known; asking for more then fails at once. `remedy` is what an
+    error tells the user to change.
     """
     if most is not None and num_problems + num_evaluation > most:
         raise TaskError(
@@ -50,24 +50,24 @@ def drawn_task(
 
     def demonstrations(num: int, stream_seed: int) -> list[Demonstration]:
         stream = random.Random(derive_seed(f"{name} demonstrations", stream_seed))
-        made: list[Demonstration] = []
-        while len(made) < num:
+        result: list[Demonstration] = []
+        while len(result) < num:
             item = draw(stream)
             problem, completion = pose(item), demonstrate(item, stream)
             if not is_withheld(problem):
-                made.append(Demonstration(problem=problem, completion=completion))
-        return made
+                result.append(Demonstration(problem=problem, completion=completion))
+        return result
 
     def drawn(purpose: str, purpose_seed: int, num: int) -> tuple[Problem, ...]:
         stream = random.Random(derive_seed(f"{name} {purpose}", purpose_seed))
-        side = purpose == "evaluation"
-        found = distinct(lambda: pose(draw(stream)), num, wanted=lambda problem: is_withheld(problem) == side)
-        if len(found) < num:
+        withheld = purpose == "evaluation"
+        problems = distinct(lambda: pose(draw(stream)), num, wanted=lambda problem: is_withheld(problem) == withheld)
+        if len(problems) < num:
             raise TaskError(
                 f"{name}: {num} different problems for {purpose} were asked for, but these settings give hardly "
-                f"more than {len(found)}: {remedy}, or ask for fewer"
+                f"more than {len(problems)}: {remedy}, or ask for fewer"
             )
-        return found
+        return problems
 
     return Task(
         name=name,
@@ -81,38 +81,39 @@ def drawn_task(
 def distinct(
     draw: Callable[[], Problem], num: int, *, wanted: Callable[[Problem], bool], most_misses: int = _MOST_MISSES
 ) -> tuple[Problem, ...]:
-    """`num` wanted problems that differ in content, or fewer where more cannot be found in reasonable time.
+    """Return `num` wanted problems that differ in content, or fewer if more cannot be drawn in reasonable time.
 
-    Drawing evenly from a space of S >= num problems never needs more than about S further draws at the rate of the
-    moment; from a space that is too small it needs ever more. So a forecast far beyond num ends the search early.
+    Drawing uniformly from S >= num problems needs at most about S further draws at the current rate of new ones; with
+    too few problems the number grows without bound. A forecast far beyond num therefore ends the search early.
     """
-    found: dict[str, Problem] = {}
+    problems: dict[str, Problem] = {}
     misses = draws = new_in_block = 0
-    while len(found) < num and misses < most_misses:
+    while len(problems) < num and misses < most_misses:
         problem = draw()
         key = problem.content_hash
         misses += 1
         if not wanted(problem):
             continue
         draws += 1
-        if key not in found:
-            found[key] = problem
+        if key not in problems:
+            problems[key] = problem
             misses = 0
             new_in_block += 1
         if draws % _BLOCK == 0:
-            further_draws = (num - len(found)) * _BLOCK / (new_in_block + 1)
+            further_draws = (num - len(problems)) * _BLOCK / (new_in_block + 1)
             if further_draws > max(5 * num, 10 * _BLOCK):
                 break
             new_in_block = 0
-    return tuple(found.values())
+    return tuple(problems.values())
 
 
 def is_withheld(problem: Problem) -> bool:
+    """Whether a problem is reserved for evaluation, under every seed."""
     return int(problem.content_hash, 16) % _WITHHELD_ONE_IN == 0
 
 
 def check_least(name: str, **settings: tuple[int, int]) -> None:
-    """Every setting, given with the least it may be, is at least that."""
-    for setting, (found, least) in settings.items():
-        if found < least:
-            raise TaskError(f"{name}: {setting} is {found} but must be at least {least}")
+    """Raise TaskError if a setting, given as (value, least), is below its least value."""
+    for setting, (value, least) in settings.items():
+        if value < least:
+            raise TaskError(f"{name}: {setting} is {value} but must be at least {least}")

@@ -1,6 +1,6 @@
-"""From a problem to the text a model is asked: a template around it, and the chat template of the model's tokenizer.
+"""Format a problem as the model's prompt: a template around it, and the chat template of the model's tokenizer.
 
-Only what is asked is formatted. Which problems are equal, and so withheld from training, is read off the bare problem.
+Only prompts are formatted. Whether two problems are equal, and so withheld from training, depends on the bare problem.
 """
 
 import re
@@ -12,32 +12,32 @@ from scalerl.errors import PromptError
 PLACE = "{prompt}"
 
 Message = dict[str, str]
-"""One turn of a chat: its role and its content."""
+"""One turn of a chat: role and content."""
 
 ChatTemplate = Callable[[Sequence[Message]], str]
-"""Turns to one text that ends where the model's answer begins."""
+"""Turns -> one text that ends where the model's answer begins."""
 
-# A name in braces that stands alone is a place to be filled; after a letter, _, ^ or } it is LaTeX, as in \boxed{x}.
+# A name in braces on its own is a placeholder; after a letter, _, ^ or } it is LaTeX, as in \boxed{x}.
 _FIELD = re.compile(r"(?<![\w\\^}])\{([A-Za-z_]\w*)\}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptFormat:
-    """What stands around every problem of a task."""
+    """The text around every problem of a task."""
 
     template: str = PLACE
-    """Text with {prompt} where the problem goes."""
+    """Text with {prompt} in place of the problem."""
     chat: bool = False
-    """Whether the text is a user's turn of a chat, written by the tokenizer's chat template."""
+    """Whether the text is the user's turn of a chat, formatted by the tokenizer's chat template."""
     system: str = ""
-    """What the chat begins with; empty for nothing."""
+    """The system prompt of the chat; empty for none."""
 
     def __post_init__(self) -> None:
         if PLACE not in self.template:
-            raise PromptError(f'template is "{self.template}" but must hold {PLACE}, where the problem goes')
+            raise PromptError(f'template is "{self.template}" but must contain {PLACE}, where the problem goes')
         if others := [name for name in _FIELD.findall(self.template) if f"{{{name}}}" != PLACE]:
             raise PromptError(
-                f"template holds {{{others[0]}}}, but {PLACE} is all that can be filled in: the fields of a file are "
+                f"template contains {{{others[0]}}}, but only {PLACE} can be filled in: the fields of a file are "
                 f"chosen by prompt_field and answer_field"
             )
         if self.system and not self.chat:
@@ -47,7 +47,7 @@ class PromptFormat:
 
 
 def render(prompt: str, around: PromptFormat, chat_template: ChatTemplate | None = None) -> str:
-    """The text to ask; `chat_template` is None where the tokenizer has none."""
+    """Return the prompt's text; `chat_template` is None if the tokenizer has none."""
     text = around.template.replace(PLACE, prompt)
     if not around.chat:
         return text
@@ -60,7 +60,7 @@ def render(prompt: str, around: PromptFormat, chat_template: ChatTemplate | None
     turns = [*system, {"role": "user", "content": text}]
     try:
         return chat_template(turns)
-    # The template is a program that came with the model; some refuse a system prompt.
+    # The template is a program that comes with the model; some reject a system prompt.
     except Exception as error:
         reason = " ".join(str(error).split())
         raise PromptError(f"the model's chat template refuses {_roles(turns)}: {reason}") from error

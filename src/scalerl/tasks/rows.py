@@ -1,7 +1,6 @@
-"""From rows to problems: which field is what, how a fault in a row is named, and which problems are withheld.
+"""Turn rows of data into problems, choose which are withheld, and report errors with the row's place.
 
-A row is a mapping. The place it came from goes with it into every error: a line of a file, a row of a table, the n-th
-value of a function.
+A row is a mapping, from a line of a file, a row of a table or a value that a function returned.
 """
 
 import json
@@ -18,12 +17,12 @@ from scalerl.errors import TaskError
 from scalerl.tasks.task import Demonstration, Task, without
 from scalerl.types import Problem, derive_seed
 
-_HALF_A_PAIR = re.compile("[\\ud800-\\udfff]")
+_LONE_SURROGATE = re.compile("[\\ud800-\\udfff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One row and where it stands."""
+    """One row and where it comes from."""
 
     where: str
     """The file, data set or function."""
@@ -38,8 +37,8 @@ class Row:
 
 
 def numbered(where: str, unit: str, values: Iterable[tuple[int, Any]]) -> Sequence[Row]:
-    """Rows from their numbers and what was found there: at least one, and each of them a mapping."""
-    rows = [Row(where=where, unit=unit, number=number, values=found) for number, found in values]
+    """Return rows from (number, value) pairs; raise TaskError unless there is one and each value is a mapping."""
+    rows = [Row(where=where, unit=unit, number=number, values=value) for number, value in values]
     for row in rows:
         if not isinstance(row.values, Mapping):
             raise TaskError(f"{row.place}: an object with fields is needed, not {type(row.values).__name__}")
@@ -50,23 +49,23 @@ def numbered(where: str, unit: str, values: Iterable[tuple[int, Any]]) -> Sequen
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fields:
-    """Which field of a row is what."""
+    """The names of a row's fields."""
 
     prompt: str = "prompt"
     answer: str = "answer"
     id: str = "id"
     demonstration: str = ""
-    """A completion to imitate; empty where rows hold none."""
+    """Field with a completion to imitate; empty if rows have none."""
     answer_pattern: str = ""
-    """A regular expression whose one group is the answer, for references that hold more; the last match counts."""
+    """A regular expression whose one group is the answer within a longer reference; the last match counts."""
     settable: bool = True
-    """Whether settings say which field is what, so that an error may point to them."""
+    """Whether the user can set the field names, so that errors may mention the settings."""
 
     def __post_init__(self) -> None:
         try:
             num_groups = re.compile(self.answer_pattern).groups
         except re.error as error:
-            raise TaskError(f'answer_pattern "{self.answer_pattern}" is no regular expression: {error}') from None
+            raise TaskError(f'answer_pattern "{self.answer_pattern}" is not a regular expression: {error}') from None
         if self.answer_pattern and num_groups != 1:
             raise TaskError(
                 f'answer_pattern "{self.answer_pattern}" has {num_groups} groups but must have one, the answer: '
@@ -80,13 +79,13 @@ class Fields:
         reference = self._text(row, "answer", self.answer)
         if not self.answer_pattern:
             return reference
-        found = re.findall(self.answer_pattern, reference)
-        if not found or not found[-1].strip():
+        matches = re.findall(self.answer_pattern, reference)
+        if not matches or not matches[-1].strip():
             raise TaskError(
                 f'{row.place}: no answer in the reference: answer_pattern "{self.answer_pattern}" finds none in '
                 f"{_shown(reference)}"
             )
-        return found[-1].strip()
+        return matches[-1].strip()
 
     def demonstration_of(self, row: Row) -> str:
         return self._text(row, "demonstration", self.demonstration)
@@ -96,13 +95,13 @@ class Fields:
 
     def _text(self, row: Row, name: str, field: str) -> str:
         if field not in row.values:
-            hint = f" (set {name}_field if it goes by another name)" if self.settable else ""
+            hint = f" (set {name}_field if it has another name)" if self.settable else ""
             has = ", ".join(map(str, row.values)) or "no fields"
             raise TaskError(f'{row.place}: the field "{field}" is missing; it has {has}{hint}')
-        found = row.values[field]
-        if not _is_text(found):
-            raise TaskError(f'{row.place}: the field "{field}" must be text or a number, not {_shown(found)}')
-        return str(found)
+        value = row.values[field]
+        if not _is_text(value):
+            raise TaskError(f'{row.place}: the field "{field}" must be text or a number, not {_shown(value)}')
+        return str(value)
 
 
 def rows_task(
@@ -114,14 +113,14 @@ def rows_task(
     fields: Fields,
     evaluation_rows: Sequence[Row] | None = None,
 ) -> Task:
-    """A task over rows, graded exactly; `num_evaluation` of them, or of the evaluation rows, are withheld.
+    """Build a task from rows, graded by `exact`; `num_evaluation` rows, or evaluation rows, are withheld.
 
-    A row without the id field is called by its number. With a demonstration field, every row holds a completion.
+    A row without the id field gets its number as id. With a demonstration field, every row must have a completion.
     """
     problems = _problems(name, rows, fields)
     completions: dict[str, str] = {}
     if fields.demonstration:
-        completions = {one.id: fields.demonstration_of(row) for one, row in zip(problems, rows, strict=True)}
+        completions = {problem.id: fields.demonstration_of(row) for problem, row in zip(problems, rows, strict=True)}
     pool = problems if evaluation_rows is None else _problems(name, evaluation_rows, fields, prefix="evaluation/")
     evaluation = _withhold(pool, num_evaluation, evaluation_seed, (evaluation_rows or rows)[0].where)
     training = without(problems, evaluation)
@@ -149,7 +148,7 @@ def _problems(name: str, rows: Sequence[Row], fields: Fields, prefix: str = "") 
     for row in rows:
         problem_id = fields.id_of(row)
         if problem_id in number_of:
-            raise TaskError(f'{row.place}: the id "{problem_id}" is that of {row.unit} {number_of[problem_id]} already')
+            raise TaskError(f'{row.place}: the id "{problem_id}" is already used in {row.unit} {number_of[problem_id]}')
         number_of[problem_id] = row.number
         prompt, answer = fields.prompt_of(row), fields.answer_of(row)
         problems.append(Problem(id=prefix + problem_id, prompt=prompt, answer=answer, task=name))
@@ -165,10 +164,10 @@ def _withhold(pool: Sequence[Problem], num: int, seed: int, where: str) -> tuple
 
 
 def _is_text(value: Any) -> bool:
-    """A number is a fair answer; a list, a null, true or the NaN that tables write for a null is a slip in the file."""
+    """Whether a value is text or a number. Lists, nulls, booleans and NaN, which tables write for null, are errors."""
     if isinstance(value, str):
-        # Half of a pair that JSON spells as \ud800 is no character: no tokenizer takes it.
-        return bool(value.strip()) and not _HALF_A_PAIR.search(value)
+        # A lone surrogate, which JSON can spell as \ud800, is not a character; no tokenizer accepts it.
+        return bool(value.strip()) and not _LONE_SURROGATE.search(value)
     if isinstance(value, numbers.Integral):
         return not isinstance(value, bool)
     return isinstance(value, numbers.Real | Decimal) and math.isfinite(value)

@@ -1,8 +1,8 @@
-"""A task: what is asked in training, what is withheld for evaluation, and what a base model is taught from.
+"""A task: problems for training, problems withheld for evaluation, and demonstrations for a base model.
 
-A recipe names a function (num_evaluation, evaluation_seed, /, *, settings) -> Task and sets its settings; what every
-task can be told besides, whichever it is, goes through with_settings. No training problem and no demonstration equals
-an evaluation problem in content.
+A recipe names a function (num_evaluation, evaluation_seed, /, *, settings) -> Task and gives its settings. Settings
+that every task has are applied by `with_settings`. No training problem or demonstration equals an evaluation problem in
+content.
 """
 
 import dataclasses
@@ -26,12 +26,12 @@ class Demonstration:
 
 
 Demonstrate = Callable[[int, int], Sequence[Demonstration]]
-"""Of how many are wanted and a seed; a task that holds a fixed number may give fewer."""
+"""(number, seed) -> demonstrations; a task with a fixed number of them may return fewer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What is asked, withheld and taught."""
+    """Problems for training and evaluation, with their grader, prompt format and demonstrations."""
 
     name: str
     training: tuple[Problem, ...]
@@ -41,7 +41,7 @@ class Task:
     answer: AnswerFormat = field(default_factory=AnswerFormat)
     prompt: PromptFormat = field(default_factory=PromptFormat)
     demonstrations: Demonstrate | None = None
-    """None where there is nothing to imitate."""
+    """None if there is nothing to imitate."""
 
     def __post_init__(self) -> None:
         if ":" not in self.grader and self.grader not in GRADERS:
@@ -52,13 +52,13 @@ class Task:
             for problem_id, num in Counter(problem.id for problem in problems).most_common(1):
                 if num > 1:
                     raise TaskError(
-                        f'the task "{self.name}" has {num} {kind} problems with the id "{problem_id}": give each an id '
-                        f"of its own"
+                        f'the task "{self.name}" has {num} {kind} problems with the id "{problem_id}": give each '
+                        f"a different id"
                     )
 
 
 def without(problems: Iterable[Problem], withheld: Iterable[Problem]) -> tuple[Problem, ...]:
-    """The problems that equal no withheld one in content."""
+    """Return the problems that differ in content from all withheld ones."""
     hashes = {problem.content_hash for problem in withheld}
     return tuple(problem for problem in problems if problem.content_hash not in hashes)
 
@@ -74,7 +74,7 @@ def with_settings(
     thinking_start: str | None = None,
     thinking_end: str | None = None,
 ) -> Task:
-    """The task as a recipe wants it asked and graded; an empty grader and tags that are None are the task's own."""
+    """Return the task with a recipe's prompt format, grader and tags; empty grader and None tags keep the task's."""
     return dataclasses.replace(
         task,
         prompt=PromptFormat(template=template, chat=chat, system=system),
@@ -87,7 +87,7 @@ def with_settings(
 
 
 def named(task: Task, name: str) -> Task:
-    """The same task as one of several: its problems carry the name, and their ids begin with it."""
+    """Return the task as one of several: its problems carry the name, and their ids begin with it."""
 
     def renamed(problem: Problem) -> Problem:
         return dataclasses.replace(problem, id=f"{name}/{problem.id}", task=name)

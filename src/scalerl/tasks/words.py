@@ -1,7 +1,7 @@
 """Word problems of one to four steps in plain English, with the steps written out as demonstrations.
 
-A story opens with a number of things, each further sentence changes it by one operation, and a question closes it. The
-sentences stand in the tables below; all values are whole and above zero.
+A story begins with a number of things, each further sentence changes it by one operation, and a question ends it. The
+sentences are in the tables below. All values are positive whole numbers.
 """
 
 import random
@@ -24,11 +24,11 @@ class Turn:
     text: str
     operation: str
     explained: str
-    """What stands behind the equation in a demonstration."""
+    """The words after the equation in a demonstration."""
     numbers: tuple[int, ...] = ()
-    """What the other number may be; empty for any up to max_number."""
+    """Allowed values of the other number; empty for any up to max_number."""
     question: str = ""
-    """What is asked after it; empty for how many there are now."""
+    """The question after it; empty for "how many are there now"."""
 
 
 _NAMES = (
@@ -142,7 +142,7 @@ def words(
         evaluation_seed,
         num_problems=num_problems,
         seed=seed,
-        draw=lambda stream: tell(stream, num_steps=stream.randint(min_steps, max_steps), max_number=max_number),
+        draw=lambda stream: draw_story(stream, num_steps=stream.randint(min_steps, max_steps), max_number=max_number),
         pose=_pose,
         demonstrate=lambda story, stream: f"{THINKING_START}{' '.join(story.steps)}{THINKING_END}{story.value}",
         grader="numeric",
@@ -152,16 +152,16 @@ def words(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Story:
-    """A word problem and how it is solved."""
+    """A word problem and its solution."""
 
     text: str
     steps: tuple[str, ...]
-    """Each an equation and what it means: "24 - 7 = 17 are left."."""
+    """Equations with their meaning: "24 - 7 = 17 are left."."""
     value: int
 
 
-def tell(stream: random.Random, *, num_steps: int, max_number: int) -> Story:
-    """A story that takes this many operations to solve."""
+def draw_story(stream: random.Random, *, num_steps: int, max_number: int) -> Story:
+    """Draw a story that takes this many operations to solve."""
     name, other, rival = stream.sample(_NAMES, 3)
     scene = {
         "name": name,
@@ -184,7 +184,7 @@ def tell(stream: random.Random, *, num_steps: int, max_number: int) -> Story:
     while len(steps) < num_steps:
         last = len(steps) == num_steps - 1
         turns = _CLOSINGS if last and stream.random() < 1 / 2 else _EVENTS
-        turn, number = _chosen(stream, turns, value, max_number)
+        turn, number = _draw_turn(stream, turns, value, max_number)
         result = _apply(value, turn.operation, number)
         sentences.append(turn.text.format(number=number, times=_TIMES.get(number), **scene))
         steps.append(f"{value} {turn.operation} {number} = {result} {turn.explained}.")
@@ -193,8 +193,8 @@ def tell(stream: random.Random, *, num_steps: int, max_number: int) -> Story:
     return Story(text=" ".join(sentences), steps=tuple(steps), value=value)
 
 
-def _chosen(stream: random.Random, turns: Sequence[Turn], value: int, max_number: int) -> tuple[Turn, int]:
-    """A turn that this value allows, and its number; an addition is always among them."""
+def _draw_turn(stream: random.Random, turns: Sequence[Turn], value: int, max_number: int) -> tuple[Turn, int]:
+    """Draw a turn that this value allows, and its number. Additions are always allowed."""
     allowed = [(turn, numbers) for turn in turns if (numbers := _numbers(turn, value, max_number))]
     turn, numbers = stream.choice(allowed)
     return turn, stream.choice(numbers)
@@ -207,7 +207,7 @@ def _numbers(turn: Turn, value: int, max_number: int) -> list[int]:
     if turn.operation == "/":
         return [number for number in numbers if value % number == 0 and number < value]
     if turn.operation == "*":
-        # Else a few doublings in a row would make the last numbers the hardest of all.
+        # Otherwise a few doublings in a row would give very large numbers.
         return [number for number in numbers if number * value <= 20 * max_number]
     return list(numbers)
 

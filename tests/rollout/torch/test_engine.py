@@ -69,7 +69,7 @@ def test_all_families_here_have_the_fused_body():
     assert all(FusedBody.fits(make_model(family)) for family in FAMILIES)
 
 
-def test_the_general_body_runs_where_the_fused_one_does_not_fit():
+def test_general_body_runs_where_the_fused_cannot():
     model = make_model("llama")
     model.config.rope_parameters["rope_type"] = "dynamic"
     assert not FusedBody.fits(model)
@@ -90,13 +90,13 @@ def test_the_chunk_changes_nothing_but_the_pace(chunk):
         assert results[1][key].forced.tolist() == expected.forced.tolist()
 
 
-def test_sampling_ahead_of_the_host_changes_only_which_chunk_new_weights_reach():
+def test_launching_ahead_only_delays_new_weights():
     """As on a GPU, where the next chunk is under way before a poll returns."""
     model, newer, requests = make_model("llama"), make_model("llama", seed=1), mixed_requests(10)
     results = []
     for ahead in (False, True):
         engine = TorchEngine(model, slots=4, max_length=64, stop_tokens=(3, 9), chunk=4)
-        engine._ahead = ahead
+        engine._launches_ahead = ahead
         engine.submit(requests)
         results.append(by_key(drain(engine)))
         engine.push_weights(newer.state_dict(), 1)
@@ -109,7 +109,7 @@ def test_sampling_ahead_of_the_host_changes_only_which_chunk_new_weights_reach()
     assert results[0] == results[1]
 
 
-def test_thinking_that_ends_in_the_chunk_of_its_budget_is_sampled_on_without_the_marker():
+def test_thinking_that_ends_in_its_last_chunk_has_no_marker():
     """Greedy, so the token that ends thinking can be chosen from a run without a plan."""
     engine = TorchEngine(make_model("llama"), slots=2, max_length=64, stop_tokens=(), chunk=8)
     engine.submit([make_request(plan=LengthPlan(answer_budget=24), temperature=0.0)])
@@ -131,7 +131,7 @@ def test_a_shared_prompt_is_computed_once():
     assert engine.work.prefilled == 8
 
 
-def test_non_finite_logits_name_the_request_and_the_engine_stays_dead():
+def test_non_finite_logits_name_the_request_and_are_fatal():
     model = make_model("llama")
     engine = TorchEngine(model, slots=2, max_length=64, stop_tokens=(), chunk=8)
     engine.submit([make_request(7, plan=LengthPlan(answer_budget=30))])
@@ -218,7 +218,7 @@ def test_a_bf16_engine_of_an_fp32_learner_follows_its_updates(family, fp32_head)
         ("layer_types", ["full_attention", "linear_attention"], "only attention is supported"),
     ],
 )
-def test_models_whose_numbers_it_would_get_wrong_are_refused(setting, value, message):
+def test_unsupported_models_are_refused(setting, value, message):
     model = make_model("llama")
     setattr(model.config, setting, value)
     with pytest.raises(ValueError, match=message):
@@ -231,7 +231,7 @@ def test_settings_below_one_are_refused(setting):
         TorchEngine(make_model("llama"), **{"slots": 2, "max_length": 64, "stop_tokens": (), setting: 0})
 
 
-def test_what_the_model_or_device_cannot_do_is_refused():
+def test_unsupported_settings_are_refused():
     with pytest.raises(ValueError, match="a context of 257 tokens is longer than the 256 of LlamaForCausalLM"):
         TorchEngine(make_model("llama"), slots=2, max_length=257, stop_tokens=())
     with pytest.raises(ValueError, match="cuda_graphs needs a CUDA device, and the model is on cpu"):
@@ -256,7 +256,7 @@ def test_a_prompt_goes_where_its_slot_lies():
         np.testing.assert_allclose(completion.log_probs, full_forward(model, completion), atol=1e-4)
 
 
-def test_a_prompt_of_many_slots_is_copied_to_a_few_at_a_time():
+def test_prompt_of_many_slots_is_copied_in_parts():
     """The completions of a group share a prompt: all of them at once would be the cache once more."""
     cache = SlotCache(
         num_layers=2,
@@ -322,9 +322,9 @@ def test_on_a_gpu_completions_have_the_models_log_probs(family, graphs):
 @pytest.mark.parametrize("family", ["llama-tied", "qwen2", "qwen3"])
 def test_on_a_gpu_prompts_of_any_length_are_computed_by_graphs(family, monkeypatch):
     """From the second time that a width is met; the longest are longer than a pass."""
-    met, pass_over_prompts = Counter(), Decoder._pass_over_prompts
+    met, pass_over_prompts = Counter(), Decoder._run_prompts
     monkeypatch.setattr(
-        Decoder, "_pass_over_prompts", lambda self, shape: (met.update([shape]), pass_over_prompts(self, shape))
+        Decoder, "_run_prompts", lambda self, shape: (met.update([shape]), pass_over_prompts(self, shape))
     )
     model = make_model(family)
     engine = TorchEngine(model, slots=6, max_length=240, stop_tokens=(), device="cuda", prefill_tokens=100)

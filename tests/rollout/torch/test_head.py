@@ -14,7 +14,7 @@ EYE = torch.eye(32, dtype=torch.bfloat16)
 
 @pytest.mark.parametrize("family", ["llama", "llama-tied"])
 @pytest.mark.parametrize("named", ["state_dict", "parameters"])
-def test_a_pushed_fp32_head_arrives_bit_for_bit_under_a_bf16_body(family, named):
+def test_pushed_fp32_head_is_exact_under_a_bf16_body(family, named):
     model = make_model(family)
     engine = TorchEngine(model, slots=2, max_length=64, stop_tokens=(), dtype=torch.bfloat16)
     head = engine._decoder._head
@@ -28,7 +28,7 @@ def test_a_pushed_fp32_head_arrives_bit_for_bit_under_a_bf16_body(family, named)
 
 
 @pytest.mark.parametrize("family", ["llama", "llama-tied"])
-def test_without_an_fp32_head_it_is_the_rounded_one(family):
+def test_without_fp32_the_head_is_rounded(family):
     model = make_model(family)
     owned = own_copy(model, dtype=torch.bfloat16, device=None)
     head = Head(owned, model, fp32=False)
@@ -54,7 +54,7 @@ def test_a_bias_follows_too():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("family", ["llama", "llama-tied"])
-def test_on_a_gpu_a_pushed_fp32_head_arrives_with_all_its_digits(family):
+def test_gpu_pushed_fp32_head_is_not_rounded(family):
     engine = TorchEngine(
         make_model(family), slots=2, max_length=64, stop_tokens=(), dtype=torch.bfloat16, device="cuda"
     )

@@ -80,7 +80,7 @@ def attention_reference(joined, cosine, sine, position, keys, values, scale, nor
     ("heads", "kv_heads", "head_dim", "max_length", "normed"),
     [(9, 3, 64, 200, False), (6, 6, 16, 96, False), (12, 2, 128, 150, False), (4, 2, 32, 1100, True)],
 )
-def test_attention_reads_each_rows_own_part_and_writes_the_new_position(
+def test_attention_reads_own_rows_and_writes_new_position(
     kernels, heads, kv_heads, head_dim, max_length, normed, dtype
 ):
     rows = 5
@@ -148,7 +148,7 @@ def test_a_step_samples_what_the_plain_sampler_does(kernels, vocabulary):
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")  # numpy's remark under the interpreter
-def test_forced_tokens_come_with_a_log_prob_of_0_and_non_finite_logits_show(kernels):
+def test_forced_log_probs_are_zero_and_non_finite_ones_show(kernels):
     logits, buffers = randn(4, 100), step_buffers(4)
     buffers["forced"][1, 0] = 41
     logits[1, 7], logits[2, 8] = float("nan"), float("inf")

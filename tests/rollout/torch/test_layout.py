@@ -8,7 +8,7 @@ lengths = st.lists(st.lists(st.integers(0, 100), min_size=7, max_size=7), min_si
 
 
 @given(lengths, st.integers(1, 4))
-def test_rows_in_use_stand_first_in_spans_that_hold_them(steps, row_step):
+def test_rows_in_use_come_first_in_covering_spans(steps, row_step):
     layout = RowLayout(7, max_length=100, row_step=row_step)
     for needed in map(np.array, steps):
         _, spans = layout.arrange(needed)
@@ -25,7 +25,7 @@ def test_rows_in_use_stand_first_in_spans_that_hold_them(steps, row_step):
 
 
 @given(lengths)
-def test_what_moved_is_told_and_what_may_stay_stays(steps):
+def test_only_slots_that_must_move_are_moved(steps):
     layout = RowLayout(7, max_length=100)
     contents = np.arange(7)  # What each row holds: the slot it belongs to.
     for needed in map(np.array, steps):

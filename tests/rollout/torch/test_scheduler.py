@@ -24,7 +24,7 @@ def test_an_engine_without_slots_is_refused():
 
 
 @given(st.integers(1, 8), st.lists(st.tuples(st.integers(0, 4), st.sets(st.integers(0, 7))), max_size=40))
-def test_every_request_runs_once_in_order_and_no_slot_idles_while_one_waits(slots, events):
+def test_requests_run_once_in_order_without_idle_slots(slots, events):
     scheduler, started, finished, submitted = SlotScheduler(slots), [], [], 0
     for arrivals, ready in events:
         scheduler.submit([make_request(submitted + number) for number in range(arrivals)])
@@ -52,7 +52,7 @@ def test_widths_are_few():
     st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=40), min_size=1, max_size=30),
     st.integers(1, 256),
 )
-def test_every_prompt_reaches_its_slots_in_a_shape_of_its_own(prompts, batch_tokens):
+def test_every_prompt_reaches_its_slots(prompts, batch_tokens):
     admitted = [
         Admitted(slot=slot, order=slot, request=make_request(slot, prompt=prompt))
         for slot, prompt in enumerate(prompts)

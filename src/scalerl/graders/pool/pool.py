@@ -163,7 +163,7 @@ class GraderPool:
             keys.append(item.key)
         graded: dict[Hashable, Graded] = {}
         while len(graded) < len(keys):
-            graded |= {one.key: one for one in self.poll(math.inf)}
+            graded |= {result.key: result for result in self.poll(math.inf)}
         return [
             Graded(key=key, correct=graded[index].correct, reason=graded[index].reason)
             for index, key in enumerate(keys)

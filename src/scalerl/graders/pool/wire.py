@@ -112,16 +112,16 @@ class Channel:
         self._end.close()
 
     def _frames(self) -> list[Frame]:
-        found, at = [], 0
+        frames, at = [], 0
         while len(self._received) >= at + _HEAD.size:
             kind, number, length = _HEAD.unpack_from(self._received, at)
             end = at + _HEAD.size + length
             if len(self._received) < end:
                 break
-            found.append(Frame(Kind(kind), number, bytes(self._received[at + _HEAD.size : end])))
+            frames.append(Frame(Kind(kind), number, bytes(self._received[at + _HEAD.size : end])))
             at = end
         del self._received[:at]
-        return found
+        return frames
 
 
 def wait(channels: Iterable[Channel], timeout_s: float | None, *, receiving: bool = True) -> list[Channel]:

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from scalerl.errors import GraderError, ImportPathError
+from scalerl.graders.answer import TAGS
 from scalerl.graders.pool.wire import Channel, Frame, Kind, Limits, wait
-from scalerl.graders.rules import GRADERS, PREPARE, TAGS, WARM_UP
+from scalerl.graders.rules import GRADERS, PREPARE, WARM_UP
 from scalerl.import_path import import_function, one_line
 
 Grade = Callable[[str, str], object]

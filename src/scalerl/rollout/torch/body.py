@@ -1,9 +1,9 @@
-"""A causal language model as the engine needs it: its own copy, from tokens to hidden states, and the head.
+"""The engine's own copy of a causal language model, from tokens to hidden states.
 
-Two bodies with one signature, (tokens, positions, pass over the cache) -> hidden states: `GeneralBody` calls the
-transformers model with our attention; `FusedBody` walks the layers of Llama-shaped models itself, with one product for
-queries, keys and values, one for gate and up, and tables for the rotary embedding: the same numbers from a third of
-the operations, which is what a small model's time goes into.
+There are two bodies with one signature, (tokens, positions, pass over the cache) -> hidden states. `GeneralBody` calls
+the transformers model with our attention. `FusedBody` runs the layers of Llama-like models itself, with one product for
+queries, keys and values, one for gate and up, and tables for the rotary embedding. It needs a third of the operations,
+which dominate the time of a small model.
 """
 
 import copy
@@ -13,27 +13,27 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import rms_norm
 
-from scalerl.rl.bf16_products import fp32_linear, mend_linears, takes_fp32
+from scalerl.rl.bf16_products import fp32_linear, takes_fp32, use_fp32_linears
 from scalerl.rollout.torch.cache import ATTENTION, DecodePass, KernelPass, PrefillPass, slot_attention
 
 FUSED_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 """Model types whose layer is exactly FusedBody's (SmolLM and SmolLM2 are llama)."""
 STATIC_ROPE = ("default", "linear", "llama3", "yarn")
-"""Rotary embeddings that depend on the position alone, so that a table can hold them."""
+"""Rotary embeddings that depend only on the position, so that a table can hold them."""
 
 
 def own_copy(model: Any, *, dtype: torch.dtype | None, device: torch.device | str | None) -> Any:
-    """A copy of the model for inference that shares no memory with it."""
+    """Return a copy of the model for inference that shares no memory with it."""
     from transformers import AttentionInterface
 
     owned = copy.deepcopy(model)
     for parameter in owned.parameters():
         parameter.grad = None
         parameter.requires_grad_(False)
-        # Not owned.to(dtype): that would round the rotary frequencies, which are buffers, as well.
+        # Not owned.to(dtype): that would also round the rotary frequencies, which are buffers.
         parameter.data = parameter.data.to(device=device, dtype=dtype)
     owned.to(device=device)
-    mend_linears(owned)
+    use_fp32_linears(owned)
     owned.eval()
     AttentionInterface.register(ATTENTION, slot_attention)
     owned.config._attn_implementation = ATTENTION
@@ -41,12 +41,12 @@ def own_copy(model: Any, *, dtype: torch.dtype | None, device: torch.device | st
 
 
 def check_model(model: Any, max_length: int) -> None:
-    """Refuse what would run but give other numbers than the model itself."""
+    """Raise ValueError for models that would run but give other numbers than the model itself."""
     config = model.config
     name = f"the torch engine cannot run {type(model).__name__}"
     for setting in ("final_logit_softcapping", "logits_scaling", "logit_scale"):
         if getattr(config, setting, None) not in (None, 1, 1.0):
-            raise ValueError(f"{name}: its logits are not its head's ({setting})")
+            raise ValueError(f"{name}: it changes its logits after the head ({setting})")
     longest = getattr(config, "max_position_embeddings", None)
     if longest is not None and max_length > longest:
         raise ValueError(f"a context of {max_length} tokens is longer than the {longest} of {type(model).__name__}")
@@ -62,7 +62,7 @@ def check_model(model: Any, max_length: int) -> None:
 
 
 def make_body(model: Any, max_length: int, *, fused: bool = True) -> "GeneralBody | FusedBody":
-    """The fused body where it is exact, else the general one."""
+    """Return the fused body if it supports the model, else the general one."""
     return FusedBody(model, max_length) if fused and FusedBody.fits(model) else GeneralBody(model)
 
 
@@ -86,7 +86,7 @@ class GeneralBody:
 class FusedBody:
     """A pre-norm decoder with rotary embeddings and a gated MLP.
 
-    The model's own parameters become views into the joined matrices, so that weights pushed into it arrive here.
+    The model's parameters become views into the joined matrices, so weights that are copied to the model arrive here.
     """
 
     @staticmethod
@@ -110,13 +110,13 @@ class FusedBody:
         places = torch.arange(max_length, device=weight.device)[None]
         cosine, sine = body.rotary_emb(weight, position_ids=places)
         half = cosine.shape[-1] // 2
-        # rotate_half(x) * sin = roll(x, half) * (-sin, sin): the sign goes into the table.
+        # rotate_half(x) * sin = roll(x, half) * (-sin, sin), so the table holds the sign.
         self._cosine = cosine[0]
         self._sine = torch.cat((-sine[0, :, :half], sine[0, :, half:]), dim=-1)
 
     @property
     def has_kernels(self) -> bool:
-        """Whether a step may be given a KernelPass."""
+        """Whether a step may use a KernelPass."""
         return self._operations.kernels is not None
 
     def __call__(self, tokens: Tensor, positions: Tensor, cache: DecodePass | KernelPass | PrefillPass) -> Tensor:
@@ -134,7 +134,7 @@ class FusedBody:
 
 
 class Rotary(NamedTuple):
-    """Tables by position, or what they hold at the positions of a pass."""
+    """Tables by position, or their entries at the positions of a pass."""
 
     cosine: Tensor
     sine: Tensor
@@ -156,7 +156,7 @@ class _FusedLayer:
     def __call__(
         self, hidden: Tensor, change: Tensor | None, rotary: Rotary, cache: DecodePass | KernelPass | PrefillPass
     ) -> Tensor:
-        """Add the change that the layer before made to the hidden states, in place; give this layer's last one."""
+        """Add the previous layer's output to the hidden states in place; return this layer's output."""
         joined = self._joined(self._operations.add_norm(hidden, change, self._before))
         if isinstance(cache, KernelPass):
             attended = cache.attend(joined, rotary.cosine, rotary.sine, self._index, self._scale, self._norms)
@@ -169,18 +169,18 @@ class _FusedLayer:
     def _attend(self, joined: Tensor, rotary: Rotary, cache: DecodePass | PrefillPass) -> Tensor:
         num_rows, length = rotary.cosine.shape[:2]
         split = joined.view(num_rows, length, -1, self._head_dim)
-        turned, values = split.split((self._num_heads + self._num_kv_heads, self._num_kv_heads), dim=2)
+        rotated, values = split.split((self._num_heads + self._num_kv_heads, self._num_kv_heads), dim=2)
         if self._norms is not None:
-            parts = turned.split((self._num_heads, self._num_kv_heads), dim=2)
-            turned = torch.cat([norm(part) for part, norm in zip(parts, self._norms, strict=True)], dim=2)
-        turned = torch.addcmul(turned * rotary.cosine, turned.roll(self._head_dim // 2, dims=-1), rotary.sine)
-        query, keys = turned.transpose(1, 2).split((self._num_heads, self._num_kv_heads), dim=1)
+            parts = rotated.split((self._num_heads, self._num_kv_heads), dim=2)
+            rotated = torch.cat([norm(part) for part, norm in zip(parts, self._norms, strict=True)], dim=2)
+        rotated = torch.addcmul(rotated * rotary.cosine, rotated.roll(self._head_dim // 2, dims=-1), rotary.sine)
+        query, keys = rotated.transpose(1, 2).split((self._num_heads, self._num_kv_heads), dim=1)
         attended = cache.attend(query, keys, values.transpose(1, 2), self._index, self._scale)
         return attended.reshape(num_rows * length, -1)
 
 
 class Operations:
-    """What stands between the products of a layer: by torch, or by one kernel each."""
+    """The operations between the products of a layer: by torch, or by one Triton kernel each."""
 
     def __init__(self, activation: Any, kernels: Any) -> None:
         self._activation, self.kernels = activation, kernels
@@ -196,7 +196,7 @@ class Operations:
         return cls(activation, kernels if kernels.fits(attention.head_dim) else None)
 
     def add_norm(self, hidden: Tensor, change: Tensor | None, norm: "_Norm") -> Tensor:
-        """hidden += change in place, then its normalisation."""
+        """Add the change to hidden in place and return the normalised sum."""
         if self.kernels is not None:
             return self.kernels.add_norm(hidden, change, norm.weight, norm.variance_epsilon)
         if change is not None:
@@ -204,7 +204,7 @@ class Operations:
         return norm(hidden)
 
     def gated(self, gate_up: Tensor) -> Tensor:
-        """activation(gate) * up."""
+        """Return activation(gate) * up."""
         if self.kernels is not None:
             return self.kernels.gated(gate_up)
         gate, up = gate_up.chunk(2, dim=-1)
@@ -212,12 +212,12 @@ class Operations:
 
 
 class _Product:
-    """One matrix (and bias) over several products of the same input; the modules' own become views into it."""
+    """Several linear layers of the same input as one product; the layers' weights become views into its matrix."""
 
     def __init__(self, *modules: nn.Linear) -> None:
         weight = torch.cat([module.weight.data for module in modules])
         if weight.device.type == "cpu":
-            # In columns: of a matrix in rows, a CPU's library would make another order at every product.
+            # Column-major: a CPU's library would reorder a row-major matrix at every product.
             weight = weight.T.contiguous().T
         sizes = [module.out_features for module in modules]
         for module, part in zip(modules, weight.split(sizes), strict=True):
@@ -236,7 +236,7 @@ class _Product:
 
 
 class _Norm:
-    """An RMS norm of the model's."""
+    """An RMS norm of the model."""
 
     def __init__(self, module: Any) -> None:
         self.weight, self.variance_epsilon = module.weight, module.variance_epsilon
@@ -244,7 +244,7 @@ class _Norm:
 
     def __call__(self, hidden: Tensor) -> Tensor:
         if hidden.device.type == "cpu" and hidden.dtype == torch.float32:
-            # torch's own is a dozen operations there.
+            # torch's own takes a dozen operations on a CPU.
             size = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True)
             square = torch.addcmul(self._epsilon, size, size, value=1 / hidden.shape[-1])
             return torch.mul(hidden, self.weight).mul_(square.rsqrt_())

@@ -1,12 +1,12 @@
 """A static key-value cache over fixed slots, each row of which is written at its own position.
 
-    keys, values: one [slots, kv_heads, max_length, head_dim] tensor a layer, views of one that is allocated once
+    keys, values: one [slots, kv_heads, max_length, head_dim] tensor per layer, views of one allocation
 
-Prompts are computed into a place beside it, always the same one, and copied from there to their slots.
-A forward pass sees the cache through a DecodePass (one token a row), a KernelPass (the same by a GPU kernel) or a
-PrefillPass (whole prompts). The first and the last stand in for a transformers Cache: of one, the models only call
-`update`, given position ids and a ready 4-D mask.
-What a slot held before is never cleared: no position that the present request has not written is attended to.
+Prompts are computed in a separate buffer, always the same one, and copied from there to their slots. A forward pass
+uses the cache through a DecodePass (one token per row), a KernelPass (the same by a GPU kernel) or a PrefillPass (whole
+prompts). DecodePass and PrefillPass take the place of a transformers Cache: with position ids and a 4-D mask given,
+models only call its `update`. Slots are never cleared: only positions that the current request has written are attended
+to.
 """
 
 import math
@@ -21,17 +21,17 @@ from scalerl.models.shape import head_sizes
 from scalerl.rollout.torch.layout import Span
 
 ATTENTION = "scalerl_slots"
-"""The name `slot_attention` has in transformers' table of attention functions."""
+"""The name of `slot_attention` in transformers' table of attention functions."""
 
 
 def cache_bytes(config: Any, slots: int, max_length: int, dtype: torch.dtype) -> int:
-    """What the slots of a SlotCache take; the room beside them, for the prompts of one pass, is small."""
+    """Return the memory of a SlotCache's slots; its buffer for the prompts of one pass is small in comparison."""
     num_kv_heads, head_dim = head_sizes(config)
     return 2 * config.num_hidden_layers * slots * num_kv_heads * max_length * head_dim * dtype.itemsize
 
 
 class SlotCache:
-    """The storage."""
+    """Keys and values of all slots and layers, and the buffer that prompts are computed in."""
 
     def __init__(
         self,
@@ -45,8 +45,8 @@ class SlotCache:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        """`prompt_tokens` are computed at once at most, padding counted."""
-        # Zeros and not just any memory: a masked NaN would still be a NaN.
+        """`prompt_tokens` is the largest number of prompt tokens computed at once, padding included."""
+        # Zeros, not uninitialised memory: a masked NaN would still give NaN.
         self._stored = torch.zeros(
             (2, num_layers, slots, num_kv_heads, max_length, head_dim), dtype=dtype, device=device
         )
@@ -60,39 +60,39 @@ class SlotCache:
         self._masks = torch.zeros(after.shape, dtype=dtype, device=device).masked_fill_(after, float("-inf"))
 
     def places(self, position: Tensor) -> Tensor:
-        """Where position[row] lies for every row and head, in the cache seen as a table of head_dim wide entries."""
+        """Return the index of position[row] for every row and head, in the cache viewed as [-1, head_dim]."""
         return (self._row_starts[: len(position)] + position[:, None]).view(-1)
 
     def mask(self, position: Tensor, filled: int) -> Tensor:
-        """[rows, 1, 1, filled], 0 up to each row's position and -inf after it."""
+        """Return [rows, 1, 1, filled]: 0 up to each row's position and -inf after it."""
         return self._masks[:, :filled].index_select(0, position)[:, None, None]
 
     def computed(self, rows: int, width: int) -> Tensor:
-        """Where the keys and values of that many prompts are computed: [2, layers, rows, kv_heads, width, head_dim]."""
+        """Return the buffer for keys and values of prompts: [2, layers, rows, kv_heads, width, head_dim]."""
         _, num_layers, _, num_kv_heads, _, head_dim = self._stored.shape
         shape = (2, num_layers, rows, num_kv_heads, width, head_dim)
         return self._computed[: math.prod(shape)].view(shape)
 
     def keep(self, computed: Tensor, rows: Tensor, slots: Tensor) -> None:
-        """Copy what was computed in row rows[i] to slot slots[i], in all layers at once.
+        """Copy row rows[i] of the buffer to slot slots[i], in all layers at once.
 
-        The right padding lands beyond the prompt, where the mask hides it until it is overwritten.
+        The padding on the right lands beyond the prompt, where the mask hides it until it is overwritten.
         """
         stored, computed = self._stored.flatten(0, 1)[:, :, :, : computed.shape[-2]], computed.flatten(0, 1)
-        # A row may go to many slots: no more of them at a time than there is room to compute.
+        # A row may go to many slots. Copy at most a buffer's size at a time.
         most = max(1, self._computed.numel() * computed.shape[1] // computed.numel())
         for some, into in zip(rows.split(most), slots.split(most), strict=True):
             stored.index_copy_(1, into, computed.index_select(1, some))
 
     def move(self, source: Tensor, target: Tensor, filled: int) -> None:
-        """Copy what rows hold, up to `filled`, to other rows, all at once: they may trade places."""
+        """Copy rows, up to position `filled`, to other rows, all at once: rows may be exchanged."""
         for stored in (*self.keys, *self.values):
             held = stored[:, :, :filled]
             held.index_copy_(0, target, held.index_select(0, source))
 
 
 class DecodePass:
-    """One token of every row, at its own position, attending to what its span has filled under a mask."""
+    """One token of every row, at its own position, with masked attention to the filled positions of its span."""
 
     mask: Tensor | None
 
@@ -106,13 +106,13 @@ class DecodePass:
         ]
 
     def at(self, position: Tensor) -> "DecodePass":
-        """The next step of the same rows."""
+        """Set the positions of the next step of the same rows."""
         self._places, self.mask = self._cache.places(position), self._cache.mask(position, self._filled)
         self._masks = [self.mask[rows, ..., :filled] for rows, filled in self._parts]
         return self
 
     def update(self, keys: Tensor, values: Tensor, layer_idx: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
-        """As transformers calls it: write, and give all there is to attend to."""
+        """Write the new keys and values, and return all that are attended to. Called by transformers."""
         self._write(keys, values, layer_idx)
         stored = (self._cache.keys[layer_idx], self._cache.values[layer_idx])
         return stored[0][: self._num_rows, :, : self._filled], stored[1][: self._num_rows, :, : self._filled]
@@ -133,7 +133,7 @@ class DecodePass:
 
 
 class KernelPass:
-    """The same by a kernel that reads of each row what it has filled, so that one CUDA graph serves all lengths."""
+    """The same by a kernel that reads only a row's filled positions, so that one CUDA graph serves all lengths."""
 
     def __init__(self, cache: SlotCache, position: Tensor) -> None:
         self._cache, self._position = cache, position
@@ -141,8 +141,11 @@ class KernelPass:
     def attend(
         self, joined: Tensor, cosine: Tensor, sine: Tensor, layer: int, scale: float, norms: tuple[Any, Any] | None
     ) -> Tensor:
-        """From the joined product, not yet turned by position: [rows, (heads + 2 kv_heads) head_dim] to
-        [rows, heads head_dim]. The new keys and values are written on the way."""
+        """Apply the rotary embedding, write the new keys and values, and attend.
+
+        `joined` is the product for queries, keys and values, [rows, (heads + 2 kv_heads) head_dim]; the result is
+        [rows, heads head_dim].
+        """
         from scalerl.rollout.torch import kernels
 
         stored = (self._cache.keys[layer], self._cache.values[layer])
@@ -150,7 +153,7 @@ class KernelPass:
 
 
 class PrefillPass:
-    """Padded prompts from position 0 on, which attend to themselves alone; see SlotCache.computed."""
+    """Padded prompts from position 0 on, each attending only to itself; see SlotCache.computed."""
 
     mask: Tensor | None = None
 
@@ -169,13 +172,13 @@ class PrefillPass:
 def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
     """Attention with grouped heads: [rows, heads, seq, head_dim] -> [rows, seq, heads, head_dim].
 
-    With a mask, of one token a row: the heads of a group become its queries, so each key head is read once instead of
-    being repeated in memory. Without one, causal.
+    With a mask, there is one token per row; the heads of a group become its queries, so that each key head is read once
+    instead of being repeated in memory. Without a mask, attention is causal.
     """
     num_rows, num_heads, length, head_dim = query.shape
     num_kv_heads = keys.shape[1]
     if mask is not None:
-        assert length == 1, "a masked pass is one token a row"
+        assert length == 1, "a masked pass has one token per row"
         grouped = query.reshape(num_rows, num_kv_heads, num_heads // num_kv_heads, head_dim)
         result = scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, scale=scale)
         return result.reshape(num_rows, 1, num_heads, head_dim)
@@ -194,7 +197,7 @@ def slot_attention(
     dropout: float = 0.0,
     **kwargs: object,
 ) -> tuple[Tensor, None]:
-    """`attend` as transformers calls it. What it cannot do is refused, not ignored."""
+    """`attend` with the signature of transformers. Features that it does not support raise an error."""
     for name in ("softcap", "s_aux", "position_bias"):
         if kwargs.get(name) is not None:
             raise ValueError(f"the torch engine cannot run {type(module).__name__}: its attention uses {name}")

@@ -1,7 +1,7 @@
-"""The device's part of the torch engine: prefill prompts into slots, and sample a chunk of tokens for all slots.
+"""The part of the torch engine that runs on the device: prefill prompts, and sample a chunk of tokens for all slots.
 
-Nothing is read back before the chunk ends. What the tokens mean (stops, budgets) is the host's business, after it.
-On a GPU every step computes all slots in one fixed shape, recorded as a CUDA graph; on a CPU the rows in use alone.
+Nothing is read back before the chunk ends; the host then applies stops and budgets. On a GPU every step computes all
+slots in one fixed shape, recorded as a CUDA graph. On a CPU it computes only the rows in use.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,38 +22,38 @@ from scalerl.rollout.torch.layout import ROW_STEP, RowLayout, Span
 from scalerl.rollout.torch.scheduler import PrefillBatch
 
 _GRAPH_STEP = 64
-"""Without the attention kernel, a graph is recorded for every so many positions filled."""
+"""Without the attention kernel, one graph is recorded per this many filled positions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """What a chunk starts from; arrays over slots, or over steps and slots."""
+    """The inputs of a chunk; arrays over slots, or over steps and slots."""
 
     token: NDArray[np.int64]
     """The last token of each slot, not yet in the cache."""
     position: NDArray[np.int64]
-    """Its place in the context; 0 for a slot that is not in use."""
+    """Its position in the context; 0 for a slot that is not in use."""
     temperature: NDArray[np.float32]
-    """0 is greedy."""
+    """0 means greedy."""
     top_p: NDArray[np.float32]
     noise: NDArray[np.float32]
     forced: NDArray[np.int64]
-    """The token to take whatever is sampled, or -1."""
+    """The token to take instead of the sampled one, or -1."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """What decides which operations a step consists of; a CUDA graph is recorded for each."""
+    """Everything that determines which operations a step consists of; one CUDA graph is recorded per shape."""
 
     spans: tuple[Span, ...]
-    """None of them where the kernel looks at each row's position itself."""
+    """Empty if the attention kernel reads each row's position itself."""
     greedy: bool
     top_p: bool
     forced: bool
 
 
 class Decoder:
-    """Fixed buffers and the step that advances them."""
+    """Fixed buffers, and the decode step that advances them."""
 
     def __init__(
         self,
@@ -86,16 +86,16 @@ class Decoder:
         self._slots, self._chunk, self._max_length = slots, chunk, max_length
         self._layout: RowLayout | None = None
         if self._device.type == "cpu":
-            # Only in FP32 does a row come out of a product the same beside few rows as beside many.
+            # Only in FP32 is a row's product independent of the number of rows.
             row_step = ROW_STEP if weight.dtype == torch.float32 else slots
             self._layout = RowLayout(slots, max_length=max_length, row_step=row_step)
         self._spans: tuple[Span, ...] = ()
         self._pass: DecodePass | None = None
         self._graphs: dict[_Shape | tuple[int, int], torch.cuda.CUDAGraph] | None = {} if cuda_graphs else None
-        """Of steps by their shape, and of passes over prompts by rows and width."""
-        self._seen: set[tuple[int, int]] = set()
-        # One for all recordings: torch keeps memory of its own for every stream that has seen a product.
-        self._aside = torch.cuda.Stream() if cuda_graphs else None
+        """CUDA graphs of decode steps by shape, and of prefill passes by rows and width."""
+        self._seen_shapes: set[tuple[int, int]] = set()
+        # One stream for all recordings: torch keeps a workspace for every stream that has run a product.
+        self._side_stream = torch.cuda.Stream() if cuda_graphs else None
         self._buffers(slots, chunk, prompt_tokens)
 
     def _buffers(self, slots: int, chunk: int, prompt_tokens: int) -> None:
@@ -110,12 +110,14 @@ class Decoder:
         self._prompts = buffer(prompt_tokens)
 
     def weights_changed(self, weights: Mapping[str, Tensor]) -> None:
-        """To be called after new weights were copied into the model, with what they were copied from."""
+        """Update the head; call it after new weights were copied into the model, with the same weights."""
         self._head.update(weights)
 
     def arrange(self, position: NDArray[np.int64], active: NDArray[np.bool_], fresh: NDArray[np.bool_]) -> None:
-        """Before the prefill and the chunk that follows: which slots are in use, from which position on, and which of
-        them hold nothing yet."""
+        """Choose the rows of the next chunk; call it before the prefill.
+
+        `position` is where each slot continues, `active` marks slots in use, `fresh` those whose cache is still empty.
+        """
         needed = np.where(active, np.minimum(position + self._chunk, self._max_length), 0)
         if self._layout is None:
             filled = min(-(-int(needed.max()) // _GRAPH_STEP) * _GRAPH_STEP, self._max_length)
@@ -137,15 +139,15 @@ class Decoder:
         if self._layout is not None:
             places[:, 1] = self._layout.row[places[:, 1]]
         self._send(tokens.reshape(-1), self._prompts[: tokens.size])
-        self._pass_over_prompts((batch.rows, batch.width))
+        self._run_prompts((batch.rows, batch.width))
         rows, slots = self._send(places.T.copy(), torch.empty(2, len(places), dtype=torch.int64, device=self._device))
         self._cache.keep(self._cache.computed(batch.rows, batch.width), rows, slots)
 
-    def _pass_over_prompts(self, shape: tuple[int, int]) -> None:
-        """By a graph from the second time on: to record one takes as long as several passes."""
-        # Without the kernels, layers may ask the device something on the way, which a graph cannot hold.
-        if self._graphs is None or not self._kernels or shape not in self._seen:
-            self._seen.add(shape)
+    def _run_prompts(self, shape: tuple[int, int]) -> None:
+        """Compute the prompts, by a CUDA graph from the second time on: recording takes as long as several passes."""
+        # Without the kernels, layers may read values back from the device, which a graph cannot contain.
+        if self._graphs is None or not self._kernels or shape not in self._seen_shapes:
+            self._seen_shapes.add(shape)
             self._compute_prompts(*shape)
             return
         if shape not in self._graphs:
@@ -180,7 +182,7 @@ class Decoder:
                 self._graphs[shape].replay()
 
     def collect(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Tokens and log-probs, [chunk, slots]; rows past their end hold garbage, which the next chunk overwrites."""
+        """Return tokens and log-probs, [chunk, slots]. Entries after a completion's end are meaningless."""
         tokens, log_probs = self._tokens.cpu().numpy(), self._log_probs.cpu().numpy()
         if self._layout is not None:
             return tokens[:, self._layout.row], log_probs[:, self._layout.row]
@@ -198,12 +200,12 @@ class Decoder:
         self._step.zero_()
 
     def _send(self, values: NDArray[Any], target: Tensor) -> Tensor:
-        """A copy that does not wait for what the device was given before, as one from pageable memory would."""
+        """Copy to the device without waiting for its queue, as a copy from pageable memory would."""
         source = torch.from_numpy(values)
         return target.copy_(source.pin_memory() if target.is_cuda else source, non_blocking=True)
 
     def _advance(self, shape: _Shape) -> None:
-        """One token for every row in use."""
+        """Sample one token for every row in use."""
         rows = slice(shape.spans[-1].stop if shape.spans else None)
         token, position = self._token[rows], self._position[rows]
         if shape.spans:
@@ -220,7 +222,7 @@ class Decoder:
         self._step.add_(1)
 
     def _sample(self, logits: Tensor, shape: _Shape, rows: slice) -> None:
-        """On a kernel's path only with top_p, where greedy and forced tokens must be looked for too."""
+        """Sample with torch. With the kernels it is used only for top_p, and always applies greedy and forced."""
         tokens, log_probs = sample(
             logits,
             self._noise.index_select(0, self._step)[0, rows],
@@ -235,7 +237,7 @@ class Decoder:
         self._tokens[:, rows].index_copy_(0, self._step, tokens[None])
         self._log_probs[:, rows].index_copy_(0, self._step, log_probs[None].float())
         self._token[rows].copy_(tokens)
-        # A slot past its end may run on to the end of the cache, where it spoils nothing but itself.
+        # A finished slot may run on to the end of the cache, where it overwrites only itself.
         self._position[rows].add_(1).clamp_(max=self._max_length - 1)
 
     def _sample_by_kernel(self, logits: Tensor) -> None:
@@ -256,17 +258,17 @@ class Decoder:
         )
 
     def _record(self, work: Callable[[], None], before: Callable[[], Any] = lambda: None) -> torch.cuda.CUDAGraph:
-        """A graph of the work, done twice to warm up; `before` comes before each time and is no part of it."""
+        """Record `work` as a graph after running it twice to warm up; `before` runs before each and is not recorded."""
         assert self._graphs is not None
-        assert self._aside is not None
-        self._aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._aside):
+        assert self._side_stream is not None
+        self._side_stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._side_stream):
             for _ in range(2):
                 before()
                 work()
-        torch.cuda.current_stream().wait_stream(self._aside)
+        torch.cuda.current_stream().wait_stream(self._side_stream)
         graph = torch.cuda.CUDAGraph()
-        # One pool: nothing of one graph's own memory is read after another was replayed.
+        # One memory pool: no graph's memory is read after another graph was replayed.
         pool = next(iter(self._graphs.values())).pool() if self._graphs else None
         with torch.cuda.graph(graph, pool=pool):
             work()
@@ -274,7 +276,7 @@ class Decoder:
 
 
 def _by_row(chunk: Chunk, slot: NDArray[np.int64]) -> Chunk:
-    """The same with its slots in the order of the rows they lie in."""
+    """Return the chunk with its slots in row order."""
     return Chunk(
         token=chunk.token[slot],
         position=chunk.position[slot],

@@ -1,13 +1,17 @@
 """The embedded engine: continuous batching over fixed slots with torch, on a CPU or a GPU.
 
-    poll:  refill free slots -> prefill their prompts -> sample a chunk for all slots -> apply plans, give the finished
+    requests -> scheduler -> prefill -> decode a chunk -> progress (budgets, markers, stops) -> completions
+                slots        cache      body, sampling    plain numpy
 
-A completion depends on its request and the weights alone: noise is keyed by (seed, token index), every prompt is
-computed in a shape of its own, and every step in one that changes nothing for a row: all slots on a GPU, multiples of
-16 rows on a CPU. (Attention to a longer or shorter masked tail can still differ in the last bit of a float.)
+    poll:  refill slots, prefill their prompts, sample a chunk for all slots, apply length plans, return completions
 
-A GPU does not wait for the host to pack up: the next chunk is under way before a poll returns, so that new weights
-and requests reach the chunk after it.
+A completion depends only on its request and the weights. Noise is keyed by (seed, token index). The shape in which a
+prompt is computed depends on that prompt alone, and the shape of a decode step does not change a row's result: all
+slots on a GPU, multiples of 16 rows on a CPU. (Attention over a masked tail of another length can still change the last
+bit.)
+
+On a GPU the next chunk is launched before a poll returns, so that the device does not wait for the host. New weights
+and requests therefore take effect one chunk later.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +26,7 @@ from torch import Tensor
 
 from scalerl.errors import EngineError
 from scalerl.rollout.noise import uniforms
-from scalerl.rollout.progress import Progress, Taken
+from scalerl.rollout.progress import ChunkResult, Progress
 from scalerl.rollout.requests import check_request
 from scalerl.rollout.torch.body import check_model, own_copy
 from scalerl.rollout.torch.decoder import Chunk, Decoder
@@ -34,17 +38,17 @@ _CLOSED = "the engine is closed"
 
 
 @dataclass(frozen=True, slots=True)
-class _Flight:
-    """A chunk under way."""
+class _RunningChunk:
+    """A chunk that was launched and not collected yet."""
 
     version: int
-    """Of the weights it is sampled with."""
+    """Version of the weights it is sampled with."""
     start: NDArray[np.int64]
-    """Tokens of each slot before it."""
+    """Number of tokens of each slot before the chunk."""
 
 
 class TorchEngine:
-    """An Engine in this process, with a copy of the model's weights of its own."""
+    """An Engine in this process, with its own copy of the model's weights."""
 
     def __init__(
         self,
@@ -63,11 +67,12 @@ class TorchEngine:
         cuda_graphs: bool | None = None,
         fused: bool = True,
     ) -> None:
-        """`max_length` is the context: prompt and completion together. `chunk` tokens a slot are sampled in a poll, and
-        `prefill_tokens` of padded prompts go through the model at once.
+        """Copy the model and allocate the slots.
 
-        dtype and device are the model's unless given. A GPU waits for the host between chunks, so its default is a
-        longer one (16, not 4), and it decodes by CUDA graphs; `fused=False` keeps to the slower, general body.
+        `max_length` is the context: prompt and completion together. A poll samples `chunk` tokens per slot; up to
+        `prefill_tokens` tokens of padded prompts go through the model at once. dtype and device default to the model's.
+        A GPU uses longer chunks by default (16, not 4) and decodes by CUDA graphs. `fused=False` uses the slower,
+        general body.
         """
         self._scheduler = SlotScheduler(slots)
         if min(1 if chunk is None else chunk, 1 if prefill_tokens is None else prefill_tokens, max_length) < 1:
@@ -78,7 +83,7 @@ class TorchEngine:
         self._model = own_copy(model, dtype=dtype, device=device)
         head = self._model.get_output_embeddings().weight
         on_gpu = head.device.type == "cuda"
-        self._ahead, self._flight = on_gpu, None
+        self._launches_ahead, self._running = on_gpu, None
         if cuda_graphs and not on_gpu:
             raise ValueError(f"cuda_graphs needs a CUDA device, and the model is on {head.device}")
         self._vocabulary, self._max_length, self._pad_token = int(head.shape[0]), max_length, pad_token
@@ -103,7 +108,7 @@ class TorchEngine:
         self._allocate(slots)
 
     def _allocate(self, slots: int) -> None:
-        """The host's record of every slot: what the next chunk starts from, and the completion so far."""
+        """Allocate the host's record of every slot: where the next chunk starts, and the completion so far."""
         self._token, self._prompt_length = np.zeros(slots, dtype=np.int64), np.ones(slots, dtype=np.int64)
         self._temperature, self._top_p = np.ones(slots, dtype=np.float32), np.ones(slots, dtype=np.float32)
         self._seeds = np.zeros(slots, dtype=np.uint64)
@@ -124,26 +129,26 @@ class TorchEngine:
         return self._work
 
     def submit(self, requests: Sequence[Request]) -> None:
-        self._require_life()
+        self._require_usable()
         for request in requests:
             check_request(request, max_length=self._max_length, vocabulary=self._vocabulary)
         self._scheduler.submit(requests)
 
     def poll(self) -> list[Completion]:
-        self._require_life()
+        self._require_usable()
         try:
             with torch.inference_mode():
                 return self._advance()
         except EngineError as error:
             self._failure = str(error)
             raise
-        except Exception as error:  # Whatever it was (memory, a device fault), the slots are not to be trusted now.
+        except Exception as error:  # Out of memory, a device fault: the contents of the slots are unknown now.
             self._failure = f"the torch engine failed: {error}"
             raise EngineError(self._failure) from error
 
     def push_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Names as in the model's state_dict; a tied head may be left out. All are checked before any is copied."""
-        self._require_life()
+        """Copy weights, named as in the model's state_dict, after checking all of them. A tied head may be left out."""
+        self._require_usable()
         if version < self._version:
             raise ValueError(f"versions only rise: {version} was pushed after {self._version}")
         own = self._own
@@ -166,31 +171,31 @@ class TorchEngine:
         self._scheduler = SlotScheduler(len(self._token))
         del self._model, self._own, self._decoder
 
-    def _require_life(self) -> None:
+    def _require_usable(self) -> None:
         if self._failure is not None:
             raise EngineError(self._failure)
 
     def _advance(self) -> list[Completion]:
-        if self._flight is None:
+        if self._running is None:
             self._launch()
-        flight = self._flight
-        if flight is None:
+        running = self._running
+        if running is None:
             return []
         tokens, log_probs = self._decoder.collect()
-        taken = self._progress.take(tokens)
-        self._check_finite(log_probs, taken, flight)
-        last = tokens[np.maximum(taken.num_kept - 1, 0), np.arange(len(flight.start))]
-        self._token = np.where(taken.num_kept > 0, last, self._token)
-        self._count_decode(taken, flight.start)
-        finished = self._scheduler.release(np.flatnonzero(taken.finished).tolist())
-        self._flight = None
-        if self._ahead:
+        result = self._progress.apply(tokens)
+        self._check_finite(log_probs, result, running)
+        last = tokens[np.maximum(result.num_kept - 1, 0), np.arange(len(running.start))]
+        self._token = np.where(result.num_kept > 0, last, self._token)
+        self._count_decode(result, running.start)
+        finished = self._scheduler.release(np.flatnonzero(result.finished).tolist())
+        self._running = None
+        if self._launches_ahead:
             self._launch()
-        self._record(tokens, log_probs, taken, flight)
-        return self._completions(finished, taken, flight)
+        self._record(tokens, log_probs, result, running)
+        return self._completions(finished, result, running)
 
     def _launch(self) -> None:
-        """Fill the free slots and set off a chunk, if there is anything to sample."""
+        """Fill the free slots and launch a chunk, if there is anything to sample."""
         admitted = self._scheduler.admit()
         self._start(admitted)
         progress = self._progress
@@ -204,7 +209,7 @@ class TorchEngine:
             self._decoder.prefill(batch, self._pad_token)
             self._count_prefill(batch)
         self._decoder.launch(self._next_chunk(position))
-        self._flight = _Flight(self._version, progress.count.copy())
+        self._running = _RunningChunk(self._version, progress.count.copy())
 
     def _start(self, admitted: Sequence[Admitted]) -> None:
         if not admitted:
@@ -228,34 +233,36 @@ class TorchEngine:
             forced=progress.forced(self._chunk),
         )
 
-    def _check_finite(self, log_probs: np.ndarray, taken: Taken, flight: _Flight) -> None:
+    def _check_finite(self, log_probs: np.ndarray, result: ChunkResult, running: _RunningChunk) -> None:
         finite = np.isfinite(log_probs)
         if finite.all():
             return
-        bad = np.argwhere(~finite & (np.arange(self._chunk)[:, None] < taken.num_kept))
+        bad = np.argwhere(~finite & (np.arange(self._chunk)[:, None] < result.num_kept))
         if len(bad):
             step, slot = bad[0]
             holder = self._scheduler.running(int(slot))
             assert holder is not None
             raise EngineError(
-                f"non-finite logits at token {flight.start[slot] + step} of request {holder.request.key},"
-                f" sampled with version {flight.version}"
+                f"non-finite logits at token {running.start[slot] + step} of request {holder.request.key},"
+                f" sampled with version {running.version}"
             )
 
-    def _record(self, tokens: np.ndarray, log_probs: np.ndarray, taken: Taken, flight: _Flight) -> None:
-        """Write the whole chunk; what is not kept lies beyond the count and is overwritten or never read."""
+    def _record(self, tokens: np.ndarray, log_probs: np.ndarray, result: ChunkResult, running: _RunningChunk) -> None:
+        """Store the whole chunk. Tokens that are not kept lie beyond the count and are never read."""
         width = self._tokens.shape[1]
-        places = np.arange(len(flight.start))[:, None] * width + flight.start[:, None] + np.arange(self._chunk)
+        places = np.arange(len(running.start))[:, None] * width + running.start[:, None] + np.arange(self._chunk)
         self._tokens.reshape(-1)[places] = tokens.T
         self._log_probs.reshape(-1)[places] = log_probs.T
-        self._versions.reshape(-1)[places] = flight.version
-        self._forced.reshape(-1)[places] = taken.forced.T
+        self._versions.reshape(-1)[places] = running.version
+        self._forced.reshape(-1)[places] = result.forced.T
 
-    def _completions(self, finished: Sequence[Admitted], taken: Taken, flight: _Flight) -> list[Completion]:
+    def _completions(
+        self, finished: Sequence[Admitted], result: ChunkResult, running: _RunningChunk
+    ) -> list[Completion]:
         if not finished:
             return []
         slots = np.array([entry.slot for entry in finished])
-        counts = (flight.start + taken.num_kept)[slots]
+        counts = (running.start + result.num_kept)[slots]
         kept = np.arange(self._forced.shape[1]) < counts[:, None]
         forced = self._forced[slots] & kept
         interrupted = np.where(forced.any(axis=1), forced.argmax(axis=1), -1).tolist()
@@ -271,7 +278,7 @@ class TorchEngine:
                 log_probs=log_probs[number],
                 versions=versions[number],
                 forced=forced[number],
-                finish="stop" if taken.stopped[entry.slot] else "length",
+                finish="stop" if result.stopped[entry.slot] else "length",
                 interrupted_at=None if at < 0 else at,
             )
             for number, (entry, at) in enumerate(zip(finished, interrupted, strict=True))
@@ -281,8 +288,8 @@ class TorchEngine:
         attended = sum(len(prompt) * (len(prompt) + 1) // 2 for prompt in batch.prompts)
         self._add_work(prefilled=batch.num_tokens, attended=attended)
 
-    def _count_decode(self, taken: Taken, start: np.ndarray) -> None:
-        kept = taken.num_kept
+    def _count_decode(self, result: ChunkResult, start: np.ndarray) -> None:
+        kept = result.num_kept
         attended = kept * (self._prompt_length + start) + kept * (kept - 1) // 2
         self._add_work(decoded=int(kept.sum()), attended=int(attended.sum()))
 
@@ -295,6 +302,6 @@ class TorchEngine:
 
 
 def _parts(joined: NDArray, ends: NDArray[np.int64]) -> list[NDArray]:
-    """Cut at the ends, never to be written to again: completions share it instead of each copying its own."""
+    """Split a read-only array at `ends`. Completions share its memory instead of copying it."""
     joined.setflags(write=False)
     return [joined[start:end] for start, end in pairwise([0, *ends.tolist()])]

@@ -1,4 +1,4 @@
-"""The output head as a generator uses it, from hidden states to logits."""
+"""The output head of the generator: from hidden states to logits."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,24 +12,24 @@ from scalerl.rl.logprobs import head_logits
 
 
 class Head:
-    """A copy of the head beside the model, in the values and the layout its product is fast in.
+    """A copy of the head in the dtype and memory layout in which its product is fastest.
 
-    Under a bf16 body an FP32 head is that of the learner to the last bit, not one rounded on its way: what the two
-    ends' log-probs then differ by is the body's rounding alone.
+    Under a bf16 body, an FP32 head has the learner's weights unrounded, so that the log-probs of the two ends differ
+    only through the body.
     """
 
     def __init__(self, model: Any, source: Any, *, fp32: bool) -> None:
-        """`model` is the engine's own, of any dtype; `source` is the one it was copied from."""
+        """`model` is the engine's own copy, in any dtype; `source` is the model it was copied from."""
         head = model.get_output_embeddings()
         self._own, self._fp32 = head.weight, fp32
         self._names = [name for name, weight in model.state_dict(keep_vars=True).items() if weight is head.weight]
         self._bias_names = [name for name, bias in model.state_dict(keep_vars=True).items() if bias is head.bias]
-        given = source.get_output_embeddings()
-        self._weight = self._prepared(given.weight.detach())
-        self._bias = None if head.bias is None else self._valued(given.bias.detach())
+        original = source.get_output_embeddings()
+        self._weight = self._prepared(original.weight.detach())
+        self._bias = None if head.bias is None else self._valued(original.bias.detach())
 
     def update(self, weights: Mapping[str, Tensor]) -> None:
-        """Take the head out of pushed weights; of a tied one, whichever name is there."""
+        """Copy the head from pushed weights; if it is tied, under whichever of its names they contain."""
         prepared = self._prepared(next(weights[name] for name in self._names if name in weights).detach())
         if prepared is not self._own:
             self._weight.copy_(prepared)
@@ -44,7 +44,7 @@ class Head:
             if self._fp32 and self._own.dtype == torch.bfloat16:
                 return split_weight(self._valued(weight))
             return self._own if not self._fp32 or self._own.dtype.itemsize >= 4 else self._valued(weight)
-        # In columns: of a matrix in rows, a CPU's library would make another order at every product.
+        # Column-major: a CPU's library would reorder a row-major matrix at every product.
         return self._valued(weight).T.contiguous().T
 
     def _valued(self, values: Tensor) -> Tensor:

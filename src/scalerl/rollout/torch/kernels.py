@@ -1,13 +1,13 @@
-"""What a decode step does between its products, one Triton kernel each. Imported on a CUDA device only.
+"""The operations of a decode step between its products, one Triton kernel each. Imported on a CUDA device only.
 
     add_norm          hidden += change; RMS norm
-    decode_attention  rotary embedding, writing the new key and value, attention to what each row has filled
+    decode_attention  rotary embedding, write the new key and value, attention to each row's filled positions
     gated             silu(gate) * up
-    sample_step       temperature, softmax, one token a row and its log-prob, and the row's next position
+    sample_step       temperature, softmax, one token per row and its log-prob, and the row's next position
 
-Each is compared with plain torch in tests/rollout/torch/test_kernels.py. What a row gives depends on that row alone.
+Each is compared with plain torch in tests/rollout/torch/test_kernels.py. A row's result depends on that row alone.
 """
-# Triton is there only beside a GPU, and its functions are launched by subscript.
+# Triton is installed only with CUDA builds of torch, and its functions are launched by subscript.
 # pyright: reportMissingImports=false, reportIndexIssue=false
 
 from typing import Any
@@ -18,9 +18,9 @@ import triton.language as tl
 from torch import Tensor
 
 _GROUP = 16
-"""Query heads a program works on, the least a matrix unit takes; those beyond the group are padding."""
+"""Query heads per program, the smallest tile of a matrix unit; heads beyond the group are padding."""
 _PROGRAMS = 1024
-"""Enough to fill a large GPU; with fewer rows the positions are split among several programs a row."""
+"""Enough programs to fill a large GPU; with fewer rows, the positions of a row are split among several programs."""
 _SHORTEST_SPLIT = 256
 _VOCABULARY_BLOCK = 4096
 _LOG2_E = 1.4426950408889634
@@ -31,7 +31,7 @@ def fits(head_dim: int) -> bool:
 
 
 def add_norm(hidden: Tensor, change: Tensor | None, weight: Tensor, epsilon: float) -> Tensor:
-    """Of rows [tokens, width]; hidden is changed in place, and both sums are rounded as torch would round them."""
+    """Add and normalise rows [tokens, width]; hidden is changed in place. Sums are rounded as torch rounds them."""
     normed = torch.empty_like(hidden)
     num_rows, width = hidden.shape
     block = triton.next_power_of_2(width)
@@ -60,7 +60,7 @@ def _add_norm(hidden, change, weight, normed, epsilon, width, HAS_CHANGE: tl.con
 
 
 def gated(gate_up: Tensor) -> Tensor:
-    """[tokens, 2 width] to [tokens, width]."""
+    """Return silu(gate) * up: [tokens, 2 width] -> [tokens, width]."""
     num_rows, width = gate_up.shape[0], gate_up.shape[1] // 2
     result = gate_up.new_empty(num_rows, width)
     block = min(1024, triton.next_power_of_2(width))
@@ -91,12 +91,15 @@ def decode_attention(
     scale: float,
     norms: tuple[Any, Any] | None,
 ) -> Tensor:
-    """One token a row: joined [rows, (heads + 2 kv_heads) head_dim] before the rotary embedding, tables of which are
-    given with the sign of rotate_half in `sine`; keys and values [slots, kv_heads, max_length, head_dim]."""
+    """Attend with one token per row, after applying the rotary embedding and writing the new keys and values.
+
+    joined: [rows, (heads + 2 kv_heads) head_dim]; cosine and sine: tables by position, with the sign of rotate_half in
+    `sine`; keys and values: [slots, kv_heads, max_length, head_dim].
+    """
     num_rows, (_, num_kv_heads, max_length, head_dim) = len(joined), keys.shape
     num_heads = joined.shape[1] // head_dim - 2 * num_kv_heads
     group = num_heads // num_kv_heads
-    assert group <= _GROUP, f"{group} query heads a key head are more than {_GROUP}"
+    assert group <= _GROUP, f"{group} query heads per key head are more than {_GROUP}"
     wanted = triton.cdiv(_PROGRAMS, num_rows * num_kv_heads)
     splits = triton.next_power_of_2(max(1, min(wanted, max_length // _SHORTEST_SPLIT)))
     result = joined.new_empty(num_rows, num_heads * head_dim)
@@ -120,8 +123,8 @@ def decode_attention(
 
 
 @triton.jit
-def _turned(source, weight, cosine, sine, columns, rolled, keep, epsilon, DIM: tl.constexpr, NORMED: tl.constexpr):
-    """Heads at `source` [heads, DIM], normalised where asked for and turned by their position, in FP32."""
+def _rotated(source, weight, cosine, sine, columns, rolled, keep, epsilon, DIM: tl.constexpr, NORMED: tl.constexpr):
+    """Load heads [heads, DIM] from `source`, normalise them if NORMED, and apply the rotary embedding, in FP32."""
     plain = tl.load(source + columns, mask=keep, other=0.0).to(tl.float32)
     other = tl.load(source + rolled, mask=keep, other=0.0).to(tl.float32)
     if NORMED:
@@ -149,15 +152,15 @@ def _attend(
     used = (lanes < GROUP)[:, None]
     joined += row.to(tl.int64) * (KV_HEADS * (GROUP + 2) * DIM)
     heads = joined + (kv_head * GROUP + lanes)[:, None] * DIM
-    query = _turned(heads, query_weight, cosine, sine, columns, rolled, used, epsilon, DIM, NORMED).to(dtype)
+    query = _rotated(heads, query_weight, cosine, sine, columns, rolled, used, epsilon, DIM, NORMED).to(dtype)
     source = joined + (KV_HEADS * GROUP + kv_head) * DIM + tl.zeros((1, 1), tl.int32)
-    key = _turned(source, key_weight, cosine, sine, columns, rolled, columns >= 0, epsilon, DIM, NORMED).to(dtype)
+    key = _rotated(source, key_weight, cosine, sine, columns, rolled, columns >= 0, epsilon, DIM, NORMED).to(dtype)
     value = tl.load(source + KV_HEADS * DIM + columns)
     base = (row.to(tl.int64) * KV_HEADS + kv_head) * max_length * DIM
     keys += base
     values += base
     if split == 0:
-        # Nobody reads these from memory in this step: the new position is the one that starts the sum here.
+        # Not read from memory in this step: the sum starts with the new position.
         tl.store(keys + place * DIM + columns, key)
         tl.store(values + place * DIM + columns, value)
         peak = tl.sum(query.to(tl.float32) * key.to(tl.float32), 1) * scale
@@ -220,8 +223,11 @@ def sample_step(
     position: Tensor,
     last_position: int,
 ) -> None:
-    """`sampling.sample` without top_p for the given step of a chunk, in one pass over the logits and a second over a
-    block of them; its results go where the next step reads them, and forced tokens take the sampled ones' place."""
+    """Do what `sampling.sample` does without top_p, for one step of a chunk.
+
+    It takes one pass over the logits and a second over one block of them. Forced tokens replace sampled ones. The
+    results are written to where the next step reads them.
+    """
     num_rows, vocabulary = logits.shape
     block = min(_VOCABULARY_BLOCK, triton.next_power_of_2(vocabulary))
     blocks = triton.cdiv(vocabulary, block)
@@ -244,7 +250,7 @@ def _block_totals(logits, temperature, peaks, totals, vocabulary, blocks, BLOCK:
     scaled = tl.load(logits + row.to(tl.int64) * vocabulary + columns, mask=columns < vocabulary, other=float("-inf"))
     scaled = scaled / tl.load(temperature + row)
     peak = tl.max(scaled, 0)
-    # A block that is ruled out altogether weighs nothing; the difference of two infinities would be no number.
+    # A block of -inf has weight 0; the difference of two infinities would be NaN.
     total = tl.sum(tl.exp(scaled - tl.where(peak == float("-inf"), 0.0, peak)), 0)
     tl.store(peaks + row * blocks + block, peak)
     tl.store(totals + row * blocks + block, total)
@@ -287,13 +293,13 @@ def _choose(
     tl.store(tokens + at, result)
     tl.store(log_probs + at, tl.where(wanted >= 0, 0.0, log_prob))
     tl.store(token + row, result)
-    # A slot past its end may run on to the end of the cache, where it spoils nothing but itself.
+    # A finished slot may run on to the end of the cache, where it overwrites only itself.
     tl.store(position + row, tl.minimum(tl.load(position + row) + 1, last_position))
 
 
 @triton.jit
 def _first(passed, possible, numbers, COUNT: tl.constexpr):
-    """The first entry that passed, else the last; of those that are possible, whatever rounding did to their sums."""
+    """Return the first possible entry that passed, else the last possible one, so that rounding cannot pick another."""
     first = tl.min(tl.where(passed & possible, numbers, COUNT), 0)
     last = tl.max(tl.where(possible, numbers, 0), 0)
     return tl.where(first < COUNT, first, last)

@@ -1,7 +1,8 @@
-"""Where in the cache each slot lies when the slots' lengths are to be told by their place. Plain numpy.
+"""Assign slots to rows of the cache, sorted by length, for a CPU. Plain numpy.
 
-A product over many slots runs over neighbouring rows, so rows in use stand first, the longest at the front, in spans
-of like length: a step then computes the rows in use alone, and reads of a span no more than its longest row holds.
+A product over several slots needs neighbouring rows. Rows in use therefore come first, the longest at the front, in
+spans of similar length: a step computes only the rows in use, and reads of each span only as much as its longest row
+holds.
 """
 
 from dataclasses import dataclass
@@ -10,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 LENGTH_STEP = 64
-"""Lengths within it count as alike: a finer one reads less and moves rows more often."""
+"""Lengths are rounded up to a multiple of this. A smaller step reads less and moves rows more often."""
 ROW_STEP = 16
-"""The number of rows computed is a multiple of this, which keeps a row's last bits the same beside any others."""
+"""The number of rows computed is a multiple of this, so that a row's last bits do not depend on the other rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Rows from `start` to before `stop`, of which none attends beyond the first `filled` positions."""
+    """Rows start to stop - 1, none of which attends beyond the first `filled` positions."""
 
     start: int
     stop: int
@@ -25,27 +26,28 @@ class Span:
 
 
 class RowLayout:
-    """A row for every slot, and a slot for every row."""
+    """A one-to-one assignment of slots to rows."""
 
     def __init__(self, slots: int, *, max_length: int, row_step: int = ROW_STEP) -> None:
         self.row = np.arange(slots)
-        """Of each slot."""
+        """The row of each slot."""
         self._max_length, self._row_step = max_length, row_step
 
     @property
     def slot(self) -> NDArray[np.int64]:
-        """Of each row."""
+        """The slot of each row."""
         return np.argsort(self.row)
 
     def arrange(self, needed: NDArray[np.int64]) -> tuple[NDArray[np.int64], tuple[Span, ...]]:
-        """Move as few slots as possible. Gives those moved and the spans; `row` is where everything lies from now on.
+        """Sort the slots by length, moving as few as possible; return the moved slots and the spans.
 
-        needed: positions each slot attends to before it is arranged again, 0 for one that is not in use.
+        `needed` is the number of positions each slot attends to until the next call, 0 for a slot that is not in use.
+        Afterwards `row` holds the new assignment.
         """
         length = np.minimum(-(-needed // LENGTH_STEP) * LENGTH_STEP, self._max_length)
         wanted = np.sort(length)[::-1]
         moved = np.flatnonzero(wanted[self.row] != length)
-        # The rows given up are as many of each length as the slots that need one, and in the same order.
+        # The moved slots give up as many rows of each length as they need, so sorting both matches them.
         self.row[moved[np.argsort(-length[moved], kind="stable")]] = np.sort(self.row[moved])
         return moved, self._spans(wanted)
 

@@ -1,7 +1,7 @@
-"""Which request goes into which slot, and which prompts are prefilled together. Plain Python, no torch.
+"""Decide which request goes into which slot, and which prompts are prefilled together. Plain Python, no torch.
 
-A prompt's padded width depends on its own length and the number of rows on that width alone, so the shape a prompt is
-computed in, and with it the last bits of the result, do not depend on what else was waiting.
+A prompt's padded width depends only on its length, and the number of rows only on that width. The shape a prompt is
+computed in, and with it the last bits of the result, therefore does not depend on the other requests.
 """
 
 from collections import deque
@@ -12,11 +12,11 @@ from typing import NamedTuple
 from scalerl.types import Request
 
 FINEST_WIDTH = 8
-"""Prompts are padded to a multiple of this, longer ones to a multiple of a quarter of the power of two below them."""
+"""Prompts are padded to a multiple of this; longer ones to a multiple of a quarter of the next lower power of two."""
 
 
 class Admitted(NamedTuple):
-    """A request and the slot it now holds; `order` counts submissions, so that ties are settled first come first."""
+    """A request and its slot; `order` counts submissions and sorts what finishes together."""
 
     slot: int
     order: int
@@ -30,9 +30,9 @@ class PrefillBatch:
     width: int
     rows: int
     prompts: tuple[tuple[int, ...], ...]
-    """Different ones; each without its last token, which is decoded."""
+    """Distinct prompts, each without its last token, which is decoded."""
     places: tuple[tuple[int, int], ...]
-    """Pairs of row and slot: the cache of a row goes to every slot whose request has that prompt."""
+    """Pairs of row and slot: a row's cache is copied to every slot whose request has that prompt."""
 
     @property
     def num_tokens(self) -> int:
@@ -40,7 +40,7 @@ class PrefillBatch:
 
 
 class SlotScheduler:
-    """First come, first served: the earliest waiting request takes the lowest free slot, as soon as there is one."""
+    """First come, first served: the earliest waiting request takes the lowest free slot."""
 
     def __init__(self, slots: int) -> None:
         if slots < 1:
@@ -48,7 +48,7 @@ class SlotScheduler:
         self._waiting: deque[tuple[int, Request]] = deque()
         self._running: list[Admitted | None] = [None] * slots
         self._free = list(range(slots))
-        """The lowest first."""
+        """Sorted, lowest first."""
         self._submitted = 0
 
     @property
@@ -69,7 +69,7 @@ class SlotScheduler:
             self._submitted += 1
 
     def admit(self) -> list[Admitted]:
-        """Fill every free slot that a waiting request can have."""
+        """Move waiting requests into free slots, as many as there are."""
         num = min(len(self._free), len(self._waiting))
         slots, self._free = self._free[:num], self._free[num:]
         admitted = [Admitted(slot, *self._waiting.popleft()) for slot in slots]
@@ -81,11 +81,11 @@ class SlotScheduler:
         return self._running[slot]
 
     def release(self, slots: Iterable[int]) -> list[Admitted]:
-        """Free slots; their requests in order of submission."""
+        """Free the slots and return their requests in order of submission."""
         released = []
         for slot in slots:
             holder = self._running[slot]
-            assert holder is not None, f"slot {slot} is free already"
+            assert holder is not None, f"slot {slot} is already free"
             self._running[slot] = None
             released.append(holder)
         self._free = sorted([*self._free, *(holder.slot for holder in released)])
@@ -93,28 +93,28 @@ class SlotScheduler:
 
 
 def padded_width(length: int) -> int:
-    """The width a prompt is computed at: less than FINEST_WIDTH or a quarter of its length more than it needs."""
+    """Return the padded width of a prompt; the padding is less than FINEST_WIDTH or a quarter of its length."""
     step = max(FINEST_WIDTH, 1 << max(length.bit_length() - 3, 0))
     return -(-length // step) * step
 
 
 def plan_prefill(admitted: Sequence[Admitted], *, batch_tokens: int, max_length: int) -> list[PrefillBatch]:
-    """Group by padded width, in order of arrival; `batch_tokens` of padded prompt make a batch (at least one row)."""
-    asked: dict[tuple[int, ...], list[int]] = {}
+    """Group prompts by padded width, in order of arrival; a batch has up to `batch_tokens` tokens, at least one row."""
+    slots_of_prompt: dict[tuple[int, ...], list[int]] = {}
     for entry in admitted:
-        asked.setdefault(entry.request.prompt_tokens, []).append(entry.slot)
-    holders: dict[tuple[int, ...], list[int]] = {}
-    for prompt, slots in asked.items():
+        slots_of_prompt.setdefault(entry.request.prompt_tokens, []).append(entry.slot)
+    slots_of_prefix: dict[tuple[int, ...], list[int]] = {}
+    for prompt, slots in slots_of_prompt.items():
         if len(prompt) > 1:
-            holders.setdefault(prompt[:-1], []).extend(slots)
+            slots_of_prefix.setdefault(prompt[:-1], []).extend(slots)
     by_width: dict[int, list[tuple[int, ...]]] = {}
-    for prompt in holders:
+    for prompt in slots_of_prefix:
         by_width.setdefault(min(padded_width(len(prompt)), max_length), []).append(prompt)
     batches = []
     for width, prompts in by_width.items():
         rows = max(1, batch_tokens // width)
         for start in range(0, len(prompts), rows):
             part = tuple(prompts[start : start + rows])
-            places = tuple((row, slot) for row, prompt in enumerate(part) for slot in holders[prompt])
+            places = tuple((row, slot) for row, prompt in enumerate(part) for slot in slots_of_prefix[prompt])
             batches.append(PrefillBatch(width=width, rows=rows, prompts=part, places=places))
     return batches

@@ -1,0 +1,25 @@
+"""The part of a completion that a grader reads: the answer, which follows the end of thinking."""
+
+from scalerl.answer_format import THINKING_END, THINKING_START
+
+TAGS = ("thinking_start", "thinking_end")
+"""The settings that every task passes to its grader."""
+
+
+def after_thinking(text: str, *, thinking_start: str, thinking_end: str) -> str | None:
+    """Return what follows the first end of thinking, white space included, or None if thinking began and never ended.
+
+    A text without thinking is an answer as a whole, and so is every text if `thinking_end` is empty.
+    """
+    if not thinking_end:
+        return text
+    thinking, end, answer = text.partition(thinking_end)
+    if end:
+        return answer
+    return None if thinking_start and thinking_start in thinking else text
+
+
+def answer_part(text: str, *, thinking_start: str = THINKING_START, thinking_end: str = THINKING_END) -> str | None:
+    """Return `after_thinking` without white space around it."""
+    answer = after_thinking(text, thinking_start=thinking_start, thinking_end=thinking_end)
+    return None if answer is None else answer.strip()
