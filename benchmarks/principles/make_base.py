@@ -3,8 +3,8 @@
     python benchmarks/principles/make_base.py --size 10m --out runs/bases/10m        minutes on a large GPU
 
 A size sets width, layers, heads, steps and learning rate; each can be overridden. Like the embedded tiny base, these
-models imitate demonstrations that mix careful work, slips and guesses, so they can reason and mostly do not. made_by.json
-in the folder has the loss curve; it is flat where the last fifth of the steps gained less than 2 %.
+models imitate demonstrations that mix careful work, slips and guesses, so they can reason and mostly do not. The file
+made_by.json in the folder has the loss curve; it is flat where the last fifth of the steps gained less than 2 %.
 
 Measured on one H200, all four at once: 2m and 10m reach pass rates of 0.28 and 0.34 in 400 and 450 s. 40m and 135m do
 not learn at these learning rates (held-out loss 1.8 against 0.16): lower them before use.
