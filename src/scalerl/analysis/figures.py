@@ -195,8 +195,8 @@ def _end(result: CurveResult) -> float:
     """How far the curve is drawn: beyond the data, and as far as what was held out or asked for."""
     series, fit = result.series, result.fit
     data = fit.scale if fit is not None and fit.num_points else series.compute.max(initial=0.0)
-    asked = [one.compute for one in result.at]
-    asked += [one.compute.value for one in result.reach if one.compute is not None]
+    asked = [forecast.compute for forecast in result.at]
+    asked += [forecast.compute.value for forecast in result.reach if forecast.compute is not None]
     asked = [compute for compute in asked if compute <= MOST_REACH * data]
     return float(max(REACH * data, series.compute.max(initial=0.0), series.holdout_compute.max(initial=0.0), *asked))
 
@@ -269,8 +269,10 @@ def _line(result: CurveResult, fit: Fit, end: float, with_bands: bool) -> Line:
 
 def _marks(result: CurveResult, end: float) -> tuple[Mark, ...]:
     exact = lambda value: Value(value=value, low=value, high=value)  # noqa: E731
-    marks = [Mark(compute=exact(one.compute), reward=one.reward) for one in result.at]
-    marks += [Mark(compute=one.compute, reward=exact(one.reward)) for one in result.reach if one.compute is not None]
+    marks = [Mark(compute=exact(forecast.compute), reward=forecast.reward) for forecast in result.at]
+    marks += [
+        Mark(compute=reach.compute, reward=exact(reach.reward)) for reach in result.reach if reach.compute is not None
+    ]
     return tuple(mark for mark in marks if 0 < mark.compute.value <= end)
 
 
@@ -343,8 +345,8 @@ def _straight_range(straights: Sequence[Straight]) -> tuple[float, float]:
     """The range of the lines, with room for most points: a point just below the ceiling may lie anywhere."""
     if not straights:
         return (0.0, 1.0)
-    lines = np.concatenate([one.line_log_f for one in straights])
-    points = np.concatenate([one.log_f for one in straights] or [lines])
+    lines = np.concatenate([straight.line_log_f for straight in straights])
+    points = np.concatenate([straight.log_f for straight in straights] or [lines])
     low, high = np.quantile(points, [0.02, 0.98]) if len(points) else (lines.min(), lines.max())
     low, high = min(low, lines.min()), max(high, lines.max())
     pad = 0.06 * max(high - low, 1e-6)
@@ -355,7 +357,7 @@ def _crossings(analysis: Analysis, x_range: tuple[float, float]) -> tuple[tuple[
     fits = {result.name: result.fit for result in analysis.curves}
     crossings = [(pair.crossing, fits.get(pair.a)) for pair in analysis.pairs]
     return tuple(
-        (compute, float(one.predict(compute)))
-        for compute, one in crossings
-        if compute is not None and one is not None and x_range[0] <= compute <= x_range[1]
+        (compute, float(curve.predict(compute)))
+        for compute, curve in crossings
+        if compute is not None and curve is not None and x_range[0] <= compute <= x_range[1]
     )

@@ -257,21 +257,23 @@ def _residual_panel(axes: Any, data: FigureData) -> None:
 
 
 def _straight_panel(axes: Any, data: FigureData) -> None:
-    ends = np.concatenate([one.line_compute for one in data.straights])
+    ends = np.concatenate([straight.line_compute for straight in data.straights])
     _compute_axis(axes, data, ends.min() / 1.06, ends.max() * 1.06, most=8)
     axes.set_ylim(data.straight_range[0], headroom(data))
     axes.set_ylabel("log10 F(reward)")
     axes.set_title(straight_title(data))
     few = len(data.curves) <= MOST_BANDS
-    for one in data.straights:
-        curve = data.curves[one.curve]
-        style = _dot_style(one.curve, curve.dots[0], few)
+    for straight in data.straights:
+        curve = data.curves[straight.curve]
+        style = _dot_style(straight.curve, curve.dots[0], few)
         style |= {"alpha": 0.7}
-        axes.plot(one.compute, one.log_f, **style)
-        axes.plot(one.line_compute, one.line_log_f, color=colour(one.curve), linewidth=1.5)
+        axes.plot(straight.compute, straight.log_f, **style)
+        axes.plot(straight.line_compute, straight.line_log_f, color=colour(straight.curve), linewidth=1.5)
     named, more = data.straights[:MOST_SLOPES], len(data.straights[MOST_SLOPES:])
-    handles = [_handle(colour(one.curve), "-", "") for one in named] + [_handle(GREY, "", "")] * (more > 0)
-    texts = [f"{cut(data.curves[one.curve].label, 30)}  {interval_text(one.exponent, two_decimals)}" for one in named]
+    handles = [_handle(colour(straight.curve), "-", "") for straight in named] + [_handle(GREY, "", "")] * (more > 0)
+    labels = [cut(data.curves[straight.curve].label, 30) for straight in named]
+    slopes = [interval_text(straight.exponent, two_decimals) for straight in named]
+    texts = [f"{label}  {slope}" for label, slope in zip(labels, slopes, strict=True)]
     texts += [f"and {more} more"] * (more > 0)
     axes.legend(handles, texts, loc="upper left", fontsize=7.5, frameon=False, borderaxespad=0.1, labelspacing=0.25)
 

@@ -97,7 +97,7 @@ def _html_layout(data: FigureData) -> dict[str, Any]:
     }  # fmt: skip
     layout["yaxis2"] |= {"zeroline": True, "zerolinecolor": GREY}
     if "y3" in domains:
-        ends = np.concatenate([one.line_compute for one in data.straights])
+        ends = np.concatenate([straight.line_compute for straight in data.straights])
         spread, top = [data.straight_range[0], headroom(data)], domains["y3"][1]
         layout["xaxis3"] = _html_compute(data, ends.min() / 1.06, ends.max() * 1.06) | {"anchor": "y3"}
         layout["yaxis3"] = AXIS | {"domain": domains["y3"], "range": spread, "title": {"text": "log10 F(reward)"}}
@@ -278,14 +278,15 @@ def _html_comparison(data: FigureData) -> list[dict[str, Any]]:
         cross = {"symbol": "x-thin", "size": 9, "line": {"width": 2, "color": "black"}}
         # A group of its own, as a crossing belongs to two curves.
         traces.append(_trace(-1, [compute], [reward], mode="markers", marker=cross, hovertemplate=text, hoverinfo=None))
-    for rank, one in enumerate(data.straights):
-        shade = colour(one.curve)
-        text = f"{escape(cut(data.curves[one.curve].label, 30))}  {interval_text(one.exponent, two_decimals)}"
+    for rank, straight in enumerate(data.straights):
+        shade = colour(straight.curve)
+        text = f"{escape(cut(data.curves[straight.curve].label, 30))}  {interval_text(straight.exponent, two_decimals)}"
         hover = {"hoverinfo": None, "hovertemplate": f"{text}<extra></extra>"}
         look = {"color": shade, "size": 6, "opacity": 0.7}
-        traces.append(_trace(one.curve, one.compute, one.log_f, "x3 y3", mode="markers", marker=look, **hover))
+        points = (straight.curve, straight.compute, straight.log_f)
+        traces.append(_trace(*points, "x3 y3", mode="markers", marker=look, **hover))
         named = {"name": text, "showlegend": rank < MOST_SLOPES, "legend": "legend2", "line": {"color": shade}}
-        traces.append(_trace(one.curve, one.line_compute, one.line_log_f, "x3 y3", **named, **hover))
+        traces.append(_trace(straight.curve, straight.line_compute, straight.line_log_f, "x3 y3", **named, **hover))
     for rank, (place, p_best) in enumerate(data.ranking[:MOST_RANKED]):
         spec = _trace(place, [p_best], [rank], "x4 y4", type="bar", orientation="h", width=0.7)
         spec["marker"] = {"color": _tint(colour(place), 0.5)}

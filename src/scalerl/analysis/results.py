@@ -145,15 +145,15 @@ class Analysis:
 
 
 def analyse_fit(series: Sequence[Series], options: FitOptions) -> Analysis:
-    return Analysis(command="fit", curves=_some_usable([_fitted(one, options) for one in series]))
+    return Analysis(command="fit", curves=_some_usable([_fitted(data, options) for data in series]))
 
 
 def analyse_forecast(
     series: Sequence[Series], options: FitOptions, at: Sequence[float], reach: Sequence[float]
 ) -> Analysis:
     curves = []
-    for one in series:
-        done = _fitted(one, options)
+    for data in series:
+        done = _fitted(data, options)
         if done.fit is not None and done.fit.usable:
             done = replace(
                 done,
@@ -168,20 +168,20 @@ def analyse_forecast(
 def analyse_backtest(series: Sequence[Series], options: FitOptions, fractions: Sequence[float]) -> Analysis:
     """Score each curve's forecast on its held-out points and on what lies after each fraction; rank the forms."""
     curves = []
-    for one in series:
-        if one.problem:
-            curves.append(CurveResult(series=one, fit=None, fractions=tuple((share, None) for share in fractions)))
+    for data in series:
+        if data.problem:
+            curves.append(CurveResult(series=data, fit=None, fractions=tuple((share, None) for share in fractions)))
         else:
-            done = _backtest(one, options, fractions)
-            curves.append(CurveResult(series=one, fit=done.fit, holdout=done.holdout, fractions=done.fractions))
+            done = _backtest(data, options, fractions)
+            curves.append(CurveResult(series=data, fit=done.fit, holdout=done.holdout, fractions=done.fractions))
     return Analysis(
         command="backtest", curves=_some_usable(curves), form_ranking=_rank_forms(curves, options, fractions)
     )
 
 
-def _backtest(one: Series, options: FitOptions, fractions: Sequence[float]) -> Backtest:
-    held = (one.holdout_compute, one.holdout_reward) if len(one.holdout_compute) else None
-    return backtest(one.compute, one.reward, holdout=held, fractions=fractions, **options.of(one))
+def _backtest(data: Series, options: FitOptions, fractions: Sequence[float]) -> Backtest:
+    held = (data.holdout_compute, data.holdout_reward) if len(data.holdout_compute) else None
+    return backtest(data.compute, data.reward, holdout=held, fractions=fractions, **options.of(data))
 
 
 def _rank_forms(curves: Sequence[CurveResult], options: FitOptions, fractions: Sequence[float]) -> FormRanking | None:
@@ -218,15 +218,15 @@ def _rank_forms(curves: Sequence[CurveResult], options: FitOptions, fractions: S
 def analyse_compare(series: Sequence[Series], options: FitOptions, at: float | None) -> Analysis:
     """Compare all curves; those of run folders with several evaluation sets within each set."""
     sets: dict[str | None, list[str]] = {}
-    for one in series:
-        sets.setdefault(one.evaluation_set, []).append(one.name)
+    for data in series:
+        sets.setdefault(data.evaluation_set, []).append(data.name)
     if max(map(len, sets.values()), default=0) < 2:
         number = "only one curve" if len(sets) < 2 else "only one curve of each evaluation set"
         raise InputError(
-            f"{number} ({', '.join(one.name for one in series) or 'none'}) was found and two or more are needed to "
+            f"{number} ({', '.join(data.name for data in series) or 'none'}) was found and two or more are needed to "
             f"compare: name more files, or split one with --by {'COLUMN' if len(sets) < 2 else 'set'}."
         )
-    curves = _some_usable([_fitted(one, options) for one in series])
+    curves = _some_usable([_fitted(data, options) for data in series])
     fits = {curve.name: curve.fit for curve in curves if curve.fit is not None}
     comparisons, notes = {}, []
     for name, members in sets.items():
@@ -250,11 +250,11 @@ def _some_usable(curves: Sequence[CurveResult]) -> tuple[CurveResult, ...]:
     return tuple(curves)
 
 
-def _fitted(one: Series, options: FitOptions) -> CurveResult:
-    if one.problem:
-        return CurveResult(series=one, fit=None)
-    done = fit(one.compute, one.reward, evaluation=one.evaluation, **options.of(one))
-    return CurveResult(series=one, fit=done)
+def _fitted(data: Series, options: FitOptions) -> CurveResult:
+    if data.problem:
+        return CurveResult(series=data, fit=None)
+    done = fit(data.compute, data.reward, evaluation=data.evaluation, **options.of(data))
+    return CurveResult(series=data, fit=done)
 
 
 # JSON -----------------------------------------------------------------------------------------------------------------
@@ -351,7 +351,7 @@ def _comparisons_json(analysis: Analysis) -> dict[str, Any]:
     out: dict[str, Any] = {"pairs": [_pair_json(pair) for pair in analysis.pairs]}
     if len(sets) == 1:
         return out | _ranked_json(*analysis.comparisons.values())
-    return out | {"ranking": [row for one in sets for row in one["ranking"]], "sets": sets}
+    return out | {"ranking": [row for row in sets for row in row["ranking"]], "sets": sets}
 
 
 def _pair_json(pair: Pair) -> dict[str, Any]:

@@ -76,45 +76,45 @@ def rounded(values: Any, digits: int = 5) -> list[float | None]:
 
 def _set_json(report: Report, name: str) -> dict[str, Any]:
     members = {
-        axis.column: [one for one in report.series[axis.column] if (one.evaluation_set or "") == name]
+        axis.column: [data for data in report.series[axis.column] if (data.evaluation_set or "") == name]
         for axis in report.axes
     }
     first = members[report.axes[0].column]
     return {
         "name": name,
         "reference": reference(report, name),
-        "curves": [{"name": one.name, "label": label_of(one), "problem": one.problem} for one in first],
+        "curves": [{"name": data.name, "label": label_of(data), "problem": data.problem} for data in first],
         "points": {
-            column: {one.name: _points_json(one) | {"held_out": _held_out(report, column, one)} for one in series}
+            column: {data.name: _points_json(data) | {"held_out": _held_out(report, column, data)} for data in series}
             for column, series in members.items()
         },
     }
 
 
-def _points_json(one: Series) -> dict[str, Any]:
-    labels, runs = ([""], np.zeros(len(one.compute), dtype=int))
-    if one.run is not None:
-        unique, runs = np.unique(one.run, return_inverse=True)
+def _points_json(data: Series) -> dict[str, Any]:
+    labels, runs = ([""], np.zeros(len(data.compute), dtype=int))
+    if data.run is not None:
+        unique, runs = np.unique(data.run, return_inverse=True)
         labels = [str(label) for label in unique]
     return {
-        "compute": rounded(one.compute, 6),
-        "reward": rounded(one.reward, 5),
+        "compute": rounded(data.compute, 6),
+        "reward": rounded(data.reward, 5),
         "run": runs.tolist(),
         "runs": labels,
-        "start": number(one.start),
+        "start": number(data.start),
     }
 
 
-def _held_out(report: Report, column: str, one: Series) -> list[int]:
+def _held_out(report: Report, column: str, data: Series) -> list[int]:
     """Places of the points that the rows named by --holdout are."""
     if all(window.key != HELD_OUT for window in report.windows):
         return []
-    curves = report.view(one.evaluation_set or "", column, HELD_OUT).analysis.curves
-    fitted = next((curve.series for curve in curves if curve.name == one.name), None)
+    curves = report.view(data.evaluation_set or "", column, HELD_OUT).analysis.curves
+    fitted = next((curve.series for curve in curves if curve.name == data.name), None)
     if fitted is None:
         return []
     taken = set(zip(fitted.holdout_compute, fitted.holdout_reward, strict=True))
-    return [at for at, point in enumerate(zip(one.compute, one.reward, strict=True)) if point in taken]
+    return [at for at, point in enumerate(zip(data.compute, data.reward, strict=True)) if point in taken]
 
 
 def _view_json(report: Report, view: View) -> dict[str, Any]:
@@ -125,8 +125,8 @@ def _view_json(report: Report, view: View) -> dict[str, Any]:
         for row, curve in zip(analysis.pop("curves"), view.analysis.curves, strict=True)
     ]
     straight = {
-        name: {**one.params, "first": float(one.compute.min()), "last": one.scale}
-        for name, one in view.straight.items()
+        name: {**refitted.params, "first": float(refitted.compute.min()), "last": refitted.scale}
+        for name, refitted in view.straight.items()
     }
     keys = {"set": view.evaluation_set, "axis": view.axis.column, "window": view.window.key}
     analysis = (
@@ -159,8 +159,8 @@ def _fit_json(curve: CurveResult, computes: Sequence[float]) -> dict[str, Any]:
 
 def _largest(report: Report, view: View) -> float:
     """The largest compute of the set's curves on this axis: all of them are asked the same."""
-    series = [one for one in report.series[view.axis.column] if (one.evaluation_set or "") == view.evaluation_set]
-    return max(float(one.compute.max(initial=0.0)) for one in series)
+    series = [data for data in report.series[view.axis.column] if (data.evaluation_set or "") == view.evaluation_set]
+    return max(float(data.compute.max(initial=0.0)) for data in series)
 
 
 def _draws_json(params: Mapping[str, Array]) -> dict[str, list[float | None]]:

@@ -13,8 +13,8 @@ Pictures = Mapping[str, Sequence[tuple[str, str]]]
 def markdown(content: Mapping[str, Any], pictures: Pictures) -> str:
     parts = [f"# {content['title']}"]
     parts += [content["description"]] if content["description"] else []
-    for one in content["sets"]:
-        parts += _set(content, one, pictures.get(one["name"], ()))
+    for eval_set in content["sets"]:
+        parts += _set(content, eval_set, pictures.get(eval_set["name"], ()))
     parts += _listed("Warnings", content["warnings"]) + _listed("Notes", content["notes"])
     parts += (
         _differences(content["differences"])
@@ -25,15 +25,15 @@ def markdown(content: Mapping[str, Any], pictures: Pictures) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _set(content: Mapping[str, Any], one: Mapping[str, Any], pictures: Sequence[tuple[str, str]]) -> list[str]:
-    name = one["name"]
+def _set(content: Mapping[str, Any], eval_set: Mapping[str, Any], pictures: Sequence[tuple[str, str]]) -> list[str]:
+    name = eval_set["name"]
     parts = [f"## {name}"] if name else []
     parts.append(" ".join(content["summary"][name]))
     parts += [f"![{words}]({file})\n\n*{words}*" for file, words in pictures]
     axis = content["axes"][0]
     view = _view(content, name, axis["key"], content["window"])
     fitted = next(window["label"] for window in content["windows"] if window["key"] == content["window"])
-    parts += [f"### Ceiling and efficiency ({axis['label']}, {fitted})", _results(view, one, axis["label"])]
+    parts += [f"### Ceiling and efficiency ({axis['label']}, {fitted})", _results(view, eval_set, axis["label"])]
     if view["curves"] and any(curve["forecast"] for curve in view["curves"]):
         parts += ["### Forecast", _forecast(content, view, axis["label"])]
     scores = _scores(content, name, axis["key"])
@@ -65,9 +65,9 @@ def _interval(value: Mapping[str, Any] | None, text: Any) -> str:
     return f"{text(value['value'])} [{text(value['low'])}, {high}]"
 
 
-def _results(view: Mapping[str, Any], one: Mapping[str, Any], axis: str) -> str:
-    labels = {curve["name"]: curve["label"] for curve in one["curves"]}
-    reference = one["reference"]
+def _results(view: Mapping[str, Any], eval_set: Mapping[str, Any], axis: str) -> str:
+    labels = {curve["name"]: curve["label"] for curve in eval_set["curves"]}
+    reference = eval_set["reference"]
     shared = view["shared_ceiling"]
     heads = [
         "curve", "ceiling A", "exponent B", f"C_mid, {axis}",

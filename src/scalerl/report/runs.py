@@ -172,12 +172,12 @@ def _means(values: np.ndarray, begins: np.ndarray) -> list[float | None]:
     known = np.isfinite(values)
     num = np.add.reduceat(known, begins, dtype=int)
     total = np.add.reduceat(np.where(known, values, 0.0), begins)
-    return [one / of if of else None for one, of in zip(total.tolist(), num.tolist(), strict=True)]
+    return [value / count if count else None for value, count in zip(total.tolist(), num.tolist(), strict=True)]
 
 
 def _largest(values: np.ndarray, begins: np.ndarray) -> list[float | None]:
     """The largest number of each block of values; None where a block has none."""
-    return [None if math.isnan(one) else one for one in np.fmax.reduceat(values, begins).tolist()]
+    return [None if math.isnan(value) else value for value in np.fmax.reduceat(values, begins).tolist()]
 
 
 # What several runs say together

@@ -179,7 +179,7 @@ def _on_each_axis(
         held_out = series if selection.holdout is None else series_from(tables, replace(selection, x=column))
         return Axis(column=column, label=axis_label(column)), series, held_out
 
-    usable = lambda series: {one.name for one in series if not one.problem}  # noqa: E731
+    usable = lambda series: {data.name for data in series if not data.problem}  # noqa: E731
     first = read(main)
     yield first
     for other in _candidates(tables) if main is not None else ():
@@ -276,7 +276,7 @@ class Fitting:
 
     @property
     def sets(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(one.evaluation_set or "" for one in self.first))
+        return tuple(dict.fromkeys(data.evaluation_set or "" for data in self.first))
 
     def submit(self, axis: Axis, series: list[Series], held_out: list[Series]) -> None:
         self.axes.append(axis)
@@ -287,16 +287,16 @@ class Fitting:
                 self.jobs.append(self._job(name, axis, window, held_out if window.key == HELD_OUT else series))
 
     def _job(self, name: str, axis: Axis, window: Window, series: list[Series]) -> Job:
-        members = [one for one in series if (one.evaluation_set or "") == name]
-        on_main = {one.name: one for one in self.first}
-        own = [_options(self.options, one, on_main.get(one.name, one), window) for one in members]
+        members = [data for data in series if (data.evaluation_set or "") == name]
+        on_main = {data.name: data for data in self.first}
+        own = [_options(self.options, data, on_main.get(data.name, data), window) for data in members]
         is_first = axis is self.axes[0] and window is self.shown
         return Job(
             evaluation_set=name,
             axis=axis,
             window=window,
             members=members,
-            fits=[self.workers.submit(_fitted, one, given, window) for one, given in zip(members, own, strict=True)],
+            fits=[self.workers.submit(_fitted, data, given, window) for data, given in zip(members, own, strict=True)],
             # Few curves are compared in all views, many in the one that is shown first.
             is_compared=len(members) <= MOST_PAIRED or is_first,
         )
@@ -305,8 +305,8 @@ class Fitting:
 def _views(jobs: Sequence[Job], material: Material, workers: Workers) -> tuple[View, ...]:
     curves = [
         tuple(
-            CurveResult(series=one, fit=done, holdout=tested)
-            for one, future in zip(job.members, job.fits, strict=True)
+            CurveResult(series=data, fit=done, holdout=tested)
+            for data, future in zip(job.members, job.fits, strict=True)
             for done, tested in [future.result()]
         )
         for job in jobs
@@ -330,13 +330,13 @@ def _views(jobs: Sequence[Job], material: Material, workers: Workers) -> tuple[V
     return tuple(_mark_incomparable(view, material) for view in views)
 
 
-def _options(options: FitOptions, one: Series, main: Series, window: Window) -> FitOptions:
+def _options(options: FitOptions, data: Series, main: Series, window: Window) -> FitOptions:
     """The options for one curve: computes given on the main axis keep their share on the others."""
-    if not len(one.compute):
+    if not len(data.compute):
         return options
-    largest, on_main = float(one.compute.max()), float(main.compute.max(initial=0.0))
+    largest, on_main = float(data.compute.max()), float(main.compute.max(initial=0.0))
     until, skip = options.fit_until, options.skip_before
-    if one.x_label != main.x_label and on_main > 0:
+    if data.x_label != main.x_label and on_main > 0:
         until = None if until is None else until / on_main * largest
         skip = skip / on_main * largest if isinstance(skip, float | int) else skip
     if isinstance(skip, str) and skip.endswith("%"):
@@ -347,12 +347,12 @@ def _options(options: FitOptions, one: Series, main: Series, window: Window) -> 
     return replace(options, fit_until=until, skip_before=skip)
 
 
-def _fitted(one: Series, options: FitOptions, window: Window) -> Fitted:
+def _fitted(data: Series, options: FitOptions, window: Window) -> Fitted:
     """The fit of one curve, and how it did on what lies beyond the window; None where there is none."""
-    if one.problem:
+    if data.problem:
         return None, None
-    done = fit(one.compute, one.reward, evaluation=one.evaluation, **options.of(one))
-    return done, score(done, *later_points(one, done, window)) if done.usable else None
+    done = fit(data.compute, data.reward, evaluation=data.evaluation, **options.of(data))
+    return done, score(done, *later_points(data, done, window)) if done.usable else None
 
 
 def _mark_incomparable(view: View, material: Material) -> View:

@@ -106,13 +106,13 @@ def _tested(view: View) -> View:
     def split(curve: CurveResult) -> CurveResult:
         if curve.fit is None:
             return curve
-        one, later = curve.series, later_points(curve.series, curve.fit, view.window)
-        early = one.compute <= curve.fit.scale * (1 + 1e-9)
+        data, later = curve.series, later_points(curve.series, curve.fit, view.window)
+        early = data.compute <= curve.fit.scale * (1 + 1e-9)
         split_series = replace(
-            one,
-            compute=one.compute[early],
-            reward=one.reward[early],
-            run=None if one.run is None else one.run[early],
+            data,
+            compute=data.compute[early],
+            reward=data.reward[early],
+            run=None if data.run is None else data.run[early],
             holdout_compute=later[0],
             holdout_reward=later[1],
         )

@@ -98,7 +98,7 @@ def load_study(name_or_path: str | Path, overrides: Sequence[str] = ()) -> tuple
     try:
         study = Study.model_validate(tree)
     except ValidationError as error:
-        raise StudyError(*(f"{label}: {_sentence(one)}" for one in _unions_once(error))) from None
+        raise StudyError(*(f"{label}: {_sentence(detail)}" for detail in _unions_once(error))) from None
     if problems := list(_conflicts(study)):
         raise StudyError(*(f"{label}: {problem}" for problem in problems))
     return name, study if folder is None else _beside(study, folder)
