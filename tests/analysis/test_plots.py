@@ -120,7 +120,7 @@ def test_the_curve_goes_beyond_the_data_to_what_was_held_out(one: Analysis):
     assert line.compute[after][0] == line.last
 
 
-def test_four_times_the_data_without_a_holdout_or_as_far_as_asked():
+def test_curves_are_drawn_to_four_times_the_data():
     drawn = figure_data(analyse_fit([series()], FitOptions())).curves[0].line
     asked = figure_data(analyse_forecast([series()], FitOptions(), [50000.0], [0.5, 0.9])).curves[0]
     assert drawn is not None
@@ -227,7 +227,7 @@ def test_points_of_noiseless_curves_lie_on_their_lines():
         assert slope == pytest.approx(truth, rel=0.02)
 
 
-def test_a_comparison_is_drawn_to_one_end_with_its_ranking_and_crossings(compared: Analysis):
+def test_comparison_has_one_end_ranking_and_crossings(compared: Analysis):
     data, comparison = figure_data(compared), compared.comparisons[""]
     ends = {float(curve.line.compute[-1]) for curve in data.curves if curve.line is not None}
     assert len(ends) == 1
@@ -245,7 +245,7 @@ def test_a_comparison_is_drawn_to_one_end_with_its_ranking_and_crossings(compare
         assert float(fit.predict(crossed.crossing)) == pytest.approx(data.crossings[0][1], abs=0.002)
 
 
-def test_several_evaluation_sets_are_ranked_apart_and_have_no_one_ceiling(tmp_path: Path):
+def test_evaluation_sets_are_ranked_separately(tmp_path: Path):
     runs = [series(f"{run}/{name}", seed=seed, evaluation_set=name) for seed, run in enumerate("ab") for name in "vt"]
     analysis = analyse_compare(runs, FitOptions(), None)
     data = figure_data(analysis)

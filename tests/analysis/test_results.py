@@ -133,7 +133,7 @@ def test_never_is_said_only_where_it_is_nearly_certain():
 # No curve
 
 
-def test_no_usable_curve_is_an_input_error_that_says_what_the_window_dropped():
+def test_no_usable_curve_names_what_the_window_dropped():
     with pytest.raises(InputError, match=r"no usable curve: .*left out 22 of 24") as caught:
         analyse_fit([series()], FitOptions(skip_before=2800.0))
     assert "\n" not in str(caught.value)
@@ -185,7 +185,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[float, ...
     return calls
 
 
-def test_forms_are_ranked_by_the_fraction_asked_for_nearest_to_a_half(monkeypatch: pytest.MonkeyPatch):
+def test_forms_are_ranked_by_the_fraction_nearest_a_half(monkeypatch: pytest.MonkeyPatch):
     calls = counted(monkeypatch)
     done = analyse_backtest([series()], FitOptions(), [0.3, 0.7, 0.6])
     assert calls[0] == ("sigmoid", (0.3, 0.7, 0.6))
@@ -199,7 +199,7 @@ def test_forms_are_ranked_by_the_fraction_asked_for_nearest_to_a_half(monkeypatc
     assert analyse_backtest([series()], FitOptions(), []).form_ranking is None
 
 
-def test_forms_are_ranked_by_held_out_rows_of_the_curves_that_have_them():
+def test_forms_are_ranked_by_held_out_rows():
     done = analyse_backtest([held_out("a"), series("b"), broken()], FitOptions(), [0.5])
     assert done.form_ranking is not None
     assert (done.form_ranking.scored_on, done.form_ranking.num_curves) == ("held-out rows", 1)
@@ -210,7 +210,7 @@ def test_forms_are_ranked_by_held_out_rows_of_the_curves_that_have_them():
     assert {row["scored_on"] for row in rows} == {"held-out rows"}
 
 
-def test_forms_are_ranked_over_the_curves_that_all_of_them_can_fit():
+def test_forms_are_ranked_over_curves_all_can_fit():
     # With 4 points before the fraction, the sigmoid (3 free parameters) needs one more; the exponential does not.
     few = series("few", compute=np.array([100.0, 200, 300, 400, 900, 1000]), reward=np.linspace(0.35, 0.5, 6))
     for form in ("sigmoid", "exponential"):
@@ -220,7 +220,7 @@ def test_forms_are_ranked_over_the_curves_that_all_of_them_can_fit():
         assert {name for name, _ in done.form_ranking.errors} == set(FORMS)
 
 
-def test_a_form_with_a_ceiling_of_one_is_not_ranked_for_rewards_without_limits():
+def test_log_linear_is_not_ranked_for_unlimited_rewards():
     wide = series(reward=100 * series().reward, start=30.0)
     done = analyse_backtest([wide], FitOptions(bounded=False), [0.5])
     assert done.form_ranking is not None

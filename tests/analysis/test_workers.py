@@ -58,7 +58,7 @@ def test_fits_are_equal_to_those_made_here_to_the_last_digit():
         assert not any(workers.submit(is_loaded, "torch").result() for _ in range(4))
 
 
-def test_workers_are_processes_of_their_own_and_end_with_the_block():
+def test_workers_end_with_the_block():
     with Workers(2) as workers:
         pids = {workers.submit(os.getpid).result() for _ in range(4)}
         assert len(pids - {os.getpid()}) == 2

@@ -70,7 +70,7 @@ def test_a_recipe_is_not_separable_from_its_own_repeat(capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize("gain", [(0.1, 0.3), (0.3, 0.6), (0.6, 0.9)])
-def test_before_the_bend_intervals_hold_and_no_ceiling_is_called_known(gain, capsys: pytest.CaptureFixture[str]):
+def test_intervals_hold_before_the_bend(gain, capsys: pytest.CaptureFixture[str]):
     """The prior speaks louder than the data there: the larger the gain, the less it expects."""
     held, farther = {}, {}
     for reach in (0.5, 0.8, 1.2):

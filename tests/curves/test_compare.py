@@ -24,7 +24,7 @@ def test_exponents_decide_where_ceilings_tie():
 @pytest.mark.parametrize(
     ("exponent", "verdict"), [(1.3, "high is more efficient"), (1.9, "not separable"), (3.0, "not separable")]
 )
-def test_a_ceiling_that_is_probably_higher_is_not_taken_for_a_shared_one(exponent: float, verdict: str):
+def test_probably_higher_ceiling_is_not_shared(exponent: float, verdict: str):
     """Then who is cheaper at a shared ceiling says nothing, unless it is the same one."""
     found = compare({"low": fitted(0, exponent=exponent), "high": fitted(1, ceiling=0.635 - 0.005 * (exponent > 2))})
     (pair,) = found.pairs
@@ -97,7 +97,7 @@ def test_common_noise_cancels_in_a_paired_comparison():
     assert any("same prompts" in text for text in paired.messages)
 
 
-def test_ranking_by_ceiling_and_at_a_compute_can_differ_where_curves_cross():
+def test_ranking_at_a_compute_can_differ_from_ceilings():
     slow = fitted(0, ceiling=0.75, exponent=1.5, midpoint=2.0, reach=8.0)
     fast = fitted(1, ceiling=0.6, exponent=3.0, midpoint=0.5, reach=8.0)
     by_ceiling, early = compare({"slow": slow, "fast": fast}), compare({"slow": slow, "fast": fast}, at=0.8)

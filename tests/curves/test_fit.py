@@ -15,7 +15,7 @@ def test_a_long_run_is_ok_and_its_interval_holds_the_truth():
     assert low < found.params["ceiling"] < high
 
 
-def test_a_short_run_says_that_its_ceiling_is_not_known_and_how_far_to_go():
+def test_short_run_reports_how_far_to_go():
     compute, reward = run(0, reach=0.8)
     found = fit(compute, reward, start=0.4)
     assert found.verdict == "ceiling not identifiable yet"
@@ -81,7 +81,7 @@ def test_too_few_points_are_a_verdict_and_not_an_exception():
     assert fit([], [], start=0.4).verdict == "too few points"
 
 
-def test_the_fast_path_agrees_with_the_full_one_on_the_verdict_of_clear_cases():
+def test_fast_path_has_the_same_verdict_in_clear_cases():
     for reach, verdict in ((0.5, "ceiling not identifiable yet"), (6.0, "ok")):
         found = fit(*run(0, reach=reach), start=0.4, intervals=False)
         assert found.verdict == verdict
@@ -151,7 +151,7 @@ def test_data_that_cannot_be_fitted_are_refused_in_words(compute, reward, word):
     assert word in str(error.value)
 
 
-def test_a_log_of_thousands_of_steps_gives_the_answer_of_the_fit_of_every_point(monkeypatch: pytest.MonkeyPatch):
+def test_thinned_log_gives_the_fit_of_every_point(monkeypatch: pytest.MonkeyPatch):
     compute, reward = run(0, reach=4.0, num=900, noise=0.02)
     short = fit(compute, reward, start=0.4)
     assert short.num_points == 900
@@ -162,7 +162,7 @@ def test_a_log_of_thousands_of_steps_gives_the_answer_of_the_fit_of_every_point(
     assert short.noise_sd == pytest.approx(0.02, rel=0.2)
 
 
-def test_the_noise_of_long_logs_of_several_runs_is_that_within_a_run():
+def test_noise_of_long_logs_is_that_within_a_run():
     logs = [run(seed, reach=4.0, num=200, noise=0.005, ceiling=ceiling) for seed, ceiling in enumerate((0.55, 0.65))]
     compute, reward = (np.concatenate(parts) for parts in zip(*logs, strict=True))
     found = fit(compute, reward, start=0.4, run=np.repeat((0, 1), 200))
@@ -273,7 +273,7 @@ def test_the_spread_between_runs_is_found_whatever_the_noise(form: str):
     assert high - low > 0.04
 
 
-def test_runs_that_differ_among_themselves_need_seeds_and_not_compute():
+def test_runs_that_differ_need_seeds_not_compute():
     compute = np.linspace(0.4, 4.0, 30)
     rng = np.random.default_rng(0)
     rewards = [sigmoid(compute, ceiling=0.6 + offset) + 0.002 * rng.standard_normal(30) for offset in (-0.04, 0.04)]
@@ -282,7 +282,7 @@ def test_runs_that_differ_among_themselves_need_seeds_and_not_compute():
     assert "more seeds" in found.messages[0]
 
 
-def test_autocorrelated_noise_of_a_long_log_is_that_of_one_evaluation():
+def test_autocorrelated_noise_is_that_of_one_evaluation():
     rng = np.random.default_rng(0)
     noise = 0.02 * rng.standard_normal(2000)
     for index in range(1, 2000):

@@ -9,7 +9,7 @@ from scalerl.curves.forms import FORMS
 FIT = fit(*run(0, reach=4.0), start=0.4)
 
 
-def test_the_reward_at_a_compute_comes_with_an_interval_that_holds_the_truth():
+def test_interval_at_a_compute_holds_the_truth():
     (row,) = reward_at(FIT, [8.0])
     assert row.compute == 8.0
     assert row.reward.low < sigmoid(8.0) < row.reward.high
@@ -25,7 +25,7 @@ def test_inverse_undoes_the_curve(form: str):
     np.testing.assert_allclose(back, compute, rtol=1e-9)
 
 
-def test_the_compute_for_a_reward_or_that_it_lies_above_the_ceiling():
+def test_compute_for_a_reward_or_above_the_ceiling():
     reached, next_one, never = compute_for(FIT, [0.5, 0.59, 0.8])
     assert reached.compute is not None
     assert reached.compute.value == pytest.approx(1.0, rel=0.05)
@@ -36,7 +36,7 @@ def test_the_compute_for_a_reward_or_that_it_lies_above_the_ceiling():
     assert "above the ceiling" in never.message
 
 
-def test_a_reward_that_may_lie_above_the_ceiling_says_how_likely_that_is():
+def test_probability_of_lying_above_the_ceiling():
     unsure = fit(*run(0, reach=1.5), start=0.4)
     (row,) = compute_for(unsure, [round(unsure.params["ceiling"] - 0.003, 4)])
     assert row.compute is not None
@@ -102,7 +102,7 @@ def test_impossible_questions_are_refused():
         backtest(*run(0), fractions=(1.5,))
 
 
-def test_far_beyond_the_data_a_forecast_without_a_ceiling_is_called_a_guess():
+def test_far_forecast_without_a_ceiling_is_a_guess():
     open_ended, known = fit(*run(0, reach=0.6), start=0.4), fit(*run(0, reach=6.0), start=0.4)
     assert (open_ended.verdict, known.verdict) == ("ceiling not identifiable yet", "ok")
     near, far = reward_at(open_ended, [1.2, 1.21])

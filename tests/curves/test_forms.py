@@ -13,13 +13,13 @@ def test_sigmoid_is_equation_one_of_the_paper():
     np.testing.assert_allclose(FORMS["sigmoid"].curve(COMPUTE, params, scale=777.0), by_hand, rtol=1e-12)
 
 
-def test_sigmoid_reaches_half_its_gain_at_the_midpoint_and_the_start_at_no_compute():
+def test_sigmoid_at_midpoint_and_at_zero_compute():
     params = {"ceiling": 0.6, "exponent": 3.0, "midpoint": 50.0, "start": 0.2}
     assert FORMS["sigmoid"].curve(np.array([50.0]), params, scale=1.0)[0] == pytest.approx(0.4)
     assert FORMS["sigmoid"].curve(np.array([0.0]), params, scale=1.0)[0] == pytest.approx(0.2)
 
 
-def test_far_beyond_the_midpoint_the_sigmoid_is_the_saturating_power_law():
+def test_sigmoid_tends_to_the_power_law():
     # paper 1.1: R ~ A - D / C^B with D = (A - R0) C_mid^B
     ceiling, exponent, midpoint, start = 0.61, 1.9, 100.0, 0.4
     compute = np.array([1e4, 1e5])
@@ -51,7 +51,7 @@ def test_log_linear_is_the_law_of_tan_et_al():
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_every_form_names_its_parameters_and_keeps_its_prior_within_its_bounds(name: str):
+def test_priors_of_every_form_lie_within_bounds(name: str):
     form = FORMS[name]
     assert form.params[0] == "ceiling"
     assert form.formula

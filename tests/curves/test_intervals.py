@@ -93,7 +93,7 @@ def test_a_higher_level_holds_a_lower_one():
     assert outer[0] < inner[0] < inner[1] < outer[1]
 
 
-def test_a_start_with_noise_of_its_own_lies_between_a_given_and_a_fitted_one():
+def test_noisy_start_lies_between_given_and_fitted():
     compute, reward = run(4, reach=2.0)
     width = lambda one: float(np.diff(one.interval("start"))[0])  # noqa: E731
     given_start, noisy, fitted = (
@@ -131,7 +131,7 @@ def test_the_number_of_samples_weighs_the_points():
     assert abs(weighted.params["ceiling"] - 0.6) < 0.003 < abs(plain.params["ceiling"] - 0.6)
 
 
-def test_several_runs_keep_their_spread_apart_from_the_noise_within():
+def test_spread_between_runs_is_not_noise():
     compute = np.linspace(0.4, 4.0, 30)
     rng = np.random.default_rng(1)
     offsets = [-0.015, 0.0, 0.012, 0.018]
@@ -149,7 +149,7 @@ def test_several_runs_keep_their_spread_apart_from_the_noise_within():
 
 
 @pytest.mark.parametrize("exponent", [2.2, 2.3])
-def test_a_posterior_much_smaller_than_the_first_cells_is_not_cut_off(exponent: float):
+def test_narrow_posterior_is_not_cut_off(exponent: float):
     compute, rng = np.linspace(0.0128, 2.56, 200), np.random.default_rng(9)
     rewards = [
         sigmoid(compute, ceiling=ceiling, exponent=exponent, start=0.3) + 0.006 * rng.standard_normal(200)
@@ -180,7 +180,7 @@ def test_exact_data_do_not_break_it():
     start=st.sampled_from([None, 0.4, 0.0, 1.0]),
     form=st.sampled_from(["sigmoid", "power", "exponential", "log-linear"]),
 )
-def test_whatever_the_data_the_answer_is_finite_and_within_bounds(seed, num, noise, reach, start, form):
+def test_any_data_give_a_finite_answer_within_bounds(seed, num, noise, reach, start, form):
     compute, reward = run(seed, reach=reach, num=num, noise=noise)
     found = fit(compute, reward, start=start, form=form)
     if found.verdict == "too few points":

@@ -90,7 +90,7 @@ def test_bounds_are_respected_and_reported():
     assert AtBound(param="ceiling", end="largest", value=1.0) in straight.at_bound
 
 
-def test_the_papers_grid_lands_on_its_own_nodes_and_is_never_better():
+def test_papers_grid_is_never_better():
     compute, reward = run(3, reach=8000.0, midpoint=2500.0)
     paper, ours = fit(compute, reward, start=0.4, method="paper"), fit(compute, reward, start=0.4, intervals=False)
     assert np.abs(np.linspace(0.45, 0.8, 71) - paper.params["ceiling"]).min() < 1e-12

@@ -53,4 +53,4 @@ def test_notes_are_json():
     assert rows[0] == {
         "kind": "too_few_points", "num_points": 2, "num_left_out": 0, "num_params": 3, "num_needed": 5,
     }  # fmt: skip
-    json.dumps(rows, allow_nan=False)
+    assert json.loads(json.dumps(rows, allow_nan=False)) == rows

@@ -25,7 +25,7 @@ def told_of(folder: Path) -> dict[str, Any]:
     return report_json(build_report([folder], Selection(), FitOptions()))
 
 
-def test_what_was_cut_off_a_finished_run_is_told(tmp_path: Path):
+def test_truncated_evals_are_reported(tmp_path: Path):
     folder = write_study(tmp_path / "s", seeds=(0, 1), num=10)
     evals = folder / "runs/base-seed0/evals.jsonl"
     evals.write_text("\n".join([*evals.read_text().splitlines()[:6], '{"step": 60, "atte']))
@@ -39,7 +39,7 @@ def test_what_was_cut_off_a_finished_run_is_told(tmp_path: Path):
     ]
 
 
-def test_an_arm_that_leaves_no_evaluation_is_named_whatever_else_is_broken(tmp_path: Path):
+def test_arm_without_evaluations_is_named(tmp_path: Path):
     folder = write_study(tmp_path / "s", num=10)
     (folder / "runs/lower-seed0/env.json").write_text("[]")
     (folder / "runs/lower-seed0/evals.jsonl").write_text("")

@@ -118,7 +118,7 @@ def test_the_rows_are_enough_to_replay(replay):
 
 
 @pytest.mark.slow
-def test_on_two_devices_the_pipeline_takes_less_than_0_7_of_the_time(replay):
+def test_pipeline_on_two_devices_takes_under_0_7_of_the_time(replay):
     told = replay.compare(replay.read_arm(replayed("scalerl")), replay.read_arm(replayed("ppo-off-policy-8")))
     assert told["end"]["apart"] <= replay.GOAL
     assert told["end"]["apart"] == pytest.approx(0.51, abs=0.01)

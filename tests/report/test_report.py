@@ -59,7 +59,7 @@ def view(told: dict[str, Any], axis: str | None = None, window: str = "all") -> 
 # What it says
 
 
-def test_the_first_sentence_says_what_won_and_the_table_names_the_verdict(written: dict[str, Any]):
+def test_first_sentence_names_the_winner(written: dict[str, Any]):
     told = written["told"]
     assert told["summary"][""][0].startswith("base has the highest ceiling of 2 curves")
     assert [pair["verdict"] for pair in view(told)["pairs"]] == ["base has the higher ceiling"]
@@ -82,7 +82,7 @@ def test_fits_in_worker_processes_change_nothing(written: dict[str, Any], study:
     assert told_of(study) == written["told"]
 
 
-def test_pictures_are_drawn_from_the_first_axis_while_the_others_are_fitted(study: Path):
+def test_pictures_are_drawn_while_other_axes_are_fitted(study: Path):
     seen = []
     report = build_report([study], Selection(), FitOptions(), meanwhile=seen.append)
     assert [axis.label for axis in seen[0].axes] == ["GPU-hours"]
@@ -113,7 +113,7 @@ def test_held_out_compute_scores_the_early_forecasts(written: dict[str, Any]):
     assert view(written["told"])["curves"][0]["score"] is None
 
 
-def test_the_page_needs_nothing_from_elsewhere_and_the_pictures_lie_beside_the_markdown(written: dict[str, Any]):
+def test_page_is_self_contained(written: dict[str, Any]):
     assert "http" not in written["html"].replace("http://www.w3.org/2000/svg", "")
     names = [line.split("](")[1].rstrip(")") for line in written["markdown"].splitlines() if line.startswith("![")]
     assert len(names) == 2
@@ -121,7 +121,7 @@ def test_the_page_needs_nothing_from_elsewhere_and_the_pictures_lie_beside_the_m
         assert (written["page"].parent / name).stat().st_size > 10_000
 
 
-def test_settings_costs_environment_and_signals_are_told(written: dict[str, Any]):
+def test_settings_costs_environment_and_signals(written: dict[str, Any]):
     told = written["told"]
     assert told["differences"]["rows"] == [{"arm": "lower", "key": "loss.name", "base": "cispo", "value": "dapo"}]
     assert told["runs"][0]["cost"]["gpu_hours"] == pytest.approx(1.2)
@@ -160,7 +160,7 @@ def test_a_higher_ceiling_confirms_efficiency_of_the_same_curve():
 
 
 @pytest.mark.usefixtures("quick")
-def test_the_windows_of_the_study_are_what_is_fitted_and_what_is_scored(tmp_path: Path):
+def test_study_windows_decide_what_is_fitted_and_scored(tmp_path: Path):
     windows = {"fit": {"skip_before": 0.2, "until": 0.5}, "holdout": {"from": 0.8}}
     told = told_of(write_study(tmp_path / "s", num=20, plan=windows))
     assert told["window"] == "held-out"
@@ -172,7 +172,7 @@ def test_the_windows_of_the_study_are_what_is_fitted_and_what_is_scored(tmp_path
 
 
 @pytest.mark.usefixtures("quick")
-def test_all_points_are_fitted_while_the_window_of_the_study_holds_too_few(tmp_path: Path):
+def test_all_points_are_fitted_if_the_window_has_too_few(tmp_path: Path):
     told = told_of(write_study(tmp_path / "s", num=8, plan={"fit": {"until": 0.3}}))
     assert told["window"] == "all"
     assert told["notes"] == ["Nothing can be fitted on first 30% yet, so all points are."]
@@ -181,14 +181,14 @@ def test_all_points_are_fitted_while_the_window_of_the_study_holds_too_few(tmp_p
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_name_that_begins_with_another_does_not_take_its_verdict(tmp_path: Path):
+def test_name_that_begins_with_another_keeps_its_verdict(tmp_path: Path):
     told = told_of_curves(tmp_path, {"a": [0.5] * 24, "a plus": [0.65] * 24})
     assert told["summary"][""][0].startswith("a plus has the highest ceiling of 2 curves with probability over 99%")
     assert "The ceiling of a plus is above that of a." in told["summary"][""]
 
 
 @pytest.mark.usefixtures("quick")
-def test_nothing_is_called_the_highest_that_an_unstable_curve_may_exceed(tmp_path: Path):
+def test_unstable_curve_may_exceed_the_highest(tmp_path: Path):
     told = told_of_curves(tmp_path, {"steady": [0.6] * 24, "broken": [0.62] * 18 + [0.58] * 6})
     assert [curve["verdict"] for curve in view(told)["curves"]] == ["ok", "unstable"]
     assert told["summary"][""][0].startswith("steady levels off at 0.6")
@@ -231,7 +231,7 @@ def test_a_name_cannot_end_the_script_or_become_markup(written: dict[str, Any]):
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_run_folder_cut_in_half_is_reported_and_the_rest_comes_out(tmp_path: Path):
+def test_truncated_run_folder_is_reported(tmp_path: Path):
     folder = write_study(tmp_path / "s", seeds=(0, 1), num=10)
     (folder / "runs/base-seed1/evals.jsonl").write_text('{"step": 0, "set"')
     (folder / "runs/lower-seed1/recipe.json").write_text('{"seed": 1, "lo')
@@ -256,7 +256,7 @@ def test_arms_evaluated_on_different_prompts_are_not_comparable(tmp_path: Path):
     assert any(text.startswith("Not comparable: the evaluations of main were made") for text in told["warnings"])
 
 
-def test_warnings_are_said_in_the_terminal_too_and_a_lost_recipe_is_one(tmp_path: Path):
+def test_lost_recipe_is_a_warning_in_the_terminal(tmp_path: Path):
     from scalerl.cli import app
 
     folder = write_study(tmp_path / "s", num=8)
@@ -280,7 +280,7 @@ def test_rows_that_are_held_out_are_told_by_their_places(tmp_path: Path):
 
 
 @pytest.mark.usefixtures("quick")
-def test_jobs_that_shared_a_device_are_compared_by_flops_and_it_is_said_why(tmp_path: Path):
+def test_jobs_on_a_shared_device_are_compared_by_flops(tmp_path: Path):
     told = told_of(write_study(tmp_path / "s", shared_device=True, num=8))
     assert told["axes"][0]["label"] == "FLOPs"
     assert told["notes"][0].startswith("Jobs shared a device")
@@ -369,7 +369,7 @@ def test_a_foreign_log_gets_the_same_report(tmp_path: Path):
     assert told["runs"] == []
 
 
-def test_the_command_has_no_plot_option_for_a_report_draws_its_own():
+def test_report_has_no_plot_option():
     from scalerl.cli import app
 
     result = CliRunner().invoke(app, ["report", "x.csv", "--plot", "a.png"])

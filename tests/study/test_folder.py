@@ -36,7 +36,7 @@ def test_a_folder_that_is_taken_is_refused(tmp_path):
         open_only(tmp_path, resume=True)
 
 
-def test_a_study_that_ended_before_its_plan_was_written_is_started_again(tmp_path):
+def test_study_without_a_plan_is_started_again(tmp_path):
     for name in ("runs", "recipes", "logs"):
         (tmp_path / "out" / name).mkdir(parents=True)
     (tmp_path / "out" / "recipes" / "cispo-seed0.json").write_text("{")
@@ -63,13 +63,13 @@ def test_arms_and_seeds_may_be_added_to_a_study(tmp_path):
         ("[arms.dapo]", "[arms.clipped]", "the arm dapo of .*study.json is no longer in the study"),
     ],
 )  # fmt: skip
-def test_a_study_that_was_changed_is_not_resumed_and_what_changed_is_named(tmp_path, old, new, said):
+def test_changed_study_is_not_resumed(tmp_path, old, new, said):
     open_only(tmp_path)
     with pytest.raises(StudyError, match=said):
         open_only(tmp_path, text=STUDY.replace(old, new), resume=True)
 
 
-def test_a_folder_that_cannot_be_written_is_refused_in_a_sentence(tmp_path):
+def test_unwritable_folder_is_refused(tmp_path):
     (tmp_path / "file").touch()
     plan = plan_of(tmp_path)
     with (
@@ -95,7 +95,7 @@ WRITTEN_BY_ANOTHER = "another version of scalerl wrote that file: resume with th
 
 
 @pytest.mark.parametrize("place", ["recipes/dapo-seed0.json", "runs/dapo-seed0/recipe.json"])
-def test_a_recipe_of_another_version_is_not_resumed_and_its_field_is_named(tmp_path, place):
+def test_recipe_of_another_version_is_not_resumed(tmp_path, place):
     run(tmp_path, {"dapo-seed0": "fail"})
     file = tmp_path / "out" / place
     recipe = json.loads(file.read_text())
@@ -108,7 +108,7 @@ def test_a_recipe_of_another_version_is_not_resumed_and_its_field_is_named(tmp_p
     assert f"clip_low, clip_high; {WRITTEN_BY_ANOTHER}" in sentence
 
 
-def test_a_damaged_recipe_is_not_taken_for_one_of_another_version(tmp_path):
+def test_damaged_recipe_is_reported_as_damaged(tmp_path):
     open_only(tmp_path)
     (tmp_path / "out" / "recipes" / "cispo-seed0.json").write_text('{"loss": ')
     with pytest.raises(
@@ -117,7 +117,7 @@ def test_a_damaged_recipe_is_not_taken_for_one_of_another_version(tmp_path):
         open_only(tmp_path, resume=True)
 
 
-def test_a_recipe_that_lacks_what_this_version_needs_is_not_resumed(tmp_path):
+def test_recipe_without_a_needed_field_is_not_resumed(tmp_path):
     open_only(tmp_path)
     file = tmp_path / "out" / "recipes" / "cispo-seed0.json"
     recipe = json.loads(file.read_text())
@@ -126,7 +126,7 @@ def test_a_recipe_that_lacks_what_this_version_needs_is_not_resumed(tmp_path):
         open_only(tmp_path, resume=True)
 
 
-def test_a_recipe_of_a_version_that_knew_fewer_settings_is_resumed(tmp_path):
+def test_recipe_with_fewer_settings_is_resumed(tmp_path):
     open_only(tmp_path)
     file = tmp_path / "out" / "recipes" / "cispo-seed0.json"
     recipe = json.loads(file.read_text())

@@ -52,7 +52,7 @@ def test_a_run_cut_before_its_curve_bends_has_no_known_ceiling(tmp_path):
     )
 
 
-def test_a_damaged_run_folder_does_not_stop_the_study_that_looks_at_it(tmp_path):
+def test_damaged_run_folder_does_not_stop_the_study(tmp_path):
     (tmp_path / store.EVALS).write_text("not json\nnor this\n")
     assert ProgressReader(tmp_path, "gpu_hours").read() == Progress()
 

@@ -68,7 +68,7 @@ def test_the_full_size_arms_are_those_of_the_paper():
         assert arm.recipe.pipeline.groups_per_batch * arm.recipe.pipeline.completions_per_group == 768
 
 
-def test_the_tiny_multi_task_study_writes_out_the_settings_of_tiny_cpu():
+def test_tiny_multi_task_has_the_settings_of_tiny_cpu():
     base = make_plan(*load_study("tiny-multi-task"), gpu=False).base.recipe
     keys = differences(load_recipe("tiny-cpu"), base).keys()
     assert {key.partition(".")[0] for key in keys} == {"task", "tasks", "evaluation", "checkpoint", "budget"}
@@ -77,7 +77,7 @@ def test_the_tiny_multi_task_study_writes_out_the_settings_of_tiny_cpu():
 # Leave one out --------------------------------------------------------------------------------------------------------
 
 
-def test_leave_one_out_puts_each_component_back_to_the_papers_baseline():
+def test_leave_one_out_restores_the_papers_baseline():
     plan = make_plan(*load_study("loo"), gpu=True)
     assert plan.base.name == "scalerl"
     changed = {
@@ -95,7 +95,7 @@ def test_leave_one_out_puts_each_component_back_to_the_papers_baseline():
     }
 
 
-def test_leave_one_out_together_undoes_all_that_scalerl_adds_to_the_baseline():
+def test_leave_one_out_covers_all_of_scalerl():
     """All components at once give the paper's baseline, but for the two arms that the baseline has not."""
     recipe = load_recipe("scalerl")
     texts = [
@@ -112,7 +112,7 @@ def test_the_length_penalty_fits_the_recipe_it_is_derived_from(tmp_path):
     assert plan.arms[1].recipe.length.model_dump() == {"name": "penalty", "max_length": 48, "cache": 6}
 
 
-def test_what_the_base_does_not_have_cannot_be_left_out_and_that_is_said(tmp_path):
+def test_component_the_base_lacks_is_skipped(tmp_path):
     plan = plan_of(tmp_path, 'base = "base"\nleave_one_out = true\n', gpu=True)
     skipped = {arm.name for arm in plan.arms if arm.skipped == "the base has nothing here to leave out"}
     assert skipped == set(LEAVE_ONE_OUT) - {"ppo-off-policy-8", "length-penalty"}
@@ -157,7 +157,7 @@ def test_an_empty_table_names_the_base(tmp_path):
     assert plan.base.changes == {}
 
 
-def test_a_users_set_changes_every_arm_but_not_what_an_arm_is_about(tmp_path):
+def test_user_override_keeps_what_an_arm_changes(tmp_path):
     plan = plan_of(tmp_path, ONE_ARM, "loss.cap=4", "weights=token", "budget.steps=7")
     assert plan.base.recipe.loss.model_dump() == {"name": "cispo", "cap": 4.0}
     assert {arm.recipe.weights.name for arm in plan.arms} == {"token"}
@@ -179,7 +179,7 @@ def test_the_arm_of_a_users_set_may_have_dots_in_its_name(tmp_path):
     assert plan_of(tmp_path, text, "arms.lr-1.5.optimizer.lr=1.25").arms[2].recipe.optimizer.lr == 1.25
 
 
-def test_another_choice_of_the_users_comes_without_the_settings_of_the_studys(tmp_path):
+def test_users_choice_drops_the_studys_settings(tmp_path):
     text = 'set.loss = { name = "gspo", length_normalised = false }\n' + ONE_ARM.replace("loss =", "weights =")
     text = text.replace('"dapo"', '"token"')
     assert plan_of(tmp_path, text, "loss=cispo").base.recipe.loss.model_dump() == {"name": "cispo", "cap": 5.0}
@@ -203,7 +203,7 @@ def test_a_users_wrong_change_of_the_study_is_named_as_such(tmp_path, override, 
     assert said in sentence
 
 
-def test_the_budget_of_a_study_replaces_that_of_the_recipe_and_an_arm_may_have_its_own(tmp_path):
+def test_study_budget_replaces_the_recipes(tmp_path):
     text = ONE_ARM + "budget.steps = 9\n[arms.gspo]\nloss = 'gspo'\n[budget]\nflops = 1e12\n"
     budgets = [arm.recipe.budget.model_dump(exclude_none=True) for arm in plan_of(tmp_path, text).arms]
     assert budgets == [{"flops": 1e12}, {"steps": 9}, {"flops": 1e12}]
@@ -237,7 +237,7 @@ def test_an_arm_that_is_inert_here_is_said_and_not_run(tmp_path):
     assert [arm.skipped for arm in plan_of(tmp_path, text, "model.dtype=bfloat16").arms] == [None] * 3
 
 
-def test_an_inert_setting_beside_one_that_acts_makes_no_inert_arm(tmp_path):
+def test_arm_with_one_active_setting_is_not_inert(tmp_path):
     plan = plan_of(tmp_path, ONE_ARM + "[arms.both]\nmodel.fp32_head = 'none'\nweights = 'token'\n")
     assert [arm.skipped for arm in plan.arms] == [None] * 3
 

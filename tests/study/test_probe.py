@@ -23,7 +23,7 @@ def test_a_probe_says_why_there_is_no_estimate(tmp_path):
         pace_from([], [], 1.0)
 
 
-def test_the_cost_of_a_study_is_that_of_its_steps_evaluations_and_starts(tmp_path):
+def test_cost_counts_steps_evaluations_and_start_up(tmp_path):
     pace = Pace(step_s=2.0, step_gpu_hours=0.1, step_flops=1e9, sample_s=0.01, start_up_s=5.0)
     text = STUDY.replace("seeds = [0, 1]", "seeds = [0]").replace("budget.steps = 4", "budget.steps = 20")
     both = "pipeline.groups_per_batch = 32\nevaluation = { every = 5, num_prompts = 10, samples_per_prompt = 3 }\n"

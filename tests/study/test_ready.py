@@ -19,14 +19,14 @@ weights = "token"
 """
 
 
-def test_arms_that_read_or_import_something_are_tried_until_they_have_begun(tmp_path):
+def test_arms_that_import_something_are_tried(tmp_path):
     plan = plan_of(tmp_path, STUDY + OTHERS)
     assert [arm.name for arm in untried(plan, tmp_path / "out")] == ["model", "task", "own"]
     run(tmp_path, {"model-seed1": "fail"}, text=STUDY + OTHERS)
     assert untried(plan, tmp_path / "out") == []
 
 
-def test_every_arm_that_cannot_be_set_up_is_named_with_the_reason(tmp_path):
+def test_arms_that_cannot_be_set_up_are_named(tmp_path):
     arms = untried(plan_of(tmp_path, STUDY + OTHERS), tmp_path / "out")
     check_arms(arms, command_of(tmp_path, {}))
     with pytest.raises(StudyError) as caught:
@@ -60,5 +60,5 @@ def test_the_last_error_of_a_command_or_its_last_line(printed, said):
         ("", 1, None, "exit code 1"),
     ],
 )
-def test_a_run_that_somebody_killed_is_not_said_to_have_failed_of_its_last_news(printed, code, step, why):
+def test_killed_run_reports_the_signal(printed, code, step, why):
     assert failure_reason(printed, code, step) == why

@@ -35,7 +35,7 @@ def test_before_a_run_has_begun_all_of_it_is_left(tmp_path):
 
 
 @pytest.mark.parametrize("budget", ["steps = 30", "gpu_hours = 3.0", "flops = 30e9"])
-def test_runs_that_are_done_cost_nothing_and_others_what_is_left_of_their_budget(tmp_path, budget):
+def test_cost_of_the_remaining_runs(tmp_path, budget):
     plan, out = plan_of(tmp_path, STUDY.replace("budget.steps = 4\n", "") + f"[budget]\n{budget}\n"), tmp_path / "out"
     spend(plan, out, "cispo-seed0", 30, "done")
     spend(plan, out, "dapo-seed0", 10, "stopped")

@@ -19,7 +19,7 @@ from scalerl.study.runner import Runner
 # Running --------------------------------------------------------------------------------------------------------------
 
 
-def test_every_arm_and_seed_is_run_once_and_what_is_done_is_not_repeated(tmp_path):
+def test_every_arm_and_seed_is_run_once(tmp_path):
     runner, log = run(tmp_path)
     assert log.events == [event for name in NAMES for event in (("started", name), ("done", name))]
     assert states(runner) == dict.fromkeys(NAMES, "done")
@@ -30,7 +30,7 @@ def test_every_arm_and_seed_is_run_once_and_what_is_done_is_not_repeated(tmp_pat
     assert [len(starts(tmp_path, name)) for name in NAMES] == [1] * 4
 
 
-def test_a_raised_budget_goes_on_with_runs_that_were_done_and_only_then(tmp_path):
+def test_raised_budget_continues_finished_runs(tmp_path):
     run(tmp_path)
     more = STUDY.replace("steps = 4", "steps = 6")
     runner, log = run(tmp_path, text=more, resume=True)
@@ -40,7 +40,7 @@ def test_a_raised_budget_goes_on_with_runs_that_were_done_and_only_then(tmp_path
     assert run(tmp_path, text=more, resume=True)[1].events == []
 
 
-def test_a_failing_arm_is_told_with_its_reason_and_the_rest_is_finished(tmp_path):
+def test_failing_arm_is_reported_and_the_rest_finishes(tmp_path):
     runner, _ = run(
         tmp_path, {"cispo-seed0": "fail", "dapo-seed0": "crash", "cispo-seed1": "die once", "dapo-seed1": "mute"}
     )
@@ -57,7 +57,7 @@ def test_a_failing_arm_is_told_with_its_reason_and_the_rest_is_finished(tmp_path
     ]  # fmt: skip
 
 
-def test_a_run_that_was_killed_while_it_made_its_folder_begins_anew(tmp_path):
+def test_run_killed_while_making_its_folder_restarts(tmp_path):
     open_only(tmp_path)
     left = tmp_path / "out" / "runs" / "dapo-seed1"
     left.mkdir()
@@ -66,7 +66,7 @@ def test_a_run_that_was_killed_while_it_made_its_folder_begins_anew(tmp_path):
     assert states(runner) == dict.fromkeys(NAMES, "done")
 
 
-def test_a_run_that_lost_its_recipe_goes_on_with_that_of_the_study_and_loses_no_row(tmp_path):
+def test_run_without_a_recipe_resumes_from_the_study(tmp_path):
     run(tmp_path, {"dapo-seed1": "fail"})
     lost = tmp_path / "out" / "runs" / "dapo-seed1"
     (lost / store.RECIPE).unlink()
@@ -83,7 +83,7 @@ def test_a_run_whose_status_cannot_be_read_is_gone_on_with(tmp_path):
     assert states(runner) == dict.fromkeys(NAMES, "done")
 
 
-def test_a_run_that_cannot_be_started_is_told_and_the_rest_is_run(tmp_path):
+def test_run_that_cannot_start_does_not_stop_the_rest(tmp_path):
     open_only(tmp_path)
     (tmp_path / "out" / "logs" / "dapo-seed0.log").mkdir()
     runner, _ = run(tmp_path, resume=True)
@@ -151,7 +151,7 @@ def alive(pid: int) -> bool:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the leash is Linux's")
-def test_a_study_that_is_killed_leaves_nothing_running_and_goes_on(tmp_path):
+def test_killed_study_leaves_nothing_running(tmp_path):
     study = driver(tmp_path, {"dapo-seed0": "hang"})
     wait_until(waiting(tmp_path, "dapo-seed0"))
     (first,) = starts(tmp_path, "dapo-seed0")

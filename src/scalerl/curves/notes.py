@@ -283,4 +283,5 @@ Note = FitNote | UnusedStart | PairNote | ForecastNote
 
 def note_json(note: Note) -> dict[str, Any]:
     """A note as plain JSON types: its kind and its values."""
-    return {"kind": note.kind, **asdict(note)}
+    values = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(note).items()}
+    return {"kind": note.kind, **values}
