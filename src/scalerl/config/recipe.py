@@ -178,8 +178,11 @@ def _task_conflicts(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
                 f"evaluation.sets.{name} has the name of tasks.{name}, which already has an evaluation set: give it "
                 f"another name",
             )
+    tables = {"task": recipe.task} | {f"tasks.{name}": task for name, task in recipe.tasks.items()}
+    tables |= {f"evaluation.sets.{name}": task for name, task in recipe.evaluation.sets.items()}
+    for table, task in tables.items():
+        yield from _grader_conflicts(table, task)
     if isinstance(recipe.length, parts.InterruptionSettings):
-        tables = {"task": recipe.task} | {f"tasks.{name}": task for name, task in recipe.tasks.items()}
         for table, task in tables.items():
             if task.thinking_end not in (None, recipe.length.thinking_end):
                 yield (
@@ -188,6 +191,24 @@ def _task_conflicts(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
                     f"{json.dumps(recipe.length.thinking_end)}: thinking must end for the grader where it ends for the "
                     f"length control, so set both alike",
                 )
+
+
+def _grader_conflicts(table: str, task: parts.TaskSettings) -> Iterator[tuple[tuple[str, ...], str]]:
+    if task.grader and task.graders:
+        yield (
+            (f"{table}.grader", f"{table}.graders"),
+            f'{table}.grader is "{task.grader}" and {table}.graders has {", ".join(task.graders)}: a task has one grader '
+            f"or several, so move it to a table [{table}.graders.NAME]",
+        )
+    if task.graders and not any(grader.weight for grader in task.graders.values()):
+        yield ((f"{table}.graders",), f"every weight in {table}.graders is 0: nothing would be trained on")
+    for name in task.graders:
+        # A column of metrics.jsonl is named after it.
+        if not re.fullmatch(r"[\w-]+", name):
+            yield (
+                (f"{table}.graders",),
+                f"{table}.graders has {json.dumps(name)}, but a column's name may only have letters, digits, _ and -",
+            )
 
 
 def mode_name(pipeline: parts.PipelineSettings) -> str:

@@ -53,16 +53,16 @@ def evaluate_model(recipe: Recipe) -> list[dict[str, Any]]:
             result = evaluate_set(eval_set, engine, inputs, recipe.evaluation, step=0)
             if result.num_graded == 0:
                 raise no_verdicts(eval_set, result, inputs)
-            interval = wilson(sum(result.num_correct), result.num_graded)
+            interval = wilson(sum(result.num_correct), result.num_samples)
             rows.append({"set": eval_set.name, "reward": result.reward, "interval": list(interval), **counts(result)})
         return rows
 
 
 def no_verdicts(eval_set: EvalSet, result: EvalResult, inputs: Inputs) -> GraderError:
     """Return the error for a set on which the grader gave no verdict at all, with the reasons."""
-    name = eval_set.judge.spec.name
+    name = eval_set.judge.name
     reasons = ", ".join(f"{num} x {reason}" for reason, num in result.num_without_verdict.items())
-    error = inputs.graders.first_errors.get(name)
+    error = next(iter(inputs.graders.first_errors.values()), None)
     return GraderError(
         f'"{name}" has a verdict on none of {result.num_samples} answers of {eval_set.name} '
         f"({reasons}{f': {error}' if error else ''})"
@@ -72,10 +72,12 @@ def no_verdicts(eval_set: EvalSet, result: EvalResult, inputs: Inputs) -> Grader
 def counts(result: EvalResult) -> dict[str, Any]:
     """Return what every row on an evaluation has besides its reward."""
     return {
-        "num_samples": result.num_graded,
+        "num_samples": result.num_samples,
         "prompts_hash": result.prompts_hash,
         "truncated_frac": result.num_truncated / max(result.num_samples, 1),
         "length_mean": result.mean_length,
+        **({} if result.score is None else {"score": result.score}),
+        **{f"score/{name}": value for name, value in result.scores.items()},
         **{f"grader/{reason}": num for reason, num in result.num_without_verdict.items()},
     }
 

@@ -155,7 +155,7 @@ def load_inputs(recipe: Recipe) -> Inputs:
     try:
         max_tokens = recipe.rollout.max_prompt_tokens
         eval_sets = tuple(
-            eval_set(name, task, text=text, graders=graders, max_tokens=max_tokens)
+            eval_set(name, task, text=text, graders=graders, max_tokens=max_tokens, threshold=recipe.reward.threshold)
             for name, task in {**tasks, **others}.items()
         )
     except BaseException:
