@@ -173,7 +173,10 @@ def test_failed_process_start_is_reported_and_cleaned_up(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
-        (GraderSpec(name="maths"), 'no grader is called "maths"; choices: exact, numeric, math, countdown, code, or'),
+        (
+            GraderSpec(name="maths"),
+            'no grader is called "maths"; choices: exact, numeric, math, countdown, code, code_share, or',
+        ),
         (GraderSpec(name="no_such_module:f"), 'no module is called "no_such_module"'),
         (GraderSpec(name="hostile_graders:absent"), 'hostile_graders has no "absent"'),
         (GraderSpec(name="hostile_graders:no_function"), "it is not a function but int"),
@@ -205,7 +208,7 @@ def test_grader_loaded_late_reaches_running_workers():
     with GraderPool(num_workers=1) as pool:
         assert endings(pool, ["right"]) == ["right"]
         (graded,) = pool.grade_all([Item(key=0, spec=SAME, text="a", answer="a")])
-        assert graded.value == True
+        assert graded.value == 1
 
 
 def test_the_children_load_none_of_the_trainers_packages(pool: GraderPool):

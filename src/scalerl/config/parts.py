@@ -256,7 +256,7 @@ class RewardSettings(Settings):
     correct: float = 1.0
     """Reward of a completion of value 1, before the length control's adjustment."""
     wrong: float = -1.0
-    """Reward of a completion of value 0; values between are mapped linearly. Without a verdict it is never trained on."""
+    """Reward of a completion of value 0; the reward is linear in between. No verdict is never trained on."""
     threshold: Annotated[float, Field(gt=0, le=1)] = 1.0
     """The value from which on a completion is correct: for pass rates, the curriculum and evaluations."""
 

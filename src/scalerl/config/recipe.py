@@ -197,8 +197,8 @@ def _grader_conflicts(table: str, task: parts.TaskSettings) -> Iterator[tuple[tu
     if task.grader and task.graders:
         yield (
             (f"{table}.grader", f"{table}.graders"),
-            f'{table}.grader is "{task.grader}" and {table}.graders has {", ".join(task.graders)}: a task has one grader '
-            f"or several, so move it to a table [{table}.graders.NAME]",
+            f'{table}.grader is "{task.grader}" and {table}.graders has {", ".join(task.graders)}: a task has one '
+            f"grader or several, so move it to a table [{table}.graders.NAME]",
         )
     if task.graders and not any(grader.weight for grader in task.graders.values()):
         yield ((f"{table}.graders",), f"every weight in {table}.graders is 0: nothing would be trained on")
