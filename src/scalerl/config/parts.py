@@ -337,23 +337,6 @@ class RolloutSettings(Settings):
     """Sampling temperature in training; the learner's log-probs use the same."""
 
 
-class EvaluationSettings(Settings):
-    every: int = Field(default=100, ge=1)
-    """Steps between two evaluations; there is always one before the first step."""
-    num_prompts: int = Field(default=1000, ge=1)
-    """Problems of the task that are withheld from training and evaluated on."""
-    samples_per_prompt: int = Field(default=16, ge=1)
-    """Completions sampled for each problem; the reported value is the mean of `correct`."""
-    temperature: float = Field(default=1.0, ge=0)
-    """Sampling temperature; 0 is greedy."""
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Sample from the smallest set of tokens with this probability."""
-    seed: int = Field(default=0, ge=0)
-    """Selects the withheld problems and the sampling noise: with equal seeds runs can be compared per prompt."""
-    sets: dict[str, TaskSettings] = Field(default_factory=dict)
-    """Further evaluation sets, each a task under its own name: [evaluation.sets.NAME]."""
-
-
 class BudgetSettings(Settings):
     """The run ends when the first limit is reached; at least one must be set."""
 

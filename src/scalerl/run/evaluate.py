@@ -1,12 +1,12 @@
 """Measure a model on evaluation sets: the rows of evals.jsonl and of `scalerl eval`."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import closing
 from typing import Any
 
 from scalerl.config import Recipe
-from scalerl.config.parts import EvaluationSettings
+from scalerl.config.evaluation import EvaluationSettings
 from scalerl.errors import GraderError
 from scalerl.loop.evaluate import EvalResult, eval_requests, evaluate
 from scalerl.loop.seams import Engine
@@ -24,15 +24,16 @@ def evaluate_set(
     on_progress: Callable[[int, int], None] = lambda finished, total: None,
 ) -> EvalResult:
     """Sample and grade every prompt of a set; `on_progress` gets the number of finished completions and of all."""
+    sampling = settings.sampling(eval_set.name)
     requests = eval_requests(
         eval_set.problems,
         encode=eval_set.prompts.tokens.__getitem__,
         plan=inputs.length.plan,
-        samples_per_prompt=settings.samples_per_prompt,
+        samples_per_prompt=sampling.samples_per_prompt,
         seed=settings.seed,
         step=step,
-        temperature=settings.temperature,
-        top_p=settings.top_p,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
     )
     return evaluate(
         engine,
@@ -44,9 +45,9 @@ def evaluate_set(
     )
 
 
-def evaluate_model(recipe: Recipe) -> list[dict[str, Any]]:
-    """Measure the recipe's model, untrained, on each of its evaluation sets; return one row per set."""
-    inputs = load_inputs(recipe)
+def evaluate_model(recipe: Recipe, sets: Collection[str] = ()) -> list[dict[str, Any]]:
+    """Measure the recipe's model, untrained, on evaluation sets, all of them or `sets`; return one row per set."""
+    inputs = load_inputs(recipe, sets=sets)
     with closing(inputs.graders), closing(build_engine(inputs.model, recipe)) as engine:
         rows = []
         for eval_set in inputs.eval_sets:
@@ -54,7 +55,19 @@ def evaluate_model(recipe: Recipe) -> list[dict[str, Any]]:
             if result.num_graded == 0:
                 raise no_verdicts(eval_set, result, inputs)
             interval = wilson(sum(result.num_correct), result.num_samples)
-            rows.append({"set": eval_set.name, "reward": result.reward, "interval": list(interval), **counts(result)})
+            rows.append(
+                {
+                    "set": eval_set.name,
+                    "reward": result.reward,
+                    "interval": list(interval),
+                    **counts(result),
+                    "num_prompts": len(result.num_correct),
+                    "samples_per_prompt": result.samples_per_prompt,
+                    "num_correct": list(result.num_correct),
+                    "pass_at": {str(k): value for k, value in result.pass_at.items()},
+                    "without_verdict": dict(result.num_without_verdict),
+                }
+            )
         return rows
 
 
