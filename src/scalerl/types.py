@@ -2,13 +2,15 @@
 
     Problem -> Request (one completion wanted, with its LengthPlan) -> Completion -> Group (graded) -> Batch
 
-`correct` (true, false, or None for "no verdict") and `reward` (what is trained on) are different values: evaluations,
-pass rates and curves report the mean of `correct`; only advantages use `reward`.
+Three numbers of a completion are kept apart. `value` is what its graders say, from 0 to 1, or None for "no verdict":
+the zero-variance filter compares values. `correct` is whether the value reaches the threshold: pass rates, curricula,
+evaluations and curves report its mean. `reward` is what advantages are made of: the value on the recipe's scale, with
+the length control's adjustment.
 """
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -161,11 +163,18 @@ class Group:
     problem: Problem
     completions: tuple[Completion, ...]
     correct: tuple[bool | None, ...]
-    """The grader's verdict on each completion; None is neither right nor wrong and is never trained on."""
+    """Whether each completion's value reaches the threshold; None has no verdict and is never trained on."""
     rewards: tuple[float, ...]
-    """What is trained on: the verdict's value plus the length control's adjustment; unread without a verdict."""
+    """What is trained on: the value's reward plus the length control's adjustment; unread without a verdict."""
+    values: tuple[float | None, ...] = ()
+    """The graders' value of each completion, from 0 to 1; where left out, 1 for correct and 0 for wrong."""
+    scores: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
+    """The values of each of several graders, by column; empty where there is only one."""
 
     def __post_init__(self) -> None:
+        if not self.values:
+            derived = tuple(None if verdict is None else float(verdict) for verdict in self.correct)
+            object.__setattr__(self, "values", derived)
         if not len(self.completions) == len(self.correct) == len(self.rewards) > 0:
             counts = (len(self.completions), len(self.correct), len(self.rewards))
             raise ValueError(f"group {self.key}: needs a verdict and a reward per completion, got {counts}")

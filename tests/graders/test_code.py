@@ -7,7 +7,7 @@ from sandbox_support import needs_bubblewrap
 
 from scalerl.config.parts import GradingSettings
 from scalerl.errors import GraderError, SandboxError
-from scalerl.graders.code import check_sandbox, close_sandboxes, code, program_in, run_program
+from scalerl.graders.code import check_sandbox, close_sandboxes, code, code_share, program_in, run_program
 from scalerl.graders.pool.pool import GraderPool, GraderSpec, Item
 from scalerl.graders.sandbox import bubblewrap
 from scalerl.graders.sandbox.job import Asserts, Calls, Reference
@@ -77,6 +77,8 @@ def test_reasons_are_counted_apart():
     assert run_program(SQUARE, unreadable).kind == "bad_tests"
     half = run_program("def f(x): return 4", ANSWER)
     assert (half.kind, half.share, half.correct) == ("failed", 0.5, False)
+    shares = [code_share(given, ANSWER) for given in ("def f(x): return 4", SQUARE, "")]
+    assert (*shares, code_share(SQUARE, "8")) == (0.5, 1.0, 0.0, None)
 
 
 @needs_bubblewrap
@@ -109,12 +111,12 @@ def test_slow_programs_hold_up_no_others():
         for number in range(20):
             pool.submit(number, spec, SQUARE, ANSWER)
         ended: dict[object, float] = {}
-        verdicts: dict[object, bool | None] = {}
+        verdicts: dict[object, float | None] = {}
         while len(ended) < 21:
             for graded in pool.poll(1.0):
                 ended[graded.key] = time.monotonic() - started
-                verdicts[graded.key] = graded.correct
-    assert verdicts.pop("slow") is False
+                verdicts[graded.key] = graded.value
+    assert verdicts.pop("slow") == 0
     assert all(verdicts.values())
     slow_s = ended.pop("slow")
     assert slow_s >= 3.0

@@ -26,7 +26,7 @@ def pool() -> Iterator[GraderPool]:
 
 def through(pool: GraderPool, pairs: list[tuple[str, str]]) -> list[bool | None]:
     """Verdicts of texts and references."""
-    return [result.correct for result in pool.grade_all(Item(key=0, spec=MATH, text=t, answer=a) for t, a in pairs)]
+    return [result.value for result in pool.grade_all(Item(key=0, spec=MATH, text=t, answer=a) for t, a in pairs)]
 
 
 def completion(answer: str) -> str:

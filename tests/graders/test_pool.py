@@ -46,8 +46,8 @@ def pool() -> Iterator[GraderPool]:
 def endings(pool: GraderPool, texts: list[str]) -> list[str]:
     graded = pool.grade_all(Item(key=text, spec=OBEY, text=text, answer="") for text in texts)
     assert [result.key for result in graded] == texts
-    assert all((result.correct is None) == (result.reason is not None) for result in graded)
-    return [result.reason or ("right" if result.correct else "wrong") for result in graded]
+    assert all((result.value is None) == (result.reason is not None) for result in graded)
+    return [result.reason or ("right" if result.value else "wrong") for result in graded]
 
 
 def processes_of(session: int) -> list[int]:
@@ -133,7 +133,7 @@ def test_settings_reach_the_grader(pool: GraderPool):
     for length, correct in ((2, True), (3, False)):
         spec = GraderSpec(name="hostile_graders:same", settings={"length": length})
         (graded,) = pool.grade_all([Item(key=0, spec=spec, text="ab", answer="ab")])
-        assert graded.correct is correct
+        assert graded.value == correct
 
 
 def test_grader_gets_thinking_tags_only_if_it_takes_them(pool: GraderPool):
@@ -141,13 +141,13 @@ def test_grader_gets_thinking_tags_only_if_it_takes_them(pool: GraderPool):
     for name, correct in (("same", False), ("same_after", True), ("same_tagged", True)):
         spec = GraderSpec(name=f"hostile_graders:{name}", settings=tags)
         (graded,) = pool.grade_all([Item(key=0, spec=spec, text="<t>1+1</t>2", answer="2")])
-        assert graded.correct is correct
+        assert graded.value == correct
 
 
 def test_graders_of_the_table_run_in_the_pool_too(pool: GraderPool):
     spec = GraderSpec(name="numeric", settings={"thinking_start": "", "thinking_end": "</t>"})
     items = [Item(key=0, spec=spec, text="7</t>8", answer=answer) for answer in ("8", "7", "none")]
-    assert [result.correct for result in pool.grade_all(items)] == [True, False, None]
+    assert [result.value for result in pool.grade_all(items)] == [True, False, None]
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_graders_of_the_table_run_in_the_pool_too(pool: GraderPool):
 )
 def test_odd_texts_arrive_as_they_are(pool: GraderPool, text: str):
     graded = pool.grade_all([Item(key=0, spec=SAME, text=text, answer=text)] * 4)
-    assert [result.correct for result in graded] == [True] * 4
+    assert [result.value for result in graded] == [True] * 4
 
 
 @needs_linux
@@ -173,7 +173,10 @@ def test_failed_process_start_is_reported_and_cleaned_up(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
-        (GraderSpec(name="maths"), 'no grader is called "maths"; choices: exact, numeric, math, countdown, code, or'),
+        (
+            GraderSpec(name="maths"),
+            'no grader is called "maths"; choices: exact, numeric, math, countdown, code, code_share, or',
+        ),
         (GraderSpec(name="no_such_module:f"), 'no module is called "no_such_module"'),
         (GraderSpec(name="hostile_graders:absent"), 'hostile_graders has no "absent"'),
         (GraderSpec(name="hostile_graders:no_function"), "it is not a function but int"),
@@ -205,14 +208,14 @@ def test_grader_loaded_late_reaches_running_workers():
     with GraderPool(num_workers=1) as pool:
         assert endings(pool, ["right"]) == ["right"]
         (graded,) = pool.grade_all([Item(key=0, spec=SAME, text="a", answer="a")])
-        assert graded.correct is True
+        assert graded.value == 1
 
 
 def test_the_children_load_none_of_the_trainers_packages(pool: GraderPool):
     spec = GraderSpec(name="hostile_graders:module_is_loaded")
     names = ["torch", "numpy", "pydantic", "scalerl.graders.rules"]
     graded = pool.grade_all(Item(key=name, spec=spec, text=name, answer="") for name in names)
-    assert [result.correct for result in graded] == [False, False, False, True]
+    assert [result.value for result in graded] == [False, False, False, True]
 
 
 @needs_linux
@@ -285,7 +288,7 @@ def test_a_script_without_a_main_guard_can_use_a_pool(tmp_path: Path):
         "print('once')\n"
         "def last(text, answer): print('noise'); return text[-1] == answer\n"
         "items = [Item(key=0, spec=GraderSpec(name='script:last'), text='so 3', answer='3')]\n"
-        "if __name__ == '__main__': print(GraderPool(num_workers=1).grade_all(items)[0].correct)\n"
+        "if __name__ == '__main__': print(GraderPool(num_workers=1).grade_all(items)[0].value == 1)\n"
     )
     result = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
     assert (result.stdout, result.stderr) == ("once\nTrue\n", "")

@@ -1,5 +1,6 @@
 import functools
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -66,6 +67,20 @@ def test_rewards_and_verdicts_are_of_graded_completions_only():
     facts = prepared(batch).facts
     assert facts["reward/mean"] == 0.0
     assert facts["reward/correct_frac"] == 0.5
+
+
+def test_group_of_unequal_values_is_kept_though_none_is_correct():
+    completions = [make_completion("0/a", index, [5], [1, 2]) for index in range(3)]
+    group = replace(
+        make_group(completions, [False, False, False]),
+        values=(0.0, 0.25, 0.5),
+        rewards=(-1.0, -0.5, 0.0),
+        scores={"tests": (0.0, 0.25, 0.5), "style": (1.0, 1.0, None)},
+    )
+    made = prepared(Batch(version=VERSION, groups=[group]))
+    assert (made.effective.num_kept, made.effective.num_zero_variance) == (3, 0)
+    assert (made.facts["score/tests"], made.facts["score/style"]) == (0.25, 1.0)
+    assert made.facts["reward/correct_frac"] == 0
 
 
 def test_nothing_kept_needs_no_pass():

@@ -2,14 +2,15 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import combinations
 
 import pytest
 from simulated import SimulatedEngine, complete
 
 from scalerl.errors import EngineStalled
 from scalerl.graders.pool.pool import GraderSpec
-from scalerl.loop.evaluate import eval_requests, evaluate, hash_prompts
-from scalerl.loop.grading import GraderRunner, Judge, Purpose, Verdict
+from scalerl.loop.evaluate import eval_requests, evaluate, hash_prompts, pass_at
+from scalerl.loop.grading import GraderRunner, Judge, Purpose, Verdict, WeightedGrader
 from scalerl.loop.watchdog import Watchdog, WatchedEngine
 from scalerl.types import Completion, LengthPlan, Problem
 
@@ -29,7 +30,10 @@ def requests(problems=PROBLEMS, seed=0, step=0):
     )
 
 
-JUDGE = Judge(spec=GraderSpec(name="exact"), decode_all=lambda completions: [""] * len(completions))
+JUDGE = Judge(
+    graders=(WeightedGrader(column="exact", spec=GraderSpec(name="exact")),),
+    decode_all=lambda completions: [""] * len(completions),
+)
 
 
 class Given(GraderRunner):
@@ -44,7 +48,9 @@ class Given(GraderRunner):
         assert (judge, purpose) == (JUDGE, "evaluation")
         for one in completions:
             correct = self._verdict(one)
-            self._due.append(Verdict(completion=one, correct=correct, reason="timeout" if correct is None else None))
+            value = None if correct is None else float(correct)
+            reason = "timeout" if correct is None else None
+            self._due.append(Verdict(completion=one, correct=correct, value=value, reason=reason))
 
     def poll(self, purpose: Purpose, *, wait: bool = False) -> list[Verdict]:
         assert purpose == "evaluation"
@@ -63,7 +69,7 @@ def test_eval_noise_is_paired_across_runs():
     assert (first[0].prompt_tokens, first[0].temperature, first[0].top_p) == ((48, 63), 0.7, 0.9)
 
 
-def test_reward_is_over_completions_with_a_verdict():
+def test_what_cannot_be_judged_counts_as_wrong():
     engine = SimulatedEngine(slots=4)
     engine.push_weights({"version": 0}, 0)
 
@@ -77,7 +83,7 @@ def test_reward_is_over_completions_with_a_verdict():
     assert result.num_correct == (0, 1, 2, 3, 0)
     assert (result.num_graded, result.num_samples) == (12, 15)
     assert result.num_without_verdict == {"timeout": 3}
-    assert result.reward == 0.5
+    assert result.reward == 6 / 15
     assert result.mean_length == engine.work.decoded / 15
     assert seen == sorted(seen)
     assert seen[-1] == 15
@@ -116,3 +122,37 @@ def test_equal_prompts_in_equal_order_have_equal_hashes():
     assert hash_prompts(PROBLEMS) == hash_prompts(list(PROBLEMS))
     assert hash_prompts(PROBLEMS) != hash_prompts(PROBLEMS[::-1])
     assert hash_prompts(PROBLEMS) != hash_prompts(PROBLEMS[:-1])
+
+
+def test_repeated_prompts_get_noise_of_their_own():
+    repeated = [replace(problem, id=f"{problem.id}/{repeat}") for repeat in range(8) for problem in PROBLEMS]
+    seeds = [request.seed for request in requests(repeated)]
+    assert len(set(seeds)) == len(seeds) == 8 * 15
+    # The first of them has the noise it has alone.
+    assert seeds[:15] == [request.seed for request in requests()]
+
+
+def test_pass_at_k_is_the_share_of_draws_with_a_correct_one():
+    counts, num = (0, 1, 3, 5), 5
+    for k in (1, 2, 4, 5):
+        drawn = [
+            sum(any(index < correct for index in draw) for draw in combinations(range(num), k))
+            / len(list(combinations(range(num), k)))
+            for correct in counts
+        ]
+        assert pass_at(counts, num, k) == pytest.approx(sum(drawn) / 4)
+    with pytest.raises(ValueError, match="pass@6 needs at least 6 samples"):
+        pass_at(counts, num, 6)
+
+
+def test_score_is_the_mean_of_the_values():
+    engine = SimulatedEngine(slots=4)
+    engine.push_weights({"version": 0}, 0)
+
+    class Halves(Given):
+        def poll(self, purpose: Purpose, *, wait: bool = False) -> list[Verdict]:
+            return [replace(made, value=0.5, correct=False) for made in super().poll(purpose, wait=wait)]
+
+    result = evaluate(engine, requests(), graders=Halves(lambda _: True), judge=JUDGE, prompts_hash="h")
+    assert (result.reward, result.score) == (0.0, 0.5)
+    assert evaluate(engine, requests(), graders=Given(lambda _: True), judge=JUDGE, prompts_hash="h").score is None

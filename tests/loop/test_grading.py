@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -22,13 +23,13 @@ from scalerl.loop.grading import (
     GroupGrading,
     Judge,
     Verdict,
+    graders_of,
     is_pooled,
     opened_thinking,
-    spec_of,
     verdicts,
 )
 from scalerl.tasks.length import LengthControl
-from scalerl.tasks.task import Task
+from scalerl.tasks.task import Task, TaskGrader
 from scalerl.types import Completion, Group, LengthPlan, Problem, Request
 
 PROBLEM = Problem(id="a", prompt="1+2=", answer="3", task="arithmetic")
@@ -41,7 +42,7 @@ def judge(grader: str) -> Judge:
     """Texts travel as one token a character."""
     task = Task(name="arithmetic", training=(PROBLEM,), evaluation=(), grader=grader)
     return Judge(
-        spec=spec_of(task), decode_all=lambda completions: ["".join(map(chr, tokens)) for tokens in completions]
+        graders=graders_of(task), decode_all=lambda completions: ["".join(map(chr, tokens)) for tokens in completions]
     )
 
 
@@ -85,7 +86,7 @@ def of(marked: Verdict) -> tuple[str, bool | None, str | None]:
 
 
 def test_only_fast_built_in_graders_run_in_this_process(graders: GraderRunner):
-    assert {name: is_pooled(judge(name).spec) for name in ("exact", "numeric", "math", OBEDIENT)} == {
+    assert {name: is_pooled(judge(name).graders[0].spec) for name in ("exact", "numeric", "math", OBEDIENT)} == {
         "exact": False,
         "numeric": False,
         "math": True,
@@ -93,7 +94,7 @@ def test_only_fast_built_in_graders_run_in_this_process(graders: GraderRunner):
     }
     graders.check(judge("exact"))
     graders.submit([completion("<think>1</think>3")], judge("exact"), "training")
-    assert graders._pool is None
+    assert not graders._pools
     assert [of(one) for one in graders.poll("training")] == [("0/a#0", True, None)]
     assert graders.poll("training", wait=True) == []
 
@@ -131,7 +132,7 @@ def test_the_grader_is_told_where_thinking_ends():
     task = Task(
         name="a", training=(), evaluation=(), grader="exact", answer=AnswerFormat(thinking_start="[", thinking_end="]")
     )
-    assert spec_of(task) == GraderSpec(name="exact", settings={"thinking_start": "[", "thinking_end": "]"})
+    assert graders_of(task)[0].spec == GraderSpec(name="exact", settings={"thinking_start": "[", "thinking_end": "]"})
     assert verdicts(task, [("[1]3", "3"), ("[3", "3"), ("3", " ")]) == [True, False, None]
 
 
@@ -192,7 +193,7 @@ def test_check_finds_unusable_graders(graders: GraderRunner):
 
 def test_grading_settings_are_the_pools_arguments():
     taken = {name: parameter.default for name, parameter in keyword_settings(GraderPool).items()}
-    assert GradingSettings().model_dump(exclude={"sandbox"}) == taken
+    assert GradingSettings().model_dump(exclude={"sandbox"}) | {"coroutines": False} == taken
 
 
 def test_slow_grader_may_take_its_timeout(monkeypatch: pytest.MonkeyPatch):
@@ -227,12 +228,12 @@ def test_silent_or_dead_pool_raises(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(grading_module, "_WAIT_S", 0.2)
     graders = GraderRunner(GradingSettings(num_workers=1, timeout_s=0.2, cpu_limit_s=0.2))
     graders.check(judge(OBEDIENT))
-    assert graders._pool is not None
-    os.kill(graders._pool.pid, signal.SIGSTOP)
+    assert graders._pools
+    os.kill(graders._pools["workers"].pid, signal.SIGSTOP)
     graders.submit([completion("3")], judge(OBEDIENT), "training")
     with pytest.raises(GradingStalled, match=r"1 answers are with the graders, and none came back in 0.5 s"):
         wait_for(lambda: graders.poll("training", wait=True), 1)
-    os.kill(graders._pool.pid, signal.SIGKILL)
+    os.kill(graders._pools["workers"].pid, signal.SIGKILL)
     with pytest.raises(GraderPoolError, match="the grading process died"):
         wait_for(lambda: graders.poll("training", wait=True), 1)
     graders.close()
@@ -300,3 +301,87 @@ def test_group_is_returned_with_its_last_verdict(graders: GraderRunner):
     assert [group.correct for group in found] == [(True, False), (True, False), (True, True, None)]
     assert [one.request.index for one in found[2].completions] == [0, 1, 2]
     assert grading.num_without_verdict == {"timeout": 1}
+
+
+def several(threshold: float = 1.0, **used: TaskGrader) -> Judge:
+    task = Task(name="arithmetic", training=(PROBLEM,), evaluation=(), grader="exact", graders=used)
+    return dataclasses.replace(judge("exact"), graders=graders_of(task), threshold=threshold)
+
+
+@pytest.mark.parametrize(
+    "text, value, correct",
+    [("yes", 1.0, True), ("no", 0.0, False), ("one", 1.0, True), ("half", 0.5, False), ("0.75", 0.75, False)],
+)
+def test_grader_may_return_a_number_or_numpys_bool(graders: GraderRunner, text: str, value: float, correct: bool):
+    graders.submit([completion(text)], judge("own_code:share"), "training")
+    (verdict,) = wait_for(lambda: graders.poll("training", wait=True), 1)
+    assert (verdict.value, verdict.correct, verdict.reason) == (value, correct, None)
+
+
+@pytest.mark.parametrize("text, shown", [("nan", "nan"), ("1.5", "1.5"), ("-0.5", "-0.5"), ("list", r"\[\]")])
+def test_anything_else_is_an_error_in_one_sentence(graders: GraderRunner, text: str, shown: str):
+    graders.submit([completion(text)], judge("own_code:share"), "training")
+    (verdict,) = wait_for(lambda: graders.poll("training", wait=True), 1)
+    assert (verdict.value, verdict.correct, verdict.reason) == (None, None, "error")
+    (error,) = graders.first_errors.values()
+    assert re.search(f"returned {shown}, but a grader returns True, False, None or a number from 0 to 1", error)
+
+
+def test_threshold_decides_what_is_correct(graders: GraderRunner):
+    lenient = dataclasses.replace(judge("own_code:share"), threshold=0.5)
+    texts = ["0.49", "half", "0.75"]
+    graders.submit([completion(text, index) for index, text in enumerate(texts)], lenient, "training")
+    verdicts = wait_for(lambda: graders.poll("training", wait=True), 3)
+    assert {v.completion.request.index: v.correct for v in verdicts} == {0: False, 1: True, 2: True}
+
+
+def test_several_graders_give_a_weighted_mean(graders: GraderRunner):
+    both = several(
+        right=TaskGrader(name="exact", weight=3.0),
+        short=TaskGrader(name="own_code:brief", weight=1.0, settings={"most": 1}),
+        seen=TaskGrader(name="own_code:obedient", weight=0.0),
+    )
+    graders.check(both)
+    graders.submit(
+        [completion(text, index) for index, text in enumerate(("3", "late", "4", "raise"))], both, "training"
+    )
+    verdicts = {v.completion.request.index: v for v in wait_for(lambda: graders.poll("training", wait=True), 4)}
+    assert verdicts[0].scores == {"right": 1.0, "short": 1.0, "seen": 1.0}
+    assert [verdicts[index].value for index in range(4)] == [1.0, 0.0, 0.25, None]
+    assert [verdicts[index].correct for index in range(4)] == [True, False, False, None]
+    # One grader that fails leaves the completion without a verdict, whatever the others say.
+    assert verdicts[3].reason == "error"
+
+
+def test_values_become_rewards_linearly_and_columns(graders: GraderRunner):
+    used = several(part=TaskGrader(name="own_code:share"), same=TaskGrader(name="own_code:share", weight=0.0))
+    length = LengthControl(
+        max_tokens=64, plan=lambda seed: LengthPlan(answer_budget=64), adjust=lambda num_tokens, correct: 0.0
+    )
+    grading = GroupGrading(graders, lambda _: used, reward=RewardSettings(correct=2.0, wrong=-1.0), length=length)
+    grading.submit([completion(text, index) for index, text in enumerate(("1", "0", "0.5"))])
+    (group,) = wait_for(lambda: grading.poll(wait=True), 1)
+    assert group.rewards == (2.0, -1.0, 0.5)
+    assert (group.values, group.correct) == ((1.0, 0.0, 0.5), (True, False, False))
+    assert group.scores == {"part": (1.0, 0.0, 0.5), "same": (1.0, 0.0, 0.5)}
+
+
+def test_coroutine_graders_wait_together_within_their_limit():
+    graders = GraderRunner(GradingSettings(num_workers=1, timeout_s=10.0, max_calls=16))
+    limited = several(one=TaskGrader(name="own_code:judge", settings={"most": 16}))
+    with closing(graders):
+        graders.check(limited)
+        started = time.monotonic()
+        graders.submit([completion("3" if index % 2 else "4", index) for index in range(64)], limited, "training")
+        verdicts = wait_for(lambda: graders.poll("training", wait=True), 64)
+        # One after another they would take 12.8 s.
+        assert time.monotonic() - started < 6
+        assert {v.completion.request.index: v.correct for v in verdicts} == {i: bool(i % 2) for i in range(64)}
+
+
+def test_coroutine_that_hangs_has_no_verdict():
+    graders = GraderRunner(GradingSettings(timeout_s=1.0, cpu_limit_s=0.5))
+    with closing(graders):
+        graders.submit([completion("hang"), completion("3", 1)], judge("own_code:judge"), "training")
+        verdicts = wait_for(lambda: graders.poll("training", wait=True), 2)
+    assert {v.completion.request.index: v.reason for v in verdicts} == {0: "timeout", 1: None}

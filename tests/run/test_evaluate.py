@@ -1,8 +1,14 @@
 """Rows of an evaluation."""
 
+import json
+from pathlib import Path
+
 import pytest
 
-from scalerl.run.evaluate import wilson
+from scalerl.config import load_recipe
+from scalerl.errors import RecipeError
+from scalerl.run.evaluate import evaluate_model, wilson
+from scalerl.run.parts import build_eval_task
 
 
 def test_wilson_interval_stays_within_0_and_1():
@@ -12,3 +18,60 @@ def test_wilson_interval_stays_within_0_and_1():
     low, high = wilson(50, 100)
     assert low == pytest.approx(0.419, abs=1e-3)
     assert high == pytest.approx(0.581, abs=1e-3)
+
+
+def file_of(path: Path, rows: int, times: int = 1) -> str:
+    """Return the path, in JSON, of a file of sums, each several times."""
+    sums = [f"{place}+1+2=" for place in range(rows)]
+    lines = [json.dumps({"prompt": text, "answer": str(eval(text[:-1]))}) for text in sums * times]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return json.dumps(str(path))
+
+
+def test_each_set_has_its_own_size_and_sampling(tmp_path: Path):
+    recipe = load_recipe(
+        "tiny-cpu",
+        [
+            "evaluation.num_prompts=4",
+            "evaluation.samples_per_prompt=2",
+            f'evaluation.sets.small={{name="file", path={file_of(tmp_path / "small.jsonl", 3)}, samples_per_prompt=8}}',
+            'evaluation.sets.greedy={name="arithmetic", num_prompts=5, samples_per_prompt=1, temperature=0}',
+        ],
+    )
+    rows = {row["set"]: row for row in evaluate_model(recipe)}
+    sizes = {name: (row["num_prompts"], row["samples_per_prompt"], row["num_samples"]) for name, row in rows.items()}
+    assert sizes == {"main": (4, 2, 8), "small": (3, 8, 24), "greedy": (5, 1, 5)}
+    small = rows["small"]
+    assert len(small["num_correct"]) == 3
+    assert small["reward"] == sum(small["num_correct"]) / 24 == small["pass_at"]["1"]
+    assert list(small["pass_at"]) == ["1", "2", "4", "8"]
+    assert [row["set"] for row in evaluate_model(recipe, ["small"])] == ["small"]
+    with pytest.raises(RecipeError, match=r'"smal"; choices: .*; did you mean "small"'):
+        evaluate_model(recipe, ["smal"])
+
+
+def test_default_sizes_are_all_rows_or_a_thousand(tmp_path: Path):
+    own = f'evaluation.sets.own={{name="file", path={file_of(tmp_path / "own.jsonl", 7)}}}'
+    recipe = load_recipe("tiny-cpu", [own, "evaluation.sets.made=arithmetic"])
+    made = {name: build_eval_task(part, 0) for name, part in recipe.evaluation.sets.items()}
+    assert {name: len(task.evaluation) for name, task in made.items()} == {"own": 7, "made": 1000}
+
+
+def test_repeated_rows_are_answered_independently(tmp_path: Path):
+    path = file_of(tmp_path / "repeated.jsonl", 30, times=8)
+    settings = [
+        f'task={{name="file", path={file_of(tmp_path / "train.jsonl", 40)}, grader="numeric"}}',
+        "evaluation.num_prompts=1",
+        f'evaluation.sets.often={{name="file", path={path}, samples_per_prompt=1, grader="numeric"}}',
+    ]
+    (row,) = evaluate_model(load_recipe("tiny-cpu", settings), ["often"])
+    by_repeat = [row["num_correct"][start : start + 30] for start in range(0, 240, 30)]
+    assert any(by_repeat[0] != other for other in by_repeat[1:])
+
+
+def test_unjudged_answers_are_wrong_and_counted():
+    settings = ["evaluation.num_prompts=24", "evaluation.samples_per_prompt=1", "task.grader=own_code:moody"]
+    (row,) = evaluate_model(load_recipe("tiny-cpu", [*settings, "grading.cpu_limit_s=0.3"]))
+    assert row["num_samples"] == 24
+    assert sum(row["without_verdict"].values()) > 0
+    assert row["reward"] == sum(row["num_correct"]) / 24

@@ -21,7 +21,7 @@ def obey(text: str, answer: str, /) -> object:
         case ["nothing"]:
             return None
         case ["number"]:
-            return 0.5
+            return 1.5
         case ["nap", seconds]:
             time.sleep(float(seconds))
             return True

@@ -123,25 +123,44 @@ def evaluate(
         str, typer.Argument(help="Model folder, hub name, .gguf file, tiny-base or smollm2-135m.", show_default=False)
     ],
     recipe: Annotated[str, typer.Option(help="The recipe whose task and evaluation settings are used.")] = "tiny-cpu",
-    overrides: Overrides = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE|NAME",
+            help="Change one setting, or measure on the evaluation set NAME alone; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list with one object per set.")] = False,
 ) -> None:
-    """Measure a model on a recipe's withheld problems: mean@n of correct, with its 90% interval.
+    """Measure a model on a recipe's evaluation sets: mean@n of correct with its 90% interval, and pass@n.
+
+    --set NAME, without a value, measures on that set alone; the task's own set is called main.
 
     [dim]scalerl eval models/base --recipe tiny-cpu --set evaluation.samples_per_prompt=8[/dim]
     """
-    settings = _load(recipe, [*(overrides or ()), f"model.path={json.dumps(model)}"])
+    sets = [text for text in overrides or () if "=" not in text]
+    changed = [text for text in overrides or () if "=" in text]
+    settings = _load(recipe, [*changed, f"model.path={json.dumps(model)}"])
     with _setting_up():
         from scalerl.run.evaluate import evaluate_model
 
-        rows = evaluate_model(settings)
+        rows = evaluate_model(settings, sets)
     if as_json:
         typer.echo(json.dumps([{"format": JSON_FORMAT, **row} for row in rows], indent=2))
         return
     for row in rows:
         low, high = row["interval"]
-        reward = _number(row["reward"])
-        typer.echo(f"{row['set']}: {reward}, 90% between {low:.3f} and {high:.3f}, over {row['num_samples']:,} samples")
+        words = f"{row['set']}: {_number(row['reward'])}, 90% between {low:.3f} and {high:.3f}, over "
+        words += f"{row['num_samples']:,} samples of {row['num_prompts']:,} problems"
+        if (num := row["samples_per_prompt"]) > 1:
+            largest = max(row["pass_at"], key=int)
+            words += f"; mean@{num}, and pass@{largest} is {row['pass_at'][largest]:.3f}"
+        typer.echo(words)
+        if unjudged := row["without_verdict"]:
+            reasons = ", ".join(f"{num} x {reason}" for reason, num in unjudged.items())
+            typer.echo(f"  {sum(unjudged.values()):,} of them could not be judged and count as wrong: {reasons}")
 
 
 def export(

@@ -65,6 +65,17 @@ class ModelSettings(Settings):
     """Adapters of low rank."""
 
 
+class GraderSettings(Settings):
+    """One of several graders of a task; every other key is a keyword-only argument of that grader."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+    """Name or import path of the grader."""
+    weight: float = Field(default=1.0, ge=0)
+    """Its weight in the mean of the graders' values; with 0 it is measured and not trained on."""
+
+
 class TaskSettings(Settings):
     """Which problems are used, and how they are prompted; every other key is a setting of that task."""
 
@@ -80,6 +91,8 @@ class TaskSettings(Settings):
     """System prompt of that chat."""
     grader: str = ""
     """Name or import path of the grader; empty for the task's own."""
+    graders: dict[str, GraderSettings] = Field(default_factory=dict)
+    """Several graders instead of one, each under the name of its column in rows: [task.graders.NAME]."""
     thinking_start: str | None = None
     """Text that begins a completion's thinking, if not the task's own; empty for no thinking."""
     thinking_end: str | None = None
@@ -241,9 +254,11 @@ class AdvantageSettings(Settings):
 
 class RewardSettings(Settings):
     correct: float = 1.0
-    """Reward of a correct completion, before the length control's adjustment."""
+    """Reward of a completion of value 1, before the length control's adjustment."""
     wrong: float = -1.0
-    """Reward of a wrong one. A completion without a verdict is never trained on."""
+    """Reward of a completion of value 0; the reward is linear in between. No verdict is never trained on."""
+    threshold: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """The value from which on a completion is correct: for pass rates, the curriculum and evaluations."""
 
 
 class GradingSettings(Settings):
@@ -257,6 +272,8 @@ class GradingSettings(Settings):
     """Seconds of CPU time after which it is given up; independent of the load of the machine."""
     memory_limit_mb: int = Field(default=512, ge=16, le=2**20)
     """Memory that grading one answer may use in addition to the grader's imports, on Linux."""
+    max_calls: int = Field(default=64, ge=1)
+    """Calls under way at the same time of a grader that is a coroutine function, such as a judge over HTTP."""
     sandbox: Literal["bubblewrap", "none"] = "bubblewrap"
     """What programs of code tasks run in. With "none" they have all rights of the user who trains."""
 
@@ -318,23 +335,6 @@ class RolloutSettings(Settings):
     """Problems with a longer prompt are left out."""
     temperature: float = Field(default=1.0, gt=0)
     """Sampling temperature in training; the learner's log-probs use the same."""
-
-
-class EvaluationSettings(Settings):
-    every: int = Field(default=100, ge=1)
-    """Steps between two evaluations; there is always one before the first step."""
-    num_prompts: int = Field(default=1000, ge=1)
-    """Problems of the task that are withheld from training and evaluated on."""
-    samples_per_prompt: int = Field(default=16, ge=1)
-    """Completions sampled for each problem; the reported value is the mean of `correct`."""
-    temperature: float = Field(default=1.0, ge=0)
-    """Sampling temperature; 0 is greedy."""
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Sample from the smallest set of tokens with this probability."""
-    seed: int = Field(default=0, ge=0)
-    """Selects the withheld problems and the sampling noise: with equal seeds runs can be compared per prompt."""
-    sets: dict[str, TaskSettings] = Field(default_factory=dict)
-    """Further evaluation sets, each a task under its own name: [evaluation.sets.NAME]."""
 
 
 class BudgetSettings(Settings):

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from scalerl.config import parts
+from scalerl.config.evaluation import EvaluationSettings
 from scalerl.config.parts import Settings
 
 
@@ -49,7 +50,7 @@ class Recipe(Settings):
     """How a step is computed."""
     rollout: parts.RolloutSettings = parts.RolloutSettings()
     """How completions are sampled."""
-    evaluation: parts.EvaluationSettings = parts.EvaluationSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
     """How the run is measured."""
     budget: parts.BudgetSettings = parts.BudgetSettings()
     """When the run ends."""
@@ -84,12 +85,13 @@ def conflicts(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
             f"grading.cpu_limit_s is {grading.cpu_limit_s:g}, above grading.timeout_s = {grading.timeout_s:g}, when "
             f"the answer is given up anyway: raise grading.timeout_s or lower grading.cpu_limit_s",
         )
-    if evaluation.temperature == 0 and evaluation.samples_per_prompt > 1:
-        yield (
-            ("evaluation.temperature", "evaluation.samples_per_prompt"),
-            f"evaluation.temperature = 0 is greedy, so {evaluation.samples_per_prompt} samples of a prompt would be "
-            f"one sample counted often: set evaluation.samples_per_prompt = 1 or raise the temperature",
-        )
+    for table, sampling in evaluation.sampling_of_sets():
+        if sampling.temperature == 0 and sampling.samples_per_prompt > 1:
+            yield (
+                (f"{table}.temperature", f"{table}.samples_per_prompt"),
+                f"{table}.temperature = 0 is greedy, so {sampling.samples_per_prompt} samples of a prompt would be "
+                f"one sample counted often: set {table}.samples_per_prompt = 1 or raise the temperature",
+            )
     if budget.steps is None and budget.gpu_hours is None and budget.flops is None:
         yield (
             ("budget",),
@@ -178,8 +180,11 @@ def _task_conflicts(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
                 f"evaluation.sets.{name} has the name of tasks.{name}, which already has an evaluation set: give it "
                 f"another name",
             )
+    tables = {"task": recipe.task} | {f"tasks.{name}": task for name, task in recipe.tasks.items()}
+    eval_tables = {f"evaluation.sets.{name}": task for name, task in recipe.evaluation.sets.items()}
+    for table, task in {**tables, **eval_tables}.items():
+        yield from _grader_conflicts(table, task)
     if isinstance(recipe.length, parts.InterruptionSettings):
-        tables = {"task": recipe.task} | {f"tasks.{name}": task for name, task in recipe.tasks.items()}
         for table, task in tables.items():
             if task.thinking_end not in (None, recipe.length.thinking_end):
                 yield (
@@ -188,6 +193,24 @@ def _task_conflicts(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
                     f"{json.dumps(recipe.length.thinking_end)}: thinking must end for the grader where it ends for the "
                     f"length control, so set both alike",
                 )
+
+
+def _grader_conflicts(table: str, task: parts.TaskSettings) -> Iterator[tuple[tuple[str, ...], str]]:
+    if task.grader and task.graders:
+        yield (
+            (f"{table}.grader", f"{table}.graders"),
+            f'{table}.grader is "{task.grader}" and {table}.graders has {", ".join(task.graders)}: a task has one '
+            f"grader or several, so move it to a table [{table}.graders.NAME]",
+        )
+    if task.graders and not any(grader.weight for grader in task.graders.values()):
+        yield ((f"{table}.graders",), f"every weight in {table}.graders is 0: nothing would be trained on")
+    for name in task.graders:
+        # A column of metrics.jsonl is named after it.
+        if not re.fullmatch(r"[\w-]+", name):
+            yield (
+                (f"{table}.graders",),
+                f"{table}.graders has {json.dumps(name)}, but a column's name may only have letters, digits, _ and -",
+            )
 
 
 def mode_name(pipeline: parts.PipelineSettings) -> str:

@@ -40,6 +40,25 @@ def code(
     return run_program(given, answer, sandbox=sandbox, limits=limits).correct
 
 
+def code_share(
+    text: str,
+    answer: str,
+    /,
+    *,
+    thinking_start: str = THINKING_START,
+    thinking_end: str = THINKING_END,
+    sandbox: str = "bubblewrap",
+    timeout_s: float = 6.0,
+    cpu_limit_s: float = 4.0,
+    memory_limit_mb: int = 512,
+) -> float | None:
+    """Return the share of the reference's tests that the program passes, 1 only if `code` returns True."""
+    limits = RunLimits(timeout_s=timeout_s, cpu_limit_s=cpu_limit_s, memory_limit_mb=memory_limit_mb)
+    given = _after_thinking(text, thinking_start, thinking_end)
+    outcome = run_program(given, answer, sandbox=sandbox, limits=limits)
+    return None if outcome.correct is None else outcome.share
+
+
 def run_program(
     given: str | None, answer: str, *, sandbox: str = "bubblewrap", limits: RunLimits | None = None
 ) -> Outcome:

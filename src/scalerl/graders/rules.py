@@ -17,7 +17,7 @@ from fractions import Fraction
 from scalerl.answer_format import THINKING_END, THINKING_START
 from scalerl.graders import math
 from scalerl.graders.answer import answer_part
-from scalerl.graders.code import code, prepare
+from scalerl.graders.code import code, code_share, prepare
 from scalerl.graders.expressions import evaluate, last_expression
 
 _LONGEST_NUMBER = 1000
@@ -81,17 +81,21 @@ def countdown(
     return value == target and Counter(used) <= numbers
 
 
-GRADERS: Mapping[str, Callable[..., bool | None]] = {
+GRADERS: Mapping[str, Callable[..., bool | float | None]] = {
     "exact": exact,
     "numeric": numeric,
     "math": math.math,
     "countdown": countdown,
     "code": code,
+    "code_share": code_share,
 }
 
-POOLED = frozenset({"math", "code"})
+RUN_PROGRAMS = frozenset({"code", "code_share"})
+"""Graders that run programs, with the limits and the sandbox of the recipe."""
 
-PREPARE: Mapping[str, Callable[..., None]] = {"code": prepare}
+POOLED = frozenset({"math"}) | RUN_PROGRAMS
+
+PREPARE: Mapping[str, Callable[..., None]] = dict.fromkeys(RUN_PROGRAMS, prepare)
 """Called once with a grader's settings before workers are forked; GraderError says why it cannot be used."""
 
 WARM_UP: Mapping[str, Sequence[tuple[str, str]]] = {"math": math.WARM_UP}

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from scalerl.learner.packed_attention import Packing, pack
 from scalerl.rl.filters import EffectiveBatch, num_nonfinite, trainable_tokens, trained_tokens
-from scalerl.types import Batch, Completion
+from scalerl.types import Batch, Completion, Group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -86,9 +86,9 @@ def prepare(
     sizes = np.array([len(group.completions) for group in batch.groups], dtype=np.int64)
     group = np.repeat(np.arange(len(batch.groups)), sizes)
     lengths = np.array([len(completion) for completion in completions], dtype=np.int64)
-    correct = [verdict for group in batch.groups for verdict in group.correct]
+    values = [value for group in batch.groups for value in group.values]
     rewards = torch.tensor([reward for group in batch.groups for reward in group.rewards])
-    has_verdict = torch.tensor([verdict is not None for verdict in correct], dtype=torch.bool)
+    has_verdict = torch.tensor([value is not None for value in values], dtype=torch.bool)
 
     sampled = torch.from_numpy(~_joined(completions, "forced", np.bool_))
     generator_log_probs = torch.from_numpy(_joined(completions, "log_probs", np.float32))
@@ -97,7 +97,7 @@ def prepare(
 
     kept = effective(
         torch.from_numpy(group),
-        torch.tensor([float(verdict is True) for verdict in correct]),
+        torch.tensor([value or 0.0 for value in values]),
         has_verdict,
         rewards,
         torch.tensor([completion.truncated for completion in completions], dtype=torch.bool),
@@ -121,7 +121,7 @@ def prepare(
         effective=kept,
         lag=lag,
         num_nonfinite=num_nonfinite(sampled, generator_log_probs),
-        facts=_facts(completions, correct, rewards[has_verdict], lengths, micro_batches),
+        facts=_facts(completions, batch.groups, rewards[has_verdict], lengths, micro_batches),
     )
 
 
@@ -209,7 +209,7 @@ def _joined(completions: Sequence[Completion], name: str, dtype: type[np.generic
 
 def _facts(
     completions: Sequence[Completion],
-    correct: Sequence[bool | None],
+    groups: Sequence[Group],
     rewards: Tensor,
     lengths: NDArray[np.int64],
     micro_batches: Sequence[MicroBatch],
@@ -226,5 +226,8 @@ def _facts(
         facts["rollout/interrupted_frac"] = float(np.mean(interrupted))
     if rewards.numel():
         facts["reward/mean"] = float(rewards.double().mean())
-        facts["reward/correct_frac"] = sum(verdict is True for verdict in correct) / rewards.numel()
+        facts["reward/correct_frac"] = sum(group.num_correct for group in groups) / rewards.numel()
+    for name in dict.fromkeys(name for group in groups for name in group.scores):
+        values = [value for group in groups for value in group.scores.get(name, ()) if value is not None]
+        facts |= {f"score/{name}": float(np.mean(values))} if values else {}
     return facts

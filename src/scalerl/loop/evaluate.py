@@ -1,9 +1,13 @@
-"""Measure a policy on withheld problems: mean@n of `correct`, paired across runs that share an evaluation seed."""
+"""Measure a policy on withheld problems: mean@n of `correct`, paired across runs that share an evaluation seed.
+
+A completion that its grader could not judge counts as wrong, and the reasons are counted beside it.
+"""
 
 import hashlib
-from collections import Counter
+import math
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from scalerl.graders.pool.pool import Reason
@@ -20,19 +24,45 @@ class EvalResult:
 
     num_correct: tuple[int, ...]
     """One entry per prompt, in the order of the set."""
+    samples_per_prompt: int
     num_graded: int
-    """Completions with a verdict; `reward` is the mean over these."""
-    num_samples: int
+    """Completions with a verdict."""
     num_without_verdict: Mapping[Reason, int]
-    """The other completions, by reason."""
+    """The other completions, by reason; each counts as wrong."""
+    score: float | None = None
+    """The mean of the graders' values over all completions; None if every value was 0 or 1, so that it is `reward`."""
+    scores: Mapping[str, float] = field(default_factory=dict)
+    """The mean value of each of several graders."""
     num_truncated: int
     mean_length: float
     prompts_hash: str
 
     @property
+    def num_samples(self) -> int:
+        return len(self.num_correct) * self.samples_per_prompt
+
+    @property
     def reward(self) -> float | None:
-        """The mean of `correct`, in [0,1]; None if no completion got a verdict."""
-        return sum(self.num_correct) / self.num_graded if self.num_graded else None
+        """mean@n: the mean of `correct`, in [0,1]; None if no completion at all got a verdict."""
+        return sum(self.num_correct) / self.num_samples if self.num_graded else None
+
+    @property
+    def pass_at(self) -> dict[int, float]:
+        """pass@k for k = 1, 2, 4, ... up to the samples of a prompt."""
+        counts = [2**power for power in range(self.samples_per_prompt.bit_length())]
+        return {k: pass_at(self.num_correct, self.samples_per_prompt, k) for k in counts}
+
+
+def pass_at(num_correct: Sequence[int], num_samples: int, k: int) -> float:
+    """Return the unbiased estimate of pass@k: the mean over prompts of 1 - C(n - c, k) / C(n, k).
+
+    The probability that at least one of k samples, drawn without replacement from the n of a prompt, is among its c
+    correct ones (Chen et al. 2021, arXiv 2107.03374, equation 1).
+    """
+    if not 1 <= k <= num_samples:
+        raise ValueError(f"pass@{k} needs at least {k} samples of a prompt, and there are {num_samples}")
+    failures = [math.comb(num_samples - correct, k) / math.comb(num_samples, k) for correct in num_correct]
+    return 1.0 - sum(failures) / len(failures) if failures else 0.0
 
 
 def eval_requests(
@@ -47,12 +77,16 @@ def eval_requests(
     top_p: float,
 ) -> list[Request]:
     """Return one request per sample. Noise is keyed by (seed, prompt, index, step): paired across runs, independent
-    between steps."""
+    between steps. A prompt that a set holds several times gets noise of its own each time."""
     requests = []
+    times_seen: Counter[str] = Counter()
     for problem in problems:
         prompt_tokens = tuple(encode(problem))
+        repeat = times_seen[problem.content_hash]
+        times_seen[problem.content_hash] += 1
         for index in range(samples_per_prompt):
-            key = derive_seed("evaluation", seed, problem.content_hash, index, step)
+            # The first has no number, so that its noise does not depend on whether others follow.
+            key = derive_seed("evaluation", seed, problem.content_hash, index, step, *([repeat] if repeat else []))
             requests.append(
                 Request(
                     group=f"eval/{problem.id}",
@@ -84,6 +118,8 @@ def evaluate(
         order.setdefault(request.group, len(order))
     num_correct = [0] * len(order)
     num_without_verdict: Counter[Reason] = Counter()
+    value_sum, has_shares = 0.0, len(judge.graders) > 1
+    score_sums: defaultdict[str, float] = defaultdict(float)
     sampled = finished = num_graded = num_truncated = num_tokens = 0
     while finished < len(requests):
         completions = engine.poll() if sampled < len(requests) else []
@@ -97,12 +133,18 @@ def evaluate(
             if verdict.reason is not None:
                 num_without_verdict[verdict.reason] += 1
             num_correct[order[verdict.completion.request.group]] += verdict.correct is True
+            value_sum += verdict.value or 0.0
+            has_shares |= verdict.value not in (None, 0.0, 1.0)
+            for name, value in verdict.scores.items():
+                score_sums[name] += value
         on_progress(finished)
     return EvalResult(
         num_correct=tuple(num_correct),
+        samples_per_prompt=len(requests) // max(len(order), 1),
         num_graded=num_graded,
-        num_samples=len(requests),
         num_without_verdict=num_without_verdict,
+        score=value_sum / len(requests) if has_shares and requests else None,
+        scores={name: total / len(requests) for name, total in score_sums.items()},
         num_truncated=num_truncated,
         mean_length=num_tokens / len(requests) if requests else 0.0,
         prompts_hash=prompts_hash,

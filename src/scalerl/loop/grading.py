@@ -1,23 +1,26 @@
-"""Verdicts on completions: fast graders run in this process, all others in a pool of child processes.
+"""Verdicts on completions: fast graders run in this process, all others in child processes.
 
-    graders.submit(them, judge, "training")  ->  graders.poll("training")  ->  Verdict(completion, correct, reason)
+    graders.submit(them, judge, "training")  ->  graders.poll("training")  ->  Verdict(completion, value, correct, ...)
 
-Training and evaluation share one pool, and each gets only the verdicts on what it submitted. Verdicts from the pool
-arrive in no fixed order, so a run with such a grader cannot be repeated to the last digit; with a fast one it can.
+A grader's value is a number from 0 to 1. Of several graders the weighted mean counts, and a completion is correct if
+that reaches the judge's threshold. Training and evaluation share the child processes, and each gets only the verdicts
+on what it submitted. Verdicts from child processes arrive in no fixed order, so a run with such a grader cannot be
+repeated to the last digit; with a fast one it can.
 """
 
 import dataclasses
 import time
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, cast
 
 from scalerl.config.parts import GradingSettings, RewardSettings
 from scalerl.errors import GradingStalled
-from scalerl.graders.pool.pool import Graded, GraderPool, GraderSpec, Item, Reason
-from scalerl.graders.rules import GRADERS, POOLED
+from scalerl.graders.pool.pool import Graded, GraderPool, GraderSpec, Reason
+from scalerl.graders.rules import GRADERS, POOLED, RUN_PROGRAMS
+from scalerl.graders.values import read_value
 from scalerl.tasks.length import LengthControl
 from scalerl.tasks.task import Task
 from scalerl.types import Completion, Group, Problem
@@ -29,27 +32,64 @@ _SPARE_S = 50.0  # a pool ends every item soon after its timeout; one that is si
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WeightedGrader:
+    """One of the graders of a task."""
+
+    column: str
+    """Its name in rows: score/NAME."""
+    spec: GraderSpec
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Judge:
     """How the answers of one task are graded."""
 
-    spec: GraderSpec
+    graders: tuple[WeightedGrader, ...]
+    """At least one, and at least one with a weight above 0."""
     decode_all: Callable[[Sequence[Sequence[int]]], Sequence[str]]
     opening: str = ""
     """Text put before each completion: the tag that opens thinking, where the prompt ends with it."""
+    threshold: float = 1.0
+    """The value from which on a completion is correct."""
+
+    @property
+    def name(self) -> str:
+        """The graders' names, for messages."""
+        return ", ".join(grader.spec.name for grader in self.graders)
+
+    def value_of(self, scores: Mapping[str, float]) -> float:
+        """Return the weighted mean of the graders' values."""
+        total = sum(grader.weight * scores[grader.column] for grader in self.graders)
+        # The same sum in the same order: where every value is 1, the quotient is exactly 1.
+        return total / sum(grader.weight for grader in self.graders)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Whether a completion is correct, or the reason why that is not known."""
+    """What a completion is worth, or the reason why that is not known."""
 
     completion: Completion
     correct: bool | None
+    """Whether the value reaches the threshold; None without a verdict."""
+    value: float | None = None
+    """From 0 to 1; None without a verdict."""
+    scores: Mapping[str, float] = field(default_factory=dict)
+    """The value of each of several graders, by column; empty where there is only one, or no verdict."""
     reason: Reason | None = None
 
 
-def spec_of(task: Task) -> GraderSpec:
-    """Return the task's grader, with the tags around thinking as settings."""
-    return GraderSpec(name=task.grader, settings=dataclasses.asdict(task.answer))
+def graders_of(task: Task) -> tuple[WeightedGrader, ...]:
+    """Return the task's graders, with the tags around thinking as settings."""
+    tags = dataclasses.asdict(task.answer)
+    if not task.graders:
+        return (WeightedGrader(column=task.grader, spec=GraderSpec(name=task.grader, settings=tags)),)
+    return tuple(
+        WeightedGrader(
+            column=column, spec=GraderSpec(name=used.name, settings=tags | dict(used.settings)), weight=used.weight
+        )
+        for column, used in task.graders.items()
+    )
 
 
 def opened_thinking(prompt: str, task: Task) -> str:
@@ -71,7 +111,7 @@ def with_limits(spec: GraderSpec, limits: GradingSettings) -> GraderSpec:
 
     A program must reach its own time limit, which is a verdict, before the worker that grades it reaches the pool's.
     """
-    if spec.name != "code":
+    if spec.name not in RUN_PROGRAMS:
         return spec
     bounds = {"timeout_s": 0.75 * limits.timeout_s, "cpu_limit_s": limits.cpu_limit_s}
     bounds |= {"memory_limit_mb": limits.memory_limit_mb, "sandbox": limits.sandbox}
@@ -79,72 +119,123 @@ def with_limits(spec: GraderSpec, limits: GradingSettings) -> GraderSpec:
 
 
 def verdicts(
-    task: Task, answers: Sequence[tuple[str, str]], limits: GradingSettings | None = None
+    task: Task, answers: Sequence[tuple[str, str]], limits: GradingSettings | None = None, *, threshold: float = 1.0
 ) -> list[bool | None]:
-    """Grade texts with their references, all at once; return the verdicts in the same order."""
-    spec = spec_of(task)
-    if not is_pooled(spec):
-        return [_grade_here(spec, text, answer) for text, answer in answers]
-    limits = limits or GradingSettings()
-    spec = with_limits(spec, limits)
-    with _pool(limits) as pool:
-        items = [Item(key=None, spec=spec, text=text, answer=answer) for text, answer in answers]
-        return [graded.correct for graded in pool.grade_all(items)]
+    """Grade texts with their references, all at once; return whether each is correct, in the same order."""
+    judge = Judge(graders=graders_of(task), decode_all=lambda _: (), threshold=threshold)
+    runner = GraderRunner(limits)
+    try:
+        correct: dict[int, bool | None] = {}
+        for index, (text, answer) in enumerate(answers):
+            runner.submit_text(index, text, answer, judge, "evaluation")
+        while len(correct) < len(answers):
+            correct |= {cast(int, key): made.correct for key, made in runner.poll_keys("evaluation", wait=True)}
+        return [correct[index] for index in range(len(answers))]
+    finally:
+        runner.close()
 
 
-def _pool(limits: GradingSettings) -> GraderPool:
-    return GraderPool(**limits.model_dump(exclude={"sandbox"}))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """What graders made of one text; a Verdict without its completion."""
+
+    correct: bool | None
+    value: float | None = None
+    scores: Mapping[str, float] = field(default_factory=dict)
+    reason: Reason | None = None
 
 
-def _grade_here(spec: GraderSpec, text: str, answer: str) -> bool | None:
-    return GRADERS[spec.name](text, answer, **spec.settings)
+@dataclass(slots=True, kw_only=True)
+class _Waiting:
+    """A text whose graders have not all answered."""
+
+    judge: Judge
+    values: dict[str, float | None] = field(default_factory=dict)
+    reason: Reason | None = None
+
+    def take(self, column: str, value: float | None, reason: Reason | None) -> Judged | None:
+        """Add the value of one grader; return the verdict if it was the last."""
+        self.values[column] = value
+        self.reason = self.reason or reason
+        if len(self.values) < len(self.judge.graders):
+            return None
+        scores = {name: value for name, value in self.values.items() if value is not None}
+        if len(scores) < len(self.judge.graders):
+            return Judged(correct=None, reason=self.reason)
+        value = self.judge.value_of(scores)
+        several = len(self.judge.graders) > 1
+        return Judged(correct=value >= self.judge.threshold, value=value, scores=scores if several else {})
 
 
 class GraderRunner:
-    """Turns completions into verdicts. Starts the pool of child processes with the first grader that needs it."""
+    """Turns completions into verdicts. Starts child processes with the first grader that needs them."""
 
     def __init__(self, limits: GradingSettings | None = None) -> None:
         self._limits = limits or GradingSettings()
-        self._pool: GraderPool | None = None
-        self._waiting: dict[tuple[Purpose, str], Completion] = {}
+        self._pools: dict[Literal["workers", "calls"], GraderPool] = {}
+        self._waiting: dict[tuple[Purpose, str | int], _Waiting] = {}
+        self._completions: dict[tuple[Purpose, str | int], Completion] = {}
         self._last_verdict = time.monotonic()
-        self._ready: defaultdict[Purpose, list[Verdict]] = defaultdict(list)
+        self._ready: defaultdict[Purpose, list[tuple[str | int, Judged]]] = defaultdict(list)
 
     def check(self, judge: Judge) -> None:
-        """Raise GraderError if the judge's grader cannot be used; to be called before anything is sampled."""
-        if is_pooled(judge.spec):
-            if judge.spec.name == "code" and self._limits.sandbox == "none":
-                warnings.warn('grading.sandbox is "none": programs run with all rights of this user', stacklevel=2)
-            self._started_pool().check(with_limits(judge.spec, self._limits))
+        """Raise GraderError if one of the judge's graders cannot be used; to be called before anything is sampled."""
+        for spec in (with_limits(grader.spec, self._limits) for grader in judge.graders):
+            if is_pooled(spec):
+                if spec.name in RUN_PROGRAMS and self._limits.sandbox == "none":
+                    warnings.warn('grading.sandbox is "none": programs run with all rights of this user', stacklevel=2)
+                self._pool_for(spec).check(spec)
 
     def submit(self, completions: Sequence[Completion], judge: Judge, purpose: Purpose) -> None:
         """Grade these completions; `poll` returns the verdicts."""
         texts = judge.decode_all([completion.tokens.tolist() for completion in completions])
-        for completion, text in zip(completions, (judge.opening + text for text in texts), strict=True):
-            answer = completion.request.problem.answer
-            if is_pooled(judge.spec):
-                key = (purpose, completion.request.key)
-                self._last_verdict = self._last_verdict if self._waiting else time.monotonic()
-                self._waiting[key] = completion
-                self._started_pool().submit(key, with_limits(judge.spec, self._limits), text, answer)
+        for completion, text in zip(completions, texts, strict=True):
+            key = completion.request.key
+            self._completions[purpose, key] = completion
+            self.submit_text(key, judge.opening + text, completion.request.problem.answer, judge, purpose)
+
+    def submit_text(self, key: str | int, text: str, answer: str, judge: Judge, purpose: Purpose) -> None:
+        """Grade one text under a key."""
+        waiting = _Waiting(judge=judge)
+        if not self._waiting:
+            self._last_verdict = time.monotonic()
+        self._waiting[purpose, key] = waiting
+        for grader in judge.graders:
+            spec = with_limits(grader.spec, self._limits)
+            if is_pooled(spec):
+                self._pool_for(spec).submit((purpose, key, grader.column), spec, text, answer)
             else:
-                correct = _grade_here(judge.spec, text, answer)
-                reason = "no_answer" if correct is None else None
-                self._ready[purpose].append(Verdict(completion=completion, correct=correct, reason=reason))
+                value = read_value(GRADERS[spec.name](text, answer, **spec.settings))
+                self._take(purpose, key, grader.column, value, "no_answer" if value is None else None)
 
     def poll(self, purpose: Purpose, *, wait: bool = False) -> list[Verdict]:
         """Return the verdicts since the last call; with `wait`, wait a moment for at least one if any is pending."""
-        if self._pool is not None and self._waiting:
+        return [
+            Verdict(
+                completion=self._completions.pop((purpose, key)),
+                correct=made.correct,
+                value=made.value,
+                scores=made.scores,
+                reason=made.reason,
+            )
+            for key, made in self.poll_keys(purpose, wait=wait)
+        ]
+
+    def poll_keys(self, purpose: Purpose, *, wait: bool = False) -> list[tuple[str | int, Judged]]:
+        """Return the keys that have a verdict since the last call, each with it."""
+        if self._pools and self._waiting:
             due = not self._ready[purpose] and any(waiting == purpose for waiting, _ in self._waiting)
-            self._take(self._pool.poll(_WAIT_S if wait and due else 0.0))
+            left_s = _WAIT_S if wait and due else 0.0
+            # Several pools are polled in turns: a wait for one must not hold up what another has ready.
+            pools = [pool for pool in self._pools.values() if pool.num_pending]
+            self._receive([graded for pool in pools for graded in pool.poll(left_s / len(pools))])
         ready, self._ready[purpose] = self._ready[purpose], []
         return ready
 
-    def _take(self, results: Sequence[Graded]) -> None:
+    def _receive(self, results: Sequence[Graded]) -> None:
         for result in results:
-            key = cast(tuple[Purpose, str], result.key)
-            verdict = Verdict(completion=self._waiting.pop(key), correct=result.correct, reason=result.reason)
-            self._ready[key[0]].append(verdict)
+            purpose, key, column = cast(tuple[Purpose, str, str], result.key)
+            self._take(purpose, key, column, result.value, result.reason)
         if results:
             self._last_verdict = time.monotonic()
         elif time.monotonic() - self._last_verdict > (quiet_s := self._limits.timeout_s + _SPARE_S):
@@ -152,20 +243,32 @@ class GraderRunner:
                 f"{len(self._waiting)} answers are with the graders, and none came back in {quiet_s:g} s"
             )
 
+    def _take(self, purpose: Purpose, key: str | int, column: str, value: float | None, reason: Reason | None) -> None:
+        made = self._waiting[purpose, key].take(column, value, reason)
+        if made is not None:
+            del self._waiting[purpose, key]
+            self._ready[purpose].append((key, made))
+
     @property
     def first_errors(self) -> dict[str, str]:
         """The first exception of each grader that raised one, for its author."""
-        return {} if self._pool is None else dict(self._pool.first_errors)
+        return {name: error for pool in self._pools.values() for name, error in pool.first_errors.items()}
 
     def close(self) -> None:
         """End the child processes."""
-        if self._pool is not None:
-            self._pool.close()
+        for pool in self._pools.values():
+            pool.close()
 
-    def _started_pool(self) -> GraderPool:
-        if self._pool is None:
-            self._pool = _pool(self._limits)
-        return self._pool
+    def _pool_for(self, spec: GraderSpec) -> GraderPool:
+        """Return the pool that a grader runs in: workers, or the process for coroutine functions."""
+        workers = self._started("workers")
+        return self._started("calls") if workers.is_async(spec) else workers
+
+    def _started(self, kind: Literal["workers", "calls"]) -> GraderPool:
+        if kind not in self._pools:
+            limits = self._limits.model_dump(exclude={"sandbox"})
+            self._pools[kind] = GraderPool(**limits, coroutines=kind == "calls")
+        return self._pools[kind]
 
 
 class GroupGrading:
@@ -210,15 +313,27 @@ class GroupGrading:
         completions = self._groups.pop(key)
         verdicts = self._verdicts.pop(key)
         self.num_without_verdict.update(v.reason for v in verdicts.values() if v.reason is not None)
-        correct = tuple(verdicts[completion.request.index].correct for completion in completions)
+        judged = [verdicts[completion.request.index] for completion in completions]
+        columns = {name: None for verdict in judged for name in verdict.scores}
         return Group(
             key=key,
             problem=completions[0].request.problem,
             completions=tuple(completions),
-            correct=correct,
-            rewards=tuple(map(self._reward_of, completions, correct)),
+            correct=tuple(verdict.correct for verdict in judged),
+            values=tuple(verdict.value for verdict in judged),
+            scores={name: tuple(verdict.scores.get(name) for verdict in judged) for name in columns},
+            rewards=tuple(map(self._reward_of, judged)),
         )
 
-    def _reward_of(self, completion: Completion, correct: bool | None) -> float:
-        value = self._reward.correct if correct else self._reward.wrong
-        return value + self._length.adjust(len(completion), correct is True)
+    def _reward_of(self, verdict: Verdict) -> float:
+        return reward_of(verdict.value or 0.0, self._reward) + self._length.adjust(
+            len(verdict.completion), verdict.correct is True
+        )
+
+
+def reward_of(value: float, settings: RewardSettings) -> float:
+    """Return the reward of a value: linear from reward.wrong at 0 to reward.correct at 1."""
+    # At the ends exactly what the recipe says.
+    if value in (0.0, 1.0):
+        return settings.correct if value else settings.wrong
+    return settings.wrong + value * (settings.correct - settings.wrong)

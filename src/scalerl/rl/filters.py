@@ -39,7 +39,7 @@ class EffectiveBatch:
 
 def effective_batch(
     group: Int[Tensor, " completions"],
-    correct: Real[Tensor, " completions"],
+    value: Real[Tensor, " completions"],
     has_verdict: Bool[Tensor, " completions"],
     rewards: Float[Tensor, " completions"],
     truncated: Bool[Tensor, " completions"],
@@ -52,11 +52,11 @@ def effective_batch(
 ) -> EffectiveBatch:
     """Filter a batch and compute its advantages, in the order given above.
 
-    The zero-variance filter drops a group whose `correct` are all exactly equal; binary groups are kept if
-    0 < mean(correct) < 1 (ScaleRL paper, section 3; no refill). It compares `correct`, not rewards, so that a length
+    The zero-variance filter drops a group whose values are all exactly equal; binary groups are kept if
+    0 < mean(value) < 1 (ScaleRL paper, section 3; no refill). It compares values, not rewards, so that a length
     penalty cannot revive an all-correct group, and not a float std as NeMo-RL and OpenRLHF do. With the filter off,
     such groups are kept and counted in every denominator: the paper's leave-one-out arm. Truncated completions are
-    dropped as in its appendix A.16. `correct` and `rewards` are not read where there is no verdict. If nothing is
+    dropped as in its appendix A.16. `value` and `rewards` are not read where there is no verdict. If nothing is
     kept, there is no update to make.
     """
     index, num = dense_index(group)
@@ -69,7 +69,7 @@ def effective_batch(
     advantages = torch.zeros_like(rewards)
     advantages[left] = rewards[left] - baseline(rewards[left], group[left])
 
-    equal = segment_min(correct[left], index[left], num) == segment_max(correct[left], index[left], num)
+    equal = segment_min(value[left], index[left], num) == segment_max(value[left], index[left], num)
     equal_verdicts = comparable & equal
     kept = left & ~equal_verdicts[index] if zero_variance else left
     advantages[left & ~kept] = 0.0

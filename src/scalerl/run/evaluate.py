@@ -1,12 +1,12 @@
 """Measure a model on evaluation sets: the rows of evals.jsonl and of `scalerl eval`."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import closing
 from typing import Any
 
 from scalerl.config import Recipe
-from scalerl.config.parts import EvaluationSettings
+from scalerl.config.evaluation import EvaluationSettings
 from scalerl.errors import GraderError
 from scalerl.loop.evaluate import EvalResult, eval_requests, evaluate
 from scalerl.loop.seams import Engine
@@ -24,15 +24,16 @@ def evaluate_set(
     on_progress: Callable[[int, int], None] = lambda finished, total: None,
 ) -> EvalResult:
     """Sample and grade every prompt of a set; `on_progress` gets the number of finished completions and of all."""
+    sampling = settings.sampling(eval_set.name)
     requests = eval_requests(
         eval_set.problems,
         encode=eval_set.prompts.tokens.__getitem__,
         plan=inputs.length.plan,
-        samples_per_prompt=settings.samples_per_prompt,
+        samples_per_prompt=sampling.samples_per_prompt,
         seed=settings.seed,
         step=step,
-        temperature=settings.temperature,
-        top_p=settings.top_p,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
     )
     return evaluate(
         engine,
@@ -44,25 +45,37 @@ def evaluate_set(
     )
 
 
-def evaluate_model(recipe: Recipe) -> list[dict[str, Any]]:
-    """Measure the recipe's model, untrained, on each of its evaluation sets; return one row per set."""
-    inputs = load_inputs(recipe)
+def evaluate_model(recipe: Recipe, sets: Collection[str] = ()) -> list[dict[str, Any]]:
+    """Measure the recipe's model, untrained, on evaluation sets, all of them or `sets`; return one row per set."""
+    inputs = load_inputs(recipe, sets=sets)
     with closing(inputs.graders), closing(build_engine(inputs.model, recipe)) as engine:
         rows = []
         for eval_set in inputs.eval_sets:
             result = evaluate_set(eval_set, engine, inputs, recipe.evaluation, step=0)
             if result.num_graded == 0:
                 raise no_verdicts(eval_set, result, inputs)
-            interval = wilson(sum(result.num_correct), result.num_graded)
-            rows.append({"set": eval_set.name, "reward": result.reward, "interval": list(interval), **counts(result)})
+            interval = wilson(sum(result.num_correct), result.num_samples)
+            rows.append(
+                {
+                    "set": eval_set.name,
+                    "reward": result.reward,
+                    "interval": list(interval),
+                    **counts(result),
+                    "num_prompts": len(result.num_correct),
+                    "samples_per_prompt": result.samples_per_prompt,
+                    "num_correct": list(result.num_correct),
+                    "pass_at": {str(k): value for k, value in result.pass_at.items()},
+                    "without_verdict": dict(result.num_without_verdict),
+                }
+            )
         return rows
 
 
 def no_verdicts(eval_set: EvalSet, result: EvalResult, inputs: Inputs) -> GraderError:
     """Return the error for a set on which the grader gave no verdict at all, with the reasons."""
-    name = eval_set.judge.spec.name
+    name = eval_set.judge.name
     reasons = ", ".join(f"{num} x {reason}" for reason, num in result.num_without_verdict.items())
-    error = inputs.graders.first_errors.get(name)
+    error = next(iter(inputs.graders.first_errors.values()), None)
     return GraderError(
         f'"{name}" has a verdict on none of {result.num_samples} answers of {eval_set.name} '
         f"({reasons}{f': {error}' if error else ''})"
@@ -72,10 +85,12 @@ def no_verdicts(eval_set: EvalSet, result: EvalResult, inputs: Inputs) -> Grader
 def counts(result: EvalResult) -> dict[str, Any]:
     """Return what every row on an evaluation has besides its reward."""
     return {
-        "num_samples": result.num_graded,
+        "num_samples": result.num_samples,
         "prompts_hash": result.prompts_hash,
         "truncated_frac": result.num_truncated / max(result.num_samples, 1),
         "length_mean": result.mean_length,
+        **({} if result.score is None else {"score": result.score}),
+        **{f"score/{name}": value for name, value in result.scores.items()},
         **{f"grader/{reason}": num for reason, num in result.num_without_verdict.items()},
     }
 

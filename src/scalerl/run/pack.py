@@ -29,6 +29,8 @@ def pack_groups(groups: Sequence[Group]) -> tuple[dict[str, NDArray[Any]], list[
             "problem": asdict(group.problem),
             "correct": list(group.correct),
             "rewards": list(group.rewards),
+            "values": list(group.values),
+            "scores": {name: list(values) for name, values in group.scores.items()},
             "completions": [_completion_meta(completion) for completion in group.completions],
         }
         for group in groups
@@ -73,6 +75,9 @@ def unpack_groups(arrays: Mapping[str, NDArray[Any]], meta: Sequence[Mapping[str
                 completions=tuple(completions),
                 correct=tuple(packed["correct"]),
                 rewards=tuple(packed["rewards"]),
+                # A checkpoint of an earlier version has neither.
+                values=tuple(packed.get("values", ())),
+                scores={name: tuple(values) for name, values in packed.get("scores", {}).items()},
             )
         )
     if (token_place, prompt_place) != (len(arrays["tokens"]), len(arrays["prompt_tokens"])):

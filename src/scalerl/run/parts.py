@@ -7,7 +7,7 @@ Each part is built once, from its own settings. Engines and learners are chosen 
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -17,8 +17,10 @@ from torch import Tensor
 
 from scalerl.choose import choose, entry
 from scalerl.config import Recipe, body_dtype
-from scalerl.config.parts import EvaluationSettings, RolloutSettings, TaskSettings
-from scalerl.errors import RecipeError
+from scalerl.config.evaluation import EvalSetSettings, EvaluationSettings
+from scalerl.config.parts import RolloutSettings, TaskSettings
+from scalerl.config.suggest import did_you_mean, quoted
+from scalerl.errors import RecipeError, RecipeProblem
 from scalerl.learner import LEARNERS
 from scalerl.loop.grading import GraderRunner, GroupGrading
 from scalerl.loop.pipeline import Pipeline, PipelineState
@@ -38,10 +40,10 @@ from scalerl.run.pack import unpack_groups
 from scalerl.run.prompts import EvalSet, Prompts, eval_set, hash_problems, notices, training_prompts
 from scalerl.run.resume import Earlier
 from scalerl.tasks.curriculum import CURRICULA, Curriculum
-from scalerl.tasks.files import function_task, hide_hub_warnings
+from scalerl.tasks.files import DEFAULT_EVALUATION, function_task, hide_hub_warnings
 from scalerl.tasks.length import LENGTHS, LengthControl
 from scalerl.tasks.mixture import Mixture
-from scalerl.tasks.problems import TASKS
+from scalerl.tasks.problems import FROM_ROWS, TASKS
 from scalerl.tasks.task import Task, named, with_settings
 
 if TYPE_CHECKING:
@@ -137,15 +139,25 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
         )
 
 
-def load_inputs(recipe: Recipe) -> Inputs:
-    """Load the tasks and the model of a recipe and check that they fit together. Whoever calls closes `graders`."""
+def load_inputs(recipe: Recipe, *, sets: Collection[str] = ()) -> Inputs:
+    """Load the tasks and the model of a recipe and check that they fit together. Whoever calls closes `graders`.
+
+    `sets` are the names of the evaluation sets that are wanted; empty for all.
+    """
     if recipe.model.path is None:
         raise RecipeError("model.path is not set, so there is nothing to train: add --set model.path=...")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     limit_host_threads(device)
     # Tasks before the model: an error in a file shows at once, and a model takes a while to load.
     tasks = build_tasks(recipe)
-    others = {name: build_task(part, recipe.evaluation) for name, part in recipe.evaluation.sets.items()}
+    others = {name: build_eval_task(part, recipe.evaluation.seed) for name, part in recipe.evaluation.sets.items()}
+    if unknown := set(sets) - {*tasks, *others}:
+        raise RecipeError(
+            RecipeProblem(
+                statement=f'no evaluation set is called "{min(unknown)}"; choices: {quoted([*tasks, *others])}',
+                suggestion=did_you_mean(min(unknown), [*tasks, *others]),
+            )
+        )
     with hide_hub_warnings():
         model = load_model(recipe.model.path, dtype=torch.float32, device=device, context=recipe.rollout.context)
     text = Text(tokenizer=model.tokenizer, stop_tokens=model.stop_tokens)
@@ -155,8 +167,9 @@ def load_inputs(recipe: Recipe) -> Inputs:
     try:
         max_tokens = recipe.rollout.max_prompt_tokens
         eval_sets = tuple(
-            eval_set(name, task, text=text, graders=graders, max_tokens=max_tokens)
+            eval_set(name, task, text=text, graders=graders, max_tokens=max_tokens, threshold=recipe.reward.threshold)
             for name, task in {**tasks, **others}.items()
+            if not sets or name in sets
         )
     except BaseException:
         graders.close()
@@ -179,7 +192,8 @@ def _check_context(rollout: RolloutSettings, length: LengthControl) -> None:
 def build_tasks(recipe: Recipe) -> dict[str, Task]:
     """Return the tasks of a recipe by the name of their evaluation set: a run's only task is called main."""
     if recipe.tasks:
-        return {name: named(build_task(part, recipe.evaluation), name) for name, part in recipe.tasks.items()}
+        made = {name: build_task(part, recipe.evaluation) for name, part in recipe.tasks.items()}
+        return {name: named(task, name) for name, task in made.items()}
     if recipe.task.name is None:
         raise RecipeError("task.name is not set, so there is nothing to train on: add --set task.name=...")
     return {MAIN_SET: build_task(recipe.task, recipe.evaluation)}
@@ -187,10 +201,21 @@ def build_tasks(recipe: Recipe) -> dict[str, Task]:
 
 def build_task(part: TaskSettings, evaluation: EvaluationSettings) -> Task:
     """Return the task that a table of the recipe describes, with its prompt format and its grader."""
+    return _made_task(part, evaluation.num_prompts, evaluation.seed)
+
+
+def build_eval_task(part: EvalSetSettings, seed: int) -> Task:
+    """Return the task of a further evaluation set, of its own size."""
+    has_rows = part.name is not None and (":" in part.name or part.name in FROM_ROWS)
+    num = part.num_prompts or (None if has_rows else DEFAULT_EVALUATION)
+    return _made_task(part, num, seed)
+
+
+def _made_task(part: TaskSettings, num_evaluation: int | None, seed: int) -> Task:
     make = choose(TASKS, part)
     if part.name is not None and ":" in part.name:
         make = functools.partial(function_task, make, part.name)
-    return with_settings(make(evaluation.num_prompts, evaluation.seed), **part.shared)
+    return with_settings(make(num_evaluation, seed), **part.shared)
 
 
 def build_learner(model: "PreTrainedModel", recipe: Recipe, *, version: int = 0) -> Any:

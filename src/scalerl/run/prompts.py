@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from scalerl.config.parts import InterruptionSettings, Settings
 from scalerl.errors import RecipeError
 from scalerl.loop.evaluate import hash_prompts
-from scalerl.loop.grading import GraderRunner, Judge, Purpose, opened_thinking, spec_of
+from scalerl.loop.grading import GraderRunner, Judge, Purpose, graders_of, opened_thinking
 from scalerl.loop.requests import Text
 from scalerl.tasks.task import Task, without
 from scalerl.types import Problem
@@ -61,11 +61,13 @@ def encode_prompts(
     )
 
 
-def eval_set(name: str, task: Task, *, text: Text, graders: GraderRunner, max_tokens: int) -> EvalSet:
+def eval_set(
+    name: str, task: Task, *, text: Text, graders: GraderRunner, max_tokens: int, threshold: float = 1.0
+) -> EvalSet:
     """Encode the evaluation problems of a task and check that its grader can be used."""
     prompts = encode_prompts(name, task, task.evaluation, text=text, max_tokens=max_tokens, purpose="evaluation")
     opening = opened_thinking(text.decode(next(iter(prompts.tokens.values()))), task)
-    judge = Judge(spec=spec_of(task), decode_all=text.decode_all, opening=opening)
+    judge = Judge(graders=graders_of(task), decode_all=text.decode_all, opening=opening, threshold=threshold)
     graders.check(judge)
     prompts_hash = hash_prompts(tuple(prompts.tokens))
     return EvalSet(name=name, task=task, prompts=prompts, judge=judge, prompts_hash=prompts_hash)

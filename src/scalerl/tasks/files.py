@@ -12,12 +12,15 @@ from scalerl.errors import TaskError
 from scalerl.tasks.rows import Fields, Row, numbered, rows_task
 from scalerl.tasks.task import Task
 
+DEFAULT_EVALUATION = 1000
+"""Problems of an evaluation set that a task generates, where a recipe does not set how many."""
+
 _MOST_ROWS = 5_000_000
 """More rows than any set of problems has; a function that yields more is assumed never to end."""
 
 
 def file(
-    num_evaluation: int,
+    num_evaluation: int | None,
     evaluation_seed: int,
     /,
     *,
@@ -51,7 +54,7 @@ def file(
 
 
 def hub(
-    num_evaluation: int,
+    num_evaluation: int | None,
     evaluation_seed: int,
     /,
     *,
@@ -83,7 +86,7 @@ def hub(
     )
 
 
-def function_task(function: Callable[..., Any], name: str, num_evaluation: int, evaluation_seed: int) -> Task:
+def function_task(function: Callable[..., Any], name: str, num_evaluation: int | None, evaluation_seed: int) -> Task:
     """Build a task from a user's function with its settings bound; `name` is its import path.
 
     A function without positional arguments returns or yields rows: {"prompt": ..., "answer": ...}, optionally with "id"
@@ -96,7 +99,8 @@ def function_task(function: Callable[..., Any], name: str, num_evaluation: int, 
             f"(num_evaluation, evaluation_seed) and return a Task; settings come after a *"
         )
     try:
-        result = function(num_evaluation, evaluation_seed) if num_arguments else function()
+        num = DEFAULT_EVALUATION if num_evaluation is None else num_evaluation
+        result = function(num, evaluation_seed) if num_arguments else function()
         # A generator runs only now, so its errors appear here.
         values = result if isinstance(result, Task) else _listed(name, result)
     except TaskError:

@@ -21,3 +21,6 @@ TASKS: Mapping[str, Callable[..., Task]] = {
     "file": file,
     "hub": hub,
 }
+
+FROM_ROWS = frozenset({"code", "file", "hub"})
+"""Tasks whose problems are rows: given None as their number, they evaluate on all of them."""

@@ -106,7 +106,7 @@ class Fields:
 
 def rows_task(
     name: str,
-    num_evaluation: int,
+    num_evaluation: int | None,
     evaluation_seed: int,
     *,
     rows: Sequence[Row],
@@ -115,6 +115,7 @@ def rows_task(
 ) -> Task:
     """Build a task from rows, graded by `exact`; `num_evaluation` rows, or evaluation rows, are withheld.
 
+    With None all of them are, in their order: a set that is only evaluated on.
     A row without the id field gets its number as id. With a demonstration field, every row must have a completion.
     """
     problems = _problems(name, rows, fields)
@@ -124,7 +125,7 @@ def rows_task(
     pool = problems if evaluation_rows is None else _problems(name, evaluation_rows, fields, prefix="evaluation/")
     evaluation = _withhold(pool, num_evaluation, evaluation_seed, (evaluation_rows or rows)[0].where)
     training = without(problems, evaluation)
-    if not training:
+    if not training and num_evaluation is not None:
         raise TaskError(
             f"{rows[0].where}: all its {len(problems)} problems are withheld for evaluation, none are left to train on"
         )
@@ -155,7 +156,9 @@ def _problems(name: str, rows: Sequence[Row], fields: Fields, prefix: str = "") 
     return tuple(problems)
 
 
-def _withhold(pool: Sequence[Problem], num: int, seed: int, where: str) -> tuple[Problem, ...]:
+def _withhold(pool: Sequence[Problem], num: int | None, seed: int, where: str) -> tuple[Problem, ...]:
+    if num is None:
+        return tuple(pool)
     if num > len(pool):
         raise TaskError(
             f"{where} holds {len(pool)} problems, but {num} are to be evaluated on (evaluation.num_prompts)"

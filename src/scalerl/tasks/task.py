@@ -7,10 +7,12 @@ content.
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from scalerl.answer_format import AnswerFormat
+from scalerl.config.parts import GraderSettings
 from scalerl.errors import TaskError
 from scalerl.graders.rules import GRADERS
 from scalerl.tasks.prompts import PLACE, PromptFormat
@@ -30,6 +32,17 @@ Demonstrate = Callable[[int, int], Sequence[Demonstration]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskGrader:
+    """One of several graders of a task."""
+
+    name: str
+    """A name in GRADERS, or an import path."""
+    weight: float = 1.0
+    """Its weight in the mean of the graders' values; 0 only measures."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """Problems for training and evaluation, with their grader, prompt format and demonstrations."""
 
@@ -37,17 +50,20 @@ class Task:
     training: tuple[Problem, ...]
     evaluation: tuple[Problem, ...]
     grader: str
-    """A name in GRADERS, or an import path."""
+    """A name in GRADERS, or an import path; not used where there are `graders`."""
+    graders: Mapping[str, TaskGrader] = field(default_factory=dict)
+    """Several graders with weights instead of one, by the name of their column in rows."""
     answer: AnswerFormat = field(default_factory=AnswerFormat)
     prompt: PromptFormat = field(default_factory=PromptFormat)
     demonstrations: Demonstrate | None = None
     """None if there is nothing to imitate."""
 
     def __post_init__(self) -> None:
-        if ":" not in self.grader and self.grader not in GRADERS:
-            raise TaskError(
-                f'no grader is called "{self.grader}"; choices: {", ".join(GRADERS)}, or "package.module:function"'
-            )
+        for name in [used.name for used in self.graders.values()] or [self.grader]:
+            if ":" not in name and name not in GRADERS:
+                raise TaskError(
+                    f'no grader is called "{name}"; choices: {", ".join(GRADERS)}, or "package.module:function"'
+                )
         for kind, problems in (("training", self.training), ("evaluation", self.evaluation)):
             for problem_id, num in Counter(problem.id for problem in problems).most_common(1):
                 if num > 1:
@@ -71,6 +87,7 @@ def with_settings(
     chat: bool = False,
     system: str = "",
     grader: str = "",
+    graders: Mapping[str, GraderSettings] | None = None,
     thinking_start: str | None = None,
     thinking_end: str | None = None,
 ) -> Task:
@@ -79,6 +96,10 @@ def with_settings(
         task,
         prompt=PromptFormat(template=template, chat=chat, system=system),
         grader=grader or task.grader,
+        graders={
+            column: TaskGrader(name=used.name, weight=used.weight, settings=used.model_extra or {})
+            for column, used in (graders or {}).items()
+        },
         answer=AnswerFormat(
             thinking_start=task.answer.thinking_start if thinking_start is None else thinking_start,
             thinking_end=task.answer.thinking_end if thinking_end is None else thinking_end,

@@ -1,9 +1,9 @@
-"""A pool of bounded child processes for graders that may hang, crash or eat memory.
+"""Pools of child processes with limits, for graders that may hang, crash, use much memory or wait for an answer.
 
 pool = GraderPool()
 pool.check(GraderSpec(name="math"))                    # raises GraderError where it cannot be used
 pool.submit(key, GraderSpec(name="math"), text, answer)
-for graded in pool.poll(): ...                         # Graded(key, correct, reason), in any order
+for graded in pool.poll(): ...                         # Graded(key, value, reason), in any order
 
 A bad item costs that item: it ends without a verdict and with a reason, and those behind it go to another worker.
 """
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 from scalerl.errors import GraderError, GraderPoolError
-from scalerl.graders.pool.wire import Channel, Frame, Kind, Limits, wait
+from scalerl.graders.pool.wire import VALUE, Channel, Frame, Kind, Limits, wait
 
 Reason = Literal["no_answer", "timeout", "crash", "memory", "error"]
 """Why there is no verdict: the reference cannot be read, time is up, the process died, memory is up, it raised."""
@@ -64,7 +64,8 @@ class Graded:
     """How the grading of an item ended."""
 
     key: Hashable
-    correct: bool | None
+    value: float | None
+    """From 0 (wrong) to 1 (right); None where there is no verdict."""
     reason: Reason | None = None
     """Why there is no verdict; None where there is one."""
 
@@ -84,7 +85,10 @@ class GraderPool:
         timeout_s: float = 10.0,
         cpu_limit_s: float = 3.0,
         memory_limit_mb: int = 512,
+        max_calls: int = 64,
+        coroutines: bool = False,
     ) -> None:
+        """Grade in workers, or with `coroutines` in one process that runs coroutine functions, `max_calls` at once."""
         if os.name != "posix":
             raise GraderPoolError(f"graders cannot run in child processes on {sys.platform}: that needs Linux or macOS")
         limits = Limits(
@@ -92,9 +96,10 @@ class GraderPool:
             timeout_s=timeout_s,
             cpu_limit_s=cpu_limit_s,
             memory_limit_mb=memory_limit_mb,
+            max_calls=max_calls,
         )
         self.num_ended: Counter[str] = Counter()
-        """How many items ended how: right, wrong, or a reason."""
+        """How many items ended how: right, wrong, partly, or a reason."""
         self.first_errors: dict[str, str] = {}
         """The first exception of each grader that raised on an item."""
         self._specs: list[GraderSpec] = []
@@ -102,7 +107,8 @@ class GraderPool:
         self._num_submitted = 0
         self._graded: list[Graded] = []
         self._loaded: dict[int, str] = {}
-        self._process, self._channel = _start(limits)
+        self._async: set[int] = set()
+        self._process, self._channel = _start(limits, "calls" if coroutines else "supervisor")
         self._close = weakref.finalize(self, _stop, self._process, self._channel, os.getpid())
 
     @property
@@ -115,10 +121,14 @@ class GraderPool:
         """Items submitted and not yet given out by poll()."""
         return len(self._pending) + len(self._graded)
 
-    def check(self, spec: GraderSpec) -> None:
+    def is_async(self, spec: GraderSpec) -> bool:
+        """Return whether a grader is a coroutine function, which a pool with `coroutines` has to run."""
+        return self.check(spec) in self._async
+
+    def check(self, spec: GraderSpec) -> int:
         """Load a grader in the child processes, once; GraderError says why it cannot be used."""
         if spec in self._specs:
-            return
+            return self._specs.index(spec)
         number = len(self._specs)
         try:
             body = pickle.dumps((spec.name, dict(spec.settings)))
@@ -137,13 +147,15 @@ class GraderPool:
         if reason := self._loaded.pop(number):
             raise GraderError(reason)
         self._specs.append(spec)
+        return number
 
     def submit(self, key: Hashable, spec: GraderSpec, text: str, answer: str) -> None:
         """Have an item graded; the result comes by poll() under its key."""
-        self.check(spec)
+        grader = self.check(spec)
+        assert grader not in self._async, f"{spec.name} is a coroutine function"
         number, self._num_submitted = self._num_submitted, self._num_submitted + 1
         self._pending[number] = (key, spec)
-        self._channel.send_all(Frame(Kind.GRADE, number, pickle.dumps((self._specs.index(spec), text, answer))))
+        self._channel.send_all(Frame(Kind.GRADE, number, pickle.dumps((grader, text, answer))))
 
     def poll(self, timeout: float = 0.0) -> list[Graded]:
         """What has been graded since the last call; with a timeout, wait that long for at least one."""
@@ -165,8 +177,7 @@ class GraderPool:
         while len(graded) < len(keys):
             graded |= {result.key: result for result in self.poll(math.inf)}
         return [
-            Graded(key=key, correct=graded[index].correct, reason=graded[index].reason)
-            for index, key in enumerate(keys)
+            Graded(key=key, value=graded[index].value, reason=graded[index].reason) for index, key in enumerate(keys)
         ]
 
     def close(self) -> None:
@@ -184,8 +195,10 @@ class GraderPool:
             raise GraderPoolError("the grader pool is closed")
         wait([self._channel], None if timeout_s == math.inf else timeout_s)
         for frame in self._channel.receive():
-            if frame.kind is Kind.LOADED:
+            if frame.kind in (Kind.LOADED, Kind.LOADED_ASYNC):
                 self._loaded[frame.number] = frame.body.decode()
+                if frame.kind is Kind.LOADED_ASYNC:
+                    self._async.add(frame.number)
             elif frame.kind is Kind.FAILED:
                 raise GraderPoolError(f"the grading process failed: {frame.body.decode()}")
             else:
@@ -196,9 +209,9 @@ class GraderPool:
     def _take(self, frame: Frame) -> None:
         key, spec = self._pending.pop(frame.number)
         reason = _REASONS.get(frame.kind)
-        correct = None if reason else frame.kind is Kind.RIGHT
-        self.num_ended[reason or ("right" if correct else "wrong")] += 1
-        self._graded.append(Graded(key=key, correct=correct, reason=reason))
+        value = None if reason else VALUE.unpack(frame.body)[0]
+        self.num_ended[reason or {1.0: "right", 0.0: "wrong"}.get(value, "partly")] += 1
+        self._graded.append(Graded(key=key, value=value, reason=reason))
         if reason == "error":
             self.first_errors.setdefault(spec.name, frame.body.decode())
 
@@ -209,13 +222,13 @@ def _default_num_workers() -> int:
     return min(2 * cores, 32)
 
 
-def _start(limits: Limits) -> tuple[subprocess.Popen[bytes], Channel]:
+def _start(limits: Limits, server: Literal["supervisor", "calls"]) -> tuple[subprocess.Popen[bytes], Channel]:
     ours, theirs = socket.socketpair()
     with theirs:
         # Not multiprocessing: its children import the main module again, which a script without a guard does not stand.
         code = (
             f"import sys; sys.path[:] = {[str(path) for path in sys.path]!r}\n"
-            "from scalerl.graders.pool.supervisor import serve\n"
+            f"from scalerl.graders.pool.{server} import serve\n"
             "from scalerl.graders.pool.wire import Limits\n"
             f"serve({theirs.fileno()}, {os.getpid()}, {limits!r})"
         )

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from scalerl.graders.pool.wire import Channel, Frame, Kind, Limits, wait
-from scalerl.graders.pool.worker import ADOPT_ORPHANS, Grade, LoadError, load, set_option, work
+from scalerl.graders.pool.worker import ADOPT_ORPHANS, Grade, LoadError, is_async, load, set_option, work
 
 # Items a worker holds: one in hand, one ahead, so that it need not wait for the supervisor.
 _WINDOW = 2
@@ -76,6 +76,9 @@ class _Supervisor:
                 self._queue.append(frame)
                 continue
             reason = self._load(frame)
+            if not reason and is_async(self._graders[frame.number]):
+                self._channel.send(Frame(Kind.LOADED_ASYNC, frame.number))
+                continue
             self._channel.send(Frame(Kind.LOADED, frame.number, reason.encode(errors="backslashreplace")))
             if not reason:
                 for worker in self._workers:

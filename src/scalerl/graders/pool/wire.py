@@ -22,20 +22,24 @@ class Limits:
     timeout_s: float
     cpu_limit_s: float
     memory_limit_mb: int
+    max_calls: int = 64
+    """Calls of coroutine functions under way at the same time."""
 
 
 class Kind(enum.IntEnum):
-    """What a frame says. From RIGHT on it is how the grading of an item ended."""
+    """What a frame says. From VALUE on it is how the grading of an item ended."""
 
     LOAD = enum.auto()
     LOADED = enum.auto()
     """The body says why not; empty where all is well."""
+    LOADED_ASYNC = enum.auto()
+    """It is a coroutine function: the process for these (calls.py) is to grade by it."""
     GRADE = enum.auto()
     STARTED = enum.auto()
     FAILED = enum.auto()
     """The supervisor cannot go on; the body says why."""
-    RIGHT = enum.auto()
-    WRONG = enum.auto()
+    VALUE = enum.auto()
+    """The body is the value, from 0 (wrong) to 1 (right), packed by VALUE."""
     NO_ANSWER = enum.auto()
     TIMEOUT = enum.auto()
     CRASH = enum.auto()
@@ -49,6 +53,8 @@ class Frame(NamedTuple):
     number: int = 0
     body: bytes = b""
 
+
+VALUE = struct.Struct("!d")
 
 _HEAD = struct.Struct("!BQI")
 _CHUNK = 1 << 18

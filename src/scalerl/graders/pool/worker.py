@@ -14,8 +14,9 @@ from typing import Any, NoReturn
 
 from scalerl.errors import GraderError, ImportPathError
 from scalerl.graders.answer import TAGS
-from scalerl.graders.pool.wire import Channel, Frame, Kind, Limits, wait
+from scalerl.graders.pool.wire import VALUE, Channel, Frame, Kind, Limits, wait
 from scalerl.graders.rules import GRADERS, PREPARE, WARM_UP
+from scalerl.graders.values import read_value
 from scalerl.import_path import import_function, one_line
 
 Grade = Callable[[str, str], object]
@@ -57,6 +58,13 @@ def load(name: str, settings: Mapping[str, Any]) -> Grade:
     return grade
 
 
+def is_async(grade: Grade) -> bool:
+    """Return whether a loaded grader is a coroutine function."""
+    function = grade.func if isinstance(grade, functools.partial) else grade
+    # An instance of a class is a grader too, if its __call__ is a coroutine function.
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
 def _wanted(function: Callable[..., object], settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings without the tags that a function has no argument for: not every grader cares where thinking ends."""
     parameters = inspect.signature(function).parameters
@@ -75,12 +83,20 @@ def work(channel: Channel, graders: dict[int, Grade], limits: Limits) -> NoRetur
                 graders[frame.number] = load(*pickle.loads(frame.body))
                 continue
             channel.send_all(Frame(Kind.STARTED, frame.number))
-            ending = _grade(frame, graders, limits.cpu_limit_s)
-            channel.send_all(ending)
+            outcome = _grade(frame, graders, limits.cpu_limit_s)
+            channel.send_all(outcome)
             # What items leave behind must not count against a later one: a fresh worker is a few milliseconds away.
-            if ending.kind is Kind.MEMORY or (most_bytes is not None and _data_bytes() > most_bytes):
+            if outcome.kind is Kind.MEMORY or (most_bytes is not None and _data_bytes() > most_bytes):
                 os._exit(0)
     os._exit(0)
+
+
+def ending(number: int, returned: object) -> Frame:
+    """Return the frame that reports what a grader returned for an item; TypeError if it is no verdict."""
+    value = read_value(returned)
+    if value is None:
+        return Frame(Kind.NO_ANSWER, number)
+    return Frame(Kind.VALUE, number, VALUE.pack(value))
 
 
 def _grade(frame: Frame, graders: Mapping[int, Grade], cpu_limit_s: float) -> Frame:
@@ -88,12 +104,7 @@ def _grade(frame: Frame, graders: Mapping[int, Grade], cpu_limit_s: float) -> Fr
     signal.setitimer(signal.ITIMER_PROF, cpu_limit_s)
     try:
         grader, text, answer = pickle.loads(frame.body)
-        correct = graders[grader](text, answer)
-        if correct is None:
-            return Frame(Kind.NO_ANSWER, frame.number)
-        if isinstance(correct, bool):
-            return Frame(Kind.RIGHT if correct else Kind.WRONG, frame.number)
-        raise TypeError(f"the grader gave {correct!r}, not True, False or None")
+        return ending(frame.number, graders[grader](text, answer))
     except MemoryError:
         return Frame(Kind.MEMORY, frame.number)
     except BaseException as error:

@@ -21,7 +21,7 @@ _PATIENT = RunLimits(timeout_s=60.0, cpu_limit_s=30.0)
 
 
 def code(
-    num_evaluation: int,
+    num_evaluation: int | None,
     evaluation_seed: int,
     /,
     *,
@@ -49,15 +49,16 @@ def code(
     pool = problems if evaluation_rows is None else _read_all(evaluation_rows, prefix="evaluation/")
     if check_references:
         check_solutions({**problems, **pool})
-    if num_evaluation > len(pool):
+    num = len(pool) if num_evaluation is None else num_evaluation
+    if num > len(pool):
         raise TaskError(
-            f"{(evaluation_rows or rows)[0].where} has {len(pool)} problems, but {num_evaluation} are to be evaluated "
+            f"{(evaluation_rows or rows)[0].where} has {len(pool)} problems, but {num} are to be evaluated "
             f"on (evaluation.num_prompts)"
         )
-    withheld = random.Random(derive_seed("withheld problems", evaluation_seed)).sample(sorted(pool), num_evaluation)
+    withheld = random.Random(derive_seed("withheld problems", evaluation_seed)).sample(sorted(pool), num)
     evaluation = tuple(_posed(pool[name], name) for name in withheld)
     training = without([_posed(problem, name) for name, problem in problems.items()], evaluation)
-    if not training:
+    if not training and num_evaluation is not None:
         raise TaskError(f"{rows[0].where}: all {len(problems)} problems are withheld for evaluation, none are left")
 
     def demonstrations(num: int, seed: int) -> list[Demonstration]:
