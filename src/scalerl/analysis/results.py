@@ -25,6 +25,8 @@ from scalerl.curves import (
     note_json,
     note_text,
     reward_at,
+    stopping,
+    stopping_text,
 )
 from scalerl.curves.notes import FitNote, UnusedStart
 from scalerl.curves.points import unbounded
@@ -40,6 +42,8 @@ class FitOptions:
     """Options of a fit that the commands share."""
 
     form: str = "sigmoid"
+    mend: bool = True
+    """Whether a sigmoid that does not fit may be mended (nobody asked for a form)."""
     level: float = 0.9
     margin: float = 0.06
     skip_before: float | str | None = None
@@ -51,6 +55,7 @@ class FitOptions:
         """Keyword arguments of `fit` for one series."""
         return {
             "form": self.form,
+            "mend": self.mend,
             "level": self.level,
             "margin": self.margin,
             "skip_before": self.skip_before,
@@ -203,7 +208,7 @@ def _rank_forms(curves: Sequence[CurveResult], options: FitOptions, fractions: S
         for name in names:
             # A curve that one form cannot be scored on ranks no form.
             if name not in errors and None not in errors.values():
-                done = _backtest(curve.series, replace(options, form=name), shares)
+                done = _backtest(curve.series, replace(options, form=name, mend=False), shares)
                 errors[name] = error(done.holdout, done.fractions)
         if None not in errors.values():
             tables.append(errors)
@@ -325,6 +330,8 @@ def _curve_json(curve: CurveResult, command: Command) -> dict[str, Any]:
     out["num_runs"] = fit.num_runs if fit is not None else None
     out["noise_sd"] = number(fit.noise_sd) if fit is not None else None
     out["run_sd"] = number(fit.run_sd) if fit is not None else None
+    if command == "fit":
+        out["stopping"] = _stopping_json(curve)
     if command == "backtest":
         out["holdout"] = score_json(curve.holdout)
         out["fractions"] = [{"fraction": share, **(score_json(score) or NO_SCORE)} for share, score in curve.fractions]
@@ -343,6 +350,28 @@ def _curve_json(curve: CurveResult, command: Command) -> dict[str, Any]:
         ]
         out["doubling"] = _value_json(curve.doubling)
     return out
+
+
+def _stopping_json(curve: CurveResult) -> dict[str, Any] | None:
+    when = stopping(curve.fit) if curve.fit is not None else None
+    if when is None:
+        return None
+    best = when.best
+    return {
+        "most_of_gain": _value_json(when.most_of_gain),
+        "reached": when.reached,
+        "doubling": _value_json(when.doubling),
+        "no_gain_since": number(when.no_gain_since),
+        "num_without_gain": when.num_without_gain,
+        "best": {
+            "compute": number(best.compute),
+            "reward": number(best.reward),
+            "lead": number(best.lead),
+            "lead_z": number(best.lead_z),
+            "beyond_noise": best.beyond_noise,
+        },
+        "message": stopping_text(when),
+    }
 
 
 def _comparisons_json(analysis: Analysis) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from rich.text import Text
 from scalerl.analysis.numbers import compute_text, decimals, fixed, interval_text, two_decimals
 from scalerl.analysis.results import Analysis, CurveResult, FormRanking, param_value
 from scalerl.analysis.words import curve_text
-from scalerl.curves import Comparison, Pair, Reach, Score, note_text
-from scalerl.curves.fit import tails
+from scalerl.curves import Comparison, Pair, Reach, Score, note_text, stopping, stopping_text
+from scalerl.curves.fitted import tails
 from scalerl.curves.notes import AssumedRunSpread
 from scalerl.logs.table import listed
 
@@ -19,6 +19,8 @@ STYLES = {
     "ok": "green",
     "ceiling not identifiable yet": "yellow",
     "at a bound": "yellow",
+    "lack of fit": "red",
+    "no rise seen": "yellow",
     "unstable": "red",
     "too few points": "red",
     "no curve": "red",
@@ -41,7 +43,7 @@ def render(analysis: Analysis, origins: Mapping[str, str] | None = None) -> Grou
     if analysis.comparisons:
         parts.extend(_comparison_parts(analysis))
     parts.append(Text())
-    parts.extend(_sentence(curve) for curve in analysis.curves)
+    parts.extend(_sentence(curve, analysis.command == "fit") for curve in analysis.curves)
     parts.extend(Text(note, style="yellow") for note in analysis.notes)
     return Group(*parts)
 
@@ -219,8 +221,11 @@ def _pair_notes(analysis: Analysis) -> Iterator[Text]:
 # Sentences ------------------------------------------------------------------------------------------------------------
 
 
-def _sentence(curve: CurveResult) -> Text:
+def _sentence(curve: CurveResult, with_stopping: bool) -> Text:
     text = Text()
     text.append(f"{curve.name}: ", style="bold")
     text.append(curve_text(curve))
+    when = stopping(curve.fit) if with_stopping and curve.fit is not None else None
+    if when is not None:
+        text.append(f" {stopping_text(when)}")
     return text

@@ -40,7 +40,7 @@ def curve_text(curve: CurveResult) -> str:
     messages = " ".join(curve.messages)
     if fit is None or not fit.usable or fit.draws is None:
         return messages or curve.verdict
-    if fit.verdict == "unstable":
+    if fit.verdict in ("unstable", "no rise seen"):
         return messages
     ceiling = param_value(fit, "ceiling")
     assert ceiling is not None

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from scalerl.logs.series import Selection, Series
     from scalerl.logs.table import Table
 
+SIGMOID = "sigmoid"
 KINDS = (
     "CSV, JSONL, trainer_state.json, console output; folders of a run, a study, a Trainer, tensorboard or wandb; "
     "patterns such as 'logs/*.jsonl'. The kind is recognised."
@@ -65,9 +66,10 @@ class Common:
     margin: Annotated[
         float, how("A ceiling known less closely than this is 'not identifiable yet'.", show_default=True)
     ] = 0.06
-    form: Annotated[str, how("sigmoid, power, exponential or log-linear.", metavar="NAME", show_default=True)] = (
-        "sigmoid"
-    )
+    form: Annotated[
+        str | None,
+        how("sigmoid, power, exponential or log-linear. Unset: sigmoid, mended where it does not fit.", metavar="NAME"),
+    ] = None
     as_json: Annotated[bool, option("Print one JSON object instead of tables.", "Output", "--json")] = False
     plot: Annotated[str | None, output("Draw into a file.", metavar="OUT.png|.svg|.html")] = None
 
@@ -262,11 +264,11 @@ def _skip_before(text: str | None) -> float | str | None:
 def _check(common: Common) -> None:
     from scalerl.curves import FORMS
 
-    if common.form not in FORMS:
+    if common.form is not None and common.form not in FORMS:
         raise UsageError(f"--form must be one of {', '.join(FORMS)}, not {common.form!r}")
     if common.y_scale not in ("1", "100", "pm1", "none"):
         raise UsageError(f"--y-scale must be 1, 100, pm1 or none, not {common.y_scale!r}")
-    if common.y_scale == "none" and (ceiling := FORMS[common.form].ceiling) is not None:
+    if common.y_scale == "none" and (ceiling := FORMS[common.form or SIGMOID].ceiling) is not None:
         raise UsageError(
             f"--form {common.form} has its ceiling at {ceiling:g} and does not suit --y-scale none: choose another form"
         )
@@ -300,7 +302,8 @@ def chosen(common: Common, holdout: str | None = None) -> "tuple[Selection, FitO
         labels=tuple(common.label or ()),
     )
     options = FitOptions(
-        form=common.form,
+        form=common.form or SIGMOID,
+        mend=common.form is None,
         level=common.level,
         margin=common.margin,
         skip_before=_skip_before(common.skip_before),

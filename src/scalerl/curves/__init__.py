@@ -1,5 +1,6 @@
 """Fit, forecast and compare reward-against-compute curves. numpy and scipy only; imports nothing else of scalerl."""
 
+from scalerl.curves.bins import Bins, bin_rewards
 from scalerl.curves.compare import Comparison, Pair, compare, linearise, refit
 from scalerl.curves.fit import Fit, fit
 from scalerl.curves.forecast import (
@@ -17,10 +18,11 @@ from scalerl.curves.forecast import (
 )
 from scalerl.curves.forms import FORMS
 from scalerl.curves.notes import Note, PairKind, note_json
-from scalerl.curves.words import note_text, pair_verdict
+from scalerl.curves.stopping import Stopping, stopping
+from scalerl.curves.words import note_text, pair_verdict, stopping_text
 
 __all__ = [
-    "FORMS", "At", "Backtest", "Comparison", "Fit", "Note", "Pair", "PairKind", "Reach", "Score", "Value",
-    "backtest", "compare", "compute_for", "doubling", "fit", "is_far", "linearise", "note_json", "note_text",
-    "pair_verdict", "rank_forms", "refit", "reward_at",
+    "FORMS", "At", "Backtest", "Bins", "Comparison", "Fit", "Note", "Pair", "PairKind", "Reach", "Score", "Stopping",
+    "Value", "backtest", "bin_rewards", "compare", "compute_for", "doubling", "fit", "is_far", "linearise",
+    "note_json", "note_text", "pair_verdict", "rank_forms", "refit", "reward_at", "stopping", "stopping_text",
 ]  # fmt: skip

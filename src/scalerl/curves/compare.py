@@ -12,7 +12,8 @@ from itertools import combinations
 import numpy as np
 
 from scalerl.curves import notes
-from scalerl.curves.fit import Fit, fit
+from scalerl.curves.fit import fit
+from scalerl.curves.fitted import Fit
 from scalerl.curves.forecast import Value
 from scalerl.curves.forms import FORMS, Array
 from scalerl.curves.notes import PairKind, PairNote
@@ -138,7 +139,7 @@ def _pair(name_a: str, name_b: str, a: Fit, b: Fit, margin: float, run_sd: float
     span = max(a.bounds[1] - a.bounds[0], b.bounds[1] - b.bounds[0])
     correlation = paired_correlation(a, b)
     evidence = gather_evidence(name_a, name_b, a, b, margin * span, run_sd * span, correlation)
-    decision = _decide(evidence)
+    decision = _supported(_decide(evidence), evidence)
     reasons = list(decision.notes)
     assumed = run_sd * span if min(a.num_runs, b.num_runs) == 1 and run_sd > 0 else None
     if assumed is not None:
@@ -201,6 +202,13 @@ def _decide(evidence: Evidence) -> _Decision:
     unstable = tuple(notes.Unstable(name=name) for name, curve in sides if curve.verdict == "unstable")
     if unstable:
         return _Decision(kind="not_separable", notes=unstable)
+    without = tuple(
+        notes.NoEfficiency(name=name, verdict=curve.verdict)
+        for name, curve in sides
+        if curve.verdict in ("no rise seen", "lack of fit")
+    )
+    if without:
+        return _Decision(kind="not_separable", notes=without)
     by_efficiency = _by_efficiency(evidence)
     if higher is None:
         if evidence.p_alike >= ALIKE or by_efficiency.kind == "not_separable":
@@ -219,6 +227,38 @@ def _decide(evidence: Evidence) -> _Decision:
     return _Decision(kind="not_separable", notes=(probably,))
 
 
+def _supported(decision: _Decision, evidence: Evidence) -> _Decision:
+    """The decision with the measured fact behind it, or none where the measurements do not support it."""
+    measured = evidence.measured
+    if measured is None:
+        if decision.winner is None:
+            return decision
+        return replace(decision, notes=(*decision.notes, notes.NotMeasuredTogether()))
+    if measured.same_run:
+        return _Decision(kind="not_separable", notes=(notes.SameRun(),))
+    a_is_higher = measured.difference > 0
+    fact = notes.MeasuredDifference(
+        higher=evidence.name_a if a_is_higher else evidence.name_b,
+        lower=evidence.name_b if a_is_higher else evidence.name_a,
+        difference=abs(measured.difference),
+        error=measured.error,
+        num_places=measured.num_places,
+        low=measured.low,
+        high=measured.high,
+    )
+    if decision.winner is not None:
+        sign = 1 if decision.winner == evidence.name_a else -1
+        reason = None
+        if measured.lower_everywhere(sign):
+            reason = "lower_everywhere"
+        elif decision.kind == "more_efficient" and not measured.higher_somewhere(sign):
+            reason = "nowhere_higher"
+        if reason is not None:
+            unsupported = notes.NotMeasured(name=decision.winner, reason=reason)
+            return _Decision(kind="not_separable", notes=(unsupported, fact))
+    return replace(decision, notes=(*decision.notes, fact))
+
+
 def _has_bent(curve: Fit) -> bool:
     """Whether the run has passed its midpoint: before that, its ceiling is what the prior makes of it."""
     if curve.draws is None or "midpoint" not in curve.draws.params:
@@ -229,6 +269,9 @@ def _has_bent(curve: Fit) -> bool:
 def _by_efficiency(evidence: Evidence) -> _Decision:
     """Which curve is cheaper at a shared ceiling: the larger exponent, or the earlier midpoint where exponents tie."""
     is_steeper, is_sooner = (max(p, 1 - p) >= SURE for p in (evidence.p_steeper, evidence.p_sooner))
+    if (is_steeper or is_sooner) and not (evidence.exponents_known or evidence.midpoints_known):
+        return _Decision(kind="not_separable", notes=(notes.KnownFromPrior(param="midpoint"),))
+    is_steeper, is_sooner = is_steeper and evidence.exponents_known, is_sooner and evidence.midpoints_known
     first, second = evidence.ordered(evidence.p_sooner)
     p_first_steeper = evidence.p_steeper if first == evidence.name_a else 1 - evidence.p_steeper
     if is_sooner and p_first_steeper < LEANING:
@@ -257,7 +300,7 @@ def _rank(fits: Mapping[str, Fit], at: float | None, run_sd: float) -> tuple[tup
     for stream, curve in enumerate(fits.values(), start=10):
         assert curve.draws is not None
         spread = spread_sd(curve, run_sd * (curve.bounds[1] - curve.bounds[0]))
-        value = curve.draws.params["ceiling"] if at is None else curve.curve_draws([at])[:, 0]
+        value = curve.ceiling_draws if at is None else curve.curve_draws([at])[:, 0]
         if at is not None and FORMS[curve.form].rising:
             gain = curve.params["ceiling"] - curve.params["start"]
             spread *= (curve.predict(at) - curve.params["start"]) / gain if gain > 0 else 1.0
@@ -295,6 +338,7 @@ def refit(curve: Fit, ceiling: float) -> Fit:
         start_sd=curve.start_sd,
         num_samples=curve.num_samples,
         form=curve.form,
+        mend=False,
         fixed={"ceiling": ceiling},
         run=curve.run,
         level=curve.level,

@@ -1,131 +1,23 @@
 """`fit`: rewards against compute in, one frozen value out. A poor fit is a verdict, not an exception."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 
-from scalerl.curves.forms import FORMS, Array, Form
-from scalerl.curves.intervals import Draws, posterior
-from scalerl.curves.least_squares import Solution, least_squares, paper_grid
+from scalerl.curves.fitted import Fit, tails
+from scalerl.curves.forms import FORMS, Form
+from scalerl.curves.intervals import Draws
+from scalerl.curves.least_squares import Solution, paper_grid
+from scalerl.curves.mending import Settled, settle, unsettled
 from scalerl.curves.notes import FitNote, TooFewComputes, TooFewPoints
-from scalerl.curves.points import Known, Points, make_points, noise_guess, scatter, thin, with_start
-from scalerl.curves.special import ndtri
+from scalerl.curves.points import Known, Points, make_points, noise_guess, thin
+from scalerl.curves.solving import rescale
 from scalerl.curves.verdicts import Verdict, judge, skip_rule
-from scalerl.curves.words import note_text
 
 LEVEL = 0.9
 MARGIN = 0.06
-WANDER = 1.0  # noise variances that a run may stray from its own curve with each doubling beyond the data
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
-    """A fitted curve. `params` are posterior medians (least squares where no intervals were asked for)."""
-
-    form: str
-    params: dict[str, float]
-    verdict: Verdict
-    notes: tuple[FitNote, ...]
-    """Reasons of the verdict, and what else to know about the fit."""
-    compute: Array = field(repr=False)
-    reward: Array = field(repr=False)
-    run: np.ndarray = field(repr=False)
-    """Which run each point belongs to: 0, 1, ..."""
-    evaluation: np.ndarray | None = field(repr=False)
-    num_samples: np.ndarray | None = field(repr=False)
-    noise_sd: float
-    """Scatter of one evaluation about its run's own curve."""
-    run_sd: float | None
-    """Spread of the ceiling between runs; None with one run."""
-    least_squares: dict[str, float]
-    sum_squares: float
-    level: float
-    margin: float
-    bounds: tuple[float, float]
-    scale: float
-    """The largest compute fitted."""
-    start_given: bool
-    start_sd: float | None
-    """Noise of the given start; None if it is that of one evaluation."""
-    draws: Draws | None = field(repr=False, default=None)
-
-    @property
-    def messages(self) -> tuple[str, ...]:
-        """The notes as sentences."""
-        return tuple(note_text(note) for note in self.notes)
-
-    @property
-    def num_points(self) -> int:
-        return len(self.reward)
-
-    @property
-    def num_runs(self) -> int:
-        return len(np.unique(self.run))
-
-    @property
-    def usable(self) -> bool:
-        """Whether the fit has a curve."""
-        return all(np.isfinite(value) for value in self.params.values())
-
-    def predict(self, compute) -> Array:
-        """Reward on the curve; 0 compute is the start."""
-        return FORMS[self.form].curve(np.asarray(compute, dtype=float), self.params, self.scale)
-
-    def interval(self, param: str, level: float | None = None) -> tuple[float, float]:
-        """The central interval of one parameter; NaN without draws."""
-        if self.draws is None:
-            return (np.nan, np.nan)
-        return tuple(np.quantile(self.draws.params[param], tails(self.level if level is None else level)).tolist())
-
-    def curve_draws(self, compute) -> Array:
-        """The curve at `compute` (last axis) for every draw (first axis)."""
-        if self.draws is None:
-            raise ValueError("this fit has no draws: fit with intervals=True")
-        params = {name: values[:, None] for name, values in self.draws.params.items()}
-        return FORMS[self.form].curve(np.atleast_1d(np.asarray(compute, dtype=float)), params, self.scale)
-
-    def curve_interval(self, compute, level: float | None = None) -> tuple[Array, Array]:
-        """The interval of the recipe's own curve."""
-        low, high = np.quantile(self.curve_draws(compute), tails(self.level if level is None else level), axis=0)
-        return low, high
-
-    def new_interval(self, compute, level: float | None = None) -> tuple[Array, Array]:
-        """The interval of one new evaluation.
-
-        It holds the uncertainty of the curve, the noise of an evaluation, how far runs wander from their own curve
-        beyond the data and, with several runs, the spread between them.
-        """
-        compute = np.atleast_1d(np.asarray(compute, dtype=float))
-        curve = self.curve_draws(compute)
-        assert self.draws is not None
-        doublings = np.log2(np.maximum(compute / self.scale, 1.0))
-        spread = self.draws.noise_sd[:, None] ** 2 * (1.0 + WANDER * doublings)
-        if self.num_runs > 1:
-            share: Array | float = 1.0
-            if FORMS[self.form].rising:
-                # How far the run's own ceiling has come in, read off the curve rather than computed again.
-                start, ceiling = self.draws.params["start"][:, None], self.draws.params["ceiling"][:, None]
-                share = (curve - start) / np.maximum(ceiling - start, 1e-300)
-            spread = spread + (self.draws.run_sd[:, None] * share) ** 2
-        low, high = mixture_quantiles(curve, np.sqrt(spread), tails(self.level if level is None else level))
-        return np.clip(low, *self.bounds), np.clip(high, *self.bounds)
-
-
-def tails(level: float) -> tuple[float, float]:
-    if not 0 < level < 1:
-        raise ValueError(f"level must lie between 0 and 1, not {level:g}")
-    return (0.5 - level / 2, 0.5 + level / 2)
-
-
-def mixture_quantiles(centres: Array, sds: Array, probabilities: Sequence[float]) -> list[Array]:
-    """Quantiles of the draws' mixture of normals, by adding evenly spread normal noise to each draw."""
-    num = centres.shape[0]
-    # A fixed, scrambled order, so that the noise does not follow the draws' own order.
-    ranks = np.modf((np.arange(num) + 0.5) * (np.sqrt(5.0) - 1.0) / 2.0)[0]
-    noisy = centres + sds * ndtri(np.clip(ranks, 1e-6, 1 - 1e-6))[:, None]
-    return list(np.quantile(noisy, probabilities, axis=0))
 
 
 def fit(
@@ -145,6 +37,7 @@ def fit(
     margin: float = MARGIN,
     bounds: tuple[float, float] | None = (0.0, 1.0),
     intervals: bool = True,
+    mend: bool = True,
     method: Literal["posterior", "paper"] = "posterior",
 ) -> Fit:
     """Fit a form to reward against compute.
@@ -154,6 +47,9 @@ def fit(
     `run` labels the run (seed) of each point and `evaluation` what it was evaluated on (for paired comparisons);
     `skip_before` is a compute, a share of the largest ("10%") or "auto"; `bounds=None` is for rewards without limits;
     `method="paper"` is the grid procedure of arXiv 2510.13786, A.5, which has no intervals.
+
+    A sigmoid whose residuals have a pattern is mended where that is possible (early points left out, the start fitted,
+    another form) and a note says how; `mend=False`, `skip_before` and any other form keep it as it was asked for.
     """
     if form not in FORMS:
         raise ValueError(f"unknown form {form!r}; choose one of {', '.join(FORMS)}")
@@ -175,12 +71,16 @@ def fit(
     if points.num < known.num_free(shape) + 2 or num_distinct < known.num_free(shape):
         too_few = _too_few(points, shape, known, len(np.ravel(compute)))
         notes = (*notes, too_few)
-        return _make(points, shape, known, _no_solution(shape), None, "too few points", notes, level, margin, start_sd)
+        nothing = unsettled(points, shape, known, _no_solution(shape))
+        return _make(points, shape, known, nothing, "too few points", notes, level, margin, start_sd)
     few = thin(points)
-    best, draws, soft = _solve(few, shape, known, start_sd, guess, intervals=intervals, paper=method == "paper")
-    verdict, reasons = judge(few, shape, soft, best, draws, level=level, margin=margin)
-    done = _make(points, shape, known, best, draws, verdict, (*notes, *reasons), level, margin, start_sd)
-    return done if few is points else _rescatter(done)
+    is_thinned = few is not points
+    settled = _settle(few, shape, known, start_sd, guess, intervals, mend, skip_before, method)
+    verdict, reasons = judge(settled, level=level, margin=margin)
+    points, known = settled.choice.of(points, known)
+    shape, notes = settled.choice.form, (*notes, *reasons)
+    done = _make(points, shape, known, settled, verdict, notes, level, margin, start_sd)
+    return _rescatter(done) if is_thinned else done
 
 
 def _window(
@@ -192,42 +92,42 @@ def _window(
         if not fit_until > 0:
             raise ValueError(f"fit_until must be a positive compute, but is {fit_until:g}")
         points = points.take(points.log_compute <= np.log(fit_until) - np.log(points.scale) + 1e-12)
-        points, known = _rescale(points, known, form)
+        points, known = rescale(points, known, form)
     if skip_before is not None and points.num:
         least, reasons = skip_rule(thin(points), form, replace(known, start_sd=0.0), skip_before)
         notes.extend(reasons)
         if least > 0:
             points = points.take(points.log_compute >= np.log(least) - np.log(points.scale) - 1e-12)
-            points, known = _rescale(points, known, form)
+            points, known = rescale(points, known, form)
     return points, known, tuple(notes)
 
 
-def _solve(
+def _settle(
     points: Points,
     form: Form,
     known: Known,
     start_sd: float | None,
     guess: float | None,
-    *,
     intervals: bool,
-    paper: bool,
-) -> tuple[Solution, Draws | None, Known]:
-    """Least squares, the posterior if asked for, and what is known with the start's noise as a number."""
-    if paper:
+    mend: bool,
+    skip_before: float | str | None,
+    method: str,
+) -> Settled:
+    if method == "paper":
         assert known.start is not None
-        return paper_grid(points, known.start), None, known
-    if known.start is None or start_sd == 0:
-        best = least_squares(points, form, known)
-        return best, posterior(points, form, known, guess) if intervals else None, known
-    size = max(scatter(points), 1e-6 * (points.bounds[1] - points.bounds[0]))
-    soft = replace(known, start_sd=size if start_sd is None else start_sd)
-    free = replace(known, start=None, start_sd=0.0)
-    best = least_squares(with_start(points, known.start, soft.start_sd / size), form, free)
-    if not intervals:
-        return best, None, soft
-    if start_sd is None:
-        return best, posterior(with_start(points, known.start, 1.0), form, free, guess), soft
-    return best, posterior(points, form, soft, guess), soft
+        return unsettled(points, form, known, paper_grid(points, known.start))
+    # What is held fixed may well not fit, and the forms with a fixed ceiling or without a bend are chosen on purpose.
+    test = form.name == "sigmoid" and known.ceiling is None and not known.log_shape
+    return settle(
+        points,
+        form,
+        known,
+        start_sd,
+        guess,
+        intervals=intervals,
+        test=test,
+        change=test and mend and skip_before is None,
+    )
 
 
 def _rescatter(done: Fit) -> Fit:
@@ -241,10 +141,17 @@ def _rescatter(done: Fit) -> Fit:
         mine = done.run == run
         own[mine] -= moved[mine] * (moved[mine] @ residual[mine]) / max(moved[mine] @ moved[mine], 1e-300)
     noise_sd = float(np.sqrt(np.mean(own**2)))
-    draws = done.draws
-    if draws is not None:
-        draws = replace(draws, noise_sd=draws.noise_sd * noise_sd / float(np.median(draws.noise_sd)))
-    return replace(done, noise_sd=noise_sd, draws=draws, sum_squares=float(residual @ residual))
+    squares = float(residual @ residual)
+    if done.draws is None:
+        return replace(done, noise_sd=noise_sd, sum_squares=squares)
+    factor = noise_sd / float(np.median(done.draws.noise_sd))
+    parts = tuple(replace(part, draws=_noisier(part.draws, factor)) for part in done.parts)
+    draws = _noisier(done.draws, factor)
+    return replace(done, noise_sd=noise_sd, draws=draws, parts=parts, sum_squares=squares)
+
+
+def _noisier(draws: Draws, factor: float) -> Draws:
+    return replace(draws, noise_sd=draws.noise_sd * factor)
 
 
 def _known(form: Form, points: Points, start: float | None, start_sd: float | None, fixed: dict[str, float]) -> Known:
@@ -270,15 +177,6 @@ def _known(form: Form, points: Points, start: float | None, start_sd: float | No
     return Known(start=start if form.rising else None, ceiling=ceiling, log_shape=log_shape)
 
 
-def _rescale(points: Points, known: Known, form: Form) -> tuple[Points, Known]:
-    """Make the largest remaining compute the unit."""
-    shift = float(points.log_compute.max()) if points.num else 0.0
-    moved = {param.name for param in form.shape_params if param.scales_with_compute}
-    log_shape = {name: value - (shift if name in moved else 0.0) for name, value in known.log_shape.items()}
-    points = replace(points, log_compute=points.log_compute - shift, scale=points.scale * float(np.exp(shift)))
-    return points, replace(known, log_shape=log_shape)
-
-
 def _named(form: Form, points: Points, best: Solution) -> dict[str, float]:
     named = {"ceiling": best.level + best.gain if form.rising else best.level}
     for param, value in zip(form.shape_params, best.log_shape, strict=True):
@@ -291,19 +189,20 @@ def _make(
     points: Points,
     form: Form,
     known: Known,
-    best: Solution,
-    draws: Draws | None,
+    settled: Settled,
     verdict: Verdict,
     notes: tuple[FitNote, ...],
     level: float,
     margin: float,
     start_sd: float | None,
 ) -> Fit:
+    best, draws = settled.best, settled.draws
     squares = _named(form, points, best)
     params, run_sd = squares, None
     noise_sd = float(np.sqrt(best.squares / max(points.num - known.num_free(form), 1)))
     if draws is not None:
         params = {name: float(np.median(values)) for name, values in draws.params.items()}
+        params["ceiling"] = float(np.median(settled.ceilings))
         noise_sd = float(np.median(draws.noise_sd))
         run_sd = float(np.median(draws.run_sd)) if points.num_runs > 1 else None
     return Fit(
@@ -327,6 +226,9 @@ def _make(
         start_given=known.start is not None,
         start_sd=start_sd,
         draws=draws,
+        parts=settled.parts,
+        misfit=settled.misfit,
+        rise=settled.rise,
     )
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from scalerl.curves.fit import Fit, fit, tails
+from scalerl.curves.fit import fit
+from scalerl.curves.fitted import Fit, tails
 from scalerl.curves.forms import FORMS, Array
 from scalerl.curves.notes import AboveCeiling, AlreadyReached, FarForecast, ForecastNote, MayBeAboveCeiling
 from scalerl.curves.words import forecast_message

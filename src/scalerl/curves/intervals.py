@@ -16,6 +16,7 @@ from functools import cache, lru_cache
 
 import numpy as np
 
+from scalerl.curves.drift import SlowNoise, SlowProducts, slow_products
 from scalerl.curves.forms import Array, Form
 from scalerl.curves.grid import Grid, middles, rectangle, rows
 from scalerl.curves.least_squares import shape_box, shapes
@@ -47,6 +48,8 @@ class Draws:
     params: dict[str, Array]
     noise_sd: Array
     run_sd: Array
+    drift_share: float = 1.0
+    """Share of the noise's variance with which the run itself may drift; all of it where nothing more is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +76,11 @@ class Slices:
     """Log posterior at the best gain."""
 
 
-def posterior(points: Points, form: Form, known: Known, noise_guess: float | None) -> Draws:
+def posterior(
+    points: Points, form: Form, known: Known, noise_guess: float | None, slow: SlowNoise | None = None
+) -> Draws:
     """Draws from the joint posterior of everything that is not held fixed."""
-    model = Model(points, form, known, noise_guess)
+    model = Model(points, form, known, noise_guess, slow)
     grid, noise = model.zoom(), model.noise()
     cells = model.cells(grid, noise)
     # Most cells hold next to nothing, and so do most levels of the others: nodes of the gain only where it matters.
@@ -119,8 +124,10 @@ def _tall(height: Array, more: float = 0.0) -> np.ndarray:
 class Model:
     """The posterior's parts for one set of points."""
 
-    def __init__(self, points: Points, form: Form, known: Known, noise_guess: float | None) -> None:
-        self.points, self.form, self.known = points, form, known
+    def __init__(
+        self, points: Points, form: Form, known: Known, noise_guess: float | None, slow: SlowNoise | None = None
+    ) -> None:
+        self.points, self.form, self.known, self.slow = points, form, known, slow
         self.span = points.bounds[1] - points.bounds[0]
         self.box = shape_box(form, known, points)
         self.resolution = SEVERAL_RUNS if points.num_runs > 1 else ONE_RUN
@@ -188,7 +195,8 @@ class Model:
     def _height(self, grid: Grid) -> Array:
         """Log posterior density of each cell at its best level and gain, relative to the highest cell."""
         spread = RUN_SD_SCALE * self.span / self.noise_sd if self.points.num_runs > 1 else 0.0
-        noise = Noise(autocorrelation=np.array([0.0, 0.6]), run_spread=np.array([spread]), log_weight=np.zeros(2))
+        rho = np.array([0.0, 0.6]) if self.slow is None else self.slow.decay[[0, -1]]
+        noise = Noise(autocorrelation=rho, run_spread=np.array([spread]), log_weight=np.zeros(2))
         height = self.heights(self.cells(grid, noise), middles(min(6, len(self.level_nodes))))
         height = height.reshape(2, *grid.shape).max(axis=0) - grid.log_volume
         return height - height.max()
@@ -198,6 +206,8 @@ class Model:
     def noise(self) -> Noise:
         several = self.points.num_runs > 1
         rho, weight = np.array(AUTOCORRELATIONS).T
+        if self.slow is not None:
+            rho, weight = self.slow.decay, np.ones(len(self.slow.decay))
         spread = np.array(RUN_SPREADS if several else (0.0,))
         # Half-Cauchy on the spread between runs, on a grid even in its logarithm; 0 stands for all below.
         size = np.maximum(spread, RUN_SPREADS[1] / 2)
@@ -214,8 +224,9 @@ class Model:
         log_mass = np.add.outer(noise.log_weight, self.log_shape_prior(grid)).ravel() + log_det
         return Cells(sums=sums, log_mass=log_mass)
 
-    def _products(self, logs: list[Array]) -> Products:
-        return products(shapes(self.form, logs, self.points), self.points)
+    def _products(self, logs: list[Array]) -> Products | SlowProducts:
+        shape = shapes(self.form, logs, self.points)
+        return products(shape, self.points) if self.slow is None else slow_products(shape, self.points, self.slow)
 
     # Level and gain ------------------------------------------------------------------------------------------------
 
@@ -326,9 +337,13 @@ class Model:
         and gain are solved anew."""
         nudge = _even_spread(NUM_DRAWS, len(self.form.shape_params) + 3)
         logs = [log + (by - 0.5) * width for log, width, by in zip(*grid.take(which_shape), nudge, strict=False)]
-        blocks = _blocks(NUM_DRAWS, self.points.num)
-        products = Products.joined([self._products([log[some] for log in logs]) for some in blocks])
-        sums, _ = products.sums(noise, self.form.rising)
+        if self.slow is None:
+            blocks = _blocks(NUM_DRAWS, self.points.num)
+            shape = (shapes(self.form, [log[some] for log in logs], self.points) for some in blocks)
+            found = Products.joined([products(some, self.points) for some in shape])
+        else:
+            found = self._products(logs)
+        sums, _ = found.sums(noise, self.form.rising)
         level, _ = self._levels(sums, (which_level + nudge[-1]) / len(self.level_nodes))
         gain, _, total = self._gains(sums, level, (which_gain + nudge[-2]) / len(self.gain_nodes))
         noise_sd = np.sqrt(total / _chi_squares(self.degrees, len(nudge)))
@@ -336,7 +351,9 @@ class Model:
         for param, log in zip(self.form.shape_params, logs, strict=True):
             params[param.name] = np.exp(log) * (self.points.scale if param.scales_with_compute else 1.0)
         params["start" if self.form.rising else "shortfall"] = level if self.form.rising else -gain
-        return Draws(params=params, noise_sd=noise_sd, run_sd=noise.run_spread * noise_sd)
+        run_sd = noise.run_spread * noise_sd
+        share = 1.0 if self.slow is None else float(self.slow.share.mean())
+        return Draws(params=params, noise_sd=noise_sd, run_sd=run_sd, drift_share=share)
 
 
 @cache

@@ -84,6 +84,48 @@ class SkippedEarly:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LackOfFit:
+    """The residuals have a pattern that the form cannot follow, and nothing that was tried mends it."""
+
+    kind: ClassVar = "lack_of_fit"
+    statistic: float
+    """F statistic of the pattern."""
+    limit: float
+    """The statistic from which a pattern counts as one."""
+    size: float
+    """By how much the pattern moves the curve at most, in units of the reward."""
+    compute: float
+    """Around where the pattern begins."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MendedFit:
+    """The form through all points left a pattern in the residuals; fitted as stated here it does not."""
+
+    kind: ClassVar = "mended_fit"
+    statistic: float
+    limit: float
+    size: float
+    compute: float
+    skip_before: float | None
+    """Points before this compute are left out; None if none are."""
+    start_fitted: bool
+    """Whether the start is fitted although one was given."""
+    form: str
+    """The form that was fitted in the end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoRiseSeen:
+    """The rewards do not rise by more than noise."""
+
+    kind: ClassVar = "no_rise_seen"
+    noticeable: float
+    """Smallest gain per doubling of compute that would have been noticed with probability `power`."""
+    power: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TooFewPoints:
     kind: ClassVar = "too_few_points"
     num_points: int
@@ -112,8 +154,9 @@ class UnusedStart:
 
 
 FitNote = (
-    AtBound | NoRise | GridEdge | StartAboveData | Fall | WideCeiling | SkippedEarly | TooFewPoints | TooFewComputes
-)
+    AtBound | NoRise | GridEdge | StartAboveData | Fall | WideCeiling | SkippedEarly | LackOfFit | MendedFit
+    | NoRiseSeen | TooFewPoints | TooFewComputes
+)  # fmt: skip
 
 
 # Notes on a pair of curves --------------------------------------------------------------------------------------------
@@ -208,6 +251,63 @@ class AssumedRunSpread:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredDifference:
+    """What both curves of a pair measured at the same compute: the fact behind the verdict."""
+
+    kind: ClassVar = "measured_difference"
+    higher: str
+    lower: str
+    difference: float
+    """Mean reward of `higher` less that of `lower`."""
+    error: float
+    num_places: int
+    low: float
+    """From this compute ..."""
+    high: float
+    """... to this one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotMeasuredTogether:
+    """The two were hardly measured at the same compute: the verdict rests on the fitted curves alone."""
+
+    kind: ClassVar = "not_measured_together"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SameRun:
+    """The two hold the same evaluations: one is the other, or a part of it."""
+
+    kind: ClassVar = "same_run"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotMeasured:
+    """The fitted curves would decide for `name`, but the measurements do not support it."""
+
+    kind: ClassVar = "not_measured"
+    name: str
+    reason: Literal["lower_everywhere", "nowhere_higher"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownFromPrior:
+    """Efficiency is not compared: the data do not tell the parameter, and what the fits say of it is the prior."""
+
+    kind: ClassVar = "known_from_prior"
+    param: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoEfficiency:
+    """A curve of the pair has no efficiency to speak of."""
+
+    kind: ClassVar = "no_efficiency"
+    name: str
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SamePrompts:
     """Both curves were evaluated on the same prompts, so their noise is correlated."""
 
@@ -232,7 +332,8 @@ class DifferentPrompts:
 
 PairNote = (
     NoCurve | NoIntervals | CeilingDifference | Unstable | IfCeilingShared | ProbablyHigher | MixedEfficiency
-    | LargerExponent | EarlierMidpoint | AssumedRunSpread | SamePrompts | Crossing | DifferentPrompts
+    | LargerExponent | EarlierMidpoint | MeasuredDifference | NotMeasuredTogether | SameRun | NotMeasured
+    | KnownFromPrior | NoEfficiency | AssumedRunSpread | SamePrompts | Crossing | DifferentPrompts
 )  # fmt: skip
 
 

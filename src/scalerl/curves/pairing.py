@@ -5,12 +5,14 @@ from functools import cache, lru_cache
 
 import numpy as np
 
-from scalerl.curves.fit import Fit
-from scalerl.curves.forms import Array
+from scalerl.curves.fitted import Fit
+from scalerl.curves.forms import FORMS, Array
+from scalerl.curves.measured import Measured, measure
 from scalerl.curves.special import ndtri
 
 LEAST_DRAWS = 400  # effective draws that a probability at a shared ceiling must rest on
 LIKELY = 0.9  # probability from which a ceiling is probably higher: no verdict, and no shared ceiling either
+KNOWN = 0.5  # posterior sd over the prior's from which on it is the data that know a parameter
 SHUFFLES = 4  # pairings of the two fits' draws
 
 
@@ -33,6 +35,11 @@ class Evidence:
     """The curve whose ceiling is probably higher by more than the margin."""
     shared: bool
     """Whether `p_steeper` and `p_sooner` hold at one ceiling for both."""
+    exponents_known: bool
+    """Whether the data, and not the prior, tell the exponents of both."""
+    midpoints_known: bool
+    measured: Measured | None
+    """What both measured at the same compute; None where they did not."""
 
     def ordered(self, probability_of_a: float) -> tuple[str, str]:
         """Both names, the more probable first."""
@@ -55,10 +62,11 @@ def gather_evidence(
     p_higher = float(np.mean(noisy > 0))
     weight, shared = shared_ceiling_weights(difference, spread, margin)
     p_steeper = p_sooner = 0.5
-    if "exponent" in draws_a and "exponent" in draws_b:
+    if a.form == b.form and "exponent" in draws_a and "exponent" in draws_b:
         p_steeper = _weighted_share(weight, draws_a["exponent"] > draws_b["exponent"])
-    if "midpoint" in draws_a and "midpoint" in draws_b:
+    if a.form == b.form and "midpoint" in draws_a and "midpoint" in draws_b:
         p_sooner = _weighted_share(weight, draws_a["midpoint"] < draws_b["midpoint"])
+    known = [_known(param, weight, a, b, draws_a, draws_b) for param in ("exponent", "midpoint")]
     gap = float(np.median(difference))
     likely = max(p_higher, 1 - p_higher) >= LIKELY and abs(gap) > margin
     span = max(a.bounds[1] - a.bounds[0], b.bounds[1] - b.bounds[0])
@@ -74,7 +82,23 @@ def gather_evidence(
         gap=gap,
         probably_higher=(name_a if p_higher > 0.5 else name_b) if likely else None,
         shared=shared,
+        exponents_known=known[0],
+        midpoints_known=known[1],
+        measured=measure(a, b),
     )
+
+
+def _known(param: str, weight: Array, a: Fit, b: Fit, draws_a: dict[str, Array], draws_b: dict[str, Array]) -> bool:
+    """Whether both posteriors of a shape parameter, at a shared ceiling, are much narrower than its prior."""
+    for curve, draws in ((a, draws_a), (b, draws_b)):
+        prior = {shape.name: shape.prior_sd for shape in FORMS[curve.form].shape_params}
+        if param not in draws or param not in prior:
+            return False
+        log = np.log(draws[param])
+        mean = float(weight @ log)
+        if float(weight @ (log - mean) ** 2) > (KNOWN * prior[param]) ** 2:
+            return False
+    return True
 
 
 def _weighted_share(weight: Array, which: np.ndarray) -> float:
@@ -117,6 +141,8 @@ def coupled_draws(a: Fit, b: Fit, correlation: float) -> tuple[dict[str, Array],
 def _by_rank(curve: Fit, rank: np.ndarray) -> dict[str, Array]:
     """The draws in the order of their ceilings, picked by rank."""
     assert curve.draws is not None
+    if curve.parts:  # several ways of fitting share the ceiling and no other parameter
+        return {"ceiling": np.sort(curve.ceiling_draws)[rank]}
     order = np.argsort(curve.draws.params["ceiling"], kind="stable")[rank]
     return {name: values[order] for name, values in curve.draws.params.items()}
 

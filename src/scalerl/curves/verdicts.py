@@ -1,69 +1,77 @@
 """What a fit is good for: its verdict, and notes that a person can act on."""
 
-from dataclasses import replace
 from itertools import pairwise
 from typing import Literal
 
 import numpy as np
 
+from scalerl.curves.falls import residual_sd
 from scalerl.curves.forms import Array, Form
 from scalerl.curves.intervals import Draws, posterior
-from scalerl.curves.least_squares import Solution, least_squares, shapes
-from scalerl.curves.notes import Fall, FitNote, SkippedEarly, StartAboveData, WideCeiling
-from scalerl.curves.points import Known, Points, noise_guess, scatter
+from scalerl.curves.least_squares import Solution
+from scalerl.curves.mending import Settled
+from scalerl.curves.misfit import Misfit
+from scalerl.curves.notes import FitNote, LackOfFit, MendedFit, NoRiseSeen, SkippedEarly, StartAboveData, WideCeiling
+from scalerl.curves.points import Known, Points
+from scalerl.curves.rise import POWER
 from scalerl.curves.special import ndtri
 
-Verdict = Literal["ok", "ceiling not identifiable yet", "unstable", "at a bound", "too few points"]
+Verdict = Literal[
+    "ok", "ceiling not identifiable yet", "lack of fit", "no rise seen", "unstable", "at a bound", "too few points"
+]
 
 SKIP_SHARES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3)
 EXTENSIONS = (1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
-FALL_Z = 4.0  # standard errors a fall must measure before it is called one
-FALL_SHARE = 0.1  # and this share of the rise so far
-LEAST_NOISE = 0.5  # of binomial noise: evaluations of the same prompts vary by less than it
-NOTHING = 1e-9  # of the reward's range: a difference between equal numbers
-LITTLE_KNOWN = 3.0  # variances of independent noise, as for an autocorrelation of 0.5
 
 
-def judge(
-    points: Points,
-    form: Form,
-    known: Known,
-    best: Solution,
-    draws: Draws | None,
-    *,
-    level: float,
-    margin: float,
-) -> tuple[Verdict, tuple[FitNote, ...]]:
-    """The first verdict that holds, in the order: unstable, not identifiable, at a bound, ok; with the reasons."""
+def judge(settled: Settled, *, level: float, margin: float) -> tuple[Verdict, tuple[FitNote, ...]]:
+    """The first verdict that holds, in the order of `docs/math.md`, with the reasons."""
+    points, form, known, best = settled.points, settled.choice.form, settled.known, settled.best
     notes: tuple[FitNote, ...] = best.at_bound
     if known.start is not None and known.start > np.quantile(points.reward, 0.9):
         notes = (*notes, StartAboveData(start=known.start))
-    fallen = find_fall(points, form, replace(known, start_sd=0.0))
-    if fallen is not None:
-        return "unstable", (fallen, *notes)
+    if settled.fall is not None:
+        return "unstable", (settled.fall, *notes)
+    if settled.rise is not None and not settled.rise.seen:
+        return "no rise seen", (NoRiseSeen(noticeable=settled.rise.noticeable, power=POWER), *notes)
+    if settled.misfit is not None and settled.misfit.claimed:
+        notes = (_misfit_note(settled, settled.misfit), *notes)
+        if not settled.mended:
+            return "lack of fit", notes
     if known.ceiling is None:
-        width = _ceiling_width(points, form, known, best, draws, level)
+        width = _ceiling_width(settled, level)
         target = margin * (points.bounds[1] - points.bounds[0])
         if width > target:
-            wide = what_settles(points, form, known, best, draws, level, width, target)
+            wide = what_settles(points, form, known, best, settled.draws, level, width, target)
             return "ceiling not identifiable yet", (wide, *notes)
     return ("at a bound", notes) if best.at_bound else ("ok", notes)
 
 
-def _ceiling_width(
-    points: Points, form: Form, known: Known, best: Solution, draws: Draws | None, level: float
-) -> float:
+def _misfit_note(settled: Settled, misfit: Misfit) -> LackOfFit | MendedFit:
+    compute = settled.points.scale * float(np.exp(misfit.log_place))
+    if not settled.mended:
+        return LackOfFit(statistic=misfit.statistic, limit=misfit.limit, size=misfit.size, compute=compute)
+    choice = settled.choice
+    return MendedFit(
+        statistic=misfit.statistic,
+        limit=misfit.limit,
+        size=misfit.size,
+        compute=compute,
+        skip_before=choice.skip * settled.points.scale if choice.skip > 0 else None,
+        start_fitted=choice.start_fitted,
+        form=choice.form.name,
+    )
+
+
+def _ceiling_width(settled: Settled, level: float) -> float:
     """Width of the ceiling's interval: from the posterior, or linearised at the least squares without draws."""
-    if draws is not None:
-        low, high = np.quantile(draws.params["ceiling"], (0.5 - level / 2, 0.5 + level / 2))
+    points, form, known, best = settled.points, settled.choice.form, settled.known, settled.best
+    if settled.draws is not None:
+        low, high = np.quantile(settled.ceilings, (0.5 - level / 2, 0.5 + level / 2))
         return float(high - low)
     seen = information(form, known, best.log_shape[None], np.array([best.gain]), points.log_compute, points.noise)
-    sd = linear_sd(seen, points, form, known, _noise_sd(points, form, known, best))
+    sd = linear_sd(seen, points, form, known, residual_sd(points, form, known, best))
     return float(2 * normal_quantile(level) * sd[0])
-
-
-def _noise_sd(points: Points, form: Form, known: Known, best: Solution) -> Array:
-    return np.array([np.sqrt(best.squares / max(points.num - known.num_free(form), 1))])
 
 
 def normal_quantile(level: float) -> float:
@@ -124,7 +132,7 @@ def what_settles(
 
     between = 0.0
     if draws is None:
-        log_shape, gain, noise_sd = best.log_shape[None], np.array([best.gain]), _noise_sd(points, form, known, best)
+        log_shape, gain, noise_sd = best.log_shape[None], np.array([best.gain]), residual_sd(points, form, known, best)
     else:
         log_shape, gain, noise_sd = _some_draws(points, form, draws)
         between = float(np.median(draws.run_sd)) / np.sqrt(points.num_runs)
@@ -164,62 +172,6 @@ def _some_draws(points: Points, form: Form, draws: Draws) -> tuple[Array, Array,
     else:
         gain = -draws.params["shortfall"][pick]
     return np.stack(logs, axis=-1), gain, draws.noise_sd[pick]
-
-
-def find_fall(points: Points, form: Form, known: Known) -> Fall | None:
-    """The first run that falls below its own curve; None if none does.
-
-    A fall: the last points lie below what was reached before, and below the curve of the points up to there, by more
-    than noise explains.
-    """
-    for number in np.unique(points.run):
-        mine = points.take(points.run == number)
-        if mine.num >= 8:
-            for size in sorted({3, 4, mine.num // 6, mine.num // 4, mine.num // 3}):
-                if size >= 3 and (fall := _fall_of_run(mine, form, known, size)) is not None:
-                    return fall
-    return None
-
-
-def _fall_of_run(points: Points, form: Form, known: Known, size: int) -> Fall | None:
-    """Whether the last `size` points of a run fall below its curve."""
-    tail, tail_noise = points.reward[-size:], np.mean(points.noise[-size:] ** 2)
-    windows = np.convolve(points.reward[:-size], np.ones(size) / size, mode="valid")
-    if not len(windows):
-        return None
-    end = int(np.argmax(windows)) + size  # the best stretch of the run ends here, and what follows is the fall
-    best, best_noise = float(windows.max()), np.mean(points.noise[end - size : end] ** 2)
-    drop = best - float(tail.mean())
-    rise = best - (known.start if known.start is not None else float(points.reward[: max(size, 2)].mean()))
-    head = points.take(np.arange(points.num) < end)
-    # On both sides of the drop but not across it: the drop itself is not noise.
-    noise_sd = max(scatter(head), scatter(points.take(np.arange(points.num) >= points.num - size)))
-    # Rewards that hardly vary (nothing solved yet) do not show what an evaluation of so many samples varies by.
-    noise_sd = max(noise_sd, LEAST_NOISE * (noise_guess(points.reward, points.num_samples) or 0.0))
-    error = noise_sd * np.sqrt((best_noise + tail_noise) / size)
-    if drop <= NOTHING * (points.bounds[1] - points.bounds[0]) + max(FALL_SHARE * rise, FALL_Z * error, 0.0):
-        return None
-    together = LITTLE_KNOWN  # of how noise hangs together, where too few points lie before the fall to tell
-    if head.num >= max(8, known.num_free(form) + 3):
-        curve = least_squares(head, form, known)
-        expected = curve.level + curve.gain * shapes(form, curve.log_shape[:, None], points)[0]
-        together = _inflation((points.reward - expected)[:end])
-        noise_sd = max(noise_sd, float(_noise_sd(head, form, known, curve)[0]))
-        error = noise_sd * np.sqrt(tail_noise / size + best_noise / size)
-        if (expected[-size:] - tail).mean() < FALL_Z * error * np.sqrt(together):
-            return None
-    if drop < FALL_Z * error * np.sqrt(together):
-        return None
-    begins = points.scale * float(np.exp(head.log_compute[-1]))
-    return Fall(compute=begins, num_points=size, mean=float(tail.mean()), best=best)
-
-
-def _inflation(residual: Array) -> float:
-    """(1 + rho) / (1 - rho) with rho the lag-one autocorrelation, held between 0 and 0.9."""
-    total = float(residual @ residual)
-    rho = float(residual[1:] @ residual[:-1]) / total if total > 0 else 0.0
-    rho = min(max(rho, 0.0), 0.9)
-    return (1 + rho) / (1 - rho)
 
 
 def skip_rule(points: Points, form: Form, known: Known, rule: float | str) -> tuple[float, tuple[SkippedEarly, ...]]:

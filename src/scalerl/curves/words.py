@@ -1,9 +1,14 @@
 """English for the notes and verdicts of `curves`. Nothing reads these sentences back: programs use the values."""
 
+import math
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from scalerl.curves import notes
 from scalerl.curves.notes import ForecastNote, Note, PairKind
+
+if TYPE_CHECKING:
+    from scalerl.curves.stopping import Stopping
 
 
 def pair_verdict(kind: PairKind, winner: str | None, labels: Mapping[str, str] | None = None) -> str:
@@ -47,6 +52,13 @@ def note_text(note: Note, unit: str | None = None) -> str:
             )
         case notes.SkippedEarly():
             return f"Skipped what lies before {_amount(f'{note.compute:.4g}', unit)}: it is off the later curve."
+        case notes.LackOfFit() | notes.MendedFit():
+            return _misfit_text(note, unit)
+        case notes.NoRiseSeen():
+            return (
+                f"No rise seen: a gain of {note.noticeable:.2g} per doubling of compute, or more, would have been "
+                f"noticed in {note.power:.0%} of such runs."
+            )
         case notes.TooFewPoints():
             total = note.num_points + note.num_left_out
             left_out = f" (the window left out {note.num_left_out} of {total})" if note.num_left_out else ""
@@ -62,6 +74,22 @@ def note_text(note: Note, unit: str | None = None) -> str:
             return forecast_message([note])
         case _:
             return _pair_text(note, unit)
+
+
+def _misfit_text(note: notes.LackOfFit | notes.MendedFit, unit: str | None) -> str:
+    place = _amount(f"{note.compute:.3g}", unit)
+    pattern = (
+        f"the residuals have a pattern of up to {note.size:.2g} around {place} (statistic {note.statistic:.3g}, limit "
+        f"{note.limit:.3g})"
+    )
+    if isinstance(note, notes.LackOfFit):
+        return f"The curve does not fit: {pattern}. Its intervals are averaged over other ways to fit the run."
+    ways = [f"--skip-before {note.skip_before:.4g}"] if note.skip_before is not None else []
+    if note.start_fitted:
+        ways.append("the start fitted (no --start)")
+    if not ways:
+        ways.append(f"--form {note.form}")
+    return f"One curve through all points does not fit: {pattern}. Fitted as with {' and '.join(ways)}, which mends it."
 
 
 def forecast_message(caveats: Sequence[ForecastNote]) -> str:
@@ -114,6 +142,24 @@ def _pair_text(note: notes.PairNote, unit: str | None) -> str:
             return "Ceilings are within what runs differ by; its exponent is larger."
         case notes.EarlierMidpoint():
             return f"Ceilings and exponents tie; it reaches half its gain with {note.ratio:.2f} times the compute."
+        case notes.MeasuredDifference():
+            return (
+                f"Measured: {note.higher} is {note.difference:.2g} above {note.lower} (standard error "
+                f"{note.error:.1g}) at {note.num_places} evaluations from {note.low:.3g} to "
+                f"{_amount(f'{note.high:.3g}', unit)}."
+            )
+        case notes.NotMeasuredTogether():
+            return "Hardly measured at the same compute: this rests on the fitted curves alone."
+        case notes.SameRun():
+            return "Both hold the same evaluations: one is the other, or a part of it."
+        case notes.NotMeasured():
+            if note.reason == "lower_everywhere":
+                return f"The fitted curves favour {note.name}, but it is lower wherever both were measured."
+            return f"The fitted curves favour {note.name}, but nowhere was it measured to be higher."
+        case notes.KnownFromPrior():
+            return f"Efficiency is not compared: the data do not tell the {note.param}s yet."
+        case notes.NoEfficiency():
+            return f"Efficiency is not compared: the verdict on {note.name} is {note.verdict}."
         case notes.AssumedRunSpread():
             single = " and of ".join(note.names)
             return f"One run of {single}: a spread of {note.sd:g} between runs is assumed for the ceiling."
@@ -123,6 +169,26 @@ def _pair_text(note: notes.PairNote, unit: str | None) -> str:
             return f"The two curves cross at {_amount(f'{note.compute:.4g}', unit)}."
         case notes.DifferentPrompts():
             return "Evaluated on different prompts: the two are not comparable."
+
+
+def stopping_text(stopping: "Stopping", unit: str | None = None) -> str:
+    """When to stop, in one sentence."""
+    parts = []
+    most = stopping.most_of_gain
+    if most is not None:
+        verb = "was reached" if stopping.reached else "should be reached"
+        interval = "" if math.isnan(most.low) else f" [{most.low:.3g}, {most.high:.3g}]"
+        parts.append(f"95 % of the gain {verb} at {_amount(f'{most.value:.3g}', unit)}{interval}")
+    if stopping.doubling is not None:
+        parts.append(f"one more doubling should bring {stopping.doubling.value:+.2g}")
+    if stopping.no_gain_since is not None:
+        since = _amount(f"{stopping.no_gain_since:.3g}", unit)
+        parts.append(f"no gain can be measured since {since} ({stopping.num_without_gain} evaluations)")
+    best = stopping.best
+    noise = "better than its neighbours beyond noise" if best.beyond_noise else "within noise of its neighbours"
+    parts.append(f"the best evaluation, {best.reward:.4g} at {_amount(f'{best.compute:.3g}', unit)}, is {noise}")
+    text = "; ".join(parts)
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _remedy(note: notes.WideCeiling, unit: str | None) -> str:

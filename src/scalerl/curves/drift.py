@@ -1,0 +1,138 @@
+"""Slow noise: evaluations that scatter independently around a run which itself drifts about its curve.
+
+    e_i = u_i + v_i     u_i independent,  v_i = phi v_(i-1) + innovation,  share = var(v) / (var(u) + var(v))
+
+Its autocorrelation share * phi^k fades more slowly than that of e_i = rho e_(i-1) + innovation with the same first
+value, so that averages of many evaluations are less certain. Where the residuals show it, the posterior of `intervals`
+is computed under it; the points are made independent by the Kalman filter of v.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from scalerl.curves.forms import Array, Form
+from scalerl.curves.least_squares import Solution
+from scalerl.curves.noise import FIELDS, LEFT, RIGHT, Noise
+from scalerl.curves.points import Known, Points, Sums
+from scalerl.curves.tangents import residuals, tangents
+
+DECAYS = np.array([0.7, 0.8, 0.9, 0.95, 0.98])
+SHARES = np.array([0.1, 0.2, 0.35, 0.5, 0.65, 0.8])
+LEAST_POINTS = 24  # with fewer, slow noise cannot be told from a single autocorrelation
+LEAST_LAG_ONE = 0.15  # autocorrelation of neighbours below which nobody looks further
+WORTH = 1.0  # nats by which slow noise must explain the residuals better: it has one number more (as in AIC)
+KEEP = 4.0  # nats below the best within which a decay is kept
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowNoise:
+    """Values of phi, each with the share that suits it best."""
+
+    decay: Array
+    share: Array
+
+
+def whitened(values: Array, first: np.ndarray, decay: Array, share: Array) -> tuple[Array, Array]:
+    """Values (points first) made independent under each decay, and minus half the log determinant.
+
+    The result's axes: point, decay, column of the values.
+    """
+    decay, share = decay[:, None], share[:, None]
+    result = np.empty((len(values), len(decay), values.shape[1]))
+    expected, variance = np.zeros(result.shape[1:]), share
+    log_det = np.zeros(len(decay))
+    for index, value in enumerate(values):
+        if first[index]:
+            expected, variance = np.zeros(result.shape[1:]), share
+        total = variance + (1 - share)
+        gain = variance / total
+        error = value - expected
+        np.multiply(error, total**-0.5, out=result[index])
+        log_det -= 0.5 * np.log(total[:, 0])
+        error *= gain
+        expected += error
+        expected *= decay
+        variance = decay**2 * variance * (1 - gain) + share * (1 - decay**2)
+    return result, log_det
+
+
+def find_slow_noise(points: Points, form: Form, known: Known, best: Solution) -> SlowNoise | None:
+    """The slow noise in the residuals of `best`; None where one autocorrelation explains them as well."""
+    residual, tangent = residuals(points, form, best), tangents(points, form, known, best)
+    if points.num - tangent.shape[1] < LEAST_POINTS or not tangent.shape[1]:
+        return None
+    scaled = residual / points.noise
+    linked = ~points.first[1:]
+    if (scaled[1:] * scaled[:-1])[linked].sum() < LEAST_LAG_ONE * (scaled @ scaled):
+        return None
+    values = np.concatenate([tangent, residual[:, None]], axis=1) / points.noise[:, None]
+    single = np.array([0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95])
+    decay = np.concatenate([single, np.repeat(DECAYS, len(SHARES))])
+    share = np.concatenate([np.ones(len(single)), np.tile(SHARES, len(DECAYS))])
+    likelihood = _restricted(*whitened(values, points.first, decay, share))
+    alone, slow = likelihood[: len(single)], likelihood[len(single) :].reshape(len(DECAYS), -1)
+    if slow.max() < alone.max() + WORTH:
+        return None
+    kept = slow.max(axis=1) > slow.max() - KEEP
+    return SlowNoise(decay=DECAYS[kept], share=SHARES[slow.argmax(axis=1)][kept])
+
+
+def _restricted(white: Array, log_det: Array) -> Array:
+    """Log of the restricted likelihood, with the curve's directions and the noise's size integrated out."""
+    white = white.swapaxes(0, 1)
+    tangent, residual = white[:, :, :-1], white[:, :, -1]
+    basis, triangle = np.linalg.qr(tangent)
+    rest = residual - np.einsum("knp,kp->kn", basis, np.einsum("knp,kn->kp", basis, residual))
+    squares = np.maximum(np.einsum("kn,kn->k", rest, rest), 1e-300)
+    diagonal = np.abs(np.einsum("kii->ki", triangle)) + 1e-300
+    return log_det - np.log(diagonal).sum(axis=1) - 0.5 * (rest.shape[1] - tangent.shape[2]) * np.log(squares)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowProducts:
+    """Inner products over each run under slow noise; axes: field of Sums, run, node of the noise, shape."""
+
+    part: Array
+    log_det: Array
+    decay: Array
+
+    def sums(self, noise: Noise, rising: bool) -> tuple[Sums, Array]:
+        """As `Products.sums`: flat, the noise runs slowest."""
+        rho, spread = noise.autocorrelation, noise.run_spread**2
+        place = np.abs(rho[..., None] - self.decay).argmin(axis=-1)
+        if rho.ndim == 1:  # one entry a shape
+            part = np.take_along_axis(self.part, place[None, None, None], axis=2)[:, :, 0]
+        else:
+            part = self.part[:, :, place.ravel()]
+            part = part.reshape(*part.shape[:3], *(1,) * (rho.ndim - 2), -1)
+        total = part.sum(axis=1)
+        log_det = self.log_det[place]
+        if spread.any():
+            moved, own = (part[:3], part[0]) if rising else (part[[1, 3, 4]], part[3])
+            growth = 1 + spread * own
+            log_det = log_det - 0.5 * np.log(growth).sum(axis=0)
+            shrink = spread / growth
+            shrunk = [(shrink * (moved[a] * moved[b])).sum(axis=0) for a, b in zip(LEFT, RIGHT, strict=True)]
+            total = [plain - less for plain, less in zip(total, shrunk, strict=True)]
+        shape = np.broadcast_shapes(np.shape(total[0]), np.shape(log_det))
+        flat = [np.broadcast_to(values, shape).ravel() for values in (*total, log_det)]
+        return Sums(**dict(zip(FIELDS, flat, strict=False))), flat[-1]
+
+
+def slow_products(shape: Array, points: Points, slow: SlowNoise) -> SlowProducts:
+    """The products of each row of shapes with the points."""
+    one = 1.0 / points.noise
+    values = np.concatenate([shape * one, np.stack([one, points.reward * one])]).T
+    white, log_det = whitened(values, points.first, slow.decay, slow.share)
+    h, sides = white[:, :, :-2], white[:, :, -2:]
+    starts = np.flatnonzero(points.first)
+    part = np.empty((len(FIELDS), len(starts), len(slow.decay), len(shape)))
+    for run, (begin, end) in enumerate(zip(starts, np.append(starts[1:], points.num), strict=True)):
+        mine, beside = h[begin:end], sides[begin:end]
+        part[0, run] = np.einsum("njk,njk->jk", mine, mine)
+        part[1, run] = np.einsum("njk,nj->jk", mine, beside[:, :, 0])
+        part[2, run] = np.einsum("njk,nj->jk", mine, beside[:, :, 1])
+        for field, (left, right) in enumerate(((0, 0), (0, 1), (1, 1)), start=3):
+            part[field, run] = np.einsum("nj,nj->j", beside[:, :, left], beside[:, :, right])[:, None]
+    return SlowProducts(part=part, log_det=log_det, decay=slow.decay)

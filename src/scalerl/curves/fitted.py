@@ -1,0 +1,159 @@
+"""`Fit`: a fitted curve as a value, with what it says of any compute."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from scalerl.curves.averaging import WANDER, Part, pooled_ceilings
+from scalerl.curves.forms import FORMS, Array, Form
+from scalerl.curves.intervals import Draws
+from scalerl.curves.misfit import Misfit
+from scalerl.curves.notes import FitNote
+from scalerl.curves.rise import Rise
+from scalerl.curves.special import ndtri
+from scalerl.curves.verdicts import Verdict
+from scalerl.curves.words import note_text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """A fitted curve. `params` are posterior medians (least squares where no intervals were asked for)."""
+
+    form: str
+    params: dict[str, float]
+    verdict: Verdict
+    notes: tuple[FitNote, ...]
+    """Reasons of the verdict, and what else to know about the fit."""
+    compute: Array = field(repr=False)
+    reward: Array = field(repr=False)
+    run: np.ndarray = field(repr=False)
+    """Which run each point belongs to: 0, 1, ..."""
+    evaluation: np.ndarray | None = field(repr=False)
+    num_samples: np.ndarray | None = field(repr=False)
+    noise_sd: float
+    """Scatter of one evaluation about its run's own curve."""
+    run_sd: float | None
+    """Spread of the ceiling between runs; None with one run."""
+    least_squares: dict[str, float]
+    sum_squares: float
+    level: float
+    margin: float
+    bounds: tuple[float, float]
+    scale: float
+    """The largest compute fitted."""
+    start_given: bool
+    start_sd: float | None
+    """Noise of the given start; None if it is that of one evaluation."""
+    draws: Draws | None = field(repr=False, default=None)
+    parts: tuple[Part, ...] = field(repr=False, default=())
+    """Ways of fitting that intervals and curve are averaged over, where the run does not follow its form."""
+    misfit: Misfit | None = None
+    """The strongest pattern in the residuals of the form that was asked for; None where it was not looked for."""
+    rise: Rise | None = None
+    """Whether the run rises at all; None where it was not looked for."""
+
+    @property
+    def messages(self) -> tuple[str, ...]:
+        """The notes as sentences."""
+        return tuple(note_text(note) for note in self.notes)
+
+    @property
+    def num_points(self) -> int:
+        return len(self.reward)
+
+    @property
+    def num_runs(self) -> int:
+        return len(np.unique(self.run))
+
+    @property
+    def usable(self) -> bool:
+        """Whether the fit has a curve."""
+        return all(np.isfinite(value) for value in self.params.values())
+
+    def predict(self, compute) -> Array:
+        """Reward on the curve; 0 compute is the start. Where several ways of fitting are averaged, their median."""
+        if self.parts:
+            places = np.asarray(compute, dtype=float)
+            return np.median(self.curve_draws(places.ravel()), axis=0).reshape(places.shape)
+        return FORMS[self.form].curve(np.asarray(compute, dtype=float), self.params, self.scale)
+
+    def interval(self, param: str, level: float | None = None) -> tuple[float, float]:
+        """The central interval of one parameter; NaN without draws."""
+        if self.draws is None:
+            return (np.nan, np.nan)
+        values = self.ceiling_draws if param == "ceiling" else self.draws.params[param]
+        return tuple(np.quantile(values, tails(self.level if level is None else level)).tolist())
+
+    @property
+    def ceiling_draws(self) -> Array:
+        """Draws of the ceiling, over all ways of fitting."""
+        assert self.draws is not None
+        return pooled_ceilings(self.draws, self.parts)
+
+    def curve_draws(self, compute) -> Array:
+        """The curve at `compute` (last axis) for every draw (first axis)."""
+        places = np.atleast_1d(np.asarray(compute, dtype=float))
+        return np.concatenate([self._curves(form, draws, places) for form, draws in self.ways()])
+
+    @property
+    def own_form(self) -> Form:
+        return FORMS[self.form]
+
+    def ways(self) -> list[tuple[Form, Draws]]:
+        """The form and its draws; where several ways of fitting are averaged, those of each."""
+        if self.draws is None:
+            raise ValueError("this fit has no draws: fit with intervals=True")
+        return [(part.choice.form, part.draws) for part in self.parts] or [(FORMS[self.form], self.draws)]
+
+    def _curves(self, form: Form, draws: Draws, compute: Array) -> Array:
+        return form.curve(compute, {name: values[:, None] for name, values in draws.params.items()}, self.scale)
+
+    def curve_interval(self, compute, level: float | None = None) -> tuple[Array, Array]:
+        """The interval of the recipe's own curve."""
+        low, high = np.quantile(self.curve_draws(compute), tails(self.level if level is None else level), axis=0)
+        return low, high
+
+    def new_interval(self, compute, level: float | None = None) -> tuple[Array, Array]:
+        """The interval of one new evaluation.
+
+        It holds the uncertainty of the curve, the noise of an evaluation, how far runs wander from their own curve
+        beyond the data and, with several runs, the spread between them.
+        """
+        compute = np.atleast_1d(np.asarray(compute, dtype=float))
+        curves, spreads = zip(*(self._new(form, draws, compute) for form, draws in self.ways()), strict=True)
+        sd = np.sqrt(np.concatenate(spreads))
+        low, high = mixture_quantiles(np.concatenate(curves), sd, tails(self.level if level is None else level))
+        return np.clip(low, *self.bounds), np.clip(high, *self.bounds)
+
+    def _new(self, form: Form, draws: Draws, compute: Array) -> tuple[Array, Array]:
+        """Curves, and the variance of a new evaluation about each."""
+        curve = self._curves(form, draws, compute)
+        doublings = np.log2(np.maximum(compute / self.scale, 1.0))
+        spread = draws.noise_sd[:, None] ** 2 * (1.0 + WANDER * draws.drift_share * doublings)
+        if self.misfit is not None and self.misfit.claimed:
+            # What the form missed within the data it may miss again with each doubling.
+            spread = spread + self.misfit.size**2 * doublings
+        if self.num_runs > 1:
+            share: Array | float = 1.0
+            if form.rising:
+                # How far the run's own ceiling has come in, read off the curve rather than computed again.
+                start, ceiling = draws.params["start"][:, None], draws.params["ceiling"][:, None]
+                share = (curve - start) / np.maximum(ceiling - start, 1e-300)
+            spread = spread + (draws.run_sd[:, None] * share) ** 2
+        return curve, spread
+
+
+def tails(level: float) -> tuple[float, float]:
+    if not 0 < level < 1:
+        raise ValueError(f"level must lie between 0 and 1, not {level:g}")
+    return (0.5 - level / 2, 0.5 + level / 2)
+
+
+def mixture_quantiles(centres: Array, sds: Array, probabilities: Sequence[float]) -> list[Array]:
+    """Quantiles of the draws' mixture of normals, by adding evenly spread normal noise to each draw."""
+    num = centres.shape[0]
+    # A fixed, scrambled order, so that the noise does not follow the draws' own order.
+    ranks = np.modf((np.arange(num) + 0.5) * (np.sqrt(5.0) - 1.0) / 2.0)[0]
+    noisy = centres + sds * ndtri(np.clip(ranks, 1e-6, 1 - 1e-6))[:, None]
+    return list(np.quantile(noisy, probabilities, axis=0))

@@ -1,0 +1,159 @@
+"""What mends a lack of fit: leaving out the early part, fitting the start, or another form."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from scalerl.curves.averaging import Part, average, pooled_ceilings
+from scalerl.curves.falls import LEAST_NOISE, find_fall
+from scalerl.curves.forms import FORMS, Array, Form
+from scalerl.curves.intervals import Draws
+from scalerl.curves.least_squares import Solution
+from scalerl.curves.misfit import Misfit
+from scalerl.curves.notes import Fall
+from scalerl.curves.points import Known, Points
+from scalerl.curves.rise import Rise, find_rise
+from scalerl.curves.solving import Choice, Problem, pose
+
+SHARES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)  # of the largest compute, tried as the end of the early part
+OTHER_FORMS = ("power", "exponential")
+SPARE = 8  # points beyond the free parameters that must be left, or passing the test says nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """How a run is fitted in the end, and what was seen on the way."""
+
+    choice: Choice
+    points: Points
+    known: Known
+    """What is known, with the noise of the start in numbers."""
+    best: Solution
+    draws: Draws | None
+    parts: tuple[Part, ...]
+    """Ways of fitting that the intervals are averaged over; empty where the run follows its form."""
+    fall: Fall | None
+    rise: Rise | None
+    misfit: Misfit | None
+    """Of the form that was asked for, through all points."""
+    mended: bool
+
+    @property
+    def ceilings(self) -> Array:
+        """Draws of the ceiling, over all ways of fitting where there are several."""
+        assert self.draws is not None
+        return pooled_ceilings(self.draws, self.parts)
+
+
+def settle(
+    points: Points,
+    form: Form,
+    known: Known,
+    start_sd: float | None,
+    guess: float | None,
+    *,
+    intervals: bool,
+    test: bool,
+    change: bool,
+) -> Settled:
+    """Fit the form and, with `test`, look for a rise and for a pattern in the residuals.
+
+    With `change` a pattern is mended, if it can be, by leaving out early points, fitting the start or another form;
+    without it only the intervals are averaged over such ways.
+    """
+    choice, few = Choice(form=form), points
+    problem = pose(points, form, known, start_sd)
+    best = problem.solve()
+    fall = find_fall(points, form, replace(problem.soft, start_sd=0.0))
+    rise = find_rise(problem.points, problem.known, LEAST_NOISE * (guess or 0.0)) if test else None
+    misfit = problem.misfit(best) if test and fall is None and (rise is None or rise.seen) else None
+    parts: tuple[Part, ...] = ()
+    mended = None
+    if misfit is not None and misfit.claimed:
+        mended = mend(points, form, known, start_sd) if change else None
+        if intervals:
+            ways = ways_around(form, known, mended.choice if mended is not None else None)
+            parts = average(points, known, start_sd, guess, ways, misfit.autocorrelation)
+    if mended is not None:
+        choice, few, problem, best = mended.choice, mended.points, mended.problem, mended.best
+    return Settled(
+        choice=choice,
+        points=few,
+        known=problem.soft,
+        best=best,
+        draws=problem.draws(best, guess) if intervals else None,
+        parts=parts,
+        fall=fall,
+        rise=rise,
+        misfit=misfit,
+        mended=mended is not None,
+    )
+
+
+def unsettled(points: Points, form: Form, known: Known, best: Solution) -> Settled:
+    """A solution that nothing was tested about."""
+    return Settled(
+        choice=Choice(form=form),
+        points=points,
+        known=known,
+        best=best,
+        draws=None,
+        parts=(),
+        fall=find_fall(points, form, known) if np.isfinite(best.squares) else None,
+        rise=None,
+        misfit=None,
+        mended=False,
+    )
+
+
+def ways_around(form: Form, known: Known, mended: Choice | None) -> list[Choice]:
+    """Ways of fitting that are worth averaging: the form itself, what mends it and what lies next to that."""
+    start_given = form.rising and known.start is not None
+    skips = (0.0, 0.2, 0.5) if mended is None else (0.0, mended.skip, max(2 * mended.skip, SHARES[1]))
+    ways = [Choice(form=form, skip=skip) for skip in skips]
+    if start_given:
+        ways += [Choice(form=form, skip=skip, start_fitted=True) for skip in skips[1:]]
+    ways += [Choice(form=FORMS[name], skip=skips[1]) for name in OTHER_FORMS if name != form.name]
+    if mended is not None:
+        ways.append(mended)
+    return list(dict.fromkeys(ways))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mended:
+    """A choice under which the residuals have no pattern any more."""
+
+    choice: Choice
+    points: Points
+    known: Known
+    problem: Problem
+    best: Solution
+    misfit: Misfit
+
+
+def choices(form: Form, known: Known, scale: float) -> Iterator[Choice]:
+    """What may be tried, in this order: the fewest points left out first, other forms last."""
+    start_given = form.rising and known.start is not None
+    for share in (0.0, *SHARES):
+        share = float(f"{share * scale:.4g}") / scale  # so that the compute, as it is written, gives the same points
+        if share > 0:
+            yield Choice(form=form, skip=share)
+        if start_given:
+            yield Choice(form=form, skip=share, start_fitted=True)
+    if not known.log_shape and known.ceiling is None:
+        yield from (Choice(form=FORMS[name]) for name in OTHER_FORMS if name != form.name)
+
+
+def mend(points: Points, form: Form, known: Known, start_sd: float | None) -> Mended | None:
+    """The first choice that mends the fit; None where none does."""
+    for choice in choices(form, known, points.scale):
+        few, less = choice.of(points, known)
+        if few.num < less.num_free(choice.form) + SPARE:
+            continue
+        problem = pose(few, choice.form, less, start_sd)
+        best = problem.solve()
+        misfit = problem.misfit(best)
+        if misfit is not None and not misfit.claimed:
+            return Mended(choice=choice, points=few, known=less, problem=problem, best=best, misfit=misfit)
+    return None
