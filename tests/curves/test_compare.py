@@ -198,3 +198,37 @@ def test_a_verdict_does_not_depend_on_the_unit_of_the_reward(scale: float):
         for name, (compute, reward) in runs.items()
     }
     assert compare(fits).pairs[0].verdict == "fast is more efficient"
+
+
+def test_a_run_is_never_better_than_a_part_of_itself():
+    compute, reward = run(0, num=40, reach=3.0)
+    for num in (8, 16, 30):
+        pair = compare({"run": fit(compute, reward), "part": fit(compute[:num], reward[:num])}).pairs[0]
+        assert pair.winner is None
+        assert any(note.kind == "same_run" for note in pair.notes)
+
+
+def test_a_run_lower_wherever_both_were_measured_never_wins():
+    # The lower run bends earlier and so has a midpoint that lies first; its ceiling is unknown.
+    compute = np.linspace(0.05, 1.0, 40)
+    rng = np.random.default_rng(0)
+    low = 0.40 + 0.10 / (1 + (0.1 / compute) ** 2) + 0.003 * rng.standard_normal(40)
+    high = 0.45 + 0.30 / (1 + (0.8 / compute) ** 2) + 0.003 * rng.standard_normal(40)
+    pair = compare({"low": fit(compute, low), "high": fit(compute, high)}).pairs[0]
+    assert pair.winner != "low"
+    assert any(note.kind == "measured_difference" for note in pair.notes)
+
+
+def test_a_verdict_states_the_measured_fact():
+    compute = np.linspace(0.4, 4.0, 40)
+    rng = np.random.default_rng(0)
+    fits = {
+        name: fit(compute, sigmoid(compute, ceiling) + 0.004 * rng.standard_normal(40), start=0.4)
+        for name, ceiling in (("a", 0.60), ("b", 0.70))
+    }
+    pair = compare(fits).pairs[0]
+    assert pair.winner == "b"
+    (fact,) = [note for note in pair.notes if note.kind == "measured_difference"]
+    assert (fact.higher, fact.lower) == ("b", "a")
+    assert fact.difference > 5 * fact.error
+    assert (fact.low, fact.high) == (compute[0], compute[-1])
