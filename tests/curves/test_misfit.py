@@ -55,7 +55,8 @@ def test_a_mended_fit_says_the_option_that_gives_it():
     option = float(text.split("--skip-before ")[1].split()[0].rstrip(","))
     again = fit(compute, reward, skip_before=option, intervals=False)
     assert np.array_equal(again.compute, done.compute)
-    assert again.misfit is not None and not again.misfit.claimed
+    assert again.misfit is not None
+    assert not again.misfit.claimed
 
 
 def test_a_form_that_was_asked_for_is_kept():
@@ -111,7 +112,8 @@ def test_a_rise_of_five_standard_errors_is_seen():
 def test_noise_matters_for_what_would_have_been_noticed():
     compute, noise = np.arange(1.0, 41.0), np.random.default_rng(0).standard_normal(40)
     small, large = (fit(compute, 0.5 + sd * noise, intervals=False).rise for sd in (0.001, 0.01))
-    assert small is not None and large is not None
+    assert small is not None
+    assert large is not None
     assert large.noticeable == pytest.approx(10 * small.noticeable, rel=0.05)
 
 

@@ -11,7 +11,8 @@ def test_most_of_the_gain_is_where_the_curve_says():
     compute, reward = run(0, reach=12.0, num=60)
     done = fit(compute, reward, start=0.4)
     when = stopping(done)
-    assert when is not None and when.most_of_gain is not None
+    assert when is not None
+    assert when.most_of_gain is not None
     true = 19 ** (1 / 1.9)
     assert when.most_of_gain.low <= true <= when.most_of_gain.high
     assert when.reached == (when.most_of_gain.value <= 12.0)
@@ -22,7 +23,8 @@ def test_no_gain_is_measured_on_a_plateau():
     compute = np.linspace(0.2, 40, 100)
     reward = sigmoid(compute, exponent=3.0) + 0.004 * np.random.default_rng(1).standard_normal(100)
     when = stopping(fit(compute, reward, start=0.4))
-    assert when is not None and when.no_gain_since is not None
+    assert when is not None
+    assert when.no_gain_since is not None
     assert when.no_gain_since < 15
     assert when.num_without_gain == np.sum(compute >= when.no_gain_since * (1 - 1e-9))
 
