@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -356,22 +356,8 @@ def _stopping_json(curve: CurveResult) -> dict[str, Any] | None:
     when = stopping(curve.fit) if curve.fit is not None else None
     if when is None:
         return None
-    best = when.best
-    return {
-        "most_of_gain": _value_json(when.most_of_gain),
-        "reached": when.reached,
-        "doubling": _value_json(when.doubling),
-        "no_gain_since": number(when.no_gain_since),
-        "num_without_gain": when.num_without_gain,
-        "best": {
-            "compute": number(best.compute),
-            "reward": number(best.reward),
-            "lead": number(best.lead),
-            "lead_z": number(best.lead_z),
-            "beyond_noise": best.beyond_noise,
-        },
-        "message": stopping_text(when),
-    }
+    values = {"most_of_gain": _value_json(when.most_of_gain), "doubling": _value_json(when.doubling)}
+    return asdict(when) | values | {"message": stopping_text(when)}
 
 
 def _comparisons_json(analysis: Analysis) -> dict[str, Any]:

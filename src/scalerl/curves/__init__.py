@@ -1,7 +1,5 @@
 """Fit, forecast and compare reward-against-compute curves. numpy and scipy only; imports nothing else of scalerl."""
 
-from scalerl.curves.bins import Bins, bin_rewards
-from scalerl.curves.compare import Comparison, Pair, compare, linearise, refit
 from scalerl.curves.fit import Fit, fit
 from scalerl.curves.forecast import (
     At,
@@ -18,6 +16,8 @@ from scalerl.curves.forecast import (
 )
 from scalerl.curves.forms import FORMS
 from scalerl.curves.notes import Note, PairKind, note_json
+from scalerl.curves.pairs.compare import Comparison, Pair, compare, linearise, refit
+from scalerl.curves.residuals.bins import Bins, bin_rewards
 from scalerl.curves.stopping import Stopping, stopping
 from scalerl.curves.words import note_text, pair_verdict, stopping_text
 

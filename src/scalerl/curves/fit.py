@@ -10,11 +10,11 @@ from scalerl.curves.fitted import Fit, tails
 from scalerl.curves.forms import FORMS, Form
 from scalerl.curves.intervals import Draws
 from scalerl.curves.least_squares import Solution, paper_grid
-from scalerl.curves.mending import Settled, settle, unsettled
 from scalerl.curves.notes import FitNote, TooFewComputes, TooFewPoints
 from scalerl.curves.points import Known, Points, make_points, noise_guess, thin
-from scalerl.curves.solving import rescale
 from scalerl.curves.verdicts import Verdict, judge, skip_rule
+from scalerl.curves.ways.mending import Settled, settle, unsettled
+from scalerl.curves.ways.solving import rescale
 
 LEVEL = 0.9
 MARGIN = 0.06
@@ -51,18 +51,8 @@ def fit(
     A sigmoid whose residuals have a pattern is mended where that is possible (early points left out, the start fitted,
     another form) and a note says how; `mend=False`, `skip_before` and any other form keep it as it was asked for.
     """
-    if form not in FORMS:
-        raise ValueError(f"unknown form {form!r}; choose one of {', '.join(FORMS)}")
-    if method not in ("posterior", "paper"):
-        raise ValueError(f'unknown method {method!r}; choose "posterior" or "paper"')
-    if method == "paper" and (form != "sigmoid" or start is None or fixed):
-        raise ValueError('method="paper" fits the sigmoid from a given start=, with nothing held fixed')
+    shape = _checked_form(form, method, start, fixed, bounds)
     tails(level)
-    shape = FORMS[form]
-    if shape.ceiling is not None and bounds is None:
-        raise ValueError(
-            f"the {form} law has its ceiling at {shape.ceiling:g} and does not suit rewards without limits"
-        )
     points = make_points(compute, reward, num_samples=num_samples, run=run, bounds=bounds, evaluation=evaluation)
     guess = noise_guess(points.reward, points.num_samples)
     known = _known(shape, points, start, start_sd, dict(fixed or {}))
@@ -81,6 +71,27 @@ def fit(
     shape, notes = settled.choice.form, (*notes, *reasons)
     done = _make(points, shape, known, settled, verdict, notes, level, margin, start_sd)
     return _rescatter(done) if is_thinned else done
+
+
+def _checked_form(
+    form: str,
+    method: str,
+    start: float | None,
+    fixed: Mapping[str, float] | None,
+    bounds: tuple[float, float] | None,
+) -> Form:
+    if form not in FORMS:
+        raise ValueError(f"unknown form {form!r}; choose one of {', '.join(FORMS)}")
+    if method not in ("posterior", "paper"):
+        raise ValueError(f'unknown method {method!r}; choose "posterior" or "paper"')
+    if method == "paper" and (form != "sigmoid" or start is None or fixed):
+        raise ValueError('method="paper" fits the sigmoid from a given start=, with nothing held fixed')
+    shape = FORMS[form]
+    if shape.ceiling is not None and bounds is None:
+        raise ValueError(
+            f"the {form} law has its ceiling at {shape.ceiling:g} and does not suit rewards without limits"
+        )
+    return shape
 
 
 def _window(

@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from scalerl.curves.averaging import WANDER, Part, pooled_ceilings
 from scalerl.curves.forms import FORMS, Array, Form
 from scalerl.curves.intervals import Draws
-from scalerl.curves.misfit import Misfit
 from scalerl.curves.notes import FitNote
-from scalerl.curves.rise import Rise
+from scalerl.curves.residuals.misfit import Misfit
+from scalerl.curves.residuals.rise import Rise
 from scalerl.curves.special import ndtri
 from scalerl.curves.verdicts import Verdict
+from scalerl.curves.ways.averaging import WANDER, Part, pooled_ceilings
 from scalerl.curves.words import note_text
 
 

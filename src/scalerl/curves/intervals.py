@@ -16,12 +16,12 @@ from functools import cache, lru_cache
 
 import numpy as np
 
-from scalerl.curves.drift import SlowNoise, SlowProducts, slow_products
 from scalerl.curves.forms import Array, Form
 from scalerl.curves.grid import Grid, middles, rectangle, rows
 from scalerl.curves.least_squares import shape_box, shapes
 from scalerl.curves.noise import Noise, Products, products
 from scalerl.curves.points import Known, Points, Sums, gain_limits, scatter, squares
+from scalerl.curves.residuals.drift import SlowNoise, SlowProducts, slow_products
 from scalerl.curves.special import gammaincinv
 
 NUM_DRAWS = 2048

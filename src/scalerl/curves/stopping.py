@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scalerl.curves.columns import add_columns
 from scalerl.curves.fitted import Fit, tails
 from scalerl.curves.forecast import Value, doubling
 from scalerl.curves.forms import Array, Form
 from scalerl.curves.intervals import Draws
 from scalerl.curves.points import Points, make_points, thin
+from scalerl.curves.residuals.columns import add_columns
 from scalerl.curves.special import ndtri
 
 MOST = 0.95  # share of the gain

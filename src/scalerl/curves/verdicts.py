@@ -5,16 +5,16 @@ from typing import Literal
 
 import numpy as np
 
-from scalerl.curves.falls import residual_sd
 from scalerl.curves.forms import Array, Form
 from scalerl.curves.intervals import Draws, posterior
 from scalerl.curves.least_squares import Solution
-from scalerl.curves.mending import Settled
-from scalerl.curves.misfit import Misfit
 from scalerl.curves.notes import FitNote, LackOfFit, MendedFit, NoRiseSeen, SkippedEarly, StartAboveData, WideCeiling
 from scalerl.curves.points import Known, Points
-from scalerl.curves.rise import POWER
+from scalerl.curves.residuals.falls import residual_sd
+from scalerl.curves.residuals.misfit import Misfit
+from scalerl.curves.residuals.rise import POWER
 from scalerl.curves.special import ndtri
+from scalerl.curves.ways.mending import Settled
 
 Verdict = Literal[
     "ok", "ceiling not identifiable yet", "lack of fit", "no rise seen", "unstable", "at a bound", "too few points"

@@ -7,7 +7,7 @@ import numpy as np
 
 from scalerl.curves.fitted import Fit
 from scalerl.curves.forms import FORMS, Array
-from scalerl.curves.measured import Measured, measure
+from scalerl.curves.pairs.measured import Measured, measure
 from scalerl.curves.special import ndtri
 
 LEAST_DRAWS = 400  # effective draws that a probability at a shared ceiling must rest on

@@ -17,7 +17,7 @@ from scalerl.curves.fitted import Fit
 from scalerl.curves.forecast import Value
 from scalerl.curves.forms import FORMS, Array
 from scalerl.curves.notes import PairKind, PairNote
-from scalerl.curves.pairing import (
+from scalerl.curves.pairs.pairing import (
     Evidence,
     crossing_compute,
     gather_evidence,

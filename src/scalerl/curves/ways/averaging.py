@@ -13,7 +13,7 @@ import numpy as np
 from scalerl.curves.forms import Array
 from scalerl.curves.intervals import NUM_DRAWS, Draws
 from scalerl.curves.points import Known, Points
-from scalerl.curves.solving import Choice, pose, rescale
+from scalerl.curves.ways.solving import Choice, pose, rescale
 
 CUTS = (0.5, 0.71, 1.0)  # shares of the largest compute
 BLOCKS = 3  # averages a stretch is scored by

@@ -5,16 +5,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from scalerl.curves.averaging import Part, average, pooled_ceilings
-from scalerl.curves.falls import LEAST_NOISE, find_fall
 from scalerl.curves.forms import FORMS, Array, Form
 from scalerl.curves.intervals import Draws
 from scalerl.curves.least_squares import Solution
-from scalerl.curves.misfit import Misfit
 from scalerl.curves.notes import Fall
 from scalerl.curves.points import Known, Points
-from scalerl.curves.rise import Rise, find_rise
-from scalerl.curves.solving import Choice, Problem, pose
+from scalerl.curves.residuals.falls import LEAST_NOISE, find_fall
+from scalerl.curves.residuals.misfit import Misfit
+from scalerl.curves.residuals.rise import Rise, find_rise
+from scalerl.curves.ways.averaging import Part, average, pooled_ceilings
+from scalerl.curves.ways.solving import Choice, Problem, pose
 
 SHARES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)  # of the largest compute, tried as the end of the early part
 OTHER_FORMS = ("power", "exponential")

@@ -4,12 +4,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from scalerl.curves.drift import find_slow_noise
 from scalerl.curves.forms import Form
 from scalerl.curves.intervals import Draws, posterior
 from scalerl.curves.least_squares import Solution, least_squares
-from scalerl.curves.misfit import Misfit, find_misfit
 from scalerl.curves.points import Known, Points, scatter, with_start
+from scalerl.curves.residuals.drift import find_slow_noise
+from scalerl.curves.residuals.misfit import Misfit, find_misfit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

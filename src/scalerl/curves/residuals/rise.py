@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scalerl.curves.columns import add_columns, places, steps
 from scalerl.curves.points import Known, Points
+from scalerl.curves.residuals.columns import add_columns, places, steps
 
 STEP_RANKS = (0.1, 0.3, 0.5, 0.7)  # shares of the points before the middle of a rise
 POWER, POWER_Z = 0.8, 0.84  # share of runs that notice a gain, and the standard errors beyond the limit it takes

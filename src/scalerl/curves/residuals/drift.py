@@ -15,7 +15,7 @@ from scalerl.curves.forms import Array, Form
 from scalerl.curves.least_squares import Solution
 from scalerl.curves.noise import FIELDS, LEFT, RIGHT, Noise
 from scalerl.curves.points import Known, Points, Sums
-from scalerl.curves.tangents import residuals, tangents
+from scalerl.curves.residuals.tangents import residuals, tangents
 
 DECAYS = np.array([0.7, 0.8, 0.9, 0.95, 0.98])
 SHARES = np.array([0.1, 0.2, 0.35, 0.5, 0.65, 0.8])

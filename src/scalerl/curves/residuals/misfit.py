@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scalerl.curves.columns import add_columns, places, steps
 from scalerl.curves.forms import Array, Form
 from scalerl.curves.least_squares import Solution
 from scalerl.curves.points import Known, Points
-from scalerl.curves.tangents import residuals, tangents
+from scalerl.curves.residuals.columns import add_columns, places, steps
+from scalerl.curves.residuals.tangents import residuals, tangents
 
 STEP_RANKS = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7)  # shares of the points before the middle of a step
 SLOPE_RANKS = (0.1, 0.25, 0.5)  # and before the beginning of a slope

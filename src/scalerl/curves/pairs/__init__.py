@@ -1,0 +1,1 @@
+"""Two curves side by side."""

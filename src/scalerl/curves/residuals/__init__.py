@@ -1,0 +1,1 @@
+"""Tests of the residuals of a fit, and noise that is not independent."""

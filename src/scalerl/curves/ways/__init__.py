@@ -1,0 +1,1 @@
+"""Several ways to fit one run: what mends a lack of fit, and averages over them."""
