@@ -102,7 +102,7 @@ class Arm:
 def read_arm(folders: Sequence[Path]) -> Arm:
     """All must be of one arm."""
     recipes = [_recipe(folder) for folder in folders]
-    regimes = {(_regime(recipe), _chunk(folder)) for recipe, folder in zip(recipes, folders, strict=True)}
+    regimes = {(_regime(folder, recipe), _chunk(folder)) for recipe, folder in zip(recipes, folders, strict=True)}
     if len(regimes) > 1:
         raise ReplayError(f"{folders[0]} and {folders[1]} are not of one arm: their pipeline or their device differs")
     ((regime, chunk),) = regimes
@@ -126,12 +126,12 @@ def _recipe(folder: Path) -> store.Row:
     return recipe
 
 
-def _regime(recipe: store.Row) -> Regime:
+def _regime(folder: Path, recipe: store.Row) -> Regime:
     pipeline = recipe["pipeline"]
     return Regime(
         groups_per_batch=pipeline["groups_per_batch"],
         completions_per_group=pipeline["completions_per_group"],
-        slots=recipe["rollout"]["slots"],
+        slots=recipe["rollout"]["slots"] or (store.read_env(folder) or {})["slots"],
         max_lag=pipeline["max_lag"],
         push_every=pipeline["push_every"],
         drain=pipeline["drain"],

@@ -161,3 +161,12 @@ def test_works_from_any_folder_and_loads_little(tmp_path):
     command = [sys.executable, "-c", code]
     shown = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True, timeout=60)
     assert "loss average" in shown.stdout
+
+
+def test_show_states_the_expected_lag():
+    assert (
+        "128 slots for batches of 128: expected mean lag 1.5 steps; max_lag = 8 cannot bind"
+        in run("show", "tiny-cpu").stdout
+    )
+    shown = json.loads(run("show", "scalerl", "--json").stdout)["expected_lag"]
+    assert (shown["slots"], shown["binds"]) == (9 * 768, True)

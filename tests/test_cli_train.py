@@ -119,6 +119,7 @@ def test_a_run_is_checked_trained_resumed_and_exported(scalerl: Command, tmp_pat
     assert checked.code == 0
     assert checked.out == (
         "tiny-cpu can be trained: 0.85M matmul parameters on cpu, PipelineRL-1, cispo, 2 x 2 completions a step\n"
+        "8 slots for batches of 4: expected mean lag 1, largest 1 steps (rollout.slots)\n"
     )
     assert not out.parent.exists()
     trained = train(scalerl, out, steps=2)

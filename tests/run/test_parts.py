@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+import torch
 
 from scalerl.config import Recipe, load_recipe
 from scalerl.config.parts import LearnerSettings, RolloutSettings
@@ -15,9 +16,12 @@ from scalerl.learner import LEARNERS
 from scalerl.learner.step import TorchLearner
 from scalerl.loop.grading import GraderRunner
 from scalerl.rollout import ENGINES
+from scalerl.rollout.torch import build as build_module
+from scalerl.rollout.torch.build import MEMORY_SHARE
+from scalerl.rollout.torch.cache import cache_bytes
 from scalerl.rollout.torch.engine import TorchEngine
 from scalerl.run.evaluate import evaluate_set
-from scalerl.run.parts import Inputs, build_engine, build_learner, load_inputs, request_maker
+from scalerl.run.parts import Inputs, build_engine, build_learner, load_inputs, num_slots, request_maker
 from scalerl.run.prompts import Prompts, notices, training_prompts
 from scalerl.tasks.length import LengthControl
 from scalerl.tasks.prompts import PromptFormat
@@ -215,3 +219,16 @@ def test_recipe_choices_are_the_names_in_the_tables():
         expected = rf'{setting} is "torhc" but must be one of "torch"; did you mean "torch"\?'
         with pytest.raises(RecipeError, match=expected):
             recipe(f"{setting}=torhc")
+
+
+def test_slots_follow_from_batch_and_lag_within_memory(monkeypatch):
+    settings = recipe("pipeline.max_lag=2").model_copy(
+        update={"rollout": recipe().rollout.model_copy(update={"slots": None})}
+    )
+    inputs = load_inputs(settings)
+    with closing(inputs.graders):
+        batch = settings.pipeline.groups_per_batch * settings.pipeline.completions_per_group
+        assert num_slots(inputs.model, settings) == 3 * batch
+        one_slot = cache_bytes(inputs.model.model.config, 1, settings.rollout.context, torch.float32)
+        monkeypatch.setattr(build_module, "_free_bytes", lambda model: 5 * one_slot / MEMORY_SHARE)
+        assert num_slots(inputs.model, settings) == 5

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from scalerl.config import load_recipe
 from scalerl.errors import StudyError
+from scalerl.loop.slots import expected_lag
 from scalerl.study.leave_one_out import LEAVE_ONE_OUT
 from scalerl.study.plan import Plan, check_runnable, differences, make_plan, show_changes, toml_value, unset
 from scalerl.study.spec import divided, list_studies, load_study
@@ -347,3 +348,12 @@ def test_an_unknown_study_is_told_where_to_look(tmp_path, monkeypatch):
 )  # fmt: skip
 def test_a_value_written_as_toml_reads_back(value):
     assert tomllib.loads(f"value = {toml_value(value)}")["value"] == value
+
+
+def test_arms_of_tiny_max_lag_differ_in_lag():
+    plan = make_plan(*load_study("tiny-max-lag"), gpu=False)
+    recipes = [arm.recipe for arm in plan.arms]
+    lags = {recipe.pipeline.max_lag: expected_lag(recipe.rollout.slots or 0, recipe.pipeline) for recipe in recipes}
+    assert sorted(lags) == [4, 8, 12]
+    assert all(lag.binds for lag in lags.values())
+    assert lags[12].mean - lags[4].mean > 2

@@ -159,12 +159,15 @@ def show_command(name: Name, overrides: Overrides = None, as_json: Json = False)
     """Show the eight components of ScaleRL as this recipe has them, then every setting."""
     with _errors_as_sentences():
         from scalerl.config import body_dtype, load_recipe, settings_of
+        from scalerl.loop.slots import expected_lag, full_slots, lag_words
 
         recipe = load_recipe(name, overrides or ())
     gpu = gpu_visible()
     rows = components(recipe, gpu=gpu)
+    lag = expected_lag(recipe.rollout.slots or full_slots(recipe.pipeline), recipe.pipeline)
     if as_json:
-        _print_json({"recipe": recipe.model_dump(mode="json"), "components": [asdict(row) for row in rows]})
+        content = {"recipe": recipe.model_dump(mode="json"), "components": [asdict(row) for row in rows]}
+        _print_json(content | {"expected_lag": asdict(lag)})
         return
     typer.echo(f"{name}: {recipe.description}" if recipe.description else name)
     device = "a GPU is visible" if gpu else "no GPU is visible"
@@ -173,6 +176,8 @@ def show_command(name: Name, overrides: Overrides = None, as_json: Json = False)
         ("component", "set to", "acts at", "as ScaleRL"),
         [(row.component, row.setting, row.ends, "yes" if row.as_scalerl else "no") for row in rows],
     )
+    unset = "" if recipe.rollout.slots else " (fewer where memory is short)"
+    typer.echo(f"  lag: {lag_words(lag)}{unset}")
     for row in rows:
         if row.note:
             typer.echo(f"  {row.component}: {row.note}")

@@ -61,7 +61,7 @@ def train(
         run = Run(settings, out, observer=terminal, resume=resume, hung_s=hung_after)
     if check:
         run.close()
-        typer.echo("\n".join([f"{recipe} can be trained: {summary(run)}", *run.parts.notices]))
+        typer.echo("\n".join([f"{recipe} can be trained: {summary(run)}", slots_line(run), *run.parts.notices]))
         return
     try:
         end = run.train()
@@ -219,6 +219,20 @@ def summary(run: "Run") -> str:
     )
 
 
+def slots_line(run: "Run") -> str:
+    """Return the number of slots, how it was chosen, and the lag to expect from it."""
+    from scalerl.loop.slots import full_slots, lag_words
+
+    lag, settings = run.parts.lag, run.recipe
+    if settings.rollout.slots is not None:
+        origin = "rollout.slots"
+    elif lag.slots < full_slots(settings.pipeline):
+        origin = f"as many as memory allows, of {full_slots(settings.pipeline):,} that max_lag could use"
+    else:
+        origin = "max_lag + 1 batches"
+    return f"{lag_words(lag)} ({origin})"
+
+
 class Terminal:
     """Shows a run on the terminal: a bar with live numbers, and a line per evaluation."""
 
@@ -236,7 +250,7 @@ class Terminal:
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
         self._run, self._since, self._share_before = run, time.monotonic(), run.share_spent
-        for line in (summary(run), *run.parts.notices):
+        for line in (summary(run), slots_line(run), *run.parts.notices):
             self._print(line)
         for number in (signal.SIGINT, signal.SIGTERM):
             self._handlers[number] = signal.signal(number, self._asked_to_stop)

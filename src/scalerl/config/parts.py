@@ -327,8 +327,8 @@ class LearnerSettings(Settings):
 class RolloutSettings(Settings):
     engine: Literal["torch"] = "torch"
     """Name of the engine that samples completions."""
-    slots: int = Field(default=64, ge=1)
-    """Completions generated at the same time."""
+    slots: int | None = Field(default=None, ge=1)
+    """Completions generated at the same time; not set: (max_lag + 1) batches of them, as far as memory allows."""
     context: int = Field(default=16384, ge=1)
     """Maximum number of tokens of a prompt and its completion together."""
     max_prompt_tokens: int = Field(default=2048, ge=1)

@@ -3,7 +3,7 @@
 import gc
 import os
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -39,7 +39,7 @@ def frozen_objects() -> Iterator[None]:
         gc.unfreeze()
 
 
-def environment(device: torch.device) -> Mapping[str, Any]:
+def environment(device: torch.device) -> dict[str, Any]:
     """Return versions and hardware, for the run folder."""
     import transformers
 

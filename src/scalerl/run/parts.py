@@ -26,6 +26,7 @@ from scalerl.loop.grading import GraderRunner, GroupGrading
 from scalerl.loop.pipeline import Pipeline, PipelineState
 from scalerl.loop.requests import RequestMaker, Text
 from scalerl.loop.seams import Engine, Learner
+from scalerl.loop.slots import ExpectedLag, expected_lag, full_slots
 from scalerl.loop.watchdog import Watchdog, WatchedEngine, WatchedGrading
 from scalerl.models.load import LoadedModel, load_model
 from scalerl.models.lora import wrap
@@ -88,6 +89,8 @@ class Parts:
     learner: CheckpointedLearner
     engine: Engine
     eval_engine: Engine
+    lag: ExpectedLag
+    """The number of slots, and the lag to expect from it."""
     grading: GroupGrading
     pipeline: Pipeline
     notices: tuple[str, ...]
@@ -108,7 +111,10 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
         torch.manual_seed(recipe.seed)
         learner = build_learner(inputs.model.model, recipe)
         state = _restore(learner, earlier)
-        engine, eval_engine = (WatchedEngine(build_engine(inputs.model, recipe), watchdog) for _ in range(2))
+        slots = num_slots(inputs.model, recipe)
+        engine, eval_engine = (
+            WatchedEngine(build_engine(inputs.model, recipe, slots=slots), watchdog) for _ in range(2)
+        )
         opened.callback(engine.close)
         opened.callback(eval_engine.close)
         grading = build_grading(inputs, recipe)
@@ -132,6 +138,7 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
             learner=learner,
             engine=engine,
             eval_engine=eval_engine,
+            lag=expected_lag(slots, recipe.pipeline),
             grading=grading,
             pipeline=pipeline,
             notices=notices(every_set, max_tokens=max_tokens, length=recipe.length, text=inputs.text),
@@ -241,14 +248,25 @@ def build_learner(model: "PreTrainedModel", recipe: Recipe, *, version: int = 0)
     )
 
 
-def build_engine(model: LoadedModel, recipe: Recipe) -> Engine:
+def build_engine(model: LoadedModel, recipe: Recipe, *, slots: int | None = None) -> Engine:
     """Return an engine that samples from a copy of the model."""
     return entry(ENGINES, recipe.rollout.engine, "rollout.engine")(
         model,
-        recipe.rollout,
+        recipe.rollout.model_copy(update={"slots": slots or num_slots(model, recipe)}),
         dtype=_dtype(model.model, recipe),
         fp32_head=recipe.model.fp32_head in ("both", "generator"),
     )
+
+
+def num_slots(model: LoadedModel, recipe: Recipe) -> int:
+    """Return rollout.slots; if it is not set, all that the lag rule can fill, as far as memory allows."""
+    if recipe.rollout.slots is not None:
+        return recipe.rollout.slots
+    from scalerl.rollout.torch.build import most_slots
+
+    wanted = full_slots(recipe.pipeline)
+    most = most_slots(model, recipe.rollout.context, _dtype(model.model, recipe))
+    return wanted if most is None else min(wanted, most)
 
 
 def _dtype(model: "PreTrainedModel", recipe: Recipe) -> torch.dtype:

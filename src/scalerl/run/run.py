@@ -143,7 +143,7 @@ class Run:
             self._opened.enter_context(lock_folder(self.folder))
         recipe = self.recipe.model_dump(mode="json")
         store.write_json(self.folder / store.RECIPE, recipe)
-        store.write_env(self.folder, environment(self.device))
+        store.write_env(self.folder, environment(self.device) | {"slots": self.parts.lag.slots})
         store.write_status(self.folder, "running")
         self._sinks = Sinks(self.recipe.sinks, self.folder, recipe, self.attempt)
         self._opened.callback(self._sinks.close)

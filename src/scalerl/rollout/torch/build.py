@@ -10,9 +10,22 @@ from scalerl.models.load import LoadedModel
 from scalerl.rollout.torch.cache import cache_bytes
 from scalerl.rollout.torch.engine import TorchEngine
 
+MEMORY_SHARE = 0.25
+"""Share of free memory that the cache may take if the number of slots is not set. Evaluation has an engine of its own,
+and the learner's gradients and moments are not allocated yet."""
+
+
+def most_slots(model: LoadedModel, context: int, dtype: torch.dtype) -> int | None:
+    """Return how many slots fit into MEMORY_SHARE of the free memory, at least 1; None if free memory is not known."""
+    free = _free_bytes(model)
+    if free is None:
+        return None
+    return max(int(MEMORY_SHARE * free) // cache_bytes(model.model.config, 1, context, dtype), 1)
+
 
 def build_engine(model: LoadedModel, settings: RolloutSettings, *, dtype: torch.dtype, fp32_head: bool) -> TorchEngine:
     """Return a TorchEngine with a copy of the model; RecipeError if its cache needs more memory than is free."""
+    assert settings.slots is not None, "run/parts.py has chosen the number of slots"
     needed, free = cache_bytes(model.model.config, settings.slots, settings.context, dtype), _free_bytes(model)
     # Checked, because a system that runs out of memory may kill the process without a message.
     if free is not None and needed > free:

@@ -1,0 +1,131 @@
+"""The expected lag against the loop itself, over an engine with programmed lengths."""
+
+import itertools
+import re
+import tomllib
+from collections.abc import Sequence
+from importlib.resources import files
+
+import numpy as np
+import pytest
+from simulated import AtOnce, CountingLearner
+
+from scalerl.config import list_recipes, load_recipe
+from scalerl.config.parts import PipelineSettings
+from scalerl.loop.pipeline import Pipeline
+from scalerl.loop.slots import expected_lag, full_slots, lag_words
+from scalerl.rollout.fake import FakeEngine
+from scalerl.tasks.curriculum import Curriculum, Issued, uniform
+from scalerl.types import Batch, Completion, Group, LengthPlan, Problem, Request, derive_seed
+
+GROUPS, COMPLETIONS = 4, 4
+BATCH = GROUPS * COMPLETIONS
+
+
+def settings(max_lag: int, **regime) -> PipelineSettings:
+    return PipelineSettings(groups_per_batch=GROUPS, completions_per_group=COMPLETIONS, max_lag=max_lag, **regime)
+
+
+class LagLearner(CountingLearner):
+    def step(self, batch: Batch):
+        super().step(batch)
+        lags = [batch.version - done.versions for group in batch.groups for done in group.completions]
+        return {"lag": float(np.concatenate(lags).mean()), "largest": float(np.concatenate(lags).max())}
+
+
+def length(request: Request) -> int:
+    """Polls of a completion: 2 to 33, so that the longest of four takes about 1.5 times the mean."""
+    return 2 + request.seed % 32
+
+
+def requests(issued: Issued) -> list[Request]:
+    problem = Problem(id=issued.problem_id, prompt="", answer="", task="simulated")
+    return [
+        Request(
+            group=issued.key,
+            index=index,
+            problem=problem,
+            prompt_tokens=(1, 2),
+            seed=derive_seed("request", issued.key, index),
+            length=LengthPlan(answer_budget=12),
+        )
+        for index in range(COMPLETIONS)
+    ]
+
+
+def grade(completions: Sequence[Completion]) -> Group:
+    request, num = completions[0].request, len(completions)
+    return Group(
+        key=request.group,
+        problem=request.problem,
+        completions=tuple(completions),
+        correct=(True,) * num,
+        rewards=(1.0,) * num,
+    )
+
+
+# Mean of the longest of four lengths over the mean length.
+SPREAD = float(np.random.default_rng(0).integers(2, 34, (4000, COMPLETIONS)).max(axis=1).mean() / 17.5)
+
+
+def measured(slots: int, max_lag: int, *, steps: int = 24, **regime) -> tuple[float, float]:
+    """Mean and largest lag of the loop, without its first steps, in which lags build up."""
+    pipeline = Pipeline(
+        engine=FakeEngine(polls=length, slots=slots),
+        curriculum=Curriculum([f"p{place}" for place in range(600)], seed=0, retires=uniform),
+        learner=LagLearner(),
+        make_requests=requests,
+        grading=AtOnce(grade),
+        groups_per_batch=GROUPS,
+        max_lag=max_lag,
+        **regime,
+    )
+    rows = [done.metrics for done in itertools.islice(pipeline.steps(), steps)][max_lag + 2 :]
+    return float(np.mean([row["lag"] for row in rows])), max(row["largest"] for row in rows)
+
+
+@pytest.mark.parametrize("max_lag, batches", [(4, 0.5), (4, 2), (4, 5), (8, 1), (8, 9)])
+def test_expected_lag_is_that_of_the_loop(max_lag, batches):
+    slots = int(batches * BATCH)
+    expected = expected_lag(slots, settings(max_lag), spread=SPREAD)
+    mean, largest = measured(slots, max_lag)
+    assert mean == pytest.approx(expected.mean, rel=0.15, abs=0.25)
+    assert expected.binds == (largest == max_lag)
+
+
+def test_drained_rounds_have_half_of_max_lag():
+    mean, _ = measured(2 * BATCH, 3, push_every=4, drain=True, steps=21)
+    assert mean == pytest.approx(expected_lag(2 * BATCH, settings(3, push_every=4, drain=True)).mean, abs=0.1)
+
+
+def test_full_slots_are_what_may_be_untrained():
+    slots = full_slots(settings(4))
+    assert slots == 5 * BATCH
+    assert measured(slots, 4) == measured(10 * slots, 4)
+
+
+def test_max_lag_that_cannot_bind_is_reported():
+    paper = PipelineSettings(groups_per_batch=48, completions_per_group=16, max_lag=8)
+    few = expected_lag(64, paper)
+    assert not few.binds
+    assert few.mean < 0.3
+    assert few.slots_to_bind == 1536
+    assert "max_lag = 8 cannot bind with fewer than about 1,536 slots" in lag_words(few)
+    enough = expected_lag(3072, paper)
+    assert enough.binds
+    assert "cannot bind" not in lag_words(enough)
+
+
+def stated_lag(name: str) -> float:
+    """The lag in the text of a recipe, or of the recipe it extends."""
+    text = (files("scalerl") / "recipes" / f"{name}.toml").read_text()
+    if stated := re.search(r"mean lag of about ([\d.]+)", text):
+        return float(stated[1])
+    return stated_lag(tomllib.loads(text)["extends"])
+
+
+@pytest.mark.parametrize("name", list_recipes())
+def test_every_recipe_states_its_expected_lag(name):
+    recipe = load_recipe(name)
+    lag = expected_lag(recipe.rollout.slots or full_slots(recipe.pipeline), recipe.pipeline)
+    assert stated_lag(name) == pytest.approx(lag.mean, abs=0.051)
