@@ -173,7 +173,7 @@ def test_failed_process_start_is_reported_and_cleaned_up(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
-        (GraderSpec(name="maths"), 'no grader is called "maths"; choices: exact, numeric, math, countdown, or'),
+        (GraderSpec(name="maths"), 'no grader is called "maths"; choices: exact, numeric, math, countdown, code, or'),
         (GraderSpec(name="no_such_module:f"), 'no module is called "no_such_module"'),
         (GraderSpec(name="hostile_graders:absent"), 'hostile_graders has no "absent"'),
         (GraderSpec(name="hostile_graders:no_function"), "it is not a function but int"),
