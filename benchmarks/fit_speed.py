@@ -19,7 +19,7 @@ def run(seed: int, num: int = 40) -> tuple[np.ndarray, np.ndarray]:
 
 
 def best_time(work, repeats: int) -> tuple[float, Fit]:
-    """The least of several times: what the work costs when nothing else runs."""
+    """Return the least of several times: what the work costs when nothing else runs."""
     best, result = float("inf"), None
     for _ in range(repeats):
         begin = time.perf_counter()

@@ -9,15 +9,15 @@
     learn       the learner's step alone        generate, continuous, static     the same through transformers
     loop        PipelineRL-8, both together
 
-Ceilings are measured first: bytes copied and bf16 products a second. A decode step cannot take less than the sum over
-its parts (weights, filled cache, head, logits) of max(bytes / bandwidth, FLOPs / rate); an FP32 head is 4 bytes a
-parameter, logits are written and read once. MFU = 6 x matrix parameters, head included, x tokens / rate: packed
-sequences of 512 tokens, all trained, bf16 body, FP32 head, no credit for what is computed twice. Idle is the share of
-the loop's time in which no kernel runs. Mixed lengths are log-uniform, eight completions a prompt; only tokens within a
-request's own length count.
+Ceilings are measured first: bytes copied and bf16 FLOPs per second. A decode step takes at least the sum over its parts
+(weights, filled cache, head, logits) of max(bytes / bandwidth, FLOPs / rate); an FP32 head is 4 bytes per parameter,
+and logits are written and read once. MFU = 6 x matrix parameters, head included, x tokens / rate, for packed sequences
+of 512 tokens, all trained, with a bf16 body and an FP32 head; recomputation is not credited. Idle is the share of the
+loop's time in which no kernel runs. Mixed lengths are log-uniform, with eight completions per prompt; only tokens
+within a request's own length count.
 
-Each shape has a process of its own. A part that fails, or that is silent for too long and is killed with its process,
-is reported as failed, and the parts after it are measured all the same.
+Each shape runs in its own process. A part that fails, or that prints nothing for too long and is killed with its
+process, is reported as failed, and the following parts are still measured.
 """
 
 import argparse
@@ -94,7 +94,7 @@ def names(known: Sequence[str]) -> Callable[[str], list[str]]:
 def measure_shape(
     shape: str, parts: Sequence[str], arguments: argparse.Namespace, until: float, write: Callable[[Row], None]
 ) -> None:
-    """All its parts, in as few processes as failures allow."""
+    """Measure all parts of a shape, in as few processes as failures allow."""
     left = list(parts)
     while left:
         options = {
@@ -113,7 +113,7 @@ def measure_shape(
 
 
 def rows_of(command: Sequence[str], parts: Sequence[str], *, silent_s: float, until: float) -> Iterator[Row]:
-    """A row for each part in turn, as far as one process comes: where it dies or is killed, the last row says why."""
+    """Yield a row per part from one process; if it dies or is killed, the last row has the reason."""
     if time.monotonic() >= until:
         yield from ({"part": part, "failed": "not measured: the time of --total was up"} for part in parts)
         return
@@ -142,7 +142,7 @@ def rows_of(command: Sequence[str], parts: Sequence[str], *, silent_s: float, un
 
 
 def lines_of(process: "subprocess.Popen[str]", *, silent_s: float, until: float) -> Iterator[str]:
-    """Its output as it comes; TimeoutError once nothing has come for so long."""
+    """Yield the output lines of a process; raise TimeoutError if none comes for that long."""
     assert process.stdout is not None
     lines: queue.Queue[str | None] = queue.Queue()
 
@@ -165,7 +165,7 @@ def lines_of(process: "subprocess.Popen[str]", *, silent_s: float, until: float)
 
 
 def table(rows: Sequence[Row]) -> str:
-    """A line a shape, with the ratios to what transformers has; a dash is what was not measured."""
+    """Return one line per shape, with ratios to transformers; a dash means not measured."""
     by_shape: dict[str, dict[str, Row]] = {}
     for row in rows:
         by_shape.setdefault(row["shape"], {})[row["part"]] = row

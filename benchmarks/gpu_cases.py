@@ -19,29 +19,29 @@ from scalerl.types import Batch, Completion, Group, LengthPlan, Problem, Request
 
 PROBLEM = Problem(id="0", prompt="", answer="", task="benchmark")
 SHORTEST = 8
-"""Of mixed lengths, which are log-uniform from here to the end of the context."""
+"""Least of the mixed lengths, which are log-uniform from here to the end of the context."""
 PER_GROUP = 8
-"""Completions of a prompt where lengths are mixed."""
+"""Completions per prompt with mixed lengths."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A shape of model and how much of it is measured."""
+    """A shape of model and how much is measured with it."""
 
     config: Any
-    """None is the embedded model."""
+    """None means the embedded model."""
     slots: int
     context: int
     prompt: int
-    """Tokens of it where the cache is to be nearly full."""
+    """Prompt tokens if the cache is to be nearly full."""
     short_prompt: int
-    """And where lengths are mixed, as in training."""
+    """Prompt tokens with mixed lengths, as in training."""
     step_tokens: int
-    """Tokens of a learner's step."""
+    """Tokens per learner step."""
     pass_tokens: int
     sequence: int = 512
     rounds: int = 2
-    """Requests of mixed lengths a slot."""
+    """Requests of mixed lengths per slot."""
 
 
 def shape(family: type, hidden: int, layers: int, heads: int, kv_heads: int, inner: int, vocab: int) -> Any:
@@ -88,7 +88,7 @@ CASES = {
 
 
 def quick(case: Case) -> Case:
-    """The same with sizes at which nothing is learnt but whether it runs."""
+    """Return the case with small sizes, which only show that it runs."""
     small = {"slots": 4, "context": 24, "prompt": 8, "short_prompt": 8, "step_tokens": 64, "pass_tokens": 64}
     return replace(case, **small, sequence=16)
 
@@ -100,7 +100,7 @@ def now(device: torch.device) -> float:
 
 
 def ceilings(device: torch.device) -> dict[str, float]:
-    """Bytes a second of a copy, read and written, and FLOPs a second of a bf16 product (FP32 on a CPU)."""
+    """Return bytes per second of a copy, read and written, and FLOPs per second of a bf16 product (FP32 on a CPU)."""
     on_gpu = device.type == "cuda"
     size, dtype = (8192, torch.bfloat16) if on_gpu else (256, torch.float32)
     source = torch.randn(2**29 if on_gpu else 2**20, device=device)
@@ -122,7 +122,7 @@ def median_seconds(work: Callable[[], Any], device: torch.device, repeats: int =
 
 
 class Subject:
-    """A case on a device: its model, and what several parts share."""
+    """A case on a device: its model and whatever several parts share."""
 
     def __init__(self, case: Case, device: torch.device, *, weights: str | None = None) -> None:
         self.case, self.device = case, device
@@ -132,7 +132,7 @@ class Subject:
 
     @cached_property
     def learner(self) -> Any:
-        """It trains the model itself."""
+        """Return the learner, which trains the model in place."""
         from scalerl.config import load_recipe
         from scalerl.run.parts import build_learner
 
@@ -140,7 +140,7 @@ class Subject:
         return build_learner(self.model, load_recipe("scalerl", settings))
 
     def forget_learner(self) -> None:
-        """Its moments and gradients are not to be counted among what sampling needs."""
+        """Free the learner's moments and gradients, which sampling does not need."""
         self.__dict__.pop("learner", None)
 
     @property
@@ -156,7 +156,7 @@ class Subject:
         return TorchEngine(self.model, slots=self.case.slots, max_length=self.case.context, stop_tokens=(), dtype=dtype)
 
     def requests(self, lengths: Sequence[int], *, prompt: int, per_prompt: int = 1) -> list[Request]:
-        """With random prompts of that many tokens, each for so many of them."""
+        """Return requests with random prompts of that many tokens, each asking for that many tokens."""
         num_prompts = -(-len(lengths) // per_prompt)
         prompts = np.random.default_rng(0).integers(0, self.vocab, (num_prompts, prompt)).tolist()
         return [
@@ -165,14 +165,14 @@ class Subject:
 
     @cached_property
     def mixed_requests(self) -> list[Request]:
-        """The same for our engine and for every peer."""
+        """Return requests of mixed lengths, equal for our engine and every peer."""
         case = self.case
         lengths = mixed_lengths(np.random.default_rng(0), case, case.rounds * case.slots)
         return self.requests(lengths, prompt=case.short_prompt, per_prompt=PER_GROUP)
 
 
 def make_model(case: Case, weights: str | None, device: torch.device) -> Any:
-    """FP32, as the learner's masters are; the engine makes its own bf16 copy."""
+    """Return the model in FP32, for the learner's master weights; the engine makes its own bf16 copy."""
     torch.manual_seed(0)
     model: Any
     if weights or case.config is None:
@@ -203,7 +203,7 @@ def make_request(group: str, index: int, prompt: Sequence[int], length: int) -> 
 
 
 def make_group(completions: Sequence[Completion]) -> Group:
-    """The first half is right, so that no filter drops it."""
+    """Return a group whose first half is correct, so that no filter drops it."""
     key, num = completions[0].request.group, len(completions)
     correct = tuple(2 * i < num for i in range(num))
     rewards = tuple(1.0 if verdict else -1.0 for verdict in correct)
@@ -211,7 +211,7 @@ def make_group(completions: Sequence[Completion]) -> Group:
 
 
 def make_batch(version: int, vocab: int, num: int, length: int) -> Batch:
-    """Groups of two; a prompt is one token, so that every token is trained."""
+    """Return groups of two with prompts of one token, so that every token is trained."""
     rng = np.random.default_rng(version)
 
     def completion(group: int, index: int) -> Completion:

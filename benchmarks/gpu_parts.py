@@ -1,6 +1,6 @@
-"""The parts of benchmarks/gpu.py, each a function from a Subject to figures; a JSON line a part.
+"""The parts of benchmarks/gpu.py, each a function from a Subject to figures; one JSON line per part.
 
-Started by gpu.py in a process of its own, which may be killed: python benchmarks/gpu_parts.py OPTIONS-AS-JSON
+Started by gpu.py in a separate process, which may be killed: python benchmarks/gpu_parts.py OPTIONS-AS-JSON
 """
 
 import copy
@@ -40,7 +40,7 @@ Figures = dict[str, Any]
 
 
 def sample(subject: Subject, seconds: float) -> Figures:
-    """All slots at once, each from a full prompt to the end of its context; timed once every prompt is in."""
+    """Sample in all slots, from a full prompt to the end of the context; timed after all prompts are prefilled."""
     case, engine = subject.case, subject.engine()
     best: Figures = {}
     until = time.perf_counter() + seconds
@@ -65,7 +65,7 @@ def sample(subject: Subject, seconds: float) -> Figures:
 
 
 def decode_limit(subject: Subject, attended: float, ceiling: Mapping[str, float]) -> float:
-    """Least seconds of one token for every slot; see gpu.py."""
+    """Return the least seconds of one token for every slot; see gpu.py."""
     config, shape, slots = subject.model.config, subject.shape, subject.case.slots
     item = 2 if subject.device.type == "cuda" else 4
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -80,7 +80,7 @@ def decode_limit(subject: Subject, attended: float, ceiling: Mapping[str, float]
 
 
 def learn(subject: Subject, seconds: float) -> Figures:
-    """Packed sequences of one length, every token trained."""
+    """Train on packed sequences of one length, with every token trained."""
     case, start = subject.case, now(subject.device)
     num = max(case.step_tokens // case.sequence, 2)
     learner, times = subject.learner, []
@@ -112,7 +112,7 @@ class FirstHalf:
 
 
 def loop(subject: Subject, seconds: float) -> Figures:
-    """PipelineRL-8 with our engine and learner on one device; prompts are random, lengths log-uniform."""
+    """Run PipelineRL-8 with our engine and learner on one device; prompts are random, lengths log-uniform."""
     engine = subject.engine()
     with frozen_objects():
         figures = run_loop(subject, engine, seconds)
@@ -162,7 +162,7 @@ def make_pipeline(subject: Subject, engine: TorchEngine) -> Any:
 
 
 def take(running: Iterator[Any], most: int, seconds: float) -> int:
-    """Run so many steps, or as many as begin within the time; at least two."""
+    """Run that many steps, or those that begin within the time; at least two."""
     until, steps = time.perf_counter() + seconds, 0
     while steps < most and (steps < 2 or time.perf_counter() < until):
         next(running)
@@ -172,7 +172,7 @@ def take(running: Iterator[Any], most: int, seconds: float) -> int:
 
 @contextmanager
 def busy_seconds() -> Iterator[list[float]]:
-    """Afterwards, the seconds in which some kernel or copy ran."""
+    """Return the seconds in which some kernel or copy ran."""
     busy: list[float] = []
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         yield busy
@@ -186,7 +186,7 @@ def busy_seconds() -> Iterator[list[float]]:
 
 
 def union(spans: Sequence[tuple[int, int]]) -> int:
-    """Length of what they cover together."""
+    """Return the total length of the union of intervals."""
     total, end = 0, 0
     for first, last in sorted(spans):
         total += max(last - max(first, end), 0)
@@ -195,7 +195,7 @@ def union(spans: Sequence[tuple[int, int]]) -> int:
 
 
 def mixed(subject: Subject, seconds: float) -> Figures:
-    """Requests of mixed lengths through our engine, more than it has slots."""
+    """Sample requests of mixed lengths with our engine, more than it has slots."""
     subject.forget_learner()
     engine, requests = subject.engine(), subject.mixed_requests
     rates = []
@@ -222,7 +222,7 @@ def static(subject: Subject, seconds: float) -> Figures:
 
 
 def one_batch(subject: Subject) -> Sequence[Request]:
-    """For those that take batch after batch: each of them takes as long."""
+    """Return one batch, for peers that process batch after batch, each of which takes as long."""
     return subject.mixed_requests[: subject.case.slots]
 
 
@@ -252,7 +252,7 @@ PARTS: dict[str, Callable[[Subject, float], Figures]] = {
 
 
 def measure(subject: Subject, part: str, seconds: float) -> Figures:
-    """Its figures, or why there are none."""
+    """Return the figures of a part, or why there are none."""
     on_gpu, start = subject.device.type == "cuda", time.perf_counter()
     gc.collect()
     if on_gpu:
@@ -296,7 +296,7 @@ def sum_params(subject: Subject) -> int:
 
 
 def is_alive(device: torch.device) -> bool:
-    """Whether the device still takes work from this process: after some faults every later call fails."""
+    """Whether the device still works in this process; after some faults every later call fails."""
     try:
         torch.zeros(1, device=device).add_(1)
         torch.cuda.synchronize(device)

@@ -1,10 +1,10 @@
-"""What transformers offers for sampling; benchmarks/gpu.py measures against it.
+"""Sampling with transformers, which benchmarks/gpu.py compares our engine with.
 
     generate     a whole batch until its longest completion ends, with a cache that grows
     static       the same with a cache of fixed size, which it compiles on a GPU by itself
     continuous   its continuous batching, each request with its own length
 
-Each gives (tokens within the requests' own lengths, seconds); what is made once (compiled, warmed up) is not timed.
+Each returns (tokens within the requests' own lengths, seconds); compilation and warm-up are not timed.
 """
 
 import time
@@ -21,7 +21,7 @@ _STOP_S = 30.0  # for its thread to notice that it is to stop
 
 
 class PeerError(RuntimeError):
-    """A peer that does not run here."""
+    """A peer cannot run here."""
 
 
 def run_generate(model: Any, batch: Sequence[Request]) -> tuple[int, float]:
@@ -56,7 +56,7 @@ def _generate(model: Any, batch: Sequence[Request], *, num_tokens: int, **settin
 
 @torch.no_grad()
 def run_continuous(model: Any, requests: Sequence[Request], slots: int, *, seconds: float) -> tuple[int, float]:
-    """Cut off after `seconds`: what it had sampled by then counts."""
+    """Stop after `seconds` and count what was sampled by then."""
     config = GenerationConfig(
         do_sample=True, top_k=0, max_new_tokens=max_length(requests), eos_token_id=-1, pad_token_id=0
     )
@@ -80,8 +80,10 @@ def run_continuous(model: Any, requests: Sequence[Request], slots: int, *, secon
 
 
 def _settings(model: Any, slots: int) -> ContinuousBatchingConfig:
-    """Its own choices, but as many requests at once as our engine has slots; a small cache on a CPU, which it would
-    fill with as much as there is."""
+    """Return its default settings, but with as many concurrent requests as our engine has slots.
+
+    On a CPU the cache is small, because by default it would take all memory.
+    """
     if model.device.type == "cuda":
         return ContinuousBatchingConfig(max_requests_per_batch=slots)
     return ContinuousBatchingConfig(max_requests_per_batch=slots, block_size=32, num_blocks=32, max_batch_tokens=64)

@@ -3,7 +3,7 @@
     python benchmarks/gpu_profile.py 10m learn            three tables; --steps N of them, after as many to warm up
     python benchmarks/gpu_profile.py tiny loop --quick    on a CPU too, to see that it runs
 
-Steps are timed plainly first, then under torch's profiler, then under cProfile: either slows what it looks at.
+Steps are timed without a profiler first, then under torch's profiler, then under cProfile, since both slow them down.
 """
 
 import argparse
@@ -70,7 +70,7 @@ def plain_times(step: Callable[[], Any], device: torch.device, num: int) -> str:
 
 
 def report(step: Callable[[], Any], device: torch.device, num: int) -> str:
-    """What profilers found, in tables."""
+    """Return the profilers' results as tables."""
     tables = []
     activities = [torch.profiler.ProfilerActivity.CPU]
     if device.type == "cuda":

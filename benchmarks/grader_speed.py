@@ -1,7 +1,7 @@
-"""What bad answers cost a grader pool: the same math answers with and without those that hang, crash and eat memory.
+"""The cost of bad answers in a grader pool: math answers with and without some that hang, crash or exhaust memory.
 
-The good ones are graded alone first, then all of them. Every verdict and every count is checked against what the
-answers were made to give.
+The good answers are graded alone first, then all answers. Every verdict and every count is compared with what is
+expected.
 """
 
 import argparse
@@ -31,7 +31,7 @@ LIMITS = {"num_workers": 8, "timeout_s": 1.0, "cpu_limit_s": 0.12, "memory_limit
 
 
 def hostile(text: str, answer: str, /) -> bool | None:
-    """The math grader, but for answers that say what to do to its process."""
+    """The math grader, except for answers that tell it to break its process."""
     match text:
         case "sleeps":
             time.sleep(3600)
@@ -50,7 +50,7 @@ def hostile(text: str, answer: str, /) -> bool | None:
 
 
 def answer(stream: random.Random) -> tuple[str, str, bool]:
-    """A completion, its reference and whether it is right: half of them integers, a few of each harder form."""
+    """Return a completion, its reference and whether it is correct: half are integers, a few are of harder forms."""
     right = stream.random() < 0.5
     a, b, c = (stream.randint(2, 60) for _ in range(3))
     off = 0 if right else 1
@@ -67,7 +67,7 @@ def answer(stream: random.Random) -> tuple[str, str, bool]:
 
 
 def answers(num: int, seed: int) -> tuple[list[Item], list[str]]:
-    """Items, the bad ones spread among them, and how each must end."""
+    """Return items, with bad ones spread among them, and how each must end."""
     stream = random.Random(seed)
     spec = GraderSpec(name=f"{Path(__file__).stem}:hostile")
     bad = [kind for kind, share in SHARES.items() for _ in range(round(share * num))]
@@ -82,25 +82,25 @@ def answers(num: int, seed: int) -> tuple[list[Item], list[str]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What was measured."""
+    """The measurements."""
 
     good_s: float
     all_s: float
     counts: Counter[str]
-    """How the answers ended, those of both sets together."""
+    """How the answers of both sets ended."""
     slips: list[str]
-    """Endings that were not as due."""
+    """Endings that were not as expected."""
     num_left: int
     """Processes that outlived the pool."""
 
     @property
     def ratio(self) -> float:
-        """Throughput of good answers with the bad ones among them, over that without."""
+        """Throughput of good answers with bad ones among them, relative to that without."""
         return self.good_s / self.all_s
 
 
 def timed(pool: GraderPool, items: Sequence[Item], endings: Sequence[str]) -> tuple[float, list[str]]:
-    """Seconds, and the endings that were not as due."""
+    """Return the seconds, and the endings that were not as expected."""
     before = pool.num_ended.copy()
     begin = time.perf_counter()
     graded = pool.grade_all(items)
@@ -111,7 +111,7 @@ def timed(pool: GraderPool, items: Sequence[Item], endings: Sequence[str]) -> tu
 
 
 def num_processes(session: int) -> int:
-    """Processes of a session, dead ones that nobody has reaped among them (Linux)."""
+    """Count the processes of a session, including unreaped dead ones (Linux)."""
     num = 0
     for path in Path("/proc").glob("[0-9]*/stat"):
         # A process may end while the folder is read.
@@ -121,7 +121,7 @@ def num_processes(session: int) -> int:
 
 
 def measure(num: int, limits: Mapping[str, Any] = LIMITS) -> Result:
-    """Grade the good ones of `num` answers, then all."""
+    """Grade the good ones of `num` answers, then all of them."""
     items, endings = answers(num, seed=0)
     good = [index for index, ending in enumerate(endings) if ending in ("right", "wrong")]
     with GraderPool(**limits) as pool:

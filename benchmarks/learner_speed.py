@@ -1,12 +1,12 @@
-"""Trained completions a second on one batch: our learner against a plain loop over transformers.
+"""Trained completions per second on one batch: our learner against a plain loop over transformers.
 
     python benchmarks/learner_speed.py                 one table; the same model, batch, loss and threads for each row
     python benchmarks/learner_speed.py --threads 1
 
 The batch: 128 completions of up to 48 tokens (16 problems x 8, prompts of 8 to 16), a Llama of 0.8M parameters. Nothing
-in it is filtered out, so both rows train on every completion. The plain loop is what one writes first: one rectangle,
-an attention mask, logits of all positions, AdamW; the learner packs. A row is a function of METHODS: (model, batch) ->
-one step. On a GPU, benchmarks/gpu.py measures the learner against the device.
+is filtered out, so both rows train on every completion. The plain loop is the obvious implementation: one padded
+rectangle, an attention mask, logits of all positions, AdamW; the learner packs. A row is a function of METHODS:
+(model, batch) -> one step. On a GPU, benchmarks/gpu.py measures the learner against the device.
 """
 
 import argparse
@@ -46,7 +46,7 @@ def make_model() -> LlamaForCausalLM:
 
 
 def make_batch(version: int, *, num_groups: int = 16, per_group: int = 8, longest: int = 48) -> Batch:
-    """Lengths as a policy has them: spread out, some at the limit; half of each group is right."""
+    """Return completions of realistic lengths, some at the limit; half of each group is correct."""
     rng = np.random.default_rng(version)
     groups = []
     for g in range(num_groups):
@@ -85,7 +85,7 @@ def learner_steps() -> Callable[[Batch], dict[str, float]]:
 
 
 def plain_steps() -> Callable[[Batch], dict[str, float]]:
-    """One padded rectangle, with advantages of +1 and -1 and the token average: the cheapest form of both."""
+    """Return steps on one padded rectangle, with advantages of +1 and -1 and the token average."""
     model = make_model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-7)
 
@@ -129,7 +129,7 @@ METHODS: dict[str, Callable[[], Callable[[Batch], object]]] = {
 
 
 def measure(seconds: float) -> dict[str, list[float]]:
-    """Seconds of each step, the methods in turn, so that a busy machine slows all of them."""
+    """Return the seconds of each step, with the methods in turn, so that a busy machine slows all of them."""
     steps = {name: make() for name, make in METHODS.items()}
     times: dict[str, list[float]] = {name: [] for name in METHODS}
     end, version = time.perf_counter() + seconds, 0

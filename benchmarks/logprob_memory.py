@@ -4,7 +4,7 @@
     python benchmarks/logprob_memory.py --sweep    the same speed for several chunks (how the device's own was chosen)
 
 Peak is what forward and backward add to the inputs (hidden states, head) and includes the head's gradient. Each row is
-measured in a process of its own: on CUDA by the allocator, else by the peak resident set.
+measured in its own process: on CUDA by the allocator, otherwise by the peak resident set.
 """
 
 import argparse
@@ -16,11 +16,11 @@ import time
 from pathlib import Path
 
 LIMIT = 0.70
-"""Least speed, as a part of the full computation's at the same size."""
+"""Least speed relative to the full computation at the same size."""
 
 
 def sizes(device: str) -> tuple[dict, dict]:
-    """What memory and speed are measured at: several chunks each; narrow on a CPU, for a minute on two free cores."""
+    """Return the sizes for memory and speed: several chunks each; small on a CPU, for a minute on two free cores."""
     if device == "cuda":
         real = {"vocab": 128_256, "width": 4096, "dtype": "bfloat16", "tokens": 16_384, "repeats": 5}
         return real | {"repeats": 1}, real
@@ -31,7 +31,7 @@ def sizes(device: str) -> tuple[dict, dict]:
 
 
 def measure(case: dict) -> dict:
-    """Peak bytes and seconds of each method of a case, alternating; runs in a child process."""
+    """Return peak bytes and seconds of each method of a case, alternating; runs in a child process."""
     import torch
 
     from scalerl.rl.logprobs import log_probs_and_entropy
@@ -77,7 +77,7 @@ def synchronise(device) -> None:
 
 
 def peak_bytes(device, *, reset: bool = False) -> int:
-    """The high-water mark so far; where it cannot be reset (a process), inputs are far below what is measured."""
+    """Return the peak so far. It cannot be reset for a process, but inputs are far smaller than what is measured."""
     if device.type == "cuda":
         import torch
 

@@ -1,8 +1,8 @@
-"""What benchmarks/replay.py reads of run folders: rows by step, evaluations as a curve, lengths of completions.
+"""Read run folders for benchmarks/replay.py: rows by step, evaluations as a curve, lengths of completions.
 
-    lengths.json    {"step": {"length": how many completions}}: of the groups that each checkpoint holds
+    lengths.json    {"step": {"length": number of completions}}, for the groups in each checkpoint
 
-`pack` writes that file, and copies the rest without the keys of groups: kilobytes instead of gigabytes.
+`pack` writes that file and copies the rest without the keys of groups: kilobytes instead of gigabytes.
 """
 
 import json
@@ -23,37 +23,37 @@ from scalerl.curves import Fit, fit
 
 LENGTHS = "lengths.json"
 CHUNKS = {"cpu": 4, "gpu": 16}
-"""Tokens of a poll: rollout/torch_engine.py's own on each device."""
+"""Tokens per poll of the torch engine, by device."""
 LAST = 3
-"""Evaluations of the end of a run that are averaged."""
+"""Number of last evaluations that are averaged."""
 _SET = "main"
 
 Array = NDArray[np.float64]
 
 
 class ReplayError(ValueError):
-    """Runs that cannot be replayed; one sentence."""
+    """The runs cannot be replayed; one sentence has the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """The runs of one arm, a seed each, as far as all of them come."""
+    """The runs of one arm, one per seed, up to the last step that all have."""
 
     name: str
     regime: Regime
     chunk: int
     rows: tuple[tuple[store.Row, ...], ...]
-    """Of each run, one a step, from step 1 on."""
+    """Rows of each run, one per step, from step 1 on."""
     evals: tuple[tuple[store.Row, ...], ...]
     lengths: tuple[tuple[int, Array], ...]
-    """By step of a checkpoint; empty where there is none."""
+    """Lengths by step of a checkpoint; empty without checkpoints."""
 
     @property
     def steps(self) -> int:
         return min(map(len, self.rows))
 
     def column(self, name: str) -> Array:
-        """Mean over the runs, by step; a row that lacks it counts as 0."""
+        """Return the mean over the runs, by step; a missing value counts as 0."""
         if name not in self._columns:
             values = [[row.get(name) or 0.0 for row in rows[: self.steps]] for rows in self.rows]
             self._columns[name] = np.mean(values, axis=0)
@@ -65,12 +65,12 @@ class Arm:
 
     @property
     def hours(self) -> Array:
-        """GPU-hours at the end of each step, from 0 on."""
+        """Return the GPU-hours at the end of each step, from 0 on."""
         return np.concatenate([[0.0], self.column("gpu_hours")])
 
     @cached_property
     def curve(self) -> Fit:
-        """Reward over steps."""
+        """Fit the reward over steps."""
         later = [(row, run) for run, rows in enumerate(self.evals) for row in rows if row["step"]]
         starts = [row["reward"] for rows in self.evals for row in rows if not row["step"]]
         fitted = fit(
@@ -87,11 +87,11 @@ class Arm:
 
     @property
     def last_reward(self) -> float:
-        """Mean of the last evaluations of every run."""
+        """Return the mean of the last evaluations of every run."""
         return float(np.mean([row["reward"] for rows in self.evals for row in rows[-LAST:]]))
 
     def draw_length(self, step: int, seed: int) -> int:
-        """Of a completion sampled around this step: of the nearest checkpoint's, scaled to the step's own mean."""
+        """Draw the length of a completion at a step: one of the nearest checkpoint's, scaled to the step's mean."""
         mean = self.column("rollout/length_mean")[min(step, self.steps - 1)]
         if not self.lengths:
             return max(1, round(mean))
@@ -100,7 +100,7 @@ class Arm:
 
 
 def read_arm(folders: Sequence[Path]) -> Arm:
-    """All must be of one arm."""
+    """Read the runs, which must belong to one arm."""
     recipes = [_recipe(folder) for folder in folders]
     regimes = {(_regime(folder, recipe), _chunk(folder)) for recipe, folder in zip(recipes, folders, strict=True)}
     if len(regimes) > 1:
@@ -150,7 +150,7 @@ def _rows(folder: Path) -> tuple[store.Row, ...]:
 
 
 def read_lengths(folder: Path) -> dict[int, Counter[int]]:
-    """By step: how many completions of each length the checkpoint of that step holds."""
+    """Return, by step, how many completions of each length the checkpoint contains."""
     if (folder / LENGTHS).is_file():
         kept: dict[str, dict[str, int]] = json.loads((folder / LENGTHS).read_text())
         return {int(step): Counter({int(n): num for n, num in counts.items()}) for step, counts in kept.items()}
@@ -168,7 +168,7 @@ def _expanded(counts: Counter[int]) -> Array:
 
 
 def pack(folder: Path, target: Path) -> Path:
-    """Copy what a replay, a fit and a reader need of a run, without its checkpoints and the keys of its groups."""
+    """Copy what a replay, a fit and a reader need from a run, without checkpoints and keys of groups."""
     _recipe(folder)
     copied = target / folder.name
     copied.mkdir(parents=True)

@@ -1,9 +1,9 @@
 """A schedule on a virtual clock: the real pipeline and lag rule over the fake engine.
 
-    together    one device does both: a poll and a step take turns
-    apart       a generator and a learner beside each other: while the learner is in a step, the generator goes on
+    together    one device does both: polls and steps alternate
+    apart       a generator and a learner on separate devices: the generator continues during a step
 
-What the generator has begun when weights arrive it ends with the old ones, as the torch engine does with a chunk.
+A poll that has begun when new weights arrive is finished with the old ones, as a chunk is in the torch engine.
 """
 
 from collections import deque
@@ -23,7 +23,7 @@ _NUM_PROBLEMS = 997
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regime:
-    """What the lag rule needs, and how much is sampled at once."""
+    """The settings of the lag rule, and how much is sampled at once."""
 
     groups_per_batch: int
     completions_per_group: int
@@ -35,29 +35,29 @@ class Regime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Durations:
-    """Seconds."""
+    """Durations in seconds."""
 
     poll_s: float
-    """A chunk of tokens for all slots."""
+    """Of a chunk of tokens for all slots."""
     step_s: Callable[[int], float]
-    """The learner's step from this version."""
+    """Of the learner's step, by its version."""
     push_s: float
-    """It holds up both sides."""
+    """Of a push, during which both sides wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
     ends_s: tuple[float, ...]
-    """When each step was done, its push included."""
+    """When each step ended, its push included."""
     generator_s: float
-    """For which the generator worked."""
+    """Time in which the generator worked."""
     learner_s: float
     num_polls: int
     lags: tuple[int, ...]
-    """Of every group that was trained."""
+    """Lag of every trained group."""
 
     def idle(self, working_s: float) -> float:
-        """Never below 0: a generator may still work on what comes after the last step."""
+        """Return the idle share, at least 0: a generator may still work on requests of later steps."""
         return max(0.0, 1 - working_s / self.ends_s[-1])
 
 
@@ -70,15 +70,15 @@ class _Clock:
 
 
 class _Generator:
-    """The fake engine with the time its polls take; the loop sees an engine."""
+    """The fake engine on the virtual clock, with the interface of an engine."""
 
     def __init__(self, clock: _Clock, durations: Durations, *, slots: int, apart: bool) -> None:
         self._engine = FakeEngine(polls=lambda request: request.length.max_tokens, slots=slots)
         self._clock, self._durations, self._apart = clock, durations, apart
         self._free_at_s = 0.0
-        """When it ends what it is doing."""
+        """When its current work ends."""
         self._ended: deque[tuple[float, list[Completion]]] = deque()
-        """What it ended while the learner was busy, and when."""
+        """Completions that finished while the learner was busy, and when."""
         self.busy_s = 0.0
 
     @property
@@ -102,7 +102,7 @@ class _Generator:
         self._engine.submit(requests)
 
     def poll(self) -> list[Completion]:
-        """What has ended by now, or else what ends next."""
+        """Return what has finished by now, or otherwise what finishes next."""
         self._catch_up()
         if not self._ended:
             self._advance()
@@ -121,7 +121,7 @@ class _Generator:
         self._engine.close()
 
     def _catch_up(self) -> None:
-        """Up to now; a poll that has begun goes on beyond it."""
+        """Advance to now; a poll that has begun may end later."""
         while self._apart and self._engine.num_pending and self._free_at_s < self._clock.now_s:
             self._advance()
         self._free_at_s = max(self._free_at_s, self._clock.now_s)
@@ -178,7 +178,7 @@ def replay(
     steps: int,
     apart: bool,
 ) -> Replayed:
-    """Run so many steps; a request takes `num_polls(version of the learner when it is asked, its seed)` polls."""
+    """Run that many steps; a request takes `num_polls(learner version at submission, its seed)` polls."""
     clock = _Clock()
     generator, learner = _Generator(clock, durations, slots=regime.slots, apart=apart), _Learner(clock, durations)
 

@@ -1,4 +1,5 @@
-"""Sampled tokens a second of the torch engine against transformers' `generate`: same model, prompts, slots and threads.
+"""Sampled tokens per second of the torch engine against transformers' `generate`: same model, prompts, slots and
+threads.
 
     python benchmarks/rollout_speed.py                  one table, under a minute on two cores
     python benchmarks/rollout_speed.py --rounds 5       best of more rounds
@@ -23,7 +24,7 @@ from scalerl.rollout.torch.engine import TorchEngine
 from scalerl.types import LengthPlan, Problem, Request
 
 TARGET = 3.0
-"""Least ratio to the faster of generate's two caches."""
+"""Least speed relative to the faster of generate's two caches."""
 PROMPT = 12
 GROUP = 8
 LENGTHS = (8, 96)

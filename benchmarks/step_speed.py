@@ -1,12 +1,12 @@
-"""Trained completions a second of the whole loop, against TRL's GRPOTrainer in the same run.
+"""Trained completions per second of the whole loop, against TRL's GRPOTrainer in the same run.
 
     pip install trl; python benchmarks/step_speed.py [--steps 16] [--threads 2]
 
-The same for both: the embedded 0.86M-parameter Llama, the very same sums to solve in the same order, 128 completions a
+The same for both: the embedded 0.86M-parameter Llama, the same sums in the same order, 128 completions per
 step (16 problems x 8) of up to 48 tokens at temperature 1, CISPO with an absolute cap of 5, AdamW, FP32, CPU threads.
-Nothing is evaluated or saved, and the learning rate moves no length. Sampled tokens a completion, the stop token
-counted, must agree within 5 % for the comparison to mean anything: other sums alone, or a few steps only, make the two
-differ by more. Our loop is timed from where its pipeline is full, when as much is sampled as is trained.
+Nothing is evaluated or saved, and the learning rate is too small to change lengths. Sampled tokens per completion, stop
+token included, must agree within 5 % for the comparison to be valid; different sums or only a few steps would make them
+differ by more. Our loop is timed once its pipeline is full, when as much is sampled as is trained.
 """
 
 import argparse
@@ -33,9 +33,9 @@ from scalerl.types import Problem
 
 TARGET = 2.5
 TOLERANCE = 0.05
-"""Most that sampled tokens a completion may differ by, as a share of TRL's."""
+"""Largest allowed difference of sampled tokens per completion, relative to TRL's."""
 WARM_UP = 12
-"""Steps of ours before the first timed one: more than max_lag, so that the pipeline is full and steady."""
+"""Steps before the first timed one: more than max_lag, so that the pipeline is full and steady."""
 GROUPS, PER_GROUP, LONGEST = 16, 8, 48
 SETTINGS = (
     "length.name=none",
@@ -53,12 +53,12 @@ SETTINGS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What the timed steps of one loop came to."""
+    """The totals of the timed steps of one loop."""
 
     seconds: float
     problems: tuple[Problem, ...]
     lengths: tuple[int, ...]
-    """Sampled tokens of each trained completion, the stop token included."""
+    """Sampled tokens per trained completion, the stop token included."""
 
     @property
     def rate(self) -> float:
@@ -70,7 +70,7 @@ class Measured:
 
 
 def ours(steps: int) -> Measured:
-    """Steps of the real loop."""
+    """Run steps of the real loop."""
     with tempfile.TemporaryDirectory() as folder:
         run = Run(load_recipe("tiny-cpu", [*SETTINGS, f"budget.steps={WARM_UP + steps}"]), Path(folder) / "run")
         times, groups = [], []
@@ -88,7 +88,7 @@ def ours(steps: int) -> Measured:
 
 
 def trl(problems: Sequence[Problem]) -> Measured:
-    """The same problems through TRL: one optimiser step a generation, the whole batch at once."""
+    """Train on the same problems with TRL: one optimiser step per generation, the whole batch at once."""
     from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
     # By name: TRL is needed for this benchmark alone, and is no dependency of ours.

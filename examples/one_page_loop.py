@@ -55,7 +55,7 @@ def main(steps: int = 5) -> None:
             curriculum.trained(graded.key)
         completions = [completion for group in groups for completion in group.completions]
 
-        # 3. Flatten: one entry a token, and which completion and group it belongs to.
+        # 3. Flatten: one entry per token, with its completion and group.
         group = torch.tensor([index for index, graded in enumerate(groups) for _ in graded.completions])
         owner = torch.cat([torch.full((len(completion),), index) for index, completion in enumerate(completions)])
         old = torch.cat([torch.tensor(completion.log_probs) for completion in completions])
@@ -63,7 +63,7 @@ def main(steps: int = 5) -> None:
         correct = torch.tensor([float(verdict is True) for graded in groups for verdict in graded.correct])
         rewards = torch.tensor([reward for graded in groups for reward in graded.rewards])
 
-        # 4. Filter, then advantages, then one weight a token: statistics of the whole batch, once.
+        # 4. Filter, then advantages, then token weights: statistics of the whole batch, computed once.
         trainable = trainable_tokens(sampled, old)
         batch = effective_batch(
             group,

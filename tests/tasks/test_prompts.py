@@ -54,8 +54,8 @@ def test_content_is_that_of_the_bare_problem():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"template": "Solve this."}, 'template is "Solve this." but must hold {prompt}'),
-        ({"template": "{question} {prompt}"}, "template holds {question}, but {prompt} is all that can be filled in"),
+        ({"template": "Solve this."}, 'template is "Solve this." but must contain {prompt}'),
+        ({"template": "{question} {prompt}"}, "template contains {question}, but only {prompt} can be filled in"),
         ({"system": "Be brief."}, "system is set but chat is false"),
     ],
 )

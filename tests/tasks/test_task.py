@@ -53,7 +53,7 @@ def test_two_problems_with_one_id_are_refused(task: Task, kind: str):
     with pytest.raises(TaskError) as error:
         dataclasses.replace(task, **{kind: (first, twin, *rest)})
     assert str(error.value) == (
-        f'the task "arithmetic" has 2 {kind} problems with the id "{first.id}": give each an id of its own'
+        f'the task "arithmetic" has 2 {kind} problems with the id "{first.id}": give each a different id'
     )
 
 

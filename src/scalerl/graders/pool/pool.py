@@ -1,11 +1,11 @@
 """Pools of child processes with limits, for graders that may hang, crash, use much memory or wait for an answer.
 
 pool = GraderPool()
-pool.check(GraderSpec(name="math"))                    # raises GraderError where it cannot be used
+pool.check(GraderSpec(name="math"))                    # raises GraderError if it cannot be used
 pool.submit(key, GraderSpec(name="math"), text, answer)
 for graded in pool.poll(): ...                         # Graded(key, value, reason), in any order
 
-A bad item costs that item: it ends without a verdict and with a reason, and those behind it go to another worker.
+A bad item affects only itself: it ends without a verdict, with a reason, and the items behind it go to another worker.
 """
 
 import math
@@ -25,7 +25,7 @@ from scalerl.errors import GraderError, GraderPoolError
 from scalerl.graders.pool.wire import VALUE, Channel, Frame, Kind, Limits, wait
 
 Reason = Literal["no_answer", "timeout", "crash", "memory", "error"]
-"""Why there is no verdict: the reference cannot be read, time is up, the process died, memory is up, it raised."""
+"""Why there is no verdict: unreadable reference, time limit, dead process, memory limit, exception."""
 
 _REASONS: Mapping[Kind, Reason] = {
     Kind.NO_ANSWER: "no_answer",
@@ -35,8 +35,8 @@ _REASONS: Mapping[Kind, Reason] = {
     Kind.ERROR: "error",
 }
 
-# Importing a grader and what it needs, on a busy machine.
 _LOAD_TIMEOUT_S = 120.0
+"""For importing a grader and its packages on a busy machine."""
 _CLOSE_TIMEOUT_S = 5.0
 
 
@@ -61,21 +61,22 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graded:
-    """How the grading of an item ended."""
+    """The result of grading an item."""
 
     key: Hashable
     value: float | None
     """From 0 (wrong) to 1 (right); None where there is no verdict."""
     reason: Reason | None = None
-    """Why there is no verdict; None where there is one."""
+    """Why there is no verdict; None if there is one."""
 
 
 class GraderPool:
-    """Grades in child processes; to be used from one thread.
+    """Grades items in child processes. Use a pool from one thread only.
 
-    The limits hold for one item, from the moment its grading starts: `cpu_limit_s` of computing, which does not depend
-    on what else the machine does, and `timeout_s` on the wall for a grader that waits. Memory is limited on Linux, to
-    `memory_limit_mb` above what a worker has after its imports. No workers asked for are twice the cores, at most 32.
+    The limits apply to each item, from the start of its grading: `cpu_limit_s` of CPU time, which does not depend on
+    the machine's load, and `timeout_s` of wall time for a grader that waits. Memory is limited on Linux, to
+    `memory_limit_mb` above a worker's size after its imports. num_workers = 0 means twice the number of cores, at most
+    32.
     """
 
     def __init__(
@@ -113,12 +114,12 @@ class GraderPool:
 
     @property
     def pid(self) -> int:
-        """The supervisor's process, and the session of all processes of the pool."""
+        """Process id of the supervisor; also the session id of all processes of the pool."""
         return self._process.pid
 
     @property
     def num_pending(self) -> int:
-        """Items submitted and not yet given out by poll()."""
+        """Items submitted and not yet returned by poll()."""
         return len(self._pending) + len(self._graded)
 
     def is_async(self, spec: GraderSpec) -> bool:
@@ -158,7 +159,7 @@ class GraderPool:
         self._channel.send_all(Frame(Kind.GRADE, number, pickle.dumps((grader, text, answer))))
 
     def poll(self, timeout: float = 0.0) -> list[Graded]:
-        """What has been graded since the last call; with a timeout, wait that long for at least one."""
+        """Return what was graded since the last call; with a timeout, wait up to that long for at least one."""
         deadline = time.monotonic() + timeout
         self._receive(0.0)
         while not self._graded and self._pending and (left := deadline - time.monotonic()) > 0:
@@ -167,7 +168,7 @@ class GraderPool:
         return graded
 
     def grade_all(self, items: Iterable[Item]) -> list[Graded]:
-        """The results of these items, in their order. Nothing else may be pending."""
+        """Grade these items and return the results in their order. Nothing else may be pending."""
         assert not self.num_pending
         keys = []
         for item in items:
@@ -181,7 +182,7 @@ class GraderPool:
         ]
 
     def close(self) -> None:
-        """End all child processes; what is pending is dropped."""
+        """End all child processes; pending items are dropped."""
         self._close()
 
     def __enter__(self) -> Self:
@@ -202,11 +203,11 @@ class GraderPool:
             elif frame.kind is Kind.FAILED:
                 raise GraderPoolError(f"the grading process failed: {frame.body.decode()}")
             else:
-                self._take(frame)
+                self._store_result(frame)
         if self._channel.closed:
             raise GraderPoolError(f"the grading process died, with exit status {self._process.wait()}")
 
-    def _take(self, frame: Frame) -> None:
+    def _store_result(self, frame: Frame) -> None:
         key, spec = self._pending.pop(frame.number)
         reason = _REASONS.get(frame.kind)
         value = None if reason else VALUE.unpack(frame.body)[0]
@@ -217,7 +218,7 @@ class GraderPool:
 
 
 def _default_num_workers() -> int:
-    """Twice the cores, so that a grader which waits holds up no other; no more than a large run needs."""
+    """Return twice the cores, so that waiting graders do not block others, up to what a large run needs."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(2 * cores, 32)
 
@@ -225,7 +226,7 @@ def _default_num_workers() -> int:
 def _start(limits: Limits, server: Literal["supervisor", "calls"]) -> tuple[subprocess.Popen[bytes], Channel]:
     ours, theirs = socket.socketpair()
     with theirs:
-        # Not multiprocessing: its children import the main module again, which a script without a guard does not stand.
+        # Not multiprocessing: its children import the main module again, which breaks scripts without a main guard.
         code = (
             f"import sys; sys.path[:] = {[str(path) for path in sys.path]!r}\n"
             f"from scalerl.graders.pool.{server} import serve\n"
@@ -238,9 +239,9 @@ def _start(limits: Limits, server: Literal["supervisor", "calls"]) -> tuple[subp
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
-                # Ctrl-C is the trainer's to handle.
+                # Ctrl-C is handled by the trainer.
                 start_new_session=True,
-                # A worker is one of many on few cores, and a verdict must not depend on the order of a set.
+                # Many workers share few cores, and a verdict must not depend on the order of a set.
                 env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONHASHSEED": "0"},
             )
         except OSError as error:
@@ -251,7 +252,7 @@ def _start(limits: Limits, server: Literal["supervisor", "calls"]) -> tuple[subp
 
 def _stop(process: subprocess.Popen[bytes], channel: Channel, owner: int) -> None:
     channel.close()
-    # A fork of the trainer holds a copy of the pool, but the processes are not its own.
+    # A fork of the trainer has a copy of the pool, but does not own the processes.
     if os.getpid() != owner:
         return
     try:

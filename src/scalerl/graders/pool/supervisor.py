@@ -1,8 +1,8 @@
-"""The supervisor of a grader pool: a small process that forks workers, hands out items and holds the clock.
+"""The supervisor of a grader pool: a small process that forks workers, distributes items and enforces time limits.
 
-It imports the graders once and warms them up, so that a worker which hung or died is replaced by a fork of a few
-milliseconds. It has one thread and nothing of the trainer in it, so that forking is safe; it runs on while the trainer
-computes, so that a clock does not depend on how often the pool is polled.
+It imports the graders once and warms them up, so that replacing a hung or dead worker takes a fork of a few
+milliseconds. It has one thread and loads none of the trainer's packages, so that forking is safe. It runs while the
+trainer computes, so that time limits do not depend on how often the pool is polled.
 
     pool --LOAD, GRADE--> supervisor --GRADE--> worker        worker --STARTED, ending--> supervisor --ending--> pool
 """
@@ -20,14 +20,14 @@ from dataclasses import dataclass, field
 from scalerl.graders.pool.wire import Channel, Frame, Kind, Limits, wait
 from scalerl.graders.pool.worker import ADOPT_ORPHANS, Grade, LoadError, is_async, load, set_option, work
 
-# Items a worker holds: one in hand, one ahead, so that it need not wait for the supervisor.
 _WINDOW = 2
+"""Items per worker: the current one and the next, so that it does not wait for the supervisor."""
 
-# How often to look whether the trainer still lives, where another process holds its end of the socket open.
-_LOOK_S = 1.0
+_CHECK_S = 1.0
+"""How often to check that the trainer is alive, in case another process keeps its end of the socket open."""
 
-# Workers in a row that died before they began an item: the next ones would too.
-_MOST_STILLBORN = 20
+_MOST_FAILED_STARTS = 20
+"""Workers in a row that may die before they start an item; then the supervisor gives up."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class _Worker:
     pid: int
     channel: Channel
     given: deque[Frame] = field(default_factory=deque)
-    """Not yet graded, oldest first; the first is in hand once it has started."""
+    """Items not graded yet, oldest first; after STARTED the first is being graded."""
     started_at: float | None = None
     has_begun: bool = False
 
@@ -47,20 +47,20 @@ class _Supervisor:
         self._graders: dict[int, Grade] = {}
         self._queue: deque[Frame] = deque()
         self._workers: list[_Worker] = []
-        self._num_stillborn = 0
+        self._num_failed_starts = 0
 
     def run(self, parent: int) -> None:
-        """Serve until the pool is closed or its process gone."""
+        """Serve until the pool is closed or its process has ended."""
         try:
             while not self._channel.closed and os.getppid() == parent:
                 channels = [self._channel, *(worker.channel for worker in self._workers)]
-                ready = wait(channels, self._patience_s())
+                ready = wait(channels, self._wait_s())
                 for channel in ready:
                     channel.flush()
                 if self._channel in ready:
-                    self._take_orders()
+                    self._receive_orders()
                 for worker in [worker for worker in self._workers if worker.channel in ready]:
-                    self._hear(worker)
+                    self._receive_results(worker)
                     if worker.channel.closed:
                         self._reap(worker)
                 for worker in [worker for worker in self._workers if self._left_s(worker) <= 0]:
@@ -70,7 +70,7 @@ class _Supervisor:
             for worker in self._workers:
                 _end(worker.pid)
 
-    def _take_orders(self) -> None:
+    def _receive_orders(self) -> None:
         for frame in self._channel.receive():
             if frame.kind is Kind.GRADE:
                 self._queue.append(frame)
@@ -85,12 +85,12 @@ class _Supervisor:
                     worker.channel.send(frame)
 
     def _load(self, frame: Frame) -> str:
-        """Why a grader cannot be loaded; empty if it is."""
+        """Load a grader; return why it cannot be loaded, or an empty string."""
         try:
             self._graders[frame.number] = load(*pickle.loads(frame.body))
         except LoadError as error:
             return str(error)
-        # What is loaded is shared with the workers for as long as nobody writes to it, as a collection would.
+        # Forked workers share loaded memory until it is written to, as garbage collection would do.
         gc.collect()
         gc.freeze()
         return ""
@@ -121,7 +121,7 @@ class _Supervisor:
         self._workers.append(_Worker(pid=pid, channel=Channel(ours)))
         return self._workers[-1]
 
-    def _hear(self, worker: _Worker) -> None:
+    def _receive_results(self, worker: _Worker) -> None:
         for frame in worker.channel.receive():
             if frame.kind is Kind.STARTED:
                 worker.has_begun = True
@@ -132,15 +132,15 @@ class _Supervisor:
                 self._channel.send(frame)
 
     def _reap(self, worker: _Worker, overdue: int | None = None) -> None:
-        """End a worker, give the item in hand its reason and take back those behind it."""
+        """End a worker, report the reason for its current item, and requeue the items behind it."""
         status = _end(worker.pid)
-        self._hear(worker)
+        self._receive_results(worker)
         worker.channel.close()
         self._workers.remove(worker)
-        self._num_stillborn = 0 if worker.has_begun else self._num_stillborn + 1
-        if self._num_stillborn > _MOST_STILLBORN:
-            raise RuntimeError(f"{self._num_stillborn} workers in a row died before they graded anything")
-        # Between deadline and end it may have gone on to the next item, which did nothing wrong.
+        self._num_failed_starts = 0 if worker.has_begun else self._num_failed_starts + 1
+        if self._num_failed_starts > _MOST_FAILED_STARTS:
+            raise RuntimeError(f"{self._num_failed_starts} workers in a row died before they graded anything")
+        # Between the deadline and its end it may have started the next item, which did nothing wrong.
         moved_on = overdue is not None and worker.given and worker.given[0].number != overdue
         if worker.started_at is not None and not moved_on:
             out_of_cpu = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF
@@ -149,17 +149,17 @@ class _Supervisor:
         self._queue.extendleft(reversed(worker.given))
 
     def _left_s(self, worker: _Worker) -> float:
-        """Seconds until the item in hand is overdue."""
+        """Return the seconds until the current item is overdue."""
         if worker.started_at is None:
             return float("inf")
         return worker.started_at + self._limits.timeout_s - time.monotonic()
 
-    def _patience_s(self) -> float:
-        return min([_LOOK_S, *(self._left_s(worker) for worker in self._workers)])
+    def _wait_s(self) -> float:
+        return min([_CHECK_S, *(self._left_s(worker) for worker in self._workers)])
 
 
 def _end(pid: int) -> int:
-    """Kill a worker and what it started, unless it is dead already, and reap it; its wait status."""
+    """Kill a worker and its child processes, reap them, and return the worker's wait status."""
     for kill in (os.killpg, os.kill):
         with suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)
@@ -171,9 +171,9 @@ def _end(pid: int) -> int:
 
 
 def serve(file: int, parent: int, limits: Limits) -> None:
-    """What the supervisor's process runs: orders come over the socket `file`, from the process `parent`."""
+    """Run the supervisor's process; orders come over the socket `file`, from the process `parent`."""
     channel = Channel(socket.socket(fileno=file))
-    # So that what a dead worker had started can be reaped here.
+    # So that child processes of a dead worker can be reaped here.
     set_option(ADOPT_ORPHANS, 1)
     try:
         _Supervisor(channel, limits).run(parent)

@@ -1,7 +1,7 @@
-"""What passes between the three kinds of process of a grader pool: the pool, its supervisor and the workers.
+"""The messages between the processes of a grader pool: the pool, its supervisor and the workers.
 
-A frame is a kind, a number (of a grader for LOAD and LOADED, of an item for the others) and a body. Sockets never
-block: what cannot be sent yet waits in its channel, so that no two processes wait for each other.
+A frame is a kind, a number (of a grader for LOAD and LOADED, otherwise of an item) and a body. Sockets never block:
+data that cannot be sent yet stays in the channel's buffer, so that no two processes wait for each other.
 """
 
 import enum
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How many workers there are, and what the grading of one item may take."""
+    """The number of workers, and the limits for grading one item."""
 
     num_workers: int
     timeout_s: float
@@ -69,7 +69,7 @@ class Channel:
         self._received = bytearray()
         self._unsent = bytearray()
         self.closed = False
-        """The other end is gone and all that it sent has been received."""
+        """Whether the other end is closed and everything it sent has been received."""
 
     def fileno(self) -> int:
         return self._end.fileno()
@@ -79,7 +79,7 @@ class Channel:
         return bool(self._unsent)
 
     def send(self, frame: Frame) -> None:
-        """Send, as far as that goes without waiting."""
+        """Queue a frame and send as much as possible without waiting."""
         self._unsent += _HEAD.pack(frame.kind, frame.number, len(frame.body)) + frame.body
         self.flush()
 
@@ -90,18 +90,18 @@ class Channel:
         except BlockingIOError:
             pass
         except OSError:
-            # Nobody is there to read it; receive() says so once it has given out what was sent before.
+            # The other end is closed; receive() reports that after returning what was sent before.
             self._unsent.clear()
 
     def send_all(self, frame: Frame) -> None:
-        """Send, and wait until the other end has taken all of it."""
+        """Send a frame and wait until all of it is sent."""
         self.send(frame)
         while self._unsent:
             wait([self], None, receiving=False)
             self.flush()
 
     def receive(self) -> list[Frame]:
-        """The frames that have arrived."""
+        """Return the frames that have arrived."""
         try:
             while chunk := self._end.recv(_CHUNK):
                 self._received += chunk
@@ -131,7 +131,7 @@ class Channel:
 
 
 def wait(channels: Iterable[Channel], timeout_s: float | None, *, receiving: bool = True) -> list[Channel]:
-    """Wait until something can be received, or sent where something waits to be; the channels where it can."""
+    """Wait until a channel can receive, or can send what it has queued; return the channels that can."""
     # Not select.select: a process that trains has more than 1024 open files.
     poller = select.poll()
     by_file = {channel.fileno(): channel for channel in channels}

@@ -1,4 +1,4 @@
-"""The processes of a grader pool in which graders run: one item at a time, within limits, any of them expendable."""
+"""The worker processes of a grader pool: they grade one item at a time, within limits, and may die at any time."""
 
 import ctypes
 import functools
@@ -27,11 +27,11 @@ ADOPT_ORPHANS = 36
 
 
 class LoadError(ValueError):
-    """A grader cannot be used; one sentence says why."""
+    """A grader cannot be used; the message is one sentence."""
 
 
 def load(name: str, settings: Mapping[str, Any]) -> Grade:
-    """The grader of that name or at that import path, its settings bound, and warm."""
+    """Return the grader of that name or import path, with its settings bound and warmed up."""
     try:
         function = import_function(name) if ":" in name else GRADERS.get(name)
     except ImportPathError as error:
@@ -66,14 +66,14 @@ def is_async(grade: Grade) -> bool:
 
 
 def _wanted(function: Callable[..., object], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings without the tags that a function has no argument for: not every grader cares where thinking ends."""
+    """Return the settings without the tags that the function does not take; not every grader needs them."""
     parameters = inspect.signature(function).parameters
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     return {name: value for name, value in settings.items() if takes_any or name in parameters or name not in TAGS}
 
 
 def work(channel: Channel, graders: dict[int, Grade], limits: Limits) -> NoReturn:
-    """Grade what arrives until the supervisor is gone or the memory half used; never returns."""
+    """Grade items until the supervisor closes the channel or half the memory is used; never return."""
     base_bytes = _limit_process(limits)
     most_bytes = None if base_bytes is None else base_bytes + limits.memory_limit_mb * 2**20 // 2
     while not channel.closed:
@@ -100,7 +100,7 @@ def ending(number: int, returned: object) -> Frame:
 
 
 def _grade(frame: Frame, graders: Mapping[int, Grade], cpu_limit_s: float) -> Frame:
-    # No handler: the system itself ends the process, also within a computation that never comes back to Python.
+    # No handler: the system ends the process, even within a computation that never returns to Python.
     signal.setitimer(signal.ITIMER_PROF, cpu_limit_s)
     try:
         grader, text, answer = pickle.loads(frame.body)
@@ -114,15 +114,15 @@ def _grade(frame: Frame, graders: Mapping[int, Grade], cpu_limit_s: float) -> Fr
 
 
 def _limit_process(limits: Limits) -> int | None:
-    """Set what the system enforces; the size so far, where it limits memory (Linux alone does)."""
-    # Its own group, so that what a grader starts can be ended with it.
+    """Set the limits that the system enforces. Return the size so far on Linux, where memory is limited, else None."""
+    # A separate process group, so that a grader's child processes can be ended with it.
     os.setpgid(0, 0)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     set_option(DIE_WITH_PARENT, signal.SIGKILL)
     if sys.platform != "linux":
         return None
     base_bytes = _data_bytes()
-    # Not RLIMIT_AS: that also counts what threads and libraries reserve and never touch.
+    # Not RLIMIT_AS, which also counts memory that threads and libraries reserve and never use.
     most = base_bytes + limits.memory_limit_mb * 2**20
     _, ceiling = resource.getrlimit(resource.RLIMIT_DATA)
     most = most if ceiling == resource.RLIM_INFINITY else min(most, ceiling)
@@ -131,7 +131,7 @@ def _limit_process(limits: Limits) -> int | None:
 
 
 def set_option(option: int, value: int) -> None:
-    """Have Linux treat this process so; other systems cannot."""
+    """Set an option of this process by prctl(2) on Linux; do nothing on other systems."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(option, value)
 
