@@ -1,4 +1,5 @@
 import os
+from pathlib import Path
 
 # Two workers share two cores (make test): a thread each. Set before numpy and torch are imported; commands that tests
 # start inherit it. Sums over threads round differently, so this also keeps numbers equal from machine to machine.
@@ -7,6 +8,12 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import pytest
 from hypothesis import HealthCheck, settings
+from jaxtyping import install_import_hook
+
+# Shapes and dtypes of scalerl.rl are checked in every test, so the hook must be in place before its first import. Not
+# on a machine with a GPU: parts are compiled there, and the compiler would trace the checks, which users do not have.
+if not Path("/dev/nvidiactl").exists():
+    install_import_hook("scalerl.rl", "beartype.beartype")
 
 # How long an example takes depends on the machine and its load more than on the strategy.
 settings.register_profile("scalerl", suppress_health_check=[HealthCheck.too_slow], deadline=None)

@@ -130,7 +130,7 @@ def test_the_study_file_that_the_help_shows_is_one(tmp_path):
 
 def test_the_help_of_report_says_that_a_study_may_be_given():
     shown = CliRunner().invoke(app, ["report", "--help"]).stdout
-    assert "of a run or of a study" in " ".join(shown.replace("│", " ").split())
+    assert "folders of a run, a study" in " ".join(shown.replace("│", " ").split())
     assert "--plot" not in shown
 
 

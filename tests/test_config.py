@@ -66,7 +66,7 @@ def test_scalerl_is_what_the_paper_says():
 @pytest.mark.parametrize("name", sorted(PUBLISHED))
 def test_what_all_the_papers_runs_share(name):
     recipe = load_recipe(name)
-    assert recipe.reward.model_dump() == {"correct": 1.0, "wrong": -1.0}
+    assert recipe.reward.model_dump() == {"correct": 1.0, "wrong": -1.0, "threshold": 1.0}
     assert recipe.filter.drop_truncated
     assert (recipe.rollout.context, recipe.rollout.max_prompt_tokens) == (16384, 2048)
     assert (recipe.evaluation.every, recipe.evaluation.num_prompts, recipe.evaluation.samples_per_prompt) == (
@@ -244,7 +244,7 @@ def test_task_has_shared_settings_and_its_own(tmp_path):
 
 def test_shared_task_settings_are_those_of_with_settings():
     taken = {name: parameter.default for name, parameter in keyword_settings(with_settings).items()}
-    assert parts.TaskSettings().shared == taken
+    assert parts.TaskSettings().shared == taken | {"graders": {}}  # an empty table is no graders
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_guide_works_as_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     """The runs of its study are made up: each would be a process that takes seconds to import torch."""
     (tmp_path / "behaviour.json").write_text("{}")
     monkeypatch.setattr(study, "TRAIN", (sys.executable, str(FAKE_TRAIN), str(tmp_path / "behaviour.json")))
-    assert len(follow(monkeypatch, tmp_path, lambda line: "chat.toml" not in line)) == 18
+    assert len(follow(monkeypatch, tmp_path, lambda line: "chat.toml" not in line)) == 22
     for made in (
         "curve.png",
         "report/report.html",

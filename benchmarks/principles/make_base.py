@@ -2,19 +2,17 @@
 
     python benchmarks/principles/make_base.py --size 10m --out runs/bases/10m        minutes on a large GPU
 
-A size sets width, layers, heads, steps and learning rate; each can be overridden. Like the embedded tiny base, these
-models imitate demonstrations that mix careful work, slips and guesses, so they can reason and mostly do not. The file
-made_by.json in the folder has the loss curve; it is flat where the last fifth of the steps gained less than 2 %.
+A size sets width, layers, heads, steps and learning rate. Like the embedded tiny base, these models imitate
+demonstrations that mix careful work, slips and guesses, so they can reason and mostly do not. The file made_by.json in
+the folder has the loss curve; it is flat where the last fifth of the steps gained less than 2 %.
 
-Measured on one H200, all four at once: 2m and 10m reach pass rates of 0.28 and 0.34 in 400 and 450 s. 40m and 135m do
-not learn at these learning rates (held-out loss 1.8 against 0.16): lower them before use.
+The 2m and 10m bases of docs/results/principles.md came from an earlier version of this script, in 400 and 450 s of an
+H200 that made all four sizes at once: pass rates 0.28 and 0.34. Its 40m and 135m did not learn (held-out loss 1.8
+against 0.16); the learning rates of these two are untested since.
 """
 
 import argparse
-import contextlib
-import dataclasses
 import math
-import multiprocessing
 import sys
 import tempfile
 from dataclasses import asdict, dataclass
@@ -25,12 +23,12 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from scalerl.config import load_recipe
+from scalerl.config.sft import SftSettings
 from scalerl.models.tiny import build_tokenizer
 from scalerl.run.parts import build_tasks
-from scalerl.run.sft import SftSettings, sft
+from scalerl.run.sft.make import SftProgress, SftStart, SilentObserver, sft
 from scalerl.types import derive_seed
 
-RECIPE = "long-arithmetic"
 VOCABULARY = 64
 CONTEXT = 128
 
@@ -47,33 +45,35 @@ class Size:
     """Fewer than `heads` where keys and values are shared, so that thousands of slots of several runs fit at once."""
     steps: int
     lr: float
-    autocast: bool
-    """Whether products are in bf16: worth it once they take longer than their launches."""
 
 
 SIZES = {
-    "2m": Size(hidden=192, intermediate=512, layers=4, heads=3, kv_heads=3, steps=5000, lr=2e-3, autocast=False),
-    "10m": Size(hidden=384, intermediate=1024, layers=6, heads=6, kv_heads=6, steps=4000, lr=1e-3, autocast=False),
-    "40m": Size(hidden=640, intermediate=1728, layers=9, heads=10, kv_heads=5, steps=2500, lr=7e-4, autocast=True),
-    "135m": Size(hidden=960, intermediate=2560, layers=14, heads=15, kv_heads=5, steps=1500, lr=4e-4, autocast=True),
+    "2m": Size(hidden=192, intermediate=512, layers=4, heads=3, kv_heads=3, steps=5000, lr=2e-3),
+    "10m": Size(hidden=384, intermediate=1024, layers=6, heads=6, kv_heads=6, steps=4000, lr=1e-3),
+    "40m": Size(hidden=640, intermediate=1728, layers=9, heads=10, kv_heads=5, steps=2500, lr=2e-4),
+    "135m": Size(hidden=960, intermediate=2560, layers=14, heads=15, kv_heads=5, steps=1500, lr=1e-4),
 }
 
 
-def fresh_model(task: Any, folder: Path, shape: argparse.Namespace, *, seed: int) -> None:
-    """Untrained weights and a tokenizer of the task's characters."""
-    texts = [text for one in task.demonstrations(2000, seed) for text in (one.problem.prompt, one.completion)]
+def fresh_model(task: Any, folder: Path, size: Size, *, seed: int) -> None:
+    """Write untrained weights and a tokenizer of the task's characters."""
+    texts = [
+        text
+        for demonstration in task.demonstrations(2000, seed)
+        for text in (demonstration.problem.prompt, demonstration.completion)
+    ]
     tokenizer: Any = build_tokenizer(iter(texts), task.answer)
-    torch.manual_seed(derive_seed("base", shape.size, seed))
+    torch.manual_seed(derive_seed("base", size.hidden, seed))
     config = LlamaConfig(
-        hidden_size=shape.hidden,
-        intermediate_size=shape.intermediate,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.kv_heads,
+        hidden_size=size.hidden,
+        intermediate_size=size.intermediate,
+        num_hidden_layers=size.layers,
+        num_attention_heads=size.heads,
+        num_key_value_heads=size.kv_heads,
         vocab_size=VOCABULARY,
         max_position_embeddings=CONTEXT,
         # The usual 0.02 suits widths of thousands.
-        initializer_range=0.05 * math.sqrt(384 / shape.hidden),
+        initializer_range=0.05 * math.sqrt(384 / size.hidden),
         tie_word_embeddings=True,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
@@ -83,87 +83,52 @@ def fresh_model(task: Any, folder: Path, shape: argparse.Namespace, *, seed: int
     tokenizer.save_pretrained(folder)
 
 
-_draw: Any = None
+class Printer(SilentObserver):
+    """Prints every point of the loss curve."""
 
-
-def _drawn(num: int, seed: int) -> list[Any]:
-    return _draw(num, seed)
-
-
-def drawn_by(workers: int, task: Any) -> Any:
-    """The task with its demonstrations drawn by several processes, each from a stream of its own."""
-    global _draw
-    # A forked process has it; it could not be sent to one.
-    _draw = task.demonstrations
-
-    def demonstrations(num: int, seed: int) -> list[Any]:
-        shares = [num // workers + (place < num % workers) for place in range(workers)]
-        asked = [(share, derive_seed("demonstrations", seed, place)) for place, share in enumerate(shares)]
-        # Forked before anything is on the GPU.
-        with multiprocessing.get_context("fork").Pool(workers) as pool:
-            parts = pool.starmap(_drawn, asked)
-        return [one for part in parts for one in part]
-
-    return dataclasses.replace(task, demonstrations=demonstrations)
+    def measured(self, progress: SftProgress) -> None:
+        print(
+            f"step {progress.step:6d}  {progress.elapsed_s:6.1f} s  loss {progress.train_loss:.4f}"
+            f"  held out {progress.heldout_loss:.4f}",
+            flush=True,
+        )
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
-    parser.add_argument("--size", choices=SIZES, default="10m", help="what the next seven are by default")
-    for name in ("hidden", "intermediate", "layers", "heads", "kv-heads", "steps"):
-        parser.add_argument(f"--{name}", type=int)
-    parser.add_argument("--lr", type=float)
-    parser.add_argument("--autocast", action=argparse.BooleanOptionalAction, help="products in bf16")
-    parser.add_argument("--recipe", default=RECIPE, help="whose task is taught")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change the recipe")
-    parser.add_argument("--batch-size", type=int, default=512, help="demonstrations a step")
+    parser.add_argument("--size", choices=SIZES, default="10m")
+    parser.add_argument("--recipe", default="long-arithmetic", help="whose task is taught")
+    parser.add_argument("--steps", type=int, help="instead of the size's own")
+    parser.add_argument("--lr", type=float, help="instead of the size's own")
+    parser.add_argument("--batch-tokens", type=int, default=32_000, help="tokens per step")
     parser.add_argument("--demonstrations", type=int, default=500_000)
-    parser.add_argument("--prompts", type=int, default=100, help="problems on which the base is measured in the end")
-    parser.add_argument("--workers", type=int, default=4, help="processes that draw demonstrations")
-    given = parser.parse_args()
-    for name, value in asdict(SIZES[given.size]).items():
-        if getattr(given, name) is None:
-            setattr(given, name, value)
-    # To imitate takes no FP32 products, which a GPU makes at a fraction of its speed; the recipe's RL sets its own.
+    arguments = parser.parse_args()
+    size = SIZES[arguments.size]
+    # Imitation does not need FP32 products; the recipe's RL sets its own precision.
     torch.set_float32_matmul_precision("high")
-    recipe = load_recipe(given.recipe, [*given.set, f"evaluation.num_prompts={given.prompts}"])
+    recipe = load_recipe(arguments.recipe)
     (task,) = build_tasks(recipe).values()
-    if given.workers > 1:
-        task = drawn_by(given.workers, task)
-    on_gpu = torch.cuda.is_available()
-    products = torch.autocast("cuda", torch.bfloat16) if given.autocast and on_gpu else contextlib.nullcontext()
     with tempfile.TemporaryDirectory() as fresh:
-        fresh_model(task, Path(fresh), given, seed=recipe.seed)
-        settings = SftSettings(
-            model=fresh,
-            seed=recipe.seed,
-            steps=given.steps,
-            batch_size=given.batch_size,
-            num_demonstrations=given.demonstrations,
-            num_heldout=min(4000, given.demonstrations // 10),
-            lr=given.lr,
-            warmup_steps=min(150, given.steps // 4),
-            evaluate_every=max(1, given.steps // 20),
+        fresh_model(task, Path(fresh), size, seed=recipe.seed)
+        result = sft(
+            task,
+            arguments.out,
+            SftSettings(
+                steps=arguments.steps or size.steps,
+                lr=arguments.lr or size.lr,
+                batch_tokens=arguments.batch_tokens,
+                num_demonstrations=arguments.demonstrations,
+            ),
+            start=SftStart(model=fresh, seed=recipe.seed),
+            record={
+                "made_by": "benchmarks/principles/make_base.py",
+                "size": {"name": arguments.size, **asdict(size)},
+                "recipe": arguments.recipe,
+            },
+            observer=Printer(),
         )
-        with products:
-            result = sft(
-                task,
-                given.out,
-                settings,
-                record={
-                    "made_by": "benchmarks/principles/make_base.py",
-                    "size": {name: getattr(given, name) for name in ("size", *asdict(SIZES[given.size]))},
-                    "recipe": Path(given.recipe).stem,
-                    "set": given.set,
-                },
-                on_drawing=lambda num: print(f"drawing {num:,} demonstrations", flush=True),
-                on_progress=lambda point: print(
-                    f"step {point.step:6d}  {point.elapsed_s:6.1f} s  loss {point.train_loss:.4f}"
-                    f"  held out {point.heldout_loss:.4f}",
-                    flush=True,
-                ),
-            )
+    assert result is not None, "nothing asks it to stop"
     print(f"{result.num_parameters:,} parameters; {result.gain_last_fifth:.1%} gained in the last fifth of the steps")
     return 0
 

@@ -1,14 +1,5 @@
-"""Shapes and dtypes of scalerl.rl are checked in every test: the hook must be in place before its first import.
-
-Not where there is a GPU: parts are compiled there, and a compiler would trace the checks, which users do not have.
-"""
-
 import pytest
 import torch
-from jaxtyping import install_import_hook
-
-if not torch.cuda.is_available():
-    install_import_hook("scalerl.rl", "beartype.beartype")
 
 
 @pytest.fixture

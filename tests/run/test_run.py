@@ -275,5 +275,5 @@ def test_an_exported_run_is_a_normal_model(tmp_path: Path):
     (row,) = evaluate_model(small(f"model.path={json.dumps(str(folder))}"))
     low, high = row["interval"]
     assert 0 <= low <= row["reward"] <= high <= 1
-    with pytest.raises(ModelError, match="exists already"):
+    with pytest.raises(ModelError, match="already exists"):
         export(tmp_path / "run", tmp_path / "model")

@@ -117,7 +117,9 @@ def test_answers_without_verdict_are_not_trained_on(tmp_path: Path):
     assert sum(counted.values()) >= 8
     for row in store.read_evals(tmp_path / "run"):
         missing = sum(row.get(f"grader/{reason}", 0) for reason in moods.values())
-        assert row["num_samples"] == 6 - missing
+        # An answer without a verdict counts as wrong.
+        assert row["num_samples"] == 6
+        assert row["reward"] <= (6 - missing) / 6
     # Its author hears of the exception, once.
     assert [alarm for alarm in raised if alarm.kind == "grader_error"] == [
         Alarm(kind="grader_error", subject="own_code:moody", detail="ArithmeticError: no such number")
