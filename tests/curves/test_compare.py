@@ -3,6 +3,7 @@ import pytest
 from simulate import run, sigmoid
 
 from scalerl.curves import compare, fit, linearise, refit
+from scalerl.curves.notes import MeasuredDifference
 
 
 def fitted(seed: int, **params):
@@ -228,7 +229,7 @@ def test_a_verdict_states_the_measured_fact():
     }
     pair = compare(fits).pairs[0]
     assert pair.winner == "b"
-    (fact,) = [note for note in pair.notes if note.kind == "measured_difference"]
+    (fact,) = [note for note in pair.notes if isinstance(note, MeasuredDifference)]
     assert (fact.higher, fact.lower) == ("b", "a")
     assert fact.difference > 5 * fact.error
-    assert (fact.low, fact.high) == (compute[0], compute[-1])
+    assert (fact.low, fact.high) == pytest.approx((compute[0], compute[-1]))

@@ -84,6 +84,9 @@ def _inflation(curve: Fit) -> float:
 
 
 def _share_equal(a: Fit, b: Fit) -> float:
-    """Share of the shorter run's evaluations that the other holds too, to the last digit."""
-    points = [set(zip(curve.compute.tolist(), curve.reward.tolist(), strict=True)) for curve in (a, b)]
+    """Share of the shorter run's evaluations that the other holds too, up to rounding."""
+    points = [
+        {(f"{compute:.9g}", f"{reward:.9g}") for compute, reward in zip(curve.compute, curve.reward, strict=True)}
+        for curve in (a, b)
+    ]
     return len(points[0] & points[1]) / min(len(points[0]), len(points[1]))
