@@ -66,7 +66,7 @@ def test_scalerl_is_what_the_paper_says():
 @pytest.mark.parametrize("name", sorted(PUBLISHED))
 def test_what_all_the_papers_runs_share(name):
     recipe = load_recipe(name)
-    assert recipe.reward.model_dump() == {"correct": 1.0, "wrong": -1.0}
+    assert recipe.reward.model_dump() == {"correct": 1.0, "wrong": -1.0, "threshold": 1.0}
     assert recipe.filter.drop_truncated
     assert (recipe.rollout.context, recipe.rollout.max_prompt_tokens) == (16384, 2048)
     assert (recipe.evaluation.every, recipe.evaluation.num_prompts, recipe.evaluation.samples_per_prompt) == (
