@@ -45,6 +45,17 @@ class Problem:
     """The reference: a number, a formula, unit tests; whatever the task's grader reads."""
     task: str
     """The task it belongs to; several tasks can be mixed in one run."""
+    messages: tuple[tuple[str, str], ...] = ()
+    """The turns of a chat as (role, content), where the problem is one; `prompt` then has their text."""
+
+    def __post_init__(self) -> None:
+        # From JSON they come as lists.
+        object.__setattr__(self, "messages", tuple((role, content) for role, content in self.messages))
+
+    @property
+    def asked(self) -> "str | list[dict[str, str]]":
+        """What is asked, before any template: a text, or the turns of a chat."""
+        return [{"role": role, "content": content} for role, content in self.messages] or self.prompt
 
     @property
     def content_hash(self) -> str:

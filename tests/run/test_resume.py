@@ -10,7 +10,11 @@ import pytest
 from scalerl import store
 from scalerl.config import Recipe, load_recipe
 from scalerl.errors import RecipeError, RunFolderError
-from scalerl.run.resume import check_same, export, lock_folder, newest_checkpoint
+from scalerl.loop.evaluate import EvalResult
+from scalerl.run import checkpoint as checkpoints
+from scalerl.run import run as run_module
+from scalerl.run.resume import best_step, check_same, export, lock_folder, newest_checkpoint
+from scalerl.run.run import Run
 
 MIXED = ('task=""', 'tasks.a={name="arithmetic", weight=3.0}', 'tasks.b={name="countdown"}')
 
@@ -101,3 +105,64 @@ def test_a_recipe_of_another_version_names_its_field(tmp_path: Path):
         check_same(load_recipe("tiny-cpu"), folder)
     with pytest.raises(RecipeError, match=rf"{said}export with that version$"):
         export(folder, tmp_path / "model")
+
+
+def evals(*rewards: tuple[int, float | None], name: str = "main") -> list[store.Row]:
+    return [{"step": step, "set": name, "reward": reward} for step, reward in rewards]
+
+
+def test_best_step_is_the_first_of_the_highest_rewards():
+    rows = [*evals((0, 0.9), (2, 0.4), (4, None), (6, 0.7), (8, 0.7)), *evals((8, 1.0), name="other")]
+    assert best_step(rows, "main") == 6
+    assert best_step(rows, "main", among=[2, 8]) == 8
+    assert best_step(rows, "other") == 8
+    assert best_step(rows, "") is None
+
+
+def test_the_best_checkpoint_is_kept_and_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    recipe = load_recipe(
+        "tiny-cpu",
+        [
+            "task.num_problems=24",
+            "pipeline.groups_per_batch=2",
+            "pipeline.completions_per_group=2",
+            "pipeline.max_lag=1",
+            "rollout.slots=8",
+            "evaluation.num_prompts=2",
+            "evaluation.samples_per_prompt=1",
+            "evaluation.every=1",
+            "checkpoint={every=2, keep=1, best='main'}",
+            "budget.steps=5",
+            "optimizer.lr=1e-2",
+            "filter.zero_variance=false",
+        ],
+    )
+    given = iter([0.5, 0.1, 0.2, 0.9, 0.3, 0.4])
+    kept = type("Kept", (EvalResult,), {"reward": property(lambda self: rewards[id(self)])})
+    rewards: dict[int, float] = {}
+    evaluate_set = run_module.evaluate_set
+
+    def pretended(*arguments, **named):
+        result = evaluate_set(*arguments, **named)
+        pretend = kept(**{field: getattr(result, field) for field in EvalResult.__slots__})
+        rewards[id(pretend)] = next(given)
+        alive.append(pretend)
+        return pretend
+
+    alive: list[EvalResult] = []
+    monkeypatch.setattr(run_module, "evaluate_set", pretended)
+    folder = tmp_path / "run"
+    Run(recipe, folder).train()
+    assert list(checkpoints.steps(folder / store.CHECKPOINTS)) == [3, 5]
+    weights = {}
+    for step in ("3", "best", "5", "last"):
+        export(folder, tmp_path / step, step)
+        weights[step] = (tmp_path / step / "model.safetensors").read_bytes()
+    assert weights["best"] == weights["3"] != weights["5"] == weights["last"]
+    with pytest.raises(RecipeError, match=r"--step 4: .* has checkpoints of the steps 3, 5; give one of them"):
+        export(folder, tmp_path / "none", "4")
+
+
+def test_best_must_be_an_evaluation_set():
+    with pytest.raises(RecipeError, match=r'checkpoint\.best is "hard", which is not an evaluation set; .* main'):
+        load_recipe("tiny-cpu", ["checkpoint.best=hard"])

@@ -122,15 +122,20 @@ def evaluate(
 def export(
     run: Annotated[Path, typer.Argument(help="A run folder.", show_default=False)],
     out: Annotated[Path, typer.Option(help="Folder for the model.", metavar="DIR")],
+    step: Annotated[
+        str, typer.Option(help="Which checkpoint: a step, best (by its evaluations) or last.", metavar="N|best|last")
+    ] = "last",
 ) -> None:
-    """Write the model of a run's newest checkpoint as a normal Hugging Face folder.
+    """Write the model of one of a run's checkpoints as a normal Hugging Face folder.
 
-    [dim]scalerl export runs/first --out models/first[/dim]
+    checkpoint.best names the evaluation set whose best checkpoint is kept besides the last ones.
+
+    [dim]scalerl export runs/first --step best --out models/first[/dim]
     """
     with setting_up():
         from scalerl.run.resume import export
 
-        typer.echo(f"Written to {export(run, out)}")
+        typer.echo(f"Written to {export(run, out, step)}")
 
 
 # Shared ---------------------------------------------------------------------------------------------------------------

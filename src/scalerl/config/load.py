@@ -90,7 +90,7 @@ def _file_layers(name_or_path: str | Path) -> list[tuple[str, dict[str, Any]]]:
         if layers:
             # The description of a recipe does not describe those that extend it.
             tree.pop("description", None)
-        layers.append((label, expand(tree)))
+        layers.append((label, _anchored(expand(tree), source)))
         if parent is None:
             return layers[::-1]
         if not isinstance(parent, str):
@@ -99,6 +99,39 @@ def _file_layers(name_or_path: str | Path) -> list[tuple[str, dict[str, Any]]]:
             )
         folder = source.parent if isinstance(source, Path) else Path()
         reference, asked_by = parent, f"{label}: "
+
+
+def _anchored(tree: dict[str, Any], source: Path | Traversable) -> dict[str, Any]:
+    """Return a file's settings with the data files of its tasks found beside it, wherever the command is run.
+
+    A path that is not there is left as it is, relative to the current folder; so is one in a machine-written file.
+    """
+    if not isinstance(source, Path) or source.suffix != _SUFFIX:
+        return tree
+    anchored = dict(tree)
+    if isinstance(tree.get("task"), dict):
+        anchored["task"] = _anchored_task(tree["task"], source.parent)
+    evaluation = tree.get("evaluation")
+    if isinstance(evaluation, dict):
+        anchored["evaluation"] = _anchored_tasks(evaluation, "sets", source.parent)
+    return _anchored_tasks(anchored, "tasks", source.parent)
+
+
+def _anchored_tasks(tree: dict[str, Any], name: str, folder: Path) -> dict[str, Any]:
+    tables = tree.get(name)
+    if not isinstance(tables, dict):
+        return tree
+    found = {key: _anchored_task(task, folder) if isinstance(task, dict) else task for key, task in tables.items()}
+    return {**tree, name: found}
+
+
+def _anchored_task(task: dict[str, Any], folder: Path) -> dict[str, Any]:
+    changed = {}
+    for key in ("path", "evaluation_path"):
+        value = task.get(key)
+        if isinstance(value, str) and value and "\0" not in value and (folder / value).exists():
+            changed[key] = str(folder / value)
+    return {**task, **changed}
 
 
 def _locate(reference: str | Path, folder: Path, asked_by: str) -> tuple[str, Path | Traversable, str]:

@@ -300,7 +300,13 @@ class PipelineSettings(Settings):
 
 class OptimizerSettings(Settings):
     lr: float = Field(default=5e-7, gt=0)
-    """Learning rate, constant after the warm-up."""
+    """Learning rate after the warm-up."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """How it falls after the warm-up; the paper's is constant."""
+    decay_steps: int | None = Field(default=None, ge=1)
+    """Steps until it has fallen, warm-up included; not set: budget.steps."""
+    final_lr_frac: Fraction = 0.0
+    """The fraction of lr that it falls to."""
     warmup_steps: int = Field(default=100, ge=0)
     """Steps over which it rises linearly from 0."""
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
@@ -320,6 +326,9 @@ class LearnerSettings(Settings):
     """Name of the learner that computes the steps."""
     micro_batch_tokens: int = Field(default=32768, ge=1)
     """Maximum number of tokens of one forward and backward pass; splitting a batch does not change its gradient."""
+    start_kl: float = Field(default=0.0, ge=0)
+    """Coefficient of a KL term that holds the policy near the model it started from; 0, as in the paper, for none. It
+    needs a second copy of the weights and a third more compute."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more compute."""
 
@@ -353,6 +362,8 @@ class CheckpointSettings(Settings):
     """Steps between two checkpoints."""
     keep: int = Field(default=2, ge=1)
     """How many of the latest checkpoints are kept."""
+    best: str = ""
+    """Evaluation set whose best checkpoint is kept too, saved when it is evaluated; "main" is the task's own set."""
 
 
 SinkName = Literal["tensorboard", "trackio", "wandb"]

@@ -101,10 +101,27 @@ def conflicts(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
             "budget is not set: give at least one of budget.steps, budget.gpu_hours, budget.flops",
         )
 
+    yield from _training_conflicts(recipe)
     if recipe.sft.epochs is not None and recipe.sft.steps is not None:
         yield (
             ("sft.epochs", "sft.steps"),
             f"sft.epochs is {recipe.sft.epochs:g} and sft.steps is {recipe.sft.steps}: set one of the two",
+        )
+
+
+def _training_conflicts(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
+    optimizer, budget, best = recipe.optimizer, recipe.budget, recipe.checkpoint.best
+    if optimizer.schedule != "constant" and optimizer.decay_steps is None and budget.steps is None:
+        yield (
+            ("optimizer.schedule", "optimizer.decay_steps"),
+            f'optimizer.schedule is "{optimizer.schedule}", but the run has no number of steps over which the learning '
+            f"rate could fall: set optimizer.decay_steps, or budget.steps",
+        )
+    sets = [*(recipe.tasks or ["main"]), *recipe.evaluation.sets]
+    if best and best not in sets:
+        yield (
+            ("checkpoint.best",),
+            f'checkpoint.best is "{best}", which is not an evaluation set; the sets are {", ".join(sets)}',
         )
 
 

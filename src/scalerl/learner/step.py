@@ -23,9 +23,11 @@ from scalerl.learner.batch import ForwardInputs, MicroBatch, prepare
 from scalerl.learner.body import compile_layers, make_body, prepare_for_training
 from scalerl.learner.cuda_graphs import LEAST_TOKENS, MOST_WORK, PassGraphs, reads_device, recorder
 from scalerl.learner.packed_attention import has_kernel, pack, packed_hidden_states
+from scalerl.learner.schedules import rate
+from scalerl.learner.start import StartPolicy, kl_terms
 from scalerl.models.load import head
 from scalerl.models.lora import merged_weights, num_adapter_params
-from scalerl.models.shape import ModelShape, head_sizes, training_flops
+from scalerl.models.shape import ModelShape, forward_flops, head_sizes, training_flops
 from scalerl.rl.filters import EffectiveBatch
 from scalerl.rl.logprobs import log_probs_and_entropy
 from scalerl.rl.losses import LossInputs, TokenLoss
@@ -82,6 +84,8 @@ class TorchLearner:
             weight_decay=optimizer.weight_decay,
             fused=True,
         )
+        self._start_kl = learner.start_kl
+        self._start = StartPolicy(model, dtype=dtype, fp32_head=self._fp32_head) if learner.start_kl else None
         self._version = version
         self._updates = 0
         self._graphs: PassGraphs | None = None
@@ -108,6 +112,7 @@ class TorchLearner:
         self._optimizer.zero_grad(set_to_none=True)
         tokens: TokenSums | None = None
         loss = torch.zeros((), dtype=torch.float64, device=self._device)
+        self._start_kl_sum = torch.zeros_like(loss)
         for micro in prepared.micro_batches:
             part, value = self._backward(micro)
             tokens = part if tokens is None else tokens + part
@@ -119,14 +124,15 @@ class TorchLearner:
         self._optimizer.zero_grad(set_to_none=True)
         metrics |= step_metrics(tokens, prepared.effective, lag=prepared.lag, num_nonfinite=prepared.num_nonfinite)
         metrics |= self._outcome(norm, loss)
+        if self._start is not None and (num := prepared.facts["batch/trained_tokens"]):
+            metrics["loss/start_kl"] = self._start_kl_sum.item() / num
         self._version += 1
         return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
     @property
     def lr(self) -> float:
-        """Learning rate of the next update: linear from lr / warmup_steps, constant from update warmup_steps on."""
-        warmup = self._settings.warmup_steps
-        return self._settings.lr * min(1.0, (self._updates + 1) / warmup if warmup else 1.0)
+        """Learning rate of the next update."""
+        return rate(self._settings, step=self._version, updates=self._updates)
 
     def weights(self) -> dict[str, Tensor]:
         """Return all FP32 weights, adapters merged in, a tied one once. They are not copies: copy what you keep."""
@@ -181,7 +187,12 @@ class TorchLearner:
             trained=torch.ones_like(micro.weights, dtype=torch.bool),
         )
         token_loss = self._loss(loss_inputs)
-        loss = (micro.weights * token_loss.loss).sum()
+        per_token = token_loss.loss
+        if self._start is not None:
+            terms = kl_terms(log_probs, self._start.log_probs(micro.inputs))
+            self._start_kl_sum += terms.detach().double().sum()
+            per_token = per_token + self._start_kl * terms
+        loss = (micro.weights * per_token).sum()
         loss.backward()
         return token_sums(token_loss, loss_inputs, entropy), loss.detach()
 
@@ -275,7 +286,8 @@ class TorchLearner:
     def _flops(self, micro_batches: Sequence[MicroBatch]) -> float:
         lengths = [length for micro in micro_batches for length in micro.lengths]
         num_logits = sum(micro.inputs.targets.numel() for micro in micro_batches)
-        return training_flops(self._shape, lengths, num_logits, adapters=self._num_adapter_params)
+        training = training_flops(self._shape, lengths, num_logits, adapters=self._num_adapter_params)
+        return training + (forward_flops(self._shape, lengths, num_logits) if self._start is not None else 0.0)
 
 
 class _Rows(torch.autograd.Function):

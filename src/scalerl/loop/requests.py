@@ -38,11 +38,13 @@ class Text:
             tokens.extend(cast(list[list[int]], encoded["input_ids"]))
         return tokens
 
-    def encode_prompt(self, prompt: str, prompt_format: PromptFormat) -> list[int]:
+    def encode_prompt(self, prompt: str | Sequence[Message], prompt_format: PromptFormat) -> list[int]:
         """Encode one prompt; see encode_prompts."""
         return self.encode_prompts([prompt], prompt_format)[0]
 
-    def encode_prompts(self, prompts: Sequence[str], prompt_format: PromptFormat) -> list[list[int]]:
+    def encode_prompts(
+        self, prompts: Sequence[str | Sequence[Message]], prompt_format: PromptFormat
+    ) -> list[list[int]]:
         """Encode prompts as the model expects them: by its chat template, or with its own start token if any."""
         chat_template = self._chat if getattr(self.tokenizer, "chat_template", None) else None
         texts = [render(prompt, prompt_format, chat_template) for prompt in prompts]

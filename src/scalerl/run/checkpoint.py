@@ -46,8 +46,13 @@ class Checkpoint:
     """JSON types."""
 
 
-def save(folder: str | os.PathLike[str], checkpoint: Checkpoint, *, keep: int = 2) -> Path:
-    """Write a checkpoint, then remove all but the last `keep`. Older ones stay untouched until it is complete."""
+def save(
+    folder: str | os.PathLike[str], checkpoint: Checkpoint, *, keep: int = 2, keep_step: int | None = None
+) -> Path:
+    """Write a checkpoint, then remove all but the last `keep` and the one of `keep_step`.
+
+    Older ones stay untouched until it is complete.
+    """
     parent = Path(folder)
     target = parent / f"step-{checkpoint.step:08d}"
     for left in parent.glob(f"*{UNFINISHED}"):
@@ -55,8 +60,19 @@ def save(folder: str | os.PathLike[str], checkpoint: Checkpoint, *, keep: int = 
     with new_folder(target, replace=True, write_errors=(SafetensorError,)) as unfinished:
         _write(unfinished, checkpoint)
     for old in _all(parent)[:-keep]:
-        shutil.rmtree(old, ignore_errors=True)
+        if step_of(old) != keep_step:
+            shutil.rmtree(old, ignore_errors=True)
     return target
+
+
+def steps(folder: str | os.PathLike[str]) -> dict[int, Path]:
+    """Return every checkpoint of a run by its step, oldest first; none of them is verified."""
+    return {step_of(path): path for path in _all(Path(folder))}
+
+
+def step_of(path: Path) -> int:
+    """Return the step of a checkpoint, from its name."""
+    return int(path.name.removeprefix("step-"))
 
 
 def latest(folder: str | os.PathLike[str]) -> Path | None:

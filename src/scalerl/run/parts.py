@@ -18,7 +18,7 @@ from torch import Tensor
 from scalerl.choose import choose, entry
 from scalerl.config import Recipe, body_dtype
 from scalerl.config.evaluation import EvalSetSettings, EvaluationSettings
-from scalerl.config.parts import RolloutSettings, TaskSettings
+from scalerl.config.parts import OptimizerSettings, RolloutSettings, TaskSettings
 from scalerl.config.suggest import did_you_mean, quoted
 from scalerl.errors import RecipeError, RecipeProblem
 from scalerl.learner import LEARNERS
@@ -240,12 +240,20 @@ def build_learner(model: "PreTrainedModel", recipe: Recipe, *, version: int = 0)
             normalise=choose(NORMALISATIONS, recipe.advantage.normalisation),
         ),
         weigh=choose(WEIGHTS, recipe.weights),
-        optimizer=recipe.optimizer,
+        optimizer=_resolved(recipe),
         learner=recipe.learner,
         fp32_head=recipe.model.fp32_head in ("both", "learner"),
         dtype=_dtype(model, recipe),
         version=version,
     )
+
+
+def _resolved(recipe: Recipe) -> OptimizerSettings:
+    """Return the optimiser's settings with the steps over which the learning rate falls."""
+    if recipe.optimizer.schedule == "constant":
+        return recipe.optimizer.model_copy(update={"decay_steps": None})
+    steps = recipe.optimizer.decay_steps or recipe.budget.steps
+    return recipe.optimizer.model_copy(update={"decay_steps": steps})
 
 
 def build_engine(model: LoadedModel, recipe: Recipe, *, slots: int | None = None) -> Engine:

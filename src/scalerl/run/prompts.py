@@ -45,7 +45,7 @@ def encode_prompts(
     name: str, task: Task, problems: Sequence[Problem], *, text: Text, max_tokens: int, purpose: Purpose
 ) -> Prompts:
     """Encode the prompts of a set, without those that are longer than `max_tokens`."""
-    encoded = text.encode_prompts([problem.prompt for problem in problems], task.prompt)
+    encoded = text.encode_prompts([problem.asked for problem in problems], task.prompt)
     kept = {problem: tuple(ids) for problem, ids in zip(problems, encoded, strict=True) if len(ids) <= max_tokens}
     if not kept:
         raise RecipeError(

@@ -2,7 +2,7 @@
 
 import fcntl
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ import torch
 
 from scalerl import store
 from scalerl.config import Recipe, load_written, settings_of
-from scalerl.errors import RecipeError, RunFolderError
+from scalerl.errors import CheckpointError, RecipeError, RunFolderError
 from scalerl.models.load import load_model, save_model
 from scalerl.models.lora import merged_weights, wrap
 from scalerl.run import checkpoint as checkpoints
@@ -111,12 +111,45 @@ def written_recipe(folder: Path, purpose: Literal["resume", "export"]) -> Recipe
         raise RecipeError(f"{error}: {purpose} with that version") from None
 
 
-def export(folder: Path, out: Path) -> Path:
-    """Write the model of a run's newest checkpoint as a normal Hugging Face folder."""
-    settings = written_recipe(folder, "export").model
-    path = checkpoints.latest(folder / store.CHECKPOINTS)
-    if path is None:
+def best_step(evals: Sequence[store.Row], set_name: str, among: Collection[int] | None = None) -> int | None:
+    """Return the step with the highest reward on an evaluation set, the first of equals, after training began."""
+    rows = [row for row in evals if row["set"] == set_name and row["step"] > 0 and row["reward"] is not None]
+    rows = [row for row in rows if among is None or row["step"] in among]
+    return max(rows, key=lambda row: (row["reward"], -row["step"]), default={"step": None})["step"]
+
+
+def checkpoint_at(folder: Path, step: str, set_name: str) -> Path:
+    """Return the checkpoint of a run at a step: a number, "last", or "best" for the best on an evaluation set."""
+    there = checkpoints.steps(folder / store.CHECKPOINTS)
+    listed = ", ".join(map(str, there)) or "none"
+    if not there:
         raise RecipeError(f"{folder} has no checkpoint yet, so there is no model to export")
+    if step == "last":
+        path = checkpoints.latest(folder / store.CHECKPOINTS)
+        assert path is not None
+        return path
+    if step == "best":
+        best = best_step(store.read_evals(folder), set_name, among=there)
+        if best is None:
+            raise RecipeError(
+                f'{folder} has no checkpoint of a step at which "{set_name}" was evaluated; its checkpoints are of the '
+                f"steps {listed}: give one of them as --step, or train with checkpoint.best set"
+            )
+        step = str(best)
+    if not step.isdigit() or int(step) not in there:
+        raise RecipeError(
+            f'--step {step}: {folder} has checkpoints of the steps {listed}; give one of them, "best" or "last"'
+        )
+    if (fault := checkpoints.damage(there[int(step)])) is not None:
+        raise CheckpointError(f"checkpoint {there[int(step)]} is damaged ({fault})")
+    return there[int(step)]
+
+
+def export(folder: Path, out: Path, step: str = "last") -> Path:
+    """Write the model of one of a run's checkpoints as a normal Hugging Face folder; see checkpoint_at."""
+    recipe = written_recipe(folder, "export")
+    settings = recipe.model
+    path = checkpoint_at(folder, step, recipe.checkpoint.best or next(iter(recipe.tasks), "main"))
     assert settings.path is not None, "a run has a model"
     base = load_model(settings.path, dtype=torch.float32, device="cpu")
     trained = wrap(base.model, settings.lora)

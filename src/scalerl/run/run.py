@@ -31,7 +31,7 @@ from scalerl.run.observer import NullObserver, RunObserver
 from scalerl.run.pack import pack_groups
 from scalerl.run.parts import build
 from scalerl.run.prompts import EvalSet
-from scalerl.run.resume import Earlier, check_same, lock_folder, read_earlier
+from scalerl.run.resume import Earlier, best_step, check_same, lock_folder, read_earlier
 from scalerl.run.sinks import Sinks, check_sinks
 from scalerl.types import Group, Work
 
@@ -184,7 +184,7 @@ class Run:
             self._evaluate(groups)
         # The observer may have asked to stop during the evaluation.
         end = end or self._end()
-        if (step and step % self.recipe.checkpoint.every == 0) or end is not None:
+        if (step and step % self.recipe.checkpoint.every == 0) or end is not None or self._best_step() == step > 0:
             self.save()
         return end
 
@@ -288,6 +288,10 @@ class Run:
         share = self.share_spent
         return self.clock.gpu_hours / share if share > 0 else None
 
+    def _best_step(self) -> int | None:
+        """Return the step with the best evaluation so far, of the set that checkpoint.best names."""
+        return best_step(self.evals, self.recipe.checkpoint.best)
+
     def save(self) -> None:
         """Write a checkpoint between two steps, at most once per step."""
         if self._last_saved == self.pipeline.version:
@@ -309,6 +313,7 @@ class Run:
                     },
                 ),
                 keep=self.recipe.checkpoint.keep,
+                keep_step=self._best_step(),
             )
             self._last_saved = self.pipeline.version
 

@@ -133,6 +133,8 @@ def _read_json_lines(path: Path) -> Sequence[Row]:
         raise TaskError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise TaskError(f"{path} is not UTF-8 text") from None
+    if path.suffix == ".json" and text.lstrip().startswith("["):
+        return _read_json_array(path, text)
     values: list[tuple[int, Any]] = []
     # Not splitlines: that also splits at characters which JSON allows inside a string.
     for number, line in enumerate(text.split("\n"), start=1):
@@ -148,6 +150,16 @@ def _read_json_lines(path: Path) -> Sequence[Row]:
             except (ValueError, RecursionError) as error:
                 raise TaskError(f"{path}, line {number}: cannot be read: {_first_line(error)}") from None
     return numbered(str(path), "line", values)
+
+
+def _read_json_array(path: Path, text: str) -> Sequence[Row]:
+    try:
+        values = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise TaskError(f"{path}, line {error.lineno}: not valid JSON: {error.msg} at column {error.colno}") from None
+    except (ValueError, RecursionError) as error:
+        raise TaskError(f"{path} cannot be read: {_first_line(error)}") from None
+    return numbered(str(path), "entry", enumerate(values, start=1))
 
 
 def _read_parquet(path: Path) -> Sequence[Row]:

@@ -46,18 +46,24 @@ class PromptFormat:
             )
 
 
-def render(prompt: str, around: PromptFormat, chat_template: ChatTemplate | None = None) -> str:
-    """Return the prompt's text; `chat_template` is None if the tokenizer has none."""
-    text = around.template.replace(PLACE, prompt)
+def render(prompt: str | Sequence[Message], around: PromptFormat, chat_template: ChatTemplate | None = None) -> str:
+    """Return the prompt's text; `chat_template` is None if the tokenizer has none.
+
+    Of a chat of several turns, the template goes around the last one, and its own system turn takes precedence.
+    """
     if not around.chat:
-        return text
+        if not isinstance(prompt, str):
+            raise PromptError("a problem is a list of messages, but chat is false: set chat = true for this task")
+        return around.template.replace(PLACE, prompt)
     if chat_template is None:
         raise PromptError(
             "chat is true, but the model's tokenizer has no chat template: set chat = false, or put a "
             "chat_template.jinja into the model's folder"
         )
-    system = [{"role": "system", "content": around.system}] if around.system else []
-    turns = [*system, {"role": "user", "content": text}]
+    turns = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+    turns[-1] = {**turns[-1], "content": around.template.replace(PLACE, turns[-1]["content"])}
+    if around.system and turns[0]["role"] != "system":
+        turns = [{"role": "system", "content": around.system}, *turns]
     try:
         return chat_template(turns)
     # The template is a program that comes with the model; some reject a system prompt.

@@ -17,6 +17,11 @@ from scalerl.errors import TaskError
 from scalerl.tasks.task import Demonstration, Task, without
 from scalerl.types import Problem, derive_seed
 
+Turns = tuple[tuple[str, str], ...]
+"""A chat: (role, content) of each turn."""
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+
 _LONE_SURROGATE = re.compile("[\\ud800-\\udfff]")
 
 
@@ -53,6 +58,7 @@ class Fields:
 
     prompt: str = "prompt"
     answer: str = "answer"
+    """Empty if rows have no reference, as demonstrations may; then no grader has a verdict."""
     id: str = "id"
     demonstration: str = ""
     """Field with a completion to imitate; empty if rows have none."""
@@ -72,10 +78,25 @@ class Fields:
                 f"write (...) around it, and (?:...) around anything else"
             )
 
-    def prompt_of(self, row: Row) -> str:
-        return self._text(row, "prompt", self.prompt)
+    def prompt_of(self, row: Row) -> tuple[str, Turns]:
+        """Return the problem as text, and its turns where it is a chat."""
+        if not _is_chat(row.values.get(self.prompt)):
+            return self._text(row, "prompt", self.prompt), ()
+        turns = _read_turns(row.values[self.prompt], f'{row.place}: the field "{self.prompt}"')
+        if turns[-1][0] == "assistant":
+            if self.demonstration != self.prompt:
+                raise TaskError(
+                    f'{row.place}: the chat in "{self.prompt}" ends with an assistant turn, so nothing is asked: '
+                    f'remove it, or set demonstration_field = "{self.prompt}" to learn from it'
+                )
+            turns = turns[:-1]
+        if not turns or turns[-1][0] not in ("user", "tool"):
+            raise TaskError(f'{row.place}: the chat in "{self.prompt}" must have a user turn before the answer')
+        return _text_of(turns), turns
 
     def answer_of(self, row: Row) -> str:
+        if not self.answer:
+            return ""
         reference = self._text(row, "answer", self.answer)
         if not self.answer_pattern:
             return reference
@@ -88,7 +109,15 @@ class Fields:
         return matches[-1].strip()
 
     def demonstration_of(self, row: Row) -> str:
-        return self._text(row, "demonstration", self.demonstration)
+        if not _is_chat(row.values.get(self.demonstration)):
+            return self._text(row, "demonstration", self.demonstration)
+        turns = _read_turns(row.values[self.demonstration], f'{row.place}: the field "{self.demonstration}"')
+        if turns[-1][0] != "assistant":
+            raise TaskError(
+                f'{row.place}: the chat in "{self.demonstration}" must end with an assistant turn, the '
+                f"completion to imitate"
+            )
+        return turns[-1][1]
 
     def id_of(self, row: Row) -> str:
         return f"{row.unit}-{row.number}" if row.values.get(self.id) is None else self._text(row, "id", self.id)
@@ -151,8 +180,8 @@ def _problems(name: str, rows: Sequence[Row], fields: Fields, prefix: str = "") 
         if problem_id in number_of:
             raise TaskError(f'{row.place}: the id "{problem_id}" is already used in {row.unit} {number_of[problem_id]}')
         number_of[problem_id] = row.number
-        prompt, answer = fields.prompt_of(row), fields.answer_of(row)
-        problems.append(Problem(id=prefix + problem_id, prompt=prompt, answer=answer, task=name))
+        (prompt, turns), answer = fields.prompt_of(row), fields.answer_of(row)
+        problems.append(Problem(id=prefix + problem_id, prompt=prompt, answer=answer, task=name, messages=turns))
     return tuple(problems)
 
 
@@ -164,6 +193,43 @@ def _withhold(pool: Sequence[Problem], num: int | None, seed: int, where: str) -
             f"{where} holds {len(pool)} problems, but {num} are to be evaluated on (evaluation.num_prompts)"
         )
     return tuple(random.Random(derive_seed("withheld problems", seed)).sample(pool, num))
+
+
+def _is_chat(value: Any) -> bool:
+    """Return whether a value is meant as a list of messages."""
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def _read_turns(value: Sequence[Any], place: str) -> Turns:
+    """Return the turns of a list of messages, {"role": ..., "content": ...}; errors begin with `place`."""
+    if not value:
+        raise TaskError(f"{place} is an empty list, but a chat has at least one message")
+    turns = []
+    for number, message in enumerate(value, start=1):
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            raise TaskError(
+                f'{place}: message {number} must have a "role" and a "content", and it is {_shown(message)}'
+            )
+        if message["role"] not in ROLES:
+            raise TaskError(f'{place}: message {number} has the role "{message["role"]}"; roles are {", ".join(ROLES)}')
+        turns.append((message["role"], _content(message.get("content"), f"{place}: message {number}")))
+    return tuple(turns)
+
+
+def _content(content: Any, place: str) -> str:
+    """Return the text of a message; some data sets write it as a list of parts."""
+    if _is_chat(content) and content and all(isinstance(p, Mapping) and p.get("type") == "text" for p in content):
+        content = "".join(str(part.get("text", "")) for part in content)
+    if not isinstance(content, str) or not _is_text(content):
+        raise TaskError(f"{place} must have text as its content, not {_shown(content)}")
+    return content
+
+
+def _text_of(turns: Turns) -> str:
+    """Return a chat as one text: a single user turn as it is, so that it equals the same problem without a chat."""
+    if len(turns) == 1 and turns[0][0] == "user":
+        return turns[0][1]
+    return "\n\n".join(f"{role}: {content}" for role, content in turns)
 
 
 def _is_text(value: Any) -> bool:

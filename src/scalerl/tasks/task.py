@@ -9,6 +9,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from scalerl.answer_format import AnswerFormat
@@ -87,7 +88,7 @@ def with_settings(
     chat: bool = False,
     system: str = "",
     grader: str = "",
-    graders: Mapping[str, GraderSettings] | None = None,
+    graders: Mapping[str, GraderSettings] = MappingProxyType({}),
     thinking_start: str | None = None,
     thinking_end: str | None = None,
 ) -> Task:
@@ -98,7 +99,7 @@ def with_settings(
         grader=grader or task.grader,
         graders={
             column: TaskGrader(name=used.name, weight=used.weight, settings=used.model_extra or {})
-            for column, used in (graders or {}).items()
+            for column, used in graders.items()
         },
         answer=AnswerFormat(
             thinking_start=task.answer.thinking_start if thinking_start is None else thinking_start,

@@ -94,7 +94,7 @@ def encode(
     drawn: Sequence[Demonstration], task: Task, text: Text, settings: SftSettings, *, context: float
 ) -> Examples:
     """Encode demonstrations, leave out those that are too long, and hold out the first of the rest."""
-    prompts = text.encode_prompts([item.problem.prompt for item in drawn], task.prompt)
+    prompts = text.encode_prompts([item.problem.asked for item in drawn], task.prompt)
     completions = text.encode_all([item.completion for item in drawn])
     ends = turn_end(text.tokenizer) if task.prompt.chat else []
     end = ends[0] if ends else text.tokenizer.eos_token_id

@@ -6,6 +6,7 @@ Starts from a model's folder, or builds a small Llama with a tokenizer of single
 are in OUT.checkpoints; a run that was stopped or killed continues from the newest, to the same weights.
 """
 
+import dataclasses
 import json
 import math
 import platform
@@ -163,28 +164,11 @@ def sft(
     folder.mkdir(parents=True, exist_ok=True)
     with lock_folder(folder):
         curve = _restore(trained, folder, identity)
-        plan = SftPlan(
-            num_steps=len(batches),
-            num_demonstrations=len(examples.training),
-            num_heldout=len(examples.heldout),
-            num_too_long=examples.num_too_long,
-            epochs=sum(map(len, batches)) / len(examples.training),
-            batch_tokens=sum(examples.training[i].num_inputs for batch in batches for i in batch) / len(batches),
-            lr=lr,
-            first_step=trained.num_steps_done,
-        )
+        plan = _plan(examples, batches, lr=lr, first_step=trained.num_steps_done)
         observer.started(plan)
         if not _train(trained, examples, batches, settings, curve, observer, folder, identity):
             return None
-    few = Task(
-        name=task.name,
-        training=(),
-        evaluation=task.evaluation[: settings.num_measured],
-        grader=task.grader,
-        graders=task.graders,
-        answer=task.answer,
-        prompt=task.prompt,
-    )
+    few = dataclasses.replace(task, training=(), evaluation=task.evaluation[: settings.num_measured])
     # Half as long again as any demonstration: what has not ended by then never will.
     max_new_tokens = max(example.num_targets for example in examples.training) * 3 // 2
     rates = measure(model, text, few, grading=grading, max_new_tokens=max_new_tokens) if few.evaluation else {}
@@ -198,6 +182,19 @@ def sft(
     _write(result, model, text, _record(result, settings, start, device) | dict(record or {}))
     shutil.rmtree(folder, ignore_errors=True)
     return result
+
+
+def _plan(examples: Examples, batches: list[list[int]], *, lr: float, first_step: int) -> SftPlan:
+    return SftPlan(
+        num_steps=len(batches),
+        num_demonstrations=len(examples.training),
+        num_heldout=len(examples.heldout),
+        num_too_long=examples.num_too_long,
+        epochs=sum(map(len, batches)) / len(examples.training),
+        batch_tokens=sum(examples.training[i].num_inputs for batch in batches for i in batch) / len(batches),
+        lr=lr,
+        first_step=first_step,
+    )
 
 
 def _check_folders(out: Path, checkpoint_folder: Path, *, resume: bool) -> None:

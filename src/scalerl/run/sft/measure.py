@@ -55,7 +55,7 @@ def pass_rate(
     if temperature:
         sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
     sampling |= {"eos_token_id": list(text.stop_tokens), "pad_token_id": text.tokenizer.pad_token_id}
-    prompts = text.encode_prompts([problem.prompt for problem in problems], task.prompt)
+    prompts = text.encode_prompts([problem.asked for problem in problems], task.prompt)
     opening = opened_thinking(text.decode(next(iter(prompts), ())), task)
     answers: list[tuple[str, str]] = []
     model.eval()
