@@ -145,7 +145,31 @@ def test_progress_is_short_lines_in_a_log(scalerl: Command, tmp_path: Path):
     assert [line.split("  ")[0] for line in lines] == [f"step {step}" for step in range(0, 11, 2)]
     assert all(len(line) <= 80 for line in lines)
     assert lines[0].startswith("step 0  0 GPU-h  ")
-    assert {"Learned", "How sure", "Next"} <= {line.split(":")[0] for line in left.out.splitlines()}
+    # Ten steps and four samples prove nothing, and so it says.
+    assert {"Nothing learned beyond noise", "How sure", "Next"} <= {
+        line.split(":")[0] for line in left.out.splitlines()
+    }
+
+
+@pytest.mark.parametrize(
+    "changes, alarm, why",
+    [
+        (
+            ("loss=own_code:infinite_loss", "filter.zero_variance=false"),
+            "100% of the last steps changed no weight",
+            "a loss or gradient",
+        ),
+        (("task.grader=own_code:wrong",), "100% of the last batches had nothing to train on", "an empty batch"),
+    ],
+)
+def test_run_without_an_update_is_not_called_learned(scalerl: Command, tmp_path: Path, changes, alarm, why):
+    words = [word for change in (*changes, "evaluation.every=3") for word in ("--set", change)]
+    left = train(scalerl, tmp_path / "run", *words, steps=6)
+    assert left.code == 0
+    assert left.out.count(alarm) == 1
+    assert f"Not trained: none of 6 steps changed a weight (6 had {why}" in left.out
+    assert "Learned" not in left.out
+    assert "How sure" not in left.out
 
 
 def test_seconds_left_use_the_pace_of_this_attempt():

@@ -1,12 +1,21 @@
 """Alarms of a run that trains, as values and in words."""
 
 from scalerl.analysis.outlook import LiveForecast
-from scalerl.analysis.signals import ALARM_STEPS, REPORTED, SIGNALS, Alarm, alarms, signal_alarms
+from scalerl.analysis.signals import ALARM_STEPS, REPORTED, SIGNALS, Alarm, AlarmNews, alarms, signal_alarms
 from scalerl.analysis.words import alarm_text, past_alarm_text
+from scalerl.config import load_recipe, remedies
 
 
 def steps(**values: float) -> list[dict[str, float]]:
-    calm = {"rollout/truncated_frac": 0.0, "loss/kl": 0.001, "batch/no_verdict_frac": 0.01}
+    calm = {
+        "rollout/truncated_frac": 0.0,
+        "loss/kl": 0.001,
+        "batch/no_verdict_frac": 0.01,
+        "batch/effective": 60.0,
+        "optim/skipped": 0.0,
+        "loss/entropy": 0.2,
+        "reward/correct_frac": 0.5,
+    }
     named = {name.replace("__", "/"): value for name, value in values.items()}
     return [calm] * 100 + [calm | named] * ALARM_STEPS
 
@@ -15,7 +24,7 @@ def test_signals_raise_alarms_above_their_limits():
     assert alarms(steps(), {}) == []
     (truncated,) = alarms(steps(rollout__truncated_frac=0.12), {})
     assert (truncated.kind, truncated.limit) == ("truncated", 0.1)
-    assert alarm_text(truncated) == "12% of completions are truncated: runs beyond 10% have collapsed"
+    assert alarm_text(truncated).startswith("12% of completions reach their length limit and are cut off")
     (mismatch,) = alarms(steps(loss__kl=0.5), {})
     assert mismatch == Alarm(kind="mismatch", value=0.5, limit=0.2)
     assert "KL of 0.5" in alarm_text(mismatch)
@@ -57,3 +66,58 @@ def test_a_report_words_the_same_alarm_as_the_past():
 def test_every_limit_has_an_alarm():
     assert all((signal.limit is None) == (signal.alarm is None) for signal in SIGNALS)
     assert {signal.key for signal in REPORTED} < {signal.key for signal in SIGNALS}
+
+
+def test_steps_without_an_update_are_an_alarm():
+    (alarm,) = alarms(steps(optim__skipped=1.0), {})
+    assert (alarm.kind, alarm.value) == ("skipped", 1.0)
+    assert "100% of the last steps changed no weight" in alarm_text(alarm)
+    assert "optimizer.lr" in alarm_text(alarm)
+
+
+def test_empty_batches_are_an_alarm_with_their_cause():
+    (wrong,) = alarms(steps(batch__effective=0.0, reward__correct_frac=0.0), {})
+    assert (wrong.kind, wrong.cause) == ("empty", "all_wrong")
+    assert "scalerl sft" in alarm_text(wrong)
+    (right,) = alarms(steps(batch__effective=0.0, reward__correct_frac=1.0), {})
+    assert right.cause == "all_right"
+    assert "harder problems" in alarm_text(right)
+
+
+def test_entropy_near_zero_is_an_alarm():
+    (alarm,) = alarms(steps(loss__entropy=0.001), {})
+    assert (alarm.kind, alarm.below) == ("entropy", True)
+    assert past_alarm_text("a", alarm) == "a: entropy at 0.001 over the last steps, below 0.003."
+
+
+def test_missing_verdicts_name_their_reason():
+    (alarm,) = alarms(steps(batch__no_verdict_frac=0.3, grader__timeout=9, grader__error=2), {})
+    assert alarm.cause == "timeout"
+    assert "grading.timeout_s" in alarm_text(alarm)
+
+
+def test_truncation_names_the_settings_of_the_recipe():
+    rows = steps(rollout__truncated_frac=0.2)
+    for length, names in {
+        "interruption": ("length.answer_budget", "length.thinking_max", "filter.drop_truncated = false"),
+        "none": ("length.max_length", "filter.drop_truncated = false"),
+    }.items():
+        change = [] if length == "interruption" else ['length={name="none", max_length=40}']
+        (alarm,) = alarms(rows, {}, remedies=remedies(load_recipe("tiny-cpu", change)))
+        assert alarm.remedies == names
+        assert all(name in alarm_text(alarm) for name in names)
+    kept = load_recipe("tiny-cpu", ["filter.drop_truncated=false"])
+    assert "filter.drop_truncated = false" not in remedies(kept)["truncated"]
+
+
+def test_an_alarm_is_reported_once_and_then_its_changes():
+    news, at = AlarmNews(), lambda value: alarms(steps(rollout__truncated_frac=value), {})
+    assert [alarm.state for alarm in news.update(at(0.12))] == ["new"]
+    assert news.update(at(0.13)) == []
+    (changed,) = news.update(at(0.30))
+    assert changed.state == "changed"
+    assert alarm_text(changed).endswith("are cut off now, after 12%")
+    (over,) = news.update(at(0.05))
+    assert over.state == "over"
+    assert news.update(at(0.05)) == []
+    assert [alarm.state for alarm in news.update(at(0.12))] == ["new"]

@@ -51,6 +51,19 @@ def five_vector_loss(log_probs, generator_log_probs, advantages, completion_of_t
     raise AssertionError
 
 
+def infinite_loss(inputs):
+    """A loss that is never finite."""
+    from scalerl.rl.losses import cispo
+
+    loss = cispo(inputs)
+    return type(loss)(loss=loss.loss * float("nan"), ratio=loss.ratio, clipped=loss.clipped)
+
+
+def wrong(text: str, answer: str, /) -> bool:
+    """A grader that no answer satisfies."""
+    return False
+
+
 def broken() -> list[dict[str, Any]]:
     raise LookupError("the shelf is empty")
 

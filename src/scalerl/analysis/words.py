@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from scalerl.analysis.gain import Gain
 from scalerl.analysis.numbers import compute_text, decimals, fixed, interval_text
 from scalerl.analysis.results import CurveResult, param_value
 from scalerl.analysis.signals import SIGNALS, Alarm
@@ -14,24 +15,96 @@ def join_names(names: Sequence[str]) -> str:
 
 
 def alarm_text(alarm: Alarm) -> str:
-    """An alarm of the run that is training, without a full stop."""
+    """An alarm of the run that is training, with what can be done about it, without a full stop."""
+    if alarm.state == "over":
+        return f"over: {_alarm_fact(alarm)}"
+    if alarm.state == "changed":
+        return f"{_alarm_fact(alarm)} now, after {_alarm_value(alarm, alarm.before)}"
+    return f"{_alarm_fact(alarm)}{_remedy(alarm)}"
+
+
+def _alarm_value(alarm: Alarm, value: float | None) -> str:
+    return "" if value is None else f"{value:.2g}" if alarm.kind in ("mismatch", "entropy") else f"{value:.0%}"
+
+
+def _alarm_fact(alarm: Alarm) -> str:
+    value = _alarm_value(alarm, alarm.value)
     match alarm.kind:
         case "truncated":
-            return f"{alarm.value:.0%} of completions are truncated: runs beyond {alarm.limit:.0%} have collapsed"
+            return f"{value} of completions reach their length limit and are cut off"
         case "mismatch":
-            return f"generator and learner differ by a KL of {alarm.value:.2g}: lower max_lag, or look at precision"
+            return f"generator and learner differ by a KL of {value}"
         case "no_verdict":
-            return f"the grader has no verdict on {alarm.value:.0%} of completions: see grader/ in metrics.jsonl"
+            return f"the grader has no verdict on {value} of completions"
+        case "skipped":
+            return f"{value} of the last steps changed no weight, because loss or gradient was not finite"
+        case "empty":
+            return f"{value} of the last batches had nothing to train on"
+        case "entropy":
+            return f"the entropy of the policy is {value}, so that all answers to a problem are nearly the same"
         case "fall":
             return f"the run falls away from its own curve on {alarm.subject}"
         case "grader_error":
             return f"the grader {alarm.subject} raised: {alarm.detail}"
 
 
+def _remedy(alarm: Alarm) -> str:
+    names = f" ({' or '.join(alarm.remedies)})" if alarm.remedies else ""
+    match alarm.kind:
+        case "truncated":
+            advice = "leave more room or train on cut answers" if alarm.remedies else "leave more room"
+            return f"; above {alarm.limit:.0%}, runs tend to become unstable: {advice}{names}"
+        case "mismatch":
+            return ": lower pipeline.max_lag, or set model.fp32_head = both"
+        case "no_verdict":
+            return f", which are not trained on: {_NO_VERDICT.get(alarm.cause or '', 'see grader/ in metrics.jsonl')}"
+        case "skipped":
+            return ": check the loss function if it is your own, lower optimizer.lr, or set model.dtype = float32"
+        case "empty":
+            return f", so the model does not change: {_EMPTY[alarm.cause or 'mixed']}"
+        case "entropy":
+            return ": lower optimizer.lr, raise rollout.temperature, or stop here if the reward is as high as it can be"
+        case _:
+            return ""
+
+
+_NO_VERDICT = {
+    "no_answer": "the reference answers cannot be read by this grader",
+    "timeout": "grading takes too long (grading.timeout_s, grading.cpu_limit_s)",
+    "crash": "the grader's process dies",
+    "memory": "grading needs more memory (grading.memory_limit_mb)",
+    "error": "the grader raises an exception",
+}
+_EMPTY = {
+    "all_wrong": "no answer was correct, so take easier problems or a stronger model, or begin with scalerl sft",
+    "all_right": "every answer was correct, so take harder problems",
+    "truncated": "most completions are cut off at their length limit",
+    "mixed": "in every group the answers were all correct or all wrong, so raise pipeline.completions_per_group",
+}
+
+
 def past_alarm_text(run: str, alarm: Alarm) -> str:
     """An alarm of a run that a report is about."""
     label = next(signal.label for signal in SIGNALS if signal.alarm == alarm.kind)
-    return f"{run}: {label.lower()} at {alarm.value:.2g} over the last steps, above {alarm.limit:g}."
+    side = "below" if alarm.below else "above"
+    return f"{run}: {label.lower()} at {alarm.value:.2g} over the last steps, {side} {alarm.limit:g}."
+
+
+def gain_text(name: str, gain: Gain) -> str:
+    """What a run changed on an evaluation set."""
+    change = f"{name} went from {gain.first:.3f} to {gain.last:.3f} (mean of the last {gain.num_last})"
+    interval = f"95% of the difference between {gain.low:+.3f} and {gain.high:+.3f}"
+    match gain.kind:
+        case "rose":
+            return f"Learned: {change}; {interval}."
+        case "fell":
+            return f"Got worse: {change}; {interval}."
+        case "within_noise":
+            return f"Nothing learned beyond noise: {change}; {interval}."
+        case "no_update":
+            reasons = [(gain.num_skipped, "a loss or gradient that was not finite"), (gain.num_empty, "an empty batch")]
+            why = join_names([f"{num:,} had {reason}" for num, reason in reasons if num])
+            return f"Not trained: none of {gain.num_steps:,} steps changed a weight ({why}). {change}, which is noise."
 
 
 def curve_text(curve: CurveResult) -> str:

@@ -71,7 +71,9 @@ def train(
         typer.echo(f"Stopped at step {run.pipeline.version}, with a checkpoint: the same command with --resume goes on")
         raise typer.Exit(128 + (terminal.stopped_by or 0))
     typer.echo(f"\nDone: {end.reason}. The run is in {out}")
-    _conclude(out, plots=plots)
+    from scalerl.cli.conclusion import conclude
+
+    conclude(out, plots=plots)
 
 
 def evaluate(
@@ -260,7 +262,7 @@ class Terminal:
             words = f"step {row['step']}  {row['gpu_hours']:.4g} GPU-h  {name}{_number(row['reward'])}"
             self._print(words + forecast_words(outlooks[row["set"]]))
         for alarm in alarms:
-            self._print(f"Look: {alarm_text(alarm)}.", style="red")
+            self._print(f"Warning: {alarm_text(alarm)}.", style="red")
 
     def hung(self, reason: str) -> None:
         self.close()
@@ -300,40 +302,3 @@ def forecast_words(outlook: "Outlook | None") -> str:
 
 def _number(value: float | None, digits: int = 3) -> str:
     return "none" if value is None else f"{value:.{digits}f}"
-
-
-def _conclude(out: Path, *, plots: bool) -> None:
-    """Print what was learned, how sure that is and what to try next; draw the curve if that is possible."""
-    from scalerl.analysis.results import FitOptions, analyse_forecast
-    from scalerl.analysis.words import curve_text
-    from scalerl.errors import InputError, NoCurveError
-    from scalerl.logs.read import read_table
-    from scalerl.logs.series import Selection, series_from
-
-    try:
-        analysis = analyse_forecast(series_from([read_table(str(out))], Selection()), FitOptions(), [], [])
-    except InputError as error:
-        why = (error.reason if isinstance(error, NoCurveError) else str(error)).rstrip(".")
-        typer.echo(f"No curve yet: {why}. A smaller evaluation.every, or a longer run, gives one.")
-        return
-    for curve in analysis.curves:
-        first, last = curve.series.start, curve.series.reward[-3:]
-        if first is not None and len(last):
-            typer.echo(
-                f"Learned: {curve.name} went from {first:.3f} to {last.mean():.3f} (mean of the last {len(last)})."
-            )
-        typer.echo(f"How sure: {curve_text(curve)}")
-    typer.echo(
-        f"Next: scalerl forecast {out} --at C, or train with another setting (--set loss=dapo, say) into OTHER and "
-        f"scalerl compare {out} OTHER"
-    )
-    if not plots:
-        return
-    try:
-        from scalerl.analysis.plots import draw
-
-        for name in ("curve.png", "curve.html"):
-            draw(analysis, out / name)
-        typer.echo(f"Drawn: {out / 'curve.png'} and {out / 'curve.html'}")
-    except InputError as error:
-        typer.echo(f"Not drawn: {error}")

@@ -5,7 +5,7 @@ Nothing here imports torch, so a wrong setting fails in a fraction of a second, 
 
 from scalerl.config.load import list_recipes, load_recipe, load_written
 from scalerl.config.parts import CustomSettings, Settings
-from scalerl.config.recipe import Recipe, body_dtype, inert, mode_name
+from scalerl.config.recipe import Recipe, body_dtype, inert, mode_name, remedies
 from scalerl.config.tree import AXES, Setting, settings_of
 from scalerl.errors import RecipeError
 
@@ -22,5 +22,6 @@ __all__ = [
     "load_recipe",
     "load_written",
     "mode_name",
+    "remedies",
     "settings_of",
 ]

@@ -270,3 +270,15 @@ def inert(recipe: Recipe, *, gpu: bool) -> dict[str, str]:
             "deviation takes that out again"
         )
     return reasons
+
+
+def remedies(recipe: Recipe) -> dict[Literal["truncated"], tuple[str, ...]]:
+    """Return the settings of this recipe that help against each kind of alarm (analysis/signals.py)."""
+    match recipe.length:
+        case parts.InterruptionSettings():
+            names = ("length.answer_budget", "length.thinking_max")
+        case parts.PenaltySettings() | parts.UnlimitedSettings():
+            names = ("length.max_length",)
+        case _:
+            names = ()
+    return {"truncated": (*names, "filter.drop_truncated = false") if recipe.filter.drop_truncated else names}

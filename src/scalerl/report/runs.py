@@ -10,7 +10,7 @@ import numpy as np
 
 from scalerl import store
 from scalerl.analysis.changes import changed_settings
-from scalerl.analysis.signals import ALARM_STEPS, REPORTED, Alarm, signal_alarms
+from scalerl.analysis.signals import ALARM_STEPS, REPORTED, SIGNALS, Alarm, signal_alarms, with_derived
 from scalerl.errors import RunFolderError
 
 T = TypeVar("T")
@@ -153,7 +153,13 @@ def _signals(metrics: Sequence[Mapping[str, Any]]) -> Signals | None:
     begins = np.arange(num) * len(metrics) // num
     of = {key: _column(metrics, key) for key in (*AXES, *present)}
     summed_up = {key: _largest if key.endswith("_max") else _means for key in present}
-    last = {key: summed_up[key](of[key][-ALARM_STEPS:], np.zeros(1, dtype=int))[0] for key in present}
+    recent = with_derived(metrics[-ALARM_STEPS:])
+    last = {
+        signal.key: (_largest if signal.key.endswith("_max") else _means)(
+            _column(recent, signal.key), np.zeros(1, dtype=int)
+        )[0]
+        for signal in SIGNALS
+    }
     return Signals(
         compute={axis: _means(of[axis], begins) for axis in AXES},
         values={key: summed_up[key](of[key], begins) for key in present},

@@ -14,8 +14,8 @@ import torch
 
 from scalerl import store
 from scalerl.analysis.outlook import LiveForecast
-from scalerl.analysis.signals import Alarm, alarms
-from scalerl.config import Recipe
+from scalerl.analysis.signals import Alarm, AlarmNews, alarms
+from scalerl.config import Recipe, remedies
 from scalerl.errors import StoreError
 from scalerl.graders.pool.pool import Reason
 from scalerl.learner.step import compilation_s
@@ -94,6 +94,7 @@ class Run:
         self._work = Work()
         self._num_without_verdict: Counter[Reason] = Counter()
         self._grader_errors: dict[str, str] = {}
+        self._alarm_news = AlarmNews()
 
     def close(self) -> None:
         """End the processes of a run that will not be trained."""
@@ -251,7 +252,8 @@ class Run:
                 ).outlook()
                 for eval_set in eval_sets
             }
-            self.observer.evaluated(rows, outlooks, [*alarms(self.metrics, outlooks), *self._grader_alarms()])
+            raised = alarms(self.metrics, outlooks, remedies=remedies(self.recipe))
+            self.observer.evaluated(rows, outlooks, [*self._alarm_news.update(raised), *self._grader_alarms()])
 
     def _evaluate_set(self, eval_set: EvalSet, step: int, spent: Mapping[str, float]) -> store.Row:
         inputs, settings = self.parts.inputs, self.recipe.evaluation

@@ -1,0 +1,56 @@
+"""What `scalerl train` prints when a run is done: what was learned, how sure that is, and what to try next."""
+
+from pathlib import Path
+
+import typer
+
+
+def conclude(out: Path, *, plots: bool) -> None:
+    """Print what was learned, how sure that is and what to try next; draw the curve if that is possible."""
+    from scalerl.analysis.results import FitOptions, analyse_forecast
+    from scalerl.analysis.words import curve_text
+    from scalerl.errors import InputError, NoCurveError
+    from scalerl.logs.read import read_table
+    from scalerl.logs.series import Selection, series_from
+
+    if not _print_gains(out):
+        return
+    try:
+        analysis = analyse_forecast(series_from([read_table(str(out))], Selection()), FitOptions(), [], [])
+    except InputError as error:
+        why = (error.reason if isinstance(error, NoCurveError) else str(error)).rstrip(".")
+        typer.echo(f"No curve yet: {why}. A smaller evaluation.every, or a longer run, gives one.")
+        return
+    for curve in analysis.curves:
+        typer.echo(f"How sure: {curve_text(curve)}")
+    typer.echo(
+        f"Next: scalerl forecast {out} --at C, or train with another setting (--set loss=dapo, say) into OTHER and "
+        f"scalerl compare {out} OTHER"
+    )
+    if not plots:
+        return
+    try:
+        from scalerl.analysis.plots import draw
+
+        for name in ("curve.png", "curve.html"):
+            draw(analysis, out / name)
+        typer.echo(f"Drawn: {out / 'curve.png'} and {out / 'curve.html'}")
+    except InputError as error:
+        typer.echo(f"Not drawn: {error}")
+
+
+def _print_gains(out: Path) -> bool:
+    """Print what each evaluation set gained; return whether the run made any update."""
+    from scalerl import store
+    from scalerl.analysis.gain import measure_gain
+    from scalerl.analysis.words import gain_text
+
+    evals, metrics = store.read_evals(out), store.read_metrics(out)
+    gains = {
+        name: measure_gain([row for row in evals if row["set"] == name], metrics)
+        for name in dict.fromkeys(row["set"] for row in evals)
+    }
+    for name, gain in gains.items():
+        if gain is not None:
+            typer.echo(gain_text(name if len(gains) > 1 else out.name, gain))
+    return all(gain is None or gain.kind != "no_update" for gain in gains.values())
