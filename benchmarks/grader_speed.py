@@ -105,7 +105,7 @@ def timed(pool: GraderPool, items: Sequence[Item], endings: Sequence[str]) -> tu
     begin = time.perf_counter()
     graded = pool.grade_all(items)
     seconds = time.perf_counter() - begin
-    actual = [result.reason or ("right" if result.correct else "wrong") for result in graded]
+    actual = [result.reason or ("right" if result.value == 1 else "wrong") for result in graded]
     assert pool.num_ended - before == Counter(actual)
     return seconds, [f"{ending}, not {due}" for ending, due in zip(actual, endings, strict=True) if ending != due]
 

@@ -79,7 +79,7 @@ class Workers:
         started = time.perf_counter()
         graded = self.pool.grade_all(self.items)
         seconds = time.perf_counter() - started
-        assert all(item.correct for item in graded), [item for item in graded if not item.correct]
+        assert all(item.value == 1 for item in graded), [item for item in graded if item.value != 1]
         return len(self.items) / seconds
 
 

@@ -24,7 +24,7 @@ def pool() -> Iterator[GraderPool]:
         yield pool
 
 
-def through(pool: GraderPool, pairs: list[tuple[str, str]]) -> list[bool | None]:
+def through(pool: GraderPool, pairs: list[tuple[str, str]]) -> list[float | None]:
     """Verdicts of texts and references."""
     return [result.value for result in pool.grade_all(Item(key=0, spec=MATH, text=t, answer=a) for t, a in pairs)]
 

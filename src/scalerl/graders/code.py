@@ -54,7 +54,7 @@ def code_share(
 ) -> float | None:
     """Return the share of the reference's tests that the program passes, 1 only if `code` returns True."""
     limits = RunLimits(timeout_s=timeout_s, cpu_limit_s=cpu_limit_s, memory_limit_mb=memory_limit_mb)
-    given = _after_thinking(text, thinking_start, thinking_end)
+    given = after_thinking(text, thinking_start=thinking_start, thinking_end=thinking_end)
     outcome = run_program(given, answer, sandbox=sandbox, limits=limits)
     return None if outcome.correct is None else outcome.share
 
