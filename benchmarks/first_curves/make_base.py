@@ -17,9 +17,10 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from scalerl.config import load_recipe
+from scalerl.config.sft import SftSettings
 from scalerl.models.tiny import build_tokenizer
 from scalerl.run.parts import build_tasks
-from scalerl.run.sft import SftSettings, sft
+from scalerl.run.sft.make import SftProgress, SftStart, SilentObserver, sft
 from scalerl.types import derive_seed
 
 RECIPE = "arithmetic-10m"
@@ -58,6 +59,17 @@ def fresh_model(task: Any, folder: Path, *, seed: int) -> None:
     tokenizer.save_pretrained(folder)
 
 
+class Printer(SilentObserver):
+    """Prints every point of the loss curve."""
+
+    def measured(self, progress: SftProgress) -> None:
+        print(
+            f"step {progress.step:6d}  {progress.elapsed_s:6.1f} s  loss {progress.train_loss:.4f}"
+            f"  held out {progress.heldout_loss:.4f}",
+            flush=True,
+        )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
@@ -66,7 +78,7 @@ def main() -> int:
         "--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting of the recipe"
     )
     parser.add_argument("--steps", type=int, default=2500)
-    parser.add_argument("--batch-size", type=int, default=512, help="demonstrations a step")
+    parser.add_argument("--batch-tokens", type=int, default=18_000, help="tokens a step")
     parser.add_argument("--demonstrations", type=int, default=500_000)
     parser.add_argument("--lr", type=float, default=1e-3)
     arguments = parser.parse_args()
@@ -77,31 +89,25 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as fresh:
         fresh_model(task, Path(fresh), seed=recipe.seed)
         settings = SftSettings(
-            model=fresh,
-            seed=recipe.seed,
             steps=arguments.steps,
-            batch_size=arguments.batch_size,
-            num_demonstrations=arguments.demonstrations,
-            num_heldout=min(4000, arguments.demonstrations // 10),
+            batch_tokens=arguments.batch_tokens,
+            num_demonstrations=arguments.demonstrations + min(4000, arguments.demonstrations // 10),
             lr=arguments.lr,
-            warmup_steps=min(100, arguments.steps // 4),
             evaluate_every=max(1, arguments.steps // 20),
         )
         result = sft(
             task,
             arguments.out,
             settings,
+            start=SftStart(model=fresh, seed=recipe.seed),
             record={
                 "made_by": "benchmarks/first_curves/make_base.py",
                 "recipe": arguments.recipe,
                 "set": arguments.set,
             },
-            on_progress=lambda point: print(
-                f"step {point.step:6d}  {point.elapsed_s:6.1f} s  loss {point.train_loss:.4f}"
-                f"  held out {point.heldout_loss:.4f}",
-                flush=True,
-            ),
+            observer=Printer(),
         )
+    assert result is not None, "nothing asks it to stop"
     print(f"{result.num_parameters:,} parameters; {result.gain_last_fifth:.1%} gained in the last fifth of the steps")
     return 0
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from scalerl.analysis import results as module
+from scalerl.analysis.json import to_json
 from scalerl.analysis.numbers import decimals
 from scalerl.analysis.results import (
     Analysis,
@@ -15,7 +16,6 @@ from scalerl.analysis.results import (
     analyse_compare,
     analyse_fit,
     analyse_forecast,
-    to_json,
 )
 from scalerl.analysis.tables import render
 from scalerl.analysis.words import curve_text

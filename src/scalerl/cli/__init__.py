@@ -6,7 +6,7 @@ from typing import NoReturn
 
 import typer
 
-from scalerl.cli import curves, report, study, train
+from scalerl.cli import curves, report, sft, study, train
 from scalerl.cli.recipe import app as recipe_app
 from scalerl.errors import RunFailure, UserError
 
@@ -26,7 +26,7 @@ app.command(rich_help_panel="Predict")(curves.compare)
 app.command(rich_help_panel="Predict")(curves.example)
 app.command(hidden=True)(curves.demo)
 app.command(rich_help_panel="Train")(train.train)
-app.command(rich_help_panel="Train")(train.sft)
+app.command(rich_help_panel="Train")(sft.sft)
 app.command("eval", rich_help_panel="Train")(train.evaluate)
 app.command(rich_help_panel="Train")(train.export)
 app.command(rich_help_panel="Study")(study.study)

@@ -320,7 +320,7 @@ def _run(
     *,
     holdout: str | None = None,
 ) -> None:
-    from scalerl.analysis.results import to_json
+    from scalerl.analysis.json import to_json
     from scalerl.logs.read import read_tables
     from scalerl.logs.series import series_from
 

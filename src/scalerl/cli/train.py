@@ -1,4 +1,4 @@
-"""train | sft | eval | export: the training half."""
+"""train | eval | export: the training half, besides sft."""
 
 import json
 import signal
@@ -54,8 +54,8 @@ def train(
 
     [dim]scalerl train tiny-cpu --out runs/first --set optimizer.lr=1e-3[/dim]
     """
-    settings, terminal = _load(recipe, overrides), Terminal()
-    with _setting_up():
+    settings, terminal = load(recipe, overrides), Terminal()
+    with setting_up():
         from scalerl.run.run import Run
 
         run = Run(settings, out, observer=terminal, resume=resume, hung_s=hung_after)
@@ -72,50 +72,6 @@ def train(
         raise typer.Exit(128 + (terminal.stopped_by or 0))
     typer.echo(f"\nDone: {end.reason}. The run is in {out}")
     _conclude(out, plots=plots)
-
-
-def sft(
-    recipe: RecipeName,
-    out: Annotated[Path, typer.Option(help="Folder for the model.", metavar="DIR")],
-    overrides: Overrides = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Training steps.", show_default="5000")] = None,
-    model: Annotated[
-        str, typer.Option(help="Start from this model instead of a new tiny one.", show_default=False)
-    ] = "",
-) -> None:
-    """Make a base model from the demonstrations of a recipe's task (the paper's SFT stage).
-
-    [dim]scalerl sft tiny-cpu --steps 500 --out models/base[/dim]
-    """
-    from dataclasses import replace
-
-    settings = _load(recipe, overrides)
-    with _setting_up():
-        from scalerl.run.parts import build_tasks
-        from scalerl.run.sft import SftSettings, sft
-
-        if settings.tasks:
-            raise UsageError(f"{recipe} has the tasks {', '.join(settings.tasks)}: a base model is made from one task")
-        (task,) = build_tasks(settings).values()
-        sft_settings = replace(SftSettings(), model=model, seed=settings.seed)
-        if steps is not None:
-            sft_settings = replace(sft_settings, steps=steps)
-        result = sft(
-            task,
-            out,
-            sft_settings,
-            grading=settings.grading,
-            record={"recipe": recipe, "set": list(overrides or ())},
-            on_drawing=lambda num: typer.echo(f"Drawing {num:,} demonstrations, which may take a minute"),
-            on_progress=lambda point: typer.echo(
-                f"step {point.step:6d}  held out {point.heldout_loss:.4f}"
-                + (f"  training {point.train_loss:.4f}" if point.step else "")
-            ),
-        )
-    typer.echo(
-        f"{result.num_parameters:,} parameters in {result.folder}; the held-out loss fell by "
-        f"{result.gain_last_fifth:.1%} in the last fifth of the steps (a base that still falls by much breaks under RL)"
-    )
 
 
 def evaluate(
@@ -142,8 +98,8 @@ def evaluate(
     """
     sets = [text for text in overrides or () if "=" not in text]
     changed = [text for text in overrides or () if "=" in text]
-    settings = _load(recipe, [*changed, f"model.path={json.dumps(model)}"])
-    with _setting_up():
+    settings = load(recipe, [*changed, f"model.path={json.dumps(model)}"])
+    with setting_up():
         from scalerl.run.evaluate import evaluate_model
 
         rows = evaluate_model(settings, sets)
@@ -171,7 +127,7 @@ def export(
 
     [dim]scalerl export runs/first --out models/first[/dim]
     """
-    with _setting_up():
+    with setting_up():
         from scalerl.run.resume import export
 
         typer.echo(f"Written to {export(run, out)}")
@@ -180,7 +136,7 @@ def export(
 # Shared ---------------------------------------------------------------------------------------------------------------
 
 
-def _load(recipe: str, overrides: Sequence[str] | None) -> "Recipe":
+def load(recipe: str, overrides: Sequence[str] | None) -> "Recipe":
     """Read and check the recipe before anything heavy is imported."""
     from scalerl.config import load_recipe
 
@@ -188,7 +144,7 @@ def _load(recipe: str, overrides: Sequence[str] | None) -> "Recipe":
 
 
 @contextmanager
-def _setting_up() -> Iterator[None]:
+def setting_up() -> Iterator[None]:
     """Import what is heavy without its log output; report any ValueError of a library as a user's mistake."""
     try:
         import torch  # noqa: F401

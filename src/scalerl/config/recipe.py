@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError
 from scalerl.config import parts
 from scalerl.config.evaluation import EvaluationSettings
 from scalerl.config.parts import Settings
+from scalerl.config.sft import SftSettings
 
 
 class Recipe(Settings):
@@ -56,6 +57,8 @@ class Recipe(Settings):
     """When the run ends."""
     checkpoint: parts.CheckpointSettings = parts.CheckpointSettings()
     """How often the run is saved."""
+    sft: SftSettings = SftSettings()
+    """How `scalerl sft` makes a base model from the task's demonstrations; not used by training."""
     sinks: Annotated[tuple[parts.SinkName, ...], Field(strict=False)] = ()
     """Services that also receive the rows of metrics.jsonl and evals.jsonl."""
 
@@ -96,6 +99,12 @@ def conflicts(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
         yield (
             ("budget",),
             "budget is not set: give at least one of budget.steps, budget.gpu_hours, budget.flops",
+        )
+
+    if recipe.sft.epochs is not None and recipe.sft.steps is not None:
+        yield (
+            ("sft.epochs", "sft.steps"),
+            f"sft.epochs is {recipe.sft.epochs:g} and sft.steps is {recipe.sft.steps}: set one of the two",
         )
 
 

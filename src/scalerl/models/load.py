@@ -237,10 +237,10 @@ def _stop_tokens(name: str, tokenizer: Any, model: Any) -> tuple[int, ...]:
         raise ModelError(f"model {name}: its tokenizer has no end token (eos_token), so no completion could end")
     configured = getattr(model.generation_config, "eos_token_id", None)
     others = [] if configured is None else [configured] if isinstance(configured, int) else list(configured)
-    return tuple(dict.fromkeys([tokenizer.eos_token_id, *others, *_turn_end(tokenizer)]))
+    return tuple(dict.fromkeys([tokenizer.eos_token_id, *others, *turn_end(tokenizer)]))
 
 
-def _turn_end(tokenizer: Any) -> list[int]:
+def turn_end(tokenizer: Any) -> list[int]:
     """Return the special token that follows an answer in the chat template; not every tokenizer names it."""
     from jinja2 import TemplateError
 

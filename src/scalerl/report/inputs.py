@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scalerl import store
+from scalerl.analysis.changes import PER_RUN
 from scalerl.errors import InputError
 from scalerl.logs.names import file_names
 from scalerl.logs.read import expand, read_table
 from scalerl.logs.table import Table
-from scalerl.report.runs import NOT_STARTED, OF_THE_RUN, RunFacts, read_run
+from scalerl.report.runs import NOT_STARTED, RunFacts, read_run
 
 ARM = "arm"
 _SEED = re.compile(r"[-_.]?(seed|s)[-_]?\d+$")
@@ -184,7 +185,7 @@ def _pooled(tables: list[Table], runs: list[RunFacts]) -> tuple[list[Table], lis
     """Runs whose recipes differ in the seed alone are runs of one arm."""
     same: dict[str, list[RunFacts]] = {}
     for run in runs:
-        key = {name: value for name, value in (run.settings or {"name": run.name}).items() if name not in OF_THE_RUN}
+        key = {name: value for name, value in (run.settings or {"name": run.name}).items() if name not in PER_RUN}
         same.setdefault(json.dumps(key, sort_keys=True, default=str), []).append(run)
     arm_of, notes = {}, []
     taken: set[str] = set()

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from scalerl import __version__
-from scalerl.analysis.results import CurveResult, number, score_json, to_json
+from scalerl.analysis.json import number, score_json, to_json
+from scalerl.analysis.results import CurveResult
 from scalerl.analysis.signals import REPORTED
 from scalerl.curves import reward_at
 from scalerl.curves.forecast import good_until

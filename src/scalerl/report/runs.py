@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from scalerl import store
+from scalerl.analysis.changes import changed_settings
 from scalerl.analysis.signals import ALARM_STEPS, REPORTED, Alarm, signal_alarms
 from scalerl.errors import RunFolderError
 
@@ -19,8 +20,6 @@ PARTS = ("training", "evaluation", "checkpoint", "compilation", "start_up")
 AXES = ("gpu_hours", "flops", "tokens", "step")
 MOST_SIGNAL_POINTS = 120
 NOT_STARTED = "not started"
-# Settings in which runs of one arm may differ.
-OF_THE_RUN = ("seed", "description")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,10 +203,9 @@ def differences(runs: Sequence[RunFacts], base: str | None) -> tuple[Difference,
     first = base if base in of_arm else next(iter(of_arm))
     before = of_arm[first]
     return tuple(
-        Difference(arm=arm, key=key, base=before.get(key), value=settings.get(key))
+        Difference(arm=arm, key=key, base=old, value=new)
         for arm, settings in of_arm.items()
-        for key in dict.fromkeys([*before, *settings])
-        if key not in OF_THE_RUN and before.get(key) != settings.get(key)
+        for key, (old, new) in changed_settings(before, settings).items()
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scalerl.analysis.changes import changed_settings
 from scalerl.config import Recipe, inert, load_recipe, settings_of
 from scalerl.config.load import read_override
 from scalerl.config.messages import override_label, show
@@ -16,8 +17,6 @@ from scalerl.errors import RecipeError, RecipeProblem, StudyError
 from scalerl.study.leave_one_out import LEAVE_ONE_OUT
 from scalerl.study.spec import Study
 
-# What two recipes may differ in and still be the same arm.
-_SAME_ARM = ("description", "seed")
 _DERIVED = "leave_one_out"
 
 
@@ -100,13 +99,8 @@ def make_plan(name: str, study: Study, overrides: Sequence[str] = (), *, gpu: bo
 
 def differences(left: Recipe, right: Recipe) -> dict[str, tuple[Any, Any]]:
     """Settings in which two recipes differ, seed and description aside, by dotted key."""
-    before, after = settings_of(left), settings_of(right)
-    pairs = {
-        key: tuple(side[key].value if key in side else None for side in (before, after))
-        for key in dict.fromkeys([*before, *after])
-        if key not in _SAME_ARM
-    }
-    return {key: (old, new) for key, (old, new) in pairs.items() if old != new}
+    before, after = ({key: setting.value for key, setting in settings_of(side).items()} for side in (left, right))
+    return changed_settings(before, after)
 
 
 def unset(recipe: Recipe) -> list[str]:

@@ -1,6 +1,8 @@
 import dataclasses
 import json
 import math
+import os
+import signal
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -12,10 +14,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from scalerl.answer_format import AnswerFormat
 from scalerl.choose import choose
 from scalerl.config import load_recipe
-from scalerl.errors import ModelError, TaskError
+from scalerl.config.sft import SftSettings
+from scalerl.errors import ModelError, RunFolderError, TaskError
 from scalerl.loop.requests import Text
 from scalerl.models.tiny import TinyShape, build_tokenizer
-from scalerl.run.sft import MADE_BY, SftProgress, SftResult, SftSettings, pass_rate, sft, up_to_stop
+from scalerl.run.sft.demonstrations import NEW_STEPS
+from scalerl.run.sft.make import MADE_BY, NEW_LR, SftPlan, SftProgress, SftResult, SftStart, SilentObserver, sft
+from scalerl.run.sft.measure import pass_rate, up_to_stop
 from scalerl.tasks.arithmetic import arithmetic
 from scalerl.tasks.files import file
 from scalerl.tasks.problems import TASKS
@@ -23,15 +28,17 @@ from scalerl.tasks.prompts import PromptFormat
 from scalerl.tasks.task import Task
 
 MICRO = SftSettings(
-    shape=TinyShape(hidden=32, intermediate=64, layers=1, heads=2, context=64),
-    num_demonstrations=600,
+    num_demonstrations=660,
     num_heldout=60,
     steps=60,
-    batch_size=32,
+    batch_tokens=800,
     lr=1e-2,
-    warmup_steps=5,
+    warmup_frac=0.08,
     evaluate_every=20,
+    num_measured=10,
 )
+SMALL = TinyShape(hidden=32, intermediate=64, layers=1, heads=2, context=64)
+START = SftStart(shape=SMALL, device="cpu")
 TINY_BASE = str(files("scalerl") / "assets" / "tiny-base")
 
 
@@ -48,7 +55,9 @@ def task() -> Task:
 @pytest.fixture(scope="module")
 def made(task: Task, tmp_path_factory: pytest.TempPathFactory) -> SftResult:
     torch.set_num_threads(1)
-    return sft(task, tmp_path_factory.mktemp("sft") / "model", MICRO, device="cpu", record={"recipe": "micro"})
+    result = sft(task, tmp_path_factory.mktemp("sft") / "model", MICRO, start=START, record={"recipe": "micro"})
+    assert result is not None
+    return result
 
 
 def test_the_heldout_loss_falls(made: SftResult):
@@ -76,8 +85,8 @@ def test_the_folder_is_an_ordinary_one(made: SftResult):
 def test_the_record_says_what_it_was_made_by(made: SftResult, task: Task):
     record = json.loads((made.folder / MADE_BY).read_text())
     assert record["recipe"] == "micro"
-    assert record["settings"]["shape"]["hidden"] == 32
-    assert record["settings"]["steps"] == 60
+    assert record["shape"]["hidden"] == 32
+    assert (record["settings"]["steps"], record["plan"]["num_steps"]) == (60, 60)
     assert record["curve"][0]["train_loss"] is None
     assert record["curve"][-1]["heldout_loss"] == pytest.approx(made.curve[-1].heldout_loss, abs=1e-4)
     assert record["gain_last_fifth"] == pytest.approx(made.gain_last_fifth, abs=1e-4)
@@ -144,17 +153,88 @@ def test_a_row_ends_with_its_first_stop_token():
 
 
 def test_equal_seeds_make_equal_models(made: SftResult, task: Task, tmp_path: Path):
-    again = sft(task, tmp_path / "again", MICRO, device="cpu")
+    again = sft(task, tmp_path / "again", MICRO, start=START)
+    assert again is not None
     assert [point.heldout_loss for point in again.curve] == [point.heldout_loss for point in made.curve]
 
 
+class Watcher(SilentObserver):
+    """Keeps what it sees, and asks to stop, or kills its process, after a number of steps."""
+
+    def __init__(self, stop_after: float = math.inf, kill_after: float = math.inf) -> None:
+        self.curve: list[SftProgress] = []
+        self.plan: SftPlan | None = None
+        self.step = 0
+        self.stop_after, self.kill_after = stop_after, kill_after
+
+    def started(self, plan: SftPlan) -> None:
+        self.plan = plan
+
+    def stepped(self, step: int) -> None:
+        self.step = step
+        if step == self.kill_after:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def measured(self, progress: SftProgress) -> None:
+        self.curve.append(progress)
+
+    def stopping(self) -> bool:
+        return self.step >= self.stop_after
+
+
+def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+    return AutoModelForCausalLM.from_pretrained(folder).state_dict()
+
+
+def test_stopped_run_resumes_to_the_same_weights(made: SftResult, task: Task, tmp_path: Path):
+    out = tmp_path / "model"
+    assert sft(task, out, MICRO, start=START, observer=Watcher(stop_after=33)) is None
+    assert not out.exists()
+    with pytest.raises(RunFolderError, match="add --resume to continue it"):
+        sft(task, out, MICRO, start=START)
+    with pytest.raises(RunFolderError, match="was started with other settings"):
+        sft(task, out, MICRO.model_copy(update={"lr": 1e-3}), start=START, resume=True)
+    watcher = Watcher()
+    result = sft(task, out, MICRO, start=START, resume=True, observer=watcher)
+    assert result is not None
+    assert watcher.plan is not None
+    assert watcher.plan.first_step == 33
+    assert [point.step for point in result.curve] == [0, 20, 40, 60]
+    assert [point.heldout_loss for point in result.curve] == [point.heldout_loss for point in made.curve]
+    expected = weights_of(made.folder)
+    assert all(weight.equal(expected[name]) for name, weight in weights_of(out).items())
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
+    with pytest.raises(RunFolderError, match="nothing to resume"):
+        sft(task, tmp_path / "other", MICRO, start=START, resume=True)
+
+
+def test_killed_run_resumes_from_its_checkpoint(made: SftResult, task: Task, tmp_path: Path):
+    out = tmp_path / "model"
+    # A fork: SIGKILL leaves no time to write anything.
+    child = os.fork()
+    if child == 0:
+        sft(task, out, MICRO, start=START, observer=Watcher(kill_after=45))
+        os._exit(0)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    watcher = Watcher()
+    assert sft(task, out, MICRO, start=START, resume=True, observer=watcher) is not None
+    assert watcher.plan is not None
+    assert watcher.plan.first_step == 40
+    expected = weights_of(made.folder)
+    assert all(weight.equal(expected[name]) for name, weight in weights_of(out).items())
+
+
 def test_it_goes_on_from_a_given_model(made: SftResult, task: Task, tmp_path: Path):
-    settings = SftSettings(model=str(made.folder), num_demonstrations=200, num_heldout=60, steps=2, evaluate_every=1)
-    seen: list[SftProgress] = []
-    result = sft(task, tmp_path / "next", settings, device="cpu", on_progress=seen.append)
-    assert result.curve == tuple(seen)
+    settings = SftSettings(num_demonstrations=200, steps=2, evaluate_every=1, num_measured=0)
+    watcher = Watcher()
+    start = SftStart(model=str(made.folder), device="cpu")
+    result = sft(task, tmp_path / "next", settings, start=start, observer=watcher)
+    assert result is not None
+    assert result.curve == tuple(watcher.curve)
     assert result.curve[0].heldout_loss < made.curve[1].heldout_loss
     assert result.num_parameters == made.num_parameters
+    assert result.plan.lr == 3e-5
+    assert result.pass_rates == {}
 
 
 @pytest.mark.parametrize("start, end", [("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<|think|>", "(done)*")])
@@ -179,10 +259,9 @@ def test_what_cannot_be_taught_is_refused(task: Task, made: SftResult, tmp_path:
         with pytest.raises(ValueError, match="exists and is not empty"):
             sft(task, taken, MICRO)
     with pytest.raises(ModelError, match="/no/such/model"):
-        sft(task, tmp_path / "none", SftSettings(model="/no/such/model", num_demonstrations=10, num_heldout=2))
-    short = SftSettings(shape=TinyShape(context=8), num_demonstrations=10, num_heldout=2)
-    with pytest.raises(ValueError, match="tokens, but the model has room for 8"):
-        sft(task, tmp_path / "short", short, device="cpu")
+        sft(task, tmp_path / "none", MICRO, start=SftStart(model="/no/such/model"))
+    with pytest.raises(TaskError, match=r"0 of 660 demonstrations .* have at most 8 tokens"):
+        sft(task, tmp_path / "short", MICRO, start=SftStart(shape=TinyShape(context=8), device="cpu"))
     assert [entry.name for entry in tmp_path.iterdir()] == ["plain.jsonl"]
 
 
@@ -208,5 +287,10 @@ def test_the_recipe_of_the_base_is_the_one_it_was_made_by():
     assert {key: value for key, value in record["task"].items() if key != "operations"} == {
         key: value for key, value in task.items() if key != "num_problems"
     }
-    settings = SftSettings(**{**record["settings"], "shape": TinyShape(**record["settings"]["shape"])})
-    assert settings == SftSettings()
+    # The defaults for a new model are those it was made by; then a batch was 256 demonstrations, not tokens.
+    made_by, defaults = record["settings"], SftSettings()
+    for name in ("final_lr_frac", "weight_decay", "grad_clip", "num_heldout"):
+        assert getattr(defaults, name) == made_by[name]
+    assert TinyShape(**made_by["shape"]) == TinyShape()
+    assert (made_by["lr"], made_by["steps"]) == (NEW_LR, NEW_STEPS)
+    assert defaults.warmup_frac * NEW_STEPS == made_by["warmup_steps"]

@@ -1,0 +1,129 @@
+"""An analysis as plain JSON types: what `--json` of fit, forecast, backtest and compare prints."""
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+from scalerl.analysis.results import Analysis, Command, CurveResult, param_value
+from scalerl.curves import Comparison, Pair, Score, Value, note_json, stopping, stopping_text
+
+
+def to_json(analysis: Analysis) -> dict[str, Any]:
+    """The whole analysis as plain JSON types; what is not known, or not finite, is null."""
+    out: dict[str, Any] = {"curves": [_curve_json(curve, analysis.command) for curve in analysis.curves]}
+    ranking = analysis.form_ranking
+    if ranking is not None:
+        same = {"num_curves": ranking.num_curves, "scored_on": ranking.scored_on}
+        out["forms"] = [{"form": name, "rmse": number(rmse), **same} for name, rmse in ranking.errors]
+    if analysis.command == "compare":
+        out |= _comparisons_json(analysis)
+    if analysis.notes:
+        out["notes"] = list(analysis.notes)
+    return out
+
+
+def number(value: float | None) -> float | None:
+    return float(value) if value is not None and math.isfinite(value) else None
+
+
+def _value_json(value: Value | None) -> dict[str, float | None] | None:
+    if value is None:
+        return None
+    return {"value": number(value.value), "low": number(value.low), "high": number(value.high)}
+
+
+NO_SCORE: dict[str, Any] = dict.fromkeys(("num_points", "rmse", "bias", "coverage", "level"))
+
+
+def score_json(score: Score | None) -> dict[str, Any] | None:
+    if score is None:
+        return None
+    return {
+        "num_points": score.num_points,
+        "rmse": number(score.rmse),
+        "bias": number(score.bias),
+        "coverage": number(score.coverage),
+        "level": score.level,
+    }
+
+
+def _curve_json(curve: CurveResult, command: Command) -> dict[str, Any]:
+    fit = curve.fit
+    out: dict[str, Any] = {
+        "name": curve.name,
+        "x": curve.series.x_label,
+        "y": curve.series.y_label,
+        "form": fit.form if fit is not None else None,
+        "num_points": fit.num_points if fit is not None else len(curve.series.compute),
+    }
+    for word in ("ceiling", "exponent", "midpoint", "start"):
+        out[word] = _value_json(param_value(fit, word))
+    out["verdict"] = curve.verdict
+    out["messages"] = list(curve.messages)
+    out["facts"] = [fact.as_json() for fact in curve.series.facts]
+    out["notes"] = [note_json(note) for note in curve.notes]
+    out["num_runs"] = fit.num_runs if fit is not None else None
+    out["noise_sd"] = number(fit.noise_sd) if fit is not None else None
+    out["run_sd"] = number(fit.run_sd) if fit is not None else None
+    if command == "fit":
+        out["stopping"] = _stopping_json(curve)
+    if command == "backtest":
+        out["holdout"] = score_json(curve.holdout)
+        out["fractions"] = [{"fraction": share, **(score_json(score) or NO_SCORE)} for share, score in curve.fractions]
+    if command == "forecast":
+        out["at"] = [
+            {"compute": row.compute, "reward": _value_json(row.reward), "message": row.message} for row in curve.at
+        ]
+        out["reach"] = [
+            {
+                "reward": row.reward,
+                "compute": _value_json(row.compute),
+                "message": row.message,
+                "p_above_ceiling": row.p_above_ceiling,
+            }
+            for row in curve.reach
+        ]
+        out["doubling"] = _value_json(curve.doubling)
+    return out
+
+
+def _stopping_json(curve: CurveResult) -> dict[str, Any] | None:
+    when = stopping(curve.fit) if curve.fit is not None else None
+    if when is None:
+        return None
+    values = {"most_of_gain": _value_json(when.most_of_gain), "doubling": _value_json(when.doubling)}
+    return asdict(when) | values | {"message": stopping_text(when)}
+
+
+def _comparisons_json(analysis: Analysis) -> dict[str, Any]:
+    """Pairs and rankings of all sets in a row; with several sets also each one's ranking by itself."""
+    sets = [{"set": name, **_ranked_json(comparison)} for name, comparison in analysis.comparisons.items()]
+    out: dict[str, Any] = {"pairs": [_pair_json(pair) for pair in analysis.pairs]}
+    if len(sets) == 1:
+        return out | _ranked_json(*analysis.comparisons.values())
+    return out | {"ranking": [row for row in sets for row in row["ranking"]], "sets": sets}
+
+
+def _pair_json(pair: Pair) -> dict[str, Any]:
+    return {
+        "a": pair.a,
+        "b": pair.b,
+        "p_higher_ceiling": number(pair.p_higher_ceiling),
+        "p_more_efficient": number(pair.p_more_efficient),
+        "p_sooner": number(pair.p_sooner),
+        "at_shared_ceiling": pair.shared,
+        "verdict": pair.verdict,
+        "kind": pair.kind,
+        "winner": pair.winner,
+        "messages": list(pair.messages),
+        "notes": [note_json(note) for note in pair.notes],
+        "crossing": number(pair.crossing),
+    }
+
+
+def _ranked_json(comparison: Comparison) -> dict[str, Any]:
+    return {
+        "ranking": [{"name": name, "p_best": share} for name, share in comparison.ranking],
+        "shared_ceiling": number(comparison.shared_ceiling),
+        "shared_exponents": {name: _value_json(value) for name, value in comparison.shared_exponents.items()},
+    }

@@ -1,0 +1,193 @@
+"""sft: make a base model from demonstrations."""
+
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from scalerl.cli.train import Overrides, RecipeName, load, setting_up
+from scalerl.errors import UsageError
+
+if TYPE_CHECKING:
+    from scalerl.run.sft.make import SftPlan, SftProgress, SftResult
+
+_READ = ("sft", "task", "tasks", "model.path", "model.dtype", "grading", "learner", "seed", "description")
+_READ_OF_EVALUATION = ("evaluation.num_prompts", "evaluation.seed")
+
+
+def sft(
+    recipe: RecipeName,
+    out: Annotated[Path, typer.Option(help="Folder for the model.", metavar="DIR")],
+    overrides: Overrides = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Training steps; the same as --set sft.steps=N.", show_default=False)
+    ] = None,
+    model: Annotated[
+        str,
+        typer.Option(
+            help='Start from this model instead of the recipe\'s; "new" builds a small Llama.', show_default=False
+        ),
+    ] = "",
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped or killed.")] = False,
+) -> None:
+    """Make a base model from the demonstrations of a recipe's task (the paper's SFT stage), by its table [sft].
+
+    Ctrl-C (or SIGTERM) stops after the current step with a checkpoint; the same command with --resume goes on.
+
+    [dim]scalerl sft mine.toml --set sft.lr=1e-4 --set sft.epochs=2 --out models/base[/dim]
+    """
+    _check_read(overrides or ())
+    added = [f"sft.steps={steps}"] if steps is not None else []
+    settings = load(recipe, [*(overrides or ()), *added])
+    terminal = SftTerminal()
+    with setting_up():
+        import torch
+
+        from scalerl.config import body_dtype
+        from scalerl.run.parts import build_tasks
+        from scalerl.run.sft.make import SftStart
+        from scalerl.run.sft.make import sft as make
+
+        if settings.tasks:
+            raise UsageError(f"{recipe} has the tasks {', '.join(settings.tasks)}: a base model is made from one task")
+        base = model or settings.sft.model or settings.model.path
+        if not base:
+            raise UsageError(
+                "model.path is not set, so there is nothing to start from: add --model NAME, or --model new"
+            )
+        (task,) = build_tasks(settings).values()
+        dtype = getattr(torch, body_dtype(settings, gpu=torch.cuda.is_available()))
+        with terminal:
+            result = make(
+                task,
+                out,
+                settings.sft,
+                start=SftStart(model=base, seed=settings.seed, dtype=dtype),
+                learner=settings.learner,
+                grading=settings.grading,
+                record={"recipe": recipe, "set": [*(overrides or ()), *added]},
+                resume=resume,
+                observer=terminal,
+            )
+    if result is None:
+        typer.echo("Stopped, with a checkpoint: the same command with --resume goes on")
+        raise typer.Exit(128 + (terminal.stopped_by or 0))
+    typer.echo(reached(result, recipe))
+
+
+def _check_read(overrides: Sequence[str]) -> None:
+    """Refuse a setting that SFT would not read, rather than ignore it."""
+    for text in overrides:
+        key = text.partition("=")[0].strip()
+        if key.split(".")[0] in _READ or key in _READ or key in _READ_OF_EVALUATION:
+            continue
+        own = "sft." + key.rpartition(".")[2]
+        hint = f"; did you mean {own}?" if key in ("optimizer.lr", "optimizer.weight_decay", "budget.steps") else ""
+        raise UsageError(
+            f"--set {text}: sft does not use {key}; it uses the tables sft, task, grading and learner, model.path, "
+            f"model.dtype, seed, {' and '.join(_READ_OF_EVALUATION)}{hint}"
+        )
+
+
+def reached(result: "SftResult", recipe: str) -> str:
+    """Return what a run of SFT reached, in a few lines."""
+    first, last, plan, rates = result.curve[0], result.curve[-1], result.plan, result.pass_rates
+    lines = [
+        f"The held-out loss went from {first.heldout_loss:.4f} to {last.heldout_loss:.4f} in {last.step:,} steps "
+        f"({plan.epochs:.3g} epochs of {plan.num_demonstrations:,} demonstrations, "
+        f"{timedelta(seconds=round(last.elapsed_s))}); {result.gain_last_fifth:.1%} of that loss fell in the last "
+        f"fifth of the steps (a base that still improves by much breaks under RL)."
+    ]
+    if rates and rates["greedy"] is not None:
+        lines.append(
+            f"Pass rate on {rates['num_prompts']} evaluation problems: {rates['greedy']:.3f} greedy, "
+            f"{rates['temperature_1']:.3f} at temperature 1."
+        )
+    lines.append(
+        f"{result.num_parameters:,} parameters in {result.folder}. Next: scalerl train {recipe} --set "
+        f"model.path={result.folder}"
+    )
+    return "\n".join(lines)
+
+
+class SftTerminal:
+    """Shows a run of SFT: a bar, and a line per measurement. Ctrl-C asks it to stop."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        self.stopped_by: int | None = None
+        """The signal that asked the run to stop."""
+        self._console = Console()
+        self._bar: Any = None
+        self._handlers: dict[int, Any] = {}
+
+    def __enter__(self) -> "SftTerminal":
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._handlers[number] = signal.signal(number, self._asked_to_stop)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+        while self._handlers:
+            signal.signal(*self._handlers.popitem())
+
+    def _asked_to_stop(self, number: int, _: object) -> None:
+        if self.stopped_by is not None:
+            raise KeyboardInterrupt
+        self.stopped_by = number
+        self._print("Stopping after this step, with a checkpoint; Ctrl-C again stops at once.")
+
+    def stopping(self) -> bool:
+        return self.stopped_by is not None
+
+    def drawing(self, num: int) -> None:
+        self._print(f"Drawing up to {num:,} demonstrations, which may take a minute")
+
+    def started(self, plan: "SftPlan") -> None:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+        self._print(
+            f"{plan.num_steps:,} steps of {plan.batch_tokens:,.0f} tokens on {plan.num_demonstrations:,} "
+            f"demonstrations ({plan.epochs:.3g} epochs), {plan.num_heldout:,} held out, learning rate {plan.lr:g}"
+        )
+        if plan.num_too_long:
+            self._print(f"{plan.num_too_long:,} demonstrations are left out: they have more tokens than the context")
+        if plan.first_step:
+            self._print(f"Continuing after step {plan.first_step:,}")
+        self._since, self._plan = time.monotonic(), plan
+        self._bar = Progress(
+            TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
+            BarColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=self._console,
+            transient=True,
+            disable=not self._console.is_terminal,
+        )
+        self._bar.start()
+        self._task = self._bar.add_task("sft", total=plan.num_steps, completed=plan.first_step)
+
+    def stepped(self, step: int) -> None:
+        self._bar.update(self._task, completed=step)
+
+    def measured(self, progress: "SftProgress") -> None:
+        words = f"step {progress.step:6d}  held out {progress.heldout_loss:.4f}"
+        if progress.train_loss == progress.train_loss:
+            words += f"  training {progress.train_loss:.4f}"
+        done = progress.step - self._plan.first_step
+        if done:
+            left_s = (time.monotonic() - self._since) / done * (self._plan.num_steps - progress.step)
+            words += f"  {timedelta(seconds=round(left_s))} left"
+        self._print(words)
+
+    def _print(self, text: str) -> None:
+        # Not wrapped: in a log file a line stays a line.
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,1 @@
+"""Supervised fine-tuning: demonstrations to a base model."""

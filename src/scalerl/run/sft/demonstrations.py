@@ -1,0 +1,148 @@
+"""Demonstrations as tokens, and which of them each step trains on.
+
+Loss is on completions alone: the tokens of a prompt are context. A batch is a number of tokens, filled in a shuffled
+order, epoch after epoch; the order depends on the seed alone, so a resumed run goes on with the batch that is due.
+"""
+
+import hashlib
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scalerl.config.sft import SftSettings
+from scalerl.errors import TaskError
+from scalerl.loop.requests import Text
+from scalerl.models.load import turn_end
+from scalerl.tasks.task import Demonstration, Task
+from scalerl.types import derive_seed
+
+LARGEST_BATCH_TOKENS = 2_000_000
+"""The paper's batch of SFT (appendix A.3)."""
+NEW_BATCH_TOKENS = 9_000
+NEW_STEPS = 5_000
+EPOCHS = 4.0
+_BATCHES_PER_EPOCH = 8
+_NUM_DEMONSTRATIONS = 10_000
+_NEW_NUM_DEMONSTRATIONS = 250_000
+_HELDOUT_SHARE = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Example:
+    """One demonstration as tokens: prompt, completion, end."""
+
+    tokens: NDArray[np.int64]
+    num_prompt: int
+
+    @property
+    def num_inputs(self) -> int:
+        """Tokens of a pass: all but the last, which nothing follows."""
+        return len(self.tokens) - 1
+
+    @property
+    def num_targets(self) -> int:
+        return len(self.tokens) - self.num_prompt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examples:
+    """What is trained on, what is held out, and what was left out for its length."""
+
+    training: Sequence[Example]
+    heldout: Sequence[Example]
+    num_too_long: int = 0
+
+    @property
+    def tokens_per_epoch(self) -> int:
+        return sum(example.num_inputs for example in self.training)
+
+    @property
+    def content_hash(self) -> str:
+        """A hash of every token and of what is held out."""
+        digest = hashlib.sha256()
+        for part in (self.training, self.heldout):
+            digest.update(f"{len(part)};".encode())
+            for example in part:
+                digest.update(f"{example.num_prompt},{len(example.tokens)};".encode())
+                digest.update(example.tokens.tobytes())
+        return digest.hexdigest()[:16]
+
+
+def draw(task: Task, settings: SftSettings, *, seed: int, new: bool) -> Sequence[Demonstration]:
+    """Draw the demonstrations of a task; one with a fixed number of them may give fewer."""
+    if task.demonstrations is None:
+        raise TaskError(
+            f'the task "{task.name}" has no demonstrations to learn from (of a file: set demonstration_field)'
+        )
+    drawn = task.demonstrations(num_wanted(settings, new=new), seed)
+    if len(drawn) < 2:
+        raise TaskError(f'the task "{task.name}" has {len(drawn)} demonstrations; at least two are needed')
+    return drawn
+
+
+def num_wanted(settings: SftSettings, *, new: bool) -> int:
+    """Return how many demonstrations are asked for."""
+    return settings.num_demonstrations or (_NEW_NUM_DEMONSTRATIONS if new else _NUM_DEMONSTRATIONS)
+
+
+def encode(
+    drawn: Sequence[Demonstration], task: Task, text: Text, settings: SftSettings, *, context: float
+) -> Examples:
+    """Encode demonstrations, leave out those that are too long, and hold out the first of the rest."""
+    prompts = text.encode_prompts([item.problem.prompt for item in drawn], task.prompt)
+    completions = text.encode_all([item.completion for item in drawn])
+    ends = turn_end(text.tokenizer) if task.prompt.chat else []
+    end = ends[0] if ends else text.tokenizer.eos_token_id
+    most = min(context, settings.context or math.inf)
+    examples = [
+        Example(tokens=np.array([*prompt, *completion, end], dtype=np.int64), num_prompt=len(prompt))
+        for prompt, completion in zip(prompts, completions, strict=True)
+    ]
+    kept = [example for example in examples if len(example.tokens) <= most]
+    if len(kept) < 2:
+        shortest = min(len(example.tokens) for example in examples)
+        raise TaskError(
+            f'{len(kept)} of {len(examples)} demonstrations of the task "{task.name}" have at most {most:g} tokens '
+            f"(sft.context, or the model's own context), and two are needed; the shortest has {shortest}"
+        )
+    num_heldout = max(1, min(settings.num_heldout, int(_HELDOUT_SHARE * len(kept))))
+    return Examples(training=kept[num_heldout:], heldout=kept[:num_heldout], num_too_long=len(examples) - len(kept))
+
+
+def plan_batches(examples: Examples, settings: SftSettings, *, seed: int, new: bool) -> list[list[int]]:
+    """Return the indices of the examples of each step of the run."""
+    lengths = [example.num_inputs for example in examples.training]
+    steps = settings.steps or (NEW_STEPS if new and settings.epochs is None else None)
+    tokens = settings.batch_tokens or (
+        NEW_BATCH_TOKENS if new else min(LARGEST_BATCH_TOKENS, max(1, sum(lengths) // _BATCHES_PER_EPOCH))
+    )
+    if steps is not None:
+        return list(islice(_batches(_order(len(lengths), seed), lengths, tokens), steps))
+    num_examples = max(1, round((settings.epochs or EPOCHS) * len(lengths)))
+    return list(_batches(islice(_order(len(lengths), seed), num_examples), lengths, tokens))
+
+
+def _order(num: int, seed: int) -> Iterator[int]:
+    """Yield the indices of an epoch after the other, each in an order of its own."""
+    epoch = 0
+    while True:
+        yield from random.Random(derive_seed("sft order", seed, epoch)).sample(range(num), num)
+        epoch += 1
+
+
+def _batches(order: Iterator[int], lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
+    """Cut an order into batches of at most `tokens` tokens, or of one example that has more."""
+    batch, spent = [], 0
+    for index in order:
+        if batch and spent + lengths[index] > tokens:
+            yield batch
+            batch, spent = [], 0
+        batch.append(index)
+        spent += lengths[index]
+    if batch:
+        yield batch

@@ -1,0 +1,330 @@
+"""Make a base model from a task's demonstrations (the paper's SFT stage).
+
+    demonstrations -> tokens (demonstrations.py) -> steps (learner.py) -> a Hugging Face folder + made_by.json
+
+Starts from a model's folder, or builds a small Llama with a tokenizer of single characters. While it runs, checkpoints
+are in OUT.checkpoints; a run that was stopped or killed continues from the newest, to the same weights.
+"""
+
+import json
+import math
+import platform
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from scalerl.config.parts import GradingSettings, LearnerSettings
+from scalerl.config.sft import NEW_MODEL, SftSettings
+from scalerl.errors import RunFolderError
+from scalerl.loop.requests import Text
+from scalerl.models.load import load_model
+from scalerl.models.tiny import TinyShape, build_model, build_tokenizer
+from scalerl.run import checkpoint as checkpoints
+from scalerl.run.resume import lock_folder
+from scalerl.run.sft.demonstrations import Examples, draw, encode, num_wanted, plan_batches
+from scalerl.run.sft.learner import SftLearner
+from scalerl.run.sft.measure import measure
+from scalerl.store import check_place, new_folder
+from scalerl.tasks.files import hide_hub_warnings
+from scalerl.tasks.task import Task
+from scalerl.types import derive_seed
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+MADE_BY = "made_by.json"
+LR = 3e-5
+"""The paper's, for a pretrained model."""
+NEW_LR = 2e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SftProgress:
+    """One point of the loss curve, in nats per completion token."""
+
+    step: int
+    train_loss: float
+    """Mean since the previous point; nan at step 0."""
+    heldout_loss: float
+    elapsed_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SftPlan:
+    """What a run of SFT will do."""
+
+    num_steps: int
+    num_demonstrations: int
+    num_heldout: int
+    num_too_long: int
+    """Demonstrations left out because they have more tokens than the context."""
+    epochs: float
+    batch_tokens: float
+    """Mean over the steps."""
+    lr: float
+    first_step: int
+    """0, or the step of the checkpoint from which the run continues."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SftResult:
+    """The model that was made, and its loss curve."""
+
+    folder: Path
+    num_parameters: int
+    plan: SftPlan
+    curve: tuple[SftProgress, ...]
+    pass_rates: Mapping[str, Any]
+    """Of the evaluation problems; empty where none was measured."""
+
+    @property
+    def gain_last_fifth(self) -> float:
+        """Share by which the held-out loss fell in the last fifth of the steps; below 0.02 it has flattened."""
+        last = self.curve[-1]
+        before = max((point for point in self.curve if point.step <= 0.8 * last.step), key=lambda point: point.step)
+        return 1.0 - last.heldout_loss / before.heldout_loss
+
+
+class SftObserver(Protocol):
+    """Sees a run of SFT, and may ask it to stop."""
+
+    def drawing(self, num: int) -> None: ...
+    def started(self, plan: SftPlan) -> None: ...
+    def stepped(self, step: int) -> None: ...
+    def measured(self, progress: SftProgress) -> None: ...
+    def stopping(self) -> bool: ...
+
+
+class SilentObserver:
+    """Shows nothing and never asks to stop."""
+
+    def drawing(self, num: int) -> None: ...
+    def started(self, plan: SftPlan) -> None: ...
+    def stepped(self, step: int) -> None: ...
+    def measured(self, progress: SftProgress) -> None: ...
+    def stopping(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SftStart:
+    """What a run of SFT starts from, besides its task and settings."""
+
+    model: str = NEW_MODEL
+    """A folder, a hub name or a .gguf file; "new" builds a small Llama of `shape`."""
+    shape: TinyShape = field(default_factory=TinyShape)
+    seed: int = 0
+    dtype: torch.dtype = torch.float32
+    """Precision of the body; master weights are FP32."""
+    device: str = ""
+    """Empty for a GPU if there is one."""
+
+    @property
+    def new(self) -> bool:
+        return self.model == NEW_MODEL
+
+
+def sft(
+    task: Task,
+    out: str | Path,
+    settings: SftSettings | None = None,
+    *,
+    start: SftStart | None = None,
+    learner: LearnerSettings | None = None,
+    grading: GradingSettings | None = None,
+    record: Mapping[str, Any] | None = None,
+    resume: bool = False,
+    observer: SftObserver | None = None,
+) -> SftResult | None:
+    """Train a model on the task's demonstrations and save it; made_by.json keeps `record` along with the settings.
+
+    None if the observer asked to stop: then there is a checkpoint, and `resume` continues. `grading` limits the grader
+    when the result is measured.
+    """
+    settings, start, out = settings or SftSettings(), start or SftStart(), Path(out)
+    observer = observer or SilentObserver()
+    folder = out.with_name(f"{out.name}.checkpoints")
+    _check_folders(out, folder, resume=resume)
+    device = start.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    model, text, examples = _load(task, settings, start, device, observer)
+    batches = plan_batches(examples, settings, seed=start.seed, new=start.new)
+    identity = {"settings": settings.model_dump(mode="json"), "seed": start.seed, "examples": examples.content_hash}
+    lr = settings.lr or (NEW_LR if start.new else LR)
+    trained = SftLearner(
+        model, settings, learner or LearnerSettings(), lr=lr, num_steps=len(batches), dtype=start.dtype
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    with lock_folder(folder):
+        curve = _restore(trained, folder, identity)
+        plan = SftPlan(
+            num_steps=len(batches),
+            num_demonstrations=len(examples.training),
+            num_heldout=len(examples.heldout),
+            num_too_long=examples.num_too_long,
+            epochs=sum(map(len, batches)) / len(examples.training),
+            batch_tokens=sum(examples.training[i].num_inputs for batch in batches for i in batch) / len(batches),
+            lr=lr,
+            first_step=trained.num_steps_done,
+        )
+        observer.started(plan)
+        if not _train(trained, examples, batches, settings, curve, observer, folder, identity):
+            return None
+    few = Task(
+        name=task.name,
+        training=(),
+        evaluation=task.evaluation[: settings.num_measured],
+        grader=task.grader,
+        graders=task.graders,
+        answer=task.answer,
+        prompt=task.prompt,
+    )
+    # Half as long again as any demonstration: what has not ended by then never will.
+    max_new_tokens = max(example.num_targets for example in examples.training) * 3 // 2
+    rates = measure(model, text, few, grading=grading, max_new_tokens=max_new_tokens) if few.evaluation else {}
+    result = SftResult(
+        folder=out,
+        num_parameters=sum(p.numel() for p in model.parameters()),
+        plan=plan,
+        curve=tuple(curve),
+        pass_rates=rates,
+    )
+    _write(result, model, text, _record(result, settings, start, device) | dict(record or {}))
+    shutil.rmtree(folder, ignore_errors=True)
+    return result
+
+
+def _check_folders(out: Path, checkpoint_folder: Path, *, resume: bool) -> None:
+    check_place(out)
+    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+        raise RunFolderError(f"{out} exists and is not empty: give another folder for the model")
+    has_checkpoint = checkpoint_folder.is_dir() and any(checkpoint_folder.iterdir())
+    if has_checkpoint and not resume:
+        raise RunFolderError(
+            f"{checkpoint_folder} has the checkpoint of a run that did not finish: add --resume to continue it, or "
+            f"remove that folder"
+        )
+    if resume and not has_checkpoint:
+        raise RunFolderError(f"there is nothing to resume: {checkpoint_folder} has no checkpoint")
+
+
+def _load(
+    task: Task, settings: SftSettings, start: SftStart, device: str, observer: SftObserver
+) -> tuple["PreTrainedModel", Text, Examples]:
+    # The model before the demonstrations: a wrong path shows at once, and drawing them takes a while.
+    with hide_hub_warnings():
+        given = None if start.new else load_model(start.model, dtype=torch.float32, device="cpu")
+    observer.drawing(num_wanted(settings, new=start.new))
+    drawn = draw(task, settings, seed=start.seed, new=start.new)
+    if given is None:
+        texts = (text for item in drawn for text in (item.problem.prompt, item.completion))
+        tokenizer = build_tokenizer(texts, task.answer)
+        torch.manual_seed(derive_seed("sft weights", start.seed))
+        model = build_model(tokenizer, start.shape)
+        text = Text(tokenizer=tokenizer, stop_tokens=(cast(int, tokenizer.eos_token_id),))
+    else:
+        tokenizer, model = cast("PreTrainedTokenizerFast", given.tokenizer), given.model
+        tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+        text = Text(tokenizer=tokenizer, stop_tokens=given.stop_tokens)
+    model.to(device)  # pyright: ignore[reportArgumentType]
+    context = getattr(model.config, "max_position_embeddings", math.inf)
+    return model, text, encode(drawn, task, text, settings, context=context)
+
+
+def _restore(learner: SftLearner, folder: Path, identity: Mapping[str, Any]) -> list[SftProgress]:
+    """Load the newest checkpoint, if there is one; return the loss curve up to it."""
+    path = checkpoints.latest(folder)
+    if path is None:
+        return []
+    checkpoint = checkpoints.load(path, verify=False)
+    for name, value in identity.items():
+        if checkpoint.meta[name] != value:
+            what = {"settings": "settings", "seed": "seed", "examples": "demonstrations"}[name]
+            raise RunFolderError(f"{folder} was started with other {what}: resume with the same, or remove that folder")
+    learner.load_state_dict(checkpoint.tensors, checkpoint.step)
+    points = checkpoint.meta["curve"]
+    return [SftProgress(**{key: math.nan if value is None else value for key, value in p.items()}) for p in points]
+
+
+def _train(
+    learner: SftLearner,
+    examples: Examples,
+    batches: list[list[int]],
+    settings: SftSettings,
+    curve: list[SftProgress],
+    observer: SftObserver,
+    folder: Path,
+    identity: Mapping[str, Any],
+) -> bool:
+    """Train to the end, adding to the curve; False if the observer asked to stop, with a checkpoint."""
+    started = time.monotonic() - (curve[-1].elapsed_s if curve else 0.0)
+    every = settings.evaluate_every or max(1, len(batches) // 20)
+    losses: list[Tensor] = []
+
+    def save() -> None:
+        points = [_finite(asdict(point)) for point in curve]
+        kept = checkpoints.Checkpoint(
+            step=learner.num_steps_done, tensors=learner.state_dict(), meta={**identity, "curve": points}
+        )
+        checkpoints.save(folder, kept, keep=1)
+
+    while True:
+        step = learner.num_steps_done
+        due = step % every == 0 or step == len(batches)
+        if due and (not curve or curve[-1].step < step):
+            train_loss = torch.stack(losses).mean().item() if losses else math.nan
+            losses.clear()
+            heldout_loss = learner.loss(examples.heldout)
+            elapsed_s = time.monotonic() - started
+            curve.append(SftProgress(step=step, train_loss=train_loss, heldout_loss=heldout_loss, elapsed_s=elapsed_s))
+            observer.measured(curve[-1])
+            if step < len(batches):
+                save()
+        if step == len(batches):
+            return True
+        if observer.stopping():
+            save()
+            return False
+        losses.append(learner.step([examples.training[index] for index in batches[step]]))
+        observer.stepped(learner.num_steps_done)
+
+
+def _write(result: SftResult, model: "PreTrainedModel", text: Text, made_by: Mapping[str, Any]) -> None:
+    with new_folder(result.folder, write_errors=(SafetensorError,)) as unfinished:
+        model.to("cpu").save_pretrained(unfinished)  # pyright: ignore[reportArgumentType]
+        text.tokenizer.save_pretrained(unfinished)
+        (unfinished / MADE_BY).write_text(json.dumps(made_by, indent=1) + "\n", encoding="utf-8")
+
+
+def _record(result: SftResult, settings: SftSettings, start: SftStart, device: str) -> dict[str, Any]:
+    import transformers
+
+    return {
+        "made_by": "scalerl sft",
+        "settings": settings.model_dump(mode="json"),
+        "model": start.model,
+        **({"shape": asdict(start.shape)} if start.new else {}),
+        "seed": start.seed,
+        "plan": asdict(result.plan),
+        "num_parameters": result.num_parameters,
+        "gain_last_fifth": round(result.gain_last_fifth, 5),
+        "curve": [{key: value and round(value, 5) for key, value in _finite(asdict(p)).items()} for p in result.curve],
+        "pass_rates": dict(result.pass_rates),
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+        },
+        "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else device,
+    }
+
+
+def _finite(point: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a point of the curve for JSON, which has no nan."""
+    return {key: None if value != value else value for key, value in point.items()}
