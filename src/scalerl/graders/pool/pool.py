@@ -210,8 +210,9 @@ class GraderPool:
     def _store_result(self, frame: Frame) -> None:
         key, spec = self._pending.pop(frame.number)
         reason = _REASONS.get(frame.kind)
-        value = None if reason else VALUE.unpack(frame.body)[0]
-        self.num_ended[reason or {1.0: "right", 0.0: "wrong"}.get(value, "partly")] += 1
+        value: float | None = None if reason else VALUE.unpack(frame.body)[0]
+        ending = "right" if value == 1 else "wrong" if value == 0 else "partly"
+        self.num_ended[reason or ending] += 1
         self._graded.append(Graded(key=key, value=value, reason=reason))
         if reason == "error":
             self.first_errors.setdefault(spec.name, frame.body.decode())
