@@ -210,7 +210,7 @@ class GraderPool:
     def _store_result(self, frame: Frame) -> None:
         key, spec = self._pending.pop(frame.number)
         reason = _REASONS.get(frame.kind)
-        value = None if reason else VALUE.unpack(frame.body)[0]
+        value: float | None = None if reason else VALUE.unpack(frame.body)[0]
         ending = "right" if value == 1 else "wrong" if value == 0 else "partly"
         self.num_ended[reason or ending] += 1
         self._graded.append(Graded(key=key, value=value, reason=reason))
