@@ -93,11 +93,11 @@ def test_the_first_half_forecasts_the_second_as_the_page_says(folder, axis):
     assert score.coverage == pytest.approx(inside / 100, abs=0.005 + 1 / num)
 
 
-def test_the_report_says_at_once_what_all_points_do_not_bear_out():
-    """The second half is there to test the first: where the two disagree, nobody should have to read on to learn it."""
-    (said,) = report_json(build_report([PAGE.with_suffix("")], Selection(), FitOptions()))["summary"].values()
-    assert "The ceiling of scalerl is above that of baseline." in said
-    assert said[-1].startswith("Not borne out by all points: scalerl and baseline (not separable); ")
+def test_the_first_half_claims_no_ceiling_that_all_points_deny():
+    """Two seeds do not separate these recipes; an earlier fit called one ceiling higher from the first half alone."""
+    (sentences,) = report_json(build_report([PAGE.with_suffix("")], Selection(), FitOptions()))["summary"].values()
+    assert sentences[0].startswith("No ceiling stands out among 3 curves: scalerl levels off at ")
+    assert not any(sentence.startswith("Not borne out by all points") for sentence in sentences)
 
 
 def replayed(arm: str) -> Sequence[Path]:
