@@ -63,7 +63,7 @@ def alarms(
     metrics: Sequence[Mapping[str, Any]],
     outlooks: Mapping[str, Outlook | None],
     *,
-    remedies: Mapping[AlarmKind, tuple[str, ...]] | None = None,
+    remedies: Mapping[str, tuple[str, ...]] | None = None,
 ) -> list[Alarm]:
     """Alarms of a run from its rows of metrics and its forecasts by evaluation set; empty when all is well.
 
@@ -105,7 +105,7 @@ class AlarmNews:
 
     def update(self, alarms: Sequence[Alarm]) -> list[Alarm]:
         """Return the alarms that are new, that have changed by NOTABLE since they were reported, or that are over."""
-        current = {(alarm.kind, alarm.subject): alarm for alarm in alarms}
+        current: dict[tuple[AlarmKind, str], Alarm] = {(alarm.kind, alarm.subject): alarm for alarm in alarms}
         news = []
         for key, alarm in current.items():
             before = self._reported.get(key)

@@ -272,7 +272,7 @@ def inert(recipe: Recipe, *, gpu: bool) -> dict[str, str]:
     return reasons
 
 
-def remedies(recipe: Recipe) -> dict[Literal["truncated"], tuple[str, ...]]:
+def remedies(recipe: Recipe) -> dict[str, tuple[str, ...]]:
     """Return the settings of this recipe that help against each kind of alarm (analysis/signals.py)."""
     match recipe.length:
         case parts.InterruptionSettings():

@@ -131,7 +131,7 @@ class SftLearner:
 
     @torch.no_grad()
     def _refresh_body(self) -> None:
-        copies = [copy for copy in self._body.parameters() if copy.requires_grad]
+        copies: list[Tensor] = [copy for copy in self._body.parameters() if copy.requires_grad]
         masters: list[Tensor] = list(self._parameters.values())
         if any(copy is not master for copy, master in zip(copies, masters, strict=True)):
             torch._foreach_copy_(copies, masters)  # pyright: ignore[reportPrivateImportUsage]

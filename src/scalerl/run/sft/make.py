@@ -246,7 +246,11 @@ def _restore(learner: SftLearner, folder: Path, identity: Mapping[str, Any]) -> 
             raise RunFolderError(f"{folder} was started with other {what}: resume with the same, or remove that folder")
     learner.load_state_dict(checkpoint.tensors, checkpoint.step)
     points = checkpoint.meta["curve"]
-    return [SftProgress(**{key: math.nan if value is None else value for key, value in p.items()}) for p in points]
+    # JSON has no NaN: a loss that was not measured yet is null there.
+    filled: list[dict[str, Any]] = [
+        {key: math.nan if value is None else value for key, value in point.items()} for point in points
+    ]
+    return [SftProgress(**point) for point in filled]
 
 
 def _train(
