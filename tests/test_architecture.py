@@ -45,6 +45,7 @@ LAYERS: dict[str, set[str]] = {
     "report": {"errors", "store", "config", "curves", "logs", "analysis"},
     "study": {"errors", "store", "config", "curves", "logs", "analysis"},
 }
+LAYERS["api"] = set(LAYERS)
 LAYERS["cli"] = set(LAYERS)
 PREDICTIVE = {"curves", "logs", "analysis", "report", "study"}
 NO_TORCH = VALUES | PREDICTIVE | {"loop", "cli"}

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from scalerl import store
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
@@ -25,3 +27,17 @@ def test_one_page_loop_is_one_page_and_trains(monkeypatch: pytest.MonkeyPatch, c
     printed = capsys.readouterr().out
     assert "step 2: correct" in printed
     assert "evaluation:" in printed
+
+
+def test_training_from_python_ends_with_a_fit(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    run(monkeypatch, "train_from_python.py", str(tmp_path / "run"), "6")
+    printed = capsys.readouterr().out
+    assert "after 6 steps" in printed
+    assert "mean value of the grader" in printed
+    assert "curve: " in printed
+    # Partial credit was trained on: the rewards of a batch are not those of right and wrong alone.
+    recipe = store.read_recipe(tmp_path / "run")
+    assert recipe is not None
+    assert (recipe["loss"]["name"], recipe["task"]["grader"]) == ("__main__:reinforce", "__main__:near")

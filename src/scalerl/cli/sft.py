@@ -46,30 +46,13 @@ def sft(
     settings = load(recipe, [*(overrides or ()), *added])
     terminal = SftTerminal()
     with setting_up():
-        import torch
+        from scalerl.run.sft.recipe import sft_from_recipe
 
-        from scalerl.config import body_dtype
-        from scalerl.run.parts import build_tasks
-        from scalerl.run.sft.make import SftStart
-        from scalerl.run.sft.make import sft as make
-
-        if settings.tasks:
-            raise UsageError(f"{recipe} has the tasks {', '.join(settings.tasks)}: a base model is made from one task")
-        base = model or settings.sft.model or settings.model.path
-        if not base:
-            raise UsageError(
-                "model.path is not set, so there is nothing to start from: add --model NAME, or --model new"
-            )
-        (task,) = build_tasks(settings).values()
-        dtype = getattr(torch, body_dtype(settings, gpu=torch.cuda.is_available()))
         with terminal:
-            result = make(
-                task,
+            result = sft_from_recipe(
+                settings,
                 out,
-                settings.sft,
-                start=SftStart(model=base, seed=settings.seed, dtype=dtype),
-                learner=settings.learner,
-                grading=settings.grading,
+                model=model,
                 record={"recipe": recipe, "set": [*(overrides or ()), *added]},
                 resume=resume,
                 observer=terminal,

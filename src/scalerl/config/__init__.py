@@ -3,7 +3,7 @@
 Nothing here imports torch, so a wrong setting fails in a fraction of a second, before anything heavy is loaded.
 """
 
-from scalerl.config.load import list_recipes, load_recipe, load_written
+from scalerl.config.load import changed_recipe, list_recipes, load_recipe, load_written
 from scalerl.config.parts import CustomSettings, Settings
 from scalerl.config.recipe import Recipe, body_dtype, inert, mode_name, remedies
 from scalerl.config.tree import AXES, Setting, settings_of
@@ -17,6 +17,7 @@ __all__ = [
     "Setting",
     "Settings",
     "body_dtype",
+    "changed_recipe",
     "inert",
     "list_recipes",
     "load_recipe",

@@ -37,6 +37,17 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Reci
     for label, layer in _file_layers(name_or_path):
         tree = merge(tree, layer)
         origins.add_file(label, [key for key, _ in leaves(layer)])
+    return _with_overrides(tree, overrides, origins)
+
+
+def changed_recipe(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
+    """Return the recipe with `key=value` overrides; RecipeError lists every problem."""
+    if not overrides:
+        return recipe
+    return _with_overrides(recipe.model_dump(mode="json"), overrides, Origins())
+
+
+def _with_overrides(tree: Mapping[str, Any], overrides: Sequence[str], origins: Origins) -> Recipe:
     # All --set are one layer, so that the order of a name and its settings does not matter.
     override_layer: dict[str, Any] = {}
     for text in overrides:

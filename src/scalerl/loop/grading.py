@@ -17,10 +17,11 @@ from dataclasses import dataclass, field
 from typing import Literal, cast
 
 from scalerl.config.parts import GradingSettings, RewardSettings
-from scalerl.errors import GradingStalled
+from scalerl.errors import GraderError, GradingStalled
 from scalerl.graders.pool.pool import Graded, GraderPool, GraderSpec, Reason
 from scalerl.graders.rules import GRADERS, POOLED, RUN_PROGRAMS
 from scalerl.graders.values import read_value
+from scalerl.import_path import is_local, one_line
 from scalerl.tasks.length import LengthControl
 from scalerl.tasks.task import Task
 from scalerl.types import Completion, Group, Problem
@@ -102,8 +103,11 @@ def opened_thinking(prompt: str, task: Task) -> str:
 
 
 def is_pooled(spec: GraderSpec) -> bool:
-    """Return whether a grader needs a child process because it may hang, crash or use much memory."""
-    return ":" in spec.name or spec.name in POOLED
+    """Return whether a grader needs a child process because it may hang, crash or use much memory.
+
+    An object that only this process has cannot run in another, whatever it does.
+    """
+    return (":" in spec.name and not is_local(spec.name)) or spec.name in POOLED
 
 
 def with_limits(spec: GraderSpec, limits: GradingSettings) -> GraderSpec:
@@ -175,13 +179,17 @@ class GraderRunner:
         self._pools: dict[Literal["workers", "calls"], GraderPool] = {}
         self._waiting: dict[tuple[Purpose, str | int], _Waiting] = {}
         self._completions: dict[tuple[Purpose, str | int], Completion] = {}
+        self._local: dict[str, Callable[[str, str], object]] = {}
+        self._local_errors: dict[str, str] = {}
         self._last_verdict = time.monotonic()
         self._ready: defaultdict[Purpose, list[tuple[str | int, Judged]]] = defaultdict(list)
 
     def check(self, judge: Judge) -> None:
         """Raise GraderError if one of the judge's graders cannot be used; to be called before anything is sampled."""
         for spec in (with_limits(grader.spec, self._limits) for grader in judge.graders):
-            if is_pooled(spec):
+            if is_local(spec.name):
+                self._local_grader(spec)
+            elif is_pooled(spec):
                 if spec.name in RUN_PROGRAMS and self._limits.sandbox == "none":
                     warnings.warn('grading.sandbox is "none": programs run with all rights of this user', stacklevel=2)
                 self._pool_for(spec).check(spec)
@@ -205,8 +213,37 @@ class GraderRunner:
             if is_pooled(spec):
                 self._pool_for(spec).submit((purpose, key, grader.column), spec, text, answer)
             else:
-                value = read_value(GRADERS[spec.name](text, answer, **spec.settings))
-                self._take(purpose, key, grader.column, value, "no_answer" if value is None else None)
+                value, reason = self._grade_here(spec, text, answer)
+                self._take(purpose, key, grader.column, value, reason)
+
+    def _grade_here(self, spec: GraderSpec, text: str, answer: str) -> tuple[float | None, Reason | None]:
+        """Return the value by a grader of this process, or the reason why there is none."""
+        if not is_local(spec.name):
+            value = read_value(GRADERS[spec.name](text, answer, **spec.settings))
+            return value, "no_answer" if value is None else None
+        try:
+            value = read_value(self._local_grader(spec)(text, answer))
+        # What a user's own grader raises costs one verdict, as in a child process.
+        except Exception as error:
+            self._local_errors.setdefault(spec.name, one_line(error))
+            return None, "error"
+        return value, "no_answer" if value is None else None
+
+    def _local_grader(self, spec: GraderSpec) -> Callable[[str, str], object]:
+        """Return a grader that is an object of this process, with its settings bound."""
+        from scalerl.graders.pool.worker import LoadError, is_async, load
+
+        if spec.name not in self._local:
+            try:
+                self._local[spec.name] = load(spec.name, spec.settings)
+            except LoadError as error:
+                raise GraderError(str(error)) from None
+            if is_async(self._local[spec.name]):
+                raise GraderError(
+                    f'"{spec.name}" is a coroutine function that cannot be imported: put it into a module, so that the '
+                    f"process for such graders can import it"
+                )
+        return self._local[spec.name]
 
     def poll(self, purpose: Purpose, *, wait: bool = False) -> list[Verdict]:
         """Return the verdicts since the last call; with `wait`, wait a moment for at least one if any is pending."""
@@ -252,7 +289,8 @@ class GraderRunner:
     @property
     def first_errors(self) -> dict[str, str]:
         """The first exception of each grader that raised one, for its author."""
-        return {name: error for pool in self._pools.values() for name, error in pool.first_errors.items()}
+        of_pools = {name: error for pool in self._pools.values() for name, error in pool.first_errors.items()}
+        return self._local_errors | of_pools
 
     def close(self) -> None:
         """End the child processes."""

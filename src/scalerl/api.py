@@ -1,0 +1,190 @@
+"""What `import scalerl` offers: functions that do what the commands do. Heavy imports happen inside them."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from scalerl.config import Recipe
+    from scalerl.curves import Fit
+    from scalerl.rl.losses import LossInputs, TokenLoss
+    from scalerl.run.observer import RunObserver
+    from scalerl.run.sft.make import SftObserver, SftResult
+
+Settings = Mapping[str, Any]
+"""Settings by their dotted names, as in --set: {"optimizer.lr": 1e-3, "loss": "dapo"}."""
+
+Grader = Callable[..., "bool | float | None"]
+"""grader(text, answer, /, *, settings): True, False, a number from 0 to 1, or None for no verdict."""
+
+Row = Mapping[str, Any]
+"""A problem: {"prompt": ..., "answer": ...}, optionally with "id" and "demonstration"."""
+
+Problems = Callable[[], Iterable[Row]] | Sequence[Row]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedRun:
+    """A run that has ended, and the rows it wrote."""
+
+    folder: Path
+    ended: Literal["budget", "data", "stopped"]
+    """Its budget is spent, its data is exhausted, or its observer asked it to stop."""
+    reason: str
+    metrics: Sequence[dict[str, Any]]
+    """One row per step, as in metrics.jsonl."""
+    evals: Sequence[dict[str, Any]]
+    """One row per evaluation and set, as in evals.jsonl; `reward` is the mean of correct."""
+
+    def fit(self, evaluation_set: str = "") -> "Fit":
+        """Fit its curve; see fit_run."""
+        return fit_run(self.folder, evaluation_set)
+
+
+def load_recipe(recipe: "str | Path | Recipe", settings: Settings | None = None) -> "Recipe":
+    """Return a recipe by its name (`scalerl recipe list`), file or value, with settings changed.
+
+    >>> scalerl.load_recipe("tiny-cpu", {"optimizer.lr": 1e-3, "loss": "dapo"}).loss.clip_high
+    0.26
+    """
+    from scalerl.config import Recipe, changed_recipe
+    from scalerl.config import load_recipe as load
+
+    overrides = _overrides(settings or {})
+    return changed_recipe(recipe, overrides) if isinstance(recipe, Recipe) else load(recipe, overrides)
+
+
+def train(
+    recipe: "str | Path | Recipe",
+    out: str | Path,
+    *,
+    settings: Settings | None = None,
+    problems: Problems | None = None,
+    grader: Grader | None = None,
+    loss: "Callable[[LossInputs], TokenLoss] | None" = None,
+    resume: bool = False,
+    observer: "RunObserver | None" = None,
+) -> TrainedRun:
+    """Train by a recipe into a run folder, as `scalerl train` does; return the rows that it wrote.
+
+    `problems`, `grader` and `loss` replace those of the recipe. `problems` are rows, or a function that returns or
+    yields them. Functions that can be imported are noted in the folder by their import path. Others, such as a lambda
+    or a function of a notebook, work in this process only: to resume, pass them again. Such a grader runs here, without
+    the limits on time and memory that graders have in processes of their own.
+
+    >>> run = scalerl.train("tiny-cpu", "runs/first", settings={"budget.steps": 60})
+    >>> run.evals[-1]["reward"], run.fit().verdict
+    """
+    changes = dict(settings or {})
+    if problems is not None:
+        changes["task"] = _path_of(problems, "problems")
+    if grader is not None:
+        changes["task.grader"] = _path_of(grader, "grader")
+    if loss is not None:
+        changes["loss"] = _path_of(loss, "loss")
+    loaded = load_recipe(recipe, changes)
+    from scalerl import store
+    from scalerl.run.run import Run
+
+    folder = Path(out)
+    end = Run(loaded, folder, observer=observer, resume=resume).train()
+    return TrainedRun(
+        folder=folder,
+        ended=end.kind,
+        reason=end.reason,
+        metrics=store.read_metrics(folder),
+        evals=store.read_evals(folder),
+    )
+
+
+def evaluate(
+    model: str | Path,
+    recipe: "str | Path | Recipe" = "tiny-cpu",
+    *,
+    settings: Settings | None = None,
+    sets: Sequence[str] = (),
+) -> list[dict[str, Any]]:
+    """Measure a model on a recipe's evaluation sets, or on `sets` of them; return one row per set.
+
+    A row has the reward (mean@n), its 90 % interval, pass@k and the number of correct completions of each problem.
+
+    >>> (row,) = scalerl.evaluate("tiny-base", "tiny-cpu", sets=["main"])
+    """
+    loaded = load_recipe(recipe, {**(settings or {}), "model.path": str(model)})
+    from scalerl.run.evaluate import evaluate_model
+
+    return evaluate_model(loaded, sets)
+
+
+def sft(
+    recipe: "str | Path | Recipe",
+    out: str | Path,
+    *,
+    settings: Settings | None = None,
+    resume: bool = False,
+    observer: "SftObserver | None" = None,
+) -> "SftResult | None":
+    """Make a base model from the demonstrations of a recipe's task, by its table [sft]; None if it was stopped.
+
+    >>> scalerl.sft("mine.toml", "models/base", settings={"sft.epochs": 2})
+    """
+    loaded = load_recipe(recipe, settings)
+    from scalerl.run.sft.recipe import sft_from_recipe
+
+    return sft_from_recipe(loaded, Path(out), resume=resume, observer=observer)
+
+
+def export(run: str | Path, out: str | Path, *, step: int | Literal["best", "last"] = "last") -> Path:
+    """Write the model of one of a run's checkpoints as a normal Hugging Face folder; return the folder."""
+    from scalerl.run.resume import export as write
+
+    return write(Path(run), Path(out), str(step))
+
+
+def fit_run(folder: str | Path, evaluation_set: str = "") -> "Fit":
+    """Fit the curve of a run folder, or of another framework's log: reward against compute. Needs no torch.
+
+    `evaluation_set` chooses one of several; empty for the first. A poor fit is not an error: read `fit.verdict`.
+
+    >>> fit = scalerl.fit_run("runs/first")
+    >>> fit.params["ceiling"], fit.interval("ceiling"), fit.verdict
+    >>> scalerl.curves.reward_at(fit, [2 * fit.scale])
+    """
+    from scalerl.analysis.results import FitOptions, analyse_fit
+    from scalerl.errors import InputError
+    from scalerl.logs.read import read_table
+    from scalerl.logs.series import Selection, series_from
+
+    series = series_from([read_table(str(folder))], Selection())
+    names = [data.evaluation_set or "" for data in series]
+    if evaluation_set and evaluation_set not in names and names != [""]:
+        raise InputError(f'{folder} has no evaluation set "{evaluation_set}"; it has {", ".join(names)}.')
+    chosen = next((data for data in series if data.evaluation_set == evaluation_set), series[0])
+    (curve,) = analyse_fit([chosen], FitOptions()).curves
+    assert curve.fit is not None, "a curve that cannot be fitted is an error"
+    return curve.fit
+
+
+def _overrides(settings: Settings, table: str = "") -> list[str]:
+    """Return settings as the texts of --set; a nested mapping becomes dotted names."""
+    import json
+
+    texts = []
+    for name, value in settings.items():
+        key = f"{table}.{name}" if table else name
+        if isinstance(value, Mapping):
+            texts += _overrides(value, key)
+        else:
+            texts.append(f"{key}={json.dumps(list(value) if isinstance(value, tuple) else value, default=str)}")
+    return texts
+
+
+def _path_of(given: Any, kind: str) -> str:
+    """Return an import path that leads to an object in this process."""
+    from scalerl.import_path import path_of
+
+    if not callable(given):
+        rows = list(given)
+        return path_of(lambda: rows, kind)
+    return path_of(given, kind)

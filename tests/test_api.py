@@ -1,0 +1,113 @@
+"""The functions of `import scalerl`."""
+
+import inspect
+import json
+import pydoc
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from own_code import sums
+
+import scalerl
+from scalerl import store
+from scalerl.config import load_recipe
+from scalerl.errors import GraderError, InputError, RecipeError
+from scalerl.import_path import import_function, is_local, path_of
+
+SMALL = {
+    "pipeline": {"groups_per_batch": 2, "completions_per_group": 2, "max_lag": 1},
+    "rollout.slots": 8,
+    "evaluation": {"num_prompts": 2, "samples_per_prompt": 2, "every": 1},
+    "budget.steps": 2,
+}
+ROWS = [{"prompt": f"{n}+1+2=", "answer": n + 3} for n in range(12)]
+
+
+def test_import_is_light_and_help_teaches():
+    code = (
+        "import sys, scalerl; heavy = {'torch', 'numpy', 'pydantic', 'scipy', 'transformers'} & set(sys.modules); "
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    shown = pydoc.plain(pydoc.render_doc(scalerl))
+    for words in ('scalerl.train("tiny-cpu"', "fit_run(folder", "grader=near", "Fit the curve of a run folder"):
+        assert words in shown
+
+
+def test_every_function_is_typed_and_documented():
+    for name in ("train", "evaluate", "sft", "export", "fit_run", "load_recipe"):
+        function = getattr(scalerl, name)
+        signature = inspect.signature(function)
+        assert function.__doc__
+        assert signature.return_annotation is not signature.empty
+        assert all(parameter.annotation is not parameter.empty for parameter in signature.parameters.values())
+
+
+def test_settings_are_those_of_the_command_line():
+    recipe = scalerl.load_recipe("tiny-cpu", {"loss": "dapo", "optimizer": {"lr": 1e-3}, "sinks": ("wandb",)})
+    assert recipe == load_recipe("tiny-cpu", ["loss=dapo", "optimizer.lr=1e-3", 'sinks=["wandb"]']).model_copy(
+        update={"description": recipe.description}
+    )
+    again = scalerl.load_recipe(recipe, {"loss.clip_high": 0.3})
+    assert again.loss.model_dump() == {**recipe.loss.model_dump(), "clip_high": 0.3}
+    with pytest.raises(RecipeError, match=r"optimizer\.lrr"):
+        scalerl.load_recipe(recipe, {"optimizer.lrr": 1})
+
+
+def test_rows_and_a_local_grader_train(tmp_path: Path):
+    seen: list[str] = []
+
+    def grade(text: str, answer: str) -> float:
+        seen.append(answer)
+        return 0.25 if len(text) % 2 else 0.75
+
+    run = scalerl.train("tiny-cpu", tmp_path / "run", problems=ROWS, grader=grade, settings=SMALL)
+    assert (run.ended, len(run.metrics), [row["step"] for row in run.evals]) == ("budget", 2, [0, 1, 2])
+    assert set(seen) <= {str(row["answer"]) for row in ROWS}
+    assert all(0.25 <= row["score"] <= 0.75 and row["reward"] == 0 for row in run.evals)
+    # Values differ where none is correct, and are trained on.
+    assert all(-0.5 <= row["reward/mean"] <= 0.5 for row in run.metrics)
+    resumed = scalerl.train(
+        "tiny-cpu", tmp_path / "run", problems=ROWS, grader=grade, settings={**SMALL, "budget.steps": 3}, resume=True
+    )
+    assert len(resumed.metrics) == 3
+    with pytest.raises(InputError):
+        run.fit()
+
+
+def test_local_grader_that_raises_costs_its_verdict(tmp_path: Path):
+    def picky(text: str, answer: str) -> bool:
+        if int(answer) % 2:
+            raise LookupError("odd")
+        return True
+
+    run = scalerl.train("tiny-cpu", tmp_path / "run", problems=ROWS, grader=picky, settings=SMALL)
+    recorded = [json.loads(line) for line in (tmp_path / "run" / store.METRICS).read_text().splitlines()]
+    assert sum(row.get("grader/error", 0) for row in [*recorded, *run.evals]) > 0
+
+    async def judge(text: str, answer: str) -> bool:
+        return True
+
+    with pytest.raises(GraderError, match="coroutine function that cannot be imported"):
+        scalerl.train("tiny-cpu", tmp_path / "other", problems=ROWS, grader=judge, settings=SMALL)
+
+
+def test_importable_functions_keep_their_path():
+    assert path_of(sums, "problems") == "own_code:sums"
+    assert not is_local("own_code:sums")
+    nameless = path_of(lambda: ROWS, "problems")
+    assert is_local(nameless)
+    assert nameless.endswith(":problems")
+    assert import_function(nameless)() is ROWS
+
+
+def test_evaluation_and_fits_by_name(tmp_path: Path):
+    (row,) = scalerl.evaluate("tiny-base", settings=SMALL, sets=["main"])
+    assert (row["set"], row["num_samples"]) == ("main", 4)
+    path = tmp_path / "log.csv"
+    lines = [f"{step * 10},{0.8 * step / (step + 4):.4f}" for step in range(1, 31)]
+    path.write_text("\n".join(["gpu_hours,reward", *lines]))
+    fit = scalerl.fit_run(path)
+    assert 0.5 < fit.params["ceiling"] <= 1
