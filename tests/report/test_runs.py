@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from run_folders import write_run
 
+from scalerl.report.caveats import compute_caveats
+from scalerl.report.repeated import repeated_work
 from scalerl.report.runs import read_run
 
 
@@ -31,3 +33,25 @@ def test_neighbouring_steps_are_drawn_by_their_largest_lag(
     signals = read_run(folder, name="a", arm="a", evals=[]).signals
     assert signals is not None
     assert signals.values[key] == expected
+
+
+def test_repeated_and_stalled_work_is_reported(tmp_path: Path):
+    folder = write_run(tmp_path / "a")
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    # Killed after step 100; the second attempt goes on from step 70 and pays for steps 80 to 100 again.
+    first, again = rows[:10], [row | {"attempt": 2} for row in rows[7:]]
+    for row in again:
+        row["gpu_hours"] += 0.3
+        row["flops"] += rows[9]["flops"] - rows[6]["flops"]
+    again[-1]["time/stalled_s"] = 68.0
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*first, *again]))
+    repeated = repeated_work(folder)
+    assert repeated is not None
+    assert repeated.num_steps == 3
+    assert repeated.gpu_hours == pytest.approx(0.3)
+    facts = read_run(folder, name="a", arm="a", evals=[])
+    assert facts.repeated == repeated
+    said = " ".join(compute_caveats(facts))
+    assert "a repeated 3 steps after an interruption (0.3 GPU-hours" in said
+    assert "a stood still for 68 s" in said
+    assert repeated_work(write_run(tmp_path / "b")) is None

@@ -5,7 +5,7 @@ import pytest
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Qwen3Config, Qwen3MoeConfig
 
 from scalerl.models.shape import ModelShape, forward_flops, training_flops
-from scalerl.run.clock import Clock, devices_held, larger
+from scalerl.run.clock import Clock, Pace, devices_held, larger
 
 
 def llama(**settings):
@@ -134,6 +134,7 @@ def test_only_training_is_on_the_axis():
         "time/evaluation_s": 505.0,
         "time/compilation_s": 50.0,
         "time/checkpoint_s": 7.0,
+        "time/stalled_s": 0.0,
         "time/start_up_s": 30.0,
     }
 
@@ -222,3 +223,33 @@ def test_wrong_use_is_refused():
         clock.add(tokens=-1)
     with pytest.raises(ValueError, match="flops cannot grow by nan"):
         clock.add(learner_flops=float("nan"))
+
+
+def test_a_suspended_step_is_a_stall():
+    pace = Pace()
+    assert [pace.stalled_s(seconds) for seconds in [0.5] * 8] == [0.0] * 8
+    assert pace.stalled_s(69.0) == pytest.approx(68.5)
+    assert pace.stalled_s(0.6) == 0
+    # Not far beyond the usual: a garbage collection, or a long answer.
+    assert pace.stalled_s(4.0) == 0
+
+
+def test_a_lasting_change_of_pace_is_not_a_stall():
+    pace = Pace()
+    stalls = [pace.stalled_s(seconds) for seconds in [1.0] * 20 + [30.0] * 40]
+    assert sum(stall > 0 for stall in stalls) <= 11
+    assert stalls[-1] == 0
+
+
+def test_first_steps_have_no_usual_time():
+    pace = Pace()
+    assert [pace.stalled_s(seconds) for seconds in (60.0, 0.5, 0.5, 50.0)] == [0.0] * 4
+
+
+def test_stalled_time_is_off_the_compute_axis():
+    clock = Clock(devices=2, now=iter([0.0, 0.0, 70.0, 70.0, 70.0]).__next__)
+    clock.start_training()
+    clock.recount("stalled", 68.0)
+    row = clock.row()
+    assert (row["time/stalled_s"], row["time/training_s"]) == (68.0, 2.0)
+    assert row["gpu_hours"] == pytest.approx(2 * 2.0 / 3600)

@@ -7,6 +7,9 @@ from typing import Any, Self
 import numpy as np
 
 from scalerl.curves import At, Fit, fit, is_far, reward_at
+from scalerl.logs.axes import Axis, preferred_axis
+
+__all__ = ["FIRST_FIT", "Axis", "LiveForecast", "Outlook", "preferred_axis"]
 
 FIRST_FIT = 4  # evaluations after the start from which a curve is fitted
 
@@ -16,6 +19,8 @@ class Outlook:
     """The curve of the evaluations so far, and the reward it forecasts for the end of the budget."""
 
     fit: Fit
+    axis: Axis | None
+    """Column of the compute, None where it is not known."""
     at_end: At | None
     """None where the end is not known, already reached, or too far off for a forecast."""
 
@@ -42,14 +47,18 @@ class LiveForecast:
         self.end_compute = end_compute
         self._options = {"bounds": bounds, **options}
         self._evaluations: list[_Evaluation] = []
+        self._axis: Axis | None = None
 
     @classmethod
-    def from_rows(cls, rows: Iterable[Mapping[str, Any]], end_compute: float | None = None) -> Self:
-        """A forecast from rows of evals.jsonl, over GPU-hours; rows without a reward are skipped."""
+    def from_rows(
+        cls, rows: Iterable[Mapping[str, Any]], end_compute: float | None = None, *, axis: Axis = "gpu_hours"
+    ) -> Self:
+        """A forecast from rows of evals.jsonl, over this column of compute; rows without a reward are skipped."""
         forecast = cls(end_compute)
+        forecast._axis = axis
         for row in rows:
             if row.get("reward") is not None:
-                forecast.add(row["gpu_hours"], row["reward"], row["num_samples"])
+                forecast.add(row[axis], row["reward"], row["num_samples"])
         return forecast
 
     def add(self, compute: float, reward: float, num_samples: int | None = None) -> None:
@@ -76,7 +85,7 @@ class LiveForecast:
         end, at_end = self.end_compute, None
         if curve.usable and end is not None and end > curve.scale and not is_far(curve, end):
             (at_end,) = reward_at(curve, [end])
-        return Outlook(fit=curve, at_end=at_end)
+        return Outlook(fit=curve, axis=self._axis, at_end=at_end)
 
 
 def _binomial_sd(start: _Evaluation) -> float | None:

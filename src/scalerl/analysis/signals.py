@@ -8,8 +8,20 @@ from typing import Any, Literal
 import numpy as np
 
 from scalerl.analysis.outlook import Outlook
+from scalerl.logs.axes import UNEVEN_TIME, disagreement
 
-AlarmKind = Literal["truncated", "mismatch", "no_verdict", "skipped", "empty", "entropy", "fall", "grader_error"]
+AlarmKind = Literal[
+    "truncated",
+    "mismatch",
+    "no_verdict",
+    "skipped",
+    "empty",
+    "entropy",
+    "fall",
+    "grader_error",
+    "uneven_time",
+    "stalled",
+]
 Cause = Literal["all_wrong", "all_right", "truncated", "mixed", "no_answer", "timeout", "crash", "memory", "error"]
 """Why batches are empty, or the most frequent reason for which a grader has no verdict."""
 
@@ -73,6 +85,7 @@ def alarms(
     means = {signal.key: _mean(recent, signal.key) for signal in SIGNALS}
     raised = signal_alarms({key: mean for key, mean in means.items() if mean is not None})
     causes = {"empty": _empty_cause(recent), "no_verdict": _no_verdict_cause(recent)}
+    uneven = disagreement(metrics)
     fallen = [name for name, outlook in outlooks.items() if outlook is not None and outlook.fit.verdict == "unstable"]
     return [
         *(
@@ -80,6 +93,7 @@ def alarms(
             for alarm in raised
         ),
         *(Alarm(kind="fall", subject=name) for name in fallen),
+        *([Alarm(kind="uneven_time", value=uneven, limit=UNEVEN_TIME)] if uneven > UNEVEN_TIME else []),
     ]
 
 

@@ -46,6 +46,10 @@ def _alarm_fact(alarm: Alarm) -> str:
             return f"the run falls away from its own curve on {alarm.subject}"
         case "grader_error":
             return f"the grader {alarm.subject} raised: {alarm.detail}"
+        case "uneven_time":
+            return f"time per FLOP changed during the run (GPU-hours and FLOPs differ by up to {value} of the run)"
+        case "stalled":
+            return f"training stood still for {alarm.value:.0f} s, far beyond the usual time of a step"
 
 
 def _remedy(alarm: Alarm) -> str:
@@ -64,6 +68,10 @@ def _remedy(alarm: Alarm) -> str:
             return f", so the model does not change: {_EMPTY[alarm.cause or 'mixed']}"
         case "entropy":
             return ": lower optimizer.lr, raise rollout.temperature, or stop here if the reward is as high as it can be"
+        case "uneven_time":
+            return ": such a run's curve is fitted over FLOPs (unless forecast.compute names another axis)"
+        case "stalled":
+            return "; this time is not on the compute axis (time/stalled_s)"
         case _:
             return ""
 

@@ -7,6 +7,7 @@ import typer
 
 def conclude(out: Path, *, plots: bool) -> None:
     """Print what was learned, how sure that is and what to try next; draw the curve if that is possible."""
+    from scalerl import store
     from scalerl.analysis.results import FitOptions, analyse_forecast
     from scalerl.analysis.words import curve_text
     from scalerl.errors import InputError, NoCurveError
@@ -16,7 +17,9 @@ def conclude(out: Path, *, plots: bool) -> None:
     if not _print_gains(out):
         return
     try:
-        analysis = analyse_forecast(series_from([read_table(str(out))], Selection()), FitOptions(), [], [])
+        axis = (store.read_recipe(out) or {}).get("forecast", {}).get("compute", "auto")
+        selection = Selection(x=None if axis == "auto" else axis)
+        analysis = analyse_forecast(series_from([read_table(str(out))], selection), FitOptions(), [], [])
     except InputError as error:
         why = (error.reason if isinstance(error, NoCurveError) else str(error)).rstrip(".")
         typer.echo(f"No curve yet: {why}. A smaller evaluation.every, or a longer run, gives one.")

@@ -357,6 +357,11 @@ class BudgetSettings(Settings):
     """Floating-point operations of generator and learner."""
 
 
+class ForecastSettings(Settings):
+    compute: Literal["auto", "gpu_hours", "flops", "tokens", "step"] = "auto"
+    """Compute axis of the run's own forecast; auto means GPU-hours, or FLOPs if time per FLOP changed a lot."""
+
+
 class CheckpointSettings(Settings):
     every: int = Field(default=100, ge=1)
     """Steps between two checkpoints."""

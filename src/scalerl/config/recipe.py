@@ -55,6 +55,8 @@ class Recipe(Settings):
     """How the run is measured."""
     budget: parts.BudgetSettings = parts.BudgetSettings()
     """When the run ends."""
+    forecast: parts.ForecastSettings = parts.ForecastSettings()
+    """The forecast that a run shows while it trains."""
     checkpoint: parts.CheckpointSettings = parts.CheckpointSettings()
     """How often the run is saved."""
     sft: SftSettings = SftSettings()

@@ -22,6 +22,7 @@ FactKind = Literal[
     "runs_by_column",
     "seed_has_too_many_values",
     "mixed",
+    "uneven_time",
 ]
 
 
@@ -111,6 +112,14 @@ _SENTENCES: dict[FactKind, Callable[[Mapping[str, Any]], str]] = {
     "runs_by_column": lambda values: f"Runs are told apart by column {', '.join(values['columns'])}.",
     "seed_has_too_many_values": lambda values: (
         f"Column {', '.join(values['columns'])} has too many values to tell runs apart: all rows count as one run."
+    ),
+    "uneven_time": lambda values: (
+        f"Time per FLOP changed during the run: GPU-hours and FLOPs differ by up to {values['share']:.0%} of the run. "
+        + (
+            "Compute is counted in FLOPs (give --x gpu_hours for time)."
+            if values["used"] == "flops"
+            else "A run's own curve is better fitted over FLOPs (--x flops)."
+        )
     ),
     "mixed": lambda values: (
         f"Rows over the same compute differ in {', '.join(values['columns'])} but are taken as one curve: name what "

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from scalerl.errors import InputError
+from scalerl.logs.axes import UNEVEN_TIME, disagreement
 from scalerl.logs.columns import STEP_TIME, TRAINER_STEP, fill_from_step, find, is_number, unit_rewards
 from scalerl.logs.facts import Fact
 from scalerl.logs.names import FILE, file_names
@@ -23,6 +24,7 @@ def points_from(tables: Sequence[Table], selection: Selection) -> list[Point]:
         raise InputError("no file was given: name at least one log file or run folder.")
     _check_start(selection)
     files = file_names([table.path for table in tables])
+    tables = [_with_even_axis(table, selection, is_only=len(tables) == 1) for table in tables]
     tables = [_prepared(table, file, selection) for table, file in zip(tables, files, strict=True)]
     tables = _filtered(tables, selection)
     apart = _apart(tables, selection)
@@ -59,12 +61,24 @@ def _prepared(table: Table, file: str, selection: Selection) -> Table:
     if FILE not in table.columns:
         table = replace(table, columns=[*table.columns, FILE], rows=[{**row, FILE: file} for row in table.rows])
     _check_columns(table, selection)
-    x = selection.x or table.x
+    x = selection.x or table.preferred_x or table.x
     assert x is not None
     # Before any filter: the row of the same step that holds the compute may be one the filter drops.
     computes = per_attempt(table, lambda rows: fill_from_step(rows, x, table.step)) or []
     rows = [{**row, x: compute} for row, compute in zip(table.rows, computes, strict=True)]
     return replace(table, rows=rows, x=x, y=selection.y or table.y)
+
+
+def _with_even_axis(table: Table, selection: Selection, *, is_only: bool) -> Table:
+    """Note it where a run's GPU-hours and FLOPs disagree, and take FLOPs for the curve of a run on its own."""
+    if selection.x is not None or table.kind != "run" or table.x != "gpu_hours" or "arm" in table.columns:
+        return table
+    share = disagreement(table.rows)
+    if share <= UNEVEN_TIME:
+        return table
+    used = "flops" if is_only else "gpu_hours"
+    fact = Fact(kind="uneven_time", values={"share": share, "used": used})
+    return replace(table, facts=(*table.facts, fact), preferred_x=used)
 
 
 def _check_start(selection: Selection) -> None:

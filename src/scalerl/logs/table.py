@@ -36,6 +36,8 @@ class Table:
     """Columns whose values are separate curves unless an option names them: a run folder's sets, wandb's runs."""
     built: tuple[str, ...] = ()
     """Columns that are not in the log but built from its times."""
+    preferred_x: str | None = None
+    """Column of compute to take instead of `x`, unless --x names one."""
     facts: tuple[Fact, ...] = ()
     """What the reader decided that the user did not ask for."""
 

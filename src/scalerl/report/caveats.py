@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 from scalerl.analysis.words import join_names, past_alarm_text
 from scalerl.curves import PairKind, pair_verdict
-from scalerl.report.runs import alarms, environments, incomparable
+from scalerl.logs.axes import UNEVEN_TIME
+from scalerl.report.runs import RunFacts, alarms, environments, incomparable
 from scalerl.report.standing import labels, pair_of
 from scalerl.report.views import ALL, Report, View, label_of
 
@@ -29,10 +30,31 @@ def warnings(report: Report) -> list[str]:
         where = f"of {name} " if name else ""
         sentences.append(f"Not comparable: the evaluations {where}were made on different prompts ({shown}).")
     for run in material.runs:
+        sentences += compute_caveats(run)
+    for run in material.runs:
         sentences += [past_alarm_text(run.name, alarm) for alarm in alarms(run)]
     differing = [key for key, values in environments(material.runs).items() if len(values) > 1]
     if differing:
         sentences.append(f"The runs' environments differ in {join_names(differing)}.")
+    return sentences
+
+
+def compute_caveats(run: RunFacts) -> list[str]:
+    """What is special about the compute of a run: work done twice, time that stood still, uneven time."""
+    sentences = []
+    if run.repeated is not None:
+        share = run.repeated.flops / run.cost["flops"] if run.cost.get("flops") else 0.0
+        sentences.append(
+            f"{run.name} repeated {run.repeated.num_steps} steps after an interruption ({run.repeated.gpu_hours:.3g} "
+            f"GPU-hours, {share:.1%} of its FLOPs): they are counted as compute."
+        )
+    if stalled_s := run.seconds.get("stalled"):
+        sentences.append(f"{run.name} stood still for {stalled_s:.0f} s, which is not counted in its GPU-hours.")
+    if run.uneven_time > UNEVEN_TIME:
+        sentences.append(
+            f"{run.name}: time per FLOP changed during the run (GPU-hours and FLOPs differ by up to "
+            f"{run.uneven_time:.0%} of it): its own curve is to be read over FLOPs."
+        )
     return sentences
 
 

@@ -12,11 +12,13 @@ from scalerl import store
 from scalerl.analysis.changes import changed_settings
 from scalerl.analysis.signals import ALARM_STEPS, REPORTED, SIGNALS, Alarm, signal_alarms, with_derived
 from scalerl.errors import RunFolderError
+from scalerl.logs.axes import disagreement
+from scalerl.report.repeated import Repeated, repeated_work
 
 T = TypeVar("T")
 
 COST = ("gpu_hours", "flops", "tokens")
-PARTS = ("training", "evaluation", "checkpoint", "compilation", "start_up")
+PARTS = ("training", "evaluation", "checkpoint", "compilation", "stalled", "start_up")
 AXES = ("gpu_hours", "flops", "tokens", "step")
 MOST_SIGNAL_POINTS = 120
 NOT_STARTED = "not started"
@@ -50,6 +52,10 @@ class RunFacts:
     seconds: Mapping[str, float] = field(default_factory=dict)
     """Wall time by what it was spent on."""
     num_steps: int = 0
+    repeated: Repeated | None = None
+    """Work that was done again after the run was interrupted."""
+    uneven_time: float = 0.0
+    """How far GPU-hours and FLOPs disagree; see logs/axes.py."""
     prompts: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """By evaluation set: the hashes of the prompts it was evaluated on."""
     signals: Signals | None = None
@@ -104,6 +110,8 @@ def read_run(folder: Path, *, name: str, arm: str, evals: Sequence[Mapping[str, 
         num_steps=int(max((row["step"] for row in (*metrics, *evals)), default=0)),
         prompts=_prompts(evals),
         signals=_signals(metrics),
+        repeated=tried(lambda: repeated_work(folder), None) if metrics else None,
+        uneven_time=disagreement(metrics),
         faults=tuple(faults),
     )
 
@@ -220,6 +228,8 @@ def environments(runs: Sequence[RunFacts]) -> dict[str, dict[str, list[str]]]:
     by_key: dict[str, dict[str, list[str]]] = {}
     for run in runs:
         for key, value in flat(run.environment).items():
+            if key == "slots":  # chosen by the run for its arm, and no difference between machines
+                continue
             by_key.setdefault(key, {}).setdefault(str(value), []).append(run.name)
     return by_key
 

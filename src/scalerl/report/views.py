@@ -17,6 +17,7 @@ from scalerl.curves.forecast import score
 from scalerl.curves.notes import DifferentPrompts
 from scalerl.errors import InputError
 from scalerl.logs import columns as names
+from scalerl.logs.axes import UNEVEN_TIME, disagreement
 from scalerl.logs.series import Selection, Series, series_from
 from scalerl.logs.table import Table
 from scalerl.report.inputs import ARM, Material, gather, num_inputs
@@ -158,6 +159,9 @@ def _main_axis(material: Material, selection: Selection) -> tuple[str | None, st
         distorted = "Jobs shared a device, which distorts the time that each took"
     elif uneven > UNEVEN:
         distorted = f"One run took {uneven:.1f} times as long as another of its arm for the same FLOPs"
+    elif len(material.tables) == 1 and len(material.runs) == 1 and disagreement(material.tables[0].rows) > UNEVEN_TIME:
+        share = disagreement(material.tables[0].rows)
+        distorted = f"Time per FLOP changed during the run (by up to {share:.0%} of it)"
     by_time = material.axis in (None, "gpu_hours")
     if distorted and by_time and all("flops" in columns for columns in known):
         return "flops", f"{distorted}: compute is counted in FLOPs first, and GPU-hours are not to be trusted."

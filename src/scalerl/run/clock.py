@@ -1,7 +1,9 @@
 """The clock of a run: device-hours, FLOPs and tokens spent so far. Evaluation and the like are counted separately."""
 
 import math
+import statistics
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -9,7 +11,12 @@ from typing import Any
 # What a second can be spent on; only training is on the compute axis.
 TRAINING = "training"
 START_UP = "start_up"
-ASIDE = ("evaluation", "compilation", "checkpoint", START_UP)
+ASIDE = ("evaluation", "compilation", "checkpoint", "stalled", START_UP)
+
+STALL_FACTOR = 5.0  # a step that takes this many times as long as usual was not slow but suspended or starved
+STALL_S = 5.0  # and at least this much longer: short steps vary
+PACE_STEPS = 20  # steps whose median is the usual time
+FEWEST_STEPS = 5  # before that there is no usual time
 
 _SECONDS = {kind: f"time/{kind}_s" for kind in (TRAINING, *ASIDE)}
 _COUNTED = ("gpu_hours", "flops", "flops/generator", "flops/learner", "tokens", *_SECONDS.values())
@@ -61,7 +68,7 @@ class Clock:
 
     @contextmanager
     def aside(self, kind: str) -> Iterator[None]:
-        """Count time as "evaluation", "compilation", "checkpoint" or "start_up". The innermost kind counts."""
+        """Count time as one of the kinds in ASIDE. The innermost kind counts."""
         if kind not in ASIDE:
             raise ValueError(f"{kind!r} is not a kind of time; the kinds are {', '.join(ASIDE)}")
         self._update()
@@ -108,6 +115,24 @@ class Clock:
         self._spent[_SECONDS[self._kind]] += elapsed
         if self._kind == TRAINING:
             self._spent["gpu_hours"] += self._devices * elapsed / 3600
+
+
+class Pace:
+    """Tells how much of a step's time was a stall: a suspended process, or a machine that others took.
+
+    A step is compared with the median of the last PACE_STEPS. What it took beyond that median is a stall if the step
+    took STALL_FACTOR times as long and STALL_S longer. A lasting change of pace becomes the median after half of the
+    window.
+    """
+
+    def __init__(self) -> None:
+        self._seconds: deque[float] = deque(maxlen=PACE_STEPS)
+
+    def stalled_s(self, seconds: float) -> float:
+        """Return the stalled part of a step that took this long, and remember the step."""
+        usual = statistics.median(self._seconds) if len(self._seconds) >= FEWEST_STEPS else math.inf
+        self._seconds.append(seconds)
+        return seconds - usual if seconds > max(STALL_FACTOR * usual, usual + STALL_S) else 0.0
 
 
 def larger(*spent: Mapping[str, Any]) -> dict[str, float]:

@@ -19,7 +19,7 @@ from scalerl.run import checkpoint as checkpoints
 from scalerl.run.clock import larger
 
 # Settings that may change when a run is resumed: when it ends, where it is recorded, and how many graders run.
-_FREE = ("budget.", "checkpoint.", "sft.", "sinks", "description", "grading.num_workers")
+_FREE = ("budget.", "checkpoint.", "forecast.", "sft.", "sinks", "description", "grading.num_workers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

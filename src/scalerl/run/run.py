@@ -13,9 +13,8 @@ from typing import Any, Literal
 import torch
 
 from scalerl import store
-from scalerl.analysis.outlook import LiveForecast
-from scalerl.analysis.signals import Alarm, AlarmNews, alarms
-from scalerl.config import Recipe, remedies
+from scalerl.analysis.outlook import Axis
+from scalerl.config import Recipe
 from scalerl.errors import StoreError
 from scalerl.graders.pool.pool import Reason
 from scalerl.learner.step import compilation_s
@@ -26,6 +25,7 @@ from scalerl.models.shape import ModelShape, work_flops
 from scalerl.run import checkpoint as checkpoints
 from scalerl.run.clock import Clock, devices_held, larger
 from scalerl.run.evaluate import counts, evaluate_set, no_verdicts
+from scalerl.run.health import Health
 from scalerl.run.host import environment, frozen_objects
 from scalerl.run.observer import NullObserver, RunObserver
 from scalerl.run.pack import pack_groups
@@ -93,8 +93,7 @@ class Run:
         self._last_saved = -1 if earlier.checkpoint is None else earlier.checkpoint.step
         self._work = Work()
         self._num_without_verdict: Counter[Reason] = Counter()
-        self._grader_errors: dict[str, str] = {}
-        self._alarm_news = AlarmNews()
+        self._health = Health(recipe, trained_s=self.clock.row()["time/training_s"])
 
     def close(self) -> None:
         """End the processes of a run that will not be trained."""
@@ -170,6 +169,7 @@ class Run:
         compiled_s = compilation_s()
         for done in self.pipeline.steps():
             self.clock.recount("compilation", compilation_s() - compiled_s)
+            self.clock.recount("stalled", self._health.stalled_s(self.clock.row()["time/training_s"]))
             self._log(done)
             if (end := self._between_steps(done.batch.groups)) is not None:
                 return end
@@ -245,15 +245,9 @@ class Run:
                 store.append_row(self.folder / store.SAMPLES, {"step": step, "attempt": self.attempt, **row})
             self.evals = [row for row in self.evals if row["step"] != step] + rows
             self._last_evaluated = step
-            end = self._end_compute()
-            outlooks = {
-                eval_set.name: LiveForecast.from_rows(
-                    (row for row in self.evals if row["set"] == eval_set.name), end
-                ).outlook()
-                for eval_set in eval_sets
-            }
-            raised = alarms(self.metrics, outlooks, remedies=remedies(self.recipe))
-            self.observer.evaluated(rows, outlooks, [*self._alarm_news.update(raised), *self._grader_alarms()])
+            outlooks = self._health.outlooks(self.evals, [each.name for each in eval_sets], self._end_compute)
+            errors = self.parts.inputs.graders.first_errors
+            self.observer.evaluated(rows, outlooks, self._health.alarms(self.metrics, outlooks, errors))
 
     def _evaluate_set(self, eval_set: EvalSet, step: int, spent: Mapping[str, float]) -> store.Row:
         inputs, settings = self.parts.inputs, self.recipe.evaluation
@@ -279,16 +273,11 @@ class Run:
         with self._watchdog.watching(None):
             self.observer.evaluating(finished, total)
 
-    def _grader_alarms(self) -> list[Alarm]:
-        """Return the first exception of each grader, once."""
-        errors = self.parts.inputs.graders.first_errors
-        new, self._grader_errors = errors.items() - self._grader_errors.items(), errors
-        return [Alarm(kind="grader_error", subject=name, detail=error) for name, error in sorted(new)]
-
-    def _end_compute(self) -> float | None:
-        """Return the GPU-hours at the end of the budget, at the pace so far; None before the first step."""
+    def _end_compute(self, axis: Axis) -> float | None:
+        """Return the compute at the end of the budget, at the pace so far; None before the first step."""
         share = self.share_spent
-        return self.clock.gpu_hours / share if share > 0 else None
+        spent = self.pipeline.version if axis == "step" else self.clock.row()[axis]
+        return spent / share if share > 0 else None
 
     def _best_step(self) -> int | None:
         """Return the step with the best evaluation so far, of the set that checkpoint.best names."""
