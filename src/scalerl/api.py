@@ -1,6 +1,6 @@
 """What `import scalerl` offers: functions that do what the commands do. Heavy imports happen inside them."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 Settings = Mapping[str, Any]
 """Settings by their dotted names, as in --set: {"optimizer.lr": 1e-3, "loss": "dapo"}."""
 
-Grader = Callable[..., "bool | float | None"]
-"""grader(text, answer, /, *, settings): True, False, a number from 0 to 1, or None for no verdict."""
+Grader = Callable[..., "bool | float | Awaitable[bool | float | None] | None"]
+"""grader(text, answer, /, *, settings): True, False, a number from 0 to 1, or None for no verdict; or a coroutine."""
 
 Row = Mapping[str, Any]
 """A problem: {"prompt": ..., "answer": ...}, optionally with "id" and "demonstration"."""

@@ -56,7 +56,7 @@ def _with_overrides(tree: Mapping[str, Any], overrides: Sequence[str], origins: 
         origins.add_override(text, [key for key, _ in leaves(override)])
     tree = merge(tree, override_layer)
     if overrides and "description" not in override_layer and isinstance(tree.get("description"), str):
-        tree["description"] = _changed(tree["description"], overrides)
+        tree = {**tree, "description": _changed(tree["description"], overrides)}
     return _validated(tree, origins)
 
 

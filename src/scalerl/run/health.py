@@ -41,7 +41,7 @@ class Health:
     ) -> dict[str, Outlook | None]:
         """Return the forecast of each evaluation set, None before there is one."""
         by_set = {name: [row for row in evals if row["set"] == name] for name in sets}
-        axes = {name: self.axis(rows) for name, rows in by_set.items()}
+        axes: dict[str, Axis] = {name: self.axis(rows) for name, rows in by_set.items()}
         return {
             name: LiveForecast.from_rows(rows, end_compute(axes[name]), axis=axes[name]).outlook()
             for name, rows in by_set.items()
