@@ -135,7 +135,7 @@ def test_a_malformed_override_shows_the_form(text):
         ("batch_size=3", 'did you mean "pipeline.groups_per_batch"?'),
         ("learning_rate=3", 'did you mean "optimizer.lr"?'),
         ("optimizer.learning_rate=3", 'did you mean "optimizer.lr"?'),
-        ("zzzz=3", "budget, checkpoint"),
+        ("zzzz=3", "budget, forecast, checkpoint"),
         (
             "advantage=batch",
             'advantage is "batch" but must be a table with baseline ("mean", "leave_one_out"), normalisation ("batch", '
