@@ -94,7 +94,7 @@ def test_compare_adds_pairs_and_a_ranking(table: Path):
     assert out["ranking"][0]["p_best"] > 0.99
 
 
-def test_tables_for_people_name_the_verdict_and_what_more_compute_buys(table: Path):
+def test_tables_name_the_verdict_and_what_more_compute_buys(table: Path):
     done = scalerl("fit", table, *OPTIONS)
     assert done.returncode == 0
     assert "levels off at" in done.stdout
@@ -102,7 +102,7 @@ def test_tables_for_people_name_the_verdict_and_what_more_compute_buys(table: Pa
     assert "compute: gpu_hours, reward: pass_rate\n" in done.stdout
 
 
-def test_columns_that_were_recognised_or_built_are_told_from_those_named(tmp_path: Path):
+def test_recognised_columns_are_told_from_those_named(tmp_path: Path):
     path = tmp_path / "log.jsonl"
     rewards = [0.3 + 0.3 / (1 + (10 / step) ** 2) for step in range(1, 41)]
     rows = [{"step": step, "time/step": 90, "reward": reward} for step, reward in enumerate(rewards, start=1)]
@@ -266,7 +266,7 @@ def test_a_seed_column_is_used_and_said(table: Path):
     assert "Runs are told apart by column seed." in new["messages"]
 
 
-def test_a_held_out_filter_that_matches_nothing_names_the_values_there_are(table: Path):
+def test_holdout_filter_without_a_match_names_the_values(table: Path):
     done = scalerl("backtest", table, *OPTIONS, "--holdout", "part=latter")
     assert done.returncode == 2
     assert "latter" in done.stderr

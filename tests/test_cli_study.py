@@ -160,7 +160,7 @@ def test_a_reason_that_several_arms_share_is_given_once(tmp_path, monkeypatch):
     assert 'half: model.fp32_head = "learner" (not run)' in shown
 
 
-def test_an_arm_that_cannot_be_set_up_is_refused_before_anything_is_written(tmp_path, monkeypatch):
+def test_arm_that_cannot_be_set_up_is_refused_first(tmp_path, monkeypatch):
     fake_training(tmp_path, monkeypatch, {"run": "crash"})
     changed = ["--set", "arms.dapo.model.path=gone"]
     result = study("small.toml", *changed, exit_code=1)
@@ -251,7 +251,7 @@ def test_the_summary_gives_a_ceiling_with_its_verdict(tmp_path):
         (["precision"], "nothing to compare no-fp32 with here"),
     ],
 )
-def test_a_study_that_cannot_run_is_refused_before_anything_is_written(tmp_path, monkeypatch, arguments, said):
+def test_study_that_cannot_run_is_refused_first(tmp_path, monkeypatch, arguments, said):
     monkeypatch.chdir(tmp_path)
     result = study(*arguments, exit_code=1)
     assert isinstance(result.exception, StudyError)

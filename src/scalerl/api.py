@@ -74,7 +74,7 @@ def train(
     the limits on time and memory that graders have in processes of their own.
 
     >>> run = scalerl.train("tiny-cpu", "runs/first", settings={"budget.steps": 60})
-    >>> run.evals[-1]["reward"], run.fit().verdict
+    >>> run.evals[-1].get("reward"), run.fit().verdict
     """
     changes = dict(settings or {})
     if problems is not None:

@@ -183,7 +183,7 @@ def test_unknown_ceilings_are_not_taken_for_one(seed: int):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_run_that_is_not_half_way_up_is_not_called_lower(seed: int):
-    """Of one and the same law: what is new is always shorter."""
+    """Both runs follow one law, and the shorter run must not be called the lower one."""
     law = {"ceiling": 0.9, "exponent": 1.8, "midpoint": 1000.0, "start": 0.05}
     (pair,) = compare({"long": early(seed, 3000.0, **law), "short": early(seed + 10, 500.0, **law)}).pairs
     assert pair.verdict == "not separable"

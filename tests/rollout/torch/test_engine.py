@@ -282,7 +282,7 @@ def test_prompt_of_many_slots_is_copied_in_parts():
 
 
 class Largest(TorchDispatchMode):
-    """Of all that index_select gives."""
+    """Records the largest result of index_select."""
 
     numel = 0
 
