@@ -1,6 +1,7 @@
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -190,8 +191,8 @@ def test_a_bubblewrap_that_fails_is_one_sentence(monkeypatch: pytest.MonkeyPatch
 
 
 @needs_bubblewrap
-def test_an_ordinary_user_can_use_the_sandbox(tmp_path: Path):
-    """Where the interpreter is one that this user may read."""
+def test_an_ordinary_user_can_use_the_sandbox():
+    """The package is copied to a folder that every user may read, unlike pytest's own temporary folders."""
     if sys.platform != "linux" or shutil.which("setpriv") is None:
         pytest.skip("needs setpriv")
     python = shutil.which("python3", path="/usr/bin")
@@ -200,25 +201,23 @@ def test_an_ordinary_user_can_use_the_sandbox(tmp_path: Path):
     version = subprocess.run([python, "-c", "import sys; print(sys.version_info >= (3, 11))"], capture_output=True)
     if version.stdout.strip() != b"True":
         pytest.skip("needs a system interpreter of Python 3.11 or later")
-    package = tmp_path / "scalerl"
-    source = Path(__file__).parents[3] / "src" / "scalerl"
-    shutil.copytree(source / "graders" / "sandbox", package / "graders" / "sandbox")
-    shutil.copy(source / "errors.py", package)
-    script = (
-        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
-        "from scalerl.graders.sandbox.runner import LocalRunner\n"
-        "from scalerl.graders.sandbox.job import *\n"
-        "runner = LocalRunner('bubblewrap')\n"
-        'code = \'import os\\ndef f(): return os.getuid(), os.listdir("/tmp"), open("x", "w").write("y")\'\n'
-        "tests = Asserts(tests=('assert f() == (65534, [], 1)',))\n"
-        "for _ in range(3): print(runner.run(Program(code=code), tests, RunLimits(timeout_s=60)).kind)\n"
-        "runner.close()"
-    )
-    subprocess.run(["chmod", "-R", "a+rX", str(tmp_path)], check=True)
-    for parent in tmp_path.parents[:2]:
-        parent.chmod(parent.stat().st_mode | 0o055)
     user = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
-    ran = subprocess.run([*user, python, "-c", script], capture_output=True, text=True, cwd="/")
+    source = Path(__file__).parents[3] / "src" / "scalerl"
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        shutil.copytree(source / "graders" / "sandbox", Path(folder, "scalerl", "graders", "sandbox"))
+        shutil.copy(source / "errors.py", Path(folder, "scalerl"))
+        subprocess.run(["chmod", "-R", "a+rX", folder], check=True)
+        script = (
+            f"import sys; sys.path.insert(0, {folder!r})\n"
+            "from scalerl.graders.sandbox.runner import LocalRunner\n"
+            "from scalerl.graders.sandbox.job import *\n"
+            "runner = LocalRunner('bubblewrap')\n"
+            'code = \'import os\\ndef f(): return os.getuid(), os.listdir("/tmp"), open("x", "w").write("y")\'\n'
+            "tests = Asserts(tests=('assert f() == (65534, [], 1)',))\n"
+            "for _ in range(3): print(runner.run(Program(code=code), tests, RunLimits(timeout_s=60)).kind)\n"
+            "runner.close()"
+        )
+        ran = subprocess.run([*user, python, "-c", script], capture_output=True, text=True, cwd="/")
     assert ran.stdout.split() == ["passed"] * 3, ran.stderr
 
 
