@@ -203,7 +203,7 @@ def test_a_dry_run_whose_base_cannot_be_run_fails_and_says_why(tmp_path, monkeyp
 
 
 def test_a_dry_run_to_resume_counts_what_is_left(tmp_path, monkeypatch):
-    """Of two runs of 3 steps one is done and the other has a step to go, at 0.1 GPU-hours a step."""
+    """Two runs of 3 steps: one is done, the other has a step to go, at 0.1 GPU-hours a step."""
     fake_training(tmp_path, monkeypatch, {"dapo-seed0": "fail"})
     study("small.toml", exit_code=1)
     metrics = tmp_path / "runs" / "small" / "runs" / "dapo-seed0" / store.METRICS

@@ -132,8 +132,8 @@ def _anchored_tasks(tree: dict[str, Any], name: str, folder: Path) -> dict[str, 
     tables = tree.get(name)
     if not isinstance(tables, dict):
         return tree
-    found = {key: _anchored_task(task, folder) if isinstance(task, dict) else task for key, task in tables.items()}
-    return {**tree, name: found}
+    anchored = {key: _anchored_task(task, folder) if isinstance(task, dict) else task for key, task in tables.items()}
+    return {**tree, name: anchored}
 
 
 def _anchored_task(task: dict[str, Any], folder: Path) -> dict[str, Any]:

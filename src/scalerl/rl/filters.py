@@ -32,7 +32,7 @@ class EffectiveBatch:
     num_groups: int
     """Groups with at least two completions left to compare."""
     num_zero_variance: int
-    """Of those, the groups whose verdicts are all equal; counted with the filter off too."""
+    """Groups among them whose verdicts are all equal; counted with the filter off too."""
     num_kept: int
     num_kept_groups: int
 

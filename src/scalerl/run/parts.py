@@ -85,7 +85,7 @@ class Parts:
     prompts: Mapping[str, Prompts]
     """What is trained on, by task."""
     problem_hashes: Mapping[str, str]
-    """Of the training problems, by task."""
+    """Hash of the training problems, by task."""
     learner: CheckpointedLearner
     engine: Engine
     eval_engine: Engine

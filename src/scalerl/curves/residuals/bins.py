@@ -20,7 +20,7 @@ class Bins:
     """Standard error of each mean, the autocorrelation of the rewards taken into account."""
     count: np.ndarray
     autocorrelation: float
-    """Of neighbouring rewards about the means of their bins."""
+    """Autocorrelation of neighbouring rewards about the means of their bins."""
 
 
 def num_bins(num_points: int, rule: int | str) -> int:

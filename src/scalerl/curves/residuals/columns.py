@@ -27,7 +27,7 @@ class ColumnTests:
     """Standard error of the coefficient; infinite where the fit can follow the column."""
     autocorrelation: Array
     noise_sd: Array
-    """Of one evaluation, with the column in the fit."""
+    """Standard deviation of one evaluation, with the column in the fit."""
     effect: Array
     """The largest change that the column makes to the residuals."""
 

@@ -30,7 +30,7 @@ class Misfit:
     statistic: float
     limit: float
     autocorrelation: float
-    """Of the noise, with the pattern taken out."""
+    """Autocorrelation of the noise, with the pattern taken out."""
     size: float
     """The largest change that the pattern makes to the curve, in units of the reward."""
     log_place: float

@@ -36,7 +36,7 @@ class Settled:
     fall: Fall | None
     rise: Rise | None
     misfit: Misfit | None
-    """Of the form that was asked for, through all points."""
+    """Lack of fit of the requested form through all points."""
     mended: bool
 
     @property

@@ -83,7 +83,7 @@ class SftResult:
     plan: SftPlan
     curve: tuple[SftProgress, ...]
     pass_rates: Mapping[str, Any]
-    """Of the evaluation problems; empty where none was measured."""
+    """Pass rates on the evaluation problems; empty where none was measured."""
 
     @property
     def gain_last_fifth(self) -> float:

@@ -1,6 +1,7 @@
-"""Make the base models of the studies gpu-model-size and gpu-loo: Llamas of 2M to 135M parameters.
+"""Make the base models of the studies first-curves, gpu-model-size and gpu-loo: Llamas of 2M to 135M parameters.
 
-    python benchmarks/principles/make_base.py --size 10m --out runs/bases/10m        minutes on a large GPU
+    python benchmarks/bases/make_base.py --size 10m --out runs/bases/10m        minutes on a large GPU
+    python benchmarks/bases/make_base.py --size 10m --recipe arithmetic-10m --steps 2500 --out runs/base-10m
 
 A size sets width, layers, heads, steps and learning rate. Like the embedded tiny base, these models imitate
 demonstrations that mix careful work, slips and guesses, so they can reason and mostly do not. The file made_by.json in
@@ -99,6 +100,9 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--size", choices=SIZES, default="10m")
     parser.add_argument("--recipe", default="long-arithmetic", help="whose task is taught")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting of the recipe"
+    )
     parser.add_argument("--steps", type=int, help="instead of the size's own")
     parser.add_argument("--lr", type=float, help="instead of the size's own")
     parser.add_argument("--batch-tokens", type=int, default=32_000, help="tokens per step")
@@ -107,7 +111,7 @@ def main() -> int:
     size = SIZES[arguments.size]
     # Imitation does not need FP32 products; the recipe's RL sets its own precision.
     torch.set_float32_matmul_precision("high")
-    recipe = load_recipe(arguments.recipe)
+    recipe = load_recipe(arguments.recipe, arguments.set)
     (task,) = build_tasks(recipe).values()
     with tempfile.TemporaryDirectory() as fresh:
         fresh_model(task, Path(fresh), size, seed=recipe.seed)
@@ -122,9 +126,10 @@ def main() -> int:
             ),
             start=SftStart(model=fresh, seed=recipe.seed),
             record={
-                "made_by": "benchmarks/principles/make_base.py",
+                "made_by": "benchmarks/bases/make_base.py",
                 "size": {"name": arguments.size, **asdict(size)},
                 "recipe": arguments.recipe,
+                "set": arguments.set,
             },
             observer=Printer(),
         )
