@@ -303,7 +303,7 @@ def test_no_predictive_command_loads_torch(table: Path):
     assert done.returncode == 0, done.stderr
 
 
-def test_without_the_report_extra_a_plot_is_refused_in_one_sentence(table: Path, tmp_path: Path):
+def test_a_plot_without_the_report_extra_is_refused(table: Path, tmp_path: Path):
     code = (
         "import sys; sys.modules['matplotlib'] = None; sys.modules['plotly'] = None\n"
         "from scalerl.cli import main; main()"

@@ -60,7 +60,7 @@ def start(*arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def test_a_study_of_real_runs_is_killed_in_the_middle_and_resumed(tmp_path):
+def test_a_study_of_real_runs_is_killed_and_resumed(tmp_path):
     file, out = tmp_path / "small.toml", tmp_path / "out"
     file.write_text(SMALL)
     first = start(str(file), "--out", str(out))
@@ -95,7 +95,7 @@ def fake_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behaviour: di
     monkeypatch.chdir(tmp_path)
 
 
-def test_a_failing_arm_is_told_and_the_report_is_written_without_it(tmp_path, monkeypatch):
+def test_a_failing_arm_is_named_and_left_out_of_the_report(tmp_path, monkeypatch):
     fake_training(tmp_path, monkeypatch, {"dapo-seed0": "fail"})
     result = study("small.toml", "--json", exit_code=1)
     assert (
@@ -173,7 +173,7 @@ def test_arm_that_cannot_be_set_up_is_refused_first(tmp_path, monkeypatch):
     assert "2 of 2 runs are done." in study("small.toml", *changed).stdout
 
 
-def test_a_users_set_reaches_the_study_and_the_command_to_go_on_with(tmp_path, monkeypatch):
+def test_set_reaches_the_study_and_the_command_to_resume(tmp_path, monkeypatch):
     fake_training(tmp_path, monkeypatch, {"dapo-seed3": "fail"})
     changed = ["--set", "seeds=[3]", "--set", "budget.steps=2"]
     shown = study("small.toml", *changed, "--jobs", "2", exit_code=1).stdout

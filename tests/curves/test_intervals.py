@@ -37,7 +37,14 @@ def slow_reference(compute, reward, start: float, levels):
     return [float(np.interp(level, cumulative, ceilings)) for level in levels]
 
 
-@pytest.mark.parametrize(("seed", "reach", "noise"), [(0, 1.2, 0.012), (1, 2.5, 0.008), (2, 0.8, 0.01)])
+@pytest.mark.parametrize(
+    ("seed", "reach", "noise"),
+    [
+        (0, 1.2, 0.012),
+        pytest.param(1, 2.5, 0.008, marks=pytest.mark.slow),
+        pytest.param(2, 0.8, 0.01, marks=pytest.mark.slow),
+    ],
+)
 def test_the_grid_agrees_with_brute_force(seed: int, reach: float, noise: float):
     compute, reward = run(seed, reach=reach, num=14, noise=noise)
     found = fit(compute, reward, start=0.4)

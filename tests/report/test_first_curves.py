@@ -93,6 +93,7 @@ def test_the_first_half_forecasts_the_second_as_the_page_says(folder, axis):
     assert score.coverage == pytest.approx(inside / 100, abs=0.005 + 1 / num)
 
 
+@pytest.mark.slow
 def test_the_first_half_claims_no_ceiling_that_all_points_deny():
     """Two seeds do not separate these recipes; an earlier fit called one ceiling higher from the first half alone."""
     (sentences,) = report_json(build_report([PAGE.with_suffix("")], Selection(), FitOptions()))["summary"].values()

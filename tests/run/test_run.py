@@ -65,9 +65,8 @@ def test_equal_seeds_give_equal_rows_apart_from_time(tmp_path: Path):
         rows.append((store.read_metrics(tmp_path / name), store.read_evals(tmp_path / name)))
     for here, there in zip(*rows, strict=True):
         assert without_time(here) == without_time(there)
-    other = Run(small("budget.steps=6", "seed=1"), tmp_path / "c")
-    other.train()
-    assert without_time(store.read_metrics(tmp_path / "c")) != without_time(rows[0][0])
+    Run(small("budget.steps=2", "seed=1"), tmp_path / "c").train()
+    assert without_time(store.read_metrics(tmp_path / "c")) != without_time(rows[0][0][:2])
 
 
 def test_the_run_folder_is_what_the_predictive_half_reads(tmp_path: Path):
@@ -151,8 +150,8 @@ def _wait_for_rows(process: subprocess.Popen[str], folder: Path, rng: random.Ran
 
 
 def test_killed_run_loses_nothing(tmp_path: Path):
-    assert kill_at_random(tmp_path / "run", 3, seed=0, steps=14) >= 1
-    check_lineage(tmp_path / "run", 14)
+    assert kill_at_random(tmp_path / "run", 2, seed=0, steps=10) >= 1
+    check_lineage(tmp_path / "run", 10)
 
 
 @pytest.mark.slow
