@@ -94,7 +94,7 @@ def test_padding_comes_after_the_inputs_and_is_separate(lengths, num_trained):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("family", ["smollm", "qwen2"])
 def test_gradients_and_rows_are_those_of_plain_passes(loss, dtype, family):
-    overrides = (f"loss={loss}", f"model.dtype={dtype}", "learner.micro_batch_tokens=60")
+    overrides = (f"loss={loss}", f"model.dtype={dtype}", "learner.micro_batch_tokens=60", "learner.share_prompts=false")
     batch = random_batch(3, num_groups=8)
     plain, row = gradients_of(make_learner(*overrides, family=family), batch)
     learner, graphs = with_graphs(make_learner(*overrides, family=family), seen=Everything())

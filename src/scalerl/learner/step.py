@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from scalerl.config.parts import LearnerSettings, OptimizerSettings
-from scalerl.learner.batch import ForwardInputs, MicroBatch, prepare
+from scalerl.learner.batch import ForwardInputs, MicroBatch, Prepared, prepare
 from scalerl.learner.body import compile_layers, make_body, prepare_for_training
 from scalerl.learner.cuda_graphs import LEAST_TOKENS, MOST_WORK, PassGraphs, reads_device, recorder
 from scalerl.learner.packed_attention import has_kernel, pack, packed_hidden_states
@@ -70,6 +70,7 @@ class TorchLearner:
         self._device = model.device
         self._loss, self._effective, self._weigh = loss, effective, weigh
         self._settings, self._micro_batch_tokens = optimizer, learner.micro_batch_tokens
+        self._share_prompts = learner.share_prompts
         self._body = make_body(model, dtype)
         # With an FP32 body the two settings mean the same head.
         self._fp32_head = fp32_head or dtype == torch.float32
@@ -107,7 +108,12 @@ class TorchLearner:
         """Train on a batch and return its metrics. Non-finite metrics are left out, and then no weight has changed."""
         assert batch.version == self._version, f"a batch for version {batch.version} came at {self._version}"
         prepared = prepare(
-            batch, effective=self._effective, weigh=self._weigh, micro_batch_tokens=self._micro_batch_tokens
+            batch,
+            effective=self._effective,
+            weigh=self._weigh,
+            micro_batch_tokens=self._micro_batch_tokens,
+            # Graphs are for small passes, whose launches take longer than their work: fewer tokens save nothing there.
+            share_prompts=self._share_prompts and self._graphs is None,
         )
         self._optimizer.zero_grad(set_to_none=True)
         tokens: TokenSums | None = None
@@ -119,7 +125,7 @@ class TorchLearner:
             loss += value
         if self._graphs is not None:
             self._graphs.add_to_masters()
-        metrics = prepared.facts | {"optim/lr": self.lr, "batch/flops": self._flops(prepared.micro_batches)}
+        metrics = prepared.facts | {"optim/lr": self.lr, "batch/flops": self._flops(prepared)}
         norm = self._update(loss) if prepared.micro_batches else None
         self._optimizer.zero_grad(set_to_none=True)
         metrics |= step_metrics(tokens, prepared.effective, lag=prepared.lag, num_nonfinite=prepared.num_nonfinite)
@@ -283,11 +289,11 @@ class TorchLearner:
         if any(copy is not master for copy, master in zip(copies, masters, strict=True)):
             torch._foreach_copy_(copies, masters)  # pyright: ignore[reportPrivateImportUsage]
 
-    def _flops(self, micro_batches: Sequence[MicroBatch]) -> float:
-        lengths = [length for micro in micro_batches for length in micro.lengths]
-        num_logits = sum(micro.inputs.targets.numel() for micro in micro_batches)
-        training = training_flops(self._shape, lengths, num_logits, adapters=self._num_adapter_params)
-        return training + (forward_flops(self._shape, lengths, num_logits) if self._start is not None else 0.0)
+    def _flops(self, prepared: Prepared) -> float:
+        num_logits = int(prepared.facts["batch/trained_tokens"])
+        sizes = self._shape, prepared.lengths, num_logits
+        training = training_flops(*sizes, shared=prepared.shared, adapters=self._num_adapter_params)
+        return training + (forward_flops(*sizes, shared=prepared.shared) if self._start is not None else 0.0)
 
 
 class _Rows(torch.autograd.Function):
