@@ -142,6 +142,10 @@ class EngineStalled(EngineError):
     """Requests are with the engine, and it has produced nothing for too long."""
 
 
+class LearnerError(RunFailure):
+    """A rank of the learner has died or failed."""
+
+
 class GraderPoolError(RunFailure):
     """The grader pool itself has failed, not a grader on one item."""
 

@@ -334,6 +334,13 @@ class LearnerSettings(Settings):
     needs a second copy of the weights and a third more compute."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more compute."""
+    ranks: int = Field(default=1, ge=1)
+    """Processes that compute a step together, one per device; a batch is divided among them by tokens."""
+    sharding: Literal["none", "replicate", "full", "hybrid"] = "none"
+    """What each rank holds: replicate, a whole copy of weights and optimiser; full, its part of both (FSDP2); hybrid,
+    its part of a copy that learner.shard_size ranks hold together. none is this process alone."""
+    shard_size: int | None = Field(default=None, ge=2)
+    """With hybrid sharding, the number of ranks that hold one copy together: those of a node."""
 
 
 class RolloutSettings(Settings):

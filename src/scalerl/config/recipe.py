@@ -104,6 +104,7 @@ def conflicts(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
         )
 
     yield from _training_conflicts(recipe)
+    yield from _rank_conflicts(recipe.learner)
     if recipe.sft.epochs is not None and recipe.sft.steps is not None:
         yield (
             ("sft.epochs", "sft.steps"),
@@ -124,6 +125,34 @@ def _training_conflicts(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]
         yield (
             ("checkpoint.best",),
             f'checkpoint.best is "{best}", which is not an evaluation set; the sets are {", ".join(sets)}',
+        )
+
+
+def _rank_conflicts(learner: parts.LearnerSettings) -> Iterator[tuple[tuple[str, ...], str]]:
+    ranks, sharding, size = learner.ranks, learner.sharding, learner.shard_size
+    if sharding == "none" and ranks > 1:
+        yield (
+            ("learner.ranks", "learner.sharding"),
+            f'learner.ranks is {ranks}, but learner.sharding is "none": set it to "replicate" if a device can hold '
+            f'weights and optimiser, else to "full"',
+        )
+    if sharding == "hybrid" and (size is None or ranks % size or ranks == size):
+        given = "not set" if size is None else str(size)
+        yield (
+            ("learner.shard_size", "learner.ranks", "learner.sharding"),
+            f'learner.sharding is "hybrid" and learner.shard_size is {given}: set it to a divisor of learner.ranks = '
+            f'{ranks} below it, or learner.sharding to "full"',
+        )
+    if sharding != "hybrid" and size is not None:
+        yield (
+            ("learner.shard_size", "learner.sharding"),
+            f'learner.shard_size is {size}, but learner.sharding is "{sharding}": it is only for "hybrid"',
+        )
+    if sharding in ("full", "hybrid") and learner.start_kl:
+        yield (
+            ("learner.start_kl", "learner.sharding"),
+            f'learner.start_kl is {learner.start_kl:g} with learner.sharding = "{sharding}", which would need a second '
+            f'sharded model: set learner.start_kl = 0 or learner.sharding = "replicate"',
         )
 
 

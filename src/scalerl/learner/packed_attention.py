@@ -15,6 +15,7 @@ the keys of that beginning, which are gathered in every layer; everything else i
     keys       p p p a a a   p p p b b   p p p c
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -172,18 +173,20 @@ def packed_hidden_states(model: "PreTrainedModel", ids: Tensor, packing: Packing
 
 
 @torch.no_grad()
-def check_packing(model: "PreTrainedModel", *, tolerance: float = 1e-3) -> None:
+def check_packing(
+    hidden_states: Callable[[Tensor, Packing], Tensor], config: Any, *, device: torch.device, tolerance: float = 1e-3
+) -> None:
     """Raise PackingError unless packed sequences give what each gives alone; recurrent layers would mix them.
 
-    The third sequence continues the first two tokens of the first.
+    The third sequence continues the first two tokens of the first. `hidden_states` takes tokens and their packing.
     """
-    ids = torch.arange(9, device=model.device) % model.config.vocab_size
-    together = packed_hidden_states(model, ids, pack([4, 3, 2], [0, 1, 0], [0, 0, 2]).to(model.device))
+    ids = torch.arange(9, device=device) % config.vocab_size
+    together = hidden_states(ids, pack([4, 3, 2], [0, 1, 0], [0, 0, 2]).to(device))
     first, second, third = ids.split([4, 3, 2])
     whole = [first, second, torch.cat([first[:2], third])]
-    apart = [packed_hidden_states(model, part, pack([len(part)]).to(model.device)) for part in whole]
+    apart = [hidden_states(part, pack([len(part)]).to(device)) for part in whole]
     if not torch.allclose(together, torch.cat([*apart[:2], apart[2][2:]]), rtol=tolerance, atol=tolerance):
-        raise PackingError(f"a {model.config.model_type} model cannot be trained: its layers mix packed sequences")
+        raise PackingError(f"a {config.model_type} model cannot be trained: its layers mix packed sequences")
 
 
 def packed_attention(

@@ -226,26 +226,38 @@ def _made_task(part: TaskSettings, num_evaluation: int | None, seed: int) -> Tas
 
 
 def build_learner(model: "PreTrainedModel", recipe: Recipe, *, version: int = 0) -> Any:
-    """Return the learner that a recipe describes; it trains `model` in place."""
+    """Return the learner that a recipe describes: it trains `model` in place, or a copy divided among ranks."""
+    gpu = model.device.type == "cuda"
+    if recipe.learner.sharding != "none":
+        from scalerl.learner.ranks.process import process_learner
+
+        settings = functools.partial(learner_settings, recipe, gpu=gpu)
+        return process_learner(model, settings=settings, learner=recipe.learner, seed=recipe.seed, version=version)
+    settings = learner_settings(recipe, gpu=gpu)
+    make = entry(LEARNERS, recipe.learner.kind, "learner.kind")
+    return make(wrap(model, settings.pop("lora")), version=version, **settings)
+
+
+def learner_settings(recipe: Recipe, *, gpu: bool) -> dict[str, Any]:
+    """Return the functions and settings of a step, as learners take them, and `lora`. Ranks call this themselves."""
     loss = choose(LOSSES, recipe.loss)
     check_signature(loss, recipe.loss.name)
-    return entry(LEARNERS, recipe.learner.kind, "learner.kind")(
-        wrap(model, recipe.model.lora),
-        loss=loss,
-        effective=functools.partial(
+    return {
+        "loss": loss,
+        "effective": functools.partial(
             effective_batch,
             drop_truncated=recipe.filter.drop_truncated,
             zero_variance=recipe.filter.zero_variance,
             baseline=choose(BASELINES, recipe.advantage.baseline),
             normalise=choose(NORMALISATIONS, recipe.advantage.normalisation),
         ),
-        weigh=choose(WEIGHTS, recipe.weights),
-        optimizer=_resolved(recipe),
-        learner=recipe.learner,
-        fp32_head=recipe.model.fp32_head in ("both", "learner"),
-        dtype=_dtype(model, recipe),
-        version=version,
-    )
+        "weigh": choose(WEIGHTS, recipe.weights),
+        "optimizer": _resolved(recipe),
+        "learner": recipe.learner,
+        "fp32_head": recipe.model.fp32_head in ("both", "learner"),
+        "dtype": getattr(torch, body_dtype(recipe, gpu=gpu)),
+        "lora": recipe.model.lora,
+    }
 
 
 def _resolved(recipe: Recipe) -> OptimizerSettings:

@@ -1,0 +1,203 @@
+"""The learner over ranks as the loop sees it: step, weights, state; the work is done by the ranks."""
+
+import os
+import pickle
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from scalerl.errors import LearnerError
+from scalerl.learner.ranks.buckets import Bucket
+from scalerl.learner.ranks.rank import DONE, FAILED, RankFacts
+from scalerl.learner.saved import SavedTensors
+from scalerl.models.shape import ModelShape
+from scalerl.types import Batch
+
+_POLL_S = 0.05
+
+
+class Rank(Protocol):
+    """A rank, wherever it runs. `receive` raises if the rank died or failed."""
+
+    rank: int
+
+    def send(self, message: bytes) -> None: ...
+    def receive(self, timeout_s: float) -> tuple[str, Any] | None: ...
+    def check(self) -> None:
+        """Raise if the rank died."""
+        ...
+
+    def kill(self) -> None: ...
+    def join(self) -> None: ...
+
+
+class RankedLearner:
+    """A learner whose work is divided among ranks. If one dies, all are ended, and so is the run."""
+
+    def __init__(self, start: Callable[[], Sequence[Rank]], *, timeout_s: float = 1800.0) -> None:
+        """`start` starts the ranks; an answer that takes longer than `timeout_s` counts as a dead rank."""
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._ranks = list(start())
+        self._on_close: list[Callable[[], None]] = []
+        with self._ending_all():
+            first: RankFacts = self._collect()[0]
+        self._version, self._shape = first.version, first.shape
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    @property
+    def shape(self) -> ModelShape:
+        return self._shape
+
+    @property
+    def num_ranks(self) -> int:
+        return len(self._ranks)
+
+    def step(self, batch: Batch) -> dict[str, float]:
+        """Train on a batch and return its metrics, which are the same on every rank."""
+        metrics = self._call("step", batch)[0]
+        self._version += 1
+        return metrics
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return all weights in host memory, adapters merged in, those of the body in its dtype."""
+        return {name: tensor for bucket in self.weight_buckets() for name, tensor in bucket.tensors()}
+
+    def weight_buckets(self) -> Iterator[Bucket]:
+        """Yield all weights in buckets, as rank 0 gathers them; it waits while a bucket is not taken."""
+        with self._lock, self._ending_all():
+            self._send("weight_buckets")
+            # Rank 0 sends; the others answer when they have taken part in gathering all.
+            try:
+                while (answer := self._next(self._ranks[0]))[0] == "item":
+                    yield answer[1]
+            except GeneratorExit:
+                # Nobody wants the rest, but the ranks are in the middle of it.
+                while self._next(self._ranks[0])[0] == "item":
+                    pass
+                raise
+            finally:
+                self._collect(self._ranks[1:])
+
+    def state_dict(self) -> "RankState":
+        """Return the state, copied by each rank into host memory: training can go on while it is written."""
+        has_part = self._call("snapshot")
+        return RankState(self, [rank.rank for rank, writes in zip(self._ranks, has_part, strict=True) if writes])
+
+    def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Restore the state of a checkpoint's folder; each rank reads its own rows."""
+        assert isinstance(state, SavedTensors), "ranks read their state from files"
+        self._version = self._call("load", str(state.folder))[0]
+
+    def rank_facts(self) -> list[RankFacts]:
+        return self._call("facts")
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Call this when the learner is closed."""
+        self._on_close.append(callback)
+
+    def close(self) -> None:
+        """End the ranks."""
+        ranks, self._ranks = self._ranks, []
+        try:
+            for rank in ranks:
+                rank.send(pickle.dumps(("close", ())))
+            for rank in ranks:
+                rank.join()
+        except LearnerError:
+            pass
+        finally:
+            for rank in ranks:
+                rank.kill()
+            for callback in self._on_close:
+                callback()
+            self._on_close = []
+
+    def start_writing(self, folder: Path) -> None:
+        """Let the ranks write their last snapshots into a folder."""
+        self._call("write", str(folder))
+
+    def _call(self, command: str, *arguments: Any) -> list[Any]:
+        """Give a command to all ranks and return their answers."""
+        with self._lock, self._ending_all():
+            self._send(command, *arguments)
+            return self._collect()
+
+    def _send(self, command: str, *arguments: Any) -> None:
+        if not self._ranks:
+            raise LearnerError("the learner is closed")
+        message = pickle.dumps((command, arguments), protocol=pickle.HIGHEST_PROTOCOL)
+        for rank in self._ranks:
+            rank.send(message)
+
+    def _collect(self, ranks: Sequence[Rank] | None = None) -> list[Any]:
+        """Return one answer of each rank, in their order."""
+        waiting = list(self._ranks if ranks is None else ranks)
+        answers: dict[int, Any] = {}
+        deadline = time.monotonic() + self._timeout_s
+        while waiting:
+            for rank in list(waiting):
+                # All are looked at in turn, so that the failure of any is noticed while others wait for it.
+                answer = self._receive(rank, _POLL_S if rank is waiting[0] else 0.0, deadline)
+                if answer is not None:
+                    answers[rank.rank] = answer[1]
+                    waiting.remove(rank)
+        return [answers[number] for number in sorted(answers)]
+
+    def _next(self, rank: Rank) -> tuple[str, Any]:
+        """Return the next answer of one rank, while no other fails."""
+        deadline = time.monotonic() + self._timeout_s
+        while (answer := self._receive(rank, _POLL_S, deadline)) is None:
+            for other in self._ranks:
+                other.check()
+        return answer
+
+    def _receive(self, rank: Rank, wait_s: float, deadline: float) -> tuple[str, Any] | None:
+        answer = rank.receive(wait_s)
+        if answer is None and time.monotonic() > deadline:
+            raise LearnerError(f"rank {rank.rank} of the learner did not answer for {self._timeout_s:g} s")
+        return answer
+
+    @contextmanager
+    def _ending_all(self) -> Iterator[None]:
+        """End all ranks if what is done with them fails: those that are left would wait for the others."""
+        try:
+            yield
+        except GeneratorExit:
+            raise
+        except BaseException:
+            for rank in self._ranks:
+                rank.kill()
+            self._ranks = []
+            raise
+
+
+class RankState:
+    """A state that ranks hold in host memory until it is written."""
+
+    def __init__(self, learner: RankedLearner, writers: Sequence[int]) -> None:
+        self._learner, self._writers = learner, writers
+
+    def write(self, folder: Path) -> None:
+        """Write every rank's part into the folder and wait for the last; RunFailure if a rank could not."""
+        self._learner.start_writing(folder)
+        waiting = {rank: folder / DONE.format(rank=rank) for rank in self._writers}
+        while waiting:
+            for rank, done in list(waiting.items()):
+                failed = folder / FAILED.format(rank=rank)
+                if failed.exists():
+                    raise LearnerError(f"rank {rank} could not write its part of the checkpoint: {failed.read_text()}")
+                if done.exists():
+                    os.unlink(done)
+                    del waiting[rank]
+            if waiting and not self._learner.num_ranks:
+                raise LearnerError("the ranks of the learner ended while they wrote a checkpoint")
+            time.sleep(_POLL_S if waiting else 0.0)
