@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from scalerl.learner.packed_attention import Packing, pack
-from scalerl.learner.share import Rows, assign, num_inputs, prefixes, sharing_pays, split
+from scalerl.learner.share import Rows, assign, prefixes, sharing_pays, split
 from scalerl.rl.filters import EffectiveBatch, num_nonfinite, trainable_tokens, trained_tokens
 from scalerl.types import Batch, Completion, Group
 
@@ -132,22 +132,20 @@ def prepare(
         for share in assign(completions, rows, num_ranks, shares=shares)
     ]
     token_start = np.cumsum(lengths) - lengths
-    lag = batch.version - torch.from_numpy(_joined(completions, "versions", np.int32))[sampled]
-    facts = {
-        "batch/micro_batches": float(sum(map(len, passes))),
-        "batch/trained_tokens": float(trained.sum()),
-    }
-    chosen = [completions[row] for row in rows]
-    shared = prefixes(chosen)[1] if shares else np.zeros_like(rows)
+    whole = _layout(completions, rows, shares)
     return Prepared(
         micro_batches=tuple(_packed(layout, token_start, trained, per_token) for layout in passes[rank]),
         num_passes=max(map(len, passes)),
-        lengths=np.array([num_inputs(completion) for completion in chosen], dtype=np.int64) - shared,
-        shared=shared,
+        lengths=whole.lengths,
+        shared=whole.shared,
         effective=kept,
-        lag=lag,
+        lag=batch.version - torch.from_numpy(_joined(completions, "versions", np.int32))[sampled],
         num_nonfinite=num_nonfinite(sampled, generator_log_probs),
-        facts=facts | _facts(completions, batch.groups, rewards[has_verdict], lengths),
+        facts={
+            "batch/micro_batches": float(sum(map(len, passes))),
+            "batch/trained_tokens": float(trained.sum()),
+            **_facts(completions, batch.groups, rewards[has_verdict], lengths),
+        },
     )
 
 
@@ -204,7 +202,7 @@ def _packed(layout: _Layout, token_start: Rows, trained: Tensor, per_token: dict
 def _lengths_of(completions: Sequence[Completion]) -> tuple[Rows, Rows]:
     """Return the number of tokens of each prompt and of each completion."""
     pairs = [(len(completion.request.prompt_tokens), len(completion)) for completion in completions]
-    num_prompt, num_tokens = np.array(pairs, dtype=np.int64).T
+    num_prompt, num_tokens = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
     if not num_prompt.all():
         key = completions[int(num_prompt.argmin())].request.key
         raise AssertionError(f"completion {key} has no prompt, so nothing predicts its first token")

@@ -36,13 +36,18 @@ def make_body(model: "PreTrainedModel", dtype: torch.dtype) -> "PreTrainedModel"
             rounded[id(master)].register_post_accumulate_grad_hook(functools.partial(_move_gradient, master=master))
     use_fp32_linears(body)
     attend_packed(body)
-    check_packing(
+    check_body(body)
+    return body
+
+
+def check_body(body: "PreTrainedModel") -> bool:
+    """Raise PackingError if the body mixes packed sequences; return whether sequences may share beginnings."""
+    return check_packing(
         functools.partial(packed_hidden_states, body),
         body.config,
         device=body.device,
-        tolerance=1e-3 if dtype == torch.float32 else 0.1,
+        tolerance=0.1 if body.dtype == torch.bfloat16 else 1e-3,
     )
-    return body
 
 
 def layers_of(model: "PreTrainedModel") -> "list[torch.nn.Module]":

@@ -175,18 +175,21 @@ def packed_hidden_states(model: "PreTrainedModel", ids: Tensor, packing: Packing
 @torch.no_grad()
 def check_packing(
     hidden_states: Callable[[Tensor, Packing], Tensor], config: Any, *, device: torch.device, tolerance: float = 1e-3
-) -> None:
+) -> bool:
     """Raise PackingError unless packed sequences give what each gives alone; recurrent layers would mix them.
 
-    The third sequence continues the first two tokens of the first. `hidden_states` takes tokens and their packing.
+    Return whether this also holds for a sequence that continues the beginning of another. `hidden_states` takes tokens
+    and their packing.
     """
     ids = torch.arange(9, device=device) % config.vocab_size
-    together = hidden_states(ids, pack([4, 3, 2], [0, 1, 0], [0, 0, 2]).to(device))
     first, second, third = ids.split([4, 3, 2])
-    whole = [first, second, torch.cat([first[:2], third])]
-    apart = [hidden_states(part, pack([len(part)]).to(device)) for part in whole]
-    if not torch.allclose(together, torch.cat([*apart[:2], apart[2][2:]]), rtol=tolerance, atol=tolerance):
+    together = hidden_states(ids[:7], pack([4, 3]).to(device))
+    apart = [hidden_states(part, pack([len(part)]).to(device)) for part in (first, second)]
+    if not torch.allclose(together, torch.cat(apart), rtol=tolerance, atol=tolerance):
         raise PackingError(f"a {config.model_type} model cannot be trained: its layers mix packed sequences")
+    continued = hidden_states(ids, pack([4, 3, 2], [0, 1, 0], [0, 0, 2]).to(device))
+    alone = hidden_states(torch.cat([first[:2], third]), pack([4]).to(device))[2:]
+    return torch.allclose(continued, torch.cat([together, alone]), rtol=tolerance, atol=tolerance)
 
 
 def packed_attention(

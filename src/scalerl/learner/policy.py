@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from scalerl.learner.batch import ForwardInputs
-from scalerl.learner.body import compile_layers, make_body, prepare_for_training
+from scalerl.learner.body import check_body, compile_layers, make_body, prepare_for_training
 from scalerl.learner.cuda_graphs import LEAST_TOKENS, MOST_WORK, PassGraphs, reads_device, recorder
 from scalerl.learner.packed_attention import has_kernel, pack, packed_hidden_states
 from scalerl.learner.team import Team
@@ -85,6 +85,7 @@ class LocalPolicy:
             raise ValueError(f"master weights must be float32, and this model's are {', '.join(map(str, wrong))}")
         self.device: torch.device = model.device
         self.body = make_body(model, dtype)
+        self._can_share = check_body(self.body)
         # With an FP32 body the two settings mean the same head.
         self.fp32_head = fp32_head or dtype == torch.float32
         self._micro_batch_tokens = micro_batch_tokens
@@ -99,7 +100,7 @@ class LocalPolicy:
     @property
     def shares_prompts(self) -> bool:
         # Graphs are for small passes, whose launches take longer than their work.
-        return self.graphs is None
+        return self._can_share and self.graphs is None
 
     def run(self, inputs: ForwardInputs) -> tuple[Tensor, Tensor]:
         """Return the log-probs and entropies of a pass, by a CUDA graph where there is one."""

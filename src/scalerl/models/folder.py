@@ -46,7 +46,7 @@ class FolderWeights:
 
 
 def empty_model(folder: Path, dtype: torch.dtype) -> "PreTrainedModel":
-    """Return the model of a folder with parameters on the meta device. Buffers, such as rotary frequencies, are real."""
+    """Return a folder's model with parameters on the meta device. Buffers, such as rotary frequencies, are real."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     config = AutoConfig.from_pretrained(folder)

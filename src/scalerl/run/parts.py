@@ -36,6 +36,7 @@ from scalerl.rl.filters import effective_batch
 from scalerl.rl.losses import LOSSES, check_signature
 from scalerl.rl.weights import WEIGHTS
 from scalerl.rollout import ENGINES
+from scalerl.run.checkpoint import WritesTensors
 from scalerl.run.host import limit_host_threads
 from scalerl.run.pack import unpack_groups
 from scalerl.run.prompts import EvalSet, Prompts, eval_set, hash_problems, notices, training_prompts
@@ -59,7 +60,7 @@ class CheckpointedLearner(Learner, Protocol):
 
     @property
     def shape(self) -> ModelShape: ...
-    def state_dict(self) -> dict[str, dict[str, Tensor]]: ...
+    def state_dict(self) -> "Mapping[str, Mapping[str, Tensor]] | WritesTensors": ...
     def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None: ...
 
 
@@ -110,6 +111,7 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
         earlier.check_problems(problem_hashes, {each.name: each.prompts_hash for each in inputs.eval_sets})
         torch.manual_seed(recipe.seed)
         learner = build_learner(inputs.model.model, recipe)
+        opened.callback(getattr(learner, "close", lambda: None))
         state = _restore(learner, earlier)
         slots = num_slots(inputs.model, recipe)
         engine, eval_engine = (
@@ -335,6 +337,7 @@ def _restore(learner: CheckpointedLearner, earlier: Earlier) -> PipelineState | 
     checkpoint = earlier.checkpoint
     if checkpoint is None:
         return None
+    assert not isinstance(checkpoint.tensors, WritesTensors), "a checkpoint that was read has its tensors"
     learner.load_state_dict(checkpoint.tensors)
     groups = unpack_groups(checkpoint.arrays["groups"], checkpoint.meta["groups"])
     return PipelineState(meta=checkpoint.meta["pipeline"], groups=groups)

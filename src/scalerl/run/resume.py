@@ -13,13 +13,18 @@ import torch
 from scalerl import store
 from scalerl.config import Recipe, load_written, settings_of
 from scalerl.errors import CheckpointError, RecipeError, RunFolderError
+from scalerl.learner.saved import SavedTensors
 from scalerl.models.load import load_model, save_model
 from scalerl.models.lora import merged_weights, wrap
 from scalerl.run import checkpoint as checkpoints
 from scalerl.run.clock import larger
 
 # Settings that may change when a run is resumed: when it ends, where it is recorded, and how many graders run.
-_FREE = ("budget.", "checkpoint.", "forecast.", "sft.", "sinks", "description", "grading.num_workers")
+_FREE = (
+    *("budget.", "checkpoint.", "forecast.", "sft.", "sinks", "description", "grading.num_workers"),
+    # How the work of a step is divided, which changes no more than the order of sums.
+    *("learner.ranks", "learner.sharding", "learner.shard_size"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +158,7 @@ def export(folder: Path, out: Path, step: str = "last") -> Path:
     assert settings.path is not None, "a run has a model"
     base = load_model(settings.path, dtype=torch.float32, device="cpu")
     trained = wrap(base.model, settings.lora)
-    weights = checkpoints.load(path, verify=False).tensors["weights"]
+    weights = SavedTensors(path)["weights"]
     with torch.no_grad():
         for name, parameter in trained.named_parameters():
             if parameter.requires_grad:

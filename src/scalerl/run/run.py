@@ -1,5 +1,6 @@
 """A training run: steps, evaluations and checkpoints into a run folder, over the parts that parts.py builds."""
 
+import functools
 import os
 import threading
 import time
@@ -91,6 +92,7 @@ class Run:
         self.evals = list(earlier.evals)
         self._last_evaluated = self._last_complete_evaluation()
         self._last_saved = -1 if earlier.checkpoint is None else earlier.checkpoint.step
+        self._saves = checkpoints.BackgroundSaves()
         self._work = Work()
         self._num_without_verdict: Counter[Reason] = Counter()
         self._health = Health(recipe, trained_s=self.clock.row()["time/training_s"])
@@ -126,6 +128,7 @@ class Run:
             try:
                 with self._watchdog, frozen_objects():
                     end = self._train()
+                    self._saves.wait()
             except KeyboardInterrupt:
                 self._record_failure("stopped", "stopped at once: what came after the last checkpoint is repeated")
                 raise
@@ -290,22 +293,31 @@ class Run:
         with self.clock.aside("checkpoint"):
             state = self.pipeline.state()
             arrays, groups = pack_groups(state.groups)
-            checkpoints.save(
+            # Before the state is copied: a rank has room for one copy.
+            self._saves.wait()
+            checkpoint = checkpoints.Checkpoint(
+                step=self.pipeline.version,
+                tensors=self.learner.state_dict(),
+                arrays={"groups": arrays},
+                meta={
+                    "pipeline": state.meta,
+                    "groups": groups,
+                    "clock": self.clock.row(),
+                    "problems": self.parts.problem_hashes,
+                },
+            )
+            write = functools.partial(
+                checkpoints.save,
                 self.folder / store.CHECKPOINTS,
-                checkpoints.Checkpoint(
-                    step=self.pipeline.version,
-                    tensors=self.learner.state_dict(),
-                    arrays={"groups": arrays},
-                    meta={
-                        "pipeline": state.meta,
-                        "groups": groups,
-                        "clock": self.clock.row(),
-                        "problems": self.parts.problem_hashes,
-                    },
-                ),
+                checkpoint,
                 keep=self.recipe.checkpoint.keep,
                 keep_step=self._best_step(),
             )
+            if isinstance(checkpoint.tensors, checkpoints.WritesTensors):
+                # Others have a copy of the state and write it, while training goes on.
+                self._saves.start(write)
+            else:
+                write()
             self._last_saved = self.pipeline.version
 
 

@@ -19,14 +19,11 @@ class Bucket:
 
     index: tuple[tuple[str, str, tuple[int, ...], int], ...]
     """Of each weight its name, dtype, shape and place in the buffer."""
-    buffer: bytes | bytearray | memoryview
+    buffer: bytearray
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the weights, which share the buffer's memory."""
-        # A writable view: torch warns of a read-only one.
-        flat = torch.frombuffer(
-            bytearray(self.buffer) if isinstance(self.buffer, bytes) else self.buffer, dtype=torch.uint8
-        )
+        flat = torch.frombuffer(self.buffer, dtype=torch.uint8)
         for name, dtype_name, shape, start in self.index:
             dtype: torch.dtype = getattr(torch, dtype_name)
             num = torch.Size(shape).numel()

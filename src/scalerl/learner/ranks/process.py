@@ -78,8 +78,22 @@ def _model_folder(model: Any) -> Iterator[Path]:
         yield source
         return
     with tempfile.TemporaryDirectory(prefix="scalerl-model-") as folder:
-        model.save_pretrained(folder)
+        with _no_progress_bars():
+            model.save_pretrained(folder)
         yield Path(folder)
+
+
+@contextmanager
+def _no_progress_bars() -> Iterator[None]:
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def _check_picklable(spec: RankSpec) -> None:
@@ -120,7 +134,7 @@ class ProcessRank:
             raise self._death() from None
 
     def receive(self, timeout_s: float) -> tuple[str, Any] | None:
-        """Return the next answer, or None if there is none yet; raise what the rank raised, or LearnerError if it died."""
+        """Return the next answer, or None if there is none yet; raise what the rank raised, LearnerError if it died."""
         ready = wait([self._pipe, self._process.sentinel], timeout_s)
         if self._pipe in ready:
             try:
@@ -161,7 +175,8 @@ def serve(pipe: Connection, spec: RankSpec, rank: int) -> None:
     """Run a rank until its driver closes it or is gone."""
     _die_with_parent()
     try:
-        learner = LearnerRank(spec, rank)
+        with _no_progress_bars():
+            learner = LearnerRank(spec, rank)
         _answer(pipe, "ready", learner.facts())
         while True:
             command, arguments = pickle.loads(pipe.recv_bytes())

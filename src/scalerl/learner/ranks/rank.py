@@ -40,7 +40,8 @@ class RankSpec:
     """The model: a Hugging Face folder that every rank can read."""
     sharding: Sharding
     settings: Callable[[], Mapping[str, Any]]
-    """Returns the functions and settings of a step, as torch_learner takes them, with `lora`; a function of a module."""
+    """A function of a module that returns the functions and settings of a step, as torch_learner takes them, and
+    `lora`."""
     shard_size: int = 0
     """Ranks that hold one copy of the weights together, with "hybrid"; 0 for all."""
     device: Literal["cpu", "cuda"] = "cpu"

@@ -45,7 +45,6 @@ class ShardedPolicy:
     """A model of which this rank has a part of every weight. All ranks call the same methods together."""
 
     equal_passes = True
-    shares_prompts = True
 
     def __init__(
         self,
@@ -72,7 +71,7 @@ class ShardedPolicy:
         compiled = device.type == "cuda" if compiled is None else compiled
         self._root = self._shard(weights, compiled=compiled)
         self.parameters: dict[str, Tensor] = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
-        check_packing(
+        self.shares_prompts = check_packing(
             lambda ids, packing: self._root(ids, packing),
             self.model.config,
             device=device,
