@@ -47,6 +47,7 @@ def check_same_rows(folder: Path, reference: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_ranks_train_as_one_process_and_resume_as_others(tmp_path: Path):
     """20 steps on two ranks, and 10 steps on two ranks resumed on three or in one process, all give the same run."""
     Run(small(20), tmp_path / "one").train()

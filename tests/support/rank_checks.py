@@ -152,6 +152,7 @@ def all_checks(folder):
         yield f"{name} lora", lambda r=run, o=lora: r("smollm", torch.float64, o, folder, many, 1e-12)
         recomputed = ("learner.gradient_checkpointing=true",)
         yield f"{name} checkpointing", lambda r=run, o=recomputed: r("qwen3", torch.float64, o, folder, many, 1e-12)
+        yield f"{name} experts", lambda r=run: r("qwen3_moe", torch.float32, small, folder, many, 1e-6)
         clipped = ("optimizer.grad_clip=0.01",)
         yield f"{name} clipped", lambda r=run, o=clipped: r("smollm", torch.float32, o, folder, many, 1e-6)
         yield f"{name} skips", lambda m=make: check_skips(m, folder)

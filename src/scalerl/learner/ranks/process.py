@@ -187,7 +187,8 @@ def serve(pipe: Connection, spec: RankSpec, rank: int) -> None:
                 result = None
             _answer(pipe, "done", result)
             if command == "close":
-                return
+                # Nothing is left to be tidied up, and the end of an interpreter that has loaded torch takes a while.
+                os._exit(0)
     except EOFError:
         os._exit(1)
     except (UserError, RunFailure) as error:
