@@ -24,9 +24,7 @@ from scalerl.graders.values import read_value
 from scalerl.import_path import is_local, one_line
 from scalerl.tasks.length import LengthControl
 from scalerl.tasks.task import Task
-from scalerl.types import Completion, Group, Problem
-
-Purpose = Literal["training", "evaluation"]
+from scalerl.types import Completion, Group, Problem, Purpose
 
 _WAIT_S = 0.5  # longest wait of one poll; far below the time after which the watchdog takes a call for hung
 _SPARE_S = 50.0  # a pool ends every item soon after its timeout; one that is silent for this much longer is dead

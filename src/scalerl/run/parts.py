@@ -1,7 +1,7 @@
 """From a recipe to the parts of a run: the only place where parts are built and wired together.
 
     load_inputs   tasks -> model, tokenizer -> length control -> graders -> evaluation sets     (also `scalerl eval`)
-    build         inputs -> training prompts -> learner -> engines -> grading -> curriculum -> pipeline
+    build         inputs -> training prompts -> learner -> engine -> grading -> curriculum -> pipeline
 
 Each part is built once, from its own settings. Engines and learners are chosen by name, in ENGINES and LEARNERS.
 """
@@ -25,7 +25,8 @@ from scalerl.learner import LEARNERS
 from scalerl.loop.grading import GraderRunner, GroupGrading
 from scalerl.loop.pipeline import Pipeline, PipelineState
 from scalerl.loop.requests import RequestMaker, Text
-from scalerl.loop.seams import Engine, Learner
+from scalerl.loop.seams import Engine, Learner, PausableEngine
+from scalerl.loop.shared import SharedEngine
 from scalerl.loop.slots import ExpectedLag, expected_lag, full_slots
 from scalerl.loop.watchdog import Watchdog, WatchedEngine, WatchedGrading
 from scalerl.models.load import LoadedModel, load_model
@@ -33,7 +34,7 @@ from scalerl.models.lora import wrap
 from scalerl.models.shape import ModelShape
 from scalerl.rl.advantages import BASELINES, NORMALISATIONS
 from scalerl.rl.filters import effective_batch
-from scalerl.rl.losses import LOSSES, check_signature
+from scalerl.rl.losses import LOSSES, check_result, check_signature
 from scalerl.rl.weights import WEIGHTS
 from scalerl.rollout import ENGINES
 from scalerl.run.host import limit_host_threads
@@ -87,8 +88,8 @@ class Parts:
     problem_hashes: Mapping[str, str]
     """Hash of the training problems, by task."""
     learner: CheckpointedLearner
-    engine: Engine
-    eval_engine: Engine
+    engine: SharedEngine
+    """The one engine, for training and evaluation."""
     lag: ExpectedLag
     """The number of slots, and the lag to expect from it."""
     grading: GroupGrading
@@ -96,7 +97,7 @@ class Parts:
     notices: tuple[str, ...]
     """What a user should know before hours are spent."""
     close: Callable[[], None]
-    """Ends the engines and the processes of the graders."""
+    """Ends the engine and the processes of the graders."""
 
 
 def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
@@ -112,14 +113,11 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
         learner = build_learner(inputs.model.model, recipe)
         state = _restore(learner, earlier)
         slots = num_slots(inputs.model, recipe)
-        engine, eval_engine = (
-            WatchedEngine(build_engine(inputs.model, recipe, slots=slots), watchdog) for _ in range(2)
-        )
+        engine = share_engine(build_engine(inputs.model, recipe, slots=slots), watchdog, recipe, slots=slots)
         opened.callback(engine.close)
-        opened.callback(eval_engine.close)
         grading = build_grading(inputs, recipe)
         pipeline = Pipeline(
-            engine=engine,
+            engine=engine.training,
             curriculum=build_curriculum(prompts, recipe, None if state is None else state.meta["curriculum"]),
             learner=learner,
             make_requests=request_maker(prompts, inputs.length, recipe).requests,
@@ -137,7 +135,6 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
             problem_hashes=problem_hashes,
             learner=learner,
             engine=engine,
-            eval_engine=eval_engine,
             lag=expected_lag(slots, recipe.pipeline),
             grading=grading,
             pipeline=pipeline,
@@ -229,6 +226,8 @@ def build_learner(model: "PreTrainedModel", recipe: Recipe, *, version: int = 0)
     """Return the learner that a recipe describes; it trains `model` in place."""
     loss = choose(LOSSES, recipe.loss)
     check_signature(loss, recipe.loss.name)
+    if ":" in recipe.loss.name:
+        check_result(loss, recipe.loss.name)
     return entry(LEARNERS, recipe.learner.kind, "learner.kind")(
         wrap(model, recipe.model.lora),
         loss=loss,
@@ -263,6 +262,15 @@ def build_engine(model: LoadedModel, recipe: Recipe, *, slots: int | None = None
         recipe.rollout.model_copy(update={"slots": slots or num_slots(model, recipe)}),
         dtype=_dtype(model.model, recipe),
         fp32_head=recipe.model.fp32_head in ("both", "generator"),
+    )
+
+
+def share_engine(engine: Engine, watchdog: Watchdog, recipe: Recipe, *, slots: int) -> SharedEngine:
+    """Return the engine, watched, for training and evaluation at once."""
+    return SharedEngine(
+        WatchedEngine(engine, watchdog),
+        pausable=engine if isinstance(engine, PausableEngine) else None,
+        most_evaluating=max(int(recipe.evaluation.overlap * slots), 1),
     )
 
 
