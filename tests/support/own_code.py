@@ -135,3 +135,10 @@ async def judge(text: str, answer: str, /, *, most: int = 1000) -> float:
         return float(text == answer)
     finally:
         _under_way -= 1
+
+
+def keyed(text: str, answer: str, /, *, api_key: str = "", url: str = "", refuses: bool = False) -> bool:
+    """A judge that needs a key; if it refuses, it says which key it was given."""
+    if refuses:
+        raise PermissionError(f"{api_key} may not judge")
+    return text == answer

@@ -61,6 +61,8 @@ class ModelSettings(Settings):
     """Precision of the body; auto means bfloat16 on a GPU and float32 on a CPU. Master weights are always float32."""
     fp32_head: Literal["both", "generator", "learner", "none"] = "both"
     """Where the head and the log-probs are computed in FP32; one side alone helps only partly."""
+    trust_remote_code: bool = False
+    """Run Python code that comes with the model; off unless you have read it."""
     lora: LoraSettings = LoraSettings()
     """Adapters of low rank."""
 

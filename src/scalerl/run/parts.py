@@ -163,7 +163,13 @@ def load_inputs(recipe: Recipe, *, sets: Collection[str] = ()) -> Inputs:
             )
         )
     with hide_hub_warnings():
-        model = load_model(recipe.model.path, dtype=torch.float32, device=device, context=recipe.rollout.context)
+        model = load_model(
+            recipe.model.path,
+            dtype=torch.float32,
+            device=device,
+            context=recipe.rollout.context,
+            trust_remote_code=recipe.model.trust_remote_code,
+        )
     text = Text(tokenizer=model.tokenizer, stop_tokens=model.stop_tokens)
     length = choose(LENGTHS, recipe.length)(text.encode)
     _check_context(recipe.rollout, length)

@@ -15,6 +15,7 @@ import torch
 from scalerl import store
 from scalerl.analysis.outlook import Axis
 from scalerl.config import Recipe
+from scalerl.config.secrets import hidden, redact, secrets_in
 from scalerl.errors import StoreError
 from scalerl.graders.pool.pool import Reason
 from scalerl.learner.step import compilation_s
@@ -143,7 +144,7 @@ class Run:
         else:
             store.create_run(self.folder)
             self._opened.enter_context(lock_folder(self.folder))
-        recipe = self.recipe.model_dump(mode="json")
+        recipe = hidden(self.recipe.model_dump(mode="json"))
         store.write_json(self.folder / store.RECIPE, recipe)
         store.write_env(self.folder, environment(self.device) | {"slots": self.parts.lag.slots})
         store.write_status(self.folder, "running")
@@ -153,7 +154,8 @@ class Run:
     def _record_failure(self, status: str, reason: str) -> None:
         # If even this cannot be written, the error that led here is the one to report.
         with suppress(StoreError):
-            store.write_status(self.folder, status, reason)
+            secrets = [value for _, value in secrets_in(self.recipe.model_dump(mode="json"))]
+            store.write_status(self.folder, status, redact(reason, secrets))
 
     def _on_hung(self, reason: str) -> None:
         self._record_failure("failed", reason)
