@@ -119,8 +119,11 @@ def curve_text(curve: CurveResult) -> str:
     """What a person should take away from one curve."""
     fit = curve.fit
     messages = " ".join(curve.messages)
-    if fit is None or not fit.usable or fit.draws is None:
+    if fit is None or not fit.usable:
         return messages or curve.verdict
+    if fit.draws is None:
+        ceiling = fixed(decimals(fit))(fit.params["ceiling"])
+        return messages if fit.verdict == "unstable" else f"levels off at {ceiling} (no interval). {messages}".rstrip()
     if fit.verdict in ("unstable", "no rise seen"):
         return messages
     ceiling = param_value(fit, "ceiling")
