@@ -172,6 +172,24 @@ def test_study_windows_decide_what_is_fitted_and_scored(tmp_path: Path):
 
 
 @pytest.mark.usefixtures("quick")
+def test_absolute_windows_cut_all_arms_at_equal_compute(tmp_path: Path):
+    windows = {"fit": {"skip_before_compute": 0.4, "until_compute": 1.0}, "holdout": {"from_compute": 1.6}}
+    folder = write_study(tmp_path / "s", num=20, plan=windows)
+    # One arm runs twice as far as the other: its half is not the other's.
+    lines = (folder / "runs/lower-seed0/evals.jsonl").read_text().splitlines()
+    longer = [json.loads(line) for line in lines]
+    last = longer[-1]
+    longer += [last | {"step": last["step"] + place, "gpu_hours": 2.0 + 0.1 * place} for place in range(1, 21)]
+    (folder / "runs/lower-seed0/evals.jsonl").write_text("\n".join(map(json.dumps, longer)))
+    told = told_of(folder)
+    assert told["window"] == "held-out"
+    curves = view(told, window="held-out")["curves"]
+    assert [(curve["first"], curve["last"]) for curve in curves] == [pytest.approx((0.4, 1.0))] * 2
+    assert [curve["score"]["num_points"] for curve in curves] == [5, 25]
+    assert "Fitted on: up to 1. " in told["summary"][""][-1]
+
+
+@pytest.mark.usefixtures("quick")
 def test_all_points_are_fitted_if_the_window_has_too_few(tmp_path: Path):
     told = told_of(write_study(tmp_path / "s", num=8, plan={"fit": {"until": 0.3}}))
     assert told["window"] == "all"

@@ -136,6 +136,7 @@ def _run(plan: "Plan", out: Path, *, jobs: int, gpus: Sequence[str], resume: boo
     check_asked(out, resume)
     _try_out(console, plan, out)
     with opened(plan, out, jobs=jobs, shares_device=jobs > max(len(gpus), 1), resume=resume) as lock:
+        _say_added(console, plan)
         _say_skipped(console, plan)
         screen = Screen(console, len(plan.runs))
         try:
@@ -172,6 +173,11 @@ def _try_out(console: "Console", plan: "Plan", out: Path) -> None:
         names = ", ".join(arm.name for arm in arms)
         _say(console, f"Looking whether {names} can be set up ...")
         check_arms(arms, TRAIN)
+
+
+def _say_added(console: "Console", plan: "Plan") -> None:
+    if plan.adds_base:
+        _say(console, f"The base, {plan.base.name}, is added as an arm: no arm of the study file is the base itself.")
 
 
 def _say_skipped(console: "Console", plan: "Plan") -> None:

@@ -60,6 +60,11 @@ class Plan:
         return self.arms[0]
 
     @property
+    def adds_base(self) -> bool:
+        """Whether the base is an arm that the study file does not name: arms can only be compared with it."""
+        return all(self.study.arms.values())
+
+    @property
     def runs(self) -> tuple[PlannedRun, ...]:
         """Seed by seed, so that a study that is cut has compared all arms as far as it came."""
         return tuple(
