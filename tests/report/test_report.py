@@ -69,7 +69,7 @@ def test_first_sentence_names_the_winner(written: dict[str, Any]):
 
 def test_every_axis_and_window_has_fits_of_its_own(written: dict[str, Any]):
     told = written["told"]
-    assert [axis["label"] for axis in told["axes"]] == ["GPU-hours", "FLOPs", "steps", "tokens"]
+    assert [axis["label"] for axis in told["axes"]] == ["device-hours", "FLOPs", "steps", "tokens"]
     assert [window["key"] for window in told["windows"]] == ["25%", "50%", "all"]
     assert len(told["views"]) == 12
     steps, tokens = (view(told, axis)["curves"][0]["midpoint"]["value"] for axis in ("step", "tokens"))
@@ -85,7 +85,7 @@ def test_fits_in_worker_processes_change_nothing(written: dict[str, Any], study:
 def test_pictures_are_drawn_while_other_axes_are_fitted(study: Path):
     seen = []
     report = build_report([study], Selection(), FitOptions(), meanwhile=seen.append)
-    assert [axis.label for axis in seen[0].axes] == ["GPU-hours"]
+    assert [axis.label for axis in seen[0].axes] == ["device-hours"]
     assert seen[0].views == tuple(one for one in report.views if one.axis is report.axes[0])
     assert len(report.views) == 12
 

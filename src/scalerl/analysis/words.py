@@ -47,7 +47,7 @@ def _alarm_fact(alarm: Alarm) -> str:
         case "grader_error":
             return f"the grader {alarm.subject} raised: {alarm.detail}"
         case "uneven_time":
-            return f"time per FLOP changed during the run (GPU-hours and FLOPs differ by up to {value} of the run)"
+            return f"time per FLOP changed during the run (device-hours and FLOPs differ by up to {value} of the run)"
         case "stalled":
             return f"training stood still for {alarm.value:.0f} s, far beyond the usual time of a step"
 

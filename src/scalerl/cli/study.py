@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 TRAIN = (sys.executable, "-m", "scalerl.cli", "train", "--no-plots")
 INTERRUPTED = 130
 MISTAKEN = 2
-_UNITS = {"gpu_hours": "GPU-hours", "flops": "FLOPs"}
 
 
 def study(
@@ -325,8 +324,13 @@ def _print_plan(console: "Console", plan: "Plan") -> None:
 
 
 def _budget(plan: "Plan") -> str:
+    units = {"gpu_hours": _hours_name(), "flops": "FLOPs"}
     limits = [(key, value) for key, value in plan.base.recipe.budget if value is not None]
-    return ", ".join(counted(value, "step") if key == "steps" else f"{value:,g} {_UNITS[key]}" for key, value in limits)
+    return ", ".join(counted(value, "step") if key == "steps" else f"{value:,g} {units[key]}" for key, value in limits)
+
+
+def _hours_name() -> str:
+    return "GPU-hours" if gpu_visible() else "device-hours"
 
 
 def counted(num: int, noun: str) -> str:
@@ -343,7 +347,7 @@ def _print_cost(console: "Console", plan: "Plan", total: "Cost", pace: "Pace", *
     hours = max(total.hours / min(jobs, num_devices), total.longest_run_hours)
     _say(
         console,
-        f"About {duration(hours * 3600)} and {total.gpu_hours:,.3g} GPU-hours of training "
+        f"About {duration(hours * 3600)} and {total.gpu_hours:,.3g} {_hours_name()} of training "
         f"({counted(total.steps, 'step')}), at {_seconds(pace.step_s)} a step and {_seconds(pace.sample_s)} an "
         f"evaluated completion, as timed just now on {plan.base.name}. A completion is taken to cost the same in every "
         f"arm and at every step; longer ones cost more.",

@@ -268,7 +268,8 @@ class Terminal:
         self._reward = rows[0]["reward"]
         for row in rows:
             name = f"{row['set']} " if len(rows) > 1 else ""
-            words = f"step {row['step']}  {row['gpu_hours']:.4g} GPU-h  {name}{_number(row['reward'])}"
+            hours = f"{row['gpu_hours']:.4g} {'GPU-h' if self._run.device.type == 'cuda' else 'device-h'}"
+            words = f"step {row['step']}  {hours}  {name}{_number(row['reward'])}"
             self._print(words + forecast_words(outlooks[row["set"]]))
         for alarm in alarms:
             self._print(f"Warning: {alarm_text(alarm)}.", style="red")

@@ -19,7 +19,7 @@ from scalerl.logs.axes import UNEVEN_TIME, disagreement
 from scalerl.logs.series import Selection, Series, series_from
 from scalerl.logs.table import Table
 from scalerl.report.inputs import ARM, Material, gather, num_inputs
-from scalerl.report.runs import incomparable, uneven_pace
+from scalerl.report.runs import hours_name, incomparable, uneven_pace
 from scalerl.report.windows import ALL, HELD_OUT, SHARES, Window, later_points, windows_of
 
 MOST_PAIRED = 8  # more curves than these are compared in the view shown first only
@@ -104,7 +104,7 @@ def build_report(
         windows, window = windows_of(material, selection)
         notes: list[str] = []
         fitting = Fitting(workers, options, windows, window)
-        for axis, series, held_out in _on_each_axis(material.tables, replace(selection, x=main), main, notes):
+        for axis, series, held_out in _on_each_axis(material, replace(selection, x=main), main, notes):
             # The next axis is read while this one is fitted.
             fitting.submit(axis, series, held_out)
         sets, axes = fitting.sets, tuple(fitting.axes)
@@ -150,7 +150,8 @@ def _main_axis(material: Material, selection: Selection) -> tuple[str | None, st
         distorted = f"Time per FLOP changed during the run (by up to {share:.0%} of it)"
     by_time = material.axis in (None, "gpu_hours")
     if distorted and by_time and all("flops" in columns for columns in known):
-        return "flops", f"{distorted}: compute is counted in FLOPs first, and GPU-hours are not to be trusted."
+        hours = hours_name(material.runs)
+        return "flops", f"{distorted}: compute is counted in FLOPs first, and {hours} are not to be trusted."
     if material.axis and all(material.axis in columns for columns in known):
         return material.axis, ""
     choices = {table.x for table in material.tables}
@@ -158,16 +159,21 @@ def _main_axis(material: Material, selection: Selection) -> tuple[str | None, st
 
 
 def _on_each_axis(
-    tables: Sequence[Table], selection: Selection, main: str | None, notes: list[str]
+    material: Material, selection: Selection, main: str | None, notes: list[str]
 ) -> Iterator[tuple[Axis, list[Series], list[Series]]]:
     """Each axis, the main one first, with all rows and with those of --holdout held out; an axis on which curves fall
     out is left out, and that is noted."""
+
+    tables, hours = material.tables, hours_name(material.runs)
+
+    def label(column: str) -> str:
+        return axis_label(column, hours)
 
     def read(column: str | None) -> tuple[Axis, list[Series], list[Series]]:
         series = series_from(tables, replace(selection, x=column, holdout=None))
         column = column or series[0].x_label
         held_out = series if selection.holdout is None else series_from(tables, replace(selection, x=column))
-        return Axis(column=column, label=axis_label(column)), series, held_out
+        return Axis(column=column, label=label(column)), series, held_out
 
     usable = lambda series: {data.name for data in series if not data.problem}  # noqa: E731
     first = read(main)
@@ -178,12 +184,12 @@ def _on_each_axis(
         try:
             axis_series = read(other)
         except InputError as fault:
-            notes.append(f"No axis of {axis_label(other)}: {fault}")
+            notes.append(f"No axis of {label(other)}: {fault}")
             continue
         if usable(axis_series[1]) == usable(first[1]):
             yield axis_series
         else:
-            notes.append(f"No axis of {axis_label(other)}: some curves cannot be fitted on it.")
+            notes.append(f"No axis of {label(other)}: some curves cannot be fitted on it.")
 
 
 def _candidates(tables: Sequence[Table]) -> Iterator[str]:
@@ -193,9 +199,9 @@ def _candidates(tables: Sequence[Table]) -> Iterator[str]:
             yield column
 
 
-def axis_label(column: str) -> str:
+def axis_label(column: str, hours: str = "GPU-hours") -> str:
     for kind, label in (
-        (names.GPU_HOURS, "GPU-hours"),
+        (names.GPU_HOURS, hours),
         (names.FLOPS, "FLOPs"),
         (names.TOKENS, "tokens"),
         (names.STEP, "steps"),
