@@ -113,6 +113,12 @@ def reply(text: str, answer: str, /) -> object:
     return {"verdict": text == answer}
 
 
+def chatty(text: str, answer: str, /) -> bool:
+    """A grader that reports to stderr, below Python's own streams."""
+    os.write(2, f"judging {text}\n".encode())
+    return text == answer
+
+
 def brief(text: str, answer: str, /, *, most: int = 3) -> bool:
     return len(text) <= most
 
