@@ -12,7 +12,7 @@ import pytest
 from contracts.requests import by_key, drain, make_request, mixed_requests
 
 from scalerl.errors import EngineError
-from scalerl.loop.seams import Engine
+from scalerl.loop.seams import Engine, PausableEngine
 from scalerl.types import LengthPlan
 
 
@@ -174,6 +174,60 @@ def test_work_counts_tokens_and_the_context_they_attend_to(make_engine):
     assert engine.work.decoded == sum(len(completion) for completion in completions)
     lengths = [(len(completion.request.prompt_tokens), len(completion)) for completion in completions]
     assert engine.work.attended == sum(sum(range(1, prompt + count)) for prompt, count in lengths)
+
+
+def pausable(engine):
+    if not isinstance(engine, PausableEngine):
+        pytest.skip("this engine cannot pause")
+    return engine
+
+
+@pytest.mark.parametrize("polls_before", [0, 1, 3])
+def test_paused_requests_go_on_as_if_nothing_had_happened(make_engine, polls_before):
+    requests, others = mixed_requests(10), [make_request(number + 50) for number in range(9)]
+    undisturbed = pausable(make_engine(slots=4))
+    undisturbed.submit(requests)
+    expected = by_key(drain(undisturbed))
+
+    engine = make_engine(slots=4)
+    engine.submit(requests)
+    completions = [completion for _ in range(polls_before) for completion in engine.poll()]
+    num_pending = engine.num_pending
+    with engine.paused():
+        assert engine.num_pending == 0
+        engine.submit(others)
+        inside = drain(engine)
+    assert sorted(completion.request.key for completion in inside) == sorted(request.key for request in others)
+    assert engine.num_pending == num_pending
+    after = by_key(completions + drain(engine))
+    assert after.keys() == expected.keys()
+    for key, completion in after.items():
+        assert completion == expected[key]
+
+
+def test_what_is_left_at_the_end_of_a_pause_is_dropped(make_engine):
+    engine = pausable(make_engine(slots=2))
+    requests = mixed_requests(5)
+    engine.submit(requests)
+    engine.poll()
+    with engine.paused():
+        engine.submit([make_request(number + 50, plan=LengthPlan(answer_budget=40)) for number in range(5)])
+        engine.poll()
+    assert engine.num_pending <= len(requests)
+    assert {completion.request.key for completion in drain(engine)} <= {request.key for request in requests}
+
+
+def test_work_for_evaluation_is_counted_apart(make_engine):
+    engine = pausable(make_engine(slots=3))
+    requests = [make_request(number, prompt=range(4 + number)) for number in range(6)]
+    marked = [dataclasses.replace(request, purpose="evaluation") for request in requests[3:]]
+    engine.submit([*requests[:3], *marked])
+    lengths = {c.request.key: (len(c.request.prompt_tokens), len(c)) for c in drain(engine)}
+    evaluated = [lengths[request.key] for request in marked]
+    assert engine.eval_work.prefilled == sum(prompt - 1 for prompt, _ in evaluated)
+    assert engine.eval_work.decoded == sum(num for _, num in evaluated)
+    assert engine.eval_work.attended == sum(sum(range(1, prompt + num)) for prompt, num in evaluated)
+    assert engine.work.decoded == sum(num for _, num in lengths.values())
 
 
 @pytest.mark.parametrize(

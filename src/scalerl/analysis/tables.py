@@ -187,7 +187,7 @@ def _comparison_parts(analysis: Analysis) -> Iterator[Table | Text]:
 
 def is_free(pair: Pair) -> bool:
     """Whether efficiencies are compared with each curve at its own ceiling."""
-    return not pair.shared and pair.kind != "no_curve"
+    return not pair.shared and not math.isnan(pair.p_more_efficient)
 
 
 def _ranking_parts(analysis: Analysis, within: str, comparison: Comparison) -> Iterator[Text]:
@@ -197,6 +197,8 @@ def _ranking_parts(analysis: Analysis, within: str, comparison: Comparison) -> I
         )
         ceiling = fixed(_finest(analysis))(comparison.shared_ceiling)
         yield Text(f"\nExponents with one ceiling of {ceiling} for all{within}: {exponents}.")
+    if not comparison.ranking:
+        return
     where = "by ceiling" if analysis.at is None else f"at compute {compute_text(analysis.at)}"
     best = ", ".join(f"{name} {share:.0%}" for name, share in comparison.ranking)
     yield Text(f"\nProbability to be the best {where}{within}: {best}.")

@@ -47,7 +47,7 @@ def _alarm_fact(alarm: Alarm) -> str:
         case "grader_error":
             return f"the grader {alarm.subject} raised: {alarm.detail}"
         case "uneven_time":
-            return f"time per FLOP changed during the run (GPU-hours and FLOPs differ by up to {value} of the run)"
+            return f"time per FLOP changed during the run (device-hours and FLOPs differ by up to {value} of the run)"
         case "stalled":
             return f"training stood still for {alarm.value:.0f} s, far beyond the usual time of a step"
 
@@ -119,8 +119,11 @@ def curve_text(curve: CurveResult) -> str:
     """What a person should take away from one curve."""
     fit = curve.fit
     messages = " ".join(curve.messages)
-    if fit is None or not fit.usable or fit.draws is None:
+    if fit is None or not fit.usable:
         return messages or curve.verdict
+    if fit.draws is None:
+        ceiling = fixed(decimals(fit))(fit.params["ceiling"])
+        return messages if fit.verdict == "unstable" else f"levels off at {ceiling} (no interval). {messages}".rstrip()
     if fit.verdict in ("unstable", "no rise seen"):
         return messages
     ceiling = param_value(fit, "ceiling")

@@ -62,5 +62,7 @@ def main() -> None:
 
 
 def _exit(message: str, *, code: int) -> NoReturn:
-    sys.stderr.write(f"error: {message}\n")
+    from scalerl.config.secrets import redact
+
+    sys.stderr.write(f"error: {redact(message)}\n")
     sys.exit(code)

@@ -6,7 +6,7 @@ import json
 import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -99,15 +99,25 @@ def shares_options(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
+Method = Annotated[
+    str,
+    how(
+        "posterior, or paper: the grid of arXiv 2510.13786, A.5, without intervals, and its rule for pairs.",
+        metavar="NAME",
+        show_default=True,
+    ),
+]
+
+
 @shares_options
-def fit(common: Common) -> None:
+def fit(common: Common, method: Method = "posterior") -> None:
     """Fit R(C) = R0 + (A - R0) / (1 + (C_mid/C)^B): the ceiling, how sure we are, and what more compute buys.
 
     [dim]scalerl fit runs.csv --x gpu_hours --y pass_rate --by recipe --start 0.399[/dim]
     """
     from scalerl.analysis.results import analyse_fit
 
-    _run(common, analyse_fit)
+    _run(common, analyse_fit, method=method)
 
 
 @shares_options
@@ -117,6 +127,7 @@ def forecast(
         str | None, option("Reward at these computes (default: 2 and 4 times the data).", metavar="C[,C]")
     ] = None,
     reach: Annotated[str | None, option("Compute that reaches these rewards.", metavar="R[,R]")] = None,
+    method: Method = "posterior",
 ) -> None:
     """Say what more compute buys: the reward at a compute, or the compute a reward needs.
 
@@ -131,7 +142,7 @@ def forecast(
             f"--reach {outside[0]:g} is outside [0, 1]: give it on the scale that is fitted, such as --reach 0.6; for "
             "rewards without limits say --y-scale none"
         )
-    _run(common, lambda series, options: analyse_forecast(series, options, computes, rewards))
+    _run(common, lambda series, options: analyse_forecast(series, options, computes, rewards), method=method)
 
 
 @shares_options
@@ -160,6 +171,7 @@ def backtest(
 def compare(
     common: Common,
     at: Annotated[float | None, option("Rank at this compute instead of by ceiling.", metavar="C")] = None,
+    method: Method = "posterior",
 ) -> None:
     """Tell which recipe to scale: by ceiling first, by efficiency at a shared ceiling second, or 'not separable'.
 
@@ -168,7 +180,9 @@ def compare(
     from scalerl.analysis.results import analyse_compare
 
     positive([] if at is None else [at], "--at")
-    _run(common, lambda series, options: analyse_compare(series, options, at))
+    if at is not None and method == "paper":
+        raise UsageError("--at ranks by probabilities, which --method paper does not have: leave out one of the two")
+    _run(common, lambda series, options: analyse_compare(series, options, at), method=method)
 
 
 def example(out: Annotated[Path, typer.Option(help="Folder for the data and the pictures.")] = Path("example")) -> None:
@@ -261,6 +275,14 @@ def _skip_before(text: str | None) -> float | str | None:
     return text if text.endswith("%") else value
 
 
+def _checked_method(method: str, common: Common) -> Any:
+    if method not in ("posterior", "paper"):
+        raise UsageError(f"--method must be posterior or paper, not {method!r}")
+    if method == "paper" and common.form not in (None, SIGMOID):
+        raise UsageError(f"--method paper fits the sigmoid, not --form {common.form}")
+    return method
+
+
 def _check(common: Common) -> None:
     from scalerl.curves import FORMS
 
@@ -319,12 +341,14 @@ def _run(
     analyse: "Callable[[Sequence[Series], FitOptions], Analysis]",
     *,
     holdout: str | None = None,
+    method: str = "posterior",
 ) -> None:
     from scalerl.analysis.json import to_json
     from scalerl.logs.read import read_tables
     from scalerl.logs.series import series_from
 
     selection, options = chosen(common, holdout)
+    options = replace(options, method=_checked_method(method, common))
     tables = read_tables(common.files)
     series = series_from(tables, selection)
     analysis = analyse(series, options)

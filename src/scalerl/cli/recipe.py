@@ -159,6 +159,7 @@ def show_command(name: Name, overrides: Overrides = None, as_json: Json = False)
     """Show the eight components of ScaleRL as this recipe has them, then every setting."""
     with _errors_as_sentences():
         from scalerl.config import body_dtype, load_recipe, settings_of
+        from scalerl.config.secrets import hidden
         from scalerl.loop.slots import expected_lag, full_slots, lag_words
 
         recipe = load_recipe(name, overrides or ())
@@ -166,7 +167,7 @@ def show_command(name: Name, overrides: Overrides = None, as_json: Json = False)
     rows = components(recipe, gpu=gpu)
     lag = expected_lag(recipe.rollout.slots or full_slots(recipe.pipeline), recipe.pipeline)
     if as_json:
-        content = {"recipe": recipe.model_dump(mode="json"), "components": [asdict(row) for row in rows]}
+        content = {"recipe": hidden(recipe.model_dump(mode="json")), "components": [asdict(row) for row in rows]}
         _print_json(content | {"expected_lag": asdict(lag)})
         return
     typer.echo(f"{name}: {recipe.description}" if recipe.description else name)
@@ -182,7 +183,7 @@ def show_command(name: Name, overrides: Overrides = None, as_json: Json = False)
         if row.note:
             typer.echo(f"  {row.component}: {row.note}")
     settings = settings_of(recipe).values()
-    _print_table(("setting", "value", "meaning"), [(s.key, _text(s.value), s.doc) for s in settings])
+    _print_table(("setting", "value", "meaning"), [(s.key, _text(hidden(s.value, s.key)), s.doc) for s in settings])
 
 
 @app.command("diff")
@@ -197,12 +198,16 @@ def diff_command(
     """Show only the settings in which two recipes differ; --set changes the second."""
     with _errors_as_sentences():
         from scalerl.config import load_recipe, settings_of
+        from scalerl.config.secrets import hidden
 
         left, right = settings_of(load_recipe(name)), settings_of(load_recipe(other or name, overrides or ()))
     # By table, so that settings that only one of two choices has stand together.
     tables = list(dict.fromkeys(key.partition(".")[0] for key in left | right))
     differing = {
-        key: {"left": left[key].value if key in left else None, "right": right[key].value if key in right else None}
+        key: {
+            "left": hidden(left[key].value, key) if key in left else None,
+            "right": hidden(right[key].value, key) if key in right else None,
+        }
         for key in sorted(left | right, key=lambda key: tables.index(key.partition(".")[0]))
         if key != "description"
         # Only the values count: settings of two choices may share a key and have different descriptions.

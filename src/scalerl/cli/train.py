@@ -6,10 +6,10 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -41,7 +41,9 @@ def train(
     overrides: Overrides = None,
     out: Out = Path("runs/run"),
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the newest checkpoint of --out.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Load and check everything, write nothing, and exit.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Load everything, try each grader and one step, write nothing, and exit.")
+    ] = False,
     hung_after: Annotated[
         float | None,
         typer.Option(min=1, help="Seconds after which one call counts as hung; learnt if not set.", metavar="S"),
@@ -50,7 +52,8 @@ def train(
 ) -> None:
     """Train by a recipe into a run folder, with a forecast of where it will level off while it trains.
 
-    Ctrl-C (or SIGTERM) stops after the current step with a checkpoint; a second one stops at once. Both can be resumed.
+    Ctrl-C stops after the current step with a checkpoint; a second one stops at once. SIGTERM writes a checkpoint as
+    soon as possible, within a step too. All three can be resumed.
 
     [dim]scalerl train tiny-cpu --out runs/first --set optimizer.lr=1e-3[/dim]
     """
@@ -60,8 +63,12 @@ def train(
 
         run = Run(settings, out, observer=terminal, resume=resume, hung_s=hung_after)
     if check:
-        run.close()
-        typer.echo("\n".join([f"{recipe} can be trained: {summary(run)}", slots_line(run), *run.parts.notices]))
+        with setting_up(), closing(run):
+            from scalerl.run.trial import try_parts
+
+            trials = try_parts(run.parts, settings)
+        lines = [f"{recipe} can be trained: {summary(run)}", slots_line(run), *run.parts.notices]
+        typer.echo("\n".join([*lines, *(trial.text for trial in trials)]))
         return
     try:
         end = run.train()
@@ -234,10 +241,12 @@ class Terminal:
         if self.stopped_by is not None:
             raise KeyboardInterrupt
         self.stopped_by = number
-        self._print("Stopping after this step, with a checkpoint; Ctrl-C again stops at once.")
+        when = "now" if number == signal.SIGTERM else "after this step"
+        self._print(f"Stopping {when}, with a checkpoint; Ctrl-C again stops at once.")
 
-    def stopping(self) -> bool:
-        return self.stopped_by is not None
+    def stopping(self) -> "bool | Literal['now']":
+        # What sends SIGTERM (a scheduler, a container's host) kills the process when its grace period is over.
+        return "now" if self.stopped_by == signal.SIGTERM else self.stopped_by is not None
 
     def stepped(self, row: Mapping[str, Any]) -> None:
         parts = [f"train {_number(row.get('reward/correct_frac'))}"]
@@ -259,7 +268,8 @@ class Terminal:
         self._reward = rows[0]["reward"]
         for row in rows:
             name = f"{row['set']} " if len(rows) > 1 else ""
-            words = f"step {row['step']}  {row['gpu_hours']:.4g} GPU-h  {name}{_number(row['reward'])}"
+            hours = f"{row['gpu_hours']:.4g} {'GPU-h' if self._run.device.type == 'cuda' else 'device-h'}"
+            words = f"step {row['step']}  {hours}  {name}{_number(row['reward'])}"
             self._print(words + forecast_words(outlooks[row["set"]]))
         for alarm in alarms:
             self._print(f"Warning: {alarm_text(alarm)}.", style="red")

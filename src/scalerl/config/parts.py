@@ -60,7 +60,10 @@ class ModelSettings(Settings):
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
     """Precision of the body; auto means bfloat16 on a GPU and float32 on a CPU. Master weights are always float32."""
     fp32_head: Literal["both", "generator", "learner", "none"] = "both"
-    """Where the head and the log-probs are computed in FP32; one side alone helps only partly."""
+    """Where the head and the log-probs are computed in FP32 (to 1e-6 to 2e-4, docs/math.md); one side alone helps only
+    partly."""
+    trust_remote_code: bool = False
+    """Run Python code that comes with the model; off unless you have read it."""
     lora: LoraSettings = LoraSettings()
     """Adapters of low rank."""
 
@@ -137,9 +140,9 @@ class InterruptionSettings(Settings):
     thinking_max: int = Field(default=12288, ge=1)
     """Latest token after which thinking is interrupted."""
     marker: str = Field(
-        default="\n\nI have used up my time for thinking and must give my final answer now.\n</think>\n\n", min_length=1
+        default="Okay, time is up. Let me stop thinking and formulate a final answer now. </think>", min_length=1
     )
-    """Text forced at that position; it ends the thinking and is never trained on."""
+    """Text forced at that position, the paper's if not set; it ends the thinking and is never trained on."""
     thinking_end: str = Field(default="</think>", min_length=1)
     """Text with which a completion ends its thinking by itself."""
     answer_budget: int = Field(default=2048, ge=1)
@@ -282,7 +285,7 @@ class FilterSettings(Settings):
     zero_variance: bool = True
     """Drop groups whose verdicts are all equal; the batch is not refilled."""
     drop_truncated: bool = True
-    """Drop completions that reached their length limit."""
+    """Drop completions that reached their length limit, as the paper does; false trains on them as they were graded."""
 
 
 class PipelineSettings(Settings):

@@ -126,6 +126,12 @@ def _training_conflicts(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]
             ("checkpoint.best",),
             f'checkpoint.best is "{best}", which is not an evaluation set; the sets are {", ".join(sets)}',
         )
+    if best and recipe.evaluation.overlap:
+        yield (
+            ("checkpoint.best", "evaluation.overlap"),
+            f'checkpoint.best is "{best}" and evaluation.overlap is {recipe.evaluation.overlap:g}: an evaluation '
+            f"beside training ends when the weights have changed already, so set evaluation.overlap = 0",
+        )
 
 
 def _rank_conflicts(learner: parts.LearnerSettings) -> Iterator[tuple[tuple[str, ...], str]]:

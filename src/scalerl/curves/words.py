@@ -31,8 +31,7 @@ def note_text(note: Note, unit: str | None = None) -> str:
     """One note as a sentence. `unit` names the unit of compute where it is known: "1500 GPU-hours"."""
     match note:
         case notes.AtBound():
-            value = f"{note.value:g}" if note.param == "ceiling" else f"{note.value:.3g}"
-            return f"Least squares puts the {note.param} at its {note.end} value {value}."
+            return _bound_text(note)
         case notes.NoRise():
             return "Least squares finds no rise at all."
         case notes.GridEdge():
@@ -62,9 +61,9 @@ def note_text(note: Note, unit: str | None = None) -> str:
         case notes.TooFewPoints():
             total = note.num_points + note.num_left_out
             left_out = f" (the window left out {note.num_left_out} of {total})" if note.num_left_out else ""
+            points = "is only 1 point" if note.num_points == 1 else f"are only {note.num_points} points"
             return (
-                f"{note.num_points} points{left_out} are too few to fit {note.num_params} parameters: "
-                f"{note.num_needed} or more are needed."
+                f"There {points}{left_out}: a curve with {note.num_params} parameters needs {note.num_needed} or more."
             )
         case notes.TooFewComputes():
             return f"{note.num_points} points at {note.num_computes} different computes are too few to fit a curve."
@@ -74,6 +73,25 @@ def note_text(note: Note, unit: str | None = None) -> str:
             return forecast_message([note])
         case _:
             return _pair_text(note, unit)
+
+
+def _bound_text(note: notes.AtBound) -> str:
+    """What it means that a parameter ended at a limit of its range."""
+    match note.param, note.end:
+        case "ceiling", _:
+            return (
+                f"The best fit has its ceiling at {note.value:g}, the highest reward there is: it has not levelled off."
+            )
+        case "exponent", "largest":
+            return (
+                f"The reward rises more abruptly than any curve that is tried (exponent {note.value:.3g}): more "
+                f"evaluations during the rise would settle it."
+            )
+        case "exponent", _:
+            return f"The reward rises more slowly than any curve that is tried (exponent {note.value:.3g})."
+        case param, end:
+            side = "above" if end == "largest" else "below"
+            return f"The best fit wants a {param} {side} {note.value:.3g}, the end of the range that is tried."
 
 
 def _misfit_text(note: notes.LackOfFit | notes.MendedFit, unit: str | None) -> str:

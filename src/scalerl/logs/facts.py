@@ -114,7 +114,7 @@ _SENTENCES: dict[FactKind, Callable[[Mapping[str, Any]], str]] = {
         f"Column {', '.join(values['columns'])} has too many values to tell runs apart: all rows count as one run."
     ),
     "uneven_time": lambda values: (
-        f"Time per FLOP changed during the run: GPU-hours and FLOPs differ by up to {values['share']:.0%} of the run. "
+        f"Time per FLOP changed during the run: device-hours and FLOPs differ by up to {values['share']:.0%} of it. "
         + (
             "Compute is counted in FLOPs (give --x gpu_hours for time)."
             if values["used"] == "flops"

@@ -14,7 +14,7 @@ from scalerl.curves.forecast import good_until
 from scalerl.curves.forms import Array
 from scalerl.logs.series import Series
 from scalerl.report.caveats import open_questions, warnings
-from scalerl.report.runs import RunFacts, differences, environments
+from scalerl.report.runs import RunFacts, differences, environments, hours_name
 from scalerl.report.standing import reference
 from scalerl.report.summary import summary
 from scalerl.report.views import HELD_OUT, NUM_DRAWS, Report, View, label_of
@@ -43,6 +43,7 @@ def report_json(report: Report) -> dict[str, Any]:
         "sets": [_set_json(report, name) for name in report.sets],
         "views": [_view_json(report, view) for view in report.views],
         "runs": [_run_json(run) for run in report.material.runs],
+        "hours": hours_name(report.material.runs),
         "signals": [
             {"key": signal.key, "label": signal.label, "limit": signal.limit}
             for signal in REPORTED

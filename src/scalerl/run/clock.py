@@ -19,7 +19,7 @@ PACE_STEPS = 20  # steps whose median is the usual time
 FEWEST_STEPS = 5  # before that there is no usual time
 
 _SECONDS = {kind: f"time/{kind}_s" for kind in (TRAINING, *ASIDE)}
-_COUNTED = ("gpu_hours", "flops", "flops/generator", "flops/learner", "tokens", *_SECONDS.values())
+_COUNTED = ("gpu_hours", "flops", "flops/generator", "flops/learner", "flops/evaluation", "tokens", *_SECONDS.values())
 
 
 def devices_held(names: Iterable[str]) -> int:
@@ -89,12 +89,23 @@ class Clock:
         self._spent["gpu_hours"] -= self._devices * seconds / 3600
         self._spent[_SECONDS[kind]] += seconds
 
-    def add(self, *, generator_flops: float = 0.0, learner_flops: float = 0.0, tokens: int = 0) -> None:
-        """Add work done in training. `tokens` are sampled ones, including those that filters drop."""
+    def add(
+        self,
+        *,
+        generator_flops: float = 0.0,
+        learner_flops: float = 0.0,
+        tokens: int = 0,
+        evaluation_flops: float = 0.0,
+    ) -> None:
+        """Add work that was done. `tokens` are those sampled for training, including what filters drop.
+
+        Evaluation is not part of "flops", the compute axis.
+        """
         added = {
             "flops": generator_flops + learner_flops,
             "flops/generator": generator_flops,
             "flops/learner": learner_flops,
+            "flops/evaluation": evaluation_flops,
             "tokens": tokens,
         }
         for key, value in added.items():

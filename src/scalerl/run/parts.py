@@ -1,7 +1,7 @@
 """From a recipe to the parts of a run: the only place where parts are built and wired together.
 
     load_inputs   tasks -> model, tokenizer -> length control -> graders -> evaluation sets     (also `scalerl eval`)
-    build         inputs -> training prompts -> learner -> engines -> grading -> curriculum -> pipeline
+    build         inputs -> training prompts -> learner -> engine -> grading -> curriculum -> pipeline
 
 Each part is built once, from its own settings. Engines and learners are chosen by name, in ENGINES and LEARNERS.
 """
@@ -25,7 +25,8 @@ from scalerl.learner import LEARNERS
 from scalerl.loop.grading import GraderRunner, GroupGrading
 from scalerl.loop.pipeline import Pipeline, PipelineState
 from scalerl.loop.requests import RequestMaker, Text
-from scalerl.loop.seams import Engine, Learner
+from scalerl.loop.seams import Engine, Learner, PausableEngine
+from scalerl.loop.shared import SharedEngine
 from scalerl.loop.slots import ExpectedLag, expected_lag, full_slots
 from scalerl.loop.watchdog import Watchdog, WatchedEngine, WatchedGrading
 from scalerl.models.load import LoadedModel, load_model
@@ -33,7 +34,7 @@ from scalerl.models.lora import wrap
 from scalerl.models.shape import ModelShape
 from scalerl.rl.advantages import BASELINES, NORMALISATIONS
 from scalerl.rl.filters import effective_batch
-from scalerl.rl.losses import LOSSES, check_signature
+from scalerl.rl.losses import LOSSES, check_result, check_signature
 from scalerl.rl.weights import WEIGHTS
 from scalerl.rollout import ENGINES
 from scalerl.run.checkpoint import WritesTensors
@@ -88,8 +89,8 @@ class Parts:
     problem_hashes: Mapping[str, str]
     """Hash of the training problems, by task."""
     learner: CheckpointedLearner
-    engine: Engine
-    eval_engine: Engine
+    engine: SharedEngine
+    """The one engine, for training and evaluation."""
     lag: ExpectedLag
     """The number of slots, and the lag to expect from it."""
     grading: GroupGrading
@@ -97,7 +98,7 @@ class Parts:
     notices: tuple[str, ...]
     """What a user should know before hours are spent."""
     close: Callable[[], None]
-    """Ends the engines and the processes of the graders."""
+    """Ends the engine and the processes of the graders."""
 
 
 def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
@@ -114,14 +115,11 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
         opened.callback(getattr(learner, "close", lambda: None))
         state = _restore(learner, earlier)
         slots = num_slots(inputs.model, recipe)
-        engine, eval_engine = (
-            WatchedEngine(build_engine(inputs.model, recipe, slots=slots), watchdog) for _ in range(2)
-        )
+        engine = share_engine(build_engine(inputs.model, recipe, slots=slots), watchdog, recipe, slots=slots)
         opened.callback(engine.close)
-        opened.callback(eval_engine.close)
         grading = build_grading(inputs, recipe)
         pipeline = Pipeline(
-            engine=engine,
+            engine=engine.training,
             curriculum=build_curriculum(prompts, recipe, None if state is None else state.meta["curriculum"]),
             learner=learner,
             make_requests=request_maker(prompts, inputs.length, recipe).requests,
@@ -139,7 +137,6 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
             problem_hashes=problem_hashes,
             learner=learner,
             engine=engine,
-            eval_engine=eval_engine,
             lag=expected_lag(slots, recipe.pipeline),
             grading=grading,
             pipeline=pipeline,
@@ -168,7 +165,13 @@ def load_inputs(recipe: Recipe, *, sets: Collection[str] = ()) -> Inputs:
             )
         )
     with hide_hub_warnings():
-        model = load_model(recipe.model.path, dtype=torch.float32, device=device, context=recipe.rollout.context)
+        model = load_model(
+            recipe.model.path,
+            dtype=torch.float32,
+            device=device,
+            context=recipe.rollout.context,
+            trust_remote_code=recipe.model.trust_remote_code,
+        )
     text = Text(tokenizer=model.tokenizer, stop_tokens=model.stop_tokens)
     length = choose(LENGTHS, recipe.length)(text.encode)
     _check_context(recipe.rollout, length)
@@ -244,6 +247,8 @@ def learner_settings(recipe: Recipe, *, gpu: bool) -> dict[str, Any]:
     """Return the functions and settings of a step, as learners take them, and `lora`. Ranks call this themselves."""
     loss = choose(LOSSES, recipe.loss)
     check_signature(loss, recipe.loss.name)
+    if ":" in recipe.loss.name:
+        check_result(loss, recipe.loss.name)
     return {
         "loss": loss,
         "effective": functools.partial(
@@ -277,6 +282,15 @@ def build_engine(model: LoadedModel, recipe: Recipe, *, slots: int | None = None
         recipe.rollout.model_copy(update={"slots": slots or num_slots(model, recipe)}),
         dtype=_dtype(model.model, recipe),
         fp32_head=recipe.model.fp32_head in ("both", "generator"),
+    )
+
+
+def share_engine(engine: Engine, watchdog: Watchdog, recipe: Recipe, *, slots: int) -> SharedEngine:
+    """Return the engine, watched, for training and evaluation at once."""
+    return SharedEngine(
+        WatchedEngine(engine, watchdog),
+        pausable=engine if isinstance(engine, PausableEngine) else None,
+        most_evaluating=max(int(recipe.evaluation.overlap * slots), 1),
     )
 
 

@@ -12,6 +12,7 @@ import torch
 
 from scalerl import store
 from scalerl.config import Recipe, load_written, settings_of
+from scalerl.config.secrets import hidden
 from scalerl.errors import CheckpointError, RecipeError, RunFolderError
 from scalerl.learner.saved import SavedTensors
 from scalerl.models.load import load_model, save_model
@@ -98,7 +99,8 @@ def check_same(recipe: Recipe, folder: Path) -> None:
     """Raise RecipeError if a setting that must stay the same differs from the one the run was started with."""
     before, now = settings_of(written_recipe(folder, "resume")), settings_of(recipe)
     for key in sorted(before.keys() | now.keys()):
-        old, new = (settings[key].value if key in settings else None for settings in (before, now))
+        # What is written is without secrets.
+        old, new = (hidden(settings[key].value, key) if key in settings else None for settings in (before, now))
         if old != new and not key.startswith(_FREE):
             raise RecipeError(
                 f"{folder} was started with {key} = {old!r}, and now it is {new!r}: resume with the same recipe, or "
@@ -156,7 +158,7 @@ def export(folder: Path, out: Path, step: str = "last") -> Path:
     settings = recipe.model
     path = checkpoint_at(folder, step, recipe.checkpoint.best or next(iter(recipe.tasks), "main"))
     assert settings.path is not None, "a run has a model"
-    base = load_model(settings.path, dtype=torch.float32, device="cpu")
+    base = load_model(settings.path, dtype=torch.float32, device="cpu", trust_remote_code=settings.trust_remote_code)
     trained = wrap(base.model, settings.lora)
     weights = SavedTensors(path)["weights"]
     with torch.no_grad():

@@ -11,8 +11,8 @@ from scalerl.rollout.torch.cache import cache_bytes
 from scalerl.rollout.torch.engine import TorchEngine
 
 MEMORY_SHARE = 0.25
-"""Share of free memory that the cache may take if the number of slots is not set. Evaluation has an engine of its own,
-and the learner's gradients and moments are not allocated yet."""
+"""Share of free memory that the cache may take if the number of slots is not set. The learner's gradients and moments
+are not allocated yet, and on a CPU an evaluation keeps a second copy of what is cached for training."""
 
 
 def most_slots(model: LoadedModel, context: int, dtype: torch.dtype) -> int | None:
