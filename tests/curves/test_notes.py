@@ -63,4 +63,4 @@ def test_sentences_say_what_a_limit_means():
         "would settle it."
     )
     few = TooFewPoints(num_points=1, num_left_out=0, num_params=3, num_needed=5)
-    assert note_text(few) == "There is only 1 point: a curve with 3 parameters needs 5 or more."
+    assert note_text(few) == "1 point is not enough: a curve with 3 parameters needs 5 or more."

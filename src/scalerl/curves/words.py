@@ -61,10 +61,10 @@ def note_text(note: Note, unit: str | None = None) -> str:
         case notes.TooFewPoints():
             total = note.num_points + note.num_left_out
             left_out = f" (the window left out {note.num_left_out} of {total})" if note.num_left_out else ""
-            points = "is only 1 point" if note.num_points == 1 else f"are only {note.num_points} points"
-            return (
-                f"There {points}{left_out}: a curve with {note.num_params} parameters needs {note.num_needed} or more."
-            )
+            points = f"{note.num_points} point{'s' * (note.num_points != 1)}{left_out}"
+            verb = "is" if note.num_points == 1 else "are"
+            needed = f"a curve with {note.num_params} parameters needs {note.num_needed} or more"
+            return f"{points} {verb} not enough: {needed}."
         case notes.TooFewComputes():
             return f"{note.num_points} points at {note.num_computes} different computes are too few to fit a curve."
         case notes.UnusedStart():
