@@ -92,6 +92,9 @@ def test_ranks_train_save_and_end_together(tmp_path):
         alone.step(batches[1])
         other.step(batches[1])
         weights = ranked.weights()
+        streamed = weights.items()
+        assert weights._held is None
+        assert [name for name, _ in streamed] == list(alone.weights())
         for name, weight in alone.weights().items():
             torch.testing.assert_close(weights[name], weight, rtol=0, atol=1e-6)
             torch.testing.assert_close(other.weights()[name], weight, rtol=0, atol=1e-6)
@@ -105,4 +108,4 @@ def test_ranks_train_save_and_end_together(tmp_path):
         ranked.close()
     assert not [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
     with pytest.raises(LearnerError, match="closed"):
-        ranked.weights()
+        dict(ranked.weights())
