@@ -38,7 +38,7 @@ def test_two_ranks_give_the_gradients_of_one_process(tmp_path, monkeypatch):
             rank.join(10)
             rank.kill()
     assert [each for each in reported if each[1] != "end"] == []
-    assert {text for _, _, text in reported} == {"22"}, "the number of checks"
+    assert {text for _, _, text in reported} == {"23"}, "the number of checks"
 
 
 def test_buckets_hold_every_weight_once_and_stay_small():
