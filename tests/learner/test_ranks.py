@@ -38,7 +38,7 @@ def test_two_ranks_give_the_gradients_of_one_process(tmp_path, monkeypatch):
             rank.join(10)
             rank.kill()
     assert [each for each in reported if each[1] != "end"] == []
-    assert {text for _, _, text in reported} == {"22"}, "the number of checks"
+    assert {text for _, _, text in reported} == {"23"}, "the number of checks"
 
 
 def test_buckets_hold_every_weight_once_and_stay_small():
@@ -92,6 +92,9 @@ def test_ranks_train_save_and_end_together(tmp_path):
         alone.step(batches[1])
         other.step(batches[1])
         weights = ranked.weights()
+        streamed = weights.items()
+        assert weights._held is None
+        assert [name for name, _ in streamed] == list(alone.weights())
         for name, weight in alone.weights().items():
             torch.testing.assert_close(weights[name], weight, rtol=0, atol=1e-6)
             torch.testing.assert_close(other.weights()[name], weight, rtol=0, atol=1e-6)
@@ -105,4 +108,4 @@ def test_ranks_train_save_and_end_together(tmp_path):
         ranked.close()
     assert not [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
     with pytest.raises(LearnerError, match="closed"):
-        ranked.weights()
+        dict(ranked.weights())

@@ -140,6 +140,9 @@ def all_checks(folder):
     few = random_batch(5, num_groups=1, per_group=2, clean=True)
     empty = Batch(version=VERSION, groups=())
     small = ("learner.micro_batch_tokens=24",)
+    # A mesh of two replicas, each of one rank.
+    hybrid = functools.partial(sharded, shard_size=1)
+    yield "hybrid", lambda: check_equal(hybrid, "smollm", torch.float64, (), folder, many, 1e-12)
     for make in (replicated, sharded):
         name = make.__name__
         run = functools.partial(check_equal, make)

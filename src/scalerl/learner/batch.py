@@ -70,7 +70,7 @@ class Prepared:
     num_passes: int
     """The largest number of micro-batches of any rank."""
     lengths: Rows
-    """Tokens of every kept sequence, on all ranks, as if one pass took them all: how a batch is divided is no work."""
+    """Tokens of every kept sequence, on all ranks, as if one pass took them all: FLOPs do not depend on the split."""
     shared: Rows
     """Tokens before each of them that it shares with another."""
     effective: EffectiveBatch

@@ -88,7 +88,9 @@ class Run:
         self.learner = self.parts.learner
         self.pipeline = self.parts.pipeline
         self.attempt = earlier.attempt + 1
-        self.clock = Clock(devices=devices_held([str(self.device)]), since=started, spent=earlier.spent)
+        # Every rank of the learner holds a device.
+        devices = [*getattr(self.learner, "devices", ()), str(self.device)]
+        self.clock = Clock(devices=devices_held(devices), since=started, spent=earlier.spent)
         self.metrics = list(earlier.metrics)
         self.evals = list(earlier.evals)
         self._last_evaluated = self._last_complete_evaluation()

@@ -4,7 +4,7 @@ import os
 import pickle
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, ItemsView, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -46,8 +46,10 @@ class RankedLearner:
         self._ranks = list(start())
         self._on_close: list[Callable[[], None]] = []
         with self._ending_all():
-            first: RankFacts = self._collect()[0]
-        self._version, self._shape = first.version, first.shape
+            facts: list[RankFacts] = self._collect()
+        self._version, self._shape = facts[0].version, facts[0].shape
+        self.devices = tuple(each.device for each in facts)
+        """Of each rank, as the rank names it."""
 
     @property
     def version(self) -> int:
@@ -67,9 +69,9 @@ class RankedLearner:
         self._version += 1
         return metrics
 
-    def weights(self) -> dict[str, Tensor]:
-        """Return all weights in host memory, adapters merged in, those of the body in its dtype."""
-        return {name: tensor for bucket in self.weight_buckets() for name, tensor in bucket.tensors()}
+    def weights(self) -> "StreamedWeights":
+        """Return all weights, adapters merged in, those of the body in its dtype. Use them before the next step."""
+        return StreamedWeights(self)
 
     def weight_buckets(self) -> Iterator[Bucket]:
         """Yield all weights in buckets, as rank 0 gathers them; it waits while a bucket is not taken."""
@@ -80,12 +82,12 @@ class RankedLearner:
                 while (answer := self._next(self._ranks[0]))[0] == "item":
                     yield answer[1]
             except GeneratorExit:
-                # Nobody wants the rest, but the ranks are in the middle of it.
+                # The rest is not wanted, but the ranks are in the middle of it.
                 while self._next(self._ranks[0])[0] == "item":
                     pass
-                raise
-            finally:
                 self._collect(self._ranks[1:])
+                raise
+            self._collect(self._ranks[1:])
 
     def state_dict(self) -> "RankState":
         """Return the state, copied by each rank into host memory: training can go on while it is written."""
@@ -178,6 +180,50 @@ class RankedLearner:
                 rank.kill()
             self._ranks = []
             raise
+
+
+class StreamedWeights(Mapping[str, Tensor]):
+    """The weights of a learner over ranks, of one version.
+
+    Its `items()` come from the ranks bucket by bucket, and none is kept: who sends them on never holds the whole model.
+    Any other use gathers all of them in host memory.
+    """
+
+    def __init__(self, learner: RankedLearner) -> None:
+        self._learner, self._version = learner, learner.version
+        self._held: dict[str, Tensor] | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._all()[name]
+
+    def items(self) -> ItemsView[str, Tensor]:
+        return _StreamedItems(self)
+
+    def stream(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the weights one by one."""
+        if self._held is not None:
+            yield from self._held.items()
+            return
+        assert self._learner.version == self._version, "the weights have changed since they were asked for"
+        for bucket in self._learner.weight_buckets():
+            yield from bucket.tensors()
+
+    def _all(self) -> dict[str, Tensor]:
+        if self._held is None:
+            self._held = dict(self.stream())
+        return self._held
+
+
+class _StreamedItems(ItemsView[str, Tensor]):
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        weights: Any = self._mapping
+        return weights.stream()
 
 
 class RankState:

@@ -5,6 +5,7 @@ A rank whose parent is gone ends at once, wherever it is; the parent notices the
 
 import os
 import pickle
+import signal
 import tempfile
 import threading
 import traceback
@@ -40,6 +41,12 @@ def process_learner(
     import torch.distributed as dist
 
     assert learner.sharding != "none"
+    num_gpus = torch.cuda.device_count()
+    if model.device.type == "cuda" and learner.ranks > num_gpus:
+        raise RecipeError(
+            f"learner.ranks is {learner.ranks}, one GPU each, but this machine has {num_gpus}: set learner.ranks to "
+            f"{num_gpus} or less"
+        )
     with ExitStack() as opened:
         folder = opened.enter_context(_model_folder(model))
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -73,8 +80,8 @@ def process_learner(
 @contextmanager
 def _model_folder(model: Any) -> Iterator[Path]:
     """Yield the folder that a model was loaded from, or a temporary one with its weights."""
-    source = Path(model.name_or_path or ".")
-    if any((source / name).is_file() for name in ("model.safetensors", "model.safetensors.index.json")):
+    source, names = Path(model.name_or_path), ("model.safetensors", "model.safetensors.index.json")
+    if model.name_or_path and any((source / name).is_file() for name in names):
         yield source
         return
     with tempfile.TemporaryDirectory(prefix="scalerl-model-") as folder:
@@ -174,6 +181,8 @@ class ProcessRank:
 def serve(pipe: Connection, spec: RankSpec, rank: int) -> None:
     """Run a rank until its driver closes it or is gone."""
     _die_with_parent()
+    # Ctrl-C reaches every process of a terminal; the driver decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with _no_progress_bars():
             learner = LearnerRank(spec, rank)
