@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from scalerl.config import Recipe, load_recipe
-from scalerl.config.parts import LearnerSettings, RolloutSettings
+from scalerl.config.parts import LearnerSettings
+from scalerl.config.rollout import RolloutSettings
 from scalerl.errors import GraderError, RecipeError
 from scalerl.learner import LEARNERS
 from scalerl.learner.step import TorchLearner
@@ -230,5 +231,5 @@ def test_slots_follow_from_batch_and_lag_within_memory(monkeypatch):
         batch = settings.pipeline.groups_per_batch * settings.pipeline.completions_per_group
         assert num_slots(inputs.model, settings) == 3 * batch
         one_slot = cache_bytes(inputs.model.model.config, 1, settings.rollout.context, torch.float32)
-        monkeypatch.setattr(build_module, "_free_bytes", lambda model: 5 * one_slot / MEMORY_SHARE)
+        monkeypatch.setattr(build_module, "free_bytes", lambda model: 5 * one_slot / MEMORY_SHARE)
         assert num_slots(inputs.model, settings) == 5

@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError
 from scalerl.config import parts
 from scalerl.config.evaluation import EvaluationSettings
 from scalerl.config.parts import Settings
+from scalerl.config.rollout import RolloutSettings
 from scalerl.config.sft import SftSettings
 
 
@@ -49,7 +50,7 @@ class Recipe(Settings):
     """Settings of AdamW."""
     learner: parts.LearnerSettings = parts.LearnerSettings()
     """How a step is computed."""
-    rollout: parts.RolloutSettings = parts.RolloutSettings()
+    rollout: RolloutSettings = RolloutSettings()
     """How completions are sampled."""
     evaluation: EvaluationSettings = EvaluationSettings()
     """How the run is measured."""
