@@ -145,7 +145,7 @@ def test_a_marker_longer_than_the_answer_budget_is_cut(make_engine):
 
 
 def versions_over_two_pushes(engine, new_weights):
-    """Return the versions of three requests of 40 tokens in two slots, with pushes of 5 and 9 while they are sampled."""
+    """Return the versions of three requests of 40 tokens in two slots, with pushes of 5 and 9 in between."""
     engine.submit([make_request(number, plan=LengthPlan(answer_budget=40)) for number in range(3)])
     completions = advance(engine, 2)
     for version in (5, 9):

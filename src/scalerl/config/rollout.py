@@ -8,7 +8,7 @@ from scalerl.config.parts import Settings
 
 
 class VllmSettings(Settings):
-    """How vLLM is set up, if rollout.engine is "vllm". All other settings of [rollout] mean the same for every engine."""
+    """How vLLM is set up, if rollout.engine is "vllm". Other settings of [rollout] mean the same for all engines."""
 
     tensor_parallel: int = Field(default=1, ge=1)
     """Number of GPUs that every layer is spread over."""

@@ -16,7 +16,7 @@ from scalerl.rollout.vllm.spec import EngineSpec
 def most_slots(model: LoadedModel, settings: RolloutSettings, dtype: torch.dtype) -> int | None:
     """Return how many slots fit at full length, at least 1; None if free memory is not known.
 
-    More would fit while completions are short, but once memory runs out vLLM computes some of them again from the start.
+    More would fit while completions are short, but once memory runs out vLLM computes some of them again, all of it.
     """
     per_slot = cache_bytes(model.model.config, 1, settings.context, dtype)
     if model.model.device.type != "cuda":
