@@ -170,7 +170,16 @@ def test_the_8b_recipe_can_be_trained_with_a_small_model(tmp_path: Path):
     settings += ["rollout.vllm.tensor_parallel=1", "rollout.vllm.devices=[]", "rollout.slots=8", *SMALL]
     settings += ["length={name='none', max_length=40}", "rollout.context=64", "rollout.max_prompt_tokens=16"]
     arguments = [part for setting in settings for part in ("--set", setting)]
-    command = [sys.executable, "-m", "scalerl.cli", "train", "scalerl-8b-node", "--check", "--out", str(tmp_path / "run")]
+    command = [
+        sys.executable,
+        "-m",
+        "scalerl.cli",
+        "train",
+        "scalerl-8b-node",
+        "--check",
+        "--out",
+        str(tmp_path / "run"),
+    ]
     result = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=300, check=False)
     assert result.returncode == 0, result.stderr
     assert "can be trained" in result.stdout

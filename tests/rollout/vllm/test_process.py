@@ -6,8 +6,10 @@ import signal
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from contracts.requests import advance, drain, make_request
+from contracts.sampling import full_forward
 from vllm_models import llama, saved, spec
 
 from scalerl.errors import EngineError, RecipeError
@@ -161,3 +163,20 @@ def test_the_child_ends_with_its_trainer(folder, tmp_path):
     while session_of(pid) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not session_of(pid)
+
+
+def test_two_workers_share_the_layers_and_leave_nothing_behind(start, monkeypatch):
+    """Tensor parallelism: vLLM starts two more processes, which read the weights from the same memory."""
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0|1")
+    engine = start(settings={"tensor_parallel": 2})
+    assert len(session_of(engine.pid)) >= 3
+    newer = llama(seed=1)
+    requests = [make_request(number, plan=LengthPlan(answer_budget=20)) for number in range(4)]
+    for version, model in enumerate((llama(), newer)):
+        engine.push_weights(model.state_dict(), version)
+        engine.submit(requests)
+        for completion in drain(engine):
+            np.testing.assert_allclose(completion.log_probs, full_forward(model, completion), atol=1e-4)
+    os.kill(engine.pid, signal.SIGKILL)
+    engine.submit(requests)
+    seconds_until_it_fails(engine, "SIGKILL")
