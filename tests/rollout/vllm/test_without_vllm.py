@@ -8,11 +8,13 @@ import pytest
 import torch
 
 from scalerl.config import load_recipe
-from scalerl.config.rollout import VllmSettings
+from scalerl.config.rollout import RolloutSettings, VllmSettings
 from scalerl.errors import RecipeError
+from scalerl.rollout import generator_devices
 from scalerl.rollout.vllm import install
 from scalerl.rollout.vllm.parcels import HostSender, LocalParcel, open_parcel
 from scalerl.rollout.vllm.spec import EngineSpec, cpu_cache_bytes, engine_arguments, environment, visible_devices
+from scalerl.run.clock import devices_held
 
 
 def with_packages(monkeypatch, **versions):
@@ -106,6 +108,15 @@ def test_the_child_sees_its_own_gpus_first_and_then_the_learners():
         visible_devices(VllmSettings(devices=(1, 2)), {}, 0)
     with pytest.raises(RecipeError, match="names GPU 2, and 2 are visible"):
         visible_devices(settings, {"CUDA_VISIBLE_DEVICES": "4,5"}, 0)
+
+
+def test_gpu_hours_count_the_gpus_of_vllm():
+    gpu, settings = torch.device("cuda"), RolloutSettings(engine="vllm", vllm=VllmSettings(tensor_parallel=2))
+    assert devices_held([str(gpu), *generator_devices(settings, gpu)]) == 2
+    apart = settings.model_copy(update={"vllm": VllmSettings(tensor_parallel=4, devices=(4, 5, 6, 7))})
+    assert devices_held([str(gpu), *generator_devices(apart, gpu)]) == 5
+    assert devices_held([str(gpu), *generator_devices(RolloutSettings(), gpu)]) == 1
+    assert generator_devices(apart, torch.device("cpu")) == ["cpu"]
 
 
 def test_weights_pass_through_shared_memory_and_leave_no_file():
