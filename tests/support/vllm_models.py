@@ -17,7 +17,7 @@ SHAPE: dict[str, Any] = {
     "num_attention_heads": 2,
     "num_key_value_heads": 1,
     "head_dim": 32,
-    "max_position_embeddings": 256,
+    "max_position_embeddings": 2048,
     "initializer_range": 0.2,
     "bos_token_id": None,
     "eos_token_id": None,

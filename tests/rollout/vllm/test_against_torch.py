@@ -71,7 +71,7 @@ def test_fp32_head_has_the_learners_values_under_an_fp16_body(tmp_path, tied):
         np.testing.assert_allclose(completion.log_probs, full_forward(model, completion), atol=0.05)
 
 
-def test_a_group_shares_its_prompt_while_the_weights_are_the_same(tmp_path):
+def test_a_group_shares_its_prompt_while_weights_are_the_same(tmp_path):
     model, newer = llama(), llama(seed=1)
     engine = VllmEngine(spec(saved(model, tmp_path), slots=8, context=128))
     prompt = [(5 * place) % 64 for place in range(70)]  # two blocks of 32 tokens, and 6 more

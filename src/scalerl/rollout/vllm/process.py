@@ -20,7 +20,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Any
@@ -30,7 +30,7 @@ from torch import Tensor
 from scalerl.errors import EngineError, RecipeError
 from scalerl.rollout.requests import check_request
 from scalerl.rollout.vllm.parcels import CudaSender, HostSender
-from scalerl.rollout.vllm.spec import EngineSpec, environment, visible_devices
+from scalerl.rollout.vllm.spec import EngineSpec, engine_arguments, environment, visible_devices
 from scalerl.rollout.vllm.wire import (
     Close,
     Done,
@@ -64,6 +64,7 @@ class VllmProcess:
         """Start the child and wait until it has loaded the model. `names` are the weights that every push must have."""
         if spec.slots < 1:
             raise ValueError(f"an engine needs at least 1 slot, got {spec.slots}")
+        engine_arguments(spec, cache_bytes=None)  # so that a wrong setting fails at once
         self._max_length, self._names = spec.context, names
         self._version, self._work, self._eval_work = spec.version, Work(), Work()
         self._pending: dict[int, Request] = {}
@@ -78,14 +79,16 @@ class VllmProcess:
         self._sender: HostSender | CudaSender | None = None
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the engine)
         self._shared_files: list[str] = []
-        ours, theirs = socket.socketpair()
-        with theirs:
+        with ExitStack() as opened:
+            self._log: IO[bytes] = opened.enter_context(tempfile.TemporaryFile())
+            ours, theirs = map(opened.enter_context, socket.socketpair())
             self._process = _start(spec, theirs.fileno(), self._log)
+            theirs.close()
+            connection = Connection(ours.detach())
+            opened.pop_all()  # what is open now is closed with the engine
         # Also when this object is dropped and when the interpreter ends.
         self._kill: Callable[[], object] = weakref.finalize(self, _kill_all, self._process, self._shared_files)
-        connection = Connection(ours.detach())
         for work in (self._write, self._read):
             threading.Thread(target=work, args=(connection,), daemon=True, name="vllm").start()
         self._outbox.put(spec)
