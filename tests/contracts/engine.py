@@ -211,7 +211,9 @@ def test_paused_requests_go_on_as_if_nothing_had_happened(make_engine, polls_bef
     after = by_key(completions + drain(engine))
     assert after.keys() == expected.keys()
     for key, completion in after.items():
-        assert completion == expected[key]
+        assert completion.tokens.tolist() == expected[key].tokens.tolist()
+        np.testing.assert_allclose(completion.log_probs, expected[key].log_probs, atol=1e-5)
+        assert (completion.finish, completion.interrupted_at) == (expected[key].finish, expected[key].interrupted_at)
 
 
 def test_what_is_left_at_the_end_of_a_pause_is_dropped(make_engine):

@@ -6,7 +6,8 @@ Starting vLLM takes half a minute. A view counts versions and work from its own 
 
 import dataclasses
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from scalerl.errors import EngineError
@@ -23,7 +24,7 @@ class View:
         process.push_weights(weights, process.version + 1)
         self._first_version, self._offset = process.version, process.version - version
         # The counts in this process follow those of the other one with a short delay.
-        self._before = process.work
+        self._before, self._eval_before = process.work, process.eval_work
         self._closed = False
 
     @property
@@ -36,9 +37,20 @@ class View:
 
     @property
     def work(self) -> Work:
-        now, before = dataclasses.astuple(self._process.work), dataclasses.astuple(self._before)
-        prefilled, decoded, attended = (a - b for a, b in zip(now, before, strict=True))
-        return Work(prefilled=prefilled, decoded=decoded, attended=attended)
+        return self._process.work - self._before
+
+    @property
+    def eval_work(self) -> Work:
+        return self._process.eval_work - self._eval_before
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        held, self._waiting = self._waiting, deque()
+        try:
+            with self._process.paused():
+                yield
+        finally:
+            self._waiting = held
 
     def submit(self, requests: Sequence[Request]) -> None:
         self._require_open()

@@ -15,7 +15,7 @@ class VllmSettings(Settings):
     devices: Annotated[tuple[int, ...], Field(strict=False)] = ()
     """Numbers of the GPUs that vLLM may use, tensor_parallel of them; empty for the first ones."""
     memory_share: Annotated[float, Field(gt=0, le=1)] = 0.4
-    """Share of a GPU's memory for the weights and the cache of an engine. A run has two: one samples, one evaluates."""
+    """Share of a GPU's memory that vLLM may take for its weights and cache; more where the learner is elsewhere."""
     prefix_caching: bool = True
     """Whether the completions of a problem share the cache of its prompt, as long as the weights are the same."""
     quantisation: str = ""

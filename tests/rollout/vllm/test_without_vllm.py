@@ -71,7 +71,7 @@ def make_spec(**changes):
 def test_arguments_differ_between_cpu_and_gpu():
     on_cpu = engine_arguments(make_spec(), cache_bytes=123)
     assert (on_cpu["enforce_eager"], on_cpu["kv_cache_memory_bytes"], on_cpu["block_size"]) == (True, 123, 32)
-    assert (on_cpu["max_num_seqs"], on_cpu["max_model_len"], on_cpu["load_format"]) == (8, 64, "auto")
+    assert (on_cpu["max_num_seqs"], on_cpu["max_model_len"], on_cpu["load_format"]) == (16, 64, "auto")
     settings = {"memory_share": 0.7, "quantisation": "fp8", "engine_args": {"block_size": 16}}
     on_gpu = engine_arguments(make_spec(on_gpu=True, has_weights=False, settings=settings), cache_bytes=None)
     assert (on_gpu["enforce_eager"], on_gpu["gpu_memory_utilization"], on_gpu["quantization"]) == (False, 0.7, "fp8")
@@ -88,7 +88,7 @@ def test_cache_on_a_cpu_has_room_for_every_slot():
     class Config:
         num_hidden_layers, num_attention_heads, num_key_value_heads, head_dim, hidden_size = 3, 4, 2, 32, 128
 
-    blocks = 8 * 3 + 2  # of 32 tokens: 65 are needed at most
+    blocks = 2 * 8 * 3 + 2  # of 32 tokens: 65 are needed at most
     assert cpu_cache_bytes(Config, 8, 64, 4) == 2 * 3 * blocks * 32 * 2 * 32 * 4
 
 

@@ -21,7 +21,7 @@ def most_slots(model: LoadedModel, settings: RolloutSettings, dtype: torch.dtype
     per_slot = cache_bytes(model.model.config, 1, settings.context, dtype)
     if model.model.device.type != "cuda":
         free = free_bytes(model)
-        return None if free is None else max(int(MEMORY_SHARE * free) // per_slot, 1)
+        return None if free is None else max(int(MEMORY_SHARE * free) // (2 * per_slot), 1)
     num_gpus = settings.vllm.tensor_parallel
     total = torch.cuda.get_device_properties(model.model.device).total_memory * num_gpus
     weights = sum(parameter.numel() for parameter in model.model.parameters()) * dtype.itemsize

@@ -24,16 +24,9 @@ from scalerl.rollout.requests import check_request
 from scalerl.rollout.vllm.choice import KEY, NOT_FINITE, arguments
 from scalerl.rollout.vllm.parcels import LocalParcel, Parcel
 from scalerl.rollout.vllm.spec import SAMPLERS, EngineSpec, cpu_cache_bytes, engine_arguments
-from scalerl.types import Completion, LengthPlan, Request, Work
+from scalerl.types import Completion, LengthPlan, Purpose, Request, Work
 
 _CLOSED = "the engine is closed"
-
-
-@dataclass(slots=True)
-class _Counts:
-    prefilled: int = 0
-    decoded: int = 0
-    attended: int = 0
 
 
 @dataclass(slots=True)
@@ -107,8 +100,7 @@ class VllmEngine:
         self._running: dict[str, _Running] = {}
         self._num_started = 0
         self._aside: tuple[deque[Request], dict[str, _Running], list[Any]] | None = None
-        self._work = {False: _Counts(), True: _Counts()}
-        """What was computed for training and, under True, for evaluations."""
+        self._work: dict[Purpose, Work] = {"training": Work(), "evaluation": Work()}
 
     @property
     def version(self) -> int:
@@ -120,18 +112,11 @@ class VllmEngine:
 
     @property
     def work(self) -> Work:
-        training, evaluation = self._work.values()
-        return Work(
-            prefilled=training.prefilled + evaluation.prefilled,
-            decoded=training.decoded + evaluation.decoded,
-            attended=training.attended + evaluation.attended,
-        )
+        return self._work["training"] + self._work["evaluation"]
 
     @property
     def eval_work(self) -> Work:
-        """The part of `work` that evaluations took."""
-        counts = self._work[True]
-        return Work(prefilled=counts.prefilled, decoded=counts.decoded, attended=counts.attended)
+        return self._work["evaluation"]
 
     def submit(self, requests: Sequence[Request]) -> None:
         self._require_usable()
@@ -273,11 +258,11 @@ class VllmEngine:
     def _take(self, running: _Running, output: Any) -> None:
         part = output.outputs[0]
         prompt = len(running.request.prompt_tokens)
-        counts = self._work[getattr(running.request, "purpose", "training") == "evaluation"]
+        prefilled = attended = 0
         if not running.tokens:
             num_cached = output.num_cached_tokens or 0
-            counts.prefilled += prompt - 1 - num_cached
-            counts.attended += (prompt - 1) * prompt // 2 - num_cached * (num_cached + 1) // 2
+            prefilled = prompt - 1 - num_cached
+            attended = (prompt - 1) * prompt // 2 - num_cached * (num_cached + 1) // 2
         for token, log_prob in zip(part.token_ids, part.logprobs.logprobs, strict=True):
             if log_prob == NOT_FINITE:
                 raise EngineError(
@@ -285,8 +270,9 @@ class VllmEngine:
                     f"version {self._version}"
                 )
             running.append(token, log_prob, self._version, self._stop_tokens)
-            counts.decoded += 1
-            counts.attended += prompt + len(running.tokens) - 1
+            attended += prompt + len(running.tokens) - 1
+        work = Work(prefilled=prefilled, decoded=len(part.token_ids), attended=attended)
+        self._work[running.request.purpose] += work
 
 
 def _ends_thinking(plan: LengthPlan, tokens: Sequence[int]) -> bool:

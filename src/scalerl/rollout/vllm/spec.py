@@ -61,7 +61,7 @@ def engine_arguments(spec: EngineSpec, *, cache_bytes: int | None) -> dict[str, 
         "dtype": spec.dtype,
         "load_format": "auto" if spec.has_weights else "dummy",
         "max_model_len": spec.context,
-        "max_num_seqs": spec.slots,
+        "max_num_seqs": 2 * spec.slots,  # those that run, and in a pause those that were put aside
         "tensor_parallel_size": settings.tensor_parallel,
         "enable_prefix_caching": settings.prefix_caching,
         "quantization": settings.quantisation or None,
@@ -76,7 +76,7 @@ def engine_arguments(spec: EngineSpec, *, cache_bytes: int | None) -> dict[str, 
     chosen: dict[str, Any] = {
         "seed": 0,
         "enforce_eager": not spec.on_gpu if settings.eager is None else settings.eager,
-        "max_num_batched_tokens": max(LEAST_BATCH_TOKENS[spec.on_gpu], spec.context),
+        "max_num_batched_tokens": max(LEAST_BATCH_TOKENS[spec.on_gpu], spec.context, 2 * spec.slots),
     }
     if spec.on_gpu:
         chosen["gpu_memory_utilization"] = settings.memory_share
@@ -90,15 +90,15 @@ def engine_arguments(spec: EngineSpec, *, cache_bytes: int | None) -> dict[str, 
 
 
 def cpu_cache_bytes(config: Any, slots: int, context: int, itemsize: int) -> int:
-    """Return the memory of a paged cache with room for every slot at full length, so that no request is preempted.
+    """Return the memory of a paged cache with room for every slot at full length, twice.
 
-    A preempted request would be computed again with newer weights. `config` is that of the model; vLLM keeps one block
-    for itself.
+    So no request is preempted, which would then be computed again with newer weights, and requests that a pause puts
+    aside keep their cache. `config` is that of the model; vLLM keeps one block for itself.
     """
     from scalerl.models.shape import head_sizes
 
     num_kv_heads, head_dim = head_sizes(config)
-    num_blocks = slots * -(-(context + 1) // CPU_BLOCK) + 2
+    num_blocks = 2 * slots * -(-(context + 1) // CPU_BLOCK) + 2
     return 2 * config.num_hidden_layers * num_blocks * CPU_BLOCK * num_kv_heads * head_dim * itemsize
 
 

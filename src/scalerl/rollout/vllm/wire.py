@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalerl.rollout.vllm.parcels import Parcel
-from scalerl.types import Completion, Finish, LengthPlan, Problem, Request, Work
+from scalerl.types import Completion, Finish, LengthPlan, Problem, Purpose, Request, Work
 
 _NO_PROBLEM = Problem(id="", prompt="", answer="", task="")
 
@@ -28,6 +28,7 @@ class WireRequest:
     length: LengthPlan
     temperature: float
     top_p: float
+    purpose: Purpose
 
     @classmethod
     def of(cls, number: int, request: Request) -> "WireRequest":
@@ -40,6 +41,7 @@ class WireRequest:
             request.length,
             request.temperature,
             request.top_p,
+            request.purpose,
         )
 
     def request(self) -> Request:
@@ -52,6 +54,7 @@ class WireRequest:
             length=self.length,
             temperature=self.temperature,
             top_p=self.top_p,
+            purpose=self.purpose,
         )
 
 
