@@ -76,6 +76,29 @@ class _Running:
         )
 
 
+@dataclass(slots=True)
+class _Counts:
+    """What was computed so far; changed at every token, so not a frozen Work."""
+
+    prefilled: int = 0
+    decoded: int = 0
+    attended: int = 0
+
+    @property
+    def work(self) -> Work:
+        return Work(prefilled=self.prefilled, decoded=self.decoded, attended=self.attended)
+
+
+@dataclass(frozen=True, slots=True)
+class _Aside:
+    """Requests that wait for the end of a pause: ours, and vLLM's view of those it has."""
+
+    waiting: deque[Request]
+    running: dict[str, _Running]
+    running_in_vllm: list[Any]
+    waiting_in_vllm: list[Any]
+
+
 class VllmEngine:
     """An Engine around vLLM, in this process."""
 
@@ -99,8 +122,8 @@ class VllmEngine:
         self._waiting: deque[Request] = deque()
         self._running: dict[str, _Running] = {}
         self._num_started = 0
-        self._aside: tuple[deque[Request], dict[str, _Running], list[Any]] | None = None
-        self._work: dict[Purpose, Work] = {"training": Work(), "evaluation": Work()}
+        self._aside: _Aside | None = None
+        self._counts: dict[Purpose, _Counts] = {"training": _Counts(), "evaluation": _Counts()}
 
     @property
     def version(self) -> int:
@@ -112,11 +135,11 @@ class VllmEngine:
 
     @property
     def work(self) -> Work:
-        return self._work["training"] + self._work["evaluation"]
+        return self._counts["training"].work + self._counts["evaluation"].work
 
     @property
     def eval_work(self) -> Work:
-        return self._work["evaluation"]
+        return self._counts["evaluation"].work
 
     def submit(self, requests: Sequence[Request]) -> None:
         self._require_usable()
@@ -168,10 +191,11 @@ class VllmEngine:
         self._require_usable()
         assert self._aside is None, "the engine is paused already"
         scheduler = self._scheduler()
-        self._aside = (self._waiting, self._running, list(scheduler.running))
+        self._aside = _Aside(self._waiting, self._running, list(scheduler.running), list(scheduler.waiting))
         self._waiting, self._running = deque(), {}
         # vLLM's model runner keeps what it knows about requests that a step leaves out.
         scheduler.running.clear()
+        scheduler.waiting.remove_requests(self._aside.waiting_in_vllm)
 
     def resume(self) -> list[Request]:
         """Drop what is left of the requests since `pause`, return them, and go on with the others."""
@@ -180,9 +204,11 @@ class VllmEngine:
         dropped = [*self._waiting, *(running.request for running in self._running.values())]
         if self._running:
             self._engine.abort_request(list(self._running))
-        self._waiting, self._running, held = self._aside
-        self._scheduler().running.extend(held)
-        self._aside = None
+        aside, self._aside, scheduler = self._aside, None, self._scheduler()
+        self._waiting, self._running = aside.waiting, aside.running
+        scheduler.running.extend(aside.running_in_vllm)
+        for request in aside.waiting_in_vllm:
+            scheduler.waiting.add_request(request)
         return dropped
 
     @contextmanager
@@ -258,11 +284,11 @@ class VllmEngine:
     def _take(self, running: _Running, output: Any) -> None:
         part = output.outputs[0]
         prompt = len(running.request.prompt_tokens)
-        prefilled = attended = 0
+        counts = self._counts[running.request.purpose]
         if not running.tokens:
             num_cached = output.num_cached_tokens or 0
-            prefilled = prompt - 1 - num_cached
-            attended = (prompt - 1) * prompt // 2 - num_cached * (num_cached + 1) // 2
+            counts.prefilled += prompt - 1 - num_cached
+            counts.attended += (prompt - 1) * prompt // 2 - num_cached * (num_cached + 1) // 2
         for token, log_prob in zip(part.token_ids, part.logprobs.logprobs, strict=True):
             if log_prob == NOT_FINITE:
                 raise EngineError(
@@ -270,9 +296,8 @@ class VllmEngine:
                     f"version {self._version}"
                 )
             running.append(token, log_prob, self._version, self._stop_tokens)
-            attended += prompt + len(running.tokens) - 1
-        work = Work(prefilled=prefilled, decoded=len(part.token_ids), attended=attended)
-        self._work[running.request.purpose] += work
+            counts.decoded += 1
+            counts.attended += prompt + len(running.tokens) - 1
 
 
 def _ends_thinking(plan: LengthPlan, tokens: Sequence[int]) -> bool:
@@ -307,8 +332,9 @@ def _build(spec: EngineSpec) -> Any:
     try:
         config = EngineArgs(**engine_arguments(spec, cache_bytes=_cache_bytes(spec))).create_engine_config()
     except (TypeError, ValueError) as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        raise RecipeError(f"vLLM refuses its arguments (rollout.vllm): {' '.join(lines[:3])}") from error
+        # pydantic ends with the whole input and a link.
+        text = " ".join(str(error).partition(" [type=")[0].split())
+        raise RecipeError(f"vLLM refuses its arguments (rollout.vllm): {text}") from error
     config.model_config.logits_processors = [SAMPLERS[config.use_v2_model_runner]]
     engine = LLMEngine.from_vllm_config(config, disable_log_stats=True)
     # Its finalizer would end the process groups of every other engine in this process.
