@@ -94,15 +94,19 @@ def test_a_push_to_a_stopped_process_does_not_hang(start):
     assert time.monotonic() - begun < 25
 
 
-def test_out_of_memory_while_sampling_names_the_reason(start):
-    engine = start(slots=64)
-    engine.submit([make_request(plan=LengthPlan(answer_budget=8))])
+def test_out_of_memory_on_the_way_names_the_reason(start):
+    engine = start()
+    engine.submit([make_request()])
     drain(engine)
     in_use = int(Path(f"/proc/{engine.pid}/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     resource.prlimit(engine.pid, resource.RLIMIT_AS, (in_use, in_use))
-    prompts = [[(7 * number + place) % 64 for place in range(100)] for number in range(64)]
-    engine.submit([make_request(number, prompt=prompt, plan=LONG) for number, prompt in enumerate(prompts)])
-    assert seconds_until_it_fails(engine, "(?i)memory") < 30
+    engine.submit([make_request(plan=LONG)])
+    begun = time.monotonic()
+    with pytest.raises(EngineError, match=r"(?i)cannot load the weights of version 1.*memory"):
+        engine.push_weights(llama(seed=1).state_dict(), 1)
+    assert time.monotonic() - begun < 25
+    with pytest.raises(EngineError, match=r"(?i)memory"):
+        engine.poll()
 
 
 def test_out_of_memory_at_the_start_names_the_reason(folder):
