@@ -56,7 +56,7 @@ $(VENV_VLLM)/.ready: pyproject.toml
 
 # One thread: the tests compare numbers, and trainer and vLLM share the cores.
 test-vllm: $(VENV_VLLM)/.ready
-	OMP_NUM_THREADS=1 $(VENV_VLLM)/bin/python -m pytest -m vllm --timeout 900 $(ARGS) tests/rollout/vllm tests/run/test_vllm_runs.py
+	OMP_NUM_THREADS=1 $(VENV_VLLM)/bin/python -m pytest -m vllm --timeout 1800 $(ARGS) tests/rollout/vllm tests/run/test_vllm_runs.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -14,7 +14,7 @@ from vllm_models import llama, saved, spec
 
 from scalerl.errors import EngineError, RecipeError
 from scalerl.rollout.vllm import process as process_module
-from scalerl.rollout.vllm.process import VllmProcess
+from scalerl.rollout.vllm.process import VllmProcess, session_members
 from scalerl.types import LengthPlan
 
 LONG = LengthPlan(answer_budget=1900)
@@ -37,25 +37,12 @@ def start(folder):
     yield started
     for engine in engines:
         engine.close()
-        assert not session_of(engine.pid)
+        assert not session_members(engine.pid)
     assert shared_files() == before
 
 
 def shared_files() -> set[str]:
     return set(os.listdir("/dev/shm"))
-
-
-def session_of(pid: int) -> list[str]:
-    """Return the processes of a child's session, those that only wait to be collected left out."""
-    members = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, _, _, session = stat.read_text().rpartition(")")[2].split()[:4]
-        except (OSError, ValueError):
-            continue
-        if int(session) == pid and state != "Z":
-            members.append(stat.parent.name)
-    return members
 
 
 def seconds_until_it_fails(engine: VllmProcess, message: str) -> float:
@@ -141,7 +128,7 @@ def test_start_that_takes_too_long_is_given_up(folder, monkeypatch):
     monkeypatch.setattr(process_module, "_start", lambda *args: engines.append(START(*args)) or engines[-1])
     with pytest.raises(EngineError, match="vLLM has not started within 1 s"):
         VllmProcess(spec(folder), start_s=1.0)
-    assert not session_of(engines[0].pid)
+    assert not session_members(engines[0].pid)
 
 
 START = process_module._start
@@ -164,16 +151,16 @@ def test_the_child_ends_with_its_trainer(folder, tmp_path):
         pid = int(trainer.stdout.readline())
         trainer.kill()
     deadline = time.monotonic() + 10
-    while session_of(pid) and time.monotonic() < deadline:
+    while session_members(pid) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert not session_of(pid)
+    assert not session_members(pid)
 
 
 def test_two_workers_share_the_layers_and_leave_nothing_behind(start, monkeypatch):
     """Tensor parallelism: vLLM starts two more processes, which read the weights from the same memory."""
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0|1")
     engine = start(settings={"tensor_parallel": 2})
-    assert len(session_of(engine.pid)) >= 3
+    assert len(session_members(engine.pid)) >= 3
     newer = llama(seed=1)
     requests = [make_request(number, plan=LengthPlan(answer_budget=20)) for number in range(4)]
     for version, model in enumerate((llama(), newer)):

@@ -305,11 +305,28 @@ def _start(spec: EngineSpec, descriptor: int, log: IO[bytes]) -> subprocess.Pope
         raise RecipeError(f"rollout.vllm.python is {python}, which cannot be started: {error.strerror}") from error
 
 
+def session_members(leader: int) -> list[int]:
+    """Return the processes of a session, without those that have ended and only wait to be collected."""
+    members = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError, ValueError):
+            state, _, _, session = path.read_text().rpartition(")")[2].split()[:4]
+            if int(session) == leader and state not in "ZX":
+                members.append(int(path.parent.name))
+    return members
+
+
 def _kill_all(process: subprocess.Popen[bytes], shared_files: Sequence[str]) -> None:
     """Kill the child and every process of its session, and remove the files that such an end leaves behind."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
+    with suppress(ProcessLookupError):
+        process.kill()
     process.wait()
+    deadline = time.monotonic() + CLOSE_S
+    while (members := session_members(process.pid)) and time.monotonic() < deadline:
+        for member in members:
+            with suppress(ProcessLookupError):
+                os.kill(member, signal.SIGKILL)
+        time.sleep(0.01)
     for name in shared_files:
         with suppress(OSError):
             os.unlink(name)
