@@ -15,6 +15,7 @@ from scalerl.rollout.vllm import install
 from scalerl.rollout.vllm.parcels import HostSender, LocalParcel, open_parcel
 from scalerl.rollout.vllm.spec import EngineSpec, cpu_cache_bytes, engine_arguments, environment, visible_devices
 from scalerl.run.clock import devices_held
+from scalerl.run.host import run_devices
 
 
 def with_packages(monkeypatch, **versions):
@@ -117,6 +118,8 @@ def test_gpu_hours_count_the_gpus_of_vllm():
     assert devices_held([str(gpu), *generator_devices(apart, gpu)]) == 5
     assert devices_held([str(gpu), *generator_devices(RolloutSettings(), gpu)]) == 1
     assert generator_devices(apart, torch.device("cpu")) == ["cpu"]
+    assert devices_held(run_devices(load_recipe("scalerl-8b-node"), gpu)) == 8
+    assert devices_held(run_devices(load_recipe("scalerl"), torch.device("cpu"))) == 1
 
 
 def test_weights_pass_through_shared_memory_and_leave_no_file():

@@ -93,9 +93,6 @@ class CudaSender:
         torch.cuda.synchronize(device)
         return CudaParcel(device=str(torch.cuda.get_device_properties(device).uuid), handles=handles)
 
-    def close(self) -> None:
-        """Nothing is held."""
-
 
 def open_parcel(parcel: Parcel, blocks: dict[str, mmap.mmap]) -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors of a parcel by name. `blocks` keeps mappings from one push to the next."""

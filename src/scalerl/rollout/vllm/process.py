@@ -76,7 +76,7 @@ class VllmProcess:
         self._failure: str | None = None
         self._by_user = False
         self._heard, self._silent_s, self._silent_limit_s = 0, 0.0, SILENT_START_S
-        self._sender: HostSender | CudaSender | None = None
+        self._host_sender: HostSender | None = None
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._shared_files: list[str] = []
@@ -139,11 +139,8 @@ class VllmProcess:
             raise ValueError(f"versions only rise: {version} was pushed after {self._version}")
         if missing := sorted(self._names - weights.keys()):
             raise ValueError(f"push_weights was not given {missing[0]}: all weights of a version arrive together")
-        if self._sender is None:
-            on_gpu = all(weight.is_cuda for weight in weights.values())
-            self._sender = CudaSender() if on_gpu else HostSender()
         self._pushed = -1
-        self._outbox.put(Push(self._sender.send(weights), version))
+        self._outbox.put(Push(self._sender_of(weights).send(weights), version))
         while self._pushed != version:
             self._receive(POLL_S, lambda: self._pushed == version)
         self._version = version
@@ -171,6 +168,13 @@ class VllmProcess:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(CLOSE_S)
         self._end(_CLOSED)
+
+    def _sender_of(self, weights: Mapping[str, Tensor]) -> HostSender | CudaSender:
+        """Return what sends these weights; those that a learner over ranks gathers are in host memory."""
+        if all(weight.is_cuda for weight in weights.values()):
+            return CudaSender()
+        self._host_sender = self._host_sender or HostSender()
+        return self._host_sender
 
     def _wait_until_ready(self, start_s: float) -> int:
         deadline = time.monotonic() + start_s
@@ -277,8 +281,8 @@ class VllmProcess:
         for requests in (self._pending, self._held):
             requests.clear()
         self._done, self._held_done = [], []
-        if self._sender is not None:
-            self._sender.close()
+        if self._host_sender is not None:
+            self._host_sender.close()
         self._log.close()
 
     def _require_usable(self) -> None:
