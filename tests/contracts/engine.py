@@ -9,7 +9,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from contracts.requests import by_key, drain, make_request, mixed_requests
+from contracts.requests import advance, by_key, drain, make_request, mixed_requests
 
 from scalerl.errors import EngineError
 from scalerl.loop.seams import Engine, PausableEngine
@@ -144,25 +144,34 @@ def test_a_marker_longer_than_the_answer_budget_is_cut(make_engine):
     assert completion.finish == "length"
 
 
-def test_versions_rise_within_a_completion(make_engine, new_weights):
-    engine = make_engine(slots=2, version=4)
-    assert engine.version == 4
+def versions_over_two_pushes(engine, new_weights):
+    """Return the versions of three requests of 40 tokens in two slots, with pushes of 5 and 9 in between."""
     engine.submit([make_request(number, plan=LengthPlan(answer_budget=40)) for number in range(3)])
-    completions = engine.poll()
-    engine.push_weights(new_weights, 5)
-    assert engine.version == 5
-    completions += engine.poll()
-    engine.push_weights(new_weights, 9)
+    completions = advance(engine, 2)
+    for version in (5, 9):
+        engine.push_weights(new_weights, version)
+        assert engine.version == version
+        completions += advance(engine, 2)
     completions = by_key(completions + drain(engine))
-    assert completions["0/0#0"].versions[0] == 4
-    assert completions["0/0#0"].first_version == 4
-    assert completions["0/2#0"].versions.tolist() == [9] * 40
-    for completion in completions.values():
-        assert (np.diff(completion.versions) >= 0).all()
-        assert set(completion.versions.tolist()) <= {4, 5, 9}
-    assert len(set(completions["0/0#0"].versions.tolist())) > 1
-    with pytest.raises(ValueError, match="versions only rise"):
-        engine.push_weights(new_weights, 8)
+    return [completions[f"0/{number}#0"].versions for number in range(3)]
+
+
+def test_versions_rise_within_a_completion(make_engine, new_weights):
+    # An engine that runs by itself may finish a completion before a push reaches it: once in a while, not five times.
+    for _ in range(5):
+        engine = make_engine(slots=2, version=4)
+        assert engine.version == 4
+        first, second, third = versions_over_two_pushes(engine, new_weights)
+        assert first[0] == second[0] == 4
+        assert third[0] >= min(first[-1], second[-1])
+        for versions in (first, second, third):
+            assert (np.diff(versions) >= 0).all()
+            assert set(versions.tolist()) <= {4, 5, 9}
+        with pytest.raises(ValueError, match="versions only rise"):
+            engine.push_weights(new_weights, 8)
+        if len(set(first.tolist())) > 1:
+            return
+    raise AssertionError("no push took effect within a completion")
 
 
 def test_work_counts_tokens_and_the_context_they_attend_to(make_engine):
@@ -202,7 +211,9 @@ def test_paused_requests_go_on_as_if_nothing_had_happened(make_engine, polls_bef
     after = by_key(completions + drain(engine))
     assert after.keys() == expected.keys()
     for key, completion in after.items():
-        assert completion == expected[key]
+        assert completion.tokens.tolist() == expected[key].tokens.tolist()
+        np.testing.assert_allclose(completion.log_probs, expected[key].log_probs, atol=1e-5)
+        assert (completion.finish, completion.interrupted_at) == (expected[key].finish, expected[key].interrupted_at)
 
 
 def test_what_is_left_at_the_end_of_a_pause_is_dropped(make_engine):

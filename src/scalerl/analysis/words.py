@@ -24,7 +24,8 @@ def alarm_text(alarm: Alarm) -> str:
 
 
 def _alarm_value(alarm: Alarm, value: float | None) -> str:
-    return "" if value is None else f"{value:.2g}" if alarm.kind in ("mismatch", "entropy") else f"{value:.0%}"
+    is_share = alarm.kind not in ("mismatch", "backend", "entropy")
+    return "" if value is None else f"{value:.0%}" if is_share else f"{value:.2g}"
 
 
 def _alarm_fact(alarm: Alarm) -> str:
@@ -34,6 +35,11 @@ def _alarm_fact(alarm: Alarm) -> str:
             return f"{value} of completions reach their length limit and are cut off"
         case "mismatch":
             return f"generator and learner differ by a KL of {value}"
+        case "backend":
+            return (
+                f"generator and learner differ by a KL of {value} at equal weights (largest ratio {alarm.ratio:.3g}), "
+                f"so their arithmetic differs"
+            )
         case "no_verdict":
             return f"the grader has no verdict on {value} of completions"
         case "skipped":
@@ -60,6 +66,9 @@ def _remedy(alarm: Alarm) -> str:
             return f"; above {alarm.limit:.0%}, runs tend to become unstable: {advice}{names}"
         case "mismatch":
             return ": lower pipeline.max_lag, or set model.fp32_head = both"
+        case "backend":
+            advice = f": set {' or '.join(alarm.remedies)}; " if alarm.remedies else "; "
+            return f"{advice}the paper's remedy is an FP32 head at both ends (model.fp32_head)"
         case "no_verdict":
             return f", which are not trained on: {_NO_VERDICT.get(alarm.cause or '', 'see grader/ in metrics.jsonl')}"
         case "skipped":

@@ -346,19 +346,6 @@ class LearnerSettings(Settings):
     """With hybrid sharding, the number of ranks that hold one copy together: those of a node."""
 
 
-class RolloutSettings(Settings):
-    engine: Literal["torch"] = "torch"
-    """Name of the engine that samples completions."""
-    slots: int | None = Field(default=None, ge=1)
-    """Completions generated at the same time; not set: (max_lag + 1) batches of them, as far as memory allows."""
-    context: int = Field(default=16384, ge=1)
-    """Maximum number of tokens of a prompt and its completion together."""
-    max_prompt_tokens: int = Field(default=2048, ge=1)
-    """Problems with a longer prompt are left out."""
-    temperature: float = Field(default=1.0, gt=0)
-    """Sampling temperature in training; the learner's log-probs use the same."""
-
-
 class BudgetSettings(Settings):
     """The run ends when the first limit is reached; at least one must be set."""
 

@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError
 from scalerl.config import parts
 from scalerl.config.evaluation import EvaluationSettings
 from scalerl.config.parts import Settings
+from scalerl.config.rollout import RolloutSettings, VllmSettings
 from scalerl.config.sft import SftSettings
 
 
@@ -49,7 +50,7 @@ class Recipe(Settings):
     """Settings of AdamW."""
     learner: parts.LearnerSettings = parts.LearnerSettings()
     """How a step is computed."""
-    rollout: parts.RolloutSettings = parts.RolloutSettings()
+    rollout: RolloutSettings = RolloutSettings()
     """How completions are sampled."""
     evaluation: EvaluationSettings = EvaluationSettings()
     """How the run is measured."""
@@ -295,6 +296,10 @@ def inert(recipe: Recipe, *, gpu: bool) -> dict[str, str]:
     reasons: dict[str, str] = {}
     if body_dtype(recipe, gpu=gpu) == "float32":
         reasons["model.fp32_head"] = "the body is float32, so the head is at both ends, whatever this says"
+    if recipe.rollout.engine != "vllm":
+        defaults = dict(VllmSettings())
+        changed = [name for name, value in recipe.rollout.vllm if value != defaults[name]]
+        reasons |= {f"rollout.vllm.{name}": f'rollout.engine is "{recipe.rollout.engine}"' for name in changed}
     baseline, normalisation = recipe.advantage.baseline, recipe.advantage.normalisation
     # Under batch normalisation it has an effect: groups differ in size where completions have no verdict.
     if (
@@ -318,4 +323,14 @@ def remedies(recipe: Recipe) -> dict[str, tuple[str, ...]]:
             names = ("length.max_length",)
         case _:
             names = ()
-    return {"truncated": (*names, "filter.drop_truncated = false") if recipe.filter.drop_truncated else names}
+    truncated = (*names, "filter.drop_truncated = false") if recipe.filter.drop_truncated else names
+    return {"truncated": truncated, "backend": _backend_remedies(recipe)}
+
+
+def _backend_remedies(recipe: Recipe) -> tuple[str, ...]:
+    """Return what brings generator and learner closer together: first the head, then what rounds the body."""
+    if recipe.model.fp32_head != "both":
+        return ('model.fp32_head = "both"',)
+    if recipe.rollout.engine == "vllm" and recipe.rollout.vllm.quantisation:
+        return ('rollout.vllm.quantisation = ""',)
+    return ('model.dtype = "float32"',)

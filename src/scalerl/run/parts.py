@@ -18,7 +18,8 @@ from torch import Tensor
 from scalerl.choose import choose, entry
 from scalerl.config import Recipe, body_dtype
 from scalerl.config.evaluation import EvalSetSettings, EvaluationSettings
-from scalerl.config.parts import OptimizerSettings, RolloutSettings, TaskSettings
+from scalerl.config.parts import OptimizerSettings, TaskSettings
+from scalerl.config.rollout import RolloutSettings
 from scalerl.config.suggest import did_you_mean, quoted
 from scalerl.errors import RecipeError, RecipeProblem
 from scalerl.learner import LEARNERS
@@ -36,7 +37,7 @@ from scalerl.rl.advantages import BASELINES, NORMALISATIONS
 from scalerl.rl.filters import effective_batch
 from scalerl.rl.losses import LOSSES, check_result, check_signature
 from scalerl.rl.weights import WEIGHTS
-from scalerl.rollout import ENGINES
+from scalerl.rollout import ENGINES, most_slots
 from scalerl.run.checkpoint import WritesTensors
 from scalerl.run.host import limit_host_threads
 from scalerl.run.pack import unpack_groups
@@ -298,10 +299,8 @@ def num_slots(model: LoadedModel, recipe: Recipe) -> int:
     """Return rollout.slots; if it is not set, all that the lag rule can fill, as far as memory allows."""
     if recipe.rollout.slots is not None:
         return recipe.rollout.slots
-    from scalerl.rollout.torch.build import most_slots
-
     wanted = full_slots(recipe.pipeline)
-    most = most_slots(model, recipe.rollout.context, _dtype(model.model, recipe))
+    most = most_slots(model, recipe.rollout, _dtype(model.model, recipe))
     return wanted if most is None else min(wanted, most)
 
 

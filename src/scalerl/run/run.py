@@ -28,7 +28,7 @@ from scalerl.run import checkpoint as checkpoints
 from scalerl.run.clock import Clock, devices_held, larger
 from scalerl.run.evaluate import EvaluationRound, StepEvaluation, no_verdicts, sample_rows
 from scalerl.run.health import Health
-from scalerl.run.host import environment, frozen_objects
+from scalerl.run.host import environment, frozen_objects, run_devices
 from scalerl.run.observer import NullObserver, RunObserver
 from scalerl.run.pack import pack_groups
 from scalerl.run.parts import build
@@ -88,9 +88,7 @@ class Run:
         self.learner = self.parts.learner
         self.pipeline = self.parts.pipeline
         self.attempt = earlier.attempt + 1
-        # Every rank of the learner holds a device.
-        devices = [*getattr(self.learner, "devices", ()), str(self.device)]
-        self.clock = Clock(devices=devices_held(devices), since=started, spent=earlier.spent)
+        self.clock = Clock(devices=devices_held(run_devices(recipe, self.device)), since=started, spent=earlier.spent)
         self.metrics = list(earlier.metrics)
         self.evals = list(earlier.evals)
         self._last_evaluated = self._last_complete_evaluation()
