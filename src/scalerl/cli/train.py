@@ -49,6 +49,7 @@ def train(
         typer.Option(min=1, help="Seconds after which one call counts as hung; learnt if not set.", metavar="S"),
     ] = None,
     plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw the curve at the end.")] = True,
+    board: Annotated[bool, typer.Option("--board", help="Show the run in a browser while it trains.")] = False,
 ) -> None:
     """Train by a recipe into a run folder, with a forecast of where it will level off while it trains.
 
@@ -58,6 +59,10 @@ def train(
     [dim]scalerl train tiny-cpu --out runs/first --set optimizer.lr=1e-3[/dim]
     """
     settings, terminal = load(recipe, overrides), Terminal()
+    if board:
+        from scalerl.board.beside import check_installed
+
+        check_installed()
     with setting_up():
         from scalerl.run.run import Run
 
@@ -71,7 +76,8 @@ def train(
         typer.echo("\n".join([*lines, *(trial.text for trial in trials)]))
         return
     try:
-        end = run.train()
+        with board_beside(out, wanted=board):
+            end = run.train()
     finally:
         terminal.close()
     if end.kind == "stopped":
@@ -155,6 +161,18 @@ def load(recipe: str, overrides: Sequence[str] | None) -> "Recipe":
     from scalerl.config import load_recipe
 
     return load_recipe(recipe, list(overrides or ()))
+
+
+@contextmanager
+def board_beside(out: Path, *, wanted: bool) -> Iterator[None]:
+    """Have a board beside the block, if it is wanted; what becomes of the board does not matter to the block."""
+    if not wanted:
+        yield
+        return
+    from scalerl.board.beside import BoardBeside
+
+    with BoardBeside([out], announce=lambda line: typer.echo(line, err=True)):
+        yield
 
 
 @contextmanager
