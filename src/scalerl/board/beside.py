@@ -9,10 +9,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
-from scalerl.board.serve import check_installed
-
-__all__ = ["BoardBeside", "check_installed"]
-
 
 class BoardBeside:
     """A board for as long as a block lasts. Whatever happens to it, the block goes on."""

@@ -12,10 +12,10 @@ import numpy as np
 from scalerl.board.alarms import Episode, curve_episodes, listed, signal_episodes, uneven_time_episode
 from scalerl.board.columns import Array, short
 from scalerl.board.fits import history_counts, newest_forecast
-from scalerl.board.foreign import LogReading
-from scalerl.board.run_folder import UNITS, RunFollower
+from scalerl.board.reading.foreign import LogReading
+from scalerl.board.reading.run_folder import UNITS, RunFollower
+from scalerl.board.reading.sources import Source
 from scalerl.board.signals import lag_json, lines_json, times_json, with_empty
-from scalerl.board.sources import Source
 from scalerl.logs.series import Series
 from scalerl.report.views import axis_label
 

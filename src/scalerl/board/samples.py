@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scalerl.board.inside import Root, open_inside
-from scalerl.board.tail import MAX_LINE
+from scalerl.board.reading.inside import Root, open_inside
+from scalerl.board.reading.tail import MAX_LINE
 
 PAGE = 20
 MAX_PAGE = 100

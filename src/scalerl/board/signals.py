@@ -1,4 +1,4 @@
-"""What the page shows besides the curve: lines over the steps, where the time goes, how far behind the data is. Pure."""
+"""What the page shows besides the curve: lines over the steps, where the time goes, lag. Pure."""
 
 from collections.abc import Mapping
 from typing import Any

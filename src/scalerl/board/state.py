@@ -18,9 +18,9 @@ from scalerl.analysis.workers import Workers
 from scalerl.board import samples
 from scalerl.board.fits import fit_curve, history
 from scalerl.board.followed import Curve, Followed
-from scalerl.board.foreign import MAX_BYTES, LogReading, files_of, read_log
-from scalerl.board.inside import Root
-from scalerl.board.sources import Source, Study, discover
+from scalerl.board.reading.foreign import MAX_BYTES, LogReading, files_of, read_log
+from scalerl.board.reading.inside import Root
+from scalerl.board.reading.sources import Source, Study, discover
 from scalerl.board.study_view import StudyView
 from scalerl.errors import WorkerDied
 from scalerl.store import SAMPLES

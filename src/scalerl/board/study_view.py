@@ -7,7 +7,7 @@ from typing import Any
 
 from scalerl.board.fits import compare_arms
 from scalerl.board.followed import Followed
-from scalerl.board.sources import Study
+from scalerl.board.reading.sources import Study
 from scalerl.errors import InputError
 from scalerl.logs.series import Selection, Series, series_from
 from scalerl.logs.table import make_table, with_gpus

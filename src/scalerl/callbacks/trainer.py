@@ -6,8 +6,8 @@
     trainer.train()
 
 In transformers 5 callbacks run after the ones that report, and none is given the trainer. So a callback that is not
-bound writes its numbers into the trainer's state (trainer_state.json has them) and prints its sentence; a bound one also
-has them reported. Fits run in a worker process: a step never waits for one.
+bound writes its numbers into the trainer's state (trainer_state.json has them) and prints its sentence; a bound one
+also has them reported. Fits run in a worker process: a step never waits for one.
 """
 
 import time

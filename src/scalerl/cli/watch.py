@@ -22,20 +22,10 @@ def watch(
             show_default=False,
         ),
     ],
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; beyond this machine the link gets a token.")
-    ] = "127.0.0.1",
-    port: Annotated[
-        int | None,
-        typer.Option(help="Port to listen on (default: 8420, or a free one).", min=0, max=65535, show_default=False),
-    ] = None,
+    host: Annotated[str, typer.Option(help="Address; beyond this machine the link gets a token.")] = "127.0.0.1",
+    port: Annotated[int | None, typer.Option(help="Port (default: 8420, or a free one).", min=0, max=65535)] = None,
     budget: Annotated[
-        float | None,
-        typer.Option(
-            help="Compute at the end of the budget, on the axis of the curve, for logs that do not tell.",
-            min=0,
-            show_default=False,
-        ),
+        float | None, typer.Option(help="Compute at the end of the budget, for logs that do not tell.", min=0)
     ] = None,
     browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for paths that do not exist yet.")] = False,

@@ -31,7 +31,7 @@ class LogReading:
 
 
 def files_of(path: Path) -> list[tuple[str, int, int]]:
-    """Return (path, size, time of change) of a log's files: the file itself, or those of a folder, three levels deep."""
+    """Return (path, size, time of change) of a log's files: the file, or those of a folder, three levels deep."""
     if not path.is_dir():
         try:
             status = path.stat()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from scalerl import store
-from scalerl.board.inside import Root, read_inside
+from scalerl.board.reading.inside import Root, read_inside
 from scalerl.logs.detect import LOG_SUFFIXES
 from scalerl.logs.names import file_names
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scalerl.board.inside import Root, open_inside
+from scalerl.board.reading.inside import Root, open_inside
 
 MAX_LINE = 8 << 20
 """Longest line that is parsed, in bytes."""

@@ -7,9 +7,9 @@ from typing import Any
 
 from scalerl import store
 from scalerl.board.columns import Array, Columns, number
-from scalerl.board.inside import Root, read_inside
-from scalerl.board.sources import Source
-from scalerl.board.tail import Tail
+from scalerl.board.reading.inside import Root, read_inside
+from scalerl.board.reading.sources import Source
+from scalerl.board.reading.tail import Tail
 from scalerl.errors import InputError, UserError
 from scalerl.logs.axes import disagreement, preferred_axis
 from scalerl.logs.series import Selection, Series, series_from
