@@ -41,6 +41,8 @@ def listen(host: str, port: int | None) -> socket.socket:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             sock.bind((host.strip("[]"), wanted))
+            # Before the link is printed: who opens it at once is kept waiting, not refused.
+            sock.listen(256)
         except (OSError, OverflowError) as fault:
             sock.close()
             if wanted == DEFAULT_PORT and port is None:

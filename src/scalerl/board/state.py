@@ -254,13 +254,14 @@ class Board:
         return submit
 
     def _study_task(self, view: StudyView, now: float) -> Callable[[], None] | None:
-        members = [item for item in self._items.values() if item.source.study == view.study.key]
-        call = view.comparison(members, now)
-        if call is None:
+        if not view.is_due(now):
             return None
-        function, arguments = call
 
         def submit() -> None:
+            call = view.comparison([item for item in self._items.values() if item.source.study == view.study.key])
+            if call is None:
+                return
+            function, arguments = call
             began = time.monotonic()
 
             def finish(result: dict[str, Any] | None) -> None:

@@ -26,10 +26,12 @@ class StudyView:
         self.comparison_json: dict[str, Any] | None = None
         self._next_at = 0.0
 
-    def comparison(self, members: Sequence[Followed], now: float) -> tuple[Any, tuple[Any, ...]] | None:
-        """Return the call that compares the arms, None while there is nothing new to compare."""
-        if self.busy or not self.is_stale or now < self._next_at:
-            return None
+    def is_due(self, now: float) -> bool:
+        """Return whether its arms should be compared again."""
+        return self.is_stale and not self.busy and now >= self._next_at
+
+    def comparison(self, members: Sequence[Followed]) -> tuple[Any, tuple[Any, ...]] | None:
+        """Return the call that compares the arms, None while there is nothing to compare."""
         self.is_stale = False
         series, arms = [], []
         for arm in dict.fromkeys(item.source.arm for item in members):
