@@ -28,10 +28,14 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Path:
         run.train(10)
         run.evaluate()
     run.sample("2+2", "<script>window.hacked = 1</script>")
-    write_study(folder / "study", num=8)
-    (folder / "verl.log").write_text("".join(f"step:{n} - critic/rewards/mean:{0.1 + n / 100:.3f}\n" for n in range(30)))
+    write_study(folder / "study", num=16)
+    (folder / "verl.log").write_text(
+        "".join(f"step:{n} - critic/rewards/mean:{0.1 + n / 100:.3f}\n" for n in range(30))
+    )
     outside = tmp_path_factory.mktemp("outside")
-    (outside / "secret.jsonl").write_text("".join(f'{{"step": {n}, "reward": 0.{n}, "{SECRET}": 1}}\n' for n in range(9)))
+    (outside / "secret.jsonl").write_text(
+        "".join(f'{{"step": {n}, "reward": 0.{n}, "{SECRET}": 1}}\n' for n in range(9))
+    )
     GrowingRun(outside / SECRET)
     (folder / "linked").symlink_to(outside / SECRET)
     (folder / "linked.jsonl").symlink_to(outside / "secret.jsonl")
@@ -193,7 +197,7 @@ def test_run_that_vanishes_leaves_the_list(board: ServedBoard, watched: Path):
 def test_token_is_needed_beyond_this_machine(tmp_path: Path):
     GrowingRun(tmp_path / "run")
     with ServedBoard(tmp_path, options=("--host", "0.0.0.0", "--port", "0")) as board:
-        link, _, token = board.link.partition("?token=")
+        token = board.link.partition("?token=")[2]
         assert len(token) >= 32
         assert board.get("/")[0] == 403
         assert board.get("/api/runs", token="wrong")[0] == 403
@@ -214,6 +218,5 @@ def test_addresses_and_links():
 
 
 def test_taken_port_is_reported():
-    with listen("127.0.0.1", 0) as first:
-        with pytest.raises(UsageError, match="choose another --host or --port"):
-            listen("127.0.0.1", first.getsockname()[1])
+    with listen("127.0.0.1", 0) as first, pytest.raises(UsageError, match="choose another --host or --port"):
+        listen("127.0.0.1", first.getsockname()[1])

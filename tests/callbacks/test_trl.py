@@ -103,9 +103,7 @@ def test_forecasts_reach_the_trackers_of_a_bound_trainer(tmp_path: Path):
     from scalerl.logs.read import read_table
 
     forecast = ForecastCallback(quiet=True)
-    trainer = make_trainer(
-        tmp_path, [forecast], max_steps=40, eval_every=5, report_to="tensorboard", logging_dir=str(tmp_path / "tb")
-    )
+    trainer = make_trainer(tmp_path, [forecast], max_steps=40, eval_every=5, report_to="tensorboard")
     forecast.bind(trainer)
     trainer.train()
     events = sorted(tmp_path.rglob("*tfevents*"))

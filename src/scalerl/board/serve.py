@@ -85,7 +85,7 @@ def serve(
     board = Board(paths, end_compute=end_compute)
     app = make_app(board, token=token, hosts=(*LOOPBACK_HOSTS, host.lower()))
     config = uvicorn.Config(
-        app, log_level="error", access_log=False, lifespan="off", timeout_graceful_shutdown=1, server_header=False
+        app, log_level="critical", access_log=False, lifespan="off", timeout_graceful_shutdown=1, server_header=False
     )
     server = uvicorn.Server(config)
     with _watching(board), contextlib.closing(sock):
