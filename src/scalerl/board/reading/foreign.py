@@ -37,7 +37,9 @@ def files_of(path: Path) -> list[tuple[str, int, int]]:
             status = path.stat()
         except OSError:
             return []
-        return [(str(path), status.st_size, status.st_mtime_ns)]
+        files = [(str(path), status.st_size, status.st_mtime_ns)]
+        # What SQLite has not moved into the database yet.
+        return files + (files_of(path.with_name(f"{path.name}-wal")) if path.suffix == ".db" else [])
     files: list[tuple[str, int, int]] = []
     pending = [(str(path), 0)]
     while pending and len(files) < _MOST_FILES:
