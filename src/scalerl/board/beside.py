@@ -16,6 +16,7 @@ class BoardBeside:
     def __init__(self, paths: Sequence[Path], *, announce: Callable[[str], None]) -> None:
         self._paths, self._announce = paths, announce
         self._process: subprocess.Popen[str] | None = None
+        self._reader: threading.Thread | None = None
 
     def __enter__(self) -> Self:
         command = [sys.executable, "-P", "-m", "scalerl.cli", "watch", *map(str, self._paths)]
@@ -33,7 +34,8 @@ class BoardBeside:
         except OSError as fault:
             self._announce(f"The board did not start: {fault.strerror or fault}")
             return self
-        threading.Thread(target=self._say_where, daemon=True).start()
+        self._reader = threading.Thread(target=self._say_where, daemon=True)
+        self._reader.start()
         return self
 
     def _say_where(self) -> None:
@@ -53,3 +55,7 @@ class BoardBeside:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        if self._reader is not None:
+            self._reader.join(timeout=5)
+        if self._process.stdout is not None:
+            self._process.stdout.close()

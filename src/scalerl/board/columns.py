@@ -3,6 +3,7 @@
 import math
 from array import array
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -78,18 +79,19 @@ class Columns:
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Add the known columns of a row under our own keys."""
-        for key in COLUMNS:
-            if key in row:
-                self._column(key).append(number(row[key]))
+        for key, value in row.items():
+            if key in COLUMNS:
+                self._column(key).append(value if type(value) is float and isfinite(value) else number(value))
         self.num_rows += 1
-        for values in self._values.values():
-            if len(values) < self.num_rows:
-                values.append(math.nan)
 
     def _column(self, key: str) -> "array[float]":
-        if key not in self._values:
-            self._values[key] = array("d", [math.nan]) * self.num_rows
-        return self._values[key]
+        """Return a column, filled with NaN up to the row that is being added."""
+        values = self._values.get(key)
+        if values is None:
+            values = self._values[key] = array("d")
+        if len(values) < self.num_rows:
+            values.extend(array("d", [math.nan]) * (self.num_rows - len(values)))
+        return values
 
     def clear(self) -> None:
         self._values.clear()
@@ -97,7 +99,7 @@ class Columns:
 
     def arrays(self, newest: Mapping[int, float] | None = None) -> dict[str, Array]:
         """Return the rows that count, by step; `newest` has the step from which each attempt of a run started."""
-        columns = {key: np.frombuffer(values, dtype=np.float64).copy() for key, values in self._values.items()}
+        columns = {key: np.frombuffer(self._column(key), dtype=np.float64).copy() for key in self._values}
         steps = columns.get("step")
         if steps is None or not len(steps):
             return columns

@@ -59,6 +59,8 @@ class Followed:
         """Until this moment somebody looks at it, and its history is computed."""
         self.end_compute = given_end
         """Compute at the end of the budget; None where it is not known."""
+        self._summary: tuple[Any, dict[str, Any]] | None = None
+        """What it was made for, and the summary."""
         self._uneven_time = 0.0
         self._evals_version = -1
         self._remedies: Mapping[str, tuple[str, ...]] = {}
@@ -139,6 +141,12 @@ class Followed:
 
     def summary_json(self) -> dict[str, Any]:
         """Return the row of this run in the list of runs."""
+        known = (self.version, self.source.name, self.status())
+        if self._summary is None or self._summary[0] != known:
+            self._summary = (known, self._make_summary())
+        return self._summary[1]
+
+    def _make_summary(self) -> dict[str, Any]:
         curve = self.main_curve()
         status, reason = self.status()
         fit = None if curve is None else curve.fit

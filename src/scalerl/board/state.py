@@ -168,12 +168,12 @@ class Board:
             return
         log.busy = True
         self._readers.start(MOST_READERS)
-        began = time.monotonic()
 
         def finish(reading: LogReading | None) -> None:
             log.busy = False
-            log.next_read_at = time.monotonic() + min(_SHARE * (time.monotonic() - began), 30.0)
-            reading = reading or LogReading(problem="The log could not be read: its reader ran out of memory.")
+            problem = "The log could not be read: its reader ran out of memory."
+            reading = reading or LogReading(problem=problem, cpu_s=3.0)
+            log.next_read_at = time.monotonic() + min(_SHARE * reading.cpu_s, 30.0)
             item.take_log(reading, _changed_at(files))
             self._touch(item)
 

@@ -2,7 +2,8 @@
 
 import math
 import os
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,8 @@ class LogReading:
     columns: dict[str, Array] | None = None
     kind: str = ""
     num_rows: int = 0
+    cpu_s: float = 0.0
+    """CPU time that reading took: the longer, the longer until the log is read again."""
     problem: str = ""
     """Why nothing can be shown; empty where something can."""
 
@@ -68,6 +71,12 @@ def is_part_of_log(name: str) -> bool:
 
 def read_log(path: Path) -> LogReading:
     """Read a log of any known format; never raises, since its caller is in another process."""
+    began = time.process_time()
+    reading = _read(path)
+    return replace(reading, cpu_s=time.process_time() - began)
+
+
+def _read(path: Path) -> LogReading:
     try:
         table = read_table(path)
         columns = _columns(table)
