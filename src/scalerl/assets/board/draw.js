@@ -7,6 +7,12 @@ const isNumber = (value) => typeof value === "number" && isFinite(value);
 const shorten = (text, most) => (text.length > most ? `${text.slice(0, Math.ceil(most / 2) - 1)}\u2026${text.slice(-Math.floor(most / 2))}` : text);
 const rangeText = (value) => (value && isNumber(value.low) ? `${rewardText(value.low)} to ${rewardText(value.high)}` : "");
 
+// Buttons of which one is pressed; they stay the same while their texts do, so that focus stays where it is.
+function choices(host, options, chosen, pick) {
+  if (host.textContent !== options.map(([, text]) => text).join("")) host.replaceChildren(...options.map(([, text]) => element("button", { type: "button" }, text)));
+  options.forEach(([value], i) => { host.children[i].onclick = () => pick(value); host.children[i].setAttribute("aria-pressed", String(value === chosen)); });
+}
+
 function padded(low, high, share = 0.06) {
   const pad = share * (high - low) || Math.abs(high) * 0.05 || 0.05;
   return [low - pad, high + pad];
@@ -79,8 +85,8 @@ function nearest(points, gap) {
 }
 
 // How the forecast moved: for each moment, what the points until then foretold, with the interval it gave itself.
-function drawHistory(host, curve) {
-  const { width, height } = sized(host, 240, 290), hasEnd = curve.history.some((row) => row.end);
+function drawHistory(host, curve, hasEnd) {
+  const { width, height } = sized(host, 240, 290);
   const rows = curve.history.map((row) => ({ ...row, told: hasEnd ? row.end : row.ceiling })).filter((row) => row.told && isNumber(row.told.value) && row.compute > 0);
   if (rows.length < 2) return host.replaceChildren(element("p", { className: "sub" }, "The history begins with the second forecast."));
   const measured = curve.points.compute.map((c, i) => [c, curve.points.reward[i]]).filter(([c]) => c >= rows[0].compute * 0.999);

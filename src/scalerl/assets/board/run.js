@@ -12,7 +12,7 @@ const ALARMS = {
 
 class RunPage {
   constructor(key) {
-    this.key = key; this.curve = null; this.data = null; this.known = null;
+    this.key = key; this.curve = null; this.told = null; this.data = null; this.known = null;
     this.samples = new Samples(key);
     const section = (id, title, ...more) => element("section", { id }, element("h2", {}, title), ...more);
     this.title = element("h1", {}); this.head = element("p", { className: "head" }); this.choice = element("select", { "aria-label": "Curve", hidden: true });
@@ -20,7 +20,7 @@ class RunPage {
     this.node = element("article", {}, this.title, element("div", { className: "head" }, this.head, this.choice),
       element("section", { id: "verdict", "aria-label": "Verdict" }), section("alarms", "Alarms"),
       section("curve", "Curve and forecast", element("figure", {}), element("p", { className: "caption" }), element("details", {}, element("summary", {}, "As numbers"), element("div", {}))),
-      section("history", "How the forecast moved", element("figure", {}), element("p", { className: "caption" }), element("details", {}, element("summary", {}, "As numbers"), element("div", {}))),
+      section("history", "How the forecast moved", element("div", { className: "segments", role: "group", "aria-label": "Forecast of" }), element("figure", {}), element("p", { className: "caption" }), element("details", {}, element("summary", {}, "As numbers"), element("div", {}))),
       section("time", "Throughput and time", element("div", { className: "two fill" }, element("div", { id: "pace" }), element("div", { id: "parts" }))),
       section("signals", "Over the steps", element("div", { className: "small" })), this.samples.section);
   }
@@ -83,8 +83,12 @@ class RunPage {
   }
   showHistory(curve) {
     if (!curve) return;
-    drawHistory(this.part("history", "figure"), curve);
-    const hasEnd = curve.history.some((row) => row.end);
+    // An early forecast of a far end is not made, while a ceiling always is: its history may be the longer one.
+    const ends = curve.history.filter((row) => row.end).length, hasEnd = this.told ? this.told === "end" && ends > 0 : ends >= 4;
+    const choice = this.part("history", ".segments");
+    choice.hidden = !ends;
+    choices(choice, [["end", "End of the budget"], ["ceiling", "Ceiling"]], hasEnd ? "end" : "ceiling", (value) => { this.told = value; this.showHistory(curve); });
+    drawHistory(this.part("history", "figure"), curve, hasEnd);
     this.part("history", ".caption").textContent = `Each circle is the forecast of ${hasEnd ? "the reward at the end of the budget" : "the ceiling"} from the evaluations until then, with the interval it gave itself; dots are what was measured. A line that leaves its own earlier band says that the bands are too narrow for this run.`;
     const text = (value) => (value && isNumber(value.value) ? `${rewardText(value.value)}${isNumber(value.low) ? ` [${rewardText(value.low)}, ${rewardText(value.high)}]` : ""}` : "\u2013");
     this.part("history", "details > div").replaceChildren(tableOf([{ text: "evaluations", n: 1 }, { text: curve.x_label, n: 1 }, { text: "end of budget", n: 1 }, { text: "ceiling", n: 1 }, { text: "verdict" }],

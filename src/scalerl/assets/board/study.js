@@ -42,7 +42,7 @@ class Overview {
     if (!units.includes(this.unit)) this.unit = units[0];
     const choice = this.node.querySelector("#units");
     choice.hidden = units.length < 2;
-    choice.replaceChildren(...units.map((unit) => { const made = element("button", { type: "button", onclick: () => { this.unit = unit; this.show(this.list); } }, `${unit} (${num(unit)})`); made.setAttribute("aria-pressed", String(unit === this.unit)); return made; }));
+    choices(choice, units.map((unit) => [unit, `${unit} (${num(unit)})`]), this.unit, (unit) => { this.unit = unit; this.show(this.list); });
     drawTogether(this.node.querySelector("#together"), list.runs.map((run, i) => ({ ...run, colour: i })).filter((run) => run.x_label === this.unit), this.unit || "compute");
     const heads = [{ text: "run" }, { text: "status" }, { text: "step", n: 1 }, { text: "reward", n: 1 }, { text: "at the end", n: 1 }, { text: "ceiling", n: 1 }, { text: "verdict" }, { text: "alarms", n: 1 }, { text: "changed" }];
     const text = (value) => (value ? `${rewardText(value.value)} [${rewardText(value.low)}, ${rewardText(value.high)}]` : "\u2013");
