@@ -58,6 +58,14 @@ def test_one_prompt_over_training(run: GrowingRun):
     assert [sample["step"] for sample in found] == [49, 44, 39, 34, 29, 24, 19, 14, 9, 4]
 
 
+def test_prompt_that_is_its_own_name_is_found_however_long(run: GrowingRun):
+    for _ in range(2):
+        run.sample("long " * 3000, "yes")
+    search = Searched(run)
+    (newest, *_) = search()["samples"]
+    assert len(search(problem=newest["problem"])["samples"]) == 2
+
+
 def test_verdicts_are_told_apart(run: GrowingRun):
     run.sample("7+7", "unsure", correct=None, graders={"format": 0.5}, reason="timeout")
     search = Searched(run)

@@ -84,7 +84,7 @@ def _rows(path: Path, root: Root, offsets: Sequence[int], end: int) -> Iterator[
 
 
 def _matches(row: Mapping[str, Any], query: Query, words: Sequence[str]) -> bool:
-    if query.problem is not None and _text(row.get("problem")) != query.problem:
+    if query.problem is not None and _text(row.get("problem"))[:MAX_TEXT] != query.problem[:MAX_TEXT]:
         return False
     if query.verdict and query.verdict != _verdict(row):
         return False

@@ -5,6 +5,9 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+# Not every system has all of them.
+_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Root:
@@ -25,7 +28,7 @@ def open_inside(path: Path, root: Root, known: tuple[int, int] | None = None) ->
     """
     try:
         # Without O_NONBLOCK a named pipe would wait for a writer.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(path, _FLAGS)
     except OSError:
         return None
     status = os.fstat(descriptor)
