@@ -160,3 +160,7 @@ class StoreError(RunFailure):
 
 class BusyError(RunFailure):
     """Another process is working in the same folder."""
+
+
+class WorkerDied(RunFailure):
+    """A worker process ended before it had answered."""

@@ -6,8 +6,8 @@ from typing import NoReturn
 
 import typer
 
-from scalerl.cli import curves, report, sft, study, train
-from scalerl.cli.recipe import app as recipe_app
+from scalerl.cli import curves, report, sft, study, train, watch
+from scalerl.cli.recipe_check import app as recipe_app
 from scalerl.errors import RunFailure, UserError
 
 app = typer.Typer(
@@ -31,6 +31,7 @@ app.command("eval", rich_help_panel="Train")(train.evaluate)
 app.command(rich_help_panel="Train")(train.export)
 app.command(rich_help_panel="Study")(study.study)
 app.command(rich_help_panel="Study")(report.report)
+app.command(rich_help_panel="Study")(watch.watch)
 app.add_typer(recipe_app, name="recipe", rich_help_panel="Recipes")
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scalerl.cli.recipe import gpu_visible
+from scalerl.cli.train import Board, board_beside
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,6 +53,7 @@ def study(
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and what it costs; run nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON at the end.")] = False,
+    board: Board = False,
 ) -> None:
     """Run every arm and seed of a study as a run of its own, then write a report that compares them.
 
@@ -82,9 +84,8 @@ def study(
         raise typer.Exit(_show_plan(plan, out, jobs=jobs, num_devices=len(gpus) or 1, resume=resume, as_json=as_json))
     check_runnable(plan)
     again = _again(name, out, overrides or (), jobs)
-    code = _run(plan, out, jobs=jobs, gpus=gpus, resume=resume, as_json=as_json, again=again)
-    if code:
-        raise typer.Exit(code)
+    with board_beside(out, wanted=board):
+        raise typer.Exit(_run(plan, out, jobs=jobs, gpus=gpus, resume=resume, as_json=as_json, again=again))
 
 
 def _again(name: str, out: Path, overrides: Sequence[str], jobs: int) -> str:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from scalerl.run.observer import Outlooks
     from scalerl.run.run import Run
 
+Board = Annotated[bool, typer.Option("--board", help="Show it in a browser while it runs: scalerl watch.")]
 RecipeName = Annotated[
     str,
     typer.Argument(metavar="RECIPE", help="A recipe's name (scalerl recipe list) or a TOML file.", show_default=False),
@@ -49,6 +50,7 @@ def train(
         typer.Option(min=1, help="Seconds after which one call counts as hung; learnt if not set.", metavar="S"),
     ] = None,
     plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw the curve at the end.")] = True,
+    board: Board = False,
 ) -> None:
     """Train by a recipe into a run folder, with a forecast of where it will level off while it trains.
 
@@ -58,6 +60,7 @@ def train(
     [dim]scalerl train tiny-cpu --out runs/first --set optimizer.lr=1e-3[/dim]
     """
     settings, terminal = load(recipe, overrides), Terminal()
+    check_board(board)
     with setting_up():
         from scalerl.run.run import Run
 
@@ -71,7 +74,8 @@ def train(
         typer.echo("\n".join([*lines, *(trial.text for trial in trials)]))
         return
     try:
-        end = run.train()
+        with board_beside(out, wanted=board):
+            end = run.train()
     finally:
         terminal.close()
     if end.kind == "stopped":
@@ -155,6 +159,27 @@ def load(recipe: str, overrides: Sequence[str] | None) -> "Recipe":
     from scalerl.config import load_recipe
 
     return load_recipe(recipe, list(overrides or ()))
+
+
+def check_board(wanted: bool) -> None:
+    """Refuse a board that cannot be shown before anything heavy is loaded."""
+    if wanted:
+        from scalerl.board.serve import check_installed
+
+        check_installed()
+
+
+@contextmanager
+def board_beside(out: Path, *, wanted: bool) -> Iterator[None]:
+    """Have a board beside the block, if it is wanted; what becomes of the board does not matter to the block."""
+    if not wanted:
+        yield
+        return
+    check_board(wanted)
+    from scalerl.board.beside import BoardBeside
+
+    with BoardBeside([out], announce=lambda line: typer.echo(line, err=True)):
+        yield
 
 
 @contextmanager
