@@ -127,10 +127,7 @@ def prepare(
     }
     rows = np.flatnonzero(kept.kept.numpy())
     shares = share_prompts and sharing_pays(completions, rows)
-    passes = [
-        [_layout(completions, part, shares) for part in split(completions, share, micro_batch_tokens, shares=shares)]
-        for share in assign(completions, rows, num_ranks, shares=shares)
-    ]
+    passes = _passes(completions, rows, num_ranks, micro_batch_tokens, shares=shares)
     token_start = np.cumsum(lengths) - lengths
     whole = _layout(completions, rows, shares)
     return Prepared(
@@ -141,11 +138,8 @@ def prepare(
         effective=kept,
         lag=batch.version - torch.from_numpy(_joined(completions, "versions", np.int32))[sampled],
         num_nonfinite=num_nonfinite(sampled, generator_log_probs),
-        facts={
-            "batch/micro_batches": float(sum(map(len, passes))),
-            "batch/trained_tokens": float(trained.sum()),
-            **_facts(completions, batch.groups, rewards[has_verdict], lengths),
-        },
+        facts={"batch/micro_batches": float(sum(map(len, passes))), "batch/trained_tokens": float(trained.sum())}
+        | _facts(completions, batch.groups, rewards[has_verdict], lengths),
     )
 
 
@@ -223,6 +217,16 @@ def _inputs(layout: _Layout) -> NDArray[np.int64]:
 
 def _joined(completions: Sequence[Completion], name: str, dtype: type[np.generic]) -> NDArray:
     return np.concatenate([np.zeros(0, dtype=dtype), *(getattr(completion, name) for completion in completions)])
+
+
+def _passes(
+    completions: Sequence[Completion], rows: Rows, num_ranks: int, micro_batch_tokens: int, *, shares: bool
+) -> list[list[_Layout]]:
+    """Return the passes of every rank."""
+    return [
+        [_layout(completions, part, shares) for part in split(completions, share, micro_batch_tokens, shares=shares)]
+        for share in assign(completions, rows, num_ranks, shares=shares)
+    ]
 
 
 def _facts(
