@@ -49,7 +49,7 @@ def process_learner(
         )
     with ExitStack() as opened:
         folder = opened.enter_context(_model_folder(model))
-        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # pyright: ignore[reportPrivateImportUsage]
         spec = RankSpec(
             num_ranks=learner.ranks,
             address="127.0.0.1",
