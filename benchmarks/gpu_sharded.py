@@ -58,7 +58,7 @@ def timed(step: Callable[[Any], dict[str, float]], batches: list[Any], device: t
 
 def ranked(folder: Path, recipe: Recipe, num: int, device: torch.device, backend: str) -> RankedLearner:
     """Return a fully sharded learner of `num` processes that all use the same device."""
-    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # pyright: ignore[reportPrivateImportUsage]
     gpu = device.type == "cuda"
     spec = RankSpec(
         num_ranks=num,

@@ -24,7 +24,7 @@ def test_two_ranks_give_the_gradients_of_one_process(tmp_path, monkeypatch):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     context = multiprocessing.get_context("spawn")
     failures = context.Queue()
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # pyright: ignore[reportPrivateImportUsage]
     arguments = [(rank, 2, store.port, str(tmp_path), failures) for rank in range(2)]
     ranks = [context.Process(target=work, args=each) for each in arguments]
     for rank in ranks:

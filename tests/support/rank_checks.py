@@ -7,6 +7,7 @@ import datetime
 import functools
 import traceback
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -46,7 +47,7 @@ def alone(family, dtype, overrides):
     settings = settings_of(*overrides)
     model = exact_norms(tiny_model(family, dtype=dtype))
     torch.manual_seed(0)
-    learner = torch_learner(wrap(model, settings.pop("lora")), version=VERSION, **settings)
+    learner: Any = torch_learner(wrap(model, settings.pop("lora")), version=VERSION, **settings)
     exact_norms(learner.policy.body)
     return learner
 
@@ -56,7 +57,7 @@ def replicated(family, dtype, overrides, folder):
     model = exact_norms(tiny_model(family, dtype=dtype))
     torch.manual_seed(0)
     team = Team(rank=dist.get_rank(), size=dist.get_world_size())
-    learner = torch_learner(wrap(model, settings.pop("lora")), version=VERSION, team=team, **settings)
+    learner: Any = torch_learner(wrap(model, settings.pop("lora")), version=VERSION, team=team, **settings)
     exact_norms(learner.policy.body)
     return learner
 
@@ -165,7 +166,7 @@ def work(rank, size, port, folder, failures):
     """Run all checks on one rank; what fails is put into a list of (check, reason)."""
     torch.set_num_threads(1)
     wait = datetime.timedelta(seconds=120)
-    store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=wait)
+    store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=wait)  # pyright: ignore[reportPrivateImportUsage]
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=wait)
     num = 0
     try:

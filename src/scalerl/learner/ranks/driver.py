@@ -19,6 +19,7 @@ from scalerl.models.shape import ModelShape
 from scalerl.types import Batch
 
 _POLL_S = 0.05
+_CAUSE_S = 1.0
 
 
 class Rank(Protocol):
@@ -29,7 +30,7 @@ class Rank(Protocol):
     def send(self, message: bytes) -> None: ...
     def receive(self, timeout_s: float) -> tuple[str, Any] | None: ...
     def check(self) -> None:
-        """Raise if the rank died."""
+        """Raise if the rank died, without a word on why."""
         ...
 
     def kill(self) -> None: ...
@@ -175,11 +176,26 @@ class RankedLearner:
             yield
         except GeneratorExit:
             raise
-        except BaseException:
+        except BaseException as error:
+            # A rank that lost another one fails as well, and its message may come first.
+            cause = self._death() if isinstance(error, LearnerError) else None
             for rank in self._ranks:
                 rank.kill()
             self._ranks = []
+            if cause is not None:
+                raise cause from error
             raise
+
+    def _death(self) -> LearnerError | None:
+        """Return the death of a rank, if one is noticed within a second."""
+        for _ in range(round(_CAUSE_S / _POLL_S)):
+            for rank in self._ranks:
+                try:
+                    rank.check()
+                except LearnerError as error:
+                    return error
+            time.sleep(_POLL_S)
+        return None
 
 
 class StreamedWeights(Mapping[str, Tensor]):

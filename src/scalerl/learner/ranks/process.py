@@ -8,7 +8,6 @@ import pickle
 import signal
 import tempfile
 import threading
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import Connection, wait
@@ -49,7 +48,7 @@ def process_learner(
         )
     with ExitStack() as opened:
         folder = opened.enter_context(_model_folder(model))
-        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # pyright: ignore[reportPrivateImportUsage]
         spec = RankSpec(
             num_ranks=learner.ranks,
             address="127.0.0.1",
@@ -121,6 +120,8 @@ class ProcessRank:
 
         context = multiprocessing.get_context("spawn")
         self.rank = rank
+        self._failed = False
+        self._unread: list[bytes] = []
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(
             target=serve, args=(theirs, spec, rank), name=f"learner-rank-{rank}", daemon=True
@@ -142,23 +143,31 @@ class ProcessRank:
 
     def receive(self, timeout_s: float) -> tuple[str, Any] | None:
         """Return the next answer, or None if there is none yet; raise what the rank raised, LearnerError if it died."""
-        ready = wait([self._pipe, self._process.sentinel], timeout_s)
-        if self._pipe in ready:
-            try:
-                kind, value = pickle.loads(self._pipe.recv_bytes())
-            except (EOFError, OSError):
-                raise self._death() from None
-            if kind == "error":
-                raise value
-            return kind, value
-        if ready:
-            raise self._death()
-        return None
+        if not self._unread:
+            ready = wait([self._pipe, self._process.sentinel], timeout_s)
+            if not ready:
+                return None
+            if not self._read():
+                raise self._death()
+        kind, value = pickle.loads(self._unread.pop(0))
+        if kind == "error":
+            self._failed = True
+            raise value
+        return kind, value
 
     def check(self) -> None:
-        """Raise LearnerError if the rank died."""
-        if not self._process.is_alive() and not self._pipe.poll():
+        """Raise LearnerError if the rank died without an answer."""
+        if not self._failed and not self._process.is_alive() and not self._unread and not self._read():
             raise self._death()
+
+    def _read(self) -> bool:
+        """Read an answer if there is one; the end of the pipe is none."""
+        try:
+            if self._pipe.poll():
+                self._unread.append(self._pipe.recv_bytes())
+        except (EOFError, OSError):
+            pass
+        return bool(self._unread)
 
     def kill(self) -> None:
         """End the process, at once."""
@@ -205,7 +214,8 @@ def serve(pipe: Connection, spec: RankSpec, rank: int) -> None:
         raise
     except BaseException as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        _answer(pipe, "error", LearnerError(f"rank {rank} of the learner failed: {reason}\n{traceback.format_exc()}"))
+        # The traceback is printed by this process.
+        _answer(pipe, "error", LearnerError(f"rank {rank} of the learner failed: {reason}"))
         raise
 
 

@@ -160,7 +160,7 @@ class LearnerRank:
             # gloo would otherwise look for the address of the host's name.
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         wait = datetime.timedelta(seconds=spec.timeout_s)
-        store = dist.TCPStore(spec.address, spec.port, is_master=False, timeout=wait)
+        store = dist.TCPStore(spec.address, spec.port, is_master=False, timeout=wait)  # pyright: ignore[reportPrivateImportUsage]
         dist.init_process_group(
             spec.backend or ("nccl" if spec.device == "cuda" else "gloo"),
             store=store,
