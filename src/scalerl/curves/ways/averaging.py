@@ -4,15 +4,16 @@ Each way is fitted to what lies before a share of the compute and scored on what
 the log density of averages of neighbouring points there. Sums of these scores, exponentiated, are the weights.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
 from scalerl.curves.forms import Array
-from scalerl.curves.intervals import NUM_DRAWS, Draws
+from scalerl.curves.intervals import COARSE, MIXED, NUM_DRAWS, Draws
 from scalerl.curves.points import Known, Points
+from scalerl.curves.residuals.drift import SlowNoise
 from scalerl.curves.ways.solving import Choice, pose, rescale
 
 CUTS = (0.5, 0.71, 1.0)  # shares of the largest compute
@@ -37,15 +38,21 @@ def average(
     guess: float | None,
     ways: Sequence[Choice],
     autocorrelation: float,
+    slow: SlowNoise | None,
+    ready: Mapping[Choice, Draws],
 ) -> tuple[Part, ...]:
-    """The ways that can be fitted, with weights by predictive score; none where nothing can be scored."""
+    """The ways that can be fitted, with weights by predictive score; none where nothing can be scored.
+
+    The noise is the run's own, so that all ways share its autocorrelation and slow noise. `ready` holds draws that were
+    taken already.
+    """
     scores, fitted = [], []
     for way in ways:
         few, less = way.of(points, known)
         if few.num < less.num_free(way.form) + 2:
             continue
-        scores.append(predictive_scores(points, known, start_sd, guess, way, autocorrelation))
-        fitted.append((way, _draws(few, way, less, start_sd, guess)))
+        scores.append(predictive_scores(points, known, start_sd, guess, way, autocorrelation, slow))
+        fitted.append((way, pose(few, way.form, less, start_sd)))
     if not fitted:
         return ()
     weights = _weights(np.array(scores))
@@ -53,11 +60,12 @@ def average(
     weights = np.where(kept, weights, 0.0) / weights[kept].sum()
     # Rounded as sums, so that the parts have as many draws together as any other fit.
     counts = np.diff(np.round(np.cumsum(weights) * NUM_DRAWS), prepend=0.0).astype(int)
-    return tuple(
-        Part(choice=way, weight=float(weight), draws=_some(draws, num))
-        for (way, draws), weight, num in zip(fitted, weights, counts, strict=True)
-        if num > 0
-    )
+    parts = []
+    for (way, problem), weight, num in zip(fitted, weights, counts, strict=True):
+        if num > 0:
+            draws = ready[way] if way in ready else problem.draws(guess, slow, MIXED)
+            parts.append(Part(choice=way, weight=float(weight), draws=_some(draws, num)))
+    return tuple(parts)
 
 
 def _weights(scores: Array) -> Array:
@@ -71,7 +79,13 @@ def _weights(scores: Array) -> Array:
 
 
 def predictive_scores(
-    points: Points, known: Known, start_sd: float | None, guess: float | None, way: Choice, autocorrelation: float
+    points: Points,
+    known: Known,
+    start_sd: float | None,
+    guess: float | None,
+    way: Choice,
+    autocorrelation: float,
+    slow: SlowNoise | None,
 ) -> list[float]:
     """Log density of each stretch given what lies before it; NaN where too little does."""
     together = (1 + autocorrelation) / (1 - autocorrelation)
@@ -83,13 +97,9 @@ def predictive_scores(
             scores.append(np.nan)
             continue
         few, less = rescale(few, less, way.form)
-        scores.append(_log_density(_draws(few, way, less, start_sd, guess), way, few.scale, later, together))
+        draws = pose(few, way.form, less, start_sd).draws(guess, slow, COARSE)
+        scores.append(_log_density(draws, way, few.scale, later, together))
     return scores
-
-
-def _draws(points: Points, way: Choice, known: Known, start_sd: float | None, guess: float | None) -> Draws:
-    problem = pose(points, way.form, known, start_sd)
-    return problem.draws(problem.solve(), guess)
 
 
 def _log_density(draws: Draws, way: Choice, scale: float, later: Points, together: float) -> float:

@@ -68,21 +68,24 @@ def settle(
     fall = find_fall(points, form, replace(problem.soft, start_sd=0.0))
     rise = find_rise(problem.points, problem.known, LEAST_NOISE * (guess or 0.0)) if test else None
     misfit = problem.misfit(best) if test and fall is None and (rise is None or rise.seen) else None
-    parts: tuple[Part, ...] = ()
-    mended = None
-    if misfit is not None and misfit.claimed:
-        mended = mend(points, form, known, start_sd) if change else None
-        if intervals:
-            ways = ways_around(form, known, mended.choice if mended is not None else None)
-            parts = average(points, known, start_sd, guess, ways, misfit.autocorrelation)
+    pattern = misfit if misfit is not None and misfit.claimed else None
+    mended = mend(points, form, known, start_sd) if pattern is not None and change else None
     if mended is not None:
         choice, few, problem, best = mended.choice, mended.points, mended.problem, mended.best
+    draws: Draws | None = None
+    parts: tuple[Part, ...] = ()
+    if intervals:
+        slow = problem.slow_noise(best)
+        draws = problem.draws(guess, slow)
+        if pattern is not None:
+            ways = ways_around(form, known, mended.choice if mended is not None else None)
+            parts = average(points, known, start_sd, guess, ways, pattern.autocorrelation, slow, {choice: draws})
     return Settled(
         choice=choice,
         points=few,
         known=problem.soft,
         best=best,
-        draws=problem.draws(best, guess) if intervals else None,
+        draws=draws,
         parts=parts,
         fall=fall,
         rise=rise,
