@@ -65,6 +65,7 @@ class FitOptions:
             "run": series.run,
             "num_samples": series.num_samples,
             **({} if self.method == "posterior" else {"method": self.method}),
+            "error": series.error,
         }
 
 

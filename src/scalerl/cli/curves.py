@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from scalerl.logs.table import Table
 
 SIGMOID = "sigmoid"
+MIN_BINS = 6  # fewer cannot be fitted
 KINDS = (
     "CSV, JSONL, trainer_state.json, console output; folders of a run, a study, a Trainer, tensorboard or wandb; "
     "patterns such as 'logs/*.jsonl'. The kind is recognised."
@@ -60,6 +61,10 @@ class Common:
     ] = "1"
     skip_before: Annotated[
         str | None, how("Leave out early compute: a value, a share ('10%') or 'auto'.", metavar="C")
+    ] = None
+    bin: Annotated[
+        str | None,
+        how("Average noisy rewards in N bins along compute before the fit; 'auto': about 60.", metavar="N|auto"),
     ] = None
     fit_until: Annotated[float | None, how("Leave out later compute.", metavar="C")] = None
     level: Annotated[float, how("Level of the intervals.", show_default=True)] = 0.9
@@ -283,6 +288,15 @@ def _checked_method(method: str, common: Common) -> Any:
     return method
 
 
+def _bin_rule(text: str | None) -> Any:
+    """The number of bins; 'auto' and None as they are."""
+    if text is None or text == "auto":
+        return text
+    if not (text.isascii() and text.isdigit() and int(text) >= MIN_BINS):
+        raise UsageError(f"--bin takes a whole number from {MIN_BINS} on, or 'auto', not {text!r}")
+    return int(text)
+
+
 def _check(common: Common) -> None:
     from scalerl.curves import FORMS
 
@@ -322,6 +336,7 @@ def chosen(common: Common, holdout: str | None = None) -> "tuple[Selection, FitO
         holdout=column_value(holdout, "--holdout") if holdout is not None else None,
         gpus=common.gpus,
         labels=tuple(common.label or ()),
+        bins=_bin_rule(common.bin),
     )
     options = FitOptions(
         form=common.form or SIGMOID,

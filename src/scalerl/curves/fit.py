@@ -29,6 +29,7 @@ def fit(
     form: str = "sigmoid",
     fixed: Mapping[str, float] | None = None,
     num_samples=None,
+    error=None,
     run=None,
     evaluation=None,
     skip_before: float | str | None = None,
@@ -44,7 +45,8 @@ def fit(
 
     `start` is the reward before any training (fitted when None) and `start_sd` its own noise (None: that of one more
     evaluation); `fixed` holds parameters by name; `num_samples` is the number of graded completions behind each point;
-    `run` labels the run (seed) of each point and `evaluation` what it was evaluated on (for paired comparisons);
+    `error` is the standard error of each reward where these are means, as those of `bin_rewards`; `run` labels the run
+    (seed) of each point and `evaluation` what it was evaluated on (for paired comparisons);
     `skip_before` is a compute, a share of the largest ("10%") or "auto"; `bounds=None` is for rewards without limits;
     `method="paper"` is the grid procedure of arXiv 2510.13786, A.5, which has no intervals.
 
@@ -53,8 +55,10 @@ def fit(
     """
     shape = _checked_form(form, method, start, fixed, bounds)
     tails(level)
-    points = make_points(compute, reward, num_samples=num_samples, run=run, bounds=bounds, evaluation=evaluation)
-    guess = noise_guess(points.reward, points.num_samples)
+    points = make_points(
+        compute, reward, num_samples=num_samples, run=run, bounds=bounds, evaluation=evaluation, error=error
+    )
+    guess = noise_guess(points)
     known = _known(shape, points, start, start_sd, dict(fixed or {}))
     points, known, notes = _window(points, shape, known, skip_before, fit_until)
     num_distinct = len(np.unique(points.log_compute))
@@ -226,6 +230,7 @@ def _make(
         run=points.run,
         evaluation=points.evaluation,
         num_samples=points.num_samples,
+        error=points.error,
         noise_sd=noise_sd,
         run_sd=run_sd,
         least_squares=squares,

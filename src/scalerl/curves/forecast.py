@@ -199,6 +199,7 @@ def backtest(
     fractions: Sequence[float] = (0.25, 0.5, 0.75),
     run=None,
     num_samples=None,
+    error=None,
     **options: Any,
 ) -> Backtest:
     """Fit what lies before each share of the largest compute and score the forecast of what lies after.
@@ -210,10 +211,12 @@ def backtest(
     held = [np.asarray(part, dtype=float) for part in holdout] if holdout is not None else [np.empty(0), np.empty(0)]
     run = None if run is None else np.asarray(run)
     num_samples = None if num_samples is None else np.broadcast_to(np.asarray(num_samples), compute.shape)
+    error = None if error is None else np.asarray(error, dtype=float)
 
     def part(mask: np.ndarray) -> Fit:
         picked = lambda values: None if values is None else values[mask]  # noqa: E731
-        return fit(compute[mask], reward[mask], run=picked(run), num_samples=picked(num_samples), **options)
+        known = {"run": picked(run), "num_samples": picked(num_samples), "error": picked(error)}
+        return fit(compute[mask], reward[mask], **known, **options)
 
     whole = part(np.ones(len(compute), dtype=bool))
     largest = max(compute.max(initial=0.0), held[0].max(initial=0.0))

@@ -67,6 +67,8 @@ def settle(
     best = problem.solve()
     fall = find_fall(points, form, replace(problem.soft, start_sd=0.0))
     rise = find_rise(problem.points, problem.known, LEAST_NOISE * (guess or 0.0)) if test else None
+    if fall is not None and rise is not None and not _moved(problem, fall, rise):
+        fall = None
     misfit = problem.misfit(best) if test and fall is None and (rise is None or rise.seen) else None
     pattern = misfit if misfit is not None and misfit.claimed else None
     mended = mend(points, form, known, start_sd) if pattern is not None and change else None
@@ -92,6 +94,14 @@ def settle(
         misfit=misfit,
         mended=mended is not None,
     )
+
+
+def _moved(problem: Problem, fall: Fall, rise: Rise) -> bool:
+    """Whether the run rose, fell, or rose before it fell: autocorrelated noise about a constant wanders too."""
+    if rise.seen or rise.fell:
+        return True
+    before = problem.points.take(problem.points.log_compute <= np.log(fall.compute / problem.points.scale) + 1e-12)
+    return find_rise(before, problem.known).seen
 
 
 def unsettled(points: Points, form: Form, known: Known, best: Solution) -> Settled:
