@@ -36,6 +36,7 @@ def render(analysis: Analysis, origins: Mapping[str, str] | None = None) -> Grou
     parts: list[Table | Text] = [_curve_table(analysis), Text(_columns_line(analysis, origins or {}), style="dim")]
     if any(curve.holdout is not None or curve.fractions for curve in analysis.curves):
         parts.append(_score_table(analysis))
+        parts.extend(_unscored(analysis))
     if any(curve.at or curve.reach for curve in analysis.curves):
         parts.append(_forecast_table(analysis))
     if analysis.form_ranking is not None:
@@ -131,6 +132,13 @@ def _score_table(analysis: Analysis) -> Table:
         error = fixed(_finest(analysis) + 1)(median)
         table.add_row(f"median of {len(held)}", "all but held out", str(num), error, "", f"{pooled:.0%} pooled")
     return table
+
+
+def _unscored(analysis: Analysis) -> Iterator[Text]:
+    """Why there is no score where the table has a dash."""
+    for curve in analysis.curves:
+        for share, note in curve.unscored:
+            yield Text(f"{curve.name}, first {share:.0%}: not scored. {note_text(note)}", style="dim")
 
 
 def _forecast_table(analysis: Analysis) -> Table:

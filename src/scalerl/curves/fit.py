@@ -10,7 +10,7 @@ from scalerl.curves.fitted import Fit, tails
 from scalerl.curves.forms import FORMS, Form
 from scalerl.curves.intervals import Draws
 from scalerl.curves.least_squares import Solution, paper_grid
-from scalerl.curves.notes import FitNote, TooFewComputes, TooFewPoints
+from scalerl.curves.notes import Fall, FitNote, TooFewComputes, TooFewPoints
 from scalerl.curves.points import Known, Points, make_points, noise_guess, thin
 from scalerl.curves.verdicts import Verdict, judge, skip_rule
 from scalerl.curves.ways.mending import Settled, settle, unsettled
@@ -72,7 +72,7 @@ def fit(
     settled = _settle(few, shape, known, start_sd, guess, intervals, mend, skip_before, method)
     verdict, reasons = judge(settled, level=level, margin=margin)
     points, known = settled.choice.of(points, known)
-    shape, notes = settled.choice.form, (*notes, *reasons)
+    shape, notes = settled.choice.form, (*notes, *(_named_run(note, run) for note in reasons))
     done = _make(points, shape, known, settled, verdict, notes, level, margin, start_sd)
     return _rescatter(done) if is_thinned else done
 
@@ -190,6 +190,13 @@ def _known(form: Form, points: Points, start: float | None, start_sd: float | No
     log_shape = {name: float(np.log(value / (points.scale if scales[name] else 1.0))) for name, value in fixed.items()}
     # A form without a start (the power law) does not use one.
     return Known(start=start if form.rising else None, ceiling=ceiling, log_shape=log_shape)
+
+
+def _named_run(note: FitNote, run) -> FitNote:
+    """Give a fall the label of its run instead of the number."""
+    if not isinstance(note, Fall) or note.run is None or run is None:
+        return note
+    return replace(note, run=str(np.unique(np.asarray(run))[int(note.run)]))
 
 
 def _named(form: Form, points: Points, best: Solution) -> dict[str, float]:

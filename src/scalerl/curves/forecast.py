@@ -9,7 +9,15 @@ import numpy as np
 from scalerl.curves.fit import fit
 from scalerl.curves.fitted import Fit, tails
 from scalerl.curves.forms import FORMS, Array
-from scalerl.curves.notes import AboveCeiling, AlreadyReached, FarForecast, ForecastNote, MayBeAboveCeiling
+from scalerl.curves.notes import (
+    AboveCeiling,
+    AlreadyReached,
+    FarForecast,
+    FitNote,
+    ForecastNote,
+    MayBeAboveCeiling,
+    NothingToScore,
+)
 from scalerl.curves.words import forecast_message
 
 FAR = 2.0  # times the compute fitted: how far a forecast is good for while the ceiling is not known
@@ -74,6 +82,8 @@ class Backtest:
     holdout: Score | None
     fractions: tuple[tuple[float, Score | None], ...]
     """For each share of the compute: fitted on what lies before it, scored on what lies after."""
+    unscored: tuple[tuple[float, FitNote | NothingToScore], ...] = ()
+    """Why a share has no score."""
 
 
 def reward_at(fit: Fit, computes: Sequence[float]) -> list[At]:
@@ -220,7 +230,7 @@ def backtest(
 
     whole = part(np.ones(len(compute), dtype=bool))
     largest = max(compute.max(initial=0.0), held[0].max(initial=0.0))
-    rows = []
+    rows, unscored = [], []
     for fraction in fractions:
         if not 0 < fraction < 1:
             raise ValueError(f"a fraction must lie between 0 and 1, not {fraction:g}")
@@ -228,8 +238,13 @@ def backtest(
         later = held[0] > fraction * largest
         unseen = (np.concatenate([compute[~before], held[0][later]]), np.concatenate([reward[~before], held[1][later]]))
         early = part(before) if before.any() else None
-        rows.append((float(fraction), score(early, *unseen) if early is not None else None))
-    return Backtest(fit=whole, holdout=score(whole, *held), fractions=tuple(rows))
+        result = score(early, *unseen) if early is not None else None
+        rows.append((float(fraction), result))
+        if result is None:
+            side = "before" if early is None else "after"
+            nothing = NothingToScore(side=side, compute=float(fraction * largest))
+            unscored.append((float(fraction), nothing if early is None or early.usable else early.notes[-1]))
+    return Backtest(fit=whole, holdout=score(whole, *held), fractions=tuple(rows), unscored=tuple(unscored))
 
 
 def rank_forms(

@@ -39,8 +39,9 @@ def note_text(note: Note, unit: str | None = None) -> str:
         case notes.StartAboveData():
             return f"The start of {note.start:.3g} lies above nearly all of the data."
         case notes.Fall():
+            run = "The run" if note.run is None else f"Run {note.run}"
             return (
-                f"The run falls away from its own curve after {_amount(f'{note.compute:.4g}', unit)}: its last "
+                f"{run} falls away from its own curve after {_amount(f'{note.compute:.4g}', unit)}: its last "
                 f"{note.num_points} points average {note.mean:.3g} where {note.best:.3g} had been reached (end the fit "
                 f"there to leave them out)."
             )
@@ -65,6 +66,8 @@ def note_text(note: Note, unit: str | None = None) -> str:
             verb = "is" if note.num_points == 1 else "are"
             needed = f"a curve with {note.num_params} parameters needs {note.num_needed} or more"
             return f"{points} {verb} not enough: {needed}."
+        case notes.NothingToScore():
+            return f"There are no points {note.side} {_amount(f'{note.compute:.4g}', unit)}."
         case notes.TooFewComputes():
             return f"{note.num_points} points at {note.num_computes} different computes are too few to fit a curve."
         case notes.UnusedStart():

@@ -1,5 +1,7 @@
 """A run that falls below its own curve."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from scalerl.curves.forms import Array, Form
@@ -30,7 +32,7 @@ def find_fall(points: Points, form: Form, known: Known) -> Fall | None:
         if mine.num >= 8:
             for size in sorted({3, 4, mine.num // 6, mine.num // 4, mine.num // 3}):
                 if size >= 3 and (fall := _fall_of_run(mine, form, known, size)) is not None:
-                    return fall
+                    return fall if points.num_runs == 1 else replace(fall, run=str(number))
     return None
 
 

@@ -9,6 +9,7 @@ from scalerl.curves.residuals.columns import add_columns, evidence, places, step
 
 STEP_RANKS = (0.1, 0.3, 0.5, 0.7)  # shares of the points before the middle of a rise
 LIMIT = 2.15  # nats; docs/math.md states how often flat runs exceed it
+FALL_LIMIT = 5.0  # of a run that falls, whose place was chosen with the data in view
 POWER = 0.8  # share of runs that notice a gain
 # Standard errors of the slope that a rise with even gains per doubling must have for that: with many points, and what
 # is added with few, times their number.
@@ -33,7 +34,7 @@ class Rise:
 
     @property
     def fell(self) -> bool:
-        return self.fall > self.limit
+        return self.fall > FALL_LIMIT
 
 
 def find_rise(points: Points, known: Known, least_noise: float = 0.0) -> Rise:

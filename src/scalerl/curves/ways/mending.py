@@ -12,7 +12,7 @@ from scalerl.curves.notes import Fall
 from scalerl.curves.points import Known, Points
 from scalerl.curves.residuals.falls import LEAST_NOISE, find_fall
 from scalerl.curves.residuals.misfit import Misfit
-from scalerl.curves.residuals.rise import Rise, find_rise
+from scalerl.curves.residuals.rise import FALL_LIMIT, Rise, find_rise
 from scalerl.curves.ways.averaging import Part, average, pooled_ceilings
 from scalerl.curves.ways.solving import Choice, Problem, pose
 
@@ -101,7 +101,7 @@ def _moved(problem: Problem, fall: Fall, rise: Rise) -> bool:
     if rise.seen or rise.fell:
         return True
     before = problem.points.take(problem.points.log_compute <= np.log(fall.compute / problem.points.scale) + 1e-12)
-    return find_rise(before, problem.known).seen
+    return find_rise(before, problem.known).statistic > FALL_LIMIT
 
 
 def unsettled(points: Points, form: Form, known: Known, best: Solution) -> Settled:
