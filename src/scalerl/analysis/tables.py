@@ -10,7 +10,7 @@ from rich.text import Text
 from scalerl.analysis.numbers import compute_text, decimals, fixed, interval_text, two_decimals
 from scalerl.analysis.results import Analysis, CurveResult, FormRanking, param_value
 from scalerl.analysis.words import curve_text
-from scalerl.curves import Comparison, Pair, Reach, Score, note_text, stopping, stopping_text
+from scalerl.curves import Comparison, Pair, Reach, Score, note_text, pair_verdict, stopping, stopping_text
 from scalerl.curves.fitted import tails
 from scalerl.curves.notes import AssumedRunSpread
 from scalerl.logs.table import listed
@@ -25,6 +25,9 @@ STYLES = {
     "too few points": "red",
     "no curve": "red",
 }
+MOST_PAIRS = 15  # of more, only those with the most likely best curve are shown
+NARROWEST = 14  # letters that a column of names keeps on a narrow terminal
+LONG_NAME = 20  # letters from which a verdict says "a" or "b" instead of a name that stands beside it
 PAIR_STYLES = {"not_separable": "dim", "no_curve": "red"}
 
 
@@ -61,7 +64,11 @@ def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", pad_edge=False, box=None)
     for column in columns:
         names = column in ("curve", "a", "b", "note")
-        table.add_column(column, justify="left" if column in WORDS else "right", overflow="fold", no_wrap=not names)
+        side = "left" if column in WORDS else "right"
+        wraps = names or column == "verdict"
+        table.add_column(
+            column, justify=side, overflow="fold", no_wrap=not wraps, min_width=NARROWEST if names else None
+        )
     return table
 
 
@@ -175,7 +182,8 @@ def _forms_sentence(ranking: FormRanking, digits: int) -> str:
 def _comparison_parts(analysis: Analysis) -> Iterator[Table | Text]:
     table = _table("\nPairs", "a", "b", "P(higher ceiling)", "P(larger exponent)", "P(sooner)", "verdict")
     share = lambda value: "-" if math.isnan(value) else f"{value:.2f}"  # noqa: E731
-    for pair in analysis.pairs:
+    pairs = _shown_pairs(analysis)
+    for pair in pairs:
         free = " (free)" if is_free(pair) else ""
         table.add_row(
             pair.a,
@@ -183,14 +191,31 @@ def _comparison_parts(analysis: Analysis) -> Iterator[Table | Text]:
             share(pair.p_higher_ceiling),
             share(pair.p_more_efficient) + free,
             share(pair.p_sooner) + free,
-            Text(pair.verdict, style=PAIR_STYLES.get(pair.kind, "green")),
+            Text(_short_verdict(pair), style=PAIR_STYLES.get(pair.kind, "green")),
         )
     yield table
-    if any(map(is_free, analysis.pairs)):
+    if len(pairs) < len(analysis.pairs):
+        more = len(analysis.pairs) - len(pairs)
+        yield Text(f"Pairs with the most likely best curve; {more} others are in --json.", style="dim")
+    if any(map(is_free, pairs)):
         yield Text("(free): the ceilings are too far apart to share one; each curve keeps its own.", style="dim")
     for name, comparison in analysis.comparisons.items():
         yield from _ranking_parts(analysis, f" in {name}" if name else "", comparison)
     yield from _pair_notes(analysis)
+
+
+def _shown_pairs(analysis: Analysis) -> list[Pair]:
+    """All pairs, or of many those with the most likely best curve of their set."""
+    if len(analysis.pairs) <= MOST_PAIRS:
+        return list(analysis.pairs)
+    best = {comparison.ranking[0][0] for comparison in analysis.comparisons.values() if comparison.ranking}
+    return [pair for pair in analysis.pairs if pair.a in best or pair.b in best]
+
+
+def _short_verdict(pair: Pair) -> str:
+    if pair.winner is None or len(pair.winner) < LONG_NAME:
+        return pair.verdict
+    return pair_verdict(pair.kind, "a" if pair.winner == pair.a else "b")
 
 
 def is_free(pair: Pair) -> bool:
@@ -214,7 +239,7 @@ def _ranking_parts(analysis: Analysis, within: str, comparison: Comparison) -> I
 
 def _pair_notes(analysis: Analysis) -> Iterator[Text]:
     """Each pair's notes on one line; the spread assumed for single runs, which all pairs share, once at the end."""
-    for pair in analysis.pairs:
+    for pair in _shown_pairs(analysis):
         texts = [note_text(note) for note in pair.notes if not isinstance(note, AssumedRunSpread)]
         if texts:
             yield Text(f"{pair.a} / {pair.b}: {' '.join(texts)}", style="dim")
