@@ -71,57 +71,61 @@ def share(num: int, is_true: Callable[[int], bool]) -> str:
     return f"{sum(is_true(seed) for seed in range(num)) / num:.3f}"
 
 
-def widths(num: int) -> dict[str, list[float]]:
-    """Width of the ceiling's interval, whether it holds the truth and whether lack of fit is claimed.
+def claimed(compute: np.ndarray, reward: np.ndarray, start: float | None) -> bool:
+    """Whether lack of fit is claimed."""
+    misfit = fit(compute, reward, start=start, intervals=False, mend=False).misfit
+    return misfit is not None and misfit.claimed
 
-    The start is given in every second run, and fitted in the others.
-    """
+
+def widths(num: int) -> dict[str, list[float]]:
+    """Median width of the ceiling's interval, how often it holds the truth, and the CPU time of a fit."""
     rows = {}
     for name, rho in NOISES.items():
         measured = []
         begin = time.process_time()
         for seed in range(num):
             compute, reward, start, ceiling = true_sigmoid(seed, rho)
-            done = fit(compute, reward, start=start if seed % 2 else None)
-            low, high = done.interval("ceiling")
-            misfit = getattr(done, "misfit", None)
-            measured.append((high - low, low <= ceiling <= high, misfit is not None and misfit.claimed))
-        width, covered, claimed = map(np.array, zip(*measured, strict=True))
+            low, high = fit(compute, reward, start=start if seed % 2 else None).interval("ceiling")
+            measured.append((high - low, low <= ceiling <= high))
+        width, covered = map(np.array, zip(*measured, strict=True))
         spent_ms = 1e3 * (time.process_time() - begin) / num
-        rows[name] = [float(v) for v in (np.nanmedian(width), covered.mean(), claimed.mean(), spent_ms)]
+        rows[name] = [float(v) for v in (np.nanmedian(width), covered.mean(), spent_ms)]
     return rows
 
 
 def sigmoids(num: int, before: str | None) -> None:
-    now, old = widths(num), {}
+    """The start is given in every second run, and fitted in the others."""
+
+    def false_alarm(seed: int, rho: float) -> bool:
+        compute, reward, start, _ = true_sigmoid(seed, rho)
+        return claimed(compute, reward, start if seed % 2 else None)
+
+    print(f"\nLack of fit claimed in {num:,} runs that follow the sigmoid:\n\n| noise | claimed |\n|---|---|")
+    for name, rho in NOISES.items():
+        print(f"| {name} | {share(num, lambda seed, rho=rho: false_alarm(seed, rho))} |", flush=True)
+    few = max(num // 5, 1)
+    print(f"\nCeilings of the first {few:,} of them:\n")
+    print(f"| noise | covered | median width | before | ratio | ms of CPU | before | ratio |\n|{'---|' * 8}")
+    now, old = widths(few), {}
     if before is not None:
-        words = [sys.executable, __file__, "--num", str(num), "--widths"]
+        words = [sys.executable, __file__, "--num", str(few), "--widths"]
         done = subprocess.run(words, env={**os.environ, "PYTHONPATH": before}, check=True, capture_output=True)
         old = json.loads(done.stdout)
-    print(f"\n{num:,} runs that follow the sigmoid per row:\n")
-    print(
-        "| noise | lack of fit claimed | ceiling covered | median width | before | ratio | ms of CPU | before | ratio |"
-    )
-    print("|---|---|---|---|---|---|---|---|---|")
-    for cell, (width, covered, claimed, spent_ms) in now.items():
-        text = f"| {cell} | {claimed:.3f} | {covered:.3f} | {width:.4f} |"
-        if cell in old:
-            text += f" {old[cell][0]:.4f} | {width / old[cell][0]:.3f} | {spent_ms:.1f} | {old[cell][3]:.1f} |"
-            print(f"{text} {spent_ms / old[cell][3]:.2f} |")
-        else:
-            print(f"{text} | | {spent_ms:.1f} | | |")
+    for cell, (width, covered, spent_ms) in now.items():
+        was, _, was_ms = old.get(cell, [np.nan] * 3)
+        cells = f"{covered:.3f} | {width:.4f} | {was:.4f} | {width / was:.3f} | {spent_ms:.1f} | {was_ms:.1f}"
+        print(f"| {cell} | {cells} | {spent_ms / was_ms:.2f} |", flush=True)
 
 
 def phases(num: int, _: str | None) -> None:
     print(f"\nLack of fit claimed in runs with two phases, start given, {num:,} runs per cell:\n")
     print("| noise | 60 points | 30 points | 15 points |\n|---|---|---|---|")
 
-    def claimed(seed: int, rho: float, length: int) -> bool:
-        misfit = fit(*two_phases(seed, rho, length), start=0.4, intervals=False, mend=False).misfit
-        return misfit is not None and misfit.claimed
-
     for name, rho in NOISES.items():
-        cells = [share(num, lambda seed, rho=rho, n=length: claimed(seed, rho, n)) for length in (60, 30, 15)]
+        cells = [
+            share(num, lambda seed, rho=rho, n=length: claimed(*two_phases(seed, rho, n), 0.4))
+            for length in (60, 30, 15)
+        ]
         print(f"| {name} | {' | '.join(cells)} |")
 
 

@@ -1,7 +1,8 @@
 """An analysis for the terminal: tables, and one plain sentence per curve."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from rich.console import Group
 from rich.table import Table
@@ -13,6 +14,7 @@ from scalerl.analysis.words import curve_text
 from scalerl.curves import Comparison, Pair, Reach, Score, note_text, pair_verdict, stopping, stopping_text
 from scalerl.curves.fitted import tails
 from scalerl.curves.notes import AssumedRunSpread
+from scalerl.logs.facts import Fact, sentence
 from scalerl.logs.table import listed
 
 STYLES = {
@@ -47,7 +49,9 @@ def render(analysis: Analysis, origins: Mapping[str, str] | None = None) -> Grou
     if analysis.comparisons:
         parts.extend(_comparison_parts(analysis))
     parts.append(Text())
-    parts.extend(_sentence(curve, analysis.command == "fit") for curve in analysis.curves)
+    shared = _shared_facts(analysis)
+    parts.extend(_sentence(curve, analysis.command == "fit", shared) for curve in analysis.curves)
+    parts.extend(Text(f"All curves: {sentence(fact)}") for fact in shared)
     parts.extend(Text(note, style="yellow") for note in analysis.notes)
     return Group(*parts)
 
@@ -256,7 +260,15 @@ def _pair_notes(analysis: Analysis) -> Iterator[Text]:
 # Sentences ------------------------------------------------------------------------------------------------------------
 
 
-def _sentence(curve: CurveResult, with_stopping: bool) -> Text:
+def _shared_facts(analysis: Analysis) -> list[Fact]:
+    """Facts that hold of every curve, where there are several: they are told once."""
+    first, *others = analysis.curves
+    return [fact for fact in first.series.facts if others and all(fact in curve.series.facts for curve in others)]
+
+
+def _sentence(curve: CurveResult, with_stopping: bool, shared: Sequence[Fact]) -> Text:
+    own = tuple(fact for fact in curve.series.facts if fact not in shared)
+    curve = replace(curve, series=replace(curve.series, facts=own))
     text = Text()
     text.append(f"{curve.name}: ", style="bold")
     text.append(curve_text(curve))

@@ -53,7 +53,10 @@ class Common:
     ] = None
     start: Annotated[
         str | None,
-        data("Reward before training; 'first': each run's first row; else fitted.", metavar="VALUE|first"),
+        data(
+            "Reward before training; 'first': each run's first row; 'fit': fitted. Unset: a row at 0, or fitted.",
+            metavar="VALUE|first|fit",
+        ),
     ] = None
     gpus: Annotated[float | None, data("Build GPU-hours from step time for this many GPUs.", metavar="N")] = None
     y_scale: Annotated[
@@ -267,7 +270,7 @@ def _condition(text: str) -> tuple[str, str, bool]:
 
 
 def _start(text: str | None) -> Any:
-    return text if text is None or text == "first" else number(text, "--start takes a number or 'first'")
+    return text if text in (None, "first", "fit") else number(text, "--start takes a number, 'first' or 'fit'")
 
 
 def _skip_before(text: str | None) -> float | str | None:

@@ -98,19 +98,24 @@ def _bound_text(note: notes.AtBound) -> str:
 
 
 def _misfit_text(note: notes.LackOfFit | notes.MendedFit, unit: str | None) -> str:
-    place = _amount(f"{note.compute:.3g}", unit)
-    pattern = (
-        f"the residuals have a pattern of up to {note.size:.2g} around {place} (statistic {note.statistic:.3g}, limit "
-        f"{note.limit:.3g})"
-    )
+    where = _amount(f"{note.compute:.3g}", unit)
+    size = f"of up to {note.size:.2g} around {where} (statistic {note.statistic:.3g}, limit {note.limit:.3g})"
     if isinstance(note, notes.LackOfFit):
-        return f"The curve does not fit: {pattern}. Its intervals are averaged over other ways to fit the run."
-    ways = [f"--skip-before {note.skip_before:.4g}"] if note.skip_before is not None else []
+        return (
+            f"The curve does not fit: the residuals have a pattern {size}. Its intervals are averaged over other ways "
+            "to fit the run."
+        )
+    options = []
+    if note.skip_before is not None:
+        options.append(f"--skip-before {note.skip_before:.4g}")
     if note.start_fitted:
-        ways.append("the start fitted (no --start)")
-    if not ways:
-        ways.append(f"--form {note.form}")
-    return f"One curve through all points does not fit: {pattern}. Fitted as with {' and '.join(ways)}, which mends it."
+        options.append("--start fit")
+    if note.form != "sigmoid":
+        options.append(f"--form {note.form}")
+    return (
+        f"One sigmoid through all points does not fit: the residuals have a pattern {size}. It is fitted as with "
+        f"{' '.join(options)}, which mends it."
+    )
 
 
 def forecast_message(caveats: Sequence[ForecastNote]) -> str:

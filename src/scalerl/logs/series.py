@@ -323,7 +323,7 @@ def _start(starts: Sequence[_Value], selection: Selection) -> tuple[float | None
     """Return the start and its sd: the value given, else the mean over the rows that are the start."""
     if isinstance(selection.start, float | int):
         return float(selection.start), 0.0
-    if not starts:
+    if not starts or selection.start == "fit":
         return None, 0.0
     mean = math.fsum(value.reward for value in starts) / len(starts)
     counts = _counts(starts, selection.y_scale)
