@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from scalerl.analysis.drawing import COLOURS, compute_ticks, cut, legend_text, ranking_title
+from scalerl.analysis.drawing.style import COLOURS, compute_ticks, cut, legend_text, ranking_title
 from scalerl.analysis.figures import FigureData, figure_data, short_names
 from scalerl.analysis.numbers import number_text, short_compute_text
 from scalerl.analysis.plots import draw

@@ -12,7 +12,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from scalerl.analysis.dots import Array, Dots, curve_dots
+from scalerl.analysis.drawing.dots import Array, Dots, curve_dots
 from scalerl.analysis.results import Analysis, CurveResult, param_value
 from scalerl.curves import Comparison, Fit, Value, linearise
 from scalerl.curves.notes import LackOfFit

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from scalerl.analysis.dots import Dots
-from scalerl.analysis.drawing import (
+from scalerl.analysis.drawing.dots import Dots
+from scalerl.analysis.drawing.legends import MARKERS, Legends, handle
+from scalerl.analysis.drawing.style import (
     GREY,
     MOST_RANKED,
     MOST_RIMMED,
@@ -32,7 +33,6 @@ from scalerl.analysis.drawing import (
     straight_title,
 )  # fmt: skip
 from scalerl.analysis.figures import MOST_BANDS, CurveData, FigureData, figure_data
-from scalerl.analysis.legends import MARKERS, Legends, handle
 from scalerl.analysis.numbers import interval_text, short_compute_text, two_decimals
 from scalerl.analysis.plots_html import draw_html
 from scalerl.analysis.results import Analysis

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from scalerl.analysis.dots import Dots
-from scalerl.analysis.drawing import (
+from scalerl.analysis.drawing.dots import Dots
+from scalerl.analysis.drawing.style import (
     GREY,
     MOST_RANKED,
     MOST_RIMMED,

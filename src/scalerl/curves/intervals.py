@@ -17,14 +17,13 @@ from functools import cache, lru_cache
 import numpy as np
 
 from scalerl.curves.forms import Array, Form
-from scalerl.curves.grid import Grid, middles, rectangle, rows
+from scalerl.curves.grid import ONE_RUN, SEVERAL_RUNS, Grid, Resolution, middles, rectangle, rows
 from scalerl.curves.least_squares import shape_box, shapes
 from scalerl.curves.noise import Noise, Products, products
 from scalerl.curves.points import Known, Points, Sums, gain_limits, scatter, squares
 from scalerl.curves.residuals.drift import SlowNoise, SlowProducts, slow_products
 from scalerl.curves.special import gammaincinv
 
-NUM_DRAWS = 2048
 AUTOCORRELATIONS = ((0.0, 0.70), (0.2, 0.14), (0.4, 0.09), (0.6, 0.05), (0.8, 0.02))  # value, prior weight
 RUN_SD_SCALE = 0.01  # of the reward's range: what three repeats of one recipe differed by (arXiv 2510.13786, A.5)
 RUN_SPREADS = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # between-run sd over that scale
@@ -35,33 +34,6 @@ FAR = 1e3  # spans of the reward beyond which an estimate is only "far out"
 NOISE_FLOOR = 1e-5  # of the reward's range: even exact data do not make the posterior a point
 BLOCK = 65_536  # numbers that are worked on at once
 BINOMIAL_WEIGHT = 2.0  # pseudo-observations behind the noise that num_samples implies
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resolution:
-    """How finely the posterior is computed."""
-
-    rows: int
-    columns: int
-    """Cells over two shape parameters: rows of the first, columns of the second."""
-    levels: int
-    gains: int
-    gains_alone: int
-    """Nodes of the gain where the level is known."""
-    zoom: int = 24
-    """Cells along each of two shape parameters while the grid is searched for."""
-    passes: int = 3
-    """Times that the ranges of the rows are narrowed."""
-    draws: int = NUM_DRAWS
-
-
-ONE_RUN = Resolution(rows=40, columns=30, levels=12, gains=18, gains_alone=28)
-# Here each cell is there ten times, once for each spread between the runs.
-SEVERAL_RUNS = Resolution(rows=24, columns=18, levels=10, gains=15, gains_alone=28)
-# For one of several ways to fit, whose draws are mixed.
-MIXED = Resolution(rows=24, columns=18, levels=8, gains=12, gains_alone=20, zoom=16, passes=2)
-# For a score, which is an average over all draws and not a quantile of them.
-COARSE = Resolution(rows=16, columns=12, levels=6, gains=9, gains_alone=14, zoom=16, passes=2, draws=1024)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

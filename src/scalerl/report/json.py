@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalerl import __version__
-from scalerl.analysis.dots import draw_binned
+from scalerl.analysis.drawing.dots import draw_binned
 from scalerl.analysis.json import number, score_json, to_json
 from scalerl.analysis.results import CurveResult
 from scalerl.analysis.signals import REPORTED
@@ -114,13 +114,16 @@ def points_json(data: Series, held_out: NDArray[np.bool_]) -> dict[str, Any]:
             parts.append((run, held, compute, reward, error))
     sizes = [len(compute) for _, _, compute, _, _ in parts]
     errors = [np.full(len(reward), np.nan) if error is None else error for _, _, _, reward, error in parts]
+    run, held = (np.repeat([part[at] for part in parts], sizes) for at in (0, 1))
+    compute, reward = (np.concatenate([part[at] for part in parts]) for at in (2, 3))
+    order = np.lexsort((compute, run))
     return {
-        "compute": rounded(np.concatenate([compute for _, _, compute, _, _ in parts]), 6),
-        "reward": rounded(np.concatenate([reward for _, _, _, reward, _ in parts]), 5),
-        "error": rounded(np.concatenate(errors), 3) if any(error is not None for *_, error in parts) else None,
-        "run": np.repeat([run for run, *_ in parts], sizes).tolist(),
+        "compute": rounded(compute[order], 6),
+        "reward": rounded(reward[order], 5),
+        "error": rounded(np.concatenate(errors)[order], 3) if any(error is not None for *_, error in parts) else None,
+        "run": run[order].tolist(),
         "runs": labels,
-        "held_out": np.flatnonzero(np.repeat([held for _, held, *_ in parts], sizes)).tolist(),
+        "held_out": np.flatnonzero(held[order]).tolist(),
         "start": number(data.start),
         "num_points": len(data.reward),
     }

@@ -4,14 +4,15 @@ Each way is fitted to what lies before a share of the compute and scored on what
 the log density of averages of neighbouring points there. Sums of these scores, exponentiated, are the weights.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
 from scalerl.curves.forms import Array
-from scalerl.curves.intervals import COARSE, MIXED, NUM_DRAWS, Draws
+from scalerl.curves.grid import COARSE, MIXED, NUM_DRAWS
+from scalerl.curves.intervals import Draws
 from scalerl.curves.points import Known, Points
 from scalerl.curves.residuals.drift import SlowNoise
 from scalerl.curves.ways.solving import Choice, pose, rescale
@@ -39,12 +40,12 @@ def average(
     ways: Sequence[Choice],
     autocorrelation: float,
     slow: SlowNoise | None,
-    ready: Mapping[Choice, Draws],
+    kept: tuple[Choice, Draws],
 ) -> tuple[Part, ...]:
     """The ways that can be fitted, with weights by predictive score; none where nothing can be scored.
 
-    The noise is the run's own, so that all ways share its autocorrelation and slow noise. `ready` holds draws that were
-    taken already.
+    `kept` is the way that was chosen, with its draws. Ways of its form share its slow noise; that of another form is
+    looked for anew.
     """
     scores, fitted = [], []
     for way in ways:
@@ -56,14 +57,17 @@ def average(
     if not fitted:
         return ()
     weights = _weights(np.array(scores))
-    kept = weights >= LEAST_SHARE
-    weights = np.where(kept, weights, 0.0) / weights[kept].sum()
+    heavy = weights >= LEAST_SHARE
+    weights = np.where(heavy, weights, 0.0) / weights[heavy].sum()
     # Rounded as sums, so that the parts have as many draws together as any other fit.
     counts = np.diff(np.round(np.cumsum(weights) * NUM_DRAWS), prepend=0.0).astype(int)
     parts = []
     for (way, problem), weight, num in zip(fitted, weights, counts, strict=True):
         if num > 0:
-            draws = ready[way] if way in ready else problem.draws(guess, slow, MIXED)
+            draws = kept[1]
+            if way != kept[0]:
+                shares_noise = way.form is kept[0].form
+                draws = problem.draws(guess, slow if shares_noise else problem.slow_noise(problem.solve()), MIXED)
             parts.append(Part(choice=way, weight=float(weight), draws=_some(draws, num)))
     return tuple(parts)
 

@@ -81,7 +81,7 @@ def settle(
         draws = problem.draws(guess, slow)
         if pattern is not None:
             ways = ways_around(form, known, mended.choice if mended is not None else None)
-            parts = average(points, known, start_sd, guess, ways, pattern.autocorrelation, slow, {choice: draws})
+            parts = average(points, known, start_sd, guess, ways, pattern.autocorrelation, slow, (choice, draws))
     return Settled(
         choice=choice,
         points=few,

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from scalerl.curves.forms import Form
-from scalerl.curves.intervals import Draws, Resolution, posterior
+from scalerl.curves.grid import Resolution
+from scalerl.curves.intervals import Draws, posterior
 from scalerl.curves.least_squares import Solution, least_squares
 from scalerl.curves.points import Known, Points, scatter, with_start
 from scalerl.curves.residuals.drift import SlowNoise, find_slow_noise

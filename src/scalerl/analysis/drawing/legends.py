@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from scalerl.analysis.drawing import GREY, WARNING, colour, cut, legend_text, marker
+from scalerl.analysis.drawing.style import GREY, WARNING, colour, cut, legend_text, marker
 from scalerl.analysis.figures import MOST_BANDS, FigureData
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p")
