@@ -47,6 +47,8 @@ def average(
     `kept` is the way that was chosen, with its draws. Ways of its form share its slow noise; that of another form is
     looked for anew.
     """
+    # With several runs the grid over their spread is coarse enough.
+    resolution = MIXED if points.num_runs == 1 else None
     scores, fitted = [], []
     for way in ways:
         few, less = way.of(points, known)
@@ -67,7 +69,7 @@ def average(
             draws = kept[1]
             if way != kept[0]:
                 shares_noise = way.form is kept[0].form
-                draws = problem.draws(guess, slow if shares_noise else problem.slow_noise(problem.solve()), MIXED)
+                draws = problem.draws(guess, slow if shares_noise else problem.slow_noise(problem.solve()), resolution)
             parts.append(Part(choice=way, weight=float(weight), draws=_some(draws, num)))
     return tuple(parts)
 
@@ -101,7 +103,7 @@ def predictive_scores(
             scores.append(np.nan)
             continue
         few, less = rescale(few, less, way.form)
-        draws = pose(few, way.form, less, start_sd).draws(guess, slow, COARSE)
+        draws = pose(few, way.form, less, start_sd).draws(guess, slow, COARSE if points.num_runs == 1 else None)
         scores.append(_log_density(draws, way, few.scale, later, together))
     return scores
 
