@@ -256,6 +256,11 @@ def write_failure(error: Exception) -> str:
 # Reading -------------------------------------------------------------------------------------------------------------
 
 
+def portable(folder: str) -> Path:
+    """Return a relative folder as a path: one written on Windows has backslashes."""
+    return Path(folder.replace("\\", "/"))
+
+
 def is_run_folder(path: str | Path) -> bool:
     """Return whether one of our runs wrote this folder. metrics.jsonl is not enough: other trainers write it too."""
     folder = Path(path)

@@ -24,7 +24,7 @@ from scalerl.curves import (
     note_text,
     reward_at,
 )
-from scalerl.curves.notes import FitNote, UnusedStart
+from scalerl.curves.notes import FitNote, NothingToScore, UnusedStart
 from scalerl.curves.pairs.paper_rule import compare_by_paper
 from scalerl.curves.points import unbounded
 from scalerl.errors import InputError, NoCurveError
@@ -65,6 +65,7 @@ class FitOptions:
             "run": series.run,
             "num_samples": series.num_samples,
             **({} if self.method == "posterior" else {"method": self.method}),
+            "error": series.error,
         }
 
 
@@ -81,6 +82,8 @@ class CurveResult:
     fit: Fit | None
     holdout: Score | None = None
     fractions: tuple[tuple[float, Score | None], ...] = ()
+    unscored: tuple[tuple[float, FitNote | NothingToScore], ...] = ()
+    """Why a fraction has no score."""
     at: tuple[At, ...] = ()
     reach: tuple[Reach, ...] = ()
     doubling: Value | None = None
@@ -178,7 +181,8 @@ def analyse_backtest(series: Sequence[Series], options: FitOptions, fractions: S
             curves.append(CurveResult(series=data, fit=None, fractions=tuple((share, None) for share in fractions)))
         else:
             done = _backtest(data, options, fractions)
-            curves.append(CurveResult(series=data, fit=done.fit, holdout=done.holdout, fractions=done.fractions))
+            scores = {"holdout": done.holdout, "fractions": done.fractions, "unscored": done.unscored}
+            curves.append(CurveResult(series=data, fit=done.fit, **scores))
     return Analysis(
         command="backtest", curves=_some_usable(curves), form_ranking=_rank_forms(curves, options, fractions)
     )

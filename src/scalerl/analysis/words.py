@@ -139,6 +139,9 @@ def curve_text(curve: CurveResult) -> str:
     assert ceiling is not None
     reward, change = fixed(decimals(fit)), fixed(decimals(fit), "+")
     gain = f"doubling the compute of {compute_text(fit.scale)} should bring {interval_text(doubling(fit), change)}"
+    if fit.verdict == "lack of fit":
+        span = f"{reward(ceiling.low)} to {reward(ceiling.high)}"
+        return f"does not follow its curve; over several ways to fit it the ceiling lies in {span}; {gain}. {messages}"
     if fit.verdict == "ceiling not identifiable yet":
         return f"the ceiling lies somewhere in {reward(ceiling.low)} to {reward(ceiling.high)}; {gain}. {messages}"
     if fit.form == "log-linear":

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from scalerl.logs.table import Table
 
 SIGMOID = "sigmoid"
+MIN_BINS = 6  # fewer cannot be fitted
 KINDS = (
     "CSV, JSONL, trainer_state.json, console output; folders of a run, a study, a Trainer, tensorboard or wandb; "
     "patterns such as 'logs/*.jsonl'. The kind is recognised."
@@ -52,7 +53,10 @@ class Common:
     ] = None
     start: Annotated[
         str | None,
-        data("Reward before training; 'first': each run's first row; else fitted.", metavar="VALUE|first"),
+        data(
+            "Reward before training; 'first': each run's first row; 'fit': fitted. Unset: a row at 0, or fitted.",
+            metavar="VALUE|first|fit",
+        ),
     ] = None
     gpus: Annotated[float | None, data("Build GPU-hours from step time for this many GPUs.", metavar="N")] = None
     y_scale: Annotated[
@@ -60,6 +64,10 @@ class Common:
     ] = "1"
     skip_before: Annotated[
         str | None, how("Leave out early compute: a value, a share ('10%') or 'auto'.", metavar="C")
+    ] = None
+    bin: Annotated[
+        str | None,
+        how("Average noisy rewards in N bins along compute before the fit; 'auto': about 60.", metavar="N|auto"),
     ] = None
     fit_until: Annotated[float | None, how("Leave out later compute.", metavar="C")] = None
     level: Annotated[float, how("Level of the intervals.", show_default=True)] = 0.9
@@ -262,7 +270,7 @@ def _condition(text: str) -> tuple[str, str, bool]:
 
 
 def _start(text: str | None) -> Any:
-    return text if text is None or text == "first" else number(text, "--start takes a number or 'first'")
+    return text if text in (None, "first", "fit") else number(text, "--start takes a number, 'first' or 'fit'")
 
 
 def _skip_before(text: str | None) -> float | str | None:
@@ -281,6 +289,15 @@ def _checked_method(method: str, common: Common) -> Any:
     if method == "paper" and common.form not in (None, SIGMOID):
         raise UsageError(f"--method paper fits the sigmoid, not --form {common.form}")
     return method
+
+
+def _bin_rule(text: str | None) -> Any:
+    """The number of bins; 'auto' and None as they are."""
+    if text is None or text == "auto":
+        return text
+    if not (text.isascii() and text.isdigit() and int(text) >= MIN_BINS):
+        raise UsageError(f"--bin takes a whole number from {MIN_BINS} on, or 'auto', not {text!r}")
+    return int(text)
 
 
 def _check(common: Common) -> None:
@@ -322,6 +339,7 @@ def chosen(common: Common, holdout: str | None = None) -> "tuple[Selection, FitO
         holdout=column_value(holdout, "--holdout") if holdout is not None else None,
         gpus=common.gpus,
         labels=tuple(common.label or ()),
+        bins=_bin_rule(common.bin),
     )
     options = FitOptions(
         form=common.form or SIGMOID,

@@ -39,8 +39,9 @@ def note_text(note: Note, unit: str | None = None) -> str:
         case notes.StartAboveData():
             return f"The start of {note.start:.3g} lies above nearly all of the data."
         case notes.Fall():
+            run = "The run" if note.run is None else f"Run {note.run}"
             return (
-                f"The run falls away from its own curve after {_amount(f'{note.compute:.4g}', unit)}: its last "
+                f"{run} falls away from its own curve after {_amount(f'{note.compute:.4g}', unit)}: its last "
                 f"{note.num_points} points average {note.mean:.3g} where {note.best:.3g} had been reached (end the fit "
                 f"there to leave them out)."
             )
@@ -65,6 +66,8 @@ def note_text(note: Note, unit: str | None = None) -> str:
             verb = "is" if note.num_points == 1 else "are"
             needed = f"a curve with {note.num_params} parameters needs {note.num_needed} or more"
             return f"{points} {verb} not enough: {needed}."
+        case notes.NothingToScore():
+            return f"There are no points {note.side} {_amount(f'{note.compute:.4g}', unit)}."
         case notes.TooFewComputes():
             return f"{note.num_points} points at {note.num_computes} different computes are too few to fit a curve."
         case notes.UnusedStart():
@@ -95,19 +98,24 @@ def _bound_text(note: notes.AtBound) -> str:
 
 
 def _misfit_text(note: notes.LackOfFit | notes.MendedFit, unit: str | None) -> str:
-    place = _amount(f"{note.compute:.3g}", unit)
-    pattern = (
-        f"the residuals have a pattern of up to {note.size:.2g} around {place} (statistic {note.statistic:.3g}, limit "
-        f"{note.limit:.3g})"
-    )
+    where = _amount(f"{note.compute:.3g}", unit)
+    size = f"of up to {note.size:.2g} around {where} (statistic {note.statistic:.3g}, limit {note.limit:.3g})"
     if isinstance(note, notes.LackOfFit):
-        return f"The curve does not fit: {pattern}. Its intervals are averaged over other ways to fit the run."
-    ways = [f"--skip-before {note.skip_before:.4g}"] if note.skip_before is not None else []
+        return (
+            f"The curve does not fit: the residuals have a pattern {size}. Its intervals are averaged over other ways "
+            "to fit the run."
+        )
+    options = []
+    if note.skip_before is not None:
+        options.append(f"--skip-before {note.skip_before:.4g}")
     if note.start_fitted:
-        ways.append("the start fitted (no --start)")
-    if not ways:
-        ways.append(f"--form {note.form}")
-    return f"One curve through all points does not fit: {pattern}. Fitted as with {' and '.join(ways)}, which mends it."
+        options.append("--start fit")
+    if note.form != "sigmoid":
+        options.append(f"--form {note.form}")
+    return (
+        f"One sigmoid through all points does not fit: the residuals have a pattern {size}. It is fitted as with "
+        f"{' '.join(options)}, which mends it."
+    )
 
 
 def forecast_message(caveats: Sequence[ForecastNote]) -> str:

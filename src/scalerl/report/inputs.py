@@ -95,7 +95,7 @@ def _study(folder: Path) -> Material:
     tables, runs, faults = [], [], []
     for row in planned:
         name = f"{row[ARM]}-seed{row.get('seed', 0)}"
-        place = folder / str(row.get("folder") or f"runs/{name}")
+        place = folder / store.portable(str(row.get("folder") or f"runs/{name}"))
         table, facts = _read_run_folder(place, name=name, arm=str(row[ARM]))
         tables += [] if table is None else [_of_arm(table, str(row[ARM]))]
         runs.append(replace(facts, seed=row.get("seed", facts.seed)))

@@ -19,8 +19,9 @@ def page(content: Mapping[str, Any]) -> str:
     """The whole file, from the report's JSON alone."""
     folder = files("scalerl") / "assets" / "report"
     text = lambda name: (folder / name).read_text(encoding="utf-8")  # noqa: E731
-    facts = [f"{len(content['sets'][0]['curves'])} curves", f"{content['form']} fits"]
-    facts[1:1] = [f"{len(content['runs'])} runs"] if content["runs"] else []
+    counted = lambda num, word: f"{num} {word}{'' if num == 1 else 's'}"  # noqa: E731
+    facts = [counted(len(content["sets"][0]["curves"]), "curve"), f"{content['form']} fits"]
+    facts[1:1] = [counted(len(content["runs"]), "run")] if content["runs"] else []
     return Template(text("page.html")).substitute(
         title=escape(content["title"]),
         style=text("report.css"),

@@ -114,6 +114,7 @@ def _tested(view: View) -> View:
             compute=data.compute[early],
             reward=data.reward[early],
             run=None if data.run is None else data.run[early],
+            error=None if data.error is None else data.error[early],
             holdout_compute=later[0],
             holdout_reward=later[1],
         )

@@ -338,6 +338,7 @@ def refit(curve: Fit, ceiling: float) -> Fit:
         start=curve.params["start"] if curve.start_given else None,
         start_sd=curve.start_sd,
         num_samples=curve.num_samples,
+        error=curve.error,
         form=curve.form,
         mend=False,
         fixed={"ceiling": ceiling},
