@@ -31,6 +31,8 @@ STATUS = "status.json"
 CHECKPOINTS = "checkpoints"
 STUDY = "study.json"
 """In the folder of a study, which also holds the folders of its runs."""
+DECISIONS = "decisions.jsonl"
+"""Beside it: what a policy decided, and what it knew then."""
 
 FORMAT = 1
 """Format of the run folders that this version writes, and the newest one it reads."""

@@ -157,7 +157,9 @@ def test_hostile_names_and_samples_stay_text(open_page: Any, tmp_path: Path):
     run = grown(folder, num=5)
     (folder / "status.json").write_text(json.dumps({"status": "failed", "reason": HOSTILE}))
     run.sample(HOSTILE, HOSTILE, answer=HOSTILE, grader=HOSTILE)
-    study = write_study(tmp_path / "study", num=5, plan={"name": HOSTILE, "planner": {"base": HOSTILE}})
+    study = write_study(tmp_path / "study", num=5, plan={"name": HOSTILE})
+    arms = [{"name": "base", "action": HOSTILE, "p_best": 0.8}]
+    (study / "decisions.jsonl").write_text(json.dumps({"kind": HOSTILE, "arm": "base", "known": {"arms": arms}}) + "\n")
     with ServedBoard(folder, study) as board:
         tab = open_page(f"{board.link}#")
         tab.wait_for_selector("#overview tr")

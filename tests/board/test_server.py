@@ -108,6 +108,18 @@ def test_study_has_its_arms_side_by_side(board: ServedBoard):
     assert study["planner"] == {}
 
 
+def test_planner_has_its_word(board: ServedBoard, watched: Path):
+    arms = [{"name": "base", "action": "continue", "p_best": 0.91}, {"name": "lower", "action": "stop", "p_best": 0.09}]
+    row = {"kind": "continue", "arm": "base", "until": 0.5, "known": {"arms": arms, "favourite": "base"}}
+    (watched / "study" / "decisions.jsonl").write_text(json.dumps(row) + "\n")
+    key = board.json("/api/runs")["studies"][0]["key"]
+    words = wait_until(lambda: board.json(f"/api/studies/{key}")["planner"])
+    assert words == {
+        "base": "continue, P(best) at the target 0.91, the favourite, given compute next, until 50% of its budget",
+        "lower": "stop, P(best) at the target 0.09",
+    }
+
+
 def _compared(board: ServedBoard, key: str) -> Any:
     study = board.json(f"/api/studies/{key}")
     sets = (study["comparison"] or {"sets": []})["sets"]

@@ -9,7 +9,7 @@
 import asyncio
 import hmac
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -131,7 +131,11 @@ def _integer(text: str | None) -> int | None:
 async def _stream(board: Board, request: "Request") -> AsyncIterator[bytes]:
     """Yield the versions of everything, then what has changed, and a comment now and then so that ends are noticed."""
     loop, changed = asyncio.get_running_loop(), asyncio.Event()
-    stop = board.listen(lambda: loop.call_soon_threadsafe(changed.set))
+
+    def wake() -> None:
+        loop.call_soon_threadsafe(changed.set)
+
+    stop = board.listen(wake)
     try:
         known: dict[str, Any] = {}
         yield b"retry: 1000\n\n"
@@ -151,9 +155,9 @@ async def _stream(board: Board, request: "Request") -> AsyncIterator[bytes]:
         stop()
 
 
-Scope = dict[str, Any]
-Receive = Callable[[], Awaitable[dict[str, Any]]]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class _Guard:

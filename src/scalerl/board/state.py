@@ -99,6 +99,11 @@ class Board:
                 else:
                     self._look_at_log(item, now)
         with self.lock:
+            for view in self._studies.values():
+                if view.poll():
+                    self.version += 1
+                    view.version = self.version
+                    changed = True
             self._submit_fits(now)
         if changed:
             self._tell()

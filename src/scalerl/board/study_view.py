@@ -1,13 +1,16 @@
 """A study on the page: its arms side by side, all seeds of an arm together."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from scalerl import store
+from scalerl.board.columns import number
 from scalerl.board.fits import compare_arms
 from scalerl.board.followed import Followed
 from scalerl.board.reading.sources import Study
+from scalerl.board.reading.tail import Tail
 from scalerl.errors import InputError
 from scalerl.logs.series import Selection, Series, series_from
 from scalerl.logs.table import make_table, with_gpus
@@ -24,7 +27,18 @@ class StudyView:
         self.is_stale = True
         self.busy = False
         self.comparison_json: dict[str, Any] | None = None
+        self._decisions = Tail(study.path / store.DECISIONS, study.root)
+        self._decision: dict[str, Any] = {}
         self._next_at = 0.0
+
+    def poll(self) -> bool:
+        """Read what the policy of the study has decided since the last look; return whether it has."""
+        added = self._decisions.read()
+        if added.restarted:
+            self._decision = {}
+        if added.rows:
+            self._decision = added.rows[-1][1]
+        return bool(added.rows) or added.restarted
 
     def is_due(self, now: float) -> bool:
         """Return whether its arms should be compared again."""
@@ -84,7 +98,8 @@ class StudyView:
             "faults": list(self.study.faults),
             "arms": self._arms(members),
             "comparison": self.comparison_json,
-            "planner": planner_words(self.study),
+            "planner": planner_words(self._decision),
+            "decision": str(self._decision.get("kind") or ""),
         }
 
     def _arms(self, members: Sequence[Followed]) -> list[dict[str, Any]]:
@@ -102,15 +117,24 @@ class StudyView:
         ]  # fmt: skip
 
 
-def planner_words(study: Study) -> dict[str, str]:
-    """Return what a planner of the study says about each arm; empty for a study that has none.
-
-    A study that is steered while it runs writes its decisions into study.json under "planner": {arm: words}.
-    """
-    words = study.plan.get("planner")
-    if not isinstance(words, dict):
-        return {}
-    return {str(arm): str(text) for arm, text in words.items()}
+def planner_words(decision: Mapping[str, Any]) -> dict[str, str]:
+    """Return what the policy of a study knew about each arm at its last decision; empty for a study without one."""
+    known = decision.get("known")
+    rows = known.get("arms") if isinstance(known, Mapping) else None
+    words: dict[str, str] = {}
+    for row in rows if isinstance(rows, list) else ():
+        if not isinstance(row, Mapping) or not isinstance(row.get("name"), str):
+            continue
+        parts = [str(row["action"])] if row.get("action") else []
+        if (p_best := number(row.get("p_best"))) == p_best:
+            parts.append(f"P(best) at the target {p_best:.2f}")
+        if row["name"] == (known or {}).get("favourite"):
+            parts.append("the favourite")
+        if row["name"] == decision.get("arm"):
+            until = number(decision.get("until"))
+            parts.append("given compute next" + (f", until {until:.0%} of its budget" if until == until else ""))
+        words[row["name"]] = ", ".join(parts)
+    return words
 
 
 def _state_of(item: Followed) -> dict[str, Any]:

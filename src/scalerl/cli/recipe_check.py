@@ -36,10 +36,10 @@ def check_command(
     """
     from scalerl.config.peers import FRAMEWORKS, check_recipe
 
-    known = {name: name for name in FRAMEWORKS}
-    if framework is not None and framework not in known:
-        raise UsageError(f"--framework {framework} is not known: give {', '.join(known)}")
-    checked = check_recipe(file, None if framework is None else known[framework])
+    chosen = next((name for name in FRAMEWORKS if name == framework), None)
+    if framework is not None and chosen is None:
+        raise UsageError(f"--framework {framework} is not known: give {', '.join(FRAMEWORKS)}")
+    checked = check_recipe(file, chosen)
     if as_json:
         typer.echo(json.dumps({"format": JSON_FORMAT, "file": str(file), **asdict(checked)}, indent=2, default=str))
         return

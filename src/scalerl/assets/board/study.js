@@ -1,6 +1,8 @@
 "use strict";
 // A study: its arms side by side. And the overview of everything that is watched.
 
+const DECISIONS = { decided: "The planner has decided.", not_separable: "The planner: the arms cannot be told apart.", budget_spent: "The planner: the budget is spent.", finish: "The planner trains its favourite to the end." };
+
 class StudyPage {
   constructor(key) {
     this.key = key;
@@ -10,7 +12,7 @@ class StudyPage {
     if (!data) return;
     this.data = data;
     this.node.children[0].textContent = data.name;
-    this.node.children[1].textContent = [data.description.replace(/[.]?$/, "."), `${data.num_done} of ${data.num_runs} runs are done, ${data.num_running} are running.`].filter((words) => words !== ".").join(" ");
+    this.node.children[1].textContent = [data.description.replace(/[.]?$/, "."), `${data.num_done} of ${data.num_runs} runs are done, ${data.num_running} are running.`, DECISIONS[data.decision] || ""].filter((words) => words && words !== ".").join(" ");
     this.node.children[2].replaceChildren(...data.faults.map((fault) => element("p", { className: "problem" }, fault)));
     const set = data.comparison && data.comparison.sets[0], of = new Map((set ? set.arms : []).map((row) => [row.arm, row]));
     const arms = [...data.arms].sort((a, b) => ((of.get(b.arm) || {}).p_best || 0) - ((of.get(a.arm) || {}).p_best || 0)), colour = new Map(data.arms.map((arm, i) => [arm.arm, i]));
