@@ -81,6 +81,12 @@ def test_more_generators_than_gpus_are_refused():
         check_gpus(connection, wanted=8, source="rollout.generators = 7")
 
 
+def test_gpus_on_a_machine_without_any_are_refused(tmp_path):
+    settings = load_recipe("tiny-cpu", [*SMALL, "rollout.generators=2", "rollout.gpus_per_generator=1"])
+    with pytest.raises(RecipeError, match=r"gpus_per_generator is 1, and this machine has no GPU"):
+        Run(settings, tmp_path / "run")
+
+
 # Addresses ------------------------------------------------------------------------------------------------------------
 
 

@@ -74,6 +74,11 @@ class Place:
 def enter_cluster(recipe: Recipe, opened: ExitStack) -> Place:
     """Connect to the recipe's cluster, if it has one, and hold a GPU there for the learner."""
     on_gpu = torch.cuda.is_available()
+    if recipe.rollout.generators and recipe.rollout.gpus_per_generator and not on_gpu:
+        raise RecipeError(
+            f"rollout.gpus_per_generator is {recipe.rollout.gpus_per_generator}, and this machine has no GPU: leave it "
+            f"out to sample on CPUs"
+        )
     if not recipe.cluster.address:
         devices = [f"cuda:{rank}" for rank in range(recipe.learner.ranks)] if on_gpu else ["cpu"]
         return Place(device=None, names=tuple(f"{socket.gethostname()}/{device}" for device in devices))
