@@ -127,6 +127,10 @@ class CheckpointError(UserError):
     """A checkpoint is damaged or does not belong to this run."""
 
 
+class ClusterError(UserError):
+    """A cluster cannot be used: it does not answer, has another version, or has too few GPUs."""
+
+
 class SinkError(UserError):
     """A metrics sink (wandb, trackio, tensorboard) cannot be used."""
 

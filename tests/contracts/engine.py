@@ -174,6 +174,23 @@ def test_versions_rise_within_a_completion(make_engine, new_weights):
     raise AssertionError("no push took effect within a completion")
 
 
+def test_requests_never_meet_weights_older_than_the_last_push(make_engine, new_weights):
+    engine = make_engine(slots=2, version=4)
+    plan = LengthPlan(answer_budget=12)
+    pushed, completions = {}, []
+    for version in (4, 5, 9):
+        if version > 4:
+            engine.push_weights(new_weights, version)
+        requests = [make_request(10 * version + number, plan=plan) for number in range(4)]
+        engine.submit(requests)
+        pushed |= {request.key: version for request in requests}
+        completions += engine.poll()
+    for completion in completions + drain(engine):
+        assert completion.first_version >= pushed[completion.request.key]
+        assert (np.diff(completion.versions) >= 0).all()
+        assert set(completion.versions.tolist()) <= {4, 5, 9}
+
+
 def test_work_counts_tokens_and_the_context_they_attend_to(make_engine):
     engine = make_engine(slots=2)
     assert dataclasses.astuple(engine.work) == (0, 0, 0)

@@ -6,7 +6,7 @@ from typing import NoReturn
 
 import typer
 
-from scalerl.cli import curves, report, sft, study, train, watch
+from scalerl.cli import curves, report, sft, simulate, study, train, watch
 from scalerl.cli.recipe_check import app as recipe_app
 from scalerl.errors import RunFailure, UserError
 
@@ -27,6 +27,7 @@ app.command(rich_help_panel="Predict")(curves.example)
 app.command(hidden=True)(curves.demo)
 app.command(rich_help_panel="Train")(train.train)
 app.command(rich_help_panel="Train")(sft.sft)
+app.command(rich_help_panel="Train")(simulate.simulate)
 app.command("eval", rich_help_panel="Train")(train.evaluate)
 app.command(rich_help_panel="Train")(train.export)
 app.command(rich_help_panel="Study")(study.study)

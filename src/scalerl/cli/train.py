@@ -45,6 +45,12 @@ def train(
     check: Annotated[
         bool, typer.Option("--check", help="Load everything, try each grader and one step, write nothing, and exit.")
     ] = False,
+    gpus: Annotated[
+        str | None,
+        typer.Option(
+            help="With --check: only price the layout, on GPUs of which none has to be here.", metavar="NUMxGB"
+        ),
+    ] = None,
     hung_after: Annotated[
         float | None,
         typer.Option(min=1, help="Seconds after which one call counts as hung; learnt if not set.", metavar="S"),
@@ -61,6 +67,17 @@ def train(
     """
     settings, terminal = load(recipe, overrides), Terminal()
     check_board(board)
+    if settings.cluster.address and gpus is None:
+        from scalerl.run.cluster.connect import check_address
+
+        check_address(settings.cluster.address)
+    if check or gpus is not None:
+        from scalerl.cli.layout import check_layout
+
+        with setting_up():
+            is_all = check_layout(recipe, settings, gpus, check=check)
+        if is_all:
+            return
     with setting_up():
         from scalerl.run.run import Run
 
@@ -219,6 +236,11 @@ def slots_line(run: "Run") -> str:
     from scalerl.loop.slots import full_slots, lag_words
 
     lag, settings = run.parts.lag, run.recipe
+    if num := settings.rollout.generators:
+        return (
+            f"{lag.slots:,} slots in {num} generator{'s' * (num > 1)} for batches of {lag.batch:,}: lag up to "
+            f"{lag.max_lag} steps where the learner sets the pace (scalerl simulate)"
+        )
     if settings.rollout.slots is not None:
         origin = "rollout.slots"
     elif lag.slots < full_slots(settings.pipeline):
@@ -274,6 +296,8 @@ class Terminal:
         return "now" if self.stopped_by == signal.SIGTERM else self.stopped_by is not None
 
     def stepped(self, row: Mapping[str, Any]) -> None:
+        for loss in row.get("lost", ()):
+            self._print(f"Generator {loss['generator']} was lost ({loss['reason']}) and is being replaced.")
         parts = [f"train {_number(row.get('reward/correct_frac'))}"]
         if self._reward is not None:
             parts.append(f"eval {self._reward:.3f}")

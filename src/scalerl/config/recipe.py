@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from scalerl.config import parts
+from scalerl.config.cluster import ClusterSettings
 from scalerl.config.evaluation import EvaluationSettings
 from scalerl.config.parts import Settings
 from scalerl.config.rollout import RolloutSettings, VllmSettings
@@ -52,6 +53,8 @@ class Recipe(Settings):
     """How a step is computed."""
     rollout: RolloutSettings = RolloutSettings()
     """How completions are sampled."""
+    cluster: ClusterSettings = ClusterSettings()
+    """Where generators run."""
     evaluation: EvaluationSettings = EvaluationSettings()
     """How the run is measured."""
     budget: parts.BudgetSettings = parts.BudgetSettings()
@@ -106,6 +109,7 @@ def conflicts(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
 
     yield from _training_conflicts(recipe)
     yield from _rank_conflicts(recipe.learner)
+    yield from _cluster_conflicts(recipe)
     if recipe.sft.epochs is not None and recipe.sft.steps is not None:
         yield (
             ("sft.epochs", "sft.steps"),
@@ -160,6 +164,38 @@ def _rank_conflicts(learner: parts.LearnerSettings) -> Iterator[tuple[tuple[str,
             ("learner.start_kl", "learner.sharding"),
             f'learner.start_kl is {learner.start_kl:g} with learner.sharding = "{sharding}", which would need a second '
             f'sharded model: set learner.start_kl = 0 or learner.sharding = "replicate"',
+        )
+
+
+def _cluster_conflicts(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
+    address, rollout = recipe.cluster.address, recipe.rollout
+    if address and not rollout.generators:
+        yield (
+            ("cluster.address", "rollout.generators"),
+            f'cluster.address is "{address}", but rollout.generators is 0, so nothing would run there: set '
+            f"rollout.generators, or leave cluster.address out",
+        )
+    if address and recipe.grading.sandbox == "none":
+        yield (
+            ("cluster.address", "grading.sandbox"),
+            'grading.sandbox is "none", which is refused with cluster.address: programs would have all rights on a '
+            "machine that others of the cluster trust",
+        )
+    if rollout.engine == "torch" and (rollout.gpus_per_generator or 0) > 1:
+        yield (
+            ("rollout.gpus_per_generator", "rollout.engine"),
+            f"rollout.gpus_per_generator is {rollout.gpus_per_generator}, but the torch engine samples on one GPU: set "
+            f"it to 1 and raise rollout.generators",
+        )
+    if (
+        rollout.generators
+        and rollout.engine == "vllm"
+        and rollout.generator_gpus not in (0, rollout.vllm.tensor_parallel)
+    ):
+        yield (
+            ("rollout.gpus_per_generator", "rollout.vllm.tensor_parallel"),
+            f"rollout.gpus_per_generator is {rollout.gpus_per_generator}, but rollout.vllm.tensor_parallel is "
+            f"{rollout.vllm.tensor_parallel}: set both alike",
         )
 
 

@@ -41,3 +41,19 @@ class RolloutSettings(Settings):
     """Sampling temperature in training; the learner's log-probs use the same."""
     vllm: VllmSettings = VllmSettings()
     """How vLLM is set up, if it is the engine."""
+    generators: int = Field(default=0, ge=0)
+    """Engines that sample while the learner trains, each on devices of its own, with slots / generators slots each; 0:
+    one engine, which the torch engine runs in turns with the learner on its device."""
+    gpus_per_generator: int | None = Field(default=None, ge=0)
+    """GPUs of each generator; not set: 1, vllm.tensor_parallel for vLLM, or 0 on machines without a GPU."""
+    max_replacements: int = Field(default=10, ge=0)
+    """Generators that may be replaced within an hour because they died or hung; the next loss ends the run."""
+    silent_s: float = Field(default=15.0, gt=0)
+    """Seconds without an answer after which a generator is replaced."""
+
+    @property
+    def generator_gpus(self) -> int:
+        """GPUs of each generator on machines that have some."""
+        if self.gpus_per_generator is not None:
+            return self.gpus_per_generator
+        return self.vllm.tensor_parallel if self.engine == "vllm" else 1

@@ -90,6 +90,17 @@ def load_model(
     return LoadedModel(model=model, tokenizer=tokenizer, stop_tokens=stop_tokens, context=longest)
 
 
+def load_config(path: str | os.PathLike[str]) -> Any:
+    """Load only the configuration of the model of this name; a folder needs no weights for that."""
+    name = os.fspath(path)
+    folder = Path(name).expanduser()
+    source = str(folder) if (folder / "config.json").is_file() else _source(name)
+    from transformers import AutoConfig
+
+    with _short_errors(name, source):
+        return AutoConfig.from_pretrained(source)
+
+
 def save_model(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", folder: str | os.PathLike[str]) -> Path:
     """Write a folder that load_model, transformers and vLLM can read, completely or not at all; never overwrite one."""
     target = Path(folder)

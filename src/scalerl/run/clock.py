@@ -25,10 +25,12 @@ _COUNTED = ("gpu_hours", "flops", "flops/generator", "flops/learner", "flops/eva
 def devices_held(names: Iterable[str]) -> int:
     """Return how many devices a run pays for: a shared one once, a GPU's host not at all, a CPU-only machine as one.
 
-    devices_held(["cuda:0", "cuda:1", "cuda:0", "cpu"]) is 2.
+    A name is "device", or "node/device" where several nodes are held:
+    devices_held(["cuda:0", "cuda:1", "cuda:0", "cpu"]) is 2, and devices_held(["a/gpu:0", "b/gpu:0", "b/cpu"]) is 2.
     """
-    accelerators = {name for name in names if name.split(":")[0] != "cpu"}
-    return max(len(accelerators), 1)
+    pairs = {(node, device) for node, _, device in (name.rpartition("/") for name in names)}
+    accelerators = {pair for pair in pairs if pair[1].split(":")[0] != "cpu"}
+    return max(len(accelerators or {node for node, _ in pairs}), 1)
 
 
 class Clock:
@@ -78,6 +80,11 @@ class Clock:
         finally:
             self._update()
             self._kind = outer
+
+    def hold(self, devices: int) -> None:
+        """Count this number of devices from now on."""
+        self._update()
+        self._devices = devices
 
     def recount(self, kind: str, seconds: float) -> None:
         """Reclassify training seconds already counted as `kind`, e.g. compilation."""

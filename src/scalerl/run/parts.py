@@ -7,8 +7,9 @@ Each part is built once, from its own settings. Engines and learners are chosen 
 """
 
 import functools
+import math
 from collections.abc import Callable, Collection, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -29,7 +30,7 @@ from scalerl.loop.requests import RequestMaker, Text
 from scalerl.loop.seams import Engine, Learner, PausableEngine
 from scalerl.loop.shared import SharedEngine
 from scalerl.loop.slots import ExpectedLag, expected_lag, full_slots
-from scalerl.loop.watchdog import Watchdog, WatchedEngine, WatchedGrading
+from scalerl.loop.watchdog import QUIET_S, Watchdog, WatchedEngine, WatchedGrading
 from scalerl.models.load import LoadedModel, load_model
 from scalerl.models.lora import wrap
 from scalerl.models.shape import ModelShape
@@ -39,6 +40,8 @@ from scalerl.rl.losses import LOSSES, check_result, check_signature
 from scalerl.rl.weights import WEIGHTS
 from scalerl.rollout import ENGINES, most_slots
 from scalerl.run.checkpoint import WritesTensors
+from scalerl.run.cluster.generators import Place, build_fleet, enter_cluster
+from scalerl.run.cluster.meter import FleetMeter
 from scalerl.run.host import limit_host_threads
 from scalerl.run.pack import unpack_groups
 from scalerl.run.prompts import EvalSet, Prompts, eval_set, hash_problems, notices, training_prompts
@@ -92,6 +95,10 @@ class Parts:
     learner: CheckpointedLearner
     engine: SharedEngine
     """The one engine, for training and evaluation."""
+    meter: FleetMeter | None
+    """Reads the generators, if they are beside the learner."""
+    paused: Callable[[], AbstractContextManager[None]]
+    """Within its context no generator samples."""
     lag: ExpectedLag
     """The number of slots, and the lag to expect from it."""
     grading: GroupGrading
@@ -105,7 +112,8 @@ class Parts:
 def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
     """Build every part of a training run, as the checkpoint in `earlier` left it if there is one."""
     with ExitStack() as opened:
-        inputs = load_inputs(recipe)
+        place = enter_cluster(recipe, opened)
+        inputs = load_inputs(recipe, device=place.device)
         opened.callback(inputs.graders.close)
         max_tokens = recipe.rollout.max_prompt_tokens
         prompts = training_prompts(inputs.tasks, inputs.eval_sets, text=inputs.text, max_tokens=max_tokens)
@@ -116,7 +124,8 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
         opened.callback(getattr(learner, "close", lambda: None))
         state = _restore(learner, earlier)
         slots = num_slots(inputs.model, recipe)
-        engine = share_engine(build_engine(inputs.model, recipe, slots=slots), watchdog, recipe, slots=slots)
+        engines = _build_engines(inputs.model, recipe, slots=slots, watchdog=watchdog, place=place)
+        engine = engines.shared
         opened.callback(engine.close)
         grading = build_grading(inputs, recipe)
         pipeline = Pipeline(
@@ -138,6 +147,8 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
             problem_hashes=problem_hashes,
             learner=learner,
             engine=engine,
+            meter=engines.meter,
+            paused=engines.paused,
             lag=expected_lag(slots, recipe.pipeline),
             grading=grading,
             pipeline=pipeline,
@@ -146,14 +157,14 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
         )
 
 
-def load_inputs(recipe: Recipe, *, sets: Collection[str] = ()) -> Inputs:
+def load_inputs(recipe: Recipe, *, sets: Collection[str] = (), device: torch.device | None = None) -> Inputs:
     """Load the tasks and the model of a recipe and check that they fit together. Whoever calls closes `graders`.
 
     `sets` are the names of the evaluation sets that are wanted; empty for all.
     """
     if recipe.model.path is None:
         raise RecipeError("model.path is not set, so there is nothing to train: add --set model.path=...")
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     limit_host_threads(device)
     # Tasks before the model: an error in a file shows at once, and a model takes a while to load.
     tasks = build_tasks(recipe)
@@ -276,6 +287,24 @@ def _resolved(recipe: Recipe) -> OptimizerSettings:
     return recipe.optimizer.model_copy(update={"decay_steps": steps})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Engines:
+    shared: SharedEngine
+    meter: FleetMeter | None = None
+    paused: Callable[[], AbstractContextManager[None]] = nullcontext
+
+
+def _build_engines(model: LoadedModel, recipe: Recipe, *, slots: int, watchdog: Watchdog, place: Place) -> _Engines:
+    """Return the engine in this process, or the fleet of generators beside the learner."""
+    if not recipe.rollout.generators:
+        engine = build_engine(model, recipe, slots=slots)
+        return _Engines(shared=share_engine(engine, watchdog, recipe, slots=slots))
+    fleet, meter = build_fleet(recipe, model, slots=slots, build_engine=build_engine, place=place)
+    # The fleet has its own limits, since a replacement that loads a model is quiet for long.
+    shared = share_engine(fleet, watchdog, recipe, slots=slots, quiet_s=math.inf)
+    return _Engines(shared=shared, meter=meter, paused=fleet.paused)
+
+
 def build_engine(model: LoadedModel, recipe: Recipe, *, slots: int | None = None) -> Engine:
     """Return an engine that samples from a copy of the model."""
     return entry(ENGINES, recipe.rollout.engine, "rollout.engine")(
@@ -286,10 +315,12 @@ def build_engine(model: LoadedModel, recipe: Recipe, *, slots: int | None = None
     )
 
 
-def share_engine(engine: Engine, watchdog: Watchdog, recipe: Recipe, *, slots: int) -> SharedEngine:
+def share_engine(
+    engine: Engine, watchdog: Watchdog, recipe: Recipe, *, slots: int, quiet_s: float = QUIET_S
+) -> SharedEngine:
     """Return the engine, watched, for training and evaluation at once."""
     return SharedEngine(
-        WatchedEngine(engine, watchdog),
+        WatchedEngine(engine, watchdog, quiet_s=quiet_s),
         pausable=engine if isinstance(engine, PausableEngine) else None,
         most_evaluating=max(int(recipe.evaluation.overlap * slots), 1),
     )
@@ -301,7 +332,8 @@ def num_slots(model: LoadedModel, recipe: Recipe) -> int:
         return recipe.rollout.slots
     wanted = full_slots(recipe.pipeline)
     most = most_slots(model, recipe.rollout, _dtype(model.model, recipe))
-    return wanted if most is None else min(wanted, most)
+    # Each generator has a device like this one, and nothing else on it.
+    return wanted if most is None else min(wanted, most * max(recipe.rollout.generators, 1))
 
 
 def _dtype(model: "PreTrainedModel", recipe: Recipe) -> torch.dtype:

@@ -20,11 +20,13 @@ from scalerl.models.lora import merged_weights, wrap
 from scalerl.run import checkpoint as checkpoints
 from scalerl.run.clock import larger
 
-# Settings that may change when a run is resumed: when it ends, where it is recorded, and how many graders run.
+# Settings that may change when a run is resumed: when it ends, where it is recorded, how many graders run, and which
+# devices do the work.
 _FREE = (
     *("budget.", "checkpoint.", "forecast.", "sft.", "sinks", "description", "grading.num_workers"),
     # How the work of a step is divided, which changes no more than the order of sums.
     *("learner.ranks", "learner.sharding", "learner.shard_size"),
+    *("cluster.", "rollout.generators", "rollout.gpus_per_generator", "rollout.max_replacements", "rollout.silent_s"),
 )
 
 

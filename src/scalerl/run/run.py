@@ -88,7 +88,7 @@ class Run:
         self.learner = self.parts.learner
         self.pipeline = self.parts.pipeline
         self.attempt = earlier.attempt + 1
-        self.clock = Clock(devices=devices_held(run_devices(recipe, self.device)), since=started, spent=earlier.spent)
+        self.clock = Clock(devices=self._devices_held(), since=started, spent=earlier.spent)
         self.metrics = list(earlier.metrics)
         self.evals = list(earlier.evals)
         self._last_evaluated = self._last_complete_evaluation()
@@ -117,6 +117,10 @@ class Run:
     @property
     def device(self) -> torch.device:
         return self.parts.inputs.device
+
+    def _devices_held(self) -> int:
+        meter = self.parts.meter
+        return devices_held(run_devices(self.recipe, self.device) if meter is None else meter.devices)
 
     @property
     def share_spent(self) -> float:
@@ -170,6 +174,8 @@ class Run:
         os._exit(1)
 
     def _train(self) -> RunEnd:
+        if self.parts.meter is not None:
+            self.parts.meter.wait_ready()
         if (end := self._between_steps(())) is not None:
             return end
         self.clock.start_training()
@@ -228,6 +234,7 @@ class Run:
             tokens=work.decoded - self._work.decoded,
         )
         self._work = work
+        self.clock.hold(self._devices_held())
         before, self._num_without_verdict = self._num_without_verdict, Counter(self.parts.grading.num_without_verdict)
         row = {
             "step": done.version,
@@ -238,6 +245,7 @@ class Run:
             "time/wait_s": done.timings.wait_s,
             "time/push_s": done.timings.push_s,
             **{f"grader/{reason}": num for reason, num in (self._num_without_verdict - before).items()},
+            **({} if self.parts.meter is None else self.parts.meter.row()),
             "groups": [group.key for group in done.batch.groups],
         }
         store.append_row(self.folder / store.METRICS, row)
@@ -351,7 +359,7 @@ class Run:
             return
         # Its row would be missing in a run that is resumed from here.
         self._finish_evaluation()
-        with self.clock.aside("checkpoint"):
+        with self.parts.paused(), self.clock.aside("checkpoint"):
             state = self.pipeline.state()
             arrays, groups = pack_groups(state.groups)
             # Before the state is copied: a rank has room for one copy.
