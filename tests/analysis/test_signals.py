@@ -115,12 +115,14 @@ def test_truncation_names_the_settings_of_the_recipe():
     rows = steps(rollout__truncated_frac=0.2)
     for length, names in {
         "interruption": ("length.answer_budget", "length.thinking_max", "filter.drop_truncated = false"),
-        "none": ("length.max_length", "filter.drop_truncated = false"),
+        # There the paper's rule makes it worse: what is cut teaches nothing, and nothing else limits the length.
+        "none": ("filter.drop_truncated = false", "length.max_length"),
     }.items():
         change = [] if length == "interruption" else ['length={name="none", max_length=40}']
         (alarm,) = alarms(rows, {}, remedies=remedies(load_recipe("tiny-cpu", change)))
         assert alarm.remedies == names
         assert all(name in alarm_text(alarm) for name in names)
+        assert ("nothing else makes answers shorter" in alarm_text(alarm)) == (length == "none")
     kept = load_recipe("tiny-cpu", ["filter.drop_truncated=false"])
     assert "filter.drop_truncated = false" not in remedies(kept)["truncated"]
 

@@ -62,7 +62,7 @@ def _remedy(alarm: Alarm) -> str:
     names = f" ({' or '.join(alarm.remedies)})" if alarm.remedies else ""
     match alarm.kind:
         case "truncated":
-            advice = "leave more room or train on cut answers" if alarm.remedies else "leave more room"
+            advice = _truncated_advice(alarm.remedies)
             return f"; above {alarm.limit:.0%}, runs tend to become unstable: {advice}{names}"
         case "mismatch":
             return ": lower pipeline.max_lag, or set model.fp32_head = both"
@@ -83,6 +83,15 @@ def _remedy(alarm: Alarm) -> str:
             return "; this time is not on the compute axis (time/stalled_s)"
         case _:
             return ""
+
+
+def _truncated_advice(remedies: Sequence[str]) -> str:
+    keeping = [name.startswith("filter.") for name in remedies]
+    if not any(keeping):
+        return "leave more room"
+    if keeping[0]:
+        return "train on cut answers, because nothing else makes answers shorter, or leave more room"
+    return "leave more room or train on cut answers"
 
 
 _NO_VERDICT = {

@@ -359,8 +359,12 @@ def remedies(recipe: Recipe) -> dict[str, tuple[str, ...]]:
             names = ("length.max_length",)
         case _:
             names = ()
-    truncated = (*names, "filter.drop_truncated = false") if recipe.filter.drop_truncated else names
-    return {"truncated": truncated, "backend": _backend_remedies(recipe)}
+    if recipe.filter.drop_truncated:
+        keep = ("filter.drop_truncated = false",)
+        # Without interruptions nothing else teaches the model to be brief, so that comes first.
+        is_held = isinstance(recipe.length, parts.InterruptionSettings)
+        names = (*names, *keep) if is_held else (*keep, *names)
+    return {"truncated": names, "backend": _backend_remedies(recipe)}
 
 
 def _backend_remedies(recipe: Recipe) -> tuple[str, ...]:
