@@ -83,12 +83,7 @@ def train(
 
         run = Run(settings, out, observer=terminal, resume=resume, hung_s=hung_after)
     if check:
-        with setting_up(), closing(run):
-            from scalerl.run.trial import try_parts
-
-            trials = try_parts(run.parts, settings)
-        lines = [f"{recipe} can be trained: {summary(run)}", slots_line(run), *run.parts.notices]
-        typer.echo("\n".join([*lines, *(trial.text for trial in trials)]))
+        _try(recipe, run)
         return
     try:
         with board_beside(out, wanted=board):
@@ -102,6 +97,16 @@ def train(
     from scalerl.cli.conclusion import conclude
 
     conclude(out, plots=plots)
+
+
+def _try(recipe: str, run: "Run") -> None:
+    """Give every grader an answer, take one step, and print what would be trained."""
+    from scalerl.run.trial import try_parts
+
+    with setting_up(), closing(run):
+        trials = try_parts(run.parts, run.recipe)
+    lines = [f"{recipe} can be trained: {summary(run)}", slots_line(run), *run.parts.notices]
+    typer.echo("\n".join([*lines, *(trial.text for trial in trials)]))
 
 
 def evaluate(
