@@ -34,6 +34,10 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change one setting; may be repeated.", show_default=False),
 ]
+Gpus = Annotated[
+    str | None,
+    typer.Option(help="With --check: only price the layout, on GPUs of which none has to be here.", metavar="NUMxGB"),
+]
 Out = Annotated[Path, typer.Option(help="The run folder.", metavar="DIR")]
 
 
@@ -45,12 +49,7 @@ def train(
     check: Annotated[
         bool, typer.Option("--check", help="Load everything, try each grader and one step, write nothing, and exit.")
     ] = False,
-    gpus: Annotated[
-        str | None,
-        typer.Option(
-            help="With --check: only price the layout, on GPUs of which none has to be here.", metavar="NUMxGB"
-        ),
-    ] = None,
+    gpus: Gpus = None,
     hung_after: Annotated[
         float | None,
         typer.Option(min=1, help="Seconds after which one call counts as hung; learnt if not set.", metavar="S"),
@@ -67,17 +66,8 @@ def train(
     """
     settings, terminal = load(recipe, overrides), Terminal()
     check_board(board)
-    if settings.cluster.address and gpus is None:
-        from scalerl.run.cluster.connect import check_address
-
-        check_address(settings.cluster.address)
-    if check or gpus is not None:
-        from scalerl.cli.layout import check_layout
-
-        with setting_up():
-            is_all = check_layout(recipe, settings, gpus, check=check)
-        if is_all:
-            return
+    if layout_only(recipe, settings, gpus, check=check):
+        return
     with setting_up():
         from scalerl.run.run import Run
 
@@ -202,6 +192,20 @@ def board_beside(out: Path, *, wanted: bool) -> Iterator[None]:
 
     with BoardBeside([out], announce=lambda line: typer.echo(line, err=True)):
         yield
+
+
+def layout_only(name: str, recipe: "Recipe", gpus: str | None, *, check: bool) -> bool:
+    """Check the cluster's address and price the layout, where asked for; return whether that was all."""
+    if recipe.cluster.address and gpus is None:
+        from scalerl.run.cluster.connect import check_address
+
+        check_address(recipe.cluster.address)
+    if not check and gpus is None:
+        return False
+    from scalerl.cli.layout import check_layout
+
+    with setting_up():
+        return check_layout(name, recipe, gpus, check=check)
 
 
 @contextmanager
