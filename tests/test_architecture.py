@@ -40,14 +40,15 @@ LAYERS: dict[str, set[str]] = {
     "run": PARTS | {"tasks", "loop", "rollout", "learner", "curves", "analysis"},
     # what is said about runs
     "curves": {"errors"},
+    "joint": {"errors", "curves"},
     "logs": {"errors", "store", "config", "curves"},
-    "analysis": {"errors", "store", "config", "curves", "logs"},
-    "report": {"errors", "store", "config", "curves", "logs", "analysis"},
-    "study": {"errors", "store", "config", "curves", "logs", "analysis"},
+    "analysis": {"errors", "store", "config", "curves", "joint", "logs"},
+    "report": {"errors", "store", "config", "curves", "joint", "logs", "analysis"},
+    "study": {"errors", "store", "config", "curves", "joint", "logs", "analysis"},
 }
 LAYERS["api"] = set(LAYERS)
 LAYERS["cli"] = set(LAYERS)
-PREDICTIVE = {"curves", "logs", "analysis", "report", "study"}
+PREDICTIVE = {"curves", "joint", "logs", "analysis", "report", "study"}
 NO_TORCH = VALUES | PREDICTIVE | {"loop", "cli"}
 
 VAGUE = {"utils", "util", "common", "helpers", "misc", "manager", "base"}

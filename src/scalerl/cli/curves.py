@@ -70,6 +70,12 @@ class Common:
         str | None,
         how("sigmoid, power, exponential or log-linear. Unset: sigmoid, mended where it does not fit.", metavar="NAME"),
     ] = None
+    pool: Annotated[bool, option("Curves inform each other: those of one model and task.", "How to fit", "--pool")] = (
+        False
+    )
+    prior: Annotated[
+        str | None, how("Earlier runs inform each curve: a file of `scalerl prior`, or 'published'.", metavar="FILE")
+    ] = None
     as_json: Annotated[bool, option("Print one JSON object instead of tables.", "Output", "--json")] = False
     plot: Annotated[str | None, output("Draw into a file.", metavar="OUT.png|.svg|.html")] = None
 
@@ -309,6 +315,8 @@ def chosen(common: Common, holdout: str | None = None) -> "tuple[Selection, FitO
         skip_before=_skip_before(common.skip_before),
         fit_until=common.fit_until,
         bounded=common.y_scale != "none",
+        pool=common.pool,
+        prior=common.prior,
     )
     _check(common)
     return selection, options
