@@ -12,8 +12,8 @@ from scalerl.curves.intervals import Draws
 from scalerl.curves.least_squares import Solution, paper_grid
 from scalerl.curves.notes import FitNote, TooFewComputes, TooFewPoints
 from scalerl.curves.points import Known, Points, make_points, noise_guess, thin
-from scalerl.curves.pooled import with_prior
-from scalerl.curves.prior import Prior
+from scalerl.curves.priors.pooled import with_prior
+from scalerl.curves.priors.prior import Prior
 from scalerl.curves.verdicts import Verdict, judge, skip_rule
 from scalerl.curves.ways.mending import Settled, settle, unsettled
 from scalerl.curves.ways.solving import rescale

@@ -9,7 +9,7 @@ from scalerl.curves.forms import FORMS, Array, Form
 from scalerl.curves.intervals import Draws
 from scalerl.curves.notes import FitNote
 from scalerl.curves.points import Known
-from scalerl.curves.prior import Prior
+from scalerl.curves.priors.prior import Prior
 from scalerl.curves.residuals.misfit import Misfit
 from scalerl.curves.residuals.rise import Rise
 from scalerl.curves.special import ndtri

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from scalerl.curves.forms import Array, Form
-from scalerl.curves.prior import Prior
+from scalerl.curves.priors.prior import Prior
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

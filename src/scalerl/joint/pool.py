@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from scalerl.curves.fitted import Fit
-from scalerl.curves.pooled import can_be_pooled, with_prior
-from scalerl.curves.prior import PARAMS, Prior, share_coordinate
+from scalerl.curves.priors.pooled import can_be_pooled, with_prior
+from scalerl.curves.priors.prior import PARAMS, Prior, share_coordinate
 from scalerl.joint.population import Member, for_a_new_run, leave_one_out
 
 LEAST_MEMBERS = 3  # fewer runs say nothing of how far runs differ

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scalerl.curves.forms import Array
-from scalerl.curves.prior import Density, Prior, weak_log_density
+from scalerl.curves.priors.prior import Density, Prior, weak_log_density
 
 NUM_BINS = 192
 NUM_WIDTHS = 14

@@ -19,8 +19,8 @@ import numpy as np
 
 from scalerl.curves.fitted import Fit
 from scalerl.curves.forms import Array
-from scalerl.curves.pooled import can_be_pooled
-from scalerl.curves.prior import PARAMS, share_coordinate
+from scalerl.curves.priors.pooled import can_be_pooled
+from scalerl.curves.priors.prior import PARAMS, share_coordinate
 from scalerl.curves.special import ndtri
 from scalerl.errors import InputError
 from scalerl.joint.pool import LEAST_MEMBERS, member

@@ -7,7 +7,7 @@ import numpy as np
 from scalerl.curves.fitted import Fit
 from scalerl.curves.notes import WideCeiling
 from scalerl.curves.points import make_points, noise_guess, thin
-from scalerl.curves.prior import Prior
+from scalerl.curves.priors.prior import Prior
 from scalerl.curves.ways.solving import pose
 
 # Verdicts of curves that do not follow a sigmoid: other runs say nothing of them.
