@@ -3,8 +3,9 @@
 A file holds its members, not the densities, so that it can be read by a person and some members be left out:
 
     {"format": "scalerl-prior-1", "x": "gpu_hours", "members": [
-        {"name": ..., "source": ..., "start": 0.4, "ceiling": 0.61, "ceiling_sd": 0.01, "exponent": 1.9, "log_exponent_sd": 0.12},
-        {"name": ..., "source": ..., "scale": 16000.0, "draws": {"share": [...], "exponent": [...], "midpoint": [...]}}]}
+        {"name": ..., "source": ..., "start": 0.4, "ceiling": 0.61, "ceiling_sd": 0.01, "exponent": 1.9,
+         "log_exponent_sd": 0.12},
+        {"name": ..., "source": ..., "scale": 16000.0, "draws": {"share": [...], "exponent": [...], ...}}]}
 """
 
 import json

@@ -102,11 +102,9 @@ def sealed_curve(name: str, fit: Fit, at: Sequence[float], compute: Array, rewar
     }
 
 
-def _value(value: float, low: float, high: float) -> dict[str, float | None]:
-    return {
-        key: number if math.isfinite(number) else None
-        for key, number in zip(("value", "low", "high"), (value, low, high), strict=True)
-    }
+def _value(*numbers: float) -> dict[str, float | None]:
+    named = zip(("value", "low", "high"), numbers, strict=True)
+    return {key: number if math.isfinite(number) else None for key, number in named}
 
 
 def seal(curves: Sequence[Mapping[str, Any]], *, version: str, date: str, **origin: Any) -> dict[str, Any]:

@@ -18,13 +18,8 @@ def can_be_pooled(curve: Fit) -> bool:
     """Whether a fit can inform others, and be informed by them."""
     known = curve.known
     is_free = known is not None and known.ceiling is None and not known.log_shape
-    return (
-        curve.form == "sigmoid"
-        and is_free
-        and bool(curve.draws)
-        and not curve.parts
-        and curve.verdict not in NOT_POOLED
-    )
+    has_draws = curve.draws is not None and not curve.parts
+    return curve.form == "sigmoid" and is_free and has_draws and curve.verdict not in NOT_POOLED
 
 
 def with_prior(curve: Fit, prior: Prior) -> Fit:
