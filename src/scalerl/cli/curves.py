@@ -123,6 +123,9 @@ def forecast(
         str | None, option("Reward at these computes (default: 2 and 4 times the data).", metavar="C[,C]")
     ] = None,
     reach: Annotated[str | None, option("Compute that reaches these rewards.", metavar="R[,R]")] = None,
+    seal: Annotated[
+        Path | None, output("Write the forecast with the hash of its data, to be scored later.", metavar="FILE")
+    ] = None,
 ) -> None:
     """Say what more compute buys: the reward at a compute, or the compute a reward needs.
 
@@ -137,6 +140,10 @@ def forecast(
             f"--reach {outside[0]:g} is outside [0, 1]: give it on the scale that is fitted, such as --reach 0.6; for "
             "rewards without limits say --y-scale none"
         )
+    if seal is not None:
+        from scalerl.cli.joint import seal_forecast
+
+        seal_forecast(seal, common, computes)
     _run(common, lambda series, options: analyse_forecast(series, options, computes, rewards))
 
 

@@ -26,6 +26,8 @@ PlanKind = Literal["decided", "continue", "not_separable"]
 
 NUM_HORIZONS = 6
 GROUPS = 3  # averages that new evaluations are summed up by
+LEAST_KNOWN = 3  # curves that say what an arm without one may be like
+FIRST_RUNG = 0.7  # share of the spread of such an arm that its first curve explains
 WORTH = 2e-4  # of the reward's range: what continuing an arm must be expected to add
 SURE = 0.95  # probability of being the best from which the choice is made
 LOSS = 2e-3  # of the reward's range: an expected loss below which the choice is made
@@ -40,6 +42,8 @@ class Candidate:
     spent: float
     fit: Fit | None
     can_continue: bool = True
+    num_runs: int = 1
+    """Seeds that are continued together: each compute is paid so many times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +92,13 @@ def plan(
     rung = rung or target / 8
     known = {arm.name: arm.fit for arm in arms if arm.fit is not None and arm.fit.draws is not None and arm.fit.usable}
     at_target = {name: draws_at(curve, target, stream) for stream, (name, curve) in enumerate(known.items())}
+    if len(known) >= LEAST_KNOWN:
+        # An arm without a curve of its own may be like any of the others.
+        mixture = np.concatenate(list(at_target.values()))
+        num = len(mixture) // len(known)
+        for stream, arm in enumerate(arms):
+            if arm.name not in known:
+                at_target[arm.name] = np.random.default_rng(200 + stream).permutation(mixture)[:num]
     p_best, regret, favourite = _standing(at_target, level)
     span = max((curve.bounds[1] - curve.bounds[0] for curve in known.values()), default=1.0)
     means = {name: float(draws.mean()) for name, draws in at_target.items()}
@@ -97,8 +108,9 @@ def plan(
         and len(known) == len(arms)
         and (p_best[favourite] >= SURE or (regret is not None and regret.value <= LOSS * span))
     )
-    rows = _within(rows, budget, is_decided)
-    cost = sum(row.until - row.spent for row in rows if row.until is not None)
+    runs = {arm.name: arm.num_runs for arm in arms}
+    rows = _within(rows, runs, budget, is_decided)
+    cost = sum((row.until - row.spent) * runs[row.name] for row in rows if row.until is not None)
     kind: PlanKind = "decided" if is_decided else "continue" if cost > 0 else "not_separable"
     return Planned(target=target, arms=tuple(rows), favourite=favourite, regret=regret, kind=kind, cost=cost)
 
@@ -138,19 +150,25 @@ def _arm(
 ) -> ArmPlan:
     is_there = arm.spent >= DONE * target
     value_at = None
-    if curve is not None:
+    if arm.name in at_target:
         low, high = np.quantile(at_target[arm.name], tails(level))
         value_at = Value(value=means[arm.name], low=float(low), high=float(high))
     action: Action = "done" if is_there else "continue"
     until, rate, value = None, 0.0, 0.0
     if not is_there and not arm.can_continue:
         action = "stop"
-    elif not is_there and curve is None:
+    elif not is_there and arm.name not in at_target:
         until, rate, value = min(arm.spent + rung, target), np.inf, np.inf
-    elif not is_there and curve is not None:
-        horizons, values = continuation(arm, curve, means, target, rung)
-        best = int(np.argmax(values / (horizons - arm.spent)))
-        until, rate, value = float(horizons[best]), float(values[best] / (horizons[best] - arm.spent)), float(values[0])
+    elif not is_there:
+        if curve is not None:
+            horizons, spread = horizons_of(arm, curve, target, rung)
+        else:
+            horizons = np.array([min(arm.spent + rung, target)])
+            spread = np.array([FIRST_RUNG * float(at_target[arm.name].std())])
+        values = knowledge_gradient(_gap(arm.name, means), spread)
+        rates = values / (horizons - arm.spent) / arm.num_runs
+        best = int(np.argmax(rates))
+        until, rate, value = float(horizons[best]), float(rates[best]), float(values[0])
         if values[best] < WORTH * span:
             action, until = "stop", None
     return ArmPlan(
@@ -165,16 +183,17 @@ def _arm(
     )
 
 
-def continuation(
-    arm: Candidate, curve: Fit, means: Mapping[str, float], target: float, rung: float
-) -> tuple[Array, Array]:
-    """Computes to continue to, from one rung to the target, and the expected gain of each."""
+def horizons_of(arm: Candidate, curve: Fit, target: float, rung: float) -> tuple[Array, Array]:
+    """Computes to continue to, from one rung to the target, and how much of the spread there each explains."""
     num = max(min(NUM_HORIZONS, round((target - arm.spent) / rung)), 1)
     horizons = np.linspace(min(arm.spent + rung, target), target, num)
-    spread = np.array([explained_sd(curve, arm.spent, float(horizon), target) for horizon in horizons])
-    others = [mean for name, mean in means.items() if name != arm.name]
-    gap = abs(means[arm.name] - max(others)) if others else 0.0
-    return horizons, knowledge_gradient(gap, spread)
+    return horizons, explained_sds(curve, arm.spent, horizons, target)
+
+
+def _gap(name: str, means: Mapping[str, float]) -> float:
+    """Between an arm and the best of the others."""
+    others = [mean for other, mean in means.items() if other != name]
+    return abs(means[name] - max(others)) if others else 0.0
 
 
 def knowledge_gradient(gap: float, spread: Array) -> Array:
@@ -190,19 +209,22 @@ def _upper_tail(z: Array) -> Array:
     return ndtr(-z)
 
 
-def explained_sd(curve: Fit, spent: float, until: float, target: float) -> float:
-    """Standard deviation of the reward at the target that evaluations between `spent` and `until` will explain."""
-    spacing = _spacing(curve)
-    num = max(int((until - spent) / spacing + 1e-9), 1)
-    groups = min(GROUPS, num)
-    edges = np.linspace(spent, until, groups + 1)
-    places = 0.5 * (edges[1:] + edges[:-1])
-    curves = curve.curve_draws([*places, target])
+def explained_sds(curve: Fit, spent: float, horizons: Array, target: float) -> Array:
+    """Standard deviation of the reward at the target that evaluations from `spent` to each horizon will explain."""
+    shares = (np.arange(GROUPS) + 0.5) / GROUPS
+    places = spent + np.outer(horizons - spent, shares)
+    curves = curve.curve_draws([*places.ravel(), target])
     curves = curves - curves.mean(axis=0)
     joint = curves.T @ curves / len(curves)
-    seen, cross = joint[:-1, :-1], joint[:-1, -1]
-    noise = curve.noise_sd**2 * groups / num
-    return float(np.sqrt(max(cross @ np.linalg.solve(seen + noise * np.eye(groups), cross), 0.0)))
+    # New evaluations come at the spacing of the old ones and are averaged in groups.
+    num = np.maximum((horizons - spent) / _spacing(curve), 1.0)
+    noise = curve.noise_sd**2 * GROUPS / num
+    explained = []
+    for index, own in enumerate(noise):
+        block = slice(index * GROUPS, (index + 1) * GROUPS)
+        cross = joint[block, -1]
+        explained.append(cross @ np.linalg.solve(joint[block, block] + own * np.eye(GROUPS), cross))
+    return np.sqrt(np.maximum(explained, 0.0))
 
 
 def _spacing(curve: Fit) -> float:
@@ -211,21 +233,17 @@ def _spacing(curve: Fit) -> float:
     return float(np.median(steps)) if len(steps) else float(curve.scale)
 
 
-def _within(rows: Sequence[ArmPlan], budget: float | None, is_decided: bool) -> list[ArmPlan]:
+def _within(rows: Sequence[ArmPlan], runs: Mapping[str, int], budget: float | None, is_decided: bool) -> list[ArmPlan]:
     """Nothing more where the choice is made; with a budget, the best rates first until it is spent."""
-    left = np.inf if budget is None else budget - sum(row.spent for row in rows)
+    left = np.inf if budget is None else budget - sum(row.spent * runs[row.name] for row in rows)
     kept: dict[str, ArmPlan] = {}
-    for row in sorted(rows, key=lambda row: -row.rate):
+    for row in sorted(rows, key=lambda row: (-row.rate, row.spent)):
         if row.action == "continue" and (is_decided or left <= 1e-9 * row.spent or row.until is None):
-            row = _stopped(row)
+            row = replace(row, action="stop", until=None)
         elif row.action == "continue":
             assert row.until is not None
-            until = min(row.until, row.spent + left)
-            left -= until - row.spent
+            until = min(row.until, row.spent + left / runs[row.name])
+            left -= (until - row.spent) * runs[row.name]
             row = replace(row, until=until)
         kept[row.name] = row
     return [kept[row.name] for row in rows]
-
-
-def _stopped(row: ArmPlan) -> ArmPlan:
-    return replace(row, action="stop", until=None)

@@ -6,7 +6,7 @@ import numpy as np
 
 from scalerl.curves.fitted import Fit
 from scalerl.curves.priors.pooled import can_be_pooled, with_prior
-from scalerl.curves.priors.prior import PARAMS, Prior, share_coordinate
+from scalerl.curves.priors.prior import PARAMS, Prior, coordinates
 from scalerl.joint.population import Member, for_a_new_run, leave_one_out
 
 LEAST_MEMBERS = 3  # fewer runs say nothing of how far runs differ
@@ -17,14 +17,7 @@ def member(name: str, curve: Fit) -> Member:
     """A fit's draws under the weak prior, on the axes of `Prior`."""
     own = curve.unpooled or curve
     assert own.draws is not None
-    params = own.draws.params
-    possible = np.maximum(own.bounds[1] - params["start"], 1e-9)
-    share = np.clip((params["ceiling"] - params["start"]) / possible, 0.0, 1.0)
-    draws = {
-        "share": share_coordinate(share),
-        "exponent": np.log(params["exponent"]),
-        "midpoint": np.log(params["midpoint"]),
-    }
+    draws = coordinates(own.draws.params, own.bounds[1])
     return Member(name=name, draws=draws, log_scale=float(np.log(own.scale)))
 
 

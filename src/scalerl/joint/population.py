@@ -15,15 +15,15 @@ import numpy as np
 from scalerl.curves.forms import Array
 from scalerl.curves.priors.prior import Density, Prior, weak_log_density
 
-NUM_BINS = 192
-NUM_WIDTHS = 14
+NUM_BINS = 144
+NUM_WIDTHS = 11
 DEGREES = 5.0  # of freedom of the Student t
 STRANGERS = 0.05  # share of runs that have nothing to do with the others
 SWEEPS = 4
 LEAST_WIDTH, LARGEST_WIDTH = 0.01, 1.5
 # Widths are half-Cauchy around these: what parameters of related runs usually differ by, on the axes of `Prior`.
 TYPICAL_WIDTH = {"share": 0.3, "exponent": 0.3, "midpoint": 0.4}
-MARGIN = 1.0  # beyond the outermost draws, on those axes
+MARGIN = 0.7  # beyond the outermost draws, on those axes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

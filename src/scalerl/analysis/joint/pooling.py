@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Protocol, Self
 
 from scalerl.curves import Fit
 from scalerl.errors import InputError
 from scalerl.joint.pool import pool
 from scalerl.joint.population import Member
-from scalerl.joint.prior_file import read_prior
+from scalerl.joint.prior_file import prior_content, read_prior
 from scalerl.logs.series import Series
 
 
@@ -38,3 +38,26 @@ class Pooling:
         for group in dict.fromkeys(groups[name] for name in fits):
             done |= pool({name: curve for name, curve in fits.items() if groups[name] == group}, self.earlier)
         return {name: done[name] for name in fits}
+
+
+class Fitted(Protocol):
+    """A curve and its fit, as `results.CurveResult` has them."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def fit(self) -> Fit | None: ...
+    @property
+    def series(self) -> Series: ...
+
+
+def prior_of(curves: Sequence[Fitted]) -> dict[str, Any]:
+    """The content of a prior file that these curves make."""
+    axes = sorted({curve.series.x_label for curve in curves})
+    if len(axes) > 1:
+        raise InputError(
+            f"a prior needs runs on one axis of compute, and these are on {' and '.join(axes)}: name one with "
+            f"--x COLUMN"
+        )
+    fits = {curve.name: curve.fit for curve in curves if curve.fit is not None}
+    return prior_content(fits, axes[0], {})

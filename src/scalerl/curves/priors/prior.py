@@ -7,6 +7,7 @@
 A parameter without a density keeps the weak prior of its form (docs/math.md).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,6 +73,14 @@ class Prior:
             return None
         share = np.clip(gain / possible, 0.0, 1.0)
         return density.at(share_coordinate(share)) + log_slope(share) - np.log(possible)
+
+
+def coordinates(params: Mapping[str, Array], highest: float) -> dict[str, Array]:
+    """A sigmoid's parameters on the axes of the prior; `highest` is the largest possible reward."""
+    possible = np.maximum(highest - params["start"], 1e-9)
+    share = np.clip((params["ceiling"] - params["start"]) / possible, 0.0, 1.0)
+    logs = {name: np.log(params[name]) for name in SIGMOID_PARAMS}
+    return {"share": share_coordinate(share), **logs}
 
 
 def share_coordinate(share: Array) -> Array:

@@ -1,0 +1,128 @@
+"""prior | plan | transfer | score: what several runs say together."""
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scalerl.cli.curves import Common, chosen, option, positive, shares_options
+from scalerl.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from scalerl.analysis.results import CurveResult
+
+
+def _curves(common: Common) -> "list[CurveResult]":
+    """The curves that the shared options select, each fitted alone or as `--prior` and `--pool` say."""
+    from scalerl.analysis.results import fitted_curves
+    from scalerl.logs.read import read_tables
+    from scalerl.logs.series import series_from
+
+    selection, options = chosen(common)
+    return fitted_curves(series_from(read_tables(common.files), selection), options)
+
+
+@shares_options
+def prior(
+    common: Common,
+    out: Annotated[Path, option("File to write.", "Output", "--out", metavar="FILE")],
+) -> None:
+    """Learn from earlier runs what gains, exponents and midpoints look like, for --prior FILE of other commands.
+
+    [dim]scalerl prior old_runs/ --out ours.json; scalerl forecast new_run/ --prior ours.json[/dim]
+    """
+    from scalerl.analysis.joint.pooling import prior_of
+    from scalerl.store import write_json
+
+    content = prior_of(_curves(common))
+    if not out.parent.is_dir():
+        raise InputError(f"cannot write {out}: there is no folder {out.parent}")
+    write_json(out, content)
+    typer.echo(f"{len(content['members'])} runs are in {out}: use it with --prior {out}")
+
+
+@shares_options
+def plan(
+    common: Common,
+    target: Annotated[float, option("Compute at which the arms are compared.", metavar="C")],
+    budget: Annotated[float | None, option("Compute that all arms may spend together.", metavar="C")] = None,
+) -> None:
+    """Tell where the next compute goes: who is probably best at a target, what to continue, and what to stop.
+
+    Arms inform each other, as with --pool.
+
+    [dim]scalerl plan runs/my-study --target 16000 --budget 60000[/dim]
+    """
+    from scalerl.analysis.joint import plans
+    from scalerl.analysis.joint.drawings import check_picture_path, draw_plan
+    from scalerl.cli.console import table_console
+    from scalerl.joint.plan import plan as planned_for
+
+    positive([target], "--target")
+    positive([] if budget is None else [budget], "--budget")
+    if common.plot is not None:
+        check_picture_path(Path(common.plot))
+    curves = _curves(replace(common, plot=None))
+    candidates = plans.make_candidates(curves, target)
+    planned = planned_for(candidates, target, budget=budget, level=common.level)
+    if common.plot is not None:
+        draw_plan(planned, candidates, Path(common.plot))
+    if common.as_json:
+        typer.echo(json.dumps(plans.plan_json(planned), indent=2, allow_nan=False))
+        return
+    table_console().print(plans.plan_table(planned, {arm.name: arm.fit for arm in candidates}), highlight=False)
+    if common.plot is not None:
+        typer.echo(f"\nDrawn into {common.plot}")
+
+
+def score(
+    sealed: Annotated[Path, typer.Argument(metavar="FILE|FOLDER", help="A sealed forecast, or a folder of them.")],
+    logs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[LOG...]", help="The log as it is now; as it was named when sealed if left out."),
+    ] = None,
+    out: Annotated[
+        Path | None, option("Write the calibration page of a folder here.", "Output", metavar="OUT.html")
+    ] = None,
+    as_json: Annotated[bool, option("Print one JSON object instead of tables.", "Output", "--json")] = False,
+) -> None:
+    """Say how sealed forecasts did on what was measured since; a folder of them gives a calibration page.
+
+    [dim]scalerl forecast run/ --at 16000 --seal may.json; (later) scalerl score may.json run/[/dim]
+    """
+    from scalerl.analysis.joint import seals
+    from scalerl.cli.console import table_console
+
+    if sealed.is_dir():
+        results = seals.score_folder(sealed, logs or [])
+        page = out or sealed / "calibration.html"
+        seals.write_page(results, page)
+        if as_json:
+            typer.echo(json.dumps(seals.folder_json(results), indent=2, allow_nan=False))
+            return
+        table_console().print(seals.folder_table(results), highlight=False)
+        typer.echo(f"The calibration page is {page}")
+        return
+    if out is not None:
+        raise UsageError(f"--out is for a folder of sealed forecasts, and {sealed} is not a folder")
+    result = seals.score_file(sealed, logs or [])
+    if as_json:
+        typer.echo(json.dumps(seals.score_json(result), indent=2, allow_nan=False))
+        return
+    table_console().print(seals.score_table(result), highlight=False)
+
+
+def seal_forecast(file: Path, common: Common, at: list[float]) -> None:
+    """Write the forecast of `scalerl forecast` with the hash of its data, the version and the date."""
+    from scalerl.analysis.joint.seals import sealed_content
+    from scalerl.store import write_json
+
+    if file.exists():
+        raise UsageError(f"--seal {file} exists already: a sealed forecast is never written over, so name another file")
+    if not file.parent.is_dir():
+        raise UsageError(f"--seal {file}: there is no folder {file.parent}")
+    selection, options = chosen(common)
+    content = sealed_content(_curves(common), common.files, asdict(selection), asdict(options), at)
+    write_json(file, content)
