@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scalerl.cli.curves import Common, chosen, option, positive, shares_options
+from scalerl.cli.curves import KINDS, Common, chosen, data, numbers, option, positive, shares_options
 from scalerl.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -75,6 +75,49 @@ def plan(
     table_console().print(plans.plan_table(planned, {arm.name: arm.fit for arm in candidates}), highlight=False)
     if common.plot is not None:
         typer.echo(f"\nDrawn into {common.plot}")
+
+
+def transfer(
+    files: Annotated[list[str], typer.Argument(metavar="FILE|FOLDER...", help=KINDS, show_default=False)],
+    size: Annotated[str, data("Column of the size: 0.5B, 72B, 7e9; or of a batch size, a length.", metavar="COLUMN")],
+    to: Annotated[str, option("Size to forecast.", metavar="SIZE")],
+    start: Annotated[float, option("Reward of that model before training.", metavar="REWARD")],
+    at: Annotated[str | None, option("Forecast the reward at these computes.", metavar="C[,C]")] = None,
+    x: Annotated[str | None, data("Column of compute.", metavar="COLUMN")] = None,
+    y: Annotated[str | None, data("Column of reward: a pass rate in [0,1].", metavar="COLUMN")] = None,
+    by: Annotated[str | None, data("One curve for each value of these columns too.", metavar="COL[,COL]")] = None,
+    where: Annotated[list[str] | None, data("Keep only these rows.", metavar="COL=VALUE|COL!=VALUE")] = None,
+    level: Annotated[float, option("Level of the intervals.", "How to fit", show_default=True)] = 0.9,
+    as_json: Annotated[bool, option("Print one JSON object instead of tables.", "Output", "--json")] = False,
+    plot: Annotated[str | None, option("Draw the law with its members.", "Output", metavar="OUT.png|.svg")] = None,
+) -> None:
+    """Forecast the whole curve of a run that has not begun, from smaller siblings of its family.
+
+    [dim]scalerl transfer runs.csv --x flops --y pass_rate --size size --to 72B --start 0.31 --at 2e20[/dim]
+    """
+    from scalerl.analysis.joint import transfers
+    from scalerl.analysis.joint.drawings import check_picture_path
+    from scalerl.cli.console import table_console
+
+    if not 0 < start < 1:
+        raise UsageError(f"--start must be a pass rate between 0 and 1, not {start:g}")
+    target = transfers.parse_size(to, "--to")
+    computes = positive(numbers(at, "--at"), "--at")
+    if plot is not None:
+        check_picture_path(Path(plot))
+    # The size last, so that it ends each curve's name.
+    columns = [name.strip() for name in (by or "").split(",") if name.strip() and name.strip() != size]
+    common = Common(files=files, x=x, y=y, by=",".join([*columns, size]), where=where, level=level)
+    curves = _curves(common)
+    done, notes = transfers.make_transfer(curves, size, target, start, computes, level)
+    if plot is not None:
+        transfers.draw_transfer(done, Path(plot))
+    if as_json:
+        typer.echo(json.dumps(transfers.transfer_json(done, notes), indent=2, allow_nan=False))
+        return
+    table_console().print(transfers.transfer_table(done, notes), highlight=False)
+    if plot is not None:
+        typer.echo(f"\nDrawn into {plot}")
 
 
 def score(
