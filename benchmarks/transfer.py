@@ -1,11 +1,12 @@
 """How well is the curve of a larger model forecast from its smaller siblings?
 
     python benchmarks/transfer.py --published tan2025_qwen_base.csv     each size from three or more smaller ones
-    python benchmarks/transfer.py [--families 500] [--seed 0]           simulated families of 5 sizes, the last is forecast
+    python benchmarks/transfer.py [--families 500] [--seed 0]           simulated families of 5 sizes
 
-The naive law is a straight line of the logit of the ceiling, and of the logarithms of midpoint and exponent, against the
-logarithm of the size. Simulated: logit(ceiling) = logit(start) + 0.9 + 0.1 log(size / 7e9), plus a scatter of 0.02 in the
-reward; starts rise with size with a scatter; midpoints grow with size with a lognormal scatter of 0.3 around it.
+The naive law is a straight line of the logit of the ceiling, and of the logarithms of midpoint and exponent, against
+the logarithm of the size. Simulated families: the largest size is forecast from the other four;
+logit(ceiling) = logit(start) + 0.9 + 0.1 log(size / 7e9), plus a scatter of 0.02 in the reward; starts rise with size
+with a scatter; midpoints grow with size with a lognormal scatter of 0.3 around it.
 """
 
 import argparse
