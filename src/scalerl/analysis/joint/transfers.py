@@ -48,7 +48,7 @@ def find_siblings(curves: Sequence[CurveResult], column: str, size: float) -> tu
         )
     members, notes = [], []
     for curve in curves:
-        own = parse_size(curve.name.rpartition("/")[2], f"--size {column}")
+        own = parse_size(curve.name.rpartition("/")[2].rpartition("=")[2], f"--size {column}")
         if own >= size * (1 - 1e-9):
             notes.append(f"{curve.name} is left out: it is not smaller than the target.")
         elif curve.fit is None or curve.verdict not in USABLE or curve.fit.form != "sigmoid" or curve.fit.parts:
