@@ -31,6 +31,8 @@ STATUS = "status.json"
 CHECKPOINTS = "checkpoints"
 STUDY = "study.json"
 """In the folder of a study, which also holds the folders of its runs."""
+DECISIONS = "decisions.jsonl"
+"""Beside it: what a policy decided, and what it knew then."""
 
 FORMAT = 1
 """Format of the run folders that this version writes, and the newest one it reads."""
@@ -305,6 +307,12 @@ def read_status(folder: str | Path) -> Row | None:
 def read_study(folder: str | Path) -> Row | None:
     """Return the plan of a study and where each of its runs is, or None if the folder does not hold a study."""
     return _read_object(Path(folder) / STUDY)
+
+
+def read_decisions(folder: str | Path) -> list[Row]:
+    """Return the decisions of a study's policy in their order; empty where it has none."""
+    path = Path(folder) / DECISIONS
+    return [row for _, row in parse_lines(path.read_text(encoding="utf-8"), path)] if path.is_file() else []
 
 
 def latest_rows(path: Path, keys: Sequence[str]) -> list[tuple[int, Row]]:

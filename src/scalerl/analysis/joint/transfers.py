@@ -21,7 +21,7 @@ from scalerl.joint.transfer import LEAST_SIBLINGS, Sibling, Transfer, sibling, t
 
 UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 SIZE = re.compile(r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*([kmbt]?)\s*", re.IGNORECASE)
-USABLE = ("ok", "at a bound", "ceiling not identifiable yet")
+UNUSABLE = ("unstable", "no rise seen", "too few points")
 PER_SAMPLE = ("step", "token", "sample", "epoch")  # axes on which larger models do not need more
 MODEL_SIZE = 1e6  # parameters; smaller numbers are a batch size, a context length or generations per prompt
 VERDICTS = {"ok": "ok", "far_size": "far from the siblings"}
@@ -51,15 +51,19 @@ def find_siblings(curves: Sequence[CurveResult], column: str, size: float) -> tu
         own = parse_size(curve.name.rpartition("/")[2].rpartition("=")[2], f"--size {column}")
         if own >= size * (1 - 1e-9):
             notes.append(f"{curve.name} is left out: it is not smaller than the target.")
-        elif curve.fit is None or curve.verdict not in USABLE or curve.fit.form != "sigmoid" or curve.fit.parts:
-            notes.append(f"{curve.name} is left out: {curve.verdict}.")
+        elif curve.fit is None or curve.verdict in UNUSABLE or curve.fit.form != "sigmoid":
+            why = (
+                curve.verdict
+                if curve.fit is None or curve.fit.form == "sigmoid"
+                else f"a {curve.fit.form} form fits it"
+            )
+            notes.append(f"{curve.name} is left out: {why}.")
         else:
             members.append(sibling(curve.name, own, curve.fit))
     num_sizes = len({own.size for own in members})
     if num_sizes < LEAST_SIBLINGS:
-        why = f" ({' '.join(notes)})" if notes else ""
         raise InputError(
-            f"too few siblings: {num_sizes} smaller sizes have a curve and {LEAST_SIBLINGS} or more are needed{why}"
+            f"too few siblings: {num_sizes} sizes below {size:g} have a curve and {LEAST_SIBLINGS} or more are needed"
         )
     return sorted(members, key=lambda own: own.size), notes
 
