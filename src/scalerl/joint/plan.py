@@ -109,7 +109,8 @@ def plan(
         and (p_best[favourite] >= SURE or (regret is not None and regret.value <= LOSS * span))
     )
     runs = {arm.name: arm.num_runs for arm in arms}
-    rows = _within(rows, runs, budget, is_decided)
+    rows = _finish(rows, favourite, target) if is_decided else rows
+    rows = _within(rows, runs, budget)
     cost = sum((row.until - row.spent) * runs[row.name] for row in rows if row.until is not None)
     kind: PlanKind = "decided" if is_decided else "continue" if cost > 0 else "not_separable"
     return Planned(target=target, arms=tuple(rows), favourite=favourite, regret=regret, kind=kind, cost=cost)
@@ -233,12 +234,24 @@ def _spacing(curve: Fit) -> float:
     return float(np.median(steps)) if len(steps) else float(curve.scale)
 
 
-def _within(rows: Sequence[ArmPlan], runs: Mapping[str, int], budget: float | None, is_decided: bool) -> list[ArmPlan]:
-    """Nothing more where the choice is made; with a budget, the best rates first until it is spent."""
+def _finish(rows: Sequence[ArmPlan], favourite: str | None, target: float) -> list[ArmPlan]:
+    """The choice is made: the favourite goes on to the target, and nothing else does."""
+    done = []
+    for row in rows:
+        if row.name == favourite and row.action != "done":
+            row = replace(row, action="continue", until=target)
+        elif row.action == "continue":
+            row = replace(row, action="stop", until=None)
+        done.append(row)
+    return done
+
+
+def _within(rows: Sequence[ArmPlan], runs: Mapping[str, int], budget: float | None) -> list[ArmPlan]:
+    """With a budget, the best rates first until it is spent."""
     left = np.inf if budget is None else budget - sum(row.spent * runs[row.name] for row in rows)
     kept: dict[str, ArmPlan] = {}
     for row in sorted(rows, key=lambda row: (-row.rate, row.spent)):
-        if row.action == "continue" and (is_decided or left <= 1e-9 * row.spent or row.until is None):
+        if row.action == "continue" and (left <= 1e-9 * row.spent or row.until is None):
             row = replace(row, action="stop", until=None)
         elif row.action == "continue":
             assert row.until is not None

@@ -100,12 +100,16 @@ def forecast(arms: Sequence[Measured], rungs: int, share: float, busy: frozenset
         return None
     planned = make_plan(arms, rungs, share)
     known = plan_known(planned)
-    if planned.kind == "decided" and not busy:
-        return Decision(kind="decided", known=known)
     going = [arm for arm in planned.arms if arm.action == "continue" and arm.name not in busy]
-    if not going or planned.kind == "decided":
-        if busy:
-            return None
+    if busy and (planned.kind == "decided" or not going):
+        return None
+    if planned.kind == "decided":
+        # Whoever is chosen is trained to the end, as far as the share allows.
+        until = max((arm.until or 0.0 for arm in going), default=0.0)
+        if going and until >= 1 - EPSILON:
+            return Decision(kind="finish", arm=going[0].name, until=1.0, known=known)
+        return Decision(kind="decided", known=known)
+    if not going:
         is_spent = sum(arm.share * arm.num_runs for arm in arms) > share * sum(arm.num_runs for arm in arms) - 1 / rungs
         return Decision(kind="budget_spent" if is_spent else "not_separable", known=known)
     best = max(going, key=lambda arm: (arm.rate, -arm.spent))

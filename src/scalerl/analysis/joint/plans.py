@@ -66,7 +66,7 @@ def plan_messages(planned: Planned) -> list[str]:
         words = ", ".join(f"{arm.name} to {compute_text(arm.until or 0.0)}" for arm in going)
         lines.append(f"Continue {words}: {compute_text(planned.cost)} of compute in all.")
         best = max(going, key=lambda arm: arm.rate)
-        if math.isfinite(best.value):
+        if math.isfinite(best.value) and planned.kind != "decided":
             lines.append(f"One more rung is worth most on {best.name}: {best.value:.2g} of reward is expected of it.")
     if stopped:
         lines.append(
