@@ -141,10 +141,14 @@ def forecast(
             "rewards without limits say --y-scale none"
         )
     if seal is not None:
-        from scalerl.cli.joint import seal_forecast
+        from scalerl.analysis.joint.seals import check_new_seal
 
-        seal_forecast(seal, common, computes)
-    _run(common, lambda series, options: analyse_forecast(series, options, computes, rewards))
+        check_new_seal(seal)
+    analysis = _run(common, lambda series, options: analyse_forecast(series, options, computes, rewards))
+    if seal is not None:
+        from scalerl.analysis.joint.seals import write_seal
+
+        write_seal(seal, analysis.curves, common.files, *chosen(common), computes)
 
 
 @shares_options
@@ -334,7 +338,7 @@ def _run(
     analyse: "Callable[[Sequence[Series], FitOptions], Analysis]",
     *,
     holdout: str | None = None,
-) -> None:
+) -> "Analysis":
     from scalerl.analysis.json import to_json
     from scalerl.logs.read import read_tables
     from scalerl.logs.series import series_from
@@ -349,10 +353,11 @@ def _run(
         draw(analysis, Path(common.plot))
     if common.as_json:
         typer.echo(json.dumps(to_json(analysis), indent=2, allow_nan=False))
-        return
+        return analysis
     _show(analysis, _origins(common, tables, series))
     if common.plot is not None:
         typer.echo(f"\nDrawn into {common.plot}")
+    return analysis
 
 
 def _origins(common: Common, tables: "Sequence[Table]", series: "Sequence[Series]") -> dict[str, str]:

@@ -1,7 +1,7 @@
 """prior | plan | transfer | score: what several runs say together."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -155,17 +155,3 @@ def score(
         typer.echo(json.dumps(seals.score_json(result), indent=2, allow_nan=False))
         return
     table_console().print(seals.score_table(result), highlight=False)
-
-
-def seal_forecast(file: Path, common: Common, at: list[float]) -> None:
-    """Write the forecast of `scalerl forecast` with the hash of its data, the version and the date."""
-    from scalerl.analysis.joint.seals import sealed_content
-    from scalerl.store import write_json
-
-    if file.exists():
-        raise UsageError(f"--seal {file} exists already: a sealed forecast is never written over, so name another file")
-    if not file.parent.is_dir():
-        raise UsageError(f"--seal {file}: there is no folder {file.parent}")
-    selection, options = chosen(common)
-    content = sealed_content(_curves(common), common.files, asdict(selection), asdict(options), at)
-    write_json(file, content)

@@ -4,7 +4,7 @@ import html
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,12 +16,12 @@ from rich.table import Table
 from rich.text import Text
 
 from scalerl.analysis.numbers import compute_text
-from scalerl.analysis.results import CurveResult
-from scalerl.errors import InputError, StoreError
+from scalerl.analysis.results import CurveResult, FitOptions
+from scalerl.errors import InputError, StoreError, UsageError
 from scalerl.joint.seal import LEVELS, AtScore, SealScore, opened, score_sealed, seal, sealed_curve
 from scalerl.logs.read import read_tables
 from scalerl.logs.series import Selection, Series, series_from
-from scalerl.store import new_file
+from scalerl.store import new_file, write_json
 
 Kind = Literal["scored", "nothing_new"]
 DEFAULT_AT = (2.0, 4.0)  # times the data
@@ -61,6 +61,26 @@ def sealed_content(
     date = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     plain = json.loads(json.dumps({"selection": dict(selection), "options": dict(options)}))
     return seal(rows, version=_version(), date=date, logs=[str(Path(log).resolve()) for log in logs], **plain)
+
+
+def check_new_seal(file: Path) -> None:
+    """Refuse, before any fit, a file that cannot be written."""
+    if file.exists():
+        raise UsageError(f"--seal {file} exists already: a sealed forecast is never written over, so name another file")
+    if not file.parent.is_dir():
+        raise UsageError(f"--seal {file}: there is no folder {file.parent}")
+
+
+def write_seal(
+    file: Path,
+    curves: Sequence[CurveResult],
+    logs: Sequence[str],
+    selection: Selection,
+    options: FitOptions,
+    at: Sequence[float],
+) -> None:
+    """Write these curves' forecasts with the hash of their data, the version and the date."""
+    write_json(file, sealed_content(curves, logs, asdict(selection), asdict(options), at))
 
 
 def _version() -> str:
