@@ -29,6 +29,7 @@ from scalerl.curves.forecast import score
 from scalerl.curves.notes import FitNote, UnusedStart
 from scalerl.curves.points import unbounded
 from scalerl.errors import InputError, NoCurveError
+from scalerl.joint.pool import LEAST_MEMBERS
 from scalerl.logs.series import Series
 
 Command = Literal["fit", "forecast", "backtest", "compare"]
@@ -158,7 +159,8 @@ class Analysis:
 
 
 def analyse_fit(series: Sequence[Series], options: FitOptions) -> Analysis:
-    return Analysis(command="fit", curves=_some_usable(fitted_curves(series, options)))
+    curves = _some_usable(fitted_curves(series, options))
+    return Analysis(command="fit", curves=curves, notes=_pool_notes(curves, options))
 
 
 def analyse_forecast(
@@ -174,7 +176,7 @@ def analyse_forecast(
                 doubling=doubling(done.fit),
             )
         curves.append(done)
-    return Analysis(command="forecast", curves=_some_usable(curves))
+    return Analysis(command="forecast", curves=_some_usable(curves), notes=_pool_notes(curves, options))
 
 
 def analyse_backtest(series: Sequence[Series], options: FitOptions, fractions: Sequence[float]) -> Analysis:
@@ -250,6 +252,7 @@ def analyse_compare(series: Sequence[Series], options: FitOptions, at: float | N
             comparisons["" if len(sets) == 1 else str(name)] = compare(together, at=at)
         else:
             notes.append(f"{members[0]} is compared with nothing: it is the only curve of its evaluation set.")
+    notes += _pool_notes(curves, options)
     units = sorted({curve.series.x_label for curve in curves})
     if len(units) > 1:
         notes.append(f"The curves count compute in different columns ({', '.join(units)}): name one with --x COLUMN.")
@@ -270,6 +273,20 @@ def fitted_curves(series: Sequence[Series], options: FitOptions) -> list[CurveRe
     pooling = options.pooling(series)
     curves = [_fitted(data, options) for data in series]
     return curves if pooling is None else _pooled(curves, pooling)
+
+
+def _pool_notes(curves: Sequence[CurveResult], options: FitOptions) -> tuple[str, ...]:
+    """Which curves `--pool` or `--prior` left as they are."""
+    if not options.pool and options.prior is None:
+        return ()
+    alone = [curve.name for curve in curves if curve.fit is not None and curve.fit.unpooled is None]
+    if len(alone) == len(curves) and options.pool:
+        return (f"Nothing is pooled: {LEAST_MEMBERS} or more curves that follow a sigmoid are needed.",)
+    return (
+        (f"Not pooled, since they do not follow a sigmoid or have too few points: {', '.join(alone)}.",)
+        if alone
+        else ()
+    )
 
 
 def _pooled(curves: Sequence[CurveResult], pooling: Pooling) -> list[CurveResult]:
