@@ -17,8 +17,8 @@ from scalerl.curves.priors.prior import Density, Prior, weak_log_density
 
 NUM_BINS = 144
 NUM_WIDTHS = 11
-DEGREES = 5.0  # of freedom of the Student t
-STRANGERS = 0.05  # share of runs that have nothing to do with the others
+DEGREES = 2.0  # of freedom of the Student t
+STRANGERS = 0.2  # share of runs that have nothing to do with the others
 SWEEPS = 4
 LEAST_WIDTH, LARGEST_WIDTH = 0.01, 1.5
 # Widths are half-Cauchy around these: what parameters of related runs usually differ by, on the axes of `Prior`.

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from scalerl.analysis.drawing import GREY, colour
+from scalerl.analysis.drawing import GREY, colour, compute_ticks
 from scalerl.analysis.numbers import short_compute_text
 from scalerl.analysis.plots import DPI, STYLE, check_plot_path
 from scalerl.errors import InputError, StoreError
@@ -41,6 +41,13 @@ def save(path: Path, make: Callable[[Any], None], size: tuple[float, float]) -> 
             raise InputError(f"{error}.") from None
 
 
+def log_ticks(axis: Any, low: float, high: float, show: Callable[[float], str] = short_compute_text) -> None:
+    """Round numbers along a logarithmic axis that runs from `low` to `high`."""
+    ticks = compute_ticks(low, high, 6)
+    axis.set_ticks(ticks, [show(tick) for tick in ticks])
+    axis.set_ticks([], minor=True)
+
+
 def draw_plan(planned: Planned, candidates: list[Candidate], path: Path) -> None:
     """Curves of all arms to the target, and the probability of each to be the best there."""
 
@@ -52,6 +59,7 @@ def draw_plan(planned: Planned, candidates: list[Candidate], path: Path) -> None
         axes.set(
             xscale="log", xlabel="compute", ylabel="reward", title=f"to the target {short_compute_text(planned.target)}"
         )
+        log_ticks(axes.xaxis, *axes.get_xlim())
         axes.legend(fontsize=8, frameon=False)
         places = np.arange(len(planned.arms))
         bars.barh(places, [np.nan_to_num(arm.p_best) for arm in planned.arms], color=[colour(p) for p in places])

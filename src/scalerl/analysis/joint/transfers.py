@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from scalerl.analysis.drawing import GREY, WARNING, colour
-from scalerl.analysis.joint.drawings import save
+from scalerl.analysis.joint.drawings import log_ticks, save
 from scalerl.analysis.joint.plans import value_json
-from scalerl.analysis.numbers import compute_text, fixed, interval_text, short_compute_text, two_decimals
+from scalerl.analysis.numbers import compute_text, fixed, interval_text, two_decimals
 from scalerl.analysis.results import CurveResult
 from scalerl.errors import InputError
 from scalerl.joint.transfer import LEAST_SIBLINGS, Sibling, Transfer, sibling, transfer
@@ -39,6 +39,14 @@ def parse_size(text: str, where: str) -> float:
     return value
 
 
+def size_text(size: float) -> str:
+    """A size as people write it: 72B, 135M, 768."""
+    for unit, letter in ((1e9, "B"), (1e6, "M")):
+        if size >= unit:
+            return f"{size / unit:.4g}{letter}"
+    return f"{size:.4g}"
+
+
 def find_siblings(curves: Sequence[CurveResult], column: str, size: float) -> tuple[list[Sibling], list[str]]:
     """The usable smaller siblings, and notes on those that are left out. The size ends each curve's name."""
     axes = sorted({curve.series.x_label for curve in curves})
@@ -59,7 +67,7 @@ def find_siblings(curves: Sequence[CurveResult], column: str, size: float) -> tu
             )
             notes.append(f"{curve.name} is left out: {why}.")
         else:
-            members.append(sibling(curve.name, own, curve.fit))
+            members.append(sibling(curve.name.replace(f"{column}=", ""), own, curve.fit))
     num_sizes = len({own.size for own in members})
     if num_sizes < LEAST_SIBLINGS:
         raise InputError(
@@ -84,7 +92,7 @@ def transfer_messages(done: Transfer, notes: Sequence[str]) -> list[str]:
     """The forecast in sentences, the first of which is the answer."""
     names = ", ".join(own.name for own in done.siblings)
     lines = [
-        f"{short_compute_text(done.size)} from a start of {done.start:.3f} should level off at "
+        f"{size_text(done.size)} from a start of {done.start:.3f} should level off at "
         f"{interval_text(done.ceiling)}, half-way at {interval_text(done.midpoint, compute_text)}."
     ]
     lines += [f"At {compute_text(compute)}: {interval_text(value)}." for compute, value in done.at]
@@ -117,10 +125,10 @@ def transfer_table(done: Transfer, notes: Sequence[str]) -> Group:
     for own in done.siblings:
         exponent, midpoint = math.exp(own.log_exponent[0]), math.exp(own.log_midpoint[0])
         cells = (show(own.start), show(own.ceiling[0]), two_decimals(exponent), compute_text(midpoint))
-        table.add_row(own.name, short_compute_text(own.size), *cells)
+        table.add_row(own.name, size_text(own.size), *cells)
     table.add_row(
         Text("target", style="bold"),
-        short_compute_text(done.size),
+        size_text(done.size),
         show(done.start),
         interval_text(done.ceiling, show),
         interval_text(done.exponent, two_decimals),
@@ -152,6 +160,8 @@ def draw_transfer(done: Transfer, path: Path) -> None:
         left.set_title("the law at the target's size (dashed), and no gain (dotted)")
         right.set(xscale="log", yscale="log", xlabel="size", ylabel="midpoint")
         right.plot(sizes, done.midpoint.value * sizes / done.size, color=GREY, linewidth=0.6, linestyle=":")
+        log_ticks(right.xaxis, *right.get_xlim(), size_text)
+        log_ticks(right.yaxis, *right.get_ylim())
         right.set_title("midpoints; dotted: in proportion to size")
         right.legend(fontsize=7, frameon=False)
 
