@@ -40,7 +40,7 @@ def study(
             "--set",
             metavar="KEY=VALUE",
             help="Change a setting of every arm that does not set it, one of an arm (arms.NAME.KEY), or seeds, "
-            "compute, fit or holdout; may be repeated.",
+            "compute, fit, holdout or budget.policy (uniform, halving, forecast); may be repeated.",
             show_default=False,
         ),
     ] = None,

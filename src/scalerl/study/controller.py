@@ -108,7 +108,8 @@ def measure(folder: Path, arm: str, statuses: Sequence[Watched]) -> Measured:
             num_samples.append(int(row.get("num_samples") or 0))
     return Measured(
         name=arm,
-        share=min((share_spent(folder, status.run) for status in statuses), default=0.0),
+        # A run may be done before its budget is spent, when its data are exhausted.
+        share=min((1.0 if own.state == "done" else share_spent(folder, own.run) for own in statuses), default=0.0),
         num_runs=len(statuses),
         compute=tuple(compute),
         reward=tuple(reward),
