@@ -242,7 +242,7 @@ class Runner:
         code = child.process.returncode
         if code == 0 and status_now.get("status") == "done":
             return "done", ""
-        if code == 0 and status_now.get("status") == "stopped":
+        if code == 0 and status_now.get("status") == "stopped" and not self._asked_to_stop:
             return "paused", ""
         if self._asked_to_stop or status_now.get("status") == "stopped":
             return "stopped", ""
