@@ -85,7 +85,7 @@ class _Axis:
         }
         self.new = np.log(weak)
         """Log density of the parameter of one more run, on the bins."""
-        self.priors = dict.fromkeys(members, self.new)
+        self.priors: dict[int, Array] = dict.fromkeys(members, self.new)
         """The same for each member, from the others."""
 
     def ratio(self, index: int) -> Array:

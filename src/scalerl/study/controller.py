@@ -23,8 +23,10 @@ SPENT = {"steps": "step", "gpu_hours": "gpu_hours", "flops": "flops"}  # limit o
 class Watched(Protocol):
     """A run's state, as the runner knows it."""
 
-    run: PlannedRun
-    state: str
+    @property
+    def run(self) -> PlannedRun: ...
+    @property
+    def state(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

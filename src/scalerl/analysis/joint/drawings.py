@@ -62,7 +62,12 @@ def draw_plan(planned: Planned, candidates: list[Candidate], path: Path) -> None
         log_ticks(axes.xaxis, *axes.get_xlim())
         axes.legend(fontsize=8, frameon=False)
         places = np.arange(len(planned.arms))
-        bars.barh(places, [np.nan_to_num(arm.p_best) for arm in planned.arms], color=[colour(p) for p in places])
+        shades = [colour(place) for place in range(len(planned.arms))]
+        bars.barh(places, [np.nan_to_num(arm.p_best) for arm in planned.arms], color=shades)
+            places,
+            [np.nan_to_num(arm.p_best) for arm in planned.arms],
+            color=[colour(place) for place in range(len(planned.arms))],
+        )
         bars.set_yticks(places, [f"{arm.name} ({arm.action})" for arm in planned.arms], fontsize=8)
         bars.invert_yaxis()
         bars.set(xlim=(0, 1), title="probability of being the best there")

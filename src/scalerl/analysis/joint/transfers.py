@@ -14,7 +14,7 @@ from rich.text import Text
 from scalerl.analysis.drawing import GREY, WARNING, colour
 from scalerl.analysis.joint.drawings import log_ticks, save
 from scalerl.analysis.joint.plans import value_json
-from scalerl.analysis.numbers import compute_text, fixed, interval_text, two_decimals
+from scalerl.analysis.numbers import compute_text, fixed, interval_text, short_compute_text, two_decimals
 from scalerl.analysis.results import CurveResult
 from scalerl.errors import InputError
 from scalerl.joint.transfer import LEAST_SIBLINGS, Sibling, Transfer, sibling, transfer
@@ -160,8 +160,11 @@ def draw_transfer(done: Transfer, path: Path) -> None:
         left.set_title("the law at the target's size (dashed), and no gain (dotted)")
         right.set(xscale="log", yscale="log", xlabel="size", ylabel="midpoint")
         right.plot(sizes, done.midpoint.value * sizes / done.size, color=GREY, linewidth=0.6, linestyle=":")
-        log_ticks(right.xaxis, *right.get_xlim(), size_text)
-        log_ticks(right.yaxis, *right.get_ylim())
+        for axis, (low, high), show in (
+            (right.xaxis, right.get_xlim(), size_text),
+            (right.yaxis, right.get_ylim(), short_compute_text),
+        ):
+            log_ticks(axis, low, high, show)
         right.set_title("midpoints; dotted: in proportion to size")
         right.legend(fontsize=7, frameon=False)
 
