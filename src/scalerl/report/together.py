@@ -79,14 +79,8 @@ def decision_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     until = row["until"]
     done = "end" if row["arm"] is None else f"{row['arm']} to {until:.0%} of its budget"
     regret = "" if row["regret"] is None else f"{row['regret']:.4f}"
-    return (
-        str(row["decision"]),
-        row["time"],
-        done,
-        KINDS.get(row["kind"], str(row["kind"])),
-        row["favourite"] or "",
-        regret,
-    )
+    why = KINDS.get(row["kind"], str(row["kind"]))
+    return str(row["decision"]), str(row["time"]), done, why, row["favourite"] or "", regret
 
 
 def interval_cell(value: Mapping[str, float | None], digits: int = 3) -> str:

@@ -64,10 +64,6 @@ def draw_plan(planned: Planned, candidates: list[Candidate], path: Path) -> None
         places = np.arange(len(planned.arms))
         shades = [colour(place) for place in range(len(planned.arms))]
         bars.barh(places, [np.nan_to_num(arm.p_best) for arm in planned.arms], color=shades)
-            places,
-            [np.nan_to_num(arm.p_best) for arm in planned.arms],
-            color=[colour(place) for place in range(len(planned.arms))],
-        )
         bars.set_yticks(places, [f"{arm.name} ({arm.action})" for arm in planned.arms], fontsize=8)
         bars.invert_yaxis()
         bars.set(xlim=(0, 1), title="probability of being the best there")
