@@ -40,16 +40,17 @@ LAYERS: dict[str, set[str]] = {
     "run": PARTS | {"tasks", "loop", "rollout", "learner", "curves", "analysis"},
     # what is said about runs
     "curves": {"errors"},
+    "joint": {"errors", "curves"},
     "logs": {"errors", "store", "config", "curves"},
-    "analysis": {"errors", "store", "config", "curves", "logs"},
-    "report": {"errors", "store", "config", "curves", "logs", "analysis"},
-    "study": {"errors", "store", "config", "curves", "logs", "analysis"},
+    "analysis": {"errors", "store", "config", "curves", "joint", "logs"},
+    "report": {"errors", "store", "config", "curves", "joint", "logs", "analysis"},
+    "study": {"errors", "store", "config", "curves", "joint", "logs", "analysis"},
     "board": {"errors", "store", "config", "curves", "logs", "analysis", "report", "study"},
     "callbacks": {"errors", "store", "config", "curves", "logs", "analysis"},
 }
 LAYERS["api"] = set(LAYERS)
 LAYERS["cli"] = set(LAYERS)
-PREDICTIVE = {"curves", "logs", "analysis", "report", "study", "board"}
+PREDICTIVE = {"curves", "joint", "logs", "analysis", "report", "study", "board"}
 NO_TORCH = VALUES | PREDICTIVE | {"loop", "cli"}
 
 VAGUE = {"utils", "util", "common", "helpers", "misc", "manager", "base"}

@@ -314,6 +314,12 @@ def read_study(folder: str | Path) -> Row | None:
     return _read_object(Path(folder) / STUDY)
 
 
+def read_decisions(folder: str | Path) -> list[Row]:
+    """Return the decisions of a study's policy in their order; empty where it has none."""
+    path = Path(folder) / DECISIONS
+    return [row for _, row in parse_lines(path.read_text(encoding="utf-8"), path)] if path.is_file() else []
+
+
 def latest_rows(path: Path, keys: Sequence[str]) -> list[tuple[int, Row]]:
     """Return (line number, row) of the rows that count, one for each value of `keys`, sorted by step."""
     check_format(path.parent)

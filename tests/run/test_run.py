@@ -161,6 +161,16 @@ def test_run_killed_twenty_times_loses_nothing(tmp_path: Path):
     check_lineage(tmp_path / "run", 60)
 
 
+def test_paused_run_stops_at_its_share_and_resumes(tmp_path: Path):
+    folder = tmp_path / "run"
+    end = Run(small("budget.steps=4"), folder, pause_at=0.5).train()
+    assert (end.kind, end.reason) == ("paused", "paused at 50% of its budget")
+    assert store.read_metrics(folder)[-1]["step"] == 2
+    assert (store.read_status(folder) or {})["status"] == "stopped"
+    assert Run(small("budget.steps=4"), folder, resume=True).train().kind == "budget"
+    assert [row["step"] for row in store.read_metrics(folder)] == [1, 2, 3, 4]
+
+
 def test_stopped_run_has_a_checkpoint_and_resumes(tmp_path: Path):
     run = Run(small("budget.steps=8"), tmp_path / "run")
     run.observer.stopping = lambda: run.pipeline.version >= 3  # type: ignore[method-assign]

@@ -32,6 +32,7 @@ def _value_json(value: Value | None) -> dict[str, float | None] | None:
     return {"value": number(value.value), "low": number(value.low), "high": number(value.high)}
 
 
+PARAMS = ("ceiling", "exponent", "midpoint", "start")
 NO_SCORE: dict[str, Any] = dict.fromkeys(("num_points", "rmse", "bias", "coverage", "level"))
 
 
@@ -56,7 +57,7 @@ def _curve_json(curve: CurveResult, command: Command) -> dict[str, Any]:
         "form": fit.form if fit is not None else None,
         "num_points": fit.num_points if fit is not None else len(curve.series.compute),
     }
-    for word in ("ceiling", "exponent", "midpoint", "start"):
+    for word in PARAMS:
         out[word] = _value_json(param_value(fit, word))
     out["verdict"] = curve.verdict
     out["messages"] = list(curve.messages)
@@ -65,6 +66,10 @@ def _curve_json(curve: CurveResult, command: Command) -> dict[str, Any]:
     out["num_runs"] = fit.num_runs if fit is not None else None
     out["noise_sd"] = number(fit.noise_sd) if fit is not None else None
     out["run_sd"] = number(fit.run_sd) if fit is not None else None
+    if fit is not None and fit.unpooled is not None:
+        out["unpooled"] = {word: _value_json(param_value(fit.unpooled, word)) for word in PARAMS}
+        out["unpooled"]["verdict"] = fit.unpooled.verdict
+        out["pooled_with"] = list(fit.prior.sources) if fit.prior is not None else []
     if command == "fit":
         out["stopping"] = _stopping_json(curve)
     if command == "backtest":

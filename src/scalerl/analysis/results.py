@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from scalerl.analysis.joint.pooling import Pooling
 from scalerl.curves import (
     FORMS,
     At,
@@ -24,10 +25,12 @@ from scalerl.curves import (
     note_text,
     reward_at,
 )
+from scalerl.curves.forecast import score
 from scalerl.curves.notes import FitNote, NothingToScore, UnusedStart
 from scalerl.curves.pairs.paper_rule import compare_by_paper
 from scalerl.curves.points import unbounded
 from scalerl.errors import InputError, NoCurveError
+from scalerl.joint.pool import LEAST_MEMBERS
 from scalerl.logs.series import Series
 
 Command = Literal["fit", "forecast", "backtest", "compare"]
@@ -49,6 +52,10 @@ class FitOptions:
     """"paper": the grid procedure of arXiv 2510.13786, which has no intervals."""
     bounded: bool = True
     """False for a reward without limits (--y-scale none)."""
+    pool: bool = False
+    """Whether curves inform each other."""
+    prior: str | None = None
+    """File of earlier runs that inform each curve, or `published`."""
 
     def of(self, series: Series) -> dict[str, Any]:
         """Keyword arguments of `fit` for one series."""
@@ -67,6 +74,12 @@ class FitOptions:
             **({} if self.method == "posterior" else {"method": self.method}),
             "error": series.error,
         }
+
+    def pooling(self, series: Sequence[Series]) -> Pooling | None:
+        """How curves inform each other; None where they do not. Raises InputError where they cannot."""
+        if not self.pool and self.prior is None:
+            return None
+        return Pooling.of(series, pool=self.pool, prior=self.prior)
 
 
 def _limits(series: Series) -> tuple[float, float]:
@@ -153,15 +166,15 @@ class Analysis:
 
 
 def analyse_fit(series: Sequence[Series], options: FitOptions) -> Analysis:
-    return Analysis(command="fit", curves=_some_usable([_fitted(data, options) for data in series]))
+    curves = _some_usable(fitted_curves(series, options))
+    return Analysis(command="fit", curves=curves, notes=_pool_notes(curves, options))
 
 
 def analyse_forecast(
     series: Sequence[Series], options: FitOptions, at: Sequence[float], reach: Sequence[float]
 ) -> Analysis:
     curves = []
-    for data in series:
-        done = _fitted(data, options)
+    for done in fitted_curves(series, options):
         if done.fit is not None and done.fit.usable:
             done = replace(
                 done,
@@ -170,12 +183,13 @@ def analyse_forecast(
                 doubling=doubling(done.fit),
             )
         curves.append(done)
-    return Analysis(command="forecast", curves=_some_usable(curves))
+    return Analysis(command="forecast", curves=_some_usable(curves), notes=_pool_notes(curves, options))
 
 
 def analyse_backtest(series: Sequence[Series], options: FitOptions, fractions: Sequence[float]) -> Analysis:
     """Score each curve's forecast on its held-out points and on what lies after each fraction; rank the forms."""
     curves = []
+    pooling = options.pooling(series)
     for data in series:
         if data.problem:
             curves.append(CurveResult(series=data, fit=None, fractions=tuple((share, None) for share in fractions)))
@@ -183,6 +197,8 @@ def analyse_backtest(series: Sequence[Series], options: FitOptions, fractions: S
             done = _backtest(data, options, fractions)
             scores = {"holdout": done.holdout, "fractions": done.fractions, "unscored": done.unscored}
             curves.append(CurveResult(series=data, fit=done.fit, **scores))
+    if pooling is not None:
+        curves = _pooled_backtest(curves, options, fractions, pooling)
     return Analysis(
         command="backtest", curves=_some_usable(curves), form_ranking=_rank_forms(curves, options, fractions)
     )
@@ -235,7 +251,7 @@ def analyse_compare(series: Sequence[Series], options: FitOptions, at: float | N
             f"{number} ({', '.join(data.name for data in series) or 'none'}) was found and two or more are needed to "
             f"compare: name more files, or split one with --by {'COLUMN' if len(sets) < 2 else 'set'}."
         )
-    curves = _some_usable([_fitted(data, options) for data in series])
+    curves = _some_usable(fitted_curves(series, options))
     fits = {curve.name: curve.fit for curve in curves if curve.fit is not None}
     comparisons, notes = {}, []
     for name, members in sets.items():
@@ -246,6 +262,7 @@ def analyse_compare(series: Sequence[Series], options: FitOptions, at: float | N
             comparisons["" if len(sets) == 1 else str(name)] = compared
         else:
             notes.append(f"{members[0]} is compared with nothing: it is the only curve of its evaluation set.")
+    notes += _pool_notes(curves, options)
     units = sorted({curve.series.x_label for curve in curves})
     if len(units) > 1:
         notes.append(f"The curves count compute in different columns ({', '.join(units)}): name one with --x COLUMN.")
@@ -259,6 +276,76 @@ def _some_usable(curves: Sequence[CurveResult]) -> tuple[CurveResult, ...]:
         why = first.series.problem or "" if first.fit is None else first.fit.messages[-1]
         raise NoCurveError(f"no usable curve{among}: {why}", reason=why)
     return tuple(curves)
+
+
+def fitted_curves(series: Sequence[Series], options: FitOptions) -> list[CurveResult]:
+    """Fit every curve; with `--pool` or `--prior` then each again with what the others say of it."""
+    pooling = options.pooling(series)
+    curves = [_fitted(data, options) for data in series]
+    return curves if pooling is None else _pooled(curves, pooling)
+
+
+def _pool_notes(curves: Sequence[CurveResult], options: FitOptions) -> tuple[str, ...]:
+    """Which curves `--pool` or `--prior` left as they are."""
+    if not options.pool and options.prior is None:
+        return ()
+    alone = [curve.name for curve in curves if curve.fit is not None and curve.fit.unpooled is None]
+    if len(alone) == len(curves) and options.pool:
+        return (f"Nothing is pooled: {LEAST_MEMBERS} or more curves that follow a sigmoid are needed.",)
+    return (
+        (f"Not pooled, since they do not follow a sigmoid or have too few points: {', '.join(alone)}.",)
+        if alone
+        else ()
+    )
+
+
+def _pooled(curves: Sequence[CurveResult], pooling: Pooling) -> list[CurveResult]:
+    fits = {curve.name: curve.fit for curve in curves if curve.fit is not None}
+    sets = {curve.name: str(curve.series.evaluation_set) for curve in curves}
+    pooled = pooling.apply(fits, sets)
+    return [replace(curve, fit=pooled.get(curve.name)) for curve in curves]
+
+
+def _pooled_backtest(
+    curves: Sequence[CurveResult], options: FitOptions, fractions: Sequence[float], pooling: Pooling
+) -> list[CurveResult]:
+    """As without pooling; at each share, only what every curve had measured before it informs the others."""
+    whole = {curve.name: curve for curve in _pooled(curves, pooling)}
+    scored = {curve.name: score_held_out(whole[curve.name]) for curve in curves}
+    rows: dict[str, list[tuple[float, Score | None]]] = {name: [] for name in whole}
+    for share in fractions:
+        early = [CurveResult(series=before(curve.series, share), fit=None) for curve in curves]
+        early = [_fitted(curve.series, options) if len(curve.series.compute) else curve for curve in early]
+        for now, curve in zip(_pooled(early, pooling), curves, strict=True):
+            rows[curve.name].append((float(share), score_held_out(now)))
+    return [
+        replace(whole[curve.name], holdout=scored[curve.name], fractions=tuple(rows[curve.name])) for curve in curves
+    ]
+
+
+def score_held_out(curve: CurveResult) -> Score | None:
+    """The fit against the points that it has not seen."""
+    if curve.fit is None:
+        return None
+    return score(curve.fit, curve.series.holdout_compute, curve.series.holdout_reward)
+
+
+def before(data: Series, share: float) -> Series:
+    """The series up to a share of its largest compute, with the rest held out."""
+    held = data.holdout_compute
+    limit = share * max(data.compute.max(initial=0.0), held.max(initial=0.0))
+    early, later = data.compute <= limit, held > limit
+    picked = lambda values: None if values is None else values[early]  # noqa: E731
+    return replace(
+        data,
+        compute=data.compute[early],
+        reward=data.reward[early],
+        run=picked(data.run),
+        num_samples=picked(data.num_samples),
+        evaluation=picked(data.evaluation),
+        holdout_compute=np.concatenate([data.compute[~early], held[later]]),
+        holdout_reward=np.concatenate([data.reward[~early], data.holdout_reward[later]]),
+    )
 
 
 def _fitted(data: Series, options: FitOptions) -> CurveResult:

@@ -11,7 +11,7 @@ from rich.text import Text
 from scalerl.analysis.numbers import compute_text, decimals, fixed, interval_text, two_decimals
 from scalerl.analysis.results import Analysis, CurveResult, FormRanking, param_value
 from scalerl.analysis.words import curve_text
-from scalerl.curves import Comparison, Pair, Reach, Score, note_text, pair_verdict, stopping, stopping_text
+from scalerl.curves import Comparison, Fit, Pair, Reach, Score, note_text, pair_verdict, stopping, stopping_text
 from scalerl.curves.fitted import tails
 from scalerl.curves.notes import AssumedRunSpread
 from scalerl.logs.facts import Fact, sentence
@@ -87,21 +87,29 @@ def _table(analysis: Analysis, title: str, *columns: str) -> Table:
 def _curve_table(analysis: Analysis) -> Table:
     first = next((curve.fit for curve in analysis.curves if curve.fit is not None), None)
     level = first.level if first is not None else 0.9
-    table = _table(
-        analysis, "", "curve", "points", f"ceiling [{level:.0%}]", "exponent", "midpoint", "start", "verdict"
-    )
+    is_pooled = any(curve.fit is not None and curve.fit.unpooled is not None for curve in analysis.curves)
+    alone = ["ceiling alone"] if is_pooled else []
+    head = f"ceiling [{level:.0%}]"
+    table = _table(analysis, "", "curve", "points", head, *alone, "exponent", "midpoint", "start", "verdict")
     for curve in analysis.curves:
         fit = curve.fit
         table.add_row(
             curve.name,
             str(fit.num_points if fit is not None else len(curve.series.compute)),
             interval_text(param_value(fit, "ceiling"), fixed(decimals(fit))),
+            *[_alone(fit) for _ in alone],
             interval_text(param_value(fit, "exponent"), two_decimals),
             interval_text(param_value(fit, "midpoint"), compute_text),
             interval_text(param_value(fit, "start"), fixed(decimals(fit))),
             Text(curve.verdict, style=STYLES.get(curve.verdict, "")),
         )
     return table
+
+
+def _alone(fit: Fit | None) -> str:
+    """The ceiling without what other runs say of it; empty where nothing is."""
+    own = fit.unpooled if fit is not None else None
+    return "" if own is None else interval_text(param_value(own, "ceiling"), fixed(decimals(own)))
 
 
 def _columns_line(analysis: Analysis, origins: Mapping[str, str]) -> str:

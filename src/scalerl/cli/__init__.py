@@ -6,7 +6,7 @@ from typing import NoReturn
 
 import typer
 
-from scalerl.cli import curves, report, sft, simulate, study, train, watch
+from scalerl.cli import curves, joint, report, sft, simulate, study, train, watch
 from scalerl.cli.recipe_check import app as recipe_app
 from scalerl.errors import RunFailure, UserError
 
@@ -23,6 +23,10 @@ app.command(rich_help_panel="Predict")(curves.fit)
 app.command(rich_help_panel="Predict")(curves.forecast)
 app.command(rich_help_panel="Predict")(curves.backtest)
 app.command(rich_help_panel="Predict")(curves.compare)
+app.command(rich_help_panel="Predict")(joint.plan)
+app.command(rich_help_panel="Predict")(joint.transfer)
+app.command(rich_help_panel="Predict")(joint.prior)
+app.command(rich_help_panel="Predict")(joint.score)
 app.command(rich_help_panel="Predict")(curves.example)
 app.command(hidden=True)(curves.demo)
 app.command(rich_help_panel="Train")(train.train)

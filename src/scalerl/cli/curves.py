@@ -77,6 +77,12 @@ class Common:
         str | None,
         how("sigmoid, power, exponential or log-linear. Unset: sigmoid, mended where it does not fit.", metavar="NAME"),
     ] = None
+    pool: Annotated[bool, option("Curves inform each other: those of one model and task.", "How to fit", "--pool")] = (
+        False
+    )
+    prior: Annotated[
+        str | None, how("Earlier runs inform each curve: a file of `scalerl prior`, or 'published'.", metavar="FILE")
+    ] = None
     as_json: Annotated[bool, option("Print one JSON object instead of tables.", "Output", "--json")] = False
     plot: Annotated[str | None, output("Draw into a file.", metavar="OUT.png|.svg|.html")] = None
 
@@ -134,6 +140,9 @@ def forecast(
         str | None, option("Reward at these computes (default: 2 and 4 times the data).", metavar="C[,C]")
     ] = None,
     reach: Annotated[str | None, option("Compute that reaches these rewards.", metavar="R[,R]")] = None,
+    seal: Annotated[
+        Path | None, output("Write the forecast with the hash of its data, to be scored later.", metavar="FILE")
+    ] = None,
     method: Method = "posterior",
 ) -> None:
     """Say what more compute buys: the reward at a compute, or the compute a reward needs.
@@ -149,7 +158,15 @@ def forecast(
             f"--reach {outside[0]:g} is outside [0, 1]: give it on the scale that is fitted, such as --reach 0.6; for "
             "rewards without limits say --y-scale none"
         )
-    _run(common, lambda series, options: analyse_forecast(series, options, computes, rewards), method=method)
+    if seal is not None:
+        from scalerl.analysis.joint.seals import check_new_seal
+
+        check_new_seal(seal)
+    analysis = _run(common, lambda series, options: analyse_forecast(series, options, computes, rewards), method=method)
+    if seal is not None:
+        from scalerl.analysis.joint.seals import write_seal
+
+        write_seal(seal, analysis.curves, common.files, *chosen(common), computes)
 
 
 @shares_options
@@ -285,6 +302,8 @@ def chosen(common: Common, holdout: str | None = None) -> "tuple[Selection, FitO
         skip_before=skip_before_value(common.skip_before),
         fit_until=common.fit_until,
         bounded=common.y_scale != "none",
+        pool=common.pool,
+        prior=common.prior,
     )
     _check(common)
     return selection, options
@@ -296,7 +315,7 @@ def _run(
     *,
     holdout: str | None = None,
     method: str = "posterior",
-) -> None:
+) -> "Analysis":
     from scalerl.analysis.json import to_json
     from scalerl.logs.read import read_tables
     from scalerl.logs.series import series_from
@@ -312,10 +331,11 @@ def _run(
         draw(analysis, Path(common.plot))
     if common.as_json:
         typer.echo(json.dumps(to_json(analysis), indent=2, allow_nan=False))
-        return
+        return analysis
     _show(analysis, _origins(common, tables, series))
     if common.plot is not None:
         typer.echo(f"\nDrawn into {common.plot}")
+    return analysis
 
 
 def _origins(common: Common, tables: "Sequence[Table]", series: "Sequence[Series]") -> dict[str, str]:

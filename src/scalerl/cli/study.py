@@ -40,7 +40,7 @@ def study(
             "--set",
             metavar="KEY=VALUE",
             help="Change a setting of every arm that does not set it, one of an arm (arms.NAME.KEY), or seeds, "
-            "compute, fit or holdout; may be repeated.",
+            "compute, fit, holdout or budget.policy (uniform, halving, forecast); may be repeated.",
             show_default=False,
         ),
     ] = None,
@@ -128,7 +128,8 @@ def _say(console: "Console", text: str, style: str | None = None) -> None:
 def _run(plan: "Plan", out: Path, *, jobs: int, gpus: Sequence[str], resume: bool, as_json: bool, again: str) -> int:
     from rich.console import Console
 
-    from scalerl.study.folder import check_asked, fair_axis, opened
+    from scalerl.study.controller import Controller
+    from scalerl.study.folder import check_asked, fair_axis, opened, policy_record
     from scalerl.study.live_table import Screen
     from scalerl.study.runner import Runner
 
@@ -149,20 +150,54 @@ def _run(plan: "Plan", out: Path, *, jobs: int, gpus: Sequence[str], resume: boo
                 axis=fair_axis(out, plan.study.compute),
                 jobs=jobs,
                 devices=gpus if jobs > 1 else (),
+                controller=Controller(plan, out) if policy_record(plan) is not None else None,
             )
             screen.already_done(sum(status.state == "done" for status in runner.statuses))
             runner.run()
         finally:
             screen.close()
         report = None if runner.interrupted else _report(console, out)
-    _conclude(console, runner.statuses, out, report, again)
+    choice = None if policy_record(plan) is None else last_choice(out)
+    if choice is not None:
+        _say(console, choice_text(choice))
+    _conclude(console, runner.statuses, out, report, again, is_chosen=choice is not None)
     if runner.interrupted:
         _say(console, f"On what there is so far: scalerl report {shlex.quote(str(out))}")
     if as_json:
-        typer.echo(json.dumps(summary(plan, out, runner.statuses, report), indent=2))
+        typer.echo(json.dumps(summary(plan, out, runner.statuses, report) | _choice_json(choice), indent=2))
     if runner.interrupted:
         return INTERRUPTED
-    return int(any(status.state != "done" for status in runner.statuses))
+    # A policy that has made its choice leaves runs paused on purpose.
+    ended = ("done", "paused", "waiting", "stopped") if choice is not None else ("done",)
+    return int(any(status.state not in ended for status in runner.statuses))
+
+
+def last_choice(out: Path) -> dict[str, Any] | None:
+    """The decision that ended a study; None while its policy has not made one."""
+    from scalerl import store
+
+    rows = store.read_decisions(out)
+    return rows[-1] if rows and rows[-1]["arm"] is None else None
+
+
+def choice_text(row: dict[str, Any]) -> str:
+    """The choice of a policy in one sentence."""
+    known = row["known"]
+    favourite, regret = known.get("favourite"), known.get("regret")
+    loss = "" if regret is None else f"; taking it is expected to lose {regret:.2g}"
+    if favourite is None:
+        return "The policy ends without a favourite: no arm has a curve."
+    spent = sum(arm["spent"] for arm in known["arms"]) / len(known["arms"])
+    after = f"after {spent:.0%} of the compute of running all arms to the end"
+    if row["kind"] == "decided":
+        return f"The policy chooses {favourite} {after}{loss}."
+    return f"Not separable: the policy leans to {favourite} {after}{loss}."
+
+
+def _choice_json(row: dict[str, Any] | None) -> dict[str, Any]:
+    if row is None:
+        return {}
+    return {"choice": {"kind": row["kind"], "favourite": row["known"].get("favourite"), "message": choice_text(row)}}
 
 
 def _try_out(console: "Console", plan: "Plan", out: Path) -> None:
@@ -210,7 +245,14 @@ def _report(console: "Console", out: Path) -> Path | None:
     return written.page
 
 
-def _conclude(console: "Console", statuses: "Sequence[RunStatus]", out: Path, report: Path | None, again: str) -> None:
+def _conclude(
+    console: "Console",
+    statuses: "Sequence[RunStatus]",
+    out: Path,
+    report: Path | None,
+    again: str,
+    is_chosen: bool = False,
+) -> None:
     from scalerl.study.folder import log_file
 
     num_done = sum(status.state == "done" for status in statuses)
@@ -220,7 +262,7 @@ def _conclude(console: "Console", statuses: "Sequence[RunStatus]", out: Path, re
             lines.append(f"{status.run.name} failed: {status.reason}; its log is {log_file(out, status.run)}")
     if report is not None:
         lines.append(f"The report is {report}")
-    if num_done < len(statuses):
+    if num_done < len(statuses) and not is_chosen:
         lines.append(f"To go on: {again}")
     for line in lines:
         _say(console, line)

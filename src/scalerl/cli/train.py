@@ -56,6 +56,10 @@ def train(
     ] = None,
     plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw the curve at the end.")] = True,
     board: Board = False,
+    pause_at: Annotated[
+        float | None,
+        typer.Option(help="Pause at this share of the budget; --resume goes on.", metavar="SHARE", show_default=False),
+    ] = None,
 ) -> None:
     """Train by a recipe into a run folder, with a forecast of where it will level off while it trains.
 
@@ -64,6 +68,8 @@ def train(
 
     [dim]scalerl train tiny-cpu --out runs/first --set optimizer.lr=1e-3[/dim]
     """
+    if pause_at is not None and not 0 < pause_at <= 1:
+        raise UsageError(f"--pause-at takes a share of the budget between 0 and 1, not {pause_at:g}")
     settings, terminal = load(recipe, overrides), Terminal()
     check_board(board)
     if layout_only(recipe, settings, gpus, check=check):
@@ -71,7 +77,7 @@ def train(
     with setting_up():
         from scalerl.run.run import Run
 
-        run = Run(settings, out, observer=terminal, resume=resume, hung_s=hung_after)
+        run = Run(settings, out, observer=terminal, resume=resume, hung_s=hung_after, pause_at=pause_at)
     if check:
         _try(recipe, run)
         return
@@ -80,6 +86,9 @@ def train(
             end = run.train()
     finally:
         terminal.close()
+    if end.kind == "paused":
+        typer.echo(f"Paused at step {run.pipeline.version}, with a checkpoint: the same command with --resume goes on")
+        return
     if end.kind == "stopped":
         typer.echo(f"Stopped at step {run.pipeline.version}, with a checkpoint: the same command with --resume goes on")
         raise typer.Exit(128 + (terminal.stopped_by or 0))

@@ -12,6 +12,8 @@ from scalerl.curves.intervals import Draws
 from scalerl.curves.least_squares import Solution, paper_grid
 from scalerl.curves.notes import Fall, FitNote, TooFewComputes, TooFewPoints
 from scalerl.curves.points import Known, Points, make_points, noise_guess, thin
+from scalerl.curves.priors.pooled import with_prior
+from scalerl.curves.priors.prior import Prior
 from scalerl.curves.verdicts import Verdict, judge, skip_rule
 from scalerl.curves.ways.mending import Settled, settle, unsettled
 from scalerl.curves.ways.solving import rescale
@@ -39,6 +41,7 @@ def fit(
     bounds: tuple[float, float] | None = (0.0, 1.0),
     intervals: bool = True,
     mend: bool = True,
+    pool: Prior | None = None,
     method: Literal["posterior", "paper"] = "posterior",
 ) -> Fit:
     """Fit a form to reward against compute.
@@ -52,6 +55,7 @@ def fit(
 
     A sigmoid whose residuals have a pattern is mended where that is possible (early points left out, the start fitted,
     another form) and a note says how; `mend=False`, `skip_before` and any other form keep it as it was asked for.
+    `pool` is what other runs say of its parameters (`scalerl.joint`); the fit without it is kept as `Fit.unpooled`.
     """
     shape = _checked_form(form, method, start, fixed, bounds)
     tails(level)
@@ -74,7 +78,8 @@ def fit(
     points, known = settled.choice.of(points, known)
     shape, notes = settled.choice.form, (*notes, *(_named_run(note, run) for note in reasons))
     done = _make(points, shape, known, settled, verdict, notes, level, margin, start_sd)
-    return _rescatter(done) if is_thinned else done
+    done = _rescatter(done) if is_thinned else done
+    return done if pool is None else with_prior(done, pool)
 
 
 def _checked_form(
@@ -252,6 +257,7 @@ def _make(
         parts=settled.parts,
         misfit=settled.misfit,
         rise=settled.rise,
+        known=known,
     )
 
 

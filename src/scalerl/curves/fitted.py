@@ -8,6 +8,8 @@ import numpy as np
 from scalerl.curves.forms import FORMS, Array, Form
 from scalerl.curves.intervals import Draws
 from scalerl.curves.notes import FitNote
+from scalerl.curves.points import Known
+from scalerl.curves.priors.prior import Prior
 from scalerl.curves.residuals.misfit import Misfit
 from scalerl.curves.residuals.rise import Rise
 from scalerl.curves.special import ndtri
@@ -54,6 +56,12 @@ class Fit:
     """The strongest pattern in the residuals of the form that was asked for; None where it was not looked for."""
     rise: Rise | None = None
     """Whether the run rises at all; None where it was not looked for."""
+    known: Known | None = field(repr=False, default=None)
+    """What was not fitted, relative to `scale`."""
+    prior: Prior | None = field(repr=False, default=None)
+    """The prior that other runs made; None for the form's weak one."""
+    unpooled: "Fit | None" = field(repr=False, default=None)
+    """The same points without that prior."""
 
     @property
     def messages(self) -> tuple[str, ...]:

@@ -135,6 +135,7 @@ class Model:
     ) -> None:
         self.points, self.form, self.known, self.slow = points, form, known, slow
         self.span = points.bounds[1] - points.bounds[0]
+        self.prior = known.prior if form.name == "sigmoid" else None
         self.box = shape_box(form, known, points)
         self.resolution = resolution or (SEVERAL_RUNS if points.num_runs > 1 else ONE_RUN)
         floor = (NOISE_FLOOR * self.span) ** 2
@@ -161,6 +162,9 @@ class Model:
     def log_shape_prior(self, grid: Grid) -> Array:
         """Prior mass of each cell, flat."""
         log_prior = grid.log_volume
+        if self.prior is not None:
+            held = set(self.known.log_shape)
+            return (log_prior + self.prior.log_shape(grid, float(np.log(self.points.scale)), held)).ravel()
         for param, log in zip(self.form.shape_params, grid.logs, strict=True):
             if param.name not in self.known.log_shape:
                 log_prior = log_prior - 0.5 * ((log - param.prior_mean) / param.prior_sd) ** 2
@@ -272,6 +276,8 @@ class Model:
         base = level if self.form.rising else level + gain
         possible = np.maximum(self.points.bounds[1] - base, 1e-9 * self.span)
         size = np.abs(gain)
+        if self.prior is not None and (pooled := self.prior.log_gain(size, possible)) is not None:
+            return pooled
         return np.log((possible - 0.5 * size) / ((size + 0.01 * possible) * possible))
 
     def _levels(self, sums: Sums, at: Array) -> tuple[Array, Array]:

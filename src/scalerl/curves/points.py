@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from scalerl.curves.forms import Array, Form
+from scalerl.curves.priors.prior import Prior
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -65,6 +66,8 @@ class Known:
     start_sd: float = 0.0
     ceiling: float | None = None
     log_shape: Mapping[str, float]
+    prior: Prior | None = None
+    """What other runs say of a sigmoid's parameters; None for the form's weak prior."""
 
     def level(self, form: Form) -> float | None:
         """The level, where it is known exactly."""

@@ -19,6 +19,7 @@ from scalerl.report.caveats import open_questions, warnings
 from scalerl.report.runs import RunFacts, differences, environments, hours_name
 from scalerl.report.standing import reference
 from scalerl.report.summary import summary
+from scalerl.report.together import decisions_json, pooled_json
 from scalerl.report.views import HELD_OUT, NUM_DRAWS, Report, View, label_of
 
 # Times the largest compute: where forecasts are told, and where the page knows what to expect, between which it goes by
@@ -60,6 +61,8 @@ def report_json(report: Report) -> dict[str, Any]:
             ],
         },
         "environment": environments(report.material.runs),
+        "pooled": pooled_json(report),
+        "decisions": decisions_json(report),
     }
 
 

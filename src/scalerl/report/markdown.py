@@ -6,6 +6,7 @@ from typing import Any
 from scalerl.analysis.numbers import duration, number_text, short_compute_text, two_decimals
 from scalerl.curves import pair_verdict
 from scalerl.curves.forecast import FAR
+from scalerl.report.together import DECISION_HEADS, POOLED_HEADS, decision_cells, pooled_cells
 
 Pictures = Mapping[str, Sequence[tuple[str, str]]]
 
@@ -17,12 +18,22 @@ def markdown(content: Mapping[str, Any], pictures: Pictures) -> str:
         parts += _set(content, eval_set, pictures.get(eval_set["name"], ()))
     parts += _listed("Warnings", content["warnings"]) + _listed("Notes", content["notes"])
     parts += (
-        _differences(content["differences"])
+        _pooled(content["pooled"])
+        + _decisions(content["decisions"])
+        + _differences(content["differences"])
         + _signals(content)
         + _cost(content["runs"], content["hours"])
         + _environment(content["environment"])
     )
     return "\n\n".join(parts) + "\n"
+
+
+def _pooled(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    return ["## Pooled over arms", table(POOLED_HEADS, [pooled_cells(row) for row in rows])] if rows else []
+
+
+def _decisions(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    return ["## Decisions", table(DECISION_HEADS, [decision_cells(row) for row in rows])] if rows else []
 
 
 def _set(content: Mapping[str, Any], eval_set: Mapping[str, Any], pictures: Sequence[tuple[str, str]]) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 from scalerl.analysis.numbers import duration, short_compute_text
 from scalerl.curves import FORMS
 from scalerl.report.runs import PARTS
+from scalerl.report.together import DECISION_HEADS, POOLED_HEADS, decision_cells, pooled_cells
 
 SCRIPTS = ("curves.js", "charts.js", "page.js")
 PART_WORDS = {part: part.replace("_", "-") for part in PARTS}
@@ -32,7 +33,9 @@ def page(content: Mapping[str, Any]) -> str:
         level=f"{content['level']:.0%}",
         formula=f"{escape(FORMS[content['form']].formula)}.",
         no_signals="" if content["signals"] else " hidden",
-        runs=_differences(content["differences"])
+        runs=_pooled(content["pooled"])
+        + _decisions(content["decisions"])
+        + _differences(content["differences"])
         + _cost(content["runs"], content["hours"])
         + _environment(content["environment"]),
         version=escape(content["scalerl"]),
@@ -58,6 +61,41 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], numbers: int = 0
     head = "".join(f"<th{kind(at)} scope='col'>{text}</th>" for at, text in enumerate(heads))
     body = "".join(f"<tr>{''.join(f'<td{kind(at)}>{cell}</td>' for at, cell in enumerate(row))}</tr>" for row in rows)
     return f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _pooled(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What the arms say together, beside what each says alone."""
+    if not rows:
+        return ""
+    cells = [tuple(map(escape, pooled_cells(row))) for row in rows]
+    words = "Each arm again, with what the other arms of the study say of gain, exponent and midpoint."
+    return f"<section><h2>Pooled over arms</h2><p>{words}</p>{_table(POOLED_HEADS, cells, numbers=4)}</section>"
+
+
+def _decisions(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The timeline of a policy: which arm got which part of its budget, and why."""
+    if not rows:
+        return ""
+    cells = [tuple(map(escape, decision_cells(row))) for row in rows]
+    return f"<section><h2>Decisions</h2>{_timeline(rows)}{_table(DECISION_HEADS, cells, numbers=1)}</section>"
+
+
+def _timeline(rows: Sequence[Mapping[str, Any]]) -> str:
+    """One bar per arm, cut where it was paused; each part has the number of its decision."""
+    arms = list(dict.fromkeys(row["arm"] for row in rows if row["arm"]))
+    reached, parts = dict.fromkeys(arms, 0.0), []
+    for row in rows:
+        if row["arm"]:
+            left, y = 140 + 520 * reached[row["arm"]], 22 * arms.index(row["arm"])
+            width = 520 * (row["until"] - reached[row["arm"]])
+            reached[row["arm"]] = row["until"]
+            parts.append(
+                f'<rect x="{left:.1f}" y="{y}" width="{width - 1:.1f}" height="18" fill="var(--c0)" opacity="0.35"/>'
+                f'<text x="{left + 3:.1f}" y="{y + 13}" font-size="10">{row["decision"]}</text>'
+            )
+    names = [f'<text x="0" y="{22 * at + 13}" font-size="12">{escape(arm)}</text>' for at, arm in enumerate(arms)]
+    size = f'width="670" height="{22 * len(arms)}"'
+    return f'<svg {size} role="img" aria-label="which arm got which part">{"".join(names + parts)}</svg>'
 
 
 def _differences(content: Mapping[str, Any]) -> str:

@@ -45,8 +45,8 @@ _REPORT_S = 5.0  # how long a run that hangs may take to report it
 class RunEnd:
     """Why a run ended."""
 
-    kind: Literal["budget", "data", "stopped"]
-    """The budget is spent, the data is exhausted, or the observer asked it to stop."""
+    kind: Literal["budget", "data", "stopped", "paused"]
+    """The budget is spent, the data is exhausted, the observer asked it to stop, or it came to where it pauses."""
     reason: str
 
 
@@ -64,13 +64,18 @@ class Run:
         observer: RunObserver | None = None,
         resume: bool = False,
         hung_s: float | None = None,
+        pause_at: float | None = None,
     ) -> None:
-        """An engine or grader call that takes `hung_s` ends the process; see watchdog.py for the default."""
+        """`pause_at` is the share of the budget at which the run pauses, with a checkpoint.
+
+        An engine or grader call that takes `hung_s` ends the process; see watchdog.py for the default.
+        """
         started = time.monotonic()
         self.recipe = recipe
         self.folder = folder
         self.observer = observer or NullObserver()
         self._resumes = resume
+        self._pause_at = pause_at
         if resume:
             check_same(recipe, folder)
         else:
@@ -142,7 +147,7 @@ class Run:
             except BaseException as error:
                 self._record_failure("failed", f"{type(error).__name__}: {error}".removesuffix(": "))
                 raise
-            store.write_status(self.folder, "stopped" if end.kind == "stopped" else "done", end.reason)
+            store.write_status(self.folder, "stopped" if end.kind in ("stopped", "paused") else "done", end.reason)
             return end
 
     def _open_folder(self) -> None:
@@ -224,6 +229,8 @@ class Run:
         for spent, limit, unit in self._limits():
             if spent >= limit:
                 return RunEnd(kind="budget", reason=f"budget of {limit:,.8g} {unit} spent")
+        if self._pause_at is not None and self.share_spent >= self._pause_at:
+            return RunEnd(kind="paused", reason=f"paused at {self._pause_at:.0%} of its budget")
         return RunEnd(kind="stopped", reason="asked to stop") if self.observer.stopping() else None
 
     def _log(self, done: StepDone) -> None:

@@ -1,6 +1,7 @@
 """The study folder: its layout, its lock, and what may differ when a study goes on in it.
 
 DIR/  study.json  the resolved plan      recipes/ARM-seedN.json  what each run is started with
+      decisions.jsonl  what a policy decided, and what it knew then
       runs/ARM-seedN/  run folders       logs/ARM-seedN.log      what each run printed
 """
 
@@ -111,6 +112,7 @@ def record(plan: Plan, *, jobs: int, shared_device: bool) -> dict[str, Any]:
         "compute": study.compute,
         "fit": study.fit.model_dump(),
         "holdout": None if study.holdout is None else study.holdout.model_dump(by_alias=True),
+        "policy": policy_record(plan),
         "jobs": jobs,
         "shared_device": shared_device,
         "arms": [
@@ -134,6 +136,14 @@ def record(plan: Plan, *, jobs: int, shared_device: bool) -> dict[str, Any]:
             for run in plan.runs
         ],
     }
+
+
+def policy_record(plan: Plan) -> dict[str, Any] | None:
+    """How the budget is given out; None where all arms run to the end."""
+    budget = plan.study.budget
+    if budget is None or budget.policy == "uniform":
+        return None
+    return {"name": budget.policy, "rungs": budget.rungs, "share": budget.share}
 
 
 def check_asked(folder: Path, resume: bool) -> None:
@@ -174,6 +184,9 @@ def _check_same(before: Mapping[str, Any], plan: Plan, folder: Path) -> None:
             began = folder / row["folder"]
             if (began / store.RECIPE).is_file() and run_status(began).get("status") != "done":
                 _written(began / store.RECIPE)
+    if before.get("policy") != policy_record(plan):
+        was, now = before.get("policy") or {"name": "uniform"}, policy_record(plan) or {"name": "uniform"}
+        problems[f"budget.policy was {show(was)} and is {show(now)} now: the rule was declared before the start"] = None
     if problems:
         raise StudyError(
             *problems,

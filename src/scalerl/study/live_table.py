@@ -12,7 +12,14 @@ from scalerl.analysis.numbers import duration
 from scalerl.study.plan import PlannedRun
 from scalerl.study.runner import RunStatus
 
-STYLES = {"waiting": "dim", "running": "cyan", "done": "green", "failed": "red", "stopped": "yellow"}
+STYLES = {
+    "waiting": "dim",
+    "running": "cyan",
+    "done": "green",
+    "failed": "red",
+    "stopped": "yellow",
+    "paused": "magenta",
+}
 
 
 class Screen:

@@ -157,8 +157,8 @@ class _Resolver:
         """The recipe with the study's changes, then the user's, then the arm's; a budget is the user's before all."""
         own = expand({key: value for key, value in changes.items() if key != "recipe"})
         shared = expand(self._study.set)
-        if self._study.budget is not None and "budget" not in own:
-            shared = merge(shared, {"budget": self._study.budget.model_dump(exclude_none=True)})
+        if self._study.budget is not None and self._study.budget.limits and "budget" not in own:
+            shared = merge(shared, {"budget": self._study.budget.limits})
         own_keys = {key for key, _ in leaves(own)}
         merged = {key: f"{key}={toml_value(value)}" for key, value in leaves(merge(shared, own))}
         renamed = {key for key, value in leaves(shared) if self._users.get(key, value) != value}

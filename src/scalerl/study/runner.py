@@ -1,6 +1,9 @@
 """Run a plan: each arm and seed as a command in a run folder of its own. What is done stays, what was cut goes on.
 
 waiting -> running -> done | failed | stopped        --resume takes failed and stopped runs up again
+               ^ |
+               | v
+              paused      a policy pauses runs at rungs and continues some of them
 """
 
 import os
@@ -16,13 +19,14 @@ from types import FrameType
 from typing import IO, Literal, Protocol
 
 from scalerl import store
+from scalerl.study.controller import Controller
 from scalerl.study.die_with_parent import dying_with_parent
 from scalerl.study.failure_reason import failure_reason
 from scalerl.study.folder import is_done, log_file, recipe_file, run_folder, run_status
 from scalerl.study.plan import Plan, PlannedRun
 from scalerl.study.progress import Progress, ProgressReader
 
-State = Literal["waiting", "running", "done", "failed", "stopped"]
+State = Literal["waiting", "running", "paused", "done", "failed", "stopped"]
 
 _POLL_S = 0.1
 _LOOK_S = 1.0  # between two looks into the run folders
@@ -61,6 +65,7 @@ class _Child:
     status_before: Mapping[str, object]
     slot: int
     began: float
+    seconds_before: float
 
 
 class Runner:
@@ -77,11 +82,13 @@ class Runner:
         axis: str,
         jobs: int = 1,
         devices: Sequence[str] = (),
+        controller: Controller | None = None,
     ) -> None:
         """`command` trains: RECIPE --out DIR [--resume] are put behind it. `axis` is what forecasts are made on.
 
-        `devices` are GPUs, given out in turn.
+        `devices` are GPUs, given out in turn. Without a `controller` every run goes to its end.
         """
+        self._controller = controller
         self._folder, self._command, self._lock = folder, command, lock
         self._watcher, self._jobs, self._devices = watcher, jobs, devices
         self.statuses = [self._found(run) for run in plan.runs]
@@ -133,24 +140,33 @@ class Runner:
             if status.state == "running" or status.progress == Progress():
                 status.progress = self._readers[status.run.name].read()
         for child in self._children:
-            child.status.seconds = time.monotonic() - child.began
+            child.status.seconds = child.seconds_before + time.monotonic() - child.began
         self._watcher.looked(self.statuses)
 
     # One run ----------------------------------------------------------------------------------------------------------
 
     def _start_waiting(self) -> None:
-        for status in self.statuses:
-            if len(self._children) >= self._jobs:
+        while len(self._children) < self._jobs:
+            status, until = self._next()
+            if status is None:
                 return
-            if status.state == "waiting":
-                try:
-                    self._start(status)
-                except OSError as fault:
-                    # A full disk, most often: what can still be run is.
-                    status.state, status.reason = "failed", f"cannot write {fault.filename}: {fault.strerror}"
-                    self._watcher.finished(status)
+            try:
+                self._start(status, until)
+            except OSError as fault:
+                # A full disk, most often: what can still be run is.
+                status.state, status.reason = "failed", f"cannot write {fault.filename}: {fault.strerror}"
+                self._watcher.finished(status)
 
-    def _start(self, status: RunStatus) -> None:
+    def _next(self) -> tuple[RunStatus | None, float]:
+        """The run to start, and the share of its budget that it runs until; None if there is nothing to start now."""
+        if self._controller is None:
+            return next((status for status in self.statuses if status.state == "waiting"), None), 1.0
+        task = self._controller.next(self.statuses)
+        if task is None:
+            return None, 1.0
+        return next(status for status in self.statuses if status.run.name == task.run.name), task.until
+
+    def _start(self, status: RunStatus, until: float) -> None:
         is_begun = self._made_ready(status)
         slot = min(set(range(self._jobs)) - {child.slot for child in self._children})
         # Before the child: it may write to both at once.
@@ -162,6 +178,7 @@ class Runner:
             "--out",
             str(status.folder),
             *["--resume"][: int(is_begun)],
+            *(["--pause-at", f"{until:.9g}"] if until < 1 else []),
         ]
         process = subprocess.Popen(
             dying_with_parent([*self._command, *words]),
@@ -183,6 +200,7 @@ class Runner:
                 status_before=status_before,
                 slot=slot,
                 began=time.monotonic(),
+                seconds_before=status.seconds,
             )
         )
         self._watcher.started(status)
@@ -214,7 +232,7 @@ class Runner:
         self._children.remove(child)
         child.log.close()
         status = child.status
-        status.seconds = time.monotonic() - child.began
+        status.seconds = child.seconds_before + time.monotonic() - child.began
         status.progress = self._readers[status.run.name].read()
         status.state, status.reason = self._outcome(child)
         self._watcher.finished(status)
@@ -224,6 +242,8 @@ class Runner:
         code = child.process.returncode
         if code == 0 and status_now.get("status") == "done":
             return "done", ""
+        if code == 0 and status_now.get("status") == "stopped" and not self._asked_to_stop:
+            return "paused", ""
         if self._asked_to_stop or status_now.get("status") == "stopped":
             return "stopped", ""
         if status_now.get("status") == "failed" and status_now != child.status_before:

@@ -13,7 +13,6 @@ from pydantic_core import ErrorDetails
 from scalerl.config import Settings
 from scalerl.config.load import read_override
 from scalerl.config.messages import show
-from scalerl.config.parts import BudgetSettings
 from scalerl.config.suggest import did_you_mean
 from scalerl.config.tree import expand, merge, nested
 from scalerl.errors import StudyError
@@ -25,8 +24,11 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
 # What a user's --set changes in the study itself; every other key is a setting of its recipes.
 _OWN = ("arms", "compute", "fit", "holdout", "leave_one_out", "seeds")
 
+_OWN_BUDGET = ("budget.policy", "budget.rungs", "budget.share")
+
 Changes = dict[str, Any]
 Axis = Literal["gpu_hours", "flops", "tokens", "step"]
+Policy = Literal["uniform", "halving", "forecast"]
 
 
 class FitWindow(Settings):
@@ -47,6 +49,28 @@ class Holdout(Settings):
     """Instead of from: a compute, equal for all arms."""
 
 
+class StudyBudgetSettings(Settings):
+    """When each run ends, and which runs get there."""
+
+    steps: int | None = Field(default=None, ge=1)
+    """Optimiser steps."""
+    gpu_hours: float | None = Field(default=None, gt=0)
+    """Devices held x hours of training."""
+    flops: float | None = Field(default=None, gt=0)
+    """Floating-point operations of generator and learner."""
+    policy: Policy = "uniform"
+    """uniform runs all arms to the end; halving and forecast pause them at rungs and continue the promising ones."""
+    rungs: Annotated[int, Field(ge=2, le=100)] = 8
+    """Equal parts of a run's budget after which it may be paused."""
+    share: Annotated[float, Field(gt=0, le=1)] = 0.4
+    """Of the compute of running all arms to the end: what halving and forecast may spend."""
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """The limits of a run, as a recipe's budget has them."""
+        return self.model_dump(include={"steps", "gpu_hours", "flops"}, exclude_none=True)
+
+
 class Study(Settings):
     """One question: what is varied, how often, for how long."""
 
@@ -62,8 +86,8 @@ class Study(Settings):
     """Add an arm for each component of the base, or for those named, put back to the paper's baseline."""
     seeds: list[int] = Field(default=[0], min_length=1)
     """Every arm is run once for each."""
-    budget: BudgetSettings | None = None
-    """When each run ends, in place of the recipe's own; an arm may have another."""
+    budget: StudyBudgetSettings | None = None
+    """When each run ends, in place of the recipe's own (an arm may have another), and which runs get there."""
     compute: Axis = "gpu_hours"
     """The axis that runs are compared on."""
     fit: FitWindow = FitWindow()
@@ -119,7 +143,7 @@ def divided(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
     for text, key in keys.items():
         if key == "seed":
             raise StudyError(f"--set {text}: a study runs every arm once for each of its seeds: say --set seeds=[...]")
-    own = [text for text, key in keys.items() if key.partition(".")[0] in _OWN]
+    own = [text for text, key in keys.items() if key.partition(".")[0] in _OWN or key in _OWN_BUDGET]
     return own, [text for text in keys if text not in own]
 
 
@@ -197,7 +221,7 @@ def _conflicts(study: Study) -> Iterator[str]:
         yield f"seeds = {study.seeds} names one twice: equal seeds are equal runs"
     if negative := [seed for seed in study.seeds if seed < 0]:
         yield f"seeds holds {negative[0]}, but a seed must be at least 0"
-    if study.budget is not None and not study.budget.model_dump(exclude_none=True):
+    if study.budget is not None and not study.budget.model_fields_set:
         yield "budget is empty: give it steps, gpu_hours or flops, or leave it out"
     yield from _window_conflicts(study.fit, study.holdout)
 
@@ -261,7 +285,7 @@ def _sentence(error: ErrorDetails) -> str:
     context: Mapping[str, Any] = error.get("ctx", {})
     if kind == "extra_forbidden":
         table, _, name = key.rpartition(".")
-        owner = {"": Study, "fit": FitWindow, "holdout": Holdout, "budget": BudgetSettings}[table]
+        owner = {"": Study, "fit": FitWindow, "holdout": Holdout, "budget": StudyBudgetSettings}[table]
         fields = [field.alias or own for own, field in owner.model_fields.items()]
         return (
             f"{key} is not a field of {table or 'a study'}, which has {', '.join(fields)}{_meant(name, table, fields)}"
@@ -271,7 +295,7 @@ def _sentence(error: ErrorDetails) -> str:
     if kind == "missing":
         return f"{key} is not set" + ('; give the recipe that arms change, as in base = "scalerl"' * (key == "base"))
     if kind == "literal_error":
-        choices = get_args(Axis)
+        choices = get_args(Policy if key == "budget.policy" else Axis)
         return f"{key} is {value} but must be one of {', '.join(choices)}{did_you_mean(str(error['input']), choices)}"
     if kind == "too_short":
         return f"{key} is {value} but must not be empty"

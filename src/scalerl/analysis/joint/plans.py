@@ -1,0 +1,163 @@
+"""A plan over several curves: arms from analysed curves, then words, JSON and the numbers of its picture."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from scalerl.analysis.numbers import compute_text, fixed, interval_text, probability_text
+from scalerl.analysis.results import CurveResult
+from scalerl.curves import Fit, Value
+from scalerl.curves.priors.pooled import can_be_pooled
+from scalerl.errors import InputError
+from scalerl.joint.plan import Candidate, Planned, plan
+from scalerl.joint.pool import pool
+
+TOLERANCE = 1.01  # times the target that an arm may have spent: the last evaluation often lies a little beyond
+UNFIT = ("unstable",)  # verdicts of arms that are not continued
+
+
+def make_candidates(curves: Sequence[CurveResult], target: float) -> list[Candidate]:
+    """The arms of a plan, pooled; InputError where they cannot be planned together."""
+    axes = sorted({curve.series.x_label for curve in curves})
+    if len(axes) > 1:
+        raise InputError(
+            f"arms must be on one axis of compute to be planned, and these are on {' and '.join(axes)}: name one with "
+            f"--x COLUMN"
+        )
+    if len(curves) < 2:
+        raise InputError(f"only one arm ({curves[0].name}) was found and two or more are needed to plan")
+    spent = {curve.name: float(curve.series.compute.max(initial=0.0)) for curve in curves}
+    for name, amount in spent.items():
+        if amount > TOLERANCE * target:
+            raise InputError(
+                f"--target {target:g} lies below what {name} has spent already ({amount:g}): name a larger target"
+            )
+    fits = pool({curve.name: curve.fit for curve in curves if curve.fit is not None})
+    return [
+        Candidate(
+            name=curve.name,
+            spent=spent[curve.name],
+            fit=fits.get(curve.name),
+            can_continue=curve.verdict not in UNFIT,
+            num_runs=fits[curve.name].num_runs if curve.name in fits else 1,
+        )
+        for curve in curves
+    ]
+
+
+def make_plan(curves: Sequence[CurveResult], target: float, budget: float | None, level: float) -> Planned:
+    """The plan for these curves."""
+    return plan(make_candidates(curves, target), target, budget=budget, level=level)
+
+
+# In words -------------------------------------------------------------------------------------------------------------
+
+
+def plan_messages(planned: Planned) -> list[str]:
+    """The plan in sentences, the first of which is the answer."""
+    going = [arm for arm in planned.arms if arm.action == "continue"]
+    stopped = [arm.name for arm in planned.arms if arm.action == "stop"]
+    lines = [_answer(planned)]
+    if going:
+        words = ", ".join(f"{arm.name} to {compute_text(arm.until or 0.0)}" for arm in going)
+        lines.append(f"Continue {words}: {compute_text(planned.cost)} of compute in all.")
+        best = max(going, key=lambda arm: arm.rate)
+        if math.isfinite(best.value) and planned.kind != "decided":
+            lines.append(f"One more rung is worth most on {best.name}: {best.value:.2g} of reward is expected of it.")
+    if stopped:
+        lines.append(
+            f"Stop {', '.join(stopped)}: {'it is' if len(stopped) == 1 else 'they are'} not worth more compute."
+        )
+    return lines
+
+
+def _answer(planned: Planned) -> str:
+    target = compute_text(planned.target)
+    if planned.favourite is None or planned.regret is None:
+        return "No arm has a curve yet: continue all of them."
+    arm = planned.arm(planned.favourite)
+    loss = f"taking it now is expected to lose {planned.regret.value:.2g} (at most {planned.regret.high:.2g})"
+    if planned.kind == "decided":
+        return f"Take {arm.name}: best at {target} with probability {probability_text(arm.p_best)}, and {loss}."
+    if planned.kind == "not_separable":
+        return (
+            f"Not separable at {target}: {arm.name} leads with probability {probability_text(arm.p_best)}, and {loss}."
+        )
+    return f"{arm.name} leads at {target} with probability {probability_text(arm.p_best)}; {loss}."
+
+
+def plan_table(planned: Planned, alone: Mapping[str, Fit | None]) -> Group:
+    """The plan for the terminal; `alone` are the fits without pooling."""
+    table = Table(title_justify="left", header_style="bold", pad_edge=False, box=None)
+    for head in (
+        "arm",
+        "spent",
+        "P(best)",
+        f"reward at {compute_text(planned.target)}",
+        "alone",
+        "action",
+        "until",
+        "value",
+    ):
+        table.add_column(head, justify="left" if head in ("arm", "action") else "right")
+    show = fixed(3)
+    for arm in planned.arms:
+        table.add_row(
+            arm.name,
+            compute_text(arm.spent),
+            "-" if math.isnan(arm.p_best) else f"{arm.p_best:.2f}",
+            interval_text(arm.reward_at_target, show),
+            interval_text(_alone(alone.get(arm.name), planned.target), show),
+            Text(arm.action, style={"continue": "green", "stop": "yellow"}.get(arm.action, "dim")),
+            "" if arm.until is None else compute_text(arm.until),
+            f"{arm.value:.4f}" if math.isfinite(arm.value) and arm.action == "continue" else "",
+        )
+    return Group(table, Text(), *(Text(line) for line in plan_messages(planned)))
+
+
+def _alone(curve: Fit | None, target: float) -> Value | None:
+    own = curve.unpooled or curve if curve is not None else None
+    if own is None or own.draws is None or not own.usable:
+        return None
+    low, high = own.curve_interval([target])
+    return Value(value=float(own.predict(target)), low=float(low[0]), high=float(high[0]))
+
+
+# As JSON --------------------------------------------------------------------------------------------------------------
+
+
+def plan_json(planned: Planned) -> dict[str, Any]:
+    """The plan as plain JSON types."""
+    return {
+        "arms": [
+            {
+                "name": arm.name,
+                "spent": arm.spent,
+                "p_best": None if math.isnan(arm.p_best) else arm.p_best,
+                "reward_at_target": value_json(arm.reward_at_target),
+                "action": arm.action,
+                "until": arm.until,
+            }
+            for arm in planned.arms
+        ],
+        "regret": value_json(planned.regret),
+        "kind": planned.kind,
+        "messages": plan_messages(planned),
+    }
+
+
+def value_json(value: Value | None) -> dict[str, float | None]:
+    """A value with its interval; null for what is not known."""
+    if value is None:
+        return dict.fromkeys(("value", "low", "high"))
+    named = {"value": value.value, "low": value.low, "high": value.high}
+    return {key: number if math.isfinite(number) else None for key, number in named.items()}
+
+
+def informed(curves: Sequence[CurveResult]) -> int:
+    """How many curves inform each other."""
+    return sum(curve.fit is not None and can_be_pooled(curve.fit) for curve in curves)

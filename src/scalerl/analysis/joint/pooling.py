@@ -1,0 +1,63 @@
+"""Curves that inform each other, as `--pool` and `--prior FILE` ask for it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+from scalerl.curves import Fit
+from scalerl.errors import InputError
+from scalerl.joint.pool import pool
+from scalerl.joint.population import Member
+from scalerl.joint.prior_file import prior_content, read_prior
+from scalerl.logs.series import Series
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pooling:
+    """Whether curves inform each other, and the earlier runs that inform them too."""
+
+    together: bool
+    earlier: tuple[Member, ...]
+
+    @classmethod
+    def of(cls, series: Sequence[Series], *, pool: bool, prior: str | None) -> Self:
+        axes = sorted({data.x_label for data in series})
+        if pool and len(axes) > 1:
+            raise InputError(
+                f"--pool needs curves on one axis of compute, and these are on {' and '.join(axes)}: name one with "
+                f"--x COLUMN"
+            )
+        earlier = () if prior is None else read_prior(prior).on_axis(axes[0] if len(axes) == 1 else None)
+        return cls(together=pool, earlier=earlier)
+
+    def apply(self, fits: Mapping[str, Fit], groups: Mapping[str, str]) -> dict[str, Fit]:
+        """The fits with what others say of them; only curves of one group (evaluation set) inform each other."""
+        if not self.together:
+            return {name: own for name, curve in fits.items() for own in [pool({name: curve}, self.earlier)[name]]}
+        done: dict[str, Fit] = {}
+        for group in dict.fromkeys(groups[name] for name in fits):
+            done |= pool({name: curve for name, curve in fits.items() if groups[name] == group}, self.earlier)
+        return {name: done[name] for name in fits}
+
+
+class Fitted(Protocol):
+    """A curve and its fit, as `results.CurveResult` has them."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def fit(self) -> Fit | None: ...
+    @property
+    def series(self) -> Series: ...
+
+
+def prior_of(curves: Sequence[Fitted]) -> dict[str, Any]:
+    """The content of a prior file that these curves make."""
+    axes = sorted({curve.series.x_label for curve in curves})
+    if len(axes) > 1:
+        raise InputError(
+            f"a prior needs runs on one axis of compute, and these are on {' and '.join(axes)}: name one with "
+            f"--x COLUMN"
+        )
+    fits = {curve.name: curve.fit for curve in curves if curve.fit is not None}
+    return prior_content(fits, axes[0], {})

@@ -1,0 +1,294 @@
+"""Sealed forecasts: made from analysed curves, scored against logs, and a folder of them as one page."""
+
+import html
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from scalerl.analysis.numbers import compute_text
+from scalerl.analysis.results import CurveResult, FitOptions
+from scalerl.errors import InputError, StoreError, UsageError
+from scalerl.joint.seal import LEVELS, AtScore, SealScore, opened, score_sealed, seal, sealed_curve
+from scalerl.logs.read import read_tables
+from scalerl.logs.series import Selection, Series, series_from
+from scalerl.store import new_file, write_json
+
+Kind = Literal["scored", "nothing_new"]
+DEFAULT_AT = (2.0, 4.0)  # times the data
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileScore:
+    """One sealed file and how its curves did."""
+
+    path: Path
+    date: str
+    curves: tuple[SealScore, ...]
+    missing: tuple[str, ...]
+    """Curves of the file that the log does not hold."""
+
+    @property
+    def kind(self) -> Kind:
+        return "scored" if any(curve.num_new > curve.beyond for curve in self.curves) else "nothing_new"
+
+
+def sealed_content(
+    curves: Sequence[CurveResult],
+    logs: Sequence[str],
+    selection: Mapping[str, Any],
+    options: Mapping[str, Any],
+    at: Sequence[float],
+) -> dict[str, Any]:
+    """The content of a sealed file for these curves."""
+    rows = []
+    for curve in curves:
+        if curve.fit is None or not curve.fit.usable or curve.fit.draws is None:
+            continue
+        asked = list(at) or [times * curve.fit.scale for times in DEFAULT_AT]
+        rows.append(sealed_curve(curve.name, curve.fit, asked, curve.series.compute, curve.series.reward))
+    if not rows:
+        raise InputError("no curve could be fitted, so there is no forecast to seal")
+    date = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    plain = json.loads(json.dumps({"selection": dict(selection), "options": dict(options)}))
+    return seal(rows, version=_version(), date=date, logs=[str(Path(log).resolve()) for log in logs], **plain)
+
+
+def check_new_seal(file: Path) -> None:
+    """Refuse, before any fit, a file that cannot be written."""
+    if file.exists():
+        raise UsageError(f"--seal {file} exists already: a sealed forecast is never written over, so name another file")
+    if not file.parent.is_dir():
+        raise UsageError(f"--seal {file}: there is no folder {file.parent}")
+
+
+def write_seal(
+    file: Path,
+    curves: Sequence[CurveResult],
+    logs: Sequence[str],
+    selection: Selection,
+    options: FitOptions,
+    at: Sequence[float],
+) -> None:
+    """Write these curves' forecasts with the hash of their data, the version and the date."""
+    write_json(file, sealed_content(curves, logs, asdict(selection), asdict(options), at))
+
+
+def _version() -> str:
+    try:
+        return version("scalerl")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+# Scores ---------------------------------------------------------------------------------------------------------------
+
+
+def score_file(path: Path, logs: Sequence[str]) -> FileScore:
+    """Score one sealed file against logs, or against those it was made from."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is not a sealed forecast: make one with scalerl forecast LOG --seal FILE") from None
+    content = opened(text, str(path))
+    series = series_from(read_tables([str(log) for log in logs or content["logs"]]), _selection(content["selection"]))
+    by_name = {data.name: data for data in series}
+    if len(series) == len(content["curves"]) == 1:
+        by_name = {content["curves"][0]["name"]: series[0]}  # a file may have been renamed since
+    scores = [_score(curve, by_name[curve["name"]]) for curve in content["curves"] if curve["name"] in by_name]
+    missing = tuple(curve["name"] for curve in content["curves"] if curve["name"] not in by_name)
+    if not scores:
+        raise InputError(f"none of the curves sealed in {path} ({', '.join(missing)}) is in what was given")
+    return FileScore(path=path, date=str(content["date"]), curves=tuple(scores), missing=missing)
+
+
+def _selection(row: Mapping[str, Any]) -> Selection:
+    pairs = {key: tuple(tuple(pair) for pair in row[key]) for key in ("where", "where_not")}
+    lists = {key: tuple(row[key]) for key in ("by", "labels")}
+    holdout = None if row["holdout"] is None else tuple(row["holdout"])
+    return Selection(**{**row, **pairs, **lists, "holdout": holdout})
+
+
+def _score(curve: Mapping[str, Any], data: Series) -> SealScore:
+    if data.problem:
+        raise InputError(f"{data.name}: {data.problem}")
+    return score_sealed(curve, data.compute, data.reward)
+
+
+def score_folder(folder: Path, logs: Sequence[str]) -> list[FileScore]:
+    """Score every sealed file in a folder."""
+    files = sorted(folder.glob("*.json"))
+    if not files:
+        raise InputError(f"{folder} has no sealed forecasts (*.json): make them with scalerl forecast LOG --seal FILE")
+    return [score_file(path, logs) for path in files]
+
+
+def calibration(results: Sequence[FileScore]) -> dict[float, tuple[float, int]]:
+    """For each level: the share of new evaluations inside their interval, and how many there were."""
+    found = {}
+    for level in LEVELS:
+        rows = [(c.coverage[level], c.num_new - c.beyond) for r in results for c in r.curves if c.num_new > c.beyond]
+        num = sum(count for _, count in rows)
+        found[level] = (sum(share * count for share, count in rows) / num if num else math.nan, num)
+    return found
+
+
+# In words -------------------------------------------------------------------------------------------------------------
+
+
+def score_messages(result: FileScore) -> list[str]:
+    lines = []
+    for curve in result.curves:
+        num = curve.num_new - curve.beyond
+        if curve.data_changed:
+            lines.append(f"{curve.name}: the log no longer holds the data that the forecast was made from.")
+        if not num:
+            lines.append(f"{curve.name}: nothing was measured since {result.date} that the forecast covers.")
+            continue
+        inside = curve.coverage.get(0.9, math.nan)
+        lines.append(
+            f"{curve.name}: over {num} new evaluations the forecast of {result.date} errs by {curve.rmse:.4f} (bias "
+            f"{curve.bias:+.4f}), and {inside:.0%} lie in its 90% interval."
+        )
+    lines += [f"{name} is not in what was given." for name in result.missing]
+    return lines
+
+
+def score_table(result: FileScore) -> Group:
+    table = Table(header_style="bold", pad_edge=False, box=None)
+    for head in ("curve", "compute", "forecast", "measured", "inside"):
+        table.add_column(head, justify="left" if head == "curve" else "right")
+    for curve in result.curves:
+        for row in curve.at:
+            table.add_row(curve.name, compute_text(row.compute), _forecast(row), *_measured(row))
+    return Group(table, Text(), *(Text(line) for line in score_messages(result)))
+
+
+def _forecast(row: AtScore) -> str:
+    return f"{row.value:.3f} [{row.low:.3f}, {row.high:.3f}]"
+
+
+def _measured(row: AtScore) -> tuple[str, str]:
+    return ("not yet", "-") if row.measured is None else (f"{row.measured:.3f}", "yes" if row.inside else "no")
+
+
+def folder_table(results: Sequence[FileScore]) -> Group:
+    table = Table(header_style="bold", pad_edge=False, box=None)
+    for head in ("file", "sealed", "curve", "new", "RMSE", "bias", "in 90%"):
+        table.add_column(head, justify="left" if head in ("file", "sealed", "curve") else "right")
+    for cells in _folder_cells(results):
+        table.add_row(*cells)
+    lines = [Text(line) for line in _calibration_lines(results)]
+    return Group(table, Text(), *lines)
+
+
+def _folder_cells(results: Sequence[FileScore]) -> list[tuple[str, ...]]:
+    rows = []
+    for result in results:
+        for curve in result.curves:
+            num = curve.num_new - curve.beyond
+            numbers = (f"{curve.rmse:.4f}", f"{curve.bias:+.4f}", f"{curve.coverage[0.9]:.0%}") if num else ("-",) * 3
+            rows.append((result.path.name, result.date, curve.name, str(num), *numbers))
+    return rows
+
+
+def _calibration_lines(results: Sequence[FileScore]) -> list[str]:
+    return [
+        f"{level:.0%} intervals held {share:.0%} of {num} evaluations." if num else "Nothing was measured since."
+        for level, (share, num) in calibration(results).items()
+    ]
+
+
+# As JSON and as a page ------------------------------------------------------------------------------------------------
+
+
+def score_json(result: FileScore) -> dict[str, Any]:
+    return {
+        "file": str(result.path),
+        "date": result.date,
+        "kind": result.kind,
+        "curves": [
+            {
+                "name": curve.name,
+                "num_new": curve.num_new,
+                "num_scored": curve.num_new - curve.beyond,
+                "rmse": _number(curve.rmse),
+                "bias": _number(curve.bias),
+                "coverage": {f"{level:g}": _number(share) for level, share in curve.coverage.items()},
+                "data_changed": curve.data_changed,
+                "at": [
+                    {
+                        "compute": row.compute,
+                        "reward": {"value": row.value, "low": row.low, "high": row.high},
+                        "measured": row.measured,
+                        "inside": row.inside,
+                    }
+                    for row in curve.at
+                ],
+            }
+            for curve in result.curves
+        ],
+        "messages": score_messages(result),
+    }
+
+
+def folder_json(results: Sequence[FileScore]) -> dict[str, Any]:
+    levels = {
+        f"{level:g}": {"covered": _number(share), "num": num} for level, (share, num) in calibration(results).items()
+    }
+    return {"files": [score_json(result) for result in results], "calibration": levels}
+
+
+def _number(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Calibration of sealed forecasts</title>
+<style>body{{font:15px system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color:#222}}
+table{{border-collapse:collapse}}td,th{{padding:.25em .8em;border-bottom:1px solid #ddd;text-align:left}}</style>
+<h1>Calibration of sealed forecasts</h1><p>{words}</p>{picture}<table><tr>{head}</tr>{rows}</table></html>
+"""
+
+
+def write_page(results: Sequence[FileScore], path: Path) -> None:
+    """The calibration page: one offline file."""
+    head = "".join(f"<th>{text}</th>" for text in ("file", "sealed", "curve", "new", "RMSE", "bias", "in 90%"))
+    cells = ["".join(f"<td>{html.escape(text)}</td>" for text in row) for row in _folder_cells(results)]
+    words = " ".join(html.escape(line) for line in _calibration_lines(results))
+    text = PAGE.format(
+        words=words, picture=_picture(results), head=head, rows="".join(f"<tr>{row}</tr>" for row in cells)
+    )
+    try:
+        with new_file(path) as unfinished:
+            unfinished.write_text(text, encoding="utf-8")
+    except (StoreError, OSError) as error:
+        raise InputError(f"cannot write {path}: {error}") from None
+
+
+def _picture(results: Sequence[FileScore]) -> str:
+    """Levels against what was covered, as an inline drawing; none where nothing is scored."""
+    size = 260
+    points = [(level, share) for level, (share, num) in calibration(results).items() if num]
+    if not points:
+        return ""
+    dots = "".join(
+        f'<circle cx="{size * level:.0f}" cy="{size * (1 - share):.0f}" r="5" fill="#0072B2"/>'
+        f'<text x="{size * level - 60:.0f}" y="{size * (1 - share) - 8:.0f}" font-size="11">'
+        f"{level:.0%}: {share:.0%}</text>"
+        for level, share in points
+    )
+    frame = (
+        f'<rect width="{size}" height="{size}" fill="none" stroke="#999"/><path d="M0 {size}L{size} 0" stroke="#bbb"/>'
+    )
+    return f'<svg width="{size}" height="{size}" role="img" aria-label="covered against level">{frame}{dots}</svg>'

@@ -1,0 +1,157 @@
+"""prior | plan | transfer | score: what several runs say together."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scalerl.cli.curves import KINDS, Common, chosen, data, numbers, option, positive, shares_options
+from scalerl.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from scalerl.analysis.results import CurveResult
+
+
+def _curves(common: Common) -> "list[CurveResult]":
+    """The curves that the shared options select, each fitted alone or as `--prior` and `--pool` say."""
+    from scalerl.analysis.results import fitted_curves
+    from scalerl.logs.read import read_tables
+    from scalerl.logs.series import series_from
+
+    selection, options = chosen(common)
+    return fitted_curves(series_from(read_tables(common.files), selection), options)
+
+
+@shares_options
+def prior(
+    common: Common,
+    out: Annotated[Path, option("File to write.", "Output", "--out", metavar="FILE")],
+) -> None:
+    """Learn from earlier runs what gains, exponents and midpoints look like, for --prior FILE of other commands.
+
+    [dim]scalerl prior old_runs/ --out ours.json; scalerl forecast new_run/ --prior ours.json[/dim]
+    """
+    from scalerl.analysis.joint.pooling import prior_of
+    from scalerl.store import write_json
+
+    content = prior_of(_curves(common))
+    if not out.parent.is_dir():
+        raise InputError(f"cannot write {out}: there is no folder {out.parent}")
+    write_json(out, content)
+    typer.echo(f"{len(content['members'])} runs are in {out}: use it with --prior {out}")
+
+
+@shares_options
+def plan(
+    common: Common,
+    target: Annotated[float, option("Compute at which the arms are compared.", metavar="C")],
+    budget: Annotated[float | None, option("Compute that all arms may spend together.", metavar="C")] = None,
+) -> None:
+    """Tell where the next compute goes: who is probably best at a target, what to continue, and what to stop.
+
+    Arms inform each other, as with --pool.
+
+    [dim]scalerl plan runs/my-study --target 16000 --budget 60000[/dim]
+    """
+    from scalerl.analysis.joint import plans
+    from scalerl.analysis.joint.drawings import check_picture_path, draw_plan
+    from scalerl.cli.console import table_console
+    from scalerl.joint.plan import plan as planned_for
+
+    positive([target], "--target")
+    positive([] if budget is None else [budget], "--budget")
+    if common.plot is not None:
+        check_picture_path(Path(common.plot))
+    curves = _curves(replace(common, plot=None))
+    candidates = plans.make_candidates(curves, target)
+    planned = planned_for(candidates, target, budget=budget, level=common.level)
+    if common.plot is not None:
+        draw_plan(planned, candidates, Path(common.plot))
+    if common.as_json:
+        typer.echo(json.dumps(plans.plan_json(planned), indent=2, allow_nan=False))
+        return
+    table_console().print(plans.plan_table(planned, {arm.name: arm.fit for arm in candidates}), highlight=False)
+    if common.plot is not None:
+        typer.echo(f"\nDrawn into {common.plot}")
+
+
+def transfer(
+    files: Annotated[list[str], typer.Argument(metavar="FILE|FOLDER...", help=KINDS, show_default=False)],
+    size: Annotated[str, data("Column of the size: 0.5B, 72B, 7e9; or of a batch size, a length.", metavar="COLUMN")],
+    to: Annotated[str, option("Size to forecast.", metavar="SIZE")],
+    start: Annotated[float, option("Reward of that model before training.", metavar="REWARD")],
+    at: Annotated[str | None, option("Forecast the reward at these computes.", metavar="C[,C]")] = None,
+    x: Annotated[str | None, data("Column of compute.", metavar="COLUMN")] = None,
+    y: Annotated[str | None, data("Column of reward: a pass rate in [0,1].", metavar="COLUMN")] = None,
+    by: Annotated[str | None, data("One curve for each value of these columns too.", metavar="COL[,COL]")] = None,
+    where: Annotated[list[str] | None, data("Keep only these rows.", metavar="COL=VALUE|COL!=VALUE")] = None,
+    level: Annotated[float, option("Level of the intervals.", "How to fit", show_default=True)] = 0.9,
+    as_json: Annotated[bool, option("Print one JSON object instead of tables.", "Output", "--json")] = False,
+    plot: Annotated[str | None, option("Draw the law with its members.", "Output", metavar="OUT.png|.svg")] = None,
+) -> None:
+    """Forecast the whole curve of a run that has not begun, from smaller siblings of its family.
+
+    [dim]scalerl transfer runs.csv --x flops --y pass_rate --size size --to 72B --start 0.31 --at 2e20[/dim]
+    """
+    from scalerl.analysis.joint import transfers
+    from scalerl.analysis.joint.drawings import check_picture_path
+    from scalerl.cli.console import table_console
+
+    if not 0 < start < 1:
+        raise UsageError(f"--start must be a pass rate between 0 and 1, not {start:g}")
+    target = transfers.parse_size(to, "--to")
+    computes = positive(numbers(at, "--at"), "--at")
+    if plot is not None:
+        check_picture_path(Path(plot))
+    # The size last, so that it ends each curve's name.
+    columns = [name.strip() for name in (by or "").split(",") if name.strip() and name.strip() != size]
+    common = Common(files=files, x=x, y=y, by=",".join([*columns, size]), where=where, level=level)
+    curves = _curves(common)
+    done, notes = transfers.make_transfer(curves, size, target, start, computes, level)
+    if plot is not None:
+        transfers.draw_transfer(done, Path(plot))
+    if as_json:
+        typer.echo(json.dumps(transfers.transfer_json(done, notes), indent=2, allow_nan=False))
+        return
+    table_console().print(transfers.transfer_table(done, notes), highlight=False)
+    if plot is not None:
+        typer.echo(f"\nDrawn into {plot}")
+
+
+def score(
+    sealed: Annotated[Path, typer.Argument(metavar="FILE|FOLDER", help="A sealed forecast, or a folder of them.")],
+    logs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[LOG...]", help="The log as it is now; as it was named when sealed if left out."),
+    ] = None,
+    out: Annotated[
+        Path | None, option("Write the calibration page of a folder here.", "Output", metavar="OUT.html")
+    ] = None,
+    as_json: Annotated[bool, option("Print one JSON object instead of tables.", "Output", "--json")] = False,
+) -> None:
+    """Say how sealed forecasts did on what was measured since; a folder of them gives a calibration page.
+
+    [dim]scalerl forecast run/ --at 16000 --seal may.json; (later) scalerl score may.json run/[/dim]
+    """
+    from scalerl.analysis.joint import seals
+    from scalerl.cli.console import table_console
+
+    if sealed.is_dir():
+        results = seals.score_folder(sealed, logs or [])
+        page = out or sealed / "calibration.html"
+        seals.write_page(results, page)
+        if as_json:
+            typer.echo(json.dumps(seals.folder_json(results), indent=2, allow_nan=False))
+            return
+        table_console().print(seals.folder_table(results), highlight=False)
+        typer.echo(f"The calibration page is {page}")
+        return
+    if out is not None:
+        raise UsageError(f"--out is for a folder of sealed forecasts, and {sealed} is not a folder")
+    result = seals.score_file(sealed, logs or [])
+    if as_json:
+        typer.echo(json.dumps(seals.score_json(result), indent=2, allow_nan=False))
+        return
+    table_console().print(seals.score_table(result), highlight=False)

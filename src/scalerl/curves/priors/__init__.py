@@ -1,0 +1,1 @@
+"""What other runs say of a curve, and fits that use it."""

@@ -1,0 +1,11 @@
+"""Several curves together: what runs tell each other, and what to run next. numpy and scipy only."""
+
+from scalerl.joint.plan import ArmPlan, Candidate, Planned, plan
+from scalerl.joint.pool import learn_prior, pool
+from scalerl.joint.prior_file import PriorFile, read_prior
+from scalerl.joint.transfer import Sibling, Transfer, sibling, transfer
+
+__all__ = [
+    "ArmPlan", "Candidate", "Planned", "PriorFile", "Sibling", "Transfer", "learn_prior", "plan", "pool", "read_prior",
+    "sibling", "transfer",
+]  # fmt: skip

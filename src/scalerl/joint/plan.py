@@ -1,0 +1,262 @@
+"""Where the next compute goes: who is probably best at a target, what taking the favourite now may cost, and what each
+arm's next evaluations are worth.
+
+Every arm has joint draws of its curve. The value of continuing arm i is what its new evaluations are expected to add to
+the reward of the arm that is then chosen (the knowledge gradient). With m the posterior means at the target and s_i the
+part of arm i's spread there that the new evaluations will explain,
+
+    value_i = s_i * phi(d) - |m_i - max_j m_j| * Phi(-d),   d = |m_i - max_j m_j| / s_i   (j other than i)
+
+The first evaluations of a long rung may explain little, so that an arm is judged by its best horizon: the one with the
+largest value per compute.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from scalerl.curves.fitted import Fit, tails
+from scalerl.curves.forecast import Value
+from scalerl.curves.forms import Array
+
+Action = Literal["continue", "stop", "done"]
+PlanKind = Literal["decided", "continue", "not_separable"]
+
+NUM_HORIZONS = 6
+GROUPS = 3  # averages that new evaluations are summed up by
+LEAST_KNOWN = 3  # curves that say what an arm without one may be like
+FIRST_RUNG = 0.7  # share of the spread of such an arm that its first curve explains
+WORTH = 2e-4  # of the reward's range: what continuing an arm must be expected to add
+SURE = 0.95  # probability of being the best from which the choice is made
+LOSS = 2e-3  # of the reward's range: an expected loss below which the choice is made
+DONE = 1 - 1e-6  # share of the target from which an arm is there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One arm as it stands. `fit` is None, or has no draws, while there is too little to fit."""
+
+    name: str
+    spent: float
+    fit: Fit | None
+    can_continue: bool = True
+    num_runs: int = 1
+    """Seeds that are continued together: each compute is paid so many times."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmPlan:
+    """What is known of an arm and what to do with it."""
+
+    name: str
+    spent: float
+    p_best: float
+    reward_at_target: Value | None
+    action: Action
+    until: float | None
+    """Compute to continue to; None for an arm that is not continued."""
+    value: float
+    """Expected gain of one more rung; 0 for an arm that is not worth it."""
+    rate: float
+    """Expected gain per compute at the best horizon; infinite for an arm without a curve."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """The plan: arms in the given order."""
+
+    target: float
+    arms: tuple[ArmPlan, ...]
+    favourite: str | None
+    regret: Value | None
+    """Expected loss, at the target, of taking the favourite now."""
+    kind: PlanKind
+    cost: float
+    """Compute of all that is to be continued."""
+
+    def arm(self, name: str) -> ArmPlan:
+        return next(arm for arm in self.arms if arm.name == name)
+
+
+def plan(
+    arms: Sequence[Candidate],
+    target: float,
+    *,
+    rung: float | None = None,
+    budget: float | None = None,
+    level: float = 0.9,
+) -> Planned:
+    """What to do with each arm; `rung` is the least compute to continue by, `budget` what may be spent in all."""
+    rung = rung or target / 8
+    known = {arm.name: arm.fit for arm in arms if arm.fit is not None and arm.fit.draws is not None and arm.fit.usable}
+    at_target = {name: draws_at(curve, target, stream) for stream, (name, curve) in enumerate(known.items())}
+    if len(known) >= LEAST_KNOWN:
+        # An arm without a curve of its own may be like any of the others.
+        mixture = np.concatenate(list(at_target.values()))
+        num = len(mixture) // len(known)
+        for stream, arm in enumerate(arms):
+            if arm.name not in known:
+                at_target[arm.name] = np.random.default_rng(200 + stream).permutation(mixture)[:num]
+    p_best, regret, favourite = _standing(at_target, level)
+    span = max((curve.bounds[1] - curve.bounds[0] for curve in known.values()), default=1.0)
+    means = {name: float(draws.mean()) for name, draws in at_target.items()}
+    rows = [_arm(arm, known.get(arm.name), means, target, rung, span, p_best, level, at_target) for arm in arms]
+    is_decided = (
+        favourite is not None
+        and len(known) == len(arms)
+        and (p_best[favourite] >= SURE or (regret is not None and regret.value <= LOSS * span))
+    )
+    runs = {arm.name: arm.num_runs for arm in arms}
+    rows = _finish(rows, favourite, target) if is_decided else rows
+    rows = _within(rows, runs, budget)
+    cost = sum((row.until - row.spent) * runs[row.name] for row in rows if row.until is not None)
+    kind: PlanKind = "decided" if is_decided else "continue" if cost > 0 else "not_separable"
+    return Planned(target=target, arms=tuple(rows), favourite=favourite, regret=regret, kind=kind, cost=cost)
+
+
+def draws_at(curve: Fit, compute: float, stream: int) -> Array:
+    """The curve at a compute, in an order of its own: arms are independent."""
+    draws = curve.curve_draws([compute])[:, 0]
+    return np.random.default_rng(100 + stream).permutation(draws)
+
+
+def _standing(at_target: Mapping[str, Array], level: float) -> tuple[dict[str, float], Value | None, str | None]:
+    """Probability of being the best, the expected loss of taking the favourite, and who that is."""
+    if not at_target:
+        return {}, None, None
+    num = min(len(draws) for draws in at_target.values())
+    table = np.stack([draws[:num] for draws in at_target.values()])
+    shares = np.bincount(table.argmax(axis=0), minlength=len(table)) / num
+    # The choice that loses least is the one with the highest mean, not always the one most often the best.
+    favourite = int(table.mean(axis=1).argmax())
+    loss = table.max(axis=0) - table[favourite]
+    low, high = np.quantile(loss, tails(level))
+    regret = Value(value=float(loss.mean()), low=float(low), high=float(high))
+    names = list(at_target)
+    return dict(zip(names, shares.tolist(), strict=True)), regret, names[favourite]
+
+
+def _arm(
+    arm: Candidate,
+    curve: Fit | None,
+    means: Mapping[str, float],
+    target: float,
+    rung: float,
+    span: float,
+    p_best: Mapping[str, float],
+    level: float,
+    at_target: Mapping[str, Array],
+) -> ArmPlan:
+    is_there = arm.spent >= DONE * target
+    value_at = None
+    if arm.name in at_target:
+        low, high = np.quantile(at_target[arm.name], tails(level))
+        value_at = Value(value=means[arm.name], low=float(low), high=float(high))
+    action: Action = "done" if is_there else "continue"
+    until, rate, value = None, 0.0, 0.0
+    if not is_there and not arm.can_continue:
+        action = "stop"
+    elif not is_there and arm.name not in at_target:
+        until, rate, value = min(arm.spent + rung, target), np.inf, np.inf
+    elif not is_there:
+        if curve is not None:
+            horizons, spread = horizons_of(arm, curve, target, rung)
+        else:
+            horizons = np.array([min(arm.spent + rung, target)])
+            spread = np.array([FIRST_RUNG * float(at_target[arm.name].std())])
+        values = knowledge_gradient(_gap(arm.name, means), spread)
+        rates = values / (horizons - arm.spent) / arm.num_runs
+        best = int(np.argmax(rates))
+        until, rate, value = float(horizons[best]), float(rates[best]), float(values[0])
+        if values[best] < WORTH * span:
+            action, until = "stop", None
+    return ArmPlan(
+        name=arm.name,
+        spent=arm.spent,
+        p_best=p_best.get(arm.name, float("nan")),
+        reward_at_target=value_at,
+        action=action,
+        until=until,
+        value=value,
+        rate=rate,
+    )
+
+
+def horizons_of(arm: Candidate, curve: Fit, target: float, rung: float) -> tuple[Array, Array]:
+    """Computes to continue to, from one rung to the target, and how much of the spread there each explains."""
+    num = max(min(NUM_HORIZONS, round((target - arm.spent) / rung)), 1)
+    horizons = np.linspace(min(arm.spent + rung, target), target, num)
+    return horizons, explained_sds(curve, arm.spent, horizons, target)
+
+
+def _gap(name: str, means: Mapping[str, float]) -> float:
+    """Between an arm and the best of the others."""
+    others = [mean for other, mean in means.items() if other != name]
+    return abs(means[name] - max(others)) if others else 0.0
+
+
+def knowledge_gradient(gap: float, spread: Array) -> Array:
+    """Expected gain in the best of two means `gap` apart when one of them will move by a normal of this spread."""
+    ratio = gap / np.maximum(spread, 1e-12)
+    density = np.exp(-0.5 * ratio**2) / np.sqrt(2 * np.pi)
+    return np.maximum(spread * density - gap * _upper_tail(ratio), 0.0)
+
+
+def _upper_tail(z: Array) -> Array:
+    from scipy.special import ndtr
+
+    return ndtr(-z)
+
+
+def explained_sds(curve: Fit, spent: float, horizons: Array, target: float) -> Array:
+    """Standard deviation of the reward at the target that evaluations from `spent` to each horizon will explain."""
+    shares = (np.arange(GROUPS) + 0.5) / GROUPS
+    places = spent + np.outer(horizons - spent, shares)
+    curves = curve.curve_draws([*places.ravel(), target])
+    curves = curves - curves.mean(axis=0)
+    joint = curves.T @ curves / len(curves)
+    # New evaluations come at the spacing of the old ones and are averaged in groups.
+    num = np.maximum((horizons - spent) / _spacing(curve), 1.0)
+    noise = curve.noise_sd**2 * GROUPS / num
+    explained = []
+    for index, own in enumerate(noise):
+        block = slice(index * GROUPS, (index + 1) * GROUPS)
+        cross = joint[block, -1]
+        explained.append(cross @ np.linalg.solve(joint[block, block] + own * np.eye(GROUPS), cross))
+    return np.sqrt(np.maximum(explained, 0.0))
+
+
+def _spacing(curve: Fit) -> float:
+    """Compute between two evaluations of one run; with several runs each place is measured by all of them."""
+    steps = np.diff(np.unique(curve.compute))
+    return float(np.median(steps)) if len(steps) else float(curve.scale)
+
+
+def _finish(rows: Sequence[ArmPlan], favourite: str | None, target: float) -> list[ArmPlan]:
+    """The choice is made: the favourite goes on to the target, and nothing else does."""
+    done = []
+    for row in rows:
+        if row.name == favourite and row.action != "done":
+            row = replace(row, action="continue", until=target)
+        elif row.action == "continue":
+            row = replace(row, action="stop", until=None)
+        done.append(row)
+    return done
+
+
+def _within(rows: Sequence[ArmPlan], runs: Mapping[str, int], budget: float | None) -> list[ArmPlan]:
+    """With a budget, the best rates first until it is spent."""
+    left = np.inf if budget is None else budget - sum(row.spent * runs[row.name] for row in rows)
+    kept: dict[str, ArmPlan] = {}
+    for row in sorted(rows, key=lambda row: (-row.rate, row.spent)):
+        if row.action == "continue" and (left <= 1e-9 * row.spent or row.until is None):
+            row = replace(row, action="stop", until=None)
+        elif row.action == "continue":
+            assert row.until is not None
+            until = min(row.until, row.spent + left / runs[row.name])
+            left -= (until - row.spent) * runs[row.name]
+            row = replace(row, until=until)
+        kept[row.name] = row
+    return [kept[row.name] for row in rows]

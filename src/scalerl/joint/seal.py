@@ -1,0 +1,170 @@
+"""Sealed forecasts: what was forecast, from which data, when and by which version, with a digest over all of it.
+
+The digest shows that a file was changed by accident or by hand. It proves nothing against someone who writes a new one:
+for that, keep the file (or its digest) where its date can be checked, such as a commit.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from scalerl.curves.fitted import Fit
+from scalerl.curves.forms import Array
+from scalerl.errors import InputError
+
+FORMAT = "scalerl-forecast-1"
+LEVELS = (0.5, 0.8, 0.9)
+NUM_PLACES = 33  # computes at which a forecast is written down; between them it is interpolated
+NEAR = 0.05  # evaluations within this share of a compute count as measured there
+REACH = 4.0  # times the data that a forecast is written down for, or to the largest compute asked for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtScore:
+    """One compute that was asked for: the forecast, and the mean of what was measured near it (None if nothing was)."""
+
+    compute: float
+    value: float
+    low: float
+    high: float
+    measured: float | None
+
+    @property
+    def inside(self) -> bool | None:
+        return None if self.measured is None else self.low <= self.measured <= self.high
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealScore:
+    """How one sealed curve did on what was measured since."""
+
+    name: str
+    num_new: int
+    rmse: float
+    bias: float
+    coverage: Mapping[float, float]
+    """Share of the new evaluations inside the interval of each level."""
+    level: float
+    at: tuple[AtScore, ...]
+    data_changed: bool
+    """Whether the log no longer holds the data that the forecast was made from."""
+    beyond: int
+    """New evaluations beyond the compute that the forecast was written down for."""
+
+
+def digest(content: Mapping[str, Any]) -> str:
+    """Of everything but the digest itself."""
+    plain = {key: value for key, value in content.items() if key != "digest"}
+    return hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def data_digest(compute: Array, reward: Array) -> str:
+    """Of a curve's points in their order of compute, at ten digits."""
+    order = np.lexsort((reward, compute))
+    rows = ";".join(f"{c:.10g},{r:.10g}" for c, r in zip(compute[order], reward[order], strict=True))
+    return hashlib.sha256(rows.encode()).hexdigest()
+
+
+def sealed_curve(name: str, fit: Fit, at: Sequence[float], compute: Array, reward: Array) -> dict[str, Any]:
+    """One curve's forecast as plain values; `compute` and `reward` are the data it was made from."""
+    last = float(fit.scale)
+    places = np.geomspace(last, max(REACH * last, *at), NUM_PLACES)
+    paths = {f"{level:g}": fit.new_interval(places, level) for level in LEVELS}
+    low, high = fit.interval("ceiling")
+    asked = fit.new_interval(np.asarray(at, dtype=float)) if len(at) else (np.empty(0), np.empty(0))
+    return {
+        "name": name,
+        "num_points": len(compute),
+        "largest_compute": float(np.max(compute)),
+        "data": data_digest(compute, reward),
+        "form": fit.form,
+        "verdict": fit.verdict,
+        "pooled": fit.unpooled is not None,
+        "level": fit.level,
+        "ceiling": _value(fit.params["ceiling"], low, high),
+        "at": [
+            {"compute": float(c), "reward": _value(float(fit.predict(c)), float(a), float(b))}
+            for c, a, b in zip(at, *asked, strict=True)
+        ],
+        "path": {
+            "compute": [float(place) for place in places],
+            "value": [float(value) for value in fit.predict(places)],
+            "intervals": {
+                level: {"low": [float(v) for v in path[0]], "high": [float(v) for v in path[1]]}
+                for level, path in paths.items()
+            },
+        },
+    }
+
+
+def _value(*numbers: float) -> dict[str, float | None]:
+    named = zip(("value", "low", "high"), numbers, strict=True)
+    return {key: number if math.isfinite(number) else None for key, number in named}
+
+
+def seal(curves: Sequence[Mapping[str, Any]], *, version: str, date: str, **origin: Any) -> dict[str, Any]:
+    """The content of a sealed file; `origin` says which logs and options it was made with."""
+    content = {"format": FORMAT, "version": version, "date": date, **origin, "curves": list(curves)}
+    return {**content, "digest": digest(content)}
+
+
+def opened(text: str, name: str) -> dict[str, Any]:
+    """The content of a sealed file; InputError where it is not one, or was changed."""
+    try:
+        content = json.loads(text)
+        is_sealed = content["format"] == FORMAT and isinstance(content["curves"], list) and "digest" in content
+    except (ValueError, LookupError, TypeError):
+        is_sealed, content = False, {}
+    if not is_sealed:
+        raise InputError(f"{name} is not a sealed forecast: make one with scalerl forecast LOG --seal FILE")
+    if digest(content) != content["digest"]:
+        raise InputError(f"{name} was changed after it was sealed: its digest does not match, so it is not scored")
+    return content
+
+
+def score_sealed(curve: Mapping[str, Any], compute: Array, reward: Array) -> SealScore:
+    """Compare a sealed curve with all that the log holds now."""
+    last = float(curve["largest_compute"])
+    is_new = compute > last * (1 + 1e-9)
+    path = curve["path"]
+    places = np.log(np.asarray(path["compute"]))
+    is_covered = is_new & (np.log(compute) <= places[-1] + 1e-9)
+    at, seen = np.log(compute[is_covered]), reward[is_covered]
+    error = np.interp(at, places, path["value"]) - seen
+    coverage = {
+        float(level): _inside(at, seen, places, ends["low"], ends["high"]) for level, ends in path["intervals"].items()
+    }
+    return SealScore(
+        name=str(curve["name"]),
+        num_new=int(is_new.sum()),
+        rmse=float(np.sqrt(np.mean(error**2))) if len(error) else math.nan,
+        bias=float(np.mean(error)) if len(error) else math.nan,
+        coverage=coverage,
+        level=float(curve["level"]),
+        at=tuple(_at_score(row, compute[is_new], reward[is_new]) for row in curve["at"]),
+        data_changed=data_digest(compute[~is_new], reward[~is_new]) != curve["data"],
+        beyond=int((is_new & ~is_covered).sum()),
+    )
+
+
+def _inside(at: Array, seen: Array, places: Array, low: Sequence[float], high: Sequence[float]) -> float:
+    if not len(at):
+        return math.nan
+    return float(np.mean((seen >= np.interp(at, places, low)) & (seen <= np.interp(at, places, high))))
+
+
+def _at_score(row: Mapping[str, Any], compute: Array, reward: Array) -> AtScore:
+    near = np.abs(compute / row["compute"] - 1) <= NEAR
+    ends = row["reward"]
+    return AtScore(
+        compute=float(row["compute"]),
+        value=float(ends["value"]),
+        low=float(ends["low"]),
+        high=float(ends["high"]),
+        measured=float(reward[near].mean()) if near.any() else None,
+    )

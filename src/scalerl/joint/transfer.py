@@ -1,0 +1,209 @@
+"""The curve of a run that has not begun, from smaller siblings of its family.
+
+    ceiling    logit(A) = logit(R0) + b0 + b1 logit(R0) + b2 log N,   with scatter in units of the reward
+    midpoint   log C_mid = m0 + m1 log N                              with scatter
+    exponent   log B = e0 + e1 log N                                  with scatter
+
+Ceilings follow the start first (b1 and b2 are held near 0 by their priors), midpoints grow with size. Each law is a
+Bayesian linear regression whose members have their own uncertainty; the scatter about it is integrated over a grid with
+a half-Cauchy prior. All logarithms are taken relative to the target, so that a law's intercept is its forecast.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from scalerl.curves.fitted import Fit, tails
+from scalerl.curves.forecast import Value
+from scalerl.curves.forms import FORMS, Array
+
+NUM_DRAWS = 4096
+LEAST_SIBLINGS = 3
+FAR = 10.0  # times the largest sibling's size from which a forecast is a guess
+EARLY = 0.02  # share of the largest compute before which an evaluation is as good as one before training
+EDGE = 1e-3  # rewards are held this far from 0 and 1 on the logit scale
+SCATTERS = np.geomspace(0.125, 16.0, 15)  # over the scale of the half-Cauchy
+
+TransferKind = Literal["ok", "far_size"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prior:
+    """Means and sds of a law's coefficients, and the scale of the scatter about it."""
+
+    mean: tuple[float, ...]
+    sd: tuple[float, ...]
+    scatter: float
+
+
+CEILING = Prior(mean=(0.8, 0.0, 0.0), sd=(1.0, 0.25, 0.2), scatter=0.02)
+EXPONENT = Prior(mean=(np.log(2.0), 0.0), sd=(0.7, 0.15), scatter=0.2)
+MIDPOINT_SD, MIDPOINT_SCATTER = 0.5, 0.3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sibling:
+    """One size of a family, with the centre and the sd of each parameter's posterior."""
+
+    name: str
+    size: float
+    start: float
+    ceiling: tuple[float, float]
+    log_exponent: tuple[float, float]
+    log_midpoint: tuple[float, float]
+    noise_sd: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """The forecast for the target, and the law at other sizes for its picture."""
+
+    size: float
+    start: float
+    ceiling: Value
+    exponent: Value
+    midpoint: Value
+    at: tuple[tuple[float, Value], ...]
+    kind: TransferKind
+    siblings: tuple[Sibling, ...]
+    scatter: float
+    """Median scatter of ceilings about the law, in units of the reward."""
+
+
+def sibling(name: str, size: float, curve: Fit) -> Sibling:
+    """A member of the family from its fit."""
+    assert curve.draws is not None
+    params = curve.draws.params
+    first = int(np.argmin(curve.compute))
+    is_early = curve.compute[first] <= EARLY * curve.scale
+    start = float(curve.reward[first]) if is_early and not curve.start_given else curve.params["start"]
+    centre = lambda values: (float(np.median(values)), float(np.std(values)))  # noqa: E731
+    return Sibling(
+        name=name,
+        size=size,
+        start=start,
+        ceiling=centre(curve.ceiling_draws),
+        log_exponent=centre(np.log(params["exponent"])),
+        log_midpoint=centre(np.log(params["midpoint"])),
+        noise_sd=curve.noise_sd,
+    )
+
+
+def transfer(
+    siblings: Sequence[Sibling],
+    size: float,
+    start: float,
+    at: Sequence[float],
+    *,
+    midpoint_slope: float = 1.0,
+    level: float = 0.9,
+) -> Transfer:
+    """Forecast the curve of `size` from its siblings; `midpoint_slope` is how midpoints are expected to grow."""
+    rng = np.random.default_rng(7)
+    log_size = np.log(np.array([own.size for own in siblings]) / size)
+    ceiling, scatter = ceiling_draws(siblings, log_size, start, rng)
+    sized = np.stack([np.ones_like(log_size), log_size], axis=1)
+    # A midpoint is within a few factors of the siblings': its level has hardly a prior of its own.
+    around = float(np.mean([own.log_midpoint[0] for own in siblings]))
+    midpoint_prior = Prior(mean=(around, midpoint_slope), sd=(4.0, MIDPOINT_SD), scatter=MIDPOINT_SCATTER)
+    log_midpoint, _ = _law([own.log_midpoint for own in siblings], sized, midpoint_prior, rng)
+    log_exponent, _ = _law([own.log_exponent for own in siblings], sized, EXPONENT, rng)
+    noise = float(np.median([own.noise_sd for own in siblings])) * rng.standard_normal(NUM_DRAWS)
+    params = {
+        "ceiling": ceiling,
+        "start": np.full(NUM_DRAWS, start),
+        "exponent": np.exp(np.clip(log_exponent, np.log(0.1), np.log(20.0))),
+        "midpoint": np.exp(log_midpoint),
+    }
+    rewards = [(float(c), FORMS["sigmoid"].curve(np.array(c), params, 1.0)) for c in at]
+    return Transfer(
+        size=size,
+        start=start,
+        ceiling=_value(ceiling, level),
+        exponent=_value(params["exponent"], level),
+        midpoint=_value(params["midpoint"], level),
+        at=tuple((c, _value(curve, level, np.clip(curve + noise, 0.0, 1.0))) for c, curve in rewards),
+        kind="far_size" if size > FAR * max(own.size for own in siblings) else "ok",
+        siblings=tuple(siblings),
+        scatter=float(np.median(scatter)),
+    )
+
+
+def ceiling_draws(
+    siblings: Sequence[Sibling], log_size: Array, start: float, rng: np.random.Generator
+) -> tuple[Array, Array]:
+    """Draws of the target's ceiling, and of the scatter about the law."""
+    starts = logit(np.array([own.start for own in siblings]))
+    ceilings = np.array([own.ceiling[0] for own in siblings])
+    gain = logit(ceilings) - starts
+    # The scatter is in units of the reward; on the logit scale it is larger near 0 and 1.
+    stretch = 1 / np.maximum(ceilings * (1 - ceilings), EDGE)
+    own = [
+        (value, sd * wide) for value, (_, sd), wide in zip(gain, (s.ceiling for s in siblings), stretch, strict=True)
+    ]
+    features = np.stack([np.ones_like(log_size), starts - logit(np.array(start)), log_size], axis=1)
+    law, scatter = _law(own, features, CEILING, rng, stretch=stretch, is_curve=True)
+    centre = expit(logit(np.array(start)) + law)
+    ceiling = centre + scatter * rng.standard_normal(NUM_DRAWS)
+    return np.clip(ceiling, start, 1.0), scatter
+
+
+def _law(
+    members: Sequence[tuple[float, float]],
+    features: Array,
+    prior: Prior,
+    rng: np.random.Generator,
+    *,
+    stretch: Array | None = None,
+    is_curve: bool = False,
+) -> tuple[Array, Array]:
+    """Draws of the law's value at the target (all features but the first are 0 there), and of the scatter about it.
+
+    With `is_curve` the scatter is left to the caller, who adds it in other units.
+    """
+    value, own_sd = np.array(members).T
+    wide = np.ones(len(value)) if stretch is None else stretch
+    mean, precision = np.array(prior.mean), np.diag(np.array(prior.sd) ** -2.0)
+    log_mass, centres, sds = [], [], []
+    scatters = prior.scatter * SCATTERS
+    for scatter in scatters:
+        variance = own_sd**2 + (scatter * wide) ** 2
+        residual = value - features @ mean
+        total = precision + (features.T / variance) @ features
+        towards = np.linalg.solve(total, (features.T / variance) @ residual)
+        covariance = np.linalg.inv(total)
+        ratio = scatter / prior.scatter
+        log_width = np.log(ratio) - np.log1p(ratio**2)  # half-Cauchy, on nodes even in the logarithm
+        log_likelihood = -0.5 * (
+            np.log(variance).sum()
+            + residual**2 @ (1 / variance)
+            - towards @ total @ towards
+            + np.linalg.slogdet(total)[1]
+        )
+        log_mass.append(log_width + log_likelihood)
+        centres.append(mean[0] + towards[0])
+        sds.append(np.sqrt(covariance[0, 0]))
+    mass = np.exp(np.array(log_mass) - max(log_mass))
+    pick = np.searchsorted(np.cumsum(mass) / mass.sum(), (np.arange(NUM_DRAWS) + 0.5) / NUM_DRAWS)
+    pick = rng.permutation(np.minimum(pick, len(mass) - 1))
+    law = np.array(centres)[pick] + np.array(sds)[pick] * rng.standard_normal(NUM_DRAWS)
+    scatter = scatters[pick]
+    if not is_curve:
+        law = law + scatter * rng.standard_normal(NUM_DRAWS)
+    return law, scatter
+
+
+def _value(draws: Array, level: float, noisy: Array | None = None) -> Value:
+    low, high = np.quantile(draws if noisy is None else noisy, tails(level))
+    return Value(value=float(np.median(draws)), low=float(low), high=float(high))
+
+
+def logit(reward: Array) -> Array:
+    reward = np.clip(reward, EDGE, 1 - EDGE)
+    return np.log(reward / (1 - reward))
+
+
+def expit(value: Array) -> Array:
+    return 1 / (1 + np.exp(-value))

@@ -1,0 +1,149 @@
+"""The shell around a policy: reads what the runs have measured, keeps decisions.jsonl, and says which run is next.
+
+A decision is written before its runs are started, and counts as open until they have come as far as it says; after a
+kill the open ones are gone on with first, so that the file alone is the memory of a study.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from scalerl import store
+from scalerl.errors import RunFolderError
+from scalerl.study.folder import run_folder
+from scalerl.study.plan import Plan, PlannedRun
+from scalerl.study.policy import EPSILON, POLICIES, Decision, Measured
+from scalerl.study.spec import StudyBudgetSettings
+
+SPENT = {"steps": "step", "gpu_hours": "gpu_hours", "flops": "flops"}  # limit of a budget -> column of metrics.jsonl
+
+
+class Watched(Protocol):
+    """A run's state, as the runner knows it."""
+
+    @property
+    def run(self) -> PlannedRun: ...
+    @property
+    def state(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """Start this run, until a share of its budget."""
+
+    run: PlannedRun
+    until: float
+
+
+class Controller:
+    """Gives out rungs by the study's policy."""
+
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        budget = plan.study.budget
+        assert budget is not None
+        self._budget: StudyBudgetSettings = budget
+        self._plan, self._folder = plan, folder
+        self._decide = POLICIES[budget.policy]
+        self._file = folder / store.DECISIONS
+        self.rows = store.read_decisions(folder)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the policy has made its choice."""
+        return bool(self.rows) and self.rows[-1]["arm"] is None
+
+    def next(self, statuses: Sequence[Watched]) -> Task | None:
+        """The run to start now; None: wait for those that are running, or there is nothing more to do."""
+        while True:
+            if (task := self._open_task(statuses)) is not None:
+                return task
+            if self.ended:
+                return None
+            busy = frozenset(status.run.arm for status in statuses if status.state == "running")
+            decision = self._decide(self._measured(statuses), self._budget.rungs, self._budget.share, busy)
+            if decision is None:
+                return None
+            self._write(decision)
+
+    def _open_task(self, statuses: Sequence[Watched]) -> Task | None:
+        for row in self.rows:
+            for status in statuses:
+                is_idle = status.run.arm == row["arm"] and status.state not in ("running", "failed", "done")
+                if is_idle and share_spent(self._folder, status.run) < row["until"] - EPSILON:
+                    return Task(run=status.run, until=row["until"])
+        return None
+
+    def _write(self, decision: Decision) -> None:
+        row = {
+            "decision": len(self.rows) + 1,
+            "time": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "policy": self._budget.policy,
+            "kind": decision.kind,
+            "arm": decision.arm,
+            "until": decision.until,
+            "known": dict(decision.known),
+        }
+        store.append_row(self._file, row)
+        self.rows.append(row)
+
+    def _measured(self, statuses: Sequence[Watched]) -> list[Measured]:
+        arms = [arm.name for arm in self._plan.arms if arm.skipped is None]
+        own = {arm: [status for status in statuses if status.run.arm == arm] for arm in arms}
+        return [measure(self._folder, arm, own[arm]) for arm in arms]
+
+
+def measure(folder: Path, arm: str, statuses: Sequence[Watched]) -> Measured:
+    """What the runs of one arm have measured, read from their folders."""
+    compute, reward, run, num_samples, starts = [], [], [], [], []
+    for place, status in enumerate(statuses):
+        column, limit = axis_of(status.run)
+        for row in _evals(run_folder(folder, status.run)):
+            at = float(row.get(column) or 0.0) / limit
+            if at <= 0:
+                starts.append(float(row["reward"]))
+                continue
+            compute.append(at)
+            reward.append(float(row["reward"]))
+            run.append(place)
+            num_samples.append(int(row.get("num_samples") or 0))
+    return Measured(
+        name=arm,
+        # A run may be done before its budget is spent, when its data are exhausted.
+        share=min((1.0 if own.state == "done" else share_spent(folder, own.run) for own in statuses), default=0.0),
+        num_runs=len(statuses),
+        compute=tuple(compute),
+        reward=tuple(reward),
+        run=tuple(run),
+        num_samples=tuple(num_samples) if num_samples and min(num_samples) > 0 else None,
+        start=sum(starts) / len(starts) if starts else None,
+        failed=any(status.state == "failed" for status in statuses),
+    )
+
+
+def axis_of(run: PlannedRun) -> tuple[str, float]:
+    """The column that a run's budget is counted in, and its limit there; the first limit of several."""
+    key, limit = next((key, limit) for key, limit in run.recipe.budget if limit is not None)
+    return SPENT[key], float(limit)
+
+
+def share_spent(folder: Path, run: PlannedRun) -> float:
+    """Share of its budget that a run has spent, by the limit that is reached first."""
+    try:
+        rows = store.read_metrics(run_folder(folder, run))
+    except RunFolderError:
+        rows = []
+    if not rows:
+        return 0.0
+    limits = [(SPENT[key], limit) for key, limit in run.recipe.budget if limit is not None]
+    return max(float(rows[-1].get(column) or 0.0) / limit for column, limit in limits)
+
+
+def _evals(folder: Path) -> list[Mapping[str, Any]]:
+    """The rows of the first evaluation set."""
+    try:
+        rows = store.read_evals(folder)
+    except RunFolderError:
+        return []
+    return [row for row in rows if row.get("set") == rows[0].get("set") and row.get("reward") is not None]

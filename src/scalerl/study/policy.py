@@ -1,0 +1,177 @@
+"""Which arm gets the next rung: `halving` and `forecast`, as pure functions of what was measured.
+
+Compute is counted in shares of each run's own budget: 0 before training, 1 at its end.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from scalerl.curves import Fit, fit
+from scalerl.joint.plan import Candidate, Planned, plan
+from scalerl.joint.pool import pool
+
+EPSILON = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What the runs of one arm have measured so far."""
+
+    name: str
+    share: float
+    """Of the budget, the least of its runs."""
+    num_runs: int
+    compute: tuple[float, ...] = ()
+    """Shares of the budget at which it was evaluated."""
+    reward: tuple[float, ...] = ()
+    run: tuple[int, ...] = ()
+    num_samples: tuple[int, ...] | None = None
+    start: float | None = None
+    failed: bool = False
+
+    @property
+    def latest(self) -> float:
+        """Mean over runs of the latest reward; the start where nothing was measured."""
+        last = [self.reward[self.run.index(run) :][self.run.count(run) - 1] for run in dict.fromkeys(self.run)]
+        return float(np.mean(last)) if last else (self.start if self.start is not None else -np.inf)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """Give `arm` compute until a share of its budget; without an arm, the study ends here and `kind` says how."""
+
+    kind: str
+    arm: str | None = None
+    until: float | None = None
+    known: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def ends(self) -> bool:
+        return self.arm is None
+
+
+def first_rung(arms: Sequence[Measured], rungs: int) -> Decision | None:
+    """Every arm gets one rung before anything is decided."""
+    for arm in arms:
+        if arm.share < 1 / rungs - EPSILON and not arm.failed:
+            return Decision(kind="first_rung", arm=arm.name, until=1 / rungs)
+    return None
+
+
+# Successive halving ---------------------------------------------------------------------------------------------------
+
+
+def halving(arms: Sequence[Measured], rungs: int, share: float, busy: frozenset[str]) -> Decision | None:
+    """Rounds of equal compute; after each the better half by the latest evaluation goes on. None: wait."""
+    alive = [arm for arm in arms if not arm.failed]
+    rounds = max(int(np.ceil(np.log2(len(arms)))), 1)
+    reached = 0.0
+    for _ in range(rounds):
+        reached = min(reached + share * len(arms) / rounds / max(len(alive), 1), 1.0)
+        short = [arm for arm in alive if arm.share < reached - EPSILON]
+        free = [arm for arm in short if arm.name not in busy]
+        if free:
+            return Decision(kind="round", arm=free[0].name, until=reached, known=_rewards(arms))
+        if short:
+            return None
+        alive = sorted(alive, key=lambda arm: -arm.latest)[: max(len(alive) // 2, 1)]
+    return Decision(kind="decided", known=_rewards(arms) | {"favourite": alive[0].name if alive else None})
+
+
+def _rewards(arms: Sequence[Measured]) -> dict[str, Any]:
+    return {"arms": [{"name": arm.name, "spent": arm.share, "reward": _finite(arm.latest)} for arm in arms]}
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+# The planner ----------------------------------------------------------------------------------------------------------
+
+
+def forecast(arms: Sequence[Measured], rungs: int, share: float, busy: frozenset[str]) -> Decision | None:
+    """The arm with the largest expected gain per compute, until the choice is made or the share is spent."""
+    if (first := first_rung([arm for arm in arms if arm.name not in busy], rungs)) is not None:
+        return first
+    if any(arm.share < 1 / rungs - EPSILON and not arm.failed for arm in arms):
+        return None
+    planned = make_plan(arms, rungs, share)
+    known = plan_known(planned)
+    going = [arm for arm in planned.arms if arm.action == "continue" and arm.name not in busy]
+    if busy and (planned.kind == "decided" or not going):
+        return None
+    if planned.kind == "decided":
+        # Whoever is chosen is trained to the end, as far as the share allows.
+        until = max((arm.until or 0.0 for arm in going), default=0.0)
+        if going and until >= 1 - EPSILON:
+            return Decision(kind="finish", arm=going[0].name, until=1.0, known=known)
+        return Decision(kind="decided", known=known)
+    if not going:
+        is_spent = sum(arm.share * arm.num_runs for arm in arms) > share * sum(arm.num_runs for arm in arms) - 1 / rungs
+        return Decision(kind="budget_spent" if is_spent else "not_separable", known=known)
+    best = max(going, key=lambda arm: (arm.rate, -arm.spent))
+    until = min(np.floor(best.spent * rungs + EPSILON) + 1, rungs) / rungs
+    return Decision(kind="continue", arm=best.name, until=float(until), known=known)
+
+
+def make_plan(arms: Sequence[Measured], rungs: int, share: float) -> Planned:
+    """The plan to the end of the budget, over pooled fits."""
+    fits = pool({arm.name: curve for arm in arms if (curve := fit_arm(arm)) is not None})
+    candidates = [
+        Candidate(
+            name=arm.name,
+            spent=arm.share,
+            fit=fits.get(arm.name),
+            can_continue=not arm.failed and _is_stable(fits.get(arm.name)),
+            num_runs=arm.num_runs,
+        )
+        for arm in arms
+    ]
+    budget = share * sum(arm.num_runs for arm in arms)
+    return plan(candidates, 1.0, rung=1 / rungs, budget=budget)
+
+
+def fit_arm(arm: Measured) -> Fit | None:
+    """The arm's curve; None while nothing was measured after the start."""
+    if not arm.compute:
+        return None
+    several = len(set(arm.run)) > 1
+    return fit(
+        arm.compute,
+        arm.reward,
+        start=arm.start,
+        start_sd=None if arm.start is not None else 0.0,
+        run=arm.run if several else None,
+        num_samples=arm.num_samples,
+    )
+
+
+def _is_stable(curve: Fit | None) -> bool:
+    return curve is None or curve.verdict != "unstable"
+
+
+def plan_known(planned: Planned) -> dict[str, Any]:
+    """What the planner knew, as plain values for decisions.jsonl."""
+    rows = []
+    for arm in planned.arms:
+        value = arm.reward_at_target
+        rows.append(
+            {
+                "name": arm.name,
+                "spent": arm.spent,
+                "p_best": _finite(arm.p_best),
+                "reward_at_target": None
+                if value is None
+                else {"value": value.value, "low": value.low, "high": value.high},
+                "action": arm.action,
+                "value": _finite(arm.value),
+            }
+        )
+    regret = None if planned.regret is None else _finite(planned.regret.value)
+    return {"arms": rows, "favourite": planned.favourite, "regret": regret}
+
+
+POLICIES = {"halving": halving, "forecast": forecast}

@@ -1,0 +1,118 @@
+"""Policies: who gets the next rung, what is written down, and that a kill changes nothing."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from small_study import Log, plan_of, states
+
+from scalerl import store
+from scalerl.errors import StudyError
+from scalerl.study.controller import Controller
+from scalerl.study.folder import opened
+from scalerl.study.policy import Measured, forecast, halving
+from scalerl.study.runner import Runner
+
+FAKE = Path(__file__).parents[1] / "support" / "fake_curve_train.py"
+STUDY = """
+base = "tiny-cpu"
+[budget]
+steps = 48
+policy = "{policy}"
+rungs = 8
+share = {share}
+[arms.good]
+[arms.bad]
+loss = "dapo"
+[arms.middle]
+loss = "gspo"
+[arms.poor]
+loss = "tis"
+"""
+CURVES = {"good": 0.62, "bad": 0.45, "middle": 0.52, "poor": 0.50}
+
+
+def run_policy(tmp_path: Path, policy: str, *, share: float = 0.5, resume: bool = False, jobs: int = 1, **curves):
+    plan, out = plan_of(tmp_path, STUDY.format(policy=policy, share=share)), tmp_path / "out"
+    (tmp_path / "curves.json").write_text(json.dumps(CURVES | curves))
+    command = [sys.executable, str(FAKE), str(tmp_path / "curves.json")]
+    with opened(plan, out, jobs=jobs, shares_device=jobs > 1, resume=resume) as lock:
+        controller = Controller(plan, out)
+        runner = Runner(
+            plan, out, command=command, lock=lock, watcher=Log(), axis="step", jobs=jobs, controller=controller
+        )
+        runner.run()
+    return runner, store.read_decisions(out)
+
+
+def spent(runner: Runner) -> dict[str, int]:
+    return {status.run.arm: store.read_metrics(status.folder)[-1]["step"] for status in runner.statuses}
+
+
+def test_forecast_stops_the_worse_arms_early(tmp_path):
+    runner, decisions = run_policy(tmp_path, "forecast")
+    steps = spent(runner)
+    assert [row["kind"] for row in decisions[:4]] == ["first_rung"] * 4
+    assert decisions[-1]["arm"] is None
+    assert decisions[-1]["known"]["favourite"] == "good"
+    assert steps["bad"] <= 24 < steps["good"]
+    assert sum(steps.values()) <= 0.5 * 4 * 48
+    assert [row["decision"] for row in decisions] == list(range(1, len(decisions) + 1))
+    known = decisions[-1]["known"]["arms"]
+    assert sum(arm["p_best"] for arm in known) == pytest.approx(1.0, abs=1e-6)
+
+
+def test_halving_keeps_the_better_half_of_each_round(tmp_path):
+    runner, decisions = run_policy(tmp_path, "halving")
+    assert decisions[-1]["known"]["favourite"] == "good"
+    steps = spent(runner)
+    assert steps["good"] > steps["bad"]
+    assert sum(steps.values()) <= 0.5 * 4 * 48 + 4
+    # Two rounds of equal compute: all four arms, then the better two.
+    assert len({row["until"] for row in decisions if row["arm"]}) == 2
+
+
+def test_kill_in_a_rung_is_resumed_without_a_new_decision(tmp_path):
+    run_policy(tmp_path, "forecast", die="good-seed0", die_at=4)
+    decisions = store.read_decisions(tmp_path / "out")
+    runner, after = run_policy(tmp_path, "forecast", resume=True)
+    assert after[: len(decisions) - 1] == decisions[: len(decisions) - 1]
+    assert after[-1]["known"]["favourite"] is not None
+    assert "failed" not in states(runner).values()
+
+
+def test_several_jobs_decide_while_others_run(tmp_path):
+    runner, decisions = run_policy(tmp_path, "forecast", jobs=3)
+    assert decisions[-1]["known"]["favourite"] == "good"
+    assert sum(spent(runner).values()) <= 0.5 * 4 * 48 + 2 * 6
+
+
+def test_declared_policy_cannot_be_changed_on_resume(tmp_path):
+    run_policy(tmp_path, "forecast")
+    with pytest.raises(StudyError, match="declared before the start"):
+        run_policy(tmp_path, "halving", resume=True)
+
+
+def measured(name: str, share: float, reward: float = 0.5, **more) -> Measured:
+    return Measured(name=name, share=share, num_runs=1, compute=(share,), reward=(reward,), run=(0,), **more)
+
+
+def test_halving_waits_for_running_arms():
+    arms = [measured("a", 0.2), measured("b", 0.1), measured("c", 0.2), measured("d", 0.2)]
+    assert halving(arms, 8, 0.4, frozenset({"b"})) is None
+    decision = halving(arms, 8, 0.4, frozenset())
+    assert decision is not None
+    assert decision.arm == "b"
+
+
+def test_every_arm_gets_a_first_rung():
+    arms = [measured("a", 0.2), Measured(name="b", share=0.0, num_runs=1)]
+    decision = forecast(arms, 8, 0.4, frozenset())
+    assert decision is not None
+    assert (decision.kind, decision.arm, decision.until) == ("first_rung", "b", 0.125)
+
+
+def test_unknown_policy_names_the_choices(tmp_path):
+    with pytest.raises(StudyError, match=r"budget\.policy is .* but must be one of uniform, halving, forecast"):
+        plan_of(tmp_path, STUDY.format(policy="greedy", share=0.5))

@@ -1,0 +1,162 @@
+"""plan, transfer, prior, score and --pool as a user types them: documented objects, one sentence for a mistake."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import scalerl
+
+VALUE = {"value", "low", "high"}
+COLUMNS = ("--x", "gpu_hours", "--y", "pass_rate")
+ARMS = {"a": 0.62, "b": 0.58, "c": 0.60, "d": 0.46}
+SIZES = {"0.5B": 0.10, "1.5B": 0.16, "3B": 0.22, "7B": 0.30}
+
+
+def write(path: Path, rows: list[tuple]) -> Path:
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    return path
+
+
+def arm_rows(num: int) -> list[tuple]:
+    rows: list[tuple] = [("arm", "gpu_hours", "pass_rate")]
+    for seed, (name, ceiling) in enumerate(ARMS.items()):
+        noise = np.random.default_rng(seed).normal(0, 0.004, 40)
+        for at in range(num):
+            compute = 100.0 * (at + 1)
+            reward = 0.4 + (ceiling - 0.4) / (1 + (900 / compute) ** 1.8) + noise[at]
+            rows.append((name, compute, f"{reward:.5f}"))
+    return rows
+
+
+def ceiling_of(start: float) -> float:
+    """Odds grow by the same factor at every size."""
+    odds = 2.5 * start / (1 - start)
+    return odds / (1 + odds)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("joint")
+    write(path / "early.csv", arm_rows(16))
+    write(path / "late.csv", arm_rows(40))
+    rows: list[tuple] = [("size", "flops", "pass_rate")]
+    for seed, (size, start) in enumerate(SIZES.items()):
+        noise = np.random.default_rng(seed).normal(0, 0.004, 30)
+        middle = 1e18 * float(size[:-1])
+        for at in range(30):
+            compute = middle * (at + 0.02) / 5
+            reward = start + (ceiling_of(start) - start) / (1 + (middle / compute) ** 1.5) + noise[at]
+            rows.append((size, compute, f"{reward:.5f}"))
+    write(path / "sizes.csv", rows)
+    return path
+
+
+def answer(*words: object) -> dict:
+    done = scalerl(*words, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def refused(*words: object) -> str:
+    done = scalerl(*words)
+    assert done.returncode == 2, done.stdout
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    return done.stderr
+
+
+def test_plan_gives_the_documented_object_and_a_picture(folder: Path):
+    options = ("--by", "arm", "--start", "0.4", "--target", "8000", "--plot", folder / "plan.png")
+    planned = answer("plan", folder / "early.csv", *COLUMNS, *options)
+    assert set(planned) == {"arms", "regret", "kind", "messages"}
+    assert set(planned["regret"]) == VALUE
+    assert [arm["name"] for arm in planned["arms"]] == list(ARMS)
+    for arm in planned["arms"]:
+        assert set(arm) == {"name", "spent", "p_best", "reward_at_target", "action", "until"}
+        assert set(arm["reward_at_target"]) == VALUE
+        assert arm["action"] in ("continue", "stop", "done")
+    assert planned["arms"][3]["action"] == "stop"
+    assert (folder / "plan.png").stat().st_size > 10_000
+
+
+def test_plan_refuses_a_target_below_what_is_spent(folder: Path):
+    options = ("--by", "arm", "--start", "0.4", "--target", "800")
+    assert "--target 800 lies below what a has spent already (1600)" in refused(
+        "plan", folder / "early.csv", *COLUMNS, *options
+    )
+
+
+def test_arms_on_different_axes_are_refused(folder: Path):
+    write(folder / "x.csv", [("gpu_hours", "pass_rate"), *((100.0 * at, 0.4 + at / 100) for at in range(1, 12))])
+    write(folder / "y.csv", [("tokens", "pass_rate"), *((100.0 * at, 0.4 + at / 100) for at in range(1, 12))])
+    files = (folder / "x.csv", folder / "y.csv")
+    assert "one axis of compute" in refused("plan", *files, "--target", "5000")
+    assert "one axis of compute" in refused("fit", *files, "--pool")
+
+
+def test_transfer_gives_the_documented_object_and_a_picture(folder: Path):
+    columns = ("--x", "flops", "--y", "pass_rate", "--by", "size", "--size", "size")
+    options = ("--to", "14B", "--start", "0.38", "--at", "1e19,1e20", "--plot", folder / "law.svg")
+    done = answer("transfer", folder / "sizes.csv", *columns, *options)
+    assert set(done) == {"target", "ceiling", "exponent", "midpoint", "at", "verdict", "kind", "messages"}
+    assert done["target"] == {"size": 14e9, "start": 0.38}
+    for word in ("ceiling", "exponent", "midpoint"):
+        assert set(done[word]) == VALUE
+    assert [row["compute"] for row in done["at"]] == [1e19, 1e20]
+    assert all(set(row["reward"]) == VALUE for row in done["at"])
+    assert done["ceiling"]["low"] <= ceiling_of(0.38) <= done["ceiling"]["high"]
+    assert (folder / "law.svg").stat().st_size > 5_000
+
+
+def test_transfer_needs_three_smaller_sizes(folder: Path):
+    words = ("--x", "flops", "--y", "pass_rate", "--size", "size", "--to", "3B", "--start", "0.2")
+    assert "too few siblings: 2 sizes below 3e+09" in refused("transfer", folder / "sizes.csv", *words)
+
+
+def test_sealed_forecast_is_scored_later(folder: Path):
+    sealed = folder / "seals" / "may.json"
+    sealed.parent.mkdir()
+    columns = (*COLUMNS, "--by", "arm", "--start", "0.4")
+    answer("forecast", folder / "early.csv", *columns, "--pool", "--at", "3000", "--seal", sealed)
+    assert "never written over" in refused("forecast", folder / "early.csv", *columns, "--seal", sealed)
+    done = answer("score", sealed, folder / "late.csv")
+    assert done["kind"] == "scored"
+    assert [curve["name"] for curve in done["curves"]] == list(ARMS)
+    for curve in done["curves"]:
+        assert curve["num_scored"] == 24
+        assert curve["at"][0]["measured"] is not None
+        assert not curve["data_changed"]
+    page = answer("score", sealed.parent, folder / "late.csv")
+    assert page["calibration"]["0.9"]["num"] == 4 * 24
+    assert "<svg" in (sealed.parent / "calibration.html").read_text()
+    edited = folder / "edited.json"
+    edited.write_text(sealed.read_text().replace('"num_points": 16', '"num_points": 17', 1))
+    assert "was changed after it was sealed" in refused("score", edited, folder / "late.csv")
+
+
+def test_prior_of_earlier_runs_informs_a_new_one(folder: Path):
+    columns = (*COLUMNS, "--by", "arm", "--start", "0.4")
+    done = scalerl("prior", folder / "late.csv", *columns, "--out", folder / "ours.json")
+    assert done.returncode == 0, done.stderr
+    (curve,) = answer("fit", folder / "early.csv", *columns, "--where", "arm=a", "--prior", folder / "ours.json")[
+        "curves"
+    ]
+    pooled, alone = (side["ceiling"]["high"] - side["ceiling"]["low"] for side in (curve, curve["unpooled"]))
+    assert pooled < 0.8 * alone
+    assert curve["pooled_with"] == list(ARMS)
+    assert "is not a prior" in refused("fit", folder / "early.csv", *columns, "--prior", folder / "late.csv")
+
+
+def test_backtest_pools_only_what_was_measured_before(folder: Path):
+    columns = (*COLUMNS, "--by", "arm", "--start", "0.4")
+    alone, pooled = (
+        answer("backtest", folder / "late.csv", *columns, "--fraction", "0.4", *more)["curves"]
+        for more in ((), ("--pool",))
+    )
+    errors = [[curve["fractions"][0]["rmse"] for curve in side] for side in (alone, pooled)]
+    assert np.mean(errors[1]) < np.mean(errors[0])
+    assert all("unpooled" in curve for curve in pooled)
+    assert all("unpooled" not in curve for curve in alone)
