@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from scalerl.graders.rules import exact
+from scalerl.graders.values import Score
 
 
 def obedient(text: str, answer: str, /, **tags: str) -> bool | None:
@@ -102,3 +103,8 @@ async def judge(text: str, answer: str, /, *, most: int = 1000) -> float:
         return float(text == answer)
     finally:
         _under_way -= 1
+
+
+def named_outcome(text: str, answer: str) -> Score:
+    """Name the outcome that the text asks for; "none" has no verdict."""
+    return Score(value=None if text == "none" else 0.5, outcome=text)

@@ -29,6 +29,8 @@ class EvalResult:
     """Completions with a verdict."""
     num_without_verdict: Mapping[Reason, int]
     """The other completions, by reason; each counts as wrong."""
+    num_outcomes: Mapping[str, int] = field(default_factory=dict)
+    """Completions by the outcome that their grader named, such as "timeout" for a program."""
     score: float | None = None
     """The mean of the graders' values over all completions; None if every value was 0 or 1, so that it is `reward`."""
     scores: Mapping[str, float] = field(default_factory=dict)
@@ -118,6 +120,7 @@ def evaluate(
         order.setdefault(request.group, len(order))
     num_correct = [0] * len(order)
     num_without_verdict: Counter[Reason] = Counter()
+    num_outcomes: Counter[str] = Counter()
     value_sum, has_shares = 0.0, len(judge.graders) > 1
     score_sums: defaultdict[str, float] = defaultdict(float)
     sampled = finished = num_graded = num_truncated = num_tokens = 0
@@ -132,6 +135,8 @@ def evaluate(
             num_graded += verdict.correct is not None
             if verdict.reason is not None:
                 num_without_verdict[verdict.reason] += 1
+            if verdict.outcome:
+                num_outcomes[verdict.outcome] += 1
             num_correct[order[verdict.completion.request.group]] += verdict.correct is True
             value_sum += verdict.value or 0.0
             has_shares |= verdict.value not in (None, 0.0, 1.0)
@@ -143,6 +148,7 @@ def evaluate(
         samples_per_prompt=len(requests) // max(len(order), 1),
         num_graded=num_graded,
         num_without_verdict=num_without_verdict,
+        num_outcomes=num_outcomes,
         score=value_sum / len(requests) if has_shares and requests else None,
         scores={name: total / len(requests) for name, total in score_sums.items()},
         num_truncated=num_truncated,

@@ -24,7 +24,7 @@ from scalerl.loop.watchdog import Watchdog
 from scalerl.models.shape import ModelShape, work_flops
 from scalerl.run import checkpoint as checkpoints
 from scalerl.run.clock import Clock, devices_held, larger
-from scalerl.run.evaluate import counts, evaluate_set, no_verdicts
+from scalerl.run.evaluate import counts, evaluate_set, no_verdicts, outcome_columns
 from scalerl.run.health import Health
 from scalerl.run.host import environment, frozen_objects
 from scalerl.run.observer import NullObserver, RunObserver
@@ -93,6 +93,7 @@ class Run:
         self._last_saved = -1 if earlier.checkpoint is None else earlier.checkpoint.step
         self._work = Work()
         self._num_without_verdict: Counter[Reason] = Counter()
+        self._num_outcomes: Counter[str] = Counter()
         self._health = Health(recipe, trained_s=self.clock.row()["time/training_s"])
 
     def close(self) -> None:
@@ -214,6 +215,7 @@ class Run:
         )
         self._work = work
         before, self._num_without_verdict = self._num_without_verdict, Counter(self.parts.grading.num_without_verdict)
+        seen, self._num_outcomes = self._num_outcomes, Counter(self.parts.grading.num_outcomes)
         row = {
             "step": done.version,
             "attempt": self.attempt,
@@ -223,6 +225,7 @@ class Run:
             "time/wait_s": done.timings.wait_s,
             "time/push_s": done.timings.push_s,
             **{f"grader/{reason}": num for reason, num in (self._num_without_verdict - before).items()},
+            **outcome_columns(self._num_outcomes - seen),
             "groups": [group.key for group in done.batch.groups],
         }
         store.append_row(self.folder / store.METRICS, row)

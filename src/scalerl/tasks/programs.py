@@ -141,7 +141,7 @@ def specified(stream: random.Random, kind: str, num_steps: int, num_tests: int) 
         for _ in range(num_steps):
             step = stream.choice(STEPS[current])
             c, d = stream.sample(_LETTERS, 2)
-            steps.append((step, stream.randint(2, 5), c, d))
+            steps.append((step, stream.randint(2, 9), c, d))
             current = step.becomes or current
         # Inputs follow from the steps: the same function with another example would be the same problem.
         inputs = random.Random(derive_seed("programs inputs", kind, _told(steps)))
@@ -183,7 +183,7 @@ def _program(made: Specified, stream: random.Random, slip_rate: float) -> str:
     for step, k, c, d in made.steps:
         written, number = step, k
         if stream.random() < slip_rate:
-            written, number = stream.choice(STEPS[current]), stream.randint(2, 5)
+            written, number = stream.choice(STEPS[current]), stream.randint(2, 9)
         lines.append(f" {name}={written.code.format(v=name, k=number, c=c, d=d)}")
         current = step.becomes or current
     return "\n".join([*lines, f" return {name}"])
