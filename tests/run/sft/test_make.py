@@ -9,16 +9,20 @@ from typing import Any, cast
 
 import pytest
 import torch
+from sandbox_support import needs_bubblewrap
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from scalerl.answer_format import AnswerFormat
 from scalerl.choose import choose
 from scalerl.cli.sft import reached
 from scalerl.config import load_recipe
+from scalerl.config.parts import GradingSettings
 from scalerl.config.sft import SftSettings
 from scalerl.errors import ModelError, RunFolderError, TaskError
 from scalerl.loop.requests import Text
+from scalerl.models.load import EMBEDDED
 from scalerl.models.tiny import TinyShape, build_tokenizer
+from scalerl.run.parts import build_tasks
 from scalerl.run.sft.demonstrations import NEW_STEPS
 from scalerl.run.sft.inputs import load_inputs
 from scalerl.run.sft.make import MADE_BY, NEW_LR, SftPlan, SftProgress, SftResult, SftStart, SilentObserver, sft
@@ -42,7 +46,7 @@ MICRO = SftSettings(
 )
 SMALL = TinyShape(hidden=32, intermediate=64, layers=1, heads=2, context=64)
 START = SftStart(shape=SMALL, device="cpu")
-TINY_BASE = str(files("scalerl") / "assets" / "tiny-base")
+TINY_BASE, TINY_CODE_BASE = (str(files("scalerl") / "assets" / name) for name in EMBEDDED)
 
 
 def text_of(folder: str | Path) -> Text:
@@ -332,6 +336,23 @@ def test_the_embedded_base_is_as_good_as_its_record_says():
         expected = record["pass_rates"][name]
         # Three standard errors of 80 problems, and the record's own are few.
         assert rate == pytest.approx(expected, abs=3 * math.sqrt(expected * (1 - expected) / 80))
+
+
+@needs_bubblewrap
+def test_the_code_base_is_as_good_as_its_record_says():
+    torch.set_num_threads(1)
+    record = json.loads((Path(TINY_CODE_BASE) / MADE_BY).read_text())
+    assert (Path(TINY_CODE_BASE) / "model.safetensors").stat().st_size < 4e6
+    recipe = load_recipe("tiny-math-code", ["evaluation.num_prompts=80"])
+    model = AutoModelForCausalLM.from_pretrained(TINY_CODE_BASE)
+    assert model.dtype == torch.float32
+    limits = GradingSettings(timeout_s=60, cpu_limit_s=30)
+    for name, task in build_tasks(recipe).items():
+        rate = pass_rate(model, text_of(TINY_CODE_BASE), task, max_new_tokens=68, grading=limits)
+        expected = record["pass_rates"][name]["temperature_1"]
+        # Three standard errors of 80 problems, and the record's own are few.
+        assert rate == pytest.approx(expected, abs=3 * math.sqrt(expected * (1 - expected) / 80)), name
+        assert 0.15 < expected < 0.7, name
 
 
 def test_the_recipe_of_the_base_is_the_one_it_was_made_by():
