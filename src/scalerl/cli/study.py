@@ -128,7 +128,7 @@ def _say(console: "Console", text: str, style: str | None = None) -> None:
 def _run(plan: "Plan", out: Path, *, jobs: int, gpus: Sequence[str], resume: bool, as_json: bool, again: str) -> int:
     from rich.console import Console
 
-    from scalerl.study.controller import Controller
+    from scalerl.study.controller import Controller, choice_text, last_choice
     from scalerl.study.folder import check_asked, fair_axis, opened, policy_record
     from scalerl.study.live_table import Screen
     from scalerl.study.runner import Runner
@@ -172,29 +172,9 @@ def _run(plan: "Plan", out: Path, *, jobs: int, gpus: Sequence[str], resume: boo
     return int(any(status.state not in ended for status in runner.statuses))
 
 
-def last_choice(out: Path) -> dict[str, Any] | None:
-    """The decision that ended a study; None while its policy has not made one."""
-    from scalerl import store
-
-    rows = store.read_decisions(out)
-    return rows[-1] if rows and rows[-1]["arm"] is None else None
-
-
-def choice_text(row: dict[str, Any]) -> str:
-    """The choice of a policy in one sentence."""
-    known = row["known"]
-    favourite, regret = known.get("favourite"), known.get("regret")
-    loss = "" if regret is None else f"; taking it is expected to lose {regret:.2g}"
-    if favourite is None:
-        return "The policy ends without a favourite: no arm has a curve."
-    spent = sum(arm["spent"] for arm in known["arms"]) / len(known["arms"])
-    after = f"after {spent:.0%} of the compute of running all arms to the end"
-    if row["kind"] == "decided":
-        return f"The policy chooses {favourite} {after}{loss}."
-    return f"Not separable: the policy leans to {favourite} {after}{loss}."
-
-
 def _choice_json(row: dict[str, Any] | None) -> dict[str, Any]:
+    from scalerl.study.controller import choice_text
+
     if row is None:
         return {}
     return {"choice": {"kind": row["kind"], "favourite": row["known"].get("favourite"), "message": choice_text(row)}}

@@ -110,7 +110,10 @@ def _try(recipe: str, run: "Run") -> None:
 
 def evaluate(
     model: Annotated[
-        str, typer.Argument(help="Model folder, hub name, .gguf file, tiny-base or smollm2-135m.", show_default=False)
+        str,
+        typer.Argument(
+            help="Model folder, hub name, .gguf file, tiny-base, tiny-code-base or smollm2-135m.", show_default=False
+        ),
     ],
     recipe: Annotated[str, typer.Option(help="The recipe whose task and evaluation settings are used.")] = "tiny-cpu",
     overrides: Annotated[
@@ -148,6 +151,8 @@ def evaluate(
             largest = max(row["pass_at"], key=int)
             words += f"; mean@{num}, and pass@{largest} is {row['pass_at'][largest]:.3f}"
         typer.echo(words)
+        if outcomes := outcome_words(row):
+            typer.echo(f"  {outcomes}")
         if unjudged := row["without_verdict"]:
             reasons = ", ".join(f"{num} x {reason}" for reason, num in unjudged.items())
             typer.echo(f"  {sum(unjudged.values()):,} of them could not be judged and count as wrong: {reasons}")
@@ -321,6 +326,8 @@ class Terminal:
             parts.append(f"eval {self._reward:.3f}")
         parts.append(f"lag {row.get('rollout/lag_mean', 0):.1f}")
         parts.append(f"entropy {_number(row.get('loss/entropy'), 2)}")
+        if row.get("outcome/stopped_frac"):
+            parts.append(f"stopped {row['outcome/stopped_frac']:.0%}")
         share = self._run.share_spent
         left_s = seconds_left(time.monotonic() - self._since, self._share_before, share)
         left = "" if left_s is None else f"{timedelta(seconds=round(left_s))} left"
@@ -338,6 +345,8 @@ class Terminal:
             hours = f"{row['gpu_hours']:.4g} {'GPU-h' if self._run.device.type == 'cuda' else 'device-h'}"
             words = f"step {row['step']}  {hours}  {name}{_number(row['reward'])}"
             self._print(words + forecast_words(outlooks[row["set"]]))
+            if outcomes := outcome_words(row):
+                self._print(f"  {name}{outcomes}")
         for alarm in alarms:
             self._print(f"Warning: {alarm_text(alarm)}.", style="red")
 
@@ -362,6 +371,14 @@ def seconds_left(elapsed_s: float, share_before: float, share: float) -> float |
     """Return the seconds until the budget is spent, at the pace of this attempt, including evaluations."""
     gained = share - share_before
     return elapsed_s * max(1 - share, 0.0) / gained if gained > 0 else None
+
+
+def outcome_words(row: Mapping[str, Any]) -> str:
+    """Return how many answers ended how, by the outcomes that their grader named; "" where it named none."""
+    counts = {key.removeprefix("outcome/"): num for key, num in row.items() if key.startswith("outcome/")}
+    counts.pop("stopped_frac", None)
+    ordered = sorted(counts.items(), key=lambda item: -item[1])
+    return ", ".join(f"{num:,} {name.replace('_', ' ')}" for name, num in ordered)
 
 
 def forecast_words(outlook: "Outlook | None") -> str:
