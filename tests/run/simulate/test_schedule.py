@@ -24,7 +24,7 @@ def run(
 ):
     regime = Regime(groups_per_batch=2, completions_per_group=4, slots=slots, max_lag=4)
     durations = Durations(
-        chunk_s=(lambda _: chunk_s) if isinstance(chunk_s, float) else chunk_s,
+        chunk_s=(lambda _: chunk_s) if isinstance(chunk_s, float | int) else chunk_s,
         step_s=lambda version, num: step_s,
         push_s=0.0,
     )
