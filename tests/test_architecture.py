@@ -44,10 +44,12 @@ LAYERS: dict[str, set[str]] = {
     "analysis": {"errors", "store", "config", "curves", "logs"},
     "report": {"errors", "store", "config", "curves", "logs", "analysis"},
     "study": {"errors", "store", "config", "curves", "logs", "analysis"},
+    "board": {"errors", "store", "config", "curves", "logs", "analysis", "report", "study"},
+    "callbacks": {"errors", "store", "config", "curves", "logs", "analysis"},
 }
 LAYERS["api"] = set(LAYERS)
 LAYERS["cli"] = set(LAYERS)
-PREDICTIVE = {"curves", "logs", "analysis", "report", "study"}
+PREDICTIVE = {"curves", "logs", "analysis", "report", "study", "board"}
 NO_TORCH = VALUES | PREDICTIVE | {"loop", "cli"}
 
 VAGUE = {"utils", "util", "common", "helpers", "misc", "manager", "base"}

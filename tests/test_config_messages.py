@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 
 import pytest
 from hypothesis import given
@@ -219,15 +218,12 @@ def test_any_value_gives_a_recipe_or_an_error_message(tmp_path_factory, key, val
     assert all("pydantic" not in sentence for sentence in sentences)
 
 
-def test_a_wrong_setting_fails_fast_and_before_torch(tmp_path):
+def test_a_wrong_setting_fails_before_torch_is_imported(tmp_path):
     code = (
         "import sys\nfrom scalerl.config import RecipeError, load_recipe\nfrom scalerl.choose import choose\n"
         "try:\n    load_recipe('scalerl', ['loss=cisp'])\n"
         "except RecipeError as error:\n    print(error)\n"
         "assert not {'torch', 'numpy', 'transformers'} & sys.modules.keys()\n"
     )
-    start = time.perf_counter()
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
     assert "loss.name" in run.stdout
-    # About 0.3 s on an idle core; the margin is for a busy one.
-    assert time.perf_counter() - start < 3

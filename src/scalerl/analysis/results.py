@@ -24,7 +24,8 @@ from scalerl.curves import (
     note_text,
     reward_at,
 )
-from scalerl.curves.notes import FitNote, UnusedStart
+from scalerl.curves.notes import FitNote, NothingToScore, UnusedStart
+from scalerl.curves.pairs.paper_rule import compare_by_paper
 from scalerl.curves.points import unbounded
 from scalerl.errors import InputError, NoCurveError
 from scalerl.logs.series import Series
@@ -44,6 +45,8 @@ class FitOptions:
     margin: float = 0.06
     skip_before: float | str | None = None
     fit_until: float | None = None
+    method: Literal["posterior", "paper"] = "posterior"
+    """"paper": the grid procedure of arXiv 2510.13786, which has no intervals."""
     bounded: bool = True
     """False for a reward without limits (--y-scale none)."""
 
@@ -61,6 +64,8 @@ class FitOptions:
             "start_sd": series.start_sd,
             "run": series.run,
             "num_samples": series.num_samples,
+            **({} if self.method == "posterior" else {"method": self.method}),
+            "error": series.error,
         }
 
 
@@ -77,6 +82,8 @@ class CurveResult:
     fit: Fit | None
     holdout: Score | None = None
     fractions: tuple[tuple[float, Score | None], ...] = ()
+    unscored: tuple[tuple[float, FitNote | NothingToScore], ...] = ()
+    """Why a fraction has no score."""
     at: tuple[At, ...] = ()
     reach: tuple[Reach, ...] = ()
     doubling: Value | None = None
@@ -174,7 +181,8 @@ def analyse_backtest(series: Sequence[Series], options: FitOptions, fractions: S
             curves.append(CurveResult(series=data, fit=None, fractions=tuple((share, None) for share in fractions)))
         else:
             done = _backtest(data, options, fractions)
-            curves.append(CurveResult(series=data, fit=done.fit, holdout=done.holdout, fractions=done.fractions))
+            scores = {"holdout": done.holdout, "fractions": done.fractions, "unscored": done.unscored}
+            curves.append(CurveResult(series=data, fit=done.fit, **scores))
     return Analysis(
         command="backtest", curves=_some_usable(curves), form_ranking=_rank_forms(curves, options, fractions)
     )
@@ -233,7 +241,9 @@ def analyse_compare(series: Sequence[Series], options: FitOptions, at: float | N
     for name, members in sets.items():
         if len(members) > 1:
             together = {member: fits[member] for member in members if member in fits}
-            comparisons["" if len(sets) == 1 else str(name)] = compare(together, at=at)
+            by_paper = options.method == "paper"
+            compared = compare_by_paper(together) if by_paper else compare(together, at=at)
+            comparisons["" if len(sets) == 1 else str(name)] = compared
         else:
             notes.append(f"{members[0]} is compared with nothing: it is the only curve of its evaluation set.")
     units = sorted({curve.series.x_label for curve in curves})
@@ -254,6 +264,10 @@ def _some_usable(curves: Sequence[CurveResult]) -> tuple[CurveResult, ...]:
 def _fitted(data: Series, options: FitOptions) -> CurveResult:
     if data.problem:
         return CurveResult(series=data, fit=None)
+    if options.method == "paper" and data.start is None:
+        raise InputError(
+            f"--method paper needs the reward before training, and {data.name} has no row of it: add --start VALUE."
+        )
     done = fit(data.compute, data.reward, evaluation=data.evaluation, **options.of(data))
     return CurveResult(series=data, fit=done)
 

@@ -3,15 +3,15 @@
 import functools
 import inspect
 import json
-import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from scalerl.cli.values import bin_rule, column_value, condition, numbers, positive, skip_before_value, start_value
 from scalerl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -52,7 +52,10 @@ class Common:
     ] = None
     start: Annotated[
         str | None,
-        data("Reward before training; 'first': each run's first row; else fitted.", metavar="VALUE|first"),
+        data(
+            "Reward before training; 'first': each run's first row; 'fit': fitted. Unset: a row at 0, or fitted.",
+            metavar="VALUE|first|fit",
+        ),
     ] = None
     gpus: Annotated[float | None, data("Build GPU-hours from step time for this many GPUs.", metavar="N")] = None
     y_scale: Annotated[
@@ -60,6 +63,10 @@ class Common:
     ] = "1"
     skip_before: Annotated[
         str | None, how("Leave out early compute: a value, a share ('10%') or 'auto'.", metavar="C")
+    ] = None
+    bin: Annotated[
+        str | None,
+        how("Average noisy rewards in N bins along compute before the fit; 'auto': about 60.", metavar="N|auto"),
     ] = None
     fit_until: Annotated[float | None, how("Leave out later compute.", metavar="C")] = None
     level: Annotated[float, how("Level of the intervals.", show_default=True)] = 0.9
@@ -99,15 +106,25 @@ def shares_options(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
+Method = Annotated[
+    str,
+    how(
+        "posterior, or paper: the grid of arXiv 2510.13786, A.5, without intervals, and its rule for pairs.",
+        metavar="NAME",
+        show_default=True,
+    ),
+]
+
+
 @shares_options
-def fit(common: Common) -> None:
+def fit(common: Common, method: Method = "posterior") -> None:
     """Fit R(C) = R0 + (A - R0) / (1 + (C_mid/C)^B): the ceiling, how sure we are, and what more compute buys.
 
     [dim]scalerl fit runs.csv --x gpu_hours --y pass_rate --by recipe --start 0.399[/dim]
     """
     from scalerl.analysis.results import analyse_fit
 
-    _run(common, analyse_fit)
+    _run(common, analyse_fit, method=method)
 
 
 @shares_options
@@ -117,6 +134,7 @@ def forecast(
         str | None, option("Reward at these computes (default: 2 and 4 times the data).", metavar="C[,C]")
     ] = None,
     reach: Annotated[str | None, option("Compute that reaches these rewards.", metavar="R[,R]")] = None,
+    method: Method = "posterior",
 ) -> None:
     """Say what more compute buys: the reward at a compute, or the compute a reward needs.
 
@@ -131,7 +149,7 @@ def forecast(
             f"--reach {outside[0]:g} is outside [0, 1]: give it on the scale that is fitted, such as --reach 0.6; for "
             "rewards without limits say --y-scale none"
         )
-    _run(common, lambda series, options: analyse_forecast(series, options, computes, rewards))
+    _run(common, lambda series, options: analyse_forecast(series, options, computes, rewards), method=method)
 
 
 @shares_options
@@ -160,6 +178,7 @@ def backtest(
 def compare(
     common: Common,
     at: Annotated[float | None, option("Rank at this compute instead of by ceiling.", metavar="C")] = None,
+    method: Method = "posterior",
 ) -> None:
     """Tell which recipe to scale: by ceiling first, by efficiency at a shared ceiling second, or 'not separable'.
 
@@ -168,7 +187,9 @@ def compare(
     from scalerl.analysis.results import analyse_compare
 
     positive([] if at is None else [at], "--at")
-    _run(common, lambda series, options: analyse_compare(series, options, at))
+    if at is not None and method == "paper":
+        raise UsageError("--at ranks by probabilities, which --method paper does not have: leave out one of the two")
+    _run(common, lambda series, options: analyse_compare(series, options, at), method=method)
 
 
 def example(out: Annotated[Path, typer.Option(help="Folder for the data and the pictures.")] = Path("example")) -> None:
@@ -207,58 +228,12 @@ def _call(name: str, words: list[str]) -> None:
 # What the commands share -----------------------------------------------------------------------------------------
 
 
-def number(text: str, expected: str) -> float:
-    """A finite number; `expected` says what the option takes."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise UsageError(f"{expected}, not {text.strip()!r}")
-    return value
-
-
-def numbers(text: str | None, option: str) -> list[float]:
-    """'1,2.5' as numbers."""
-    words = [word for word in (text or "").split(",") if word.strip()]
-    return [number(word, f"{option} takes numbers with commas between them") for word in words]
-
-
-def positive(values: list[float], option: str) -> list[float]:
-    wrong = [value for value in values if not 0 < value < math.inf]
-    if wrong:
-        raise UsageError(f"{option} must be positive and finite, not {wrong[0]:g}")
-    return values
-
-
-def column_value(text: str, option: str) -> tuple[str, str]:
-    column, equals, value = text.partition("=")
-    if not equals or not column.strip():
-        raise UsageError(f"{option} takes COLUMN=VALUE, not {text!r}")
-    return column.strip(), value.strip()
-
-
-def _condition(text: str) -> tuple[str, str, bool]:
-    """(column, value, whether rows must have it) of --where: 'arm=a' or 'arm!=a'."""
-    column, value = column_value(text, "--where")
-    name = column.removesuffix("!").rstrip()
-    if not name:
-        raise UsageError(f"--where takes COLUMN=VALUE or COLUMN!=VALUE, not {text!r}")
-    return name, value, name == column
-
-
-def _start(text: str | None) -> Any:
-    return text if text is None or text == "first" else number(text, "--start takes a number or 'first'")
-
-
-def _skip_before(text: str | None) -> float | str | None:
-    """A compute as a number; a share or 'auto' as it is."""
-    if text is None or text == "auto":
-        return text
-    value = number(text.removesuffix("%"), "--skip-before takes a compute, a share such as '10%' or 'auto'")
-    if value < 0:
-        raise UsageError(f"--skip-before must not be negative, but is {text}")
-    return text if text.endswith("%") else value
+def _checked_method(method: str, common: Common) -> Any:
+    if method not in ("posterior", "paper"):
+        raise UsageError(f"--method must be posterior or paper, not {method!r}")
+    if method == "paper" and common.form not in (None, SIGMOID):
+        raise UsageError(f"--method paper fits the sigmoid, not --form {common.form}")
+    return method
 
 
 def _check(common: Common) -> None:
@@ -287,7 +262,7 @@ def chosen(common: Common, holdout: str | None = None) -> "tuple[Selection, FitO
     from scalerl.analysis.results import FitOptions
     from scalerl.logs.series import Selection
 
-    where = [_condition(text) for text in common.where or ()]
+    where = [condition(text) for text in common.where or ()]
     selection = Selection(
         x=common.x,
         y=common.y,
@@ -295,18 +270,19 @@ def chosen(common: Common, holdout: str | None = None) -> "tuple[Selection, FitO
         seed=common.seed,
         where=tuple((column, value) for column, value, has in where if has),
         where_not=tuple((column, value) for column, value, has in where if not has),
-        start=_start(common.start),
+        start=start_value(common.start),
         y_scale=common.y_scale,  # type: ignore[arg-type]
         holdout=column_value(holdout, "--holdout") if holdout is not None else None,
         gpus=common.gpus,
         labels=tuple(common.label or ()),
+        bins=bin_rule(common.bin),
     )
     options = FitOptions(
         form=common.form or SIGMOID,
         mend=common.form is None,
         level=common.level,
         margin=common.margin,
-        skip_before=_skip_before(common.skip_before),
+        skip_before=skip_before_value(common.skip_before),
         fit_until=common.fit_until,
         bounded=common.y_scale != "none",
     )
@@ -319,12 +295,14 @@ def _run(
     analyse: "Callable[[Sequence[Series], FitOptions], Analysis]",
     *,
     holdout: str | None = None,
+    method: str = "posterior",
 ) -> None:
     from scalerl.analysis.json import to_json
     from scalerl.logs.read import read_tables
     from scalerl.logs.series import series_from
 
     selection, options = chosen(common, holdout)
+    options = replace(options, method=_checked_method(method, common))
     tables = read_tables(common.files)
     series = series_from(tables, selection)
     analysis = analyse(series, options)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scalerl.cli.recipe import gpu_visible
+from scalerl.cli.train import Board, board_beside
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 TRAIN = (sys.executable, "-m", "scalerl.cli", "train", "--no-plots")
 INTERRUPTED = 130
 MISTAKEN = 2
-_UNITS = {"gpu_hours": "GPU-hours", "flops": "FLOPs"}
 
 
 def study(
@@ -53,6 +53,7 @@ def study(
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and what it costs; run nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON at the end.")] = False,
+    board: Board = False,
 ) -> None:
     """Run every arm and seed of a study as a run of its own, then write a report that compares them.
 
@@ -83,9 +84,8 @@ def study(
         raise typer.Exit(_show_plan(plan, out, jobs=jobs, num_devices=len(gpus) or 1, resume=resume, as_json=as_json))
     check_runnable(plan)
     again = _again(name, out, overrides or (), jobs)
-    code = _run(plan, out, jobs=jobs, gpus=gpus, resume=resume, as_json=as_json, again=again)
-    if code:
-        raise typer.Exit(code)
+    with board_beside(out, wanted=board):
+        raise typer.Exit(_run(plan, out, jobs=jobs, gpus=gpus, resume=resume, as_json=as_json, again=again))
 
 
 def _again(name: str, out: Path, overrides: Sequence[str], jobs: int) -> str:
@@ -136,6 +136,7 @@ def _run(plan: "Plan", out: Path, *, jobs: int, gpus: Sequence[str], resume: boo
     check_asked(out, resume)
     _try_out(console, plan, out)
     with opened(plan, out, jobs=jobs, shares_device=jobs > max(len(gpus), 1), resume=resume) as lock:
+        _say_added(console, plan)
         _say_skipped(console, plan)
         screen = Screen(console, len(plan.runs))
         try:
@@ -172,6 +173,11 @@ def _try_out(console: "Console", plan: "Plan", out: Path) -> None:
         names = ", ".join(arm.name for arm in arms)
         _say(console, f"Looking whether {names} can be set up ...")
         check_arms(arms, TRAIN)
+
+
+def _say_added(console: "Console", plan: "Plan") -> None:
+    if plan.adds_base:
+        _say(console, f"The base, {plan.base.name}, is added as an arm: no arm of the study file is the base itself.")
 
 
 def _say_skipped(console: "Console", plan: "Plan") -> None:
@@ -319,8 +325,13 @@ def _print_plan(console: "Console", plan: "Plan") -> None:
 
 
 def _budget(plan: "Plan") -> str:
+    units = {"gpu_hours": _hours_name(), "flops": "FLOPs"}
     limits = [(key, value) for key, value in plan.base.recipe.budget if value is not None]
-    return ", ".join(counted(value, "step") if key == "steps" else f"{value:,g} {_UNITS[key]}" for key, value in limits)
+    return ", ".join(counted(value, "step") if key == "steps" else f"{value:,g} {units[key]}" for key, value in limits)
+
+
+def _hours_name() -> str:
+    return "GPU-hours" if gpu_visible() else "device-hours"
 
 
 def counted(num: int, noun: str) -> str:
@@ -337,7 +348,7 @@ def _print_cost(console: "Console", plan: "Plan", total: "Cost", pace: "Pace", *
     hours = max(total.hours / min(jobs, num_devices), total.longest_run_hours)
     _say(
         console,
-        f"About {duration(hours * 3600)} and {total.gpu_hours:,.3g} GPU-hours of training "
+        f"About {duration(hours * 3600)} and {total.gpu_hours:,.3g} {_hours_name()} of training "
         f"({counted(total.steps, 'step')}), at {_seconds(pace.step_s)} a step and {_seconds(pace.sample_s)} an "
         f"evaluated completion, as timed just now on {plan.base.name}. A completion is taken to cost the same in every "
         f"arm and at every step; longer ones cost more.",

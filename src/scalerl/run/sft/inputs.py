@@ -11,7 +11,7 @@ from scalerl.answer_format import AnswerFormat
 from scalerl.config.sft import NEW_MODEL, SftSettings
 from scalerl.errors import TaskError
 from scalerl.loop.requests import Text
-from scalerl.models.load import load_model
+from scalerl.models.load import LoadedModel, load_model
 from scalerl.models.tiny import TinyShape, build_model, build_tokenizer
 from scalerl.models.vocabulary import add_tokens, missing_tokens
 from scalerl.run.sft.demonstrations import Examples, draw, encode, merged, num_wanted
@@ -35,6 +35,8 @@ class SftStart:
     """Precision of the body; master weights are FP32."""
     device: str = ""
     """Empty for a GPU if there is one."""
+    trust_remote_code: bool = False
+    """Run Python code that comes with the model."""
 
     @property
     def new(self) -> bool:
@@ -54,7 +56,7 @@ def load_inputs(
     answer = _shared_answer(tasks)
     # The model before the demonstrations: a wrong path shows at once, and drawing them takes a while.
     with hide_hub_warnings():
-        given = None if start.new else load_model(start.model, dtype=torch.float32, device="cpu")
+        given = None if start.new else _given(start)
     drawing(num_wanted(settings, new=start.new))
     weights = weights or dict.fromkeys(tasks, 1.0)
     shares = {name: weights[name] / sum(weights.values()) for name in tasks}
@@ -79,6 +81,10 @@ def load_inputs(
         encode(drawn[name], task, text, settings, context=context, share=shares[name]) for name, task in tasks.items()
     ]
     return model, text, merged(encoded)
+
+
+def _given(start: SftStart) -> LoadedModel:
+    return load_model(start.model, dtype=torch.float32, device="cpu", trust_remote_code=start.trust_remote_code)
 
 
 def _extend(

@@ -22,6 +22,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from scalerl.config.parts import GradingSettings, LearnerSettings
+from scalerl.config.secrets import hidden
 from scalerl.config.sft import SftSettings
 from scalerl.errors import RunFolderError
 from scalerl.loop.requests import Text
@@ -266,7 +267,7 @@ def _write(result: SftResult, model: "PreTrainedModel", text: Text, made_by: Map
     with new_folder(result.folder, write_errors=(SafetensorError,)) as unfinished:
         model.to("cpu").save_pretrained(unfinished)  # pyright: ignore[reportArgumentType]
         text.tokenizer.save_pretrained(unfinished)
-        (unfinished / MADE_BY).write_text(json.dumps(made_by, indent=1) + "\n", encoding="utf-8")
+        (unfinished / MADE_BY).write_text(json.dumps(hidden(made_by), indent=1) + "\n", encoding="utf-8")
 
 
 def _record(result: SftResult, settings: SftSettings, start: SftStart, device: str, num_tokens: int) -> dict[str, Any]:

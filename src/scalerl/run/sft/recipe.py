@@ -33,7 +33,7 @@ def sft_from_recipe(
         tasks if recipe.tasks else next(iter(tasks.values())),
         out,
         recipe.sft,
-        start=SftStart(model=base, seed=recipe.seed, dtype=dtype),
+        start=SftStart(model=base, seed=recipe.seed, dtype=dtype, trust_remote_code=recipe.model.trust_remote_code),
         weights={name: task.weight for name, task in recipe.tasks.items()} or None,
         learner=recipe.learner,
         grading=recipe.grading,
