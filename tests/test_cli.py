@@ -164,7 +164,7 @@ def faults(folder: Path) -> dict[str, tuple[tuple, tuple[str, ...]]]:
         "nan": ((at("nan.csv"),), ("nan.csv", "line 3", "--where 'reward!=nan'")),
         "percent": ((at("percent.csv"),), ("--y-scale 100",)),
         "where matches nothing": ((at("good.csv"), "--where", "compute=99"), ("compute", "99")),
-        "where leaves nothing": ((at("nan.csv"), "--where", "reward!=nan"), ("2 points are too few",)),
+        "where leaves nothing": ((at("nan.csv"), "--where", "reward!=nan"), ("2 points are not enough",)),
         "bad where": ((at("good.csv"), "--where", "compute"), ("--where", "COLUMN=VALUE")),
         "bad where not": ((at("good.csv"), "--where", "!=3"), ("--where", "COLUMN!=VALUE")),
         "bad form": ((at("good.csv"), "--form", "sigmod"), ("sigmod", "sigmoid")),

@@ -1,6 +1,8 @@
 import json
+import re
 import subprocess
 import sys
+from importlib.resources import files
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ from typer.testing import CliRunner
 from scalerl.cli import recipe as recipe_module
 from scalerl.cli.recipe import app, components
 from scalerl.config import list_recipes, load_recipe
+from scalerl.loop.slots import expected_lag, full_slots
 from scalerl.store import JSON_FORMAT
 
 
@@ -161,6 +164,16 @@ def test_works_from_any_folder_and_loads_little(tmp_path):
     command = [sys.executable, "-c", code]
     shown = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True, timeout=60)
     assert "loss average" in shown.stdout
+
+
+def test_every_recipe_states_the_lag_to_expect():
+    for name in list_recipes():
+        text = (files("scalerl") / "recipes" / f"{name}.toml").read_text()
+        stated = re.search(r"mean lag of\s+(?:# )?about ([\d.]+) steps", text)
+        assert stated is not None, name
+        recipe = load_recipe(name)
+        lag = expected_lag(recipe.rollout.slots or full_slots(recipe.pipeline), recipe.pipeline)
+        assert float(stated[1]) == pytest.approx(lag.mean, abs=0.06), name
 
 
 def test_show_states_the_expected_lag():

@@ -144,7 +144,7 @@ def test_progress_is_short_lines_in_a_log(scalerl: Command, tmp_path: Path):
     lines = [line for line in left.out.splitlines() if line.startswith("step ")]
     assert [line.split("  ")[0] for line in lines] == [f"step {step}" for step in range(0, 11, 2)]
     assert all(len(line) <= 80 for line in lines)
-    assert lines[0].startswith("step 0  0 GPU-h  ")
+    assert lines[0].startswith("step 0  0 device-h  ")
     # Ten steps and four samples prove nothing, and so it says.
     assert {"Nothing learned beyond noise", "How sure", "Next"} <= {
         line.split(":")[0] for line in left.out.splitlines()
@@ -230,6 +230,35 @@ def test_first_signal_stops_with_a_checkpoint(
     assert train(scalerl, out, "--resume").code == 0
     assert [(row["step"], row["attempt"]) for row in store.read_metrics(out)] == [(1, 1), (2, 2), (3, 2)]
     assert [row["step"] for row in store.read_evals(out)] == [0, 2, 3]
+
+
+@pytest.mark.parametrize("place", ["sampling", "evaluation"])
+def test_sigterm_saves_within_a_step(scalerl: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str):
+    """What sends SIGTERM soon kills: a step whose sampling takes an hour must not delay the checkpoint."""
+    out, polls = tmp_path / "run", []
+    with monkeypatch.context() as patched:
+        poll = TorchEngine.poll
+
+        def slow(engine: TorchEngine) -> Any:
+            # The first evaluation and step pass; then no completion ever ends.
+            ended = (out / store.METRICS).exists() if place == "sampling" else len(polls) > 2
+            if not ended:
+                polls.append(None)
+                return poll(engine)
+            os.kill(os.getpid(), signal.SIGTERM) if len(polls) < 100 else pytest.fail("it sampled on")
+            polls.extend([None] * 100)
+            return []
+
+        patched.setattr(TorchEngine, "poll", slow)
+        left = train(scalerl, out, "--set", "checkpoint.every=100")
+    assert left.code == 143
+    assert "Stopping now, with a checkpoint" in left.out
+    step = 1 if place == "sampling" else 0
+    assert (out / store.CHECKPOINTS / f"step-{step:08}").is_dir()
+    assert status(out) == ("stopped", "asked to stop")
+    assert train(scalerl, out, "--resume", "--set", "checkpoint.every=100").code == 0
+    assert [row["step"] for row in store.read_evals(out)] == [0, 2, 3]
+    assert [row["step"] for row in store.read_metrics(out)] == [1, 2, 3]
 
 
 def test_second_signal_stops_at_once(scalerl: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -36,6 +36,8 @@ def shortened(line: str, *, tiny_study: bool) -> list[str]:
         added = (*TINY, STEPS[1], "seeds=[0]")
     elif words[1] == "eval":
         added = FEW_PROBLEMS
+    elif words[1] == "sft":
+        added = ("sft.steps=3", "sft.num_demonstrations=100")
     return words + [word for setting in added for word in ("--set", setting)]
 
 
@@ -64,12 +66,14 @@ def test_guide_works_as_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     """The runs of its study are made up: each would be a process that takes seconds to import torch."""
     (tmp_path / "behaviour.json").write_text("{}")
     monkeypatch.setattr(study, "TRAIN", (sys.executable, str(FAKE_TRAIN), str(tmp_path / "behaviour.json")))
-    assert len(follow(monkeypatch, tmp_path, lambda line: "chat.toml" not in line)) == 22
+    assert len(follow(monkeypatch, tmp_path, lambda line: "chat.toml" not in line)) == 26
     for made in (
         "curve.png",
         "report/report.html",
         "model/model.safetensors",
         "runs/two/evals.jsonl",
+        "long-base/model.safetensors",
+        "runs/long/evals.jsonl",
         "runs/mine-study/report.html",
     ):
         assert (tmp_path / made).is_file(), made

@@ -4,38 +4,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+from without_posix import HIDE_POSIX
+
 SOURCE = Path(__file__).parents[1] / "src" / "scalerl"
 ROOMS = ("config", "curves", "logs", "analysis", "report", "study", "cli")
 
 # Run in a fresh process. Only imports made by scalerl are restricted: the standard library adapts itself.
-CHECK = """
-import builtins, importlib, os, signal, sys, types
+CHECK = (
+    HIDE_POSIX
+    + """
+import importlib
 
-POSIX_MODULES = {"fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios", "tty"}
-POSIX_NAMES = {
-    "os": '''fork forkpty getuid geteuid getgid getpgid killpg setsid setpgid sched_getaffinity wait4 waitid WNOHANG
-        mkfifo fchmod fchown getloadavg O_CLOEXEC O_NONBLOCK register_at_fork pidfd_open uname'''.split(),
-    "signal": '''SIGKILL SIGHUP SIGQUIT SIGSTOP SIGCONT SIGCHLD SIGUSR1 SIGUSR2 SIGALRM SIGXCPU alarm setitimer
-        pthread_sigmask sigwait'''.split(),
-}
-
-class Restricted(types.ModuleType):
-    def __init__(self, real, missing):
-        super().__init__(real.__name__)
-        self.__dict__.update({name: value for name, value in vars(real).items() if name not in missing})
-
-restricted = {"os": Restricted(os, POSIX_NAMES["os"]), "signal": Restricted(signal, POSIX_NAMES["signal"])}
-real_import = builtins.__import__
-
-def guarded(name, globals=None, locals=None, fromlist=(), level=0):
-    if str((globals or {}).get("__name__", "")).split(".")[0] == "scalerl":
-        if name.split(".")[0] in POSIX_MODULES:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-        if name in restricted:
-            return restricted[name]
-    return real_import(name, globals, locals, fromlist, level)
-
-builtins.__import__ = guarded
 failed = []
 for module in sys.argv[1:]:
     try:
@@ -44,6 +23,7 @@ for module in sys.argv[1:]:
         failed.append(f"{module}: {type(error).__name__}: {error}")
 print("\\n".join(failed))
 """
+)
 
 
 def check(*modules: str, path: Path | None = None) -> list[str]:

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from scalerl import store
+from scalerl.run.simulate.schedule import Durations, Regime, simulate
 from scalerl.types import derive_seed
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
-replay, replay_runs, replay_schedule = map(importlib.import_module, ("replay", "replay_runs", "replay_schedule"))
-Durations, Regime = replay_schedule.Durations, replay_schedule.Regime
+replay, replay_runs = map(importlib.import_module, ("replay", "replay_runs"))
 
 GROUPS, COMPLETIONS, ROUND = 2, 4, 8
 PIPELINE = {"max_lag": 8, "push_every": 1, "drain": False}
@@ -27,9 +27,9 @@ DRAINED = {"max_lag": 7, "push_every": ROUND, "drain": True}
 
 def run(pipeline: dict[str, Any], *, slots=GROUPS * COMPLETIONS, poll_s=1.0, step_s=1.0, push_s=0.0, steps=80, **how):
     regime = Regime(groups_per_batch=GROUPS, completions_per_group=COMPLETIONS, slots=slots, **pipeline)
-    durations = Durations(poll_s=poll_s, step_s=lambda _: step_s, push_s=push_s)
-    how = {"num_polls": lambda version, seed: 1, "apart": True} | how
-    return replay_schedule.replay(regime, durations, steps=steps, **how)
+    durations = Durations(chunk_s=lambda _: poll_s, step_s=lambda version, tokens: step_s, push_s=push_s, copy_s=push_s)
+    how = {"num_tokens": lambda version, seed: 1} | how
+    return simulate(regime, durations, steps=steps, **how)
 
 
 # Constant durations ---------------------------------------------------------------------------------------------------
@@ -72,19 +72,19 @@ def test_two_equal_devices_halve_the_time():
 
 def test_idle_shares_are_what_the_schedule_leaves():
     drained = run(DRAINED, poll_s=1.0, step_s=3.0)
-    assert drained.idle(drained.generator_s) == pytest.approx(0.75)
-    assert drained.idle(drained.learner_s) == pytest.approx(0.25)
+    assert drained.generator_idle == pytest.approx(0.75)
+    assert drained.learner_idle == pytest.approx(0.25)
     pipeline = run(PIPELINE, poll_s=1.0, step_s=3.0)
-    assert pipeline.idle(pipeline.learner_s) == pytest.approx(0.0, abs=0.01)
-    assert pipeline.idle(pipeline.generator_s) == pytest.approx(2 / 3, abs=0.05)
+    assert pipeline.learner_idle == pytest.approx(0.0, abs=0.01)
+    assert pipeline.generator_idle == pytest.approx(2 / 3, abs=0.05)
 
 
 def test_stragglers_hold_up_a_drained_schedule_alone():
-    def num_polls(version: int, seed: int) -> int:
+    def num_tokens(version: int, seed: int) -> int:
         return 16 if derive_seed("straggler", seed) % 16 == 0 else 1
 
     # By the sum of polls both need the same; drained, the last of a round run almost alone.
-    pipeline, drained = (run(one, num_polls=num_polls, step_s=0.0, steps=160) for one in (PIPELINE, DRAINED))
+    pipeline, drained = (run(one, num_tokens=num_tokens, step_s=0.0, steps=160) for one in (PIPELINE, DRAINED))
     assert drained.ends_s[-1] > 1.3 * pipeline.ends_s[-1]
     assert max(pipeline.lags) <= 8
 

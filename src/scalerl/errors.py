@@ -127,6 +127,10 @@ class CheckpointError(UserError):
     """A checkpoint is damaged or does not belong to this run."""
 
 
+class ClusterError(UserError):
+    """A cluster cannot be used: it does not answer, has another version, or has too few GPUs."""
+
+
 class SinkError(UserError):
     """A metrics sink (wandb, trackio, tensorboard) cannot be used."""
 
@@ -140,6 +144,10 @@ class EngineError(RunFailure):
 
 class EngineStalled(EngineError):
     """Requests are with the engine, and it has produced nothing for too long."""
+
+
+class LearnerError(RunFailure):
+    """A rank of the learner has died or failed."""
 
 
 class GraderPoolError(RunFailure):
@@ -156,3 +164,7 @@ class StoreError(RunFailure):
 
 class BusyError(RunFailure):
     """Another process is working in the same folder."""
+
+
+class WorkerDied(RunFailure):
+    """A worker process ended before it had answered."""

@@ -6,6 +6,7 @@ An object that cannot be imported, such as a lambda, can be given a path that is
 import importlib
 import re
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -76,3 +77,12 @@ def import_function(path: str) -> Callable[..., Any]:
 def one_line(error: BaseException) -> str:
     """Return an exception's type and message on one line, cut where it is very long."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_REASON]
+
+
+def own_place(error: BaseException) -> str:
+    """Return the innermost line of a user's own code that an exception passed through; "" if there is none."""
+    here = str(Path(__file__).parent)
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not (frame.filename.startswith((here, "<")) or "site-packages" in frame.filename):
+            return f"{Path(frame.filename).name}, line {frame.lineno}, in {frame.name}"
+    return ""

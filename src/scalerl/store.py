@@ -15,7 +15,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -258,6 +258,11 @@ def write_failure(error: Exception) -> str:
 # Reading -------------------------------------------------------------------------------------------------------------
 
 
+def portable(folder: str) -> Path:
+    """Return a relative folder as a path: one written on Windows has backslashes."""
+    return Path(folder.replace("\\", "/"))
+
+
 def is_run_folder(path: str | Path) -> bool:
     """Return whether one of our runs wrote this folder. metrics.jsonl is not enough: other trainers write it too."""
     folder = Path(path)
@@ -320,12 +325,21 @@ def latest_rows(path: Path, keys: Sequence[str]) -> list[tuple[int, Row]]:
     check_format(path.parent)
     if not path.is_file():
         return []
-    origins = _origins(path.parent)
-    latest: dict[tuple[Any, ...], tuple[int, Row]] = {}
+    placed = []
     for line, row in parse_lines(path.read_text(encoding="utf-8"), path):
-        step, attempt = row.get("step"), row.get("attempt", 0)
-        if not isinstance(step, int | float):
+        if not isinstance(row.get("step"), int | float):
             raise RunFolderError(f"{path}, line {line}: the row has no numeric 'step'")
+        placed.append((line, row))
+    return counting_rows(placed, keys, _origins(path.parent))
+
+
+def counting_rows(
+    placed: Iterable[tuple[int, Row]], keys: Sequence[str], origins: Mapping[int, float]
+) -> list[tuple[int, Row]]:
+    """Return the rows that count, one for each value of `keys`; `origins` are the steps that attempts started from."""
+    latest: dict[tuple[Any, ...], tuple[int, Row]] = {}
+    for line, row in placed:
+        step, attempt = row["step"], row.get("attempt", 0)
         if any(step > origin for newer, origin in origins.items() if newer > attempt > 0):
             continue
         key = tuple(row.get(name) for name in keys)

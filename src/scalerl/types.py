@@ -20,6 +20,10 @@ Finish = Literal["stop", "length"]
 """Why a completion ended: a stop token, or its length plan (then it is truncated)."""
 
 
+Purpose = Literal["training", "evaluation"]
+"""What a completion is sampled for."""
+
+
 def derive_seed(*parts: str | int) -> int:
     """Return a 63-bit seed that depends on the parts alone.
 
@@ -97,6 +101,8 @@ class Request:
     temperature: float = 1.0
     top_p: float = 1.0
     """Below 1 only in evaluation: the ratio's denominator is the log-prob under the full distribution."""
+    purpose: Purpose = "training"
+    """What it is for; a completion does not depend on it."""
 
     @property
     def key(self) -> str:
@@ -232,3 +238,25 @@ class Work:
     """Tokens of completions, finished or not, including forced ones: each took one step."""
     attended: int = 0
     """Sum, over all these tokens, of the length of the context attended to, including the token itself."""
+
+    def __add__(self, other: "Work") -> "Work":
+        return Work(
+            prefilled=self.prefilled + other.prefilled,
+            decoded=self.decoded + other.decoded,
+            attended=self.attended + other.attended,
+        )
+
+    def __sub__(self, other: "Work") -> "Work":
+        return Work(
+            prefilled=self.prefilled - other.prefilled,
+            decoded=self.decoded - other.decoded,
+            attended=self.attended - other.attended,
+        )
+
+    def at_least(self, other: "Work") -> "Work":
+        """Return the larger of each number."""
+        return Work(
+            prefilled=max(self.prefilled, other.prefilled),
+            decoded=max(self.decoded, other.decoded),
+            attended=max(self.attended, other.attended),
+        )

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from scalerl.analysis.drawing import COLOURS, compute_ticks, cut, legend_text, ranking_title
+from scalerl.analysis.drawing.style import COLOURS, compute_ticks, cut, legend_text, ranking_title
 from scalerl.analysis.figures import FigureData, figure_data, short_names
 from scalerl.analysis.numbers import number_text, short_compute_text
 from scalerl.analysis.plots import draw
@@ -399,3 +399,44 @@ def test_a_read_only_file_system_is_one_sentence(one: Analysis, tmp_path: Path, 
     monkeypatch.setattr(Path, "unlink", refused)
     with pytest.raises(InputError, match=r"cannot write .*a\.png: Read-only file system\."):
         draw(one, tmp_path / "a.png")
+
+
+def quantised(num: int) -> Series:
+    """Training rewards in quarters, as of four completions a step."""
+    noisy = series(num=num, noise=0.1)
+    return replace(noisy, reward=np.round(np.clip(noisy.reward, 0, 1) * 4) / 4)
+
+
+@pytest.mark.parametrize(("data", "most"), [(series(num=900, noise=0.05), 80), (quantised(200), 60)])
+def test_many_points_are_drawn_as_bins(data: Series, most: int, tmp_path: Path):
+    analysis = analyse_fit([data], FitOptions())
+    shown = figure_data(analysis)
+    (dots,) = shown.curves[0].dots
+    assert len(dots.reward) <= most
+    assert dots.count is not None
+    assert dots.error is not None
+    assert dots.count.sum() == len(data.reward)
+    assert analysis.curves[0].fit is not None
+    assert shown.noise_sd < 0.7 * analysis.curves[0].fit.noise_sd
+    draw(analysis, tmp_path / "plot.svg")
+    assert (tmp_path / "plot.svg").stat().st_size < 200_000
+
+
+def test_few_points_are_drawn_one_by_one():
+    for data in (series(num=250), quantised(80)):
+        (dots,) = figure_data(analyse_fit([data], FitOptions())).curves[0].dots
+        assert dots.count is None
+        assert np.array_equal(dots.reward, data.reward)
+
+
+def test_a_misfit_is_marked_where_it_begins(tmp_path: Path):
+    compute = np.linspace(1 / 60, 1, 60)
+    reward = 0.2 + 0.2 * (1 - np.exp(-compute / 0.05)) + 0.05 * compute + 0.004 * np.sin(37 * np.arange(60))
+    data = replace(series(num=60, start=None), compute=compute, reward=reward)
+    analysis = analyse_fit([data], FitOptions(mend=False))
+    (shown,) = figure_data(analysis).curves
+    assert shown.verdict == "lack of fit"
+    assert shown.misfit_at is not None
+    assert compute[0] <= shown.misfit_at <= compute[-1]
+    draw(analysis, tmp_path / "plot.svg")
+    assert "lack of fit" in (tmp_path / "plot.svg").read_text()

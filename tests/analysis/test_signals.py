@@ -33,6 +33,21 @@ def test_signals_raise_alarms_above_their_limits():
     assert alarm_text(ungraded).startswith("the grader has no verdict on 30% of completions")
 
 
+def test_a_mismatch_at_equal_weights_names_the_papers_remedy():
+    first = {"rollout/lag_max": 0.0, "loss/kl": 0.03, "loss/ratio_max": 7.5, "batch/effective": 60.0}
+    later = {"rollout/lag_max": 4.0, "loss/kl": 0.05, "loss/ratio_max": 90.0, "batch/effective": 60.0}
+    (alarm,) = alarms([first, *[later] * 40], {}, remedies=remedies(load_recipe("base")))
+    assert (alarm.kind, alarm.value, alarm.limit, alarm.ratio) == ("backend", 0.03, 0.01, 7.5)
+    assert alarm_text(alarm) == (
+        "generator and learner differ by a KL of 0.03 at equal weights (largest ratio 7.5), so their arithmetic "
+        'differs: set model.fp32_head = "both"; the paper\'s remedy is an FP32 head at both ends (model.fp32_head)'
+    )
+    assert alarms([first | {"loss/kl": 1e-6}, *[later] * 40], {}) == []
+    assert remedies(load_recipe("scalerl"))["backend"] == ('model.dtype = "float32"',)
+    quantised = load_recipe("scalerl", ["rollout.engine=vllm", "rollout.vllm.quantisation=fp8"])
+    assert remedies(quantised)["backend"] == ('rollout.vllm.quantisation = ""',)
+
+
 def test_only_the_last_steps_count():
     assert alarms(steps(loss__kl=0.5) + steps(), {}) == []
 
@@ -100,12 +115,14 @@ def test_truncation_names_the_settings_of_the_recipe():
     rows = steps(rollout__truncated_frac=0.2)
     for length, names in {
         "interruption": ("length.answer_budget", "length.thinking_max", "filter.drop_truncated = false"),
-        "none": ("length.max_length", "filter.drop_truncated = false"),
+        # There the paper's rule makes it worse: what is cut teaches nothing, and nothing else limits the length.
+        "none": ("filter.drop_truncated = false", "length.max_length"),
     }.items():
         change = [] if length == "interruption" else ['length={name="none", max_length=40}']
         (alarm,) = alarms(rows, {}, remedies=remedies(load_recipe("tiny-cpu", change)))
         assert alarm.remedies == names
         assert all(name in alarm_text(alarm) for name in names)
+        assert ("nothing else makes answers shorter" in alarm_text(alarm)) == (length == "none")
     kept = load_recipe("tiny-cpu", ["filter.drop_truncated=false"])
     assert "filter.drop_truncated = false" not in remedies(kept)["truncated"]
 

@@ -58,5 +58,15 @@ def drain(engine: Engine, *, max_polls: int = 10_000) -> list[Completion]:
     raise AssertionError(f"{engine.num_pending} requests still pending after {max_polls} polls")
 
 
+def advance(engine: Engine, num_tokens: int, *, max_polls: int = 10_000) -> list[Completion]:
+    """Poll until the engine has sampled at least this many tokens more; one that runs by itself may be further."""
+    wanted, completions = engine.work.decoded + num_tokens, []
+    for _ in range(max_polls):
+        completions += engine.poll()
+        if engine.work.decoded >= wanted:
+            return completions
+    raise AssertionError(f"only {engine.work.decoded} of {wanted} tokens after {max_polls} polls")
+
+
 def by_key(completions: Iterable[Completion]) -> dict[str, Completion]:
     return {completion.request.key: completion for completion in completions}

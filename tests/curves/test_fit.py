@@ -3,6 +3,7 @@ import pytest
 from simulate import run, sigmoid
 
 from scalerl.curves import fit
+from scalerl.curves.notes import Fall
 
 
 def test_a_long_run_is_ok_and_its_interval_holds_the_truth():
@@ -308,3 +309,30 @@ def test_a_few_lucky_answers_are_no_height_to_fall_from():
         for _ in range(100)
     ]
     assert sum(fallen) <= 1
+
+
+def test_a_fall_names_its_run_and_place():
+    """Seed 7 of three breaks down at compute 3."""
+    parts = [run(seed, num=24) for seed in range(3)]
+    compute, reward = (np.concatenate(values) for values in zip(*parts, strict=True))
+    labels = np.repeat(["seed 5", "seed 7", "seed 9"], 24)
+    reward[(labels == "seed 7") & (compute > 3.0)] -= 0.15
+    done = fit(compute, reward, start=0.4, run=labels, intervals=False)
+    assert done.verdict == "unstable"
+    (fall,) = [note for note in done.notes if isinstance(note, Fall)]
+    assert fall.run == "seed 7"
+    assert 2.5 < fall.compute < 3.3
+    assert done.messages[0].startswith("Run seed 7 falls away from its own curve after compute")
+
+
+def test_errors_of_means_weigh_points():
+    compute, reward = run(0)
+    bad, error = reward.copy(), np.full(40, 0.004)
+    bad[30:] += 0.03
+    error[30:] = 0.2
+    weighed = fit(compute, bad, start=0.4, error=error, mend=False)
+    assert abs(weighed.params["ceiling"] - 0.6) < abs(fit(compute, bad, start=0.4).params["ceiling"] - 0.6)
+    with pytest.raises(ValueError, match="either num_samples= or error="):
+        fit(compute, reward, error=error, num_samples=100)
+    with pytest.raises(ValueError, match="error must be positive"):
+        fit(compute, reward, error=np.zeros(40))

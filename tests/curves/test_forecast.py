@@ -2,9 +2,10 @@ import numpy as np
 import pytest
 from simulate import run, sigmoid
 
-from scalerl.curves import backtest, compute_for, doubling, fit, rank_forms, reward_at
+from scalerl.curves import backtest, compute_for, doubling, fit, note_text, rank_forms, reward_at
 from scalerl.curves.forecast import inverse, score
 from scalerl.curves.forms import FORMS
+from scalerl.curves.notes import NothingToScore, TooFewPoints
 
 FIT = fit(*run(0, reach=4.0), start=0.4)
 
@@ -116,3 +117,13 @@ def test_a_ceiling_at_its_bound_is_known():
     found = fit(compute, np.clip(0.2 + 0.8 / (1 + (3 / compute) ** 4), 0, 1), start=0.2)
     assert found.verdict == "at a bound"
     assert reward_at(found, [1000.0])[0].message == ""
+
+
+def test_a_part_without_a_score_has_a_reason():
+    compute, reward = run(0, num=12)
+    done = backtest(compute, reward, start=0.4, fractions=(0.05, 0.3, 0.75))
+    assert [score is None for _, score in done.fractions] == [True, True, False]
+    reasons = dict(done.unscored)
+    assert isinstance(reasons[0.05], NothingToScore)
+    assert isinstance(reasons[0.3], TooFewPoints)
+    assert note_text(reasons[0.05]) == "There are no points before compute 0.2."

@@ -7,7 +7,7 @@ import pytest
 from simulate import run
 
 from scalerl.curves import compare, fit, note_json, note_text, pair_verdict
-from scalerl.curves.notes import AtBound, Crossing, Fall, Note, PairKind, SkippedEarly, WideCeiling
+from scalerl.curves.notes import AtBound, Crossing, Fall, Note, PairKind, SkippedEarly, TooFewPoints, WideCeiling
 
 
 def test_every_note_has_a_kind_of_its_own():
@@ -54,3 +54,13 @@ def test_notes_are_json():
         "kind": "too_few_points", "num_points": 2, "num_left_out": 0, "num_params": 3, "num_needed": 5,
     }  # fmt: skip
     assert json.loads(json.dumps(rows, allow_nan=False)) == rows
+
+
+def test_sentences_say_what_a_limit_means():
+    steep = note_text(AtBound(param="exponent", end="largest", value=20.0))
+    assert steep == (
+        "The reward rises more abruptly than any curve that is tried (exponent 20): more evaluations during the rise "
+        "would settle it."
+    )
+    few = TooFewPoints(num_points=1, num_left_out=0, num_params=3, num_needed=5)
+    assert note_text(few) == "1 point is not enough: a curve with 3 parameters needs 5 or more."

@@ -73,6 +73,8 @@ def test_bins_are_means_in_order_of_compute():
     assert bins.compute.tolist() == [1.5, 3.5]
     assert bins.reward == pytest.approx([0.15, 0.35])
     assert bins.count.tolist() == [2, 2]
-    assert len(bin_rewards(np.arange(1, 4401), np.zeros(4400)).reward) == 60
+    many = bin_rewards(np.arange(1, 4401), np.zeros(4400))
+    assert 60 <= len(many.reward) <= 75
+    assert many.count[0] < many.count[-1] / 10
     with pytest.raises(ValueError, match="bins must be 1 or more"):
         bin_rewards([1, 2], [0, 1], 0)

@@ -305,3 +305,22 @@ def test_a_pool_works_in_a_thread():
     thread.start()
     thread.join()
     assert collected == ["right", "timeout"]
+
+
+def test_stderr_of_graders_goes_through_the_trainers_own(capsys: pytest.CaptureFixture[str]):
+    """Not straight to the terminal: there it would break a progress bar."""
+    spec = GraderSpec(name="own_code:chatty")
+    with GraderPool(num_workers=1) as pool:
+        for number in range(250):
+            pool.submit(number, spec, f"item {number}", "")
+        results: list[Graded] = []
+        while len(results) < 250:
+            results += pool.poll(1.0)
+    deadline = time.monotonic() + 10
+    shown = ""
+    while "not shown" not in shown and time.monotonic() < deadline:
+        shown += capsys.readouterr().err
+        time.sleep(0.05)
+    assert "judging item 0\n" in shown
+    assert shown.count("judging") == 200
+    assert shown.endswith("graders wrote 200 lines to stderr; what follows is not shown\n")

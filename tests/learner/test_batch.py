@@ -9,8 +9,9 @@ from batches import VERSION, make_completion, make_group, random_batch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scalerl.learner.batch import prepare, split
+from scalerl.learner.batch import prepare
 from scalerl.learner.packed_attention import pack
+from scalerl.learner.share import split
 from scalerl.rl.filters import effective_batch
 from scalerl.rl.weights import WEIGHTS
 from scalerl.types import Batch
@@ -18,8 +19,9 @@ from scalerl.types import Batch
 EFFECTIVE = functools.partial(effective_batch, drop_truncated=True, zero_variance=True)
 
 
-def prepared(batch, *, tokens=64, weigh=WEIGHTS["prompt"]):
-    return prepare(batch, effective=EFFECTIVE, weigh=weigh, micro_batch_tokens=tokens)
+def prepared(batch, *, tokens=64, weigh=WEIGHTS["prompt"], **settings):
+    settings = {"share_prompts": False} | settings
+    return prepare(batch, effective=EFFECTIVE, weigh=weigh, micro_batch_tokens=tokens, **settings)
 
 
 def test_a_small_batch_by_hand():

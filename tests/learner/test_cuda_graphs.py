@@ -46,9 +46,11 @@ def the_work_itself(first, second):
 
 def with_graphs(learner, *, most_tokens=1000, more_leaves=(), seen=()):
     """Small passes by graphs, as on a GPU."""
-    leaves = [*learner._leaves(), *more_leaves]
-    graphs = PassGraphs(learner._run, leaves, most_tokens=most_tokens, device=learner._device, record=the_work_itself)
-    graphs._seen, learner._graphs = seen or set(), graphs
+    leaves = [*learner.policy.leaves(), *more_leaves]
+    graphs = PassGraphs(
+        learner.policy.compute, leaves, most_tokens=most_tokens, device=learner.policy.device, record=the_work_itself
+    )
+    graphs._seen, learner.policy.graphs = seen or set(), graphs
     return learner, graphs
 
 
@@ -94,7 +96,7 @@ def test_padding_comes_after_the_inputs_and_is_separate(lengths, num_trained):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("family", ["smollm", "qwen2"])
 def test_gradients_and_rows_are_those_of_plain_passes(loss, dtype, family):
-    overrides = (f"loss={loss}", f"model.dtype={dtype}", "learner.micro_batch_tokens=60")
+    overrides = (f"loss={loss}", f"model.dtype={dtype}", "learner.micro_batch_tokens=60", "learner.share_prompts=false")
     batch = random_batch(3, num_groups=8)
     plain, row = gradients_of(make_learner(*overrides, family=family), batch)
     learner, graphs = with_graphs(make_learner(*overrides, family=family), seen=Everything())
@@ -165,7 +167,7 @@ def test_a_pass_asks_the_device_nothing(family):
     learner = make_learner("model.dtype=bfloat16", family=family)
     inputs = padded(make_pass([5, 9, 3]))
     with Questions() as questions:
-        log_probs, _ = learner._run(inputs)
+        log_probs, _ = learner.policy.compute(inputs)
         log_probs.sum().backward()
         assert questions.inputs == []
         log_probs.sum().item()
@@ -185,9 +187,9 @@ def test_on_a_gpu_graphs_give_the_gradients_of_plain_passes(tied):
         model.load_state_dict(weights)
         overrides = ("model.dtype=bfloat16", "learner.micro_batch_tokens=60", "optimizer.lr=1e-12")
         learner = build_learner(model, recipe_of(*overrides), version=VERSION)
-        assert learner._graphs is not None
+        assert learner.policy.graphs is not None
         if not graphs:
-            learner._graphs = None
+            learner.policy.graphs = None
         return learner
 
     plain, recorded = make(False), make(True)
@@ -219,8 +221,8 @@ def test_on_a_gpu_graphs_follow_the_weights():
     losses = []
     for _ in range(6):
         losses.append(learner.step(dataclasses.replace(batch, version=learner.version))["loss/value"])
-    assert learner._graphs is not None
-    assert learner._graphs._graphs
+    assert learner.policy.graphs is not None
+    assert learner.policy.graphs._graphs
     assert len(set(losses)) > 4
     learner.load_state_dict(before)
     again = [learner.step(dataclasses.replace(batch, version=learner.version))["loss/value"] for _ in range(6)]
@@ -228,4 +230,4 @@ def test_on_a_gpu_graphs_follow_the_weights():
 
 
 def test_models_that_read_the_device_have_no_graphs():
-    assert build_learner(tiny_model("smollm"), recipe_of(), version=VERSION)._graphs is None
+    assert build_learner(tiny_model("smollm"), recipe_of(), version=VERSION).policy.graphs is None

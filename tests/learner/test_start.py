@@ -33,13 +33,13 @@ def test_term_leaves_the_first_gradient_and_no_later_one():
 def distance_after(steps: int, *settings: str) -> float:
     """Return how far the policy is from its start, in KL, after training on one preference."""
     learner = make_learner("optimizer.lr=3e-3", *settings)
-    start = learner._model(torch.tensor([[3, 2]])).logits[0, -1].log_softmax(-1).detach()
+    start = learner.policy.model(torch.tensor([[3, 2]])).logits[0, -1].log_softmax(-1).detach()
     completions = [make_completion("0/a", i, [3, 2], [4, 1] if i < 4 else [5, 1]) for i in range(8)]
     group = make_group(completions, [True] * 4 + [False] * 4)
     for step in range(steps):
         row = learner.step(Batch(version=VERSION + step, groups=[group]))
         assert ("loss/start_kl" in row) == bool(settings)
-    now = learner._model(torch.tensor([[3, 2]])).logits[0, -1].log_softmax(-1).detach()
+    now = learner.policy.model(torch.tensor([[3, 2]])).logits[0, -1].log_softmax(-1).detach()
     return float((now.exp() * (now - start)).sum())
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from run_folders import write_study
 
@@ -123,7 +124,7 @@ def test_axis_window_and_target_change_the_forecast(opened: Any):
     opened.locator("#axis button", has_text="tokens").click()
     assert "tokens" in opened.locator("#forecast h3").inner_text()
     assert opened.locator("#results th", has_text="C_mid, tokens").count() == 1
-    opened.locator("#axis button", has_text="GPU-hours").click()
+    opened.locator("#axis button", has_text="device-hours").click()
     assert forecast(opened, "base") == at_first
     opened.locator("#target").fill("100")
     early = forecast(opened, "base")
@@ -202,3 +203,57 @@ def test_paper_is_white_in_dark_mode_too(opened: Any):
         "['--paper', '--warn-soft', '--grid'].map((name) => getComputedStyle(document.body).getPropertyValue(name))"
     )
     assert colours == ["#fff", "#fff6e8", "#eceef0"]
+
+
+@pytest.fixture(scope="module")
+def misfit_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three arms with long names: one that lacks fit, one with more rewards than can be told apart, one sigmoid."""
+    folder = tmp_path_factory.mktemp("misfit")
+    rng = np.random.default_rng(0)
+    rows = []
+    for arm, num in (("fast-then-slow", 60), ("many-rewards", 900), ("sigmoid", 40)):
+        compute = np.linspace(1 / num, 1, num)
+        rise = 0.3 / (1 + (0.2 / compute) ** 2)
+        if arm == "fast-then-slow":
+            rise = 0.2 * (1 - np.exp(-compute / 0.05)) + 0.05 * compute
+        noise = 0.05 if arm == "many-rewards" else 0.004
+        rewards = 0.2 + rise + noise * rng.standard_normal(num)
+        name = f"a-long-name-of-an-arm-with-settings-lr=1e-6-kl=0.001-{arm}"
+        rows += [f"{100 * x},{y},{name}" for x, y in zip(compute, rewards.clip(0, 1), strict=True)]
+    (folder / "log.csv").write_text("\n".join(["gpu_hours,reward,arm", *rows]))
+    options = FitOptions(mend=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report_views, "SHARES", (0.5,))
+        built = build_report([folder / "log.csv"], Selection(by=("arm",)), options)
+    (folder / "report.html").write_text(page_of(report_json(built)), encoding="utf-8")
+    return folder / "report.html"
+
+
+@pytest.mark.parametrize("opened", [{"viewport": {"width": 1280, "height": 900}}], indirect=True)
+def test_misfit_is_marked_and_the_verdict_visible(opened: Any, misfit_page: Path):
+    opened.goto(misfit_page.as_uri())
+    assert "lack of fit" in opened.locator("#residuals text.misfit").text_content()
+    assert opened.locator("#residuals svg circle").count() > 100
+    assert opened.locator("#results .badge.bad").inner_text() == "lack of fit"
+    sizes = opened.evaluate(
+        "[...document.querySelectorAll('#results .scroll')].map((e) => [e.scrollWidth, e.clientWidth])"
+    )
+    assert all(inner <= outer for inner, outer in sizes)
+    assert opened.locator("#results td.verdict").first.is_visible()
+
+
+def test_many_points_are_bins_and_the_page_is_small(opened: Any, misfit_page: Path):
+    opened.goto(misfit_page.as_uri())
+    points = opened.evaluate("Object.values(theSet().points[state.axis]).map((p) => [p.num_points, p.compute.length])")
+    assert sorted(num for num, _ in points) == [40, 60, 900]
+    assert all(drawn <= 75 for _, drawn in points)
+    assert misfit_page.stat().st_size < 300_000
+
+
+def test_average_over_forms_is_drawn_as_python_has_it(opened: Any, misfit_page: Path):
+    opened.goto(misfit_page.as_uri())
+    averaged = opened.evaluate("theView().curves.find((curve) => curve.line).line")
+    values = opened.evaluate("[20, 90, 300].map((x) => valueAt(theView().curves.find((curve) => curve.line), x))")
+    expected = np.interp(np.log([20, 90, 300]), np.log(averaged["compute"]), averaged["value"])
+    assert values == pytest.approx(expected.tolist(), abs=1e-6)
+    assert averaged["low"][-1] < averaged["value"][-1] < averaged["high"][-1]

@@ -78,7 +78,7 @@ def test_the_base_leads_where_the_best_was_asked_other_questions(tmp_path: Path)
 
 def test_an_amount_of_compute_has_its_unit(tmp_path: Path):
     said = " ".join(told_of(write_study(tmp_path / "s", num=5))["open"][""])
-    assert re.search(r"times the compute fitted \(up to [\d.]+ GPU-hours\) should settle it", said), said
+    assert re.search(r"times the compute fitted \(up to [\d.]+ device-hours\) should settle it", said), said
 
 
 def test_arms_that_never_differ_are_pointed_out(tmp_path: Path):

@@ -69,7 +69,7 @@ def test_first_sentence_names_the_winner(written: dict[str, Any]):
 
 def test_every_axis_and_window_has_fits_of_its_own(written: dict[str, Any]):
     told = written["told"]
-    assert [axis["label"] for axis in told["axes"]] == ["GPU-hours", "FLOPs", "steps", "tokens"]
+    assert [axis["label"] for axis in told["axes"]] == ["device-hours", "FLOPs", "steps", "tokens"]
     assert [window["key"] for window in told["windows"]] == ["25%", "50%", "all"]
     assert len(told["views"]) == 12
     steps, tokens = (view(told, axis)["curves"][0]["midpoint"]["value"] for axis in ("step", "tokens"))
@@ -85,7 +85,7 @@ def test_fits_in_worker_processes_change_nothing(written: dict[str, Any], study:
 def test_pictures_are_drawn_while_other_axes_are_fitted(study: Path):
     seen = []
     report = build_report([study], Selection(), FitOptions(), meanwhile=seen.append)
-    assert [axis.label for axis in seen[0].axes] == ["GPU-hours"]
+    assert [axis.label for axis in seen[0].axes] == ["device-hours"]
     assert seen[0].views == tuple(one for one in report.views if one.axis is report.axes[0])
     assert len(report.views) == 12
 
@@ -169,6 +169,24 @@ def test_study_windows_decide_what_is_fitted_and_scored(tmp_path: Path):
     assert (whole["first"], whole["last"]) == pytest.approx((0.4, 2.0))
     assert own["score"]["num_points"] == 5
     assert told["summary"][""][-1].startswith("Fitted on: first 50%. The 10 evaluations held out lie 0.00")
+
+
+@pytest.mark.usefixtures("quick")
+def test_absolute_windows_cut_all_arms_at_equal_compute(tmp_path: Path):
+    windows = {"fit": {"skip_before_compute": 0.4, "until_compute": 1.0}, "holdout": {"from_compute": 1.6}}
+    folder = write_study(tmp_path / "s", num=20, plan=windows)
+    # One arm runs twice as far as the other: its half is not the other's.
+    lines = (folder / "runs/lower-seed0/evals.jsonl").read_text().splitlines()
+    longer = [json.loads(line) for line in lines]
+    last = longer[-1]
+    longer += [last | {"step": last["step"] + place, "gpu_hours": 2.0 + 0.1 * place} for place in range(1, 21)]
+    (folder / "runs/lower-seed0/evals.jsonl").write_text("\n".join(map(json.dumps, longer)))
+    told = told_of(folder)
+    assert told["window"] == "held-out"
+    curves = view(told, window="held-out")["curves"]
+    assert [(curve["first"], curve["last"]) for curve in curves] == [pytest.approx((0.4, 1.0))] * 2
+    assert [curve["score"]["num_points"] for curve in curves] == [5, 25]
+    assert "Fitted on: up to 1. " in told["summary"][""][-1]
 
 
 @pytest.mark.usefixtures("quick")

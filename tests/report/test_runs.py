@@ -8,7 +8,7 @@ from run_folders import write_run
 
 from scalerl.report.caveats import compute_caveats
 from scalerl.report.repeated import repeated_work
-from scalerl.report.runs import read_run
+from scalerl.report.runs import RunFacts, hours_name, read_run
 
 
 def test_the_largest_lag_is_the_largest_and_the_mean_a_mean(tmp_path: Path) -> None:
@@ -52,6 +52,17 @@ def test_repeated_and_stalled_work_is_reported(tmp_path: Path):
     facts = read_run(folder, name="a", arm="a", evals=[])
     assert facts.repeated == repeated
     said = " ".join(compute_caveats(facts))
-    assert "a repeated 3 steps after an interruption (0.3 GPU-hours" in said
+    assert "a repeated 3 steps after an interruption (0.3 device-hours" in said
     assert "a stood still for 68 s" in said
     assert repeated_work(write_run(tmp_path / "b")) is None
+
+
+def test_hours_are_gpu_hours_only_on_a_gpu(tmp_path: Path):
+    runs = {
+        device: RunFacts(name=device, arm="a", folder=tmp_path, environment={"device": device})
+        for device in ("cpu", "NVIDIA H200")
+    }
+    assert (runs["cpu"].hours, runs["NVIDIA H200"].hours) == ("device-hours", "GPU-hours")
+    assert hours_name(list(runs.values())) == "GPU-hours"
+    # The logs of others do not say what they ran on.
+    assert hours_name([]) == "GPU-hours"

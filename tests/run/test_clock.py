@@ -123,12 +123,14 @@ def test_only_training_is_on_the_axis():
         now.seconds += 7
     clock.add(generator_flops=2e12, learner_flops=6e12, tokens=100)
     clock.add(generator_flops=1e12, tokens=50)
+    clock.add(evaluation_flops=4e12)
     assert clock.gpu_hours == 4 * 1.5
     assert clock.row() == {
         "gpu_hours": 6.0,
         "flops": 9e12,
         "flops/generator": 3e12,
         "flops/learner": 6e12,
+        "flops/evaluation": 4e12,
         "tokens": 150.0,
         "time/training_s": 5400.0,
         "time/evaluation_s": 505.0,

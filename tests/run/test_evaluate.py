@@ -1,14 +1,20 @@
 """Rows of an evaluation."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from scalerl import store
 from scalerl.config import load_recipe
 from scalerl.errors import RecipeError
-from scalerl.run.evaluate import evaluate_model, wilson
+from scalerl.rollout.torch.engine import TorchEngine
+from scalerl.run import parts
+from scalerl.run.evaluate import evaluate_model, evaluate_set, wilson
 from scalerl.run.parts import build_eval_task
+from scalerl.run.resume import export
+from scalerl.run.run import Run
 
 
 def test_wilson_interval_stays_within_0_and_1():
@@ -75,3 +81,61 @@ def test_unjudged_answers_are_wrong_and_counted():
     assert row["num_samples"] == 24
     assert sum(row["without_verdict"].values()) > 0
     assert row["reward"] == sum(row["num_correct"]) / 24
+
+
+IN_FLIGHT = (
+    "task.num_problems=64",
+    "pipeline.groups_per_batch=2",
+    "pipeline.completions_per_group=2",
+    "pipeline.max_lag=4",
+    "rollout.slots=16",
+    "evaluation.num_prompts=6",
+    "evaluation.samples_per_prompt=2",
+    "evaluation.every=2",
+    "optimizer.lr=1e-2",
+    "optimizer.warmup_steps=0",
+    "filter.zero_variance=false",
+    "budget.steps=4",
+)
+
+
+def test_a_run_has_one_engine_and_measures_as_a_fresh_one_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    made: list[TorchEngine] = []
+    build = parts.build_engine
+    monkeypatch.setattr(parts, "build_engine", lambda *args, **named: made.append(build(*args, **named)) or made[-1])
+    run = Run(load_recipe("tiny-cpu", [*IN_FLIGHT, "checkpoint={every=2, keep=9}"]), tmp_path / "run")
+    run.train()
+    assert len(made) == 1
+    # At step 2 training was under way in the same slots.
+    measured = {row["step"]: row["num_correct"] for row in store.read_evals(tmp_path / "run")}
+    for step in (2, 4):
+        model = export(tmp_path / "run", tmp_path / f"model-{step}", str(step))
+        recipe = load_recipe("tiny-cpu", [*IN_FLIGHT, f"model.path={json.dumps(str(model))}"])
+        inputs = parts.load_inputs(recipe)
+        with closing(build(inputs.model, recipe)) as engine:
+            fresh = evaluate_set(inputs.eval_sets[0], engine, inputs, recipe.evaluation, step=step)
+        assert list(fresh.num_correct) == measured[step]
+
+
+def test_evaluation_beside_training_is_counted_apart(tmp_path: Path):
+    paused, beside = tmp_path / "paused", tmp_path / "beside"
+    for folder, overlap in ((paused, 0.0), (beside, 0.25)):
+        settings = [*IN_FLIGHT, f"evaluation.overlap={overlap}", "budget.steps=6", "checkpoint.every=100"]
+        Run(load_recipe("tiny-cpu", settings), folder).train()
+    rows = store.read_evals(beside)
+    assert [row["step"] for row in rows] == [0, 2, 4, 6]
+    assert all(row["num_samples"] == 12 for row in rows)
+    # What began while training went on was sampled by later weights too, and says so.
+    assert "last_version" not in rows[0]
+    assert rows[1]["last_version"] > 2
+    last, alone = store.read_metrics(beside)[-1], store.read_metrics(paused)[-1]
+    assert last["flops/evaluation"] == pytest.approx(alone["flops/evaluation"], rel=0.5)
+    assert last["flops"] == last["flops/generator"] + last["flops/learner"]
+    assert last["time/evaluation_s"] > 0
+    # The first evaluation is the same in both: nothing was being trained.
+    assert rows[0]["num_correct"] == store.read_evals(paused)[0]["num_correct"]
+
+
+def test_overlap_cannot_keep_the_best_checkpoint():
+    with pytest.raises(RecipeError, match=r"set evaluation\.overlap = 0"):
+        load_recipe("tiny-cpu", ["evaluation.overlap=0.5", "checkpoint.best=main"])

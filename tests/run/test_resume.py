@@ -10,9 +10,8 @@ import pytest
 from scalerl import store
 from scalerl.config import Recipe, load_recipe
 from scalerl.errors import RecipeError, RunFolderError
-from scalerl.loop.evaluate import EvalResult
+from scalerl.loop.evaluate import EvalResult, Evaluation
 from scalerl.run import checkpoint as checkpoints
-from scalerl.run import run as run_module
 from scalerl.run.resume import best_step, check_same, export, lock_folder, newest_checkpoint
 from scalerl.run.run import Run
 
@@ -140,17 +139,17 @@ def test_the_best_checkpoint_is_kept_and_exported(tmp_path: Path, monkeypatch: p
     given = iter([0.5, 0.1, 0.2, 0.9, 0.3, 0.4])
     kept = type("Kept", (EvalResult,), {"reward": property(lambda self: rewards[id(self)])})
     rewards: dict[int, float] = {}
-    evaluate_set = run_module.evaluate_set
+    true_result = Evaluation.result
 
-    def pretended(*arguments, **named):
-        result = evaluate_set(*arguments, **named)
+    def pretended(evaluation: Evaluation) -> EvalResult:
+        result = true_result(evaluation)
         pretend = kept(**{field: getattr(result, field) for field in EvalResult.__slots__})
         rewards[id(pretend)] = next(given)
         alive.append(pretend)
         return pretend
 
     alive: list[EvalResult] = []
-    monkeypatch.setattr(run_module, "evaluate_set", pretended)
+    monkeypatch.setattr(Evaluation, "result", pretended)
     folder = tmp_path / "run"
     Run(recipe, folder).train()
     assert list(checkpoints.steps(folder / store.CHECKPOINTS)) == [3, 5]

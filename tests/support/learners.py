@@ -23,7 +23,7 @@ def gradients_of(learner, batch):
     gradients = {}
 
     def keep(*arguments):
-        for name, parameter in learner._parameters.items():
+        for name, parameter in learner.policy.parameters.items():
             gradients[name] = parameter.grad.clone()
 
     learner._optimizer.register_step_pre_hook(keep)

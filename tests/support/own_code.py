@@ -59,6 +59,29 @@ def infinite_loss(inputs):
     return type(loss)(loss=loss.loss * float("nan"), ratio=loss.ratio, clipped=loss.clipped)
 
 
+def bare_loss(inputs):
+    """A loss that returns a tensor instead of a TokenLoss."""
+    return -inputs.advantages * inputs.log_probs
+
+
+def summed_loss(inputs):
+    """A loss that returns its sum instead of a value per token."""
+    from scalerl.rl.losses import cispo
+
+    loss = cispo(inputs)
+    return type(loss)(loss=loss.loss.sum(), ratio=loss.ratio, clipped=loss.clipped)
+
+
+def misspelt_loss(inputs):
+    """A loss that reads a field that its inputs do not have."""
+    return -inputs.advantage * inputs.log_probs
+
+
+def misshapen_weights(prompt_of_token, completion_of_token, trained):
+    """Weights for more tokens than there are."""
+    raise IndexError("no such token")
+
+
 def wrong(text: str, answer: str, /) -> bool:
     """A grader that no answer satisfies."""
     return False
@@ -78,6 +101,22 @@ def share(text: str, answer: str, /) -> object:
 
     named = {"yes": np.True_, "no": np.bool_(False), "half": np.float32(0.5), "one": 1, "nan": float("nan"), "list": []}
     return named[text] if text in named else float(text)
+
+
+def half(text: str, answer: str, /) -> float:
+    """A grader whose author meant 1."""
+    return 0.5 if text == answer else 0.0
+
+
+def reply(text: str, answer: str, /) -> object:
+    """A grader that returns a judge's reply instead of a verdict."""
+    return {"verdict": text == answer}
+
+
+def chatty(text: str, answer: str, /) -> bool:
+    """A grader that reports to stderr, below Python's own streams."""
+    os.write(2, f"judging {text}\n".encode())
+    return text == answer
 
 
 def brief(text: str, answer: str, /, *, most: int = 3) -> bool:
@@ -102,3 +141,10 @@ async def judge(text: str, answer: str, /, *, most: int = 1000) -> float:
         return float(text == answer)
     finally:
         _under_way -= 1
+
+
+def keyed(text: str, answer: str, /, *, api_key: str = "", url: str = "", refuses: bool = False) -> bool:
+    """A judge that needs a key; if it refuses, it says which key it was given."""
+    if refuses:
+        raise PermissionError(f"{api_key} may not judge")
+    return text == answer

@@ -4,7 +4,15 @@ import copy
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config, SmolLM3Config
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    OlmoeConfig,
+    Qwen2Config,
+    Qwen3Config,
+    Qwen3MoeConfig,
+    SmolLM3Config,
+)
 
 VOCAB = 23
 
@@ -32,7 +40,15 @@ FAMILIES = {
 }
 
 
+_EXPERTS: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "initializer_range": 0.2}
+MIXTURES = {
+    "qwen3_moe": Qwen3MoeConfig(**SIZES, **_EXPERTS, head_dim=8, moe_intermediate_size=12),
+    "olmoe": OlmoeConfig(**SIZES, **_EXPERTS),
+}
+"""Mixtures of experts."""
+
+
 def tiny_model(family="smollm", *, seed=0, dtype=torch.float32):
     torch.manual_seed(seed)
-    config = copy.deepcopy(FAMILIES[family])
+    config = copy.deepcopy({**FAMILIES, **MIXTURES}[family])
     return AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", dtype=dtype).eval()

@@ -8,35 +8,19 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from scalerl.analysis.drawing.dots import Array, Dots, curve_dots
 from scalerl.analysis.results import Analysis, CurveResult, param_value
 from scalerl.curves import Comparison, Fit, Value, linearise
-
-Array = NDArray[np.float64]
-Role = Literal["fitted", "left out", "held out"]
+from scalerl.curves.notes import LackOfFit
 
 MOST_BANDS = 8  # bands of more curves than this hide each other
 REACH = 4.0  # how far beyond the data a curve is drawn, in multiples of the data
 MOST_REACH = 100.0  # a mark further out than this would squeeze the data into a corner
 GRID = 200
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dots:
-    """Points of one run that play one part."""
-
-    role: Role
-    run: int
-    run_label: str
-    """Empty where there is one run."""
-    compute: Array
-    reward: Array
-    residual: Array
-    """Reward less the curve; NaN where there is no curve."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +71,8 @@ class CurveData:
     line: Line | None
     ceiling: Value | None
     noise_sd: float
+    misfit_at: float | None
+    """Compute at which a pattern in the residuals begins that the form cannot follow; None where there is none."""
     marks: tuple[Mark, ...]
 
     @property
@@ -203,53 +189,28 @@ def _end(result: CurveResult) -> float:
 
 def _curve(result: CurveResult, label: str, end: float, with_bands: bool) -> CurveData:
     fit = result.fit if result.fit is not None and result.fit.usable else None
+    dots = curve_dots(result.series, result.fit, fit)
     return CurveData(
         name=result.name,
         label=label,
         verdict=result.verdict,
-        dots=_dots(result, fit),
+        dots=dots,
+        misfit_at=_misfit_at(fit),
         line=_line(result, fit, end, with_bands) if fit is not None else None,
         ceiling=param_value(fit, "ceiling"),
-        noise_sd=fit.noise_sd if fit is not None else math.nan,
+        noise_sd=_scatter(dots, fit) if fit is not None else math.nan,
         marks=_marks(result, end) if fit is not None else (),
     )
 
 
-def _dots(result: CurveResult, fit: Fit | None) -> tuple[Dots, ...]:
-    series = result.series
-    left_out = _left_out(series.compute, result.fit)
-    runs = np.zeros(len(series.compute), dtype=int)
-    labels = [""]
-    if series.run is not None:
-        labels, runs = np.unique(series.run, return_inverse=True)
-    groups: list[tuple[Role, int, str, Array, Array]] = [
-        ("fitted" if not out else "left out", run, str(label), series.compute[mask], series.reward[mask])
-        for run, label in enumerate(labels)
-        for out in (True, False)
-        if (mask := (runs == run) & (left_out == out)).any()
-    ]
-    if len(series.holdout_compute):
-        groups.append(("held out", 0, "", series.holdout_compute, series.holdout_reward))
-    return tuple(
-        Dots(
-            role=role,
-            run=run,
-            run_label=label,
-            compute=compute,
-            reward=reward,
-            residual=reward - fit.predict(compute) if fit is not None else np.full(len(reward), np.nan),
-        )
-        for role, run, label, compute, reward in groups
-    )
+def _scatter(dots: tuple[Dots, ...], fit: Fit) -> float:
+    """How far the points that are drawn scatter about their curve: bins by less than single rewards."""
+    errors = [some.error for some in dots if some.error is not None and some.count is not None]
+    return float(np.median(np.concatenate(errors))) if errors else fit.noise_sd
 
 
-def _left_out(compute: Array, fit: Fit | None) -> NDArray[np.bool_]:
-    """Outside the window that was fitted; computes come back from a fit with the rounding of a logarithm."""
-    if fit is None:
-        return np.zeros(len(compute), dtype=bool)
-    if not fit.num_points:
-        return np.ones(len(compute), dtype=bool)
-    return (compute < fit.compute.min() * (1 - 1e-9)) | (compute > fit.scale * (1 + 1e-9))
+def _misfit_at(fit: Fit | None) -> float | None:
+    return next((note.compute for note in fit.notes if isinstance(note, LackOfFit)), None) if fit is not None else None
 
 
 def _line(result: CurveResult, fit: Fit, end: float, with_bands: bool) -> Line:

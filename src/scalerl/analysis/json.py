@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from scalerl.analysis.results import Analysis, Command, CurveResult, param_value
-from scalerl.curves import Comparison, Pair, Score, Value, note_json, stopping, stopping_text
+from scalerl.curves import Comparison, Pair, Score, Value, note_json, note_text, stopping, stopping_text
 
 
 def to_json(analysis: Analysis) -> dict[str, Any]:
@@ -74,7 +74,11 @@ def _curve_json(curve: CurveResult, command: Command) -> dict[str, Any]:
         out["stopping"] = _stopping_json(curve)
     if command == "backtest":
         out["holdout"] = score_json(curve.holdout)
-        out["fractions"] = [{"fraction": share, **(score_json(score) or NO_SCORE)} for share, score in curve.fractions]
+        why = {share: note_text(note) for share, note in curve.unscored}
+        out["fractions"] = [
+            {"fraction": share, **(score_json(score) or NO_SCORE), "message": why.get(share)}
+            for share, score in curve.fractions
+        ]
     if command == "forecast":
         out["at"] = [
             {"compute": row.compute, "reward": _value_json(row.reward), "message": row.message} for row in curve.at

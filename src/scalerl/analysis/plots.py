@@ -4,17 +4,21 @@ rewards | ceilings | linearised     compute is shared downwards, reward sideways
 residuals          | who is best    panels are there for a comparison; in .html they follow below
 """
 
+import textwrap
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from scalerl.analysis.drawing import (
+from scalerl.analysis.drawing.dots import Dots
+from scalerl.analysis.drawing.legends import MARKERS, Legends, handle
+from scalerl.analysis.drawing.style import (
     GREY,
     MOST_RANKED,
+    MOST_RIMMED,
     MOST_SLOPES,
     WARNING,
     clipped,
@@ -22,21 +26,21 @@ from scalerl.analysis.drawing import (
     compute_ticks,
     cut,
     headroom,
-    legend_text,
     marker,
+    misfit_text,
+    misfits,
     ranking_title,
     straight_title,
 )  # fmt: skip
-from scalerl.analysis.figures import MOST_BANDS, CurveData, Dots, FigureData, figure_data
+from scalerl.analysis.figures import MOST_BANDS, CurveData, FigureData, figure_data
 from scalerl.analysis.numbers import interval_text, short_compute_text, two_decimals
 from scalerl.analysis.plots_html import draw_html
 from scalerl.analysis.results import Analysis
 from scalerl.errors import InputError, StoreError
 from scalerl.store import new_file
 
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p")
 DPI = 160
-MOST_NAMED = 60  # curves in the legend
+LETTERS, NARROW_LETTERS = 76, 40  # of a line of a title above the main panel, and above those at the right
 
 
 def check_plot_path(path: Path) -> None:
@@ -115,7 +119,7 @@ def _figure(data: FigureData) -> Any:
     strip_width = min(0.2 + 0.14 * len(data.curves), 2.2)
     # The right-hand column is for the straight lines; a few bars alone would be lost in it.
     left, right = main_width + strip_width, 4.6 if data.straights else 0.0
-    legends = _Legends(data, left + right)
+    legends = Legends(data, left + right)
     upper = 5.6
     figure = Figure(figsize=(left + right, upper + legends.height), dpi=DPI, layout="constrained")
     outer = figure.add_gridspec(
@@ -156,7 +160,7 @@ def _main_panel(axes: Any, data: FigureData) -> None:
     axes.set_ylabel(data.y_label)
     axes.set_xlabel("")
     axes.tick_params(labelbottom=False)
-    axes.set_title(data.title, fontsize=11, fontweight="bold")
+    axes.set_title(textwrap.fill(data.title, LETTERS), fontsize=11, fontweight="bold")
     few = len(data.curves) <= MOST_BANDS
     if len(data.curves) == 1 and data.curves[0].line is not None:
         axes.axvspan(data.curves[0].line.last, data.x_range[1], color="black", alpha=0.035, linewidth=0)
@@ -167,6 +171,7 @@ def _main_panel(axes: Any, data: FigureData) -> None:
             _draw_line(axes, curve, colour(place), few)
         for dots in curve.dots:
             axes.plot(dots.compute, dots.reward, **_dot_style(place, dots, few))
+            _error_bars(axes, place, dots, dots.reward)
         for mark in curve.marks:
             axes.errorbar(
                 mark.compute.value, mark.reward.value, fmt="*", color=colour(place), markersize=9,
@@ -200,11 +205,20 @@ def _dot_style(place: int, dots: Dots, few: bool) -> dict[str, Any]:
         "linestyle": "", "marker": marker(MARKERS, place, dots.run), "markersize": size, "color": colour(place),
         "markeredgecolor": "white", "markeredgewidth": 0.4, "alpha": 0.9 if few else 0.55, "zorder": 5,
     }  # fmt: skip
+    if len(dots.reward) > MOST_RIMMED:
+        # Behind the curve, and without rims.
+        style.update(markeredgewidth=0.0, markersize=0.7 * size, alpha=0.5, zorder=3.5)
     if dots.role == "left out":
         style.update(alpha=0.28, zorder=3)
     if dots.role == "held out":
         style.update(markerfacecolor="white", markeredgecolor=colour(place), markeredgewidth=1.0, alpha=1.0)
     return style
+
+
+def _error_bars(axes: Any, place: int, dots: Dots, at: Any) -> None:
+    if dots.error is not None:
+        faint = 0.2 if dots.role == "left out" else 0.5
+        axes.vlines(dots.compute, at - dots.error, at + dots.error, color=colour(place), linewidth=0.7, alpha=faint)
 
 
 def _error(value: Any) -> list[list[float]] | None:
@@ -251,9 +265,20 @@ def _residual_panel(axes: Any, data: FigureData) -> None:
             shown, outside = clipped(dots.residual, data.residual_limit)
             style = _dot_style(place, dots, few) | {"markersize": 3.6 if few else 2.4}
             axes.plot(dots.compute[~outside], shown[~outside], **style)
+            _error_bars(axes, place, dots, shown)
             for sign, arrow in ((-1, "v"), (1, "^")):
                 off = outside & (np.sign(dots.residual) == sign)
                 axes.plot(dots.compute[off], shown[off], **(style | {"marker": arrow}))
+    _mark_misfits(axes, data)
+
+
+def _mark_misfits(axes: Any, data: FigureData) -> None:
+    for place, compute in misfits(data):
+        axes.axvline(compute, color=WARNING, linewidth=0.9, linestyle=(0, (2, 2)))
+        axes.annotate(
+            misfit_text(data, place), (compute, 0.97), xycoords=("data", "axes fraction"), xytext=(3, 0),
+            textcoords="offset points", color=WARNING, fontsize=7.5, va="top",
+        )  # fmt: skip
 
 
 def _straight_panel(axes: Any, data: FigureData) -> None:
@@ -261,7 +286,7 @@ def _straight_panel(axes: Any, data: FigureData) -> None:
     _compute_axis(axes, data, ends.min() / 1.06, ends.max() * 1.06, most=8)
     axes.set_ylim(data.straight_range[0], headroom(data))
     axes.set_ylabel("log10 F(reward)")
-    axes.set_title(straight_title(data))
+    axes.set_title(textwrap.fill(straight_title(data), NARROW_LETTERS + 12))
     few = len(data.curves) <= MOST_BANDS
     for straight in data.straights:
         curve = data.curves[straight.curve]
@@ -270,7 +295,7 @@ def _straight_panel(axes: Any, data: FigureData) -> None:
         axes.plot(straight.compute, straight.log_f, **style)
         axes.plot(straight.line_compute, straight.line_log_f, color=colour(straight.curve), linewidth=1.5)
     named, more = data.straights[:MOST_SLOPES], len(data.straights[MOST_SLOPES:])
-    handles = [_handle(colour(straight.curve), "-", "") for straight in named] + [_handle(GREY, "", "")] * (more > 0)
+    handles = [handle(colour(straight.curve), "-", "") for straight in named] + [handle(GREY, "", "")] * (more > 0)
     labels = [cut(data.curves[straight.curve].label, 30) for straight in named]
     slopes = [interval_text(straight.exponent, two_decimals) for straight in named]
     texts = [f"{label}  {slope}" for label, slope in zip(labels, slopes, strict=True)]
@@ -289,88 +314,7 @@ def _ranking_panel(axes: Any, data: FigureData) -> None:
     axes.tick_params(left=False)
     for place, (_, p_best) in zip(places, rows, strict=True):
         axes.text(p_best + 0.015, place, f"{p_best:.2f}", va="center", fontsize=7.5)
-    axes.set_title(ranking_title(data))
-
-
-class _Legends:
-    """The key of signs and the names of the curves, below the panels; their height is known before they are drawn."""
-
-    def __init__(self, data: FigureData, width: float) -> None:
-        self.data, self.width = data, width
-        self.named = data.curves[:MOST_NAMED]
-        self.size = 8.0 if len(self.named) <= MOST_BANDS else 7.2
-        self.texts = [legend_text(curve) for curve in self.named]
-        self.key = _key(data)
-        self.columns = self._columns(self.texts, 4)
-        self.key_columns = self._columns([text for _, text in self.key], 9)
-        # In inches: a row takes 1.35 times the font's size.
-        self.row = 1.35 * self.size / 72
-        self.key_height = self.row * -(-len(self.key) // self.key_columns) + 0.12
-        self.height = self.key_height + self.row * (1 + -(-len(self.texts) // self.columns)) + 0.2
-
-    def _columns(self, texts: Sequence[str], most: int) -> int:
-        """How many fit side by side: a letter is about half as wide as the font's size, a sign takes half an inch."""
-        for columns in range(min(most, len(texts)), 1, -1):
-            longest = [max(map(len, part)) for part in np.array_split(texts, columns)]
-            if sum(0.5 * num * self.size / 72 + 0.5 for num in longest) < self.width - 0.4:
-                return columns
-        return 1
-
-    def draw(self, figure: Any) -> None:
-        look = {"loc": "upper left", "fontsize": self.size, "frameon": False, "borderaxespad": 0.0, "labelspacing": 0.3,
-                "alignment": "left", "columnspacing": 1.5, "borderpad": 0.0}  # fmt: skip
-        left = 0.35 / self.width
-        figure.legend(*zip(*self.key, strict=True), ncols=self.key_columns, bbox_to_anchor=(left, 1.0), **look)
-        data, more = self.data, len(self.data.curves) - len(self.named)
-        handles = [
-            _handle(colour(place), "-", marker(MARKERS, place, 0) if curve.dots else "")
-            for place, curve in enumerate(self.named)
-        ]
-        title = f"ceiling [{100 * data.level:g}% interval], verdict" + (
-            f"; {more} more have no name here" if more else ""
-        )
-        names = figure.legend(
-            handles, self.texts, ncols=self.columns, bbox_to_anchor=(left, 1 - self.key_height / self.height),
-            title=title, title_fontsize=self.size, **look,
-        )  # fmt: skip
-        for curve, text in zip(self.named, names.get_texts(), strict=True):
-            text.set_color("black" if curve.is_ok else WARNING)
-
-
-def _handle(shade: str, line: Any, sign: str, **more: Any) -> Any:
-    from matplotlib.lines import Line2D
-
-    return Line2D([], [], color=shade, linestyle=line, marker=sign, markersize=4.6, linewidth=1.6, **more)
-
-
-def _key(data: FigureData) -> list[tuple[Any, str]]:
-    """The signs that this figure uses."""
-    from matplotlib.patches import Patch
-
-    roles = {dots.role for curve in data.curves for dots in curve.dots}
-    runs = dict(
-        sorted({dots.run: dots.run_label for curve in data.curves for dots in curve.dots if dots.run_label}.items())
-    )
-    level = f"{100 * data.level:g}%"
-    key = [(_handle(GREY, "", "o"), "fitted")] if "fitted" in roles or not roles else []
-    if runs and len(data.curves) == 1:
-        key = [(_handle(GREY, "", marker(MARKERS, 0, run)), cut(label, 30)) for run, label in runs.items()]
-    elif runs:
-        key.append((_handle(GREY, "", "s"), "another run of the same curve"))
-    if "left out" in roles:
-        key.append((_handle(GREY, "", "o", alpha=0.3), "left out of the fit"))
-    if "held out" in roles:
-        key.append((_handle(GREY, "", "o", markerfacecolor="white"), "held out"))
-    if any(curve.line is not None for curve in data.curves):
-        key.append((_handle(GREY, (0, (3, 1.5)), ""), "outside what was fitted"))
-    if any(curve.line is not None and curve.line.band is not None for curve in data.curves):
-        key.append((Patch(color=GREY, alpha=0.35, linewidth=0), f"{level} of the curve"))
-        key.append((Patch(color=GREY, alpha=0.13, linewidth=0), f"{level} of a new evaluation"))
-    if any(curve.marks for curve in data.curves):
-        key.append((_handle(GREY, "", "*"), "asked for"))
-    if data.crossings and len(data.curves) <= MOST_BANDS:
-        key.append((_handle("black", "", "x"), "curves cross"))
-    return key
+    axes.set_title(textwrap.fill(ranking_title(data), NARROW_LETTERS))
 
 
 SUFFIXES: dict[str, Callable[[FigureData, Path], None]] = {".png": _draw_png, ".svg": _draw_svg, ".html": draw_html}

@@ -13,9 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from scalerl.analysis.drawing import (
+from scalerl.analysis.drawing.dots import Dots
+from scalerl.analysis.drawing.style import (
     GREY,
     MOST_RANKED,
+    MOST_RIMMED,
     MOST_SLOPES,
     WARNING,
     clipped,
@@ -26,10 +28,12 @@ from scalerl.analysis.drawing import (
     legend_parts,
     legend_text,
     marker,
+    misfit_text,
+    misfits,
     ranking_title,
     straight_title,
 )  # fmt: skip
-from scalerl.analysis.figures import MOST_BANDS, CurveData, Dots, FigureData, Line
+from scalerl.analysis.figures import MOST_BANDS, CurveData, FigureData, Line
 from scalerl.analysis.numbers import interval_text, short_compute_text, two_decimals
 from scalerl.curves import Value
 
@@ -93,7 +97,8 @@ def _html_layout(data: FigureData) -> dict[str, Any]:
         "xaxis2": {"domain": [1 - strip, 1], "range": [-0.7, num - 0.3], "visible": False, "fixedrange": True},
         "yaxis": AXIS | {"domain": domains["y"], "range": list(data.y_range), "title": {"text": escape(data.y_label)}},
         "yaxis2": AXIS | {"domain": domains["y2"], "range": [-limit, limit], "title": {"text": "residual"}},
-        "annotations": [_html_title("ceiling", 1 - strip / 2, 1, "center")], "shapes": _html_shapes(data),
+        "annotations": [_html_title("ceiling", 1 - strip / 2, 1, "center"), *_html_misfits(data)],
+        "shapes": _html_shapes(data),
     }  # fmt: skip
     layout["yaxis2"] |= {"zeroline": True, "zerolinecolor": GREY}
     if "y3" in domains:
@@ -136,6 +141,17 @@ def _html_title(text: str, x: float, y: float, anchor: str = "left") -> dict[str
     }  # fmt: skip
 
 
+def _html_misfits(data: FigureData) -> list[dict[str, Any]]:
+    return [
+        {
+            "text": escape(misfit_text(data, place)),
+            "x": math.log10(compute), "y": 1, "xref": "x", "yref": "y2 domain", "xanchor": "left", "yanchor": "top",
+            "showarrow": False, "font": {"size": 11, "color": WARNING},
+        }
+        for place, compute in misfits(data)
+    ]  # fmt: skip
+
+
 def _html_shapes(data: FigureData) -> list[dict[str, Any]]:
     """The residuals' guide, what lies beyond an only curve's data, and a comparison's target."""
     guide = 2 * data.noise_sd
@@ -143,6 +159,9 @@ def _html_shapes(data: FigureData) -> list[dict[str, Any]]:
     shapes = [line | {"xref": "x domain", "x0": 0, "x1": 1, "yref": "y2", "y0": -guide, "y1": guide}]
     if len(data.curves) == 1 and (only := data.curves[0].line) is not None:
         shapes.append(line | {"yref": "y domain", "y0": 0, "y1": 1, "x0": only.last, "x1": data.x_range[1]})
+    for _, compute in misfits(data):
+        dots = {"type": "line", "line": {"color": WARNING, "width": 1, "dash": "dot"}}
+        shapes.append(dots | {"yref": "y2 domain", "y0": 0, "y1": 1, "x0": compute, "x1": compute})
     if data.target is not None:
         dashes = {"type": "line", "line": {"color": GREY, "width": 1, "dash": "dash"}}
         shapes.append(dashes | {"yref": "y domain", "y0": 0, "y1": 1, "x0": data.target, "x1": data.target})
@@ -229,10 +248,16 @@ def _html_dots(data: FigureData, place: int, curve: CurveData, dots: Dots) -> li
         "symbol": marker(MARKERS, place, dots.run), "size": 7 if few else 5, "color": shade,
         "opacity": 0.3 if dots.role == "left out" else 0.9 if few else 0.6, "line": {"color": "white", "width": 0.6},
     }  # fmt: skip
+    if len(dots.reward) > MOST_RIMMED:
+        look |= {"size": look["size"] - 2, "line": {"width": 0}, "opacity": 0.45}
     if dots.role == "held out":
         look |= {"color": "white", "line": {"color": shade, "width": 1.5}, "opacity": 1}
     what = f"{dots.role}, {dots.run_label}" if dots.run_label else dots.role
+    if dots.error is not None:
+        what += ", mean of a bin"
     hover = {"mode": "markers", "hoverinfo": None, "hovertemplate": _hover(data, curve, what)}
+    if dots.error is not None:
+        hover["error_y"] = {"type": "data", "array": dots.error, "thickness": 0.8, "width": 0}
     traces = [_trace(place, dots.compute, dots.reward, marker=look, **hover)]
     if curve.line is not None and dots.role != "left out":
         shown, outside = clipped(dots.residual, data.residual_limit)

@@ -26,7 +26,8 @@ from scalerl.curves import (
     reward_at,
 )
 from scalerl.curves.forecast import score
-from scalerl.curves.notes import FitNote, UnusedStart
+from scalerl.curves.notes import FitNote, NothingToScore, UnusedStart
+from scalerl.curves.pairs.paper_rule import compare_by_paper
 from scalerl.curves.points import unbounded
 from scalerl.errors import InputError, NoCurveError
 from scalerl.joint.pool import LEAST_MEMBERS
@@ -47,6 +48,8 @@ class FitOptions:
     margin: float = 0.06
     skip_before: float | str | None = None
     fit_until: float | None = None
+    method: Literal["posterior", "paper"] = "posterior"
+    """"paper": the grid procedure of arXiv 2510.13786, which has no intervals."""
     bounded: bool = True
     """False for a reward without limits (--y-scale none)."""
     pool: bool = False
@@ -68,6 +71,8 @@ class FitOptions:
             "start_sd": series.start_sd,
             "run": series.run,
             "num_samples": series.num_samples,
+            **({} if self.method == "posterior" else {"method": self.method}),
+            "error": series.error,
         }
 
     def pooling(self, series: Sequence[Series]) -> Pooling | None:
@@ -90,6 +95,8 @@ class CurveResult:
     fit: Fit | None
     holdout: Score | None = None
     fractions: tuple[tuple[float, Score | None], ...] = ()
+    unscored: tuple[tuple[float, FitNote | NothingToScore], ...] = ()
+    """Why a fraction has no score."""
     at: tuple[At, ...] = ()
     reach: tuple[Reach, ...] = ()
     doubling: Value | None = None
@@ -188,7 +195,8 @@ def analyse_backtest(series: Sequence[Series], options: FitOptions, fractions: S
             curves.append(CurveResult(series=data, fit=None, fractions=tuple((share, None) for share in fractions)))
         else:
             done = _backtest(data, options, fractions)
-            curves.append(CurveResult(series=data, fit=done.fit, holdout=done.holdout, fractions=done.fractions))
+            scores = {"holdout": done.holdout, "fractions": done.fractions, "unscored": done.unscored}
+            curves.append(CurveResult(series=data, fit=done.fit, **scores))
     if pooling is not None:
         curves = _pooled_backtest(curves, options, fractions, pooling)
     return Analysis(
@@ -249,7 +257,9 @@ def analyse_compare(series: Sequence[Series], options: FitOptions, at: float | N
     for name, members in sets.items():
         if len(members) > 1:
             together = {member: fits[member] for member in members if member in fits}
-            comparisons["" if len(sets) == 1 else str(name)] = compare(together, at=at)
+            by_paper = options.method == "paper"
+            compared = compare_by_paper(together) if by_paper else compare(together, at=at)
+            comparisons["" if len(sets) == 1 else str(name)] = compared
         else:
             notes.append(f"{members[0]} is compared with nothing: it is the only curve of its evaluation set.")
     notes += _pool_notes(curves, options)
@@ -341,6 +351,10 @@ def before(data: Series, share: float) -> Series:
 def _fitted(data: Series, options: FitOptions) -> CurveResult:
     if data.problem:
         return CurveResult(series=data, fit=None)
+    if options.method == "paper" and data.start is None:
+        raise InputError(
+            f"--method paper needs the reward before training, and {data.name} has no row of it: add --start VALUE."
+        )
     done = fit(data.compute, data.reward, evaluation=data.evaluation, **options.of(data))
     return CurveResult(series=data, fit=done)
 

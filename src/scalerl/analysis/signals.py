@@ -13,6 +13,7 @@ from scalerl.logs.axes import UNEVEN_TIME, disagreement
 AlarmKind = Literal[
     "truncated",
     "mismatch",
+    "backend",
     "no_verdict",
     "skipped",
     "empty",
@@ -29,6 +30,11 @@ ALARM_STEPS = 20  # steps that a signal is averaged over before it is compared w
 FEWEST_STEPS = 5  # fewer values than these do not distinguish a trend from noise
 NOTABLE = 0.25  # relative change of an alarm's value that is reported again
 EMPTY = "batch/empty"  # derived from batch/effective: 1 for a step without anything to train on
+# Derived from loss/kl and loss/ratio_max of steps whose tokens were all sampled with the weights that are trained: what
+# is left of the difference between generator and learner is that of their arithmetic.
+BACKEND_KL, BACKEND_RATIO = "loss/backend_kl", "loss/backend_ratio_max"
+# Two FP32 engines differ by 1e-9, bf16 bodies with FP32 heads by about 1e-3; more is a fault, or a rounded head.
+BACKEND_LIMIT = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +75,8 @@ class Alarm:
     """The evaluation set of a fall, or the grader that raised an error."""
     detail: str = ""
     """The error of a grader."""
+    ratio: float | None = None
+    """The largest ratio of probabilities between learner and generator at equal weights."""
 
 
 def alarms(
@@ -92,6 +100,7 @@ def alarms(
             replace(alarm, cause=causes.get(alarm.kind), remedies=(remedies or {}).get(alarm.kind, ()))
             for alarm in raised
         ),
+        *_backend_alarm(metrics, (remedies or {}).get("backend", ())),
         *(Alarm(kind="fall", subject=name) for name in fallen),
         *([Alarm(kind="uneven_time", value=uneven, limit=UNEVEN_TIME)] if uneven > UNEVEN_TIME else []),
     ]
@@ -108,7 +117,28 @@ def signal_alarms(last: Mapping[str, float]) -> list[Alarm]:
 
 def with_derived(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Add the columns that signals need and metrics.jsonl does not have."""
-    return [{**row, EMPTY: float(row["batch/effective"] == 0)} if "batch/effective" in row else row for row in rows]
+    return [{**row, **_derived(row)} for row in rows]
+
+
+def _derived(row: Mapping[str, Any]) -> dict[str, float]:
+    derived = {EMPTY: float(row["batch/effective"] == 0)} if "batch/effective" in row else {}
+    if row.get("rollout/lag_max") == 0 and row.get("loss/kl") is not None and row.get("loss/ratio_max") is not None:
+        derived |= {BACKEND_KL: row["loss/kl"], BACKEND_RATIO: row["loss/ratio_max"]}
+    return derived
+
+
+def _backend_alarm(metrics: Sequence[Mapping[str, Any]], remedies: tuple[str, ...]) -> list[Alarm]:
+    """Compare generator and learner where both have the same weights; an asynchronous run has that at its start only.
+
+    One step is enough: it is a mean over thousands of tokens.
+    """
+    measured = [row for row in with_derived(metrics) if BACKEND_KL in row][-ALARM_STEPS:]
+    if not measured:
+        return []
+    value, ratio = float(np.mean([row[BACKEND_KL] for row in measured])), max(row[BACKEND_RATIO] for row in measured)
+    if value <= BACKEND_LIMIT:
+        return []
+    return [Alarm(kind="backend", value=value, limit=BACKEND_LIMIT, remedies=remedies, ratio=float(ratio))]
 
 
 class AlarmNews:
@@ -173,6 +203,8 @@ SIGNALS: tuple[Signal, ...] = (
     Signal(key="loss/entropy", label="Entropy", limit=0.003, below=True, alarm="entropy"),
     # More than lag alone explains.
     Signal(key="loss/kl", label="Mismatch (KL of generator and learner)", limit=0.2, alarm="mismatch"),
+    # Its alarm has a rule of its own, because most runs have few such steps.
+    Signal(key=BACKEND_KL, label="Mismatch at equal weights (KL)", in_report=False),
     Signal(key="rollout/lag_mean", label="Lag, mean"),
     Signal(key="rollout/lag_max", label="Lag, largest"),
     # A grader without a verdict on this many answers is at fault, not the answers.

@@ -1,7 +1,8 @@
 """An analysis for the terminal: tables, and one plain sentence per curve."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from rich.console import Group
 from rich.table import Table
@@ -10,9 +11,10 @@ from rich.text import Text
 from scalerl.analysis.numbers import compute_text, decimals, fixed, interval_text, two_decimals
 from scalerl.analysis.results import Analysis, CurveResult, FormRanking, param_value
 from scalerl.analysis.words import curve_text
-from scalerl.curves import Comparison, Fit, Pair, Reach, Score, note_text, stopping, stopping_text
+from scalerl.curves import Comparison, Fit, Pair, Reach, Score, note_text, pair_verdict, stopping, stopping_text
 from scalerl.curves.fitted import tails
 from scalerl.curves.notes import AssumedRunSpread
+from scalerl.logs.facts import Fact, sentence
 from scalerl.logs.table import listed
 
 STYLES = {
@@ -25,6 +27,9 @@ STYLES = {
     "too few points": "red",
     "no curve": "red",
 }
+MOST_PAIRS = 15  # of more, only those with the most likely best curve are shown
+NARROWEST = 14  # letters that a column of names keeps on a narrow terminal
+LONG_NAME = 20  # letters from which a verdict says "a" or "b" instead of a name that stands beside it
 PAIR_STYLES = {"not_separable": "dim", "no_curve": "red"}
 
 
@@ -36,6 +41,7 @@ def render(analysis: Analysis, origins: Mapping[str, str] | None = None) -> Grou
     parts: list[Table | Text] = [_curve_table(analysis), Text(_columns_line(analysis, origins or {}), style="dim")]
     if any(curve.holdout is not None or curve.fractions for curve in analysis.curves):
         parts.append(_score_table(analysis))
+        parts.extend(_unscored(analysis))
     if any(curve.at or curve.reach for curve in analysis.curves):
         parts.append(_forecast_table(analysis))
     if analysis.form_ranking is not None:
@@ -43,7 +49,9 @@ def render(analysis: Analysis, origins: Mapping[str, str] | None = None) -> Grou
     if analysis.comparisons:
         parts.extend(_comparison_parts(analysis))
     parts.append(Text())
-    parts.extend(_sentence(curve, analysis.command == "fit") for curve in analysis.curves)
+    shared = _shared_facts(analysis)
+    parts.extend(_sentence(curve, analysis.command == "fit", shared) for curve in analysis.curves)
+    parts.extend(Text(f"All curves: {sentence(fact)}") for fact in shared)
     parts.extend(Text(note, style="yellow") for note in analysis.notes)
     return Group(*parts)
 
@@ -60,7 +68,11 @@ def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", pad_edge=False, box=None)
     for column in columns:
         names = column in ("curve", "a", "b", "note")
-        table.add_column(column, justify="left" if column in WORDS else "right", overflow="fold", no_wrap=not names)
+        side = "left" if column in WORDS else "right"
+        wraps = names or column == "verdict"
+        table.add_column(
+            column, justify=side, overflow="fold", no_wrap=not wraps, min_width=NARROWEST if names else None
+        )
     return table
 
 
@@ -143,6 +155,13 @@ def _score_table(analysis: Analysis) -> Table:
     return table
 
 
+def _unscored(analysis: Analysis) -> Iterator[Text]:
+    """Why there is no score where the table has a dash."""
+    for curve in analysis.curves:
+        for share, note in curve.unscored:
+            yield Text(f"{curve.name}, first {share:.0%}: not scored. {note_text(note)}", style="dim")
+
+
 def _forecast_table(analysis: Analysis) -> Table:
     table = _table("\nForecast (of a new evaluation)", "curve", "asked", "answer", "note")
     for curve in analysis.curves:
@@ -177,7 +196,8 @@ def _forms_sentence(ranking: FormRanking, digits: int) -> str:
 def _comparison_parts(analysis: Analysis) -> Iterator[Table | Text]:
     table = _table("\nPairs", "a", "b", "P(higher ceiling)", "P(larger exponent)", "P(sooner)", "verdict")
     share = lambda value: "-" if math.isnan(value) else f"{value:.2f}"  # noqa: E731
-    for pair in analysis.pairs:
+    pairs = _shown_pairs(analysis)
+    for pair in pairs:
         free = " (free)" if is_free(pair) else ""
         table.add_row(
             pair.a,
@@ -185,19 +205,36 @@ def _comparison_parts(analysis: Analysis) -> Iterator[Table | Text]:
             share(pair.p_higher_ceiling),
             share(pair.p_more_efficient) + free,
             share(pair.p_sooner) + free,
-            Text(pair.verdict, style=PAIR_STYLES.get(pair.kind, "green")),
+            Text(_short_verdict(pair), style=PAIR_STYLES.get(pair.kind, "green")),
         )
     yield table
-    if any(map(is_free, analysis.pairs)):
+    if len(pairs) < len(analysis.pairs):
+        more = len(analysis.pairs) - len(pairs)
+        yield Text(f"Pairs with the most likely best curve; {more} others are in --json.", style="dim")
+    if any(map(is_free, pairs)):
         yield Text("(free): the ceilings are too far apart to share one; each curve keeps its own.", style="dim")
     for name, comparison in analysis.comparisons.items():
         yield from _ranking_parts(analysis, f" in {name}" if name else "", comparison)
     yield from _pair_notes(analysis)
 
 
+def _shown_pairs(analysis: Analysis) -> list[Pair]:
+    """All pairs, or of many those with the most likely best curve of their set."""
+    if len(analysis.pairs) <= MOST_PAIRS:
+        return list(analysis.pairs)
+    best = {comparison.ranking[0][0] for comparison in analysis.comparisons.values() if comparison.ranking}
+    return [pair for pair in analysis.pairs if pair.a in best or pair.b in best]
+
+
+def _short_verdict(pair: Pair) -> str:
+    if pair.winner is None or len(pair.winner) < LONG_NAME:
+        return pair.verdict
+    return pair_verdict(pair.kind, "a" if pair.winner == pair.a else "b")
+
+
 def is_free(pair: Pair) -> bool:
     """Whether efficiencies are compared with each curve at its own ceiling."""
-    return not pair.shared and pair.kind != "no_curve"
+    return not pair.shared and not math.isnan(pair.p_more_efficient)
 
 
 def _ranking_parts(analysis: Analysis, within: str, comparison: Comparison) -> Iterator[Text]:
@@ -207,6 +244,8 @@ def _ranking_parts(analysis: Analysis, within: str, comparison: Comparison) -> I
         )
         ceiling = fixed(_finest(analysis))(comparison.shared_ceiling)
         yield Text(f"\nExponents with one ceiling of {ceiling} for all{within}: {exponents}.")
+    if not comparison.ranking:
+        return
     where = "by ceiling" if analysis.at is None else f"at compute {compute_text(analysis.at)}"
     best = ", ".join(f"{name} {share:.0%}" for name, share in comparison.ranking)
     yield Text(f"\nProbability to be the best {where}{within}: {best}.")
@@ -214,7 +253,7 @@ def _ranking_parts(analysis: Analysis, within: str, comparison: Comparison) -> I
 
 def _pair_notes(analysis: Analysis) -> Iterator[Text]:
     """Each pair's notes on one line; the spread assumed for single runs, which all pairs share, once at the end."""
-    for pair in analysis.pairs:
+    for pair in _shown_pairs(analysis):
         texts = [note_text(note) for note in pair.notes if not isinstance(note, AssumedRunSpread)]
         if texts:
             yield Text(f"{pair.a} / {pair.b}: {' '.join(texts)}", style="dim")
@@ -231,7 +270,15 @@ def _pair_notes(analysis: Analysis) -> Iterator[Text]:
 # Sentences ------------------------------------------------------------------------------------------------------------
 
 
-def _sentence(curve: CurveResult, with_stopping: bool) -> Text:
+def _shared_facts(analysis: Analysis) -> list[Fact]:
+    """Facts that hold of every curve, where there are several: they are told once."""
+    first, *others = analysis.curves
+    return [fact for fact in first.series.facts if others and all(fact in curve.series.facts for curve in others)]
+
+
+def _sentence(curve: CurveResult, with_stopping: bool, shared: Sequence[Fact]) -> Text:
+    own = tuple(fact for fact in curve.series.facts if fact not in shared)
+    curve = replace(curve, series=replace(curve.series, facts=own))
     text = Text()
     text.append(f"{curve.name}: ", style="bold")
     text.append(curve_text(curve))

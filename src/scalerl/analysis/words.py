@@ -24,7 +24,8 @@ def alarm_text(alarm: Alarm) -> str:
 
 
 def _alarm_value(alarm: Alarm, value: float | None) -> str:
-    return "" if value is None else f"{value:.2g}" if alarm.kind in ("mismatch", "entropy") else f"{value:.0%}"
+    is_share = alarm.kind not in ("mismatch", "backend", "entropy")
+    return "" if value is None else f"{value:.0%}" if is_share else f"{value:.2g}"
 
 
 def _alarm_fact(alarm: Alarm) -> str:
@@ -34,6 +35,11 @@ def _alarm_fact(alarm: Alarm) -> str:
             return f"{value} of completions reach their length limit and are cut off"
         case "mismatch":
             return f"generator and learner differ by a KL of {value}"
+        case "backend":
+            return (
+                f"generator and learner differ by a KL of {value} at equal weights (largest ratio {alarm.ratio:.3g}), "
+                f"so their arithmetic differs"
+            )
         case "no_verdict":
             return f"the grader has no verdict on {value} of completions"
         case "skipped":
@@ -47,7 +53,7 @@ def _alarm_fact(alarm: Alarm) -> str:
         case "grader_error":
             return f"the grader {alarm.subject} raised: {alarm.detail}"
         case "uneven_time":
-            return f"time per FLOP changed during the run (GPU-hours and FLOPs differ by up to {value} of the run)"
+            return f"time per FLOP changed during the run (device-hours and FLOPs differ by up to {value} of the run)"
         case "stalled":
             return f"training stood still for {alarm.value:.0f} s, far beyond the usual time of a step"
 
@@ -56,10 +62,13 @@ def _remedy(alarm: Alarm) -> str:
     names = f" ({' or '.join(alarm.remedies)})" if alarm.remedies else ""
     match alarm.kind:
         case "truncated":
-            advice = "leave more room or train on cut answers" if alarm.remedies else "leave more room"
+            advice = _truncated_advice(alarm.remedies)
             return f"; above {alarm.limit:.0%}, runs tend to become unstable: {advice}{names}"
         case "mismatch":
             return ": lower pipeline.max_lag, or set model.fp32_head = both"
+        case "backend":
+            advice = f": set {' or '.join(alarm.remedies)}; " if alarm.remedies else "; "
+            return f"{advice}the paper's remedy is an FP32 head at both ends (model.fp32_head)"
         case "no_verdict":
             return f", which are not trained on: {_NO_VERDICT.get(alarm.cause or '', 'see grader/ in metrics.jsonl')}"
         case "skipped":
@@ -74,6 +83,15 @@ def _remedy(alarm: Alarm) -> str:
             return "; this time is not on the compute axis (time/stalled_s)"
         case _:
             return ""
+
+
+def _truncated_advice(remedies: Sequence[str]) -> str:
+    keeping = [name.startswith("filter.") for name in remedies]
+    if not any(keeping):
+        return "leave more room"
+    if keeping[0]:
+        return "train on cut answers, because nothing else makes answers shorter, or leave more room"
+    return "leave more room or train on cut answers"
 
 
 _NO_VERDICT = {
@@ -119,14 +137,20 @@ def curve_text(curve: CurveResult) -> str:
     """What a person should take away from one curve."""
     fit = curve.fit
     messages = " ".join(curve.messages)
-    if fit is None or not fit.usable or fit.draws is None:
+    if fit is None or not fit.usable:
         return messages or curve.verdict
+    if fit.draws is None:
+        ceiling = fixed(decimals(fit))(fit.params["ceiling"])
+        return messages if fit.verdict == "unstable" else f"levels off at {ceiling} (no interval). {messages}".rstrip()
     if fit.verdict in ("unstable", "no rise seen"):
         return messages
     ceiling = param_value(fit, "ceiling")
     assert ceiling is not None
     reward, change = fixed(decimals(fit)), fixed(decimals(fit), "+")
     gain = f"doubling the compute of {compute_text(fit.scale)} should bring {interval_text(doubling(fit), change)}"
+    if fit.verdict == "lack of fit":
+        span = f"{reward(ceiling.low)} to {reward(ceiling.high)}"
+        return f"does not follow its curve; over several ways to fit it the ceiling lies in {span}; {gain}. {messages}"
     if fit.verdict == "ceiling not identifiable yet":
         return f"the ceiling lies somewhere in {reward(ceiling.low)} to {reward(ceiling.high)}; {gain}. {messages}"
     if fit.form == "log-linear":

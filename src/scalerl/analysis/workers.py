@@ -15,6 +15,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any, Self
 
+from scalerl.errors import WorkerDied
+
 MOST = 8
 WORTH_ONE = 30  # calls that a worker must have before it: to start one takes as long as ten fits
 ENVIRONMENT = {
@@ -38,7 +40,11 @@ def worth(num_calls: int) -> int:
 class Workers:
     """Without any, a call is made as it is submitted."""
 
-    def __init__(self, num: int = 0) -> None:
+    def __init__(self, num: int = 0, *, retry_here: bool = True) -> None:
+        """With `retry_here=False` a call that its worker does not survive raises WorkerDied, and a new worker starts:
+        for callers that must not do such work themselves, however long it takes or much it needs.
+        """
+        self._retry_here = retry_here
         self._workers: list[subprocess.Popen[bytes]] = []
         self._idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
         self._threads: ThreadPoolExecutor | None = None
@@ -69,12 +75,24 @@ class Workers:
         worker = self._idle.get()
         try:
             return _asked(worker, (function, arguments))
-        except (OSError, EOFError, pickle.UnpicklingError):
+        except (OSError, EOFError, pickle.UnpicklingError) as error:
             if self._is_closed:
                 raise
+            if not self._retry_here:
+                worker = self._replaced(worker)
+                raise WorkerDied(f"the worker process that ran {function} has ended") from error
         finally:
             self._idle.put(worker)
         return function(*arguments)
+
+    def _replaced(self, dead: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
+        dead.kill()
+        dead.communicate()
+        worker = _start()
+        self._workers[self._workers.index(dead)] = worker
+        if self._is_closed:
+            worker.kill()
+        return worker
 
     def __enter__(self) -> Self:
         return self

@@ -6,8 +6,8 @@ from typing import NoReturn
 
 import typer
 
-from scalerl.cli import curves, joint, report, sft, study, train
-from scalerl.cli.recipe import app as recipe_app
+from scalerl.cli import curves, joint, report, sft, simulate, study, train, watch
+from scalerl.cli.recipe_check import app as recipe_app
 from scalerl.errors import RunFailure, UserError
 
 app = typer.Typer(
@@ -31,10 +31,12 @@ app.command(rich_help_panel="Predict")(curves.example)
 app.command(hidden=True)(curves.demo)
 app.command(rich_help_panel="Train")(train.train)
 app.command(rich_help_panel="Train")(sft.sft)
+app.command(rich_help_panel="Train")(simulate.simulate)
 app.command("eval", rich_help_panel="Train")(train.evaluate)
 app.command(rich_help_panel="Train")(train.export)
 app.command(rich_help_panel="Study")(study.study)
 app.command(rich_help_panel="Study")(report.report)
+app.command(rich_help_panel="Study")(watch.watch)
 app.add_typer(recipe_app, name="recipe", rich_help_panel="Recipes")
 
 
@@ -66,5 +68,7 @@ def main() -> None:
 
 
 def _exit(message: str, *, code: int) -> NoReturn:
-    sys.stderr.write(f"error: {message}\n")
+    from scalerl.config.secrets import redact
+
+    sys.stderr.write(f"error: {redact(message)}\n")
     sys.exit(code)

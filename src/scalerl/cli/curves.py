@@ -3,15 +3,15 @@
 import functools
 import inspect
 import json
-import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from scalerl.cli.console import column_value, number, numbers, positive
 from scalerl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from scalerl.logs.table import Table
 
 SIGMOID = "sigmoid"
+MIN_BINS = 6  # fewer cannot be fitted
 KINDS = (
     "CSV, JSONL, trainer_state.json, console output; folders of a run, a study, a Trainer, tensorboard or wandb; "
     "patterns such as 'logs/*.jsonl'. The kind is recognised."
@@ -52,7 +53,10 @@ class Common:
     ] = None
     start: Annotated[
         str | None,
-        data("Reward before training; 'first': each run's first row; else fitted.", metavar="VALUE|first"),
+        data(
+            "Reward before training; 'first': each run's first row; 'fit': fitted. Unset: a row at 0, or fitted.",
+            metavar="VALUE|first|fit",
+        ),
     ] = None
     gpus: Annotated[float | None, data("Build GPU-hours from step time for this many GPUs.", metavar="N")] = None
     y_scale: Annotated[
@@ -60,6 +64,10 @@ class Common:
     ] = "1"
     skip_before: Annotated[
         str | None, how("Leave out early compute: a value, a share ('10%') or 'auto'.", metavar="C")
+    ] = None
+    bin: Annotated[
+        str | None,
+        how("Average noisy rewards in N bins along compute before the fit; 'auto': about 60.", metavar="N|auto"),
     ] = None
     fit_until: Annotated[float | None, how("Leave out later compute.", metavar="C")] = None
     level: Annotated[float, how("Level of the intervals.", show_default=True)] = 0.9
@@ -105,15 +113,25 @@ def shares_options(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
+Method = Annotated[
+    str,
+    how(
+        "posterior, or paper: the grid of arXiv 2510.13786, A.5, without intervals, and its rule for pairs.",
+        metavar="NAME",
+        show_default=True,
+    ),
+]
+
+
 @shares_options
-def fit(common: Common) -> None:
+def fit(common: Common, method: Method = "posterior") -> None:
     """Fit R(C) = R0 + (A - R0) / (1 + (C_mid/C)^B): the ceiling, how sure we are, and what more compute buys.
 
     [dim]scalerl fit runs.csv --x gpu_hours --y pass_rate --by recipe --start 0.399[/dim]
     """
     from scalerl.analysis.results import analyse_fit
 
-    _run(common, analyse_fit)
+    _run(common, analyse_fit, method=method)
 
 
 @shares_options
@@ -123,6 +141,7 @@ def forecast(
         str | None, option("Reward at these computes (default: 2 and 4 times the data).", metavar="C[,C]")
     ] = None,
     reach: Annotated[str | None, option("Compute that reaches these rewards.", metavar="R[,R]")] = None,
+    method: Method = "posterior",
     seal: Annotated[
         Path | None, output("Write the forecast with the hash of its data, to be scored later.", metavar="FILE")
     ] = None,
@@ -144,7 +163,7 @@ def forecast(
         from scalerl.analysis.joint.seals import check_new_seal
 
         check_new_seal(seal)
-    analysis = _run(common, lambda series, options: analyse_forecast(series, options, computes, rewards))
+    analysis = _run(common, lambda series, options: analyse_forecast(series, options, computes, rewards), method=method)
     if seal is not None:
         from scalerl.analysis.joint.seals import write_seal
 
@@ -177,6 +196,7 @@ def backtest(
 def compare(
     common: Common,
     at: Annotated[float | None, option("Rank at this compute instead of by ceiling.", metavar="C")] = None,
+    method: Method = "posterior",
 ) -> None:
     """Tell which recipe to scale: by ceiling first, by efficiency at a shared ceiling second, or 'not separable'.
 
@@ -185,7 +205,9 @@ def compare(
     from scalerl.analysis.results import analyse_compare
 
     positive([] if at is None else [at], "--at")
-    _run(common, lambda series, options: analyse_compare(series, options, at))
+    if at is not None and method == "paper":
+        raise UsageError("--at ranks by probabilities, which --method paper does not have: leave out one of the two")
+    _run(common, lambda series, options: analyse_compare(series, options, at), method=method)
 
 
 def example(out: Annotated[Path, typer.Option(help="Folder for the data and the pictures.")] = Path("example")) -> None:
@@ -224,37 +246,6 @@ def _call(name: str, words: list[str]) -> None:
 # What the commands share -----------------------------------------------------------------------------------------
 
 
-def number(text: str, expected: str) -> float:
-    """A finite number; `expected` says what the option takes."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise UsageError(f"{expected}, not {text.strip()!r}")
-    return value
-
-
-def numbers(text: str | None, option: str) -> list[float]:
-    """'1,2.5' as numbers."""
-    words = [word for word in (text or "").split(",") if word.strip()]
-    return [number(word, f"{option} takes numbers with commas between them") for word in words]
-
-
-def positive(values: list[float], option: str) -> list[float]:
-    wrong = [value for value in values if not 0 < value < math.inf]
-    if wrong:
-        raise UsageError(f"{option} must be positive and finite, not {wrong[0]:g}")
-    return values
-
-
-def column_value(text: str, option: str) -> tuple[str, str]:
-    column, equals, value = text.partition("=")
-    if not equals or not column.strip():
-        raise UsageError(f"{option} takes COLUMN=VALUE, not {text!r}")
-    return column.strip(), value.strip()
-
-
 def _condition(text: str) -> tuple[str, str, bool]:
     """(column, value, whether rows must have it) of --where: 'arm=a' or 'arm!=a'."""
     column, value = column_value(text, "--where")
@@ -265,7 +256,7 @@ def _condition(text: str) -> tuple[str, str, bool]:
 
 
 def _start(text: str | None) -> Any:
-    return text if text is None or text == "first" else number(text, "--start takes a number or 'first'")
+    return text if text in (None, "first", "fit") else number(text, "--start takes a number, 'first' or 'fit'")
 
 
 def _skip_before(text: str | None) -> float | str | None:
@@ -276,6 +267,23 @@ def _skip_before(text: str | None) -> float | str | None:
     if value < 0:
         raise UsageError(f"--skip-before must not be negative, but is {text}")
     return text if text.endswith("%") else value
+
+
+def _checked_method(method: str, common: Common) -> Any:
+    if method not in ("posterior", "paper"):
+        raise UsageError(f"--method must be posterior or paper, not {method!r}")
+    if method == "paper" and common.form not in (None, SIGMOID):
+        raise UsageError(f"--method paper fits the sigmoid, not --form {common.form}")
+    return method
+
+
+def _bin_rule(text: str | None) -> Any:
+    """The number of bins; 'auto' and None as they are."""
+    if text is None or text == "auto":
+        return text
+    if not (text.isascii() and text.isdigit() and int(text) >= MIN_BINS):
+        raise UsageError(f"--bin takes a whole number from {MIN_BINS} on, or 'auto', not {text!r}")
+    return int(text)
 
 
 def _check(common: Common) -> None:
@@ -317,6 +325,7 @@ def chosen(common: Common, holdout: str | None = None) -> "tuple[Selection, FitO
         holdout=column_value(holdout, "--holdout") if holdout is not None else None,
         gpus=common.gpus,
         labels=tuple(common.label or ()),
+        bins=_bin_rule(common.bin),
     )
     options = FitOptions(
         form=common.form or SIGMOID,
@@ -338,12 +347,14 @@ def _run(
     analyse: "Callable[[Sequence[Series], FitOptions], Analysis]",
     *,
     holdout: str | None = None,
+    method: str = "posterior",
 ) -> "Analysis":
     from scalerl.analysis.json import to_json
     from scalerl.logs.read import read_tables
     from scalerl.logs.series import series_from
 
     selection, options = chosen(common, holdout)
+    options = replace(options, method=_checked_method(method, common))
     tables = read_tables(common.files)
     series = series_from(tables, selection)
     analysis = analyse(series, options)

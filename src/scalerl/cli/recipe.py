@@ -15,7 +15,10 @@ from scalerl.store import JSON_FORMAT
 if TYPE_CHECKING:
     from scalerl.config import Recipe
 
-app = typer.Typer(help="Look at recipes: the settings of each, and how two differ.", no_args_is_help=True)
+app = typer.Typer(
+    help="Look at recipes: the settings of each, how two differ, other frameworks' in our terms.",
+    no_args_is_help=True,
+)
 
 Name = Annotated[str, typer.Argument(help="A recipe's name, or the path of a .toml file.", show_default=False)]
 Overrides = Annotated[
@@ -74,7 +77,7 @@ def components(recipe: "Recipe", *, gpu: bool) -> list[Component]:
     scalerl, notes = load_recipe("scalerl"), inert(recipe, gpu=gpu)
     pipeline, head, length = recipe.pipeline, recipe.model.fp32_head, recipe.length.name
     baseline_note = f"advantage.baseline is inert: {notes[_BASELINE]}" if _BASELINE in notes else ""
-    lag = f"max_lag {pipeline.max_lag}, push_every {pipeline.push_every}, drain {_text(pipeline.drain)}"
+    lag = f"max_lag {pipeline.max_lag}, push_every {pipeline.push_every}, drain {show_value(pipeline.drain)}"
     one_sided = {"generator": "generator only", "learner": "learner only", "none": "-", "both": "generator + learner"}
     head_note = f"acts at one end only: set {_HEAD} = both" if head in ("generator", "learner") else ""
     length_ends = {"interruption": "generator (forces) + learner (masks)", "penalty": "learner (reward)", "none": "-"}
@@ -84,7 +87,7 @@ def components(recipe: "Recipe", *, gpu: bool) -> list[Component]:
         ("loss average", "weights", _named(recipe.weights), "learner", ""),
         ("advantage norm", "advantage.normalisation", _named(recipe.advantage.normalisation), "learner", baseline_note),
         ("FP32 head", _HEAD, head, one_sided[head], head_note),
-        ("zero-variance filter", "filter.zero_variance", _text(recipe.filter.zero_variance), "learner", ""),
+        ("zero-variance filter", "filter.zero_variance", show_value(recipe.filter.zero_variance), "learner", ""),
         ("curriculum", "curriculum", _named(recipe.curriculum), "generator", ""),
         ("length control", "length", _named(recipe.length), length_ends.get(length, "generator + learner"), ""),
     ]
@@ -111,13 +114,13 @@ def _at(recipe: "Recipe", key: str) -> Any:
     return value
 
 
-def _text(value: Any) -> str:
+def show_value(value: Any) -> str:
     """Return a value as it is written in TOML."""
     return "-" if value is None else value if isinstance(value, str) and value.isprintable() else json.dumps(value)
 
 
 def _named(part: Any) -> str:
-    settings = [f"{name} {_text(value)}" for name, value in part if name not in ("name", "marker", "thinking_end")]
+    settings = [f"{name} {show_value(value)}" for name, value in part if name not in ("name", "marker", "thinking_end")]
     return f"{part.name} ({', '.join(settings)})" if settings else part.name
 
 
@@ -125,7 +128,7 @@ def _print_json(content: Mapping[str, Any]) -> None:
     typer.echo(json.dumps({"format": JSON_FORMAT, **content}, indent=2))
 
 
-def _print_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     from rich import box
     from rich.markup import escape
     from rich.table import Table
@@ -151,7 +154,7 @@ def list_command(as_json: Json = False) -> None:
         _print_json({name: recipe.description for name, recipe in recipes.items()})
         return
     rows = [(name, mode_name(r.pipeline), r.loss.name, r.description) for name, r in recipes.items()]
-    _print_table(("recipe", "off-policy", "loss", "what it is"), rows)
+    print_table(("recipe", "off-policy", "loss", "what it is"), rows)
 
 
 @app.command("show")
@@ -159,6 +162,7 @@ def show_command(name: Name, overrides: Overrides = None, as_json: Json = False)
     """Show the eight components of ScaleRL as this recipe has them, then every setting."""
     with _errors_as_sentences():
         from scalerl.config import body_dtype, load_recipe, settings_of
+        from scalerl.config.secrets import hidden
         from scalerl.loop.slots import expected_lag, full_slots, lag_words
 
         recipe = load_recipe(name, overrides or ())
@@ -166,13 +170,13 @@ def show_command(name: Name, overrides: Overrides = None, as_json: Json = False)
     rows = components(recipe, gpu=gpu)
     lag = expected_lag(recipe.rollout.slots or full_slots(recipe.pipeline), recipe.pipeline)
     if as_json:
-        content = {"recipe": recipe.model_dump(mode="json"), "components": [asdict(row) for row in rows]}
+        content = {"recipe": hidden(recipe.model_dump(mode="json")), "components": [asdict(row) for row in rows]}
         _print_json(content | {"expected_lag": asdict(lag)})
         return
     typer.echo(f"{name}: {recipe.description}" if recipe.description else name)
     device = "a GPU is visible" if gpu else "no GPU is visible"
     typer.echo(f"here: {device}; the body is {body_dtype(recipe, gpu=gpu)} (model.dtype = {recipe.model.dtype})")
-    _print_table(
+    print_table(
         ("component", "set to", "acts at", "as ScaleRL"),
         [(row.component, row.setting, row.ends, "yes" if row.as_scalerl else "no") for row in rows],
     )
@@ -182,7 +186,7 @@ def show_command(name: Name, overrides: Overrides = None, as_json: Json = False)
         if row.note:
             typer.echo(f"  {row.component}: {row.note}")
     settings = settings_of(recipe).values()
-    _print_table(("setting", "value", "meaning"), [(s.key, _text(s.value), s.doc) for s in settings])
+    print_table(("setting", "value", "meaning"), [(s.key, show_value(hidden(s.value, s.key)), s.doc) for s in settings])
 
 
 @app.command("diff")
@@ -197,12 +201,16 @@ def diff_command(
     """Show only the settings in which two recipes differ; --set changes the second."""
     with _errors_as_sentences():
         from scalerl.config import load_recipe, settings_of
+        from scalerl.config.secrets import hidden
 
         left, right = settings_of(load_recipe(name)), settings_of(load_recipe(other or name, overrides or ()))
     # By table, so that settings that only one of two choices has stand together.
     tables = list(dict.fromkeys(key.partition(".")[0] for key in left | right))
     differing = {
-        key: {"left": left[key].value if key in left else None, "right": right[key].value if key in right else None}
+        key: {
+            "left": hidden(left[key].value, key) if key in left else None,
+            "right": hidden(right[key].value, key) if key in right else None,
+        }
         for key in sorted(left | right, key=lambda key: tables.index(key.partition(".")[0]))
         if key != "description"
         # Only the values count: settings of two choices may share a key and have different descriptions.
@@ -214,10 +222,10 @@ def diff_command(
     if not differing:
         typer.echo("No setting differs.")
         return
-    _print_table(
+    print_table(
         ("setting", name, other or f"{name}, changed", "meaning"),
         [
-            (key, _text(values["left"]), _text(values["right"]), (left | right)[key].doc)
+            (key, show_value(values["left"]), show_value(values["right"]), (left | right)[key].doc)
             for key, values in differing.items()
         ],
     )

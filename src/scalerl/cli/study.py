@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scalerl.cli.recipe import gpu_visible
+from scalerl.cli.train import Board, board_beside
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 TRAIN = (sys.executable, "-m", "scalerl.cli", "train", "--no-plots")
 INTERRUPTED = 130
 MISTAKEN = 2
-_UNITS = {"gpu_hours": "GPU-hours", "flops": "FLOPs"}
 
 
 def study(
@@ -53,6 +53,7 @@ def study(
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and what it costs; run nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON at the end.")] = False,
+    board: Board = False,
 ) -> None:
     """Run every arm and seed of a study as a run of its own, then write a report that compares them.
 
@@ -83,9 +84,8 @@ def study(
         raise typer.Exit(_show_plan(plan, out, jobs=jobs, num_devices=len(gpus) or 1, resume=resume, as_json=as_json))
     check_runnable(plan)
     again = _again(name, out, overrides or (), jobs)
-    code = _run(plan, out, jobs=jobs, gpus=gpus, resume=resume, as_json=as_json, again=again)
-    if code:
-        raise typer.Exit(code)
+    with board_beside(out, wanted=board):
+        raise typer.Exit(_run(plan, out, jobs=jobs, gpus=gpus, resume=resume, as_json=as_json, again=again))
 
 
 def _again(name: str, out: Path, overrides: Sequence[str], jobs: int) -> str:
@@ -128,6 +128,7 @@ def _say(console: "Console", text: str, style: str | None = None) -> None:
 def _run(plan: "Plan", out: Path, *, jobs: int, gpus: Sequence[str], resume: bool, as_json: bool, again: str) -> int:
     from rich.console import Console
 
+    from scalerl.analysis.joint.choices import choice_json, choice_text, last_choice
     from scalerl.study.controller import Controller
     from scalerl.study.folder import check_asked, fair_axis, opened, policy_record
     from scalerl.study.live_table import Screen
@@ -137,6 +138,7 @@ def _run(plan: "Plan", out: Path, *, jobs: int, gpus: Sequence[str], resume: boo
     check_asked(out, resume)
     _try_out(console, plan, out)
     with opened(plan, out, jobs=jobs, shares_device=jobs > max(len(gpus), 1), resume=resume) as lock:
+        _say_added(console, plan)
         _say_skipped(console, plan)
         screen = Screen(console, len(plan.runs))
         try:
@@ -163,40 +165,12 @@ def _run(plan: "Plan", out: Path, *, jobs: int, gpus: Sequence[str], resume: boo
     if runner.interrupted:
         _say(console, f"On what there is so far: scalerl report {shlex.quote(str(out))}")
     if as_json:
-        typer.echo(json.dumps(summary(plan, out, runner.statuses, report) | _choice_json(choice), indent=2))
+        typer.echo(json.dumps(summary(plan, out, runner.statuses, report) | choice_json(choice), indent=2))
     if runner.interrupted:
         return INTERRUPTED
     # A policy that has made its choice leaves runs paused on purpose.
     ended = ("done", "paused", "waiting", "stopped") if choice is not None else ("done",)
     return int(any(status.state not in ended for status in runner.statuses))
-
-
-def last_choice(out: Path) -> dict[str, Any] | None:
-    """The decision that ended a study; None while its policy has not made one."""
-    from scalerl import store
-
-    rows = store.read_decisions(out)
-    return rows[-1] if rows and rows[-1]["arm"] is None else None
-
-
-def choice_text(row: dict[str, Any]) -> str:
-    """The choice of a policy in one sentence."""
-    known = row["known"]
-    favourite, regret = known.get("favourite"), known.get("regret")
-    loss = "" if regret is None else f"; taking it is expected to lose {regret:.2g}"
-    if favourite is None:
-        return "The policy ends without a favourite: no arm has a curve."
-    spent = sum(arm["spent"] for arm in known["arms"]) / len(known["arms"])
-    after = f"after {spent:.0%} of the compute of running all arms to the end"
-    if row["kind"] == "decided":
-        return f"The policy chooses {favourite} {after}{loss}."
-    return f"Not separable: the policy leans to {favourite} {after}{loss}."
-
-
-def _choice_json(row: dict[str, Any] | None) -> dict[str, Any]:
-    if row is None:
-        return {}
-    return {"choice": {"kind": row["kind"], "favourite": row["known"].get("favourite"), "message": choice_text(row)}}
 
 
 def _try_out(console: "Console", plan: "Plan", out: Path) -> None:
@@ -207,6 +181,11 @@ def _try_out(console: "Console", plan: "Plan", out: Path) -> None:
         names = ", ".join(arm.name for arm in arms)
         _say(console, f"Looking whether {names} can be set up ...")
         check_arms(arms, TRAIN)
+
+
+def _say_added(console: "Console", plan: "Plan") -> None:
+    if plan.adds_base:
+        _say(console, f"The base, {plan.base.name}, is added as an arm: no arm of the study file is the base itself.")
 
 
 def _say_skipped(console: "Console", plan: "Plan") -> None:
@@ -361,8 +340,13 @@ def _print_plan(console: "Console", plan: "Plan") -> None:
 
 
 def _budget(plan: "Plan") -> str:
+    units = {"gpu_hours": _hours_name(), "flops": "FLOPs"}
     limits = [(key, value) for key, value in plan.base.recipe.budget if value is not None]
-    return ", ".join(counted(value, "step") if key == "steps" else f"{value:,g} {_UNITS[key]}" for key, value in limits)
+    return ", ".join(counted(value, "step") if key == "steps" else f"{value:,g} {units[key]}" for key, value in limits)
+
+
+def _hours_name() -> str:
+    return "GPU-hours" if gpu_visible() else "device-hours"
 
 
 def counted(num: int, noun: str) -> str:
@@ -379,7 +363,7 @@ def _print_cost(console: "Console", plan: "Plan", total: "Cost", pace: "Pace", *
     hours = max(total.hours / min(jobs, num_devices), total.longest_run_hours)
     _say(
         console,
-        f"About {duration(hours * 3600)} and {total.gpu_hours:,.3g} GPU-hours of training "
+        f"About {duration(hours * 3600)} and {total.gpu_hours:,.3g} {_hours_name()} of training "
         f"({counted(total.steps, 'step')}), at {_seconds(pace.step_s)} a step and {_seconds(pace.sample_s)} an "
         f"evaluated completion, as timed just now on {plan.base.name}. A completion is taken to cost the same in every "
         f"arm and at every step; longer ones cost more.",

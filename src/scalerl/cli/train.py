@@ -6,10 +6,10 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from scalerl.run.observer import Outlooks
     from scalerl.run.run import Run
 
+Board = Annotated[bool, typer.Option("--board", help="Show it in a browser while it runs: scalerl watch.")]
 RecipeName = Annotated[
     str,
     typer.Argument(metavar="RECIPE", help="A recipe's name (scalerl recipe list) or a TOML file.", show_default=False),
@@ -41,7 +42,15 @@ def train(
     overrides: Overrides = None,
     out: Out = Path("runs/run"),
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the newest checkpoint of --out.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Load and check everything, write nothing, and exit.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Load everything, try each grader and one step, write nothing, and exit.")
+    ] = False,
+    gpus: Annotated[
+        str | None,
+        typer.Option(
+            help="With --check: only price the layout, on GPUs of which none has to be here.", metavar="NUMxGB"
+        ),
+    ] = None,
     hung_after: Annotated[
         float | None,
         typer.Option(min=1, help="Seconds after which one call counts as hung; learnt if not set.", metavar="S"),
@@ -51,26 +60,40 @@ def train(
         float | None,
         typer.Option(help="Pause at this share of the budget; --resume goes on.", metavar="SHARE", show_default=False),
     ] = None,
+    board: Board = False,
 ) -> None:
     """Train by a recipe into a run folder, with a forecast of where it will level off while it trains.
 
-    Ctrl-C (or SIGTERM) stops after the current step with a checkpoint; a second one stops at once. Both can be resumed.
+    Ctrl-C stops after the current step with a checkpoint; a second one stops at once. SIGTERM writes a checkpoint as
+    soon as possible, within a step too. All three can be resumed.
 
     [dim]scalerl train tiny-cpu --out runs/first --set optimizer.lr=1e-3[/dim]
     """
     if pause_at is not None and not 0 < pause_at <= 1:
         raise UsageError(f"--pause-at takes a share of the budget between 0 and 1, not {pause_at:g}")
     settings, terminal = load(recipe, overrides), Terminal()
+    check_board(board)
+    if settings.cluster.address and gpus is None:
+        from scalerl.run.cluster.connect import check_address
+
+        check_address(settings.cluster.address)
+    if check or gpus is not None:
+        from scalerl.cli.layout import check_layout
+
+        with setting_up():
+            is_all = check_layout(recipe, settings, gpus, check=check)
+        if is_all:
+            return
     with setting_up():
         from scalerl.run.run import Run
 
         run = Run(settings, out, observer=terminal, resume=resume, hung_s=hung_after, pause_at=pause_at)
     if check:
-        run.close()
-        typer.echo("\n".join([f"{recipe} can be trained: {summary(run)}", slots_line(run), *run.parts.notices]))
+        _try(recipe, run)
         return
     try:
-        end = run.train()
+        with board_beside(out, wanted=board):
+            end = run.train()
     finally:
         terminal.close()
     if end.kind == "paused":
@@ -83,6 +106,16 @@ def train(
     from scalerl.cli.conclusion import conclude
 
     conclude(out, plots=plots)
+
+
+def _try(recipe: str, run: "Run") -> None:
+    """Give every grader an answer, take one step, and print what would be trained."""
+    from scalerl.run.trial import try_parts
+
+    with setting_up(), closing(run):
+        trials = try_parts(run.parts, run.recipe)
+    lines = [f"{recipe} can be trained: {summary(run)}", slots_line(run), *run.parts.notices]
+    typer.echo("\n".join([*lines, *(trial.text for trial in trials)]))
 
 
 def evaluate(
@@ -159,6 +192,27 @@ def load(recipe: str, overrides: Sequence[str] | None) -> "Recipe":
     return load_recipe(recipe, list(overrides or ()))
 
 
+def check_board(wanted: bool) -> None:
+    """Refuse a board that cannot be shown before anything heavy is loaded."""
+    if wanted:
+        from scalerl.board.serve import check_installed
+
+        check_installed()
+
+
+@contextmanager
+def board_beside(out: Path, *, wanted: bool) -> Iterator[None]:
+    """Have a board beside the block, if it is wanted; what becomes of the board does not matter to the block."""
+    if not wanted:
+        yield
+        return
+    check_board(wanted)
+    from scalerl.board.beside import BoardBeside
+
+    with BoardBeside([out], announce=lambda line: typer.echo(line, err=True)):
+        yield
+
+
 @contextmanager
 def setting_up() -> Iterator[None]:
     """Import what is heavy without its log output; report any ValueError of a library as a user's mistake."""
@@ -196,6 +250,11 @@ def slots_line(run: "Run") -> str:
     from scalerl.loop.slots import full_slots, lag_words
 
     lag, settings = run.parts.lag, run.recipe
+    if num := settings.rollout.generators:
+        return (
+            f"{lag.slots:,} slots in {num} generator{'s' * (num > 1)} for batches of {lag.batch:,}: lag up to "
+            f"{lag.max_lag} steps where the learner sets the pace (scalerl simulate)"
+        )
     if settings.rollout.slots is not None:
         origin = "rollout.slots"
     elif lag.slots < full_slots(settings.pipeline):
@@ -243,12 +302,16 @@ class Terminal:
         if self.stopped_by is not None:
             raise KeyboardInterrupt
         self.stopped_by = number
-        self._print("Stopping after this step, with a checkpoint; Ctrl-C again stops at once.")
+        when = "now" if number == signal.SIGTERM else "after this step"
+        self._print(f"Stopping {when}, with a checkpoint; Ctrl-C again stops at once.")
 
-    def stopping(self) -> bool:
-        return self.stopped_by is not None
+    def stopping(self) -> "bool | Literal['now']":
+        # What sends SIGTERM (a scheduler, a container's host) kills the process when its grace period is over.
+        return "now" if self.stopped_by == signal.SIGTERM else self.stopped_by is not None
 
     def stepped(self, row: Mapping[str, Any]) -> None:
+        for loss in row.get("lost", ()):
+            self._print(f"Generator {loss['generator']} was lost ({loss['reason']}) and is being replaced.")
         parts = [f"train {_number(row.get('reward/correct_frac'))}"]
         if self._reward is not None:
             parts.append(f"eval {self._reward:.3f}")
@@ -268,7 +331,8 @@ class Terminal:
         self._reward = rows[0]["reward"]
         for row in rows:
             name = f"{row['set']} " if len(rows) > 1 else ""
-            words = f"step {row['step']}  {row['gpu_hours']:.4g} GPU-h  {name}{_number(row['reward'])}"
+            hours = f"{row['gpu_hours']:.4g} {'GPU-h' if self._run.device.type == 'cuda' else 'device-h'}"
+            words = f"step {row['step']}  {hours}  {name}{_number(row['reward'])}"
             self._print(words + forecast_words(outlooks[row["set"]]))
         for alarm in alarms:
             self._print(f"Warning: {alarm_text(alarm)}.", style="red")

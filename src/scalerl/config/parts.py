@@ -60,7 +60,10 @@ class ModelSettings(Settings):
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
     """Precision of the body; auto means bfloat16 on a GPU and float32 on a CPU. Master weights are always float32."""
     fp32_head: Literal["both", "generator", "learner", "none"] = "both"
-    """Where the head and the log-probs are computed in FP32; one side alone helps only partly."""
+    """Where the head and the log-probs are computed in FP32 (to 1e-6 to 2e-4, docs/math.md); one side alone helps only
+    partly."""
+    trust_remote_code: bool = False
+    """Run Python code that comes with the model; off unless you have read it."""
     lora: LoraSettings = LoraSettings()
     """Adapters of low rank."""
 
@@ -137,9 +140,9 @@ class InterruptionSettings(Settings):
     thinking_max: int = Field(default=12288, ge=1)
     """Latest token after which thinking is interrupted."""
     marker: str = Field(
-        default="\n\nI have used up my time for thinking and must give my final answer now.\n</think>\n\n", min_length=1
+        default="Okay, time is up. Let me stop thinking and formulate a final answer now. </think>", min_length=1
     )
-    """Text forced at that position; it ends the thinking and is never trained on."""
+    """Text forced at that position, the paper's if not set; it ends the thinking and is never trained on."""
     thinking_end: str = Field(default="</think>", min_length=1)
     """Text with which a completion ends its thinking by itself."""
     answer_budget: int = Field(default=2048, ge=1)
@@ -282,7 +285,7 @@ class FilterSettings(Settings):
     zero_variance: bool = True
     """Drop groups whose verdicts are all equal; the batch is not refilled."""
     drop_truncated: bool = True
-    """Drop completions that reached their length limit."""
+    """Drop completions that reached their length limit, as the paper does; false trains on them as they were graded."""
 
 
 class PipelineSettings(Settings):
@@ -326,24 +329,21 @@ class LearnerSettings(Settings):
     """Name of the learner that computes the steps."""
     micro_batch_tokens: int = Field(default=32768, ge=1)
     """Maximum number of tokens of one forward and backward pass; splitting a batch does not change its gradient."""
+    share_prompts: bool = True
+    """Compute a prompt once for all its completions in a pass, where that saves at least a tenth of the tokens; the
+    gradient is the same."""
     start_kl: float = Field(default=0.0, ge=0)
     """Coefficient of a KL term that holds the policy near the model it started from; 0, as in the paper, for none. It
     needs a second copy of the weights and a third more compute."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more compute."""
-
-
-class RolloutSettings(Settings):
-    engine: Literal["torch"] = "torch"
-    """Name of the engine that samples completions."""
-    slots: int | None = Field(default=None, ge=1)
-    """Completions generated at the same time; not set: (max_lag + 1) batches of them, as far as memory allows."""
-    context: int = Field(default=16384, ge=1)
-    """Maximum number of tokens of a prompt and its completion together."""
-    max_prompt_tokens: int = Field(default=2048, ge=1)
-    """Problems with a longer prompt are left out."""
-    temperature: float = Field(default=1.0, gt=0)
-    """Sampling temperature in training; the learner's log-probs use the same."""
+    ranks: int = Field(default=1, ge=1)
+    """Processes that compute a step together, one per device; a batch is divided among them by tokens."""
+    sharding: Literal["none", "replicate", "full", "hybrid"] = "none"
+    """What each rank holds: replicate, a whole copy of weights and optimiser; full, its part of both (FSDP2); hybrid,
+    its part of a copy that learner.shard_size ranks hold together. none is this process alone."""
+    shard_size: int | None = Field(default=None, ge=2)
+    """With hybrid sharding, the number of ranks that hold one copy together: those of a node."""
 
 
 class BudgetSettings(Settings):

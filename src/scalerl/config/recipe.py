@@ -9,8 +9,10 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from scalerl.config import parts
+from scalerl.config.cluster import ClusterSettings
 from scalerl.config.evaluation import EvaluationSettings
 from scalerl.config.parts import Settings
+from scalerl.config.rollout import RolloutSettings, VllmSettings
 from scalerl.config.sft import SftSettings
 
 
@@ -49,8 +51,10 @@ class Recipe(Settings):
     """Settings of AdamW."""
     learner: parts.LearnerSettings = parts.LearnerSettings()
     """How a step is computed."""
-    rollout: parts.RolloutSettings = parts.RolloutSettings()
+    rollout: RolloutSettings = RolloutSettings()
     """How completions are sampled."""
+    cluster: ClusterSettings = ClusterSettings()
+    """Where generators run."""
     evaluation: EvaluationSettings = EvaluationSettings()
     """How the run is measured."""
     budget: parts.BudgetSettings = parts.BudgetSettings()
@@ -104,6 +108,8 @@ def conflicts(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
         )
 
     yield from _training_conflicts(recipe)
+    yield from _rank_conflicts(recipe.learner)
+    yield from _cluster_conflicts(recipe)
     if recipe.sft.epochs is not None and recipe.sft.steps is not None:
         yield (
             ("sft.epochs", "sft.steps"),
@@ -124,6 +130,72 @@ def _training_conflicts(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]
         yield (
             ("checkpoint.best",),
             f'checkpoint.best is "{best}", which is not an evaluation set; the sets are {", ".join(sets)}',
+        )
+    if best and recipe.evaluation.overlap:
+        yield (
+            ("checkpoint.best", "evaluation.overlap"),
+            f'checkpoint.best is "{best}" and evaluation.overlap is {recipe.evaluation.overlap:g}: an evaluation '
+            f"beside training ends when the weights have changed already, so set evaluation.overlap = 0",
+        )
+
+
+def _rank_conflicts(learner: parts.LearnerSettings) -> Iterator[tuple[tuple[str, ...], str]]:
+    ranks, sharding, size = learner.ranks, learner.sharding, learner.shard_size
+    if sharding == "none" and ranks > 1:
+        yield (
+            ("learner.ranks", "learner.sharding"),
+            f'learner.ranks is {ranks}, but learner.sharding is "none": set it to "replicate" if a device can hold '
+            f'weights and optimiser, else to "full"',
+        )
+    if sharding == "hybrid" and (size is None or ranks % size or ranks == size):
+        given = "not set" if size is None else str(size)
+        yield (
+            ("learner.shard_size", "learner.ranks", "learner.sharding"),
+            f'learner.sharding is "hybrid" and learner.shard_size is {given}: set it to a divisor of learner.ranks = '
+            f'{ranks} below it, or learner.sharding to "full"',
+        )
+    if sharding != "hybrid" and size is not None:
+        yield (
+            ("learner.shard_size", "learner.sharding"),
+            f'learner.shard_size is {size}, but learner.sharding is "{sharding}": it is only for "hybrid"',
+        )
+    if sharding in ("full", "hybrid") and learner.start_kl:
+        yield (
+            ("learner.start_kl", "learner.sharding"),
+            f'learner.start_kl is {learner.start_kl:g} with learner.sharding = "{sharding}", which would need a second '
+            f'sharded model: set learner.start_kl = 0 or learner.sharding = "replicate"',
+        )
+
+
+def _cluster_conflicts(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
+    address, rollout = recipe.cluster.address, recipe.rollout
+    if address and not rollout.generators:
+        yield (
+            ("cluster.address", "rollout.generators"),
+            f'cluster.address is "{address}", but rollout.generators is 0, so nothing would run there: set '
+            f"rollout.generators, or leave cluster.address out",
+        )
+    if address and recipe.grading.sandbox == "none":
+        yield (
+            ("cluster.address", "grading.sandbox"),
+            'grading.sandbox is "none", which is refused with cluster.address: programs would have all rights on a '
+            "machine that others of the cluster trust",
+        )
+    if rollout.engine == "torch" and (rollout.gpus_per_generator or 0) > 1:
+        yield (
+            ("rollout.gpus_per_generator", "rollout.engine"),
+            f"rollout.gpus_per_generator is {rollout.gpus_per_generator}, but the torch engine samples on one GPU: set "
+            f"it to 1 and raise rollout.generators",
+        )
+    if (
+        rollout.generators
+        and rollout.engine == "vllm"
+        and rollout.generator_gpus not in (0, rollout.vllm.tensor_parallel)
+    ):
+        yield (
+            ("rollout.gpus_per_generator", "rollout.vllm.tensor_parallel"),
+            f"rollout.gpus_per_generator is {rollout.gpus_per_generator}, but rollout.vllm.tensor_parallel is "
+            f"{rollout.vllm.tensor_parallel}: set both alike",
         )
 
 
@@ -260,6 +332,10 @@ def inert(recipe: Recipe, *, gpu: bool) -> dict[str, str]:
     reasons: dict[str, str] = {}
     if body_dtype(recipe, gpu=gpu) == "float32":
         reasons["model.fp32_head"] = "the body is float32, so the head is at both ends, whatever this says"
+    if recipe.rollout.engine != "vllm":
+        defaults = dict(VllmSettings())
+        changed = [name for name, value in recipe.rollout.vllm if value != defaults[name]]
+        reasons |= {f"rollout.vllm.{name}": f'rollout.engine is "{recipe.rollout.engine}"' for name in changed}
     baseline, normalisation = recipe.advantage.baseline, recipe.advantage.normalisation
     # Under batch normalisation it has an effect: groups differ in size where completions have no verdict.
     if (
@@ -283,4 +359,18 @@ def remedies(recipe: Recipe) -> dict[str, tuple[str, ...]]:
             names = ("length.max_length",)
         case _:
             names = ()
-    return {"truncated": (*names, "filter.drop_truncated = false") if recipe.filter.drop_truncated else names}
+    if recipe.filter.drop_truncated:
+        keep = ("filter.drop_truncated = false",)
+        # Without interruptions nothing else teaches the model to be brief, so that comes first.
+        is_held = isinstance(recipe.length, parts.InterruptionSettings)
+        names = (*names, *keep) if is_held else (*keep, *names)
+    return {"truncated": names, "backend": _backend_remedies(recipe)}
+
+
+def _backend_remedies(recipe: Recipe) -> tuple[str, ...]:
+    """Return what brings generator and learner closer together: first the head, then what rounds the body."""
+    if recipe.model.fp32_head != "both":
+        return ('model.fp32_head = "both"',)
+    if recipe.rollout.engine == "vllm" and recipe.rollout.vllm.quantisation:
+        return ('rollout.vllm.quantisation = ""',)
+    return ('model.dtype = "float32"',)

@@ -10,7 +10,7 @@ from scalerl.curves.fitted import Fit, tails
 from scalerl.curves.forms import FORMS, Form
 from scalerl.curves.intervals import Draws
 from scalerl.curves.least_squares import Solution, paper_grid
-from scalerl.curves.notes import FitNote, TooFewComputes, TooFewPoints
+from scalerl.curves.notes import Fall, FitNote, TooFewComputes, TooFewPoints
 from scalerl.curves.points import Known, Points, make_points, noise_guess, thin
 from scalerl.curves.priors.pooled import with_prior
 from scalerl.curves.priors.prior import Prior
@@ -31,6 +31,7 @@ def fit(
     form: str = "sigmoid",
     fixed: Mapping[str, float] | None = None,
     num_samples=None,
+    error=None,
     run=None,
     evaluation=None,
     skip_before: float | str | None = None,
@@ -47,7 +48,8 @@ def fit(
 
     `start` is the reward before any training (fitted when None) and `start_sd` its own noise (None: that of one more
     evaluation); `fixed` holds parameters by name; `num_samples` is the number of graded completions behind each point;
-    `run` labels the run (seed) of each point and `evaluation` what it was evaluated on (for paired comparisons);
+    `error` is the standard error of each reward where these are means, as those of `bin_rewards`; `run` labels the run
+    (seed) of each point and `evaluation` what it was evaluated on (for paired comparisons);
     `skip_before` is a compute, a share of the largest ("10%") or "auto"; `bounds=None` is for rewards without limits;
     `method="paper"` is the grid procedure of arXiv 2510.13786, A.5, which has no intervals.
 
@@ -57,8 +59,10 @@ def fit(
     """
     shape = _checked_form(form, method, start, fixed, bounds)
     tails(level)
-    points = make_points(compute, reward, num_samples=num_samples, run=run, bounds=bounds, evaluation=evaluation)
-    guess = noise_guess(points.reward, points.num_samples)
+    points = make_points(
+        compute, reward, num_samples=num_samples, run=run, bounds=bounds, evaluation=evaluation, error=error
+    )
+    guess = noise_guess(points)
     known = _known(shape, points, start, start_sd, dict(fixed or {}))
     points, known, notes = _window(points, shape, known, skip_before, fit_until)
     num_distinct = len(np.unique(points.log_compute))
@@ -72,7 +76,7 @@ def fit(
     settled = _settle(few, shape, known, start_sd, guess, intervals, mend, skip_before, method)
     verdict, reasons = judge(settled, level=level, margin=margin)
     points, known = settled.choice.of(points, known)
-    shape, notes = settled.choice.form, (*notes, *reasons)
+    shape, notes = settled.choice.form, (*notes, *(_named_run(note, run) for note in reasons))
     done = _make(points, shape, known, settled, verdict, notes, level, margin, start_sd)
     done = _rescatter(done) if is_thinned else done
     return done if pool is None else with_prior(done, pool)
@@ -193,6 +197,13 @@ def _known(form: Form, points: Points, start: float | None, start_sd: float | No
     return Known(start=start if form.rising else None, ceiling=ceiling, log_shape=log_shape)
 
 
+def _named_run(note: FitNote, run) -> FitNote:
+    """Give a fall the label of its run instead of the number."""
+    if not isinstance(note, Fall) or note.run is None or run is None:
+        return note
+    return replace(note, run=str(np.unique(np.asarray(run))[int(note.run)]))
+
+
 def _named(form: Form, points: Points, best: Solution) -> dict[str, float]:
     named = {"ceiling": best.level + best.gain if form.rising else best.level}
     for param, value in zip(form.shape_params, best.log_shape, strict=True):
@@ -231,6 +242,7 @@ def _make(
         run=points.run,
         evaluation=points.evaluation,
         num_samples=points.num_samples,
+        error=points.error,
         noise_sd=noise_sd,
         run_sd=run_sd,
         least_squares=squares,

@@ -33,6 +33,8 @@ class Fit:
     """Which run each point belongs to: 0, 1, ..."""
     evaluation: np.ndarray | None = field(repr=False)
     num_samples: np.ndarray | None = field(repr=False)
+    error: Array | None = field(repr=False)
+    """Standard error of each reward, where rewards are means of several."""
     noise_sd: float
     """Scatter of one evaluation about its run's own curve."""
     run_sd: float | None

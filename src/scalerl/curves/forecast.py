@@ -9,7 +9,15 @@ import numpy as np
 from scalerl.curves.fit import fit
 from scalerl.curves.fitted import Fit, tails
 from scalerl.curves.forms import FORMS, Array
-from scalerl.curves.notes import AboveCeiling, AlreadyReached, FarForecast, ForecastNote, MayBeAboveCeiling
+from scalerl.curves.notes import (
+    AboveCeiling,
+    AlreadyReached,
+    FarForecast,
+    FitNote,
+    ForecastNote,
+    MayBeAboveCeiling,
+    NothingToScore,
+)
 from scalerl.curves.words import forecast_message
 
 FAR = 2.0  # times the compute fitted: how far a forecast is good for while the ceiling is not known
@@ -74,6 +82,8 @@ class Backtest:
     holdout: Score | None
     fractions: tuple[tuple[float, Score | None], ...]
     """For each share of the compute: fitted on what lies before it, scored on what lies after."""
+    unscored: tuple[tuple[float, FitNote | NothingToScore], ...] = ()
+    """Why a share has no score."""
 
 
 def reward_at(fit: Fit, computes: Sequence[float]) -> list[At]:
@@ -199,6 +209,7 @@ def backtest(
     fractions: Sequence[float] = (0.25, 0.5, 0.75),
     run=None,
     num_samples=None,
+    error=None,
     **options: Any,
 ) -> Backtest:
     """Fit what lies before each share of the largest compute and score the forecast of what lies after.
@@ -210,14 +221,16 @@ def backtest(
     held = [np.asarray(part, dtype=float) for part in holdout] if holdout is not None else [np.empty(0), np.empty(0)]
     run = None if run is None else np.asarray(run)
     num_samples = None if num_samples is None else np.broadcast_to(np.asarray(num_samples), compute.shape)
+    error = None if error is None else np.asarray(error, dtype=float)
 
     def part(mask: np.ndarray) -> Fit:
         picked = lambda values: None if values is None else values[mask]  # noqa: E731
-        return fit(compute[mask], reward[mask], run=picked(run), num_samples=picked(num_samples), **options)
+        known = {"run": picked(run), "num_samples": picked(num_samples), "error": picked(error)}
+        return fit(compute[mask], reward[mask], **known, **options)
 
     whole = part(np.ones(len(compute), dtype=bool))
     largest = max(compute.max(initial=0.0), held[0].max(initial=0.0))
-    rows = []
+    rows, unscored = [], []
     for fraction in fractions:
         if not 0 < fraction < 1:
             raise ValueError(f"a fraction must lie between 0 and 1, not {fraction:g}")
@@ -225,8 +238,13 @@ def backtest(
         later = held[0] > fraction * largest
         unseen = (np.concatenate([compute[~before], held[0][later]]), np.concatenate([reward[~before], held[1][later]]))
         early = part(before) if before.any() else None
-        rows.append((float(fraction), score(early, *unseen) if early is not None else None))
-    return Backtest(fit=whole, holdout=score(whole, *held), fractions=tuple(rows))
+        result = score(early, *unseen) if early is not None else None
+        rows.append((float(fraction), result))
+        if result is None:
+            side = "before" if early is None else "after"
+            nothing = NothingToScore(side=side, compute=float(fraction * largest))
+            unscored.append((float(fraction), nothing if early is None or early.usable else early.notes[-1]))
+    return Backtest(fit=whole, holdout=score(whole, *held), fractions=tuple(rows), unscored=tuple(unscored))
 
 
 def rank_forms(

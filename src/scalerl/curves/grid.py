@@ -1,4 +1,4 @@
-"""Grids of cells over the shape parameters: over a box, or with a range of its own for each row."""
+"""Grids of cells over the shape parameters (a box, or a range of its own for each row), and how fine they are."""
 
 import math
 from dataclasses import dataclass
@@ -6,6 +6,35 @@ from dataclasses import dataclass
 import numpy as np
 
 from scalerl.curves.forms import Array
+
+NUM_DRAWS = 2048
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolution:
+    """How finely the posterior is computed."""
+
+    rows: int
+    columns: int
+    """Cells over two shape parameters: rows of the first, columns of the second."""
+    levels: int
+    gains: int
+    gains_alone: int
+    """Nodes of the gain where the level is known."""
+    zoom: int = 24
+    """Cells along each of two shape parameters while the grid is searched for."""
+    passes: int = 3
+    """Times that the ranges of the rows are narrowed."""
+    draws: int = NUM_DRAWS
+
+
+ONE_RUN = Resolution(rows=40, columns=30, levels=12, gains=18, gains_alone=28)
+# Here each cell is there ten times, once for each spread between the runs.
+SEVERAL_RUNS = Resolution(rows=24, columns=18, levels=10, gains=15, gains_alone=28)
+# For one of several ways to fit, whose draws are mixed.
+MIXED = Resolution(rows=24, columns=18, levels=8, gains=12, gains_alone=20, zoom=16, passes=2)
+# For a score, which is an average over all draws and not a quantile of them.
+COARSE = Resolution(rows=16, columns=12, levels=6, gains=9, gains_alone=14, zoom=16, passes=2, draws=1024)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,21 +17,16 @@ from functools import cache, lru_cache
 import numpy as np
 
 from scalerl.curves.forms import Array, Form
-from scalerl.curves.grid import Grid, middles, rectangle, rows
+from scalerl.curves.grid import ONE_RUN, SEVERAL_RUNS, Grid, Resolution, middles, rectangle, rows
 from scalerl.curves.least_squares import shape_box, shapes
 from scalerl.curves.noise import Noise, Products, products
 from scalerl.curves.points import Known, Points, Sums, gain_limits, scatter, squares
 from scalerl.curves.residuals.drift import SlowNoise, SlowProducts, slow_products
 from scalerl.curves.special import gammaincinv
 
-NUM_DRAWS = 2048
 AUTOCORRELATIONS = ((0.0, 0.70), (0.2, 0.14), (0.4, 0.09), (0.6, 0.05), (0.8, 0.02))  # value, prior weight
 RUN_SD_SCALE = 0.01  # of the reward's range: what three repeats of one recipe differed by (arXiv 2510.13786, A.5)
 RUN_SPREADS = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # between-run sd over that scale
-# Rows and columns of cells over two shape parameters, nodes of the level and of the gain: for one run, and for several,
-# where each cell is there ten times, once for each spread between them.
-ONE_RUN, SEVERAL_RUNS = (40, 30, 12, 18), (24, 18, 10, 15)
-GAINS_ALONE = 28  # nodes of the gain where the level is known
 KEEP = 12.0  # nats below the peak beyond which a cell is left out of the grid
 NEGLIGIBLE = 10.0  # and a node of level and gain
 ASIDE = 8.0  # nats by which a cell may gain from levels beside the middle of their range
@@ -77,10 +72,15 @@ class Slices:
 
 
 def posterior(
-    points: Points, form: Form, known: Known, noise_guess: float | None, slow: SlowNoise | None = None
+    points: Points,
+    form: Form,
+    known: Known,
+    noise_guess: float | None,
+    slow: SlowNoise | None = None,
+    resolution: Resolution | None = None,
 ) -> Draws:
     """Draws from the joint posterior of everything that is not held fixed."""
-    model = Model(points, form, known, noise_guess, slow)
+    model = Model(points, form, known, noise_guess, slow, resolution)
     grid, noise = model.zoom(), model.noise()
     cells = model.cells(grid, noise)
     # Most cells hold next to nothing, and so do most levels of the others: nodes of the gain only where it matters.
@@ -100,7 +100,7 @@ def posterior(
     least, most = ceiling.min(), ceiling.max()
     order = np.argsort(((ceiling - least) * (65535 / max(most - least, 1e-300))).astype(np.uint16), kind="stable")
     total = np.cumsum(np.exp(log_mass.ravel()[node] - log_mass.max())[order])
-    picks = order[np.searchsorted(total, middles(NUM_DRAWS) * total[-1])]
+    picks = order[np.searchsorted(total, middles(model.resolution.draws) * total[-1])]
     which, which_gain = which[picks], which_gain[picks]
     which_noise, which_shape = np.divmod(cell[row[which]], grid.num)
     return model.draw(grid, noise.take(which_noise), which_shape, which_level[which], which_gain)
@@ -125,13 +125,19 @@ class Model:
     """The posterior's parts for one set of points."""
 
     def __init__(
-        self, points: Points, form: Form, known: Known, noise_guess: float | None, slow: SlowNoise | None = None
+        self,
+        points: Points,
+        form: Form,
+        known: Known,
+        noise_guess: float | None,
+        slow: SlowNoise | None = None,
+        resolution: Resolution | None = None,
     ) -> None:
         self.points, self.form, self.known, self.slow = points, form, known, slow
         self.span = points.bounds[1] - points.bounds[0]
         self.prior = known.prior if form.name == "sigmoid" else None
         self.box = shape_box(form, known, points)
-        self.resolution = SEVERAL_RUNS if points.num_runs > 1 else ONE_RUN
+        self.resolution = resolution or (SEVERAL_RUNS if points.num_runs > 1 else ONE_RUN)
         floor = (NOISE_FLOOR * self.span) ** 2
         self.prior_count = BINOMIAL_WEIGHT if noise_guess else 0.0
         self.prior_squares = points.num * floor + (self.prior_count * noise_guess**2 if noise_guess else 0.0)
@@ -145,7 +151,8 @@ class Model:
         """Where in its range a node lies. A known level or gain has one node."""
         level_known = self.known.level(self.form) is not None
         gain_known = self.form.rising and self.known.ceiling is not None
-        num_level, num_gain = (1, GAINS_ALONE) if level_known else self.resolution[2:]
+        fine = self.resolution
+        num_level, num_gain = (1, fine.gains_alone) if level_known else (fine.levels, fine.gains)
         if gain_known:
             num_gain = 1
         return middles(num_level), middles(num_gain)
@@ -168,7 +175,7 @@ class Model:
         range of its own, since parameters that lie on a narrow, tilted ridge would slip between a box's cells."""
         box = self.box.copy()
         free = [axis for axis, (low, high) in enumerate(box) if high > low]
-        num = {0: 1, 1: 160}.get(len(free), 24)
+        num = {0: 1, 1: 160}.get(len(free), self.resolution.zoom)
         for _ in range(8):
             grid = rectangle(box, num)
             height = self._height(grid).ravel()
@@ -185,9 +192,9 @@ class Model:
                 break
         if len(free) < 2:
             return rectangle(box, num)
-        num_rows, num_columns = self.resolution[:2]
+        num_rows, num_columns = self.resolution.rows, self.resolution.columns
         low, high = np.full(num_rows, box[1, 0]), np.full(num_rows, box[1, 1])
-        for _ in range(3):
+        for _ in range(self.resolution.passes):
             grid = rows(box[0], low, high, num_columns)
             height = self._height(grid)
             kept = height > height.max(axis=1, keepdims=True) - KEEP
@@ -341,10 +348,11 @@ class Model:
     ) -> Draws:
         """Nudge each pick (a cell of the grid, nodes of level and gain) within its cell, for whose nudged shape level
         and gain are solved anew."""
-        nudge = _even_spread(NUM_DRAWS, len(self.form.shape_params) + 3)
+        num = self.resolution.draws
+        nudge = _even_spread(num, len(self.form.shape_params) + 3)
         logs = [log + (by - 0.5) * width for log, width, by in zip(*grid.take(which_shape), nudge, strict=False)]
         if self.slow is None:
-            blocks = _blocks(NUM_DRAWS, self.points.num)
+            blocks = _blocks(num, self.points.num)
             shape = (shapes(self.form, [log[some] for log in logs], self.points) for some in blocks)
             found = Products.joined([products(some, self.points) for some in shape])
         else:
@@ -352,7 +360,7 @@ class Model:
         sums, _ = found.sums(noise, self.form.rising)
         level, _ = self._levels(sums, (which_level + nudge[-1]) / len(self.level_nodes))
         gain, _, total = self._gains(sums, level, (which_gain + nudge[-2]) / len(self.gain_nodes))
-        noise_sd = np.sqrt(total / _chi_squares(self.degrees, len(nudge)))
+        noise_sd = np.sqrt(total / _chi_squares(self.degrees, num, len(nudge)))
         params = {"ceiling": level + gain if self.form.rising else level}
         for param, log in zip(self.form.shape_params, logs, strict=True):
             params[param.name] = np.exp(log) * (self.points.scale if param.scales_with_compute else 1.0)
@@ -373,6 +381,6 @@ def _even_spread(num: int, dimensions: int) -> Array:
 
 
 @lru_cache(maxsize=256)
-def _chi_squares(degrees: float, dimensions: int) -> Array:
+def _chi_squares(degrees: float, num: int, dimensions: int) -> Array:
     """What a draw's sum of squares is over the noise's variance: the same for all fits of so many points."""
-    return 2.0 * gammaincinv(degrees / 2.0, _even_spread(NUM_DRAWS, dimensions)[-3])
+    return 2.0 * gammaincinv(degrees / 2.0, _even_spread(num, dimensions)[-3])

@@ -1,5 +1,6 @@
 """Least squares: a coarse grid over the shape, then damped Gauss-Newton from its best nodes; and the paper's way."""
 
+import itertools
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ MAX_STEPS = 60
 PAPER_CEILINGS = np.linspace(0.450, 0.800, 71)
 # The paper prints [100, 40000]; every midpoint it reports lies on this one (docs/math.md).
 PAPER_MIDPOINTS = np.linspace(100, 4000, 100)
+# The grid of its larger runs: their three midpoints are 35, 90 and 93 steps of it. 0 is no midpoint.
+PAPER_LARGE_MIDPOINTS = np.linspace(0, 12_000, 100)[1:]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,13 +162,15 @@ def paper_grid(
 ) -> Solution:
     """The paper's procedure: the exponent by `curve_fit` for every ceiling and midpoint of a grid, least squares kept.
 
-    arXiv 2510.13786, A.5. The midpoint grid grows threefold, as its larger runs used, while the best lies on its edge.
+    arXiv 2510.13786, A.5. While the best midpoint lies on the upper edge of its grid, a larger one is taken: that of
+    the paper's larger runs, then three times as long ones.
     """
     adaptive = midpoints is None
+    # Any unit of compute: the printed grids where they make sense, else the same grids relative to the run's length.
+    unit = 1.0 if 400 <= points.scale <= 400_000 else points.scale / 16_000
+    larger = (unit * 3**power * PAPER_LARGE_MIDPOINTS for power in itertools.count())
     if midpoints is None:
-        # Any unit of compute: the printed grid where it makes sense, else the same grid relative to the run's length.
-        fits_printed = 400 <= points.scale <= 400_000
-        midpoints = PAPER_MIDPOINTS if fits_printed else PAPER_MIDPOINTS * points.scale / 16_000
+        midpoints = unit * PAPER_MIDPOINTS
     compute = points.scale * np.exp(points.log_compute)
     best = (np.inf, 0.0, 0.0, 0.0)
     while True:
@@ -176,7 +181,7 @@ def paper_grid(
                     best = (total, float(ceiling), float(midpoint), exponent)
         if not adaptive or best[2] < midpoints[-1] or midpoints[-1] > 2 * points.scale:
             break
-        midpoints = midpoints * 3.0
+        midpoints = next(larger)
     total, ceiling, midpoint, exponent = best
     edges = (("ceiling", ceiling, ceilings), ("midpoint", midpoint, midpoints))
     return Solution(

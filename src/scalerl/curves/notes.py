@@ -58,6 +58,8 @@ class Fall:
     """Mean of the last `num_points` rewards."""
     best: float
     """The best mean of as many points before."""
+    run: str | None = None
+    """Which run falls; None where there is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +144,15 @@ class TooFewComputes:
     kind: ClassVar = "too_few_computes"
     num_points: int
     num_computes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NothingToScore:
+    """A part of a run that leaves nothing to fit, or nothing to score."""
+
+    kind: ClassVar = "nothing_to_score"
+    side: Literal["before", "after"]
+    compute: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -379,7 +390,7 @@ class MayBeAboveCeiling:
 
 ForecastNote = FarForecast | AboveCeiling | AlreadyReached | MayBeAboveCeiling
 
-Note = FitNote | UnusedStart | PairNote | ForecastNote
+Note = FitNote | NothingToScore | UnusedStart | PairNote | ForecastNote
 
 
 def note_json(note: Note) -> dict[str, Any]:

@@ -30,6 +30,8 @@ class Points:
     evaluation: np.ndarray | None = None
     """What each point was evaluated on; equal labels of two runs mean the same prompts at the same step."""
     num_samples: np.ndarray | None = None
+    error: Array | None = None
+    """Standard error of each reward, where rewards are means of several."""
 
     @property
     def num(self) -> int:
@@ -52,6 +54,7 @@ class Points:
             bounds=self.bounds,
             evaluation=None if self.evaluation is None else self.evaluation[mask],
             num_samples=None if self.num_samples is None else self.num_samples[mask],
+            error=None if self.error is None else self.error[mask],
         )
 
 
@@ -77,7 +80,9 @@ class Known:
         return len(form.params) - fixed
 
 
-def make_points(compute, reward, *, num_samples=None, run=None, bounds=(0.0, 1.0), evaluation=None) -> Points:
+def make_points(
+    compute, reward, *, num_samples=None, run=None, bounds=(0.0, 1.0), evaluation=None, error=None
+) -> Points:
     """Validate and sort; compute must be positive and everything finite."""
     compute = np.asarray(compute, dtype=float).ravel()
     reward = np.asarray(reward, dtype=float).ravel()
@@ -106,6 +111,9 @@ def make_points(compute, reward, *, num_samples=None, run=None, bounds=(0.0, 1.0
     if num_samples is not None and compute.size:
         noise = binomial_sd(reward, num_samples)
         noise = noise / np.sqrt(np.mean(noise**2))
+    if error is not None and compute.size:
+        error = _checked_errors(error, compute, num_samples)
+        noise = error / np.sqrt(np.mean(error**2))
     order = np.lexsort((compute, labels))
     scale = float(compute.max()) if compute.size else 1.0
     return Points(
@@ -118,7 +126,19 @@ def make_points(compute, reward, *, num_samples=None, run=None, bounds=(0.0, 1.0
         bounds=(float(bounds[0]), float(bounds[1])),
         evaluation=None if evaluation is None else np.asarray(evaluation)[order],
         num_samples=None if num_samples is None else np.broadcast_to(num_samples, compute.shape)[order],
+        error=None if error is None else np.asarray(error, dtype=float)[order],
     )
+
+
+def _checked_errors(error, compute: Array, num_samples) -> Array:
+    error = np.asarray(error, dtype=float)
+    if num_samples is not None:
+        raise ValueError("give either num_samples= or error=, not both: each says how noisy the points are")
+    if error.shape != compute.shape:
+        raise ValueError(f"error has {error.size} values for {compute.size} points; they must pair up")
+    if not (np.isfinite(error).all() and (error > 0).all()):
+        raise ValueError(f"error must be positive and finite, but holds {error.min():g}")
+    return error
 
 
 def binomial_sd(reward: Array, num_samples) -> Array:
@@ -130,11 +150,15 @@ def binomial_sd(reward: Array, num_samples) -> Array:
     return np.sqrt(rate * (1 - rate) / num)
 
 
-def noise_guess(reward: Array, num_samples) -> float | None:
-    """The noise that the number of samples alone implies."""
-    if num_samples is None or not len(reward):
+def noise_guess(points: Points) -> float | None:
+    """The noise that the number of samples, or the errors of means, imply alone."""
+    if not points.num:
         return None
-    return float(np.sqrt(np.mean(binomial_sd(reward, num_samples) ** 2)))
+    if points.error is not None:
+        return float(np.sqrt(np.mean(points.error**2)))
+    if points.num_samples is None:
+        return None
+    return float(np.sqrt(np.mean(binomial_sd(points.reward, points.num_samples) ** 2)))
 
 
 MANY = 150  # points from which neighbours are averaged before the fit
@@ -155,6 +179,7 @@ def with_start(points: Points, start: float, noise: float) -> Points:
         first=np.diff(run, prepend=-1) != 0,
         evaluation=None,
         num_samples=None,
+        error=None,
     )
 
 
@@ -192,6 +217,7 @@ def thin(points: Points) -> Points:
         first=np.diff(run, prepend=-1) != 0,
         evaluation=None,
         num_samples=None,
+        error=None,
     )
 
 

@@ -31,8 +31,7 @@ def note_text(note: Note, unit: str | None = None) -> str:
     """One note as a sentence. `unit` names the unit of compute where it is known: "1500 GPU-hours"."""
     match note:
         case notes.AtBound():
-            value = f"{note.value:g}" if note.param == "ceiling" else f"{note.value:.3g}"
-            return f"Least squares puts the {note.param} at its {note.end} value {value}."
+            return _bound_text(note)
         case notes.NoRise():
             return "Least squares finds no rise at all."
         case notes.GridEdge():
@@ -40,8 +39,9 @@ def note_text(note: Note, unit: str | None = None) -> str:
         case notes.StartAboveData():
             return f"The start of {note.start:.3g} lies above nearly all of the data."
         case notes.Fall():
+            run = "The run" if note.run is None else f"Run {note.run}"
             return (
-                f"The run falls away from its own curve after {_amount(f'{note.compute:.4g}', unit)}: its last "
+                f"{run} falls away from its own curve after {_amount(f'{note.compute:.4g}', unit)}: its last "
                 f"{note.num_points} points average {note.mean:.3g} where {note.best:.3g} had been reached (end the fit "
                 f"there to leave them out)."
             )
@@ -62,10 +62,12 @@ def note_text(note: Note, unit: str | None = None) -> str:
         case notes.TooFewPoints():
             total = note.num_points + note.num_left_out
             left_out = f" (the window left out {note.num_left_out} of {total})" if note.num_left_out else ""
-            return (
-                f"{note.num_points} points{left_out} are too few to fit {note.num_params} parameters: "
-                f"{note.num_needed} or more are needed."
-            )
+            points = f"{note.num_points} point{'s' * (note.num_points != 1)}{left_out}"
+            verb = "is" if note.num_points == 1 else "are"
+            needed = f"a curve with {note.num_params} parameters needs {note.num_needed} or more"
+            return f"{points} {verb} not enough: {needed}."
+        case notes.NothingToScore():
+            return f"There are no points {note.side} {_amount(f'{note.compute:.4g}', unit)}."
         case notes.TooFewComputes():
             return f"{note.num_points} points at {note.num_computes} different computes are too few to fit a curve."
         case notes.UnusedStart():
@@ -76,20 +78,44 @@ def note_text(note: Note, unit: str | None = None) -> str:
             return _pair_text(note, unit)
 
 
+def _bound_text(note: notes.AtBound) -> str:
+    """What it means that a parameter ended at a limit of its range."""
+    match note.param, note.end:
+        case "ceiling", _:
+            return (
+                f"The best fit has its ceiling at {note.value:g}, the highest reward there is: it has not levelled off."
+            )
+        case "exponent", "largest":
+            return (
+                f"The reward rises more abruptly than any curve that is tried (exponent {note.value:.3g}): more "
+                f"evaluations during the rise would settle it."
+            )
+        case "exponent", _:
+            return f"The reward rises more slowly than any curve that is tried (exponent {note.value:.3g})."
+        case param, end:
+            side = "above" if end == "largest" else "below"
+            return f"The best fit wants a {param} {side} {note.value:.3g}, the end of the range that is tried."
+
+
 def _misfit_text(note: notes.LackOfFit | notes.MendedFit, unit: str | None) -> str:
-    place = _amount(f"{note.compute:.3g}", unit)
-    pattern = (
-        f"the residuals have a pattern of up to {note.size:.2g} around {place} (statistic {note.statistic:.3g}, limit "
-        f"{note.limit:.3g})"
-    )
+    where = _amount(f"{note.compute:.3g}", unit)
+    size = f"of up to {note.size:.2g} around {where} (statistic {note.statistic:.3g}, limit {note.limit:.3g})"
     if isinstance(note, notes.LackOfFit):
-        return f"The curve does not fit: {pattern}. Its intervals are averaged over other ways to fit the run."
-    ways = [f"--skip-before {note.skip_before:.4g}"] if note.skip_before is not None else []
+        return (
+            f"The curve does not fit: the residuals have a pattern {size}. Its intervals are averaged over other ways "
+            "to fit the run."
+        )
+    options = []
+    if note.skip_before is not None:
+        options.append(f"--skip-before {note.skip_before:.4g}")
     if note.start_fitted:
-        ways.append("the start fitted (no --start)")
-    if not ways:
-        ways.append(f"--form {note.form}")
-    return f"One curve through all points does not fit: {pattern}. Fitted as with {' and '.join(ways)}, which mends it."
+        options.append("--start fit")
+    if note.form != "sigmoid":
+        options.append(f"--form {note.form}")
+    return (
+        f"One sigmoid through all points does not fit: the residuals have a pattern {size}. It is fitted as with "
+        f"{' '.join(options)}, which mends it."
+    )
 
 
 def forecast_message(caveats: Sequence[ForecastNote]) -> str:

@@ -10,13 +10,41 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from scalerl.learner.step import TorchLearner
+    from scalerl.learner.team import Team
 
 
-def torch_learner(model: Any, **settings: Any) -> "TorchLearner":
-    """Return a learner in this process, on the model's device."""
+def torch_learner(
+    model: Any,
+    *,
+    learner: Any,
+    dtype: Any = None,
+    fp32_head: bool = True,
+    compiled: bool | None = None,
+    team: "Team | None" = None,
+    **settings: Any,
+) -> "TorchLearner":
+    """Return a learner in this process, on the model's device; `model` holds the master weights, trained in place.
+
+    `dtype` is that of the body, FP32 if not set.
+    """
+    import torch
+
+    from scalerl.learner.policy import LocalPolicy
+    from scalerl.learner.start import StartPolicy
     from scalerl.learner.step import TorchLearner
 
-    return TorchLearner(model, **settings)
+    policy = LocalPolicy(
+        model,
+        dtype=dtype or torch.float32,
+        fp32_head=fp32_head,
+        gradient_checkpointing=learner.gradient_checkpointing,
+        micro_batch_tokens=learner.micro_batch_tokens,
+        compiled=compiled,
+    )
+    start = None
+    if learner.start_kl:
+        start = StartPolicy(model, dtype=dtype or torch.float32, fp32_head=policy.fp32_head)
+    return TorchLearner(policy, learner=learner, start=start, team=team, **settings)
 
 
 LEARNERS: dict[str, Callable[..., Any]] = {"torch": torch_learner}

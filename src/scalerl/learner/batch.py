@@ -3,7 +3,8 @@
     Batch -> per-completion values -> effective_batch -> token weights, once for the whole batch -> micro-batches
 
 Only kept completions need a forward pass, and only their trained tokens need logits. A micro-batch is one row of whole
-sequences, packed without padding (packed_attention.py), up to a budget of tokens.
+sequences, packed without padding (packed_attention.py), up to a budget of tokens. Where it pays, completions of one
+prompt share it (share.py). Over several ranks, each one filters and weighs the whole batch and packs its own share.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from scalerl.learner.packed_attention import Packing, pack
+from scalerl.learner.share import Rows, assign, prefixes, sharing_pays, split
 from scalerl.rl.filters import EffectiveBatch, num_nonfinite, trainable_tokens, trained_tokens
 from scalerl.types import Batch, Completion, Group
 
@@ -24,7 +26,8 @@ class ForwardInputs:
     """A packed row of sequences, and the tokens whose log-probs are wanted."""
 
     ids: Tensor
-    """Prompt and completion of each sequence, without the last token, which predicts nothing."""
+    """Prompt and completion of each sequence, without the last token, which predicts nothing, and without the tokens
+    that an earlier sequence has for it."""
     packing: Packing
     place: Tensor
     """Index in the row at which each target is predicted: one before the target itself."""
@@ -48,6 +51,8 @@ class MicroBatch:
     completion_of_token: Tensor
     lengths: tuple[int, ...]
     """Tokens of each sequence in the row."""
+    shared: tuple[int, ...]
+    """Tokens before each sequence that it shares with an earlier one."""
 
     def to(self, device: torch.device) -> "MicroBatch":
         """Return it with the inputs of the loss on the device; those of the model are moved by the model."""
@@ -62,6 +67,12 @@ class Prepared:
 
     micro_batches: tuple[MicroBatch, ...]
     """Longest sequences first, so that a step that does not fit in memory fails early; empty if nothing is kept."""
+    num_passes: int
+    """The largest number of micro-batches of any rank."""
+    lengths: Rows
+    """Tokens of every kept sequence, on all ranks, as if one pass took them all: FLOPs do not depend on the split."""
+    shared: Rows
+    """Tokens before each of them that it shares with another."""
     effective: EffectiveBatch
     lag: Tensor
     """Lag of every sampled token of the batch, kept or not."""
@@ -76,11 +87,14 @@ def prepare(
     effective: Callable[..., EffectiveBatch],
     weigh: Callable[[Tensor, Tensor, Tensor], Tensor],
     micro_batch_tokens: int,
+    share_prompts: bool = True,
+    rank: int = 0,
+    num_ranks: int = 1,
 ) -> Prepared:
-    """Filter and weigh a batch as a whole, then split it into micro-batches.
+    """Filter and weigh a batch as a whole, then split it, or one rank's share of it, into micro-batches.
 
     `effective` is rl.filters.effective_batch and `weigh` a function of rl.weights, both with the recipe's settings
-    bound.
+    bound. With `share_prompts`, a prompt is computed once for its completions in a pass, if that pays.
     """
     completions = [completion for group in batch.groups for completion in group.completions]
     sizes = np.array([len(group.completions) for group in batch.groups], dtype=np.int64)
@@ -111,100 +125,108 @@ def prepare(
         "weights": weights,
         "completion_of_token": completion_of_token,
     }
-    micro_batches = tuple(
-        _packed(completions, rows, np.cumsum(lengths) - lengths, trained, per_token)
-        for rows in split(completions, np.flatnonzero(kept.kept.numpy()), micro_batch_tokens)
-    )
-    lag = batch.version - torch.from_numpy(_joined(completions, "versions", np.int32))[sampled]
+    rows = np.flatnonzero(kept.kept.numpy())
+    shares = share_prompts and sharing_pays(completions, rows)
+    passes = _passes(completions, rows, num_ranks, micro_batch_tokens, shares=shares)
+    token_start = np.cumsum(lengths) - lengths
+    whole = _layout(completions, rows, shares)
     return Prepared(
-        micro_batches=micro_batches,
+        micro_batches=tuple(_packed(layout, token_start, trained, per_token) for layout in passes[rank]),
+        num_passes=max(map(len, passes)),
+        lengths=whole.lengths,
+        shared=whole.shared,
         effective=kept,
-        lag=lag,
+        lag=batch.version - torch.from_numpy(_joined(completions, "versions", np.int32))[sampled],
         num_nonfinite=num_nonfinite(sampled, generator_log_probs),
-        facts=_facts(completions, batch.groups, rewards[has_verdict], lengths, micro_batches),
+        facts={"batch/micro_batches": float(sum(map(len, passes))), "batch/trained_tokens": float(trained.sum())}
+        | _facts(completions, batch.groups, rewards[has_verdict], lengths),
     )
 
 
-def split(completions: Sequence[Completion], kept: NDArray[np.int64], budget: int) -> list[NDArray[np.int64]]:
-    """Group the kept completions into passes, by temperature and similar length, within the budget of tokens.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Layout:
+    """The completions of one pass, and what each of them takes from an earlier one (share.prefixes)."""
 
-    The longest come first. A completion longer than the budget gets its own pass; sequences are never split.
-    """
-    temperature = np.array([completions[i].request.temperature for i in kept], dtype=np.float64)
-    length = np.array([_num_inputs(completions[i]) for i in kept], dtype=np.int64)
-    order = np.lexsort((kept, -length, temperature))
-    parts: list[NDArray[np.int64]] = []
-    for value in np.unique(temperature):
-        rows = order[temperature[order] == value]
-        ends = np.cumsum(length[rows])
-        start, spent = 0, 0
-        while start < len(rows):
-            end = max(int(np.searchsorted(ends, spent + budget, side="right")), start + 1)
-            parts.append(kept[rows[start:end]])
-            start, spent = end, int(ends[end - 1])
-    # sorted() is stable, so passes whose first sequences are equally long keep their order.
-    return sorted(parts, key=lambda part: -_num_inputs(completions[part[0]]))
+    rows: Rows
+    completions: Sequence[Completion]
+    num_prompt: Rows
+    num_tokens: Rows
+    parents: Rows
+    shared: Rows
+
+    @property
+    def lengths(self) -> Rows:
+        """Tokens of each sequence in the packed row."""
+        return self.num_prompt + self.num_tokens - 1 - self.shared
 
 
-def _packed(
-    completions: Sequence[Completion],
-    rows: NDArray[np.int64],
-    token_start: NDArray[np.int64],
-    trained: Tensor,
-    per_token: dict[str, Tensor],
-) -> MicroBatch:
-    """Build a micro-batch. `token_start` is where each completion begins in the batch's flat vectors."""
+def _layout(completions: Sequence[Completion], rows: Rows, shares: bool) -> _Layout:
     chosen = [completions[row] for row in rows]
     num_prompt, num_tokens = _lengths_of(chosen)
-    lengths = num_prompt + num_tokens - 1
+    parents, shared = prefixes(chosen) if shares else (np.arange(len(rows)), np.zeros_like(rows))
+    return _Layout(
+        rows=rows, completions=chosen, num_prompt=num_prompt, num_tokens=num_tokens, parents=parents, shared=shared
+    )
+
+
+def _packed(layout: _Layout, token_start: Rows, trained: Tensor, per_token: dict[str, Tensor]) -> MicroBatch:
+    """Build a micro-batch. `token_start` is where each completion begins in the batch's flat vectors."""
+    num_tokens, lengths = layout.num_tokens, layout.lengths
     # Index of each token in the batch's flat vectors, and in the row where it is predicted.
     within = np.arange(num_tokens.sum()) - np.repeat(np.cumsum(num_tokens) - num_tokens, num_tokens)
-    token = np.repeat(token_start[rows], num_tokens) + within
-    place = np.repeat(np.cumsum(lengths) - lengths + num_prompt - 1, num_tokens) + within
+    token = np.repeat(token_start[layout.rows], num_tokens) + within
+    prompt_end = np.cumsum(lengths) - lengths + layout.num_prompt - layout.shared - 1
+    place = np.repeat(prompt_end, num_tokens) + within
     kept = trained.numpy()[token]
     token = torch.from_numpy(token[kept])
     return MicroBatch(
         inputs=ForwardInputs(
-            ids=torch.from_numpy(_inputs(chosen)),
-            packing=pack(lengths),
+            ids=torch.from_numpy(_inputs(layout)),
+            packing=pack(lengths, layout.parents, layout.shared),
             place=torch.from_numpy(place[kept]),
-            targets=torch.from_numpy(_joined(chosen, "tokens", np.int32)[kept].astype(np.int64)),
-            temperature=chosen[0].request.temperature,
+            targets=torch.from_numpy(_joined(layout.completions, "tokens", np.int32)[kept].astype(np.int64)),
+            temperature=layout.completions[0].request.temperature,
         ),
         **{name: vector[token] for name, vector in per_token.items()},
         lengths=tuple(lengths.tolist()),
+        shared=tuple(layout.shared.tolist()),
     )
 
 
-def _lengths_of(completions: Sequence[Completion]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _lengths_of(completions: Sequence[Completion]) -> tuple[Rows, Rows]:
     """Return the number of tokens of each prompt and of each completion."""
     pairs = [(len(completion.request.prompt_tokens), len(completion)) for completion in completions]
-    num_prompt, num_tokens = np.array(pairs, dtype=np.int64).T
+    num_prompt, num_tokens = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
     if not num_prompt.all():
         key = completions[int(num_prompt.argmin())].request.key
         raise AssertionError(f"completion {key} has no prompt, so nothing predicts its first token")
     return num_prompt, num_tokens
 
 
-def _inputs(completions: Sequence[Completion]) -> NDArray[np.int64]:
-    """Return prompt and completion of each, without the last token, as one vector."""
-    # The completions of a group share a prompt.
+def _inputs(layout: _Layout) -> NDArray[np.int64]:
+    """Return prompt and completion of each, without the last token and what it shares, as one vector."""
     prompts: dict[tuple[int, ...], NDArray[np.int64]] = {}
     parts: list[NDArray] = []
-    for completion in completions:
+    for completion, shared in zip(layout.completions, layout.shared.tolist(), strict=True):
         prompt = completion.request.prompt_tokens
         if prompt not in prompts:
             prompts[prompt] = np.array(prompt, dtype=np.int64)
-        parts += (prompts[prompt], completion.tokens[:-1])
+        parts += (prompts[prompt][shared:], completion.tokens[:-1])
     return np.concatenate(parts, dtype=np.int64)
-
-
-def _num_inputs(completion: Completion) -> int:
-    return len(completion.request.prompt_tokens) + len(completion) - 1
 
 
 def _joined(completions: Sequence[Completion], name: str, dtype: type[np.generic]) -> NDArray:
     return np.concatenate([np.zeros(0, dtype=dtype), *(getattr(completion, name) for completion in completions)])
+
+
+def _passes(
+    completions: Sequence[Completion], rows: Rows, num_ranks: int, micro_batch_tokens: int, *, shares: bool
+) -> list[list[_Layout]]:
+    """Return the passes of every rank."""
+    return [
+        [_layout(completions, part, shares) for part in split(completions, share, micro_batch_tokens, shares=shares)]
+        for share in assign(completions, rows, num_ranks, shares=shares)
+    ]
 
 
 def _facts(
@@ -212,13 +234,9 @@ def _facts(
     groups: Sequence[Group],
     rewards: Tensor,
     lengths: NDArray[np.int64],
-    micro_batches: Sequence[MicroBatch],
 ) -> dict[str, float]:
     """Return metrics that do not need the model; means over nothing are left out, as in rl.metrics."""
-    facts = {
-        "batch/micro_batches": float(len(micro_batches)),
-        "batch/trained_tokens": float(sum(micro.inputs.targets.numel() for micro in micro_batches)),
-    }
+    facts: dict[str, float] = {}
     if len(completions):
         interrupted = [completion.interrupted_at is not None for completion in completions]
         facts["rollout/length_mean"] = float(lengths.mean())

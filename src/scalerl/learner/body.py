@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from scalerl.learner.packed_attention import attend_packed, check_packing
+from scalerl.learner.packed_attention import attend_packed, check_packing, packed_hidden_states
 from scalerl.rl.bf16_products import use_fp32_linears
 
 if TYPE_CHECKING:
@@ -36,8 +36,25 @@ def make_body(model: "PreTrainedModel", dtype: torch.dtype) -> "PreTrainedModel"
             rounded[id(master)].register_post_accumulate_grad_hook(functools.partial(_move_gradient, master=master))
     use_fp32_linears(body)
     attend_packed(body)
-    check_packing(body, tolerance=1e-3 if dtype == torch.float32 else 0.1)
+    check_body(body)
     return body
+
+
+def check_body(body: "PreTrainedModel") -> bool:
+    """Raise PackingError if the body mixes packed sequences; return whether sequences may share beginnings."""
+    return check_packing(
+        functools.partial(packed_hidden_states, body),
+        body.config,
+        device=body.device,
+        tolerance=0.1 if body.dtype == torch.bfloat16 else 1e-3,
+    )
+
+
+def layers_of(model: "PreTrainedModel") -> "list[torch.nn.Module]":
+    """Return the layers of a model."""
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    return [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
 
 
 def compile_layers(body: "PreTrainedModel") -> None:
@@ -45,11 +62,8 @@ def compile_layers(body: "PreTrainedModel") -> None:
 
     The number of tokens is dynamic, so no later pass compiles again.
     """
-    from transformers.modeling_layers import GradientCheckpointingLayer
-
-    for module in body.modules():
-        if isinstance(module, GradientCheckpointingLayer):
-            module.compile(dynamic=True)
+    for layer in layers_of(body):
+        layer.compile(dynamic=True)
 
 
 def _move_gradient(rounded: Tensor, *, master: Tensor) -> None:

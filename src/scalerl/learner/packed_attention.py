@@ -5,15 +5,23 @@
 
 Everything in a transformer except attention works token by token, so a pass over packed sequences costs no more than
 their tokens. Attention uses `starts`: on a GPU in bf16 by torch's variable-length FlashAttention kernel, otherwise by
-one rectangle of padded rows. transformers passes `starts` on to the attention function registered here.
+one rectangle of padded rows, without a mask. transformers passes `starts` on to the attention function registered here.
+
+A sequence may continue the beginning of an earlier one, as completions continue their prompt. Its queries then also see
+the keys of that beginning, which are gathered in every layer; everything else is computed once for all of them:
+
+    tokens     p p p a a a b b c        b and c continue p p p
+    positions  0 1 2 3 4 5 3 4 3
+    keys       p p p a a a   p p p b b   p p p c
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -27,6 +35,8 @@ NAME = "scalerl_packed"
 
 _KERNEL_SIZES = range(8, 257, 8)
 """Head sizes that the kernel supports."""
+WINDOW_BLOCK = 512
+"""Queries per block of attention in a sliding window, where the kernel is not used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -41,7 +51,8 @@ class Packing:
     """Index of each token in the flattened rectangle of padded rows."""
     rows: int
     width: int
-    """Width of that rectangle: the longest sequence."""
+    """Width of that rectangle: the longest sequence, with the beginning that it shares."""
+    prefixes: "SharedPrefixes | None" = None
 
     @property
     def longest(self) -> int:
@@ -50,21 +61,84 @@ class Packing:
 
     def to(self, device: torch.device) -> "Packing":
         moved = {name: getattr(self, name).to(device, non_blocking=True) for name in ("positions", "starts", "corners")}
-        return Packing(**moved, rows=self.rows, width=self.width)
+        prefixes = None if self.prefixes is None else self.prefixes.to(device)
+        return Packing(**moved, rows=self.rows, width=self.width, prefixes=prefixes)
 
 
-def pack(lengths: ArrayLike) -> Packing:
-    """Pack sequences of these lengths, one after the other."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SharedPrefixes:
+    """The keys of a row in which sequences share beginnings: those of every sequence in full, one after the other."""
+
+    keys: Tensor
+    """Index in the row of each key."""
+    key_starts: Tensor
+    """As Packing.starts, of the keys."""
+    key_corners: Tensor
+    """As Packing.corners, of the keys."""
+    own: Tensor
+    """For each token of the row, its place among the keys of its own sequence."""
+    prefix: Tensor
+    """Indices in the row of the tokens that other sequences share."""
+    uses: Tensor
+    """For each of these its places among the keys of others; the number of keys where there are no more."""
+
+    def to(self, device: torch.device) -> "SharedPrefixes":
+        return SharedPrefixes(**{name: part.to(device, non_blocking=True) for name, part in self.tensors().items()})
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+def pack(lengths: ArrayLike, parents: ArrayLike | None = None, shared: ArrayLike | None = None) -> Packing:
+    """Pack sequences of these lengths, one after the other.
+
+    Sequence i continues the first shared[i] tokens of sequence parents[i], which comes before it and shares nothing.
+    """
     sizes = np.asarray(lengths, dtype=np.int64)
+    before = np.zeros_like(sizes) if shared is None else np.asarray(shared, dtype=np.int64)
     starts = np.concatenate([[0], np.cumsum(sizes)])
-    positions = np.arange(starts[-1]) - np.repeat(starts[:-1], sizes)
-    width = int(sizes.max())
+    positions = np.arange(starts[-1]) - np.repeat(starts[:-1] - before, sizes)
+    width = int((sizes + before).max())
     return Packing(
         positions=torch.from_numpy(positions),
         starts=torch.from_numpy(starts.astype(np.int32)),
         corners=torch.from_numpy(np.repeat(np.arange(len(sizes)) * width, sizes) + positions),
         rows=len(sizes),
         width=width,
+        prefixes=_prefixes(starts, positions, np.asarray(parents), before, width) if before.any() else None,
+    )
+
+
+def _prefixes(
+    starts: NDArray[np.int64],
+    positions: NDArray[np.int64],
+    parents: NDArray[np.int64],
+    before: NDArray[np.int64],
+    width: int,
+) -> SharedPrefixes:
+    sizes = np.diff(starts)
+    assert not before[parents[before > 0]].any(), "a parent shares nothing itself"
+    key_sizes = sizes + before
+    key_starts = np.concatenate([[0], np.cumsum(key_sizes)])
+    row = np.repeat(np.arange(len(sizes)), key_sizes)
+    place = np.arange(key_starts[-1]) - key_starts[row]
+    is_shared = place < before[row]
+    keys = np.where(is_shared, starts[parents[row]] + place, starts[row] + place - before[row])
+    # The places of each shared token, sorted by token: one row of `uses` per token.
+    places = np.flatnonzero(is_shared)
+    places = places[np.argsort(keys[places], kind="stable")]
+    prefix, num_uses = np.unique(keys[places], return_counts=True)
+    # At least two columns: compiled code treats a size of 1 as a special case.
+    uses = np.full((len(prefix), max(int(num_uses.max()), 2)), key_starts[-1])
+    column = np.arange(len(places)) - np.repeat(np.cumsum(num_uses) - num_uses, num_uses)
+    uses[np.repeat(np.arange(len(prefix)), num_uses), column] = places
+    return SharedPrefixes(
+        keys=torch.from_numpy(keys),
+        key_starts=torch.from_numpy(key_starts.astype(np.int32)),
+        key_corners=torch.from_numpy(row * width + place),
+        own=torch.from_numpy(np.repeat(key_starts[:-1], sizes) + positions),
+        prefix=torch.from_numpy(prefix),
+        uses=torch.from_numpy(uses),
     )
 
 
@@ -93,18 +167,29 @@ def packed_hidden_states(model: "PreTrainedModel", ids: Tensor, packing: Packing
         rows=packing.rows,
         width=packing.width,
         longest=packing.longest,
+        **({} if packing.prefixes is None else packing.prefixes.tensors()),
     )
     return output.last_hidden_state[0]
 
 
 @torch.no_grad()
-def check_packing(model: "PreTrainedModel", *, tolerance: float = 1e-3) -> None:
-    """Raise PackingError unless two packed sequences give what each gives alone; recurrent layers would mix them."""
-    ids = torch.arange(7, device=model.device) % model.config.vocab_size
-    together = packed_hidden_states(model, ids, pack([4, 3]).to(model.device))
-    apart = [packed_hidden_states(model, part, pack([len(part)]).to(model.device)) for part in ids.split([4, 3])]
+def check_packing(
+    hidden_states: Callable[[Tensor, Packing], Tensor], config: Any, *, device: torch.device, tolerance: float = 1e-3
+) -> bool:
+    """Raise PackingError unless packed sequences give what each gives alone; recurrent layers would mix them.
+
+    Return whether this also holds for a sequence that continues the beginning of another. `hidden_states` takes tokens
+    and their packing.
+    """
+    ids = torch.arange(9, device=device) % config.vocab_size
+    first, second, third = ids.split([4, 3, 2])
+    together = hidden_states(ids[:7], pack([4, 3]).to(device))
+    apart = [hidden_states(part, pack([len(part)]).to(device)) for part in (first, second)]
     if not torch.allclose(together, torch.cat(apart), rtol=tolerance, atol=tolerance):
-        raise PackingError(f"a {model.config.model_type} model cannot be trained: its layers mix packed sequences")
+        raise PackingError(f"a {config.model_type} model cannot be trained: its layers mix packed sequences")
+    continued = hidden_states(ids, pack([4, 3, 2], [0, 1, 0], [0, 0, 2]).to(device))
+    alone = hidden_states(torch.cat([first[:2], third]), pack([4]).to(device))[2:]
+    return torch.allclose(continued, torch.cat([together, alone]), rtol=tolerance, atol=tolerance)
 
 
 def packed_attention(
@@ -121,21 +206,33 @@ def packed_attention(
     longest: int,
     scaling: float | None = None,
     sliding_window: int | None = None,
+    keys: Tensor | None = None,
+    key_starts: Tensor | None = None,
+    key_corners: Tensor | None = None,
+    own: Tensor | None = None,
+    prefix: Tensor | None = None,
+    uses: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Causal attention within each sequence: [1, heads, tokens, size] -> [1, tokens, heads, size]."""
+    """Causal attention within each sequence: [1, heads, tokens, size] -> [1, tokens, heads, size].
+
+    `keys` and what follows are the tensors of SharedPrefixes, or None if no sequence shares anything.
+    """
     if unknown := sorted(name for name in ("softcap", "s_aux", "position_bias") if others.get(name) is not None):
         raise PackingError(f"a model whose attention needs {unknown[0]} cannot be trained on packed sequences")
-    queries, keys, values = (part[0].transpose(0, 1) for part in (query, key, value))
+    queries, own_keys, own_values = (part[0].transpose(0, 1) for part in (query, key, value))
+    if keys is not None:
+        own_keys, own_values = (_Gathered.apply(part, keys, own, prefix, uses) for part in (own_keys, own_values))
     window = -1 if sliding_window is None else sliding_window - 1
     if has_kernel(query.device, query.dtype, query.shape[-1]):
         # torch.nn.attention.varlen wraps the same operation, with another signature in every release.
         attended = torch.ops.aten._flash_attention_forward(
             queries,
-            keys,
-            values,
+            own_keys,
+            own_values,
             starts,
-            starts,
+            # With fewer queries than keys, the last query sees the last key: the shared keys come first.
+            starts if key_starts is None else key_starts,
             longest,
             longest,
             0.0,
@@ -146,8 +243,31 @@ def packed_attention(
             window_size_right=0,
         )[0]
     else:
-        attended = _attend_padded(queries, keys, values, corners, rows, width, scaling, window)
+        of_keys = corners if key_corners is None else key_corners
+        attended = _attend_padded(queries, own_keys, own_values, corners, of_keys, rows, width, scaling, window)
     return attended[None], None
+
+
+class _Gathered(torch.autograd.Function):
+    """values[keys] for a row with shared beginnings; gradients of shared tokens are summed in FP32, in a fixed order.
+
+    The gradient of an ordinary index would be added by atomic operations in the dtype of the values.
+    """
+
+    @staticmethod
+    def forward(ctx, values: Tensor, keys: Tensor, own: Tensor, prefix: Tensor, uses: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx.save_for_backward(own, prefix, uses)
+        return values.index_select(0, keys)
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        own, prefix, uses = ctx.saved_tensors
+        total = gradient.index_select(0, own)
+        padded = torch.cat([gradient, gradient.new_zeros(1, *gradient.shape[1:])])
+        wide = torch.promote_types(gradient.dtype, torch.float32)
+        others = padded.index_select(0, uses.flatten()).view(*uses.shape, *gradient.shape[1:]).sum(1, dtype=wide)
+        shared = total.index_select(0, prefix).to(wide) + others
+        return total.index_copy(0, prefix, shared.to(gradient.dtype)), None, None, None, None
 
 
 def _attend_padded(
@@ -155,29 +275,40 @@ def _attend_padded(
     keys: Tensor,
     values: Tensor,
     corners: Tensor,
+    key_corners: Tensor,
     rows: int,
     width: int,
     scaling: float | None,
     window: int,
 ) -> Tensor:
-    """Attend in padded rows. Padding is on the right, where a causal mask hides it from all real tokens."""
+    """Attend in padded rows. Padding is on the right, where a causal mask hides it from all real tokens.
 
-    def padded(packed: Tensor) -> Tensor:
-        rectangle = packed.new_zeros(rows * width, *packed.shape[1:]).index_copy(0, corners, packed)
+    Queries stand at their positions, so where a beginning is shared, the places of its queries stay empty.
+    """
+
+    def padded(packed: Tensor, places: Tensor) -> Tensor:
+        rectangle = packed.new_zeros(rows * width, *packed.shape[1:]).index_copy(0, places, packed)
         return rectangle.view(rows, width, *packed.shape[1:]).transpose(1, 2)
 
-    mask = None
+    parts = padded(queries, corners), padded(keys, key_corners), padded(values, key_corners)
+    enable_gqa = queries.shape[1] != keys.shape[1]
     if 0 <= window < width - 1:
-        place = torch.arange(width, device=queries.device)
-        distance = place[:, None] - place
-        mask = (distance >= 0) & (distance <= window)
-    attended = scaled_dot_product_attention(
-        padded(queries),
-        padded(keys),
-        padded(values),
-        attn_mask=mask,
-        is_causal=mask is None,
-        scale=scaling,
-        enable_gqa=queries.shape[1] != keys.shape[1],
-    )
+        attended = _attend_windowed(*parts, window=window, scale=scaling, enable_gqa=enable_gqa)
+    else:
+        attended = scaled_dot_product_attention(*parts, is_causal=True, scale=scaling, enable_gqa=enable_gqa)
     return attended.transpose(1, 2).flatten(0, 1)[corners]
+
+
+def _attend_windowed(queries: Tensor, keys: Tensor, values: Tensor, *, window: int, **options: Any) -> Tensor:
+    """Attend to the last `window` + 1 tokens, for a block of queries at a time: no mask is as long as the sequences."""
+    parts = []
+    for start in range(0, queries.shape[2], WINDOW_BLOCK):
+        end, first = min(start + WINDOW_BLOCK, queries.shape[2]), max(start - window, 0)
+        distance = (
+            torch.arange(start, end, device=queries.device)[:, None]
+            - torch.arange(first, end, device=queries.device)[None]
+        )
+        mask = (distance >= 0) & (distance <= window)
+        block = queries[:, :, start:end], keys[:, :, first:end], values[:, :, first:end]
+        parts.append(scaled_dot_product_attention(*block, attn_mask=mask, **options))
+    return torch.cat(parts, dim=2)

@@ -19,6 +19,7 @@ from scalerl.errors import InputError
 from scalerl.logs.formats.console import has_records
 from scalerl.logs.formats.csv import is_table, is_wandb_export
 from scalerl.logs.formats.tensorboard import is_event_file
+from scalerl.logs.formats.trackio import is_database
 from scalerl.logs.formats.trainer_state import find_trainer_states
 from scalerl.logs.formats.wandb import find_wandb_files, is_wandb_file
 from scalerl.logs.table import listed
@@ -29,6 +30,7 @@ Kind = Literal[
     "trainer_folder",
     "tensorboard",
     "wandb",
+    "trackio",
     "json",
     "jsonl",
     "console",
@@ -37,7 +39,7 @@ Kind = Literal[
 ]
 """json is one document: a list of rows, or a trainer_state.json."""
 
-LOG_SUFFIXES = (".jsonl", ".csv", ".tsv", ".log", ".out", ".err", ".txt", ".json", ".gz", ".wandb", ".ndjson")
+LOG_SUFFIXES = (".jsonl", ".csv", ".tsv", ".log", ".out", ".err", ".txt", ".json", ".gz", ".wandb", ".ndjson", ".db")
 _MAX_LOGS = 64
 # Control characters that text does not hold; NUL is apart, since console output of several processes may hold some.
 _BINARY = bytes(set(range(32)) - {0, 7, 8, 9, 10, 11, 12, 13, 27})
@@ -130,6 +132,8 @@ def _detect_file(path: Path) -> Source:
         return Source(kind="tensorboard", path=path, files=(path,))
     if is_wandb_file(data[:4]):
         return Source(kind="wandb", path=path, files=(path,))
+    if is_database(data[:16]):
+        return Source(kind="trackio", path=path, files=(path,))
     text, bad_byte = _decoded(path, data)
     kind = _text_kind(text)
     if bad_byte is not None and kind != "console":

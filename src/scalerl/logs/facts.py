@@ -23,6 +23,7 @@ FactKind = Literal[
     "seed_has_too_many_values",
     "mixed",
     "uneven_time",
+    "binned",
 ]
 
 
@@ -114,12 +115,17 @@ _SENTENCES: dict[FactKind, Callable[[Mapping[str, Any]], str]] = {
         f"Column {', '.join(values['columns'])} has too many values to tell runs apart: all rows count as one run."
     ),
     "uneven_time": lambda values: (
-        f"Time per FLOP changed during the run: GPU-hours and FLOPs differ by up to {values['share']:.0%} of the run. "
+        f"Time per FLOP changed during the run: device-hours and FLOPs differ by up to {values['share']:.0%} of it. "
         + (
             "Compute is counted in FLOPs (give --x gpu_hours for time)."
             if values["used"] == "flops"
             else "A run's own curve is better fitted over FLOPs (--x flops)."
         )
+    ),
+    "binned": lambda values: (
+        f"{values['num_points']:,} rewards are averaged in {values['num_bins']} bins along compute: the standard error "
+        f"of a mean is {values['error']:.2g}, with an autocorrelation of {values['autocorrelation']:.2f} between "
+        "neighbouring rewards."
     ),
     "mixed": lambda values: (
         f"Rows over the same compute differ in {', '.join(values['columns'])} but are taken as one curve: name what "

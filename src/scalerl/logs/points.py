@@ -24,13 +24,15 @@ class Selection:
     """(column, value) that a row must have."""
     where_not: tuple[tuple[str, str], ...] = ()
     """(column, value) that a row must not have."""
-    start: float | Literal["first"] | None = None
-    """On the scale that is fitted, after `y_scale`."""
+    start: float | Literal["first", "fit"] | None = None
+    """On the scale that is fitted, after `y_scale`; "fit" leaves out rows at compute 0 and fits the start."""
     y_scale: YScale = "1"
     holdout: tuple[str, str] | None = None
     gpus: float | None = None
     labels: tuple[str, ...] = ()
     """Names of the curves, or of the files, in their order."""
+    bins: int | Literal["auto"] | None = None
+    """Number of bins along compute in which the rewards of each run are averaged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from scalerl.errors import InputError
 from scalerl.logs.attempts import separate_attempts
 from scalerl.logs.detect import Kind, Source, detect, logs_inside
-from scalerl.logs.formats import console, csv, jsonl, run_folder, tensorboard, trainer_state, wandb
+from scalerl.logs.formats import console, csv, jsonl, run_folder, tensorboard, trackio, trainer_state, wandb
 from scalerl.logs.table import Table, with_gpus
 
 
@@ -64,6 +64,7 @@ READERS: dict[Kind, Callable[[Source], Table]] = {
     "trainer_folder": lambda source: trainer_state.read_trainer_folder(source.path, source.files),
     "tensorboard": lambda source: tensorboard.read_event_files(source.path, source.files),
     "wandb": lambda source: wandb.read_wandb_files(source.path, source.files),
+    "trackio": lambda source: trackio.read_trackio(source.path),
     "json": lambda source: trainer_state.read_json(source.path, source.text),
     "jsonl": lambda source: jsonl.read_lines(source.path, source.text),
     "console": lambda source: console.read_console(source.path, source.text),

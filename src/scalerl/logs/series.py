@@ -6,7 +6,7 @@ A fault of one curve among several becomes its `problem`, and the others stand; 
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from scalerl.errors import InputError
 from scalerl.logs.attempts import check_clock, drop_superseded, telling_labels
+from scalerl.logs.binning import bin_runs
 from scalerl.logs.columns import STEP, plain
 from scalerl.logs.facts import Fact, sentence
 from scalerl.logs.names import CurveKey, curve_names
@@ -53,6 +54,8 @@ class Series:
     y_label: str
     problem: str | None
     """Why this curve cannot be fitted, None where it can."""
+    error: NDArray[np.float64] | None = None
+    """Standard error of each reward, where rewards are means of several."""
     evaluation_set: str | None = None
     """The set of a run folder with several: curves of different sets are no rivals."""
     facts: tuple[Fact, ...] = ()
@@ -125,7 +128,7 @@ def _series(name: str, points: Sequence[Point], selection: Selection) -> Series:
     held_out.sort(key=lambda value: (value.compute, value.reward))
     runs = [value.point.run for value in fitted]
     evaluations = [value.point.evaluation for value in fitted]
-    return Series(
+    series = Series(
         name=name,
         compute=_floats(value.compute for value in fitted),
         reward=_floats(value.reward for value in fitted),
@@ -141,6 +144,23 @@ def _series(name: str, points: Sequence[Point], selection: Selection) -> Series:
         problem=None,
         evaluation_set=points[0].evaluation_set,
         facts=facts,
+    )
+    return series if selection.bins is None else _binned(series, selection.bins)
+
+
+def _binned(series: Series, rule: int | str) -> Series:
+    bins = bin_runs(series.compute, series.reward, series.run, rule)
+    if bins is None:
+        return series
+    return replace(
+        series,
+        compute=bins.compute,
+        reward=bins.reward,
+        run=bins.run,
+        error=bins.error,
+        num_samples=None,
+        evaluation=None,
+        facts=(*series.facts, bins.fact),
     )
 
 
@@ -303,7 +323,7 @@ def _start(starts: Sequence[_Value], selection: Selection) -> tuple[float | None
     """Return the start and its sd: the value given, else the mean over the rows that are the start."""
     if isinstance(selection.start, float | int):
         return float(selection.start), 0.0
-    if not starts:
+    if not starts or selection.start == "fit":
         return None, 0.0
     mean = math.fsum(value.reward for value in starts) / len(starts)
     counts = _counts(starts, selection.y_scale)

@@ -21,7 +21,7 @@ class Table:
 
     path: Path
     kind: str
-    """csv | wandb | jsonl | run | trainer_state | tensorboard | console"""
+    """csv | wandb | trackio | jsonl | run | trainer_state | tensorboard | console"""
     columns: list[str]
     rows: list[dict[str, Any]]
     places: list[str]

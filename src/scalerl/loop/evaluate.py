@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from scalerl.graders.pool.pool import Reason
-from scalerl.loop.grading import GraderRunner, Judge
-from scalerl.types import LengthPlan, Problem, Request, derive_seed
+from scalerl.loop.grading import GraderRunner, Judge, Verdict
+from scalerl.types import Completion, LengthPlan, Problem, Request, derive_seed
 
 if TYPE_CHECKING:
     from scalerl.loop.seams import Engine
@@ -36,6 +36,8 @@ class EvalResult:
     num_truncated: int
     mean_length: float
     prompts_hash: str
+    last_version: int = 0
+    """The newest version of the policy that sampled a token."""
 
     @property
     def num_samples(self) -> int:
@@ -102,6 +104,71 @@ def eval_requests(
     return requests
 
 
+class Evaluation:
+    """One evaluation of one set while it is under way: grades the completions it is given, and counts."""
+
+    def __init__(self, requests: Sequence[Request], *, graders: GraderRunner, judge: Judge, prompts_hash: str) -> None:
+        self.num_requests = len(requests)
+        self.num_finished = 0
+        """Completions that are graded."""
+        self.last_version = 0
+        """The newest version of the policy that sampled a token."""
+        self._graders, self._judge, self._prompts_hash = graders, judge, prompts_hash
+        self._order: dict[str, int] = {}
+        for request in requests:
+            self._order.setdefault(request.group, len(self._order))
+        self._num_correct = [0] * len(self._order)
+        self._num_without_verdict: Counter[Reason] = Counter()
+        self._value_sum, self._has_shares = 0.0, len(judge.graders) > 1
+        self._score_sums: defaultdict[str, float] = defaultdict(float)
+        self._num_sampled = self._num_graded = self._num_truncated = self._num_tokens = 0
+
+    @property
+    def all_sampled(self) -> bool:
+        return self._num_sampled == self.num_requests
+
+    @property
+    def done(self) -> bool:
+        return self.num_finished == self.num_requests
+
+    def take(self, completions: Sequence[Completion]) -> None:
+        """Grade these completions and count the verdicts that have arrived; wait a moment if all are sampled."""
+        self._graders.submit(completions, self._judge, "evaluation")
+        self._num_sampled += len(completions)
+        self._num_truncated += sum(completion.truncated for completion in completions)
+        self._num_tokens += sum(map(len, completions))
+        self.last_version = max([self.last_version, *(int(completion.versions[-1]) for completion in completions)])
+        for verdict in self._graders.poll("evaluation", wait=self.all_sampled):
+            self._count(verdict)
+
+    def _count(self, verdict: Verdict) -> None:
+        self.num_finished += 1
+        self._num_graded += verdict.correct is not None
+        if verdict.reason is not None:
+            self._num_without_verdict[verdict.reason] += 1
+        self._num_correct[self._order[verdict.completion.request.group]] += verdict.correct is True
+        self._value_sum += verdict.value or 0.0
+        self._has_shares |= verdict.value not in (None, 0.0, 1.0)
+        for name, value in verdict.scores.items():
+            self._score_sums[name] += value
+
+    def result(self) -> EvalResult:
+        """Return what was measured; call it when `done`."""
+        num = self.num_requests
+        return EvalResult(
+            num_correct=tuple(self._num_correct),
+            samples_per_prompt=num // max(len(self._order), 1),
+            num_graded=self._num_graded,
+            num_without_verdict=self._num_without_verdict,
+            score=self._value_sum / num if self._has_shares and num else None,
+            scores={name: total / num for name, total in self._score_sums.items()},
+            num_truncated=self._num_truncated,
+            mean_length=self._num_tokens / num if num else 0.0,
+            prompts_hash=self._prompts_hash,
+            last_version=self.last_version,
+        )
+
+
 def evaluate(
     engine: "Engine",
     requests: Sequence[Request],
@@ -113,42 +180,11 @@ def evaluate(
 ) -> EvalResult:
     """Sample all requests on an otherwise idle engine, and grade them."""
     engine.submit(requests)
-    order: dict[str, int] = {}
-    for request in requests:
-        order.setdefault(request.group, len(order))
-    num_correct = [0] * len(order)
-    num_without_verdict: Counter[Reason] = Counter()
-    value_sum, has_shares = 0.0, len(judge.graders) > 1
-    score_sums: defaultdict[str, float] = defaultdict(float)
-    sampled = finished = num_graded = num_truncated = num_tokens = 0
-    while finished < len(requests):
-        completions = engine.poll() if sampled < len(requests) else []
-        graders.submit(completions, judge, "evaluation")
-        sampled += len(completions)
-        num_truncated += sum(completion.truncated for completion in completions)
-        num_tokens += sum(map(len, completions))
-        for verdict in graders.poll("evaluation", wait=sampled == len(requests)):
-            finished += 1
-            num_graded += verdict.correct is not None
-            if verdict.reason is not None:
-                num_without_verdict[verdict.reason] += 1
-            num_correct[order[verdict.completion.request.group]] += verdict.correct is True
-            value_sum += verdict.value or 0.0
-            has_shares |= verdict.value not in (None, 0.0, 1.0)
-            for name, value in verdict.scores.items():
-                score_sums[name] += value
-        on_progress(finished)
-    return EvalResult(
-        num_correct=tuple(num_correct),
-        samples_per_prompt=len(requests) // max(len(order), 1),
-        num_graded=num_graded,
-        num_without_verdict=num_without_verdict,
-        score=value_sum / len(requests) if has_shares and requests else None,
-        scores={name: total / len(requests) for name, total in score_sums.items()},
-        num_truncated=num_truncated,
-        mean_length=num_tokens / len(requests) if requests else 0.0,
-        prompts_hash=prompts_hash,
-    )
+    evaluation = Evaluation(requests, graders=graders, judge=judge, prompts_hash=prompts_hash)
+    while not evaluation.done:
+        evaluation.take([] if evaluation.all_sampled else engine.poll())
+        on_progress(evaluation.num_finished)
+    return evaluation.result()
 
 
 def hash_prompts(problems: Sequence[Problem]) -> str:

@@ -14,19 +14,18 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from scalerl.config.parts import GradingSettings, RewardSettings
+from scalerl.config.secrets import from_environment, redact, secrets_in
 from scalerl.errors import GraderError, GradingStalled
 from scalerl.graders.pool.pool import Graded, GraderPool, GraderSpec, Reason
 from scalerl.graders.rules import GRADERS, POOLED, RUN_PROGRAMS
 from scalerl.graders.values import read_value
 from scalerl.import_path import is_local, one_line
 from scalerl.tasks.length import LengthControl
-from scalerl.tasks.task import Task
-from scalerl.types import Completion, Group, Problem
-
-Purpose = Literal["training", "evaluation"]
+from scalerl.tasks.task import Task, TaskGrader
+from scalerl.types import Completion, Group, Problem, Purpose
 
 _WAIT_S = 0.5  # longest wait of one poll; far below the time after which the watchdog takes a call for hung
 _SPARE_S = 50.0  # a pool ends every item soon after its timeout; one that is silent for this much longer is dead
@@ -81,16 +80,25 @@ class Verdict:
 
 
 def graders_of(task: Task) -> tuple[WeightedGrader, ...]:
-    """Return the task's graders, with the tags around thinking as settings."""
+    """Return the task's graders, with the tags around thinking as settings, and variables in place of "env:NAME"."""
     tags = dataclasses.asdict(task.answer)
     if not task.graders:
         return (WeightedGrader(column=task.grader, spec=GraderSpec(name=task.grader, settings=tags)),)
     return tuple(
         WeightedGrader(
-            column=column, spec=GraderSpec(name=used.name, settings=tags | dict(used.settings)), weight=used.weight
+            column=column, spec=GraderSpec(name=used.name, settings=tags | _own_settings(used)), weight=used.weight
         )
         for column, used in task.graders.items()
     )
+
+
+def _own_settings(grader: TaskGrader) -> dict[str, Any]:
+    try:
+        return from_environment(grader.settings)
+    except KeyError as error:
+        raise GraderError(
+            f'the grader "{grader.name}" is set to read the environment variable {error.args[0]}, which is not set'
+        ) from None
 
 
 def opened_thinking(prompt: str, task: Task) -> str:
@@ -181,12 +189,15 @@ class GraderRunner:
         self._completions: dict[tuple[Purpose, str | int], Completion] = {}
         self._local: dict[str, Callable[[str, str], object]] = {}
         self._local_errors: dict[str, str] = {}
+        self._secrets: set[str] = set()
+        """Values of settings that look like keys; no message repeats them."""
         self._last_verdict = time.monotonic()
         self._ready: defaultdict[Purpose, list[tuple[str | int, Judged]]] = defaultdict(list)
 
     def check(self, judge: Judge) -> None:
         """Raise GraderError if one of the judge's graders cannot be used; to be called before anything is sampled."""
         for spec in (with_limits(grader.spec, self._limits) for grader in judge.graders):
+            self._secrets.update(value for _, value in secrets_in(spec.settings))
             if is_local(spec.name):
                 self._local_grader(spec)
             elif is_pooled(spec):
@@ -290,7 +301,7 @@ class GraderRunner:
     def first_errors(self) -> dict[str, str]:
         """The first exception of each grader that raised one, for its author."""
         of_pools = {name: error for pool in self._pools.values() for name, error in pool.first_errors.items()}
-        return self._local_errors | of_pools
+        return {name: redact(error, self._secrets) for name, error in (self._local_errors | of_pools).items()}
 
     def close(self) -> None:
         """End the child processes."""

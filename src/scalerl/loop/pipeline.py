@@ -132,14 +132,16 @@ class Pipeline:
         """Groups that wait to be trained."""
         return self._lag.num_finished
 
-    def steps(self) -> Iterator[StepDone]:
-        """Yield one value per step, until the data is exhausted."""
+    def steps(self, stop: Callable[[], bool] = lambda: False) -> Iterator[StepDone]:
+        """Yield one value per step, until the data is exhausted, or until `stop` says to end between two polls."""
         # A new engine has neither the weights nor the version of a resumed learner.
         self._push()
         while True:
             self._submit()
             if keys := self._lag.due(last=self._curriculum.exhausted):
                 yield self._step(keys)
+            elif stop():
+                return
             elif self._lag.num_in_flight:
                 self._poll()
             else:
@@ -147,7 +149,7 @@ class Pipeline:
                 return
 
     def state(self) -> PipelineState:
-        """Return the state for a checkpoint, between two steps. Groups in flight are kept by key; they start over."""
+        """Return the state for a checkpoint, between two steps or after a stop. Groups in flight start over."""
         return PipelineState(
             meta={"lag": self._lag.state_dict(), "curriculum": self._curriculum.state_dict()},
             groups=tuple(self._finished[key] for key in self._lag.finished_keys),

@@ -5,6 +5,7 @@ tests every engine against its protocol.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from scalerl.types import Batch, Completion, Group, Request, Work
@@ -45,6 +46,21 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Release the device; pending requests are dropped."""
+        ...
+
+
+@runtime_checkable
+class PausableEngine(Engine, Protocol):
+    """An engine that can put its requests aside to serve others, and counts what it computes for evaluations."""
+
+    @property
+    def eval_work(self) -> Work:
+        """The part of `work` that requests for evaluation took."""
+        ...
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Put all pending requests aside, with what is in their caches. Within this, only requests submitted inside are
+        served, and what is left of them at the end is dropped; then the others go on as if nothing had happened."""
         ...
 
 

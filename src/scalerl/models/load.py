@@ -53,9 +53,17 @@ class Head:
 
 
 def load_model(
-    path: str | os.PathLike[str], *, dtype: torch.dtype, device: torch.device | str, context: int | None = None
+    path: str | os.PathLike[str],
+    *,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    context: int | None = None,
+    trust_remote_code: bool = False,
 ) -> LoadedModel:
-    """Load the model of this name (see above); `context` is the smallest context that is acceptable."""
+    """Load the model of this name (see above); `context` is the smallest context that is acceptable.
+
+    Python code that comes with a model runs only with `trust_remote_code`.
+    """
     name = os.fspath(path)
     source = _source(name)
     # After the name was checked: this import takes seconds.
@@ -69,8 +77,10 @@ def load_model(
             attn_implementation="sdpa",
             output_loading_info=True,
             ignore_mismatched_sizes=True,
+            # Not left out: then transformers would ask on a terminal.
+            trust_remote_code=trust_remote_code,
         )
-        tokenizer = AutoTokenizer.from_pretrained(source)
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
     model, report = loaded
     _check_weights(name, report)
     longest = _context(name, model.config, context)
@@ -78,6 +88,17 @@ def load_model(
     model.to(torch.device(device)).eval()  # pyright: ignore[reportArgumentType]
     _check_head(name, model)
     return LoadedModel(model=model, tokenizer=tokenizer, stop_tokens=stop_tokens, context=longest)
+
+
+def load_config(path: str | os.PathLike[str]) -> Any:
+    """Load only the configuration of the model of this name; a folder needs no weights for that."""
+    name = os.fspath(path)
+    folder = Path(name).expanduser()
+    source = str(folder) if (folder / "config.json").is_file() else _source(name)
+    from transformers import AutoConfig
+
+    with _short_errors(name, source):
+        return AutoConfig.from_pretrained(source)
 
 
 def save_model(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", folder: str | os.PathLike[str]) -> Path:
@@ -197,6 +218,11 @@ def _short_errors(name: str, source: str) -> Iterator[None]:
         yield
     except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
         reason = _first_line(error)
+        if "trust_remote_code" in str(error):
+            raise ModelError(
+                f"model {name} comes with Python code of its own, which is not run: read it, and set "
+                f"model.trust_remote_code = true if you trust it"
+            ) from error
         if Path(source).is_dir():
             raise ModelError(f"model {name} cannot be loaded: {reason}") from error
         raise ModelError(

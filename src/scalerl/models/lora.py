@@ -6,6 +6,7 @@ The generator, evaluations and exports get W + alpha / rank * B A under W's own 
 """
 
 import copy
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -40,18 +41,27 @@ def wrap(model: "PreTrainedModel", settings: LoraSettings) -> "PreTrainedModel":
     return wrapped
 
 
-@torch.no_grad()
 def merged_weights(model: "PreTrainedModel") -> dict[str, Tensor]:
-    """Return every weight under its name without adapters: merged copies where there is one, else the model's own."""
-    weights = {}
+    """Return every weight under its name without adapters; see each_merged_weight."""
+    return dict(each_merged_weight(model))
+
+
+@torch.no_grad()
+def each_merged_weight(
+    model: "PreTrainedModel", whole: Callable[[Tensor], Tensor] = Tensor.detach
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield every weight under its name without adapters: merged copies where there is one, else the model's own.
+
+    `whole` turns a parameter into all of its values, if this process has only a part.
+    """
     for name, parameter in model.named_parameters():
         layer, adapted, kind = name.partition(".base_layer.")
         if adapted and kind == "weight":
-            delta: Any = model.get_submodule(layer).get_delta_weight(_ADAPTER)  # pyright: ignore[reportCallIssue]
-            weights[f"{layer}.weight"] = parameter + delta
+            module: Any = model.get_submodule(layer)
+            down, up = (whole(getattr(module, part)[_ADAPTER].weight) for part in ("lora_A", "lora_B"))
+            yield f"{layer}.weight", whole(parameter) + (up @ down) * module.scaling[_ADAPTER]
         elif ".lora_" not in name:
-            weights[f"{layer}.{kind}" if adapted else name] = parameter.detach()
-    return weights
+            yield f"{layer}.{kind}" if adapted else name, whole(parameter)
 
 
 def num_adapter_params(model: "PreTrainedModel") -> int:

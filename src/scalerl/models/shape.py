@@ -72,22 +72,26 @@ def head_sizes(config: Any) -> tuple[int, int]:
     )
 
 
-def forward_flops(shape: ModelShape, lengths: ArrayLike, num_logits: int) -> float:
+def forward_flops(shape: ModelShape, lengths: ArrayLike, num_logits: int, *, shared: ArrayLike = 0) -> float:
     """Return the FLOPs of one pass over sequences of these lengths, with the head at `num_logits` positions.
+
+    `shared` is the number of tokens before each sequence that another one has computed; it attends to them too.
 
     A causal sequence of n tokens attends to 1 + 2 + ... + n = n (n + 1) / 2 positions, whether the tokens are processed
     at once or one by one with a cache, so the formula holds for the learner and the generator. A prompt and its
     completion are prompt + completion - 1 tokens: the last one is not an input.
     """
     tokens = np.asarray(lengths, dtype=np.float64)
-    attended = float((tokens * (tokens + 1) / 2).sum())
+    attended = float((tokens * (tokens + 1) / 2 + tokens * np.asarray(shared, dtype=np.float64)).sum())
     body = 2.0 * shape.body_params * float(tokens.sum())
     return body + 4.0 * shape.layers * shape.attention_width * attended + 2.0 * shape.head_params * num_logits
 
 
-def training_flops(shape: ModelShape, lengths: ArrayLike, num_logits: int, *, adapters: int = 0) -> float:
+def training_flops(
+    shape: ModelShape, lengths: ArrayLike, num_logits: int, *, shared: ArrayLike = 0, adapters: int = 0
+) -> float:
     """Return the FLOPs of a forward and backward pass. With `adapters` (their parameters), only those are trained."""
-    full = 3.0 * forward_flops(shape, lengths, num_logits)
+    full = 3.0 * forward_flops(shape, lengths, num_logits, shared=shared)
     if not adapters:
         return full
     tokens = float(np.sum(lengths))

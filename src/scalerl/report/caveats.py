@@ -46,13 +46,13 @@ def compute_caveats(run: RunFacts) -> list[str]:
         share = run.repeated.flops / run.cost["flops"] if run.cost.get("flops") else 0.0
         sentences.append(
             f"{run.name} repeated {run.repeated.num_steps} steps after an interruption ({run.repeated.gpu_hours:.3g} "
-            f"GPU-hours, {share:.1%} of its FLOPs): they are counted as compute."
+            f"{run.hours}, {share:.1%} of its FLOPs): they are counted as compute."
         )
     if stalled_s := run.seconds.get("stalled"):
-        sentences.append(f"{run.name} stood still for {stalled_s:.0f} s, which is not counted in its GPU-hours.")
+        sentences.append(f"{run.name} stood still for {stalled_s:.0f} s, which is not counted in its {run.hours}.")
     if run.uneven_time > UNEVEN_TIME:
         sentences.append(
-            f"{run.name}: time per FLOP changed during the run (GPU-hours and FLOPs differ by up to "
+            f"{run.name}: time per FLOP changed during the run ({run.hours} and FLOPs differ by up to "
             f"{run.uneven_time:.0%} of it): its own curve is to be read over FLOPs."
         )
     return sentences

@@ -44,6 +44,10 @@ class Material:
     """The share of each arm's compute up to which the study fits it."""
     test_share: float = 0.0
     """The share from which evaluations test the forecast, where not all beyond the fit do."""
+    skip_compute: float | None = None
+    fit_compute: float | None = None
+    test_compute: float | None = None
+    """The same three as computes on the study's axis, equal for all arms, where it gives them so."""
     faults: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -91,7 +95,7 @@ def _study(folder: Path) -> Material:
     tables, runs, faults = [], [], []
     for row in planned:
         name = f"{row[ARM]}-seed{row.get('seed', 0)}"
-        place = folder / str(row.get("folder") or f"runs/{name}")
+        place = folder / store.portable(str(row.get("folder") or f"runs/{name}"))
         table, facts = _read_run_folder(place, name=name, arm=str(row[ARM]))
         tables += [] if table is None else [_of_arm(table, str(row[ARM]))]
         runs.append(replace(facts, seed=row.get("seed", facts.seed)))
@@ -115,6 +119,9 @@ def _study(folder: Path) -> Material:
         skip_share=float(fit.get("skip_before") or 0.0),
         fit_share=float(fit.get("until") or 1.0),
         test_share=float(holdout.get("from") or 0.0),
+        skip_compute=fit.get("skip_before_compute"),
+        fit_compute=fit.get("until_compute"),
+        test_compute=holdout.get("from_compute"),
         faults=tuple(faults),
     )
 

@@ -4,17 +4,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scalerl import __version__
+from scalerl.analysis.drawing.dots import draw_binned
 from scalerl.analysis.json import number, score_json, to_json
 from scalerl.analysis.results import CurveResult
 from scalerl.analysis.signals import REPORTED
-from scalerl.curves import reward_at
+from scalerl.curves import Fit, bin_rewards, reward_at
 from scalerl.curves.forecast import good_until
 from scalerl.curves.forms import Array
 from scalerl.logs.series import Series
 from scalerl.report.caveats import open_questions, warnings
-from scalerl.report.runs import RunFacts, differences, environments
+from scalerl.report.runs import RunFacts, differences, environments, hours_name
 from scalerl.report.standing import reference
 from scalerl.report.summary import summary
 from scalerl.report.together import decisions_json, pooled_json
@@ -23,6 +25,7 @@ from scalerl.report.views import HELD_OUT, NUM_DRAWS, Report, View, label_of
 # Times the largest compute: where forecasts are told, and where the page knows what to expect, between which it goes by
 # the nearest two.
 TARGETS = (2.0, 4.0)
+LINE_POINTS = 80
 KNOWN = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0, *TARGETS, 8.0, 16.0)
 
 
@@ -44,6 +47,7 @@ def report_json(report: Report) -> dict[str, Any]:
         "sets": [_set_json(report, name) for name in report.sets],
         "views": [_view_json(report, view) for view in report.views],
         "runs": [_run_json(run) for run in report.material.runs],
+        "hours": hours_name(report.material.runs),
         "signals": [
             {"key": signal.key, "label": signal.label, "limit": signal.limit}
             for signal in REPORTED
@@ -89,36 +93,56 @@ def _set_json(report: Report, name: str) -> dict[str, Any]:
         "reference": reference(report, name),
         "curves": [{"name": data.name, "label": label_of(data), "problem": data.problem} for data in first],
         "points": {
-            column: {data.name: _points_json(data) | {"held_out": _held_out(report, column, data)} for data in series}
+            column: {data.name: points_json(data, _held_out(report, column, data)) for data in series}
             for column, series in members.items()
         },
     }
 
 
-def _points_json(data: Series) -> dict[str, Any]:
+def points_json(data: Series, held_out: NDArray[np.bool_]) -> dict[str, Any]:
+    """The points of a curve; those of a run that has too many to tell apart as bins, so that a page stays small."""
     labels, runs = ([""], np.zeros(len(data.compute), dtype=int))
     if data.run is not None:
         unique, runs = np.unique(data.run, return_inverse=True)
         labels = [str(label) for label in unique]
+    parts: list[tuple[int, bool, Array, Array, Array | None]] = []
+    for run in range(len(labels)):
+        for held in (False, True):
+            mask = (runs == run) & (held_out == held)
+            compute, reward = data.compute[mask], data.reward[mask]
+            error = None if data.error is None else data.error[mask]
+            if error is None and draw_binned(reward):
+                bins = bin_rewards(compute, reward)
+                compute, reward, error = bins.compute, bins.reward, bins.error
+            parts.append((run, held, compute, reward, error))
+    sizes = [len(compute) for _, _, compute, _, _ in parts]
+    errors = [np.full(len(reward), np.nan) if error is None else error for _, _, _, reward, error in parts]
+    run, held = (np.repeat([part[at] for part in parts], sizes) for at in (0, 1))
+    compute, reward = (np.concatenate([part[at] for part in parts]) for at in (2, 3))
+    order = np.lexsort((compute, run))
     return {
-        "compute": rounded(data.compute, 6),
-        "reward": rounded(data.reward, 5),
-        "run": runs.tolist(),
+        "compute": rounded(compute[order], 6),
+        "reward": rounded(reward[order], 5),
+        "error": rounded(np.concatenate(errors)[order], 3) if any(error is not None for *_, error in parts) else None,
+        "run": run[order].tolist(),
         "runs": labels,
+        "held_out": np.flatnonzero(held[order]).tolist(),
         "start": number(data.start),
+        "num_points": len(data.reward),
     }
 
 
-def _held_out(report: Report, column: str, data: Series) -> list[int]:
-    """Places of the points that the rows named by --holdout are."""
+def _held_out(report: Report, column: str, data: Series) -> NDArray[np.bool_]:
+    """Which points the rows named by --holdout are."""
+    nothing = np.zeros(len(data.reward), dtype=bool)
     if all(window.key != HELD_OUT for window in report.windows):
-        return []
+        return nothing
     curves = report.view(data.evaluation_set or "", column, HELD_OUT).analysis.curves
     fitted = next((curve.series for curve in curves if curve.name == data.name), None)
     if fitted is None:
-        return []
+        return nothing
     taken = set(zip(fitted.holdout_compute, fitted.holdout_reward, strict=True))
-    return [at for at, point in enumerate(zip(data.compute, data.reward, strict=True)) if point in taken]
+    return np.array([point in taken for point in zip(data.compute, data.reward, strict=True)], dtype=bool)
 
 
 def _view_json(report: Report, view: View) -> dict[str, Any]:
@@ -149,15 +173,28 @@ def _fit_json(curve: CurveResult, computes: Sequence[float]) -> dict[str, Any]:
         {"compute": row.compute, "value": row.reward.value, "low": row.reward.low, "high": row.reward.high}
         for row in reward_at(done, computes)
     ]
+    # An average over several forms has no closed form of its own: the page goes by its values on a grid.
+    averaged = {"line": _line_json(done, computes), "draws": None}
     return out | {
         "params": done.params,
         "first": float(done.compute.min()),
         "last": done.scale,
         "good_until": number(good_until(done)),
         "bounds": list(done.bounds),
-        "draws": _draws_json(done.draws.params),
+        **(averaged if done.parts else {"draws": _draws_json(done.draws.params)}),
         "expected": expected,
         "forecast": [row for times, row in zip(KNOWN, expected, strict=True) if times in TARGETS],
+    }
+
+
+def _line_json(done: Fit, computes: Sequence[float]) -> dict[str, Any]:
+    grid = np.geomspace(min(float(done.compute.min()) / 4, computes[0]), 1.5 * computes[-1], LINE_POINTS)
+    low, high = done.curve_interval(grid)
+    return {
+        "compute": rounded(grid, 6),
+        "value": rounded(done.predict(grid)),
+        "low": rounded(low),
+        "high": rounded(high),
     }
 
 

@@ -22,7 +22,7 @@ def markdown(content: Mapping[str, Any], pictures: Pictures) -> str:
         + _decisions(content["decisions"])
         + _differences(content["differences"])
         + _signals(content)
-        + _cost(content["runs"])
+        + _cost(content["runs"], content["hours"])
         + _environment(content["environment"])
     )
     return "\n\n".join(parts) + "\n"
@@ -171,7 +171,7 @@ def _last(value: float | None) -> str:
     return "-" if value is None else f"{value:.3g}"
 
 
-def _cost(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+def _cost(runs: Sequence[Mapping[str, Any]], hours: str) -> list[str]:
     if not runs:
         return []
     rows = []
@@ -181,7 +181,7 @@ def _cost(runs: Sequence[Mapping[str, Any]]) -> list[str]:
         ending = f"{run['status']}: {run['reason']}" if run["reason"] else run["status"]
         amounts = ["-" if value is None else short_compute_text(value) for value in spent]
         rows.append((run["name"], ending, run["num_steps"], *amounts, time or "-"))
-    return ["## Runs and cost", table(("run", "status", "steps", "GPU-hours", "FLOPs", "tokens", "wall time"), rows)]
+    return ["## Runs and cost", table(("run", "status", "steps", hours, "FLOPs", "tokens", "wall time"), rows)]
 
 
 def _environment(content: Mapping[str, Mapping[str, Sequence[str]]]) -> list[str]:

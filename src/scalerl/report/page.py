@@ -20,8 +20,9 @@ def page(content: Mapping[str, Any]) -> str:
     """The whole file, from the report's JSON alone."""
     folder = files("scalerl") / "assets" / "report"
     text = lambda name: (folder / name).read_text(encoding="utf-8")  # noqa: E731
-    facts = [f"{len(content['sets'][0]['curves'])} curves", f"{content['form']} fits"]
-    facts[1:1] = [f"{len(content['runs'])} runs"] if content["runs"] else []
+    counted = lambda num, word: f"{num} {word}{'' if num == 1 else 's'}"  # noqa: E731
+    facts = [counted(len(content["sets"][0]["curves"]), "curve"), f"{content['form']} fits"]
+    facts[1:1] = [counted(len(content["runs"]), "run")] if content["runs"] else []
     return Template(text("page.html")).substitute(
         title=escape(content["title"]),
         style=text("report.css"),
@@ -35,7 +36,7 @@ def page(content: Mapping[str, Any]) -> str:
         runs=_pooled(content["pooled"])
         + _decisions(content["decisions"])
         + _differences(content["differences"])
-        + _cost(content["runs"])
+        + _cost(content["runs"], content["hours"])
         + _environment(content["environment"]),
         version=escape(content["scalerl"]),
         # A name that holds "</script>" must not end the script.
@@ -110,7 +111,7 @@ def _differences(content: Mapping[str, Any]) -> str:
     return f"<section><h2>What differs</h2>{_table(('arm', 'setting', base, 'this arm'), rows)}</section>"
 
 
-def _cost(runs: Sequence[Mapping[str, Any]]) -> str:
+def _cost(runs: Sequence[Mapping[str, Any]], hours: str) -> str:
     if not runs:
         return ""
     rows = [
@@ -128,7 +129,7 @@ def _cost(runs: Sequence[Mapping[str, Any]]) -> str:
     seconds = sum(sum(run["seconds"].values()) for run in runs)
     if len(runs) > 1:
         rows.append(("<b>together</b>", "", "", "", *map(_amount, totals), duration(seconds)))
-    heads = ("run", "status", "wall time by part", "steps", "GPU-hours", "FLOPs", "tokens", "wall time")
+    heads = ("run", "status", "wall time by part", "steps", hours, "FLOPs", "tokens", "wall time")
     return f"<section><h2>Runs and cost</h2>{_table(heads, rows, numbers=5)}</section>"
 
 

@@ -67,8 +67,19 @@ class RunFacts:
         return self.status not in ("done", NOT_STARTED)
 
     @property
+    def hours(self) -> str:
+        """What an hour of its devices is called."""
+        return hours_name([self])
+
+    @property
     def ending(self) -> str:
         return f"{self.status}: {self.reason}" if self.reason else self.status
+
+
+def hours_name(runs: "Sequence[RunFacts]") -> str:
+    """Return what to call the hours that devices were held: no GPU-hours where all of them are CPUs."""
+    devices = {str(run.environment.get("device", "")) for run in runs}
+    return "device-hours" if devices == {"cpu"} else "GPU-hours"
 
 
 def read_run(folder: Path, *, name: str, arm: str, evals: Sequence[Mapping[str, Any]]) -> RunFacts:

@@ -3,6 +3,9 @@
 from scalerl.curves import Pair
 from scalerl.report.views import Report, View, label_of
 
+# Curves with these verdicts lead only where no other does, in this order.
+DOUBT = {"ceiling not identifiable yet": 1, "lack of fit": 2, "no rise seen": 3}
+
 
 def labels(view: View) -> dict[str, str]:
     """What each curve is called in the report, by name."""
@@ -31,8 +34,8 @@ def leaders(view: View) -> list[str]:
             wins[pair.winner] += 1
             wins[pair.loser] -= 1
     p_best = dict(view.analysis.ranking)
-    is_open = {name: stable[name].verdict == "ceiling not identifiable yet" for name in members}
-    return sorted(members, key=lambda name: (is_open[name], -wins[name], -p_best.get(name, 0.0)))
+    doubt = {name: DOUBT.get(stable[name].verdict, 0) for name in members}
+    return sorted(members, key=lambda name: (doubt[name], -wins[name], -p_best.get(name, 0.0)))
 
 
 def pair_of(view: View, a: str, b: str) -> Pair | None:

@@ -12,7 +12,7 @@ from scalerl.report.runs import NOT_STARTED
 from scalerl.report.standing import is_confirmed, labels, leaders, pair_of, reference
 from scalerl.report.views import ALL, Report, View
 
-_OPEN = "ceiling not identifiable yet"
+_OPEN, _MISFIT, _FLAT = "ceiling not identifiable yet", "lack of fit", "no rise seen"
 Labels = Mapping[str, str]
 
 
@@ -58,7 +58,11 @@ def _lead(view: View, ordered: Sequence[str], label: Labels) -> str:
     levels_off = f"levels off at {ceiling}"
     if curve.verdict == _OPEN:
         levels_off = f"has a ceiling that is not known closely yet, {ceiling}"
-    p_best = dict(view.analysis.ranking)
+    elif curve.verdict == _MISFIT:
+        levels_off = f"does not follow its curve, and over several ways to fit it has a ceiling of {ceiling}"
+    elif curve.verdict == _FLAT:
+        return f"{label[best]} shows no rise, and no other curve is better known."
+    p_best = {name: share for name, share in view.analysis.ranking if name in _well_known(view) or name == best}
     pairs = {name: pair for name in p_best if name != best and (pair := pair_of(view, best, name)) is not None}
     is_above = {name: pair.kind == "higher_ceiling" and pair.winner == best for name, pair in pairs.items()}
     if pairs and all(is_above.values()):
@@ -80,6 +84,11 @@ def _lead(view: View, ordered: Sequence[str], label: Labels) -> str:
     return f"{names} cannot be told apart by their ceiling{highest}: {label[best]} {levels_off}."
 
 
+def _well_known(view: View) -> list[str]:
+    """Curves whose ceiling means something: those that rise and follow their form."""
+    return [curve.name for curve in view.analysis.curves if curve.usable and curve.verdict not in (_MISFIT, _FLAT)]
+
+
 def _ceiling_text(curve: CurveResult) -> str:
     ceiling = param_value(curve.fit, "ceiling")
     assert curve.fit is not None
@@ -91,7 +100,7 @@ def _ceiling_text(curve: CurveResult) -> str:
 def _others(view: View, best: str, label: Labels) -> list[str]:
     """How the other curves compare with the first, one sentence for each way."""
     groups: dict[tuple[PairKind, bool, bool], list[str]] = {}
-    for name in label:
+    for name in _well_known(view):
         pair = pair_of(view, best, name) if name != best else None
         if pair is not None:
             groups.setdefault(_relation(pair, best), []).append(label[name])
@@ -133,10 +142,15 @@ def _arms_without_rows(report: Report) -> list[str]:
 
 
 def _without_ceiling(curves: Sequence[CurveResult], label: Labels, arms_without_rows: Sequence[str]) -> list[str]:
-    unstable = [label[curve.name] for curve in curves if curve.verdict == "unstable"]
-    open_ended = [label[curve.name] for curve in curves if curve.verdict == _OPEN]
+    of = lambda verdict: [label[curve.name] for curve in curves if curve.verdict == verdict]  # noqa: E731
     missing = [*(label[curve.name] for curve in curves if not curve.usable), *arms_without_rows]
-    groups = {"Unstable": unstable, "Ceiling not identifiable yet": open_ended, "Without a curve": missing}
+    groups = {
+        "Unstable": of("unstable"),
+        "No rise seen": of(_FLAT),
+        "Lack of fit": of(_MISFIT),
+        "Ceiling not identifiable yet": of(_OPEN),
+        "Without a curve": missing,
+    }
     return [f"{title}: {join_names(names)}." for title, names in groups.items() if names]
 
 

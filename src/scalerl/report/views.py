@@ -8,8 +8,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from scalerl.analysis.results import Analysis, CurveResult, FitOptions
 from scalerl.analysis.workers import Workers, worth
 from scalerl.curves import Comparison, Fit, Pair, Score, compare, fit
@@ -21,15 +19,13 @@ from scalerl.logs.axes import UNEVEN_TIME, disagreement
 from scalerl.logs.series import Selection, Series, series_from
 from scalerl.logs.table import Table
 from scalerl.report.inputs import ARM, Material, gather, num_inputs
-from scalerl.report.runs import incomparable, uneven_pace
+from scalerl.report.runs import hours_name, incomparable, uneven_pace
+from scalerl.report.windows import ALL, HELD_OUT, SHARES, Window, later_points, windows_of
 
-SHARES = (0.25, 0.5)
 MOST_PAIRED = 8  # more curves than these are compared in the view shown first only
 NUM_DRAWS = 200
 NUM_AXES = 4  # GPU-hours, FLOPs, steps and tokens
 UNEVEN = 1.3  # times as long for the same work: something else used the machine
-ALL = "all"
-HELD_OUT = "held-out"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,18 +34,6 @@ class Axis:
 
     column: str
     label: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
-    """Which part of each curve is fitted; what lies after it tests the forecast."""
-
-    key: str
-    label: str
-    share: float | None = None
-    """Share of each curve's largest compute; None for all of it."""
-    test_share: float = 0.0
-    """What lies between the window and this share of the compute neither makes the forecast nor tests it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,11 +98,13 @@ def build_report(
             selection = replace(selection, by=(ARM,))
         if material.skip_share and options.skip_before is None:
             options = replace(options, skip_before=f"{100 * material.skip_share:g}%")
+        if material.skip_compute is not None and options.skip_before is None:
+            options = replace(options, skip_before=material.skip_compute)
         main, axis_note = _main_axis(material, selection)
-        windows, window = _windows(material, selection)
+        windows, window = windows_of(material, selection)
         notes: list[str] = []
         fitting = Fitting(workers, options, windows, window)
-        for axis, series, held_out in _on_each_axis(material.tables, replace(selection, x=main), main, notes):
+        for axis, series, held_out in _on_each_axis(material, replace(selection, x=main), main, notes):
             # The next axis is read while this one is fitted.
             fitting.submit(axis, series, held_out)
         sets, axes = fitting.sets, tuple(fitting.axes)
@@ -164,7 +150,8 @@ def _main_axis(material: Material, selection: Selection) -> tuple[str | None, st
         distorted = f"Time per FLOP changed during the run (by up to {share:.0%} of it)"
     by_time = material.axis in (None, "gpu_hours")
     if distorted and by_time and all("flops" in columns for columns in known):
-        return "flops", f"{distorted}: compute is counted in FLOPs first, and GPU-hours are not to be trusted."
+        hours = hours_name(material.runs)
+        return "flops", f"{distorted}: compute is counted in FLOPs first, and {hours} are not to be trusted."
     if material.axis and all(material.axis in columns for columns in known):
         return material.axis, ""
     choices = {table.x for table in material.tables}
@@ -172,16 +159,21 @@ def _main_axis(material: Material, selection: Selection) -> tuple[str | None, st
 
 
 def _on_each_axis(
-    tables: Sequence[Table], selection: Selection, main: str | None, notes: list[str]
+    material: Material, selection: Selection, main: str | None, notes: list[str]
 ) -> Iterator[tuple[Axis, list[Series], list[Series]]]:
     """Each axis, the main one first, with all rows and with those of --holdout held out; an axis on which curves fall
     out is left out, and that is noted."""
+
+    tables, hours = material.tables, hours_name(material.runs)
+
+    def label(column: str) -> str:
+        return axis_label(column, hours)
 
     def read(column: str | None) -> tuple[Axis, list[Series], list[Series]]:
         series = series_from(tables, replace(selection, x=column, holdout=None))
         column = column or series[0].x_label
         held_out = series if selection.holdout is None else series_from(tables, replace(selection, x=column))
-        return Axis(column=column, label=axis_label(column)), series, held_out
+        return Axis(column=column, label=label(column)), series, held_out
 
     usable = lambda series: {data.name for data in series if not data.problem}  # noqa: E731
     first = read(main)
@@ -192,12 +184,12 @@ def _on_each_axis(
         try:
             axis_series = read(other)
         except InputError as fault:
-            notes.append(f"No axis of {axis_label(other)}: {fault}")
+            notes.append(f"No axis of {label(other)}: {fault}")
             continue
         if usable(axis_series[1]) == usable(first[1]):
             yield axis_series
         else:
-            notes.append(f"No axis of {axis_label(other)}: some curves cannot be fitted on it.")
+            notes.append(f"No axis of {label(other)}: some curves cannot be fitted on it.")
 
 
 def _candidates(tables: Sequence[Table]) -> Iterator[str]:
@@ -207,9 +199,9 @@ def _candidates(tables: Sequence[Table]) -> Iterator[str]:
             yield column
 
 
-def axis_label(column: str) -> str:
+def axis_label(column: str, hours: str = "GPU-hours") -> str:
     for kind, label in (
-        (names.GPU_HOURS, "GPU-hours"),
+        (names.GPU_HOURS, hours),
         (names.FLOPS, "FLOPs"),
         (names.TOKENS, "tokens"),
         (names.STEP, "steps"),
@@ -217,34 +209,6 @@ def axis_label(column: str) -> str:
         if names.find(kind, [column]):
             return label
     return column
-
-
-# Windows
-
-
-def _windows(material: Material, selection: Selection) -> tuple[tuple[Window, ...], Window]:
-    """The windows to choose among, all points last, and the one to show first."""
-    shares = [Window(key=f"{share:.0%}", label=f"first {share:.0%}", share=share) for share in SHARES]
-    everything = Window(key=ALL, label="all points")
-    if selection.holdout is not None:
-        own = Window(key=HELD_OUT, label="without held-out rows")
-        return (*shares[1:], own, everything), own
-    until = material.fit_share
-    if until >= 1:
-        return (*shares, everything), everything
-    own = Window(key=HELD_OUT, label=f"first {until:.0%}", share=until, test_share=material.test_share)
-    others = [window for window in shares if abs((window.share or 0.0) - until) > 0.01]
-    return (*sorted([*others, own], key=lambda window: window.share or 0.0), everything), own
-
-
-def later_points(series: Series, done: Fit, window: Window) -> tuple[np.ndarray, np.ndarray]:
-    """What lies beyond the compute that was fitted: it tests the forecast."""
-    least = window.test_share * series.compute.max(initial=0.0)
-    later = series.compute > max(done.scale * (1 + 1e-9), least * (1 - 1e-9))
-    return (
-        np.concatenate([series.compute[later], series.holdout_compute]),
-        np.concatenate([series.reward[later], series.holdout_reward]),
-    )
 
 
 # Views
@@ -293,14 +257,21 @@ class Fitting:
     def _job(self, name: str, axis: Axis, window: Window, series: list[Series]) -> Job:
         members = [data for data in series if (data.evaluation_set or "") == name]
         on_main = {data.name: data for data in self.first}
-        own = [_options(self.options, data, on_main.get(data.name, data), window) for data in members]
+        windows = [window.of(on_main.get(data.name, data)) for data in members]
+        own = [
+            _options(self.options, data, on_main.get(data.name, data), each)
+            for data, each in zip(members, windows, strict=True)
+        ]
         is_first = axis is self.axes[0] and window is self.shown
         return Job(
             evaluation_set=name,
             axis=axis,
             window=window,
             members=members,
-            fits=[self.workers.submit(_fitted, data, given, window) for data, given in zip(members, own, strict=True)],
+            fits=[
+                self.workers.submit(_fitted, data, given, each)
+                for data, given, each in zip(members, own, windows, strict=True)
+            ],
             # Few curves are compared in all views, many in the one that is shown first.
             is_compared=len(members) <= MOST_PAIRED or is_first,
         )

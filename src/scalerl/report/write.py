@@ -12,7 +12,8 @@ from scalerl.logs.series import Selection
 from scalerl.report.json import report_json
 from scalerl.report.markdown import markdown
 from scalerl.report.page import page
-from scalerl.report.views import ALL, Report, View, build_report, label_of, later_points
+from scalerl.report.views import Report, View, build_report, label_of
+from scalerl.report.windows import ALL, later_points
 from scalerl.store import write_text
 
 PAGE = "report.html"
@@ -106,13 +107,14 @@ def _tested(view: View) -> View:
     def split(curve: CurveResult) -> CurveResult:
         if curve.fit is None:
             return curve
-        data, later = curve.series, later_points(curve.series, curve.fit, view.window)
+        data, later = curve.series, later_points(curve.series, curve.fit, view.window.of(curve.series))
         early = data.compute <= curve.fit.scale * (1 + 1e-9)
         split_series = replace(
             data,
             compute=data.compute[early],
             reward=data.reward[early],
             run=None if data.run is None else data.run[early],
+            error=None if data.error is None else data.error[early],
             holdout_compute=later[0],
             holdout_reward=later[1],
         )

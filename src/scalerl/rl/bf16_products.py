@@ -30,5 +30,17 @@ def use_fp32_linears(model: nn.Module) -> None:
             module.forward = functools.partial(_forward, module)  # pyright: ignore[reportAttributeAccessIssue]
 
 
+def use_fp32_linears_at_work(model: nn.Module) -> None:
+    """As use_fp32_linears, for weights that are rounded only while they are used: decided at every call."""
+    for module in model.modules():
+        if type(module) is nn.Linear:
+            module.forward = functools.partial(_forward_at_work, module)  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def _forward(module: nn.Linear, inputs: Tensor) -> Tensor:
     return fp32_linear(inputs, module.weight, module.bias)
+
+
+def _forward_at_work(module: nn.Linear, inputs: Tensor) -> Tensor:
+    product = fp32_linear if takes_fp32(module.weight) else linear
+    return product(inputs, module.weight, module.bias)

@@ -19,6 +19,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from scalerl.errors import RecipeError
+from scalerl.import_path import one_line, own_place
 from scalerl.rl.segments import dense_index, segment_count, segment_sum
 
 
@@ -120,6 +121,39 @@ def check_signature(function: Callable[..., TokenLoss], name: str) -> None:
             f'loss "{name}" takes ({", ".join(positional)}) but must take one positional argument, inputs: LossInputs, '
             f"whose fields are {', '.join(field.name for field in fields(LossInputs))} (see scalerl.rl.losses)"
         ) from None
+
+
+def check_result(function: Callable[..., TokenLoss], name: str) -> None:
+    """Call a user's loss on a few tokens; RecipeError if it raises or does not return one differentiable value each."""
+    log_probs = torch.tensor([-0.5, -1.0, -2.0, -0.1], requires_grad=True)
+    inputs = LossInputs(
+        log_probs=log_probs,
+        generator_log_probs=torch.tensor([-0.6, -1.0, -1.5, -0.2]),
+        advantages=torch.tensor([1.0, 1.0, -1.0, -1.0]),
+        completion_of_token=torch.tensor([0, 0, 1, 1]),
+        trained=torch.ones(4, dtype=torch.bool),
+    )
+    try:
+        result = function(inputs)
+    except Exception as error:
+        place = own_place(error)
+        raise RecipeError(
+            f'loss "{name}" fails on a few tokens: {one_line(error)}{f" ({place})" if place else ""}'
+        ) from error
+    if not isinstance(result, TokenLoss):
+        raise RecipeError(
+            f'loss "{name}" returns {type(result).__name__} but must return a TokenLoss, whose fields are '
+            f"{', '.join(field.name for field in fields(TokenLoss))} (see scalerl.rl.losses)"
+        )
+    for field in fields(TokenLoss):
+        value = getattr(result, field.name)
+        if not isinstance(value, Tensor) or value.shape != log_probs.shape:
+            what = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            raise RecipeError(
+                f'loss "{name}" returns {what} as {field.name} for {len(log_probs)} tokens: return one value per token'
+            )
+    if not result.loss.requires_grad:
+        raise RecipeError(f'loss "{name}" has no gradient: compute it from inputs.log_probs without detaching them')
 
 
 def _log_ratio_and_advantages(inputs: LossInputs) -> tuple[Tensor, Tensor]:

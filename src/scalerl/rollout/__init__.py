@@ -2,6 +2,7 @@
 
     requests, noise, sampling, progress    shared by all engines, independent of any of them
     torch/                                 the embedded engine: continuous batching with torch in this process
+    vllm/                                  vLLM in a child process: large models, tensor parallelism, quantised weights
     fake                                   an engine without a model, for tests and simulations
 
 ENGINES holds a function per name that a recipe can give as rollout.engine. Each one takes the loaded model and the
@@ -14,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-    from scalerl.config.parts import RolloutSettings
+    from scalerl.config.rollout import RolloutSettings
     from scalerl.models.load import LoadedModel
     from scalerl.rollout.torch.engine import TorchEngine
+    from scalerl.rollout.vllm.process import VllmProcess
 
 
 def torch_engine(
@@ -28,4 +30,30 @@ def torch_engine(
     return build_engine(model, settings, dtype=dtype, fp32_head=fp32_head)
 
 
-ENGINES: dict[str, Callable[..., Any]] = {"torch": torch_engine}
+def vllm_engine(
+    model: "LoadedModel", settings: "RolloutSettings", *, dtype: "torch.dtype", fp32_head: bool
+) -> "VllmProcess":
+    """Return vLLM in a child process; RecipeError if it is not installed."""
+    from scalerl.rollout.vllm.build import build_engine
+
+    return build_engine(model, settings, dtype=dtype, fp32_head=fp32_head)
+
+
+def most_slots(model: "LoadedModel", settings: "RolloutSettings", dtype: "torch.dtype") -> int | None:
+    """Return how many slots the memory of the chosen engine has room for, at least 1; None if it is not known."""
+    if settings.engine == "vllm":
+        from scalerl.rollout.vllm.build import most_slots as most
+    else:
+        from scalerl.rollout.torch.build import most_slots as most
+    return most(model, settings, dtype)
+
+
+def generator_devices(settings: "RolloutSettings", learner: "torch.device") -> list[str]:
+    """Return the devices that the chosen engine holds, by name; the learner's is the first GPU."""
+    if settings.engine != "vllm" or learner.type != "cuda":
+        return [str(learner)]
+    numbers = settings.vllm.devices or range(settings.vllm.tensor_parallel)
+    return [f"cuda:{number}" if number else str(learner) for number in numbers]
+
+
+ENGINES: dict[str, Callable[..., Any]] = {"torch": torch_engine, "vllm": vllm_engine}

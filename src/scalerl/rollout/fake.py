@@ -4,7 +4,8 @@ It satisfies the Engine protocol and the contract tests, so a loop, a fleet or a
 """
 
 import random
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,7 @@ from scalerl.errors import EngineError
 from scalerl.rollout.noise import uniforms
 from scalerl.rollout.progress import Progress
 from scalerl.rollout.requests import check_request
-from scalerl.types import Completion, Finish, Request, Work, derive_seed
+from scalerl.types import Completion, Finish, Purpose, Request, Work, derive_seed
 
 
 def random_polls(request: Request) -> int:
@@ -72,9 +73,7 @@ class FakeEngine:
         self._hang = hang
         self._waiting: list[Request] = []
         self._running: list[_Running] = []
-        self._prefilled = 0
-        self._decoded = 0
-        self._attended = 0
+        self._work: dict[Purpose, Work] = {"training": Work(), "evaluation": Work()}
         self.version = version
         self.closed = False
         self.submitted: list[Request] = []
@@ -87,7 +86,11 @@ class FakeEngine:
 
     @property
     def work(self) -> Work:
-        return Work(prefilled=self._prefilled, decoded=self._decoded, attended=self._attended)
+        return self._work["training"] + self._work["evaluation"]
+
+    @property
+    def eval_work(self) -> Work:
+        return self._work["evaluation"]
 
     def submit(self, requests: Sequence[Request]) -> None:
         self._require_open()
@@ -121,6 +124,16 @@ class FakeEngine:
         self.version = version
         self.pushed.append(version)
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Put all requests aside; within this only those submitted inside are served."""
+        self._require_open()
+        held, self._waiting, self._running = (self._waiting, self._running), [], []
+        try:
+            yield
+        finally:
+            self._waiting, self._running = held
+
     def close(self) -> None:
         self.closed = True
         self._waiting.clear()
@@ -141,8 +154,7 @@ class FakeEngine:
         else:
             tokens, forced, finish = self._follow_plan(request, sampled)
         prompt = len(request.prompt_tokens)
-        self._prefilled += prompt - 1
-        self._attended += prompt * (prompt - 1) // 2
+        self._work[request.purpose] += Work(prefilled=prompt - 1, attended=prompt * (prompt - 1) // 2)
         return _Running(request, tokens, forced, finish, num_polls=max(1, self._polls(request)))
 
     def _follow_plan(
@@ -173,8 +185,8 @@ class FakeEngine:
         num_new = max(0, due - num_sampled)
         entry.versions.extend([self.version] * num_new)
         context = len(entry.request.prompt_tokens) + num_sampled
-        self._decoded += num_new
-        self._attended += num_new * context + num_new * (num_new - 1) // 2
+        attended = num_new * context + num_new * (num_new - 1) // 2
+        self._work[entry.request.purpose] += Work(decoded=num_new, attended=attended)
 
     def _completion(self, entry: _Running) -> Completion:
         return Completion(

@@ -6,18 +6,20 @@
                                 arrays.<name>.safetensors     groups not trained yet ...     (numpy)
 
 A checkpoint is written under a temporary name, flushed to the disk, then renamed. A crash leaves an unfinished folder,
-which the next save removes, but never half a checkpoint.
+which the next save removes, but never half a checkpoint. A learner over ranks writes one file of tensors per rank
+(learner/saved.py), while training goes on.
 """
 
 import json
 import os
 import re
 import shutil
+import threading
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +27,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from scalerl.errors import CheckpointError
+from scalerl.learner.saved import SavedTensors, file_name
 from scalerl.store import UNFINISHED, new_folder, write_failure
 
 MANIFEST = "manifest.json"
@@ -34,13 +37,23 @@ _FORMAT = 1
 _READ_BYTES = 1 << 24
 
 
+@runtime_checkable
+class WritesTensors(Protocol):
+    """A state that is written by others, such as the ranks of a learner."""
+
+    def write(self, folder: Path) -> None:
+        """Write files as learner/saved.py names them, and return when they are complete."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Checkpoint:
     """Everything a run needs to continue."""
 
     step: int
-    tensors: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
-    """One file per name: "weights", "optimizer", "rng" ..."""
+    tensors: "Mapping[str, Mapping[str, Tensor]] | WritesTensors" = field(default_factory=dict)
+    """By kind, "weights", "optimizer", "rng" ...; or what writes them, if they are not in this process. Those of a
+    checkpoint that was read are read from its files when they are used."""
     arrays: Mapping[str, Mapping[str, NDArray[Any]]] = field(default_factory=dict)
     meta: Mapping[str, Any] = field(default_factory=dict)
     """JSON types."""
@@ -95,7 +108,6 @@ def latest(folder: str | os.PathLike[str]) -> Path | None:
 def load(path: str | os.PathLike[str], *, verify: bool = True) -> Checkpoint:
     """Read a checkpoint to the CPU. `verify` checks every byte first; not needed for a path that `latest` returned."""
     from safetensors.numpy import load_file as load_arrays
-    from safetensors.torch import load_file as load_tensors
 
     folder = Path(path)
     if verify and (fault := damage(folder)) is not None:
@@ -104,8 +116,8 @@ def load(path: str | os.PathLike[str], *, verify: bool = True) -> Checkpoint:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         return Checkpoint(
             step=manifest["step"],
-            tensors={name: load_tensors(file) for name, file in _named(folder, "tensors")},
-            arrays={name: load_arrays(file) for name, file in _named(folder, "arrays")},
+            tensors=SavedTensors(folder),
+            arrays={file.name.split(".")[1]: load_arrays(file) for file in folder.glob(_arrays_file("*"))},
             meta=json.loads((folder / META).read_text(encoding="utf-8")),
         )
     except (OSError, SafetensorError, json.JSONDecodeError) as error:
@@ -137,23 +149,22 @@ def _write(folder: Path, checkpoint: Checkpoint) -> None:
     from safetensors.numpy import save_file as save_arrays
     from safetensors.torch import save_file as save_tensors
 
-    for name, tensors in checkpoint.tensors.items():
-        save_tensors({key: tensor.contiguous() for key, tensor in tensors.items()}, folder / _file("tensors", name))
+    if isinstance(checkpoint.tensors, WritesTensors):
+        checkpoint.tensors.write(folder)
+    else:
+        for kind, tensors in checkpoint.tensors.items():
+            save_tensors({key: tensor.contiguous() for key, tensor in tensors.items()}, folder / file_name(kind))
     for name, arrays in checkpoint.arrays.items():
         contiguous = {key: np.asarray(array, order="C") for key, array in arrays.items()}
-        save_arrays(contiguous, folder / _file("arrays", name))
+        save_arrays(contiguous, folder / _arrays_file(name))
     (folder / META).write_text(json.dumps(checkpoint.meta, allow_nan=False), encoding="utf-8")
     files = {path.name: {"bytes": path.stat().st_size, "crc32": _crc32(path)} for path in sorted(folder.iterdir())}
     manifest = {"format": _FORMAT, "step": checkpoint.step, "files": files}
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
 
 
-def _file(kind: str, name: str) -> str:
-    return f"{kind}.{name}.safetensors"
-
-
-def _named(folder: Path, kind: str) -> list[tuple[str, Path]]:
-    return [(path.name.split(".")[1], path) for path in sorted(folder.glob(_file(kind, "*")))]
+def _arrays_file(name: str) -> str:
+    return f"arrays.{name}.safetensors"
 
 
 def _all(folder: Path) -> list[Path]:
@@ -169,3 +180,32 @@ def _crc32(path: Path) -> int:
         while block := file.read(_READ_BYTES):
             value = zlib.crc32(block, value)
     return value
+
+
+class BackgroundSaves:
+    """Writes checkpoints in a thread while training goes on, one at a time; an error is raised at the next wait."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def start(self, write: Callable[[], object]) -> None:
+        """Write when the last checkpoint is complete."""
+        self.wait()
+        self._thread = threading.Thread(target=self._run, args=(write,), name="checkpoint", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Return when no checkpoint is being written; raise what stopped the last one."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _run(self, write: Callable[[], object]) -> None:
+        try:
+            write()
+        except BaseException as error:
+            self._error = error

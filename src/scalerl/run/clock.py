@@ -19,16 +19,18 @@ PACE_STEPS = 20  # steps whose median is the usual time
 FEWEST_STEPS = 5  # before that there is no usual time
 
 _SECONDS = {kind: f"time/{kind}_s" for kind in (TRAINING, *ASIDE)}
-_COUNTED = ("gpu_hours", "flops", "flops/generator", "flops/learner", "tokens", *_SECONDS.values())
+_COUNTED = ("gpu_hours", "flops", "flops/generator", "flops/learner", "flops/evaluation", "tokens", *_SECONDS.values())
 
 
 def devices_held(names: Iterable[str]) -> int:
     """Return how many devices a run pays for: a shared one once, a GPU's host not at all, a CPU-only machine as one.
 
-    devices_held(["cuda:0", "cuda:1", "cuda:0", "cpu"]) is 2.
+    A name is "device", or "node/device" where several nodes are held:
+    devices_held(["cuda:0", "cuda:1", "cuda:0", "cpu"]) is 2, and devices_held(["a/gpu:0", "b/gpu:0", "b/cpu"]) is 2.
     """
-    accelerators = {name for name in names if name.split(":")[0] != "cpu"}
-    return max(len(accelerators), 1)
+    pairs = {(node, device) for node, _, device in (name.rpartition("/") for name in names)}
+    accelerators = {pair for pair in pairs if pair[1].split(":")[0] != "cpu"}
+    return max(len(accelerators or {node for node, _ in pairs}), 1)
 
 
 class Clock:
@@ -79,6 +81,11 @@ class Clock:
             self._update()
             self._kind = outer
 
+    def hold(self, devices: int) -> None:
+        """Count this number of devices from now on."""
+        self._update()
+        self._devices = devices
+
     def recount(self, kind: str, seconds: float) -> None:
         """Reclassify training seconds already counted as `kind`, e.g. compilation."""
         if kind not in ASIDE:
@@ -89,12 +96,23 @@ class Clock:
         self._spent["gpu_hours"] -= self._devices * seconds / 3600
         self._spent[_SECONDS[kind]] += seconds
 
-    def add(self, *, generator_flops: float = 0.0, learner_flops: float = 0.0, tokens: int = 0) -> None:
-        """Add work done in training. `tokens` are sampled ones, including those that filters drop."""
+    def add(
+        self,
+        *,
+        generator_flops: float = 0.0,
+        learner_flops: float = 0.0,
+        tokens: int = 0,
+        evaluation_flops: float = 0.0,
+    ) -> None:
+        """Add work that was done. `tokens` are those sampled for training, including what filters drop.
+
+        Evaluation is not part of "flops", the compute axis.
+        """
         added = {
             "flops": generator_flops + learner_flops,
             "flops/generator": generator_flops,
             "flops/learner": learner_flops,
+            "flops/evaluation": evaluation_flops,
             "tokens": tokens,
         }
         for key, value in added.items():

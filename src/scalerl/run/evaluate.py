@@ -1,31 +1,28 @@
 """Measure a model on evaluation sets: the rows of evals.jsonl and of `scalerl eval`."""
 
 import math
-from collections.abc import Callable, Collection
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Any
 
 from scalerl.config import Recipe
 from scalerl.config.evaluation import EvaluationSettings
 from scalerl.errors import GraderError
-from scalerl.loop.evaluate import EvalResult, eval_requests, evaluate
+from scalerl.loop.evaluate import EvalResult, Evaluation, eval_requests, evaluate
+from scalerl.loop.requests import Text
 from scalerl.loop.seams import Engine
 from scalerl.run.parts import Inputs, build_engine, load_inputs
 from scalerl.run.prompts import EvalSet
+from scalerl.store import Row
+from scalerl.types import Completion, Group, Request
 
 
-def evaluate_set(
-    eval_set: EvalSet,
-    engine: Engine,
-    inputs: Inputs,
-    settings: EvaluationSettings,
-    *,
-    step: int,
-    on_progress: Callable[[int, int], None] = lambda finished, total: None,
-) -> EvalResult:
-    """Sample and grade every prompt of a set; `on_progress` gets the number of finished completions and of all."""
+def set_requests(eval_set: EvalSet, inputs: Inputs, settings: EvaluationSettings, *, step: int) -> list[Request]:
+    """Return the requests of one set."""
     sampling = settings.sampling(eval_set.name)
-    requests = eval_requests(
+    return eval_requests(
         eval_set.problems,
         encode=eval_set.prompts.tokens.__getitem__,
         plan=inputs.length.plan,
@@ -35,14 +32,118 @@ def evaluate_set(
         temperature=sampling.temperature,
         top_p=sampling.top_p,
     )
+
+
+def evaluate_set(
+    eval_set: EvalSet, engine: Engine, inputs: Inputs, settings: EvaluationSettings, *, step: int
+) -> EvalResult:
+    """Sample and grade every prompt of a set on an otherwise idle engine."""
     return evaluate(
         engine,
-        requests,
+        set_requests(eval_set, inputs, settings, step=step),
         graders=inputs.graders,
         judge=eval_set.judge,
         prompts_hash=eval_set.prompts_hash,
-        on_progress=lambda finished: on_progress(finished, len(requests)),
     )
+
+
+class EvaluationRound:
+    """The evaluations of all sets at one step, one set after the other, while they are under way."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        inputs: Inputs,
+        settings: EvaluationSettings,
+        *,
+        step: int,
+        on_progress: Callable[[int, int], None],
+        on_result: Callable[[EvalSet, EvalResult], None],
+    ) -> None:
+        """`engine` returns only what this submits. `on_progress` gets the number of finished completions and of all,
+        `on_result` the result of each set; it may raise."""
+        self.step = step
+        self.results: list[tuple[EvalSet, EvalResult]] = []
+        self._engine, self._inputs, self._settings = engine, inputs, settings
+        self._on_progress, self._on_result = on_progress, on_result
+        self._left = deque(inputs.eval_sets)
+        self._current = self._begin()
+
+    @property
+    def done(self) -> bool:
+        return len(self.results) == len(self._inputs.eval_sets)
+
+    def finish(self, stop: Callable[[], bool] = lambda: False) -> bool:
+        """Sample and grade all that is left; return whether that ended before `stop` said to give up."""
+        while not self.done:
+            if stop():
+                return False
+            self.take([] if self._current.all_sampled else self._engine.poll())
+        return True
+
+    def take(self, completions: Sequence[Completion]) -> None:
+        """Grade what has been sampled, and go on to the next set after the last of one."""
+        if self.done:
+            return
+        self._current.take(completions)
+        self._on_progress(self._current.num_finished, self._current.num_requests)
+        if self._current.done:
+            self.results.append((self._left.popleft(), self._current.result()))
+            self._on_result(*self.results[-1])
+            if self._left:
+                self._current = self._begin()
+
+    def _begin(self) -> Evaluation:
+        """Submit the requests of the next set."""
+        eval_set = self._left[0]
+        requests = set_requests(eval_set, self._inputs, self._settings, step=self.step)
+        self._engine.submit(requests)
+        return Evaluation(
+            requests, graders=self._inputs.graders, judge=eval_set.judge, prompts_hash=eval_set.prompts_hash
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepEvaluation:
+    """The evaluation of one step of a run."""
+
+    round: EvaluationRound
+    spent: Mapping[str, float]
+    """What the run had spent when it began."""
+    groups: tuple[Group, ...]
+    """Training groups to show beside it."""
+
+    def rows(self, attempt: int) -> list[Row]:
+        """Return the rows of evals.jsonl; `last_version` is there where later weights have sampled too."""
+        step = self.round.step
+        return [
+            {
+                "step": step,
+                "attempt": attempt,
+                "set": eval_set.name,
+                **{key: self.spent[key] for key in ("gpu_hours", "flops", "tokens")},
+                "reward": result.reward,
+                "num_correct": list(result.num_correct),
+                **counts(result),
+                **({"last_version": result.last_version} if result.last_version > step else {}),
+            }
+            for eval_set, result in self.round.results
+        ]
+
+
+def sample_rows(groups: Sequence[Group], text: Text) -> list[dict[str, Any]]:
+    """Return the first completion of each group, for people to read."""
+    return [
+        {
+            "problem": group.problem.id,
+            "prompt": group.problem.prompt,
+            "completion": text.decode(group.completions[0].tokens.tolist()),
+            "answer": group.problem.answer,
+            "correct": group.correct[0],
+            "reward": group.rewards[0],
+        }
+        for group in groups
+    ]
 
 
 def evaluate_model(recipe: Recipe, sets: Collection[str] = ()) -> list[dict[str, Any]]:

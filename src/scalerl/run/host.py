@@ -10,6 +10,8 @@ from typing import Any
 import torch
 
 from scalerl import __version__
+from scalerl.config import Recipe
+from scalerl.rollout import generator_devices
 
 HOST_THREADS = 4
 """Most threads of torch on the host of a GPU; see limit_host_threads."""
@@ -37,6 +39,14 @@ def frozen_objects() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
+
+
+def run_devices(recipe: Recipe, device: torch.device) -> list[str]:
+    """Return the devices that the learner's ranks and the engine hold, by name; `device` is the first."""
+    if device.type != "cuda":
+        return [str(device)]
+    ranks = [str(device), *(f"cuda:{number}" for number in range(1, recipe.learner.ranks))]
+    return [*ranks, *generator_devices(recipe.rollout, device)]
 
 
 def environment(device: torch.device) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """What a run reports while it trains, and to whom: a terminal, a test, or nobody."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from scalerl.analysis.outlook import Outlook
 from scalerl.analysis.signals import Alarm
@@ -24,8 +24,8 @@ class RunObserver(Protocol):
         """Called from another thread, immediately before the process ends."""
         ...
 
-    def stopping(self) -> bool:
-        """Return whether the run should stop after this step."""
+    def stopping(self) -> bool | Literal["now"]:
+        """Return whether the run should stop after this step, or "now": within a step, and without an evaluation."""
         ...
 
 

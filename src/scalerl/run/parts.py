@@ -1,14 +1,15 @@
 """From a recipe to the parts of a run: the only place where parts are built and wired together.
 
     load_inputs   tasks -> model, tokenizer -> length control -> graders -> evaluation sets     (also `scalerl eval`)
-    build         inputs -> training prompts -> learner -> engines -> grading -> curriculum -> pipeline
+    build         inputs -> training prompts -> learner -> engine -> grading -> curriculum -> pipeline
 
 Each part is built once, from its own settings. Engines and learners are chosen by name, in ENGINES and LEARNERS.
 """
 
 import functools
+import math
 from collections.abc import Callable, Collection, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,24 +19,29 @@ from torch import Tensor
 from scalerl.choose import choose, entry
 from scalerl.config import Recipe, body_dtype
 from scalerl.config.evaluation import EvalSetSettings, EvaluationSettings
-from scalerl.config.parts import OptimizerSettings, RolloutSettings, TaskSettings
+from scalerl.config.parts import OptimizerSettings, TaskSettings
+from scalerl.config.rollout import RolloutSettings
 from scalerl.config.suggest import did_you_mean, quoted
 from scalerl.errors import RecipeError, RecipeProblem
 from scalerl.learner import LEARNERS
 from scalerl.loop.grading import GraderRunner, GroupGrading
 from scalerl.loop.pipeline import Pipeline, PipelineState
 from scalerl.loop.requests import RequestMaker, Text
-from scalerl.loop.seams import Engine, Learner
+from scalerl.loop.seams import Engine, Learner, PausableEngine
+from scalerl.loop.shared import SharedEngine
 from scalerl.loop.slots import ExpectedLag, expected_lag, full_slots
-from scalerl.loop.watchdog import Watchdog, WatchedEngine, WatchedGrading
+from scalerl.loop.watchdog import QUIET_S, Watchdog, WatchedEngine, WatchedGrading
 from scalerl.models.load import LoadedModel, load_model
 from scalerl.models.lora import wrap
 from scalerl.models.shape import ModelShape
 from scalerl.rl.advantages import BASELINES, NORMALISATIONS
 from scalerl.rl.filters import effective_batch
-from scalerl.rl.losses import LOSSES, check_signature
+from scalerl.rl.losses import LOSSES, check_result, check_signature
 from scalerl.rl.weights import WEIGHTS
-from scalerl.rollout import ENGINES
+from scalerl.rollout import ENGINES, most_slots
+from scalerl.run.checkpoint import WritesTensors
+from scalerl.run.cluster.generators import Place, build_fleet, enter_cluster
+from scalerl.run.cluster.meter import FleetMeter
 from scalerl.run.host import limit_host_threads
 from scalerl.run.pack import unpack_groups
 from scalerl.run.prompts import EvalSet, Prompts, eval_set, hash_problems, notices, training_prompts
@@ -59,7 +65,7 @@ class CheckpointedLearner(Learner, Protocol):
 
     @property
     def shape(self) -> ModelShape: ...
-    def state_dict(self) -> dict[str, dict[str, Tensor]]: ...
+    def state_dict(self) -> "Mapping[str, Mapping[str, Tensor]] | WritesTensors": ...
     def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None: ...
 
 
@@ -87,8 +93,12 @@ class Parts:
     problem_hashes: Mapping[str, str]
     """Hash of the training problems, by task."""
     learner: CheckpointedLearner
-    engine: Engine
-    eval_engine: Engine
+    engine: SharedEngine
+    """The one engine, for training and evaluation."""
+    meter: FleetMeter | None
+    """Reads the generators, if they are beside the learner."""
+    paused: Callable[[], AbstractContextManager[None]]
+    """Within its context no generator samples."""
     lag: ExpectedLag
     """The number of slots, and the lag to expect from it."""
     grading: GroupGrading
@@ -96,13 +106,14 @@ class Parts:
     notices: tuple[str, ...]
     """What a user should know before hours are spent."""
     close: Callable[[], None]
-    """Ends the engines and the processes of the graders."""
+    """Ends the engine and the processes of the graders."""
 
 
 def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
     """Build every part of a training run, as the checkpoint in `earlier` left it if there is one."""
     with ExitStack() as opened:
-        inputs = load_inputs(recipe)
+        place = enter_cluster(recipe, opened)
+        inputs = load_inputs(recipe, device=place.device)
         opened.callback(inputs.graders.close)
         max_tokens = recipe.rollout.max_prompt_tokens
         prompts = training_prompts(inputs.tasks, inputs.eval_sets, text=inputs.text, max_tokens=max_tokens)
@@ -110,16 +121,15 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
         earlier.check_problems(problem_hashes, {each.name: each.prompts_hash for each in inputs.eval_sets})
         torch.manual_seed(recipe.seed)
         learner = build_learner(inputs.model.model, recipe)
+        opened.callback(getattr(learner, "close", lambda: None))
         state = _restore(learner, earlier)
         slots = num_slots(inputs.model, recipe)
-        engine, eval_engine = (
-            WatchedEngine(build_engine(inputs.model, recipe, slots=slots), watchdog) for _ in range(2)
-        )
+        engines = _build_engines(inputs.model, recipe, slots=slots, watchdog=watchdog, place=place)
+        engine = engines.shared
         opened.callback(engine.close)
-        opened.callback(eval_engine.close)
         grading = build_grading(inputs, recipe)
         pipeline = Pipeline(
-            engine=engine,
+            engine=engine.training,
             curriculum=build_curriculum(prompts, recipe, None if state is None else state.meta["curriculum"]),
             learner=learner,
             make_requests=request_maker(prompts, inputs.length, recipe).requests,
@@ -137,7 +147,8 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
             problem_hashes=problem_hashes,
             learner=learner,
             engine=engine,
-            eval_engine=eval_engine,
+            meter=engines.meter,
+            paused=engines.paused,
             lag=expected_lag(slots, recipe.pipeline),
             grading=grading,
             pipeline=pipeline,
@@ -146,14 +157,14 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
         )
 
 
-def load_inputs(recipe: Recipe, *, sets: Collection[str] = ()) -> Inputs:
+def load_inputs(recipe: Recipe, *, sets: Collection[str] = (), device: torch.device | None = None) -> Inputs:
     """Load the tasks and the model of a recipe and check that they fit together. Whoever calls closes `graders`.
 
     `sets` are the names of the evaluation sets that are wanted; empty for all.
     """
     if recipe.model.path is None:
         raise RecipeError("model.path is not set, so there is nothing to train: add --set model.path=...")
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     limit_host_threads(device)
     # Tasks before the model: an error in a file shows at once, and a model takes a while to load.
     tasks = build_tasks(recipe)
@@ -166,7 +177,13 @@ def load_inputs(recipe: Recipe, *, sets: Collection[str] = ()) -> Inputs:
             )
         )
     with hide_hub_warnings():
-        model = load_model(recipe.model.path, dtype=torch.float32, device=device, context=recipe.rollout.context)
+        model = load_model(
+            recipe.model.path,
+            dtype=torch.float32,
+            device=device,
+            context=recipe.rollout.context,
+            trust_remote_code=recipe.model.trust_remote_code,
+        )
     text = Text(tokenizer=model.tokenizer, stop_tokens=model.stop_tokens)
     length = choose(LENGTHS, recipe.length)(text.encode)
     _check_context(recipe.rollout, length)
@@ -226,26 +243,40 @@ def _made_task(part: TaskSettings, num_evaluation: int | None, seed: int) -> Tas
 
 
 def build_learner(model: "PreTrainedModel", recipe: Recipe, *, version: int = 0) -> Any:
-    """Return the learner that a recipe describes; it trains `model` in place."""
+    """Return the learner that a recipe describes: it trains `model` in place, or a copy divided among ranks."""
+    gpu = model.device.type == "cuda"
+    if recipe.learner.sharding != "none":
+        from scalerl.learner.ranks.process import process_learner
+
+        settings = functools.partial(learner_settings, recipe, gpu=gpu)
+        return process_learner(model, settings=settings, learner=recipe.learner, seed=recipe.seed, version=version)
+    settings = learner_settings(recipe, gpu=gpu)
+    make = entry(LEARNERS, recipe.learner.kind, "learner.kind")
+    return make(wrap(model, settings.pop("lora")), version=version, **settings)
+
+
+def learner_settings(recipe: Recipe, *, gpu: bool) -> dict[str, Any]:
+    """Return the functions and settings of a step, as learners take them, and `lora`. Ranks call this themselves."""
     loss = choose(LOSSES, recipe.loss)
     check_signature(loss, recipe.loss.name)
-    return entry(LEARNERS, recipe.learner.kind, "learner.kind")(
-        wrap(model, recipe.model.lora),
-        loss=loss,
-        effective=functools.partial(
+    if ":" in recipe.loss.name:
+        check_result(loss, recipe.loss.name)
+    return {
+        "loss": loss,
+        "effective": functools.partial(
             effective_batch,
             drop_truncated=recipe.filter.drop_truncated,
             zero_variance=recipe.filter.zero_variance,
             baseline=choose(BASELINES, recipe.advantage.baseline),
             normalise=choose(NORMALISATIONS, recipe.advantage.normalisation),
         ),
-        weigh=choose(WEIGHTS, recipe.weights),
-        optimizer=_resolved(recipe),
-        learner=recipe.learner,
-        fp32_head=recipe.model.fp32_head in ("both", "learner"),
-        dtype=_dtype(model, recipe),
-        version=version,
-    )
+        "weigh": choose(WEIGHTS, recipe.weights),
+        "optimizer": _resolved(recipe),
+        "learner": recipe.learner,
+        "fp32_head": recipe.model.fp32_head in ("both", "learner"),
+        "dtype": getattr(torch, body_dtype(recipe, gpu=gpu)),
+        "lora": recipe.model.lora,
+    }
 
 
 def _resolved(recipe: Recipe) -> OptimizerSettings:
@@ -254,6 +285,24 @@ def _resolved(recipe: Recipe) -> OptimizerSettings:
         return recipe.optimizer.model_copy(update={"decay_steps": None})
     steps = recipe.optimizer.decay_steps or recipe.budget.steps
     return recipe.optimizer.model_copy(update={"decay_steps": steps})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Engines:
+    shared: SharedEngine
+    meter: FleetMeter | None = None
+    paused: Callable[[], AbstractContextManager[None]] = nullcontext
+
+
+def _build_engines(model: LoadedModel, recipe: Recipe, *, slots: int, watchdog: Watchdog, place: Place) -> _Engines:
+    """Return the engine in this process, or the fleet of generators beside the learner."""
+    if not recipe.rollout.generators:
+        engine = build_engine(model, recipe, slots=slots)
+        return _Engines(shared=share_engine(engine, watchdog, recipe, slots=slots))
+    fleet, meter = build_fleet(recipe, model, slots=slots, build_engine=build_engine, place=place)
+    # The fleet has its own limits, since a replacement that loads a model is quiet for long.
+    shared = share_engine(fleet, watchdog, recipe, slots=slots, quiet_s=math.inf)
+    return _Engines(shared=shared, meter=meter, paused=fleet.paused)
 
 
 def build_engine(model: LoadedModel, recipe: Recipe, *, slots: int | None = None) -> Engine:
@@ -266,15 +315,25 @@ def build_engine(model: LoadedModel, recipe: Recipe, *, slots: int | None = None
     )
 
 
+def share_engine(
+    engine: Engine, watchdog: Watchdog, recipe: Recipe, *, slots: int, quiet_s: float = QUIET_S
+) -> SharedEngine:
+    """Return the engine, watched, for training and evaluation at once."""
+    return SharedEngine(
+        WatchedEngine(engine, watchdog, quiet_s=quiet_s),
+        pausable=engine if isinstance(engine, PausableEngine) else None,
+        most_evaluating=max(int(recipe.evaluation.overlap * slots), 1),
+    )
+
+
 def num_slots(model: LoadedModel, recipe: Recipe) -> int:
     """Return rollout.slots; if it is not set, all that the lag rule can fill, as far as memory allows."""
     if recipe.rollout.slots is not None:
         return recipe.rollout.slots
-    from scalerl.rollout.torch.build import most_slots
-
     wanted = full_slots(recipe.pipeline)
-    most = most_slots(model, recipe.rollout.context, _dtype(model.model, recipe))
-    return wanted if most is None else min(wanted, most)
+    most = most_slots(model, recipe.rollout, _dtype(model.model, recipe))
+    # Each generator has a device like this one, and nothing else on it.
+    return wanted if most is None else min(wanted, most * max(recipe.rollout.generators, 1))
 
 
 def _dtype(model: "PreTrainedModel", recipe: Recipe) -> torch.dtype:
@@ -323,6 +382,7 @@ def _restore(learner: CheckpointedLearner, earlier: Earlier) -> PipelineState | 
     checkpoint = earlier.checkpoint
     if checkpoint is None:
         return None
+    assert not isinstance(checkpoint.tensors, WritesTensors), "a checkpoint that was read has its tensors"
     learner.load_state_dict(checkpoint.tensors)
     groups = unpack_groups(checkpoint.arrays["groups"], checkpoint.meta["groups"])
     return PipelineState(meta=checkpoint.meta["pipeline"], groups=groups)

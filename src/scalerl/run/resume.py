@@ -12,14 +12,22 @@ import torch
 
 from scalerl import store
 from scalerl.config import Recipe, load_written, settings_of
+from scalerl.config.secrets import hidden
 from scalerl.errors import CheckpointError, RecipeError, RunFolderError
+from scalerl.learner.saved import SavedTensors
 from scalerl.models.load import load_model, save_model
 from scalerl.models.lora import merged_weights, wrap
 from scalerl.run import checkpoint as checkpoints
 from scalerl.run.clock import larger
 
-# Settings that may change when a run is resumed: when it ends, where it is recorded, and how many graders run.
-_FREE = ("budget.", "checkpoint.", "forecast.", "sft.", "sinks", "description", "grading.num_workers")
+# Settings that may change when a run is resumed: when it ends, where it is recorded, how many graders run, and which
+# devices do the work.
+_FREE = (
+    *("budget.", "checkpoint.", "forecast.", "sft.", "sinks", "description", "grading.num_workers"),
+    # How the work of a step is divided, which changes no more than the order of sums.
+    *("learner.ranks", "learner.sharding", "learner.shard_size"),
+    *("cluster.", "rollout.generators", "rollout.gpus_per_generator", "rollout.max_replacements", "rollout.silent_s"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +101,8 @@ def check_same(recipe: Recipe, folder: Path) -> None:
     """Raise RecipeError if a setting that must stay the same differs from the one the run was started with."""
     before, now = settings_of(written_recipe(folder, "resume")), settings_of(recipe)
     for key in sorted(before.keys() | now.keys()):
-        old, new = (settings[key].value if key in settings else None for settings in (before, now))
+        # What is written is without secrets.
+        old, new = (hidden(settings[key].value, key) if key in settings else None for settings in (before, now))
         if old != new and not key.startswith(_FREE):
             raise RecipeError(
                 f"{folder} was started with {key} = {old!r}, and now it is {new!r}: resume with the same recipe, or "
@@ -151,9 +160,9 @@ def export(folder: Path, out: Path, step: str = "last") -> Path:
     settings = recipe.model
     path = checkpoint_at(folder, step, recipe.checkpoint.best or next(iter(recipe.tasks), "main"))
     assert settings.path is not None, "a run has a model"
-    base = load_model(settings.path, dtype=torch.float32, device="cpu")
+    base = load_model(settings.path, dtype=torch.float32, device="cpu", trust_remote_code=settings.trust_remote_code)
     trained = wrap(base.model, settings.lora)
-    weights = checkpoints.load(path, verify=False).tensors["weights"]
+    weights = SavedTensors(path)["weights"]
     with torch.no_grad():
         for name, parameter in trained.named_parameters():
             if parameter.requires_grad:

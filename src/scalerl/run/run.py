@@ -1,32 +1,34 @@
 """A training run: steps, evaluations and checkpoints into a run folder, over the parts that parts.py builds."""
 
+import functools
 import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
 from scalerl import store
 from scalerl.analysis.outlook import Axis
 from scalerl.config import Recipe
+from scalerl.config.secrets import hidden, redact, secrets_in
 from scalerl.errors import StoreError
 from scalerl.graders.pool.pool import Reason
 from scalerl.learner.step import compilation_s
+from scalerl.loop.evaluate import EvalResult
 from scalerl.loop.pipeline import StepDone
-from scalerl.loop.requests import Text
 from scalerl.loop.watchdog import Watchdog
 from scalerl.models.shape import ModelShape, work_flops
 from scalerl.run import checkpoint as checkpoints
 from scalerl.run.clock import Clock, devices_held, larger
-from scalerl.run.evaluate import counts, evaluate_set, no_verdicts
+from scalerl.run.evaluate import EvaluationRound, StepEvaluation, no_verdicts, sample_rows
 from scalerl.run.health import Health
-from scalerl.run.host import environment, frozen_objects
+from scalerl.run.host import environment, frozen_objects, run_devices
 from scalerl.run.observer import NullObserver, RunObserver
 from scalerl.run.pack import pack_groups
 from scalerl.run.parts import build
@@ -91,12 +93,15 @@ class Run:
         self.learner = self.parts.learner
         self.pipeline = self.parts.pipeline
         self.attempt = earlier.attempt + 1
-        self.clock = Clock(devices=devices_held([str(self.device)]), since=started, spent=earlier.spent)
+        self.clock = Clock(devices=self._devices_held(), since=started, spent=earlier.spent)
         self.metrics = list(earlier.metrics)
         self.evals = list(earlier.evals)
         self._last_evaluated = self._last_complete_evaluation()
         self._last_saved = -1 if earlier.checkpoint is None else earlier.checkpoint.step
-        self._work = Work()
+        self._saves = checkpoints.BackgroundSaves()
+        self._work, self._eval_work = Work(), Work()
+        self._evaluation: StepEvaluation | None = None
+        """The evaluation that goes on beside training, if any."""
         self._num_without_verdict: Counter[Reason] = Counter()
         self._health = Health(recipe, trained_s=self.clock.row()["time/training_s"])
 
@@ -118,6 +123,10 @@ class Run:
     def device(self) -> torch.device:
         return self.parts.inputs.device
 
+    def _devices_held(self) -> int:
+        meter = self.parts.meter
+        return devices_held(run_devices(self.recipe, self.device) if meter is None else meter.devices)
+
     @property
     def share_spent(self) -> float:
         """The share of the budget that is spent, by the limit that will be reached first; the run ends at 1."""
@@ -131,6 +140,7 @@ class Run:
             try:
                 with self._watchdog, frozen_objects():
                     end = self._train()
+                    self._saves.wait()
             except KeyboardInterrupt:
                 self._record_failure("stopped", "stopped at once: what came after the last checkpoint is repeated")
                 raise
@@ -146,7 +156,7 @@ class Run:
         else:
             store.create_run(self.folder)
             self._opened.enter_context(lock_folder(self.folder))
-        recipe = self.recipe.model_dump(mode="json")
+        recipe = hidden(self.recipe.model_dump(mode="json"))
         store.write_json(self.folder / store.RECIPE, recipe)
         store.write_env(self.folder, environment(self.device) | {"slots": self.parts.lag.slots})
         store.write_status(self.folder, "running")
@@ -156,7 +166,8 @@ class Run:
     def _record_failure(self, status: str, reason: str) -> None:
         # If even this cannot be written, the error that led here is the one to report.
         with suppress(StoreError):
-            store.write_status(self.folder, status, reason)
+            secrets = [value for _, value in secrets_in(self.recipe.model_dump(mode="json"))]
+            store.write_status(self.folder, status, redact(reason, secrets))
 
     def _on_hung(self, reason: str) -> None:
         self._record_failure("failed", reason)
@@ -168,26 +179,36 @@ class Run:
         os._exit(1)
 
     def _train(self) -> RunEnd:
+        if self.parts.meter is not None:
+            self.parts.meter.wait_ready()
         if (end := self._between_steps(())) is not None:
             return end
         self.clock.start_training()
         compiled_s = compilation_s()
-        for done in self.pipeline.steps():
+        for done in self.pipeline.steps(stop=self._stops_now):
             self.clock.recount("compilation", compilation_s() - compiled_s)
+            self._count_evaluation(done.timings.poll_s)
             self.clock.recount("stalled", self._health.stalled_s(self.clock.row()["time/training_s"]))
             self._log(done)
+            self._advance_evaluation()
             if (end := self._between_steps(done.batch.groups)) is not None:
                 return end
             compiled_s = compilation_s()
-        self._evaluate(())
+        if (end := self._end()) is None:
+            end = RunEnd(kind="data", reason="data exhausted")
+            self._evaluate(())
         self.save()
-        return RunEnd(kind="data", reason="data exhausted")
+        return end
+
+    def _stops_now(self) -> bool:
+        return self.observer.stopping() == "now"
 
     def _between_steps(self, groups: Sequence[Group]) -> RunEnd | None:
         """Evaluate and save where it is due; return why the run ends here, or None if it goes on."""
         step, end = self.pipeline.version, self._end()
-        if step % self.recipe.evaluation.every == 0 or (end is not None and end.kind == "budget"):
-            self._evaluate(groups)
+        is_last = end is not None and end.kind == "budget"
+        if (step % self.recipe.evaluation.every == 0 or is_last) and not self._stops_now():
+            self._evaluate(groups, beside_training=step > 0 and not is_last)
         # The observer may have asked to stop during the evaluation.
         end = end or self._end()
         if (step and step % self.recipe.checkpoint.every == 0) or end is not None or self._best_step() == step > 0:
@@ -199,7 +220,7 @@ class Run:
         budget, spent = self.recipe.budget, self.clock.row()
         limits = (
             (self.pipeline.version, budget.steps, "steps"),
-            (spent["gpu_hours"], budget.gpu_hours, "GPU-hours"),
+            (spent["gpu_hours"], budget.gpu_hours, "GPU-hours" if self.device.type == "cuda" else "device-hours"),
             (spent["flops"], budget.flops, "FLOPs"),
         )
         return [(done, limit, unit) for done, limit, unit in limits if limit is not None]
@@ -213,13 +234,14 @@ class Run:
         return RunEnd(kind="stopped", reason="asked to stop") if self.observer.stopping() else None
 
     def _log(self, done: StepDone) -> None:
-        work = self.parts.engine.work
+        work = self.parts.engine.training_work
         self.clock.add(
             generator_flops=work_flops(self.shape, self._work, work),
             learner_flops=done.metrics.get("batch/flops", 0.0),
             tokens=work.decoded - self._work.decoded,
         )
         self._work = work
+        self.clock.hold(self._devices_held())
         before, self._num_without_verdict = self._num_without_verdict, Counter(self.parts.grading.num_without_verdict)
         row = {
             "step": done.version,
@@ -230,6 +252,7 @@ class Run:
             "time/wait_s": done.timings.wait_s,
             "time/push_s": done.timings.push_s,
             **{f"grader/{reason}": num for reason, num in (self._num_without_verdict - before).items()},
+            **({} if self.parts.meter is None else self.parts.meter.row()),
             "groups": [group.key for group in done.batch.groups],
         }
         store.append_row(self.folder / store.METRICS, row)
@@ -237,43 +260,90 @@ class Run:
         self.metrics.append(row)
         self.observer.stepped(row)
 
-    def _evaluate(self, groups: Sequence[Group]) -> None:
-        step, eval_sets = self.pipeline.version, self.parts.inputs.eval_sets
+    def _evaluate(self, groups: Sequence[Group], *, beside_training: bool = False) -> None:
+        """Evaluate this step, once: now, with training paused, or `beside_training` if the recipe allows overlap."""
+        step, engine = self.pipeline.version, self.parts.engine
         if self._last_evaluated >= step:
             return
-        with self.clock.aside("evaluation"):
-            spent = self.clock.row()
-            self.parts.eval_engine.push_weights(self.learner.weights(), step)
-            rows = [self._evaluate_set(eval_set, step, spent) for eval_set in eval_sets]
-            for row in rows:
-                store.append_row(self.folder / store.EVALS, row)
-                self._sinks.log(row, "eval")
-            for row in sample_rows(groups[:SAMPLES_KEPT], self.parts.inputs.text):
-                store.append_row(self.folder / store.SAMPLES, {"step": step, "attempt": self.attempt, **row})
-            self.evals = [row for row in self.evals if row["step"] != step] + rows
-            self._last_evaluated = step
-            outlooks = self._health.outlooks(self.evals, [each.name for each in eval_sets], self._end_compute)
-            errors = self.parts.inputs.graders.first_errors
-            self.observer.evaluated(rows, outlooks, self._health.alarms(self.metrics, outlooks, errors))
+        self._finish_evaluation()
+        self._last_evaluated = step
+        if beside_training and self.recipe.evaluation.overlap and self._end() is None:
+            self._evaluation = self._begin_evaluation(groups)
+            return
+        with self.clock.aside("evaluation"), engine.alone():
+            engine.push_weights(self.learner.weights(), step)
+            evaluation = self._begin_evaluation(groups)
+            with self._watchdog.watching("the grader"):
+                stopped = not evaluation.round.finish(self._stops_now)
+            if stopped:
+                # A resumed run evaluates this step again.
+                self._last_evaluated = -1
+                return
+            self._record(evaluation)
+        self._count_evaluation(0.0)
 
-    def _evaluate_set(self, eval_set: EvalSet, step: int, spent: Mapping[str, float]) -> store.Row:
-        inputs, settings = self.parts.inputs, self.recipe.evaluation
+    def _begin_evaluation(self, groups: Sequence[Group]) -> StepEvaluation:
+        inputs, step = self.parts.inputs, self.pipeline.version
+
+        def check(eval_set: EvalSet, result: EvalResult) -> None:
+            if step == 0 and result.num_graded == 0 and result.num_without_verdict.keys() - {"no_answer"}:
+                # Training may make answers readable; a grader that fails on every answer stays broken.
+                raise no_verdicts(eval_set, result, inputs)
+
+        round_ = EvaluationRound(
+            self.parts.engine.evaluation,
+            inputs,
+            self.recipe.evaluation,
+            step=step,
+            on_progress=self._on_progress,
+            on_result=check,
+        )
+        return StepEvaluation(round=round_, spent=self.clock.row(), groups=tuple(groups[:SAMPLES_KEPT]))
+
+    def _advance_evaluation(self) -> None:
+        """Take what has been sampled for the evaluation beside training."""
+        if self._evaluation is not None:
+            with self._watchdog.watching("the grader"):
+                self._evaluation.round.take(self.parts.engine.received("evaluation"))
+            if self._evaluation.round.done:
+                self._record(self._evaluation)
+                self._evaluation = None
+
+    def _finish_evaluation(self) -> None:
+        """Finish the evaluation beside training, while the learner waits."""
+        if self._evaluation is None:
+            return
+        started = time.monotonic()
         with self._watchdog.watching("the grader"):
-            result = evaluate_set(
-                eval_set, self.parts.eval_engine, inputs, settings, step=step, on_progress=self._on_progress
-            )
-        if step == 0 and result.num_graded == 0 and result.num_without_verdict.keys() - {"no_answer"}:
-            # Training may make answers readable; a grader that fails on every answer stays broken.
-            raise no_verdicts(eval_set, result, inputs)
-        return {
-            "step": step,
-            "attempt": self.attempt,
-            "set": eval_set.name,
-            **{key: spent[key] for key in ("gpu_hours", "flops", "tokens")},
-            "reward": result.reward,
-            "num_correct": list(result.num_correct),
-            **counts(result),
-        }
+            stopped = not self._evaluation.round.finish(self._stops_now)
+        self._count_evaluation(time.monotonic() - started)
+        if not stopped:
+            self._record(self._evaluation)
+        self._evaluation = None
+
+    def _count_evaluation(self, seconds: float) -> None:
+        """Count the FLOPs of evaluations since the last call, and as much of these seconds as they had of all FLOPs."""
+        before, self._eval_work = self._eval_work, self.parts.engine.eval_work
+        evaluated = work_flops(self.shape, before, self._eval_work)
+        trained = work_flops(self.shape, self._work, self.parts.engine.training_work)
+        if evaluated > 0:
+            self.clock.add(evaluation_flops=evaluated)
+            self.clock.recount("evaluation", seconds * evaluated / (evaluated + trained))
+
+    def _record(self, evaluation: StepEvaluation) -> None:
+        """Write the rows of an evaluation and report them."""
+        step = evaluation.round.step
+        rows = evaluation.rows(self.attempt)
+        for row in rows:
+            store.append_row(self.folder / store.EVALS, row)
+            self._sinks.log(row, "eval")
+        for row in sample_rows(evaluation.groups, self.parts.inputs.text):
+            store.append_row(self.folder / store.SAMPLES, {"step": step, "attempt": self.attempt, **row})
+        self.evals = [row for row in self.evals if row["step"] != step] + rows
+        names = [each.name for each in self.parts.inputs.eval_sets]
+        outlooks = self._health.outlooks(self.evals, names, self._end_compute)
+        errors = self.parts.inputs.graders.first_errors
+        self.observer.evaluated(rows, outlooks, self._health.alarms(self.metrics, outlooks, errors))
 
     def _on_progress(self, finished: int, total: int) -> None:
         # Not watched: a blocked terminal is not a grader that hangs.
@@ -294,38 +364,34 @@ class Run:
         """Write a checkpoint between two steps, at most once per step."""
         if self._last_saved == self.pipeline.version:
             return
-        with self.clock.aside("checkpoint"):
+        # Its row would be missing in a run that is resumed from here.
+        self._finish_evaluation()
+        with self.parts.paused(), self.clock.aside("checkpoint"):
             state = self.pipeline.state()
             arrays, groups = pack_groups(state.groups)
-            checkpoints.save(
+            # Before the state is copied: a rank has room for one copy.
+            self._saves.wait()
+            checkpoint = checkpoints.Checkpoint(
+                step=self.pipeline.version,
+                tensors=self.learner.state_dict(),
+                arrays={"groups": arrays},
+                meta={
+                    "pipeline": state.meta,
+                    "groups": groups,
+                    "clock": self.clock.row(),
+                    "problems": self.parts.problem_hashes,
+                },
+            )
+            write = functools.partial(
+                checkpoints.save,
                 self.folder / store.CHECKPOINTS,
-                checkpoints.Checkpoint(
-                    step=self.pipeline.version,
-                    tensors=self.learner.state_dict(),
-                    arrays={"groups": arrays},
-                    meta={
-                        "pipeline": state.meta,
-                        "groups": groups,
-                        "clock": self.clock.row(),
-                        "problems": self.parts.problem_hashes,
-                    },
-                ),
+                checkpoint,
                 keep=self.recipe.checkpoint.keep,
                 keep_step=self._best_step(),
             )
+            if isinstance(checkpoint.tensors, checkpoints.WritesTensors):
+                # Others have a copy of the state and write it, while training goes on.
+                self._saves.start(write)
+            else:
+                write()
             self._last_saved = self.pipeline.version
-
-
-def sample_rows(groups: Sequence[Group], text: Text) -> list[dict[str, Any]]:
-    """Return the first completion of each group, for people to read."""
-    return [
-        {
-            "problem": group.problem.id,
-            "prompt": group.problem.prompt,
-            "completion": text.decode(group.completions[0].tokens.tolist()),
-            "answer": group.problem.answer,
-            "correct": group.correct[0],
-            "reward": group.rewards[0],
-        }
-        for group in groups
-    ]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from scalerl.choose import entry
+from scalerl.config.secrets import redact
 from scalerl.errors import SinkError
 
 Kind = Literal["train", "eval"]
@@ -139,5 +140,5 @@ class Sinks:
             call()
         except Exception as error:  # No failure of a service may end a run.
             self._open.pop(name, None)
-            reason = f"{type(error).__name__}: {error}".removesuffix(": ")
+            reason = redact(f"{type(error).__name__}: {error}".removesuffix(": "))
             warnings.warn(f"the sink {name} failed and is left out from here on ({reason})", SinkWarning, stacklevel=3)

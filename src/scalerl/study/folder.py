@@ -107,6 +107,7 @@ def record(plan: Plan, *, jobs: int, shared_device: bool) -> dict[str, Any]:
         "description": study.description,
         "base_recipe": study.base,
         "base": plan.base.name,
+        "base_added": plan.adds_base,
         "seeds": study.seeds,
         "compute": study.compute,
         "fit": study.fit.model_dump(),

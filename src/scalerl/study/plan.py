@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from scalerl.config import Recipe, inert, load_recipe, settings_of
 from scalerl.config.load import read_override
 from scalerl.config.messages import override_label, show
 from scalerl.config.parts import BudgetSettings
+from scalerl.config.secrets import secrets_in
 from scalerl.config.tree import expand, is_named, leaves, merge, nested
 from scalerl.errors import RecipeError, RecipeProblem, StudyError
 from scalerl.study.leave_one_out import LEAVE_ONE_OUT
@@ -59,6 +60,11 @@ class Plan:
         return self.arms[0]
 
     @property
+    def adds_base(self) -> bool:
+        """Whether the base is an arm that the study file does not name: arms can only be compared with it."""
+        return all(self.study.arms.values())
+
+    @property
     def runs(self) -> tuple[PlannedRun, ...]:
         """Seed by seed, so that a study that is cut has compared all arms as far as it came."""
         return tuple(
@@ -91,10 +97,24 @@ def make_plan(name: str, study: Study, overrides: Sequence[str] = (), *, gpu: bo
         recipe = resolve.recipe(arm, changes, where)
         if recipe is not None:
             arms.append(_against(base, arm, recipe, gpu=gpu, is_derived=where == _DERIVED))
-    problems = [*resolve.problems, *(f"study {name}: {problem}" for problem in _equal_arms(arms))]
+    problems = [
+        *resolve.problems,
+        *_secrets(name, arms),
+        *(f"study {name}: {problem}" for problem in _equal_arms(arms)),
+    ]
     if problems:
         raise StudyError(*dict.fromkeys(problems))
     return Plan(name=name, study=study, arms=tuple(arms))
+
+
+def _secrets(name: str, arms: Sequence[Arm]) -> Iterator[str]:
+    """Yield a sentence for each secret: the recipes of a study are written to files, and its runs read them there."""
+    for arm in arms:
+        for key, _ in secrets_in(arm.recipe.model_dump(mode="json")):
+            yield (
+                f"study {name}: {key} looks like a secret, and a study writes its recipes to files: put it into an "
+                f'environment variable and write "env:NAME", or read the variable in your own function'
+            )
 
 
 def differences(left: Recipe, right: Recipe) -> dict[str, tuple[Any, Any]]:

@@ -36,11 +36,17 @@ class FitWindow(Settings):
     """Share of what an arm spends before which evaluations are left out of the fit."""
     until: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of what an arm spends up to which it is fitted."""
+    skip_before_compute: Annotated[float, Field(gt=0)] | None = None
+    """Instead of skip_before: a compute, equal for all arms, on the axis that they are compared on."""
+    until_compute: Annotated[float, Field(gt=0)] | None = None
+    """Instead of until: a compute, equal for all arms."""
 
 
 class Holdout(Settings):
-    start: Annotated[float, Field(gt=0, le=1, alias="from")]
+    start: float | None = Field(default=None, gt=0, le=1, alias="from")
     """Share of what an arm spends from which evaluations test the forecast instead of making it."""
+    from_compute: Annotated[float, Field(gt=0)] | None = None
+    """Instead of from: a compute, equal for all arms."""
 
 
 class StudyBudgetSettings(Settings):
@@ -217,14 +223,33 @@ def _conflicts(study: Study) -> Iterator[str]:
         yield f"seeds holds {negative[0]}, but a seed must be at least 0"
     if study.budget is not None and not study.budget.model_fields_set:
         yield "budget is empty: give it steps, gpu_hours or flops, or leave it out"
-    if study.fit.skip_before >= study.fit.until:
+    yield from _window_conflicts(study.fit, study.holdout)
+
+
+def _window_conflicts(fit: FitWindow, holdout: Holdout | None) -> Iterator[str]:
+    pairs = [("fit.skip_before", fit.skip_before or None, fit.skip_before_compute)]
+    pairs += [("fit.until", fit.until if fit.until < 1 else None, fit.until_compute)]
+    if holdout is not None:
+        pairs.append(("holdout.from", holdout.start, holdout.from_compute))
+        if holdout.start is None and holdout.from_compute is None:
+            yield "holdout is empty: give it from, a share, or from_compute"
+    for name, share, compute in pairs:
+        if share is not None and compute is not None:
+            yield f"{name} is {share:g} and {name}_compute is {compute:g}: a window ends at a share or a compute"
+    if fit.skip_before >= fit.until:
+        yield f"fit.skip_before is {fit.skip_before:g} and fit.until is {fit.until:g}: nothing is left to fit"
+    if fit.skip_before_compute and fit.until_compute and fit.skip_before_compute >= fit.until_compute:
         yield (
-            f"fit.skip_before is {study.fit.skip_before:g} and fit.until is {study.fit.until:g}: nothing is left to fit"
+            f"fit.skip_before_compute is {fit.skip_before_compute:g} and fit.until_compute is {fit.until_compute:g}: "
+            f"nothing is left to fit"
         )
-    if study.holdout is not None and study.holdout.start < study.fit.until:
+    tests_fitted = "a point that is fitted cannot test the fit"
+    if holdout is not None and holdout.start is not None and holdout.start < fit.until and fit.until_compute is None:
+        yield f"holdout.from is {holdout.start:g}, before fit.until = {fit.until:g}: {tests_fitted}"
+    if holdout is not None and holdout.from_compute and fit.until_compute and holdout.from_compute < fit.until_compute:
         yield (
-            f"holdout.from is {study.holdout.start:g}, before fit.until = {study.fit.until:g}: a point that is fitted "
-            f"cannot test the fit"
+            f"holdout.from_compute is {holdout.from_compute:g}, before fit.until_compute = {fit.until_compute:g}: "
+            f"{tests_fitted}"
         )
 
 

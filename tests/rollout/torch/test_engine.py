@@ -18,7 +18,7 @@ from scalerl.rollout.torch.body import FusedBody
 from scalerl.rollout.torch.cache import SlotCache
 from scalerl.rollout.torch.decoder import Decoder
 from scalerl.rollout.torch.engine import TorchEngine
-from scalerl.types import LengthPlan
+from scalerl.types import Completion, LengthPlan
 
 BODIES = [(family, fused) for family in FAMILIES for fused in (True, False)]
 
@@ -347,3 +347,27 @@ def test_on_a_gpu_a_completion_does_not_depend_on_its_batch(dtype):
         engine.submit([request])
         (completion,) = drain(engine)
         assert completion.tokens.tolist() == together[request.key].tokens.tolist()
+
+
+@pytest.mark.parametrize("chunk", [2, 8])
+@pytest.mark.parametrize("polls_before", [1, 2, 5])
+def test_pause_collects_the_chunk_that_was_launched_ahead(model, new_weights, polls_before, chunk):
+    """As on a GPU, where a chunk is under way between two polls: its tokens count, and none is sampled twice."""
+
+    def sampled(*, pause: bool) -> list[Completion]:
+        engine = TorchEngine(model, slots=4, max_length=64, stop_tokens=(), chunk=chunk)
+        engine._launches_ahead = True
+        engine.submit(mixed_requests(10))
+        polls = [engine.poll() for _ in range(polls_before)]
+        engine.push_weights(new_weights, 1)
+        if pause:
+            with engine.paused():
+                engine.submit([make_request(number + 50) for number in range(9)])
+                assert len(drain(engine)) == 9
+        while engine.num_pending:
+            polls.append(engine.poll())
+        return [completion for poll in polls for completion in poll]
+
+    undisturbed, paused = sampled(pause=False), sampled(pause=True)
+    assert by_key(paused) == by_key(undisturbed)
+    assert [completion.request.key for completion in paused] == [completion.request.key for completion in undisturbed]

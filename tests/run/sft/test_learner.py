@@ -3,40 +3,17 @@
 import copy
 import math
 
-import numpy as np
 import pytest
 import torch
-from torch.nn import functional
+from unpacked_sft import examples, reference_loss
 
 from scalerl.answer_format import AnswerFormat
 from scalerl.config.parts import LearnerSettings
 from scalerl.config.sft import SftSettings
 from scalerl.models.tiny import TinyShape, build_model, build_tokenizer
-from scalerl.run.sft.demonstrations import Example
 from scalerl.run.sft.learner import SftLearner, rows, schedule
 
 SETTINGS = SftSettings(lr=3e-3, warmup_frac=0.25, weight_decay=0.1)
-
-
-def examples(num: int, vocabulary: int, seed: int = 0) -> list[Example]:
-    draw = np.random.default_rng(seed)
-    made = []
-    for _ in range(num):
-        num_prompt, num_completion = draw.integers(1, 20), draw.integers(1, 30)
-        tokens = draw.integers(0, vocabulary, num_prompt + num_completion)
-        made.append(Example(tokens=tokens, num_prompt=int(num_prompt)))
-    return made
-
-
-def reference_loss(model: torch.nn.Module, batch: list[Example]) -> torch.Tensor:
-    """Return the mean over completion tokens, from the full logits of one sequence at a time."""
-    total = torch.zeros((), dtype=torch.float64)
-    for example in batch:
-        ids = torch.from_numpy(example.tokens)
-        logits = model(input_ids=ids[None, :-1]).logits[0].double()
-        wanted = slice(example.num_prompt - 1, None)
-        total = total + functional.cross_entropy(logits[wanted], ids[1:][wanted], reduction="sum")
-    return total / sum(example.num_targets for example in batch)
 
 
 def test_packed_training_equals_an_unpacked_reference():

@@ -15,6 +15,18 @@ function curveAt(form, compute, p, scale) {
   return RISING[form] ? p.start + (p.ceiling - p.start) * shape : p.ceiling - p.shortfall * shape;
 }
 
+// Between the neighbours of a compute on a grid, in the logarithm of compute.
+function between(line, key, compute) {
+  const at = line.compute, found = at.findIndex((c) => c >= compute), after = found < 0 ? at.length - 1 : Math.max(found, 1);
+  const part = Math.min(Math.max(Math.log(compute / at[after - 1]) / Math.log(at[after] / at[after - 1]), 0), 1);
+  return (1 - part) * line[key][after - 1] + part * line[key][after];
+}
+
+// The curve of a fit: its closed form, or where several forms are averaged their median on a grid.
+function valueAt(curve, compute) {
+  return curve.line ? between(curve.line, "value", compute) : curveAt(curve.form, compute, curve.params, curve.last);
+}
+
 // numpy's quantile, linear between neighbours; sorts in place.
 function quantiles(values, level) {
   values.sort((a, b) => a - b);
@@ -34,13 +46,14 @@ function drawAt(curve, i) {
 
 // Where the recipe's own curve lies.
 function curveInterval(report, curve, compute) {
+  if (curve.line) return [between(curve.line, "low", compute), between(curve.line, "high", compute)];
   const values = curve.draws.ceiling.map((_, i) => curveAt(curve.form, compute, drawAt(curve, i), curve.last));
   return quantiles(values, report.level);
 }
 
 // The curve, and where one new evaluation should fall: as far off it as told at the computes on either side.
 function forecastAt(curve, compute) {
-  const rows = curve.expected, value = curveAt(curve.form, compute, curve.params, curve.last);
+  const rows = curve.expected, value = valueAt(curve, compute);
   const found = rows.findIndex((row) => row.compute >= compute), after = found < 0 ? rows.length - 1 : Math.max(found, 1), [a, b] = [rows[after - 1], rows[after]];
   const part = Math.log(compute / a.compute) / Math.log(b.compute / a.compute);
   const [least, most] = curve.bounds, hold = (end) => Math.min(Math.max(end, least), most);

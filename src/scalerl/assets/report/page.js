@@ -32,7 +32,8 @@ function who(name, badge, more = null) {
   return element("td", {}, own_, badge ? element("div", {}, badge) : null, more);
 }
 function badge(verdict) {
-  const kind = verdict === "ok" ? "ok" : verdict === "unstable" || verdict === "no curve" || verdict === "too few points" ? "bad" : "warn";
+  const bad = ["unstable", "no curve", "too few points", "lack of fit"];
+  const kind = verdict === "ok" ? "ok" : bad.includes(verdict) ? "bad" : "warn";
   return element("span", { className: `badge ${kind}` }, verdict === "ok" ? "fit ok" : verdict);
 }
 function numberCell(value, text) {
@@ -76,7 +77,7 @@ function drawResults() {
     return row;
   });
   const heads = [["curve"], ["ceiling A", 1], ["exponent B", 1], [`C_mid, ${axisLabel()}`, 1], ...(hasShared ? [[`B at A = ${rewardText(view.shared_ceiling)}`, 1]] : []),
-    ["P(higher A)", 1], ["P(larger B)", 1], ["P(sooner)", 1], [`against ${labelOf(reference)}`]];
+    ["P(higher A)", 1], ["P(larger B)", 1], ["P(sooner)", 1], [`against ${clip(labelOf(reference), 28)}`]];
   $("results").replaceChildren(table(heads, rows));
   $("results-note").textContent = view.compared || view.curves.length < 2
     ? `Intervals hold ${Math.round(100 * report.level)}%. Probabilities are for the row's curve against ${labelOf(reference)}.`
@@ -129,7 +130,7 @@ function drawCurves() {
   }
   for (const curve of shown) drawDots(chart, curve);
   for (const curve of drawn) {
-    const on = (from, to) => [from, ...grid.filter((c) => c > from && c < to), to].map((c) => [c, curveAt(curve.form, c, curve.params, curve.last)]);
+    const on = (from, to) => [from, ...grid.filter((c) => c > from && c < to), to].map((c) => [c, valueAt(curve, c)]);
     const stroke = own(colourOf(curve.name));
     if (curve.first > first) chart.line(on(first, curve.first), { stroke, "stroke-width": 1.6, "stroke-dasharray": "5 5", opacity: .7 });
     chart.line(on(curve.first, curve.last), { stroke, "stroke-width": 2.4 });
@@ -143,13 +144,14 @@ function drawCurves() {
     if (drawn.length <= 8) chart.line([[beside, least], [beside, most]], { stroke, "stroke-width": 2.4, opacity: .85 });
     chart.mark(drawn.length <= 8 ? beside : state.target, value, 0, { r: 3.6, fill: "var(--raised)", stroke, "stroke-width": 2 });
   });
-  if (!isPhone) chart.labels(drawn.slice(0, 24).map((curve) => ({ y: curveAt(curve.form, end, curve.params, curve.last), text: clip(labelOf(curve.name), 24), colour: own(colourOf(curve.name)) })));
+  if (!isPhone) chart.labels(drawn.slice(0, 24).map((curve) => ({ y: valueAt(curve, end), text: clip(labelOf(curve.name), 24), colour: own(colourOf(curve.name)) })));
   $("curves").replaceChildren(chart.svg);
+  drawResiduals(chart.xRange, chart.right);
   withTip($("curves"), chart, (compute, px, py) => curveTip(chart, shown, drawn, compute, px, py), setTarget);
 }
 // Room for the points, the lines, and intervals that do not dwarf them.
 function rewardRange(measured, drawn, told, end) {
-  const lines = drawn.map((curve) => curveAt(curve.form, end, curve.params, curve.last)), all = measured.concat(lines);
+  const lines = drawn.map((curve) => valueAt(curve, end)), all = measured.concat(lines);
   if (!all.length) return [0, 1];
   const [low, high] = spread(all), room = 0.25 * (high - low);
   const ends = told.flatMap(({ low: least, high: most }) => [Math.max(least, low - room), Math.min(most, high + room)]);
@@ -158,13 +160,56 @@ function rewardRange(measured, drawn, told, end) {
 // Without the middle: what tells names apart is mostly at the ends.
 const clip = (text, most) => (text.length > most ? `${text.slice(0, Math.ceil(most / 2) - 1)}\u2026${text.slice(-Math.floor(most / 2))}` : text);
 
+const isFitted = (curve, points, i) => curve.params !== null && points.compute[i] <= curve.last * (1 + 1e-5) && points.compute[i] >= curve.first * (1 - 1e-5) && !isHeldOut(points, i);
+const dotStyle = (fill, fitted, many) => (fitted ? { fill, "fill-opacity": many ? .55 : .9 } : { fill: "var(--paper)", stroke: fill, "stroke-width": 1.3 });
+
 function drawDots(chart, curve) {
   const points = thePoints(curve.name), fill = own(colourOf(curve.name)), many = points.compute.length > 120 || chart.width < 520;
   points.compute.forEach((compute, i) => {
-    const fitted = curve.params !== null && compute <= curve.last * (1 + 1e-5) && compute >= curve.first * (1 - 1e-5) && !isHeldOut(points, i);
-    const style = fitted ? { fill, "fill-opacity": many ? .55 : .9 } : { fill: "var(--paper)", stroke: fill, "stroke-width": 1.3 };
-    chart.mark(compute, points.reward[i], points.run[i], { r: many ? 2 : 3, ...style });
+    const error = points.error ? points.error[i] : null, reward = points.reward[i];
+    if (error !== null) chart.line([[compute, reward - error], [compute, reward + error]], { stroke: fill, "stroke-width": 1, opacity: .5 });
+    chart.mark(compute, reward, points.run[i], { r: many ? 2 : 3, ...dotStyle(fill, isFitted(curve, points, i), many) });
   });
+}
+
+// Residuals: what a curve leaves of its points. A pattern that its form cannot follow is marked where it begins.
+const misfitOf = (curve) => (curve.notes || []).find((note) => note.kind === "lack_of_fit" || note.kind === "mended_fit") || null;
+function drawResiduals(xRange, right) {
+  const drawn = theView().curves.filter(isDrawn), width = widthOf("residuals"), isPhone = width < 520;
+  $("residuals-part").hidden = !drawn.length;
+  if (!drawn.length) return $("residuals").replaceChildren();
+  const sets = drawn.map((curve) => {
+    const points = thePoints(curve.name);
+    return { curve, points, left: points.compute.map((c, i) => points.reward[i] - valueAt(curve, c)) };
+  });
+  const sizes = sets.flatMap(({ curve, points, left }) => left.filter((_, i) => isFitted(curve, points, i)).map(Math.abs)).sort((a, b) => a - b);
+  const limit = 1.25 * (sizes[Math.floor(.99 * (sizes.length - 1))] || 0.01), hold = (value) => Math.min(Math.max(value, -.96 * limit), .96 * limit);
+  const chart = new Chart({ width, height: isPhone ? 150 : 180, xRange, yRange: [-limit, limit], xLog: true, right, left: isPhone ? 38 : 46, xLabel: axisLabel(), yLabel: "residual", label: "Residuals" });
+  chart.line([[xRange[0], 0], [xRange[1], 0]], { stroke: "var(--faint)", "stroke-width": 1 });
+  for (const { curve, points, left } of sets) {
+    const fill = own(colourOf(curve.name)), many = drawn.length > 3 || points.compute.length > 120 || isPhone;
+    left.forEach((value, i) => chart.mark(points.compute[i], hold(value), points.run[i], { r: many ? 1.8 : 2.6, ...dotStyle(fill, isFitted(curve, points, i), many) }));
+  }
+  const marked = sets.filter(({ curve }) => misfitOf(curve) !== null);
+  marked.forEach(({ curve, points, left }, row) => {
+    const note = misfitOf(curve), at = note.kind === "mended_fit" && note.skip_before ? note.skip_before : note.compute;
+    if (note.kind === "lack_of_fit") chart.line(smoothed(curve, points, left).map(([c, y]) => [c, hold(y)]), { stroke: own(colourOf(curve.name)), "stroke-width": 2 });
+    const x = chart.x(at);
+    chart.svg.append(node("line", { class: "misfit", x1: x, x2: x, y1: chart.top, y2: chart.height - chart.bottom }));
+    const flush = x > chart.width - chart.right - 170;
+    chart.svg.append(node("text", { class: "misfit", x: x + (flush ? -5 : 5), y: chart.top + 10 + 13 * row, "text-anchor": flush ? "end" : "start" }, misfitText(note, drawn.length > 1 ? `${clip(labelOf(curve.name), 22)}: ` : "")));
+  });
+  $("residuals").replaceChildren(chart.svg);
+}
+function misfitText(note, name) {
+  if (note.kind === "lack_of_fit") return `${name}lack of fit, up to ${rewardText(note.size)}`;
+  return name + (note.skip_before ? "left out before this: off the curve" : note.start_fitted ? "given start left out: off the curve" : `the sigmoid does not fit: ${note.form}`);
+}
+// Means of neighbouring residuals, which show a pattern that single points hide.
+function smoothed(curve, points, left) {
+  const order = left.map((_, i) => i).filter((i) => isFitted(curve, points, i)).sort((a, b) => points.compute[a] - points.compute[b]);
+  const half = Math.max(2, Math.round(order.length / 16)), mean = (list) => list.reduce((sum, i) => sum + left[i], 0) / list.length;
+  return order.map((i, at) => [points.compute[i], mean(order.slice(Math.max(0, at - half), at + half + 1))]);
 }
 
 function curveTip(chart, shown, drawn, compute, px, py) {
@@ -180,7 +225,7 @@ function curveTip(chart, shown, drawn, compute, px, py) {
   if (best) rows.push(tipRow(colourOf(best.curve.name), best.run || labelOf(best.curve.name), rewardText(best.reward, 4)));
   else for (const curve of drawn.slice(0, 10)) {
     const [low, high] = curveInterval(report, curve, compute);
-    rows.push(tipRow(colourOf(curve.name), clip(labelOf(curve.name), 18), `${rewardText(curveAt(curve.form, compute, curve.params, curve.last))} [${rewardText(low)}, ${rewardText(high)}]`));
+    rows.push(tipRow(colourOf(curve.name), clip(labelOf(curve.name), 18), `${rewardText(valueAt(curve, compute))} [${rewardText(low)}, ${rewardText(high)}]`));
   }
   return rows;
 }
@@ -295,6 +340,7 @@ function drawWords() {
 }
 function drawAll() {
   $("several-runs").hidden = !Object.values(theSet().points[state.axis]).some((points) => points.runs.length > 1);
+  $("in-bins").hidden = !Object.values(theSet().points[state.axis]).some((points) => points.error);
   press(); drawTarget(); drawCurves(); drawForecast(); drawResults(); drawStraight(); drawScores();
   $("signals").replaceChildren();
   drawSignals();

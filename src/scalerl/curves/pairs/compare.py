@@ -102,7 +102,7 @@ def compare(
     """Compare fits two by two, and rank them all by ceiling or, with `at`, by the reward at that compute."""
     usable = {name: curve for name, curve in fits.items() if curve.usable and curve.draws is not None}
     pairs = tuple(
-        _pair(a, b, usable[a], usable[b], margin, run_sd) if a in usable and b in usable else _no_pair(a, b, fits)
+        _pair(a, b, usable[a], usable[b], margin, run_sd) if a in usable and b in usable else no_pair(a, b, fits)
         for a, b in combinations(fits, 2)
     )
     ranking = _rank(usable, at, run_sd)
@@ -110,7 +110,8 @@ def compare(
     return Comparison(pairs=pairs, ranking=ranking, shared_ceiling=shared_ceiling, shared_fits=shared_fits)
 
 
-def _no_pair(a: str, b: str, fits: Mapping[str, Fit]) -> Pair:
+def no_pair(a: str, b: str, fits: Mapping[str, Fit]) -> Pair:
+    """Return a pair without a verdict, with the reason."""
     unusable = [name for name in (a, b) if not fits[name].usable]
     reasons = tuple(notes.NoCurve(name=name, verdict=fits[name].verdict) for name in unusable)
     nan = float("nan")
@@ -337,6 +338,7 @@ def refit(curve: Fit, ceiling: float) -> Fit:
         start=curve.params["start"] if curve.start_given else None,
         start_sd=curve.start_sd,
         num_samples=curve.num_samples,
+        error=curve.error,
         form=curve.form,
         mend=False,
         fixed={"ceiling": ceiling},

@@ -7,6 +7,7 @@ import numpy as np
 from scalerl.curves.forms import Array
 
 AUTO_BINS = 60  # as many points as a curve needs to show its shape
+AUTO_SPAN = 1.5  # ratio of compute from which a bin is halved: early on a curve may rise within a few steps
 LEAST_PER_BIN = 4  # below that, a mean's own scatter says little of its error
 
 
@@ -34,7 +35,10 @@ def num_bins(num_points: int, rule: int | str) -> int:
 
 
 def bin_rewards(compute, reward, rule: int | str = "auto") -> Bins:
-    """Average the rewards of one run in bins with the same number of points each."""
+    """Average the rewards of one run in bins with the same number of points each.
+
+    With "auto" the early bins, which span a large ratio of compute, have fewer.
+    """
     compute, reward = np.asarray(compute, dtype=float).ravel(), np.asarray(reward, dtype=float).ravel()
     if compute.shape != reward.shape:
         raise ValueError(f"compute has {compute.size} values and reward {reward.size}")
@@ -44,6 +48,8 @@ def bin_rewards(compute, reward, rule: int | str = "auto") -> Bins:
     order = np.argsort(compute, kind="stable")
     compute, reward = compute[order], reward[order]
     parts = np.array_split(np.arange(len(reward)), num_bins(len(reward), rule))
+    if rule == "auto":
+        parts = [half for part in parts for half in _narrow(part, compute)]
     count = np.array([len(part) for part in parts])
     means = np.array([reward[part].mean() for part in parts])
     residual = reward - np.repeat(means, count)
@@ -59,6 +65,14 @@ def bin_rewards(compute, reward, rule: int | str = "auto") -> Bins:
         count=count,
         autocorrelation=rho,
     )
+
+
+def _narrow(part: np.ndarray, compute: Array) -> list[np.ndarray]:
+    """Halve a bin until it spans a small ratio of compute, or has too few points for that."""
+    half = len(part) // 2
+    if half < LEAST_PER_BIN or compute[part[-1]] <= AUTO_SPAN * compute[part[0]]:
+        return [part]
+    return [*_narrow(part[:half], compute), *_narrow(part[half:], compute)]
 
 
 def _lag_one(residual: Array, count: np.ndarray) -> float:

@@ -22,6 +22,7 @@ SHARES = np.array([0.1, 0.2, 0.35, 0.5, 0.65, 0.8])
 LEAST_POINTS = 24  # with fewer, slow noise cannot be told from a single autocorrelation
 LEAST_LAG_ONE = 0.15  # autocorrelation of neighbours below which nobody looks further
 WORTH = 1.0  # nats by which slow noise must explain the residuals better: it has one number more (as in AIC)
+SETTLED = 1e-15  # change of a variance from one point to the next, beyond which it stays the same
 KEEP = 4.0  # nats below the best within which a decay is kept
 
 
@@ -38,23 +39,35 @@ def whitened(values: Array, first: np.ndarray, decay: Array, share: Array) -> tu
 
     The result's axes: point, decay, column of the values.
     """
-    decay, share = decay[:, None], share[:, None]
-    result = np.empty((len(values), len(decay), values.shape[1]))
-    expected, variance = np.zeros(result.shape[1:]), share
-    log_det = np.zeros(len(decay))
-    for index, value in enumerate(values):
-        if first[index]:
-            expected, variance = np.zeros(result.shape[1:]), share
-        total = variance + (1 - share)
-        gain = variance / total
-        error = value - expected
-        np.multiply(error, total**-0.5, out=result[index])
-        log_det -= 0.5 * np.log(total[:, 0])
-        error *= gain
-        expected += error
-        expected *= decay
-        variance = decay**2 * variance * (1 - gain) + share * (1 - decay**2)
-    return result, log_det
+    starts = np.flatnonzero(first)
+    place = np.arange(len(values)) - np.repeat(starts, np.diff(starts, append=len(values)))
+    total, gain = _filter(int(place.max()) + 1, decay, share)
+    # What is expected of v at the next point: decay * ((1 - gain) * expected + gain * value).
+    keep, learn = (decay * (1 - gain))[..., None], (decay * gain)[..., None]
+    expected = np.zeros((len(values), len(decay), values.shape[1]))
+    for index in range(1, len(values)):
+        if not first[index]:
+            before = place[index - 1]
+            np.multiply(expected[index - 1], keep[before], out=expected[index])
+            expected[index] += learn[before] * values[index - 1]
+    white = np.subtract(values[:, None], expected, out=expected)
+    white *= (total**-0.5)[place][..., None]
+    return white, -0.5 * np.log(total[place]).sum(axis=0)
+
+
+def _filter(num: int, decay: Array, share: Array) -> tuple[Array, Array]:
+    """Variance of what is not expected at each of a run's points, and the gain of the filter there."""
+    variance = np.empty((num, len(decay)))
+    variance[0] = share
+    for index in range(1, num):
+        before = variance[index - 1]
+        left = before * (1 - share) / (before + 1 - share)
+        variance[index] = decay**2 * left + share * (1 - decay**2)
+        if np.abs(variance[index] - before).max() < SETTLED:
+            variance[index:] = variance[index]
+            break
+    total = variance + (1 - share)
+    return total, variance / total
 
 
 def find_slow_noise(points: Points, form: Form, known: Known, best: Solution) -> SlowNoise | None:

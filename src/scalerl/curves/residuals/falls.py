@@ -1,5 +1,7 @@
 """A run that falls below its own curve."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from scalerl.curves.forms import Array, Form
@@ -30,7 +32,7 @@ def find_fall(points: Points, form: Form, known: Known) -> Fall | None:
         if mine.num >= 8:
             for size in sorted({3, 4, mine.num // 6, mine.num // 4, mine.num // 3}):
                 if size >= 3 and (fall := _fall_of_run(mine, form, known, size)) is not None:
-                    return fall
+                    return fall if points.num_runs == 1 else replace(fall, run=str(number))
     return None
 
 
@@ -48,7 +50,7 @@ def _fall_of_run(points: Points, form: Form, known: Known, size: int) -> Fall | 
     # On both sides of the drop but not across it: the drop itself is not noise.
     noise_sd = max(scatter(head), scatter(points.take(np.arange(points.num) >= points.num - size)))
     # Rewards that hardly vary (nothing solved yet) do not show what an evaluation of so many samples varies by.
-    noise_sd = max(noise_sd, LEAST_NOISE * (noise_guess(points.reward, points.num_samples) or 0.0))
+    noise_sd = max(noise_sd, LEAST_NOISE * (noise_guess(points) or 0.0))
     error = noise_sd * np.sqrt((best_noise + tail_noise) / size)
     if drop <= NOTHING * (points.bounds[1] - points.bounds[0]) + max(FALL_SHARE * rise, FALL_Z * error, 0.0):
         return None

@@ -1,23 +1,28 @@
-"""Whether a run rises at all, and the smallest rise that would have been noticed."""
+"""Whether a run rises or falls at all, and the smallest rise that would have been noticed."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
 from scalerl.curves.points import Known, Points
-from scalerl.curves.residuals.columns import add_columns, places, steps
+from scalerl.curves.residuals.columns import add_columns, evidence, places, steps
 
 STEP_RANKS = (0.1, 0.3, 0.5, 0.7)  # shares of the points before the middle of a rise
-POWER, POWER_Z = 0.8, 0.84  # share of runs that notice a gain, and the standard errors beyond the limit it takes
-# The limit for a run of many points, and what it is higher by for one of few, times their number.
-LIMIT, FEW_POINTS = 2.3, 5.0
+LIMIT = 2.15  # nats; docs/math.md states how often flat runs exceed it
+FALL_LIMIT = 5.0  # of a run that falls, whose place was chosen with the data in view
+POWER = 0.8  # share of runs that notice a gain
+# Standard errors of the slope that a rise with even gains per doubling must have for that: with many points, and what
+# is added with few, times their number.
+NOTICED, FEW_POINTS = 3.0, 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rise:
-    """The strongest rise seen, in standard errors, against the limit from which it counts as one."""
+    """Log likelihood ratio of a rise against a constant reward, and the limit from which it counts as one."""
 
     statistic: float
+    fall: float
+    """The same for a fall."""
     limit: float
     noticeable: float
     """Smallest gain per doubling of compute that would have been noticed in four runs of five."""
@@ -26,6 +31,10 @@ class Rise:
     @property
     def seen(self) -> bool:
         return self.statistic > self.limit
+
+    @property
+    def fell(self) -> bool:
+        return self.fall > FALL_LIMIT
 
 
 def find_rise(points: Points, known: Known, least_noise: float = 0.0) -> Rise:
@@ -41,12 +50,14 @@ def find_rise(points: Points, known: Known, least_noise: float = 0.0) -> Rise:
     if points.num_runs > 1 and known.start is None:
         # Runs may lie at different heights.
         tangent = np.stack([np.where(points.run == run, 1.0, 0.0) for run in np.unique(points.run)], axis=1)
-    tests = add_columns(reward, tangent, np.stack(columns, axis=1), points)
-    limit = LIMIT + FEW_POINTS / points.num
-    error = tests.error[0] * max(1.0, least_noise / max(tests.noise_sd[0], 1e-300))
+    stacked = np.stack(columns, axis=1)
+    up, down = evidence(reward, tangent, stacked, points)
+    slope = add_columns(reward, tangent, stacked[:, :1], points)
+    error = slope.error[0] * max(1.0, least_noise / max(slope.noise_sd[0], 1e-300))
     return Rise(
-        statistic=float(tests.t.max()),
-        limit=limit,
-        noticeable=float((limit + POWER_Z) * error),
-        autocorrelation=float(tests.autocorrelation[0]),
+        statistic=up,
+        fall=down,
+        limit=LIMIT,
+        noticeable=float((NOTICED + FEW_POINTS / points.num) * error),
+        autocorrelation=float(slope.autocorrelation[0]),
     )

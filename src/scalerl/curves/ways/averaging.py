@@ -11,8 +11,10 @@ from itertools import pairwise
 import numpy as np
 
 from scalerl.curves.forms import Array
-from scalerl.curves.intervals import NUM_DRAWS, Draws
+from scalerl.curves.grid import COARSE, MIXED, NUM_DRAWS
+from scalerl.curves.intervals import Draws
 from scalerl.curves.points import Known, Points
+from scalerl.curves.residuals.drift import SlowNoise
 from scalerl.curves.ways.solving import Choice, pose, rescale
 
 CUTS = (0.5, 0.71, 1.0)  # shares of the largest compute
@@ -37,27 +39,39 @@ def average(
     guess: float | None,
     ways: Sequence[Choice],
     autocorrelation: float,
+    slow: SlowNoise | None,
+    kept: tuple[Choice, Draws],
 ) -> tuple[Part, ...]:
-    """The ways that can be fitted, with weights by predictive score; none where nothing can be scored."""
+    """The ways that can be fitted, with weights by predictive score; none where nothing can be scored.
+
+    `kept` is the way that was chosen, with its draws. Ways of its form share its slow noise; that of another form is
+    looked for anew.
+    """
+    # With several runs the grid over their spread is coarse enough.
+    resolution = MIXED if points.num_runs == 1 else None
     scores, fitted = [], []
     for way in ways:
         few, less = way.of(points, known)
         if few.num < less.num_free(way.form) + 2:
             continue
-        scores.append(predictive_scores(points, known, start_sd, guess, way, autocorrelation))
-        fitted.append((way, _draws(few, way, less, start_sd, guess)))
+        scores.append(predictive_scores(points, known, start_sd, guess, way, autocorrelation, slow))
+        fitted.append((way, pose(few, way.form, less, start_sd)))
     if not fitted:
         return ()
     weights = _weights(np.array(scores))
-    kept = weights >= LEAST_SHARE
-    weights = np.where(kept, weights, 0.0) / weights[kept].sum()
+    heavy = weights >= LEAST_SHARE
+    weights = np.where(heavy, weights, 0.0) / weights[heavy].sum()
     # Rounded as sums, so that the parts have as many draws together as any other fit.
     counts = np.diff(np.round(np.cumsum(weights) * NUM_DRAWS), prepend=0.0).astype(int)
-    return tuple(
-        Part(choice=way, weight=float(weight), draws=_some(draws, num))
-        for (way, draws), weight, num in zip(fitted, weights, counts, strict=True)
-        if num > 0
-    )
+    parts = []
+    for (way, problem), weight, num in zip(fitted, weights, counts, strict=True):
+        if num > 0:
+            draws = kept[1]
+            if way != kept[0]:
+                shares_noise = way.form is kept[0].form
+                draws = problem.draws(guess, slow if shares_noise else problem.slow_noise(problem.solve()), resolution)
+            parts.append(Part(choice=way, weight=float(weight), draws=_some(draws, num)))
+    return tuple(parts)
 
 
 def _weights(scores: Array) -> Array:
@@ -71,7 +85,13 @@ def _weights(scores: Array) -> Array:
 
 
 def predictive_scores(
-    points: Points, known: Known, start_sd: float | None, guess: float | None, way: Choice, autocorrelation: float
+    points: Points,
+    known: Known,
+    start_sd: float | None,
+    guess: float | None,
+    way: Choice,
+    autocorrelation: float,
+    slow: SlowNoise | None,
 ) -> list[float]:
     """Log density of each stretch given what lies before it; NaN where too little does."""
     together = (1 + autocorrelation) / (1 - autocorrelation)
@@ -83,13 +103,9 @@ def predictive_scores(
             scores.append(np.nan)
             continue
         few, less = rescale(few, less, way.form)
-        scores.append(_log_density(_draws(few, way, less, start_sd, guess), way, few.scale, later, together))
+        draws = pose(few, way.form, less, start_sd).draws(guess, slow, COARSE if points.num_runs == 1 else None)
+        scores.append(_log_density(draws, way, few.scale, later, together))
     return scores
-
-
-def _draws(points: Points, way: Choice, known: Known, start_sd: float | None, guess: float | None) -> Draws:
-    problem = pose(points, way.form, known, start_sd)
-    return problem.draws(problem.solve(), guess)
 
 
 def _log_density(draws: Draws, way: Choice, scale: float, later: Points, together: float) -> float:

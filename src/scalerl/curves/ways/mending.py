@@ -12,7 +12,7 @@ from scalerl.curves.notes import Fall
 from scalerl.curves.points import Known, Points
 from scalerl.curves.residuals.falls import LEAST_NOISE, find_fall
 from scalerl.curves.residuals.misfit import Misfit
-from scalerl.curves.residuals.rise import Rise, find_rise
+from scalerl.curves.residuals.rise import FALL_LIMIT, Rise, find_rise
 from scalerl.curves.ways.averaging import Part, average, pooled_ceilings
 from scalerl.curves.ways.solving import Choice, Problem, pose
 
@@ -67,28 +67,41 @@ def settle(
     best = problem.solve()
     fall = find_fall(points, form, replace(problem.soft, start_sd=0.0))
     rise = find_rise(problem.points, problem.known, LEAST_NOISE * (guess or 0.0)) if test else None
+    if fall is not None and rise is not None and not _moved(problem, fall, rise):
+        fall = None
     misfit = problem.misfit(best) if test and fall is None and (rise is None or rise.seen) else None
-    parts: tuple[Part, ...] = ()
-    mended = None
-    if misfit is not None and misfit.claimed:
-        mended = mend(points, form, known, start_sd) if change else None
-        if intervals:
-            ways = ways_around(form, known, mended.choice if mended is not None else None)
-            parts = average(points, known, start_sd, guess, ways, misfit.autocorrelation)
+    pattern = misfit if misfit is not None and misfit.claimed else None
+    mended = mend(points, form, known, start_sd) if pattern is not None and change else None
     if mended is not None:
         choice, few, problem, best = mended.choice, mended.points, mended.problem, mended.best
+    draws: Draws | None = None
+    parts: tuple[Part, ...] = ()
+    if intervals:
+        slow = problem.slow_noise(best)
+        draws = problem.draws(guess, slow)
+        if pattern is not None:
+            ways = ways_around(form, known, mended.choice if mended is not None else None)
+            parts = average(points, known, start_sd, guess, ways, pattern.autocorrelation, slow, (choice, draws))
     return Settled(
         choice=choice,
         points=few,
         known=problem.soft,
         best=best,
-        draws=problem.draws(best, guess) if intervals else None,
+        draws=draws,
         parts=parts,
         fall=fall,
         rise=rise,
         misfit=misfit,
         mended=mended is not None,
     )
+
+
+def _moved(problem: Problem, fall: Fall, rise: Rise) -> bool:
+    """Whether the run rose, fell, or rose before it fell: autocorrelated noise about a constant wanders too."""
+    if rise.seen or rise.fell:
+        return True
+    before = problem.points.take(problem.points.log_compute <= np.log(fall.compute / problem.points.scale) + 1e-12)
+    return find_rise(before, problem.known).statistic > FALL_LIMIT
 
 
 def unsettled(points: Points, form: Form, known: Known, best: Solution) -> Settled:

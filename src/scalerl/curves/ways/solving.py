@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from scalerl.curves.forms import Form
+from scalerl.curves.grid import Resolution
 from scalerl.curves.intervals import Draws, posterior
 from scalerl.curves.least_squares import Solution, least_squares
 from scalerl.curves.points import Known, Points, scatter, with_start
-from scalerl.curves.residuals.drift import find_slow_noise
+from scalerl.curves.residuals.drift import SlowNoise, find_slow_noise
 from scalerl.curves.residuals.misfit import Misfit, find_misfit
 
 
@@ -51,12 +52,14 @@ class Problem:
     def misfit(self, best: Solution) -> Misfit | None:
         return find_misfit(self.points, self.form, self.known, best)
 
-    def draws(self, best: Solution, guess: float | None) -> Draws:
-        """The posterior, under slow noise where the residuals show it."""
-        slow = find_slow_noise(self.points, self.form, self.known, best)
+    def slow_noise(self, best: Solution) -> SlowNoise | None:
+        return find_slow_noise(self.points, self.form, self.known, best)
+
+    def draws(self, guess: float | None, slow: SlowNoise | None, resolution: Resolution | None = None) -> Draws:
+        """The posterior under `slow` noise, where the residuals show it."""
         if self.inside:
-            return posterior(self.points, self.form, self.known, guess, slow)
-        return posterior(self.given, self.form, self.soft, guess, slow)
+            return posterior(self.points, self.form, self.known, guess, slow, resolution)
+        return posterior(self.given, self.form, self.soft, guess, slow, resolution)
 
 
 def rescale(points: Points, known: Known, form: Form) -> tuple[Points, Known]:

@@ -14,13 +14,15 @@ import pickle
 import socket
 import subprocess
 import sys
+import threading
 import time
 import weakref
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import IO, Any, Literal, Self
 
+from scalerl.config.secrets import redact
 from scalerl.errors import GraderError, GraderPoolError
 from scalerl.graders.pool.wire import VALUE, Channel, Frame, Kind, Limits, wait
 
@@ -38,6 +40,8 @@ _REASONS: Mapping[Kind, Reason] = {
 _LOAD_TIMEOUT_S = 120.0
 """For importing a grader and its packages on a busy machine."""
 _CLOSE_TIMEOUT_S = 5.0
+_MOST_LINES = 200
+"""Lines on stderr that are shown; a grader that reports every answer would bury everything else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,6 +243,7 @@ def _start(limits: Limits, server: Literal["supervisor", "calls"]) -> tuple[subp
                 [sys.executable, "-c", code],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
                 pass_fds=[theirs.fileno()],
                 # Ctrl-C is handled by the trainer.
                 start_new_session=True,
@@ -248,7 +253,18 @@ def _start(limits: Limits, server: Literal["supervisor", "calls"]) -> tuple[subp
         except OSError as error:
             ours.close()
             raise GraderPoolError(f"the grading process cannot be started: {error}") from error
+    threading.Thread(target=_show_stderr, args=(process.stderr,), name="grader stderr", daemon=True).start()
     return process, Channel(ours)
+
+
+def _show_stderr(stream: IO[bytes]) -> None:
+    """Pass on what graders write to stderr, line by line, through sys.stderr: a progress bar stays whole then."""
+    with stream:
+        for number, line in enumerate(stream):
+            if number < _MOST_LINES:
+                sys.stderr.write(redact(line.decode(errors="replace")))
+            elif number == _MOST_LINES:
+                sys.stderr.write(f"graders wrote {_MOST_LINES} lines to stderr; what follows is not shown\n")
 
 
 def _stop(process: subprocess.Popen[bytes], channel: Channel, owner: int) -> None:

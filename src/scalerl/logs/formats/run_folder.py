@@ -26,7 +26,7 @@ def read_study(folder: Path) -> Table:
     placed = []
     for run in (store.read_study(folder) or {}).get("runs", []):
         labels = {key: run.get(key) for key in ("arm", "seed", "folder")} if isinstance(run, Mapping) else {}
-        run_folder = folder / str(labels.pop("folder", None))
+        run_folder = folder / store.portable(str(labels.pop("folder", None)))
         if store.is_run_folder(run_folder):
             rows = _run_rows(run_folder, store.EVALS)
             placed += [(f"{run_folder.name}, {place}", {**row, **labels}) for place, row in rows]

@@ -4,29 +4,29 @@ from pathlib import Path
 
 import torch
 
-from scalerl.config.parts import RolloutSettings
+from scalerl.config.rollout import RolloutSettings
 from scalerl.errors import RecipeError
 from scalerl.models.load import LoadedModel
 from scalerl.rollout.torch.cache import cache_bytes
 from scalerl.rollout.torch.engine import TorchEngine
 
 MEMORY_SHARE = 0.25
-"""Share of free memory that the cache may take if the number of slots is not set. Evaluation has an engine of its own,
-and the learner's gradients and moments are not allocated yet."""
+"""Share of free memory that the cache may take if the number of slots is not set. The learner's gradients and moments
+are not allocated yet, and on a CPU an evaluation keeps a second copy of what is cached for training."""
 
 
-def most_slots(model: LoadedModel, context: int, dtype: torch.dtype) -> int | None:
+def most_slots(model: LoadedModel, settings: RolloutSettings, dtype: torch.dtype) -> int | None:
     """Return how many slots fit into MEMORY_SHARE of the free memory, at least 1; None if free memory is not known."""
-    free = _free_bytes(model)
+    free = free_bytes(model)
     if free is None:
         return None
-    return max(int(MEMORY_SHARE * free) // cache_bytes(model.model.config, 1, context, dtype), 1)
+    return max(int(MEMORY_SHARE * free) // cache_bytes(model.model.config, 1, settings.context, dtype), 1)
 
 
 def build_engine(model: LoadedModel, settings: RolloutSettings, *, dtype: torch.dtype, fp32_head: bool) -> TorchEngine:
     """Return a TorchEngine with a copy of the model; RecipeError if its cache needs more memory than is free."""
     assert settings.slots is not None, "run/parts.py has chosen the number of slots"
-    needed, free = cache_bytes(model.model.config, settings.slots, settings.context, dtype), _free_bytes(model)
+    needed, free = cache_bytes(model.model.config, settings.slots, settings.context, dtype), free_bytes(model)
     # Checked, because a system that runs out of memory may kill the process without a message.
     if free is not None and needed > free:
         raise RecipeError(
@@ -43,7 +43,7 @@ def build_engine(model: LoadedModel, settings: RolloutSettings, *, dtype: torch.
     )
 
 
-def _free_bytes(model: LoadedModel) -> int | None:
+def free_bytes(model: LoadedModel) -> int | None:
     """Return how much memory is available on the model's device; None where the system does not report it."""
     device = model.model.device
     if device.type == "cuda":

@@ -90,6 +90,15 @@ class SlotCache:
             held = stored[:, :, :filled]
             held.index_copy_(0, target, held.index_select(0, source))
 
+    def copy_out(self, rows: Tensor, filled: int) -> list[Tensor]:
+        """Return the keys and values of rows up to position `filled`, layer by layer, in the host's memory."""
+        return [stored[:, :, :filled].index_select(0, rows).cpu() for stored in (*self.keys, *self.values)]
+
+    def copy_in(self, held: Sequence[Tensor], rows: Tensor) -> None:
+        """Write back what copy_out returned."""
+        for stored, values in zip((*self.keys, *self.values), held, strict=True):
+            stored[:, :, : values.shape[2]].index_copy_(0, rows, values.to(stored.device))
+
 
 class DecodePass:
     """One token of every row, at its own position, with masked attention to the filled positions of its span."""

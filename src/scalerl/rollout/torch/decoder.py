@@ -41,6 +41,17 @@ class Chunk:
     """The token to take instead of the sampled one, or -1."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldRows:
+    """The cache of slots that wait while others use their rows."""
+
+    row: NDArray[np.int64] | None
+    """The row of every slot, where slots and rows differ."""
+    places: Tensor
+    """The rows that are held."""
+    cache: list[Tensor]
+
+
 @dataclass(frozen=True, slots=True)
 class _Shape:
     """Everything that determines which operations a step consists of; one CUDA graph is recorded per shape."""
@@ -129,6 +140,18 @@ class Decoder:
         if len(moved):
             rows = (torch.from_numpy(row[moved]) for row in (before, self._layout.row))
             self._cache.move(*rows, filled=int(position[moved].max()))
+
+    def hold(self, slots: NDArray[np.int64], filled: int) -> "HeldRows":
+        """Copy the cache of these slots, up to position `filled`, to the host; `restore` brings it back."""
+        row = None if self._layout is None else self._layout.row.copy()
+        places = torch.from_numpy(slots if row is None else row[slots]).to(self._device)
+        return HeldRows(row=row, places=places, cache=self._cache.copy_out(places, filled))
+
+    def restore(self, held: "HeldRows") -> None:
+        """Bring back what `hold` returned, each slot to the row that it was in."""
+        if self._layout is not None and held.row is not None:
+            self._layout.row = held.row
+        self._cache.copy_in(held.cache, held.places)
 
     def prefill(self, batch: PrefillBatch, pad_token: int) -> None:
         """Write the keys and values of the batch's prompts into their slots."""

@@ -14,7 +14,8 @@ On a GPU the next chunk is launched before a poll returns, so that the device do
 and requests therefore take effect one chunk later.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -35,6 +36,12 @@ from scalerl.rollout.torch.scheduler import Admitted, PrefillBatch, SlotSchedule
 from scalerl.types import Completion, Request, Work
 
 _CLOSED = "the engine is closed"
+
+_SLOT_STATE = (
+    *("_scheduler", "_progress", "_early", "_token", "_prompt_length", "_temperature", "_top_p", "_seeds"),
+    *("_evaluates", "_tokens", "_versions", "_log_probs", "_forced"),
+)
+"""What the engine holds about its slots on the host; a pause puts it aside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +109,11 @@ class TorchEngine:
             )
         self._own = self._model.state_dict(keep_vars=True)
         self._needed = {name for name, _ in self._model.named_parameters()}
-        self._progress = Progress(slots, stop_tokens)
-        self._version, self._work = version, Work()
+        self._stop_tokens = tuple(stop_tokens)
+        self._progress = Progress(slots, self._stop_tokens)
+        self._version, self._work, self._eval_work = version, Work(), Work()
+        self._early: list[Completion] | None = None
+        """Completions of a chunk that was collected for a pause; the next poll returns them."""
         self._failure: str | None = None
         self._allocate(slots)
 
@@ -111,7 +121,7 @@ class TorchEngine:
         """Allocate the host's record of every slot: where the next chunk starts, and the completion so far."""
         self._token, self._prompt_length = np.zeros(slots, dtype=np.int64), np.ones(slots, dtype=np.int64)
         self._temperature, self._top_p = np.ones(slots, dtype=np.float32), np.ones(slots, dtype=np.float32)
-        self._seeds = np.zeros(slots, dtype=np.uint64)
+        self._seeds, self._evaluates = np.zeros(slots, dtype=np.uint64), np.zeros(slots, dtype=np.bool_)
         room = (slots, self._max_length + self._chunk)
         self._tokens, self._versions = np.zeros(room, dtype=np.int32), np.zeros(room, dtype=np.int32)
         self._log_probs, self._forced = np.zeros(room, dtype=np.float32), np.zeros(room, dtype=np.bool_)
@@ -122,11 +132,15 @@ class TorchEngine:
 
     @property
     def num_pending(self) -> int:
-        return self._scheduler.num_pending
+        return self._scheduler.num_pending + len(self._early or ())
 
     @property
     def work(self) -> Work:
         return self._work
+
+    @property
+    def eval_work(self) -> Work:
+        return self._eval_work
 
     def submit(self, requests: Sequence[Request]) -> None:
         self._require_usable()
@@ -164,6 +178,33 @@ class TorchEngine:
             self._decoder.weights_changed(weights)
         self._version = version
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Put all pending requests aside, the caches in the host's memory, and serve what is submitted inside."""
+        self._require_usable()
+        with torch.inference_mode():
+            if self._running is not None:
+                self._early = [*(self._early or ()), *self._collect()]
+            filled = int(np.where(self._progress.active, self._prompt_length + self._progress.count, 0).max())
+            cache = self._decoder.hold(np.flatnonzero(self._progress.active), filled)
+        held = {name: getattr(self, name) for name in _SLOT_STATE}
+        slots = len(self._token)
+        self._early, self._scheduler = None, SlotScheduler(slots)
+        self._progress = Progress(slots, self._stop_tokens)
+        self._allocate(slots)
+        try:
+            yield
+        finally:
+            # After a failure the slots are lost anyway.
+            if self._failure is None:
+                if self._running is not None:
+                    self._decoder.collect()
+                self._running = None
+                for name, value in held.items():
+                    setattr(self, name, value)
+                with torch.inference_mode():
+                    self._decoder.restore(cache)
+
     def close(self) -> None:
         if self._failure == _CLOSED:
             return
@@ -176,11 +217,18 @@ class TorchEngine:
             raise EngineError(self._failure)
 
     def _advance(self) -> list[Completion]:
+        if self._early is not None:
+            early, self._early = self._early, None
+            self._launch()
+            return early
         if self._running is None:
             self._launch()
+        return [] if self._running is None else self._collect(launch_next=self._launches_ahead)
+
+    def _collect(self, *, launch_next: bool = False) -> list[Completion]:
+        """Wait for the running chunk and return what it completes."""
         running = self._running
-        if running is None:
-            return []
+        assert running is not None
         tokens, log_probs = self._decoder.collect()
         result = self._progress.apply(tokens)
         self._check_finite(log_probs, result, running)
@@ -189,7 +237,7 @@ class TorchEngine:
         self._count_decode(result, running.start)
         finished = self._scheduler.release(np.flatnonzero(result.finished).tolist())
         self._running = None
-        if self._launches_ahead:
+        if launch_next:
             self._launch()
         self._record(tokens, log_probs, result, running)
         return self._completions(finished, result, running)
@@ -220,6 +268,7 @@ class TorchEngine:
         self._prompt_length[slots] = [len(request.prompt_tokens) for request in requests]
         self._temperature[slots] = [request.temperature for request in requests]
         self._top_p[slots] = [request.top_p for request in requests]
+        self._evaluates[slots] = [request.purpose == "evaluation" for request in requests]
         self._seeds[slots] = np.array([request.seed & 0xFFFFFFFFFFFFFFFF for request in requests], dtype=np.uint64)
 
     def _next_chunk(self, position: NDArray[np.int64]) -> Chunk:
@@ -285,20 +334,24 @@ class TorchEngine:
         ]
 
     def _count_prefill(self, batch: PrefillBatch) -> None:
-        attended = sum(len(prompt) * (len(prompt) + 1) // 2 for prompt in batch.prompts)
-        self._add_work(prefilled=batch.num_tokens, attended=attended)
+        # A prompt that requests of both kinds share counts for the one that comes last; evaluation's are withheld.
+        evaluates = {row: bool(self._evaluates[slot]) for row, slot in batch.places}
+        for row, prompt in enumerate(batch.prompts):
+            work = Work(prefilled=len(prompt), attended=len(prompt) * (len(prompt) + 1) // 2)
+            self._add_work(work, for_evaluation=evaluates[row])
 
     def _count_decode(self, result: ChunkResult, start: np.ndarray) -> None:
         kept = result.num_kept
         attended = kept * (self._prompt_length + start) + kept * (kept - 1) // 2
-        self._add_work(decoded=int(kept.sum()), attended=int(attended.sum()))
+        for_evaluation = self._evaluates & (kept > 0)
+        for chosen in (~for_evaluation, for_evaluation):
+            work = Work(decoded=int(kept[chosen].sum()), attended=int(attended[chosen].sum()))
+            self._add_work(work, for_evaluation=chosen is for_evaluation)
 
-    def _add_work(self, *, prefilled: int = 0, decoded: int = 0, attended: int = 0) -> None:
-        self._work = Work(
-            prefilled=self._work.prefilled + prefilled,
-            decoded=self._work.decoded + decoded,
-            attended=self._work.attended + attended,
-        )
+    def _add_work(self, work: Work, *, for_evaluation: bool) -> None:
+        self._work += work
+        if for_evaluation:
+            self._eval_work += work
 
 
 def _parts(joined: NDArray, ends: NDArray[np.int64]) -> list[NDArray]:

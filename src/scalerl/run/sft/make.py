@@ -22,10 +22,11 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from scalerl.config.parts import GradingSettings, LearnerSettings
+from scalerl.config.secrets import hidden
 from scalerl.config.sft import NEW_MODEL, SftSettings
 from scalerl.errors import RunFolderError
 from scalerl.loop.requests import Text
-from scalerl.models.load import load_model
+from scalerl.models.load import LoadedModel, load_model
 from scalerl.models.tiny import TinyShape, build_model, build_tokenizer
 from scalerl.run import checkpoint as checkpoints
 from scalerl.run.resume import lock_folder
@@ -126,6 +127,8 @@ class SftStart:
     """Precision of the body; master weights are FP32."""
     device: str = ""
     """Empty for a GPU if there is one."""
+    trust_remote_code: bool = False
+    """Run Python code that comes with the model."""
 
     @property
     def new(self) -> bool:
@@ -216,7 +219,7 @@ def _load(
 ) -> tuple["PreTrainedModel", Text, Examples]:
     # The model before the demonstrations: a wrong path shows at once, and drawing them takes a while.
     with hide_hub_warnings():
-        given = None if start.new else load_model(start.model, dtype=torch.float32, device="cpu")
+        given = None if start.new else _given(start)
     observer.drawing(num_wanted(settings, new=start.new))
     drawn = draw(task, settings, seed=start.seed, new=start.new)
     if given is None:
@@ -232,6 +235,10 @@ def _load(
     model.to(device)  # pyright: ignore[reportArgumentType]
     context = getattr(model.config, "max_position_embeddings", math.inf)
     return model, text, encode(drawn, task, text, settings, context=context)
+
+
+def _given(start: SftStart) -> LoadedModel:
+    return load_model(start.model, dtype=torch.float32, device="cpu", trust_remote_code=start.trust_remote_code)
 
 
 def _restore(learner: SftLearner, folder: Path, identity: Mapping[str, Any]) -> list[SftProgress]:
@@ -300,7 +307,7 @@ def _write(result: SftResult, model: "PreTrainedModel", text: Text, made_by: Map
     with new_folder(result.folder, write_errors=(SafetensorError,)) as unfinished:
         model.to("cpu").save_pretrained(unfinished)  # pyright: ignore[reportArgumentType]
         text.tokenizer.save_pretrained(unfinished)
-        (unfinished / MADE_BY).write_text(json.dumps(made_by, indent=1) + "\n", encoding="utf-8")
+        (unfinished / MADE_BY).write_text(json.dumps(hidden(made_by), indent=1) + "\n", encoding="utf-8")
 
 
 def _record(result: SftResult, settings: SftSettings, start: SftStart, device: str) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def sft_from_recipe(
         task,
         out,
         recipe.sft,
-        start=SftStart(model=base, seed=recipe.seed, dtype=dtype),
+        start=SftStart(model=base, seed=recipe.seed, dtype=dtype, trust_remote_code=recipe.model.trust_remote_code),
         learner=recipe.learner,
         grading=recipe.grading,
         record=record,

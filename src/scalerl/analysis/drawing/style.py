@@ -19,6 +19,7 @@ WARNING = "#B00020"
 GREY = "#666666"
 MOST_RANKED = 8  # bars of the probability to be best
 MOST_SLOPES = 6  # exponents given beside the linearised comparison
+MOST_RIMMED = 100  # points of one run that stand apart with a white rim; the rims of more would hide the curve
 
 
 def legend_parts(curve: CurveData) -> tuple[str, str]:
@@ -50,6 +51,15 @@ def straight_title(data: FigureData) -> str:
 def ranking_title(data: FigureData) -> str:
     what = "the highest ceiling" if data.target is None else f"the best reward at {short_compute_text(data.target)}"
     return f"probability of {what}" + (", within each set" if data.num_sets > 1 else "")
+
+
+def misfits(data: FigureData) -> list[tuple[int, float]]:
+    """(curve, compute at which its residuals begin to show a pattern) of curves that lack fit."""
+    return [(place, curve.misfit_at) for place, curve in enumerate(data.curves) if curve.misfit_at is not None]
+
+
+def misfit_text(data: FigureData, place: int) -> str:
+    return "lack of fit" if len(data.curves) == 1 else f"lack of fit: {cut(data.curves[place].label, 20)}"
 
 
 def compute_ticks(low: float, high: float, most: int = 10) -> list[float]:

@@ -1,0 +1,1 @@
+"""What the ways to draw a figure share."""

@@ -1,0 +1,173 @@
+"use strict";
+// Charts of the board, with the report's frame, axes and tooltips.
+
+const byId = (id) => document.getElementById(id);
+const span = (values) => [Math.min(...values), Math.max(...values)];
+const isNumber = (value) => typeof value === "number" && isFinite(value);
+const shorten = (text, most) => (text.length > most ? `${text.slice(0, Math.ceil(most / 2) - 1)}\u2026${text.slice(-Math.floor(most / 2))}` : text);
+const rangeText = (value) => (value && isNumber(value.low) ? `${rewardText(value.low)} to ${rewardText(value.high)}` : "");
+
+// Buttons of which one is pressed; they stay the same while their texts do, so that focus stays where it is.
+function choices(host, options, chosen, pick) {
+  if (host.textContent !== options.map(([, text]) => text).join("")) host.replaceChildren(...options.map(([, text]) => element("button", { type: "button" }, text)));
+  options.forEach(([value], i) => { host.children[i].onclick = () => pick(value); host.children[i].setAttribute("aria-pressed", String(value === chosen)); });
+}
+
+function padded(low, high, share = 0.06) {
+  const pad = share * (high - low) || Math.abs(high) * 0.05 || 0.05;
+  return [low - pad, high + pad];
+}
+
+// Drawn with the width of its place; a place that is not laid out yet has a usual one.
+function sized(host, phone, wide) {
+  const width = Math.max(host.clientWidth || 640, 280);
+  return { width, height: width < 520 ? phone : wide, isPhone: width < 520 };
+}
+
+function tableOf(heads, rows, className = "") {
+  const cell = (value, i) => {
+    const made = element("td", { className: i && heads[i].n ? "n" : "" }, value instanceof Node ? value : String(value));
+    made.dataset.head = heads[i].text;
+    return made;
+  };
+  return element("div", { className: "scroll", tabIndex: 0 }, element("table", { className },
+    element("thead", {}, element("tr", {}, ...heads.map((head) => element("th", { scope: "col", className: head.n ? "n" : "" }, head.text)))),
+    element("tbody", {}, ...rows.map((row) => element("tr", {}, ...row.map(cell))))));
+}
+
+// The curve: points, fitted line with its bands, and the forecast at the end of the budget.
+function drawCurve(host, curve) {
+  const { width, height, isPhone } = sized(host, 280, 400), { points, fit } = curve, line = fit && fit.line;
+  const computes = points.compute.filter((c) => c > 0);
+  if (!computes.length) return host.replaceChildren(element("p", { className: "sub" }, curve.problem || "No point to draw yet."));
+  const [first, last] = span(computes), target = fit && fit.end_compute > last ? fit.end_compute : null;
+  const reach = line ? Math.min(Math.max(last * 2, target ? target * 1.15 : 0), line.compute[line.compute.length - 1] * 1.0001) : last;
+  const end = Math.max(reach, target && target < 40 * last ? target * 1.15 : 0, last * 1.1);
+  const inside = line ? line.compute.map((c, i) => i).filter((i) => line.compute[i] <= end) : [];
+  const tips = line ? inside.map((i) => line.reward[i]) : [], [low, high] = span(points.reward.concat(tips)), room = 0.35 * (high - low);
+  const limits = fit && fit.end ? [Math.max(fit.end.low, low - room), Math.min(fit.end.high, high + room)] : [];
+  const chart = new Chart({ width, height, xRange: [first / 1.08, end * 1.02], yRange: padded(...span([low, high, ...limits])), xLog: true, left: isPhone ? 38 : 46, right: 14,
+    xLabel: curve.x_label, yLabel: curve.y_label, label: `${curve.y_label} against ${curve.x_label}: ${curve.num_points} points, the latest ${rewardText(points.reward[points.reward.length - 1])}${fit && fit.end ? `; forecast for the end ${rewardText(fit.end.value)}, ${rangeText(fit.end)}` : ""}` });
+  if (line) {
+    for (const [band, opacity] of [[line.new_band, 0.09], [line.band, 0.2]])
+      if (band) chart.band(inside.map((i) => [line.compute[i], band[0][i], band[1][i]]), { fill: "var(--c0)", "fill-opacity": opacity });
+  }
+  const many = points.compute.length > 150 || isPhone;
+  points.compute.forEach((c, i) => { if (c > 0) chart.mark(c, points.reward[i], points.run[i], { r: many ? 2 : 3.2, fill: "var(--c0)", "fill-opacity": many ? 0.6 : 0.9 }); });
+  if (line) {
+    const part = (from, to) => inside.map((i) => [line.compute[i], line.reward[i]]).filter(([c]) => c >= from && c <= to);
+    chart.line(part(line.first, line.last), { stroke: "var(--c0)", "stroke-width": 2.4 });
+    chart.line(part(line.last, end), { stroke: "var(--c0)", "stroke-width": 2, "stroke-dasharray": "6 5", class: "forecast-line" });
+  }
+  if (target && target <= end) {
+    const x = chart.x(target);
+    chart.svg.append(node("line", { class: "target", x1: x, x2: x, y1: chart.top, y2: chart.height - chart.bottom }));
+    if (!isPhone) chart.svg.append(node("text", { x: x - 6, y: chart.top + 10, "text-anchor": "end" }, "end of the budget"));
+    if (fit.end) {
+      chart.line([[target, fit.end.low], [target, fit.end.high]], { stroke: "var(--c1)", "stroke-width": 3 });
+      chart.mark(target, fit.end.value, 0, { r: 4.5, fill: "var(--raised)", stroke: "var(--c1)", "stroke-width": 2.4 });
+    }
+  }
+  host.replaceChildren(chart.svg);
+  withTip(host, chart, (compute, px, py) => {
+    const near = nearest(points, (c, i) => Math.hypot(chart.x(c) - px, chart.y(points.reward[i]) - py));
+    if (near && near.gap < 12) return [element("div", {}, `measured at ${computeText(points.compute[near.i], 4)} ${curve.x_label}`), tipRow(0, "reward", rewardText(points.reward[near.i], 4))];
+    const at = line ? nearest({ compute: line.compute }, (c) => Math.abs(Math.log(c / compute))) : null;
+    return at ? [element("div", {}, `curve at ${computeText(compute)} ${curve.x_label}`), tipRow(0, compute > line.last ? "forecast" : "fit", rewardText(line.reward[at.i])),
+      ...(line.new_band ? [element("div", {}, `${rewardText(line.new_band[0][at.i])} to ${rewardText(line.new_band[1][at.i])} for a new evaluation`)] : [])] : null;
+  });
+}
+
+function nearest(points, gap) {
+  let best = null;
+  points.compute.forEach((c, i) => { const found = gap(c, i); if (!best || found < best.gap) best = { i, gap: found }; });
+  return best;
+}
+
+// How the forecast moved: for each moment, what the points until then foretold, with the interval it gave itself.
+function drawHistory(host, curve, hasEnd) {
+  const { width, height } = sized(host, 240, 290);
+  const rows = curve.history.map((row) => ({ ...row, told: hasEnd ? row.end : row.ceiling })).filter((row) => row.told && isNumber(row.told.value) && row.compute > 0);
+  if (rows.length < 2) return host.replaceChildren(element("p", { className: "sub" }, "The history begins with the second forecast."));
+  const measured = curve.points.compute.map((c, i) => [c, curve.points.reward[i]]).filter(([c]) => c >= rows[0].compute * 0.999);
+  const values = rows.map((row) => row.told.value), [low, high] = span(values.concat(measured.map(([, y]) => y))), room = 0.7 * (high - low) + 0.02;
+  const hold = (y) => Math.min(Math.max(isNumber(y) ? y : 0, low - room), high + room);
+  const chart = new Chart({ width, height, xRange: [rows[0].compute / 1.1, rows[rows.length - 1].compute * 1.1], yRange: padded(...span(values.concat([low, high], rows.flatMap((row) => [hold(row.told.low), hold(row.told.high)])))), xLog: true,
+    xLabel: `${curve.x_label} when the forecast was made`, label: `History of ${rows.length} forecasts of ${hasEnd ? "the end of the budget" : "the ceiling"}: first ${rewardText(values[0])}, now ${rewardText(values[values.length - 1])}` });
+  chart.band(rows.map((row) => [row.compute, hold(row.told.low), hold(row.told.high)]), { fill: "var(--c1)", "fill-opacity": 0.16 });
+  for (const [c, y] of measured) chart.mark(c, y, 0, { r: 1.8, fill: "var(--c0)", "fill-opacity": 0.55 });
+  chart.line(rows.map((row) => [row.compute, row.told.value]), { stroke: "var(--c1)", "stroke-width": 2.2 });
+  for (const row of rows) chart.mark(row.compute, row.told.value, 0, { r: 3, fill: "var(--raised)", stroke: "var(--c1)", "stroke-width": 1.8 });
+  host.replaceChildren(chart.svg);
+  withTip(host, chart, (compute) => {
+    const near = nearest({ compute: rows.map((row) => row.compute) }, (c) => Math.abs(Math.log(c / compute))), row = rows[near.i];
+    return [element("div", {}, `after ${row.num} evaluations`), tipRow(1, hasEnd ? "forecast for the end" : "ceiling", rewardText(row.told.value)), element("div", {}, rangeText(row.told))];
+  });
+}
+
+// Lines over the steps that share one frame.
+function drawLines(host, steps, lines, label, text = computeText) {
+  const { width } = sized(host, 170, 170), sets = lines.map((line, i) => ({ i, label: line.label, points: steps.map((x, at) => [x, line.values[at]]).filter(([x, y]) => isNumber(x) && isNumber(y)) })).filter((set) => set.points.length);
+  if (!sets.length) return host.replaceChildren();
+  const xs = sets.flatMap((set) => set.points.map(([x]) => x)), ys = sets.flatMap((set) => set.points.map(([, y]) => y)), limit = lines[0].limit;
+  const top = Math.max(...ys), [low, high] = [Math.min(0, ...ys), Math.max(top, isNumber(limit) && top > 0.4 * limit ? limit * 1.1 : 0)];
+  const [from, to] = span(xs);
+  const chart = new Chart({ width, height: 176, xRange: [from, to > from ? to : from + 1], yRange: [low, high + 0.08 * (high - low) || 1], xLog: false, xLabel: "steps", left: 44, yText: (value) => text(value), label });
+  if (isNumber(limit) && limit < chart.yRange[1]) chart.line([[from, limit], [to, limit]], { class: "limit", "stroke-width": 1.3 });
+  for (const set of sets) chart.line(set.points, { stroke: own(set.i), "stroke-width": 1.7 });
+  host.replaceChildren(chart.svg);
+  withTip(host, chart, (x) => [element("div", {}, `step ${computeText(x, 4)}`), ...sets.map((set) => tipRow(set.i, set.label, text(set.points.reduce((a, b) => (Math.abs(b[0] - x) < Math.abs(a[0] - x) ? b : a))[1])))]);
+}
+
+function drawHistogram(host, lag) {
+  const { width } = sized(host, 190, 190), most = Math.max(...lag.counts), last = lag.from[lag.from.length - 1] + lag.width;
+  const chart = new Chart({ width, height: 190, xRange: [lag.from[0] - 0.5, last - 0.5], yRange: [0, most * 1.08], xLog: false, xLabel: "lag in steps", left: 44, yText: (value) => computeText(value),
+    label: `Lag of the last ${lag.num_steps} steps: on average ${rewardText(lag.mean, 1)}${isNumber(lag.max) ? `, at most ${computeText(lag.max)}` : ""}` });
+  lag.from.forEach((from, i) => {
+    const x = chart.x(from - 0.5), y = chart.y(lag.counts[i]);
+    if (lag.counts[i]) chart.inside.append(node("rect", { class: "bar-fill", x: x + 1, y, width: Math.max(chart.x(from - 0.5 + lag.width) - x - 2, 1), height: Math.max(chart.height - chart.bottom - y, 0) }));
+  });
+  host.replaceChildren(chart.svg);
+  withTip(host, chart, (x) => {
+    const i = lag.from.findIndex((from) => x >= from - 0.5 && x < from - 0.5 + lag.width);
+    return i < 0 ? null : [element("div", {}, `lag ${lag.width > 1 ? `${lag.from[i]} to ${lag.from[i] + lag.width - 1}` : lag.from[i]}`), tipRow(0, "steps", String(lag.counts[i]))];
+  });
+}
+
+const durationText = (s) => (s < 1 ? `${Number((1000 * s).toPrecision(2))} ms` : s < 90 ? `${Number(s.toPrecision(2))} s` : s < 5400 ? `${Math.round(s / 60)} min` : s < 172800 ? `${(s / 3600).toFixed(1)} h` : `${(s / 86400).toFixed(1)} days`);
+
+// A bar in parts, and the same as words.
+function stackOf(parts) {
+  const total = parts.reduce((sum, part) => sum + part.seconds, 0);
+  return [
+    element("div", { className: "stack bars", "aria-hidden": "true" }, ...parts.map((part, i) => element("i", { style: `width:${100 * part.seconds / total}%;background:${own(i)}` }))),
+    element("ul", { className: "key" }, ...parts.map((part, i) => element("li", {}, element("span", { className: "dot", style: `--own:${own(i)}` }), `${part.label} ${Math.round(100 * part.seconds / total)}% (${durationText(part.seconds)})`))),
+  ];
+}
+
+// Several curves in one frame: runs of the overview, arms of a study.
+function drawTogether(host, items, xLabel) {
+  const shown = items.filter((item) => item.points && item.points.compute.some((c) => c > 0));
+  if (!shown.length) return host.replaceChildren(element("p", { className: "sub" }, "No evaluation yet."));
+  const { width, height, isPhone } = sized(host, 290, 400), computes = shown.flatMap((item) => item.points.compute.filter((c) => c > 0));
+  const [first, last] = span(computes), end = last * 2, few = shown.length <= 12;
+  const tips = shown.flatMap((item) => (item.line ? item.line.reward.filter((_, i) => item.line.compute[i] <= end) : []));
+  const longest = isPhone || !few ? 0 : Math.min(Math.max(...shown.map((item) => item.name.length)) * 7.2 + 14, 190);
+  const chart = new Chart({ width, height, xRange: [first / 1.08, end], yRange: padded(...span(shown.flatMap((item) => item.points.reward).concat(tips))), xLog: true, right: Math.max(longest, 14), left: isPhone ? 38 : 46, xLabel, label: `${shown.length} curves over ${xLabel}` });
+  for (const item of shown) if (few && item.line && item.line.band) chart.band(item.line.compute.map((c, i) => [c, item.line.band[0][i], item.line.band[1][i]]).filter(([c]) => c <= end), { fill: own(item.colour), "fill-opacity": "var(--band)" });
+  for (const item of shown) item.points.compute.forEach((c, i) => { if (c > 0) chart.mark(c, item.points.reward[i], 0, { r: few ? 2.4 : 1.6, fill: own(item.colour), "fill-opacity": 0.55 }); });
+  const labels = [];
+  for (const item of shown) {
+    const { line } = item, stroke = own(item.colour), of = (from, to) => (line ? line.compute.map((c, i) => [c, line.reward[i]]).filter(([c]) => c >= from && c <= to) : []);
+    if (line) { chart.line(of(0, line.last), { stroke, "stroke-width": 2 }); chart.line(of(line.last, end), { stroke, "stroke-width": 1.7, "stroke-dasharray": "6 5" }); }
+    const tail = line ? of(0, end) : [];
+    labels.push({ y: tail.length ? tail[tail.length - 1][1] : item.points.reward[item.points.reward.length - 1], text: shorten(item.name, 24), colour: stroke });
+  }
+  if (longest) chart.labels(labels);
+  host.replaceChildren(chart.svg);
+  withTip(host, chart, (compute, px, py) => {
+    let best = null;
+    for (const item of shown) { const near = nearest(item.points, (c, i) => Math.hypot(chart.x(c) - px, chart.y(item.points.reward[i]) - py)); if (near && near.gap < 14 && (!best || near.gap < best.near.gap)) best = { item, near }; }
+    return best ? [element("div", {}, `at ${computeText(best.item.points.compute[best.near.i])} ${xLabel}`), tipRow(best.item.colour, shorten(best.item.name, 26), rewardText(best.item.points.reward[best.near.i], 4))] : null;
+  });
+}

@@ -1,0 +1,119 @@
+"use strict";
+// The page of one run. Its parts are made once and then brought up to date, so that focus and scrolling stay.
+
+const ADVICE = {
+  too_early: "Too early to tell", falling: "Falling away from its own curve", flat: "No rise seen so far", levelled_off: "Levelled off: another doubling hardly pays",
+  rising: "Still rising: more compute pays", unclear: "Whether more compute pays is not clear yet",
+};
+const ALARMS = {
+  truncated: "Truncation", mismatch: "Generator and learner differ", no_verdict: "No verdicts", skipped: "Skipped updates", empty: "Empty batches", entropy: "Collapse of entropy",
+  fall: "Collapse of the reward", uneven_time: "Uneven time", lag: "Lag", forecast_moved: "The forecast has moved", stalled: "Standing still", grader_error: "Grader",
+};
+
+class RunPage {
+  constructor(key) {
+    this.key = key; this.curve = null; this.told = null; this.data = null; this.known = null;
+    this.samples = new Samples(key);
+    const section = (id, title, ...more) => element("section", { id }, element("h2", {}, title), ...more);
+    this.title = element("h1", {}); this.head = element("p", { className: "head" }); this.choice = element("select", { "aria-label": "Curve", hidden: true });
+    this.choice.addEventListener("change", () => { this.curve = this.choice.value; this.show(this.data); });
+    this.node = element("article", {}, this.title, element("div", { className: "head" }, this.head, this.choice),
+      element("section", { id: "verdict", "aria-label": "Verdict" }), section("alarms", "Alarms"),
+      section("curve", "Curve and forecast", element("figure", {}), element("p", { className: "caption" }), element("details", {}, element("summary", {}, "As numbers"), element("div", {}))),
+      section("history", "How the forecast moved", element("div", { className: "segments", role: "group", "aria-label": "Forecast of" }), element("figure", {}), element("p", { className: "caption" }), element("details", {}, element("summary", {}, "As numbers"), element("div", {}))),
+      section("time", "Throughput and time", element("div", { className: "two fill" }, element("div", { id: "pace" }), element("div", { id: "parts" }))),
+      section("signals", "Over the steps", element("div", { className: "small" })), this.samples.section);
+  }
+  part(id, what) { return this.node.querySelector(`#${id} ${what}`); }
+  show(data) {
+    if (!data) return;
+    this.data = data;
+    const curve = data.curves.find((each) => each.name === this.curve) || data.curves.find((each) => !each.problem) || data.curves[0] || null;
+    this.title.textContent = data.name;
+    this.showHead(data); this.showChoice(data, curve); this.showVerdict(data, curve); this.showAlarms(data, curve);
+    this.showCurve(curve); this.showHistory(curve); this.showTime(data); this.showSignals(data);
+    this.samples.update(data.num_samples);
+  }
+  showHead(data) {
+    const words = [element("span", { className: `state ${data.status}`, "aria-hidden": "true" }), data.status === "log" ? data.kind.replaceAll("_", " ") : data.status + (data.reason ? `: ${data.reason}` : "")];
+    if (isNumber(data.step)) words.push(element("span", {}, `step ${data.step.toLocaleString("en")}`));
+    words.push(agoOf(data.updated_at));
+    if (data.num_skipped) words.push(element("span", { className: "problem" }, `${data.num_skipped} unreadable lines skipped`));
+    this.head.replaceChildren(...words);
+  }
+  showChoice(data, curve) {
+    this.choice.hidden = data.curves.length < 2;
+    if (this.choice.options.length !== data.curves.length) this.choice.replaceChildren(...data.curves.map((each) => element("option", { value: each.name }, each.set || each.name)));
+    if (curve && this.choice.value !== curve.name) this.choice.value = curve.name;
+  }
+  showVerdict(data, curve) {
+    const fit = curve && curve.fit, host = this.node.querySelector("#verdict");
+    if (!curve) return host.replaceChildren(element("p", { className: "said problem" }, data.problem || "No curve yet."));
+    const tile = (what, value, range) => element("div", { className: "tile" }, element("p", { className: "what" }, what), element("div", { className: "value" }, value), element("div", { className: "range" }, range));
+    const ceiling = fit && fit.ceiling, last = curve.points.reward[curve.points.reward.length - 1], twice = fit && fit.doubling;
+    const signed = (value) => (value < 0 ? "" : "+") + rewardText(value);
+    host.replaceChildren(
+      element("p", { className: "said" }, element("span", { className: `advice ${fit ? fit.advice : "too_early"}` }, ADVICE[fit ? fit.advice : "too_early"]), ...(curve.is_current || !fit ? [] : [" ", element("span", { className: "badge" }, "fitting the newest points")])),
+      element("div", { className: "tiles" },
+        tile(`Reward now (${curve.num_points} evaluations)`, rewardText(last), curve.start === null ? "" : `${rewardText(curve.start)} before training`),
+        tile(fit && fit.end ? "Forecast for the end" : "End of the budget", fit && fit.end ? rewardText(fit.end.value) : "\u2013", fit && fit.end ? rangeText(fit.end) : data.end_compute ? "reached, or too far off to tell" : "not known"),
+        tile("Ceiling", fit && fit.is_ok && ceiling ? rewardText(ceiling.value) : "\u2013", ceiling ? rangeText(ceiling) + (fit.is_ok ? "" : `; ${fit.verdict}`) : fit ? fit.verdict : ""),
+        tile("One more doubling brings", twice ? signed(twice.value) : "\u2013", twice && isNumber(twice.low) ? `${signed(twice.low)} to ${signed(twice.high)}` : "")),
+      ...(fit && fit.text ? [element("p", { className: "said", id: "verdict-text" }, fit.text[0].toUpperCase() + fit.text.slice(1))] : []),
+      ...(fit && fit.stopping_text ? [element("p", { className: "said sub", id: "stopping-text" }, fit.stopping_text)] : []),
+      ...(curve.problem ? [element("p", { className: "said problem" }, curve.problem)] : []), ...curve.notes.map((note) => element("p", { className: "note" }, note)));
+  }
+  showAlarms(data, curve) {
+    const host = this.node.querySelector("#alarms"), { alarms } = data, active = alarms.filter((alarm) => alarm.ended === null);
+    const when = (alarm) => alarm.ended !== null ? `from step ${alarm.began} to step ${alarm.ended}` : isNumber(alarm.began) ? `since step ${alarm.began}` : isNumber(alarm.began_compute) ? `since ${computeText(alarm.began_compute)} ${curve ? curve.x_label : ""}` : "throughout the run";
+    const row = (alarm) => { const made = element("li", { className: alarm.ended === null ? "active" : "past" }, element("b", {}, ALARMS[alarm.kind] || alarm.kind), ` ${when(alarm)}`, element("small", {}, `${alarm.text}.`)); made.dataset.kind = alarm.kind; return made; };
+    host.replaceChildren(element("h2", {}, active.length ? `Alarms (${active.length})` : "Alarms"), alarms.length ? element("ul", { className: "alarms" }, ...alarms.map(row)) : element("p", { className: "sub" }, "None."));
+    const kinds = new Set(active.map((alarm) => alarm.kind)), added = this.known === null ? [] : active.filter((alarm) => !this.known.has(alarm.kind));
+    this.known = kinds;
+    if (added.length) announce(`New alarm: ${added.map((alarm) => alarm.text).join("; ")}`);
+  }
+  showCurve(curve) {
+    this.node.querySelector("#curve").hidden = this.node.querySelector("#history").hidden = !curve;
+    if (!curve) return;
+    drawCurve(this.part("curve", "figure"), curve);
+    const level = curve.fit && isNumber(curve.fit.level) ? Math.round(100 * curve.fit.level) : 90;
+    this.part("curve", ".caption").textContent = `Points are evaluations; the line is solid within them and dashed beyond. The dark band holds ${level}% of the curve, the light one ${level}% of new evaluations.`;
+    const rows = curve.points.compute.map((c, i) => [computeText(c, 4), rewardText(curve.points.reward[i], 4)]).slice(-40).reverse();
+    this.part("curve", "details > div").replaceChildren(tableOf([{ text: curve.x_label, n: 1 }, { text: curve.y_label, n: 1 }], rows));
+  }
+  showHistory(curve) {
+    if (!curve) return;
+    // An early forecast of a far end is not made, while a ceiling always is: its history may be the longer one.
+    const ends = curve.history.filter((row) => row.end).length, hasEnd = this.told ? this.told === "end" && ends > 0 : ends >= 4;
+    const choice = this.part("history", ".segments");
+    choice.hidden = !ends;
+    choices(choice, [["end", "End of the budget"], ["ceiling", "Ceiling"]], hasEnd ? "end" : "ceiling", (value) => { this.told = value; this.showHistory(curve); });
+    drawHistory(this.part("history", "figure"), curve, hasEnd);
+    this.part("history", ".caption").textContent = `Each circle is the forecast of ${hasEnd ? "the reward at the end of the budget" : "the ceiling"} from the evaluations until then, with the interval it gave itself; dots are what was measured. A line that leaves its own earlier band says that the bands are too narrow for this run.`;
+    const text = (value) => (value && isNumber(value.value) ? `${rewardText(value.value)}${isNumber(value.low) ? ` [${rewardText(value.low)}, ${rewardText(value.high)}]` : ""}` : "\u2013");
+    this.part("history", "details > div").replaceChildren(tableOf([{ text: "evaluations", n: 1 }, { text: curve.x_label, n: 1 }, { text: "end of budget", n: 1 }, { text: "ceiling", n: 1 }, { text: "verdict" }],
+      curve.history.map((row) => [row.num, computeText(row.compute), text(row.end), text(row.ceiling), row.verdict]).reverse()));
+  }
+  showTime({ times, lag }) {
+    const { step, total, throughput } = times, pace = element("div", {}), lags = element("figure", {});
+    this.node.querySelector("#time").hidden = !(throughput || step.length || total.length || lag);
+    const figure = element("figure", {});
+    this.part("time", "#pace").replaceChildren(pace);
+    this.part("time", "#pace").hidden = !throughput;
+    this.part("time", "#parts").replaceChildren(...(step.length ? [element("h3", {}, "One step, over the last steps"), ...stackOf(step)] : []), ...(total.length ? [element("h3", {}, "The whole run"), ...stackOf(total)] : []), ...(lag ? [element("h3", {}, `Lag of the last ${lag.num_steps} steps (${lag.what})`), lags] : []));
+    if (throughput) { pace.append(element("h3", {}, `Tokens per second: ${computeText(throughput.last)} now`), figure); drawLines(figure, throughput.step, [{ label: "tokens per second", values: throughput.values, limit: null }], "Tokens per second over the steps"); }
+    if (lag) drawHistogram(lags, lag);
+  }
+  showSignals({ signals }) {
+    const host = this.part("signals", ".small"), lines = signals.lines;
+    this.node.querySelector("#signals").hidden = !lines.length;
+    const before = new Map([...host.children].map((figure) => [figure.dataset.key, figure]));
+    host.replaceChildren(...lines.map((line) => {
+      const figure = before.get(line.key) || element("figure", {}, element("h3", {}), element("div", {}));
+      figure.dataset.key = line.key;
+      figure.firstChild.textContent = `${line.label}${isNumber(line.last) ? `: ${computeText(line.last)}` : ""}`;
+      return figure;
+    }));
+    lines.forEach((line, i) => drawLines(host.children[i].lastChild, signals.step, [line], `${line.label} over the steps, now ${isNumber(line.last) ? computeText(line.last) : "not known"}`, (value) => (value < 0 ? `\u2212${computeText(-value)}` : computeText(value))));
+  }
+}

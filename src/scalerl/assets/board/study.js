@@ -1,0 +1,55 @@
+"use strict";
+// A study: its arms side by side. And the overview of everything that is watched.
+
+const DECISIONS = { decided: "The planner has decided.", not_separable: "The planner: the arms cannot be told apart.", budget_spent: "The planner: the budget is spent.", finish: "The planner trains its favourite to the end." };
+
+class StudyPage {
+  constructor(key) {
+    this.key = key;
+    this.node = element("article", {}, element("h1", {}), element("p", { className: "sub" }), element("div", { id: "study-faults" }), element("section", {}, element("h2", {}, "Arms"), element("figure", { id: "arms-figure" }), element("div", { id: "arms" }), element("ul", { className: "said sub", id: "pairs-words" })));
+  }
+  show(data) {
+    if (!data) return;
+    this.data = data;
+    this.node.children[0].textContent = data.name;
+    this.node.children[1].textContent = [data.description.replace(/[.]?$/, "."), `${data.num_done} of ${data.num_runs} runs are done, ${data.num_running} are running.`, DECISIONS[data.decision] || ""].filter((words) => words && words !== ".").join(" ");
+    this.node.children[2].replaceChildren(...data.faults.map((fault) => element("p", { className: "problem" }, fault)));
+    const set = data.comparison && data.comparison.sets[0], of = new Map((set ? set.arms : []).map((row) => [row.arm, row]));
+    const arms = [...data.arms].sort((a, b) => ((of.get(b.arm) || {}).p_best || 0) - ((of.get(a.arm) || {}).p_best || 0)), colour = new Map(data.arms.map((arm, i) => [arm.arm, i]));
+    drawTogether(this.node.querySelector("#arms-figure"), arms.map((arm) => ({ name: arm.arm, colour: colour.get(arm.arm), ...(of.get(arm.arm) || { points: null, line: null }) })), set ? set.x_label : "compute");
+    const hasWords = Object.keys(data.planner).length > 0, heads = [{ text: "arm" }, { text: "runs" }, { text: "reward", n: 1 }, { text: "ceiling", n: 1 }, { text: "P(best)", n: 1 }, { text: "verdict" }, ...(hasWords ? [{ text: "planner" }] : [])];
+    const rows = arms.map((arm) => {
+      const row = of.get(arm.arm), rewards = arm.runs.map((run) => run.reward).filter(isNumber);
+      const links = element("span", {}, ...arm.runs.flatMap((run, i) => [i ? ", " : "", element("a", { href: `#run/${run.key}` }, `seed ${run.seed === null ? "?" : run.seed}`), ` ${run.status}${run.num_alarms ? ` (${run.num_alarms} alarms)` : ""}`]));
+      return [element("span", { className: "who" }, element("span", { className: "dot", style: `--own:${own(colour.get(arm.arm))}` }), arm.arm), links, rewards.length ? rewardText(rewards.reduce((a, b) => a + b, 0) / rewards.length) : "\u2013",
+        row && row.ceiling && row.is_ok ? `${rewardText(row.ceiling.value)} [${rewardText(row.ceiling.low)}, ${rewardText(row.ceiling.high)}]` : row && row.ceiling ? rangeText(row.ceiling) : "\u2013", row && isNumber(row.p_best) ? rewardText(row.p_best, 2) : "\u2013", row ? row.verdict : "no curve yet", ...(hasWords ? [data.planner[arm.arm] || ""] : [])];
+    });
+    this.node.querySelector("#arms").replaceChildren(tableOf(heads, rows, "stacks"));
+    const words = (pair) => ({ higher_ceiling: `${pair.winner} has the higher ceiling`, more_efficient: `${pair.winner} is more efficient`, not_separable: "not separable", not_comparable: "not comparable", no_curve: "no curve" }[pair.kind]);
+    this.node.querySelector("#pairs-words").replaceChildren(...(set ? set.pairs.slice(0, 30) : []).map((pair) => element("li", {}, `${pair.a} and ${pair.b}: ${words(pair)}.`)));
+  }
+}
+
+class Overview {
+  constructor() {
+    this.node = element("article", {}, element("h1", {}, "Everything watched"), element("p", { className: "sub", id: "watched" }), element("div", { className: "segments", id: "units", role: "group", "aria-label": "Compute in", hidden: true }), element("figure", { id: "together" }), element("p", { className: "caption" }, "Each run over its own compute; dashed lines are forecasts up to twice the compute."), element("div", { id: "overview" }));
+  }
+  show(list) {
+    if (!list) return;
+    this.list = list;
+    this.node.querySelector("#watched").textContent = [`${list.runs.length} runs and logs in ${list.paths.join(", ")}.`, ...list.notes].join(" ");
+    // Runs that count compute in different units cannot share an axis: one unit at a time, the commonest first.
+    const units = [...new Set(list.runs.map((run) => run.x_label).filter(Boolean))], num = (unit) => list.runs.filter((run) => run.x_label === unit).length;
+    units.sort((a, b) => num(b) - num(a));
+    if (!units.includes(this.unit)) this.unit = units[0];
+    const choice = this.node.querySelector("#units");
+    choice.hidden = units.length < 2;
+    choices(choice, units.map((unit) => [unit, `${unit} (${num(unit)})`]), this.unit, (unit) => { this.unit = unit; this.show(this.list); });
+    drawTogether(this.node.querySelector("#together"), list.runs.map((run, i) => ({ ...run, colour: i })).filter((run) => run.x_label === this.unit), this.unit || "compute");
+    const heads = [{ text: "run" }, { text: "status" }, { text: "step", n: 1 }, { text: "reward", n: 1 }, { text: "at the end", n: 1 }, { text: "ceiling", n: 1 }, { text: "verdict" }, { text: "alarms", n: 1 }, { text: "changed" }];
+    const text = (value) => (value ? `${rewardText(value.value)} [${rewardText(value.low)}, ${rewardText(value.high)}]` : "\u2013");
+    const rows = list.runs.map((run, i) => [element("span", { className: "who" }, element("span", { className: "dot", style: `--own:${own(i)}` }), element("a", { href: `#run/${run.key}` }, run.name)), run.status === "log" ? run.kind : run.status, isNumber(run.step) ? run.step.toLocaleString("en") : "\u2013",
+      rewardText(run.reward), text(run.end), run.verdict === "ok" ? text(run.ceiling) : run.ceiling ? rangeText(run.ceiling) : "\u2013", run.verdict || shorten(run.problem || "no curve yet", 70), run.num_alarms ? element("span", { className: "count" }, run.num_alarms) : "0", agoOf(run.updated_at)]);
+    this.node.querySelector("#overview").replaceChildren(list.runs.length ? tableOf(heads, rows, "stacks") : element("p", { className: "sub" }, "No run or log yet: the page shows them as they appear."));
+  }
+}

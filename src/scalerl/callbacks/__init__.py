@@ -1,0 +1,28 @@
+"""Forecasts inside other people's trainers: one line in theirs, or ten in any loop.
+
+    from scalerl.callbacks import ForecastCallback          transformers and TRL
+    from scalerl.callbacks import LiveForecast              any loop: add(compute, reward) and outlook()
+    from scalerl.callbacks import follow                    a log or tracker's run while it is written
+
+Importing this loads neither transformers nor torch; ForecastCallback loads transformers.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from scalerl.analysis.outlook import LiveForecast, Outlook
+from scalerl.callbacks.follow import follow
+from scalerl.callbacks.forecast import Forecast
+from scalerl.callbacks.rules import StopRule
+
+if TYPE_CHECKING:
+    from scalerl.callbacks.trainer import ForecastCallback
+
+__all__ = ["Forecast", "ForecastCallback", "LiveForecast", "Outlook", "StopRule", "follow"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "ForecastCallback":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from scalerl.callbacks.trainer import ForecastCallback
+
+    return ForecastCallback

@@ -1,0 +1,58 @@
+"""Follow a log while it is written, and give a forecast whenever it has grown: for runs in any tracker or framework."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from scalerl.analysis.outlook import FIRST_FIT, Outlook
+from scalerl.analysis.results import FitOptions
+from scalerl.callbacks.forecast import Forecast, describe
+from scalerl.curves import fit, is_far, reward_at
+from scalerl.errors import InputError
+from scalerl.logs.read import read_table
+from scalerl.logs.series import Selection, Series, series_from
+
+
+def follow(
+    path: str | Path,
+    *,
+    end_compute: float | None = None,
+    x: str | None = None,
+    y: str | None = None,
+    every_s: float = 10.0,
+    until_quiet_s: float | None = None,
+) -> Iterator[Forecast]:
+    """Yield a forecast each time a log has new points; it ends after `until_quiet_s` without any, or never.
+
+    `path` is anything that `scalerl fit` reads: a wandb run's folder or .wandb file, a trackio database, tensorboard
+    event files, a trainer's output folder, JSON lines, CSV or console output. It need not exist yet. `x` and `y` name
+    the columns of compute and reward where the usual ones are not meant.
+
+    >>> for forecast in follow("wandb/latest-run", end_compute=2000):
+    ...     print(forecast.text)
+    """
+    known, quiet_since = -1, time.monotonic()
+    while True:
+        series = _read(Path(path), Selection(x=x, y=y))
+        if series is not None and len(series.compute) != known:
+            known, quiet_since = len(series.compute), time.monotonic()
+            if known >= FIRST_FIT:
+                yield _forecast(series, end_compute)
+        elif until_quiet_s is not None and time.monotonic() - quiet_since > until_quiet_s:
+            return
+        time.sleep(every_s)
+
+
+def _read(path: Path, selection: Selection) -> Series | None:
+    """Return the first curve of the log that can be used; None while there is none."""
+    try:
+        return next((data for data in series_from([read_table(path)], selection) if not data.problem), None)
+    except InputError:
+        return None
+
+
+def _forecast(series: Series, end: float | None) -> Forecast:
+    done = fit(series.compute, series.reward, **FitOptions().of(series))
+    reachable = done.usable and end is not None and end > done.scale and not is_far(done, end)
+    at_end = reward_at(done, [end])[0] if reachable and end is not None else None
+    return describe(Outlook(fit=done, axis=None, at_end=at_end), end)

@@ -1,0 +1,111 @@
+"""A forecast as plain numbers and one sentence, made from a run's rewards so far, in this process or in a worker."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from scalerl.analysis.outlook import LiveForecast, Outlook
+from scalerl.analysis.results import CurveResult, param_value
+from scalerl.analysis.words import curve_text
+from scalerl.curves import Value, bin_rewards, doubling
+from scalerl.logs.series import Series
+
+FEWEST_REWARDS = 16
+"""Training rewards from which they are binned: four bins of four."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What is known about the end of a run."""
+
+    num_points: int
+    compute: float
+    """Largest compute so far."""
+    verdict: str
+    ceiling: Value | None
+    end: Value | None
+    """Reward at the end of the budget; None where the end is not known, reached or too far off."""
+    gain_per_doubling: Value | None
+    p_reach: tuple[tuple[float, float], ...] = ()
+    """(reward, probability that it is reached by the end of the budget, or ever where the end is not known)."""
+    text: str = ""
+
+    def metrics(self) -> dict[str, Any]:
+        """Return what is logged, by name; what is not known is left out."""
+        known = {
+            "forecast/ceiling": self.ceiling and self.ceiling.value,
+            "forecast/ceiling_low": self.ceiling and self.ceiling.low,
+            "forecast/ceiling_high": self.ceiling and self.ceiling.high,
+            "forecast/end": self.end and self.end.value,
+            "forecast/end_low": self.end and self.end.low,
+            "forecast/end_high": self.end and self.end.high,
+            "forecast/gain_per_doubling": self.gain_per_doubling and self.gain_per_doubling.value,
+        }
+        numbers = {name: float(value) for name, value in known.items() if value is not None and np.isfinite(value)}
+        return {**numbers, "forecast/verdict": self.verdict}
+
+
+def make_forecast(
+    points: Sequence[tuple[float, float, int | None]],
+    end_compute: float | None,
+    *,
+    binned: bool = False,
+    bounds: tuple[float, float] | None = (0.0, 1.0),
+    rewards: Sequence[float] = (),
+) -> Forecast | None:
+    """Return the forecast from (compute, reward, number of samples) so far; None while there are too few points.
+
+    `binned` averages the noisy rewards of training steps first. `rewards` are those whose p_reach is asked for.
+    """
+    if bounds is not None and any(not bounds[0] <= reward <= bounds[1] for _, reward, _ in points):
+        bounds = None  # a sum of several reward functions, mostly
+    if binned:
+        later = [(compute, reward) for compute, reward, _ in points if compute > 0]
+        if len(later) < FEWEST_REWARDS:
+            return None
+        bins = bin_rewards([compute for compute, _ in later], [reward for _, reward in later])
+        points = [(compute, reward, None) for compute, reward in zip(bins.compute, bins.reward, strict=True)]
+    live = LiveForecast(end_compute, bounds=bounds)
+    for compute, reward, num_samples in points:
+        live.add(float(compute), float(reward), num_samples)
+    outlook = live.outlook()
+    return None if outlook is None else describe(outlook, end_compute, rewards)
+
+
+def describe(outlook: Outlook, end_compute: float | None = None, rewards: Sequence[float] = ()) -> Forecast:
+    """Return an outlook as numbers and a sentence."""
+    done = outlook.fit
+    has_draws = done.usable and done.draws is not None
+    curve = CurveResult(series=_series(done.compute, done.reward), fit=done)
+    text = curve_text(curve)
+    if outlook.at_end is not None:
+        end = outlook.at_end.reward
+        text += f" At the end of the budget: {end.value:.3f} [{end.low:.3f}, {end.high:.3f}]."
+    return Forecast(
+        num_points=done.num_points,
+        compute=done.scale,
+        verdict=done.verdict,
+        ceiling=param_value(done, "ceiling") if done.usable else None,
+        end=None if outlook.at_end is None else outlook.at_end.reward,
+        gain_per_doubling=doubling(done) if has_draws else None,
+        p_reach=tuple((reward, _p_reach(outlook, end_compute, reward)) for reward in rewards) if has_draws else (),
+        text=text[:1].upper() + text[1:],
+    )
+
+
+def _p_reach(outlook: Outlook, end_compute: float | None, reward: float) -> float:
+    """Return the share of the draws whose curve is at least this high at the end, or has so high a ceiling."""
+    done = outlook.fit
+    if end_compute is None:
+        return float(np.mean(done.ceiling_draws >= reward))
+    return float(np.mean(done.curve_draws([max(end_compute, done.scale)])[:, 0] >= reward))
+
+
+def _series(compute: np.ndarray, reward: np.ndarray) -> Series:
+    empty = np.empty(0)
+    return Series(
+        name="reward", compute=compute, reward=reward, run=None, num_samples=None, start=None, start_sd=None,
+        holdout_compute=empty, holdout_reward=empty, evaluation=None, x_label="compute", y_label="reward", problem=None,
+    )  # fmt: skip

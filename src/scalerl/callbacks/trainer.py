@@ -1,0 +1,275 @@
+"""ForecastCallback: the forecast of a run inside a transformers or TRL trainer.
+
+    forecast = ForecastCallback(stop_when="gain_per_doubling < 0.005")
+    trainer = GRPOTrainer(..., callbacks=[forecast])
+    forecast.bind(trainer)       # logs forecast/... to whatever the trainer reports to
+    trainer.train()
+
+In transformers 5 callbacks run after the ones that report, and none is given the trainer. So a callback that is not
+bound writes its numbers into the trainer's state (trainer_state.json has them) and prints its sentence; a bound one
+also has them reported. Fits run in a worker process: a step never waits for one.
+"""
+
+import time
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+from scalerl.analysis.workers import Workers
+from scalerl.callbacks.forecast import Forecast, make_forecast
+from scalerl.callbacks.rules import parse_rule
+from scalerl.errors import UsageError, WorkerDied
+
+try:
+    from transformers import Trainer, TrainerCallback
+    from transformers.trainer_callback import ExportableState
+except ModuleNotFoundError as error:
+    raise ImportError(
+        f"ForecastCallback needs transformers ({error.name} is missing): pip install transformers, or trl"
+    ) from None
+
+EVAL_REWARDS = ("eval_reward", "eval_rewards/mean")
+TRAINING_REWARDS = ("reward", "rewards/mean")
+AXES = ("step", "tokens", "flops", "hours")
+_GROWTH = 1.05
+"""Training rewards come with each log: they are fitted again when there are this many times as many."""
+
+
+class ForecastCallback(TrainerCallback, ExportableState):
+    """Forecasts where a run will level off, at every evaluation or from binned training rewards."""
+
+    def __init__(
+        self,
+        budget: float | None = None,
+        *,
+        compute: str | Callable[[Any, dict[str, Any]], float] = "step",
+        metric: str | None = None,
+        stop_when: str | None = None,
+        patience: int = 2,
+        bounds: tuple[float, float] | None = (0.0, 1.0),
+        quiet: bool = False,
+        final_wait_s: float = 5.0,
+    ) -> None:
+        """`budget` is the compute at the end of the run, in the unit of `compute`; by default that of max_steps.
+
+        `compute` is step, tokens, flops or hours, or a function of the trainer's state and the logged values. `metric`
+        is the logged reward to forecast: by default eval_reward as soon as there is one, and the training reward, in
+        bins, before. `stop_when` is a rule (callbacks/rules.py) that ends training once it holds for `patience`
+        forecasts in a row. Rewards outside `bounds` are fitted without bounds. At the end of training the last forecast
+        is waited for, `final_wait_s` at most.
+        """
+        if isinstance(compute, str) and compute not in AXES:
+            raise UsageError(f"compute is {compute!r}, and there are {', '.join(AXES)}, or a function")
+        if patience < 1:
+            raise UsageError(f"patience must be 1 or more, not {patience}")
+        self.budget, self.compute, self.metric = budget, compute, metric
+        self.stop_when, self.patience, self.bounds = stop_when, patience, bounds
+        self.quiet, self.final_wait_s = quiet, final_wait_s
+        self.forecast: Forecast | None = None
+        """The latest forecast."""
+        self.stop_reason: str | None = None
+        """Why training was ended, None if it was not."""
+        self._rule = None if stop_when is None else parse_rule(stop_when)
+        self._evaluations: list[tuple[float, float, int | None]] = []
+        self._rewards: list[tuple[float, float, int | None]] = []
+        self._num_fitted = 0
+        self._num_holding = 0
+        self._pending: Future[Forecast | None] | None = None
+        self._is_stale = False
+        self._trainer: weakref.ref[Any] | None = None
+        self._workers: Workers | None = None
+        self._began_at = time.monotonic()
+        self._is_logging = False
+
+    def bind(self, trainer: Any) -> "ForecastCallback":
+        """Have forecasts reported by this trainer; adds the callback to it if that was not done yet."""
+        self._trainer = weakref.ref(trainer)
+        if self not in trainer.callback_handler.callbacks:
+            trainer.add_callback(self)
+        return self
+
+    # What transformers calls
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._began_at = time.monotonic()
+        self._evaluations.clear()
+        self._rewards.clear()
+        # A resumed trainer has the rows of the steps before.
+        for row in state.log_history:
+            self._take(row, row.get("step", 0), None)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
+        if self._is_logging or logs is None:
+            return
+        if state.is_world_process_zero:
+            self._take(logs, state.global_step, state)
+            if self._is_due():
+                self._submit(state)
+        if args.world_size > 1 and self._rule is not None:
+            self.stop_reason = _from_first_process(self.stop_reason)
+        self._stop_if_asked(control)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self._pending is not None and self._pending.done():
+            self._collect(state)
+        # Several processes must stop at the same step: they agree on it when they log.
+        if args.world_size == 1:
+            self._stop_if_asked(control)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self._workers is None:
+            return
+        until = time.monotonic() + self.final_wait_s
+        while self._pending is not None and time.monotonic() < until:
+            try:
+                self._pending.result(timeout=max(until - time.monotonic(), 0.0))
+            except TimeoutError:
+                break
+            except WorkerDied:
+                pass
+            self._collect(state)
+        self._workers.__exit__()
+        self._workers, self._pending = None, None
+
+    def state(self) -> dict[str, Any]:
+        """Return what transformers saves in trainer_state.json, the reason of a stop included."""
+        return {
+            "args": {
+                "budget": self.budget,
+                "compute": self.compute if isinstance(self.compute, str) else "step",
+                "metric": self.metric,
+                "stop_when": self.stop_when,
+                "patience": self.patience,
+            },
+            "attributes": {"stop_reason": self.stop_reason},
+        }
+
+    # Rewards
+
+    def _take(self, logs: dict[str, Any], step: int, state: Any) -> None:
+        """Add the reward of a log, if it holds one."""
+        evaluated = _number(logs, (self.metric,) if self.metric else EVAL_REWARDS)
+        trained = None if self.metric else _number(logs, TRAINING_REWARDS)
+        if evaluated is None and trained is None:
+            return
+        spent = self._spent(logs, step, state)
+        if spent is None or spent < 0:
+            return
+        if evaluated is not None:
+            self._evaluations.append((spent, evaluated, None))
+        elif trained is not None:
+            self._rewards.append((spent, trained, None))
+
+    def _spent(self, logs: dict[str, Any], step: int, state: Any) -> float | None:
+        if callable(self.compute):
+            return None if state is None else float(self.compute(state, logs))
+        if self.compute == "step":
+            return float(step)
+        if self.compute == "hours":
+            return None if state is None else (time.monotonic() - self._began_at) / 3600
+        names = ("num_tokens", "num_input_tokens_seen") if self.compute == "tokens" else ("total_flos",)
+        logged = _number(logs, names)
+        if logged is None and state is not None:
+            logged = float(state.num_input_tokens_seen if self.compute == "tokens" else state.total_flos)
+        return logged
+
+    def _end_compute(self, state: Any) -> float | None:
+        """Return the compute at the end of the budget: as given, else of the last step at the pace so far."""
+        points = self._evaluations or self._rewards
+        if self.budget is not None or not state.max_steps or not state.global_step or not points:
+            return self.budget
+        if self.compute == "step":
+            return float(state.max_steps)
+        return points[-1][0] * state.max_steps / state.global_step
+
+    # Fits
+
+    def _is_due(self) -> bool:
+        if self._evaluations:
+            return len(self._evaluations) != self._num_fitted
+        return len(self._rewards) >= max(_GROWTH * self._num_fitted, 1)
+
+    def _submit(self, state: Any) -> None:
+        if self._pending is not None:
+            self._is_stale = True
+            return
+        if self._workers is None:
+            self._workers = Workers(1, retry_here=False)
+        points = self._evaluations or self._rewards
+        self._num_fitted, self._is_stale = len(points), False
+        rewards = self._rule.rewards if self._rule is not None else ()
+        binned = not self._evaluations and self.metric is None
+        call = partial(make_forecast, binned=binned, bounds=self.bounds, rewards=rewards)
+        self._pending = self._workers.submit(call, list(points), self._end_compute(state))
+
+    def _collect(self, state: Any) -> None:
+        """Take over a finished forecast, and ask for the next one if rewards have come meanwhile."""
+        assert self._pending is not None
+        try:
+            forecast = self._pending.result()
+        except (WorkerDied, OSError, EOFError):
+            forecast = None
+        self._pending = None
+        if forecast is not None:
+            self.forecast = forecast
+            self._report(forecast, state)
+            self._judge(forecast, state)
+        if self._is_stale:
+            self._submit(state)
+
+    def _report(self, forecast: Forecast, state: Any) -> None:
+        if not self.quiet:
+            print(f"forecast at step {state.global_step}: {forecast.text}", flush=True)
+        self._log(forecast.metrics(), state)
+
+    def _log(self, values: dict[str, Any], state: Any) -> None:
+        trainer = self._trainer() if self._trainer is not None else None
+        if trainer is None:
+            state.log_history.append({**values, "step": state.global_step})
+            return
+        # Logging clears the trainer's intention to log this step, which another callback may just have formed.
+        was_due = trainer.control.should_log
+        self._is_logging = True
+        try:
+            # Not trainer.log: TRL's would send, and so cut short, the means that it is collecting.
+            Trainer.log(trainer, dict(values))
+        finally:
+            self._is_logging = False
+            trainer.control.should_log = was_due
+
+    def _judge(self, forecast: Forecast, state: Any) -> None:
+        reason = self._rule.reason(forecast) if self._rule is not None else None
+        self._num_holding = 0 if reason is None else self._num_holding + 1
+        if reason is None or self._num_holding < self.patience or self.stop_reason is not None:
+            return
+        self.stop_reason = f"stop_when {self.stop_when!r} holds at step {state.global_step}: {reason}"
+        self._log({"forecast/stop_reason": self.stop_reason}, state)
+        # Saved with the next checkpoint anyway; here for a run that saves none.
+        state.stateful_callbacks[type(self).__name__] = self.state()
+        if not self.quiet:
+            print(self.stop_reason, flush=True)
+
+    def _stop_if_asked(self, control: Any) -> None:
+        if self.stop_reason is not None:
+            control.should_training_stop = True
+
+
+def _number(logs: dict[str, Any], names: tuple[str | None, ...]) -> float | None:
+    for name in names:
+        value = logs.get(name) if name is not None else None
+        if isinstance(value, int | float) and not isinstance(value, bool) and value == value:
+            return float(value)
+    return None
+
+
+def _from_first_process(reason: str | None) -> str | None:
+    """Return what the first of several processes says."""
+    import torch.distributed as dist
+
+    if not dist.is_available() or not dist.is_initialized():
+        return reason
+    values = [reason]
+    dist.broadcast_object_list(values, src=0)
+    return values[0]

@@ -1,0 +1,70 @@
+"""scalerl watch: a live page on runs, studies and any trainer's logs."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scalerl.errors import InputError
+
+_NICENESS = 10
+"""A board beside a run, with its fits, gives way to the run."""
+
+
+def watch(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="PATH...",
+            help="Run folders, study folders, folders of them, or logs in any format that scalerl fit reads.",
+            show_default=False,
+        ),
+    ],
+    host: Annotated[str, typer.Option(help="Address; beyond this machine the link gets a token.")] = "127.0.0.1",
+    port: Annotated[int | None, typer.Option(help="Port (default: 8420, or a free one).", min=0, max=65535)] = None,
+    budget: Annotated[
+        float | None, typer.Option(help="Compute at the end of the budget, for logs that do not tell.", min=0)
+    ] = None,
+    browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for paths that do not exist yet.")] = False,
+    beside: Annotated[bool, typer.Option(hidden=True, help="End with the process that started this one.")] = False,
+) -> None:
+    """Show runs, studies and logs in a browser while they are written: curve, forecast, alarms, samples.
+
+    The page follows its files and never writes to them: start and stop it as you like. Any trainer's log will do.
+
+    [dim]scalerl watch runs/first
+    scalerl watch outputs/grpo --budget 2000
+    scalerl watch runs --host 0.0.0.0[/dim]
+    """
+    missing = [path for path in paths if not path.exists()]
+    if missing and not wait:
+        raise InputError(f"there is no file or folder {missing[0]}: check the path, or wait for it with --wait.")
+    from scalerl.board.serve import serve
+
+    if beside and hasattr(os, "nice"):
+        os.nice(_NICENESS)
+
+    def announce(link: str) -> None:
+        typer.echo(f"The board is at {link}" if beside else f"The board is at {link}\nCtrl-C ends it; runs go on.")
+        sys.stdout.flush()
+        if browser and not beside and sys.stdout.isatty() and _has_display():
+            import webbrowser
+
+            webbrowser.open(link)
+
+    serve(
+        paths,
+        host=host,
+        port=port,
+        end_compute=budget,
+        announce=announce,
+        # Its standard input is a pipe from the run: it ends when the run does, however that ends.
+        until=sys.stdin.buffer.read if beside else None,
+    )
+
+
+def _has_display() -> bool:
+    return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

@@ -1,0 +1,206 @@
+"""From a packed row to log-probs and gradients, with the whole model in this process.
+
+    inputs -> body (body.py) -> rows that predict a target -> head (rl/logprobs.py) -> log-probs, entropies
+
+The layers are compiled on a GPU, and small passes run as CUDA graphs (cuda_graphs.py). learner/ranks/sharded.py has the
+policy whose weights are divided among ranks; both have the same methods.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from scalerl.learner.batch import ForwardInputs
+from scalerl.learner.body import check_body, compile_layers, make_body, prepare_for_training
+from scalerl.learner.cuda_graphs import LEAST_TOKENS, MOST_WORK, PassGraphs, reads_device, recorder
+from scalerl.learner.packed_attention import has_kernel, pack, packed_hidden_states
+from scalerl.learner.team import Team
+from scalerl.models.load import head
+from scalerl.models.lora import each_merged_weight
+from scalerl.models.shape import head_sizes
+from scalerl.rl.logprobs import log_probs_and_entropy
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+WARM_UP_LENGTHS = (499, 61)
+"""Sequence lengths of the warm-up passes: two, and not round numbers, so that compiled code is valid for any length."""
+
+
+class Policy(Protocol):
+    """What a learner needs of a model in training."""
+
+    model: "PreTrainedModel"
+    parameters: dict[str, Tensor]
+    """Trained weights by name: whole, or this rank's part of each."""
+    device: torch.device
+    equal_passes: bool
+    """Whether all ranks must run the same number of passes."""
+
+    @property
+    def shares_prompts(self) -> bool:
+        """Whether fewer tokens make a pass faster."""
+        ...
+
+    def run(self, inputs: ForwardInputs) -> tuple[Tensor, Tensor]:
+        """Return the log-probs and entropies of a pass; `inputs` is on the host."""
+        ...
+
+    def collect_gradients(self, team: Team) -> None:
+        """Finish the gradients of a step, after the last pass: those of all ranks."""
+        ...
+
+    def refresh(self) -> None:
+        """Follow the weights after an update."""
+        ...
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield all whole weights one by one, adapters merged in, a tied one once. All ranks iterate together."""
+        ...
+
+
+class LocalPolicy:
+    """A model whose weights are all in this process: FP32 masters, and a body of rounded copies if it is bf16."""
+
+    equal_passes = False
+
+    def __init__(
+        self,
+        model: "PreTrainedModel",
+        *,
+        dtype: torch.dtype = torch.float32,
+        fp32_head: bool = True,
+        gradient_checkpointing: bool = False,
+        micro_batch_tokens: int = 32768,
+        compiled: bool | None = None,
+    ) -> None:
+        """By default the layers are `compiled` on a GPU: once, here, for packed rows of any number of tokens."""
+        self.model = model
+        self.parameters: dict[str, Tensor] = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        if wrong := {p.dtype for p in self.parameters.values()} - {torch.float32, torch.float64}:
+            raise ValueError(f"master weights must be float32, and this model's are {', '.join(map(str, wrong))}")
+        self.device: torch.device = model.device
+        self.body = make_body(model, dtype)
+        self._can_share = check_body(self.body)
+        # With an FP32 body the two settings mean the same head.
+        self.fp32_head = fp32_head or dtype == torch.float32
+        self._micro_batch_tokens = micro_batch_tokens
+        prepare_for_training(self.body, gradient_checkpointing)
+        self.graphs: PassGraphs | None = None
+        if self.device.type == "cuda" if compiled is None else compiled:
+            compile_layers(self.body)
+            self._warm_up()
+            if not gradient_checkpointing:
+                self.graphs = self._pass_graphs()
+
+    @property
+    def shares_prompts(self) -> bool:
+        # Graphs are for small passes, whose launches take longer than their work.
+        return self._can_share and self.graphs is None
+
+    def run(self, inputs: ForwardInputs) -> tuple[Tensor, Tensor]:
+        """Return the log-probs and entropies of a pass, by a CUDA graph where there is one."""
+        return self.compute(inputs) if self.graphs is None else self.graphs(inputs)
+
+    def compute(self, inputs: ForwardInputs) -> tuple[Tensor, Tensor]:
+        """Return the log-probs and entropies of a pass without a graph."""
+        inputs = inputs.to(self.device)
+        hidden = DistinctRows.apply(packed_hidden_states(self.body, inputs.ids, inputs.packing), inputs.place)
+        assert isinstance(hidden, Tensor)
+        return self._log_probs(hidden, inputs.targets, inputs.temperature)
+
+    def collect_gradients(self, team: Team) -> None:
+        """Add the sums of graphs to the gradients, then those of the other ranks."""
+        if self.graphs is not None:
+            self.graphs.add_to_masters()
+        team.add_gradients(list(self.parameters.values()))
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Round the master weights into the body again."""
+        copies = self._rounded_copies()
+        masters: list[Tensor] = list(self.parameters.values())
+        if any(copy is not master for copy, master in zip(copies, masters, strict=True)):
+            torch._foreach_copy_(copies, masters)  # pyright: ignore[reportPrivateImportUsage]
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield all FP32 weights, adapters merged in. They are not copies: copy what you keep."""
+        yield from each_merged_weight(self.model)
+
+    def leaves(self) -> Sequence[tuple[Tensor, Tensor]]:
+        """Return the tensors that a pass has gradients for, each with its master: body parameters and the head."""
+        leaves = list(zip(self._rounded_copies(), self.parameters.values(), strict=True))
+        own = head(self.model)
+        known = {id(copy) for copy, _ in leaves}
+        heads = [part for part in (own.weight, own.bias) if part is not None and part.requires_grad]
+        return leaves + [(part, part) for part in heads if id(part) not in known]
+
+    def _log_probs(self, hidden: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+        # The head is the master's: unrounded in FP32, otherwise rounded as the generator's copy is.
+        master = head(self.model)
+        return log_probs_and_entropy(
+            hidden,
+            master.weight,
+            targets,
+            temperature=temperature,
+            bias=master.bias,
+            fp32=self.fp32_head,
+        )
+
+    def _warm_up(self) -> None:
+        """Run passes and discard their gradients, so that everything is compiled before the first step."""
+        for inputs in warm_up_inputs(self.model.config.max_position_embeddings, self._micro_batch_tokens):
+            log_probs, _ = self.compute(inputs)
+            log_probs.sum().backward()
+        for parameter in self.parameters.values():
+            parameter.grad = None
+
+    def _pass_graphs(self) -> PassGraphs | None:
+        """Return the CUDA graphs of passes, or None if passes are too large or depend on more than their shape."""
+        most_tokens = MOST_WORK // sum(parameter.numel() for parameter in self.model.parameters())
+        _, head_dim = head_sizes(self.model.config)
+        if most_tokens < LEAST_TOKENS or not has_kernel(self.device, self.body.dtype, head_dim):
+            return None
+        leaves = self.leaves()
+        if reads_device(self.compute, leaves, self.device):
+            return None
+        return PassGraphs(self.compute, leaves, most_tokens=most_tokens, device=self.device, record=recorder())
+
+    def _rounded_copies(self) -> list[Tensor]:
+        """Return the body's copy of each master weight, in the same order."""
+        return [copy for copy in self.body.parameters() if copy.requires_grad]
+
+
+def warm_up_inputs(max_length: int, micro_batch_tokens: int) -> Iterator[ForwardInputs]:
+    """Yield full and small passes, with and without shared prompts, which are compiled apart.
+
+    The compiler specialises on the first size and makes it dynamic when it sees the second.
+    """
+    for length in WARM_UP_LENGTHS:
+        length = min(length, max_length - 1)
+        for num in (max(micro_batch_tokens // length, 3), 3):
+            shared = np.array([0, *[length // 2] * (num - 1)])
+            for packing in (pack([length] * num), pack(length - shared, np.zeros_like(shared), shared)):
+                place = torch.arange(len(packing.positions))
+                yield ForwardInputs(ids=0 * place, packing=packing, place=place, targets=0 * place, temperature=1.0)
+
+
+class DistinctRows(torch.autograd.Function):
+    """values[place] for distinct indices. Autograd cannot know that they are distinct, and would sort and add."""
+
+    @staticmethod
+    def forward(ctx, values: Tensor, place: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx.save_for_backward(place)
+        ctx.num_rows = len(values)
+        return values.index_select(0, place)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (place,) = ctx.saved_tensors
+        total = gradient.new_zeros(ctx.num_rows, *gradient.shape[1:])
+        return total.index_copy_(0, place, gradient), None

@@ -1,0 +1,265 @@
+"""The learner over ranks as the loop sees it: step, weights, state; the work is done by the ranks."""
+
+import os
+import pickle
+import threading
+import time
+from collections.abc import Callable, ItemsView, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from scalerl.errors import LearnerError
+from scalerl.learner.ranks.buckets import Bucket
+from scalerl.learner.ranks.rank import DONE, FAILED, RankFacts
+from scalerl.learner.saved import SavedTensors
+from scalerl.models.shape import ModelShape
+from scalerl.types import Batch
+
+_POLL_S = 0.05
+_CAUSE_S = 1.0
+
+
+class Rank(Protocol):
+    """A rank, wherever it runs. `receive` raises if the rank died or failed."""
+
+    rank: int
+
+    def send(self, message: bytes) -> None: ...
+    def receive(self, timeout_s: float) -> tuple[str, Any] | None: ...
+    def check(self) -> None:
+        """Raise if the rank died, without a word on why."""
+        ...
+
+    def kill(self) -> None: ...
+    def join(self) -> None: ...
+
+
+class RankedLearner:
+    """A learner whose work is divided among ranks. If one dies, all are ended, and so is the run."""
+
+    def __init__(self, start: Callable[[], Sequence[Rank]], *, timeout_s: float = 1800.0) -> None:
+        """`start` starts the ranks; an answer that takes longer than `timeout_s` counts as a dead rank."""
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._ranks = list(start())
+        self._on_close: list[Callable[[], None]] = []
+        with self._ending_all():
+            facts: list[RankFacts] = self._collect()
+        self._version, self._shape = facts[0].version, facts[0].shape
+        self.devices = tuple(each.device for each in facts)
+        """Of each rank, as the rank names it."""
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    @property
+    def shape(self) -> ModelShape:
+        return self._shape
+
+    @property
+    def num_ranks(self) -> int:
+        return len(self._ranks)
+
+    def step(self, batch: Batch) -> dict[str, float]:
+        """Train on a batch and return its metrics, which are the same on every rank."""
+        metrics = self._call("step", batch)[0]
+        self._version += 1
+        return metrics
+
+    def weights(self) -> "StreamedWeights":
+        """Return all weights, adapters merged in, those of the body in its dtype. Use them before the next step."""
+        return StreamedWeights(self)
+
+    def weight_buckets(self) -> Iterator[Bucket]:
+        """Yield all weights in buckets, as rank 0 gathers them; it waits while a bucket is not taken."""
+        with self._lock, self._ending_all():
+            self._send("weight_buckets")
+            # Rank 0 sends; the others answer when they have taken part in gathering all.
+            try:
+                while (answer := self._next(self._ranks[0]))[0] == "item":
+                    yield answer[1]
+            except GeneratorExit:
+                # The rest is not wanted, but the ranks are in the middle of it.
+                while self._next(self._ranks[0])[0] == "item":
+                    pass
+                self._collect(self._ranks[1:])
+                raise
+            self._collect(self._ranks[1:])
+
+    def state_dict(self) -> "RankState":
+        """Return the state, copied by each rank into host memory: training can go on while it is written."""
+        has_part = self._call("snapshot")
+        return RankState(self, [rank.rank for rank, writes in zip(self._ranks, has_part, strict=True) if writes])
+
+    def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Restore the state of a checkpoint's folder; each rank reads its own rows."""
+        assert isinstance(state, SavedTensors), "ranks read their state from files"
+        self._version = self._call("load", str(state.folder))[0]
+
+    def rank_facts(self) -> list[RankFacts]:
+        return self._call("facts")
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Call this when the learner is closed."""
+        self._on_close.append(callback)
+
+    def close(self) -> None:
+        """End the ranks."""
+        ranks, self._ranks = self._ranks, []
+        try:
+            for rank in ranks:
+                rank.send(pickle.dumps(("close", ())))
+            for rank in ranks:
+                rank.join()
+        except LearnerError:
+            pass
+        finally:
+            for rank in ranks:
+                rank.kill()
+            for callback in self._on_close:
+                callback()
+            self._on_close = []
+
+    def start_writing(self, folder: Path) -> None:
+        """Let the ranks write their last snapshots into a folder."""
+        self._call("write", str(folder))
+
+    def _call(self, command: str, *arguments: Any) -> list[Any]:
+        """Give a command to all ranks and return their answers."""
+        with self._lock, self._ending_all():
+            self._send(command, *arguments)
+            return self._collect()
+
+    def _send(self, command: str, *arguments: Any) -> None:
+        if not self._ranks:
+            raise LearnerError("the learner is closed")
+        message = pickle.dumps((command, arguments), protocol=pickle.HIGHEST_PROTOCOL)
+        for rank in self._ranks:
+            rank.send(message)
+
+    def _collect(self, ranks: Sequence[Rank] | None = None) -> list[Any]:
+        """Return one answer of each rank, in their order."""
+        waiting = list(self._ranks if ranks is None else ranks)
+        answers: dict[int, Any] = {}
+        deadline = time.monotonic() + self._timeout_s
+        while waiting:
+            for rank in list(waiting):
+                # All are looked at in turn, so that the failure of any is noticed while others wait for it.
+                answer = self._receive(rank, _POLL_S if rank is waiting[0] else 0.0, deadline)
+                if answer is not None:
+                    answers[rank.rank] = answer[1]
+                    waiting.remove(rank)
+        return [answers[number] for number in sorted(answers)]
+
+    def _next(self, rank: Rank) -> tuple[str, Any]:
+        """Return the next answer of one rank, while no other fails."""
+        deadline = time.monotonic() + self._timeout_s
+        while (answer := self._receive(rank, _POLL_S, deadline)) is None:
+            for other in self._ranks:
+                other.check()
+        return answer
+
+    def _receive(self, rank: Rank, wait_s: float, deadline: float) -> tuple[str, Any] | None:
+        answer = rank.receive(wait_s)
+        if answer is None and time.monotonic() > deadline:
+            raise LearnerError(f"rank {rank.rank} of the learner did not answer for {self._timeout_s:g} s")
+        return answer
+
+    @contextmanager
+    def _ending_all(self) -> Iterator[None]:
+        """End all ranks if what is done with them fails: those that are left would wait for the others."""
+        try:
+            yield
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            # A rank that lost another one fails as well, and its message may come first.
+            cause = self._death() if isinstance(error, LearnerError) else None
+            for rank in self._ranks:
+                rank.kill()
+            self._ranks = []
+            if cause is not None:
+                raise cause from error
+            raise
+
+    def _death(self) -> LearnerError | None:
+        """Return the death of a rank, if one is noticed within a second."""
+        for _ in range(round(_CAUSE_S / _POLL_S)):
+            for rank in self._ranks:
+                try:
+                    rank.check()
+                except LearnerError as error:
+                    return error
+            time.sleep(_POLL_S)
+        return None
+
+
+class StreamedWeights(Mapping[str, Tensor]):
+    """The weights of a learner over ranks, of one version.
+
+    Its `items()` come from the ranks bucket by bucket, and none is kept: who sends them on never holds the whole model.
+    Any other use gathers all of them in host memory.
+    """
+
+    def __init__(self, learner: RankedLearner) -> None:
+        self._learner, self._version = learner, learner.version
+        self._held: dict[str, Tensor] | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._all()[name]
+
+    def items(self) -> ItemsView[str, Tensor]:
+        return _StreamedItems(self)
+
+    def stream(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the weights one by one."""
+        if self._held is not None:
+            yield from self._held.items()
+            return
+        assert self._learner.version == self._version, "the weights have changed since they were asked for"
+        for bucket in self._learner.weight_buckets():
+            yield from bucket.tensors()
+
+    def _all(self) -> dict[str, Tensor]:
+        if self._held is None:
+            self._held = dict(self.stream())
+        return self._held
+
+
+class _StreamedItems(ItemsView[str, Tensor]):
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        weights: Any = self._mapping
+        return weights.stream()
+
+
+class RankState:
+    """A state that ranks hold in host memory until it is written."""
+
+    def __init__(self, learner: RankedLearner, writers: Sequence[int]) -> None:
+        self._learner, self._writers = learner, writers
+
+    def write(self, folder: Path) -> None:
+        """Write every rank's part into the folder and wait for the last; RunFailure if a rank could not."""
+        self._learner.start_writing(folder)
+        waiting = {rank: folder / DONE.format(rank=rank) for rank in self._writers}
+        while waiting:
+            for rank, done in list(waiting.items()):
+                failed = folder / FAILED.format(rank=rank)
+                if failed.exists():
+                    raise LearnerError(f"rank {rank} could not write its part of the checkpoint: {failed.read_text()}")
+                if done.exists():
+                    os.unlink(done)
+                    del waiting[rank]
+            if waiting and not self._learner.num_ranks:
+                raise LearnerError("the ranks of the learner ended while they wrote a checkpoint")
+            time.sleep(_POLL_S if waiting else 0.0)

@@ -1,0 +1,237 @@
+"""A rank as a child process of this one: commands and answers over a pipe.
+
+A rank whose parent is gone ends at once, wherever it is; the parent notices the end of a rank while it waits for it.
+"""
+
+import os
+import pickle
+import signal
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from scalerl.config.parts import LearnerSettings
+from scalerl.errors import LearnerError, RecipeError, RunFailure, UserError
+from scalerl.learner.ranks.driver import RankedLearner
+from scalerl.learner.ranks.rank import LearnerRank, RankSpec
+
+_CLOSE_S = 5.0
+
+
+def process_learner(
+    model: Any,
+    *,
+    settings: Callable[[], Mapping[str, Any]],
+    learner: LearnerSettings,
+    seed: int,
+    version: int = 0,
+    **others: Any,
+) -> RankedLearner:
+    """Return a learner over `learner.ranks` processes of this machine, on the model's kind of device.
+
+    `settings` is what RankSpec.settings is; `others` are further fields of RankSpec. The model is read from its folder;
+    one that has none is written to a temporary folder first.
+    """
+    import torch
+    import torch.distributed as dist
+
+    assert learner.sharding != "none"
+    num_gpus = torch.cuda.device_count()
+    if model.device.type == "cuda" and learner.ranks > num_gpus:
+        raise RecipeError(
+            f"learner.ranks is {learner.ranks}, one GPU each, but this machine has {num_gpus}: set learner.ranks to "
+            f"{num_gpus} or less"
+        )
+    with ExitStack() as opened:
+        folder = opened.enter_context(_model_folder(model))
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # pyright: ignore[reportPrivateImportUsage]
+        spec = RankSpec(
+            num_ranks=learner.ranks,
+            address="127.0.0.1",
+            port=store.port,
+            folder=str(folder),
+            sharding=learner.sharding,
+            settings=settings,
+            shard_size=learner.shard_size or 0,
+            device="cuda" if model.device.type == "cuda" else "cpu",
+            seed=seed,
+            version=version,
+            threads=max(torch.get_num_threads() // learner.ranks, 1) if model.device.type == "cpu" else 0,
+            **others,
+        )
+        _check_picklable(spec)
+        ranked = RankedLearner(lambda: [ProcessRank(spec, rank) for rank in range(learner.ranks)])
+        closing = opened.pop_all()
+
+    def close() -> None:
+        nonlocal store
+        closing.close()
+        del store
+
+    ranked.on_close(close)
+    return ranked
+
+
+@contextmanager
+def _model_folder(model: Any) -> Iterator[Path]:
+    """Yield the folder that a model was loaded from, or a temporary one with its weights."""
+    source, names = Path(model.name_or_path), ("model.safetensors", "model.safetensors.index.json")
+    if model.name_or_path and any((source / name).is_file() for name in names):
+        yield source
+        return
+    with tempfile.TemporaryDirectory(prefix="scalerl-model-") as folder:
+        with _no_progress_bars():
+            model.save_pretrained(folder)
+        yield Path(folder)
+
+
+@contextmanager
+def _no_progress_bars() -> Iterator[None]:
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+def _check_picklable(spec: RankSpec) -> None:
+    try:
+        pickle.dumps(spec)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise RecipeError(
+            f"learner.sharding starts other processes, and a function of this run cannot be sent to them ({error}): "
+            f"put it into a module"
+        ) from None
+
+
+class ProcessRank:
+    """A rank in a child process, as its driver sees it."""
+
+    def __init__(self, spec: RankSpec, rank: int) -> None:
+        import torch.multiprocessing as multiprocessing
+
+        context = multiprocessing.get_context("spawn")
+        self.rank = rank
+        self._failed = False
+        self._unread: list[bytes] = []
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(
+            target=serve, args=(theirs, spec, rank), name=f"learner-rank-{rank}", daemon=True
+        )
+        self._process.start()
+        theirs.close()
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def send(self, message: bytes) -> None:
+        """Give a pickled (command, arguments)."""
+        try:
+            self._pipe.send_bytes(message)
+        except OSError:
+            raise self._death() from None
+
+    def receive(self, timeout_s: float) -> tuple[str, Any] | None:
+        """Return the next answer, or None if there is none yet; raise what the rank raised, LearnerError if it died."""
+        if not self._unread:
+            ready = wait([self._pipe, self._process.sentinel], timeout_s)
+            if not ready:
+                return None
+            if not self._read():
+                raise self._death()
+        kind, value = pickle.loads(self._unread.pop(0))
+        if kind == "error":
+            self._failed = True
+            raise value
+        return kind, value
+
+    def check(self) -> None:
+        """Raise LearnerError if the rank died without an answer."""
+        if not self._failed and not self._process.is_alive() and not self._unread and not self._read():
+            raise self._death()
+
+    def _read(self) -> bool:
+        """Read an answer if there is one; the end of the pipe is none."""
+        try:
+            if self._pipe.poll():
+                self._unread.append(self._pipe.recv_bytes())
+        except (EOFError, OSError):
+            pass
+        return bool(self._unread)
+
+    def kill(self) -> None:
+        """End the process, at once."""
+        self._process.kill()
+        self._process.join(_CLOSE_S)
+        self._pipe.close()
+
+    def join(self) -> None:
+        """Wait a moment for the end of a process that was told to close, then end it."""
+        self._process.join(_CLOSE_S)
+        self.kill()
+
+    def _death(self) -> LearnerError:
+        self._process.join(_CLOSE_S)
+        code = self._process.exitcode
+        ending = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
+        return LearnerError(f"rank {self.rank} of the learner {ending}; --resume continues from the last checkpoint")
+
+
+def serve(pipe: Connection, spec: RankSpec, rank: int) -> None:
+    """Run a rank until its driver closes it or is gone."""
+    _die_with_parent()
+    # Ctrl-C reaches every process of a terminal; the driver decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with _no_progress_bars():
+            learner = LearnerRank(spec, rank)
+        _answer(pipe, "ready", learner.facts())
+        while True:
+            command, arguments = pickle.loads(pipe.recv_bytes())
+            result = getattr(learner, command)(*arguments)
+            if isinstance(result, Iterator):
+                for item in result:
+                    _answer(pipe, "item", item)
+                result = None
+            _answer(pipe, "done", result)
+            if command == "close":
+                # Nothing is left to be tidied up, and the end of an interpreter that has loaded torch takes a while.
+                os._exit(0)
+    except EOFError:
+        os._exit(1)
+    except (UserError, RunFailure) as error:
+        _answer(pipe, "error", error)
+        raise
+    except BaseException as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        # The traceback is printed by this process.
+        _answer(pipe, "error", LearnerError(f"rank {rank} of the learner failed: {reason}"))
+        raise
+
+
+def _answer(pipe: Connection, kind: str, value: Any) -> None:
+    pipe.send_bytes(pickle.dumps((kind, value), protocol=pickle.HIGHEST_PROTOCOL))
+
+
+def _die_with_parent() -> None:
+    """End this process when its parent ends, also within an exchange that would wait for other ranks."""
+    import multiprocessing
+
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "a rank is a child process"
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

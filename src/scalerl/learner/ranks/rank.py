@@ -1,0 +1,239 @@
+"""One rank of a learner: joins the others, holds its part of the model and obeys commands.
+
+Every command is given to all ranks, in the same order, because each of them contains steps that all ranks take
+together. `LearnerRank` is a plain class: a process (process.py) or an actor elsewhere makes one and calls its methods.
+"""
+
+import datetime
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from scalerl.config.parts import LoraSettings
+from scalerl.learner.ranks.buckets import Bucket, buckets
+from scalerl.learner.saved import SavedTensors, file_name, write_rows
+from scalerl.learner.state import first_row, local
+from scalerl.models.shape import ModelShape
+from scalerl.types import Batch
+
+Sharding = Literal["replicate", "full", "hybrid"]
+
+DONE, FAILED = "rank-{rank:05d}.done", "rank-{rank:05d}.failed"
+"""Files that say how writing a checkpoint ended; the second holds the reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSpec:
+    """All that a rank needs to know, apart from its number. It can be pickled."""
+
+    num_ranks: int
+    address: str
+    port: int
+    """Of the TCPStore at which ranks meet; whoever starts them serves it."""
+    folder: str
+    """The model: a Hugging Face folder that every rank can read."""
+    sharding: Sharding
+    settings: Callable[[], Mapping[str, Any]]
+    """A function of a module that returns the functions and settings of a step, as torch_learner takes them, and
+    `lora`."""
+    shard_size: int = 0
+    """Ranks that hold one copy of the weights together, with "hybrid"; 0 for all."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    devices: tuple[int, ...] = ()
+    """Number of each rank's device, as it sees them; not set: its own number."""
+    backend: str = ""
+    """Of torch.distributed; not set: nccl on GPUs, else gloo."""
+    seed: int = 0
+    version: int = 0
+    threads: int = 0
+    """Of torch; 0 leaves them as they are."""
+    timeout_s: float = 600.0
+    """Longest wait for the other ranks in one exchange."""
+    master_dtype: str = "float32"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankFacts:
+    """What a rank says of itself."""
+
+    version: int
+    shape: ModelShape
+    device: str
+    num_local: int
+    """Trained numbers that this rank holds."""
+    peak_bytes: int
+    """Most memory of its device that was ever allocated; 0 on a CPU."""
+
+
+class LearnerRank:
+    """One process of a learner over several ranks."""
+
+    def __init__(self, spec: RankSpec, rank: int) -> None:
+        self._spec, self.rank = spec, rank
+        if spec.threads:
+            torch.set_num_threads(spec.threads)
+        self._device = torch.device(spec.device, spec.devices[rank] if spec.devices else rank)
+        if spec.device == "cuda":
+            torch.cuda.set_device(self._device)
+        else:
+            self._device = torch.device("cpu")
+        self._join()
+        self._learner = self._build()
+        self._snapshot: dict[str, tuple[dict[str, Tensor], dict[str, tuple[int, int]]]] = {}
+        self._writer: threading.Thread | None = None
+
+    def step(self, batch: Batch) -> dict[str, float]:
+        """Train on this rank's share of the batch; the metrics are those of the whole."""
+        return self._learner.step(batch)
+
+    def weight_buckets(self) -> Iterator[Bucket]:
+        """Yield all weights in buckets, from rank 0; the others take part in gathering them and yield nothing."""
+        named = self._learner.policy.weights()
+        if self.rank == 0:
+            yield from buckets(named)
+        else:
+            for _ in named:
+                pass
+
+    def facts(self) -> RankFacts:
+        on_gpu = self._device.type == "cuda"
+        return RankFacts(
+            version=self._learner.version,
+            shape=self._learner.shape,
+            device=str(self._device),
+            num_local=sum(local(parameter).numel() for parameter in self._learner.policy.parameters.values()),
+            peak_bytes=torch.cuda.max_memory_allocated(self._device) if on_gpu else 0,
+        )
+
+    def snapshot(self) -> bool:
+        """Copy this rank's part of the state to host memory; return whether it has a part to write.
+
+        Training goes on while `write` writes the copy.
+        """
+        self._await_writer()
+        if not self._writes:
+            return False
+        self._snapshot = {kind: _host_copies(tensors) for kind, tensors in self._learner.state_dict().items()}
+        if self._spec.sharding != "replicate" and self.rank > 0:
+            # Equal on all ranks, so the first writes them.
+            self._snapshot = {kind: self._snapshot[kind] for kind in ("weights", "optimizer")}
+        return True
+
+    def write(self, folder: str) -> None:
+        """Start to write the last snapshot into a folder; a file there says when it is done."""
+        if self._snapshot:
+            snapshot, self._snapshot = self._snapshot, {}
+            self._writer = threading.Thread(target=self._write, args=(Path(folder), snapshot), daemon=True)
+            self._writer.start()
+
+    def load(self, folder: str) -> int:
+        """Restore the state of a checkpoint, of any number of ranks; return its version."""
+        self._learner.load_state_dict(SavedTensors(Path(folder)))
+        return self._learner.version
+
+    def close(self) -> None:
+        """Leave the other ranks."""
+        self._await_writer()
+        torch.distributed.destroy_process_group()
+
+    @property
+    def _writes(self) -> bool:
+        """Whether this rank's part is not also written by another: the first replica writes."""
+        shard_size = 1 if self._spec.sharding == "replicate" else self._shard_size
+        return self.rank < shard_size
+
+    @property
+    def _shard_size(self) -> int:
+        return self._spec.shard_size if self._spec.sharding == "hybrid" else self._spec.num_ranks
+
+    def _join(self) -> None:
+        import torch.distributed as dist
+
+        spec = self._spec
+        if spec.address in ("127.0.0.1", "localhost"):
+            # gloo would otherwise look for the address of the host's name.
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        wait = datetime.timedelta(seconds=spec.timeout_s)
+        store = dist.TCPStore(spec.address, spec.port, is_master=False, timeout=wait)  # pyright: ignore[reportPrivateImportUsage]
+        dist.init_process_group(
+            spec.backend or ("nccl" if spec.device == "cuda" else "gloo"),
+            store=store,
+            rank=self.rank,
+            world_size=spec.num_ranks,
+            timeout=wait,
+            device_id=self._device if spec.device == "cuda" and spec.backend in ("", "nccl") else None,
+        )
+
+    def _build(self) -> Any:
+        from scalerl.learner import torch_learner
+        from scalerl.learner.ranks.sharded import ShardedPolicy, device_mesh
+        from scalerl.learner.step import TorchLearner
+        from scalerl.learner.team import Team
+
+        spec, settings = self._spec, dict(self._spec.settings())
+        lora, dtype, learner = settings.pop("lora", LoraSettings()), settings.pop("dtype"), settings["learner"]
+        master_dtype: torch.dtype = getattr(torch, spec.master_dtype)
+        team = Team(rank=self.rank, size=spec.num_ranks)
+        torch.manual_seed(spec.seed)
+        if spec.sharding == "replicate":
+            model = _whole_model(spec.folder, master_dtype, self._device, lora)
+            return torch_learner(model, dtype=dtype, team=team, version=spec.version, **settings)
+        policy = ShardedPolicy(
+            Path(spec.folder),
+            device_mesh(self._device, spec.num_ranks, self._shard_size),
+            device=self._device,
+            lora=lora,
+            dtype=dtype,
+            master_dtype=master_dtype,
+            fp32_head=settings.pop("fp32_head"),
+            gradient_checkpointing=learner.gradient_checkpointing,
+            micro_batch_tokens=learner.micro_batch_tokens,
+        )
+        return TorchLearner(policy, team=team, version=spec.version, **settings)
+
+    def _write(
+        self, folder: Path, snapshot: Mapping[str, tuple[Mapping[str, Tensor], Mapping[str, tuple[int, int]]]]
+    ) -> None:
+        try:
+            for kind, (parts, rows) in snapshot.items():
+                divided = self._spec.sharding != "replicate" and kind in ("weights", "optimizer")
+                name = file_name(kind, self.rank, self._shard_size) if divided else file_name(kind)
+                write_rows(folder / name, parts, rows if divided else {})
+            (folder / DONE.format(rank=self.rank)).touch()
+        except Exception as error:
+            (folder / FAILED.format(rank=self.rank)).write_text(f"{type(error).__name__}: {error}")
+
+    def _await_writer(self) -> None:
+        if self._writer is not None:
+            self._writer.join()
+            self._writer = None
+
+
+def _host_copies(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, tuple[int, int]]]:
+    """Return copies of this rank's rows in host memory, and the place of each; parts without rows are left out."""
+    parts, rows = {}, {}
+    for name, tensor in tensors.items():
+        part = local(tensor).detach()
+        if tensor.ndim and not part.numel():
+            continue
+        parts[name] = part.to("cpu", copy=True)
+        if tensor.ndim:
+            rows[name] = (first_row(tensor), len(tensor))
+    return parts, rows
+
+
+def _whole_model(folder: str, dtype: torch.dtype, device: torch.device, lora: LoraSettings) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    from scalerl.models.lora import wrap
+
+    loaded: Any = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=dtype, use_safetensors=True, attn_implementation="sdpa"
+    )
+    return wrap(loaded.to(device).eval(), lora)

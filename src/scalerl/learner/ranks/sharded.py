@@ -1,0 +1,206 @@
+"""A policy whose weights are divided among ranks by FSDP2 (`fully_shard`), layer by layer.
+
+FP32 shards: the master weights, their gradients and moments, 1 / num_ranks of each
+a layer at work: gathered by all ranks and rounded to the body's dtype, then dropped again
+gradients: added up in FP32 over ranks, each rank keeping its shard; sums, not means, since the weights of tokens
+           are those of the whole batch
+the head: gathered in FP32; body and chunked log-probs are one forward, since FSDP's hooks are on forward
+"""
+
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from scalerl.config.parts import LoraSettings
+from scalerl.learner.batch import ForwardInputs
+from scalerl.learner.body import layers_of, prepare_for_training
+from scalerl.learner.packed_attention import Packing, attend_packed, check_packing, packed_hidden_states
+from scalerl.learner.policy import DistinctRows, warm_up_inputs
+from scalerl.learner.state import whole
+from scalerl.learner.team import Team
+from scalerl.models.folder import FolderWeights, can_fill, empty_model, fill
+from scalerl.models.lora import each_merged_weight, num_adapter_params, wrap
+from scalerl.rl.bf16_products import use_fp32_linears_at_work
+from scalerl.rl.logprobs import log_probs_and_entropy
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+    from transformers import PreTrainedModel
+
+
+def device_mesh(device: torch.device, num_ranks: int, shard_size: int) -> "DeviceMesh":
+    """Return the mesh of all ranks: one dimension, or replicas of `shard_size` ranks that hold one copy together."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    if shard_size == num_ranks:
+        return init_device_mesh(device.type, (num_ranks,), mesh_dim_names=("shard",))
+    return init_device_mesh(device.type, (num_ranks // shard_size, shard_size), mesh_dim_names=("replicate", "shard"))
+
+
+class ShardedPolicy:
+    """A model of which this rank has a part of every weight. All ranks call the same methods together."""
+
+    equal_passes = True
+
+    def __init__(
+        self,
+        folder: Path,
+        mesh: "DeviceMesh",
+        *,
+        device: torch.device,
+        lora: LoraSettings,
+        dtype: torch.dtype = torch.float32,
+        master_dtype: torch.dtype = torch.float32,
+        fp32_head: bool = True,
+        gradient_checkpointing: bool = False,
+        micro_batch_tokens: int = 32768,
+        compiled: bool | None = None,
+    ) -> None:
+        """`folder` has the model's weights, of which every rank reads one layer at a time."""
+        self.device, self.mesh = device, mesh
+        self._dtype = master_dtype if dtype == torch.float32 else dtype
+        self._fp32_head = fp32_head or dtype == torch.float32
+        self.model, weights = _load(folder, master_dtype, lora)
+        self._rounds = self._dtype != master_dtype and not num_adapter_params(self.model)
+        attend_packed(self.model)
+        prepare_for_training(self.model, gradient_checkpointing)
+        compiled = device.type == "cuda" if compiled is None else compiled
+        self._root = self._shard(weights, compiled=compiled)
+        self.parameters: dict[str, Tensor] = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
+        self.shares_prompts = check_packing(
+            lambda ids, packing: self._root(ids, packing),
+            self.model.config,
+            device=device,
+            tolerance=1e-3 if self._dtype == master_dtype else 0.1,
+        )
+        if compiled:
+            self._warm_up(micro_batch_tokens)
+
+    def run(self, inputs: ForwardInputs) -> tuple[Tensor, Tensor]:
+        inputs = inputs.to(self.device)
+        return self._root(inputs.ids, inputs.packing, inputs.place, inputs.targets, inputs.temperature)
+
+    def collect_gradients(self, team: Team) -> None:
+        """Do nothing: every backward pass has added the gradients of all ranks."""
+
+    def refresh(self) -> None:
+        """Do nothing: layers are gathered anew in every pass."""
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield all whole weights; those of the body rounded, as the generator has them, before they are gathered."""
+        kept = {id(parameter) for parameter in self.model.get_output_embeddings().parameters()}
+
+        def gathered(parameter: Tensor) -> Tensor:
+            values = parameter.detach()
+            return whole(values.to(self._dtype) if self._rounds and id(parameter) not in kept else values)
+
+        yield from each_merged_weight(self.model, gathered)
+
+    def _shard(self, weights: FolderWeights | None, *, compiled: bool) -> nn.Module:
+        """Fill and divide the model, module by module, so that no more than one is ever whole."""
+        from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+        model, mesh = self.model, self.mesh
+        rounded = self._dtype == torch.bfloat16
+        body = MixedPrecisionPolicy(
+            param_dtype=self._dtype if rounded else None,
+            reduce_dtype=torch.float32 if rounded else None,
+            cast_forward_inputs=False,
+        )
+        wide = MixedPrecisionPolicy(cast_forward_inputs=False)
+
+        def divide(module: nn.Module, policy: Any, **options: Any) -> None:
+            if weights is not None:
+                fill(model, module, weights)
+            fully_shard(module, mesh=mesh, mp_policy=policy, **options)
+
+        head: Any = model.get_output_embeddings()
+        embedding: Any = model.get_input_embeddings()
+        is_tied = head.weight is embedding.weight
+        if rounded and self.device.type == "cpu":
+            use_fp32_linears_at_work(model)
+        head.forward = functools.partial(_head_log_probs, head)
+        for layer in layers_of(model):
+            if compiled:
+                layer.forward = torch.compile(layer.forward, dynamic=True)
+            divide(layer, body)
+        if isinstance(norm := getattr(model.base_model, "norm", None), nn.Module):
+            divide(norm, body)
+        if is_tied:
+            # One weight with two uses: gathered once, in FP32, by the root. Rounding the rows that were looked up is
+            # the same as looking up rounded rows.
+            embedding.register_forward_hook(lambda module, inputs, output: output.to(self._dtype))
+        else:
+            divide(embedding, body)
+            # Its backward pass follows at once.
+            divide(head, wide, reshard_after_forward=False)
+        root = _PackedModel(model, self._fp32_head)
+        if weights is not None:
+            fill(model, model, weights)
+        fully_shard(root, mesh=mesh, mp_policy=wide)
+        for module in root.modules():
+            if isinstance(module, FSDPModule):
+                module.set_gradient_divide_factor(1.0)
+                # A factor of 1 would be a scaled sum, which gloo does not have.
+                module.set_force_sum_reduction_for_comms(True)
+        return root
+
+    def _warm_up(self, micro_batch_tokens: int) -> None:
+        for inputs in warm_up_inputs(self.model.config.max_position_embeddings, micro_batch_tokens):
+            log_probs, _ = self.run(inputs)
+            log_probs.sum().backward()
+        for parameter in self.parameters.values():
+            parameter.grad = None
+
+
+class _PackedModel(nn.Module):
+    """The root: one forward is one pass, from tokens to log-probs and entropies."""
+
+    def __init__(self, model: "PreTrainedModel", fp32_head: bool) -> None:
+        super().__init__()
+        self.model = model
+        self._fp32_head = fp32_head
+
+    def forward(
+        self,
+        ids: Tensor,
+        packing: Packing,
+        place: Tensor | None = None,
+        targets: Tensor | None = None,
+        temperature: float = 1.0,
+    ) -> Any:
+        """Return log-probs and entropies; without `place`, the hidden states."""
+        hidden = packed_hidden_states(self.model, ids, packing)
+        if place is None:
+            return hidden
+        head: Any = self.model.get_output_embeddings()
+        return head(DistinctRows.apply(hidden, place), targets, temperature, self._fp32_head)
+
+
+def _head_log_probs(
+    head: Any, hidden: Tensor, targets: Tensor, temperature: float, fp32: bool
+) -> tuple[Tensor, Tensor]:
+    log_probs, entropy = log_probs_and_entropy(
+        hidden, head.weight, targets, temperature=temperature, bias=head.bias, fp32=fp32
+    )
+    # FSDP adds hooks to the outputs, which must not be views.
+    return log_probs.clone(), entropy.clone()
+
+
+def _load(folder: Path, dtype: torch.dtype, lora: LoraSettings) -> tuple["PreTrainedModel", FolderWeights | None]:
+    """Return the model of a folder, empty with its weights to be read; whole, without, where that is not possible.
+
+    Adapters are made from random numbers beside real weights, and some families are stored under other names.
+    """
+    from transformers import AutoModelForCausalLM
+
+    if lora.rank == 0:
+        model, weights = empty_model(folder, dtype), FolderWeights(folder)
+        if can_fill(model, weights):
+            return model, weights
+    loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, use_safetensors=True, attn_implementation="sdpa")
+    return wrap(loaded, lora), None

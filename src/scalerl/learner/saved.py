@@ -1,0 +1,109 @@
+"""Tensors in a folder of safetensors files, whole or divided among ranks by rows, read by name and rows.
+
+    tensors.<kind>.safetensors                 every tensor of a kind, whole
+    tensors.<kind>.<rank>-of-<num>.safetensors the rows that one rank has; its metadata says which
+
+A file is divided as its writer was; a reader takes the rows it needs from whichever files have them. Nothing is read
+before it is asked for.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scalerl.errors import CheckpointError
+
+_FILE = re.compile(r"tensors\.(?P<kind>\w+)(\.(?P<rank>\d+)-of-(?P<num>\d+))?\.safetensors")
+_ROWS = "rows"
+
+
+def file_name(kind: str, rank: int | None = None, num: int = 1) -> str:
+    """Return the name of the file of a kind; with a rank, of the rows of that rank."""
+    return f"tensors.{kind}.safetensors" if rank is None else f"tensors.{kind}.{rank:05d}-of-{num:05d}.safetensors"
+
+
+def write_rows(path: Path, parts: Mapping[str, Tensor], rows: Mapping[str, tuple[int, int]]) -> None:
+    """Write some rows of tensors; `rows` has the first row of each part and the number of rows of the whole.
+
+    A tensor that is not in `rows` is whole.
+    """
+    from safetensors.torch import save_file
+
+    contiguous = {name: part.contiguous() for name, part in parts.items()}
+    save_file(
+        contiguous, path, metadata={_ROWS: json.dumps({name: list(rows[name]) for name in parts if name in rows})}
+    )
+
+
+class SavedKind(Mapping[str, Tensor]):
+    """The tensors of one kind, by name."""
+
+    def __init__(self, files: list[Path]) -> None:
+        from safetensors import safe_open
+
+        self._files: list[Any] = []
+        self._parts: dict[str, list[tuple[int, int, int]]] = {}
+        """By name: first row, number of rows, and the file, in the order of rows; (0, -1, file) for a whole tensor."""
+        totals: dict[str, int] = {}
+        for number, path in enumerate(sorted(files)):
+            opened = safe_open(path, framework="pt")
+            self._files.append(opened)
+            rows = json.loads((opened.metadata() or {}).get(_ROWS, "{}"))
+            for name in opened.keys():  # noqa: SIM118 -- not a mapping
+                if name in rows:
+                    start, totals[name] = rows[name]
+                    num = opened.get_slice(name).get_shape()[0]
+                    self._parts.setdefault(name, []).append((start, num, number))
+                else:
+                    # Equal in every file that has it.
+                    self._parts[name], totals[name] = [(0, -1, number)], -1
+        for name, parts in self._parts.items():
+            parts.sort()
+            if totals[name] >= 0 and sum(num for _, num, _ in parts) != totals[name]:
+                raise CheckpointError(f"{files[0].parent} does not have all rows of {name}: a rank's file is missing")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parts)
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def __getitem__(self, name: str) -> Tensor:
+        parts = [self._files[number].get_tensor(name) for _, _, number in self._parts[name]]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def rows(self, name: str, start: int, num: int) -> Tensor:
+        """Return some rows of a tensor, reading only those."""
+        end, found = start + num, []
+        for first, count, number in self._parts[name]:
+            values = self._files[number].get_slice(name)
+            count = values.get_shape()[0] if count < 0 else count
+            low, high = max(start, first), min(end, first + count)
+            if low < high:
+                found.append(values[low - first : high - first])
+        return found[0] if len(found) == 1 else torch.cat(found)
+
+
+class SavedTensors(Mapping[str, SavedKind]):
+    """All tensors of a folder, by kind."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._files: dict[str, list[Path]] = {}
+        for path in folder.iterdir():
+            if match := _FILE.fullmatch(path.name):
+                self._files.setdefault(match["kind"], []).append(path)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._files))
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __getitem__(self, kind: str) -> SavedKind:
+        return SavedKind(self._files[kind])

@@ -1,0 +1,131 @@
+"""Decide which completions share a pass, and on which rank: plain numpy, the same on every rank.
+
+    kept completions -> one share per rank, by tokens -> passes within a budget of tokens
+
+Completions of one prompt can share it: the first of them in a pass has the whole prompt, and the others start at its
+last token and attend to the rest of it in the first (packed_attention.py). A pass then costs
+
+    sum over prompts of (prompt - 1)  +  sum over completions of (completion)        tokens.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scalerl.types import Completion
+
+Rows = NDArray[np.int64]
+"""Indices of completions."""
+
+LEAST_SAVED = 0.1
+"""Prompts are shared if that saves this share of the tokens; gathering keys costs a little."""
+
+
+def num_inputs(completion: Completion) -> int:
+    """Tokens that a completion needs alone: its last one predicts nothing."""
+    return len(completion.request.prompt_tokens) + len(completion) - 1
+
+
+def sharing_pays(completions: Sequence[Completion], kept: Rows) -> bool:
+    """Whether computing each prompt once saves enough tokens."""
+    alone = sum(num_inputs(completions[row]) for row in kept)
+    saved = alone - _num_tokens(completions, kept, shares=True)
+    return saved > 0 and saved >= LEAST_SAVED * alone
+
+
+def prefixes(completions: Sequence[Completion]) -> tuple[Rows, Rows]:
+    """Return, for each completion of a pass, which earlier one has its prompt, and how many tokens of it are shared.
+
+    A completion that has its own prompt is its own parent and shares 0 tokens.
+    """
+    parents, shared = np.arange(len(completions)), np.zeros(len(completions), dtype=np.int64)
+    first: dict[tuple[float, tuple[int, ...]], int] = {}
+    for place, completion in enumerate(completions):
+        prompt = completion.request.prompt_tokens
+        parent = first.setdefault((completion.request.temperature, prompt), place)
+        if parent != place and len(prompt) > 1:
+            parents[place], shared[place] = parent, len(prompt) - 1
+    return parents, shared
+
+
+def assign(completions: Sequence[Completion], kept: Rows, num_ranks: int, *, shares: bool) -> list[Rows]:
+    """Divide the kept completions among ranks: the costliest unit goes to the rank with the fewest tokens.
+
+    A unit is a completion, or with `shares` the completions of a prompt. Units larger than an equal share of all tokens
+    are divided first, so that one long group does not occupy a single rank.
+    """
+    if num_ranks == 1:
+        return [kept]
+    units = _by_prompt(completions, kept) if shares else [kept[place : place + 1] for place in range(len(kept))]
+    most = sum(_num_tokens(completions, unit, shares=shares) for unit in units) / num_ranks
+    parts = [part for unit in units for part in _divided(completions, unit, most)]
+    costs = np.array([_num_tokens(completions, part, shares=shares) for part in parts], dtype=np.int64)
+    load, chosen = np.zeros(num_ranks, dtype=np.int64), [[] for _ in range(num_ranks)]
+    for place in np.argsort(-costs, kind="stable"):
+        rank = int(load.argmin())
+        load[rank] += costs[place]
+        chosen[rank].append(parts[place])
+    none = np.zeros(0, dtype=np.int64)
+    return [np.sort(np.concatenate([none, *rows])) for rows in chosen]
+
+
+def split(completions: Sequence[Completion], kept: Rows, budget: int, *, shares: bool = False) -> list[Rows]:
+    """Group completions into passes, by temperature and similar length, within the budget of tokens.
+
+    The longest come first; with `shares`, the completions of a prompt follow each other. A completion longer than the
+    budget gets its own pass; sequences are never split.
+    """
+    length = {row: num_inputs(completions[row]) for row in kept.tolist()}
+    if shares:
+        units = _by_prompt(completions, kept)
+    else:
+        units = [kept[place : place + 1] for place in range(len(kept))]
+    units.sort(key=lambda unit: (completions[unit[0]].request.temperature, -length[unit[0]], unit[0]))
+    passes: list[list[int]] = []
+    spent, temperature = 0, None
+    for unit in units:
+        prompt = len(completions[unit[0]].request.prompt_tokens) - 1 if shares else 0
+        has_prompt = False
+        for row in unit.tolist():
+            cost = length[row] - (prompt if has_prompt else 0)
+            if not passes or spent + cost > budget or completions[row].request.temperature != temperature:
+                passes.append([])
+                spent, cost, temperature = 0, length[row], completions[row].request.temperature
+            passes[-1].append(row)
+            spent, has_prompt = spent + cost, True
+    # sorted() is stable, so passes whose first sequences are equally long keep their order.
+    return sorted((np.array(part, dtype=np.int64) for part in passes), key=lambda part: -length[part[0]])
+
+
+def _by_prompt(completions: Sequence[Completion], kept: Rows) -> list[Rows]:
+    """Return the completions of each prompt and temperature, the longest first."""
+    units: dict[tuple[float, tuple[int, ...]], list[int]] = {}
+    for row in kept.tolist():
+        request = completions[row].request
+        units.setdefault((request.temperature, request.prompt_tokens), []).append(row)
+    ordered = (sorted(rows, key=lambda row: (-len(completions[row]), row)) for rows in units.values())
+    return [np.array(rows, dtype=np.int64) for rows in ordered]
+
+
+def _num_tokens(completions: Sequence[Completion], rows: Rows, *, shares: bool) -> int:
+    """Tokens of a pass over these completions."""
+    chosen = [completions[row] for row in rows]
+    if not shares:
+        return sum(map(num_inputs, chosen))
+    prompts = {(each.request.temperature, each.request.prompt_tokens) for each in chosen}
+    return sum(len(prompt) - 1 for _, prompt in prompts) + sum(map(len, chosen))
+
+
+def _divided(completions: Sequence[Completion], unit: Rows, most: float) -> list[Rows]:
+    """Divide the completions of one prompt into parts of about `most` tokens, at least one completion each."""
+    prompt = len(completions[unit[0]].request.prompt_tokens) - 1
+    parts: list[list[int]] = [[]]
+    spent = prompt
+    for row in unit.tolist():
+        if parts[-1] and spent + len(completions[row]) > most:
+            parts.append([])
+            spent = prompt
+        parts[-1].append(row)
+        spent += len(completions[row])
+    return [np.array(part, dtype=np.int64) for part in parts]

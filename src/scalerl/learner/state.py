@@ -1,0 +1,92 @@
+"""The state of a learner as tensors: weights, optimiser moments and random state, whole or this rank's part of each.
+
+FSDP2 keeps a weight as a DTensor, of which a rank has some rows; everything here also takes plain tensors. A state is
+read by rows, so it can be that of another number of ranks.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def whole(values: Tensor) -> Tensor:
+    """Return all values of a tensor that is divided among ranks; all of them call this together."""
+    gather = getattr(values, "full_tensor", None)
+    return values if gather is None else gather()
+
+
+def local(values: Tensor) -> Tensor:
+    """Return this rank's rows of a tensor, sharing its memory; all of a plain one."""
+    take = getattr(values, "to_local", None)
+    return values if take is None else take()
+
+
+def first_row(values: Tensor) -> int:
+    """Return the index of this rank's first row."""
+    placements = getattr(values, "placements", None)
+    if placements is None:
+        return 0
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    mesh: Any = values.device_mesh  # pyright: ignore[reportAttributeAccessIssue]
+    _, offset = compute_local_shape_and_global_offset(values.shape, mesh, placements)
+    return int(offset[0]) if offset else 0
+
+
+def state_of(
+    parameters: Mapping[str, Tensor], optimizer: torch.optim.Optimizer, device: torch.device
+) -> dict[str, dict[str, Tensor]]:
+    """Return weights, moments and random state; the tensors are not copies."""
+    moments = {
+        f"{name}/{key}": value
+        for name, parameter in parameters.items()
+        for key, value in optimizer.state[parameter].items()
+    }
+    rng = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        rng["cuda"] = torch.cuda.get_rng_state(device)
+    return {"weights": {name: p.detach() for name, p in parameters.items()}, "optimizer": moments, "rng": rng}
+
+
+@torch.no_grad()
+def load_state(
+    state: Mapping[str, Mapping[str, Tensor]],
+    parameters: Mapping[str, Tensor],
+    optimizer: torch.optim.Optimizer,
+    device: torch.device,
+) -> None:
+    """Copy weights and moments into parameters and optimiser, of each this rank's rows, and set the random state."""
+    weights, moments = state["weights"], state["optimizer"]
+    if differing := weights.keys() ^ parameters.keys():
+        raise ValueError(f"the saved weights are of another model: {sorted(differing)[0]} is only in one of the two")
+    optimizer.state.clear()
+    for name, parameter in parameters.items():
+        _copy_rows(parameter, weights, name)
+    for key in moments:
+        name, _, moment = key.rpartition("/")
+        parameter = parameters[name]
+        if moment == "step":
+            value = moments[key].to(parameter.device, copy=True)
+        else:
+            value = torch.zeros_like(parameter)
+            _copy_rows(value, moments, key)
+        optimizer.state[parameter][moment] = value
+    torch.set_rng_state(state["rng"]["cpu"].cpu())
+    if device.type == "cuda" and "cuda" in state["rng"]:
+        torch.cuda.set_rng_state(state["rng"]["cuda"].cpu(), device)
+
+
+def _copy_rows(target: Tensor, source: Mapping[str, Tensor], name: str) -> None:
+    """Copy this rank's rows of a saved tensor."""
+    part, start = local(target), first_row(target)
+    read = getattr(source, "rows", None)
+    if part.ndim and not part.numel():
+        return
+    if part.ndim == 0:
+        part.copy_(source[name])
+    elif read is not None:
+        part.copy_(read(name, start, len(part)))
+    else:
+        part.copy_(source[name][start : start + len(part)])

@@ -1,0 +1,8 @@
+"""vLLM behind the Engine protocol: paged cache, tensor parallelism, and every architecture that vLLM has.
+
+VllmProcess (process)   the trainer's end; never imports vllm        child   its other end, in a process of its own
+VllmEngine  (engine)    the engine itself, in the process that has vllm: the child, or a test
+samplers, samplers_v2   our own sampling inside vLLM, for its two model runners; both use choice
+worker, parcels         new weights and the FP32 head inside vLLM's workers; how weights get there
+spec, install, build    what an engine needs to start; which vLLM works; from a recipe's settings to an engine
+"""

@@ -1,0 +1,132 @@
+"""The process that vLLM runs in: `python -m scalerl.rollout.vllm.child SOCKET`, started by process.py.
+
+It samples freely: between two steps it takes what the trainer has sent, and it sends what has finished. A second thread
+says every half second that the process is alive. When the trainer's end of the socket closes, it ends at once.
+"""
+
+import os
+import sys
+import threading
+import time
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from scalerl.errors import EngineError, UserError
+from scalerl.rollout.vllm.install import require_vllm
+from scalerl.rollout.vllm.wire import (
+    Beat,
+    Close,
+    Done,
+    Failed,
+    Pause,
+    Push,
+    Pushed,
+    Ready,
+    Resume,
+    Submit,
+    WireCompletion,
+)
+
+if TYPE_CHECKING:
+    from scalerl.rollout.vllm.engine import VllmEngine
+
+BEAT_S = 0.5
+REPORT_S = 0.05
+"""Longest time for which the trainer's count of the work done is out of date while something is sampled."""
+
+
+class _Outbox:
+    """Sends messages from two threads."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection, self._lock = connection, threading.Lock()
+
+    def send(self, message: Any) -> None:
+        with self._lock:
+            self._connection.send(message)
+
+    def beat_forever(self) -> None:
+        try:
+            while True:
+                self.send(Beat())
+                time.sleep(BEAT_S)
+        except OSError:  # The trainer has ended, and whatever the main thread is doing is of no use to anyone.
+            os._exit(1)
+
+
+def main() -> NoReturn:
+    connection = Connection(int(sys.argv[1]))
+    outbox = _Outbox(connection)
+    threading.Thread(target=outbox.beat_forever, daemon=True).start()
+    code = 1
+    try:
+        spec = connection.recv()
+        require_vllm()
+        from scalerl.rollout.vllm.engine import VllmEngine
+
+        engine = VllmEngine(spec)
+        outbox.send(Ready(engine.vocabulary, _shared_files()))
+        _serve(engine, connection, outbox)
+        code = 0
+    except (EOFError, ConnectionError, KeyboardInterrupt):
+        pass
+    except BaseException as error:
+        _report(outbox, error)
+    # At once: interpreters with vLLM in them take seconds to end and sometimes hang.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _serve(engine: "VllmEngine", connection: Connection, outbox: _Outbox) -> None:
+    numbers: dict[int, int] = {}
+    """The trainer's number of each request, by the identity of the request here."""
+    reported = time.monotonic()
+    while True:
+        while not engine.num_pending or connection.poll():
+            match connection.recv():
+                case Submit(requests=requests):
+                    taken = [(each.number, each.request()) for each in requests]
+                    numbers.update((id(request), number) for number, request in taken)
+                    engine.submit([request for _, request in taken])
+                case Push(parcel=parcel, version=version):
+                    engine.push_parcel(parcel, version)
+                    outbox.send(Pushed(version))
+                case Pause():
+                    engine.pause()
+                case Resume():
+                    for request in engine.resume():
+                        del numbers[id(request)]
+                case Close():
+                    return
+        finished = engine.step()
+        now = time.monotonic()
+        if finished or now - reported >= REPORT_S:
+            rows = [WireCompletion.of(numbers.pop(id(each.request)), each) for each in finished]
+            outbox.send(Done(rows, engine.work, engine.eval_work))
+            reported = now
+
+
+def _report(outbox: _Outbox, error: BaseException) -> None:
+    if isinstance(error, UserError):
+        message = Failed(str(error), True)
+    elif isinstance(error, EngineError):
+        message = Failed(str(error), False)
+    else:
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        message = Failed(f"{type(error).__name__}: {' '.join(lines[:3])}".removesuffix(": "), False)
+    with suppress(OSError):
+        outbox.send(message)
+
+
+def _shared_files() -> tuple[str, ...]:
+    """Return the files of shared memory that this process has mapped."""
+    rows = Path("/proc/self/maps").read_text().splitlines()
+    names = {row.split(maxsplit=5)[5] for row in rows if "/dev/shm/" in row}
+    return tuple(sorted(name for name in names if not name.endswith("(deleted)")))
+
+
+if __name__ == "__main__":
+    main()

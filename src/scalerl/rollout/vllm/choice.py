@@ -1,0 +1,89 @@
+"""Our own sampling inside vLLM: leave one choice per row. Used by the samplers of both of vLLM's model runners.
+
+vLLM then samples the only token that is left and reports its logit, which is the log-prob of our distribution. So noise
+is keyed by request, forced tokens and top_p work as in the torch engine, and tokens do not depend on the batch.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from scalerl.rollout.noise import uniforms
+from scalerl.rollout.sampling import sample
+from scalerl.types import Request
+
+KEY = "scalerl"
+"""Name of our arguments in SamplingParams.extra_args."""
+NOT_FINITE = 1.0
+"""Reported instead of a log-prob that is not finite; no log-prob is above 0."""
+FREE = -1
+"""In a list of forced tokens: this row samples."""
+
+
+def arguments(request: Request) -> dict[str, Any]:
+    """Return what the sampler must know about a request."""
+    plan = request.length
+    return {
+        "seed": request.seed & 0xFFFFFFFFFFFFFFFF,
+        "temperature": float(request.temperature),
+        "top_p": float(request.top_p),
+        "budget": plan.thinking_budget,
+        "end": list(plan.thinking_end),
+        "marker": list(plan.marker),
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowSettings:
+    """How each row is sampled; constant while the same requests are in the batch."""
+
+    seeds: NDArray[np.uint64]
+    temperature: Tensor
+    top_p: Tensor | None
+    greedy: Tensor | None
+
+    @classmethod
+    def of(cls, asked: Sequence[Mapping[str, Any]], device: torch.device) -> "RowSettings":
+        temperature = np.array([each["temperature"] for each in asked], dtype=np.float32)
+        top_p = np.array([each["top_p"] for each in asked], dtype=np.float32)
+        greedy = temperature == 0
+
+        def on_device(values: np.ndarray) -> Tensor:
+            return torch.from_numpy(values).to(device, non_blocking=True)
+
+        return cls(
+            seeds=np.array([each["seed"] for each in asked], dtype=np.uint64),
+            temperature=on_device(np.where(greedy, np.float32(1), temperature)),
+            top_p=on_device(top_p) if (top_p < 1).any() else None,
+            greedy=on_device(greedy) if greedy.any() else None,
+        )
+
+
+def leave_one_choice(
+    logits: Tensor, rows: RowSettings, counts: NDArray[np.int64], forced: Tensor | None = None
+) -> Tensor:
+    """Sample a token per row and return logits with its log-prob at the token and -inf elsewhere.
+
+    `counts` are the tokens of each completion so far. `forced` has the token that a row must take, or FREE.
+    """
+    noise = torch.from_numpy(uniforms(rows.seeds, counts)).to(logits.device, non_blocking=True)
+    tokens, log_probs = sample(logits, noise, rows.temperature, top_p=rows.top_p, greedy=rows.greedy)
+    log_probs = torch.where(log_probs.isfinite(), log_probs, NOT_FINITE)
+    if forced is not None:
+        log_probs = torch.where(forced == FREE, log_probs, 0.0)
+        tokens = torch.where(forced == FREE, tokens, forced)
+    left = torch.full_like(logits, -torch.inf)
+    return left.scatter_(1, tokens[:, None], log_probs[:, None].to(left.dtype))
+
+
+def marker_token(asked: Mapping[str, Any], count: int) -> int:
+    """Return the marker's token after `count` tokens of unfinished thinking, or FREE."""
+    if asked["budget"] is None:
+        return FREE
+    place = count - asked["budget"]
+    return asked["marker"][place] if 0 <= place < len(asked["marker"]) else FREE

@@ -1,0 +1,352 @@
+"""vLLM's engine in this process, behind our Engine protocol.
+
+    requests -> waiting -> vLLM (scheduler, paged cache, model) -> our sampler -> tokens, one per step -> completions
+
+vLLM schedules and computes. What a token is, what ends a completion and which version sampled it is decided here, so
+that it is the same as for every other engine. Requests wait here, not in vLLM, until a slot is free: a prompt is then
+computed with the weights of the version that its part of the prefix cache is marked with.
+
+vLLM changes its process: it sets seeds, freezes the garbage collector and binds memory. Training therefore uses this
+class in a child (process.py); only tests run it in their own process.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from scalerl.errors import EngineError, RecipeError
+from scalerl.rollout.requests import check_request
+from scalerl.rollout.vllm.choice import KEY, NOT_FINITE, arguments
+from scalerl.rollout.vllm.parcels import LocalParcel, Parcel
+from scalerl.rollout.vllm.spec import SAMPLERS, EngineSpec, cpu_cache_bytes, engine_arguments
+from scalerl.types import Completion, LengthPlan, Purpose, Request, Work
+
+_CLOSED = "the engine is closed"
+
+
+@dataclass(slots=True)
+class _Running:
+    """A request that vLLM is sampling."""
+
+    request: Request
+    limit: int
+    """Tokens at which it ends; lower once thinking has ended by itself."""
+    ended: bool = False
+    """Whether thinking has ended by itself."""
+    tokens: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    stopped: bool = False
+
+    @property
+    def finished(self) -> bool:
+        return self.stopped or len(self.tokens) >= self.limit
+
+    def append(self, token: int, log_prob: float, version: int, stop_tokens: frozenset[int]) -> None:
+        """Add a token and apply the length plan to it."""
+        plan, forced = self.request.length, self.is_forced(len(self.tokens))
+        self.tokens.append(token)
+        self.log_probs.append(0.0 if forced else log_prob)
+        self.versions.append(version)
+        self.stopped = not forced and token in stop_tokens
+        if not self.ended and _ends_thinking(plan, self.tokens):
+            self.ended, self.limit = True, len(self.tokens) + plan.answer_budget
+
+    def is_forced(self, index: int) -> bool:
+        plan = self.request.length
+        if plan.thinking_budget is None or self.ended:
+            return False
+        return 0 <= index - plan.thinking_budget < len(plan.marker)
+
+    def completion(self) -> Completion:
+        forced = np.array([self.is_forced(index) for index in range(len(self.tokens))], dtype=np.bool_)
+        return Completion(
+            request=self.request,
+            tokens=np.array(self.tokens, dtype=np.int32),
+            log_probs=np.array(self.log_probs, dtype=np.float32),
+            versions=np.array(self.versions, dtype=np.int32),
+            forced=forced,
+            finish="stop" if self.stopped else "length",
+            interrupted_at=int(forced.argmax()) if forced.any() else None,
+        )
+
+
+@dataclass(slots=True)
+class _Counts:
+    """What was computed so far; changed at every token, so not a frozen Work."""
+
+    prefilled: int = 0
+    decoded: int = 0
+    attended: int = 0
+
+    @property
+    def work(self) -> Work:
+        return Work(prefilled=self.prefilled, decoded=self.decoded, attended=self.attended)
+
+
+@dataclass(frozen=True, slots=True)
+class _Aside:
+    """Requests that wait for the end of a pause: ours, and vLLM's view of those it has."""
+
+    waiting: deque[Request]
+    running: dict[str, _Running]
+    running_in_vllm: list[Any]
+    waiting_in_vllm: list[Any]
+
+
+class VllmEngine:
+    """An Engine around vLLM, in this process."""
+
+    def __init__(self, spec: EngineSpec, *, chunk: int = 8) -> None:
+        """Load the model. A poll takes `chunk` steps."""
+        if spec.slots < 1:
+            raise ValueError(f"an engine needs at least 1 slot, got {spec.slots}")
+        self._slots, self._max_length, self._chunk = spec.slots, spec.context, chunk
+        self._stop_tokens = frozenset(spec.stop_tokens)
+        self._salted = spec.settings.prefix_caching
+        self._engine: Any = _build(spec)
+        config = self._engine.vllm_config
+        self._batch_tokens = config.scheduler_config.max_num_batched_tokens
+        text_config = config.model_config.hf_text_config
+        self.vocabulary = int(text_config.vocab_size)
+        self._tied = bool(getattr(text_config, "tie_word_embeddings", False))
+        head_names = ["lm_head.weight", "model.embed_tokens.weight"] if self._tied else ["lm_head.weight"]
+        fp32_head = spec.fp32_head and spec.dtype != "float32"
+        self._engine.collective_rpc("scalerl_prepare", args=(fp32_head, head_names))
+        self._version, self._failure = spec.version, None
+        self._waiting: deque[Request] = deque()
+        self._running: dict[str, _Running] = {}
+        self._num_started = 0
+        self._aside: _Aside | None = None
+        self._counts: dict[Purpose, _Counts] = {"training": _Counts(), "evaluation": _Counts()}
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    @property
+    def num_pending(self) -> int:
+        return len(self._waiting) + len(self._running)
+
+    @property
+    def work(self) -> Work:
+        return self._counts["training"].work + self._counts["evaluation"].work
+
+    @property
+    def eval_work(self) -> Work:
+        return self._counts["evaluation"].work
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        self._require_usable()
+        for request in requests:
+            check_request(request, max_length=self._max_length, vocabulary=self.vocabulary)
+        self._waiting.extend(requests)
+
+    def poll(self) -> list[Completion]:
+        """Take a chunk of steps and return what finished."""
+        finished = self.step()
+        for _ in range(self._chunk - 1):
+            if not self.num_pending:
+                break
+            finished += self.step()
+        return finished
+
+    def step(self) -> list[Completion]:
+        """Sample one token of every running request and return what finished."""
+        self._require_usable()
+        try:
+            return self._step()
+        except EngineError as error:
+            self._failure = str(error)
+            raise
+        except Exception as error:  # Out of memory, a device fault, a bug in vLLM: its state is unknown now.
+            self._failure = f"vLLM failed: {type(error).__name__}: {error}".removesuffix(": ")
+            raise EngineError(self._failure) from error
+
+    def push_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
+        """Load weights, named as in the model's state_dict. A tied head may be left out."""
+        self._require_usable()
+        tensors = tuple((name, weight.detach()) for name, weight in weights.items())
+        self.push_parcel(LocalParcel(tensors=tensors), version)
+
+    def push_parcel(self, parcel: Parcel, version: int) -> None:
+        """Load the weights of a parcel in all workers, between two steps."""
+        self._require_usable()
+        if version < self._version:
+            raise ValueError(f"versions only rise: {version} was pushed after {self._version}")
+        try:
+            self._engine.collective_rpc("scalerl_load", args=(parcel, self._tied))
+        except Exception as error:  # Some layers may have the new weights and others the old ones.
+            self._failure = f"vLLM cannot load the weights of version {version}: {type(error).__name__}: {error}"
+            raise EngineError(self._failure) from error
+        self._version = version
+
+    def pause(self) -> None:
+        """Put all requests aside, with what is in their caches, and serve only those submitted from here on."""
+        self._require_usable()
+        assert self._aside is None, "the engine is paused already"
+        scheduler = self._scheduler()
+        self._aside = _Aside(self._waiting, self._running, list(scheduler.running), list(scheduler.waiting))
+        self._waiting, self._running = deque(), {}
+        # vLLM's model runner keeps what it knows about requests that a step leaves out.
+        scheduler.running.clear()
+        scheduler.waiting.remove_requests(self._aside.waiting_in_vllm)
+
+    def resume(self) -> list[Request]:
+        """Drop what is left of the requests since `pause`, return them, and go on with the others."""
+        self._require_usable()
+        assert self._aside is not None, "the engine is not paused"
+        dropped = [*self._waiting, *(running.request for running in self._running.values())]
+        if self._running:
+            self._engine.abort_request(list(self._running))
+        aside, self._aside, scheduler = self._aside, None, self._scheduler()
+        self._waiting, self._running = aside.waiting, aside.running
+        scheduler.running.extend(aside.running_in_vllm)
+        for request in aside.waiting_in_vllm:
+            scheduler.waiting.add_request(request)
+        return dropped
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Put all requests aside; within this only those submitted inside are served."""
+        self.pause()
+        try:
+            yield
+        finally:
+            # After a failure they are lost anyway.
+            if self._failure is None:
+                self.resume()
+
+    def close(self) -> None:
+        if self._failure == _CLOSED:
+            return
+        self._failure = _CLOSED
+        self._waiting.clear()
+        self._running.clear()
+        del self._engine
+
+    def head_logits(self, hidden: Tensor) -> Tensor:
+        """Return the logits that the workers compute from hidden states, for tests of the head."""
+        return self._engine.collective_rpc("scalerl_logits", args=(hidden,))[0]
+
+    def _scheduler(self) -> Any:
+        return self._engine.engine_core.engine_core.scheduler
+
+    def _require_usable(self) -> None:
+        if self._failure is not None:
+            raise EngineError(self._failure)
+
+    def _step(self) -> list[Completion]:
+        self._admit()
+        if not self._running:
+            return []
+        finished, unfinished_in_vllm = [], []
+        for output in self._engine.step():
+            running = self._running.get(output.request_id)
+            if running is None:
+                continue
+            self._take(running, output)
+            if running.finished:
+                del self._running[output.request_id]
+                finished.append(running.completion())
+                if not output.finished:
+                    unfinished_in_vllm.append(output.request_id)
+            elif output.finished:
+                reason = output.outputs[0].finish_reason
+                raise EngineError(f"vLLM gave up request {running.request.key} ({reason})")
+        if unfinished_in_vllm:
+            self._engine.abort_request(unfinished_in_vllm)
+        return finished
+
+    def _admit(self) -> None:
+        """Give vLLM as many requests as it can start in this step."""
+        room = self._batch_tokens - len(self._running)
+        while self._waiting and len(self._running) < self._slots:
+            prompt = self._waiting[0].prompt_tokens
+            if len(prompt) > room and self._running:
+                break
+            room -= len(prompt)
+            request = self._waiting.popleft()
+            self._num_started += 1
+            name = str(self._num_started)
+            self._running[name] = _Running(request, limit=request.length.max_tokens)
+            inputs: dict[str, Any] = {"prompt_token_ids": list(prompt)}
+            if self._salted:
+                # Keys and values of other weights must not be found under the same prompt.
+                inputs["cache_salt"] = f"v{self._version}"
+            self._engine.add_request(name, inputs, _sampling_params(request))
+
+    def _take(self, running: _Running, output: Any) -> None:
+        part = output.outputs[0]
+        prompt = len(running.request.prompt_tokens)
+        counts = self._counts[running.request.purpose]
+        if not running.tokens:
+            num_cached = output.num_cached_tokens or 0
+            counts.prefilled += prompt - 1 - num_cached
+            counts.attended += (prompt - 1) * prompt // 2 - num_cached * (num_cached + 1) // 2
+        for token, log_prob in zip(part.token_ids, part.logprobs.logprobs, strict=True):
+            if log_prob == NOT_FINITE:
+                raise EngineError(
+                    f"non-finite logits at token {len(running.tokens)} of request {running.request.key}, sampled with "
+                    f"version {self._version}"
+                )
+            running.append(token, log_prob, self._version, self._stop_tokens)
+            counts.decoded += 1
+            counts.attended += prompt + len(running.tokens) - 1
+
+
+def _ends_thinking(plan: LengthPlan, tokens: Sequence[int]) -> bool:
+    """Return whether the last token ends the thinking within its budget."""
+    end, count = plan.thinking_end, len(tokens)
+    if plan.thinking_budget is None or not end or not len(end) <= count <= plan.thinking_budget:
+        return False
+    return tuple(tokens[count - len(end) :]) == end
+
+
+def _sampling_params(request: Request) -> Any:
+    from vllm import SamplingParams  # pyright: ignore[reportMissingImports]
+    from vllm.sampling_params import RequestOutputKind  # pyright: ignore[reportMissingImports]
+
+    # Temperature, top_p and seed stay vLLM's defaults: our sampler has ours.
+    return SamplingParams(
+        max_tokens=request.length.max_tokens,
+        ignore_eos=True,
+        logprobs=0,
+        flat_logprobs=True,
+        detokenize=False,
+        extra_args={KEY: arguments(request)},
+        output_kind=RequestOutputKind.DELTA,
+    )
+
+
+def _build(spec: EngineSpec) -> Any:
+    """Return vLLM's engine, with our sampler for the model runner that vLLM chose."""
+    from vllm import EngineArgs  # pyright: ignore[reportMissingImports]
+    from vllm.v1.engine.llm_engine import LLMEngine  # pyright: ignore[reportMissingImports]
+
+    try:
+        config = EngineArgs(**engine_arguments(spec, cache_bytes=_cache_bytes(spec))).create_engine_config()
+    except (TypeError, ValueError) as error:
+        # pydantic ends with the whole input and a link.
+        text = " ".join(str(error).partition(" [type=")[0].split())
+        raise RecipeError(f"vLLM refuses its arguments (rollout.vllm): {text}") from error
+    config.model_config.logits_processors = [SAMPLERS[config.use_v2_model_runner]]
+    engine = LLMEngine.from_vllm_config(config, disable_log_stats=True)
+    # Its finalizer would end the process groups of every other engine in this process.
+    engine.engine_core._finalizer.detach()
+    return engine
+
+
+def _cache_bytes(spec: EngineSpec) -> int | None:
+    if spec.on_gpu or spec.cache_bytes is not None:
+        return spec.cache_bytes
+    import torch
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(spec.folder).get_text_config()
+    return cpu_cache_bytes(config, spec.slots, spec.context, getattr(torch, spec.dtype).itemsize)

@@ -1,0 +1,76 @@
+"""Our sampler for vLLM's first model runner, the only one on a CPU. vLLM imports this module by name."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor  # pyright: ignore[reportMissingImports]
+from vllm.v1.sample.logits_processor.builtin import process_dict_updates  # pyright: ignore[reportMissingImports]
+
+from scalerl.rollout.vllm.choice import FREE, KEY, RowSettings, leave_one_choice, marker_token
+
+
+class _Row:
+    """A request in the batch. `output` is vLLM's own list of its tokens so far, which grows in place."""
+
+    __slots__ = ("asked", "ended", "output", "searched")
+
+    def __init__(self, asked: dict[str, Any], output: list[int]) -> None:
+        self.asked, self.output = asked, output
+        self.ended, self.searched = False, 0
+
+    def forced(self) -> int:
+        """Return the token that must come next, or FREE."""
+        if self.asked["budget"] is None or self.ended:
+            return FREE
+        self.ended = self._has_ended()
+        return FREE if self.ended else marker_token(self.asked, len(self.output))
+
+    def _has_ended(self) -> bool:
+        """Return whether thinking has ended by itself, looking at the tokens that are new since the last call."""
+        end, width = self.asked["end"], len(self.asked["end"])
+        last = min(len(self.output), self.asked["budget"])
+        first, self.searched = max(self.searched + 1, width), last
+        return width > 0 and any(self.output[stop - width : stop] == end for stop in range(first, last + 1))
+
+
+class OwnSampler(LogitsProcessor):
+    """Leaves one token per row: the one that our sampling chose."""
+
+    def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
+        self._device = device
+        self._rows: dict[int, _Row] = {}
+        self._changed = True
+
+    def is_argmax_invariant(self) -> bool:
+        return False
+
+    def update_state(self, batch_update: BatchUpdate | None) -> None:
+        process_dict_updates(self._rows, batch_update, self._new_row)
+        self._changed |= batch_update is not None
+
+    @staticmethod
+    def _new_row(params: Any, prompt: list[int] | None, output: list[int]) -> _Row | None:
+        asked = (params.extra_args or {}).get(KEY)
+        return None if asked is None else _Row(asked, output)
+
+    def apply(self, logits: Tensor) -> Tensor:
+        if not self._rows:
+            return logits
+        if self._changed:
+            self._gather()
+        counts = np.array([len(row.output) for row in self._ordered], dtype=np.int64)
+        forced = [row.forced() for row in self._ordered] if self._has_plans else []
+        given = torch.tensor(forced, device=logits.device) if any(token != FREE for token in forced) else None
+        if self._places == list(range(logits.shape[0])):
+            return leave_one_choice(logits, self._settings, counts, given)
+        logits[self._places] = leave_one_choice(logits[self._places], self._settings, counts, given)
+        return logits
+
+    def _gather(self) -> None:
+        self._places = sorted(self._rows)
+        self._ordered = [self._rows[place] for place in self._places]
+        self._settings = RowSettings.of([row.asked for row in self._ordered], self._device)
+        self._has_plans = any(row.asked["budget"] is not None for row in self._ordered)
+        self._changed = False

@@ -1,0 +1,121 @@
+"""What a vLLM engine needs to start, as a value that can be sent to another process, and vLLM's arguments for it."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from scalerl.config.rollout import VllmSettings
+from scalerl.errors import RecipeError
+
+WORKER = "scalerl.rollout.vllm.worker.WeightReceiver"
+SAMPLERS = {False: "scalerl.rollout.vllm.samplers:OwnSampler", True: "scalerl.rollout.vllm.samplers_v2:OwnSampler"}
+"""Our sampler for vLLM's first model runner and, under True, for its second."""
+CPU_BLOCK = 32
+"""Tokens of a cache block on a CPU, where prompts are short; vLLM's own choice there is 128."""
+LEAST_BATCH_TOKENS = {False: 2048, True: 8192}
+"""Least number of tokens that one step may compute, on a CPU and on a GPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSpec:
+    """An engine to build: the model's folder, the sizes, and the settings of [rollout.vllm]."""
+
+    folder: str
+    """Folder with the model's config.json, and with its weights unless `has_weights` is false."""
+    slots: int
+    context: int
+    stop_tokens: tuple[int, ...]
+    dtype: str = "float32"
+    fp32_head: bool = True
+    on_gpu: bool = False
+    has_weights: bool = True
+    """Without weights the engine starts with random ones, and the first push brings those of the model."""
+    version: int = 0
+    cache_bytes: int | None = None
+    """Memory of the cache on a CPU; None is for all slots at full length."""
+    settings: VllmSettings = field(default_factory=VllmSettings)
+
+
+def environment(*, on_gpu: bool) -> dict[str, str]:
+    """Return environment variables that vLLM must see before it is imported; what a user has set is kept."""
+    variables = {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the scheduler stays in our process, so that every step is ours
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "HF_HUB_OFFLINE": "1",  # the model is a folder
+        "VLLM_LOGGING_LEVEL": "ERROR",
+    }
+    if not on_gpu:
+        variables["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # learner and graders use the same cores
+    return {name: os.environ.get(name, value) for name, value in variables.items()}
+
+
+def engine_arguments(spec: EngineSpec, *, cache_bytes: int | None) -> dict[str, Any]:
+    """Return the arguments of vllm.EngineArgs; RecipeError if the recipe sets one that is ours."""
+    settings = spec.settings
+    ours: dict[str, Any] = {
+        "model": spec.folder,
+        "skip_tokenizer_init": True,
+        "dtype": spec.dtype,
+        "load_format": "auto" if spec.has_weights else "dummy",
+        "max_model_len": spec.context,
+        "max_num_seqs": 2 * spec.slots,  # those that run, and in a pause those that were put aside
+        "tensor_parallel_size": settings.tensor_parallel,
+        "enable_prefix_caching": settings.prefix_caching,
+        "quantization": settings.quantisation or None,
+        "generation_config": "vllm",
+        "disable_log_stats": True,
+        # Our sampler leaves one choice, whose logit is its log-prob; vLLM passes both on unchanged.
+        "logprobs_mode": "processed_logits",
+        # Otherwise a token sampled with the old weights could be marked with the new version.
+        "async_scheduling": False,
+        "worker_extension_cls": WORKER,
+    }
+    chosen: dict[str, Any] = {
+        "seed": 0,
+        "enforce_eager": not spec.on_gpu if settings.eager is None else settings.eager,
+        "max_num_batched_tokens": max(LEAST_BATCH_TOKENS[spec.on_gpu], spec.context, 2 * spec.slots),
+    }
+    if spec.on_gpu:
+        chosen["gpu_memory_utilization"] = settings.memory_share
+    else:
+        chosen |= {"enable_chunked_prefill": False, "block_size": CPU_BLOCK, "kv_cache_memory_bytes": cache_bytes}
+    if taken := sorted(ours.keys() & settings.engine_args.keys()):
+        raise RecipeError(
+            f"rollout.vllm.engine_args sets {taken[0]}, which follows from other settings of the recipe: remove it"
+        )
+    return {**ours, **chosen, **settings.engine_args}
+
+
+def cpu_cache_bytes(config: Any, slots: int, context: int, itemsize: int) -> int:
+    """Return the memory of a paged cache with room for every slot at full length, twice.
+
+    So no request is preempted, which would then be computed again with newer weights, and requests that a pause puts
+    aside keep their cache. `config` is that of the model; vLLM keeps one block for itself.
+    """
+    from scalerl.models.shape import head_sizes
+
+    num_kv_heads, head_dim = head_sizes(config)
+    num_blocks = 2 * slots * -(-(context + 1) // CPU_BLOCK) + 2
+    return 2 * config.num_hidden_layers * num_blocks * CPU_BLOCK * num_kv_heads * head_dim * itemsize
+
+
+def visible_devices(settings: VllmSettings, environ: Mapping[str, str], learner: int | None) -> str | None:
+    """Return CUDA_VISIBLE_DEVICES for the child: vLLM's GPUs first, then the learner's, whose memory it reads.
+
+    None where nothing has to be set: vLLM then takes the first GPUs.
+    """
+    if not settings.devices:
+        return None
+    if len(settings.devices) != settings.tensor_parallel:
+        raise RecipeError(
+            f"rollout.vllm.devices names {len(settings.devices)} GPUs and rollout.vllm.tensor_parallel is "
+            f"{settings.tensor_parallel}: give as many as that"
+        )
+    names = [name for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    wanted = [*settings.devices, *([] if learner is None or learner in settings.devices else [learner])]
+    if names and (beyond := [number for number in wanted if not 0 <= number < len(names)]):
+        raise RecipeError(f"rollout.vllm.devices names GPU {beyond[0]}, and {len(names)} are visible (from 0 on)")
+    return ",".join(names[number] if names else str(number) for number in wanted)

@@ -1,0 +1,80 @@
+"""Mixed into every vLLM worker by worker_extension_cls: new weights between two steps, and the FP32 head."""
+
+import mmap
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scalerl.rl.head_products import split_weight
+from scalerl.rl.logprobs import head_logits
+from scalerl.rollout.vllm.parcels import Parcel, open_parcel
+
+
+class WeightReceiver:
+    """Methods that the engine calls in all workers by name (collective_rpc). vLLM's worker has the attributes."""
+
+    device: torch.device
+    model_runner: Any
+
+    def scalerl_prepare(self, fp32_head: bool, head_names: list[str]) -> None:
+        """Watch the weights that are loaded from now on; with `fp32_head`, multiply by the head's unrounded values.
+
+        `head_names` are the names that the head's weight may have in a push; a tied one has that of the embedding.
+        """
+        self._scalerl_blocks: dict[str, mmap.mmap] = {}
+        self._scalerl_head_names, self._scalerl_head = frozenset(head_names), None
+        if not fp32_head:
+            return
+        model = self.model_runner.get_model()
+        self._scalerl_set_head(model.lm_head.weight.detach())
+        load = model.load_weights
+        model.load_weights = lambda weights: load(self._scalerl_watched(weights))
+        model.logits_processor._apply_head = self._scalerl_apply_head
+
+    def scalerl_load(self, parcel: Parcel, tied: bool) -> None:
+        """Load all weights of a version. Requests and their cache stay as they are. A tied head has one weight."""
+        weights = open_parcel(parcel, self._scalerl_blocks)
+        if tied:
+            weights = ((name, weight) for name, weight in weights if name != "lm_head.weight")
+        self.model_runner.reload_weights(weights_iterator=weights)
+        self._scalerl_repack_tied_head()
+
+    def scalerl_logits(self, hidden: Tensor) -> Tensor:
+        """Return the logits of hidden states, for tests of the head."""
+        model = self.model_runner.get_model()
+        with torch.inference_mode():
+            return model.compute_logits(hidden.to(self.device)).float().cpu()
+
+    def _scalerl_repack_tied_head(self) -> None:
+        """On a CPU, refresh the packed copy of a tied head, which a reload of the embedding leaves as it was."""
+        model = self.model_runner.get_model()
+        head = getattr(model, "lm_head", None)
+        embedding = getattr(getattr(model, "model", None), "embed_tokens", None)
+        if self.device.type != "cpu" or head is None or embedding is None:
+            return
+        if getattr(head, "weight", None) is embedding.weight:
+            head.quant_method.process_weights_after_loading(head)
+
+    def _scalerl_watched(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+        """Pass weights on, and keep the head's values before vLLM rounds them."""
+        for name, weight in weights:
+            if name in self._scalerl_head_names:
+                shard = self.model_runner.get_model().lm_head.shard_indices
+                self._scalerl_set_head(weight[shard.org_vocab_start_index : shard.org_vocab_end_index])
+            yield name, weight
+
+    def _scalerl_set_head(self, rows: Tensor) -> None:
+        """Keep the head in the form in which its product is fastest; a shard may be padded with rows of zeros."""
+        weight = self.model_runner.get_model().lm_head.weight
+        if len(rows) > len(weight):
+            rows = rows[: len(weight)]
+        values = torch.zeros((len(weight), rows.shape[1]), dtype=torch.float32, device=self.device)
+        values[: len(rows)].copy_(rows)
+        is_split = self.device.type == "cuda" and weight.dtype == torch.bfloat16
+        self._scalerl_head = split_weight(values) if is_split else values
+
+    def _scalerl_apply_head(self, lm_head: Any, hidden: Tensor, bias: Tensor | None) -> Tensor:
+        assert self._scalerl_head is not None, "the head is set before it is used"
+        return head_logits(hidden, self._scalerl_head, bias=bias, fp32=True)

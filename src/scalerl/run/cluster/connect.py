@@ -1,0 +1,182 @@
+"""Connect to Ray, and say in one sentence why that is not possible. Only here and in the members is `ray` imported."""
+
+import importlib.util
+import os
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scalerl.errors import ClusterError
+
+ANSWER_S = 10.0
+"""How long a cluster may take to answer."""
+LOCAL = "local"
+AUTO = "auto"
+_CURRENT = Path("ray") / "ray_current_cluster"
+"""In the folder for temporary files: where `ray start` leaves the address of the node it started."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """A connection to Ray."""
+
+    address: str
+    num_gpus: int
+    """GPUs of the whole cluster."""
+    num_cpus: int
+    num_nodes: int
+    close: Callable[[], None]
+
+
+def connect(address: str) -> Connection:
+    """Start Ray on this machine ("local") or join a cluster; ClusterError says why that cannot be done."""
+    address = check_address(address)
+    # Before ray is imported: no usage reports, no hook that looks for a newer version.
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    import ray
+
+    if ray.is_initialized():
+        raise ClusterError("this process is connected to Ray already: a run makes its own connection")
+    # Ray's processes end with the thread that started them, so a local Ray is started in this one.
+    failure = _attempt(address) if address == LOCAL else _within(ANSWER_S, address)
+    if failure is not None:
+        raise ClusterError(_sentence(address, failure))
+    resources = ray.cluster_resources()
+    return Connection(
+        address=address,
+        num_gpus=int(resources.get("GPU", 0)),
+        num_cpus=int(resources.get("CPU", 0)),
+        num_nodes=sum(node["Alive"] for node in ray.nodes()),
+        close=ray.shutdown,
+    )
+
+
+def check_address(address: str) -> str:
+    """Check in seconds, without importing Ray, that a cluster can be joined; return its address as HOST:PORT."""
+    if importlib.util.find_spec("ray") is None:
+        raise ClusterError('cluster.address needs the cluster extra: pip install "scalerl[cluster]"')
+    if address == LOCAL:
+        return address
+    address = _resolved(address)
+    _check_answers(address)
+    return address
+
+
+def node_id() -> str:
+    """Return the id of the node that this process is on."""
+    import ray
+
+    return ray.get_runtime_context().get_node_id()
+
+
+def check_gpus(connection: Connection, *, wanted: int, source: str) -> None:
+    """Raise ClusterError if the cluster has fewer GPUs than a layout needs."""
+    if wanted > connection.num_gpus:
+        nodes = f"{connection.num_nodes} node{'s' * (connection.num_nodes > 1)}"
+        raise ClusterError(
+            f"{source} needs {wanted} GPUs, and the cluster at {connection.address} has {connection.num_gpus} on "
+            f"{nodes}: lower rollout.generators, or add nodes"
+        )
+
+
+@contextmanager
+def reserved_gpus(num: int) -> Iterator[tuple[int, ...]]:
+    """Hold GPUs of this node for the learner, so that no generator gets them; yield their numbers."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    actor = ray.remote(_Reservation).options(num_gpus=num, num_cpus=0, scheduling_strategy=here).remote()
+    try:
+        gpus = ray.get(actor.gpus.remote(), timeout=60.0)
+        # Ranks take the first devices of their machine.
+        if num > 1 and gpus != tuple(range(num)):
+            raise ClusterError(
+                f"learner.ranks = {num} needs the first {num} GPUs of this node, and others hold some of them: start "
+                f"the run on a node whose GPUs are free"
+            )
+        yield gpus
+    except ray.exceptions.GetTimeoutError:
+        raise ClusterError(f"this node has no {num} free GPUs for the learner: start the run on another one") from None
+    finally:
+        with suppress(ray.exceptions.RayError, ValueError):
+            ray.kill(actor)
+
+
+class _Reservation:
+    """An actor that only holds GPUs."""
+
+    def gpus(self) -> tuple[int, ...]:
+        import ray
+
+        return tuple(sorted(map(int, ray.get_runtime_context().get_accelerator_ids()["GPU"])))
+
+
+def _resolved(address: str) -> str:
+    """Return HOST:PORT for an address in a recipe."""
+    if address == AUTO:
+        import tempfile
+
+        current = Path(os.environ.get("RAY_TMPDIR", tempfile.gettempdir())) / _CURRENT
+        address = os.environ.get("RAY_ADDRESS") or (current.read_text().strip() if current.is_file() else "")
+        if not address:
+            raise ClusterError(
+                'cluster.address is "auto", but no Ray node runs on this machine: start one (ray start --head), give '
+                'its address as HOST:PORT, or write "local"'
+            )
+    if not re.fullmatch(r"\[?[\w.:-]+\]?:\d{1,5}", address):
+        raise ClusterError(f'cluster.address is "{address}": it must be "auto", "local" or HOST:PORT')
+    return address
+
+
+def _check_answers(address: str) -> None:
+    """Check that something listens: Ray itself would wait for minutes."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_S / 2).close()
+    except (OSError, OverflowError) as error:
+        timed_out = isinstance(error, TimeoutError)
+        reason = "the connection timed out" if timed_out else (getattr(error, "strerror", None) or str(error)).lower()
+        raise ClusterError(f"cluster.address {address} does not answer: {reason}") from None
+
+
+def _attempt(address: str) -> BaseException | None:
+    """Start or join Ray; return what went wrong."""
+    import ray
+
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+    try:
+        if address != LOCAL:
+            ray.init(address=address, **quiet)
+            return None
+        ray.init(address="local", include_dashboard=False, **quiet)
+    except BaseException as error:
+        return error
+    return None
+
+
+def _within(limit_s: float, address: str) -> BaseException | None:
+    """Join a cluster in a thread of its own, since Ray may wait for minutes; return what went wrong."""
+    results: list[BaseException | None] = []
+    thread = threading.Thread(target=lambda: results.append(_attempt(address)), name="ray-init", daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    return results[0] if results else TimeoutError(f"it does not answer as a Ray cluster within {limit_s:g} s")
+
+
+def _sentence(address: str, error: BaseException) -> str:
+    text = str(error)
+    versions = re.findall(r"Ray: ([\d.]\S*)", text)
+    if "ersion mismatch" in text and len(versions) >= 2:
+        return (
+            f"the cluster at {address} runs Ray {versions[0]} and this machine has {versions[1]}: install the same "
+            f"version on both"
+        )
+    first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+    return f"Ray at {address} cannot be used: {first}"

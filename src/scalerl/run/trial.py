@@ -1,0 +1,165 @@
+"""Try what can fail in a run before it starts: every grader on one answer, and one step on made-up completions.
+
+    try_graders   a reference answer and nonsense -> each grader -> its values           (a user's grader may raise)
+    try_step      made-up completions -> filters, advantages, loss, backward, AdamW      (so may a user's loss)
+
+A trial changes the weights of the run it is given, so that run must not be trained afterwards. It writes nothing.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+
+from scalerl.config import Recipe
+from scalerl.errors import GraderError, RecipeError
+from scalerl.import_path import one_line, own_place
+from scalerl.loop.grading import GraderRunner, Judge, Judged, WeightedGrader, reward_of
+from scalerl.rollout.fake import FakeEngine
+from scalerl.run.parts import Parts, request_maker
+from scalerl.run.prompts import EvalSet
+from scalerl.tasks.curriculum import Issued
+from scalerl.types import Batch, Completion, Group, LengthPlan, Request
+
+NUM_GROUPS = 2
+NUM_TOKENS = 8
+"""Tokens of a made-up completion: enough for every average, little work for any model."""
+
+_NONSENSE = "qzx"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraderTrial:
+    """What one grader made of one problem of a set."""
+
+    grader: str
+    set_name: str
+    reference: float | None
+    """Its value of the problem's own reference answer; None for no verdict."""
+    nonsense: float | None
+    """Its value of a text that answers nothing."""
+    threshold: float
+    """The value from which on an answer is correct."""
+
+    @property
+    def text(self) -> str:
+        """Return the trial as a line for people."""
+        reference, nonsense = _value(self.reference), _value(self.nonsense)
+        line = f"{self.grader} gives {reference} to a reference answer of {self.set_name}"
+        if reference == nonsense:
+            return f"{line}, and the same to nonsense"
+        line += f", {nonsense} to nonsense"
+        if self.reference is not None and self.reference < self.threshold:
+            line += f"; only values from reward.threshold = {self.threshold:g} on count as correct"
+        return line
+
+
+def try_parts(parts: Parts, recipe: Recipe) -> tuple[GraderTrial, ...]:
+    """Try the graders and a step; an error is one sentence. Return what users' own graders made of an answer."""
+    trials = try_graders(parts)
+    try_step(parts, recipe)
+    return tuple(trial for trial in trials if ":" in trial.grader)
+
+
+def try_graders(parts: Parts) -> list[GraderTrial]:
+    """Give each grader of each evaluation set a reference answer and nonsense; GraderError if it fails on one."""
+    runner = parts.inputs.graders
+    return [_try_grader(each, grader, runner) for each in parts.inputs.eval_sets for grader in each.judge.graders]
+
+
+def _try_grader(eval_set: EvalSet, grader: WeightedGrader, runner: GraderRunner) -> GraderTrial:
+    judge = dataclasses.replace(eval_set.judge, graders=(dataclasses.replace(grader, weight=1.0),))
+    problem = eval_set.problems[0]
+    # Thinking that the prompt has opened must end before there is an answer.
+    opening = judge.opening + (eval_set.task.answer.thinking_end if judge.opening else "")
+    values = []
+    for text in (problem.answer, _NONSENSE):
+        judged = _judged(runner, opening + text, problem.answer, judge)
+        if judged.reason not in (None, "no_answer"):
+            error = runner.first_errors.get(grader.spec.name, f"it ended by {judged.reason}")
+            raise GraderError(f'the grader "{grader.spec.name}" fails on an answer of {eval_set.name}: {error}')
+        values.append(judged.value)
+    return GraderTrial(
+        grader=grader.spec.name,
+        set_name=eval_set.name,
+        reference=values[0],
+        nonsense=values[1],
+        threshold=judge.threshold,
+    )
+
+
+def _judged(runner: GraderRunner, text: str, answer: str, judge: Judge) -> Judged:
+    """Grade one text and wait for the verdict; the pool's limits bound the wait."""
+    runner.submit_text(_NONSENSE, text, answer, judge, "evaluation")
+    while not (results := runner.poll_keys("evaluation", wait=True)):
+        pass
+    ((_, judged),) = results
+    return judged
+
+
+def try_step(parts: Parts, recipe: Recipe) -> None:
+    """Train once on made-up completions; RecipeError if a function of the user's fails, or nothing finite results."""
+    groups = made_up_groups(parts, recipe)
+    own = [name for name in _function_names(recipe) if ":" in name]
+    try:
+        metrics = parts.learner.step(Batch(version=parts.learner.version, groups=groups))
+    except Exception as error:
+        if not own:
+            raise
+        place = own_place(error)
+        raise RecipeError(
+            f"a step on made-up completions fails with {' or '.join(own)}: {one_line(error)}"
+            f"{f' ({place})' if place else ''}"
+        ) from error
+    if metrics.get("optim/skipped"):
+        raise RecipeError(
+            f'a step on made-up completions changes no weight, because the loss "{recipe.loss.name}" or its gradient '
+            f"is not finite"
+        )
+
+
+def made_up_groups(parts: Parts, recipe: Recipe) -> tuple[Group, ...]:
+    """Return groups of random tokens after the shortest prompts; in each one completion is right and one wrong."""
+    inputs = parts.inputs
+    tokens = {problem: ids for of_task in parts.prompts.values() for problem, ids in of_task.tokens.items()}
+    shortest = sorted(tokens, key=lambda problem: len(tokens[problem]))[:NUM_GROUPS]
+    make = request_maker(parts.prompts, inputs.length, recipe)
+    engine = FakeEngine(
+        vocabulary=inputs.model.model.config.vocab_size, polls=lambda _: 1, version=parts.learner.version
+    )
+    groups = []
+    for problem in shortest:
+        requests = make.requests(Issued(problem_id=problem.id, epoch=0))[:2]
+        engine.submit([_short(request) for request in requests])
+        completions = [_ended(completion) for completion in engine.poll()]
+        rewards = [
+            reward_of(value, recipe.reward) + inputs.length.adjust(len(completion), value == 1.0)
+            for completion, value in zip(completions, (1.0, 0.0), strict=True)
+        ]
+        groups.append(
+            Group(
+                key=requests[0].group,
+                problem=problem,
+                completions=tuple(completions),
+                correct=(True, False),
+                rewards=tuple(rewards),
+            )
+        )
+    return tuple(groups)
+
+
+def _short(request: Request) -> Request:
+    return dataclasses.replace(request, length=LengthPlan(answer_budget=NUM_TOKENS))
+
+
+def _ended(completion: Completion) -> Completion:
+    """Return the completion as if it had ended by itself, so that no filter on truncated ones drops it."""
+    return dataclasses.replace(completion, finish="stop")
+
+
+def _function_names(recipe: Recipe) -> tuple[str, ...]:
+    """Return the names of the functions that a step calls."""
+    advantage = recipe.advantage
+    return recipe.loss.name, recipe.weights.name, advantage.baseline.name, advantage.normalisation.name
+
+
+def _value(value: float | None) -> str:
+    return "no verdict" if value is None else f"{value:g}"

@@ -1,0 +1,109 @@
+"""ForecastCallback in a real transformers Trainer, on a model of one number."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import Trainer, TrainingArguments
+
+from scalerl.callbacks import ForecastCallback
+from scalerl.errors import UsageError
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' own
+
+
+class One(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"loss": ((self.weight * x - labels) ** 2).mean(), "logits": self.weight * x}
+
+
+ROWS = [{"x": torch.ones(1), "labels": torch.ones(1)} for _ in range(8)]
+
+
+def make_trainer(folder: Path, callbacks: list[Any], *, max_steps: int = 40, **more: Any) -> Trainer:
+    args = TrainingArguments(
+        output_dir=str(folder), max_steps=max_steps, per_device_train_batch_size=4, learning_rate=0.05, use_cpu=True,
+        logging_steps=1, report_to="none", disable_tqdm=True,
+        **{"save_strategy": "no", "eval_strategy": "steps", "eval_steps": 4, **more},
+    )  # fmt: skip
+    # The weight rises to 1: a reward with a ceiling.
+    measure = lambda prediction: {"reward": float(min(max(prediction.predictions.mean(), 0.0), 1.0))}  # noqa: E731
+    return Trainer(
+        model=One(), args=args, train_dataset=ROWS, eval_dataset=ROWS, compute_metrics=measure, callbacks=callbacks
+    )  # pyright: ignore[reportArgumentType]
+
+
+def logged(trainer: Trainer, key: str) -> list[Any]:
+    return [row[key] for row in trainer.state.log_history if key in row]
+
+
+def test_forecasts_are_logged_and_nothing_else_changes(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    plain = make_trainer(tmp_path / "plain", [])
+    plain.train()
+    callback = ForecastCallback(final_wait_s=60)
+    trainer = make_trainer(tmp_path / "with", [callback])
+    callback.bind(trainer)
+    trainer.train()
+    for key in ("loss", "eval_reward", "eval_loss"):
+        assert logged(trainer, key) == logged(plain, key)
+    assert logged(trainer, "forecast/verdict")
+    assert callback.forecast is not None
+    assert callback.forecast.num_points == 10
+    assert "forecast at step 40" in capsys.readouterr().out
+    assert callback._workers is None
+
+
+def test_unbound_callback_writes_into_the_state(tmp_path: Path):
+    callback = ForecastCallback(quiet=True, final_wait_s=60)
+    trainer = make_trainer(tmp_path, [callback])
+    trainer.train()
+    assert logged(trainer, "forecast/verdict")
+
+
+def test_training_ends_by_rule_with_its_reason_saved(tmp_path: Path):
+    callback = ForecastCallback(stop_when="evaluations >= 4", patience=1, quiet=True, final_wait_s=60)
+    trainer = make_trainer(tmp_path, [callback], max_steps=4000)
+    callback.bind(trainer)
+    trainer.train()
+    assert trainer.state.global_step < 4000
+    trainer.state.save_to_json(str(tmp_path / "state.json"))
+    saved = json.loads((tmp_path / "state.json").read_text())
+    reason = saved["stateful_callbacks"]["ForecastCallback"]["attributes"]["stop_reason"]
+    assert reason == callback.stop_reason
+    assert "evaluations is" in reason
+    assert logged(trainer, "forecast/stop_reason") == [reason]
+
+
+def test_resumed_trainer_goes_on_with_its_rewards(tmp_path: Path):
+    first = make_trainer(tmp_path, [ForecastCallback(quiet=True)], max_steps=20, save_strategy="steps", save_steps=20)
+    first.train()
+    callback = ForecastCallback(quiet=True, final_wait_s=60)
+    second = make_trainer(tmp_path, [callback], max_steps=24, save_strategy="steps", save_steps=20)
+    second.train(resume_from_checkpoint=True)
+    assert callback.forecast is not None
+    assert callback.forecast.num_points == 6
+
+
+def test_settings_that_cannot_be_used():
+    with pytest.raises(UsageError, match="compute is 'days'"):
+        ForecastCallback(compute="days")
+    with pytest.raises(UsageError, match="patience"):
+        ForecastCallback(patience=0)
+
+
+def test_import_without_transformers_says_what_to_install():
+    code = (
+        "import sys; sys.modules['transformers'] = None\nfrom scalerl.callbacks import LiveForecast, ForecastCallback"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "pip install transformers" in result.stderr.splitlines()[-1]
+    code = "import sys, scalerl.callbacks; print(sorted({'torch', 'transformers'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"

@@ -1,0 +1,111 @@
+"""A learner over ranks gives what one process gives."""
+
+import os
+import signal
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as multiprocessing
+from batches import VERSION, random_batch
+from learners import make_learner
+from rank_checks import work
+
+from scalerl.errors import LearnerError
+from scalerl.learner.ranks.buckets import buckets
+from scalerl.learner.saved import SavedTensors
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_two_ranks_give_the_gradients_of_one_process(tmp_path, monkeypatch):
+    """Replicated and sharded; float64 to 1e-12, FP32 to 1e-6; see rank_checks for the cases."""
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    context = multiprocessing.get_context("spawn")
+    failures = context.Queue()
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # pyright: ignore[reportPrivateImportUsage]
+    arguments = [(rank, 2, store.port, str(tmp_path), failures) for rank in range(2)]
+    ranks = [context.Process(target=work, args=each) for each in arguments]
+    for rank in ranks:
+        rank.start()
+    reported = []
+    try:
+        while sum(name == "end" for _, name, _ in reported) < 2:
+            reported.append(failures.get(timeout=400))
+    finally:
+        for rank in ranks:
+            rank.join(10)
+            rank.kill()
+    assert [each for each in reported if each[1] != "end"] == []
+    assert {text for _, _, text in reported} == {"23"}, "the number of checks"
+
+
+def test_buckets_hold_every_weight_once_and_stay_small():
+    named = [(f"w{i}", torch.randn(i + 1, 3).to(torch.bfloat16 if i % 2 else torch.float32)) for i in range(20)]
+    named.append(("scalar", torch.tensor(2.5)))
+    made = list(buckets(iter(named), limit=400))
+    assert len(made) > 3
+    assert all(len(bucket.buffer) <= 400 for bucket in made)
+    again = [pair for bucket in made for pair in bucket.tensors()]
+    assert [name for name, _ in again] == [name for name, _ in named]
+    for (name, tensor), (_, expected) in zip(again, named, strict=True):
+        assert tensor.dtype == expected.dtype, name
+        assert torch.equal(tensor, expected), name
+
+
+def test_a_weight_larger_than_a_bucket_has_its_own():
+    made = list(buckets([("a", torch.zeros(2)), ("b", torch.zeros(100)), ("c", torch.zeros(2))], limit=128))
+    assert [[name for name, *_ in bucket.index] for bucket in made] == [["a"], ["b"], ["c"]]
+
+
+def test_ranks_train_save_and_end_together(tmp_path):
+    """Two processes: a step, weights, a checkpoint that one process reads, and the death of a rank."""
+    batches = [random_batch(seed, num_groups=6, version=VERSION + seed) for seed in range(2)]
+    alone, ranked = make_learner(), make_learner("learner.sharding=full", "learner.ranks=2")
+    pids = [rank.pid for rank in ranked._ranks]
+    try:
+        expected, row = alone.step(batches[0]), ranked.step(batches[0])
+        assert row["loss/value"] == pytest.approx(expected["loss/value"], abs=1e-6)
+        assert ranked.version == VERSION + 1
+        held = [facts.num_local for facts in ranked.rank_facts()]
+        assert sum(held) == sum(p.numel() for p in alone.policy.parameters.values())
+        assert max(held) < 0.6 * sum(held)
+
+        saved = ranked.state_dict()
+        first = ranked.weight_buckets()
+        next(first)
+        first.close()
+        ranked.step(batches[1])
+        # The state is that of the moment it was asked for.
+        saved.write(tmp_path)
+        names = sorted(path.name for path in tmp_path.iterdir())
+        assert [name for name in names if "weights" in name] == [
+            f"tensors.weights.{rank:05d}-of-00002.safetensors" for rank in range(2)
+        ]
+        assert not [name for name in names if not name.startswith("tensors.")]
+        other = make_learner(seed=1)
+        other.load_state_dict(SavedTensors(tmp_path))
+        assert other.version == VERSION + 1
+        for name, weight in alone.weights().items():
+            torch.testing.assert_close(other.weights()[name], weight, rtol=0, atol=1e-6)
+        alone.step(batches[1])
+        other.step(batches[1])
+        weights = ranked.weights()
+        streamed = weights.items()
+        assert weights._held is None
+        assert [name for name, _ in streamed] == list(alone.weights())
+        for name, weight in alone.weights().items():
+            torch.testing.assert_close(weights[name], weight, rtol=0, atol=1e-6)
+            torch.testing.assert_close(other.weights()[name], weight, rtol=0, atol=1e-6)
+
+        os.kill(pids[1], signal.SIGKILL)
+        begun = time.monotonic()
+        with pytest.raises(LearnerError, match="rank 1 of the learner was killed by signal 9"):
+            ranked.step(random_batch(3, version=VERSION + 2))
+        assert time.monotonic() - begun < 30
+    finally:
+        ranked.close()
+    assert not [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
+    with pytest.raises(LearnerError, match="closed"):
+        dict(ranked.weights())

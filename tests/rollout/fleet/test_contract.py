@@ -1,0 +1,61 @@
+"""A fleet of threads keeps the contract of engines, over fake engines and over the torch engine."""
+
+import pytest
+from contracts.engine import *  # noqa: F403
+from contracts.requests import by_key, drain, make_request
+from fleets import make_fleet, wait_for
+from gated import GatedEngine
+
+from scalerl.rollout.fake import FakeEngine
+from scalerl.types import LengthPlan
+
+
+@pytest.fixture(params=[1, 3])
+def num_members(request):
+    return request.param
+
+
+@pytest.fixture
+def make_engine(num_members, request):
+    def make(*, slots=4, stop_tokens=(), version=0, engine=FakeEngine):
+        def member(number: int):
+            return engine(polls=lambda request: 4, slots=slots, stop_tokens=stop_tokens, version=version)
+
+        fleet = make_fleet(member, num_members, slots=slots, version=version)
+        request.addfinalizer(fleet.close)
+        return fleet
+
+    return make
+
+
+@pytest.fixture
+def new_weights():
+    return {}
+
+
+@pytest.mark.parametrize("num_members", [1])
+def test_versions_rise_within_a_completion(make_engine, num_members, new_weights):
+    """As in the contract, but the member samples by itself, so a gate says when."""
+    gates = []
+
+    def gated(**settings):
+        gates.append(GatedEngine(**settings))
+        return gates[-1]
+
+    fleet = make_engine(slots=2, version=4, engine=gated)
+    fleet.submit([make_request(number, plan=LengthPlan(answer_budget=40)) for number in range(3)])
+    engine = wait_for(lambda: gates and gates[0])
+    engine.allow(1)
+    engine.wait_idle()
+    # The second poll has begun, with the old weights.
+    fleet.push_weights(new_weights, 5)
+    assert fleet.version == 5
+    engine.allow(1)
+    engine.wait_idle()
+    fleet.push_weights(new_weights, 9)
+    engine.allow(100)
+    completions = by_key(drain(fleet))
+    assert completions["0/0#0"].versions.tolist() == [4] * 20 + [5] * 10 + [9] * 10
+    assert completions["0/2#0"].versions.tolist() == [9] * 40
+    with pytest.raises(ValueError, match="versions only rise"):
+        fleet.push_weights(new_weights, 8)

@@ -1,0 +1,23 @@
+"""Every test here needs vLLM; `make test-vllm` runs them in an environment of their own."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from scalerl.rollout.vllm.spec import environment
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents and item.path.name != "test_without_vllm.py":
+            item.add_marker(pytest.mark.vllm)
+            # vLLM 0.32 reads this name of torch's when it is imported.
+            item.add_marker(pytest.mark.filterwarnings("ignore:`torch.distributed.reduce_op` is deprecated"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _vllm_environment():
+    os.environ.update(environment(on_gpu=False))

@@ -1,0 +1,106 @@
+"""vLLM in a child process that runs freely: both contracts, over a few processes that all tests share."""
+
+import time
+
+import numpy as np
+import pytest
+from contracts.engine import *  # noqa: F403
+from contracts.requests import advance, drain, make_request
+from contracts.sampling import *  # noqa: F403
+from contracts.sampling import full_forward
+from vllm_models import llama, saved, spec
+from vllm_views import View
+
+from scalerl.errors import EngineError
+from scalerl.rollout.vllm.process import VllmProcess
+from scalerl.types import LengthPlan
+
+SLOTS = 128
+
+
+@pytest.fixture
+def model():
+    return llama()
+
+
+@pytest.fixture
+def new_weights():
+    return llama(seed=1).state_dict()
+
+
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory):
+    """Processes by the stop tokens that they were started with."""
+    started: dict[tuple[int, ...], VllmProcess] = {}
+    folder = saved(llama(), tmp_path_factory.mktemp("child") / "model")
+
+    def process(stop_tokens):
+        if stop_tokens not in started:
+            started[stop_tokens] = VllmProcess(spec(folder, slots=SLOTS, stop_tokens=stop_tokens))
+        return started[stop_tokens]
+
+    yield process
+    for each in started.values():
+        each.close()
+
+
+@pytest.fixture
+def make_engine(processes, model):
+    weights = {name: weight.clone() for name, weight in model.state_dict().items()}
+
+    def make(*, slots=4, stop_tokens=(), version=0):
+        if slots < 1:
+            return VllmProcess(spec("unused", slots=slots))
+        return View(processes(tuple(stop_tokens)), slots=slots, version=version, weights=weights)
+
+    return make
+
+
+# A view cannot close its process, so the last test here takes the place of this one.
+test_closed_engine_raises = None
+
+
+def test_wrong_names_of_weights_are_refused(make_engine, new_weights):
+    engine = make_engine()
+    engine._process._names = frozenset(new_weights)
+    with pytest.raises(ValueError, match=r"was not given model\.norm\.weight: all weights of a version"):
+        engine.push_weights({name: value for name, value in new_weights.items() if name != "model.norm.weight"}, 1)
+    engine._process._names = frozenset()
+
+
+def test_it_samples_while_nobody_polls(make_engine):
+    engine = make_engine(slots=8)
+    engine.submit([make_request(number, plan=LengthPlan(answer_budget=40)) for number in range(8)])
+    process = engine._process
+    deadline = time.monotonic() + 60
+    while process._inbox.qsize() < 3 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert process.work.decoded == engine._before.decoded  # no message has been taken yet
+    assert len(drain(engine)) == 8
+
+
+def test_paused_requests_keep_their_place_and_cache(make_engine, model):
+    engine = make_engine(slots=8)
+    requests = [make_request(number, plan=LengthPlan(answer_budget=40)) for number in range(6)]
+    engine.submit(requests)
+    completions = advance(engine, 6)
+    with engine._process.paused():
+        assert engine._process.num_pending == 0
+        engine._process.submit([make_request(50 + number) for number in range(5)])
+        inside = drain(engine._process)
+    assert {completion.request.key for completion in inside} == {f"0/{50 + number}#0" for number in range(5)}
+    completions += drain(engine)
+    assert {completion.request.key for completion in completions} == {request.key for request in requests}
+    for completion in [*completions, *inside]:
+        np.testing.assert_allclose(completion.log_probs, full_forward(model, completion), atol=1e-4)
+
+
+def test_a_closed_process_raises(processes):
+    engine = processes((3,))
+    engine.submit([make_request()])
+    engine.close()
+    engine.close()
+    assert engine.num_pending == 0
+    for call in (engine.poll, lambda: engine.submit([make_request()])):
+        with pytest.raises(EngineError, match="closed"):
+            call()

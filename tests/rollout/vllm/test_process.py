@@ -1,0 +1,173 @@
+"""What happens to a run when vLLM's process dies, hangs or runs out of memory; and what is left behind: nothing."""
+
+import os
+import resource
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from contracts.requests import advance, drain, make_request
+from contracts.sampling import full_forward
+from vllm_models import llama, saved, spec
+
+from scalerl.errors import EngineError, RecipeError
+from scalerl.rollout.vllm import process as process_module
+from scalerl.rollout.vllm.process import VllmProcess, session_members
+from scalerl.types import LengthPlan
+
+LONG = LengthPlan(answer_budget=1900)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return saved(llama(), tmp_path_factory.mktemp("process") / "model")
+
+
+@pytest.fixture
+def start(folder):
+    """Start an engine, and check after the test that neither a process nor a file of shared memory is left."""
+    before, engines = shared_files(), []
+
+    def started(**changes):
+        engines.append(VllmProcess(spec(folder, context=2048, **changes)))
+        return engines[-1]
+
+    yield started
+    for engine in engines:
+        engine.close()
+        assert not session_members(engine.pid)
+    assert shared_files() == before
+
+
+def shared_files() -> set[str]:
+    return set(os.listdir("/dev/shm"))
+
+
+def seconds_until_it_fails(engine: VllmProcess, message: str) -> float:
+    """Poll until the engine raises, and check that it does so again."""
+    begun = time.monotonic()
+    with pytest.raises(EngineError, match=message):
+        drain(engine)
+    with pytest.raises(EngineError, match=message):
+        engine.submit([make_request()])
+    assert engine.num_pending == 0
+    return time.monotonic() - begun
+
+
+def test_killed_process_is_an_engine_error_at_once(start):
+    engine = start()
+    engine.submit([make_request(plan=LONG)])
+    advance(engine, 1)
+    os.kill(engine.pid, signal.SIGKILL)
+    assert seconds_until_it_fails(engine, "ended by SIGKILL, as a system does that runs out of memory") < 5
+
+
+def test_stopped_process_is_an_engine_error_within_seconds(start):
+    engine = start()
+    engine.submit([make_request(plan=LONG)])
+    advance(engine, 1)
+    os.kill(engine.pid, signal.SIGSTOP)
+    assert seconds_until_it_fails(engine, r"no sign of life for 1\d s: it was stopped \(SIGSTOP\)") < 25
+
+
+def test_a_push_to_a_stopped_process_does_not_hang(start):
+    engine = start()
+    os.kill(engine.pid, signal.SIGSTOP)
+    begun = time.monotonic()
+    with pytest.raises(EngineError, match="no sign of life"):
+        engine.push_weights(llama(seed=1).state_dict(), 1)
+    assert time.monotonic() - begun < 25
+
+
+def test_out_of_memory_on_the_way_names_the_reason(start):
+    engine = start()
+    engine.submit([make_request()])
+    drain(engine)
+    in_use = int(Path(f"/proc/{engine.pid}/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    resource.prlimit(engine.pid, resource.RLIMIT_AS, (in_use, in_use))
+    engine.submit([make_request(plan=LONG)])
+    begun = time.monotonic()
+    with pytest.raises(EngineError, match=r"(?i)cannot load the weights of version 1.*memory"):
+        engine.push_weights(llama(seed=1).state_dict(), 1)
+    assert time.monotonic() - begun < 25
+    with pytest.raises(EngineError, match=r"(?i)memory"):
+        engine.poll()
+
+
+def test_out_of_memory_at_the_start_names_the_reason(folder):
+    begun = time.monotonic()
+    with pytest.raises(EngineError, match=r"(?i)memory"):
+        VllmProcess(spec(folder, cache_bytes=1 << 50))
+    assert time.monotonic() - begun < 120
+
+
+def test_wrong_arguments_name_the_setting(folder):
+    with pytest.raises(RecipeError, match=r"rollout\.vllm.*no_such_argument"):
+        VllmProcess(spec(folder, settings={"engine_args": {"no_such_argument": 1}}))
+
+
+def test_reserved_arguments_are_refused(folder):
+    with pytest.raises(RecipeError, match="engine_args sets max_num_seqs, which follows from other settings"):
+        VllmProcess(spec(folder, settings={"engine_args": {"max_num_seqs": 1}}))
+
+
+def test_an_interpreter_without_vllm_says_how_to_install_it(folder, monkeypatch, tmp_path):
+    with pytest.raises(RecipeError, match="no-such-python, which cannot be started: No such file"):
+        VllmProcess(spec(folder, settings={"python": str(tmp_path / "no-such-python")}))
+    script = tmp_path / "python"
+    script.write_text("#!/bin/sh\necho there is no vllm here >&2\nexit 3\n")
+    script.chmod(0o755)
+    with pytest.raises(EngineError, match=r"ended with code 3 \(its last line: there is no vllm here\)"):
+        VllmProcess(spec(folder, settings={"python": str(script)}))
+
+
+def test_start_that_takes_too_long_is_given_up(folder, monkeypatch):
+    engines = []
+    monkeypatch.setattr(process_module, "_start", lambda *args: engines.append(START(*args)) or engines[-1])
+    with pytest.raises(EngineError, match="vLLM has not started within 1 s"):
+        VllmProcess(spec(folder), start_s=1.0)
+    assert not session_members(engines[0].pid)
+
+
+START = process_module._start
+
+
+def test_the_child_ends_with_its_trainer(folder, tmp_path):
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, os, time; sys.path[:0] = ['tests', 'tests/support']\n"
+        "from vllm_models import spec\n"
+        "from scalerl.rollout.vllm.process import VllmProcess\n"
+        f"engine = VllmProcess(spec({folder!r}))\n"
+        "print(engine.pid, flush=True); time.sleep(600)"
+    )
+    root = Path(__file__).parents[3]
+    with subprocess.Popen([sys.executable, "-c", code], cwd=root, stdout=subprocess.PIPE, text=True) as trainer:
+        assert trainer.stdout is not None
+        pid = int(trainer.stdout.readline())
+        trainer.kill()
+    deadline = time.monotonic() + 10
+    while session_members(pid) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not session_members(pid)
+
+
+def test_two_workers_share_the_layers_and_leave_nothing_behind(start, monkeypatch):
+    """Tensor parallelism: vLLM starts two more processes, which read the weights from the same memory."""
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0|1")
+    engine = start(settings={"tensor_parallel": 2})
+    assert len(session_members(engine.pid)) >= 3
+    newer = llama(seed=1)
+    requests = [make_request(number, plan=LengthPlan(answer_budget=20)) for number in range(4)]
+    for version, model in enumerate((llama(), newer)):
+        engine.push_weights(model.state_dict(), version)
+        engine.submit(requests)
+        for completion in drain(engine):
+            np.testing.assert_allclose(completion.log_probs, full_forward(model, completion), atol=1e-4)
+    os.kill(engine.pid, signal.SIGKILL)
+    engine.submit(requests)
+    seconds_until_it_fails(engine, "SIGKILL")

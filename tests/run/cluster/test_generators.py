@@ -1,0 +1,159 @@
+"""Runs with generators beside the learner, as threads of the process, and what cannot be asked for."""
+
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from scalerl import store
+from scalerl.config import load_recipe
+from scalerl.errors import ClusterError, RecipeError
+from scalerl.run.clock import Clock, devices_held
+from scalerl.run.cluster import connect as connect_module
+from scalerl.run.cluster.connect import Connection, check_address, check_gpus, connect
+from scalerl.run.run import Run
+
+SMALL = (
+    "task.num_problems=24",
+    "pipeline.groups_per_batch=4",
+    "pipeline.completions_per_group=2",
+    "rollout.slots=16",
+    "evaluation.num_prompts=6",
+    "evaluation.samples_per_prompt=2",
+    "evaluation.every=2",
+    "checkpoint.every=2",
+    "curriculum=uniform",
+    "budget.steps=4",
+)
+TIMES = ("time/", "gpu_hours", "generators/", "lost")
+
+
+def train(folder: Path, *more: str, resume: bool = False) -> list[store.Row]:
+    Run(load_recipe("tiny-cpu", [*SMALL, *more]), folder, resume=resume).train()
+    return store.read_metrics(folder)
+
+
+def test_synchronous_run_equals_one_process(tmp_path):
+    alone = train(tmp_path / "alone", "pipeline.max_lag=0")
+    fleet = train(tmp_path / "fleet", "pipeline.max_lag=0", "rollout.generators=2")
+    for expected, row in zip(alone, fleet, strict=True):
+        kept = {key for key in row if not key.startswith(TIMES)}
+        assert kept == {key for key in expected if not key.startswith(TIMES)}
+        for key in kept:
+            assert row[key] == (expected[key] if key in ("groups", "step") else pytest.approx(expected[key], abs=1e-5))
+    evals = [[row["num_correct"] for row in store.read_evals(tmp_path / name)] for name in ("alone", "fleet")]
+    assert evals[0] == evals[1]
+    assert fleet[-1]["generators/ready"] == 2
+    assert fleet[-1]["generators/slots"] == 8
+    assert sum(row["generators/chunks"] for row in fleet) > 0
+
+
+def test_lagging_run_trains_every_group_once_and_resumes(tmp_path):
+    train(tmp_path / "run", "pipeline.max_lag=2", "rollout.generators=3")
+    # The number of generators may change.
+    rows = train(tmp_path / "run", "pipeline.max_lag=2", "rollout.generators=1", "budget.steps=6", resume=True)
+    groups = [key for row in rows for key in row["groups"]]
+    assert len(groups) == len(set(groups)) == 24
+    assert max(row["rollout/lag_max"] for row in rows) <= 2
+    assert [row["attempt"] for row in rows] == [1, 1, 1, 1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        (["cluster.address=auto"], "rollout.generators is 0"),
+        (["cluster.address=auto", "rollout.generators=2", "grading.sandbox=none"], "refused with cluster.address"),
+        (["rollout.generators=2", "rollout.gpus_per_generator=2"], "samples on one GPU"),
+    ],
+)
+def test_settings_that_cannot_work_together(settings, message):
+    with pytest.raises(RecipeError, match=message):
+        load_recipe("tiny-cpu", settings)
+
+
+def test_more_generators_than_gpus_are_refused():
+    connection = Connection(address="here:1", num_gpus=3, num_cpus=8, num_nodes=2, close=lambda: None)
+    check_gpus(connection, wanted=3, source="rollout.generators = 2")
+    message = r"rollout.generators = 7 needs 8 GPUs, and the cluster at here:1 has 3 on 2 nodes"
+    with pytest.raises(ClusterError, match=message):
+        check_gpus(connection, wanted=8, source="rollout.generators = 7")
+
+
+def test_gpus_on_a_machine_without_any_are_refused(tmp_path):
+    settings = load_recipe("tiny-cpu", [*SMALL, "rollout.generators=2", "rollout.gpus_per_generator=1"])
+    with pytest.raises(RecipeError, match=r"gpus_per_generator is 1, and this machine has no GPU"):
+        Run(settings, tmp_path / "run")
+
+
+# Addresses ------------------------------------------------------------------------------------------------------------
+
+
+def test_auto_needs_a_running_node(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with pytest.raises(ClusterError, match="no Ray node runs on this machine"):
+        check_address("auto")
+
+
+@pytest.mark.parametrize("address", ["somewhere", "http://head", "head:port", ":"])
+def test_addresses_are_host_and_port(address):
+    with pytest.raises(ClusterError, match="HOST:PORT"):
+        check_address(address)
+
+
+def test_refused_connection_is_one_sentence():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.raises(ClusterError, match=f"cluster.address 127.0.0.1:{port} does not answer: connection refused"):
+        check_address(f"127.0.0.1:{port}")
+
+
+def test_missing_ray_names_the_extra(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ClusterError, match=r'pip install "scalerl\[cluster\]"'):
+        check_address("local")
+
+
+def test_other_server_is_given_up_in_time(monkeypatch):
+    """Something listens and never answers as Ray does."""
+    pytest.importorskip("ray")
+    monkeypatch.setattr(connect_module, "ANSWER_S", 2.0)
+    monkeypatch.setattr(connect_module, "_attempt", lambda address: threading.Event().wait(30))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        begun = time.monotonic()
+        with pytest.raises(ClusterError, match="does not answer as a Ray cluster within 2 s"):
+            connect(f"127.0.0.1:{server.getsockname()[1]}")
+    assert time.monotonic() - begun < 10
+
+
+def test_other_ray_version_is_named():
+    error = RuntimeError(
+        "Version mismatch: The cluster was started with:\n    Ray: 2.51.1\n    Python: 3.11.9\nThis process on node "
+        "1.2.3.4 was started with:\n    Ray: 2.60.0\n    Python: 3.11.9\n"
+    )
+    sentence = connect_module._sentence("head:6379", error)
+    assert sentence == (
+        "the cluster at head:6379 runs Ray 2.51.1 and this machine has 2.60.0: install the same version on both"
+    )
+
+
+# The compute axis -----------------------------------------------------------------------------------------------------
+
+
+def test_devices_are_counted_by_node_and_number():
+    assert devices_held(["a/gpu:0", "b/gpu:0", "b/gpu:1", "a/gpu:0", "a/cpu"]) == 3
+    assert devices_held(["a/cpu", "a/cpu"]) == 1
+    assert devices_held(["a/cpu", "b/cpu"]) == 2
+
+
+def test_clock_follows_the_devices():
+    now = [0.0]
+    clock = Clock(devices=2, now=lambda: now[0])
+    clock.start_training()
+    now[0] = 3600.0
+    clock.hold(5)
+    now[0] = 7200.0
+    assert clock.gpu_hours == pytest.approx(7)

@@ -1,0 +1,146 @@
+"""Memory of layouts: against sums by hand, what does not fit, and the nearest layout that does."""
+
+import dataclasses
+
+import pytest
+from typer.testing import CliRunner
+
+from scalerl.cli import app
+from scalerl.config import Recipe, load_recipe
+from scalerl.errors import ClusterError, UsageError
+from scalerl.run.cluster.layout import Gpus, demands_of, layout_of, price, priced_recipe
+from scalerl.run.cluster.memory import RESERVE_BYTES, ModelSizes, generator_bytes, learner_bytes
+
+DENSE_8B = {
+    "vocab_size": 151936,
+    "hidden_size": 4096,
+    "intermediate_size": 12288,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "tie_word_embeddings": False,
+}
+EXPERTS_30B = {
+    "vocab_size": 151936,
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "moe_intermediate_size": 768,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "tie_word_embeddings": False,
+}
+
+
+def dense():
+    from transformers import Qwen3Config
+
+    return Qwen3Config(**DENSE_8B)
+
+
+def experts():
+    from transformers import Qwen3MoeConfig
+
+    return Qwen3MoeConfig(**EXPERTS_30B)
+
+
+def recipe(*overrides: str) -> Recipe:
+    return load_recipe("scalerl", [*overrides])
+
+
+def test_sizes_of_a_dense_model_and_of_experts():
+    sizes = ModelSizes.from_config(dense())
+    assert sizes.params == pytest.approx(8.19e9, rel=0.01)
+    assert sizes.head_params == 151936 * 4096
+    assert sizes.cache_per_token == 2 * 36 * 8 * 128
+    moe = ModelSizes.from_config(experts())
+    # All experts take memory; only those a token is routed to keep activations.
+    assert moe.params == pytest.approx(30.5e9, rel=0.01)
+    assert moe.kept_per_token == 4 * 2048 + 2 * 32 * 128 + 2 * 4 * 128 + 4 * 8 * 768
+
+
+def test_parts_add_up_by_hand():
+    settings = recipe("rollout.generators=2", "rollout.slots=20", "learner.micro_batch_tokens=16384")
+    sizes, layout, demands = ModelSizes.from_config(dense()), layout_of(settings), demands_of(settings)
+    learner = learner_bytes(sizes, layout, demands)
+    assert learner["weights"] == 6 * sizes.params
+    assert learner["optimiser"] == 12 * sizes.params
+    assert learner["activations"] == 2 * 16384 * 36 * sizes.kept_per_token
+    generator = generator_bytes(sizes, layout, demands)
+    assert layout.slots == 10
+    assert generator["cache"] == 10 * 16384 * sizes.cache_per_token * 2
+    assert generator["weights"] == 2 * sizes.params + 4 * sizes.head_params
+    sharded = learner_bytes(sizes, dataclasses.replace(layout, ranks=4, shards=4), demands)
+    assert sharded["optimiser"] == learner["optimiser"] / 4
+    assert learner["reserve"] == generator["reserve"] == RESERVE_BYTES
+
+
+def test_estimate_is_near_what_was_measured_at_1_5b():
+    """A learner of this shape took 69 GiB on an H200 with micro-batches of 16,384 tokens (docs/results/speed.md)."""
+    from transformers import Qwen2Config
+
+    shape = {"vocab_size": 151936, "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28}
+    config = Qwen2Config(**shape, num_attention_heads=12, num_key_value_heads=2, tie_word_embeddings=True)
+    settings = recipe("rollout.generators=1", "learner.micro_batch_tokens=16384")
+    parts = learner_bytes(ModelSizes.from_config(config), layout_of(settings), demands_of(settings))
+    assert (sum(parts.values()) - RESERVE_BYTES) / 2**30 == pytest.approx(69, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "config, gpus, generators", [(dense, "8x80", 4), (dense, "8x80", 7), (experts, "64x80", 48), (dense, "16x141", 8)]
+)
+def test_nearest_layout_fits_and_changes_little(config, gpus, generators):
+    settings, devices = recipe(f"rollout.generators={generators}"), Gpus.parse(gpus)
+    own, other = priced_recipe(settings, config(), devices)
+    assert own.overfull == ("learner",)
+    assert other is not None
+    assert other.fits
+    assert other.layout.gpus <= devices.num
+    assert other.layout.generators >= generators - 3
+    assert other.layout.shards > 1
+    # It is priced by the same rules.
+    sizes = ModelSizes.from_config(config())
+    assert price(sizes, other.layout, demands_of(settings), devices).parts == other.parts
+
+
+def test_no_layout_on_small_gpus(tmp_path):
+    dense().save_pretrained(tmp_path / "model")
+    words = ["train", "scalerl", "--check", "--set", f"model.path={tmp_path / 'model'}"]
+    result = CliRunner().invoke(app, [*words, "--gpus", "2x16"])
+    assert isinstance(result.exception, ClusterError)
+    assert "no layout on 2 such GPUs fits" in str(result.exception)
+    assert "\n" not in str(result.exception)
+
+
+def test_check_prints_memory_by_part_and_the_nearest_layout(tmp_path):
+    dense().save_pretrained(tmp_path / "model")
+    words = ["train", "scalerl", "--check", "--gpus", "8x80", "--set", f"model.path={tmp_path / 'model'}"]
+    result = CliRunner().invoke(app, [*words, "--set", "rollout.generators=4"])
+    assert isinstance(result.exception, ClusterError)
+    sentence = str(result.exception)
+    assert "a GPU of the learner needs 335 GB" in sentence
+    assert "--set learner.ranks=4 --set learner.sharding=full --set learner.gradient_checkpointing=true" in sentence
+    for part in ("weights", "optimiser", "activations", "cache"):
+        assert part in result.output
+
+
+def test_check_of_more_gpus_than_there_are(tmp_path):
+    words = ["train", "tiny-cpu", "--check", "--gpus", "4x80", "--set", "rollout.generators=8"]
+    result = CliRunner().invoke(app, words)
+    assert isinstance(result.exception, ClusterError)
+    assert "are 9 GPUs, and there are 4" in str(result.exception)
+
+
+@pytest.mark.parametrize("text", ["8", "x80", "8x", "8xabc", "0x80"])
+def test_gpus_must_be_a_number_and_a_size(text):
+    with pytest.raises(UsageError, match="such as 8x80"):
+        Gpus.parse(text)
+
+
+def test_gpus_without_check_is_refused():
+    result = CliRunner().invoke(app, ["train", "tiny-cpu", "--gpus", "8x80"])
+    assert isinstance(result.exception, UsageError)

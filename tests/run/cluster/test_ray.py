@@ -1,0 +1,157 @@
+"""Runs on real Ray: generators killed and stopped, a driver killed, a node lost. Each test starts a cluster, so few."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from ray_processes import alive, descendants, generators_of, shared_memory, wait_until
+
+from scalerl import store
+
+pytest.importorskip("ray")
+pytestmark = pytest.mark.slow
+
+NUM_KILLS = 10
+PATIENCE_S = 300.0
+SETTINGS = {
+    "rollout.generators": 2,
+    "rollout.silent_s": 8.0,
+    "rollout.max_replacements": 100,
+    "cluster.address": "local",
+    "pipeline.groups_per_batch": 4,
+    "pipeline.completions_per_group": 4,
+    "pipeline.max_lag": 3,
+    "evaluation.every": 1000,
+    "evaluation.num_prompts": 10,
+    "checkpoint.every": 5,
+    "budget.steps": 100_000,
+}
+
+
+def start(folder: Path, *, resume: bool = False, **changes: object) -> subprocess.Popen[str]:
+    settings = SETTINGS | {key.replace("__", "."): value for key, value in changes.items()}
+    words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    command = [sys.executable, "-m", "scalerl.cli", "train", "tiny-cpu", "--no-plots", "--out", str(folder), *words]
+    return subprocess.Popen(
+        command + ["--resume"] * resume, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def num_steps(folder: Path) -> int:
+    path = folder / store.METRICS
+    return path.read_bytes().count(b"\n") if path.is_file() else 0
+
+
+def wait_for_steps(folder: Path, num: int, driver: subprocess.Popen[str]) -> None:
+    def done() -> bool:
+        assert driver.poll() is None, driver.communicate()[0]
+        return num_steps(folder) >= num
+
+    wait_until(done, PATIENCE_S, f"step {num}")
+
+
+def check_exactly_once(folder: Path) -> None:
+    rows = store.read_metrics(folder)
+    groups = [key for row in rows for key in row["groups"]]
+    assert len(groups) == len(set(groups)) == SETTINGS["pipeline.groups_per_batch"] * len(rows)
+    assert [row["step"] for row in rows] == list(range(1, len(rows) + 1))
+    assert max(row["rollout/lag_max"] for row in rows) <= SETTINGS["pipeline.max_lag"]
+
+
+def stop(driver: subprocess.Popen[str]) -> str:
+    driver.send_signal(signal.SIGTERM)
+    output, _ = driver.communicate(timeout=120)
+    return output
+
+
+def test_killed_and_stopped_generators_cost_nothing(tmp_path):
+    folder, draw = tmp_path / "run", random.Random(0)
+    driver = start(folder)
+    stopped: list[int] = []
+    try:
+        wait_for_steps(folder, 3, driver)
+        for number in range(NUM_KILLS + 1):
+            # The last one is stopped, not killed: no error tells of it.
+            kind = signal.SIGSTOP if number == NUM_KILLS else signal.SIGKILL
+            victim = draw.choice(wait_until(lambda: generators_of(driver.pid), 60, "a generator"))
+            before, begun = num_steps(folder), time.monotonic()
+            os.kill(victim, kind)
+            stopped += [victim] * (kind == signal.SIGSTOP)
+            # Several steps: what was finished before the loss makes some without any generator.
+            wait_for_steps(folder, before + 5, driver)
+            assert time.monotonic() - begun < 30, f"after {kind.name} the run stood still"
+            time.sleep(draw.uniform(0.0, 2.0))
+        wait_for_steps(folder, num_steps(folder) + 5, driver)
+        output = stop(driver)
+    finally:
+        for pid in stopped:
+            if alive({pid}):
+                os.kill(pid, signal.SIGKILL)
+        driver.kill()
+    check_exactly_once(folder)
+    rows = store.read_metrics(folder)
+    losses = [loss for row in rows for loss in row.get("lost", ())]
+    assert len(losses) >= NUM_KILLS
+    assert "was lost" in output
+    assert any(loss["kind"] == "silent" for loss in losses)
+
+
+def test_killed_driver_leaves_nothing_and_resumes(tmp_path):
+    folder, memory = tmp_path / "run", shared_memory()
+    driver = start(folder)
+    wait_for_steps(folder, 8, driver)
+    processes = descendants(driver.pid)
+    assert generators_of(driver.pid)
+    driver.kill()
+    driver.communicate()
+    begun = time.monotonic()
+    wait_until(lambda: not alive(processes), 30, f"the end of {alive(processes)}")
+    assert time.monotonic() - begun < 30
+    assert not {name for name in shared_memory() - memory if "plasma" in name or "ray" in name}
+    last = num_steps(folder)
+    resumed = start(folder, resume=True, rollout__generators=1, budget__steps=last + 5)
+    output, _ = resumed.communicate(timeout=PATIENCE_S)
+    assert resumed.returncode == 0, output
+    check_exactly_once(folder)
+    assert store.read_metrics(folder)[-1]["attempt"] == 2
+
+
+def test_lost_node_costs_nothing(tmp_path):
+    from ray.cluster_utils import Cluster
+
+    store_bytes = 200 * 2**20
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "object_store_memory": store_bytes})
+    folder, driver = tmp_path / "run", None
+    try:
+        second = cluster.add_node(num_cpus=1, object_store_memory=store_bytes)
+        cluster.wait_for_nodes()
+        driver = start(folder, cluster__address=cluster.address)
+        wait_for_steps(folder, 4, driver)
+        devices = store.read_metrics(folder)[-1]["gpu_hours"]
+        assert devices > 0
+        before, begun = num_steps(folder), time.monotonic()
+        cluster.remove_node(second, allow_graceful=False)
+        wait_for_steps(folder, before + 10, driver)
+        assert time.monotonic() - begun < 60
+        stop(driver)
+    finally:
+        if driver is not None:
+            driver.kill()
+        cluster.shutdown()
+    check_exactly_once(folder)
+    assert any(row["generators/lost"] for row in store.read_metrics(folder))
+
+
+def test_demo_recipe_rises_with_two_generators(tmp_path):
+    folder = tmp_path / "run"
+    words = ["--set", "rollout.generators=2", "--set", "cluster.address=local"]
+    command = [sys.executable, "-m", "scalerl.cli", "train", "tiny-cpu", "--no-plots", "--out", str(folder), *words]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rewards = [row["reward"] for row in store.read_evals(folder)]
+    assert rewards[-1] - rewards[0] >= 0.20

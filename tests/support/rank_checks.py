@@ -1,0 +1,186 @@
+"""What two ranks must give, checked inside them: run by tests/learner/test_ranks.py, all in one pair of processes.
+
+Each check runs on every rank, against a learner that has the whole model and batch in its own process.
+"""
+
+import datetime
+import functools
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from batches import VERSION, random_batch
+from learners import recipe_of
+from tiny_models import tiny_model
+
+from scalerl.learner import torch_learner
+from scalerl.learner.ranks.sharded import ShardedPolicy, device_mesh
+from scalerl.learner.state import whole
+from scalerl.learner.step import TorchLearner
+from scalerl.learner.team import Team
+from scalerl.models.lora import wrap
+from scalerl.run.parts import learner_settings
+from scalerl.types import Batch
+
+
+def exact_norms(model):
+    """Make norms compute in the model's own dtype: those of transformers round to FP32."""
+    for module in model.modules():
+        if type(module).__name__.endswith("RMSNorm"):
+            module.forward = functools.partial(
+                lambda norm, values: torch.nn.functional.rms_norm(
+                    values, norm.weight.shape, norm.weight, norm.variance_epsilon
+                ),
+                module,
+            )
+    return model
+
+
+def settings_of(*overrides):
+    return learner_settings(recipe_of(*overrides), gpu=False)
+
+
+def alone(family, dtype, overrides):
+    """A learner in this process, with the whole batch."""
+    settings = settings_of(*overrides)
+    model = exact_norms(tiny_model(family, dtype=dtype))
+    torch.manual_seed(0)
+    learner: Any = torch_learner(wrap(model, settings.pop("lora")), version=VERSION, **settings)
+    exact_norms(learner.policy.body)
+    return learner
+
+
+def replicated(family, dtype, overrides, folder):
+    settings = settings_of(*overrides)
+    model = exact_norms(tiny_model(family, dtype=dtype))
+    torch.manual_seed(0)
+    team = Team(rank=dist.get_rank(), size=dist.get_world_size())
+    learner: Any = torch_learner(wrap(model, settings.pop("lora")), version=VERSION, team=team, **settings)
+    exact_norms(learner.policy.body)
+    return learner
+
+
+def sharded(family, dtype, overrides, folder, shard_size=None):
+    settings = settings_of(*overrides)
+    team = Team(rank=dist.get_rank(), size=dist.get_world_size())
+    if team.rank == 0 and not (folder / f"{family}-{dtype}").exists():
+        tiny_model(family, dtype=dtype).save_pretrained(folder / f"{family}-{dtype}")
+    dist.barrier()
+    torch.manual_seed(0)
+    policy = ShardedPolicy(
+        folder / f"{family}-{dtype}",
+        device_mesh(torch.device("cpu"), team.size, shard_size or team.size),
+        device=torch.device("cpu"),
+        lora=settings.pop("lora"),
+        dtype=settings.pop("dtype"),
+        master_dtype=dtype,
+        fp32_head=settings.pop("fp32_head"),
+        gradient_checkpointing=settings["learner"].gradient_checkpointing,
+    )
+    exact_norms(policy.model)
+    return TorchLearner(policy, team=team, version=VERSION, **settings)
+
+
+def gradients_of(learner, batch):
+    """What a step hands to the optimiser, whole, and its row."""
+    gradients = {}
+
+    def keep(*arguments):
+        for name, parameter in learner.policy.parameters.items():
+            gradients[name] = whole(parameter.grad).clone()
+
+    learner._optimizer.register_step_pre_hook(keep)
+    return gradients, learner.step(batch)
+
+
+def check_equal(make, family, dtype, overrides, folder, batch, tolerance):
+    """The gradient, the row and the weights after the step are those of one process."""
+    theirs, their_row = gradients_of(reference := alone(family, dtype, overrides), batch)
+    learner = make(family, dtype, overrides, folder)
+    ours, row = gradients_of(learner, batch)
+    assert ours.keys() == theirs.keys()
+    for name, gradient in theirs.items():
+        torch.testing.assert_close(ours[name], gradient, rtol=0, atol=tolerance, msg=name)
+    assert row.keys() == their_row.keys()
+    for key in row.keys() - {"batch/micro_batches"}:
+        assert abs(row[key] - their_row[key]) <= 1e-5 * max(abs(their_row[key]), 1), (key, row[key], their_row[key])
+    weights = dict(learner.policy.weights())
+    for name, weight in reference.weights().items():
+        torch.testing.assert_close(weights[name], weight, rtol=0, atol=max(tolerance, 1e-5), check_dtype=False)
+
+
+def check_skips(make, folder):
+    """A gradient that is not finite on one rank changes no weight on any."""
+    learner = make("smollm", torch.float32, (), folder)
+    before = {name: value.clone() for name, value in learner.policy.weights()}
+    loss = learner._loss
+
+    def poisoned(inputs):
+        result = loss(inputs)
+        return (
+            result
+            if dist.get_rank() == 0
+            else type(result)(
+                **{name: getattr(result, name) for name in ("ratio", "clipped")}, loss=result.loss * float("nan")
+            )
+        )
+
+    learner._loss = poisoned
+    row = learner.step(random_batch(1, num_groups=6, clean=True))
+    assert row["optim/skipped"] == 1.0, row
+    for name, weight in learner.policy.weights():
+        assert torch.equal(weight, before[name]), name
+
+
+def all_checks(folder):
+    """Yield the name and the function of every check."""
+    many = random_batch(1, num_groups=6, temperatures=(1.0, 0.7))
+    # One kept group of two: with prompts shared, one rank may have nothing.
+    few = random_batch(5, num_groups=1, per_group=2, clean=True)
+    empty = Batch(version=VERSION, groups=())
+    small = ("learner.micro_batch_tokens=24",)
+    # A mesh of two replicas, each of one rank.
+    hybrid = functools.partial(sharded, shard_size=1)
+    yield "hybrid", lambda: check_equal(hybrid, "smollm", torch.float64, (), folder, many, 1e-12)
+    for make in (replicated, sharded):
+        name = make.__name__
+        run = functools.partial(check_equal, make)
+        for family in ("smollm", "llama_with_biases"):
+            yield f"{name} {family} float64", lambda f=family, r=run: r(f, torch.float64, (), folder, many, 1e-12)
+            yield f"{name} {family} float32", lambda f=family, r=run: r(f, torch.float32, small, folder, many, 1e-6)
+        yield f"{name} few", lambda r=run: r("smollm", torch.float64, (), folder, few, 1e-12)
+        yield f"{name} empty", lambda r=run: r("smollm", torch.float32, (), folder, empty, 1e-6)
+        lora = ("model.lora.rank=2", *small)
+        yield f"{name} lora", lambda r=run, o=lora: r("smollm", torch.float64, o, folder, many, 1e-12)
+        recomputed = ("learner.gradient_checkpointing=true",)
+        yield f"{name} checkpointing", lambda r=run, o=recomputed: r("qwen3", torch.float64, o, folder, many, 1e-12)
+        yield f"{name} experts", lambda r=run: r("qwen3_moe", torch.float32, small, folder, many, 1e-6)
+        clipped = ("optimizer.grad_clip=0.01",)
+        yield f"{name} clipped", lambda r=run, o=clipped: r("smollm", torch.float32, o, folder, many, 1e-6)
+        yield f"{name} skips", lambda m=make: check_skips(m, folder)
+
+
+def work(rank, size, port, folder, failures):
+    """Run all checks on one rank; what fails is put into a list of (check, reason)."""
+    torch.set_num_threads(1)
+    wait = datetime.timedelta(seconds=120)
+    store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=wait)  # pyright: ignore[reportPrivateImportUsage]
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=wait)
+    num = 0
+    try:
+        for name, check in all_checks(Path(folder)):
+            num += 1
+            try:
+                check()
+            except BaseException as error:
+                text = traceback.format_exc()
+                failures.put((rank, name, text[-2000:]))
+                if not isinstance(error, AssertionError):
+                    return
+            finally:
+                dist.barrier()
+    finally:
+        failures.put((rank, "end", str(num)))
+        dist.destroy_process_group()

@@ -1,0 +1,64 @@
+"""Processes and files of one Ray session, found by the driver's process id, so that other sessions are left alone."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def _parents() -> dict[int, int]:
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            # The name is in parentheses and may hold anything.
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+        except (OSError, IndexError, ValueError):
+            continue
+    return parents
+
+
+def descendants(root: int) -> set[int]:
+    """Return the process ids below a process."""
+    parents, below = _parents(), {root}
+    while more := {pid for pid, parent in parents.items() if parent in below} - below:
+        below |= more
+    return below - {root}
+
+
+def command_line(pid: int) -> str:
+    try:
+        return (Path("/proc") / str(pid) / "cmdline").read_text().replace("\0", " ")
+    except OSError:
+        return ""
+
+
+def generators_of(root: int) -> list[int]:
+    """Return the generators of the run whose driver is `root`."""
+    return sorted(pid for pid in descendants(root) if command_line(pid).startswith("ray::RayGenerator"))
+
+
+def alive(pids: set[int]) -> dict[int, str]:
+    """Return those of the processes that still run, with their command lines; zombies do not count."""
+    living = {}
+    for pid in pids:
+        try:
+            state = (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if state != "Z":
+            living[pid] = command_line(pid)
+    return living
+
+
+def shared_memory() -> set[str]:
+    return set(os.listdir("/dev/shm"))
+
+
+def wait_until(condition: Callable[[], Any], timeout_s: float, what: str) -> Any:
+    """Wait until the condition holds, and return its value."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"{what} did not happen within {timeout_s:g} s"
+        time.sleep(0.1)
+    return value

@@ -1,0 +1,54 @@
+"""Models that vLLM runs on a CPU (heads of 32), saved as folders, and engines for them."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from scalerl.config.rollout import VllmSettings
+from scalerl.rollout.vllm.spec import EngineSpec
+
+SHAPE: dict[str, Any] = {
+    "vocab_size": 64,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 32,
+    "max_position_embeddings": 2048,
+    "initializer_range": 0.2,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+}
+
+
+def llama(*, tied: bool = False, seed: int = 0) -> Any:
+    """Return a random Llama in FP32, with norms that are not 1."""
+    torch.manual_seed(seed)
+    model = LlamaForCausalLM(LlamaConfig(**SHAPE, tie_word_embeddings=tied)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(0.2 * torch.randn_like(parameter))
+    return model
+
+
+def saved(model: Any, folder: Path) -> str:
+    model.save_pretrained(folder)
+    return str(folder)
+
+
+def spec(folder: str, *, slots: int = 4, stop_tokens: tuple[int, ...] = (), version: int = 0, **changes: Any) -> Any:
+    settings = VllmSettings(**changes.pop("settings", {}))
+    return EngineSpec(
+        folder=folder,
+        slots=slots,
+        context=changes.pop("context", 64),
+        stop_tokens=tuple(stop_tokens),
+        version=version,
+        settings=settings,
+        **changes,
+    )

@@ -1,0 +1,102 @@
+"""scalerl watch on the command line, and the board beside a run."""
+
+import re
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+from boards import GrowingRun, wait_until
+from commands import scalerl
+
+from scalerl.board import beside
+from scalerl.board.beside import BoardBeside
+from scalerl.cli import train as cli_train
+
+
+def test_missing_path_is_an_error():
+    done = scalerl("watch", "no/such/run", "--no-open")
+    assert done.returncode == 2
+    assert "there is no file or folder no/such/run" in done.stderr
+
+
+def test_port_that_cannot_be_used_is_an_error(tmp_path: Path):
+    done = scalerl("watch", tmp_path, "--no-open", "--host", "203.0.113.7", "--port", "0")
+    assert done.returncode == 2
+    assert "choose another --host or --port" in done.stderr
+
+
+def test_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setattr("scalerl.board.serve.find_spec", lambda name: None)
+    for words in (("watch", tmp_path, "--no-open"), ("train", "tiny-cpu", "--board", "--out", tmp_path / "run")):
+        done = scalerl(*words)
+        assert done.returncode == 2
+        assert 'pip install "scalerl[board]"' in done.stderr
+
+
+def test_board_beside_a_block_serves_and_ends_with_it(tmp_path: Path):
+    said: list[str] = []
+    with BoardBeside([tmp_path / "later"], announce=said.append) as board:
+        wait_until(lambda: said)
+        link = re.search(r"http://\S+", said[0])
+        assert link is not None
+        GrowingRun(tmp_path / "later")
+        with urlopen(f"{link[0]}api/runs", timeout=20) as answer:
+            assert answer.status == 200
+        process = board._process
+        assert process is not None
+        assert process.poll() is None
+    assert process.poll() is not None
+
+
+def test_killed_board_does_not_touch_the_block(tmp_path: Path):
+    said: list[str] = []
+    with BoardBeside([tmp_path], announce=said.append) as board:
+        wait_until(lambda: said)
+        assert board._process is not None
+        board._process.kill()
+        board._process.wait()
+
+
+def test_board_ends_with_a_killed_run(tmp_path: Path):
+    code = (
+        "import sys, time; from pathlib import Path; from scalerl.board.beside import BoardBeside\n"
+        "board = BoardBeside([Path(sys.argv[1])], announce=lambda line: None).__enter__()\n"
+        "print(board._process.pid, flush=True); time.sleep(600)"
+    )
+    run = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert run.stdout is not None
+    pid = int(run.stdout.readline())
+    time.sleep(0.5)
+    run.kill()
+    run.wait()
+    run.stdout.close()
+    wait_until(lambda: not _is_alive(pid))
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_run_goes_on_when_the_board_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(beside.sys, "executable", "/no/such/python")
+    said: list[str] = []
+    with BoardBeside([tmp_path], announce=said.append):
+        pass
+    assert said == ["The board did not start: No such file or directory"]
+
+
+def test_train_starts_a_board_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    began = threading.Event()
+    monkeypatch.setattr(BoardBeside, "__enter__", lambda self: began.set())
+    monkeypatch.setattr(BoardBeside, "__exit__", lambda self, *_: None)
+    with cli_train.board_beside(tmp_path, wanted=False):
+        assert not began.is_set()
+    with cli_train.board_beside(tmp_path, wanted=True):
+        assert began.is_set()

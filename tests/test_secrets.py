@@ -1,0 +1,153 @@
+"""Keys and tokens do not reach a run folder, a message or a report."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from scalerl import store
+from scalerl.config import load_recipe
+from scalerl.config.secrets import HIDDEN, hidden, is_secret, is_secret_name, redact, secrets_in
+from scalerl.errors import GraderError, RecipeError, StudyError
+
+KEY = "sk-live-0123456789abcdef"
+
+
+@pytest.mark.parametrize(
+    "name", ["api_key", "HF_TOKEN", "WANDB_API_KEY", "judge.password", "apiKey", "auth_token", "judge_key", "key"]
+)
+def test_names_of_secrets(name: str):
+    assert is_secret_name(name)
+    assert is_secret(name, KEY)
+
+
+@pytest.mark.parametrize(
+    "name", ["max_prompt_tokens", "answer_key", "path", "tokenizer", "keyword", "micro_batch_tokens"]
+)
+def test_other_names_are_no_secrets(name: str):
+    assert not is_secret_name(name)
+
+
+@pytest.mark.parametrize("value", ["</s>", "env:JUDGE_KEY", 123456789, "a text with spaces", "<|im_end|>"])
+def test_values_that_are_no_secrets(value: object):
+    assert not is_secret("stop_token", value)
+
+
+def test_settings_are_hidden_at_any_depth():
+    settings = {"graders": {"judge": {"api_key": KEY, "url": f"https://me:{KEY}@host/v1", "most": 3}}, "tokens": [1, 2]}
+    shown = hidden(settings)
+    assert KEY not in json.dumps(shown)
+    assert shown == {
+        "graders": {"judge": {"api_key": HIDDEN, "url": f"https://{HIDDEN}@host/v1", "most": 3}},
+        "tokens": [1, 2],
+    }
+    assert [name for name, _ in secrets_in(settings)] == ["graders.judge.api_key", "graders.judge.url"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"HTTPError: https://me:{KEY}@host/v1 refused",
+        f"401 for https://host/v1?api_key={KEY}&n=1",
+        f"Authorization: Bearer {KEY}",
+        f'--set task.graders.judge.api_key="{KEY}": not a setting',
+        f"the key {KEY} is wrong",
+    ],
+)
+def test_messages_are_redacted(monkeypatch: pytest.MonkeyPatch, text: str):
+    monkeypatch.setenv("JUDGE_TOKEN", KEY)
+    assert KEY not in redact(text)
+    assert HIDDEN in redact(text)
+    assert (
+        redact("reward.threshold = 0.12345678 of 12345678 tokens") == "reward.threshold = 0.12345678 of 12345678 tokens"
+    )
+
+
+TINY = (
+    "task.num_problems=8",
+    "pipeline.groups_per_batch=2",
+    "pipeline.completions_per_group=2",
+    "pipeline.max_lag=1",
+    "rollout.slots=4",
+    "evaluation.num_prompts=2",
+    "evaluation.samples_per_prompt=1",
+    "budget.steps=1",
+    "sinks=['tensorboard']",
+    'task.graders.exact.name="exact"',
+    'task.graders.judge={name="own_code:keyed", weight=0, url="https://me:pass-word-1@host/v1"}',
+)
+
+
+def trained_folder(folder: Path, *settings: str) -> str:
+    """Train, resume, and return all text of the run folder."""
+    from scalerl.run.run import Run
+
+    recipe = load_recipe("tiny-cpu", [*TINY, *settings])
+    Run(recipe, folder).train()
+    Run(load_recipe("tiny-cpu", [*TINY, *settings, "budget.steps=2"]), folder, resume=True).train()
+    files = [path for path in folder.rglob("*") if path.is_file() and "checkpoints" not in path.parts]
+    assert {store.RECIPE, store.ENV, store.STATUS} <= {path.name for path in files}
+    return "\n".join(path.read_bytes().decode(errors="replace") for path in files)
+
+
+def test_no_key_reaches_the_run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("WANDB_API_KEY", "wandb-0123456789")
+    written = trained_folder(tmp_path / "run", f'task.graders.judge.api_key="{KEY}"')
+    assert "own_code:keyed" in written
+    for secret in (KEY, "wandb-0123456789", "pass-word-1"):
+        assert secret not in written
+
+
+def test_grader_reads_its_key_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from scalerl.run.run import Run
+
+    settings = [*TINY, 'task.graders.judge.api_key="env:JUDGE_KEY"', "task.graders.judge.refuses=true"]
+    with pytest.raises(GraderError, match="the environment variable JUDGE_KEY, which is not set"):
+        Run(load_recipe("tiny-cpu", settings), tmp_path / "run")
+    monkeypatch.setenv("JUDGE_KEY", KEY)
+    run = Run(load_recipe("tiny-cpu", settings), tmp_path / "run")
+    # The grader raises with its key in the message.
+    with pytest.raises(GraderError, match=r"PermissionError: \(hidden\) may not judge"):
+        run.train()
+    assert KEY not in (tmp_path / "run" / store.STATUS).read_text()
+    assert json.loads((tmp_path / "run" / store.RECIPE).read_text())["task"]["graders"]["judge"]["api_key"] == (
+        "env:JUDGE_KEY"
+    )
+
+
+def test_a_study_refuses_a_key_in_its_recipes(tmp_path: Path):
+    from scalerl.study.plan import make_plan
+    from scalerl.study.spec import load_study
+
+    file = tmp_path / "study.toml"
+    file.write_text('base = "tiny-cpu"\nseeds = [1]\n[arms.dapo]\nloss = "dapo"\n')
+    name, study = load_study(str(file))
+    with pytest.raises(StudyError, match=r'api_key looks like a secret.*"env:NAME"') as caught:
+        make_plan(name, study, [*TINY, f'task.graders.judge.api_key="{KEY}"'], gpu=False)
+    assert KEY not in str(caught.value)
+
+
+def test_code_of_a_model_is_not_run(tmp_path: Path):
+    from importlib.resources import files
+    from shutil import copytree
+
+    from scalerl.errors import ModelError
+    from scalerl.run.parts import load_inputs
+
+    model = tmp_path / "model"
+    copytree(str(files("scalerl") / "assets" / "tiny-base"), model)
+    config = json.loads((model / "config.json").read_text())
+    config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.OwnModel"}}
+    (model / "config.json").write_text(json.dumps(config))
+    (model / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    with pytest.raises(
+        ModelError, match=r"Python code of its own, which is not run: .* model\.trust_remote_code = true"
+    ):
+        load_inputs(load_recipe("tiny-cpu", [f"model.path={json.dumps(str(model))}"]))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_error_of_the_command_line_hides_a_key():
+    with pytest.raises(RecipeError) as caught:
+        load_recipe("tiny-cpu", [f'sft.api_key="{KEY}"'])
+    assert KEY not in redact(str(caught.value))
