@@ -3,12 +3,12 @@
 import math
 from typing import TYPE_CHECKING
 
+from scalerl.errors import UsageError
+
 if TYPE_CHECKING:
     from rich.console import Console
 
 _PIPE_WIDTH = 160
-
-from scalerl.errors import UsageError
 
 
 def table_console() -> "Console":
