@@ -164,7 +164,7 @@ def _run(plan: "Plan", out: Path, *, jobs: int, gpus: Sequence[str], resume: boo
     if runner.interrupted:
         _say(console, f"On what there is so far: scalerl report {shlex.quote(str(out))}")
     if as_json:
-        typer.echo(json.dumps(summary(plan, out, runner.statuses, report) | _choice_json(choice), indent=2))
+        typer.echo(json.dumps(summary(plan, out, runner.statuses, report) | choice_json(choice), indent=2))
     if runner.interrupted:
         return INTERRUPTED
     # A policy that has made its choice leaves runs paused on purpose.

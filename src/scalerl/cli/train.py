@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from scalerl.analysis.signals import Alarm
     from scalerl.config import Recipe
     from scalerl.run.observer import Outlooks
-    from scalerl.run.run import Run
+    from scalerl.run.run import Run, RunEnd
 
 Board = Annotated[bool, typer.Option("--board", help="Show it in a browser while it runs: scalerl watch.")]
 RecipeName = Annotated[
@@ -86,16 +86,21 @@ def train(
             end = run.train()
     finally:
         terminal.close()
+    _report_end(end, run, terminal, plots=plots)
+
+
+def _report_end(end: "RunEnd", run: "Run", terminal: "Terminal", *, plots: bool) -> None:
+    """Say how a run ended; one that was stopped exits with the number of the signal."""
     if end.kind == "paused":
         typer.echo(f"Paused at step {run.pipeline.version}, with a checkpoint: the same command with --resume goes on")
         return
     if end.kind == "stopped":
         typer.echo(f"Stopped at step {run.pipeline.version}, with a checkpoint: the same command with --resume goes on")
         raise typer.Exit(128 + (terminal.stopped_by or 0))
-    typer.echo(f"\nDone: {end.reason}. The run is in {out}")
+    typer.echo(f"\nDone: {end.reason}. The run is in {run.folder}")
     from scalerl.cli.conclusion import conclude
 
-    conclude(out, plots=plots)
+    conclude(run.folder, plots=plots)
 
 
 def _try(recipe: str, run: "Run") -> None:

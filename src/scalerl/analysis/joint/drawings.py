@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from scalerl.analysis.drawing import GREY, colour, compute_ticks
+from scalerl.analysis.drawing.style import GREY, colour, compute_ticks
 from scalerl.analysis.numbers import short_compute_text
 from scalerl.analysis.plots import DPI, STYLE, check_plot_path
 from scalerl.errors import InputError, StoreError

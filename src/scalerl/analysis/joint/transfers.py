@@ -11,7 +11,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from scalerl.analysis.drawing import GREY, WARNING, colour
+from scalerl.analysis.drawing.style import GREY, WARNING, colour
 from scalerl.analysis.joint.drawings import log_ticks, save
 from scalerl.analysis.joint.plans import value_json
 from scalerl.analysis.numbers import compute_text, fixed, interval_text, short_compute_text, two_decimals

@@ -1,0 +1,32 @@
+"""What the policy of a study chose, as JSON and in one sentence."""
+
+from pathlib import Path
+from typing import Any
+
+from scalerl import store
+
+
+def last_choice(out: Path) -> dict[str, Any] | None:
+    """The decision that ended a study; None while its policy has not made one."""
+    rows = store.read_decisions(out)
+    return rows[-1] if rows and rows[-1]["arm"] is None else None
+
+
+def choice_text(row: dict[str, Any]) -> str:
+    """The choice of a policy in one sentence."""
+    known = row["known"]
+    favourite, regret = known.get("favourite"), known.get("regret")
+    loss = "" if regret is None else f"; taking it is expected to lose {regret:.2g}"
+    if favourite is None:
+        return "The policy ends without a favourite: no arm has a curve."
+    spent = sum(arm["spent"] for arm in known["arms"]) / len(known["arms"])
+    after = f"after {spent:.0%} of the compute of running all arms to the end"
+    if row["kind"] == "decided":
+        return f"The policy chooses {favourite} {after}{loss}."
+    return f"Not separable: the policy leans to {favourite} {after}{loss}."
+
+
+def choice_json(row: dict[str, Any] | None) -> dict[str, Any]:
+    if row is None:
+        return {}
+    return {"choice": {"kind": row["kind"], "favourite": row["known"].get("favourite"), "message": choice_text(row)}}
