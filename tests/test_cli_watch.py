@@ -14,7 +14,7 @@ from commands import scalerl
 
 from scalerl.board import beside
 from scalerl.board.beside import BoardBeside
-from scalerl.cli import train as cli_train
+from scalerl.cli import watch as cli_watch
 
 
 def test_missing_path_is_an_error():
@@ -38,10 +38,10 @@ def test_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch, t
 
 
 def test_board_beside_a_block_serves_and_ends_with_it(tmp_path: Path):
-    said: list[str] = []
-    with BoardBeside([tmp_path / "later"], announce=said.append) as board:
-        wait_until(lambda: said)
-        link = re.search(r"http://\S+", said[0])
+    lines: list[str] = []
+    with BoardBeside([tmp_path / "later"], announce=lines.append) as board:
+        wait_until(lambda: lines)
+        link = re.search(r"http://\S+", lines[0])
         assert link is not None
         GrowingRun(tmp_path / "later")
         with urlopen(f"{link[0]}api/runs", timeout=20) as answer:
@@ -53,9 +53,9 @@ def test_board_beside_a_block_serves_and_ends_with_it(tmp_path: Path):
 
 
 def test_killed_board_does_not_touch_the_block(tmp_path: Path):
-    said: list[str] = []
-    with BoardBeside([tmp_path], announce=said.append) as board:
-        wait_until(lambda: said)
+    lines: list[str] = []
+    with BoardBeside([tmp_path], announce=lines.append) as board:
+        wait_until(lambda: lines)
         assert board._process is not None
         board._process.kill()
         board._process.wait()
@@ -86,17 +86,17 @@ def _is_alive(pid: int) -> bool:
 
 def test_run_goes_on_when_the_board_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(beside.sys, "executable", "/no/such/python")
-    said: list[str] = []
-    with BoardBeside([tmp_path], announce=said.append):
+    lines: list[str] = []
+    with BoardBeside([tmp_path], announce=lines.append):
         pass
-    assert said == ["The board did not start: No such file or directory"]
+    assert lines == ["The board did not start: No such file or directory"]
 
 
 def test_train_starts_a_board_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     began = threading.Event()
     monkeypatch.setattr(BoardBeside, "__enter__", lambda self: began.set())
     monkeypatch.setattr(BoardBeside, "__exit__", lambda self, *_: None)
-    with cli_train.board_beside(tmp_path, wanted=False):
+    with cli_watch.board_beside(tmp_path, wanted=False):
         assert not began.is_set()
-    with cli_train.board_beside(tmp_path, wanted=True):
+    with cli_watch.board_beside(tmp_path, wanted=True):
         assert began.is_set()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from scalerl.cli.watch import board_beside, check_board
 from scalerl.errors import UsageError, UserError
 from scalerl.store import JSON_FORMAT
 
@@ -190,27 +191,6 @@ def load(recipe: str, overrides: Sequence[str] | None) -> "Recipe":
     from scalerl.config import load_recipe
 
     return load_recipe(recipe, list(overrides or ()))
-
-
-def check_board(wanted: bool) -> None:
-    """Refuse a board that cannot be shown before anything heavy is loaded."""
-    if wanted:
-        from scalerl.board.serve import check_installed
-
-        check_installed()
-
-
-@contextmanager
-def board_beside(out: Path, *, wanted: bool) -> Iterator[None]:
-    """Have a board beside the block, if it is wanted; what becomes of the board does not matter to the block."""
-    if not wanted:
-        yield
-        return
-    check_board(wanted)
-    from scalerl.board.beside import BoardBeside
-
-    with BoardBeside([out], announce=lambda line: typer.echo(line, err=True)):
-        yield
 
 
 def layout_only(name: str, recipe: "Recipe", gpus: str | None, *, check: bool) -> bool:
