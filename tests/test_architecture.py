@@ -45,8 +45,8 @@ LAYERS: dict[str, set[str]] = {
     "analysis": {"errors", "store", "config", "curves", "joint", "logs"},
     "report": {"errors", "store", "config", "curves", "joint", "logs", "analysis"},
     "study": {"errors", "store", "config", "curves", "joint", "logs", "analysis"},
-    "board": {"errors", "store", "config", "curves", "joint", "logs", "analysis", "report", "study"},
-    "callbacks": {"errors", "store", "config", "curves", "joint", "logs", "analysis"},
+    "board": {"errors", "store", "config", "curves", "logs", "analysis", "report", "study"},
+    "callbacks": {"errors", "store", "config", "curves", "logs", "analysis"},
 }
 LAYERS["api"] = set(LAYERS)
 LAYERS["cli"] = set(LAYERS)

@@ -1,4 +1,4 @@
-"""docs/your-own-task.md does what it says: its files are written and its commands run, in its order."""
+"""Two pages of docs/ do what they say: their files are written and their commands run, in their order."""
 
 import re
 import runpy
@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 from commands import scalerl
+from sandbox_support import needs_bubblewrap
 
+from scalerl import store
 from scalerl.cli import study
 
 GUIDE = Path(__file__).parents[1] / "docs" / "your-own-task.md"
+SANDBOX = GUIDE.with_name("sandbox.md")
 FAKE_TRAIN = Path(__file__).parent / "support" / "fake_train.py"
 
 # The page trains long enough for a curve that is read; fewer steps and problems will do for the commands to work.
@@ -21,9 +24,9 @@ FEW_PROBLEMS = ("evaluation.num_prompts=16",)
 TINY = (*FEW_PROBLEMS, "evaluation.every=1", "evaluation.samples_per_prompt=2", "pipeline.groups_per_batch=4")
 
 
-def blocks() -> list[tuple[str, str]]:
+def blocks(page: Path) -> list[tuple[str, str]]:
     """Return (language, text) of each block of code, in order."""
-    return re.findall(r"```(\w+)\n(.*?)```", GUIDE.read_text(), flags=re.DOTALL)
+    return re.findall(r"^```(\w+)\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
 
 
 def shortened(line: str, *, tiny_study: bool) -> list[str]:
@@ -42,12 +45,17 @@ def shortened(line: str, *, tiny_study: bool) -> list[str]:
 
 
 def follow(
-    monkeypatch: pytest.MonkeyPatch, folder: Path, wanted: Callable[[str], bool], *, tiny_study: bool = False
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+    wanted: Callable[[str], bool],
+    *,
+    tiny_study: bool = False,
+    page: Path = GUIDE,
 ) -> list[str]:
-    """Write the guide's files and run the commands that are wanted; return these."""
+    """Write a page's files and run the commands that are wanted; return these."""
     monkeypatch.chdir(folder)
     ran = []
-    for language, text in blocks():
+    for language, text in blocks(page):
         if language in ("python", "toml"):
             Path(text.splitlines()[0].removeprefix("# ")).write_text(text)
             continue
@@ -77,6 +85,13 @@ def test_guide_works_as_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         "runs/mine-study/report.html",
     ):
         assert (tmp_path / made).is_file(), made
+
+
+@needs_bubblewrap
+def test_page_on_code_works_as_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    assert len(follow(monkeypatch, tmp_path, lambda line: True, page=SANDBOX)) == 4
+    evals = store.read_evals(tmp_path / "runs" / "code")
+    assert all(sum(row[key] for key in row if key.startswith("outcome/") and "frac" not in key) for row in evals)
 
 
 @pytest.mark.slow

@@ -28,8 +28,8 @@ DRAINED = {"max_lag": 7, "push_every": ROUND, "drain": True}
 def run(pipeline: dict[str, Any], *, slots=GROUPS * COMPLETIONS, poll_s=1.0, step_s=1.0, push_s=0.0, steps=80, **how):
     regime = Regime(groups_per_batch=GROUPS, completions_per_group=COMPLETIONS, slots=slots, **pipeline)
     durations = Durations(chunk_s=lambda _: poll_s, step_s=lambda version, tokens: step_s, push_s=push_s, copy_s=push_s)
-    how = {"num_tokens": lambda version, seed: 1} | how
-    return simulate(regime, durations, steps=steps, **how)
+    settings: dict[str, Any] = {"num_tokens": lambda version, seed: 1} | how
+    return simulate(regime, durations, steps=steps, **settings)
 
 
 # Constant durations ---------------------------------------------------------------------------------------------------

@@ -25,12 +25,14 @@ def test_alarm_began_where_its_mean_passed_the_limit():
     assert (episode.kind, episode.ended) == ("truncated", None)
     means = rolling_means(np.array(cut))
     assert episode.began == 1 + int(np.argmax(means > 0.10))
+    assert episode.began is not None
     assert 40 < episode.began < 60
 
 
 def test_alarm_that_is_over_has_its_end():
     (episode,) = episodes(columns(loss__kl=[0.01] * 20 + [2.0] * 5 + [0.01] * 60))
     assert episode.kind == "mismatch"
+    assert episode.began is not None
     assert episode.ended is not None
     assert episode.began < episode.ended < 85
 

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -101,15 +102,17 @@ def test_real_run_while_it_trains(tmp_path: Path):
     """What make demo trains, shorter: the curve grows in the browser while it trains, and samples are searched."""
     playwright = pytest.importorskip("playwright.sync_api")
     out = tmp_path / "demo"
-    changes = ("budget.steps=40", "evaluation.every=4", "evaluation.num_prompts=64", "evaluation.samples_per_prompt=1")
+    changes = ("budget.steps=24", "evaluation.every=2", "evaluation.num_prompts=32", "evaluation.samples_per_prompt=1")
     words = [word for change in changes for word in ("--set", change)]
     command = [sys.executable, "-m", "scalerl.cli", "train", "tiny-cpu", "--out", str(out), "--no-plots", *words]
     with (
         ServedBoard(out, options=("--port", "0", "--wait")) as board,
         playwright.sync_playwright() as driver,
         (tmp_path / "train.log").open("w") as log,
+        ExitStack() as stack,
     ):
-        run = subprocess.Popen(command, stdout=log, stderr=log)
+        run = stack.enter_context(subprocess.Popen(command, stdout=log, stderr=log))
+        stack.callback(run.kill)
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         tab = browser.new_page()
         tab.goto(board.link)

@@ -25,7 +25,7 @@ class One(torch.nn.Module):
         return {"loss": ((self.weight * x - labels) ** 2).mean(), "logits": self.weight * x}
 
 
-ROWS = [{"x": torch.ones(1), "labels": torch.ones(1)} for _ in range(8)]
+ROWS: Any = [{"x": torch.ones(1), "labels": torch.ones(1)} for _ in range(8)]
 
 
 def make_trainer(folder: Path, callbacks: list[Any], *, max_steps: int = 40, **more: Any) -> Trainer:
@@ -38,7 +38,7 @@ def make_trainer(folder: Path, callbacks: list[Any], *, max_steps: int = 40, **m
     measure = lambda prediction: {"reward": float(min(max(prediction.predictions.mean(), 0.0), 1.0))}  # noqa: E731
     return Trainer(
         model=One(), args=args, train_dataset=ROWS, eval_dataset=ROWS, compute_metrics=measure, callbacks=callbacks
-    )  # pyright: ignore[reportArgumentType]
+    )
 
 
 def logged(trainer: Trainer, key: str) -> list[Any]:

@@ -10,7 +10,7 @@ from scalerl.errors import GraderError, SandboxError
 from scalerl.graders.code import check_sandbox, close_sandboxes, code, code_share, program_in, run_program
 from scalerl.graders.pool.pool import GraderPool, GraderSpec, Item
 from scalerl.graders.sandbox import bubblewrap
-from scalerl.graders.sandbox.job import Asserts, Calls, Reference
+from scalerl.graders.sandbox.job import Asserts, Calls, Reference, Streams
 from scalerl.loop.grading import with_limits
 
 ANSWER = Reference(tests=Calls(function="f", cases=(([2], 4), ([3], 9))), entry_point="f").to_text()
@@ -57,14 +57,14 @@ def test_programs_are_taken_out_of_answers(given: str, program: str | None):
     ],
 )
 def test_answers_are_run(text: str, correct: bool):
-    assert code(text, ANSWER, timeout_s=60) is correct
+    assert code(text, ANSWER, timeout_s=60).value is correct
 
 
 @needs_bubblewrap
 def test_other_tags_can_be_set():
     tags: dict[str, Any] = {"thinking_start": "<reason>", "thinking_end": "</reason>"}
-    assert code(f"<reason>def f(x): return 1</reason>{SQUARE}", ANSWER, **tags) is True
-    assert code(f"<reason>{SQUARE}", ANSWER, **tags) is False
+    assert code(f"<reason>def f(x): return 1</reason>{SQUARE}", ANSWER, **tags).value is True
+    assert code(f"<reason>{SQUARE}", ANSWER, **tags).value is False
 
 
 @needs_bubblewrap
@@ -77,8 +77,10 @@ def test_reasons_are_counted_apart():
     assert run_program(SQUARE, unreadable).kind == "bad_tests"
     half = run_program("def f(x): return 4", ANSWER)
     assert (half.kind, half.share, half.correct) == ("failed", 0.5, False)
-    shares = [code_share(given, ANSWER) for given in ("def f(x): return 4", SQUARE, "")]
-    assert (*shares, code_share(SQUARE, "8")) == (0.5, 1.0, 0.0, None)
+    scores = [code_share(given, ANSWER) for given in ("def f(x): return 4", SQUARE, "")]
+    scores.append(code_share(SQUARE, "8"))
+    assert [score.value for score in scores] == [0.5, 1.0, 0.0, None]
+    assert [score.outcome for score in scores] == ["failed", "passed", "no_program", "bad_tests"]
 
 
 @needs_bubblewrap
@@ -143,3 +145,41 @@ def test_limits_of_the_recipe_reach_the_programs():
         "sandbox": "none",
     }
     assert with_limits(GraderSpec(name="math"), limits) == GraderSpec(name="math")
+
+
+BAD_ANSWERS = {
+    "def f(x): return x": "failed",
+    "def f(": "failed",
+    "def f(x): return b'\\xff\\x00'": "failed",
+    "raise SystemExit(0)": "failed",
+    "while True: pass": "cpu",
+    "import time\ntime.sleep(60)": "timeout",
+    "def f(x): return bytearray(10**10)": "memory",
+    "import os\nos._exit(0)": "crash",
+    "<think>I do not know": "no_program",
+    "```json\n{}\n```": "no_program",
+    " \n": "no_program",
+}
+
+
+@needs_bubblewrap
+def test_every_bad_answer_has_an_outcome_that_is_counted():
+    # Only what sleeps may meet the time limit, however busy the machine is.
+    spec, short = pooled(timeout_s=100.0, cpu_limit_s=1.0), pooled(timeout_s=3.0, cpu_limit_s=1.0)
+    items = [
+        Item(key=text, spec=short if kind == "timeout" else spec, text=text, answer=ANSWER)
+        for text, kind in BAD_ANSWERS.items()
+    ]
+    with GraderPool(num_workers=2, timeout_s=120.0) as pool:
+        graded = pool.grade_all(items)
+        (unusable,) = pool.grade_all([Item(key="", spec=spec, text=SQUARE, answer="8")])
+    assert {result.key: result.outcome for result in graded} == BAD_ANSWERS
+    assert {result.value for result in graded} == {0.0}
+    assert (unusable.value, unusable.reason, unusable.outcome) == (None, "no_answer", "bad_tests")
+
+
+@needs_bubblewrap
+def test_binary_output_is_wrong_and_not_an_error():
+    answer = Reference(tests=Streams(cases=(("", "a"),))).to_text()
+    script = "import sys\nsys.stdout.buffer.write(bytes([255, 0, 254]))"
+    assert (code(script, answer).value, code(script, answer).outcome) == (False, "failed")

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -109,3 +111,45 @@ def test_ranks_train_save_and_end_together(tmp_path):
     assert not [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
     with pytest.raises(LearnerError, match="closed"):
         dict(ranked.weights())
+
+
+DRIVER = """
+import time
+from batches import random_batch
+from learners import make_learner
+
+if __name__ == "__main__":
+    learner = make_learner("learner.sharding=replicate", "learner.ranks=2")
+    print(*(rank.pid for rank in learner._ranks), flush=True)
+    while True:
+        learner.step(random_batch(1, version=learner.version))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_ranks_end_when_their_driver_is_killed(tmp_path):
+    """In the middle of a step, where ranks wait for each other and not for the driver."""
+    script = tmp_path / "driver.py"
+    script.write_text(DRIVER)
+    support = os.path.join(os.path.dirname(__file__), "..", "support")
+    path = os.pathsep.join([support, *sys.path])
+    with subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path}
+    ) as driver:
+        assert driver.stdout is not None
+        pids = [int(word) for word in driver.stdout.readline().split()]
+        assert len(pids) == 2
+        driver.kill()
+    deadline = time.monotonic() + 30
+    while alive := [pid for pid in pids if os.path.exists(f"/proc/{pid}") and not is_zombie(pid)]:
+        assert time.monotonic() < deadline, alive
+        time.sleep(0.2)
+
+
+def is_zombie(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True

@@ -327,6 +327,29 @@ def test_anything_else_is_an_error_in_one_sentence(graders: GraderRunner, text: 
     assert re.search(f"returned {shown}, but a grader returns True, False, None or a number from 0 to 1", error)
 
 
+def test_named_outcomes_are_counted_by_group(graders: GraderRunner):
+    grading = groups_of(graders, {"arithmetic": "own_code:named_outcome"})
+    asked(grading, "timeout", "timeout", "none")
+    (group,) = wait_for(lambda: grading.poll(wait=True), 1)
+    assert group.values == (0.5, 0.5, None)
+    assert grading.num_outcomes == {"timeout": 2, "none": 1}
+    assert grading.num_without_verdict == {"no_answer": 1}
+
+
+def test_outcome_that_is_not_a_name_is_an_error(graders: GraderRunner):
+    graders.submit([completion("not a name")], judge("own_code:named_outcome"), "training")
+    (verdict,) = wait_for(lambda: graders.poll("training", wait=True), 1)
+    assert (verdict.reason, verdict.outcome) == ("error", "")
+    assert "the outcome 'not a name', but an outcome is a name" in graders.first_errors["own_code:named_outcome"]
+
+
+def test_first_named_outcome_of_several_graders_counts(graders: GraderRunner):
+    both = several(right=TaskGrader(name="exact"), named=TaskGrader(name="own_code:named_outcome"))
+    graders.submit([completion("timeout")], both, "training")
+    (verdict,) = wait_for(lambda: graders.poll("training", wait=True), 1)
+    assert (verdict.outcome, verdict.value) == ("timeout", 0.25)
+
+
 def test_threshold_decides_what_is_correct(graders: GraderRunner):
     lenient = dataclasses.replace(judge("own_code:share"), threshold=0.5)
     texts = ["0.49", "half", "0.75"]

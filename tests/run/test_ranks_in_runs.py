@@ -69,3 +69,17 @@ def test_ranks_train_as_one_process_and_resume_as_others(tmp_path: Path):
     for name in ("two", "three"):
         for key, weight in models["one"].items():
             torch.testing.assert_close(models[name][key], weight, rtol=0, atol=1e-4, msg=f"{name} {key}")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_ranks_and_generators_train_as_one_process(tmp_path: Path):
+    """20 steps on two ranks with two generators beside them: without lag, groups, tokens and losses are the same."""
+    Run(small(20), tmp_path / "one").train()
+    Run(small(20, *ranks(2, "replicate"), "rollout.generators=2"), tmp_path / "four").train()
+    rows, expected = (store.read_metrics(tmp_path / name) for name in ("four", "one"))
+    assert [sorted(row["groups"]) for row in rows] == [sorted(row["groups"]) for row in expected]
+    for row, other in zip(rows, expected, strict=True):
+        assert row["tokens"] == other["tokens"]
+        for key in ("loss/value", "loss/entropy", "optim/grad_norm", "reward/mean"):
+            assert row.get(key) == pytest.approx(other.get(key), abs=1e-5), (row["step"], key)

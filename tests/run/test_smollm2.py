@@ -1,6 +1,7 @@
 """A real language model on real problems, on a CPU: minutes, so only a few steps."""
 
 import copy
+import json
 import os
 import signal
 from importlib.util import find_spec
@@ -8,6 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from human_eval_problems import human_eval_rows
+from sandbox_support import needs_bubblewrap
 from shared_data import FOLDER, needs_shared_data
 from unpacked_sft import examples, reference_loss
 
@@ -16,6 +19,7 @@ from scalerl.config import load_recipe
 from scalerl.config.parts import LearnerSettings
 from scalerl.config.sft import SftSettings
 from scalerl.graders.rules import numeric
+from scalerl.graders.sandbox.job import KINDS
 from scalerl.models.load import load_model
 from scalerl.run.run import Run
 from scalerl.run.sft.learner import SftLearner, schedule
@@ -135,3 +139,24 @@ def test_packed_sft_of_smollm2_equals_an_unpacked_reference():
     )
     print(f"largest difference of a weight: {largest:.2g}")
     assert largest <= 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@needs_bubblewrap
+@needs_smollm2
+def test_smollm2_writes_programs_for_human_eval_and_trains(tmp_path: Path):
+    path = tmp_path / "HumanEval.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in human_eval_rows()))
+    settings = ("length.max_length=64", "rollout.max_prompt_tokens=160", "rollout.context=224", "reward.threshold=0.5")
+    share = ("task.grader=code_share", "pipeline.completions_per_group=4", "grading.timeout_s=60")
+    recipe = load_recipe("smollm2-code", [*SMALL, *settings, *share, f"task.path={path}"])
+    Run(recipe, tmp_path / "run").train()
+    rows = store.read_metrics(tmp_path / "run")
+    assert [row["step"] for row in rows] == [1, 2]
+    assert all(row["batch/trained_tokens"] > 0 and row["batch/no_verdict_frac"] == 0 for row in rows)
+    for row in (*rows, *store.read_evals(tmp_path / "run")):
+        counted = {key: value for key, value in row.items() if key.startswith("outcome/")}
+        # Every answer of this model ran, or was seen to hold no program.
+        assert counted.keys() <= {f"outcome/{kind}" for kind in (*KINDS, "stopped_frac")}
+        assert sum(counted.values()) - counted["outcome/stopped_frac"] == row.get("num_samples", 8)

@@ -91,10 +91,21 @@ def test_plan_says_whether_the_base_was_added(tmp_path):
     assert not plan_of(tmp_path, ONE_ARM + "[arms.plain]\n").adds_base
 
 
-def test_tiny_multi_task_has_the_settings_of_tiny_cpu():
-    base = make_plan(*load_study("tiny-multi-task"), gpu=False).base.recipe
-    keys = differences(load_recipe("tiny-cpu"), base).keys()
-    assert {key.partition(".")[0] for key in keys} == {"task", "tasks", "evaluation", "checkpoint", "budget"}
+def test_tiny_multi_task_has_the_settings_of_its_recipe():
+    plan = make_plan(*load_study("tiny-multi-task"), gpu=False)
+    both = next(arm.recipe for arm in plan.arms if arm.name == "math-and-code")
+    keys = differences(load_recipe("tiny-math-code"), both).keys()
+    # What shapes demonstrations matters to SFT alone, and a study measures more often.
+    shaping = {f"tasks.{key}" for key in ("math.guess_share", "math.guess_growth", "math.slip_rate", "code.slip_rate")}
+    others = {key for key in keys if key.partition(".")[0] not in ("sft", "evaluation", "budget", "checkpoint")}
+    assert others == shaping
+
+
+def test_multi_task_studies_have_code_as_their_second_domain():
+    for name in ("multi-task", "tiny-multi-task"):
+        alone, both = make_plan(*load_study(name), gpu=True).arms
+        assert list(alone.recipe.tasks) == ["math"]
+        assert {task: part.name for task, part in both.recipe.tasks.items()}["code"] == "programs"
 
 
 # Leave one out --------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from scalerl.graders.rules import exact
+from scalerl.graders.values import Score
 
 
 def obedient(text: str, answer: str, /, **tags: str) -> bool | None:
@@ -148,3 +149,8 @@ def keyed(text: str, answer: str, /, *, api_key: str = "", url: str = "", refuse
     if refuses:
         raise PermissionError(f"{api_key} may not judge")
     return text == answer
+
+
+def named_outcome(text: str, answer: str) -> Score:
+    """Name the outcome that the text asks for; "none" has no verdict."""
+    return Score(value=None if text == "none" else 0.5, outcome=text)

@@ -1,4 +1,5 @@
 import functools
+import gzip
 import json
 import logging
 import re
@@ -55,6 +56,21 @@ def test_a_parquet_file_gives_the_same_problems_as_its_lines(tmp_path: Path):
     lines = file(5, 0, path=write(tmp_path / "sums.jsonl", *rows))
     table = file(5, 0, path=write_parquet(tmp_path / "sums.parquet", *rows))
     assert (table.training, table.evaluation) == (lines.training, lines.evaluation)
+
+
+def test_compressed_lines_are_read(tmp_path: Path):
+    write(tmp_path / "sums.jsonl", *SUMS)
+    packed = tmp_path / "sums.jsonl.gz"
+    packed.write_bytes(gzip.compress((tmp_path / "sums.jsonl").read_bytes()))
+    assert file(5, 0, path=str(packed)).training == file(5, 0, path=str(tmp_path / "sums.jsonl")).training
+    packed.write_bytes(packed.read_bytes()[:-20])
+    with pytest.raises(TaskError, match=r"sums\.jsonl\.gz is not a complete gzip file"):
+        file(5, 0, path=str(packed))
+    packed.write_bytes(b"plain text")
+    with pytest.raises(TaskError, match="is not a complete gzip file"):
+        file(5, 0, path=str(packed))
+    with pytest.raises(TaskError, match=r'sums\.gz has the suffix "\.gz"'):
+        file(5, 0, path=str(tmp_path / "sums.gz"))
 
 
 def test_bom_and_crlf_are_stripped(tmp_path: Path):

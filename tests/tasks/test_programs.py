@@ -57,6 +57,13 @@ def test_prompts_show_one_example_and_withhold_the_others():
         assert len({json.dumps(value) for _, value in cases}) > 1
 
 
+def test_example_may_be_left_out():
+    shown, left_out = (programs(5, 0, num_problems=50, show_example=show).training for show in (True, False))
+    assert all(problem.prompt.endswith(".") for problem in left_out)
+    assert {problem.prompt.partition(" f(")[0] for problem in shown} & {problem.prompt for problem in left_out}
+    assert all(len(json.loads(problem.answer)["cases"]) == 7 for problem in left_out)
+
+
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [

@@ -207,6 +207,7 @@ SIGNALS: tuple[Signal, ...] = (
     Signal(key=BACKEND_KL, label="Mismatch at equal weights (KL)", in_report=False),
     Signal(key="rollout/lag_mean", label="Lag, mean"),
     Signal(key="rollout/lag_max", label="Lag, largest"),
+    Signal(key="outcome/stopped_frac", label="Programs stopped by the sandbox"),
     # A grader without a verdict on this many answers is at fault, not the answers.
     Signal(
         key="batch/no_verdict_frac", label="Answers without a verdict", limit=0.05, alarm="no_verdict", in_report=False

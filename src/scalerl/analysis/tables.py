@@ -64,14 +64,19 @@ def _finest(analysis: Analysis) -> int:
 WORDS = ("curve", "a", "b", "verdict", "fitted on", "asked", "note")
 
 
-def _table(title: str, *columns: str) -> Table:
+def _table(analysis: Analysis, title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", pad_edge=False, box=None)
+    longest = max(len(curve.name) for curve in analysis.curves)
     for column in columns:
         names = column in ("curve", "a", "b", "note")
         side = "left" if column in WORDS else "right"
         wraps = names or column == "verdict"
         table.add_column(
-            column, justify=side, overflow="fold", no_wrap=not wraps, min_width=NARROWEST if names else None
+            column,
+            justify=side,
+            overflow="fold",
+            no_wrap=not wraps,
+            min_width=min(NARROWEST, longest) if names else None,
         )
     return table
 
@@ -85,7 +90,7 @@ def _curve_table(analysis: Analysis) -> Table:
     is_pooled = any(curve.fit is not None and curve.fit.unpooled is not None for curve in analysis.curves)
     alone = ["ceiling alone"] if is_pooled else []
     head = f"ceiling [{level:.0%}]"
-    table = _table("", "curve", "points", head, *alone, "exponent", "midpoint", "start", "verdict")
+    table = _table(analysis, "", "curve", "points", head, *alone, "exponent", "midpoint", "start", "verdict")
     for curve in analysis.curves:
         fit = curve.fit
         table.add_row(
@@ -127,7 +132,9 @@ def _columns(by_curve: Mapping[str, str], origins: Mapping[str, str]) -> str:
 
 
 def _score_table(analysis: Analysis) -> Table:
-    table = _table("\nForecast against what happened", "curve", "fitted on", "scored", "RMSE", "bias", "coverage")
+    table = _table(
+        analysis, "\nForecast against what happened", "curve", "fitted on", "scored", "RMSE", "bias", "coverage"
+    )
 
     def add(curve: CurveResult, fitted_on: str, score: Score | None) -> None:
         if score is None:
@@ -163,7 +170,7 @@ def _unscored(analysis: Analysis) -> Iterator[Text]:
 
 
 def _forecast_table(analysis: Analysis) -> Table:
-    table = _table("\nForecast (of a new evaluation)", "curve", "asked", "answer", "note")
+    table = _table(analysis, "\nForecast (of a new evaluation)", "curve", "asked", "answer", "note")
     for curve in analysis.curves:
         for row in curve.at:
             answer = interval_text(row.reward, fixed(decimals(curve.fit)))
@@ -194,7 +201,7 @@ def _forms_sentence(ranking: FormRanking, digits: int) -> str:
 
 
 def _comparison_parts(analysis: Analysis) -> Iterator[Table | Text]:
-    table = _table("\nPairs", "a", "b", "P(higher ceiling)", "P(larger exponent)", "P(sooner)", "verdict")
+    table = _table(analysis, "\nPairs", "a", "b", "P(higher ceiling)", "P(larger exponent)", "P(sooner)", "verdict")
     share = lambda value: "-" if math.isnan(value) else f"{value:.2f}"  # noqa: E731
     pairs = _shown_pairs(analysis)
     for pair in pairs:

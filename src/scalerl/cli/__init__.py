@@ -7,7 +7,7 @@ from typing import NoReturn
 import typer
 
 from scalerl.cli import curves, joint, report, sft, simulate, study, train, watch
-from scalerl.cli.recipe_check import app as recipe_app
+from scalerl.cli.recipe import app as recipe_app
 from scalerl.errors import RunFailure, UserError
 
 app = typer.Typer(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scalerl.cli.console import column_value, number, numbers, positive
+from scalerl.cli.values import bin_rule, column_value, condition, numbers, positive, skip_before_value, start_value
 from scalerl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from scalerl.logs.table import Table
 
 SIGMOID = "sigmoid"
-MIN_BINS = 6  # fewer cannot be fitted
 KINDS = (
     "CSV, JSONL, trainer_state.json, console output; folders of a run, a study, a Trainer, tensorboard or wandb; "
     "patterns such as 'logs/*.jsonl'. The kind is recognised."
@@ -141,10 +140,10 @@ def forecast(
         str | None, option("Reward at these computes (default: 2 and 4 times the data).", metavar="C[,C]")
     ] = None,
     reach: Annotated[str | None, option("Compute that reaches these rewards.", metavar="R[,R]")] = None,
-    method: Method = "posterior",
     seal: Annotated[
         Path | None, output("Write the forecast with the hash of its data, to be scored later.", metavar="FILE")
     ] = None,
+    method: Method = "posterior",
 ) -> None:
     """Say what more compute buys: the reward at a compute, or the compute a reward needs.
 
@@ -246,44 +245,12 @@ def _call(name: str, words: list[str]) -> None:
 # What the commands share -----------------------------------------------------------------------------------------
 
 
-def _condition(text: str) -> tuple[str, str, bool]:
-    """(column, value, whether rows must have it) of --where: 'arm=a' or 'arm!=a'."""
-    column, value = column_value(text, "--where")
-    name = column.removesuffix("!").rstrip()
-    if not name:
-        raise UsageError(f"--where takes COLUMN=VALUE or COLUMN!=VALUE, not {text!r}")
-    return name, value, name == column
-
-
-def _start(text: str | None) -> Any:
-    return text if text in (None, "first", "fit") else number(text, "--start takes a number, 'first' or 'fit'")
-
-
-def _skip_before(text: str | None) -> float | str | None:
-    """A compute as a number; a share or 'auto' as it is."""
-    if text is None or text == "auto":
-        return text
-    value = number(text.removesuffix("%"), "--skip-before takes a compute, a share such as '10%' or 'auto'")
-    if value < 0:
-        raise UsageError(f"--skip-before must not be negative, but is {text}")
-    return text if text.endswith("%") else value
-
-
 def _checked_method(method: str, common: Common) -> Any:
     if method not in ("posterior", "paper"):
         raise UsageError(f"--method must be posterior or paper, not {method!r}")
     if method == "paper" and common.form not in (None, SIGMOID):
         raise UsageError(f"--method paper fits the sigmoid, not --form {common.form}")
     return method
-
-
-def _bin_rule(text: str | None) -> Any:
-    """The number of bins; 'auto' and None as they are."""
-    if text is None or text == "auto":
-        return text
-    if not (text.isascii() and text.isdigit() and int(text) >= MIN_BINS):
-        raise UsageError(f"--bin takes a whole number from {MIN_BINS} on, or 'auto', not {text!r}")
-    return int(text)
 
 
 def _check(common: Common) -> None:
@@ -312,7 +279,7 @@ def chosen(common: Common, holdout: str | None = None) -> "tuple[Selection, FitO
     from scalerl.analysis.results import FitOptions
     from scalerl.logs.series import Selection
 
-    where = [_condition(text) for text in common.where or ()]
+    where = [condition(text) for text in common.where or ()]
     selection = Selection(
         x=common.x,
         y=common.y,
@@ -320,19 +287,19 @@ def chosen(common: Common, holdout: str | None = None) -> "tuple[Selection, FitO
         seed=common.seed,
         where=tuple((column, value) for column, value, has in where if has),
         where_not=tuple((column, value) for column, value, has in where if not has),
-        start=_start(common.start),
+        start=start_value(common.start),
         y_scale=common.y_scale,  # type: ignore[arg-type]
         holdout=column_value(holdout, "--holdout") if holdout is not None else None,
         gpus=common.gpus,
         labels=tuple(common.label or ()),
-        bins=_bin_rule(common.bin),
+        bins=bin_rule(common.bin),
     )
     options = FitOptions(
         form=common.form or SIGMOID,
         mend=common.form is None,
         level=common.level,
         margin=common.margin,
-        skip_before=_skip_before(common.skip_before),
+        skip_before=skip_before_value(common.skip_before),
         fit_until=common.fit_until,
         bounded=common.y_scale != "none",
         pool=common.pool,

@@ -35,7 +35,7 @@ def sft(
     ] = "",
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped or killed.")] = False,
 ) -> None:
-    """Make a base model from the demonstrations of a recipe's task (the paper's SFT stage), by its table [sft].
+    """Make a base model from the demonstrations of a recipe's tasks (the paper's SFT stage), by its table [sft].
 
     Ctrl-C (or SIGTERM) stops after the current step with a checkpoint; the same command with --resume goes on.
 
@@ -86,11 +86,12 @@ def reached(result: "SftResult", recipe: str) -> str:
         f"{timedelta(seconds=round(last.elapsed_s))}); {result.gain_last_fifth:.1%} of that loss fell in the last "
         f"fifth of the steps (a base that still improves by much breaks under RL)."
     ]
-    if rates and rates["greedy"] is not None:
-        lines.append(
-            f"Pass rate on {rates['num_prompts']} evaluation problems: {rates['greedy']:.3f} greedy, "
-            f"{rates['temperature_1']:.3f} at temperature 1."
-        )
+    for name, of_task in {"": rates}.items() if "greedy" in rates else rates.items():
+        if of_task and of_task["greedy"] is not None:
+            lines.append(
+                f"Pass rate on {of_task['num_prompts']} evaluation problems{name and f' of {name}'}: "
+                f"{of_task['greedy']:.3f} greedy, {of_task['temperature_1']:.3f} at temperature 1."
+            )
     lines.append(
         f"{result.num_parameters:,} parameters in {result.folder}. Next: scalerl train {recipe} --set "
         f"model.path={result.folder}"

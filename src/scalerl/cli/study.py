@@ -128,8 +128,7 @@ def _say(console: "Console", text: str, style: str | None = None) -> None:
 def _run(plan: "Plan", out: Path, *, jobs: int, gpus: Sequence[str], resume: bool, as_json: bool, again: str) -> int:
     from rich.console import Console
 
-    from scalerl.analysis.joint.choices import choice_json, choice_text, last_choice
-    from scalerl.study.controller import Controller
+    from scalerl.study.controller import Controller, choice_text, last_choice
     from scalerl.study.folder import check_asked, fair_axis, opened, policy_record
     from scalerl.study.live_table import Screen
     from scalerl.study.runner import Runner
@@ -171,6 +170,14 @@ def _run(plan: "Plan", out: Path, *, jobs: int, gpus: Sequence[str], resume: boo
     # A policy that has made its choice leaves runs paused on purpose.
     ended = ("done", "paused", "waiting", "stopped") if choice is not None else ("done",)
     return int(any(status.state not in ended for status in runner.statuses))
+
+
+def _choice_json(row: dict[str, Any] | None) -> dict[str, Any]:
+    from scalerl.study.controller import choice_text
+
+    if row is None:
+        return {}
+    return {"choice": {"kind": row["kind"], "favourite": row["known"].get("favourite"), "message": choice_text(row)}}
 
 
 def _try_out(console: "Console", plan: "Plan", out: Path) -> None:

@@ -34,6 +34,10 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change one setting; may be repeated.", show_default=False),
 ]
+Gpus = Annotated[
+    str | None,
+    typer.Option(help="With --check: only price the layout, on GPUs of which none has to be here.", metavar="NUMxGB"),
+]
 Out = Annotated[Path, typer.Option(help="The run folder.", metavar="DIR")]
 
 
@@ -45,22 +49,17 @@ def train(
     check: Annotated[
         bool, typer.Option("--check", help="Load everything, try each grader and one step, write nothing, and exit.")
     ] = False,
-    gpus: Annotated[
-        str | None,
-        typer.Option(
-            help="With --check: only price the layout, on GPUs of which none has to be here.", metavar="NUMxGB"
-        ),
-    ] = None,
+    gpus: Gpus = None,
     hung_after: Annotated[
         float | None,
         typer.Option(min=1, help="Seconds after which one call counts as hung; learnt if not set.", metavar="S"),
     ] = None,
     plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw the curve at the end.")] = True,
+    board: Board = False,
     pause_at: Annotated[
         float | None,
         typer.Option(help="Pause at this share of the budget; --resume goes on.", metavar="SHARE", show_default=False),
     ] = None,
-    board: Board = False,
 ) -> None:
     """Train by a recipe into a run folder, with a forecast of where it will level off while it trains.
 
@@ -73,17 +72,8 @@ def train(
         raise UsageError(f"--pause-at takes a share of the budget between 0 and 1, not {pause_at:g}")
     settings, terminal = load(recipe, overrides), Terminal()
     check_board(board)
-    if settings.cluster.address and gpus is None:
-        from scalerl.run.cluster.connect import check_address
-
-        check_address(settings.cluster.address)
-    if check or gpus is not None:
-        from scalerl.cli.layout import check_layout
-
-        with setting_up():
-            is_all = check_layout(recipe, settings, gpus, check=check)
-        if is_all:
-            return
+    if layout_only(recipe, settings, gpus, check=check):
+        return
     with setting_up():
         from scalerl.run.run import Run
 
@@ -125,7 +115,10 @@ def _try(recipe: str, run: "Run") -> None:
 
 def evaluate(
     model: Annotated[
-        str, typer.Argument(help="Model folder, hub name, .gguf file, tiny-base or smollm2-135m.", show_default=False)
+        str,
+        typer.Argument(
+            help="Model folder, hub name, .gguf file, tiny-base, tiny-code-base or smollm2-135m.", show_default=False
+        ),
     ],
     recipe: Annotated[str, typer.Option(help="The recipe whose task and evaluation settings are used.")] = "tiny-cpu",
     overrides: Annotated[
@@ -163,6 +156,8 @@ def evaluate(
             largest = max(row["pass_at"], key=int)
             words += f"; mean@{num}, and pass@{largest} is {row['pass_at'][largest]:.3f}"
         typer.echo(words)
+        if outcomes := outcome_words(row):
+            typer.echo(f"  {outcomes}")
         if unjudged := row["without_verdict"]:
             reasons = ", ".join(f"{num} x {reason}" for reason, num in unjudged.items())
             typer.echo(f"  {sum(unjudged.values()):,} of them could not be judged and count as wrong: {reasons}")
@@ -216,6 +211,20 @@ def board_beside(out: Path, *, wanted: bool) -> Iterator[None]:
 
     with BoardBeside([out], announce=lambda line: typer.echo(line, err=True)):
         yield
+
+
+def layout_only(name: str, recipe: "Recipe", gpus: str | None, *, check: bool) -> bool:
+    """Check the cluster's address and price the layout, where asked for; return whether that was all."""
+    if recipe.cluster.address and gpus is None:
+        from scalerl.run.cluster.connect import check_address
+
+        check_address(recipe.cluster.address)
+    if not check and gpus is None:
+        return False
+    from scalerl.cli.layout import check_layout
+
+    with setting_up():
+        return check_layout(name, recipe, gpus, check=check)
 
 
 @contextmanager
@@ -322,6 +331,8 @@ class Terminal:
             parts.append(f"eval {self._reward:.3f}")
         parts.append(f"lag {row.get('rollout/lag_mean', 0):.1f}")
         parts.append(f"entropy {_number(row.get('loss/entropy'), 2)}")
+        if row.get("outcome/stopped_frac"):
+            parts.append(f"stopped {row['outcome/stopped_frac']:.0%}")
         share = self._run.share_spent
         left_s = seconds_left(time.monotonic() - self._since, self._share_before, share)
         left = "" if left_s is None else f"{timedelta(seconds=round(left_s))} left"
@@ -339,6 +350,8 @@ class Terminal:
             hours = f"{row['gpu_hours']:.4g} {'GPU-h' if self._run.device.type == 'cuda' else 'device-h'}"
             words = f"step {row['step']}  {hours}  {name}{_number(row['reward'])}"
             self._print(words + forecast_words(outlooks[row["set"]]))
+            if outcomes := outcome_words(row):
+                self._print(f"  {name}{outcomes}")
         for alarm in alarms:
             self._print(f"Warning: {alarm_text(alarm)}.", style="red")
 
@@ -363,6 +376,14 @@ def seconds_left(elapsed_s: float, share_before: float, share: float) -> float |
     """Return the seconds until the budget is spent, at the pace of this attempt, including evaluations."""
     gained = share - share_before
     return elapsed_s * max(1 - share, 0.0) / gained if gained > 0 else None
+
+
+def outcome_words(row: Mapping[str, Any]) -> str:
+    """Return how many answers ended how, by the outcomes that their grader named; "" where it named none."""
+    counts = {key.removeprefix("outcome/"): num for key, num in row.items() if key.startswith("outcome/")}
+    counts.pop("stopped_frac", None)
+    ordered = sorted(counts.items(), key=lambda item: -item[1])
+    return ", ".join(f"{num:,} {name.replace('_', ' ')}" for name, num in ordered)
 
 
 def forecast_words(outlook: "Outlook | None") -> str:

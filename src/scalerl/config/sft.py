@@ -1,6 +1,6 @@
 """The settings of `scalerl sft`. Those that are not set follow from the model and the demonstrations."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -14,6 +14,9 @@ class SftSettings(Settings):
 
     model: str = ""
     """Model to start from, named as model.path is, which is used if this is empty; "new" builds a small Llama."""
+    new_tokens: Literal["none", "characters", "words"] = "none"
+    """Tokens to add to the tokenizer: for characters of the demonstrations that it does not know, or for those and for
+    words that it writes with several tokens. A new model has all characters anyway."""
     lr: float | None = Field(default=None, gt=0)
     """Largest learning rate; not set: 3e-5, the paper's, or 2e-3 for a new model."""
     epochs: float | None = Field(default=None, gt=0)

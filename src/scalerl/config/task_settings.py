@@ -50,6 +50,7 @@ TASK_SETTINGS: Mapping[str, Mapping[str, str]] = {
         "min_steps": "Fewest steps of a function.",
         "max_steps": "Most steps of a function.",
         "num_tests": "Inputs that a program is tested on and that its prompt does not show.",
+        "show_example": "Whether a prompt shows one example; without it, prompts are half as long.",
         "slip_rate": "Share of the steps of a demonstration that are wrong.",
     },
     "code": {

@@ -5,6 +5,7 @@ stdin with stdout. A program that is wrong, crashes or goes beyond a limit has a
 be used leave a completion without one.
 """
 
+import functools
 import os
 import re
 
@@ -13,6 +14,7 @@ from scalerl.errors import SandboxError
 from scalerl.graders.answer import after_thinking
 from scalerl.graders.sandbox.job import BadTests, Outcome, Program, Reference, RunLimits
 from scalerl.graders.sandbox.runner import ISOLATIONS, Runner
+from scalerl.graders.values import Score
 
 _FENCE = re.compile(r"^[ \t]*```[ \t]*([\w+-]*)[^\n]*$", re.MULTILINE)
 _PYTHON = {"", "python", "python3", "py"}
@@ -32,31 +34,21 @@ def code(
     timeout_s: float = 6.0,
     cpu_limit_s: float = 4.0,
     memory_limit_mb: int = 512,
-) -> bool | None:
-    """Return whether the program in the answer passes every test of the reference; None where that has none."""
+    share: bool = False,
+) -> Score:
+    """Return whether the program in the answer passes every test of the reference, with the kind of its outcome.
+
+    With `share` the value is the share of tests passed instead, 1 only if all are. None where the tests cannot be used.
+    """
     limits = RunLimits(timeout_s=timeout_s, cpu_limit_s=cpu_limit_s, memory_limit_mb=memory_limit_mb)
     # With its leading spaces, which the continuation of a function needs.
     given = after_thinking(text, thinking_start=thinking_start, thinking_end=thinking_end)
-    return run_program(given, answer, sandbox=sandbox, limits=limits).correct
-
-
-def code_share(
-    text: str,
-    answer: str,
-    /,
-    *,
-    thinking_start: str = THINKING_START,
-    thinking_end: str = THINKING_END,
-    sandbox: str = "bubblewrap",
-    timeout_s: float = 6.0,
-    cpu_limit_s: float = 4.0,
-    memory_limit_mb: int = 512,
-) -> float | None:
-    """Return the share of the reference's tests that the program passes, 1 only if `code` returns True."""
-    limits = RunLimits(timeout_s=timeout_s, cpu_limit_s=cpu_limit_s, memory_limit_mb=memory_limit_mb)
-    given = after_thinking(text, thinking_start=thinking_start, thinking_end=thinking_end)
     outcome = run_program(given, answer, sandbox=sandbox, limits=limits)
-    return None if outcome.correct is None else outcome.share
+    value = outcome.share if share and outcome.correct is not None else outcome.correct
+    return Score(value=value, outcome=outcome.kind)
+
+
+code_share = functools.partial(code, share=True)
 
 
 def run_program(

@@ -1,8 +1,9 @@
 """Graders by rules, and the table of all graders. A grader says whether a completion answers a problem correctly.
 
 A grader is a pure function of the completion's text and the problem's reference answer. It returns True, False, or
-None when the reference itself cannot be read; a completion without a verdict is never trained on. Only the text after
-the end of thinking is read. The reward of a verdict is set by the recipe (reward.correct, reward.wrong).
+None when the reference itself cannot be read; a completion without a verdict is never trained on. Some return a Score,
+which names the outcome as well. Only the text after the end of thinking is read. The reward of a verdict is set by the
+recipe (reward.correct, reward.wrong).
 
 Graders in POOLED may hang, crash or use much memory on some texts. They run in a GraderPool (pool/), as do graders
 given by import path.
@@ -19,6 +20,7 @@ from scalerl.graders import math
 from scalerl.graders.answer import answer_part
 from scalerl.graders.code import code, code_share, prepare
 from scalerl.graders.expressions import evaluate, last_expression
+from scalerl.graders.values import Score
 
 _LONGEST_NUMBER = 1000
 """In characters. Python itself refuses to read an integer of more than 4,300 digits."""
@@ -81,7 +83,7 @@ def countdown(
     return value == target and Counter(used) <= numbers
 
 
-GRADERS: Mapping[str, Callable[..., bool | float | None]] = {
+GRADERS: Mapping[str, Callable[..., Score | bool | float | None]] = {
     "exact": exact,
     "numeric": numeric,
     "math": math.math,

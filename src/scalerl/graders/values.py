@@ -1,7 +1,32 @@
 """What a grader returns, read as one number. Standard library only: processes that grade import this."""
 
 import numbers
+import re
+from dataclasses import dataclass
 from typing import Any
+
+_OUTCOME = re.compile(r"[a-z][a-z0-9_]{0,39}|")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """What a grader returns to have its outcomes counted by name, as outcome/NAME in a run's rows."""
+
+    value: bool | float | None
+    """A verdict, as a grader returns it otherwise."""
+    outcome: str = ""
+    """Such as "timeout": lower-case letters, digits and underscores, at most 40."""
+
+
+def read_score(returned: Any) -> Score:
+    """Return a grader's verdict with its value as a number, or None where it has no verdict; see read_value."""
+    score = returned if isinstance(returned, Score) else Score(value=returned)
+    if not isinstance(score.outcome, str) or not _OUTCOME.fullmatch(score.outcome):
+        raise TypeError(
+            f"the grader returned the outcome {score.outcome!r:.60}, but an outcome is a name of lower-case letters, "
+            f"digits and underscores, at most 40"
+        )
+    return Score(value=read_value(score.value), outcome=score.outcome)
 
 
 def read_value(returned: Any) -> float | None:

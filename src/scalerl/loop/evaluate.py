@@ -29,6 +29,8 @@ class EvalResult:
     """Completions with a verdict."""
     num_without_verdict: Mapping[Reason, int]
     """The other completions, by reason; each counts as wrong."""
+    num_outcomes: Mapping[str, int] = field(default_factory=dict)
+    """Completions by the outcome that their grader named, such as "timeout" for a program."""
     score: float | None = None
     """The mean of the graders' values over all completions; None if every value was 0 or 1, so that it is `reward`."""
     scores: Mapping[str, float] = field(default_factory=dict)
@@ -119,6 +121,7 @@ class Evaluation:
             self._order.setdefault(request.group, len(self._order))
         self._num_correct = [0] * len(self._order)
         self._num_without_verdict: Counter[Reason] = Counter()
+        self._num_outcomes: Counter[str] = Counter()
         self._value_sum, self._has_shares = 0.0, len(judge.graders) > 1
         self._score_sums: defaultdict[str, float] = defaultdict(float)
         self._num_sampled = self._num_graded = self._num_truncated = self._num_tokens = 0
@@ -146,6 +149,8 @@ class Evaluation:
         self._num_graded += verdict.correct is not None
         if verdict.reason is not None:
             self._num_without_verdict[verdict.reason] += 1
+        if verdict.outcome:
+            self._num_outcomes[verdict.outcome] += 1
         self._num_correct[self._order[verdict.completion.request.group]] += verdict.correct is True
         self._value_sum += verdict.value or 0.0
         self._has_shares |= verdict.value not in (None, 0.0, 1.0)
@@ -160,6 +165,7 @@ class Evaluation:
             samples_per_prompt=num // max(len(self._order), 1),
             num_graded=self._num_graded,
             num_without_verdict=self._num_without_verdict,
+            num_outcomes=self._num_outcomes,
             score=self._value_sum / num if self._has_shares and num else None,
             scores={name: total / num for name, total in self._score_sums.items()},
             num_truncated=self._num_truncated,

@@ -21,7 +21,7 @@ from scalerl.config.secrets import from_environment, redact, secrets_in
 from scalerl.errors import GraderError, GradingStalled
 from scalerl.graders.pool.pool import Graded, GraderPool, GraderSpec, Reason
 from scalerl.graders.rules import GRADERS, POOLED, RUN_PROGRAMS
-from scalerl.graders.values import read_value
+from scalerl.graders.values import Score, read_score
 from scalerl.import_path import is_local, one_line
 from scalerl.tasks.length import LengthControl
 from scalerl.tasks.task import Task, TaskGrader
@@ -77,6 +77,8 @@ class Verdict:
     scores: Mapping[str, float] = field(default_factory=dict)
     """The value of each of several graders, by column; empty where there is only one, or no verdict."""
     reason: Reason | None = None
+    outcome: str = ""
+    """The name that the first grader with one gave to what it saw, such as "timeout" for a program."""
 
 
 def graders_of(task: Task) -> tuple[WeightedGrader, ...]:
@@ -155,6 +157,7 @@ class Judged:
     value: float | None = None
     scores: Mapping[str, float] = field(default_factory=dict)
     reason: Reason | None = None
+    outcome: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -163,20 +166,23 @@ class _Waiting:
 
     judge: Judge
     values: dict[str, float | None] = field(default_factory=dict)
+    outcomes: dict[str, str] = field(default_factory=dict)
     reason: Reason | None = None
 
-    def take(self, column: str, value: float | None, reason: Reason | None) -> Judged | None:
+    def take(self, column: str, score: Score, reason: Reason | None) -> Judged | None:
         """Add the value of one grader; return the verdict if it was the last."""
-        self.values[column] = value
+        self.values[column], self.outcomes[column] = score.value, score.outcome
         self.reason = self.reason or reason
         if len(self.values) < len(self.judge.graders):
             return None
+        outcome = next((name for grader in self.judge.graders if (name := self.outcomes[grader.column])), "")
         scores = {name: value for name, value in self.values.items() if value is not None}
         if len(scores) < len(self.judge.graders):
-            return Judged(correct=None, reason=self.reason)
+            return Judged(correct=None, reason=self.reason, outcome=outcome)
         value = self.judge.value_of(scores)
         several = len(self.judge.graders) > 1
-        return Judged(correct=value >= self.judge.threshold, value=value, scores=scores if several else {})
+        correct = value >= self.judge.threshold
+        return Judged(correct=correct, value=value, scores=scores if several else {}, outcome=outcome)
 
 
 class GraderRunner:
@@ -224,21 +230,21 @@ class GraderRunner:
             if is_pooled(spec):
                 self._pool_for(spec).submit((purpose, key, grader.column), spec, text, answer)
             else:
-                value, reason = self._grade_here(spec, text, answer)
-                self._take(purpose, key, grader.column, value, reason)
+                score, reason = self._grade_here(spec, text, answer)
+                self._take(purpose, key, grader.column, score, reason)
 
-    def _grade_here(self, spec: GraderSpec, text: str, answer: str) -> tuple[float | None, Reason | None]:
+    def _grade_here(self, spec: GraderSpec, text: str, answer: str) -> tuple[Score, Reason | None]:
         """Return the value by a grader of this process, or the reason why there is none."""
         if not is_local(spec.name):
-            value = read_value(GRADERS[spec.name](text, answer, **spec.settings))
-            return value, "no_answer" if value is None else None
+            score = read_score(GRADERS[spec.name](text, answer, **spec.settings))
+            return score, "no_answer" if score.value is None else None
         try:
-            value = read_value(self._local_grader(spec)(text, answer))
+            score = read_score(self._local_grader(spec)(text, answer))
         # What a user's own grader raises costs one verdict, as in a child process.
         except Exception as error:
             self._local_errors.setdefault(spec.name, one_line(error))
-            return None, "error"
-        return value, "no_answer" if value is None else None
+            return Score(value=None), "error"
+        return score, "no_answer" if score.value is None else None
 
     def _local_grader(self, spec: GraderSpec) -> Callable[[str, str], object]:
         """Return a grader that is an object of this process, with its settings bound."""
@@ -265,6 +271,7 @@ class GraderRunner:
                 value=made.value,
                 scores=made.scores,
                 reason=made.reason,
+                outcome=made.outcome,
             )
             for key, made in self.poll_keys(purpose, wait=wait)
         ]
@@ -283,7 +290,7 @@ class GraderRunner:
     def _receive(self, results: Sequence[Graded]) -> None:
         for result in results:
             purpose, key, column = cast(tuple[Purpose, str, str], result.key)
-            self._take(purpose, key, column, result.value, result.reason)
+            self._take(purpose, key, column, Score(value=result.value, outcome=result.outcome), result.reason)
         if results:
             self._last_verdict = time.monotonic()
         elif time.monotonic() - self._last_verdict > (quiet_s := self._limits.timeout_s + _SPARE_S):
@@ -291,8 +298,8 @@ class GraderRunner:
                 f"{len(self._waiting)} answers are with the graders, and none came back in {quiet_s:g} s"
             )
 
-    def _take(self, purpose: Purpose, key: str | int, column: str, value: float | None, reason: Reason | None) -> None:
-        made = self._waiting[purpose, key].take(column, value, reason)
+    def _take(self, purpose: Purpose, key: str | int, column: str, score: Score, reason: Reason | None) -> None:
+        made = self._waiting[purpose, key].take(column, score, reason)
         if made is not None:
             del self._waiting[purpose, key]
             self._ready[purpose].append((key, made))
@@ -339,6 +346,8 @@ class GroupGrading:
         self._verdicts: dict[str, dict[int, Verdict]] = {}
         self.num_without_verdict: Counter[Reason] = Counter()
         """Completions of graded groups that are neither right nor wrong, by reason."""
+        self.num_outcomes: Counter[str] = Counter()
+        """Completions of graded groups by the outcome that their grader named."""
 
     def submit(self, completions: Sequence[Completion]) -> None:
         """Grade all completions of one group."""
@@ -362,6 +371,7 @@ class GroupGrading:
         completions = self._groups.pop(key)
         verdicts = self._verdicts.pop(key)
         self.num_without_verdict.update(v.reason for v in verdicts.values() if v.reason is not None)
+        self.num_outcomes.update(v.outcome for v in verdicts.values() if v.outcome)
         judged = [verdicts[completion.request.index] for completion in completions]
         columns = {name: None for verdict in judged for name in verdict.scores}
         return Group(

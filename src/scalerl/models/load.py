@@ -1,9 +1,9 @@
 """Load and save causal language models, and split them into body and head.
 
-A name is a Hugging Face folder, a hub name, a GGUF file, or one of two models that do not need the hub: "tiny-base",
-which is embedded, and "smollm2-135m", from a package. Only safetensors and GGUF weights are read, because loading a
-pickle runs code. Nothing here depends on the model family; the one assumption (logits = hidden states x head) is
-checked on loading.
+A name is a Hugging Face folder, a hub name, a GGUF file, or a model that does not need the hub: "tiny-base" (sums) and
+"tiny-code-base" (sums and small programs), which are embedded, and "smollm2-135m", from a package. Only safetensors and
+GGUF weights are read, because loading a pickle runs code. Nothing here depends on the model family; the one assumption
+(logits = hidden states x head) is checked on loading.
 """
 
 import os
@@ -25,7 +25,7 @@ from scalerl.store import RECIPE, new_folder
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-EMBEDDED = "tiny-base"
+EMBEDDED = ("tiny-base", "tiny-code-base")
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 _PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
@@ -136,8 +136,8 @@ def head(model: "PreTrainedModel") -> Head:
 
 def _source(name: str) -> str:
     """Return what transformers loads for a name: a folder, or a hub name."""
-    if name == EMBEDDED:
-        return str(files("scalerl") / "assets" / EMBEDDED)
+    if name in EMBEDDED:
+        return str(files("scalerl") / "assets" / name)
     if name == SMOLLM2:
         return str(smollm2_folder())
     path = Path(name).expanduser()

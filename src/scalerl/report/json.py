@@ -117,8 +117,9 @@ def points_json(data: Series, held_out: NDArray[np.bool_]) -> dict[str, Any]:
             parts.append((run, held, compute, reward, error))
     sizes = [len(compute) for _, _, compute, _, _ in parts]
     errors = [np.full(len(reward), np.nan) if error is None else error for _, _, _, reward, error in parts]
-    run, held = (np.repeat([part[at] for part in parts], sizes) for at in (0, 1))
-    compute, reward = (np.concatenate([part[at] for part in parts]) for at in (2, 3))
+    run, held = np.repeat([run for run, *_ in parts], sizes), np.repeat([held for _, held, *_ in parts], sizes)
+    compute = np.concatenate([compute for _, _, compute, _, _ in parts])
+    reward = np.concatenate([reward for _, _, _, reward, _ in parts])
     order = np.lexsort((compute, run))
     return {
         "compute": rounded(compute[order], 6),

@@ -10,6 +10,7 @@ from typing import Any
 from scalerl.config import Recipe
 from scalerl.config.evaluation import EvaluationSettings
 from scalerl.errors import GraderError
+from scalerl.graders.sandbox.job import KINDS, STOPPED
 from scalerl.loop.evaluate import EvalResult, Evaluation, eval_requests, evaluate
 from scalerl.loop.requests import Text
 from scalerl.loop.seams import Engine
@@ -193,7 +194,17 @@ def counts(result: EvalResult) -> dict[str, Any]:
         **({} if result.score is None else {"score": result.score}),
         **{f"score/{name}": value for name, value in result.scores.items()},
         **{f"grader/{reason}": num for reason, num in result.num_without_verdict.items()},
+        **outcome_columns(result.num_outcomes),
     }
+
+
+def outcome_columns(num_outcomes: Mapping[str, int]) -> dict[str, float]:
+    """Return the columns that count what graders saw; where programs ran, with the share stopped by the sandbox."""
+    columns: dict[str, float] = {f"outcome/{name}": num for name, num in sorted(num_outcomes.items())}
+    if num_outcomes.keys() & set(KINDS):
+        stopped = sum(num_outcomes.get(name, 0) for name in STOPPED)
+        columns["outcome/stopped_frac"] = stopped / sum(num_outcomes.get(name, 0) for name in KINDS)
+    return columns
 
 
 def wilson(num_correct: int, num: int, z: float = 1.645) -> tuple[float, float]:

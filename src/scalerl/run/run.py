@@ -26,7 +26,7 @@ from scalerl.loop.watchdog import Watchdog
 from scalerl.models.shape import ModelShape, work_flops
 from scalerl.run import checkpoint as checkpoints
 from scalerl.run.clock import Clock, devices_held, larger
-from scalerl.run.evaluate import EvaluationRound, StepEvaluation, no_verdicts, sample_rows
+from scalerl.run.evaluate import EvaluationRound, StepEvaluation, no_verdicts, outcome_columns, sample_rows
 from scalerl.run.health import Health
 from scalerl.run.host import environment, frozen_objects, run_devices
 from scalerl.run.observer import NullObserver, RunObserver
@@ -103,6 +103,7 @@ class Run:
         self._evaluation: StepEvaluation | None = None
         """The evaluation that goes on beside training, if any."""
         self._num_without_verdict: Counter[Reason] = Counter()
+        self._num_outcomes: Counter[str] = Counter()
         self._health = Health(recipe, trained_s=self.clock.row()["time/training_s"])
 
     def close(self) -> None:
@@ -243,6 +244,7 @@ class Run:
         self._work = work
         self.clock.hold(self._devices_held())
         before, self._num_without_verdict = self._num_without_verdict, Counter(self.parts.grading.num_without_verdict)
+        seen, self._num_outcomes = self._num_outcomes, Counter(self.parts.grading.num_outcomes)
         row = {
             "step": done.version,
             "attempt": self.attempt,
@@ -253,6 +255,7 @@ class Run:
             "time/push_s": done.timings.push_s,
             **{f"grader/{reason}": num for reason, num in (self._num_without_verdict - before).items()},
             **({} if self.parts.meter is None else self.parts.meter.row()),
+            **outcome_columns(self._num_outcomes - seen),
             "groups": [group.key for group in done.batch.groups],
         }
         store.append_row(self.folder / store.METRICS, row)

@@ -147,3 +147,23 @@ def _evals(folder: Path) -> list[Mapping[str, Any]]:
     except RunFolderError:
         return []
     return [row for row in rows if row.get("set") == rows[0].get("set") and row.get("reward") is not None]
+
+
+def last_choice(out: Path) -> store.Row | None:
+    """Return the decision that ended a study; None while its policy has not made one."""
+    rows = store.read_decisions(out)
+    return rows[-1] if rows and rows[-1]["arm"] is None else None
+
+
+def choice_text(row: store.Row) -> str:
+    """Return the choice of a policy in one sentence."""
+    known = row["known"]
+    favourite, regret = known.get("favourite"), known.get("regret")
+    loss = "" if regret is None else f"; taking it is expected to lose {regret:.2g}"
+    if favourite is None:
+        return "The policy ends without a favourite: no arm has a curve."
+    spent = sum(arm["spent"] for arm in known["arms"]) / len(known["arms"])
+    after = f"after {spent:.0%} of the compute of running all arms to the end"
+    if row["kind"] == "decided":
+        return f"The policy chooses {favourite} {after}{loss}."
+    return f"Not separable: the policy leans to {favourite} {after}{loss}."

@@ -1,7 +1,9 @@
 """Tasks from a user's own problems: in a file, in a Hugging Face data set, or returned by a function."""
 
+import gzip
 import inspect
 import json
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -12,6 +14,7 @@ from scalerl.errors import TaskError
 from scalerl.tasks.rows import Fields, Row, numbered, rows_task
 from scalerl.tasks.task import Task
 
+_COMPRESSED = ".gz"
 DEFAULT_EVALUATION = 1000
 """Problems of an evaluation set that a task generates, where a recipe does not set how many."""
 
@@ -119,16 +122,23 @@ def function_task(function: Callable[..., Any], name: str, num_evaluation: int |
 
 
 def read_rows(path: Path) -> Sequence[Row]:
-    """Read the rows of a file, in the format of its suffix."""
-    if path.suffix not in READERS:
-        raise TaskError(f'{path} has the suffix "{path.suffix}"; problems are read from {", ".join(READERS)}')
-    return READERS[path.suffix](path)
+    """Read the rows of a file, in the format of its suffix; of text, also compressed (.jsonl.gz)."""
+    suffix = path.with_suffix("").suffix if path.suffix == _COMPRESSED else path.suffix
+    if suffix not in READERS or (path.suffix == _COMPRESSED and READERS[suffix] is not _read_json_lines):
+        raise TaskError(
+            f'{path} has the suffix "{path.suffix}"; problems are read from {", ".join(READERS)}, .jsonl.gz'
+        )
+    return READERS[suffix](path)
 
 
 def _read_json_lines(path: Path) -> Sequence[Row]:
     try:
         # With or without the byte-order mark that some editors and spreadsheets write.
-        text = path.read_text(encoding="utf-8-sig")
+        open_file = gzip.open if path.suffix == _COMPRESSED else open
+        with open_file(path, "rt", encoding="utf-8-sig") as opened:
+            text = opened.read()
+    except (EOFError, gzip.BadGzipFile, zlib.error):
+        raise TaskError(f"{path} is not a complete gzip file") from None
     except OSError as error:
         raise TaskError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

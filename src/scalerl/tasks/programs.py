@@ -101,11 +101,13 @@ def programs(
     min_steps: int = 1,
     max_steps: int = 3,
     num_tests: int = 6,
+    show_example: bool = True,
     slip_rate: float = 0.0,
 ) -> Task:
     """Return small functions to be written in Python; more steps are harder.
 
-    `slip_rate` is the share of steps that a demonstration gets wrong, so that a base model has something left to learn.
+    `show_example = false` leaves the example out of prompts, which halves their length. `slip_rate` is the share of
+    steps that a demonstration gets wrong, so that a base model has something left to learn.
     """
     check_least("programs", min_steps=(min_steps, 1), num_tests=(num_tests, 2))
     if max_steps < min_steps:
@@ -126,7 +128,7 @@ def programs(
         num_problems=num_problems,
         seed=seed,
         draw=draw,
-        pose=_pose,
+        pose=lambda made: _pose(made, show_example),
         demonstrate=lambda made, stream: _program(made, stream, slip_rate),
         grader="code",
         remedy="raise max_steps or allow more kinds",
@@ -141,7 +143,7 @@ def specified(stream: random.Random, kind: str, num_steps: int, num_tests: int) 
         for _ in range(num_steps):
             step = stream.choice(STEPS[current])
             c, d = stream.sample(_LETTERS, 2)
-            steps.append((step, stream.randint(2, 5), c, d))
+            steps.append((step, stream.randint(2, 9), c, d))
             current = step.becomes or current
         # Inputs follow from the steps: the same function with another example would be the same problem.
         inputs = random.Random(derive_seed("programs inputs", kind, _told(steps)))
@@ -164,10 +166,12 @@ def _inputs(stream: random.Random, kind: str, num: int) -> tuple[Any, ...]:
 _NAMES = {"numbers": "x", "lists": "a", "strings": "s"}
 
 
-def _pose(made: Specified) -> Problem:
+def _pose(made: Specified, show_example: bool) -> Problem:
     name = _NAMES[made.kind]
     shown = made.inputs[0]
-    prompt = f"f({name}): {_told(made.steps)}. f({shown!r}) = {made.value(shown)!r}"
+    prompt = f"f({name}): {_told(made.steps)}."
+    if show_example:
+        prompt += f" f({shown!r}) = {made.value(shown)!r}"
     tests = Calls(function="f", cases=tuple(([argument], made.value(argument)) for argument in made.inputs))
     reference = Reference(tests=tests, entry_point="f")
     return Problem(id=f"{name}: {_told(made.steps)}", prompt=prompt, answer=reference.to_text(), task="programs")
@@ -183,7 +187,7 @@ def _program(made: Specified, stream: random.Random, slip_rate: float) -> str:
     for step, k, c, d in made.steps:
         written, number = step, k
         if stream.random() < slip_rate:
-            written, number = stream.choice(STEPS[current]), stream.randint(2, 5)
+            written, number = stream.choice(STEPS[current]), stream.randint(2, 9)
         lines.append(f" {name}={written.code.format(v=name, k=number, c=c, d=d)}")
         current = step.becomes or current
     return "\n".join([*lines, f" return {name}"])

@@ -34,7 +34,7 @@ def new_weights():
 
 
 @pytest.mark.parametrize("num_members", [1])
-def test_versions_rise_within_a_completion(make_engine, num_members, new_weights):
+def test_versions_rise_within_a_completion(make_engine, new_weights):
     """As in the contract, but the member samples by itself, so a gate says when."""
     gates = []
 

@@ -6,17 +6,19 @@ The second runner needs a GPU. Here it is imitated: its buffers of slots and the
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 import torch
 from contracts.requests import make_request, mixed_requests
-from vllm import SamplingParams
-from vllm.v1.sample.logits_processor import BatchUpdate
 
 from scalerl.rollout.noise import uniforms
 from scalerl.rollout.progress import Progress
 from scalerl.rollout.sampling import sample
-from scalerl.rollout.vllm import samplers, samplers_v2
 from scalerl.rollout.vllm.choice import KEY, NOT_FINITE, RowSettings, arguments, leave_one_choice
 
+SamplingParams = pytest.importorskip("vllm").SamplingParams
+BatchUpdate = pytest.importorskip("vllm.v1.sample.logits_processor").BatchUpdate
+samplers = pytest.importorskip("scalerl.rollout.vllm.samplers")
+samplers_v2 = pytest.importorskip("scalerl.rollout.vllm.samplers_v2")
 CPU = torch.device("cpu")
 
 
@@ -126,7 +128,5 @@ def test_logits_that_are_not_finite_are_reported():
 def test_vllms_own_temperature_is_refused():
     request = make_request()
     samplers_v2.OwnSampler.validate_params(params(request))
-    import pytest
-
     with pytest.raises(ValueError, match="leave those of vLLM at 1"):
         samplers_v2.OwnSampler.validate_params(SamplingParams(temperature=0.5, extra_args={KEY: arguments(request)}))

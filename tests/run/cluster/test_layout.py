@@ -1,6 +1,7 @@
 """Memory of layouts: against sums by hand, what does not fit, and the nearest layout that does."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -11,7 +12,7 @@ from scalerl.errors import ClusterError, UsageError
 from scalerl.run.cluster.layout import Gpus, demands_of, layout_of, price, priced_recipe
 from scalerl.run.cluster.memory import RESERVE_BYTES, ModelSizes, generator_bytes, learner_bytes
 
-DENSE_8B = {
+DENSE_8B: dict[str, Any] = {
     "vocab_size": 151936,
     "hidden_size": 4096,
     "intermediate_size": 12288,
@@ -21,7 +22,7 @@ DENSE_8B = {
     "head_dim": 128,
     "tie_word_embeddings": False,
 }
-EXPERTS_30B = {
+EXPERTS_30B: dict[str, Any] = {
     "vocab_size": 151936,
     "hidden_size": 2048,
     "intermediate_size": 6144,
@@ -83,7 +84,12 @@ def test_estimate_is_near_what_was_measured_at_1_5b():
     """A learner of this shape took 69 GiB on an H200 with micro-batches of 16,384 tokens (docs/results/speed.md)."""
     from transformers import Qwen2Config
 
-    shape = {"vocab_size": 151936, "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28}
+    shape: dict[str, Any] = {
+        "vocab_size": 151936,
+        "hidden_size": 1536,
+        "intermediate_size": 8960,
+        "num_hidden_layers": 28,
+    }
     config = Qwen2Config(**shape, num_attention_heads=12, num_key_value_heads=2, tie_word_embeddings=True)
     settings = recipe("rollout.generators=1", "learner.micro_batch_tokens=16384")
     parts = learner_bytes(ModelSizes.from_config(config), layout_of(settings), demands_of(settings))

@@ -5,25 +5,32 @@ import os
 import signal
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
+from sandbox_support import needs_bubblewrap
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from scalerl.answer_format import AnswerFormat
 from scalerl.choose import choose
+from scalerl.cli.sft import reached
 from scalerl.config import load_recipe
+from scalerl.config.parts import GradingSettings
 from scalerl.config.sft import SftSettings
 from scalerl.errors import ModelError, RunFolderError, TaskError
 from scalerl.loop.requests import Text
+from scalerl.models.load import EMBEDDED
 from scalerl.models.tiny import TinyShape, build_tokenizer
+from scalerl.run.parts import build_tasks
 from scalerl.run.sft.demonstrations import NEW_STEPS
+from scalerl.run.sft.inputs import load_inputs
 from scalerl.run.sft.make import MADE_BY, NEW_LR, SftPlan, SftProgress, SftResult, SftStart, SilentObserver, sft
 from scalerl.run.sft.measure import pass_rate, up_to_stop
 from scalerl.tasks.arithmetic import arithmetic
 from scalerl.tasks.files import file
 from scalerl.tasks.problems import TASKS
+from scalerl.tasks.programs import programs
 from scalerl.tasks.prompts import PromptFormat
 from scalerl.tasks.task import Task
 
@@ -39,7 +46,7 @@ MICRO = SftSettings(
 )
 SMALL = TinyShape(hidden=32, intermediate=64, layers=1, heads=2, context=64)
 START = SftStart(shape=SMALL, device="cpu")
-TINY_BASE = str(files("scalerl") / "assets" / "tiny-base")
+TINY_BASE, TINY_CODE_BASE = (str(files("scalerl") / "assets" / name) for name in EMBEDDED)
 
 
 def text_of(folder: str | Path) -> Text:
@@ -237,6 +244,56 @@ def test_it_goes_on_from_a_given_model(made: SftResult, task: Task, tmp_path: Pa
     assert result.pass_rates == {}
 
 
+def test_several_tasks_share_a_base_by_weight(task: Task, tmp_path: Path):
+    wide = dataclasses.replace(START, shape=dataclasses.replace(SMALL, context=128))
+    tasks = {"sums": task, "code": programs(4, 0, num_problems=4, max_steps=2)}
+    settings = MICRO.model_copy(update={"new_tokens": "words", "steps": 2, "num_measured": 0})
+    result = sft(tasks, tmp_path / "both", settings, start=wide, weights={"sums": 3.0, "code": 1.0})
+    assert result is not None
+    assert (result.plan.num_demonstrations, result.plan.num_heldout) == (600, 60)
+    text = text_of(tmp_path / "both")
+    for demonstrated in tasks.values():
+        assert demonstrated.demonstrations is not None
+        for item in demonstrated.demonstrations(20, 0):
+            ids = text.encode(item.completion)
+            assert text.tokenizer.unk_token_id not in ids
+            assert text.decode(ids) == item.completion
+    assert len(text.encode("def f(x):")) == len(["def", " ", "f", "(", "x", ")", ":"])
+    assert json.loads((tmp_path / "both" / MADE_BY).read_text())["vocabulary_size"] == len(text.tokenizer)
+    shares = load_inputs(tasks, settings, wide, "cpu", lambda num: None, weights={"sums": 3.0, "code": 1.0})[2]
+    sums = {item.problem.prompt for item in cast(Any, task.demonstrations)(495, 0)}
+    heldout = [text.decode(example.tokens[1 : example.num_prompt].tolist()) for example in shares.heldout]
+    assert [prompt in sums for prompt in heldout] == [True] * 45 + [False] * 15
+
+
+def test_pass_rates_of_several_tasks_are_by_name(task: Task, tmp_path: Path):
+    settings = MICRO.model_copy(update={"steps": 1, "num_measured": 3})
+    result = sft({"first": task, "second": task}, tmp_path / "two", settings, start=START)
+    assert result is not None
+    assert {name: rates["num_prompts"] for name, rates in result.pass_rates.items()} == {"first": 3, "second": 3}
+    words = reached(result, "mine")
+    assert "Pass rate on 3 evaluation problems of first: " in words
+    assert "Pass rate on 3 evaluation problems of second: " in words
+
+
+def test_a_known_model_learns_new_tokens(made: SftResult, tmp_path: Path):
+    code = programs(4, 0, num_problems=4, max_steps=2)
+    settings = SftSettings(num_demonstrations=200, steps=12, new_tokens="words", lr=1e-2, num_measured=0)
+    start = SftStart(model=str(made.folder), device="cpu")
+    result = sft(code, tmp_path / "more", settings, start=start)
+    assert result is not None
+    assert result.num_parameters > made.num_parameters
+    assert result.curve[-1].heldout_loss < 0.7 * result.curve[0].heldout_loss
+    old, new = (text_of(folder) for folder in (made.folder, tmp_path / "more"))
+    assert new.encode("<think>1+2=3</think>") == old.encode("<think>1+2=3</think>")
+
+
+def test_tasks_with_different_tags_are_refused(task: Task, tmp_path: Path):
+    other = dataclasses.replace(task, answer=AnswerFormat(thinking_start="[", thinking_end="]"))
+    with pytest.raises(TaskError, match="the tasks a, b have different thinking_start or thinking_end"):
+        sft({"a": task, "b": other}, tmp_path / "none", MICRO, start=START)
+
+
 @pytest.mark.parametrize("start, end", [("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<|think|>", "(done)*")])
 def test_tags_are_one_token_each_and_survive_decoding(start: str, end: str):
     answer = AnswerFormat(thinking_start=start, thinking_end=end)
@@ -279,6 +336,23 @@ def test_the_embedded_base_is_as_good_as_its_record_says():
         expected = record["pass_rates"][name]
         # Three standard errors of 80 problems, and the record's own are few.
         assert rate == pytest.approx(expected, abs=3 * math.sqrt(expected * (1 - expected) / 80))
+
+
+@needs_bubblewrap
+def test_the_code_base_is_as_good_as_its_record_says():
+    torch.set_num_threads(1)
+    record = json.loads((Path(TINY_CODE_BASE) / MADE_BY).read_text())
+    assert (Path(TINY_CODE_BASE) / "model.safetensors").stat().st_size < 4e6
+    recipe = load_recipe("tiny-math-code", ["evaluation.num_prompts=80"])
+    model = AutoModelForCausalLM.from_pretrained(TINY_CODE_BASE)
+    assert model.dtype == torch.float32
+    limits = GradingSettings(timeout_s=60, cpu_limit_s=30)
+    for name, task in build_tasks(recipe).items():
+        rate = pass_rate(model, text_of(TINY_CODE_BASE), task, max_new_tokens=68, grading=limits)
+        expected = record["pass_rates"][name]["temperature_1"]
+        # Three standard errors of 80 problems, and the record's own are few.
+        assert rate == pytest.approx(expected, abs=3 * math.sqrt(expected * (1 - expected) / 80)), name
+        assert 0.15 < expected < 0.7, name
 
 
 def test_the_recipe_of_the_base_is_the_one_it_was_made_by():

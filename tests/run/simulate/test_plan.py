@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from scalerl import store
 from scalerl.cli import app
 from scalerl.config import load_recipe
 from scalerl.errors import UsageError
-from scalerl.run.simulate.plan import make_plan
+from scalerl.run.simulate.plan import _search, make_plan
 from scalerl.run.simulate.rates import LengthsSettings, RatesSettings, read_rates
 from scalerl.types import derive_seed
 
@@ -55,7 +56,19 @@ def test_search_finds_the_best_of_all_splits(rates):
         ]
         fastest = max(split.steps_per_hour for split in every)
         assert regime.best.steps_per_hour == pytest.approx(fastest, rel=0.02)
-        assert len(regime.splits) < 13
+
+
+@pytest.mark.parametrize("peak", [0, 1, 37, 120, 198])
+def test_search_tries_few_of_many_splits(peak):
+    tried: list[int] = []
+
+    def split_of(learner_gpus: int):
+        tried.append(learner_gpus)
+        return SimpleNamespace(steps_per_hour=1 / (1 + abs(learner_gpus - peak)))
+
+    _search(list(range(199)), split_of)  # pyright: ignore[reportArgumentType]
+    assert peak in tried
+    assert len(tried) == len(set(tried)) < 30
 
 
 def test_regimes_are_both_schemes_and_the_recipes_own(rates):

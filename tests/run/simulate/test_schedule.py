@@ -2,6 +2,7 @@
 
 import gc
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,22 @@ from scalerl.run.simulate.schedule import Durations, Regime, simulate
 from scalerl.types import derive_seed
 
 
-def run(*, generators=1, chunk_s=1.0, step_s=1.0, tokens=1, steps=40, slots=8, **changes):
-    regime = Regime(**{"groups_per_batch": 2, "completions_per_group": 4, "slots": slots, "max_lag": 4} | changes)
+def run(
+    *,
+    generators: int = 1,
+    chunk_s: float | Callable[[int], float] = 1.0,
+    step_s: float = 1.0,
+    tokens: int | Callable[[int, int], int] = 1,
+    steps: int = 40,
+    slots: int = 8,
+):
+    regime = Regime(groups_per_batch=2, completions_per_group=4, slots=slots, max_lag=4)
     durations = Durations(
-        chunk_s=chunk_s if callable(chunk_s) else lambda _: chunk_s, step_s=lambda version, num: step_s, push_s=0.0
+        chunk_s=(lambda _: chunk_s) if isinstance(chunk_s, float | int) else chunk_s,
+        step_s=lambda version, num: step_s,
+        push_s=0.0,
     )
-    num_tokens = tokens if callable(tokens) else lambda version, seed: tokens
+    num_tokens = (lambda version, seed: tokens) if isinstance(tokens, int) else tokens
     return simulate(regime, durations, num_tokens, steps=steps, num_generators=generators)
 
 

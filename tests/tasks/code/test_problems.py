@@ -97,10 +97,16 @@ def test_solutions_of_every_format_pass(name: str):
         (MBPP | {"test_list": ["assert f( == 1"]}, "its tests are not valid Python"),
         (MBPP | {"text": ""}, "there is no question in it"),
         (HUMAN_EVAL | {"test": "def check(:"}, "its tests are not valid Python: "),
+        (HUMAN_EVAL | {"test": "assert True"}, 'the field "test" must define check(candidate)'),
         (HUMAN_EVAL | {"entry_point": None}, 'the field "entry_point" must be text'),
         (DEEPCODER | {"tests": "[]"}, "the problem has no tests"),
         (DEEPCODER | {"tests": "{"}, 'the field "tests" is not valid JSON'),
         (DEEPCODER | {"tests": "[1]"}, "its test cases must be objects with input and output"),
+        (DEEPCODER | {"tests": [{"in": "1"}]}, "test case 1 has no input and no output"),
+        (DEEPCODER | {"tests": [{"input": None, "output": "1"}]}, "test case 1 has no input"),
+        (LIVE_CODE_BENCH | {"public_test_cases": '[{"input": "1"}]'}, "test case 1 has no output"),
+        (APPS | {"input_output": {"inputs": None, "outputs": []}}, '"inputs" and "outputs" of the field'),
+        (APPS | {"input_output": {"inputs": "12", "outputs": "12"}}, "must be lists"),
         (APPS | {"input_output": {"inputs": ["1"], "outputs": []}}, "has 1 inputs but 0 outputs"),
         (APPS | {"input_output": {"inputs": []}}, 'must have "inputs" and "outputs"'),
         (LIVE_CODE_BENCH | {"private_test_cases": "%%%"}, 'the field "private_test_cases" is not valid JSON'),
@@ -112,6 +118,23 @@ def test_bad_rows_are_one_sentence(values: dict[str, Any], sentence: str):
     assert sentence in str(caught.value)
     assert str(caught.value).startswith("problems.jsonl, line 7: ")
     assert "\n" not in str(caught.value)
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize(
+    ("prompt", "solution"),
+    [
+        ("def add(a, b):\n    # Add.\n", "    return a + b\n"),
+        ("def add(a, b):\n", "    return a + b\n"),
+        ("def add(a, b):", "\n  return a + b"),
+        ("Write add, which adds two numbers.", "def add(a, b):\n    return a + b"),
+    ],
+)
+def test_human_eval_prompts_may_be_unfinished_or_words(prompt: str, solution: str):
+    problem = read_problem(row(HUMAN_EVAL | {"prompt": prompt, "canonical_solution": solution}))
+    assert run_program(solution, problem.reference.to_text()).kind == "passed"
+    assert run_program(solution.replace("+", "-"), problem.reference.to_text()).kind == "failed"
+    close_sandboxes()
 
 
 def test_problems_are_split_and_demonstrated(tmp_path: Path):

@@ -8,7 +8,7 @@ from scalerl.curves.points import Known, Points
 from scalerl.curves.residuals.columns import add_columns, evidence, places, steps
 
 STEP_RANKS = (0.1, 0.3, 0.5, 0.7)  # shares of the points before the middle of a rise
-LIMIT = 2.15  # nats; docs/math.md states how often flat runs exceed it
+LIMIT = 2.25  # nats; docs/math.md states how often flat runs exceed it
 FALL_LIMIT = 5.0  # of a run that falls, whose place was chosen with the data in view
 POWER = 0.8  # share of runs that notice a gain
 # Standard errors of the slope that a rise with even gains per doubling must have for that: with many points, and what

@@ -8,6 +8,7 @@ for graded in pool.poll(): ...                         # Graded(key, value, reas
 A bad item affects only itself: it ends without a verdict, with a reason, and the items behind it go to another worker.
 """
 
+import dataclasses
 import math
 import os
 import pickle
@@ -72,6 +73,8 @@ class Graded:
     """From 0 (wrong) to 1 (right); None where there is no verdict."""
     reason: Reason | None = None
     """Why there is no verdict; None if there is one."""
+    outcome: str = ""
+    """The name that the grader gave to what it saw, if any."""
 
 
 class GraderPool:
@@ -181,9 +184,7 @@ class GraderPool:
         graded: dict[Hashable, Graded] = {}
         while len(graded) < len(keys):
             graded |= {result.key: result for result in self.poll(math.inf)}
-        return [
-            Graded(key=key, value=graded[index].value, reason=graded[index].reason) for index, key in enumerate(keys)
-        ]
+        return [dataclasses.replace(graded[index], key=key) for index, key in enumerate(keys)]
 
     def close(self) -> None:
         """End all child processes; pending items are dropped."""
@@ -214,10 +215,11 @@ class GraderPool:
     def _store_result(self, frame: Frame) -> None:
         key, spec = self._pending.pop(frame.number)
         reason = _REASONS.get(frame.kind)
-        value: float | None = None if reason else VALUE.unpack(frame.body)[0]
+        value: float | None = None if reason else VALUE.unpack_from(frame.body)[0]
+        outcome = {Kind.VALUE: frame.body[VALUE.size :], Kind.NO_ANSWER: frame.body}.get(frame.kind, b"").decode()
         ending = "right" if value == 1 else "wrong" if value == 0 else "partly"
         self.num_ended[reason or ending] += 1
-        self._graded.append(Graded(key=key, value=value, reason=reason))
+        self._graded.append(Graded(key=key, value=value, reason=reason, outcome=outcome))
         if reason == "error":
             self.first_errors.setdefault(spec.name, frame.body.decode())
 

@@ -39,8 +39,9 @@ class Kind(enum.IntEnum):
     FAILED = enum.auto()
     """The supervisor cannot go on; the body says why."""
     VALUE = enum.auto()
-    """The body is the value, from 0 (wrong) to 1 (right), packed by VALUE."""
+    """The body is the value, from 0 (wrong) to 1 (right), packed by VALUE, and the name of its outcome, if any."""
     NO_ANSWER = enum.auto()
+    """The body is the name of its outcome, if any."""
     TIMEOUT = enum.auto()
     CRASH = enum.auto()
     MEMORY = enum.auto()

@@ -16,7 +16,7 @@ from scalerl.errors import GraderError, ImportPathError
 from scalerl.graders.answer import TAGS
 from scalerl.graders.pool.wire import VALUE, Channel, Frame, Kind, Limits, wait
 from scalerl.graders.rules import GRADERS, PREPARE, WARM_UP
-from scalerl.graders.values import read_value
+from scalerl.graders.values import read_score
 from scalerl.import_path import import_function, one_line
 
 Grade = Callable[[str, str], object]
@@ -93,10 +93,11 @@ def work(channel: Channel, graders: dict[int, Grade], limits: Limits) -> NoRetur
 
 def ending(number: int, returned: object) -> Frame:
     """Return the frame that reports what a grader returned for an item; TypeError if it is no verdict."""
-    value = read_value(returned)
-    if value is None:
-        return Frame(Kind.NO_ANSWER, number)
-    return Frame(Kind.VALUE, number, VALUE.pack(value))
+    score = read_score(returned)
+    outcome = score.outcome.encode()
+    if score.value is None:
+        return Frame(Kind.NO_ANSWER, number, outcome)
+    return Frame(Kind.VALUE, number, VALUE.pack(score.value) + outcome)
 
 
 def _grade(frame: Frame, graders: Mapping[int, Grade], cpu_limit_s: float) -> Frame:

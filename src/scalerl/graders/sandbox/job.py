@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +67,11 @@ Kind = Literal["passed", "failed", "timeout", "cpu", "memory", "crash", "output"
 """passed: every check was met. failed: the program ran, and some were not. timeout, cpu, memory, output: it went beyond
 that limit. crash: its process ended before all tests did. no_program: the answer holds none. bad_tests: the tests
 themselves cannot be used, so there is no verdict."""
+
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+STOPPED: tuple[Kind, ...] = ("timeout", "cpu", "memory", "output", "crash")
+"""Programs that the sandbox ended, or that ended before their tests did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

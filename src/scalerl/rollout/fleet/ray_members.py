@@ -66,13 +66,14 @@ class RayMember:
 
     def take(self) -> Report | None:
         import ray
+        from ray.exceptions import RayError
 
         try:
             done, _ = ray.wait([self.report], timeout=0)
             if not done:
                 return None
             report: Report = ray.get(self.report)
-        except ray.exceptions.RayError as error:
+        except RayError as error:
             raise MemberLost(_reason(error)) from None
         self.report = self.actor.take.remote(REPORT_S)
         completions = tuple(_copied(completion) for completion in report.completions)
@@ -80,9 +81,10 @@ class RayMember:
 
     def kill(self) -> None:
         import ray
+        from ray.exceptions import RayError
 
         # It may be dead already, or its node may be.
-        with suppress(ray.exceptions.RayError, ValueError):
+        with suppress(RayError, ValueError):
             ray.kill(self.actor)
 
 

@@ -47,7 +47,7 @@ from scalerl.types import Completion, Request, Work
 
 START_S = 900.0  # most time until vLLM has loaded a model; compilation for a GPU takes minutes
 POLL_S = 0.05  # how long a poll waits for a completion
-SILENT_S = 15.0  # a child that gives no sign of life for this long is hung or stopped
+SILENT_S = 10.0  # a child that gives no sign of life for this long is hung or stopped
 SILENT_START_S = 60.0  # while it starts, importing a library can keep its other thread waiting
 CLOSE_S = 5.0  # how long a child may take to end by itself
 _CLOSED = "the engine is closed"

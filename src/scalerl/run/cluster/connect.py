@@ -89,12 +89,13 @@ def check_gpus(connection: Connection, *, wanted: int, source: str) -> None:
 def reserved_gpus(num: int) -> Iterator[tuple[int, ...]]:
     """Hold GPUs of this node for the learner, so that no generator gets them; yield their numbers."""
     import ray
+    from ray.exceptions import GetTimeoutError, RayError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    actor = ray.remote(_Reservation).options(num_gpus=num, num_cpus=0, scheduling_strategy=here).remote()
+    actor: Any = ray.remote(_Reservation).options(num_gpus=num, num_cpus=0, scheduling_strategy=here).remote()
     try:
-        gpus = ray.get(actor.gpus.remote(), timeout=60.0)
+        gpus: tuple[int, ...] = tuple(ray.get(actor.gpus.remote(), timeout=60.0))
         # Ranks take the first devices of their machine.
         if num > 1 and gpus != tuple(range(num)):
             raise ClusterError(
@@ -102,10 +103,10 @@ def reserved_gpus(num: int) -> Iterator[tuple[int, ...]]:
                 f"the run on a node whose GPUs are free"
             )
         yield gpus
-    except ray.exceptions.GetTimeoutError:
+    except GetTimeoutError:
         raise ClusterError(f"this node has no {num} free GPUs for the learner: start the run on another one") from None
     finally:
-        with suppress(ray.exceptions.RayError, ValueError):
+        with suppress(RayError, ValueError):
             ray.kill(actor)
 
 

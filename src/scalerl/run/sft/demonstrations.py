@@ -73,13 +73,25 @@ class Examples:
         return digest.hexdigest()[:16]
 
 
-def draw(task: Task, settings: SftSettings, *, seed: int, new: bool) -> Sequence[Demonstration]:
-    """Draw the demonstrations of a task; one with a fixed number of them may give fewer."""
+def merged(parts: Sequence[Examples]) -> Examples:
+    """Return the examples of several tasks as one; the order of training mixes them."""
+    return Examples(
+        training=[example for part in parts for example in part.training],
+        heldout=[example for part in parts for example in part.heldout],
+        num_too_long=sum(part.num_too_long for part in parts),
+    )
+
+
+def draw(task: Task, settings: SftSettings, *, seed: int, new: bool, share: float = 1.0) -> Sequence[Demonstration]:
+    """Draw the demonstrations of a task; one with a fixed number of them may give fewer.
+
+    `share` is the task's part of the wanted number, where there are several tasks.
+    """
     if task.demonstrations is None:
         raise TaskError(
             f'the task "{task.name}" has no demonstrations to learn from (of a file: set demonstration_field)'
         )
-    drawn = task.demonstrations(num_wanted(settings, new=new), seed)
+    drawn = task.demonstrations(max(2, round(share * num_wanted(settings, new=new))), seed)
     if len(drawn) < 2:
         raise TaskError(f'the task "{task.name}" has {len(drawn)} demonstrations; at least two are needed')
     return drawn
@@ -91,9 +103,18 @@ def num_wanted(settings: SftSettings, *, new: bool) -> int:
 
 
 def encode(
-    drawn: Sequence[Demonstration], task: Task, text: Text, settings: SftSettings, *, context: float
+    drawn: Sequence[Demonstration],
+    task: Task,
+    text: Text,
+    settings: SftSettings,
+    *,
+    context: float,
+    share: float = 1.0,
 ) -> Examples:
-    """Encode demonstrations, leave out those that are too long, and hold out the first of the rest."""
+    """Encode demonstrations, leave out those that are too long, and hold out the first of the rest.
+
+    `share` is the task's part of the number to hold out, where there are several tasks.
+    """
     prompts = text.encode_prompts([item.problem.asked for item in drawn], task.prompt)
     completions = text.encode_all([item.completion for item in drawn])
     ends = turn_end(text.tokenizer) if task.prompt.chat else []
@@ -110,7 +131,7 @@ def encode(
             f'{len(kept)} of {len(examples)} demonstrations of the task "{task.name}" have at most {most:g} tokens '
             f"(sft.context, or the model's own context), and two are needed; the shortest has {shortest}"
         )
-    num_heldout = max(1, min(settings.num_heldout, int(_HELDOUT_SHARE * len(kept))))
+    num_heldout = max(1, min(round(share * settings.num_heldout), int(_HELDOUT_SHARE * len(kept))))
     return Examples(training=kept[num_heldout:], heldout=kept[:num_heldout], num_too_long=len(examples) - len(kept))
 
 

@@ -2,8 +2,8 @@
 
     demonstrations -> tokens (demonstrations.py) -> steps (learner.py) -> a Hugging Face folder + made_by.json
 
-Starts from a model's folder, or builds a small Llama with a tokenizer of single characters. While it runs, checkpoints
-are in OUT.checkpoints; a run that was stopped or killed continues from the newest, to the same weights.
+Starts from a model's folder, or builds a small Llama (inputs.py). While it runs, checkpoints are in OUT.checkpoints; a
+run that was stopped or killed continues from the newest, to the same weights.
 """
 
 import dataclasses
@@ -13,9 +13,9 @@ import platform
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from safetensors import SafetensorError
@@ -23,23 +23,20 @@ from torch import Tensor
 
 from scalerl.config.parts import GradingSettings, LearnerSettings
 from scalerl.config.secrets import hidden
-from scalerl.config.sft import NEW_MODEL, SftSettings
+from scalerl.config.sft import SftSettings
 from scalerl.errors import RunFolderError
 from scalerl.loop.requests import Text
-from scalerl.models.load import LoadedModel, load_model
-from scalerl.models.tiny import TinyShape, build_model, build_tokenizer
 from scalerl.run import checkpoint as checkpoints
 from scalerl.run.resume import lock_folder
-from scalerl.run.sft.demonstrations import Examples, draw, encode, num_wanted, plan_batches
+from scalerl.run.sft.demonstrations import Examples, plan_batches
+from scalerl.run.sft.inputs import SftStart, load_inputs
 from scalerl.run.sft.learner import SftLearner
 from scalerl.run.sft.measure import measure
 from scalerl.store import check_place, new_folder
-from scalerl.tasks.files import hide_hub_warnings
 from scalerl.tasks.task import Task
-from scalerl.types import derive_seed
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+    from transformers import PreTrainedModel
 
 MADE_BY = "made_by.json"
 LR = 3e-5
@@ -84,7 +81,7 @@ class SftResult:
     plan: SftPlan
     curve: tuple[SftProgress, ...]
     pass_rates: Mapping[str, Any]
-    """Pass rates on the evaluation problems; empty where none was measured."""
+    """Pass rates on the evaluation problems, by task where there are several; empty where none was measured."""
 
     @property
     def gain_last_fifth(self) -> float:
@@ -115,49 +112,32 @@ class SilentObserver:
         return False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SftStart:
-    """What a run of SFT starts from, besides its task and settings."""
-
-    model: str = NEW_MODEL
-    """A folder, a hub name or a .gguf file; "new" builds a small Llama of `shape`."""
-    shape: TinyShape = field(default_factory=TinyShape)
-    seed: int = 0
-    dtype: torch.dtype = torch.float32
-    """Precision of the body; master weights are FP32."""
-    device: str = ""
-    """Empty for a GPU if there is one."""
-    trust_remote_code: bool = False
-    """Run Python code that comes with the model."""
-
-    @property
-    def new(self) -> bool:
-        return self.model == NEW_MODEL
-
-
 def sft(
-    task: Task,
+    task: Task | Mapping[str, Task],
     out: str | Path,
     settings: SftSettings | None = None,
     *,
     start: SftStart | None = None,
+    weights: Mapping[str, float] | None = None,
     learner: LearnerSettings | None = None,
     grading: GradingSettings | None = None,
     record: Mapping[str, Any] | None = None,
     resume: bool = False,
     observer: SftObserver | None = None,
 ) -> SftResult | None:
-    """Train a model on the task's demonstrations and save it; made_by.json keeps `record` along with the settings.
+    """Train a model on a task's demonstrations and save it; made_by.json keeps `record` along with the settings.
 
-    None if the observer asked to stop: then there is a checkpoint, and `resume` continues. `grading` limits the grader
-    when the result is measured.
+    Of several tasks, each gives a share of the demonstrations by its weight (`weights`; not given: equal shares). None
+    if the observer asked to stop: then there is a checkpoint, and `resume` continues. `grading` limits the grader when
+    the result is measured.
     """
     settings, start, out = settings or SftSettings(), start or SftStart(), Path(out)
     observer = observer or SilentObserver()
     folder = out.with_name(f"{out.name}.checkpoints")
     _check_folders(out, folder, resume=resume)
     device = start.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    model, text, examples = _load(task, settings, start, device, observer)
+    tasks = {task.name: task} if isinstance(task, Task) else task
+    model, text, examples = load_inputs(tasks, settings, start, device, observer.drawing, weights=weights)
     batches = plan_batches(examples, settings, seed=start.seed, new=start.new)
     identity = {"settings": settings.model_dump(mode="json"), "seed": start.seed, "examples": examples.content_hash}
     lr = settings.lr or (NEW_LR if start.new else LR)
@@ -171,20 +151,27 @@ def sft(
         observer.started(plan)
         if not _train(trained, examples, batches, settings, curve, observer, folder, identity):
             return None
-    few = dataclasses.replace(task, training=(), evaluation=task.evaluation[: settings.num_measured])
     # Half as long again as any demonstration: what has not ended by then never will.
     max_new_tokens = max(example.num_targets for example in examples.training) * 3 // 2
-    rates = measure(model, text, few, grading=grading, max_new_tokens=max_new_tokens) if few.evaluation else {}
+    rates = {
+        name: measure(model, text, few, grading=grading, max_new_tokens=max_new_tokens)
+        for name, few in ((name, _few(task, settings.num_measured)) for name, task in tasks.items())
+        if few.evaluation
+    }
     result = SftResult(
         folder=out,
         num_parameters=sum(p.numel() for p in model.parameters()),
         plan=plan,
         curve=tuple(curve),
-        pass_rates=rates,
+        pass_rates=rates if len(tasks) > 1 else next(iter(rates.values()), {}),
     )
-    _write(result, model, text, _record(result, settings, start, device) | dict(record or {}))
+    _write(result, model, text, _record(result, settings, start, device, len(text.tokenizer)) | dict(record or {}))
     shutil.rmtree(folder, ignore_errors=True)
     return result
+
+
+def _few(task: Task, num: int) -> Task:
+    return dataclasses.replace(task, training=(), evaluation=task.evaluation[:num])
 
 
 def _plan(examples: Examples, batches: list[list[int]], *, lr: float, first_step: int) -> SftPlan:
@@ -212,33 +199,6 @@ def _check_folders(out: Path, checkpoint_folder: Path, *, resume: bool) -> None:
         )
     if resume and not has_checkpoint:
         raise RunFolderError(f"there is nothing to resume: {checkpoint_folder} has no checkpoint")
-
-
-def _load(
-    task: Task, settings: SftSettings, start: SftStart, device: str, observer: SftObserver
-) -> tuple["PreTrainedModel", Text, Examples]:
-    # The model before the demonstrations: a wrong path shows at once, and drawing them takes a while.
-    with hide_hub_warnings():
-        given = None if start.new else _given(start)
-    observer.drawing(num_wanted(settings, new=start.new))
-    drawn = draw(task, settings, seed=start.seed, new=start.new)
-    if given is None:
-        texts = (text for item in drawn for text in (item.problem.prompt, item.completion))
-        tokenizer = build_tokenizer(texts, task.answer)
-        torch.manual_seed(derive_seed("sft weights", start.seed))
-        model = build_model(tokenizer, start.shape)
-        text = Text(tokenizer=tokenizer, stop_tokens=(cast(int, tokenizer.eos_token_id),))
-    else:
-        tokenizer, model = cast("PreTrainedTokenizerFast", given.tokenizer), given.model
-        tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-        text = Text(tokenizer=tokenizer, stop_tokens=given.stop_tokens)
-    model.to(device)  # pyright: ignore[reportArgumentType]
-    context = getattr(model.config, "max_position_embeddings", math.inf)
-    return model, text, encode(drawn, task, text, settings, context=context)
-
-
-def _given(start: SftStart) -> LoadedModel:
-    return load_model(start.model, dtype=torch.float32, device="cpu", trust_remote_code=start.trust_remote_code)
 
 
 def _restore(learner: SftLearner, folder: Path, identity: Mapping[str, Any]) -> list[SftProgress]:
@@ -310,7 +270,7 @@ def _write(result: SftResult, model: "PreTrainedModel", text: Text, made_by: Map
         (unfinished / MADE_BY).write_text(json.dumps(hidden(made_by), indent=1) + "\n", encoding="utf-8")
 
 
-def _record(result: SftResult, settings: SftSettings, start: SftStart, device: str) -> dict[str, Any]:
+def _record(result: SftResult, settings: SftSettings, start: SftStart, device: str, num_tokens: int) -> dict[str, Any]:
     import transformers
 
     return {
@@ -321,6 +281,7 @@ def _record(result: SftResult, settings: SftSettings, start: SftStart, device: s
         "seed": start.seed,
         "plan": asdict(result.plan),
         "num_parameters": result.num_parameters,
+        "vocabulary_size": num_tokens,
         "gain_last_fifth": round(result.gain_last_fifth, 5),
         "curve": [{key: value and round(value, 5) for key, value in _finite(asdict(p)).items()} for p in result.curve],
         "pass_rates": dict(result.pass_rates),

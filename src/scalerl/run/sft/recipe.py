@@ -21,21 +21,20 @@ def sft_from_recipe(
     resume: bool = False,
     observer: SftObserver | None = None,
 ) -> SftResult | None:
-    """Make a base model from the demonstrations of the recipe's task; `model` is used instead of the recipe's."""
-    if recipe.tasks:
-        raise RecipeError(f"there are the tasks {', '.join(recipe.tasks)}: a base model is made from one task")
+    """Make a base model from the demonstrations of the recipe's tasks; `model` is used instead of the recipe's."""
     base = model or recipe.sft.model or recipe.model.path
     if not base:
         raise RecipeError(
             "model.path is not set, so there is nothing to start from: set it, or sft.model, or add --model new"
         )
-    (task,) = build_tasks(recipe).values()
+    tasks = build_tasks(recipe)
     dtype = getattr(torch, body_dtype(recipe, gpu=torch.cuda.is_available()))
     return sft(
-        task,
+        tasks if recipe.tasks else next(iter(tasks.values())),
         out,
         recipe.sft,
         start=SftStart(model=base, seed=recipe.seed, dtype=dtype, trust_remote_code=recipe.model.trust_remote_code),
+        weights={name: task.weight for name, task in recipe.tasks.items()} or None,
         learner=recipe.learner,
         grading=recipe.grading,
         record=record,

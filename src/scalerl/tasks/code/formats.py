@@ -62,11 +62,29 @@ def read_problem(row: Row) -> CodeProblem:
 
 def _human_eval(row: Row) -> CodeProblem:
     prompt, test, entry_point = (_text(row, name) for name in ("prompt", "test", "entry_point"))
+    if not re.search(r"\bcheck\b", test):
+        raise TaskError(f'{row.place}: the field "test" must define check(candidate), as HumanEval\'s do')
+    setup = _whole(prompt)
     # The prompt's other functions are the tests' to use; as the program wrote them, they could say anything.
-    tests = Asserts(tests=(f"{test}\n\ncheck({entry_point})\n",), setup=prompt)
+    tests = Asserts(tests=(f"{test}\n\ncheck({entry_point})\n",), setup=setup)
     solution = row.values.get("canonical_solution") or ""
-    reference = Reference(tests=tests, prefix=prompt, entry_point=entry_point, solution=str(solution))
+    # A prompt in words is not continued by the program.
+    reference = Reference(tests=tests, prefix=prompt if setup else "", entry_point=entry_point, solution=str(solution))
     return CodeProblem(id=_id(row), prompt=prompt, reference=reference)
+
+
+def _whole(prompt: str) -> str:
+    """Return a prompt that ends inside a function as Python that can be read; "" for a prompt in words."""
+    bodies = [f"{prompt.rstrip()}\n{indent}pass" for indent in (" ", "  ", "    ", "\t", "        ")]
+    return next((source for source in (prompt, *bodies) if _parses(source)), "")
+
+
+def _parses(source: str) -> bool:
+    try:
+        ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
 
 
 def _mbpp(row: Row) -> CodeProblem:
@@ -105,16 +123,17 @@ def _read_cases(row: Row) -> tuple[list[tuple[Any, Any]], str]:
         listed = [*_parsed(row, "public_test_cases"), *_parsed(row, "private_test_cases")]
         metadata = _parsed(row, "metadata") or {}
         function = metadata.get("func_name") or "" if isinstance(metadata, Mapping) else ""
-        return [(case["input"], case["output"]) for case in _mappings(row, listed)], function
+        return _pairs(row, listed), function
     name = "input_output" if "input_output" in values else "tests"
     tests = _parsed(row, name)
     if isinstance(tests, list):
-        named = _mappings(row, tests)
-        function = next((str(case["fn_name"]) for case in named if case.get("fn_name")), "")
-        return [(case.get("input"), case.get("output")) for case in named], function
+        pairs = _pairs(row, tests)
+        return pairs, next((str(case["fn_name"]) for case in tests if case.get("fn_name")), "")
     if not isinstance(tests, Mapping) or not {"inputs", "outputs"} <= set(tests):
         raise TaskError(f'{row.place}: the field "{name}" must have "inputs" and "outputs", or be a list of cases')
     inputs, outputs = tests["inputs"], tests["outputs"]
+    if not isinstance(inputs, list) or not isinstance(outputs, list):
+        raise TaskError(f'{row.place}: "inputs" and "outputs" of the field "{name}" must be lists')
     if len(inputs) != len(outputs):
         raise TaskError(f'{row.place}: the field "{name}" has {len(inputs)} inputs but {len(outputs)} outputs')
     return list(zip(inputs, outputs, strict=True)), str(tests.get("fn_name") or "")
@@ -141,10 +160,15 @@ def _parsed(row: Row, name: str) -> Any:
         raise TaskError(f'{row.place}: the field "{name}" is not valid JSON') from None
 
 
-def _mappings(row: Row, cases: Any) -> list[Mapping[str, Any]]:
+def _pairs(row: Row, cases: Any) -> list[tuple[Any, Any]]:
     if not isinstance(cases, list) or not all(isinstance(case, Mapping) for case in cases):
         raise TaskError(f"{row.place}: its test cases must be objects with input and output")
-    return cases
+    for number, case in enumerate(cases, start=1):
+        # A function may return None.
+        missing = [name for name in ("input", "output") if name not in case] or ["input"] * (case["input"] is None)
+        if missing:
+            raise TaskError(f"{row.place}: test case {number} has no {' and no '.join(missing)}")
+    return [(case["input"], case["output"]) for case in cases]
 
 
 def _arguments(row: Row, given: Any) -> list[Any]:

@@ -1,0 +1,71 @@
+"""Values of options: numbers, columns and their values, checked."""
+
+import math
+from typing import Any
+
+from scalerl.errors import UsageError
+
+MIN_BINS = 6  # fewer cannot be fitted
+
+
+def number(text: str, expected: str) -> float:
+    """A finite number; `expected` says what the option takes."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise UsageError(f"{expected}, not {text.strip()!r}")
+    return value
+
+
+def numbers(text: str | None, option: str) -> list[float]:
+    """'1,2.5' as numbers."""
+    words = [word for word in (text or "").split(",") if word.strip()]
+    return [number(word, f"{option} takes numbers with commas between them") for word in words]
+
+
+def positive(values: list[float], option: str) -> list[float]:
+    wrong = [value for value in values if not 0 < value < math.inf]
+    if wrong:
+        raise UsageError(f"{option} must be positive and finite, not {wrong[0]:g}")
+    return values
+
+
+def column_value(text: str, option: str) -> tuple[str, str]:
+    column, equals, value = text.partition("=")
+    if not equals or not column.strip():
+        raise UsageError(f"{option} takes COLUMN=VALUE, not {text!r}")
+    return column.strip(), value.strip()
+
+
+def condition(text: str) -> tuple[str, str, bool]:
+    """(column, value, whether rows must have it) of --where: 'arm=a' or 'arm!=a'."""
+    column, value = column_value(text, "--where")
+    name = column.removesuffix("!").rstrip()
+    if not name:
+        raise UsageError(f"--where takes COLUMN=VALUE or COLUMN!=VALUE, not {text!r}")
+    return name, value, name == column
+
+
+def start_value(text: str | None) -> Any:
+    return text if text in (None, "first", "fit") else number(text, "--start takes a number, 'first' or 'fit'")
+
+
+def skip_before_value(text: str | None) -> float | str | None:
+    """A compute as a number; a share or 'auto' as it is."""
+    if text is None or text == "auto":
+        return text
+    value = number(text.removesuffix("%"), "--skip-before takes a compute, a share such as '10%' or 'auto'")
+    if value < 0:
+        raise UsageError(f"--skip-before must not be negative, but is {text}")
+    return text if text.endswith("%") else value
+
+
+def bin_rule(text: str | None) -> Any:
+    """The number of bins; 'auto' and None as they are."""
+    if text is None or text == "auto":
+        return text
+    if not (text.isascii() and text.isdigit() and int(text) >= MIN_BINS):
+        raise UsageError(f"--bin takes a whole number from {MIN_BINS} on, or 'auto', not {text!r}")
+    return int(text)

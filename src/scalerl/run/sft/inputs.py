@@ -1,0 +1,112 @@
+"""What a run of SFT starts from: a model, its tokenizer, and the demonstrations of one or more tasks as tokens."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+import torch
+
+from scalerl.answer_format import AnswerFormat
+from scalerl.config.sft import NEW_MODEL, SftSettings
+from scalerl.errors import TaskError
+from scalerl.loop.requests import Text
+from scalerl.models.load import LoadedModel, load_model
+from scalerl.models.tiny import TinyShape, build_model, build_tokenizer
+from scalerl.models.vocabulary import add_tokens, missing_tokens
+from scalerl.run.sft.demonstrations import Examples, draw, encode, merged, num_wanted
+from scalerl.tasks.files import hide_hub_warnings
+from scalerl.tasks.task import Task
+from scalerl.types import derive_seed
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SftStart:
+    """What a run of SFT starts from, besides its task and settings."""
+
+    model: str = NEW_MODEL
+    """A folder, a hub name or a .gguf file; "new" builds a small Llama of `shape`."""
+    shape: TinyShape = field(default_factory=TinyShape)
+    seed: int = 0
+    dtype: torch.dtype = torch.float32
+    """Precision of the body; master weights are FP32."""
+    device: str = ""
+    """Empty for a GPU if there is one."""
+    trust_remote_code: bool = False
+    """Run Python code that comes with the model."""
+
+    @property
+    def new(self) -> bool:
+        return self.model == NEW_MODEL
+
+
+def load_inputs(
+    tasks: Mapping[str, Task],
+    settings: SftSettings,
+    start: SftStart,
+    device: str,
+    drawing: Callable[[int], None],
+    *,
+    weights: Mapping[str, float] | None = None,
+) -> tuple["PreTrainedModel", Text, Examples]:
+    """Load or build the model, draw the demonstrations and encode them; `drawing` is told how many are drawn."""
+    answer = _shared_answer(tasks)
+    # The model before the demonstrations: a wrong path shows at once, and drawing them takes a while.
+    with hide_hub_warnings():
+        given = None if start.new else _given(start)
+    drawing(num_wanted(settings, new=start.new))
+    weights = weights or dict.fromkeys(tasks, 1.0)
+    shares = {name: weights[name] / sum(weights.values()) for name in tasks}
+    drawn = {
+        name: draw(task, settings, seed=start.seed, new=start.new, share=shares[name]) for name, task in tasks.items()
+    }
+    texts = [text for items in drawn.values() for item in items for text in (item.problem.prompt, item.completion)]
+    torch.manual_seed(derive_seed("sft weights", start.seed))
+    if given is None:
+        tokenizer = build_tokenizer(iter(texts), answer)
+        _extend(tokenizer, None, texts, settings, answer)
+        model = build_model(tokenizer, start.shape)
+        text = Text(tokenizer=tokenizer, stop_tokens=(cast(int, tokenizer.eos_token_id),))
+    else:
+        tokenizer, model = cast("PreTrainedTokenizerFast", given.tokenizer), given.model
+        tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+        _extend(tokenizer, model, texts, settings, answer)
+        text = Text(tokenizer=tokenizer, stop_tokens=given.stop_tokens)
+    model.to(device)  # pyright: ignore[reportArgumentType]
+    context = getattr(model.config, "max_position_embeddings", math.inf)
+    encoded = [
+        encode(drawn[name], task, text, settings, context=context, share=shares[name]) for name, task in tasks.items()
+    ]
+    return model, text, merged(encoded)
+
+
+def _given(start: SftStart) -> LoadedModel:
+    return load_model(start.model, dtype=torch.float32, device="cpu", trust_remote_code=start.trust_remote_code)
+
+
+def _extend(
+    tokenizer: "PreTrainedTokenizerFast",
+    model: "PreTrainedModel | None",
+    texts: Sequence[str],
+    settings: SftSettings,
+    answer: AnswerFormat,
+) -> None:
+    if settings.new_tokens == "none":
+        return
+    tags = [tag for tag in (answer.thinking_start, answer.thinking_end) if tag]
+    tokens = missing_tokens(tokenizer, texts, words=settings.new_tokens == "words", tags=tags)
+    add_tokens(tokenizer, tokens, model, tags=tags)
+
+
+def _shared_answer(tasks: Mapping[str, Task]) -> AnswerFormat:
+    """Return the tags around thinking, which a base has one pair of."""
+    answers = {task.answer for task in tasks.values()}
+    if len(answers) > 1:
+        raise TaskError(
+            f"the tasks {', '.join(tasks)} have different thinking_start or thinking_end: a base model has one pair "
+            f"of tags"
+        )
+    return answers.pop()
