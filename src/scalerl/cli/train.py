@@ -58,8 +58,7 @@ def train(
     plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw the curve at the end.")] = True,
     board: Board = False,
     pause_at: Annotated[
-        float | None,
-        typer.Option(help="Pause at this share of the budget; --resume goes on.", metavar="SHARE", show_default=False),
+        float | None, typer.Option(help="Pause at this share of the budget.", metavar="SHARE", show_default=False)
     ] = None,
 ) -> None:
     """Train by a recipe into a run folder, with a forecast of where it will level off while it trains.
@@ -92,12 +91,10 @@ def train(
 
 def _report_end(end: "RunEnd", run: "Run", terminal: "Terminal", *, plots: bool) -> None:
     """Say how a run ended; one that was stopped exits with the number of the signal."""
-    if end.kind == "paused":
-        typer.echo(f"Paused at step {run.pipeline.version}, with a checkpoint: the same command with --resume goes on")
-        return
-    if end.kind == "stopped":
-        typer.echo(f"Stopped at step {run.pipeline.version}, with a checkpoint: the same command with --resume goes on")
-        raise typer.Exit(128 + (terminal.stopped_by or 0))
+    if end.kind in ("paused", "stopped"):
+        word = end.kind.capitalize()
+        typer.echo(f"{word} at step {run.pipeline.version}, with a checkpoint: the same command with --resume goes on")
+        raise typer.Exit(128 + (terminal.stopped_by or 0) if end.kind == "stopped" else 0)
     typer.echo(f"\nDone: {end.reason}. The run is in {run.folder}")
     from scalerl.cli.conclusion import conclude
 
