@@ -73,8 +73,12 @@ def ranked(folder: Path, recipe: Recipe, num: int, device: torch.device, backend
     )
     learner = RankedLearner(lambda: [ProcessRank(spec, rank) for rank in range(num)])
     # The store must live as long as the ranks.
-    learner.on_close(functools.partial(id, store))
+    learner.on_close(functools.partial(_keep, store))
     return learner
+
+
+def _keep(_: object) -> None:
+    """Hold a reference until the learner is closed."""
 
 
 def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:

@@ -116,7 +116,7 @@ def halving(study: Study, budget: float) -> Outcome:
         # Whole evaluations.
         more = int(budget / rounds / len(alive) * NUM_EVALS + 1e-9) / NUM_EVALS
         spent[alive] = np.minimum(spent[alive] + more, 1.0)
-        latest = np.array([study.latest(arm, spent[arm]) for arm in alive])
+        latest = np.array([study.latest(int(arm), spent[arm]) for arm in alive])
         alive = alive[np.argsort(-latest, kind="stable")[: max(len(alive) // 2, 1)]]
     return Outcome(choice=int(alive[0]), spent=spent)
 

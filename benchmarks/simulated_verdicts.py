@@ -97,7 +97,7 @@ def sigmoids(num: int, before: str | None) -> None:
     """The start is given in every second run, and fitted in the others."""
 
     def false_alarm(seed: int, rho: float) -> bool:
-        compute, reward, start, _ = true_sigmoid(seed, rho)
+        compute, reward, start, _truth = true_sigmoid(seed, rho)
         return claimed(compute, reward, start if seed % 2 else None)
 
     print(f"\nLack of fit claimed in {num:,} runs that follow the sigmoid:\n\n| noise | claimed |\n|---|---|")

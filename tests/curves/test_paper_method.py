@@ -26,7 +26,7 @@ def few_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tenth of the grid, for a tenth of the time."""
     from scalerl.curves import least_squares
 
-    defaults = dict(least_squares.paper_grid.__kwdefaults__) | {"ceilings": CEILINGS}
+    defaults = dict(least_squares.paper_grid.__kwdefaults__ or {}) | {"ceilings": CEILINGS}
     monkeypatch.setattr(least_squares.paper_grid, "__kwdefaults__", defaults)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from scalerl.errors import GraderError, GraderPoolError
-from scalerl.graders.pool.pool import GraderPool, GraderSpec, Item
+from scalerl.graders.pool.pool import Graded, GraderPool, GraderSpec, Item
 
 OBEY = GraderSpec(name="hostile_graders:obey")
 SAME = GraderSpec(name="hostile_graders:same")

@@ -78,7 +78,9 @@ def test_unstable_arms_neither_inform_nor_are_informed(close):
     assert broken.verdict == "unstable"
     pooled = pool({**close, "broken": broken})
     assert pooled["broken"] is broken
-    assert "broken" not in pooled["arm0"].prior.sources
+    prior = pooled["arm0"].prior
+    assert prior is not None
+    assert "broken" not in prior.sources
 
 
 def test_fit_takes_a_prior(close):

@@ -58,6 +58,7 @@ def test_a_shared_prompt_by_hand():
     wrong = make_completion("0/a", 1, [5, 6, 3], [4, 1])
     (micro,) = prepared(Batch(version=VERSION, groups=[make_group([right, wrong], [True, False])])).micro_batches
     packing = micro.inputs.packing
+    assert packing.prefixes is not None
     # The second starts at the last token of the prompt, where its first token is predicted.
     assert micro.inputs.ids.tolist() == [5, 6, 3, 7, 8, 9, 3, 4]
     assert (micro.lengths, micro.shared) == ((6, 2), (0, 2))

@@ -46,11 +46,11 @@ def test_everything_comes_back_as_it_was(tmp_path):
     read = load(path)
     assert read.step == 7
     assert read.meta == saved.meta
-    for name, tensors in saved.tensors.items():
-        assert read.tensors[name].keys() == tensors.keys()
+    for name, tensors in saved.read_tensors.items():
+        assert read.read_tensors[name].keys() == tensors.keys()
         for key, tensor in tensors.items():
-            assert read.tensors[name][key].dtype == tensor.dtype
-            assert torch.equal(read.tensors[name][key], tensor)
+            assert read.read_tensors[name][key].dtype == tensor.dtype
+            assert torch.equal(read.read_tensors[name][key], tensor)
     for key, array in saved.arrays["groups"].items():
         assert read.arrays["groups"][key].dtype == array.dtype
         assert read.arrays["groups"][key].shape == array.shape
@@ -102,7 +102,7 @@ def test_a_step_can_be_saved_again(tmp_path):
     save(tmp_path, simple(1))
     save(tmp_path, simple(2, value=1.0))
     path = save(tmp_path, simple(2, value=2.0))
-    assert load(path).tensors["weights"]["w"][0, 0] == 2.0
+    assert load(path).read_tensors["weights"]["w"][0, 0] == 2.0
     assert len(list(tmp_path.iterdir())) == 2
 
 
@@ -119,7 +119,7 @@ def test_saving_a_step_again_never_loses_it(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         save(tmp_path, simple(2, value=2.0))
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000002"]
-    assert load(tmp_path / "step-00000002").tensors["weights"]["w"][0, 0] == 1.0
+    assert load(tmp_path / "step-00000002").read_tensors["weights"]["w"][0, 0] == 1.0
 
 
 @pytest.mark.parametrize(

@@ -41,8 +41,9 @@ FAMILIES = {
 
 
 _EXPERTS: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "initializer_range": 0.2}
+_HEADS: dict[str, Any] = {"head_dim": 8}
 MIXTURES = {
-    "qwen3_moe": Qwen3MoeConfig(**SIZES, **_EXPERTS, head_dim=8, moe_intermediate_size=12),
+    "qwen3_moe": Qwen3MoeConfig(**SIZES, **_EXPERTS, **_HEADS, moe_intermediate_size=12),
     "olmoe": OlmoeConfig(**SIZES, **_EXPERTS),
 }
 """Mixtures of experts."""

@@ -67,8 +67,8 @@ def _curve_json(curve: CurveResult, command: Command) -> dict[str, Any]:
     out["noise_sd"] = number(fit.noise_sd) if fit is not None else None
     out["run_sd"] = number(fit.run_sd) if fit is not None else None
     if fit is not None and fit.unpooled is not None:
-        out["unpooled"] = {word: _value_json(param_value(fit.unpooled, word)) for word in PARAMS}
-        out["unpooled"]["verdict"] = fit.unpooled.verdict
+        alone = {word: _value_json(param_value(fit.unpooled, word)) for word in PARAMS}
+        out["unpooled"] = {**alone, "verdict": fit.unpooled.verdict}
         out["pooled_with"] = list(fit.prior.sources) if fit.prior is not None else []
     if command == "fit":
         out["stopping"] = _stopping_json(curve)

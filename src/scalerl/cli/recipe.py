@@ -254,9 +254,9 @@ def check_command(
     scalerl recipe check train_grpo.py
     scalerl recipe check rl.toml[/dim]
     """
-    from scalerl.config.peers import FRAMEWORKS, check_recipe
+    from scalerl.config.peers import FRAMEWORKS, Framework, check_recipe
 
-    chosen = next((name for name in FRAMEWORKS if name == framework), None)
+    chosen: Framework | None = next((name for name in FRAMEWORKS if name == framework), None)
     if framework is not None and chosen is None:
         raise UsageError(f"--framework {framework} is not known: give {', '.join(FRAMEWORKS)}")
     checked = check_recipe(file, chosen)

@@ -169,28 +169,27 @@ def paper_grid(
     # Any unit of compute: the printed grids where they make sense, else the same grids relative to the run's length.
     unit = 1.0 if 400 <= points.scale <= 400_000 else points.scale / 16_000
     larger = (unit * 3**power * PAPER_LARGE_MIDPOINTS for power in itertools.count())
-    if midpoints is None:
-        midpoints = unit * PAPER_MIDPOINTS
+    grid = unit * PAPER_MIDPOINTS if midpoints is None else midpoints
     compute = points.scale * np.exp(points.log_compute)
     best = (np.inf, 0.0, 0.0, 0.0)
     while True:
         for ceiling in ceilings:
-            for midpoint in midpoints:
+            for midpoint in grid:
                 exponent, total = _fit_exponent(compute, points.reward, start, ceiling, midpoint)
                 if total < best[0]:
                     best = (total, float(ceiling), float(midpoint), exponent)
-        if not adaptive or best[2] < midpoints[-1] or midpoints[-1] > 2 * points.scale:
+        if not adaptive or best[2] < grid[-1] or grid[-1] > 2 * points.scale:
             break
-        midpoints = next(larger)
+        grid = next(larger)
     total, ceiling, midpoint, exponent = best
-    edges = (("ceiling", ceiling, ceilings), ("midpoint", midpoint, midpoints))
+    edges = (("ceiling", ceiling, ceilings), ("midpoint", midpoint, grid))
     return Solution(
         log_shape=np.array([np.log(max(exponent, 1e-12)), np.log(midpoint / points.scale)]),
         level=start,
         gain=ceiling - start,
         squares=total,
         at_bound=tuple(
-            GridEdge(param=name, value=value) for name, value, grid in edges if value in (grid[0], grid[-1])
+            GridEdge(param=name, value=value) for name, value, values in edges if value in (values[0], values[-1])
         ),
     )
 

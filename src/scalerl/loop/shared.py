@@ -108,7 +108,8 @@ class EngineView:
     """What one of the two users sees: an engine with only its own requests."""
 
     def __init__(self, shared: SharedEngine, purpose: Purpose) -> None:
-        self._shared, self._purpose = shared, purpose
+        self._shared = shared
+        self._purpose: Purpose = purpose
 
     @property
     def version(self) -> int:

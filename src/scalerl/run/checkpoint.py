@@ -58,6 +58,12 @@ class Checkpoint:
     meta: Mapping[str, Any] = field(default_factory=dict)
     """JSON types."""
 
+    @property
+    def read_tensors(self) -> "Mapping[str, Mapping[str, Tensor]]":
+        """The tensors of a checkpoint that is in this process or was read from its folder."""
+        assert not isinstance(self.tensors, WritesTensors), "others hold these tensors"
+        return self.tensors
+
 
 def save(
     folder: str | os.PathLike[str], checkpoint: Checkpoint, *, keep: int = 2, keep_step: int | None = None

@@ -65,13 +65,18 @@ def _weighted(own: Fit, prior: Prior) -> Draws | None:
 def _drawn_again(own: Fit, prior: Prior) -> Draws:
     """Draws from the posterior under the prior, on a grid of its own."""
     points = make_points(
-        own.compute, own.reward, num_samples=own.num_samples, run=own.run, bounds=own.bounds, evaluation=own.evaluation
+        own.compute,
+        own.reward,
+        num_samples=own.num_samples,
+        run=own.run,
+        bounds=own.bounds,
+        evaluation=own.evaluation,
+        error=own.error,
     )
-    guess = noise_guess(points.reward, points.num_samples)
     assert own.known is not None
     few = thin(points)
     problem = pose(few, own.own_form, replace(own.known, prior=prior), own.start_sd)
-    draws = problem.draws(problem.solve(), guess)
+    draws = problem.draws(noise_guess(points), problem.slow_noise(problem.solve()))
     if few is not points:
         # As in the fit without the prior: blocks of autocorrelated points overstate the noise of one evaluation.
         draws = replace(draws, noise_sd=draws.noise_sd * (own.noise_sd / float(np.median(draws.noise_sd))))

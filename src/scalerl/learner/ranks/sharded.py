@@ -92,7 +92,8 @@ class ShardedPolicy:
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yield all whole weights; those of the body rounded, as the generator has them, before they are gathered."""
-        kept = {id(parameter) for parameter in self.model.get_output_embeddings().parameters()}
+        head: Any = self.model.get_output_embeddings()
+        kept = {id(parameter) for parameter in head.parameters()}
 
         def gathered(parameter: Tensor) -> Tensor:
             values = parameter.detach()

@@ -211,7 +211,7 @@ def _restore(learner: SftLearner, folder: Path, identity: Mapping[str, Any]) -> 
         if checkpoint.meta[name] != value:
             what = {"settings": "settings", "seed": "seed", "examples": "demonstrations"}[name]
             raise RunFolderError(f"{folder} was started with other {what}: resume with the same, or remove that folder")
-    learner.load_state_dict(checkpoint.tensors, checkpoint.step)
+    learner.load_state_dict(checkpoint.read_tensors, checkpoint.step)
     points = checkpoint.meta["curve"]
     # JSON has no NaN: a loss that was not measured yet is null there.
     filled: list[dict[str, Any]] = [

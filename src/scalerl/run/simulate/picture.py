@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from scalerl.analysis.drawing import colour
+from scalerl.analysis.drawing.style import colour
 from scalerl.analysis.plots import check_plot_path
 from scalerl.curves import Fit
 from scalerl.errors import InputError
