@@ -15,6 +15,9 @@ from jaxtyping import install_import_hook
 if not Path("/dev/nvidiactl").exists():
     install_import_hook("scalerl.rl", "beartype.beartype")
 
+# Before any test imports them: then their assertions would not be explained.
+pytest.register_assert_rewrite("contracts.engine", "contracts.sampling", "contracts.requests")
+
 # How long an example takes depends on the machine and its load more than on the strategy.
 settings.register_profile("scalerl", suppress_health_check=[HealthCheck.too_slow], deadline=None)
 settings.load_profile("scalerl")

@@ -22,6 +22,8 @@ PREDICTIVE: list[tuple[str, tuple[str, ...]]] = [
 ]
 TRAINING: list[tuple[str, tuple[str, ...]]] = [
     ("train", ("train", "tiny-cpu", "--out", "run", *SHORT)),
+    ("board", ("train", "tiny-cpu", "--out", "watched", "--board", *SHORT)),
+    ("cluster", ("train", "tiny-cpu", "--out", "many", *SHORT, "--set", "cluster.address=local")),
     ("math", ("train", "tiny-cpu", "--check", "--set", "task.grader=math")),
     ("data", ("train", "tiny-cpu", "--check", *SHORT, "--set", "task=file", "--set", "task.path=problems.parquet")),
     (
@@ -106,4 +108,5 @@ def write_inputs(folder: Path) -> None:
 
 def test_every_extra_for_users_has_a_command_that_tests_it():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert {extra for extra, _ in PREDICTIVE + TRAINING if extra} == set(extras) - {"dev", "docs"}
+    # vLLM has an environment and tests of its own: make test-vllm.
+    assert {extra for extra, _ in PREDICTIVE + TRAINING if extra} == set(extras) - {"dev", "docs", "vllm"}

@@ -71,7 +71,7 @@ def test_a_ceiling_at_the_largest_reward_is_at_a_bound():
     reward = np.clip(sigmoid(compute, ceiling=1.0, exponent=2.5, midpoint=3.0), 0, 1)
     found = fit(compute, reward, start=0.4)
     assert found.verdict == "at a bound"
-    assert "largest value 1" in found.messages[0]
+    assert "has its ceiling at 1, the highest reward there is" in found.messages[0]
 
 
 def test_too_few_points_are_a_verdict_and_not_an_exception():
