@@ -1,4 +1,4 @@
-"""What `import scalerl` offers: functions that do what the commands do. Heavy imports happen inside them."""
+"""The Python API, as exported by `import scalerl`: one function per command. Heavy imports happen inside them."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -167,7 +167,7 @@ def fit_run(folder: str | Path, evaluation_set: str = "") -> "Fit":
 
 
 def _overrides(settings: Settings, table: str = "") -> list[str]:
-    """Return settings as the texts of --set; a nested mapping becomes dotted names."""
+    """Return settings as KEY=VALUE strings, as --set takes them; nested mappings become dotted keys."""
     import json
 
     texts = []
@@ -181,7 +181,7 @@ def _overrides(settings: Settings, table: str = "") -> list[str]:
 
 
 def _path_of(given: Any, kind: str) -> str:
-    """Return an import path that leads to an object in this process."""
+    """Return an import path under which this process finds the function, or a function that returns the given rows."""
     from scalerl.import_path import path_of
 
     if not callable(given):

@@ -1,9 +1,11 @@
-"""The figure as one .html page by plotly: opens without a network, toggles curves, fits a telephone.
+"""Draw the figure of a fit or comparison as one .html page with plotly. It works offline and on a telephone.
 
-rewards   | ceilings        panels stand below each other; the last two are there for a comparison
-residuals |
-linearised
-who is best
+The panels, from top to bottom; the last two are drawn only for a comparison of curves:
+
+    rewards against compute     with a narrow strip of ceilings to the right
+    residuals of the fits
+    linearised curves           log F(reward) against compute, whose slope is the exponent
+    ranking                     probability of each curve to be the best
 """
 
 import math
@@ -63,6 +65,7 @@ if (matchMedia("(pointer: coarse)").matches) Plotly.relayout(plot, {dragmode: fa
 
 
 def draw_html(data: FigureData, path: Path) -> None:
+    """Write the page to `path`."""
     from plotly.io import to_html
 
     layout = _html_layout(data)
@@ -81,7 +84,7 @@ def draw_html(data: FigureData, path: Path) -> None:
 
 
 def _html_layout(data: FigureData) -> dict[str, Any]:
-    """Panels below each other, which a telephone can show too; x2 is the strip of ceilings beside the first."""
+    """Return plotly's layout. Axes: y rewards, x2 the strip of ceilings, y2 residuals, y3 linearised, y4 ranking."""
     domains, total = _domains(data)
     num, many = len(data.curves), len(data.curves) > MOST_BANDS
     strip = min(0.06 + 0.012 * num, 0.22)
@@ -119,7 +122,7 @@ def _html_layout(data: FigureData) -> dict[str, Any]:
 
 
 def _domains(data: FigureData) -> tuple[dict[str, list[float]], int]:
-    """Each panel's share of the height, from the top, and the height in pixels."""
+    """Return the vertical domain of each panel, as shares of the height, and the height in pixels."""
     heights = {"y": (0, 430), "y2": (16, 130)}  # the gap above, the height
     if data.straights:
         heights["y3"] = (90, 330)
@@ -142,6 +145,7 @@ def _html_title(text: str, x: float, y: float, anchor: str = "left") -> dict[str
 
 
 def _html_misfits(data: FigureData) -> list[dict[str, Any]]:
+    """Return a note in the residuals panel for each curve whose residuals show a misfit."""
     return [
         {
             "text": escape(misfit_text(data, place)),
@@ -153,7 +157,11 @@ def _html_misfits(data: FigureData) -> list[dict[str, Any]]:
 
 
 def _html_shapes(data: FigureData) -> list[dict[str, Any]]:
-    """The residuals' guide, what lies beyond an only curve's data, and a comparison's target."""
+    """Return the background shapes and marker lines.
+
+    They are the band of +-2 noise sds in the residuals, the region beyond the data if there is a single curve, lines at
+    misfits, and a line at the target of a comparison.
+    """
     guide = 2 * data.noise_sd
     line = {"line": {"width": 0}, "fillcolor": "rgba(0,0,0,0.05)", "layer": "below", "type": "rect"}
     shapes = [line | {"xref": "x domain", "x0": 0, "x1": 1, "yref": "y2", "y0": -guide, "y1": guide}]
@@ -169,6 +177,7 @@ def _html_shapes(data: FigureData) -> list[dict[str, Any]]:
 
 
 def _html_compute(data: FigureData, low: float, high: float) -> dict[str, Any]:
+    """Return a logarithmic axis of compute."""
     ticks = compute_ticks(low, high, most=6)
     labels = {"tickvals": ticks, "ticktext": [short_compute_text(tick) for tick in ticks], "tickangle": 0}
     ends = [math.log10(low), math.log10(high)]
@@ -176,7 +185,7 @@ def _html_compute(data: FigureData, low: float, high: float) -> dict[str, Any]:
 
 
 def _trace(place: int, x: Any, y: Any, axes: str = "x y", **more: Any) -> dict[str, Any]:
-    """One piece of a curve; pieces of one group are hidden together."""
+    """Return one plotly trace of the curve with index `place`; the legend hides all traces of a curve together."""
     x_axis, y_axis = axes.split()
     return {
         "type": "scatter", "x": x, "y": y, "xaxis": x_axis, "yaxis": y_axis, "legendgroup": str(place),
@@ -297,6 +306,7 @@ def _html_ceiling(data: FigureData, place: int, curve: CurveData) -> list[dict[s
 
 
 def _html_comparison(data: FigureData) -> list[dict[str, Any]]:
+    """Return the traces that compare curves: their crossings, the linearised panel and the ranking."""
     traces: list[dict[str, Any]] = []
     for compute, reward in data.crossings if len(data.curves) <= MOST_BANDS else ():
         text = f"curves cross at {short_compute_text(compute)}<extra></extra>"

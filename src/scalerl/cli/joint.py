@@ -1,4 +1,4 @@
-"""prior | plan | transfer | score: what several runs say together."""
+"""The commands `prior`, `plan`, `transfer` and `score`: inference from several runs, and scores of past forecasts."""
 
 import json
 from dataclasses import replace
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def _curves(common: Common) -> "list[CurveResult]":
-    """The curves that the shared options select, each fitted alone or as `--prior` and `--pool` say."""
+    """Fit the curves that the shared options select: each alone, or with `--prior` and `--pool`."""
     from scalerl.analysis.results import fitted_curves
     from scalerl.logs.read import read_tables
     from scalerl.logs.series import series_from

@@ -1,8 +1,8 @@
-"""Whether a program that a model wrote passes its tests, which run apart from it; see graders/sandbox.
+"""Grade a program that a model wrote by running its tests, in another process than the program; see graders/sandbox.
 
 The reference answer of a code problem is a text that Reference.to_text wrote: asserts, calls with return values, or
-stdin with stdout. A program that is wrong, crashes or goes beyond a limit has a verdict, False; only tests that cannot
-be used leave a completion without one.
+stdin with stdout. A program that is wrong, crashes or exceeds a limit is graded False. A completion has no verdict
+(None) only if the tests themselves cannot be used.
 """
 
 import functools
@@ -38,7 +38,7 @@ def code(
 ) -> Score:
     """Return whether the program in the answer passes every test of the reference, with the kind of its outcome.
 
-    With `share` the value is the share of tests passed instead, 1 only if all are. None where the tests cannot be used.
+    With `share` the value is the share of tests passed, 1 only if all are. It is None if the tests cannot be used.
     """
     limits = RunLimits(timeout_s=timeout_s, cpu_limit_s=cpu_limit_s, memory_limit_mb=memory_limit_mb)
     # With its leading spaces, which the continuation of a function needs.
@@ -54,7 +54,10 @@ code_share = functools.partial(code, share=True)
 def run_program(
     given: str | None, answer: str, *, sandbox: str = "bubblewrap", limits: RunLimits | None = None
 ) -> Outcome:
-    """Run the program in what a model gave for an answer against the tests of the reference."""
+    """Run the program in `given` against the tests in `answer` (see Reference.to_text).
+
+    `given` is the completion after its thinking, None if the thinking never ended.
+    """
     # First of all, so that a machine without a sandbox is noticed on the first answer, whatever it holds.
     runner = _runner(sandbox)
     try:
@@ -69,9 +72,10 @@ def run_program(
 
 
 def program_in(given: str, entry_point: str = "") -> str | None:
-    """Return the program in an answer: its last block of Python between fences, or all of it where there are none.
+    """Return the program in an answer: the last fenced block of Python, or the whole answer if it has no fences.
 
-    Of several blocks, the last that defines the entry point counts. None where nothing is left.
+    If some blocks define the entry point, return the last of those. Return None if the program is empty, or if all
+    fenced blocks are in other languages.
     """
     blocks: list[str] = []
     opening = None
@@ -93,7 +97,10 @@ def program_in(given: str, entry_point: str = "") -> str | None:
 
 
 def check_sandbox(sandbox: str, *, has_cluster: bool = False) -> None:
-    """Raise SandboxError where programs cannot be run in this sandbox, or must not."""
+    """Start the sandbox; raise SandboxError if its name is unknown, it does not work here, or it is refused.
+
+    `has_cluster` says that the recipe has a [cluster], where running programs without a sandbox is refused.
+    """
     if sandbox not in ISOLATIONS:
         raise SandboxError(f'no sandbox is called "{sandbox}"; choices: {", ".join(ISOLATIONS)}')
     if sandbox == "none" and has_cluster:
@@ -104,13 +111,13 @@ def check_sandbox(sandbox: str, *, has_cluster: bool = False) -> None:
 
 
 def prepare(*, sandbox: str = "bubblewrap", **_: object) -> None:
-    """Check the sandbox in a process that is about to be forked. What the interpreter needs is known to all forks."""
+    """Check the sandbox before grader processes are forked, so that each of them inherits what the check cached."""
     check_sandbox(sandbox)
     close_sandboxes()
 
 
 def close_sandboxes() -> None:
-    """End the sandboxes of this process."""
+    """Close the sandboxes that this process started, but not those of its parent."""
     for key in [key for key in _RUNNERS if key[0] == os.getpid()]:
         _RUNNERS.pop(key).close()
 

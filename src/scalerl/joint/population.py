@@ -1,10 +1,11 @@
 """A population of runs: for each parameter a Student t of unknown centre and width, learnt from the runs themselves.
 
 Every run j has draws from its own posterior under the weak prior. On a grid of centres and widths its message about one
-parameter is the average of t(draw; centre, width) over draws that are weighted by what is known of the run's other
-parameters. The product of all messages but run i's own is what the others say of the population, and its average over
-the grid is the prior of run i: belief propagation with the run left out, so that no run counts twice. A share of each
-density is the weak prior, so that a run which is really different is told apart.
+parameter is the average of t(draw; centre, width) over draws that are weighted by the current priors of the run's other
+parameters. The product of all messages except run i's own, times the prior of centre and width, is the posterior of the
+population given the other runs. The t density averaged over that posterior is the prior of run i. This is belief
+propagation with the run left out, so that no run's data count twice. Every density is mixed with a share of the weak
+prior, so that a run that differs from the others is not pulled towards them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,18 +29,18 @@ MARGIN = 0.7  # beyond the outermost draws, on those axes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """Draws of one run on the axes of `Prior`; a parameter that is not comparable with the others' is left out."""
+    """Draws of one run on the axes of `Prior`; parameters that cannot be compared with other runs are left out."""
 
     name: str
     draws: Mapping[str, Array]
     log_scale: float
     """Log of the largest compute fitted."""
     is_posterior: bool = True
-    """Whether the draws hold the weak prior, which is then divided out; else they stand for what was measured."""
+    """Whether the draws include the weak prior, which is then divided out; else they represent the likelihood alone."""
 
 
 def leave_one_out(members: Sequence[Member], params: Sequence[str], num: int | None = None) -> list[Prior]:
-    """The prior that all others make, for each of the first `num` members (all of them if None)."""
+    """Return, for each of the first `num` members (None: all), the prior learnt from all other members."""
     axes = _propagate(members, params)
     return [
         Prior(
@@ -51,16 +52,16 @@ def leave_one_out(members: Sequence[Member], params: Sequence[str], num: int | N
 
 
 def for_a_new_run(members: Sequence[Member], params: Sequence[str]) -> Prior:
-    """The prior that all members make for one more run."""
+    """Return the prior for one more run, learnt from all members."""
     densities = {axis.param: axis.density(axis.new) for axis in _propagate(members, params)}
     return Prior(densities=densities, sources=tuple(member.name for member in members))
 
 
 class _Axis:
-    """Bins of one parameter, the densities of every centre and width over them, and what is known so far."""
+    """The grid of one parameter, its density for every centre and width, and the current prior of each member."""
 
     def __init__(self, param: str, members: Mapping[int, Member]) -> None:
-        """`members` by their place among all."""
+        """`members` are those that have this parameter, by their index in the list of all members."""
         self.param = param
         values = {index: member.draws[param] for index, member in members.items()}
         self.low = min(float(np.quantile(value, 0.005)) for value in values.values()) - MARGIN
@@ -89,11 +90,11 @@ class _Axis:
         """The same for each member, from the others."""
 
     def ratio(self, index: int) -> Array:
-        """Log of what a member's draws count more under its prior than under the weak one."""
+        """Return the log weight of each of a member's draws: its current prior relative to the weak prior."""
         return self.priors[index][self.bins[index]] - self.log_weak[index]
 
     def learn(self, log_weights: Mapping[int, Array]) -> None:
-        """Take in what each member's draws, weighted like this, say of each centre and width."""
+        """Update `new` and `priors` from the members' draws, weighted by `log_weights`."""
         masses = np.stack([self._mass(index, log_weight) for index, log_weight in log_weights.items()])
         messages = np.log(masses @ self._table.T)
         total = self._log_prior + messages.sum(axis=0)
@@ -104,7 +105,7 @@ class _Axis:
         self.new, self.priors = predictive[0], dict(zip(log_weights, predictive[1:], strict=True))
 
     def _mass(self, index: int, log_weight: Array) -> Array:
-        """A member's weighted draws on the bins."""
+        """Return the share of a member's weighted draws in each bin."""
         mass = np.bincount(self.bins[index], weights=np.exp(log_weight - log_weight.max()), minlength=NUM_BINS)
         return mass / mass.sum()
 
@@ -113,7 +114,7 @@ class _Axis:
 
 
 def _densities(widths: Array, step: float, weak: Array) -> Array:
-    """Density on the bins (last axis) for each width and centre (first axis, the centre runs faster)."""
+    """Return the density on the bins (last axis) for each width and centre (first axis; the centre varies fastest)."""
     # Student t at all differences of two bins, for each width.
     apart = np.arange(1 - NUM_BINS, NUM_BINS) * step
     t = (1 + (apart / widths[:, None]) ** 2 / DEGREES) ** (-0.5 * (DEGREES + 1))
@@ -124,7 +125,7 @@ def _densities(widths: Array, step: float, weak: Array) -> Array:
 
 
 def _propagate(members: Sequence[Member], params: Sequence[str]) -> list[_Axis]:
-    """What the members say of each parameter that at least one of them has."""
+    """Run SWEEPS rounds of belief propagation; return an axis for each parameter that at least one member has."""
     having = {param: {i: own for i, own in enumerate(members) if param in own.draws} for param in params}
     axes = [_Axis(param, own) for param, own in having.items() if own]
     for _ in range(SWEEPS):
@@ -135,6 +136,6 @@ def _propagate(members: Sequence[Member], params: Sequence[str]) -> list[_Axis]:
                 others = sum((ratio for other, ratio in ratios.items() if other != place), np.zeros(1))
                 log_weight = np.broadcast_to(others - axes[place].log_weak[index], ratios[place].shape)
                 log_weights[place][index] = log_weight
-        for axis, heard in zip(axes, log_weights, strict=True):
-            axis.learn(heard)
+        for axis, axis_log_weights in zip(axes, log_weights, strict=True):
+            axis.learn(axis_log_weights)
     return axes

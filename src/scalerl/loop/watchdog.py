@@ -1,7 +1,9 @@
-"""End a run that makes no progress, with the reason; by an exception where one can still be raised.
+"""Detect an engine or grader that makes no progress, and end the run with the reason.
 
-    polls return, but with nothing      WatchedEngine raises EngineStalled
-    a call never returns                Watchdog, in a thread of its own, ends the process
+    polls return, but nothing is sampled, or requests are lost      WatchedEngine raises EngineStalled
+    a call does not return                                          Watchdog calls `on_hung` from another thread
+
+No exception can be raised in a thread that hangs, so `on_hung` has to end the process.
 
 Only the engine and the grader are watched: a step of the learner or a checkpoint may take an hour. The limit is learnt
 from the calls that returned; the first ones, which compile and fill caches, get a generous one.
@@ -72,6 +74,7 @@ class Watchdog:
             self._num_calls[self._watched.pop()] += 1
 
     def _move(self) -> None:
+        """Record progress: note how long the innermost watched call took, and restart its time."""
         now = time.monotonic()
         for what in self._watched[-1:]:
             self._longest_s[what] = max(self._longest_s[what], now - self._moved_at)
@@ -99,7 +102,7 @@ def _place() -> str:
 
 
 class WatchedEngine:
-    """Wraps an engine and watches its polls."""
+    """Wraps an engine; watches its polls for calls that hang, samples that stop coming and requests that are lost."""
 
     def __init__(
         self,
@@ -161,7 +164,7 @@ class WatchedEngine:
 
 
 class WatchedGrading:
-    """Wraps a grading and watches its calls."""
+    """Wraps a grading; watches its calls for ones that hang."""
 
     def __init__(self, grading: "Grading", watchdog: Watchdog) -> None:
         self._grading, self._watchdog = grading, watchdog

@@ -1,4 +1,4 @@
-"""How far a run is and where it is heading, read from its folder."""
+"""Read the progress of a run from its folder: last step, latest reward, and the ceiling of its fitted curve."""
 
 import json
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _NOT_KNOWN: Verdict = "ceiling not identifiable yet"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ceiling:
-    """Where a run's curve levels off, with its 90% interval and whether that can be relied on."""
+    """The ceiling of a run's fitted curve with its 90% interval, and the verdict on the fit."""
 
     value: float
     low: float
@@ -33,20 +33,23 @@ class Ceiling:
 
     @property
     def cell(self) -> str:
-        """Under the heading "ceiling": the number only where it is known."""
+        """The text for a table cell under the heading "ceiling": the numbers if the verdict is ok, else the verdict."""
         if self.verdict == "ok":
             return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
         return "not known yet" if self.verdict == _NOT_KNOWN else self.verdict
 
     @property
     def words(self) -> str:
-        """Within a line; any other verdict is on the whole curve, not on its ceiling alone."""
+        """The same for running text: "ceiling 0.7 [0.6, 0.8]", "ceiling not known yet" or "curve VERDICT".
+
+        It says "curve" because such a verdict judges the whole curve.
+        """
         return f"{'ceiling' if self.verdict in ('ok', _NOT_KNOWN) else 'curve'} {self.cell}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """A run at one moment; None for what it has not reached."""
+    """A snapshot of a run; a field is None until the run has such a value."""
 
     step: int | None = None
     reward: float | None = None
@@ -55,7 +58,7 @@ class Progress:
 
 
 class ProgressReader:
-    """Reads one run's folder again and again; fits only when an evaluation has come."""
+    """Reads the progress of one run repeatedly; fits its curve again only after a new evaluation."""
 
     def __init__(self, folder: Path, axis: str) -> None:
         self._folder, self._axis = folder, axis
@@ -73,7 +76,7 @@ class ProgressReader:
 
 
 def _last_step(folder: Path) -> int | None:
-    """From the end of the file: a long run's metrics are too many to parse every second."""
+    """Return the last logged step; reads only the end of the file, since this is called every second."""
     path = folder / store.METRICS
     if not path.is_file():
         return None

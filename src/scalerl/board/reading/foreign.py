@@ -1,4 +1,4 @@
-"""Read another trainer's log in a worker process: its curves, and the numbers over its steps."""
+"""Read another trainer's log in a worker process: its reward curves, and its other metrics by training step."""
 
 import math
 import os
@@ -34,7 +34,10 @@ class LogReading:
 
 
 def files_of(path: Path) -> list[tuple[str, int, int]]:
-    """Return (path, size, time of change) of a log's files: the file, or those of a folder, three levels deep."""
+    """Return (path, size, modification time) of each file of a log: a file, or a folder searched three levels deep.
+
+    The board reads a log again when this has changed.
+    """
     if not path.is_dir():
         try:
             status = path.stat()
@@ -65,12 +68,12 @@ def files_of(path: Path) -> list[tuple[str, int, int]]:
 
 
 def is_part_of_log(name: str) -> bool:
-    """Return whether a file of a folder may belong to a log: not the weights or the optimizer's state beside it."""
+    """Return whether a file may be part of a log, by its name; weights and optimizer states are not."""
     return "tfevents" in name or name.endswith((".json", ".jsonl", ".wandb", ".log", ".csv", ".db"))
 
 
 def read_log(path: Path) -> LogReading:
-    """Read a log of any known format; never raises, since its caller is in another process."""
+    """Read a log of any known format. Never raises: errors are returned in `problem`, as this runs in a worker."""
     began = time.process_time()
     reading = _read(path)
     return replace(reading, cpu_s=time.process_time() - began)
@@ -92,7 +95,10 @@ def _read(path: Path) -> LogReading:
 
 
 def _columns(table: Table) -> dict[str, Array]:
-    """Return the numbers that the page shows, by our own names, over the rows that have a training step."""
+    """Return the metrics that the page shows, under our names, one entry per training step, in order of steps.
+
+    The row number is the step in a log without a column of steps; rows whose step is missing are skipped.
+    """
     names = renamed(table.columns)
     if "step" not in names and table.step is not None:
         names["step"] = table.step

@@ -1,7 +1,7 @@
-"""What runs in a program's own process: put it together, run it, and answer calls to its functions.
+"""Code that runs in the sandboxed process of a program: assemble it, run it, and serve calls to its functions.
 
-Nothing here is trusted once the program has started, since it can change everything in its process. It is only asked
-for values.
+The program can change everything in its process, so nothing here is trusted once it has started: this side only returns
+values, and the tests compare them in another process.
 """
 
 import ast
@@ -23,10 +23,11 @@ _LONGEST_MESSAGE = 300
 
 
 def assemble(prefix: str, code: str, entry_point: str) -> str:
-    """Return the program that an answer stands for.
+    """Return the program to run: `code`, joined with the prefix that the problem gives, if any.
 
-    Without a prefix it is the code. With one (a prompt that ends inside a function), code that defines the entry point
-    replaces it, and any other code continues it, as far as it can be read as Python.
+    A prefix is a prompt that ends inside a function. Code that defines the entry point itself follows the prefix on a
+    new line, or replaces it if the two do not parse together. Other code continues the function; lines at its end are
+    dropped until the whole parses.
     """
     if not prefix:
         return code
@@ -62,6 +63,7 @@ def _defines(code: str, name: str) -> bool:
 
 
 def _run(job: Any, name: str) -> dict[str, Any]:
+    """Execute the assembled program as a module called `name`; return its globals."""
     source = assemble(job["prefix"], job["code"], job["entry_point"])
     module = types.ModuleType(name)
     module.__dict__["__builtins__"] = builtins
@@ -95,7 +97,7 @@ def run_script(job: Any, descriptors: list[int]) -> None:
 
 
 def answer_calls(job: Any, descriptors: list[int]) -> None:
-    """Run the program, then call its functions as the other end of the descriptor asks, until that is closed."""
+    """Run the program, then serve calls to its functions, which arrive on the first descriptor, until it is closed."""
     with socket.socket(fileno=descriptors[0]) as channel:
         try:
             names = _run(job, "program")
@@ -112,6 +114,11 @@ def answer_calls(job: Any, descriptors: list[int]) -> None:
 
 
 def _answer(channel: socket.socket, call: Any, names: dict[str, Any], objects: list[Any]) -> None:
+    """Get an object or call a function, and send its value, or the error.
+
+    Objects that cannot be sent are kept in `objects`, and their number is sent instead.
+    """
+
     def refer(value: Any) -> int:
         objects.append(value)
         return len(objects) - 1
@@ -138,7 +145,10 @@ def _answer(channel: socket.socket, call: Any, names: dict[str, Any], objects: l
 
 
 def _target(path: list[Any], names: dict[str, Any], objects: list[Any]) -> Any:
-    """Return what a path names: a reference or a name of the program, then attributes of it."""
+    """Return the object at a path: an object returned earlier (by number) or a global name, then its attributes.
+
+    A name that is not global is looked up as a method of the program's class `Solution`.
+    """
     first, *attributes = path
     if isinstance(first, int):
         value = objects[first]

@@ -41,7 +41,10 @@ def own_copy(model: Any, *, dtype: torch.dtype | None, device: torch.device | st
 
 
 def check_model(model: Any, max_length: int) -> None:
-    """Raise ValueError for models that would run but give other numbers than the model itself."""
+    """Raise ValueError for a model that this engine would run without an error but with wrong results.
+
+    Examples are scaled or capped logits, and an attention window or position limit shorter than `max_length`.
+    """
     config = model.config
     name = f"the torch engine cannot run {type(model).__name__}"
     for setting in ("final_logit_softcapping", "logits_scaling", "logit_scale"):
@@ -91,6 +94,7 @@ class FusedBody:
 
     @staticmethod
     def fits(model: Any) -> bool:
+        """Return whether the layers, rotary embedding and linear modules of the model are ones that this supports."""
         config = model.config
         rope = getattr(config, "rope_parameters", None) or {}
         linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
@@ -116,7 +120,7 @@ class FusedBody:
 
     @property
     def has_kernels(self) -> bool:
-        """Whether a step may use a KernelPass."""
+        """Whether this body accepts a KernelPass."""
         return self._operations.kernels is not None
 
     def __call__(self, tokens: Tensor, positions: Tensor, cache: DecodePass | KernelPass | PrefillPass) -> Tensor:
@@ -134,7 +138,7 @@ class FusedBody:
 
 
 class Rotary(NamedTuple):
-    """Tables by position, or their entries at the positions of a pass."""
+    """Cosines and signed sines: the whole tables by position, or their entries at the positions of a pass."""
 
     cosine: Tensor
     sine: Tensor
@@ -156,7 +160,10 @@ class _FusedLayer:
     def __call__(
         self, hidden: Tensor, change: Tensor | None, rotary: Rotary, cache: DecodePass | KernelPass | PrefillPass
     ) -> Tensor:
-        """Add the previous layer's output to the hidden states in place; return this layer's output."""
+        """Add `change`, the previous layer's MLP output, to the hidden states in place; return this layer's.
+
+        The residual sum is left to the next layer so that it and the norm after it can be one operation.
+        """
         joined = self._joined(self._operations.add_norm(hidden, change, self._before))
         if isinstance(cache, KernelPass):
             attended = cache.attend(joined, rotary.cosine, rotary.sine, self._index, self._scale, self._norms)
@@ -180,7 +187,7 @@ class _FusedLayer:
 
 
 class Operations:
-    """The operations between the products of a layer: by torch, or by one Triton kernel each."""
+    """The operations of a layer between its matrix products: in torch, or as one Triton kernel each."""
 
     def __init__(self, activation: Any, kernels: Any) -> None:
         self._activation, self.kernels = activation, kernels
@@ -212,7 +219,7 @@ class Operations:
 
 
 class _Product:
-    """Several linear layers of the same input as one product; the layers' weights become views into its matrix."""
+    """Several linear layers with the same input as one matrix product; their weights become views into one matrix."""
 
     def __init__(self, *modules: nn.Linear) -> None:
         weight = torch.cat([module.weight.data for module in modules])
