@@ -1,1 +1,1 @@
-"""The live page: follows run folders, studies and logs while they are written, and never writes anything itself."""
+"""A live web page that follows run folders, studies and logs while they are written. It never writes to them."""

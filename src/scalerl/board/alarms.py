@@ -1,4 +1,4 @@
-"""Alarms of a run with the step at which each began and, where it is over, ended. Pure."""
+"""Compute the alarms of a run, with the step at which each began and, if it is over, ended. Pure functions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ MOST_PAST = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
-    """An alarm over the steps for which it lasted."""
+    """One alarm, and the steps for which it lasted."""
 
     kind: Kind
     began: float | None
@@ -86,7 +86,7 @@ def _episode(kind: Kind, steps: Array, first: int, last: int, value: float, limi
 
 
 def _lag_episodes(columns: Mapping[str, Array], steps: Array, max_lag: float | None) -> list[Episode]:
-    """Return the stretches in which answers were trained on later than the recipe, or the paper, allows."""
+    """Return alarms for the steps in which the lag was larger than the recipe, or else the paper, allows."""
     values = columns.get("rollout/lag_max", columns.get("rollout/lag_mean"))
     if values is None:
         return []
@@ -123,7 +123,7 @@ def uneven_time_episode(disagreement: float) -> list[Episode]:
 
 
 def curve_episodes(name: str, fit: Mapping[str, Any] | None, history: Sequence[Mapping[str, Any]]) -> list[Episode]:
-    """Return the alarms of a curve: that it falls, and that its forecast left the interval it had given itself."""
+    """Return the alarms of a curve: that it falls, and that its forecast moved out of an earlier interval."""
     episodes: list[Episode] = []
     if fit is not None and fit["fall"] is not None:
         text = alarm_text(Alarm(kind="fall", subject=name))

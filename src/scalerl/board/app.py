@@ -1,4 +1,4 @@
-"""The page's server: a few GET routes over what the board knows. No route takes a path, and none changes anything.
+"""The web server of the board: GET routes that return its state. No route takes a path or changes anything.
 
 /                         the page                     /assets/NAME         its scripts and styles, from a fixed table
 /api/events               server-sent events: which versions have changed
@@ -56,7 +56,7 @@ def read_assets() -> dict[str, tuple[bytes, str]]:
 
 
 def make_app(board: Board, *, token: str = "", hosts: tuple[str, ...] = LOOPBACK_HOSTS) -> "Starlette":
-    """Return the application; with a token every route but the assets asks for it, else only `hosts` are answered."""
+    """Return the application. With a token all routes but the assets require it; else only `hosts` are served."""
     from starlette.applications import Starlette
     from starlette.middleware import Middleware
     from starlette.routing import Route
@@ -161,9 +161,9 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class _Guard:
-    """Refuses whoever does not know the token and, without one, requests under another name than this machine's.
+    """Refuses requests without the token or, if no token is set, requests whose host is not in the allowed list.
 
-    The second keeps out pages of the web whose name was made to point to this machine (DNS rebinding).
+    The second rule protects against web pages whose name resolves to this machine (DNS rebinding).
     """
 
     def __init__(self, app: Any, token: str, hosts: tuple[str, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Start a board beside a run: a process of its own that the run neither waits for nor depends on."""
+"""Start a board next to a run, in a separate process that the run neither waits for nor depends on."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from typing import Self
 
 
 class BoardBeside:
-    """A board for as long as a block lasts. Whatever happens to it, the block goes on."""
+    """A context manager that runs a board during its block. A failure of the board does not affect the block."""
 
     def __init__(self, paths: Sequence[Path], *, announce: Callable[[str], None]) -> None:
         self._paths, self._announce = paths, announce

@@ -1,4 +1,4 @@
-"""The numbers of a run over its steps: which columns the page shows, what other trainers call them, kept compactly."""
+"""Metrics of a run by step: the columns that the page shows, their names in other trainers, and compact storage."""
 
 import math
 from array import array
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 MOST_POINTS = 300
-"""Points of a line that are sent to the page; more cannot be told apart on a screen."""
+"""Largest number of points of a line that are sent to the page; a screen cannot show more."""
 
 # Our key of a column, and what others call it: TRL, verl, prime-rl and tinker-cookbook, the likeliest name first.
 COLUMNS: dict[str, tuple[str, ...]] = {
@@ -61,7 +61,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 
 
 def number(value: object) -> float:
-    """Return a finite number of a row as it is, and NaN for anything else."""
+    """Return a finite number unchanged, and NaN for any other value."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return math.nan
     try:
@@ -132,7 +132,7 @@ def renamed(columns: Sequence[str]) -> dict[str, str]:
 
 
 def thinned(values: Array, num: int = MOST_POINTS, *, largest: bool = False) -> list[float | None]:
-    """Return the means (or the largest numbers) of at most `num` blocks of neighbouring values; None for no number."""
+    """Return the means (or maxima) of at most `num` blocks of neighbouring values; None for a block without numbers."""
     if not len(values):
         return []
     num = min(num, len(values))

@@ -1,4 +1,4 @@
-"""What worker processes compute for the page: the fit of a curve, the history of its forecasts, arms side by side.
+"""Functions that worker processes run for the page: fit a curve, recompute its earlier forecasts, compare arms.
 
 Each function takes values and returns plain JSON types, so that the page's process neither fits nor waits.
 """
@@ -35,7 +35,7 @@ def value_json(value: Value | None) -> dict[str, float | None] | None:
 
 
 def fit_curve(series: Series, end_compute: float | None, unit: str | None) -> dict[str, Any]:
-    """Fit one curve; return its line and bands, its forecast, and what to say about it."""
+    """Fit one curve; return its line and bands, its forecast, and the messages about it."""
     curve = _fitted(series)
     done = curve.fit
     at_end = _at_end(done, end_compute)

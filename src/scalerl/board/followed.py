@@ -26,18 +26,18 @@ MOST_CURVES = 40
 
 @dataclass(slots=True)
 class Curve:
-    """One curve, and what workers have computed of it so far."""
+    """One curve, and the results that workers have computed for it so far."""
 
     series: Series
     fingerprint: str
-    """Of its points: a fit with another fingerprint is out of date."""
+    """Hash of its points; a fit with another fingerprint is out of date."""
     fit: dict[str, Any] | None = None
     fitted: str = ""
     """Fingerprint and end that `fit` was made for."""
     history: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Earlier forecasts by the fingerprint of their points."""
     marks: tuple[str, list[tuple[int, str]]] = ("", [])
-    """What the history was last asked for, and its numbers of points with their marks."""
+    """The request that the history was last computed for, and its numbers of points with their marks."""
     next_fit_at: float = 0.0
     busy: bool = False
 
@@ -56,11 +56,11 @@ class Followed:
         self.version = 0
         self.updated_at = time.time()
         self.wanted_until = 0.0
-        """Until this moment somebody looks at it, and its history is computed."""
+        """Time until which a page is showing this run, so that its history is computed."""
         self.end_compute = given_end
         """Compute at the end of the budget; None where it is not known."""
         self._summary: tuple[Any, dict[str, Any]] | None = None
-        """What it was made for, and the summary."""
+        """The inputs that the cached summary was made from, and the summary."""
         self._uneven_time = 0.0
         self._evals_version = -1
         self._remedies: Mapping[str, tuple[str, ...]] = {}
@@ -92,7 +92,7 @@ class Followed:
         return True
 
     def take_log(self, reading: LogReading, changed_at: float) -> None:
-        """Take over what a worker read of a log that was last written to at `changed_at`."""
+        """Store what a worker read from a log that was last written to at `changed_at`."""
         self.columns = with_empty(reading.columns or {})
         self.kind = reading.kind or "log"
         self.num_rows = reading.num_rows
@@ -242,7 +242,7 @@ class Followed:
 
 
 def fingerprint(series: Series, num: int | None = None) -> str:
-    """Return a short mark of a curve's points, or of those with the least compute."""
+    """Return a short hash of a curve's points, or of the points with the least compute."""
     order = slice(None) if num is None else np.sort(np.argsort(series.compute, kind="stable")[:num])
     start = "" if series.start is None else repr(series.start)
     content = [series.compute[order].tobytes(), series.reward[order].tobytes(), start.encode(), series.x_label.encode()]

@@ -57,8 +57,8 @@ def one_sample(path: Path, root: Root, offsets: Sequence[int], place: int) -> di
     """Return one sample with its whole texts; None if there is no such sample."""
     if not 0 <= place < len(offsets):
         return None
-    found = next(_rows(path, root, offsets, place + 1), None)
-    return None if found is None or found[0] != place else sample_json(place, found[1], MAX_WHOLE)
+    numbered = next(_rows(path, root, offsets, place + 1), None)
+    return None if numbered is None or numbered[0] != place else sample_json(place, numbered[1], MAX_WHOLE)
 
 
 def _rows(path: Path, root: Root, offsets: Sequence[int], end: int) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -1,4 +1,4 @@
-"""What the page shows besides the curve: lines over the steps, where the time goes, lag. Pure."""
+"""Data for the page besides the curve: metrics by step, time per part of a step, and lag. Pure functions."""
 
 from collections.abc import Mapping
 from typing import Any

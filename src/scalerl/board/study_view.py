@@ -1,4 +1,4 @@
-"""A study on the page: its arms side by side, all seeds of an arm together."""
+"""A study on the page: compares its arms, with all seeds of an arm as one curve."""
 
 import time
 from collections.abc import Mapping, Sequence

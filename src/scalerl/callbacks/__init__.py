@@ -1,4 +1,4 @@
-"""Forecasts inside other people's trainers: one line in theirs, or ten in any loop.
+"""Forecasts inside other trainers: one line for transformers and TRL, or a few lines in any loop.
 
     from scalerl.callbacks import ForecastCallback          transformers and TRL
     from scalerl.callbacks import LiveForecast              any loop: add(compute, reward) and outlook()

@@ -1,4 +1,4 @@
-"""Follow a log while it is written, and give a forecast whenever it has grown: for runs in any tracker or framework."""
+"""Follow the log of any tracker or framework while it is written, and make a forecast whenever it has new points."""
 
 import time
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A forecast as plain numbers and one sentence, made from a run's rewards so far, in this process or in a worker."""
+"""Make a forecast from the rewards of a run so far: plain numbers and one sentence. Runs in any process."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ FEWEST_REWARDS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What is known about the end of a run."""
+    """A forecast for the end of a run."""
 
     num_points: int
     compute: float

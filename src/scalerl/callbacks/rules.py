@@ -5,7 +5,7 @@
     ceiling, end         where the curve levels off, and the reward at the end; also with _low and _high
     evaluations          number of points fitted
 
-A value that is not known yet makes its condition false: a rule never stops a run in the dark.
+A condition on a value that is not known yet is false, so a rule never stops a run without data.
 """
 
 import operator
@@ -50,7 +50,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRule:
-    """Conditions any group of which, all together, ends training."""
+    """Groups of conditions: training ends if all conditions of any one group hold."""
 
     text: str
     groups: tuple[tuple[Condition, ...], ...]

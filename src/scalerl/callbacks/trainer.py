@@ -34,7 +34,7 @@ EVAL_REWARDS = ("eval_reward", "eval_rewards/mean")
 TRAINING_REWARDS = ("reward", "rewards/mean")
 AXES = ("step", "tokens", "flops", "hours")
 _GROWTH = 1.05
-"""Training rewards come with each log: they are fitted again when there are this many times as many."""
+"""Training rewards come with every log; they are fitted again when their number has grown by this factor."""
 
 
 class ForecastCallback(TrainerCallback, ExportableState):
@@ -265,7 +265,7 @@ def _number(logs: dict[str, Any], names: tuple[str | None, ...]) -> float | None
 
 
 def _from_first_process(reason: str | None) -> str | None:
-    """Return what the first of several processes says."""
+    """Return the value of the first process, in all processes of a distributed run."""
     import torch.distributed as dist
 
     if not dist.is_available() or not dist.is_initialized():

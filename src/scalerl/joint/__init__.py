@@ -1,4 +1,7 @@
-"""Several curves together: what runs tell each other, and what to run next. numpy and scipy only."""
+"""Inference from several curves together: pooled fits, learnt priors, transfer between sizes, and what to run next.
+
+Imports numpy and scipy only.
+"""
 
 from scalerl.joint.plan import ArmPlan, Candidate, Planned, plan
 from scalerl.joint.pool import learn_prior, pool

@@ -1,14 +1,14 @@
-"""Where the next compute goes: who is probably best at a target, what taking the favourite now may cost, and what each
-arm's next evaluations are worth.
+"""Decide which arms of a study to continue: the probability of each to be the best at a target compute, the expected
+loss of choosing the favourite now, and the value of each arm's next evaluations.
 
-Every arm has joint draws of its curve. The value of continuing arm i is what its new evaluations are expected to add to
-the reward of the arm that is then chosen (the knowledge gradient). With m the posterior means at the target and s_i the
-part of arm i's spread there that the new evaluations will explain,
+Every arm has joint draws of its curve. The value of continuing arm i is the expected increase, due to its new
+evaluations, of the reward of the arm that is then chosen (the knowledge gradient). With m the posterior means at the
+target and s_i the part of arm i's spread there that the new evaluations will explain,
 
     value_i = s_i * phi(d) - |m_i - max_j m_j| * Phi(-d),   d = |m_i - max_j m_j| / s_i   (j other than i)
 
-The first evaluations of a long rung may explain little, so that an arm is judged by its best horizon: the one with the
-largest value per compute.
+The first evaluations of a long rung may explain little, so an arm is judged by its best horizon: the compute to
+continue to that has the largest value per unit of compute.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,19 +36,19 @@ DONE = 1 - 1e-6  # share of the target from which an arm is there
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One arm as it stands. `fit` is None, or has no draws, while there is too little to fit."""
+    """An arm at the time of planning. `fit` is None, or has no draws, while there are too few points to fit."""
 
     name: str
     spent: float
     fit: Fit | None
     can_continue: bool = True
     num_runs: int = 1
-    """Seeds that are continued together: each compute is paid so many times."""
+    """Number of seeds, which are continued together: the cost of continuing is multiplied by it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmPlan:
-    """What is known of an arm and what to do with it."""
+    """The state of an arm, and the action that the plan proposes for it."""
 
     name: str
     spent: float
@@ -58,23 +58,23 @@ class ArmPlan:
     until: float | None
     """Compute to continue to; None for an arm that is not continued."""
     value: float
-    """Expected gain of one more rung; 0 for an arm that is not worth it."""
+    """Expected gain of one more rung; 0 for an arm that is not worth continuing."""
     rate: float
-    """Expected gain per compute at the best horizon; infinite for an arm without a curve."""
+    """Expected gain per unit of compute at the best horizon; infinite for an arm without a curve."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """The plan: arms in the given order."""
+    """A plan for all arms, in the order in which they were given."""
 
     target: float
     arms: tuple[ArmPlan, ...]
     favourite: str | None
     regret: Value | None
-    """Expected loss, at the target, of taking the favourite now."""
+    """Expected loss of reward at the target if the favourite is chosen now."""
     kind: PlanKind
     cost: float
-    """Compute of all that is to be continued."""
+    """Compute that all proposed continuations cost together."""
 
     def arm(self, name: str) -> ArmPlan:
         return next(arm for arm in self.arms if arm.name == name)
@@ -88,7 +88,11 @@ def plan(
     budget: float | None = None,
     level: float = 0.9,
 ) -> Planned:
-    """What to do with each arm; `rung` is the least compute to continue by, `budget` what may be spent in all."""
+    """Return what to do with each arm.
+
+    `rung` is the least compute to continue by, an eighth of the target if None. `budget` limits the compute of all arms
+    together, including what they have spent already.
+    """
     rung = rung or target / 8
     known = {arm.name: arm.fit for arm in arms if arm.fit is not None and arm.fit.draws is not None and arm.fit.usable}
     at_target = {name: draws_at(curve, target, stream) for stream, (name, curve) in enumerate(known.items())}
@@ -117,13 +121,13 @@ def plan(
 
 
 def draws_at(curve: Fit, compute: float, stream: int) -> Array:
-    """The curve at a compute, in an order of its own: arms are independent."""
+    """Return draws of the curve at a compute, shuffled by `stream` so that draws of two arms are independent."""
     draws = curve.curve_draws([compute])[:, 0]
     return np.random.default_rng(100 + stream).permutation(draws)
 
 
 def _standing(at_target: Mapping[str, Array], level: float) -> tuple[dict[str, float], Value | None, str | None]:
-    """Probability of being the best, the expected loss of taking the favourite, and who that is."""
+    """Return each arm's probability of being the best, the expected loss of choosing the favourite, and its name."""
     if not at_target:
         return {}, None, None
     num = min(len(draws) for draws in at_target.values())
@@ -185,20 +189,20 @@ def _arm(
 
 
 def horizons_of(arm: Candidate, curve: Fit, target: float, rung: float) -> tuple[Array, Array]:
-    """Computes to continue to, from one rung to the target, and how much of the spread there each explains."""
+    """Return the computes to continue to, from one rung to the target, and the `explained_sds` of each."""
     num = max(min(NUM_HORIZONS, round((target - arm.spent) / rung)), 1)
     horizons = np.linspace(min(arm.spent + rung, target), target, num)
     return horizons, explained_sds(curve, arm.spent, horizons, target)
 
 
 def _gap(name: str, means: Mapping[str, float]) -> float:
-    """Between an arm and the best of the others."""
+    """Return the distance between the mean of an arm and the best mean of the others."""
     others = [mean for other, mean in means.items() if other != name]
     return abs(means[name] - max(others)) if others else 0.0
 
 
 def knowledge_gradient(gap: float, spread: Array) -> Array:
-    """Expected gain in the best of two means `gap` apart when one of them will move by a normal of this spread."""
+    """Return the expected increase of the larger of two means `gap` apart if one moves by a normal of sd `spread`."""
     ratio = gap / np.maximum(spread, 1e-12)
     density = np.exp(-0.5 * ratio**2) / np.sqrt(2 * np.pi)
     return np.maximum(spread * density - gap * _upper_tail(ratio), 0.0)
@@ -211,7 +215,7 @@ def _upper_tail(z: Array) -> Array:
 
 
 def explained_sds(curve: Fit, spent: float, horizons: Array, target: float) -> Array:
-    """Standard deviation of the reward at the target that evaluations from `spent` to each horizon will explain."""
+    """Return the sd of the reward at the target that evaluations between `spent` and each horizon will explain."""
     shares = (np.arange(GROUPS) + 0.5) / GROUPS
     places = spent + np.outer(horizons - spent, shares)
     curves = curve.curve_draws([*places.ravel(), target])
@@ -229,13 +233,13 @@ def explained_sds(curve: Fit, spent: float, horizons: Array, target: float) -> A
 
 
 def _spacing(curve: Fit) -> float:
-    """Compute between two evaluations of one run; with several runs each place is measured by all of them."""
+    """Return the median compute between evaluations. Several runs are assumed to be evaluated at the same computes."""
     steps = np.diff(np.unique(curve.compute))
     return float(np.median(steps)) if len(steps) else float(curve.scale)
 
 
 def _finish(rows: Sequence[ArmPlan], favourite: str | None, target: float) -> list[ArmPlan]:
-    """The choice is made: the favourite goes on to the target, and nothing else does."""
+    """Continue only the favourite, to the target, and stop all other arms: used once the choice is made."""
     done = []
     for row in rows:
         if row.name == favourite and row.action != "done":
@@ -247,7 +251,7 @@ def _finish(rows: Sequence[ArmPlan], favourite: str | None, target: float) -> li
 
 
 def _within(rows: Sequence[ArmPlan], runs: Mapping[str, int], budget: float | None) -> list[ArmPlan]:
-    """With a budget, the best rates first until it is spent."""
+    """Cut the continuations to the budget: serve the highest rates first and stop the arms that get nothing."""
     left = np.inf if budget is None else budget - sum(row.spent * runs[row.name] for row in rows)
     kept: dict[str, ArmPlan] = {}
     for row in sorted(rows, key=lambda row: (-row.rate, row.spent)):

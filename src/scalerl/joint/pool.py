@@ -1,4 +1,4 @@
-"""Arms of one study share what they know: each is fitted again with the prior that the others make."""
+"""Pool the arms of a study: fit each again with a prior that is learnt from the others."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,7 +14,7 @@ ANY_RUN = ("share", "exponent")  # what holds for runs on another axis of comput
 
 
 def member(name: str, curve: Fit) -> Member:
-    """A fit's draws under the weak prior, on the axes of `Prior`."""
+    """Return a fit's draws under the weak prior, on the axes of `Prior`."""
     own = curve.unpooled or curve
     assert own.draws is not None
     draws = coordinates(own.draws.params, own.bounds[1])
@@ -22,9 +22,10 @@ def member(name: str, curve: Fit) -> Member:
 
 
 def pool(fits: Mapping[str, Fit], earlier: Sequence[Member] = ()) -> dict[str, Fit]:
-    """Every fit that can be, under the prior of the others and of `earlier` runs; the rest, and too few, as they are.
+    """Fit each curve again under the prior that the other fits and the `earlier` runs make; return all fits.
 
-    The fits must be on one axis of compute, of one base model and one task.
+    Fits that cannot be pooled are returned unchanged, and so are all if there are fewer than LEAST_MEMBERS runs. The
+    fits must have the same axis of compute, base model and task.
     """
     names = [name for name, curve in fits.items() if can_be_pooled(curve)]
     if not names or len(names) + len(earlier) < LEAST_MEMBERS:
@@ -36,5 +37,5 @@ def pool(fits: Mapping[str, Fit], earlier: Sequence[Member] = ()) -> dict[str, F
 
 
 def learn_prior(members: Sequence[Member]) -> Prior:
-    """The prior that these runs make for one more of any length, on any axis."""
+    """Return the prior for one more run of any length, on any axis of compute: over share and exponent only."""
     return for_a_new_run(members, ANY_RUN)

@@ -1,6 +1,7 @@
-"""Priors as files: `scalerl prior RUNS --out FILE` writes one, `--prior FILE` reads it, and one ships with the package.
+"""Read and write prior files. `scalerl prior RUNS --out FILE` writes one and `--prior FILE` reads it; the package ships
+one as well.
 
-A file holds its members, not the densities, so that it can be read by a person and some members be left out:
+A file holds the members (earlier runs) rather than densities, so that people can read it and leave out members:
 
     {"format": "scalerl-prior-1", "x": "gpu_hours", "members": [
         {"name": ..., "source": ..., "start": 0.4, "ceiling": 0.61, "ceiling_sd": 0.01, "exponent": 1.9,
@@ -35,14 +36,14 @@ GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriorFile:
-    """Earlier runs, and the column of compute that their midpoints are counted in (None where they have none)."""
+    """Earlier runs, and the column of compute that their midpoints are measured in (None if they have no midpoints)."""
 
     members: tuple[Member, ...]
     x: str | None
     name: str
 
     def on_axis(self, x: str | None) -> tuple[Member, ...]:
-        """The members for runs whose compute is in column `x`: midpoints in another column say nothing."""
+        """Return the members for runs whose compute is column `x`; midpoints in another unit of compute are removed."""
         if x is not None and x == self.x:
             return self.members
         return tuple(
@@ -52,7 +53,7 @@ class PriorFile:
 
 
 def read_prior(name: str) -> PriorFile:
-    """The prior in a file, or the shipped one by its name `published`."""
+    """Read a prior file; the name `published` selects the one in the package."""
     if name == SHIPPED:
         text = (files("scalerl") / "assets" / "published_prior.json").read_text(encoding="utf-8")
     else:
@@ -76,7 +77,7 @@ def read_prior(name: str) -> PriorFile:
 
 
 def prior_content(fits: Mapping[str, Fit], x: str, sources: Mapping[str, str]) -> dict[str, Any]:
-    """What `scalerl prior` writes for these runs."""
+    """Return the content of a prior file for these runs; InputError if too few of them can be pooled."""
     usable = {name: curve for name, curve in fits.items() if can_be_pooled(curve)}
     if len(usable) < LEAST_MEMBERS:
         why = "; ".join(f"{name}: {curve.verdict}" for name, curve in fits.items() if name not in usable)
@@ -113,7 +114,7 @@ def _read_member(row: Mapping[str, Any]) -> Member:
 
 
 def _normal_pairs(num: int) -> tuple[Array, Array]:
-    """Evenly spread pairs of independent normal numbers."""
+    """Return `num` pairs of independent standard normal numbers, evenly spread and not random."""
     along = (np.arange(num) + 0.5) / num
     across = np.modf((np.arange(num) + 0.5) * GOLDEN)[0]
     return ndtri(along), ndtri(np.clip(across, 1e-4, 1 - 1e-4))

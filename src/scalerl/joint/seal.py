@@ -1,7 +1,8 @@
-"""Sealed forecasts: what was forecast, from which data, when and by which version, with a digest over all of it.
+"""Seal forecasts and score them later. A sealed file holds the forecast, digests of its data, the date, the version of
+the package and a digest of the whole file.
 
-The digest shows that a file was changed by accident or by hand. It proves nothing against someone who writes a new one:
-for that, keep the file (or its digest) where its date can be checked, such as a commit.
+The digest detects a file that was changed by accident or by hand. It does not protect against someone who writes a new
+file: for that, keep the file (or its digest) where its date can be checked, such as a commit.
 """
 
 import hashlib
@@ -26,7 +27,7 @@ REACH = 4.0  # times the data that a forecast is written down for, or to the lar
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtScore:
-    """One compute that was asked for: the forecast, and the mean of what was measured near it (None if nothing was)."""
+    """The forecast at one requested compute, and the mean reward measured near it (None if nothing was measured)."""
 
     compute: float
     value: float
@@ -41,7 +42,7 @@ class AtScore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealScore:
-    """How one sealed curve did on what was measured since."""
+    """The errors of one sealed curve on the evaluations made after it was sealed."""
 
     name: str
     num_new: int
@@ -54,24 +55,24 @@ class SealScore:
     data_changed: bool
     """Whether the log no longer holds the data that the forecast was made from."""
     beyond: int
-    """New evaluations beyond the compute that the forecast was written down for."""
+    """Number of new evaluations beyond the largest compute in the sealed forecast."""
 
 
 def digest(content: Mapping[str, Any]) -> str:
-    """Of everything but the digest itself."""
+    """Return the SHA-256 of the content without its own `digest` entry."""
     plain = {key: value for key, value in content.items() if key != "digest"}
     return hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def data_digest(compute: Array, reward: Array) -> str:
-    """Of a curve's points in their order of compute, at ten digits."""
+    """Return the SHA-256 of a curve's points, sorted by compute and rounded to ten digits."""
     order = np.lexsort((reward, compute))
     rows = ";".join(f"{c:.10g},{r:.10g}" for c, r in zip(compute[order], reward[order], strict=True))
     return hashlib.sha256(rows.encode()).hexdigest()
 
 
 def sealed_curve(name: str, fit: Fit, at: Sequence[float], compute: Array, reward: Array) -> dict[str, Any]:
-    """One curve's forecast as plain values; `compute` and `reward` are the data it was made from."""
+    """Return the forecast of one curve as JSON types; `compute` and `reward` are the data it was made from."""
     last = float(fit.scale)
     places = np.geomspace(last, max(REACH * last, *at), NUM_PLACES)
     paths = {f"{level:g}": fit.new_interval(places, level) for level in LEVELS}
@@ -108,13 +109,13 @@ def _value(*numbers: float) -> dict[str, float | None]:
 
 
 def seal(curves: Sequence[Mapping[str, Any]], *, version: str, date: str, **origin: Any) -> dict[str, Any]:
-    """The content of a sealed file; `origin` says which logs and options it was made with."""
+    """Return the content of a sealed file; `origin` holds the logs and options it was made with."""
     content = {"format": FORMAT, "version": version, "date": date, **origin, "curves": list(curves)}
     return {**content, "digest": digest(content)}
 
 
 def opened(text: str, name: str) -> dict[str, Any]:
-    """The content of a sealed file; InputError where it is not one, or was changed."""
+    """Parse the text of a sealed file; InputError if it is not a sealed forecast or was changed."""
     try:
         content = json.loads(text)
         is_sealed = content["format"] == FORMAT and isinstance(content["curves"], list) and "digest" in content
@@ -128,7 +129,7 @@ def opened(text: str, name: str) -> dict[str, Any]:
 
 
 def score_sealed(curve: Mapping[str, Any], compute: Array, reward: Array) -> SealScore:
-    """Compare a sealed curve with all that the log holds now."""
+    """Score a sealed curve against all points that the log holds now."""
     last = float(curve["largest_compute"])
     is_new = compute > last * (1 + 1e-9)
     path = curve["path"]

@@ -1,11 +1,11 @@
-"""The curve of a run that has not begun, from smaller siblings of its family.
+"""Forecast the curve of a run that has not begun from runs of smaller models of the same family.
 
     ceiling    logit(A) = logit(R0) + b0 + b1 logit(R0) + b2 log N,   with scatter in units of the reward
     midpoint   log C_mid = m0 + m1 log N                              with scatter
     exponent   log B = e0 + e1 log N                                  with scatter
 
-Ceilings follow the start first (b1 and b2 are held near 0 by their priors), midpoints grow with size. Each law is a
-Bayesian linear regression whose members have their own uncertainty; the scatter about it is integrated over a grid with
+Ceilings depend mainly on the start R0 (priors keep b1 and b2 near 0); midpoints grow with the size N. Each law is a
+Bayesian linear regression whose points have their own uncertainty; the scatter about it is integrated over a grid with
 a half-Cauchy prior. All logarithms are taken relative to the target, so that a law's intercept is its forecast.
 """
 
@@ -45,7 +45,7 @@ MIDPOINT_SD, MIDPOINT_SCATTER = 0.5, 0.3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sibling:
-    """One size of a family, with the centre and the sd of each parameter's posterior."""
+    """One smaller model of the family: (median, sd) of the posterior of each parameter of its curve."""
 
     name: str
     size: float
@@ -58,7 +58,7 @@ class Sibling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """The forecast for the target, and the law at other sizes for its picture."""
+    """The forecast for the target size, and the siblings that it was made from."""
 
     size: float
     start: float
@@ -73,7 +73,7 @@ class Transfer:
 
 
 def sibling(name: str, size: float, curve: Fit) -> Sibling:
-    """A member of the family from its fit."""
+    """Return a sibling from the fit of its curve."""
     assert curve.draws is not None
     params = curve.draws.params
     first = int(np.argmin(curve.compute))
@@ -100,7 +100,7 @@ def transfer(
     midpoint_slope: float = 1.0,
     level: float = 0.9,
 ) -> Transfer:
-    """Forecast the curve of `size` from its siblings; `midpoint_slope` is how midpoints are expected to grow."""
+    """Forecast the curve of `size` from its siblings; `midpoint_slope` is the prior mean of m1."""
     rng = np.random.default_rng(7)
     log_size = np.log(np.array([own.size for own in siblings]) / size)
     ceiling, scatter = ceiling_draws(siblings, log_size, start, rng)
@@ -134,7 +134,7 @@ def transfer(
 def ceiling_draws(
     siblings: Sequence[Sibling], log_size: Array, start: float, rng: np.random.Generator
 ) -> tuple[Array, Array]:
-    """Draws of the target's ceiling, and of the scatter about the law."""
+    """Return draws of the target's ceiling, and of the scatter of ceilings about the law."""
     starts = logit(np.array([own.start for own in siblings]))
     ceilings = np.array([own.ceiling[0] for own in siblings])
     gain = logit(ceilings) - starts
@@ -159,9 +159,9 @@ def _law(
     stretch: Array | None = None,
     is_curve: bool = False,
 ) -> tuple[Array, Array]:
-    """Draws of the law's value at the target (all features but the first are 0 there), and of the scatter about it.
+    """Return draws of the law at the target, where all features but the first are 0, and of the scatter about it.
 
-    With `is_curve` the scatter is left to the caller, who adds it in other units.
+    `members` are (value, sd). With `is_curve` the values do not include the scatter: the caller adds it in other units.
     """
     value, own_sd = np.array(members).T
     wide = np.ones(len(value)) if stretch is None else stretch

@@ -1,1 +1,1 @@
-"""Results about several curves together: pooling, plans, transfer and sealed forecasts, in words and pictures."""
+"""Present pooling, plans, transfer and sealed forecasts of several curves as text, JSON, tables and figures."""

@@ -1,4 +1,4 @@
-"""What the policy of a study chose, as JSON and in one sentence."""
+"""Present the final choice of a study's policy as JSON and as one sentence."""
 
 from pathlib import Path
 from typing import Any
@@ -7,13 +7,13 @@ from scalerl import store
 
 
 def last_choice(out: Path) -> dict[str, Any] | None:
-    """The decision that ended a study; None while its policy has not made one."""
+    """Return the decision that ended a study; None if its policy has not ended it yet."""
     rows = store.read_decisions(out)
     return rows[-1] if rows and rows[-1]["arm"] is None else None
 
 
 def choice_text(row: dict[str, Any]) -> str:
-    """The choice of a policy in one sentence."""
+    """Return the choice of a policy as one sentence."""
     known = row["known"]
     favourite, regret = known.get("favourite"), known.get("regret")
     loss = "" if regret is None else f"; taking it is expected to lose {regret:.2g}"

@@ -1,4 +1,4 @@
-"""Pictures of plans and of the law between sizes; matplotlib, as PNG or SVG."""
+"""Draw plans with matplotlib, as PNG or SVG, and save figures for other modules of this folder."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,14 +18,14 @@ NUM_PLACES = 120
 
 
 def check_picture_path(path: Path) -> None:
-    """Refuse, before any fit, a picture that could not be drawn."""
+    """Raise InputError, before any fit, if a figure cannot be written to this path."""
     if path.suffix.lower() not in KINDS:
         raise InputError(f"--plot {path} ends in {path.suffix or 'nothing'!r}: choose one of {', '.join(KINDS)}")
     check_plot_path(path)
 
 
 def save(path: Path, make: Callable[[Any], None], size: tuple[float, float]) -> None:
-    """Write the figure that `make` draws."""
+    """Create a figure, let `make` draw into it, and write it to `path`."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -42,14 +42,14 @@ def save(path: Path, make: Callable[[Any], None], size: tuple[float, float]) -> 
 
 
 def log_ticks(axis: Any, low: float, high: float, show: Callable[[float], str] = short_compute_text) -> None:
-    """Round numbers along a logarithmic axis that runs from `low` to `high`."""
+    """Put ticks at round numbers on a logarithmic axis from `low` to `high`."""
     ticks = compute_ticks(low, high, 6)
     axis.set_ticks(ticks, [show(tick) for tick in ticks])
     axis.set_ticks([], minor=True)
 
 
 def draw_plan(planned: Planned, candidates: list[Candidate], path: Path) -> None:
-    """Curves of all arms to the target, and the probability of each to be the best there."""
+    """Draw the curves of all arms up to the target, and the probability of each to be the best there."""
 
     def make(figure: Any) -> None:
         axes, bars = figure.subplots(1, 2, width_ratios=(3, 1))

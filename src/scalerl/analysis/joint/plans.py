@@ -1,4 +1,4 @@
-"""A plan over several curves: arms from analysed curves, then words, JSON and the numbers of its picture."""
+"""Make a plan from analysed curves, and present it as sentences, a table and JSON."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ UNFIT = ("unstable",)  # verdicts of arms that are not continued
 
 
 def make_candidates(curves: Sequence[CurveResult], target: float) -> list[Candidate]:
-    """The arms of a plan, pooled; InputError where they cannot be planned together."""
+    """Return the arms of a plan with pooled fits; InputError if they cannot be planned together."""
     axes = sorted({curve.series.x_label for curve in curves})
     if len(axes) > 1:
         raise InputError(
@@ -50,7 +50,7 @@ def make_candidates(curves: Sequence[CurveResult], target: float) -> list[Candid
 
 
 def make_plan(curves: Sequence[CurveResult], target: float, budget: float | None, level: float) -> Planned:
-    """The plan for these curves."""
+    """Return the plan for these curves."""
     return plan(make_candidates(curves, target), target, budget=budget, level=level)
 
 
@@ -58,7 +58,7 @@ def make_plan(curves: Sequence[CurveResult], target: float, budget: float | None
 
 
 def plan_messages(planned: Planned) -> list[str]:
-    """The plan in sentences, the first of which is the answer."""
+    """Return the plan as sentences; the first states the decision."""
     going = [arm for arm in planned.arms if arm.action == "continue"]
     stopped = [arm.name for arm in planned.arms if arm.action == "stop"]
     lines = [_answer(planned)]
@@ -91,7 +91,7 @@ def _answer(planned: Planned) -> str:
 
 
 def plan_table(planned: Planned, alone: Mapping[str, Fit | None]) -> Group:
-    """The plan for the terminal; `alone` are the fits without pooling."""
+    """Return the plan as a table for the terminal; `alone` are the fits without pooling."""
     table = Table(title_justify="left", header_style="bold", pad_edge=False, box=None)
     for head in (
         "arm",
@@ -131,7 +131,7 @@ def _alone(curve: Fit | None, target: float) -> Value | None:
 
 
 def plan_json(planned: Planned) -> dict[str, Any]:
-    """The plan as plain JSON types."""
+    """Return the plan as JSON types."""
     return {
         "arms": [
             {
@@ -151,7 +151,7 @@ def plan_json(planned: Planned) -> dict[str, Any]:
 
 
 def value_json(value: Value | None) -> dict[str, float | None]:
-    """A value with its interval; null for what is not known."""
+    """Return a value and its interval as JSON types; null for each number that is not known."""
     if value is None:
         return dict.fromkeys(("value", "low", "high"))
     named = {"value": value.value, "low": value.low, "high": value.high}
@@ -159,5 +159,5 @@ def value_json(value: Value | None) -> dict[str, float | None]:
 
 
 def informed(curves: Sequence[CurveResult]) -> int:
-    """How many curves inform each other."""
+    """Return how many of the curves can be pooled."""
     return sum(curve.fit is not None and can_be_pooled(curve.fit) for curve in curves)

@@ -1,4 +1,4 @@
-"""Curves that inform each other, as `--pool` and `--prior FILE` ask for it."""
+"""Apply the options `--pool` and `--prior FILE` to fitted curves."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from scalerl.logs.series import Series
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pooling:
-    """Whether curves inform each other, and the earlier runs that inform them too."""
+    """Whether curves are pooled with each other, and the earlier runs that they are pooled with."""
 
     together: bool
     earlier: tuple[Member, ...]
@@ -31,7 +31,7 @@ class Pooling:
         return cls(together=pool, earlier=earlier)
 
     def apply(self, fits: Mapping[str, Fit], groups: Mapping[str, str]) -> dict[str, Fit]:
-        """The fits with what others say of them; only curves of one group (evaluation set) inform each other."""
+        """Return the fits after pooling; only curves of the same group (evaluation set) are pooled with each other."""
         if not self.together:
             return {name: own for name, curve in fits.items() for own in [pool({name: curve}, self.earlier)[name]]}
         done: dict[str, Fit] = {}
@@ -52,7 +52,7 @@ class Fitted(Protocol):
 
 
 def prior_of(curves: Sequence[Fitted]) -> dict[str, Any]:
-    """The content of a prior file that these curves make."""
+    """Return the content of a prior file for these curves."""
     axes = sorted({curve.series.x_label for curve in curves})
     if len(axes) > 1:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Sealed forecasts: made from analysed curves, scored against logs, and a folder of them as one page."""
+"""Seal the forecasts of analysed curves, score sealed files against logs, and write a calibration page."""
 
 import html
 import json
@@ -29,7 +29,7 @@ DEFAULT_AT = (2.0, 4.0)  # times the data
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileScore:
-    """One sealed file and how its curves did."""
+    """The scores of the curves of one sealed file."""
 
     path: Path
     date: str
@@ -49,7 +49,7 @@ def sealed_content(
     options: Mapping[str, Any],
     at: Sequence[float],
 ) -> dict[str, Any]:
-    """The content of a sealed file for these curves."""
+    """Return the content of a sealed file for these curves."""
     rows = []
     for curve in curves:
         if curve.fit is None or not curve.fit.usable or curve.fit.draws is None:
@@ -64,7 +64,7 @@ def sealed_content(
 
 
 def check_new_seal(file: Path) -> None:
-    """Refuse, before any fit, a file that cannot be written."""
+    """Raise UsageError, before any fit, if the file exists or its folder does not."""
     if file.exists():
         raise UsageError(f"--seal {file} exists already: a sealed forecast is never written over, so name another file")
     if not file.parent.is_dir():
@@ -135,13 +135,13 @@ def score_folder(folder: Path, logs: Sequence[str]) -> list[FileScore]:
 
 
 def calibration(results: Sequence[FileScore]) -> dict[float, tuple[float, int]]:
-    """For each level: the share of new evaluations inside their interval, and how many there were."""
-    found = {}
+    """Return, for each level, the share of new evaluations inside their interval, and their number."""
+    coverage = {}
     for level in LEVELS:
         rows = [(c.coverage[level], c.num_new - c.beyond) for r in results for c in r.curves if c.num_new > c.beyond]
         num = sum(count for _, count in rows)
-        found[level] = (sum(share * count for share, count in rows) / num if num else math.nan, num)
-    return found
+        coverage[level] = (sum(share * count for share, count in rows) / num if num else math.nan, num)
+    return coverage
 
 
 # In words -------------------------------------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ table{{border-collapse:collapse}}td,th{{padding:.25em .8em;border-bottom:1px sol
 
 
 def write_page(results: Sequence[FileScore], path: Path) -> None:
-    """The calibration page: one offline file."""
+    """Write the calibration page: one HTML file that works offline."""
     head = "".join(f"<th>{text}</th>" for text in ("file", "sealed", "curve", "new", "RMSE", "bias", "in 90%"))
     cells = ["".join(f"<td>{html.escape(text)}</td>" for text in row) for row in _folder_cells(results)]
     words = " ".join(html.escape(line) for line in _calibration_lines(results))
@@ -277,7 +277,7 @@ def write_page(results: Sequence[FileScore], path: Path) -> None:
 
 
 def _picture(results: Sequence[FileScore]) -> str:
-    """Levels against what was covered, as an inline drawing; none where nothing is scored."""
+    """Return an SVG of covered shares against levels; empty if nothing was scored."""
     size = 260
     points = [(level, share) for level, (share, num) in calibration(results).items() if num]
     if not points:

@@ -1,4 +1,4 @@
-"""Transfer between sizes: siblings from analysed curves, then words, JSON and the picture of the law."""
+"""Make a transfer between sizes from analysed curves, and present it as sentences, a table, JSON and a figure."""
 
 import math
 import re
@@ -28,7 +28,7 @@ VERDICTS = {"ok": "ok", "far_size": "far from the siblings"}
 
 
 def parse_size(text: str, where: str) -> float:
-    """0.5B, 72B, 7e9 or 768 as a number."""
+    """Parse a size such as 0.5B, 72B, 7e9 or 768."""
     match = SIZE.fullmatch(text)
     try:
         value = float(match[1]) * UNITS[match[2].lower()] if match else math.nan
@@ -40,7 +40,7 @@ def parse_size(text: str, where: str) -> float:
 
 
 def size_text(size: float) -> str:
-    """A size as people write it: 72B, 135M, 768."""
+    """Format a size with its suffix: 72B, 135M, 768."""
     for unit, letter in ((1e9, "B"), (1e6, "M")):
         if size >= unit:
             return f"{size / unit:.4g}{letter}"
@@ -48,7 +48,7 @@ def size_text(size: float) -> str:
 
 
 def find_siblings(curves: Sequence[CurveResult], column: str, size: float) -> tuple[list[Sibling], list[str]]:
-    """The usable smaller siblings, and notes on those that are left out. The size ends each curve's name."""
+    """Return the usable smaller siblings, and notes on the curves left out. A curve's name ends with its size."""
     axes = sorted({curve.series.x_label for curve in curves})
     if len(axes) > 1:
         raise InputError(
@@ -79,7 +79,7 @@ def find_siblings(curves: Sequence[CurveResult], column: str, size: float) -> tu
 def make_transfer(
     curves: Sequence[CurveResult], column: str, size: float, start: float, at: Sequence[float], level: float
 ) -> tuple[Transfer, list[str]]:
-    """The forecast of a size from the smaller ones, and notes on what was left out."""
+    """Return the forecast of a size from the smaller ones, and notes on the curves left out."""
     members, notes = find_siblings(curves, column, size)
     axis = curves[0].series.x_label.lower()
     slope = 0.0 if any(word in axis for word in PER_SAMPLE) else 1.0
@@ -89,7 +89,7 @@ def make_transfer(
 
 
 def transfer_messages(done: Transfer, notes: Sequence[str]) -> list[str]:
-    """The forecast in sentences, the first of which is the answer."""
+    """Return the forecast as sentences; the first states the result."""
     names = ", ".join(own.name for own in done.siblings)
     lines = [
         f"{size_text(done.size)} from a start of {done.start:.3f} should level off at "
@@ -103,7 +103,7 @@ def transfer_messages(done: Transfer, notes: Sequence[str]) -> list[str]:
 
 
 def transfer_json(done: Transfer, notes: Sequence[str]) -> dict[str, Any]:
-    """The forecast as plain JSON types."""
+    """Return the forecast as JSON types."""
     return {
         "target": {"size": done.size, "start": done.start},
         "ceiling": value_json(done.ceiling),
@@ -117,7 +117,7 @@ def transfer_json(done: Transfer, notes: Sequence[str]) -> dict[str, Any]:
 
 
 def transfer_table(done: Transfer, notes: Sequence[str]) -> Group:
-    """Siblings and target for the terminal."""
+    """Return a table of the siblings and the target for the terminal."""
     table = Table(header_style="bold", pad_edge=False, box=None)
     for head in ("run", "size", "start", "ceiling", "exponent", "midpoint"):
         table.add_column(head, justify="left" if head == "run" else "right")
@@ -138,7 +138,7 @@ def transfer_table(done: Transfer, notes: Sequence[str]) -> Group:
 
 
 def draw_transfer(done: Transfer, path: Path) -> None:
-    """The law with its members: ceilings against starts, and midpoints against sizes."""
+    """Draw the law and its siblings: ceilings against starts, and midpoints against sizes."""
 
     def make(figure: Any) -> None:
         left, right = figure.subplots(1, 2)

@@ -1,1 +1,1 @@
-"""Reading files while they are written: which may be read, what was added, which runs and logs there are."""
+"""Read files while they are written: find runs and logs, check which files may be read, and read what was added."""

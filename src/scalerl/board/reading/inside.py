@@ -1,4 +1,4 @@
-"""Which files may be read: regular files that lie inside what the user named, wherever links point."""
+"""Restrict reading to regular files inside the paths that the user named, after following links."""
 
 import os
 import stat

@@ -1,4 +1,4 @@
-"""What the named paths stand for at this moment: run folders, studies with their runs, and logs. Reads no log."""
+"""Find the run folders, studies and logs at the paths that the user named. Does not read any log."""
 
 import hashlib
 import json

@@ -21,7 +21,7 @@ _CHUNK = 1 << 20
 
 @dataclass(slots=True)
 class Added:
-    """What one call found."""
+    """The result of one read."""
 
     rows: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
     """(offset of the line in the file, row)."""

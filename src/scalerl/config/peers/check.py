@@ -1,4 +1,4 @@
-"""Read another framework's configuration file, tell which framework it is of, and check it."""
+"""Read the configuration file of another framework, detect the framework, and check the settings."""
 
 import ast
 import json

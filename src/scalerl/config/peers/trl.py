@@ -131,7 +131,7 @@ def _head(settings: Reader) -> None:
 
 
 def _steps(settings: Reader) -> None:
-    """The regime: k optimizer steps on each batch of completions is PPO-off-policy-k."""
+    """Translate the regime: k optimizer steps on each batch of completions are PPO-off-policy-k."""
     accumulation = settings.number("gradient_accumulation_steps") or 1
     per_generation = settings.number("steps_per_generation") or accumulation
     num = max(round((settings.number("num_iterations") or 1) * per_generation / accumulation), 1)

@@ -1,4 +1,4 @@
-"""What a check of another framework's recipe finds, as values."""
+"""The result of checking another framework's recipe, as values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ DifferenceKind = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Translation:
-    """One of their settings, and what it is called here."""
+    """One setting of another framework, and the setting of ours that it corresponds to."""
 
     theirs: str
     """Key of their configuration."""
@@ -46,7 +46,7 @@ class Translation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One thing in which a recipe differs from ScaleRL."""
+    """One difference between a recipe and ScaleRL."""
 
     kind: DifferenceKind
     ours: str
@@ -68,7 +68,7 @@ class Checked:
 
 
 class Reader:
-    """Their settings by dotted key, with the framework's defaults; remembers what was asked for."""
+    """Reads settings by dotted key, with the framework's defaults, and records which keys were read."""
 
     def __init__(self, settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
         self._settings, self._defaults = dict(settings), dict(defaults)
@@ -97,7 +97,7 @@ class Reader:
         return list(self._settings)
 
     def as_ours(self, theirs: str, ours: str, our_value: Any) -> None:
-        """Note that one of their settings stands for one of ours."""
+        """Record that one of their settings corresponds to one of ours."""
         is_default = self._settings.get(theirs) is None
         value = self.get(theirs)
         self.translations.append(

@@ -1,1 +1,1 @@
-"""What other runs say of a curve, and fits that use it."""
+"""Priors that are learnt from other runs, and fits that use them."""

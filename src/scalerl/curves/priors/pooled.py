@@ -1,4 +1,4 @@
-"""A fit again, with a prior that other runs make."""
+"""Fit a curve again with a prior that was learnt from other runs."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ NOT_POOLED = ("unstable", "lack of fit", "no rise seen", "too few points")
 
 
 def can_be_pooled(curve: Fit) -> bool:
-    """Whether a fit can inform others, and be informed by them."""
+    """Return whether a fit can be pooled: a free sigmoid with draws whose verdict is not in NOT_POOLED."""
     known = curve.known
     is_free = known is not None and known.ceiling is None and not known.log_shape
     has_draws = curve.draws is not None and not curve.parts
@@ -26,7 +26,10 @@ def can_be_pooled(curve: Fit) -> bool:
 
 
 def with_prior(curve: Fit, prior: Prior) -> Fit:
-    """The same points under this prior; the fit as it was is kept as `unpooled`."""
+    """Return the fit of the same points under this prior, with the original fit as `unpooled`.
+
+    A fit that cannot be pooled is returned unchanged.
+    """
     if not can_be_pooled(curve):
         return curve
     own = curve.unpooled or curve
@@ -45,7 +48,7 @@ def with_prior(curve: Fit, prior: Prior) -> Fit:
 
 
 def _weighted(own: Fit, prior: Prior) -> Draws | None:
-    """The draws picked by how much more likely the prior makes each; None where too few of them would be left."""
+    """Resample the draws by importance weights, the prior relative to the weak prior; None if too few are effective."""
     draws = own.draws
     assert draws is not None
     log_weight = np.zeros(len(draws.noise_sd))
@@ -63,7 +66,7 @@ def _weighted(own: Fit, prior: Prior) -> Draws | None:
 
 
 def _drawn_again(own: Fit, prior: Prior) -> Draws:
-    """Draws from the posterior under the prior, on a grid of its own."""
+    """Draw from the posterior under the prior on a new grid: slower than weighting, but always possible."""
     points = make_points(
         own.compute,
         own.reward,
@@ -84,7 +87,7 @@ def _drawn_again(own: Fit, prior: Prior) -> Draws:
 
 
 def _judged(pooled: Fit) -> Fit:
-    """The verdict, where only the width of the ceiling had spoken against the fit."""
+    """Judge again a fit whose only fault was too wide an interval of the ceiling: ok if it is narrow now."""
     if pooled.verdict != "ceiling not identifiable yet":
         return pooled
     low, high = pooled.interval("ceiling")

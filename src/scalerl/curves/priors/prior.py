@@ -1,4 +1,6 @@
-"""What other runs say of a curve before its own data: densities of gain, exponent and midpoint, on even nodes.
+"""Priors of a sigmoid's parameters, learnt from other runs: one density per parameter, on evenly spaced nodes.
+
+Each parameter has a coordinate, the axis of its density:
 
     share      u = log((s + e) / (1 + e - s)),  s = (ceiling - start) / (highest reward - start),  e = 0.01
     exponent   its logarithm
@@ -15,14 +17,14 @@ import numpy as np
 from scalerl.curves.forms import FORMS, Array
 from scalerl.curves.grid import Grid
 
-SOFT = 0.01  # shares of the possible gain below this are not told apart
+SOFT = 0.01  # the e above: shares of the possible gain below it are treated as nearly equal
 PARAMS = ("share", "exponent", "midpoint")
 SIGMOID_PARAMS = {param.name: param for param in FORMS["sigmoid"].shape_params}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Density:
-    """A density on even nodes from `low` to `high`; what lies beyond has the density of the nearest end."""
+    """A density on evenly spaced nodes from `low` to `high`; it is constant beyond either end."""
 
     low: float
     high: float
@@ -33,7 +35,7 @@ class Density:
         return np.linspace(self.low, self.high, len(self.log_density))
 
     def at(self, values: Array) -> Array:
-        """Log density at each value, interpolated."""
+        """Return the log density at each value, interpolated linearly."""
         step = (self.high - self.low) / (len(self.log_density) - 1)
         place = np.clip((values - self.low) / step, 0.0, len(self.log_density) - 1.000001)
         index = place.astype(np.int64)
@@ -54,7 +56,10 @@ class Prior:
     sources: tuple[str, ...] = ()
 
     def log_shape(self, grid: Grid, log_scale: float, held: set[str]) -> Array:
-        """Log density of each cell of a grid over exponent and midpoint; `log_scale` is the points' own unit."""
+        """Return the log density of each cell of a grid over exponent and midpoint, without the parameters in `held`.
+
+        `log_scale` is the log of the compute that the grid's midpoints are relative to.
+        """
         total = np.zeros(grid.shape)
         for param, log in zip(SIGMOID_PARAMS.values(), grid.logs, strict=True):
             if param.name in held:
@@ -67,7 +72,7 @@ class Prior:
         return total
 
     def log_gain(self, gain: Array, possible: Array) -> Array | None:
-        """Log density per unit of reward of a gain; None where the prior says nothing of it."""
+        """Return the log density of each gain, per unit of reward; None if the prior has no density of the gain."""
         density = self.densities.get("share")
         if density is None:
             return None
@@ -76,7 +81,7 @@ class Prior:
 
 
 def coordinates(params: Mapping[str, Array], highest: float) -> dict[str, Array]:
-    """A sigmoid's parameters on the axes of the prior; `highest` is the largest possible reward."""
+    """Return a sigmoid's parameters in the coordinates of the prior; `highest` is the largest possible reward."""
     possible = np.maximum(highest - params["start"], 1e-9)
     share = np.clip((params["ceiling"] - params["start"]) / possible, 0.0, 1.0)
     logs = {name: np.log(params[name]) for name in SIGMOID_PARAMS}
@@ -84,23 +89,23 @@ def coordinates(params: Mapping[str, Array], highest: float) -> dict[str, Array]
 
 
 def share_coordinate(share: Array) -> Array:
-    """A share of the possible gain on the axis of the prior."""
+    """Return the coordinate u of a share s of the possible gain."""
     return np.log((share + SOFT) / (1 + SOFT - share))
 
 
 def share_of(coordinate: Array) -> Array:
-    """The inverse of `share_coordinate`."""
+    """Return the share at a coordinate; the inverse of `share_coordinate`."""
     odds = np.exp(coordinate)
     return np.clip((odds * (1 + SOFT) - SOFT) / (1 + odds), 0.0, 1.0)
 
 
 def log_slope(share: Array) -> Array:
-    """Log of the derivative of the coordinate by the share."""
+    """Return the log of the derivative du/ds of the coordinate with respect to the share."""
     return np.log(1 / (share + SOFT) + 1 / (1 + SOFT - share))
 
 
 def weak_log_density(param: str, coordinate: Array, log_scale: float = 0.0) -> Array:
-    """The weak prior of a form on the axis of `Prior`, up to a constant."""
+    """Return the log density of the weak prior in the coordinate of `Prior`, up to a constant."""
     if param == "share":
         share = share_of(coordinate)
         return np.log1p(-0.5 * share) - np.log(share + SOFT) - log_slope(share)

@@ -18,7 +18,7 @@ class Bucket:
     """Some weights as bytes."""
 
     index: tuple[tuple[str, str, tuple[int, ...], int], ...]
-    """Of each weight its name, dtype, shape and place in the buffer."""
+    """Name, dtype, shape and offset in the buffer of each weight."""
     buffer: bytearray
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:

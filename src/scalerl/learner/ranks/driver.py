@@ -1,4 +1,4 @@
-"""The learner over ranks as the loop sees it: step, weights, state; the work is done by the ranks."""
+"""A learner whose ranks do the work, with the same interface to the loop as any other: step, weights, state."""
 
 import os
 import pickle
@@ -30,7 +30,7 @@ class Rank(Protocol):
     def send(self, message: bytes) -> None: ...
     def receive(self, timeout_s: float) -> tuple[str, Any] | None: ...
     def check(self) -> None:
-        """Raise if the rank died, without a word on why."""
+        """Raise if the rank died without reporting a reason."""
         ...
 
     def kill(self) -> None: ...
@@ -50,7 +50,7 @@ class RankedLearner:
             facts: list[RankFacts] = self._collect()
         self._version, self._shape = facts[0].version, facts[0].shape
         self.devices = tuple(each.device for each in facts)
-        """Of each rank, as the rank names it."""
+        """The device of each rank, as the rank reports it."""
 
     @property
     def version(self) -> int:
@@ -104,7 +104,7 @@ class RankedLearner:
         return self._call("facts")
 
     def on_close(self, callback: Callable[[], None]) -> None:
-        """Call this when the learner is closed."""
+        """Register a function to call when the learner is closed."""
         self._on_close.append(callback)
 
     def close(self) -> None:
@@ -171,7 +171,7 @@ class RankedLearner:
 
     @contextmanager
     def _ending_all(self) -> Iterator[None]:
-        """End all ranks if what is done with them fails: those that are left would wait for the others."""
+        """End all ranks if the block fails: the remaining ranks would wait for the failed one."""
         try:
             yield
         except GeneratorExit:
@@ -201,8 +201,8 @@ class RankedLearner:
 class StreamedWeights(Mapping[str, Tensor]):
     """The weights of a learner over ranks, of one version.
 
-    Its `items()` come from the ranks bucket by bucket, and none is kept: who sends them on never holds the whole model.
-    Any other use gathers all of them in host memory.
+    `items()` streams them from the ranks bucket by bucket without keeping any, so that a sender never holds the whole
+    model. Any other access gathers all of them in host memory.
     """
 
     def __init__(self, learner: RankedLearner) -> None:

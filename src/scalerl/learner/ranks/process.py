@@ -161,7 +161,7 @@ class ProcessRank:
             raise self._death()
 
     def _read(self) -> bool:
-        """Read an answer if there is one; the end of the pipe is none."""
+        """Read an answer if there is one; the end of the pipe does not count as one."""
         try:
             if self._pipe.poll():
                 self._unread.append(self._pipe.recv_bytes())
@@ -176,7 +176,7 @@ class ProcessRank:
         self._pipe.close()
 
     def join(self) -> None:
-        """Wait a moment for the end of a process that was told to close, then end it."""
+        """Wait a moment for a process that was asked to close, then kill it."""
         self._process.join(_CLOSE_S)
         self.kill()
 

@@ -35,7 +35,7 @@ class RankSpec:
     num_ranks: int
     address: str
     port: int
-    """Of the TCPStore at which ranks meet; whoever starts them serves it."""
+    """Port of the TCPStore through which ranks connect; the process that starts them serves it."""
     folder: str
     """The model: a Hugging Face folder that every rank can read."""
     sharding: Sharding
@@ -46,13 +46,13 @@ class RankSpec:
     """Ranks that hold one copy of the weights together, with "hybrid"; 0 for all."""
     device: Literal["cpu", "cuda"] = "cpu"
     devices: tuple[int, ...] = ()
-    """Number of each rank's device, as it sees them; not set: its own number."""
+    """Device number of each rank, as that rank sees devices; by default the number of the rank."""
     backend: str = ""
-    """Of torch.distributed; not set: nccl on GPUs, else gloo."""
+    """Backend of torch.distributed; by default nccl on GPUs, else gloo."""
     seed: int = 0
     version: int = 0
     threads: int = 0
-    """Of torch; 0 leaves them as they are."""
+    """Number of threads for torch; 0 leaves it unchanged."""
     timeout_s: float = 600.0
     """Longest wait for the other ranks in one exchange."""
     master_dtype: str = "float32"
@@ -60,7 +60,7 @@ class RankSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFacts:
-    """What a rank says of itself."""
+    """What a rank reports about itself."""
 
     version: int
     shape: ModelShape

@@ -23,7 +23,7 @@ from scalerl.types import Completion, Request, Work
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """A request that was submitted, and whether within a pause."""
+    """A submitted request, and whether it was submitted during a pause."""
 
     request: Request
     inside: bool
@@ -31,14 +31,14 @@ class _Given:
 
 @dataclass(slots=True)
 class _Seat:
-    """One place in the fleet and the member that has it now."""
+    """One position in the fleet, and the member that currently fills it."""
 
     number: int
     member: Member
     heard_s: float
-    """On the listening clock."""
+    """Time of the last report, on the clock that runs only while the driver listens."""
     newcomer: bool
-    """It replaces another. It gets no request before it is ready, since it may be on a node that is going down."""
+    """Whether it replaces another member. It gets no requests before it is ready: its node may be going down."""
     report: Report = field(default_factory=Report)
     pending: dict[str, "_Given"] = field(default_factory=dict)
     num_given: int = 0
@@ -227,7 +227,7 @@ class Fleet:
             raise EngineError(self._end)
 
     def _listen(self) -> None:
-        """Read the reports that are there."""
+        """Read the reports that have arrived."""
         for seat in self._seats:
             try:
                 if (report := seat.member.take()) is not None:

@@ -1,4 +1,4 @@
-"""What runs in a member of a fleet: an engine and a thread of its own, the pump, which alone touches the engine.
+"""The code that runs in a member of a fleet: an engine, and a thread (the pump) that is the only one to call it.
 
     give(commands) -> inbox ->  pump: obey commands, feed the engine, poll it  -> outbox -> take() -> Report
 

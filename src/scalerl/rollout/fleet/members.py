@@ -1,4 +1,4 @@
-"""What a fleet needs from its members and from what starts them, and when a member counts as lost."""
+"""The protocols of a member of a fleet and of its launcher, and the limits after which a member counts as lost."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -48,11 +48,11 @@ class Limits:
     """When a member counts as lost, and when the fleet gives up. In seconds."""
 
     start_s: float = 600.0
-    """Until its engine is built: a large model takes minutes to load."""
+    """Longest time until its engine is built; a large model takes minutes to load."""
     silent_s: float = 15.0
-    """Without a report, once it is ready: its process is stopped or its node unreachable."""
+    """Longest time without a report once it is ready, after which its process or node is assumed to be gone."""
     stuck_s: float = 300.0
-    """In one call of its engine: the device hangs."""
+    """Longest time in one call of its engine, after which the device is assumed to hang."""
     replacements: int = 10
     """The fleet gives up at the next loss after this many replacements in `window_s`."""
     window_s: float = 3600.0

@@ -1,4 +1,4 @@
-"""What the fleet and its members send each other. All values are frozen and can be pickled."""
+"""The messages between a fleet and its members. All values are frozen and can be pickled."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,7 +41,7 @@ class Pace:
     chunks: int = 0
     """Calls of the engine that sampled."""
     busy_s: float = 0.0
-    """Seconds in them."""
+    """Seconds spent in these calls."""
     active: int = 0
     """Sum over these calls of the requests that were being sampled."""
     copies: int = 0
@@ -64,9 +64,9 @@ class Report:
     ready: bool = False
     """Its engine is built; from then on it must report often."""
     work: Work = field(default_factory=Work)
-    """In all, since the member started."""
+    """Total work since the member started."""
     eval_work: Work = field(default_factory=Work)
-    """The part of it that requests for evaluation took."""
+    """The part of `work` that was done for evaluation requests."""
     pace: Pace = field(default_factory=Pace)
     version: int = -1
     """The version that its engine samples with."""

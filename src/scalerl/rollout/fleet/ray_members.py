@@ -119,7 +119,7 @@ class RayLauncher:
         return published.buckets
 
     def close(self) -> None:
-        """Nothing is left to do: the fleet has ended the actors."""
+        """Do nothing: the fleet has ended the actors already."""
 
 
 def _copied(completion: Completion) -> Completion:
@@ -129,6 +129,6 @@ def _copied(completion: Completion) -> Completion:
 
 
 def _reason(error: Exception) -> str:
-    """Return the first line that says something about an actor's death."""
+    """Return the type and the first line of the error with which an actor died."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0] if lines else 'no reason was given'}"

@@ -1,6 +1,6 @@
 """Members as threads of this process: for tests, and for several GPUs of one machine without Ray.
 
-A thread cannot be ended by force. One that hangs is abandoned: it is told to stop, and nothing it returns is read.
+A thread cannot be killed. One that hangs is abandoned: it is asked to stop, and nothing it returns is read.
 """
 
 import threading

@@ -38,7 +38,7 @@ class Bucket:
 
 
 class Published(dict[str, Place]):
-    """Weights that are somewhere else, in buckets: a mapping by name, so that a loop can hand it on unseen.
+    """References to buckets of weights stored elsewhere. It is a mapping, so that the loop can pass it on as weights.
 
     A learner may return one from `weights()`; a fleet then passes its references to the members as they are.
     """

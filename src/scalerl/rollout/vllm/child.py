@@ -1,7 +1,8 @@
 """The process that vLLM runs in: `python -m scalerl.rollout.vllm.child SOCKET`, started by process.py.
 
-It samples freely: between two steps it takes what the trainer has sent, and it sends what has finished. A second thread
-says every half second that the process is alive. When the trainer's end of the socket closes, it ends at once.
+It samples without waiting for the trainer: between two steps it reads the trainer's messages and sends what has
+finished. A second thread reports every half second that the process is alive. When the trainer's end of the socket
+closes, the process ends at once.
 """
 
 import os

@@ -78,7 +78,7 @@ class _Running:
 
 @dataclass(slots=True)
 class _Counts:
-    """What was computed so far; changed at every token, so not a frozen Work."""
+    """Mutable counters of the work done so far; updated at every token, so a frozen Work would not do."""
 
     prefilled: int = 0
     decoded: int = 0
@@ -91,7 +91,7 @@ class _Counts:
 
 @dataclass(frozen=True, slots=True)
 class _Aside:
-    """Requests that wait for the end of a pause: ours, and vLLM's view of those it has."""
+    """Requests set aside until a pause ends: ours, and vLLM's own objects for those it had started."""
 
     waiting: deque[Request]
     running: dict[str, _Running]

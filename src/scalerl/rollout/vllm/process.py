@@ -1,4 +1,4 @@
-"""The trainer's end of vLLM in a process of its own. This side never imports vllm.
+"""An Engine that runs vLLM in a child process. This module is the trainer's side and never imports vllm.
 
     trainer                                        child (child.py), a session of its own
     submit, push_weights, close --- socket --->    takes them between two steps, and samples freely
@@ -208,7 +208,7 @@ class VllmProcess:
             connection.close()
 
     def _receive(self, wait_s: float, enough: Callable[[], bool]) -> None:
-        """Take the messages that have arrived; wait up to `wait_s` in all for one that makes it `enough`."""
+        """Handle the messages that have arrived; wait up to `wait_s` until `enough` is true."""
         heard, start = self._heard, time.monotonic()
         while True:
             left = start + wait_s - time.monotonic()
@@ -263,7 +263,7 @@ class VllmProcess:
         return f" (its last line: {lines[-1][:300]})" if lines else ""
 
     def _state(self) -> str:
-        """Return what the system says about the child, as the end of a sentence."""
+        """Return the state of the child process according to the system, as the end of a sentence."""
         with suppress(OSError, IndexError):
             letter = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()[0]
             return {"T": ": it was stopped (SIGSTOP)", "Z": ": it has died"}.get(letter, ": it hangs")
@@ -274,7 +274,7 @@ class VllmProcess:
         raise RecipeError(reason) if self._by_user else EngineError(reason)
 
     def _end(self, reason: str) -> None:
-        """Kill whatever is left of the child, and forget the requests."""
+        """Kill the child and its remaining processes, and drop all requests."""
         self._failure = reason
         self._kill()
         self._outbox.put(_Ended())

@@ -1,9 +1,9 @@
-"""What the trainer and the child say to each other: small frozen values, pickled into a socket.
+"""The messages between the trainer and the child: small frozen values, pickled into a socket.
 
     trainer -> child    EngineSpec first, then Submit, Push, Pause, Resume, Close
     child -> trainer    Ready, then Done, Pushed and Beat; Failed is the last
 
-Requests travel without their problems, and completions without their requests; `number` tells which is which.
+Requests travel without their problems, and completions without their requests; `number` identifies them.
 """
 
 from collections.abc import Sequence
@@ -105,12 +105,12 @@ class Push:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Serve only what is submitted from here on."""
+    """Set all requests aside and serve only those submitted after this message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Drop what is left of that and go on with the others."""
+    """End the pause: drop the requests submitted during it and continue the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,4 +146,4 @@ class Beat:
 class Failed:
     sentence: str
     by_user: bool
-    """Whether a setting is to blame, not the engine."""
+    """Whether the cause is a setting of the user rather than the engine."""

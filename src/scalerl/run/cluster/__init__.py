@@ -1,4 +1,4 @@
-"""From a recipe's layout to devices: Ray, generators, and what fits where.
+"""Place a recipe's learner and generators on devices: connect to Ray, start the generators, check the memory.
 
 connect      Ray: connecting, what can be wrong with that, and the GPU of the learner
 generators   the fleet of generators that a recipe describes

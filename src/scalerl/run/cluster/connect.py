@@ -1,4 +1,4 @@
-"""Connect to Ray, and say in one sentence why that is not possible. Only here and in the members is `ray` imported."""
+"""Connect to Ray, or raise ClusterError with the reason. Only this module and `ray_members` import `ray`."""
 
 import importlib.util
 import os
@@ -18,7 +18,7 @@ ANSWER_S = 10.0
 LOCAL = "local"
 AUTO = "auto"
 _CURRENT = Path("ray") / "ray_current_cluster"
-"""In the folder for temporary files: where `ray start` leaves the address of the node it started."""
+"""File in the temporary folder to which `ray start` writes the address of the node it started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,7 @@ def reserved_gpus(num: int) -> Iterator[tuple[int, ...]]:
 
 
 class _Reservation:
-    """An actor that only holds GPUs."""
+    """An actor that reserves GPUs for as long as it lives and does no work."""
 
     def gpus(self) -> tuple[int, ...]:
         import ray
@@ -137,7 +137,7 @@ def _resolved(address: str) -> str:
 
 
 def _check_answers(address: str) -> None:
-    """Check that something listens: Ray itself would wait for minutes."""
+    """Raise ClusterError if nothing listens at the address: Ray itself would wait for minutes."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_S / 2).close()
@@ -148,7 +148,7 @@ def _check_answers(address: str) -> None:
 
 
 def _attempt(address: str) -> BaseException | None:
-    """Start or join Ray; return what went wrong."""
+    """Start or join Ray; return the error, if any."""
     import ray
 
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
@@ -163,7 +163,7 @@ def _attempt(address: str) -> BaseException | None:
 
 
 def _within(limit_s: float, address: str) -> BaseException | None:
-    """Join a cluster in a thread of its own, since Ray may wait for minutes; return what went wrong."""
+    """Join a cluster in a separate thread, since Ray may wait for minutes; return the error, if any."""
     results: list[BaseException | None] = []
     thread = threading.Thread(target=lambda: results.append(_attempt(address)), name="ray-init", daemon=True)
     thread.start()

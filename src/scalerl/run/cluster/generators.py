@@ -34,7 +34,7 @@ class EngineMaker:
     recipe: Recipe
     slots: int
     build: "Callable[..., Engine]"
-    """run/parts.build_engine."""
+    """The function run/parts.build_engine, passed in to avoid an import cycle."""
 
     def __call__(self, number: int, device: str | None = None) -> "Engine":
         """Load the model on the device, or on the only one that a Ray actor sees, and return an engine with a copy."""
@@ -61,10 +61,10 @@ def slots_per_generator(recipe: Recipe, slots: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where the driver's own learner is."""
+    """The device of the learner in the driver's process."""
 
     device: torch.device | None
-    """None: any."""
+    """Device of the learner; None if any may be used."""
     names: tuple[str, ...]
     """The learner's devices, as "node/device"."""
     cpus_per_generator: float = 1.0
@@ -129,7 +129,7 @@ def gpus_wanted(recipe: Recipe, *, has_gpus: bool) -> int:
 
 
 def _threads(make: EngineMaker, ranks: int, generators: int, num_gpus: int) -> ThreadLauncher:
-    """Return a launcher of threads, each on a GPU of its own beside the learner's, or all on the CPU."""
+    """Return a launcher of threads, each on a separate GPU that the learner does not use, or all on the CPU."""
     host = socket.gethostname()
     if not num_gpus:
         return ThreadLauncher(

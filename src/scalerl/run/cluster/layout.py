@@ -1,4 +1,4 @@
-"""What a layout needs on every device, what does not fit, and the nearest layout that does."""
+"""Compute the memory that a layout needs on each device, and find the nearest layout that fits if it does not."""
 
 import itertools
 import re
@@ -149,7 +149,7 @@ def _candidates(layout: Layout, demands: Demands, gpus: Gpus) -> Iterator[Layout
 
 
 def explain(own: Price, found: Price | None, *, slots_follow: bool) -> str:
-    """Return in one sentence why a layout cannot be used, and what the nearest one is that can."""
+    """Return a sentence that says why a layout does not fit, and names the nearest one that does."""
     gpus, layout = own.gpus, own.layout
     if layout.gpus > gpus.num:
         fault = f"{layout.generators} generators of {layout.gpus_per_generator} and {layout.ranks} for the learner are "
@@ -167,7 +167,7 @@ def explain(own: Price, found: Price | None, *, slots_follow: bool) -> str:
 
 
 def _distance(layout: Layout, other: Layout) -> tuple[float, ...]:
-    """Order layouts by how little they change: the number of settings, then how far each goes, cheap ones first."""
+    """Return a sort key for changing one layout into another: the weighted number of changed settings comes first."""
     changed = [name for name in layout.__slots__ if getattr(layout, name) != getattr(other, name) and name != "slots"]
     changed += ["slots"] * (other.slots < layout.slots)
     # Slower but equal: recomputing, smaller passes. Then sharding, then other devices, then fewer slots.

@@ -24,12 +24,12 @@ RESERVE_BYTES = 1.5e9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSizes:
-    """What memory depends on."""
+    """The sizes of a model that its memory depends on."""
 
     params: int
     """All parameters, every expert counted, a tied head once."""
     layer_params: int
-    """Of the largest layer."""
+    """Parameters of the largest layer."""
     head_params: int
     linear_rows: int
     """Sum over the linear layers of a model, without the head, of inputs + outputs: adapters of rank 1."""
@@ -75,14 +75,14 @@ class Layout:
     """How a run is laid out over GPUs."""
 
     generators: int
-    """0: the learner's device samples too, in turns."""
+    """Number of generators; 0 means that the learner's device also samples, in turns with training."""
     gpus_per_generator: int
     slots: int
-    """Of one generator."""
+    """Completions that one generator samples at a time."""
     ranks: int
     """Devices of the learner."""
     shards: int
-    """Of those, how many share one copy of the model's state; 1: each has all of it."""
+    """Number of the learner's devices that share one copy of the model's state; 1 means that each holds all of it."""
     micro_batch_tokens: int
     checkpointing: bool
 
@@ -97,11 +97,11 @@ class Demands:
 
     context: int
     dtype_bytes: int
-    """Of the body's numbers."""
+    """Bytes per number of the model's body."""
     fp32_head: bool
     lora_rank: int
     second_copy: bool
-    """Of the weights, for learner.start_kl."""
+    """Whether the learner keeps a second copy of the weights, for learner.start_kl."""
     most_slots: int | None
     """Slots of all generators together that the lag rule can fill, if their number follows from memory; None if the
     recipe gives it."""

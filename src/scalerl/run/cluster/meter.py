@@ -1,4 +1,4 @@
-"""What a fleet did in a step, for its row in metrics.jsonl, and the devices that a run holds."""
+"""Measure what a fleet did in each step, for metrics.jsonl, and count the devices that a run holds."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A run on a virtual clock: the real loop and lag rule over generators and a learner that only take time. No torch.
+"""Simulate a run on a virtual clock: the real loop and lag rule, with generators and a learner that only take time.
 
 schedule   generators, learner and clock; one simulated run
 rates      how long things take: from a table, a run folder, or measured here

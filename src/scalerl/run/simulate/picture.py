@@ -1,4 +1,4 @@
-"""The picture of a plan: steps per hour by split, lags of the best splits, and reward against GPU-hours."""
+"""Draw a plan: steps per hour by split, lags of the best splits, and reward against GPU-hours."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which split of the GPUs between generators and learner is fastest, by simulation; and reward against GPU-hours."""
+"""Find the fastest split of GPUs between generators and learner by simulation; forecast reward against GPU-hours."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -77,7 +77,7 @@ class RegimePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a recipe would do on so many GPUs."""
+    """The simulated splits of a recipe on a given number of GPUs, by regime."""
 
     gpus: int
     rates: RatesSettings

@@ -51,16 +51,16 @@ class Durations:
     step_s: Callable[[int, int], float]
     """A step of the learner, by its version and the tokens of the batch's completions."""
     push_s: float
-    """What the loop waits for a push."""
+    """Seconds for which the loop waits for a push of weights."""
     copy_s: float = 0.0
-    """What each generator pauses for new weights, beside the loop."""
+    """Seconds for which each generator pauses to load new weights; the loop does not wait for them."""
     prompt_s: float = 0.0
-    """What a generator pauses to read the prompt of a group."""
+    """Seconds for which a generator pauses to read the prompt of a group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulated:
-    """What a simulated run came to. Shares leave out the first steps, while the pipeline fills."""
+    """The result of a simulated run. Shares leave out the first steps, in which the pipeline fills."""
 
     ends_s: tuple[float, ...]
     """When each step ended, its push included."""
@@ -306,7 +306,7 @@ def simulate(
     chunk: int = 1,
     apart: bool = True,
 ) -> Simulated:
-    """Run that many steps; a completion has `num_tokens(learner version at submission, its seed)` tokens."""
+    """Simulate `steps` steps; a completion has `num_tokens(learner version at submission, its seed)` tokens."""
     clock = Clock()
     learner = _Learner(clock, durations)
     fleet = VirtualFleet(
@@ -376,5 +376,5 @@ def _spent(clock: Clock, fleet: VirtualFleet, learner: _Learner) -> Any:
 
 
 def _problem_ids(regime: Regime) -> list[str]:
-    """More problems than can be untrained at once, so that none is waited for."""
+    """Return ids of more problems than can be untrained at once, so that the loop never waits for one."""
     return [str(number) for number in range(max(_NUM_PROBLEMS, 2 * (regime.max_lag + 1) * regime.groups_per_batch))]
