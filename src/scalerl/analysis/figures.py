@@ -161,7 +161,7 @@ def figure_data(analysis: Analysis) -> FigureData:
 
 
 def short_names(names: Sequence[str]) -> tuple[str, list[str]]:
-    """The folders that all names share, and the names without them: fig2/a, fig2/b -> fig2, [a, b]."""
+    """Return the folders that all names share, and the names without them: fig2/a, fig2/b -> fig2, [a, b]."""
     if len(names) < 2:
         return "", list(names)
     parts = [name.split("/") for name in names]
@@ -178,7 +178,7 @@ def _common(labels: Sequence[str], otherwise: str) -> str:
 
 
 def _end(result: CurveResult) -> float:
-    """How far the curve is drawn: beyond the data, and as far as what was held out or asked for."""
+    """Return the compute up to which the curve is drawn: beyond the data, and to any point held out or requested."""
     series, fit = result.series, result.fit
     data = fit.scale if fit is not None and fit.num_points else series.compute.max(initial=0.0)
     asked = [forecast.compute for forecast in result.at]
@@ -204,7 +204,7 @@ def _curve(result: CurveResult, label: str, end: float, with_bands: bool) -> Cur
 
 
 def _scatter(dots: tuple[Dots, ...], fit: Fit) -> float:
-    """How far the points that are drawn scatter about their curve: bins by less than single rewards."""
+    """Return how far the points that are drawn scatter about their curve: bins by less than single rewards."""
     errors = [some.error for some in dots if some.error is not None and some.count is not None]
     return float(np.median(np.concatenate(errors))) if errors else fit.noise_sd
 
@@ -303,7 +303,7 @@ def _straights(results: Sequence[CurveResult], comparison: Comparison | None) ->
 
 
 def _straight_range(straights: Sequence[Straight]) -> tuple[float, float]:
-    """The range of the lines, with room for most points: a point just below the ceiling may lie anywhere."""
+    """Return the range of the lines, with room for most points: a point just below the ceiling may lie anywhere."""
     if not straights:
         return (0.0, 1.0)
     lines = np.concatenate([straight.line_log_f for straight in straights])

@@ -9,7 +9,7 @@ from scalerl.curves import Comparison, Pair, Score, Value, note_json, note_text,
 
 
 def to_json(analysis: Analysis) -> dict[str, Any]:
-    """The whole analysis as plain JSON types; what is not known, or not finite, is null."""
+    """Return the whole analysis as plain JSON types; what is not known, or not finite, is null."""
     out: dict[str, Any] = {"curves": [_curve_json(curve, analysis.command) for curve in analysis.curves]}
     ranking = analysis.form_ranking
     if ranking is not None:

@@ -9,7 +9,7 @@ Format = Callable[[float], str]
 
 
 def compute_text(compute: float) -> str:
-    """An amount of compute in a sentence or a table: 1,234 or 1.23e+18, whichever reads better."""
+    """Format an amount of compute for a sentence or a table: 1,234 or 1.23e+18, whichever reads better."""
     if not math.isfinite(compute):
         return "unbounded"
     if 0.01 <= abs(compute) < 1e7:
@@ -18,7 +18,7 @@ def compute_text(compute: float) -> str:
 
 
 def short_compute_text(compute: float) -> str:
-    """An amount of compute where there is little room, as on an axis: 750, 2k, 1.5M, 3e18."""
+    """Format an amount of compute where there is little room, as on an axis: 750, 2k, 1.5M, 3e18."""
     if 1e-3 <= compute < 1e3:
         return f"{compute:.4g}"
     for size, unit in ((1e3, "k"), (1e6, "M")):
@@ -37,12 +37,12 @@ def decimals(fit: Fit | None) -> int:
 
 
 def fixed(num_decimals: int, sign: str = "") -> Format:
-    """A format with this many decimals; `sign="+"` shows the sign of positive numbers too."""
+    """Return a function that formats numbers with `decimals` decimals; `sign="+"` shows plus signs too."""
     return lambda value: f"{value:{sign},.{num_decimals}f}"
 
 
 def number_text(value: float) -> str:
-    """A reward of any range: 0.612, 12.35, 1234."""
+    """Format a reward of any range: 0.612, 12.35, 1234."""
     return f"{value:.3f}" if abs(value) < 10 else f"{value:.4g}" if not 1e3 <= abs(value) < 1e6 else f"{value:.0f}"
 
 
@@ -51,7 +51,7 @@ def two_decimals(value: float) -> str:
 
 
 def interval_text(value: Value | None, show: Format = number_text) -> str:
-    """A number with its interval, "0.61 [0.59, 0.63]"; "-" where there is none."""
+    """Format a number with its interval, "0.61 [0.59, 0.63]"; "-" if there is none."""
     if value is None or not math.isfinite(value.value):
         return "-"
     if math.isnan(value.low) or value.low == value.high:
@@ -60,7 +60,7 @@ def interval_text(value: Value | None, show: Format = number_text) -> str:
 
 
 def probability_text(probability: float) -> str:
-    """A probability in a sentence; one near 1 is not written as 100%."""
+    """Format a probability for a sentence; one near 1 is not written as 100%."""
     return "over 99%" if probability > 0.995 else f"{probability:.0%}"
 
 

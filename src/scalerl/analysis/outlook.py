@@ -53,7 +53,7 @@ class LiveForecast:
     def from_rows(
         cls, rows: Iterable[Mapping[str, Any]], end_compute: float | None = None, *, axis: Axis = "gpu_hours"
     ) -> Self:
-        """A forecast from rows of evals.jsonl, over this column of compute; rows without a reward are skipped."""
+        """Return a forecast from rows of evals.jsonl over a column of compute; rows without a reward are skipped."""
         forecast = cls(end_compute)
         forecast._axis = axis
         for row in rows:

@@ -76,7 +76,7 @@ class FitOptions:
         }
 
     def pooling(self, series: Sequence[Series]) -> Pooling | None:
-        """How curves inform each other; None where they do not. Raises InputError where they cannot."""
+        """Return how curves are pooled; None if they are not. Raise InputError if they cannot be."""
         if not self.pool and self.prior is None:
             return None
         return Pooling.of(series, pool=self.pool, prior=self.prior)
@@ -125,7 +125,7 @@ class CurveResult:
         return self.messages_in(None)
 
     def messages_in(self, unit: str | None) -> tuple[str, ...]:
-        """The messages with amounts of compute in this unit."""
+        """Return the messages with amounts of compute in this unit."""
         problem = (self.series.problem,) if self.series.problem else ()
         return (*problem, *self.series.notes, *(note_text(note, unit) for note in self.notes))
 
@@ -210,8 +210,10 @@ def _backtest(data: Series, options: FitOptions, fractions: Sequence[float]) -> 
 
 
 def _rank_forms(curves: Sequence[CurveResult], options: FitOptions, fractions: Sequence[float]) -> FormRanking | None:
-    """By one kind of error, over the curves where every form has one: held-out rows if there are any, else what lies
-    after the fraction nearest to a half."""
+    """Rank the forms by their error on the curves for which every form has one.
+
+    The error is that on held-out rows if there are any, else on the points after the fraction nearest to a half.
+    """
     by_holdout = any(curve.holdout is not None for curve in curves)
     shares = [] if by_holdout else sorted(fractions, key=lambda share: abs(share - 0.5))[:1]
     if not by_holdout and not shares:
@@ -286,7 +288,7 @@ def fitted_curves(series: Sequence[Series], options: FitOptions) -> list[CurveRe
 
 
 def _pool_notes(curves: Sequence[CurveResult], options: FitOptions) -> tuple[str, ...]:
-    """Which curves `--pool` or `--prior` left as they are."""
+    """Return which curves `--pool` or `--prior` left as they are."""
     if not options.pool and options.prior is None:
         return ()
     alone = [curve.name for curve in curves if curve.fit is not None and curve.fit.unpooled is None]
@@ -309,7 +311,7 @@ def _pooled(curves: Sequence[CurveResult], pooling: Pooling) -> list[CurveResult
 def _pooled_backtest(
     curves: Sequence[CurveResult], options: FitOptions, fractions: Sequence[float], pooling: Pooling
 ) -> list[CurveResult]:
-    """As without pooling; at each share, only what every curve had measured before it informs the others."""
+    """Back-test pooled fits: at each share, curves are pooled using only the points measured before it."""
     whole = {curve.name: curve for curve in _pooled(curves, pooling)}
     scored = {curve.name: score_held_out(whole[curve.name]) for curve in curves}
     rows: dict[str, list[tuple[float, Score | None]]] = {name: [] for name in whole}
@@ -324,14 +326,14 @@ def _pooled_backtest(
 
 
 def score_held_out(curve: CurveResult) -> Score | None:
-    """The fit against the points that it has not seen."""
+    """Score the fit on the held-out points."""
     if curve.fit is None:
         return None
     return score(curve.fit, curve.series.holdout_compute, curve.series.holdout_reward)
 
 
 def before(data: Series, share: float) -> Series:
-    """The series up to a share of its largest compute, with the rest held out."""
+    """Return the series up to a share of its largest compute, with the rest held out."""
     held = data.holdout_compute
     limit = share * max(data.compute.max(initial=0.0), held.max(initial=0.0))
     early, later = data.compute <= limit, held > limit
@@ -360,7 +362,7 @@ def _fitted(data: Series, options: FitOptions) -> CurveResult:
 
 
 def param_value(fit: Fit | None, name: str) -> Value | None:
-    """A parameter with its interval; None where the form has none or there is no fit."""
+    """Return a parameter with its interval; None if the form does not have it or there is no fit."""
     if fit is None or name not in fit.params:
         return None
     low, high = fit.interval(name)

@@ -107,13 +107,13 @@ def _curve_table(analysis: Analysis) -> Table:
 
 
 def _alone(fit: Fit | None) -> str:
-    """The ceiling without what other runs say of it; empty where nothing is."""
+    """Return the ceiling of the fit before pooling; empty if the fit is not pooled."""
     own = fit.unpooled if fit is not None else None
     return "" if own is None else interval_text(param_value(own, "ceiling"), fixed(decimals(own)))
 
 
 def _columns_line(analysis: Analysis, origins: Mapping[str, str]) -> str:
-    """What was taken for compute and for reward: 'compute: step (recognised), reward: pass_rate'."""
+    """Return which columns are compute and reward: 'compute: step (recognised), reward: pass_rate'."""
     compute = _columns({curve.name: curve.series.x_label for curve in analysis.curves}, origins)
     reward = _columns({curve.name: curve.series.y_label for curve in analysis.curves}, origins)
     advice = "; name others with --x and --y" if origins else ""
@@ -121,7 +121,7 @@ def _columns_line(analysis: Analysis, origins: Mapping[str, str]) -> str:
 
 
 def _columns(by_curve: Mapping[str, str], origins: Mapping[str, str]) -> str:
-    """Each column once, with its curves where there are several columns."""
+    """Return each column once, with its curves where there are several columns."""
     curves: dict[str, list[str]] = {}
     for name, column in by_curve.items():
         curves.setdefault(column, []).append(name)
@@ -163,7 +163,7 @@ def _score_table(analysis: Analysis) -> Table:
 
 
 def _unscored(analysis: Analysis) -> Iterator[Text]:
-    """Why there is no score where the table has a dash."""
+    """Yield, for each dash in the table, why there is no score."""
     for curve in analysis.curves:
         for share, note in curve.unscored:
             yield Text(f"{curve.name}, first {share:.0%}: not scored. {note_text(note)}", style="dim")
@@ -181,7 +181,7 @@ def _forecast_table(analysis: Analysis) -> Table:
 
 
 def _reach_cells(curve: CurveResult, row: Reach) -> tuple[str, str]:
-    """(answer, note). "never" needs as much certainty as the end of an interval has."""
+    """Return (answer, note). The answer is "never" only if that is as certain as an end of the interval."""
     if row.compute is not None:
         return interval_text(row.compute, compute_text), row.message
     share = row.p_above_ceiling
@@ -226,7 +226,7 @@ def _comparison_parts(analysis: Analysis) -> Iterator[Table | Text]:
 
 
 def _shown_pairs(analysis: Analysis) -> list[Pair]:
-    """All pairs, or of many those with the most likely best curve of their set."""
+    """Return all pairs or, if there are many, those with the curve that is most likely the best of its set."""
     if len(analysis.pairs) <= MOST_PAIRS:
         return list(analysis.pairs)
     best = {comparison.ranking[0][0] for comparison in analysis.comparisons.values() if comparison.ranking}
@@ -240,7 +240,7 @@ def _short_verdict(pair: Pair) -> str:
 
 
 def is_free(pair: Pair) -> bool:
-    """Whether efficiencies are compared with each curve at its own ceiling."""
+    """Return whether efficiencies are compared with each curve at its own ceiling."""
     return not pair.shared and not math.isnan(pair.p_more_efficient)
 
 
@@ -259,7 +259,7 @@ def _ranking_parts(analysis: Analysis, within: str, comparison: Comparison) -> I
 
 
 def _pair_notes(analysis: Analysis) -> Iterator[Text]:
-    """Each pair's notes on one line; the spread assumed for single runs, which all pairs share, once at the end."""
+    """Yield the notes of each pair on one line, then once the spread assumed for single runs, which pairs share."""
     for pair in _shown_pairs(analysis):
         texts = [note_text(note) for note in pair.notes if not isinstance(note, AssumedRunSpread)]
         if texts:

@@ -10,12 +10,12 @@ from scalerl.curves import doubling
 
 
 def join_names(names: Sequence[str]) -> str:
-    """All names in a sentence: 'a', 'a and b', 'a, b and c'."""
+    """Return all names in a sentence: 'a', 'a and b', 'a, b and c'."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def alarm_text(alarm: Alarm) -> str:
-    """An alarm of the run that is training, with what can be done about it, without a full stop."""
+    """Return the text of an alarm of a run in training, with a remedy, without a full stop."""
     if alarm.state == "over":
         return f"over: {_alarm_fact(alarm)}"
     if alarm.state == "changed":
@@ -110,14 +110,14 @@ _EMPTY = {
 
 
 def past_alarm_text(run: str, alarm: Alarm) -> str:
-    """An alarm of a run that a report is about."""
+    """Return the text of an alarm of a finished run, for a report."""
     label = next(signal.label for signal in SIGNALS if signal.alarm == alarm.kind)
     side = "below" if alarm.below else "above"
     return f"{run}: {label.lower()} at {alarm.value:.2g} over the last steps, {side} {alarm.limit:g}."
 
 
 def gain_text(name: str, gain: Gain) -> str:
-    """What a run changed on an evaluation set."""
+    """Return what a run changed on an evaluation set."""
     change = f"{name} went from {gain.first:.3f} to {gain.last:.3f} (mean of the last {gain.num_last})"
     interval = f"95% of the difference between {gain.low:+.3f} and {gain.high:+.3f}"
     match gain.kind:
@@ -134,7 +134,7 @@ def gain_text(name: str, gain: Gain) -> str:
 
 
 def curve_text(curve: CurveResult) -> str:
-    """What a person should take away from one curve."""
+    """Return the conclusion from one curve in words."""
     fit = curve.fit
     messages = " ".join(curve.messages)
     if fit is None or not fit.usable:

@@ -31,18 +31,20 @@ ENVIRONMENT = {
 
 
 def worth(num_calls: int) -> int:
-    """How many workers so many calls are worth on this machine; 0: make them here."""
+    """Return how many workers to start for this number of calls; 0 means to run them in this process."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     num = min(cores, MOST, num_calls // WORTH_ONE)
     return num if num > 1 and sys.executable else 0
 
 
 class Workers:
-    """Without any, a call is made as it is submitted."""
+    """A pool of worker processes. Without workers, each call runs in this process when it is submitted."""
 
     def __init__(self, num: int = 0, *, retry_here: bool = True) -> None:
-        """With `retry_here=False` a call that its worker does not survive raises WorkerDied, and a new worker starts:
-        for callers that must not do such work themselves, however long it takes or much it needs.
+        """Start `num` workers.
+
+        If a worker dies in a call, the call is made again in this process. With `retry_here=False` it raises WorkerDied
+        instead and a new worker starts, for callers whose own process must stay responsive.
         """
         self._retry_here = retry_here
         self._workers: list[subprocess.Popen[bytes]] = []

@@ -275,7 +275,7 @@ def _check(common: Common) -> None:
 
 
 def chosen(common: Common, holdout: str | None = None) -> "tuple[Selection, FitOptions]":
-    """Which data and how to fit, as the options say it. What is wrong with them is said before any file is read."""
+    """Return the data selection and fit options of a command; checks them before any file is read."""
     from scalerl.analysis.results import FitOptions
     from scalerl.logs.series import Selection
 
@@ -339,7 +339,7 @@ def _run(
 
 
 def _origins(common: Common, tables: "Sequence[Table]", series: "Sequence[Series]") -> dict[str, str]:
-    """Where the columns of compute and reward come from that the user did not name, or that the logs do not hold."""
+    """Return the origin of columns of compute and reward that the user did not name or the logs do not hold."""
     logged = {column for table in tables for column in table.columns if column not in table.built}
     used = {(common.x, one.x_label) for one in series} | {(common.y, one.y_label) for one in series}
     origins = {column: _recognised(column, tables) for named, column in used if named is None}

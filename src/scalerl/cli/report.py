@@ -13,7 +13,7 @@ from scalerl.cli.curves import Common, chosen, option, shares_options
 
 
 def _draws_its_own(command: Callable[..., None]) -> Callable[..., None]:
-    """The shared options without --plot: a report has its own pictures."""
+    """Return the shared options without --plot: a report has its own pictures."""
 
     @functools.wraps(command)
     def run(**given: Any) -> None:

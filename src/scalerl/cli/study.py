@@ -90,18 +90,18 @@ def study(
 
 
 def _again(name: str, out: Path, overrides: Sequence[str], jobs: int) -> str:
-    """The command that goes on with a study."""
+    """Return the command that resumes a study."""
     changes = [word for text in overrides for word in ("--set", text)]
     at_once = ["--jobs", str(jobs)] if jobs > 1 else []
     return shlex.join(["scalerl", "study", name, "--out", str(out), *changes, *at_once, "--resume"])
 
 
 def visible_gpus() -> list[str]:
-    """What CUDA_VISIBLE_DEVICES may name, told without importing torch; empty on a machine without GPUs."""
+    """Return the GPUs that CUDA_VISIBLE_DEVICES may name, without importing torch; empty if there are none."""
     if not gpu_visible():
         return []
     if chosen := os.environ.get("CUDA_VISIBLE_DEVICES"):
-        return [one.strip() for one in chosen.split(",") if one.strip()]
+        return [name.strip() for name in chosen.split(",") if name.strip()]
     # Numbered anew by CUDA: in a container /dev/nvidia5 may be its first.
     return [str(number) for number, _ in enumerate(Path("/dev").glob("nvidia[0-9]*"))]
 
@@ -196,7 +196,7 @@ def _say_skipped(console: "Console", plan: "Plan") -> None:
 
 
 def _skipped(plan: "Plan") -> dict[str, list[str]]:
-    """The arms that are not run, by the reason why."""
+    """Return the arms that are not run, by reason."""
     by_reason: dict[str, list[str]] = {}
     for arm in plan.arms:
         if arm.skipped is not None:
@@ -205,7 +205,7 @@ def _skipped(plan: "Plan") -> dict[str, list[str]]:
 
 
 def _report(console: "Console", out: Path) -> Path | None:
-    """The report on what there is; what hinders it is said, and the runs stand."""
+    """Write a report on the runs so far and return its page; if that fails, print why and return None."""
     from scalerl.errors import InputError
     from scalerl.report.write import write_report
 
@@ -243,7 +243,7 @@ def _conclude(
 
 
 def summary(plan: "Plan", out: Path, statuses: "Sequence[RunStatus]", report: Path | None) -> dict[str, Any]:
-    """What became of a study, for a machine to read."""
+    """Return the outcome of a study as JSON types."""
     rows = []
     for status in statuses:
         progress = status.progress
@@ -274,7 +274,7 @@ def summary(plan: "Plan", out: Path, statuses: "Sequence[RunStatus]", report: Pa
 
 
 def _show_plan(plan: "Plan", out: Path, *, jobs: int, num_devices: int, resume: bool, as_json: bool) -> int:
-    """The exit code: a plan that cannot be run is the user's to mend."""
+    """Show the plan of a study and return the exit code."""
     from rich.console import Console
 
     from scalerl.errors import StudyError
@@ -311,7 +311,7 @@ def _say_left(console: "Console", num_done: int, num_runs: int) -> None:
 
 
 def _priced(console: "Console", plan: "Plan", out: Path, *, jobs: int, num_devices: int, resume: bool) -> "Cost":
-    """What is to be run, timed and told."""
+    """Time a few steps, then print and return the cost of the runs that are left."""
     from scalerl.study.probe import cost, probe
     from scalerl.study.remaining import NOTHING, cost_left, runs_left
 

@@ -9,7 +9,7 @@ MIN_BINS = 6  # fewer cannot be fitted
 
 
 def number(text: str, expected: str) -> float:
-    """A finite number; `expected` says what the option takes."""
+    """Parse a finite number; `expected` says in the error what the option takes."""
     try:
         value = float(text)
     except ValueError:
@@ -40,7 +40,7 @@ def column_value(text: str, option: str) -> tuple[str, str]:
 
 
 def condition(text: str) -> tuple[str, str, bool]:
-    """(column, value, whether rows must have it) of --where: 'arm=a' or 'arm!=a'."""
+    """Parse a condition of --where, 'arm=a' or 'arm!=a': return (column, value, whether rows must have it)."""
     column, value = column_value(text, "--where")
     name = column.removesuffix("!").rstrip()
     if not name:
@@ -53,7 +53,7 @@ def start_value(text: str | None) -> Any:
 
 
 def skip_before_value(text: str | None) -> float | str | None:
-    """A compute as a number; a share or 'auto' as it is."""
+    """Return a compute as a number; a share or 'auto' unchanged."""
     if text is None or text == "auto":
         return text
     value = number(text.removesuffix("%"), "--skip-before takes a compute, a share such as '10%' or 'auto'")
@@ -63,7 +63,7 @@ def skip_before_value(text: str | None) -> float | str | None:
 
 
 def bin_rule(text: str | None) -> Any:
-    """The number of bins; 'auto' and None as they are."""
+    """Return the number of bins; 'auto' and None unchanged."""
     if text is None or text == "auto":
         return text
     if not (text.isascii() and text.isdigit() and int(text) >= MIN_BINS):

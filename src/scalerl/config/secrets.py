@@ -15,7 +15,7 @@ HIDDEN = "(hidden)"
 ENVIRONMENT = "env:"
 """What a setting begins with that names an environment variable."""
 
-_SHORTEST = 8  # a shorter text is no key, and replacing it everywhere would garble messages
+_SHORTEST = 8  # a shorter text is not a key, and replacing it everywhere would garble messages
 _WORDS = {"secret", "password", "passwd", "apikey", "credential", "credentials", "authorization", "bearer", "token"}
 _KEYS = {"api", "access", "secret", "private", "auth", "judge", "service", "account", "subscription", "signing"}
 """What precedes "key" in the name of a secret."""

@@ -89,7 +89,7 @@ class Fit:
         return FORMS[self.form].curve(np.asarray(compute, dtype=float), self.params, self.scale)
 
     def interval(self, param: str, level: float | None = None) -> tuple[float, float]:
-        """The central interval of one parameter; NaN without draws."""
+        """Return the central interval of one parameter; NaN without draws."""
         if self.draws is None:
             return (np.nan, np.nan)
         values = self.ceiling_draws if param == "ceiling" else self.draws.params[param]
@@ -102,7 +102,7 @@ class Fit:
         return pooled_ceilings(self.draws, self.parts)
 
     def curve_draws(self, compute) -> Array:
-        """The curve at `compute` (last axis) for every draw (first axis)."""
+        """Return the curve at `compute` (last axis) for every draw (first axis)."""
         places = np.atleast_1d(np.asarray(compute, dtype=float))
         return np.concatenate([self._curves(form, draws, places) for form, draws in self.ways()])
 
@@ -111,7 +111,7 @@ class Fit:
         return FORMS[self.form]
 
     def ways(self) -> list[tuple[Form, Draws]]:
-        """The form and its draws; where several ways of fitting are averaged, those of each."""
+        """Return the form and its draws; where several ways of fitting are averaged, those of each."""
         if self.draws is None:
             raise ValueError("this fit has no draws: fit with intervals=True")
         return [(part.choice.form, part.draws) for part in self.parts] or [(FORMS[self.form], self.draws)]
@@ -120,12 +120,12 @@ class Fit:
         return form.curve(compute, {name: values[:, None] for name, values in draws.params.items()}, self.scale)
 
     def curve_interval(self, compute, level: float | None = None) -> tuple[Array, Array]:
-        """The interval of the recipe's own curve."""
+        """Return the interval of the recipe's own curve."""
         low, high = np.quantile(self.curve_draws(compute), tails(self.level if level is None else level), axis=0)
         return low, high
 
     def new_interval(self, compute, level: float | None = None) -> tuple[Array, Array]:
-        """The interval of one new evaluation.
+        """Return the interval of one new evaluation.
 
         It holds the uncertainty of the curve, the noise of an evaluation, how far runs wander from their own curve
         beyond the data and, with several runs, the spread between them.

@@ -87,7 +87,7 @@ class Backtest:
 
 
 def reward_at(fit: Fit, computes: Sequence[float]) -> list[At]:
-    """The curve at each compute, with the interval in which a new evaluation there should fall."""
+    """Return the curve at each compute, with the interval in which a new evaluation there should fall."""
     compute = np.asarray(computes, dtype=float)
     if compute.size and not (compute > 0).all():
         raise ValueError(f"the compute to forecast at must be positive, but {compute.min():g} was given")
@@ -105,7 +105,7 @@ def _caveats(fit: Fit, compute: float) -> tuple[FarForecast, ...]:
 
 
 def is_far(fit: Fit, compute: float) -> bool:
-    """Whether a compute lies beyond what a fit without a known ceiling is good for.
+    """Return whether a compute lies beyond what a fit without a known ceiling is good for.
 
     Intervals there have been too low in back-tests (docs/log.md).
     """
@@ -113,12 +113,12 @@ def is_far(fit: Fit, compute: float) -> bool:
 
 
 def good_until(fit: Fit) -> float:
-    """The compute up to which a forecast is more than a guess; infinite where the ceiling is known."""
+    """Return the compute up to which a forecast is more than a guess; infinite where the ceiling is known."""
     return np.inf if fit.verdict in ("ok", "at a bound") else FAR * fit.scale
 
 
 def doubling(fit: Fit) -> Value:
-    """The gain of doubling the budget: the curve at twice the largest compute fitted, less the curve there."""
+    """Return the gain of doubling the budget: the curve at twice the largest compute fitted, less the curve there."""
     ends = np.array([fit.scale, 2 * fit.scale])
     now, later = fit.predict(ends)
     if fit.draws is None:
@@ -129,7 +129,7 @@ def doubling(fit: Fit) -> Value:
 
 
 def compute_for(fit: Fit, rewards: Sequence[float]) -> list[Reach]:
-    """The compute needed for each reward, or that it lies above the ceiling."""
+    """Return the compute needed for each reward, or that it lies above the ceiling."""
     return [_reach(fit, float(reward)) for reward in rewards]
 
 
@@ -163,7 +163,7 @@ def _above(fit: Fit, reward: float, probability: float | None) -> AboveCeiling:
 
 
 def inverse(fit: Fit, reward: float, params: Mapping[str, Any]) -> Array:
-    """The compute at which the curve has this reward: 0 at or below the start, infinite at or above the ceiling."""
+    """Return the compute at which the curve has this reward: 0 up to the start, infinite from the ceiling on."""
     form = FORMS[fit.form]
     ceiling = np.asarray(params["ceiling"], dtype=float)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):

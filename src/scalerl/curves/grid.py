@@ -84,5 +84,5 @@ def rows(first: Array, low: Array, high: Array, num_columns: int) -> Grid:
 
 
 def middles(num: int) -> Array:
-    """The middles of equal parts of the unit interval."""
+    """Return the middles of equal parts of the unit interval."""
     return (np.arange(num) + 0.5) / num

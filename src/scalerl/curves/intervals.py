@@ -79,7 +79,7 @@ def posterior(
     slow: SlowNoise | None = None,
     resolution: Resolution | None = None,
 ) -> Draws:
-    """Draws from the joint posterior of everything that is not held fixed."""
+    """Return draws from the joint posterior of everything that is not held fixed."""
     model = Model(points, form, known, noise_guess, slow, resolution)
     grid, noise = model.zoom(), model.noise()
     cells = model.cells(grid, noise)
@@ -148,7 +148,7 @@ class Model:
         self.level_nodes, self.gain_nodes = self._node_fractions()
 
     def _node_fractions(self) -> tuple[Array, Array]:
-        """Where in its range a node lies. A known level or gain has one node."""
+        """Return where in its range a node lies. A known level or gain has one node."""
         level_known = self.known.level(self.form) is not None
         gain_known = self.form.rising and self.known.ceiling is not None
         fine = self.resolution
@@ -204,7 +204,7 @@ class Model:
         return rows(box[0], low, high, num_columns)
 
     def _height(self, grid: Grid) -> Array:
-        """Log posterior density of each cell at its best level and gain, relative to the highest cell."""
+        """Return the log posterior density of each cell at its best level and gain, relative to the highest cell."""
         spread = RUN_SD_SCALE * self.span / self.noise_sd if self.points.num_runs > 1 else 0.0
         rho = np.array([0.0, 0.6]) if self.slow is None else self.slow.decay[[0, -1]]
         noise = Noise(autocorrelation=rho, run_spread=np.array([spread]), log_weight=np.zeros(2))
@@ -251,7 +251,7 @@ class Model:
         return Slices(sums=cells.sums, level=level, log_mass=log_mass, height=height)
 
     def heights(self, cells: Cells, at: Array) -> Array:
-        """Log posterior of each cell at the best of these levels and its best gain."""
+        """Return the log posterior of each cell at the best of these levels and its best gain."""
         blocks = _blocks(len(cells.log_mass), len(at))
         return np.concatenate([self.slices(cells.take(some), at).height.max(axis=0) for some in blocks])
 
@@ -263,7 +263,7 @@ class Model:
         return gain, self._log_density(total, level, gain) + log_mass
 
     def _log_density(self, total: Array, level: Array, gain: Array) -> Array:
-        """Log posterior but for what depends on the cell alone; `total` is the sum of squares."""
+        """Return the log posterior without the terms that depend on the cell alone; `total` is the sum of squares."""
         log_density = -0.5 * self.degrees * np.log(total)
         return log_density if self.known.ceiling is not None else log_density + self._log_share_prior(level, gain)
 
@@ -311,7 +311,7 @@ class Model:
         return level, np.broadcast_to(log_mass, level.shape)
 
     def _best_gain(self, sums: Sums, level: Array) -> tuple[Array, Array]:
-        """The gain that fits best, whatever the limits, and the sum of squares there, the prior's among them."""
+        """Return the gain that fits best, whatever the limits, and the sum of squares there, the prior's among them."""
         if self.form.rising and self.known.ceiling is not None:
             gain = self.known.ceiling - level
         else:
@@ -354,10 +354,10 @@ class Model:
         if self.slow is None:
             blocks = _blocks(num, self.points.num)
             shape = (shapes(self.form, [log[some] for log in logs], self.points) for some in blocks)
-            found = Products.joined([products(some, self.points) for some in shape])
+            joined = Products.joined([products(some, self.points) for some in shape])
         else:
-            found = self._products(logs)
-        sums, _ = found.sums(noise, self.form.rising)
+            joined = self._products(logs)
+        sums, _ = joined.sums(noise, self.form.rising)
         level, _ = self._levels(sums, (which_level + nudge[-1]) / len(self.level_nodes))
         gain, _, total = self._gains(sums, level, (which_gain + nudge[-2]) / len(self.gain_nodes))
         noise_sd = np.sqrt(total / _chi_squares(self.degrees, num, len(nudge)))
@@ -382,5 +382,5 @@ def _even_spread(num: int, dimensions: int) -> Array:
 
 @lru_cache(maxsize=256)
 def _chi_squares(degrees: float, num: int, dimensions: int) -> Array:
-    """What a draw's sum of squares is over the noise's variance: the same for all fits of so many points."""
+    """Return the ratio of each draw's sum of squares to the noise variance; equal for all fits of as many points."""
     return 2.0 * gammaincinv(degrees / 2.0, _even_spread(num, dimensions)[-3])

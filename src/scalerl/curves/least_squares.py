@@ -55,7 +55,7 @@ def shapes(form: Form, logs: Iterable[Array], points: Points) -> Array:
 
 
 def least_squares(points: Points, form: Form, known: Known) -> Solution:
-    """The global optimum within the bounds."""
+    """Return the global optimum within the bounds."""
     box = shape_box(form, known, points)
     free = box[:, 1] > box[:, 0]
 
@@ -88,7 +88,7 @@ def least_squares(points: Points, form: Form, known: Known) -> Solution:
 
 
 def _separate_minima(total: Array, nodes: Array, step: Array, most: int = 2) -> Array:
-    """The best node, and the best one well away from it."""
+    """Return the best node, and the best one well away from it."""
     minima: list[Array] = []
     for index in np.argsort(total)[:64]:
         if all((np.abs(nodes[index] - other) > 3.5 * step).any() for other in minima):

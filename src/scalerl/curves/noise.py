@@ -90,7 +90,7 @@ class Products:
 
 
 def products(shape: Array, points: Points) -> Products:
-    """The products of each row of shapes with the points."""
+    """Return the products of each row of shapes with the points."""
     known = _without_shape(points)
     h, (one, y) = shape * known.sides[0], known.sides[:2]
     own, ends, crossed = np.empty((3, len(FIELDS), len(known.starts), len(shape)))

@@ -394,6 +394,6 @@ Note = FitNote | NothingToScore | UnusedStart | PairNote | ForecastNote
 
 
 def note_json(note: Note) -> dict[str, Any]:
-    """A note as plain JSON types: its kind and its values."""
+    """Return a note as plain JSON types: its kind and its values."""
     values = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(note).items()}
     return {"kind": note.kind, **values}

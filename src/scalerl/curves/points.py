@@ -70,7 +70,7 @@ class Known:
     """What other runs say of a sigmoid's parameters; None for the form's weak prior."""
 
     def level(self, form: Form) -> float | None:
-        """The level, where it is known exactly."""
+        """Return the level, where it is known exactly."""
         if not form.rising:
             return self.ceiling
         return self.start if self.start_sd == 0 else None
@@ -151,7 +151,7 @@ def binomial_sd(reward: Array, num_samples) -> Array:
 
 
 def noise_guess(points: Points) -> float | None:
-    """The noise that the number of samples, or the errors of means, imply alone."""
+    """Return the noise that the number of samples, or the errors of means, imply alone."""
     if not points.num:
         return None
     if points.error is not None:
@@ -167,7 +167,7 @@ BLOCK_WIDTH = np.log(1.05)  # a block spans at most this ratio of compute, so th
 
 
 def with_start(points: Points, start: float, noise: float) -> Points:
-    """The reward before training as one more evaluation, at compute 0, where every rising shape is 0."""
+    """Return the reward before training as one more evaluation, at compute 0, where every rising shape is 0."""
     put = lambda values, value: np.concatenate([[value], values])  # noqa: E731
     run = put(points.run, points.run[0] if points.num else 0)
     return replace(
@@ -263,7 +263,7 @@ def squares(sums: Sums, level: Array, gain: Array) -> Array:
 
 
 def gain_limits(form: Form, level: Array, bounds: tuple[float, float]) -> tuple[Array, Array]:
-    """The gains for which the whole curve stays within the bounds."""
+    """Return the gains for which the whole curve stays within the bounds."""
     if form.rising:
         return np.zeros_like(level), bounds[1] - level
     return bounds[0] - level, np.zeros_like(level)
@@ -305,7 +305,7 @@ def solve(sums: Sums, form: Form, known: Known, bounds: tuple[float, float]) -> 
 
 
 def _pinned_ceiling(sums: Sums, ceiling: float, bounds: tuple[float, float]) -> tuple[Array, Array, Array]:
-    """The level when level + gain = ceiling: y = ceiling - (ceiling - level) * (1 - h)."""
+    """Return the level when level + gain = ceiling: y = ceiling - (ceiling - level) * (1 - h)."""
     rest = np.maximum(sums.one - 2 * sums.h1 + sums.hh, 1e-300)
     drop = (ceiling * (sums.one - sums.h1) - (sums.y1 - sums.hy)) / rest
     drop = np.clip(drop, 0.0, ceiling - bounds[0])

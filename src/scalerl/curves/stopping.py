@@ -92,7 +92,7 @@ def _places(fit: Fit, form: Form, params: dict[str, Array]) -> Array:
 
 
 def _without_gain(fit: Fit) -> tuple[float | None, int]:
-    """The longest stretch up to the last point over which no gain can be measured, nor over any shorter one."""
+    """Return the longest stretch up to the last point over which no gain can be measured, nor over any shorter one."""
     points = make_points(fit.compute, fit.reward, run=fit.run, bounds=None)
     points = thin(points)
     order = np.sort(points.log_compute)

@@ -25,7 +25,7 @@ EXTENSIONS = (1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
 
 
 def judge(settled: Settled, *, level: float, margin: float) -> tuple[Verdict, tuple[FitNote, ...]]:
-    """The first verdict that holds, in the order of `docs/math.md`, with the reasons."""
+    """Return the first verdict that holds, in the order of `docs/math.md`, with the reasons."""
     points, form, known, best = settled.points, settled.choice.form, settled.known, settled.best
     notes: tuple[FitNote, ...] = best.at_bound
     if known.start is not None and known.start > np.quantile(points.reward, 0.9):
@@ -125,7 +125,7 @@ def what_settles(
     now: float,
     target: float,
 ) -> WideCeiling:
-    """How much further the run should go, evaluated as often as now, for the ceiling's interval to fit the margin."""
+    """Return how much further the run should go, evaluated as often as now, until the ceiling is known well enough."""
 
     def wide(remedy, times: float | None = None, compute: float | None = None) -> WideCeiling:
         return WideCeiling(level=level, width=now, margin=target, remedy=remedy, times=times, compute=compute)
@@ -175,7 +175,7 @@ def _some_draws(points: Points, form: Form, draws: Draws) -> tuple[Array, Array,
 
 
 def skip_rule(points: Points, form: Form, known: Known, rule: float | str) -> tuple[float, tuple[SkippedEarly, ...]]:
-    """The compute before which points are left out, with a note where "auto" chose it."""
+    """Return the compute before which points are left out, with a note where "auto" chose it."""
     if isinstance(rule, str):
         text = rule.strip()
         if text.endswith("%"):
@@ -197,7 +197,7 @@ def _number(text: str, rule: str) -> float:
 
 
 def _skip_by_misfit(points: Points, form: Form, known: Known) -> tuple[float, tuple[SkippedEarly, ...]]:
-    """The smallest share of the run whose removal leaves the rest on one curve.
+    """Return the smallest share of the run whose removal leaves the rest on one curve.
 
     Early training (warm-up, format learning) often lies off the curve the rest follows. A share is enough when the
     points between it and the next larger share lie on the curve fitted beyond them.

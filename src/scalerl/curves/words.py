@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def pair_verdict(kind: PairKind, winner: str | None, labels: Mapping[str, str] | None = None) -> str:
-    """The verdict on a pair; `labels` replace the curves' names."""
+    """Return the verdict on a pair; `labels` replace the curves' names."""
     name = winner if labels is None or winner is None else labels.get(winner, winner)
     match kind:
         case "higher_ceiling":
@@ -79,7 +79,7 @@ def note_text(note: Note, unit: str | None = None) -> str:
 
 
 def _bound_text(note: notes.AtBound) -> str:
-    """What it means that a parameter ended at a limit of its range."""
+    """Return what it means that a parameter ended at a limit of its range."""
     match note.param, note.end:
         case "ceiling", _:
             return (
@@ -119,7 +119,7 @@ def _misfit_text(note: notes.LackOfFit | notes.MendedFit, unit: str | None) -> s
 
 
 def forecast_message(caveats: Sequence[ForecastNote]) -> str:
-    """The notes on one forecast as one text, empty without notes."""
+    """Return the notes on one forecast as one text, empty without notes."""
     text = "; ".join(map(_forecast_text, caveats))
     return text[:1].upper() + text[1:]
 

@@ -12,7 +12,7 @@ from scalerl.graders.answer import answer_part
 def math(
     text: str, answer: str, /, *, thinking_start: str = THINKING_START, thinking_end: str = THINKING_END
 ) -> bool | None:
-    r"""Whether math-verify finds the answer equal to the reference: fractions, sets, intervals, matrices, units.
+    r"""Return whether math-verify finds the answer equal to the reference: fractions, sets, intervals, matrices, units.
 
     It reads the answer's \boxed{}, else its last expression or number. The reference is an expression, with or without
     LaTeX delimiters, a solution with delimiters, or a solution that ends in "#### expression".

@@ -32,7 +32,7 @@ _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+|(?=\.\d))(
 def exact(
     text: str, answer: str, /, *, thinking_start: str = THINKING_START, thinking_end: str = THINKING_END
 ) -> bool | None:
-    """Whether the answer equals the reference word for word; white space may differ."""
+    """Return whether the answer equals the reference word for word; white space may differ."""
     if not answer.split():
         return None
     given = answer_part(text, thinking_start=thinking_start, thinking_end=thinking_end)
@@ -42,7 +42,7 @@ def exact(
 def numeric(
     text: str, answer: str, /, *, thinking_start: str = THINKING_START, thinking_end: str = THINKING_END
 ) -> bool | None:
-    """Whether the last numbers of answer and reference are equal as exact fractions: 0.50 equals 1/2."""
+    """Return whether the last numbers of answer and reference are equal as exact fractions: 0.50 equals 1/2."""
     wanted = _last_number(answer)
     if wanted is None:
         return None

@@ -69,7 +69,7 @@ def reads_device(
     leaves: Sequence[tuple[Tensor, Tensor]],
     device: torch.device,
 ) -> bool:
-    """Whether a pass reads values back from the device, as routed experts do, so that it cannot be a CUDA graph."""
+    """Return whether a pass reads values back from the device, as routed experts do, which rules out a CUDA graph."""
     place = torch.arange(5)
     inputs = ForwardInputs(ids=0 * place, packing=pack([3, 2]), place=place, targets=0 * place, temperature=1.0).to(
         device

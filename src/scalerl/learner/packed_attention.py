@@ -143,7 +143,7 @@ def _prefixes(
 
 
 def has_kernel(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
-    """Whether attention uses the FlashAttention kernel, which depends on no length but the longest."""
+    """Return whether attention uses the FlashAttention kernel, which depends on no length but the longest."""
     return device.type == "cuda" and dtype == torch.bfloat16 and head_dim in _KERNEL_SIZES
 
 

@@ -79,14 +79,14 @@ class SavedKind(Mapping[str, Tensor]):
 
     def rows(self, name: str, start: int, num: int) -> Tensor:
         """Return some rows of a tensor, reading only those."""
-        end, found = start + num, []
+        end, pieces = start + num, []
         for first, count, number in self._parts[name]:
             values = self._files[number].get_slice(name)
             count = values.get_shape()[0] if count < 0 else count
             low, high = max(start, first), min(end, first + count)
             if low < high:
-                found.append(values[low - first : high - first])
-        return found[0] if len(found) == 1 else torch.cat(found)
+                pieces.append(values[low - first : high - first])
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
 
 class SavedTensors(Mapping[str, SavedKind]):

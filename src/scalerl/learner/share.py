@@ -28,7 +28,7 @@ def num_inputs(completion: Completion) -> int:
 
 
 def sharing_pays(completions: Sequence[Completion], kept: Rows) -> bool:
-    """Whether computing each prompt once saves enough tokens."""
+    """Return whether computing each prompt once saves enough tokens."""
     alone = sum(num_inputs(completions[row]) for row in kept)
     saved = alone - _num_tokens(completions, kept, shares=True)
     return saved > 0 and saved >= LEAST_SAVED * alone

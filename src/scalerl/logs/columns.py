@@ -136,7 +136,7 @@ def passed_over(columns: Sequence[str], rows: Sequence[Row], y: str) -> list[tup
 def unit_rewards(columns: Sequence[str], rows: Sequence[Row]) -> tuple[str, ...]:
     """Return the columns that could be the reward, have rows enough and lie in [0, 1]; those of correctness first."""
     units = [column for rank, column in _ranked(columns, rows) if rank[0] == 0 and _is_unit(rows, column)]
-    # A column that never changes, such as normalised rewards, is no curve.
+    # A column that never changes, such as normalised rewards, is not a curve.
     units = [column for column in units if len({row.get(column) for row in rows} - {None}) > 1]
     return tuple(sorted(units, key=lambda column: not _CORRECTNESS.search(plain(column))))
 

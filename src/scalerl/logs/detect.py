@@ -185,7 +185,7 @@ def _decoded(path: Path, data: bytes) -> tuple[str, int | None]:
     try:
         return content.decode("utf-8-sig"), None
     except UnicodeDecodeError as fault:
-        # A character that is still being written is no fault.
+        # A character that is still being written is not an error.
         is_cut = fault.start >= len(content) - 3 and fault.reason == "unexpected end of data"
         return content.decode("utf-8-sig", errors="replace"), None if is_cut else fault.start
 

@@ -55,7 +55,7 @@ def empty_model(folder: Path, dtype: torch.dtype) -> "PreTrainedModel":
 
 
 def can_fill(model: "PreTrainedModel", weights: FolderWeights) -> bool:
-    """Whether the files have every weight of an empty model under its own name; some families are stored otherwise."""
+    """Return whether the files hold every weight of an empty model under its name; some families rename them."""
     return all(name in weights.names for name, _ in model.named_parameters())
 
 

@@ -153,7 +153,7 @@ def _source(name: str) -> str:
 
 
 def _looks_like_a_folder(name: str) -> bool:
-    """Whether a name can only mean a folder; a hub name is "name" or "owner/name"."""
+    """Return whether a name can only mean a folder; a hub name is "name" or "owner/name"."""
     return name.startswith((".", "~", os.sep)) or name.count("/") > 1 or os.path.exists(name)
 
 

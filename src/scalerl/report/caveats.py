@@ -40,7 +40,7 @@ def warnings(report: Report) -> list[str]:
 
 
 def compute_caveats(run: RunFacts) -> list[str]:
-    """What is special about the compute of a run: work done twice, time that stood still, uneven time."""
+    """Return what is special about the compute of a run: work done twice, time that stood still, uneven time."""
     sentences = []
     if run.repeated is not None:
         share = run.repeated.flops / run.cost["flops"] if run.cost.get("flops") else 0.0
@@ -72,7 +72,7 @@ def _equal_curves(report: Report) -> list[str]:
 
 
 def open_questions(report: Report, evaluation_set: str) -> list[str]:
-    """What these data do not settle: pairs that are not separable, unknown ceilings, curves that broke."""
+    """Return what these data do not settle: pairs that are not separable, unknown ceilings, curves that broke."""
     view = report.view(evaluation_set)
     label = labels(view)
     sentences = []

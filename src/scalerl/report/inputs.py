@@ -53,7 +53,7 @@ class Material:
 
 
 def num_inputs(paths: Sequence[Path]) -> int:
-    """How many runs and files were named, before any of them is read."""
+    """Return how many runs and files were named, before any of them is read."""
     if len(paths) == 1 and (paths[0] / store.STUDY).is_file():
         return len(_read_plan(paths[0]).get("runs", []))
     return len(_expanded(paths))
@@ -134,7 +134,7 @@ def _read_plan(folder: Path) -> store.Row:
 
 
 def _read_run_folder(folder: Path, *, name: str, arm: str) -> tuple[Table | None, RunFacts]:
-    """The evaluations of a run, None where there are none that can be read, and its facts."""
+    """Return the evaluations of a run, None where there are none that can be read, and its facts."""
     if not store.is_run_folder(folder):
         return None, RunFacts(name=name, arm=arm, folder=folder, status=NOT_STARTED)
     try:

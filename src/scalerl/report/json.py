@@ -100,7 +100,7 @@ def _set_json(report: Report, name: str) -> dict[str, Any]:
 
 
 def points_json(data: Series, held_out: NDArray[np.bool_]) -> dict[str, Any]:
-    """The points of a curve; those of a run that has too many to tell apart as bins, so that a page stays small."""
+    """Return the points of a curve; a run with very many points is binned, so that the page stays small."""
     labels, runs = ([""], np.zeros(len(data.compute), dtype=int))
     if data.run is not None:
         unique, runs = np.unique(data.run, return_inverse=True)
@@ -134,7 +134,7 @@ def points_json(data: Series, held_out: NDArray[np.bool_]) -> dict[str, Any]:
 
 
 def _held_out(report: Report, column: str, data: Series) -> NDArray[np.bool_]:
-    """Which points the rows named by --holdout are."""
+    """Return whether each point belongs to the rows named by --holdout."""
     nothing = np.zeros(len(data.reward), dtype=bool)
     if all(window.key != HELD_OUT for window in report.windows):
         return nothing
@@ -165,7 +165,7 @@ def _view_json(report: Report, view: View) -> dict[str, Any]:
 
 
 def _fit_json(curve: CurveResult, computes: Sequence[float]) -> dict[str, Any]:
-    """The fit, and what it expects of new evaluations at these computes, the multiples `KNOWN`."""
+    """Return the fit, and what it expects of new evaluations at these computes, the multiples `KNOWN`."""
     done = curve.fit
     out: dict[str, Any] = {"score": score_json(curve.holdout), "params": None, "draws": None, "forecast": []}
     if done is None or not done.usable or done.draws is None:
@@ -200,7 +200,7 @@ def _line_json(done: Fit, computes: Sequence[float]) -> dict[str, Any]:
 
 
 def _largest(report: Report, view: View) -> float:
-    """The largest compute of the set's curves on this axis: all of them are asked the same."""
+    """Return the largest compute of the set's curves on this axis, so that all are evaluated at the same computes."""
     series = [data for data in report.series[view.axis.column] if (data.evaluation_set or "") == view.evaluation_set]
     return max(float(data.compute.max(initial=0.0)) for data in series)
 

@@ -58,7 +58,7 @@ def _view(content: Mapping[str, Any], name: str, axis: str, window: str) -> Mapp
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """A Markdown table; a bar in a cell must not end it."""
+    """Return a Markdown table; a bar in a cell must not end it."""
     line = lambda cells: f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in cells)} |"  # noqa: E731
     return "\n".join([line(heads), f"|{'---|' * len(heads)}", *map(line, rows)])
 
@@ -106,7 +106,7 @@ def _results(view: Mapping[str, Any], eval_set: Mapping[str, Any], axis: str) ->
 def against(
     view: Mapping[str, Any], name: str, reference: str | None, labels: Mapping[str, str]
 ) -> tuple[list[float | None], str]:
-    """The three probabilities of a curve against the reference, and the verdict with the curves' labels."""
+    """Return the three probabilities of a curve against the reference, and the verdict with the curves' labels."""
     if name == reference:
         return [None] * 3, "reference"
     for pair in view["pairs"]:

@@ -17,7 +17,7 @@ PART_WORDS = {part: part.replace("_", "-") for part in PARTS}
 
 
 def page(content: Mapping[str, Any]) -> str:
-    """The whole file, from the report's JSON alone."""
+    """Return the whole file, from the report's JSON alone."""
     folder = files("scalerl") / "assets" / "report"
     text = lambda name: (folder / name).read_text(encoding="utf-8")  # noqa: E731
     counted = lambda num, word: f"{num} {word}{'' if num == 1 else 's'}"  # noqa: E731
@@ -64,7 +64,7 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], numbers: int = 0
 
 
 def _pooled(rows: Sequence[Mapping[str, Any]]) -> str:
-    """What the arms say together, beside what each says alone."""
+    """Return the table of pooled results next to the result of each arm alone."""
     if not rows:
         return ""
     cells = [tuple(map(escape, pooled_cells(row))) for row in rows]
@@ -73,7 +73,7 @@ def _pooled(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _decisions(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The timeline of a policy: which arm got which part of its budget, and why."""
+    """Return the timeline of a policy: which arm got which part of its budget, and why."""
     if not rows:
         return ""
     cells = [tuple(map(escape, decision_cells(row))) for row in rows]

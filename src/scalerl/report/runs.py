@@ -128,7 +128,7 @@ def read_run(folder: Path, *, name: str, arm: str, evals: Sequence[Mapping[str, 
 
 
 def _cut(folder: Path, status: str, metrics: Sequence[store.Row], evals: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What is missing from files that can be read: every step leaves a row, and a run ends with an evaluation."""
+    """Return what readable files lack: every step should have a row, and a run should end with an evaluation."""
     trained, evaluated = (max((row["step"] for row in rows), default=0) for rows in (metrics, evals))
     if evaluated and not metrics:
         return [f"{folder} has no rows in {store.METRICS}: whether it stayed stable is not known."]
@@ -192,7 +192,7 @@ def _column(rows: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:
 
 
 def _means(values: np.ndarray, begins: np.ndarray) -> list[float | None]:
-    """The mean of each block of values, NaN left out; None where a block has no number."""
+    """Return the mean of each block of values, NaN left out; None where a block has no number."""
     known = np.isfinite(values)
     num = np.add.reduceat(known, begins, dtype=int)
     total = np.add.reduceat(np.where(known, values, 0.0), begins)
@@ -200,7 +200,7 @@ def _means(values: np.ndarray, begins: np.ndarray) -> list[float | None]:
 
 
 def _largest(values: np.ndarray, begins: np.ndarray) -> list[float | None]:
-    """The largest number of each block of values; None where a block has none."""
+    """Return the largest number of each block of values; None where a block has none."""
     return [None if math.isnan(value) else value for value in np.fmax.reduceat(values, begins).tolist()]
 
 
@@ -218,7 +218,7 @@ class Difference:
 
 
 def differences(runs: Sequence[RunFacts], base: str | None) -> tuple[Difference, ...]:
-    """What each arm changes, against `base` or the first arm; seeds aside."""
+    """Return what each arm changes, against `base` or the first arm; seeds aside."""
     of_arm: dict[str, Mapping[str, Any]] = {}
     for run in runs:
         if run.settings is not None:
@@ -235,7 +235,7 @@ def differences(runs: Sequence[RunFacts], base: str | None) -> tuple[Difference,
 
 
 def environments(runs: Sequence[RunFacts]) -> dict[str, dict[str, list[str]]]:
-    """By key: each value with the runs that have it."""
+    """Return, for each key of the environment, its values and the runs that have each."""
     by_key: dict[str, dict[str, list[str]]] = {}
     for run in runs:
         for key, value in flat(run.environment).items():
@@ -246,7 +246,7 @@ def environments(runs: Sequence[RunFacts]) -> dict[str, dict[str, list[str]]]:
 
 
 def uneven_pace(runs: Sequence[RunFacts]) -> float:
-    """The largest ratio of time per FLOP between two runs of one arm; 1 where each had a machine to itself."""
+    """Return the largest ratio of time per FLOP between two runs of one arm; about 1 unless they shared a machine."""
     paces: dict[str, list[float]] = {}
     for run in runs:
         if run.cost.get("gpu_hours") and run.cost.get("flops"):
@@ -260,7 +260,7 @@ def alarms(run: RunFacts) -> list[Alarm]:
 
 
 def incomparable(runs: Sequence[RunFacts]) -> dict[str, dict[str, frozenset[str]]]:
-    """By evaluation set: the prompts of each arm, where arms or runs were evaluated on different ones."""
+    """Return, for each evaluation set on which prompts differed between runs, the prompt hashes of each arm."""
     by_set: dict[str, dict[str, frozenset[str]]] = {}
     for run in runs:
         for name, hashes in run.prompts.items():

@@ -8,19 +8,19 @@ DOUBT = {"ceiling not identifiable yet": 1, "lack of fit": 2, "no rise seen": 3}
 
 
 def labels(view: View) -> dict[str, str]:
-    """What each curve is called in the report, by name."""
+    """Return what each curve is called in the report, by name."""
     return {curve.name: label_of(curve.series) for curve in view.analysis.curves}
 
 
 def reference(report: Report, evaluation_set: str) -> str | None:
-    """The curve that the others are compared with: the study's base, else the best."""
+    """Return the curve that the others are compared with: the study's base, else the best."""
     view = report.view(evaluation_set)
     base = [name for name, label in labels(view).items() if label == report.material.base]
     return next(iter(base or leaders(view)), None)
 
 
 def leaders(view: View) -> list[str]:
-    """The stable curves whose ceiling no other stable curve beats: known ceilings first, most efficient first.
+    """Return the stable curves whose ceiling no other stable curve beats: known ceilings first, most efficient first.
 
     The paper's rule: the higher ceiling first, efficiency among equals.
     """
@@ -39,12 +39,12 @@ def leaders(view: View) -> list[str]:
 
 
 def pair_of(view: View, a: str, b: str) -> Pair | None:
-    """The comparison of two curves, in whichever order it was made."""
+    """Return the comparison of two curves, in whichever order it was made."""
     return next((pair for pair in view.analysis.pairs if {pair.a, pair.b} == {a, b}), None)
 
 
 def is_confirmed(claim: Pair, later: Pair) -> bool:
-    """Whether a later comparison confirms a claim: a more efficient curve may have the higher ceiling as well."""
+    """Return whether a later comparison confirms a claim; a more efficient curve may also have a higher ceiling."""
     if claim.kind == "more_efficient":
         return later.winner == claim.winner and later.kind in ("more_efficient", "higher_ceiling")
     return claim.kind != "higher_ceiling" or (later.kind, later.winner) == (claim.kind, claim.winner)

@@ -34,7 +34,7 @@ def summary(report: Report, evaluation_set: str) -> list[str]:
 
 
 def _base_before_ties(report: Report, view: View, evaluation_set: str) -> list[str]:
-    """The leaders; the base first where the best is not known to be better.
+    """Return the leaders; the base first where the best is not known to be better.
 
     Between ceilings that are not known, or were measured on different prompts, there is no leader.
     """
@@ -51,7 +51,7 @@ def _base_before_ties(report: Report, view: View, evaluation_set: str) -> list[s
 
 
 def _lead(view: View, ordered: Sequence[str], label: Labels) -> str:
-    """The sentence on the first curve; `ordered` are the curves that no other beats."""
+    """Return the sentence on the first curve; `ordered` are the curves that no other beats."""
     best, others = ordered[0], ordered[1:]
     curve = next(curve for curve in view.analysis.curves if curve.name == best)
     ceiling = _ceiling_text(curve)
@@ -98,7 +98,7 @@ def _ceiling_text(curve: CurveResult) -> str:
 
 
 def _others(view: View, best: str, label: Labels) -> list[str]:
-    """How the other curves compare with the first, one sentence for each way."""
+    """Return how the other curves compare with the first, one sentence for each way."""
     groups: dict[tuple[PairKind, bool, bool], list[str]] = {}
     for name in _well_known(view):
         pair = pair_of(view, best, name) if name != best else None
@@ -112,13 +112,13 @@ def _others(view: View, best: str, label: Labels) -> list[str]:
 
 
 def _relation(pair: Pair, best: str) -> tuple[PairKind, bool, bool]:
-    """(kind, whether `best` wins, whether the more efficient curve probably has the higher ceiling)."""
+    """Return (kind, whether `best` wins, whether the more efficient curve probably has the higher ceiling)."""
     is_probably_higher = pair.kind == "more_efficient" and pair.probably_higher is not None
     return pair.kind, pair.winner == best, is_probably_higher
 
 
 def _relation_words(best: str) -> dict[tuple[PairKind, bool, bool], tuple[str, str]]:
-    """What stands before and after the names of the other curves, in the order of the summary."""
+    """Return the text before and after the names of the other curves, by relation, in the order of the summary."""
     return {
         ("more_efficient", True, False): (f"At a shared ceiling {best} is more efficient than ", "."),
         ("more_efficient", True, True): (f"{best} is more efficient than ", ", and its ceiling is probably higher."),
@@ -155,7 +155,7 @@ def _without_ceiling(curves: Sequence[CurveResult], label: Labels, arms_without_
 
 
 def _forecast_scores(view: View) -> list[str]:
-    """Where not all points are fitted: which are, and how well the forecast of the rest did."""
+    """Return sentences on which points were fitted and how good the forecast of the rest was; empty if all were."""
     scores = [curve.holdout for curve in view.analysis.curves if curve.holdout is not None]
     if view.window.key == ALL or not scores:
         return []

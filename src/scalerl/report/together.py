@@ -54,7 +54,7 @@ def _json(curve: Fit, param: str) -> dict[str, float | None]:
 
 
 def decisions_json(report: Report) -> list[dict[str, Any]]:
-    """The decisions of the study's policy, one row each; empty where it has none."""
+    """Return the decisions of the study's policy, one row each; empty where it has none."""
     folder = report.material.folder
     return [] if folder is None else [_decision(row) for row in store.read_decisions(folder)]
 
@@ -75,7 +75,7 @@ def _decision(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def decision_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """One decision in words: number, time, what was done, why, who led, and the expected loss of taking it then."""
+    """Return the table cells of one decision: number, time, action, reason, favourite and expected loss."""
     until = row["until"]
     done = "end" if row["arm"] is None else f"{row['arm']} to {until:.0%} of its budget"
     regret = "" if row["regret"] is None else f"{row['regret']:.4f}"
@@ -84,7 +84,7 @@ def decision_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def interval_cell(value: Mapping[str, float | None], digits: int = 3) -> str:
-    """A value with its interval, as in "0.612 [0.600, 0.630]"."""
+    """Return a value with its interval, as in "0.612 [0.600, 0.630]"."""
     if value["value"] is None:
         return ""
     if value["low"] is None or value["high"] is None:

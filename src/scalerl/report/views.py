@@ -78,7 +78,7 @@ class Report:
 
 
 def label_of(series: Series) -> str:
-    """The curve's name within its evaluation set."""
+    """Return the curve's name within its evaluation set."""
     return series.name if series.evaluation_set is None else series.name.removesuffix(f"/{series.evaluation_set}")
 
 
@@ -135,7 +135,7 @@ def build_report(
 
 
 def _main_axis(material: Material, selection: Selection) -> tuple[str | None, str]:
-    """The column of compute to show first, and why where nobody asked for it."""
+    """Return the column of compute to show first, and why it was chosen if the user did not choose it."""
     if selection.x is not None:
         return selection.x, ""
     known = [set(table.columns) for table in material.tables]
@@ -161,8 +161,10 @@ def _main_axis(material: Material, selection: Selection) -> tuple[str | None, st
 def _on_each_axis(
     material: Material, selection: Selection, main: str | None, notes: list[str]
 ) -> Iterator[tuple[Axis, list[Series], list[Series]]]:
-    """Each axis, the main one first, with all rows and with those of --holdout held out; an axis on which curves fall
-    out is left out, and that is noted."""
+    """Yield each axis, the main one first, with its series, and the same series with the rows of --holdout held out.
+
+    An axis on which some curves cannot be fitted is skipped, with a note.
+    """
 
     tables, hours = material.tables, hours_name(material.runs)
 
@@ -306,7 +308,7 @@ def _views(jobs: Sequence[Job], material: Material, workers: Workers) -> tuple[V
 
 
 def _options(options: FitOptions, data: Series, main: Series, window: Window) -> FitOptions:
-    """The options for one curve: computes given on the main axis keep their share on the others."""
+    """Return the options for one curve: computes given on the main axis keep their share on the others."""
     if not len(data.compute):
         return options
     largest, on_main = float(data.compute.max()), float(main.compute.max(initial=0.0))
@@ -323,7 +325,7 @@ def _options(options: FitOptions, data: Series, main: Series, window: Window) ->
 
 
 def _fitted(data: Series, options: FitOptions, window: Window) -> Fitted:
-    """The fit of one curve, and how it did on what lies beyond the window; None where there is none."""
+    """Return the fit of one curve, and how it did on what lies beyond the window; None where there is none."""
     if data.problem:
         return None, None
     done = fit(data.compute, data.reward, evaluation=data.evaluation, **options.of(data))

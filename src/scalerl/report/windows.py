@@ -40,7 +40,7 @@ class Window:
 
 
 def windows_of(material: Material, selection: Selection) -> tuple[tuple[Window, ...], Window]:
-    """The windows to choose among, all points last, and the one to show first."""
+    """Return the windows to choose among, all points last, and the one to show first."""
     shares = [Window(key=f"{share:.0%}", label=f"first {share:.0%}", share=share) for share in SHARES]
     everything = Window(key=ALL, label="all points")
     if selection.holdout is not None:
@@ -59,7 +59,7 @@ def windows_of(material: Material, selection: Selection) -> tuple[tuple[Window, 
 
 
 def later_points(series: Series, done: Fit, window: Window) -> tuple[np.ndarray, np.ndarray]:
-    """What lies beyond the compute that was fitted: it tests the forecast."""
+    """Return the points beyond the fitted compute, which test the forecast."""
     least = window.test_share * series.compute.max(initial=0.0)
     later = series.compute > max(done.scale * (1 + 1e-9), least * (1 - 1e-9))
     return (

@@ -64,7 +64,7 @@ def _folder(report: Report, out: Path | None) -> Path:
 
 
 def _pictures(report: Report, evaluation_set: str, folder: Path) -> list[tuple[str, str]]:
-    """(file, what it shows); none where matplotlib is not installed."""
+    """Draw the figures of a set; return (file, what it shows) for each, empty if matplotlib is not installed."""
     try:
         import matplotlib  # noqa: F401
     except ModuleNotFoundError:
@@ -82,7 +82,7 @@ def _pictures(report: Report, evaluation_set: str, folder: Path) -> list[tuple[s
 
 
 def _figure(report: Report, view: View) -> FigureData:
-    """In the report's own words: curves go by their labels."""
+    """Return the figure of a view, with the title and the curve labels of the report."""
     data = figure_data(view.analysis)
     label = {curve.name: label_of(curve.series) for curve in view.analysis.curves}
     title = f"{report.material.title}, {view.evaluation_set}" if view.evaluation_set else report.material.title
@@ -102,7 +102,7 @@ def _shown(report: Report, evaluation_set: str) -> list[tuple[View, str, str]]:
 
 
 def _tested(view: View) -> View:
-    """The view with what lies beyond its window as held-out points, and without the panels of a comparison."""
+    """Return the view with what lies beyond its window as held-out points, and without the panels of a comparison."""
 
     def split(curve: CurveResult) -> CurveResult:
         if curve.fit is None:

@@ -14,7 +14,7 @@ _CPU_HAS_ARITHMETIC = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def takes_fp32(values: Tensor) -> bool:
-    """Whether products with this tensor are faster when computed in FP32."""
+    """Return whether products with this tensor are faster when computed in FP32."""
     return values.dtype == torch.bfloat16 and values.device.type == "cpu" and not _CPU_HAS_ARITHMETIC
 
 

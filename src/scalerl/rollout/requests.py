@@ -35,5 +35,5 @@ def _fault(request: Request, max_length: int, vocabulary: int | None) -> str | N
 
 @functools.lru_cache(maxsize=1024)
 def _known(tokens: tuple[int, ...], vocabulary: int) -> bool:
-    """Whether all tokens are in the vocabulary. Prompts and markers are shared by many requests, so few are checked."""
+    """Return whether all tokens are in the vocabulary; cached, since many requests share prompts and markers."""
     return not tokens or (min(tokens) >= 0 and max(tokens) < vocabulary)

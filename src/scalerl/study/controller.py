@@ -55,7 +55,7 @@ class Controller:
         return bool(self.rows) and self.rows[-1]["arm"] is None
 
     def next(self, statuses: Sequence[Watched]) -> Task | None:
-        """The run to start now; None: wait for those that are running, or there is nothing more to do."""
+        """Return the run to start now; None: wait for those that are running, or there is nothing more to do."""
         while True:
             if (task := self._open_task(statuses)) is not None:
                 return task
@@ -95,7 +95,7 @@ class Controller:
 
 
 def measure(folder: Path, arm: str, statuses: Sequence[Watched]) -> Measured:
-    """What the runs of one arm have measured, read from their folders."""
+    """Return what the runs of one arm have measured, read from their folders."""
     compute, reward, run, num_samples, starts = [], [], [], [], []
     for place, status in enumerate(statuses):
         column, limit = axis_of(status.run)
@@ -123,7 +123,7 @@ def measure(folder: Path, arm: str, statuses: Sequence[Watched]) -> Measured:
 
 
 def axis_of(run: PlannedRun) -> tuple[str, float]:
-    """The column that a run's budget is counted in, and its limit there; the first limit of several."""
+    """Return the column that a run's budget is counted in, and its limit there; the first limit of several."""
     key, limit = next((key, limit) for key, limit in run.recipe.budget if limit is not None)
     return SPENT[key], float(limit)
 
@@ -141,7 +141,7 @@ def share_spent(folder: Path, run: PlannedRun) -> float:
 
 
 def _evals(folder: Path) -> list[Mapping[str, Any]]:
-    """The rows of the first evaluation set."""
+    """Return the rows of the first evaluation set."""
     try:
         rows = store.read_evals(folder)
     except RunFolderError:

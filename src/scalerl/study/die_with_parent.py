@@ -12,7 +12,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def dying_with_parent(command: list[str]) -> list[str]:
-    """The command line that runs `command` and kills it when this process dies."""
+    """Return the command line that runs `command` and kills it when this process dies."""
     return [sys.executable, "-m", "scalerl.study.die_with_parent", str(os.getpid()), *command]
 
 

@@ -9,7 +9,7 @@ _FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGHUP", "SIGINT", "SIGXCPU"})
 
 
 def last_error(printed: str) -> str:
-    """The last error that a command printed, on one line; else its last line, where a traceback has its message."""
+    """Return the last error that a command printed, on one line; else its last line, as of a traceback."""
     lines = printed.strip().splitlines()
     errors = [at for at, line in enumerate(lines) if line.startswith(_ERROR)]
     error_lines = lines[errors[-1] :] if errors else lines[-1:]
@@ -19,7 +19,7 @@ def last_error(printed: str) -> str:
 
 
 def failure_reason(printed: str, code: int, step: int | None) -> str:
-    """Why a run ended that left no reason in its folder: `code` as subprocess returns it, `step` the last one done."""
+    """Return why a run ended that left no reason in its folder, from its exit `code` and its last step."""
     if code >= 0:
         ended = f"exit code {code}"
     else:

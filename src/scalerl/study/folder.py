@@ -37,7 +37,7 @@ def log_file(folder: Path, run: PlannedRun) -> Path:
 
 
 def run_status(folder: Path) -> Mapping[str, Any]:
-    """The run's status.json; empty where it is missing or cannot be read."""
+    """Return the run's status.json; empty where it is missing or cannot be read."""
     try:
         return store.read_status(folder) or {}
     except RunFolderError:
@@ -45,7 +45,7 @@ def run_status(folder: Path) -> Mapping[str, Any]:
 
 
 def is_done(folder: Path, run: PlannedRun) -> bool:
-    """Whether a run has come to the end that is planned for it, not to one of a smaller budget before."""
+    """Return whether a run has reached the end of its planned budget, not only that of an earlier, smaller one."""
     place = run_folder(folder, run)
     if run_status(place).get("status") != "done":
         return False
@@ -60,7 +60,7 @@ def is_done(folder: Path, run: PlannedRun) -> bool:
 
 @contextmanager
 def opened(plan: Plan, folder: Path, *, jobs: int, shares_device: bool, resume: bool) -> Iterator[int]:
-    """The folder made or reopened, with the plan written and the lock held; gives the lock's descriptor."""
+    """Create or reopen the folder of a study, write the plan and hold the lock; yield the descriptor of the lock."""
     check_asked(folder, resume)
     with _writing_into(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -80,7 +80,7 @@ def opened(plan: Plan, folder: Path, *, jobs: int, shares_device: bool, resume: 
 
 
 def read_study(folder: Path) -> dict[str, Any] | None:
-    """The plan that was written, None where there is none."""
+    """Return the plan that was written, None where there is none."""
     try:
         plan_row = store.read_study(folder)
         is_plan = plan_row is None or all("arm" in row and "folder" in row for row in plan_row["runs"])
@@ -94,13 +94,13 @@ def read_study(folder: Path) -> dict[str, Any] | None:
 
 
 def fair_axis(folder: Path, compute: str) -> str:
-    """What runs can be compared on: not their time, once they have shared a device."""
+    """Return the axis on which runs can be compared: not time, if they have shared a device."""
     shared = (read_study(folder) or {}).get("shared_device")
     return "flops" if shared and compute == "gpu_hours" else compute
 
 
 def record(plan: Plan, *, jobs: int, shared_device: bool) -> dict[str, Any]:
-    """The plan as study.json holds it; paths are relative to its folder."""
+    """Return the plan as study.json holds it; paths are relative to its folder."""
     study = plan.study
     return {
         "name": plan.name,
@@ -139,7 +139,7 @@ def record(plan: Plan, *, jobs: int, shared_device: bool) -> dict[str, Any]:
 
 
 def policy_record(plan: Plan) -> dict[str, Any] | None:
-    """How the budget is given out; None where all arms run to the end."""
+    """Return the policy that allocates the budget, as JSON types; None if all arms run to the end."""
     budget = plan.study.budget
     if budget is None or budget.policy == "uniform":
         return None
@@ -162,13 +162,13 @@ def check_asked(folder: Path, resume: bool) -> None:
 
 
 def _is_bare(folder: Path) -> bool:
-    """Whether nothing is there, or no more than a study leaves that ended before its plan was written."""
+    """Return whether a folder is empty, or holds only what a study creates before it writes its plan."""
     ours = {_LOCK, _RUNS, _RECIPES, _LOGS}
     return all(entry.name in ours for entry in folder.iterdir()) and not any(folder.glob(f"{_RUNS}/*"))
 
 
 def _check_same(before: Mapping[str, Any], plan: Plan, folder: Path) -> None:
-    """Arms and seeds may be added and budgets raised; what was planned before stays as it was."""
+    """Raise StudyError if a resumed study changes its plan, other than by adding arms or seeds or raising budgets."""
     runs = {run.name: run for run in plan.runs}
     problems: dict[str, None] = {}
     for row in before["runs"]:
@@ -196,7 +196,7 @@ def _check_same(before: Mapping[str, Any], plan: Plan, folder: Path) -> None:
 
 
 def _written(file: Path) -> Recipe:
-    """A recipe that a study or a run wrote down when it began."""
+    """Read the recipe that a study or a run wrote when it started."""
     try:
         json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -219,7 +219,7 @@ def _writing_into(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[int]:
-    """One study at a time in a folder. The lock goes with its last holder, so a kill leaves none behind."""
+    """Hold the lock that allows one study at a time in a folder. The system releases it when its last holder ends."""
     import fcntl  # POSIX only; the rest of this module is also used where it is missing
 
     with _writing_into(folder):

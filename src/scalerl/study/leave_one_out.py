@@ -8,7 +8,7 @@ from scalerl.config.parts import InterruptionSettings
 
 
 def _length_penalty(recipe: Recipe) -> dict[str, Any]:
-    """A penalty over the tokens that the answer had, at the length where the interrupted completion ended."""
+    """Return a penalty over the tokens that the answer had, at the length where the interrupted completion ended."""
     length = recipe.length
     if not isinstance(length, InterruptionSettings):
         return {}

@@ -65,7 +65,7 @@ class Screen:
 
 
 def event_line(status: RunStatus) -> str:
-    """How a run ended."""
+    """Return one line on how a run ended."""
     words = f"{status.run.name} {status.state} after {duration(status.seconds)}"
     if status.state == "failed":
         return f"{words}: {status.reason}"
@@ -77,7 +77,7 @@ def event_line(status: RunStatus) -> str:
 
 
 def table(statuses: Sequence[RunStatus]) -> Table:
-    """All runs with their state, how far they are and where they are heading."""
+    """Return a table of all runs with their state, step, time, reward and ceiling."""
     made = Table(box=box.SIMPLE_HEAD)
     for header in ("arm", "seed", "state", "step", "time", "reward", "ceiling"):
         made.add_column(header, no_wrap=header == "arm", overflow="fold")

@@ -124,7 +124,7 @@ def differences(left: Recipe, right: Recipe) -> dict[str, tuple[Any, Any]]:
 
 
 def unset(recipe: Recipe) -> list[str]:
-    """What has to be set before this recipe can be trained."""
+    """Return what has to be set before this recipe can be trained."""
     missing = ["model.path"] if recipe.model.path is None else []
     return [*missing, "task.name"] if recipe.task.name is None and not recipe.tasks else missing
 
@@ -154,7 +154,7 @@ class _Resolver:
         self.problems: list[str] = []
 
     def recipe(self, arm: str, changes: Mapping[str, Any], where: str) -> Recipe | None:
-        """The recipe with the study's changes, then the user's, then the arm's; a budget is the user's before all."""
+        """Return the recipe with the changes of study, user and arm, in this order; the user's budget wins."""
         own = expand({key: value for key, value in changes.items() if key != "recipe"})
         shared = expand(self._study.set)
         if self._study.budget is not None and self._study.budget.limits and "budget" not in own:
@@ -194,13 +194,13 @@ def _is_budget(text: str) -> bool:
 
 
 def _chosen_by(keys: set[str], key: str) -> bool:
-    """Whether these keys name the choice that `key` is about: then they stand, settings and all, and it does not."""
+    """Return whether `keys` choose the part by name that `key` belongs to: `key` then no longer applies."""
     tables = [own.removesuffix(".name") for own in keys if own.endswith(".name")]
     return any(key == table or key.startswith(f"{table}.") for table in tables if is_named(table))
 
 
 def _only(budget: BudgetSettings, texts: Sequence[str]) -> BudgetSettings:
-    """A budget that is given replaces the recipe's: what the recipe alone had set would end runs early."""
+    """Return the budget with only the limits in `texts`: limits of the recipe alone would end runs early."""
     named = {text.partition("=")[0].strip() for text in texts}
     return BudgetSettings(**{key: value for key, value in budget if f"budget.{key}" in named})
 
@@ -225,27 +225,27 @@ def _against(base: Recipe, name: str, recipe: Recipe, *, gpu: bool, is_derived: 
 
 def _equal_arms(arms: Sequence[Arm]) -> list[str]:
     others = arms[1:]
-    found = [
+    problems = [
         f"the arm {arm.name} equals the base: it changes nothing, so both would be the same runs; change something in "
         f"it, or leave it out"
         for arm in others
         if not arm.changes and arm.skipped is None
     ]
-    found += [
+    problems += [
         f"the arms {arm.name} and {other.name} are equal: leave one out"
         for arm, other in itertools.combinations(others, 2)
         if arm.changes and arm.changes == other.changes
     ]
-    return found
+    return problems
 
 
 def show_changes(arm: Arm) -> str:
-    """What an arm changes, on one line."""
+    """Return what an arm changes, on one line."""
     return ", ".join(f"{key} = {show(new)}" for key, (_, new) in arm.changes.items() if new is not None)
 
 
 def toml_value(value: Any) -> str:
-    """A value as TOML."""
+    """Return a value as TOML."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):

@@ -54,7 +54,7 @@ class Decision:
 
 
 def first_rung(arms: Sequence[Measured], rungs: int) -> Decision | None:
-    """Every arm gets one rung before anything is decided."""
+    """Return the decision to run an arm that has not had its first rung; None if all have."""
     for arm in arms:
         if arm.share < 1 / rungs - EPSILON and not arm.failed:
             return Decision(kind="first_rung", arm=arm.name, until=1 / rungs)
@@ -93,7 +93,7 @@ def _finite(value: float) -> float | None:
 
 
 def forecast(arms: Sequence[Measured], rungs: int, share: float, busy: frozenset[str]) -> Decision | None:
-    """The arm with the largest expected gain per compute, until the choice is made or the share is spent."""
+    """Choose the arm with the largest expected gain per compute, until a choice is made or the share is spent."""
     if (first := first_rung([arm for arm in arms if arm.name not in busy], rungs)) is not None:
         return first
     if any(arm.share < 1 / rungs - EPSILON and not arm.failed for arm in arms):
@@ -118,7 +118,7 @@ def forecast(arms: Sequence[Measured], rungs: int, share: float, busy: frozenset
 
 
 def make_plan(arms: Sequence[Measured], rungs: int, share: float) -> Planned:
-    """The plan to the end of the budget, over pooled fits."""
+    """Return the plan to the end of the budget, over pooled fits."""
     fits = pool({arm.name: curve for arm in arms if (curve := fit_arm(arm)) is not None})
     candidates = [
         Candidate(
@@ -135,7 +135,7 @@ def make_plan(arms: Sequence[Measured], rungs: int, share: float) -> Planned:
 
 
 def fit_arm(arm: Measured) -> Fit | None:
-    """The arm's curve; None while nothing was measured after the start."""
+    """Return the arm's curve; None while nothing was measured after the start."""
     if not arm.compute:
         return None
     several = len(set(arm.run)) > 1
@@ -154,7 +154,7 @@ def _is_stable(curve: Fit | None) -> bool:
 
 
 def plan_known(planned: Planned) -> dict[str, Any]:
-    """What the planner knew, as plain values for decisions.jsonl."""
+    """Return what the planner knew, as plain values for decisions.jsonl."""
     rows = []
     for arm in planned.arms:
         value = arm.reward_at_target

@@ -65,7 +65,7 @@ def probe(recipe: Recipe, command: Sequence[str]) -> Pace:
 
 
 def pace_from(metrics: Sequence[store.Row], evals: Sequence[store.Row], seconds: float) -> Pace:
-    """The pace of a run that took this long in all; evaluations before the last row are timed in it."""
+    """Return the pace of a run that took this long in all; evaluations before the last row are timed in it."""
     if not metrics:
         raise StudyError("the base ended before its first step, so there is nothing to time")
     last = metrics[-1]

@@ -44,7 +44,7 @@ def _is_import_path(value: Any) -> bool:
 
 
 def _fault(arm: Arm, command: Sequence[str]) -> str:
-    """Why it cannot be set up; empty if it can."""
+    """Return why an arm cannot be set up; empty if it can."""
     with tempfile.TemporaryDirectory(prefix="scalerl-check-") as temporary:
         file = Path(temporary, "recipe.json")
         store.write_json(file, arm.recipe.model_dump(mode="json"))

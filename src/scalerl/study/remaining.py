@@ -19,13 +19,13 @@ def runs_left(plan: Plan, folder: Path) -> list[PlannedRun]:
 
 
 def cost_left(plan: Plan, folder: Path, pace: Pace) -> Cost:
-    """As `cost`, without the runs that are done and without what the others have spent."""
+    """Return the cost of the remaining runs, without what they have spent already."""
     left = (_rest(run, run_folder(folder, run)) for run in runs_left(plan, folder))
     return cost(left, plan.base.recipe, pace)
 
 
 def _rest(run: PlannedRun, folder: Path) -> PlannedRun:
-    """The run with the budget that is left to it."""
+    """Return the run with the budget that is left to it."""
     last = _last_row(folder)
     left = {key: limit - last.get(_SPENT[key], 0) if limit is not None else None for key, limit in run.recipe.budget}
     budget = run.recipe.budget.model_copy(update=left)

@@ -158,7 +158,7 @@ class Runner:
                 self._watcher.finished(status)
 
     def _next(self) -> tuple[RunStatus | None, float]:
-        """The run to start, and the share of its budget that it runs until; None if there is nothing to start now."""
+        """Return the run to start and the share of its budget to run until; None if there is nothing to start now."""
         if self._controller is None:
             return next((status for status in self.statuses if status.state == "waiting"), None), 1.0
         task = self._controller.next(self.statuses)
@@ -206,7 +206,7 @@ class Runner:
         self._watcher.started(status)
 
     def _made_ready(self, status: RunStatus) -> bool:
-        """Whether the run goes on with what its folder holds; what could not be gone on with is cleared away."""
+        """Return whether the run resumes from its folder; removes a folder that cannot be resumed from."""
         if not status.folder.exists():
             return False
         if (status.folder / store.RECIPE).is_file():
@@ -276,5 +276,5 @@ class Runner:
 
 
 def _printed(log: Path, start: int) -> str:
-    """What a run printed in this attempt."""
+    """Return what a run printed in this attempt."""
     return log.read_bytes()[start:].decode("utf-8", errors="replace")

@@ -103,7 +103,7 @@ def list_studies() -> list[str]:
 
 
 def load_study(name_or_path: str | Path, overrides: Sequence[str] = ()) -> tuple[str, Study]:
-    """The study of this name or file, and what to call it; StudyError says all that is wrong with it.
+    """Return the study of this name or file, and what to call it; StudyError says all that is wrong with it.
 
     `overrides` are the `key=value` that are about the study itself, as `divided` gives them.
     """
@@ -138,7 +138,7 @@ def load_study(name_or_path: str | Path, overrides: Sequence[str] = ()) -> tuple
 
 
 def divided(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
-    """A user's `key=value`: those about the study itself, and those about its recipes."""
+    """Divide a user's `key=value` texts into those about the study itself and those about its recipes."""
     keys = {text: text.partition("=")[0].strip() for text in overrides}
     for text, key in keys.items():
         if key == "seed":
@@ -254,7 +254,7 @@ def _window_conflicts(fit: FitWindow, holdout: Holdout | None) -> Iterator[str]:
 
 
 def _unions_once(error: ValidationError) -> Iterator[ErrorDetails]:
-    """One error a field: pydantic gives one for each type that a value could have had."""
+    """Yield one error per field: pydantic reports one for each type that the value could have had."""
     seen: set[str] = set()
     for detail in error.errors(include_url=False):
         key = _key(detail)

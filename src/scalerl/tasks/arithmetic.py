@@ -181,7 +181,7 @@ def _num_problems(min_terms: int, max_terms: int, max_number: int, operations: s
 
 
 def _stays_above_zero(numbers: Sequence[int], operations: Sequence[str]) -> bool:
-    """Whether no step of `solve` goes below zero; faster than `solve`, since it runs for every draw."""
+    """Return whether no step of `solve` goes below zero; faster than `solve`, since it runs for every draw."""
     total, product, sign = 0, numbers[0], 1
     for operation, number in zip(operations, numbers[1:], strict=True):
         if operation == "*":

@@ -74,7 +74,7 @@ def gym(
 def grade(
     text: str, answer: str, /, *, thinking_start: str = THINKING_START, thinking_end: str = THINKING_END
 ) -> bool | None:
-    """Whether the data set's own score of the answer reaches the threshold; <answer> tags are removed first."""
+    """Return whether the data set's own score of the answer reaches the threshold; <answer> tags are removed first."""
     try:
         reference = _unpacked(json.loads(answer))
         threshold, entry = reference["threshold"], reference["entry"]

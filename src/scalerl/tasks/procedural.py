@@ -108,7 +108,7 @@ def distinct(
 
 
 def is_withheld(problem: Problem) -> bool:
-    """Whether a problem is reserved for evaluation, under every seed."""
+    """Return whether a problem is reserved for evaluation, under every seed."""
     return int(problem.content_hash, 16) % _WITHHELD_ONE_IN == 0
 
 

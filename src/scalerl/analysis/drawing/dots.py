@@ -36,13 +36,13 @@ class Dots:
 
 
 def draw_binned(reward: Array) -> bool:
-    """Whether so many rewards of one run are drawn as bins."""
+    """Return whether so many rewards of one run are drawn as bins."""
     is_quantised = len(np.unique(reward)) < FEW_VALUES * len(reward)
     return len(reward) > (MOST_QUANTISED if is_quantised else MOST_DOTS)
 
 
 def curve_dots(series: Series, fit: Fit | None, usable: Fit | None) -> tuple[Dots, ...]:
-    """The points of a series; `usable` is the fit where it has a curve."""
+    """Return the points of a series; `usable` is the fit where it has a curve."""
     left_out = _left_out(series.compute, fit)
     runs = np.zeros(len(series.compute), dtype=int)
     labels: list[str] | NDArray[np.str_] = [""]

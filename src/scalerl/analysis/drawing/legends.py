@@ -29,7 +29,7 @@ class Legends:
         self.height = self.key_height + self.row * (1 + -(-len(self.texts) // self.columns)) + 0.2
 
     def _columns(self, texts: Sequence[str], most: int) -> int:
-        """How many fit side by side: a letter is about half as wide as the font's size, a sign takes half an inch."""
+        """Return how many entries fit side by side: a letter is half the font size wide, a marker half an inch."""
         for columns in range(min(most, len(texts)), 1, -1):
             longest = [max(map(len, part)) for part in np.array_split(texts, columns)]
             if sum(0.5 * num * self.size / 72 + 0.5 for num in longest) < self.width - 0.4:
@@ -64,7 +64,7 @@ def handle(shade: str, line: Any, sign: str, **more: Any) -> Any:
 
 
 def _key(data: FigureData) -> list[tuple[Any, str]]:
-    """The signs that this figure uses."""
+    """Return the signs that this figure uses."""
     from matplotlib.patches import Patch
 
     roles = {dots.role for curve in data.curves for dots in curve.dots}

@@ -23,7 +23,7 @@ MOST_RIMMED = 100  # points of one run that stand apart with a white rim; the ri
 
 
 def legend_parts(curve: CurveData) -> tuple[str, str]:
-    """The name; its ceiling with interval and verdict. A verdict to beware of has an exclamation mark."""
+    """Return the name, and the ceiling with its interval and verdict; a bad verdict has an exclamation mark."""
     verdict = curve.verdict if curve.is_ok else f"(!) {curve.verdict}"
     return cut(curve.label, 60), verdict if curve.ceiling is None else f"{interval_text(curve.ceiling)}  {verdict}"
 
@@ -33,12 +33,12 @@ def legend_text(curve: CurveData) -> str:
 
 
 def cut(text: str, most: int) -> str:
-    """A long name without its middle: what tells names apart is mostly at the ends."""
+    """Return a long name without its middle: names mostly differ at the ends."""
     return text if len(text) <= most else f"{text[: most // 2 - 1]}...{text[-(most // 2 - 2) :]}"
 
 
 def headroom(data: FigureData) -> float:
-    """The top of the linearised panel, with room for the slopes in its upper left corner."""
+    """Return the top of the linearised panel, with room for the slopes in its upper left corner."""
     low, high = data.straight_range
     share = 0.05 * min(len(data.straights), MOST_SLOPES + 1)
     return high + (high - low) * share / (1 - share)
@@ -54,7 +54,7 @@ def ranking_title(data: FigureData) -> str:
 
 
 def misfits(data: FigureData) -> list[tuple[int, float]]:
-    """(curve, compute at which its residuals begin to show a pattern) of curves that lack fit."""
+    """Return (curve, compute at which its residuals begin to show a pattern) for each curve that lacks fit."""
     return [(place, curve.misfit_at) for place, curve in enumerate(data.curves) if curve.misfit_at is not None]
 
 

@@ -192,7 +192,7 @@ class _Decision:
 
 
 def _decide(evidence: Evidence) -> _Decision:
-    """By ceiling if that is sure, else by efficiency where the ceilings may be one, else not separable."""
+    """Decide by ceiling if that is certain, else by efficiency if the ceilings may be equal, else not separable."""
     sure = max(evidence.p_higher, 1 - evidence.p_higher)
     higher, (lower, lower_fit) = evidence.probably_higher, evidence.lower
     lower_has_bent = _has_bent(lower_fit)
@@ -229,7 +229,7 @@ def _decide(evidence: Evidence) -> _Decision:
 
 
 def _supported(decision: _Decision, evidence: Evidence) -> _Decision:
-    """The decision with the measured fact behind it, or none where the measurements do not support it."""
+    """Return the decision with the measured fact behind it, or none where the measurements do not support it."""
     measured = evidence.measured
     if measured is None:
         if decision.winner is None:
@@ -261,14 +261,14 @@ def _supported(decision: _Decision, evidence: Evidence) -> _Decision:
 
 
 def _has_bent(curve: Fit) -> bool:
-    """Whether the run has passed its midpoint: before that, its ceiling is what the prior makes of it."""
+    """Return whether the run has passed its midpoint: before that, its ceiling is what the prior makes of it."""
     if curve.draws is None or "midpoint" not in curve.draws.params:
         return True
     return float(np.mean(curve.draws.params["midpoint"] <= curve.scale)) >= BENT
 
 
 def _by_efficiency(evidence: Evidence) -> _Decision:
-    """Which curve is cheaper at a shared ceiling: the larger exponent, or the earlier midpoint where exponents tie."""
+    """Return the cheaper curve at a shared ceiling: by the larger exponent, or the earlier midpoint if they tie."""
     is_steeper, is_sooner = (max(p, 1 - p) >= SURE for p in (evidence.p_steeper, evidence.p_sooner))
     if (is_steeper or is_sooner) and not (evidence.exponents_known or evidence.midpoints_known):
         return _Decision(kind="not_separable", notes=(notes.KnownFromPrior(param="midpoint"),))

@@ -33,11 +33,11 @@ class Measured:
     """Whether the two hold the same evaluations: one is the other, or a part of it."""
 
     def lower_everywhere(self, sign: int) -> bool:
-        """Whether a (sign 1) or b (sign -1) is lower in every part, and by more than noise altogether."""
+        """Return whether a (sign 1) or b (sign -1) is lower in every part, and by more than noise altogether."""
         return bool((sign * self.z < 0).all()) and sign * self.difference < -CLEAR * self.error
 
     def higher_somewhere(self, sign: int) -> bool:
-        """Whether a (sign 1) or b (sign -1) is measurably higher in some part, or altogether."""
+        """Return whether a (sign 1) or b (sign -1) is measurably higher in some part, or altogether."""
         return bool((sign * self.z > CLEAR).any()) or sign * self.difference > CLEAR * self.error
 
 
@@ -74,7 +74,7 @@ def _reward_at(curve: Fit, places: Array) -> Array:
 
 
 def _inflation(curve: Fit) -> float:
-    """(1 + rho) / (1 - rho), rho the lag-one autocorrelation of the residuals, held between 0 and 0.8."""
+    """Return (1 + rho) / (1 - rho), with rho the lag-one autocorrelation of the residuals, clipped to [0, 0.8]."""
     residual = curve.reward - curve.predict(curve.compute)
     linked = np.diff(curve.run) == 0
     total = float(residual @ residual)

@@ -89,7 +89,7 @@ def gather_evidence(
 
 
 def _known(param: str, weight: Array, a: Fit, b: Fit, draws_a: dict[str, Array], draws_b: dict[str, Array]) -> bool:
-    """Whether both posteriors of a shape parameter, at a shared ceiling, are much narrower than its prior."""
+    """Return whether both posteriors of a shape parameter, at a shared ceiling, are much narrower than its prior."""
     for curve, draws in ((a, draws_a), (b, draws_b)):
         prior = {shape.name: shape.prior_sd for shape in FORMS[curve.form].shape_params}
         if param not in draws or param not in prior:
@@ -102,7 +102,7 @@ def _known(param: str, weight: Array, a: Fit, b: Fit, draws_a: dict[str, Array],
 
 
 def _weighted_share(weight: Array, which: np.ndarray) -> float:
-    """The total weight where `which` holds; rounding must not push it above 1."""
+    """Return the total weight where `which` holds; rounding must not push it above 1."""
     return min(float(weight @ which), 1.0)
 
 
@@ -139,7 +139,7 @@ def coupled_draws(a: Fit, b: Fit, correlation: float) -> tuple[dict[str, Array],
 
 
 def _by_rank(curve: Fit, rank: np.ndarray) -> dict[str, Array]:
-    """The draws in the order of their ceilings, picked by rank."""
+    """Return the draws in the order of their ceilings, picked by rank."""
     assert curve.draws is not None
     if curve.parts:  # several ways of fitting share the ceiling and no other parameter
         return {"ceiling": np.sort(curve.ceiling_draws)[rank]}
@@ -179,7 +179,7 @@ def shared_ceiling_weights(difference: Array, spread: float, margin: float) -> t
 
 
 def crossing_compute(a: Fit, b: Fit, span: float) -> float | None:
-    """The compute at which the curves cross, from the first point to 30 times the last; None if they do not."""
+    """Return the compute at which the curves cross, from the first point to 30 times the last; None if they do not."""
     low = max(a.compute.min(), b.compute.min())
     grid = np.geomspace(low, 30 * max(a.scale, b.scale), 2000)
     gap = a.predict(grid) - b.predict(grid)

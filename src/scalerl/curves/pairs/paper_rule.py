@@ -58,7 +58,7 @@ def _pair(name_a: str, name_b: str, a: Fit, b: Fit, margin: float) -> Pair:
 def _refit(curve: Fit, ceiling: float) -> Fit:
     """Fit the exponent and the midpoint again with this ceiling, by the paper's grid."""
     points = make_points(curve.compute, curve.reward, bounds=curve.bounds)
-    found = paper_grid(points, curve.params["start"], ceilings=np.array([ceiling]))
-    exponent, midpoint = np.exp(found.log_shape) * [1.0, points.scale]
+    best = paper_grid(points, curve.params["start"], ceilings=np.array([ceiling]))
+    exponent, midpoint = np.exp(best.log_shape) * [1.0, points.scale]
     params = curve.params | {"ceiling": ceiling, "exponent": float(exponent), "midpoint": float(midpoint)}
-    return replace(curve, params=params, least_squares=params, sum_squares=found.squares)
+    return replace(curve, params=params, least_squares=params, sum_squares=best.squares)

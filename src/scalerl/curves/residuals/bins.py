@@ -25,7 +25,7 @@ class Bins:
 
 
 def num_bins(num_points: int, rule: int | str) -> int:
-    """The number of bins that a rule asks for: a number, or "auto"."""
+    """Return the number of bins that a rule asks for: a number, or "auto"."""
     if rule == "auto":
         return max(min(AUTO_BINS, num_points // LEAST_PER_BIN), 1)
     num = int(rule)

@@ -126,12 +126,12 @@ def whiten(values: Array, first: np.ndarray, rho: Array) -> Array:
 
 
 def places(points: Points, ranks: tuple[float, ...]) -> Array:
-    """Log computes with these shares of the points before them, the first point excepted."""
+    """Return the log computes with these shares of the points before them, the first point excepted."""
     ordered = np.sort(points.log_compute[np.isfinite(points.log_compute)])
     return np.array([ordered[min(max(int(rank * len(ordered)), 1), len(ordered) - 1)] for rank in ranks])
 
 
 def steps(points: Points, at: Array) -> Array:
-    """A smooth step in log compute at each place."""
+    """Return a smooth step in log compute at each place."""
     with np.errstate(over="ignore"):
         return 1.0 / (1.0 + np.exp(-STEEPNESS * (points.log_compute[:, None] - at)))

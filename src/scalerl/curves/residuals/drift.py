@@ -71,7 +71,7 @@ def _filter(num: int, decay: Array, share: Array) -> tuple[Array, Array]:
 
 
 def find_slow_noise(points: Points, form: Form, known: Known, best: Solution) -> SlowNoise | None:
-    """The slow noise in the residuals of `best`; None where one autocorrelation explains them as well."""
+    """Return the slow noise in the residuals of `best`; None where one autocorrelation explains them as well."""
     residual, tangent = residuals(points, form, best), tangents(points, form, known, best)
     if points.num - tangent.shape[1] < LEAST_POINTS or not tangent.shape[1]:
         return None
@@ -92,7 +92,7 @@ def find_slow_noise(points: Points, form: Form, known: Known, best: Solution) ->
 
 
 def _restricted(white: Array, log_det: Array) -> Array:
-    """Log of the restricted likelihood, with the curve's directions and the noise's size integrated out."""
+    """Return the log of the restricted likelihood, with the curve's directions and the noise's size integrated out."""
     white = white.swapaxes(0, 1)
     tangent, residual = white[:, :, :-1], white[:, :, -1]
     basis, triangle = np.linalg.qr(tangent)
@@ -134,7 +134,7 @@ class SlowProducts:
 
 
 def slow_products(shape: Array, points: Points, slow: SlowNoise) -> SlowProducts:
-    """The products of each row of shapes with the points."""
+    """Return the products of each row of shapes with the points."""
     one = 1.0 / points.noise
     values = np.concatenate([shape * one, np.stack([one, points.reward * one])]).T
     white, log_det = whitened(values, points.first, slow.decay, slow.share)

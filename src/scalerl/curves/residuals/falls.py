@@ -22,7 +22,7 @@ def residual_sd(points: Points, form: Form, known: Known, best: Solution) -> Arr
 
 
 def find_fall(points: Points, form: Form, known: Known) -> Fall | None:
-    """The first run that falls below its own curve; None if none does.
+    """Return the first run that falls below its own curve; None if none does.
 
     A fall: the last points lie below what was reached before, and below the curve of the points up to there, by more
     than noise explains.
@@ -37,7 +37,7 @@ def find_fall(points: Points, form: Form, known: Known) -> Fall | None:
 
 
 def _fall_of_run(points: Points, form: Form, known: Known, size: int) -> Fall | None:
-    """Whether the last `size` points of a run fall below its curve."""
+    """Return whether the last `size` points of a run fall below its curve."""
     tail, tail_noise = points.reward[-size:], np.mean(points.noise[-size:] ** 2)
     windows = np.convolve(points.reward[:-size], np.ones(size) / size, mode="valid")
     if not len(windows):

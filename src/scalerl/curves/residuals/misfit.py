@@ -42,7 +42,7 @@ class Misfit:
 
 
 def find_misfit(points: Points, form: Form, known: Known, best: Solution) -> Misfit | None:
-    """The strongest pattern in the residuals of `best`; None where there are too few points to see one."""
+    """Return the strongest pattern in the residuals of `best`; None where there are too few points to see one."""
     tangent = tangents(points, form, known, best)
     if points.num < tangent.shape[1] + LEAST_SPARE:
         return None

@@ -42,7 +42,7 @@ def average(
     slow: SlowNoise | None,
     kept: tuple[Choice, Draws],
 ) -> tuple[Part, ...]:
-    """The ways that can be fitted, with weights by predictive score; none where nothing can be scored.
+    """Return the ways that can be fitted, with weights by predictive score; none where nothing can be scored.
 
     `kept` is the way that was chosen, with its draws. Ways of its form share its slow noise; that of another form is
     looked for anew.
@@ -93,7 +93,7 @@ def predictive_scores(
     autocorrelation: float,
     slow: SlowNoise | None,
 ) -> list[float]:
-    """Log density of each stretch given what lies before it; NaN where too little does."""
+    """Return the log density of each stretch given what lies before it; NaN where too little does."""
     together = (1 + autocorrelation) / (1 - autocorrelation)
     scores = []
     for cut, end in pairwise(CUTS):
@@ -132,5 +132,5 @@ def _some(draws: Draws, num: int) -> Draws:
 
 
 def pooled_ceilings(draws: Draws, parts: Sequence[Part]) -> Array:
-    """Draws of the ceiling over all parts; of `draws` where there are none."""
+    """Return draws of the ceiling over all parts; of `draws` where there are none."""
     return np.concatenate([part.draws.params["ceiling"] for part in parts]) if parts else draws.params["ceiling"]

@@ -97,7 +97,7 @@ def settle(
 
 
 def _moved(problem: Problem, fall: Fall, rise: Rise) -> bool:
-    """Whether the run rose, fell, or rose before it fell: autocorrelated noise about a constant wanders too."""
+    """Return whether the run rose, fell, or rose before it fell: autocorrelated noise about a constant wanders too."""
     if rise.seen or rise.fell:
         return True
     before = problem.points.take(problem.points.log_compute <= np.log(fall.compute / problem.points.scale) + 1e-12)
@@ -105,7 +105,7 @@ def _moved(problem: Problem, fall: Fall, rise: Rise) -> bool:
 
 
 def unsettled(points: Points, form: Form, known: Known, best: Solution) -> Settled:
-    """A solution that nothing was tested about."""
+    """Return a solution without any test of its residuals."""
     return Settled(
         choice=Choice(form=form),
         points=points,
@@ -159,7 +159,7 @@ def choices(form: Form, known: Known, scale: float) -> Iterator[Choice]:
 
 
 def mend(points: Points, form: Form, known: Known, start_sd: float | None) -> Mended | None:
-    """The first choice that mends the fit; None where none does."""
+    """Return the first choice that mends the fit; None where none does."""
     for choice in choices(form, known, points.scale):
         few, less = choice.of(points, known)
         if few.num < less.num_free(choice.form) + SPARE:

@@ -22,7 +22,7 @@ class Choice:
     start_fitted: bool = False
 
     def of(self, points: Points, known: Known) -> tuple[Points, Known]:
-        """The points and the knowledge that this choice leaves."""
+        """Return the points and the knowledge that this choice leaves."""
         if self.skip > 0:
             points = points.take(points.log_compute >= np.log(self.skip) - 1e-12)
         if self.start_fitted or not self.form.rising:
@@ -56,7 +56,7 @@ class Problem:
         return find_slow_noise(self.points, self.form, self.known, best)
 
     def draws(self, guess: float | None, slow: SlowNoise | None, resolution: Resolution | None = None) -> Draws:
-        """The posterior under `slow` noise, where the residuals show it."""
+        """Return the posterior under `slow` noise, where the residuals show it."""
         if self.inside:
             return posterior(self.points, self.form, self.known, guess, slow, resolution)
         return posterior(self.given, self.form, self.soft, guess, slow, resolution)
@@ -72,7 +72,7 @@ def rescale(points: Points, known: Known, form: Form) -> tuple[Points, Known]:
 
 
 def pose(points: Points, form: Form, known: Known, start_sd: float | None) -> Problem:
-    """The problem that least squares and the posterior solve; `start_sd` None is the noise of one evaluation."""
+    """Return the problem that least squares and the posterior solve; `start_sd` None is the noise of one evaluation."""
     if known.start is None or start_sd == 0:
         return Problem(points=points, form=form, known=known, soft=known, inside=True, given=points)
     size = max(scatter(points), 1e-6 * (points.bounds[1] - points.bounds[0]))

@@ -92,7 +92,7 @@ def work(channel: Channel, graders: dict[int, Grade], limits: Limits) -> NoRetur
 
 
 def ending(number: int, returned: object) -> Frame:
-    """Return the frame that reports what a grader returned for an item; TypeError if it is no verdict."""
+    """Return the frame that reports what a grader returned for an item; TypeError if it is not a verdict."""
     score = read_score(returned)
     outcome = score.outcome.encode()
     if score.value is None:

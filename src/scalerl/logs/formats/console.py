@@ -248,9 +248,9 @@ def _pairs_record(number: int, line: str, tag: str, *, is_cut: bool) -> Record |
     rest = line[: match.start()] + " | " + line[match.end() :] if match else line
     values: dict[str, float] = {}
     for segment in _SEGMENTS.split(rest):
-        pairs = [found.groups() for found in _PAIRS.finditer(segment)]
-        if not pairs and (found := _PAIR.fullmatch(segment.strip(" :-"))):
-            pairs = [found.groups()]
+        pairs = [pair.groups() for pair in _PAIRS.finditer(segment)]
+        if not pairs and (pair := _PAIR.fullmatch(segment.strip(" :-"))):
+            pairs = [pair.groups()]
         for name, value, unit in pairs:
             values.setdefault(_clean_name(name), _value(value, unit))
     if is_cut and values:
