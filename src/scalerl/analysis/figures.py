@@ -251,7 +251,7 @@ def _x_range(curves: Sequence[CurveData]) -> tuple[float, float]:
 
 
 def _y_range(curves: Sequence[CurveData]) -> tuple[float, float]:
-    """All points and, unless they lie far above them, curves and ceilings; never a band."""
+    """Return the range of rewards to show: all points, and curves and ceilings unless far above; no bands."""
     points = np.concatenate([dots.reward for curve in curves for dots in curve.dots] or [np.array([0.0, 1.0])])
     low, top = float(points.min()), float(points.max())
     span = max(top - low, 0.02 * abs(top), 1e-9)

@@ -171,8 +171,11 @@ class Model:
         return log_prior.ravel()
 
     def zoom(self) -> Grid:
-        """A grid that resolves the posterior: the box shrinks around it, then each row of the last parameter gets a
-        range of its own, since parameters that lie on a narrow, tilted ridge would slip between a box's cells."""
+        """Return a grid that resolves the posterior.
+
+        The box shrinks around the posterior, then each row of the last parameter gets a separate range: a narrow,
+        tilted ridge would fall between the cells of a box.
+        """
         box = self.box.copy()
         free = [axis for axis, (low, high) in enumerate(box) if high > low]
         num = {0: 1, 1: 160}.get(len(free), self.resolution.zoom)
@@ -332,8 +335,11 @@ class Model:
     def _range(
         self, estimate: Array, information: Array, residual: Array, low: Array, high: Array | float
     ) -> tuple[Array, Array]:
-        """The part of [low, high] that holds the conditional posterior: around the estimate, or next to the limit it
-        lies beyond, where the density falls off the faster the further it lies."""
+        """Return the part of [low, high] that holds the conditional posterior.
+
+        It lies around the estimate or, if the estimate is outside, next to the nearest limit; the further outside, the
+        faster the density falls from the limit.
+        """
         degrees = self._free_degrees
         sd = np.sqrt(residual / degrees / np.maximum(information, 1e-300))
         beyond = np.maximum(np.maximum(low - estimate, estimate - high), 0.0) / sd

@@ -160,7 +160,7 @@ def _bounds_hit(
 def paper_grid(
     points: Points, start: float, *, ceilings: Array = PAPER_CEILINGS, midpoints: Array | None = None
 ) -> Solution:
-    """The paper's procedure: the exponent by `curve_fit` for every ceiling and midpoint of a grid, least squares kept.
+    """Fit as the paper does: `curve_fit` of the exponent for each ceiling and midpoint of a grid; keep the best.
 
     arXiv 2510.13786, A.5. While the best midpoint lies on the upper edge of its grid, a larger one is taken: that of
     the paper's larger runs, then three times as long ones.

@@ -52,7 +52,7 @@ class Stopping:
 
 
 def stopping(fit: Fit) -> Stopping | None:
-    """When to stop; None where there is no curve to speak of."""
+    """Return when to stop; None if there is no usable curve."""
     if not fit.usable or not fit.num_points:
         return None
     flat = fit.verdict == "no rise seen"

@@ -81,8 +81,10 @@ def normal_quantile(level: float) -> float:
 def information(
     form: Form, known: Known, log_shape: Array, gain: Array, log_compute: Array, noise: Array | float
 ) -> Array:
-    """What evaluations say of the ceiling (first), the other linear number and the shape parameters, for each row of
-    these: a matrix in units of the noise that adds up over evaluations."""
+    """Return the Fisher information of evaluations at `log_compute` for each row of `log_shape` and `gain`.
+
+    The parameters are the ceiling, the other linear parameter if it is free, and the free shape parameters.
+    """
     value = lambda logs: form.shape(log_compute, *[log[:, None] for log in logs.T])  # noqa: E731
     shape = value(log_shape)
     columns = [shape] if form.rising else [np.ones_like(shape)]

@@ -28,7 +28,7 @@ def pair_verdict(kind: PairKind, winner: str | None, labels: Mapping[str, str] |
 
 
 def note_text(note: Note, unit: str | None = None) -> str:
-    """One note as a sentence. `unit` names the unit of compute where it is known: "1500 GPU-hours"."""
+    """Return a note as a sentence. `unit` names the unit of compute where it is known: "1500 GPU-hours"."""
     match note:
         case notes.AtBound():
             return _bound_text(note)
@@ -198,7 +198,7 @@ def _pair_text(note: notes.PairNote, unit: str | None) -> str:
 
 
 def stopping_text(stopping: "Stopping", unit: str | None = None) -> str:
-    """When to stop, in one sentence."""
+    """Return when to stop, as one sentence."""
     parts = []
     most = stopping.most_of_gain
     if most is not None:

@@ -63,7 +63,7 @@ def _last_number(text: str) -> Fraction | None:
 def countdown(
     text: str, answer: str, /, *, thinking_start: str = THINKING_START, thinking_end: str = THINKING_END
 ) -> bool | None:
-    """Whether the answer's last expression has the target's value and uses no number more often than it is given.
+    """Return whether the last expression equals the target and uses no number more often than it is given.
 
     The reference is {"target": 64, "numbers": [2, 7, 25]}.
     """

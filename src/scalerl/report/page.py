@@ -81,7 +81,7 @@ def _decisions(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _timeline(rows: Sequence[Mapping[str, Any]]) -> str:
-    """One bar per arm, cut where it was paused; each part has the number of its decision."""
+    """Return a drawing with one bar per arm, divided where it was paused; parts show the numbers of decisions."""
     arms = list(dict.fromkeys(row["arm"] for row in rows if row["arm"]))
     reached, parts = dict.fromkeys(arms, 0.0), []
     for row in rows:

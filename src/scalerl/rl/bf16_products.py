@@ -31,7 +31,7 @@ def use_fp32_linears(model: nn.Module) -> None:
 
 
 def use_fp32_linears_at_work(model: nn.Module) -> None:
-    """As use_fp32_linears, for weights that are rounded only while they are used: decided at every call."""
+    """Do the same as use_fp32_linears for weights that are rounded only during use; decides at every call."""
     for module in model.modules():
         if type(module) is nn.Linear:
             module.forward = functools.partial(_forward_at_work, module)  # pyright: ignore[reportAttributeAccessIssue]

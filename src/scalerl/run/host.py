@@ -29,7 +29,7 @@ def limit_host_threads(device: torch.device) -> None:
 
 @contextmanager
 def frozen_objects() -> Iterator[None]:
-    """Within this, the garbage collector skips every object that exists now: models and modules, which stay anyway.
+    """Exclude all objects that exist now, such as models and modules, from garbage collection within this context.
 
     Traversing all of them takes a few tenths of a second, which would be added to some step.
     """

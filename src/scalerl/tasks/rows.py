@@ -233,7 +233,7 @@ def _text_of(turns: Turns) -> str:
 
 
 def _is_text(value: Any) -> bool:
-    """Whether a value is text or a number. Lists, nulls, booleans and NaN, which tables write for null, are errors."""
+    """Return whether a value is text or a number; not for lists, null, booleans or NaN (null in some tables)."""
     if isinstance(value, str):
         # A lone surrogate, which JSON can spell as \ud800, is not a character; no tokenizer accepts it.
         return bool(value.strip()) and not _LONE_SURROGATE.search(value)

@@ -63,7 +63,7 @@ def misfit_text(data: FigureData, place: int) -> str:
 
 
 def compute_ticks(low: float, high: float, most: int = 10) -> list[float]:
-    """Round numbers, as many as stand apart by a share of 1 / most of the axis or more."""
+    """Return round numbers as ticks, each at least 1 / `most` of the axis from the next."""
     apart = math.log(high / low) / most
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for digits in ((1, 1.5, 2, 3, 4, 5, 6, 8), (1, 1.5, 2, 3, 5, 7), (1, 2, 3, 5), (1, 2, 5), (1, 3), (1,)):

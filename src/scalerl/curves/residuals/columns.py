@@ -53,7 +53,7 @@ def add_columns(residual: Array, tangent: Array, columns: Array, points: Points)
 
 
 def evidence(residual: Array, tangent: Array, columns: Array, points: Points) -> tuple[float, float]:
-    """Log likelihood ratio for a column with a positive coefficient against none, and for one with a negative one.
+    """Return the log likelihood ratios of a column with a positive, and with a negative, coefficient against none.
 
     Likelihoods are averaged over the autocorrelation with its prior, and over the columns: of all tests the mean of the
     likelihood ratios has the most power against a mixture of them (Neyman and Pearson).

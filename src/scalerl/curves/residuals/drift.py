@@ -111,7 +111,7 @@ class SlowProducts:
     decay: Array
 
     def sums(self, noise: Noise, rising: bool) -> tuple[Sums, Array]:
-        """As `Products.sums`: flat, the noise runs slowest."""
+        """Return the same as `Products.sums`, flattened; the noise varies slowest."""
         rho, spread = noise.autocorrelation, noise.run_spread**2
         place = np.abs(rho[..., None] - self.decay).argmin(axis=-1)
         if rho.ndim == 1:  # one entry a shape

@@ -70,7 +70,7 @@ def _fall_of_run(points: Points, form: Form, known: Known, size: int) -> Fall | 
 
 
 def _inflation(residual: Array) -> float:
-    """(1 + rho) / (1 - rho) with rho the lag-one autocorrelation, held between 0 and 0.9."""
+    """Return (1 + rho) / (1 - rho), with rho the lag-one autocorrelation, clipped to [0, 0.9]."""
     total = float(residual @ residual)
     rho = float(residual[1:] @ residual[:-1]) / total if total > 0 else 0.0
     rho = min(max(rho, 0.0), 0.9)

@@ -75,8 +75,10 @@ def average(
 
 
 def _weights(scores: Array) -> Array:
-    """From scores (a row for each way, a column for each stretch); a stretch that a way could not be fitted before
-    counts as its worst."""
+    """Return the weight of each way from its scores (one row per way, one column per stretch).
+
+    A missing score counts as the worst score of that stretch.
+    """
     worst = np.nanmin(np.where(np.isnan(scores), np.inf, scores), axis=0)
     scores = np.where(np.isnan(scores), np.where(np.isfinite(worst), worst, 0.0), scores)
     total = scores.sum(axis=1)

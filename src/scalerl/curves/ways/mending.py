@@ -146,7 +146,7 @@ class Mended:
 
 
 def choices(form: Form, known: Known, scale: float) -> Iterator[Choice]:
-    """What may be tried, in this order: the fewest points left out first, other forms last."""
+    """Yield the choices to try, in order: those that leave out the fewest points first, other forms last."""
     start_given = form.rising and known.start is not None
     for share in (0.0, *SHARES):
         share = float(f"{share * scale:.4g}") / scale  # so that the compute, as it is written, gives the same points

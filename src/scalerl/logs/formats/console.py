@@ -279,5 +279,5 @@ def _number(value: Any) -> float | None:
 
 
 def _clean_name(name: str) -> str:
-    """'Avg. Reward' is 'Avg Reward'."""
+    """Remove full stops at the ends of words: 'Avg. Reward' becomes 'Avg Reward'."""
     return re.sub(r"\.(?=\s|$)", "", name).strip()
