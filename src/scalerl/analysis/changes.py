@@ -7,7 +7,7 @@ PER_RUN = ("description", "seed")  # settings in which runs of one arm may diffe
 
 
 def changed_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Settings in which two recipes differ, by dotted key: the old and the new value, None where there is none.
+    """Return the settings in which two recipes differ, by dotted key: (old value, new value), None if there is none.
 
     Seed and description are left out, since they differ between runs of one arm.
     """

@@ -117,7 +117,7 @@ class FigureData:
 
 
 def figure_data(analysis: Analysis) -> FigureData:
-    """Everything a figure of this analysis shows."""
+    """Return everything that the figure of an analysis shows."""
     results = analysis.curves
     prefix, labels = short_names([result.name for result in results])
     x_label = _common([result.series.x_label for result in results], "compute (different units)")
@@ -267,7 +267,7 @@ def _y_range(curves: Sequence[CurveData]) -> tuple[float, float]:
 
 
 def _residual_limit(curves: Sequence[CurveData], noise_sd: float, y_range: tuple[float, float]) -> float:
-    """Room for all fitted points; held-out ones far off are drawn at the edge, so that the rest stays visible."""
+    """Return a limit of the residual axis that shows all fitted points; distant held-out ones are clipped to it."""
     sizes: dict[str, float] = {"fitted": 3 * noise_sd, "held out": 0.0}
     for dots in chain.from_iterable(curve.dots for curve in curves if curve.line is not None):
         if dots.role in sizes:

@@ -72,7 +72,7 @@ def measure_gain(evals: Sequence[Mapping[str, Any]], metrics: Sequence[Mapping[s
 
 
 def _standard_error(start: Mapping[str, Any], later: Sequence[Mapping[str, Any]]) -> float:
-    """Standard error of the mean of `later` minus the start."""
+    """Return the standard error of the mean of `later` minus the start."""
     rows = (start, *later)
     same_prompts = len({row.get("prompts_hash") for row in rows}) == 1
     num_prompts = {len(row.get("num_correct") or ()) for row in rows}
@@ -84,7 +84,7 @@ def _standard_error(start: Mapping[str, Any], later: Sequence[Mapping[str, Any]]
 
 
 def _variance(rows: Sequence[Mapping[str, Any]]) -> float:
-    """Variance of the mean reward of these evaluations, as a rate."""
+    """Return the variance of the mean reward of these evaluations, as a rate."""
     num = sum(row["num_samples"] for row in rows)
     successes = sum(row["reward"] * row["num_samples"] for row in rows)
     rate = (successes + 1) / (num + 2)

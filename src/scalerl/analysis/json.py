@@ -105,7 +105,7 @@ def _stopping_json(curve: CurveResult) -> dict[str, Any] | None:
 
 
 def _comparisons_json(analysis: Analysis) -> dict[str, Any]:
-    """Pairs and rankings of all sets in a row; with several sets also each one's ranking by itself."""
+    """Return the pairs and rankings of all sets as one list; with several sets, also the ranking of each."""
     sets = [{"set": name, **_ranked_json(comparison)} for name, comparison in analysis.comparisons.items()]
     out: dict[str, Any] = {"pairs": [_pair_json(pair) for pair in analysis.pairs]}
     if len(sets) == 1:

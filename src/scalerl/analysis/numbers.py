@@ -29,7 +29,7 @@ def short_compute_text(compute: float) -> str:
 
 
 def decimals(fit: Fit | None) -> int:
-    """Decimals of a reward: three where rewards lie in [0, 1], fewer the wider they range."""
+    """Return how many decimals a reward needs: three for rewards in [0, 1], fewer for wider ranges."""
     if fit is None:
         return 3
     span = fit.bounds[1] - fit.bounds[0]
@@ -65,7 +65,7 @@ def probability_text(probability: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """12 s, 3 min 20 s, 5.2 h or 3.1 days."""
+    """Format a duration: 12 s, 3 min 20 s, 5.2 h or 3.1 days."""
     if seconds < 60:
         return f"{seconds:.0f} s"
     if seconds < 3600:

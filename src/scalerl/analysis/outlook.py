@@ -89,7 +89,7 @@ class LiveForecast:
 
 
 def _binomial_sd(start: _Evaluation) -> float | None:
-    """Noise of the start's reward; None, which stands for that of one evaluation, where the samples are not known."""
+    """Return the noise of the start's reward; None, meaning that of one evaluation, if its samples are not known."""
     if start.num_samples is None:
         return None
     rate = min(max(start.reward, 0.5 / start.num_samples), 1 - 0.5 / start.num_samples)

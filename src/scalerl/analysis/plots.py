@@ -222,7 +222,7 @@ def _error_bars(axes: Any, place: int, dots: Dots, at: Any) -> None:
 
 
 def _error(value: Any) -> list[list[float]] | None:
-    """Lengths of the error bar; an end that is not finite has none."""
+    """Return the lengths of the error bar; 0 for an end that is not finite."""
     lengths = [abs(value.value - value.low), abs(value.high - value.value)]
     return [[length if np.isfinite(length) else 0.0] for length in lengths]
 

@@ -58,7 +58,7 @@ class FitOptions:
     """File of earlier runs that inform each curve, or `published`."""
 
     def of(self, series: Series) -> dict[str, Any]:
-        """Keyword arguments of `fit` for one series."""
+        """Return the keyword arguments of `fit` for one series."""
         return {
             "form": self.form,
             "mend": self.mend,
@@ -83,7 +83,7 @@ class FitOptions:
 
 
 def _limits(series: Series) -> tuple[float, float]:
-    """Limits for a reward that has none, from its points and its start."""
+    """Return limits for a reward that has none, from its points and its start."""
     return unbounded(np.append(series.reward, [] if series.start is None else series.start))
 
 

@@ -85,7 +85,7 @@ def alarms(
     *,
     remedies: Mapping[str, tuple[str, ...]] | None = None,
 ) -> list[Alarm]:
-    """Alarms of a run from its rows of metrics and its forecasts by evaluation set; empty when all is well.
+    """Return the alarms of a run from its rows of metrics and its forecasts by evaluation set; empty when all is well.
 
     `remedies` are settings of this run's recipe that can help against each kind of alarm.
     """
@@ -107,7 +107,7 @@ def alarms(
 
 
 def signal_alarms(last: Mapping[str, float]) -> list[Alarm]:
-    """Alarms for the means of the last steps, by key."""
+    """Return the alarms for the means of the last steps, by key."""
     return [
         Alarm(kind=signal.alarm, value=last[signal.key], limit=signal.limit, below=signal.below)
         for signal in SIGNALS

@@ -34,7 +34,7 @@ PAIR_STYLES = {"not_separable": "dim", "no_curve": "red"}
 
 
 def render(analysis: Analysis, origins: Mapping[str, str] | None = None) -> Group:
-    """Everything an analysis holds, in the order a reader wants it.
+    """Render all results of an analysis for the terminal, the most important first.
 
     `origins` says where the columns come from that the user did not name.
     """
@@ -57,7 +57,7 @@ def render(analysis: Analysis, origins: Mapping[str, str] | None = None) -> Grou
 
 
 def _finest(analysis: Analysis) -> int:
-    """Decimals of the rewards that need the most."""
+    """Return the largest number of decimals that any reward needs."""
     return max((decimals(curve.fit) for curve in analysis.curves if curve.fit is not None), default=3)
 
 
@@ -278,7 +278,7 @@ def _pair_notes(analysis: Analysis) -> Iterator[Text]:
 
 
 def _shared_facts(analysis: Analysis) -> list[Fact]:
-    """Facts that hold of every curve, where there are several: they are told once."""
+    """Return the facts that hold for all of several curves, to be printed once."""
     first, *others = analysis.curves
     return [fact for fact in first.series.facts if others and all(fact in curve.series.facts for curve in others)]
 

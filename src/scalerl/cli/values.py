@@ -20,7 +20,7 @@ def number(text: str, expected: str) -> float:
 
 
 def numbers(text: str | None, option: str) -> list[float]:
-    """'1,2.5' as numbers."""
+    """Parse numbers separated by commas, such as '1,2.5'."""
     words = [word for word in (text or "").split(",") if word.strip()]
     return [number(word, f"{option} takes numbers with commas between them") for word in words]
 

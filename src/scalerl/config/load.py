@@ -23,7 +23,7 @@ _SUFFIX = ".toml"
 
 
 def list_recipes() -> list[str]:
-    """Names of the recipes that come with the package."""
+    """Return the names of the recipes that come with the package."""
     folder = files("scalerl") / "recipes"
     return sorted(entry.name.removesuffix(_SUFFIX) for entry in folder.iterdir() if entry.name.endswith(_SUFFIX))
 

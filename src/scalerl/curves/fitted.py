@@ -82,7 +82,7 @@ class Fit:
         return all(np.isfinite(value) for value in self.params.values())
 
     def predict(self, compute) -> Array:
-        """Reward on the curve; 0 compute is the start. Where several ways of fitting are averaged, their median."""
+        """Return the reward on the curve, the start at compute 0; the median if several ways are averaged."""
         if self.parts:
             places = np.asarray(compute, dtype=float)
             return np.median(self.curve_draws(places.ravel()), axis=0).reshape(places.shape)
@@ -161,7 +161,7 @@ def tails(level: float) -> tuple[float, float]:
 
 
 def mixture_quantiles(centres: Array, sds: Array, probabilities: Sequence[float]) -> list[Array]:
-    """Quantiles of the draws' mixture of normals, by adding evenly spread normal noise to each draw."""
+    """Return quantiles of the draws' mixture of normals, by adding evenly spread normal noise to each draw."""
     num = centres.shape[0]
     # A fixed, scrambled order, so that the noise does not follow the draws' own order.
     ranks = np.modf((np.arange(num) + 0.5) * (np.sqrt(5.0) - 1.0) / 2.0)[0]

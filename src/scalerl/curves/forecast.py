@@ -250,7 +250,7 @@ def backtest(
 def rank_forms(
     compute, reward, *, holdout: tuple[Any, Any] | None = None, fraction: float = 0.5, **options: Any
 ) -> list[tuple[str, float]]:
-    """Forms by their error on held-out points (or on what lies after a fraction), best first."""
+    """Return the forms by their error on held-out points (or on what lies after a fraction), best first."""
     options = {**options, "intervals": True}
     errors = []
     for name, form in FORMS.items():

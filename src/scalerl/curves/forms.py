@@ -52,7 +52,7 @@ class Form:
         return ("ceiling", *own, "start") if self.rising else ("ceiling", *own, "shortfall")
 
     def curve(self, compute: Array, params: Mapping[str, Array | float], scale: float) -> Array:
-        """Reward at `compute`; arrays of parameters broadcast against it. `scale` is the largest compute fitted."""
+        """Return the reward at `compute`; parameters broadcast against it. `scale` is the largest compute fitted."""
         logs = [
             np.log(np.asarray(params[param.name], dtype=float) / (scale if param.scales_with_compute else 1.0))
             for param in self.shape_params

@@ -57,13 +57,13 @@ class Grid:
         return sum((np.log(np.where(width > 0, width, 1.0)) for width in self.widths), np.zeros(self.shape))
 
     def take(self, cells: np.ndarray) -> tuple[list[Array], list[Array]]:
-        """Centres and widths of some cells, by their place in the flat order."""
+        """Return the centres and widths of some cells by their index in the flattened order."""
         pick = lambda values: np.broadcast_to(values, self.shape).ravel()[cells]  # noqa: E731
         return [pick(log) for log in self.logs], [pick(width) for width in self.widths]
 
 
 def rectangle(box: Array, num: int) -> Grid:
-    """Even cells over a box; a parameter without width gets one."""
+    """Return equal cells over a box; a parameter without width gets one cell."""
     sizes = [num if high > low else 1 for low, high in box]
     widths = [(high - low) / size for (low, high), size in zip(box, sizes, strict=True)]
     axes = [
@@ -74,7 +74,7 @@ def rectangle(box: Array, num: int) -> Grid:
 
 
 def rows(first: Array, low: Array, high: Array, num_columns: int) -> Grid:
-    """Even cells of the first parameter, and for each of them even cells of the second within its own range."""
+    """Return equal cells of the first parameter, and for each of them even cells of the second within its own range."""
     num_rows = len(low)
     height = (first[1] - first[0]) / num_rows
     width = (high - low)[:, None] / num_columns

@@ -107,13 +107,13 @@ def posterior(
 
 
 def _blocks(num: int, width: int) -> Iterator[slice]:
-    """So few rows of this width at a time that what is computed of them stays in the processor's own memory."""
+    """Return blocks of rows of this width that are small enough for the processor's cache."""
     size = max(BLOCK // width, 1)
     return (slice(begin, begin + size) for begin in range(0, num, size))
 
 
 def _places(true: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Column and row of what is true, column by column; several times as fast as np.nonzero."""
+    """Return column and row of each True, column by column; several times as fast as np.nonzero."""
     return np.divmod(np.flatnonzero(np.ascontiguousarray(true.T)), len(true))
 
 
@@ -160,7 +160,7 @@ class Model:
     # The grid over the shape ---------------------------------------------------------------------------------------
 
     def log_shape_prior(self, grid: Grid) -> Array:
-        """Prior mass of each cell, flat."""
+        """Return the prior mass of each cell, flat."""
         log_prior = grid.log_volume
         if self.prior is not None:
             held = set(self.known.log_shape)
@@ -378,7 +378,7 @@ class Model:
 
 @cache
 def _even_spread(num: int, dimensions: int) -> Array:
-    """Points spread evenly over the unit cube, a row for each dimension, by powers of the generalised golden ratio."""
+    """Return points spread evenly over the unit cube, one row per dimension, by the generalised golden ratio."""
     ratio = 2.0
     for _ in range(40):
         ratio = (1.0 + ratio) ** (1.0 / (dimensions + 1))

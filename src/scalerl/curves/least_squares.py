@@ -37,7 +37,7 @@ class Solution:
 
 
 def shape_box(form: Form, known: Known, points: Points) -> Array:
-    """Low and high of each shape parameter; a fixed one has no width."""
+    """Return low and high of each shape parameter; a fixed one has no width."""
     box = []
     for param in form.shape_params:
         low, high = param.low, param.high
@@ -50,7 +50,7 @@ def shape_box(form: Form, known: Known, points: Points) -> Array:
 
 
 def shapes(form: Form, logs: Iterable[Array], points: Points) -> Array:
-    """Shape at every point (last axis) for each set of log-parameters, which broadcast against each other."""
+    """Return the shape at every point (last axis) for each set of log-parameters; these broadcast together."""
     return form.shape(points.log_compute, *[log[..., None] for log in logs]).reshape(-1, points.num)
 
 
@@ -60,12 +60,12 @@ def least_squares(points: Points, form: Form, known: Known) -> Solution:
     free = box[:, 1] > box[:, 0]
 
     def solve_at(logs: Iterable[Array]) -> tuple[Array, Array, Array, Array]:
-        """Level, gain, sum of squares and shapes for each set of log-parameters."""
+        """Return level, gain, sum of squares and shapes for each set of log-parameters."""
         shape = shapes(form, logs, points)
         return *solve(plain_sums(shape, points), form, known, points.bounds), shape
 
     def residuals_at(nodes: Array) -> tuple[Array, Array]:
-        """Sum of squares and residuals for each row of log-parameters."""
+        """Return the sum of squares and residuals for each row of log-parameters."""
         level, gain, total, shape = solve_at(nodes.T)
         return total, (points.reward - level[:, None] - gain[:, None] * shape) / points.noise
 

@@ -31,7 +31,7 @@ class Noise:
         )
 
     def take(self, nodes: np.ndarray) -> "Noise":
-        """Some nodes, by their place in the flat order."""
+        """Return some nodes by their index in the flattened order."""
         full = np.broadcast_arrays(self.autocorrelation, self.run_spread, self.log_weight)
         rho, spread, log_weight = (values.ravel()[nodes] for values in full)
         return Noise(autocorrelation=rho, run_spread=spread, log_weight=log_weight)
@@ -126,7 +126,7 @@ class _WithoutShape:
 
 @lru_cache(maxsize=2)
 def _without_shape(points: Points) -> _WithoutShape:
-    """Cached, because a fit needs it again for each of its grids."""
+    """Return the part of the sums that does not depend on the shape; cached, since each grid of a fit needs it."""
     one = 1.0 / points.noise
     sides = np.stack([one, points.reward * one])
     beside = np.zeros_like(sides)

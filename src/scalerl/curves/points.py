@@ -42,7 +42,7 @@ class Points:
         return int(self.first.sum())
 
     def take(self, mask: np.ndarray) -> "Points":
-        """Some of the points, on the same scale."""
+        """Return some of the points, on the same scale."""
         run = self.run[mask]
         return Points(
             log_compute=self.log_compute[mask],
@@ -184,7 +184,7 @@ def with_start(points: Points, start: float, noise: float) -> Points:
 
 
 def scatter(points: Points) -> float:
-    """Noise of one evaluation, from second differences within runs, to which a smooth curve adds little."""
+    """Return the noise of one evaluation, from second differences within runs, to which a smooth curve adds little."""
     inside = ~(points.first[1:-1] | points.first[2:]) if points.num > 2 else np.zeros(0, dtype=bool)
     if inside.sum() < 2:
         return float(np.std(points.reward)) if points.num else 0.0
@@ -222,7 +222,7 @@ def thin(points: Points) -> Points:
 
 
 def unbounded(reward: Array) -> tuple[float, float]:
-    """Limits for a reward that has none: one range of the data below it, and four ranges above it."""
+    """Return limits for a reward that has none: one range of the data below it, and four ranges above it."""
     span = max(float(np.ptp(reward)), 1e-6 * float(np.abs(reward).max()), 1e-9) if reward.size else 1.0
     return float(reward.min() - span), float(reward.max() + 4.0 * span)
 
@@ -257,7 +257,7 @@ def plain_sums(shape: Array, points: Points) -> Sums:
 
 
 def squares(sums: Sums, level: Array, gain: Array) -> Array:
-    """Sum of squares of y - level - gain * h."""
+    """Return the sum of squares of y - level - gain * h."""
     of_level = sums.yy + level * (level * sums.one - 2 * sums.y1)
     return np.maximum(of_level + gain * (gain * sums.hh + 2 * (level * sums.h1 - sums.hy)), 0.0)
 
@@ -270,7 +270,7 @@ def gain_limits(form: Form, level: Array, bounds: tuple[float, float]) -> tuple[
 
 
 def solve(sums: Sums, form: Form, known: Known, bounds: tuple[float, float]) -> tuple[Array, Array, Array]:
-    """Best level and gain for each shape within the bounds, and the sum of squares there."""
+    """Return the best level and gain for each shape within the bounds, and the sum of squares there."""
     fixed = known.level(form)
     if fixed is not None:
         level = np.full_like(sums.hh, fixed)

@@ -112,7 +112,7 @@ def _without_gain(fit: Fit) -> tuple[float | None, int]:
 
 
 def _slope_z(points: Points) -> float:
-    """Slope of the reward in log compute over its standard error, runs at their own heights."""
+    """Return the slope of the reward in log compute over its standard error, with one intercept per run."""
     heights = np.stack([np.where(points.run == run, 1.0, 0.0) for run in np.unique(points.run)], axis=1)
     if points.num < heights.shape[1] + 3:
         return 0.0

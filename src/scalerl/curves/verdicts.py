@@ -64,7 +64,7 @@ def _misfit_note(settled: Settled, misfit: Misfit) -> LackOfFit | MendedFit:
 
 
 def _ceiling_width(settled: Settled, level: float) -> float:
-    """Width of the ceiling's interval: from the posterior, or linearised at the least squares without draws."""
+    """Return the width of the ceiling's interval: from draws, or else linearised at the least-squares fit."""
     points, form, known, best = settled.points, settled.choice.form, settled.known, settled.best
     if settled.draws is not None:
         low, high = np.quantile(settled.ceilings, (0.5 - level / 2, 0.5 + level / 2))
@@ -100,7 +100,7 @@ def information(
 
 
 def linear_sd(seen: Array, points: Points, form: Form, known: Known, noise_sd: Array) -> Array:
-    """Standard error of the ceiling to first order, given the information in what was seen.
+    """Return the standard error of the ceiling to first order, given the information in what was seen.
 
     The weak priors of the shape count as information too, so that a parameter the data say nothing of does not make the
     error infinite.
@@ -163,7 +163,7 @@ def what_settles(
 
 
 def _some_draws(points: Points, form: Form, draws: Draws) -> tuple[Array, Array, Array]:
-    """Log-shapes, gains and noises of a few draws."""
+    """Return log-shapes, gains and noises of a few draws."""
     pick = np.linspace(0, len(draws.noise_sd) - 1, 48).astype(int)
     logs = [
         np.log(draws.params[param.name][pick] / (points.scale if param.scales_with_compute else 1.0))

@@ -23,7 +23,7 @@ LEAST_SAVED = 0.1
 
 
 def num_inputs(completion: Completion) -> int:
-    """Tokens that a completion needs alone: its last one predicts nothing."""
+    """Return how many tokens a completion feeds to the model alone; its last one predicts nothing."""
     return len(completion.request.prompt_tokens) + len(completion) - 1
 
 
@@ -109,7 +109,7 @@ def _by_prompt(completions: Sequence[Completion], kept: Rows) -> list[Rows]:
 
 
 def _num_tokens(completions: Sequence[Completion], rows: Rows, *, shares: bool) -> int:
-    """Tokens of a pass over these completions."""
+    """Return the number of tokens of a pass over these completions."""
     chosen = [completions[row] for row in rows]
     if not shares:
         return sum(map(num_inputs, chosen))

@@ -11,7 +11,7 @@ from scalerl.report.views import ALL, Report, View, label_of
 
 
 def warnings(report: Report) -> list[str]:
-    """Faults of the inputs, runs cut short, prompts and environments that differ, alarms."""
+    """Return warnings: faults of the inputs, runs cut short, prompts and environments that differ, alarms."""
     material = report.material
     sentences = [*material.faults]
     sentences += _equal_curves(report)
@@ -59,7 +59,7 @@ def compute_caveats(run: RunFacts) -> list[str]:
 
 
 def _equal_curves(report: Report) -> list[str]:
-    """Curves with the same reward everywhere: their settings had no effect yet, or a log was given twice."""
+    """Return the curves with the same reward everywhere: their settings had no effect yet, or a log was given twice."""
     alike: dict[tuple[str | None, bytes], list[str]] = {}
     for series in report.series[report.axes[0].column]:
         if len(set(series.reward)) > 2:
@@ -98,7 +98,7 @@ def open_questions(report: Report, evaluation_set: str) -> list[str]:
 
 
 def _changed_verdicts(report: Report, view: View, label: Mapping[str, str]) -> list[str]:
-    """Pairs with another verdict on other axes of compute, or with all points."""
+    """Return the pairs with another verdict on other axes of compute, or with all points."""
     name, shared = view.evaluation_set, report.material.shared_device
     others = [
         (f"by {axis.label}", report.view(name, axis.column))

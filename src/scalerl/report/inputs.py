@@ -189,7 +189,7 @@ def _names(paths: Sequence[Path]) -> list[str]:
 
 
 def _pooled(tables: list[Table], runs: list[RunFacts]) -> tuple[list[Table], list[RunFacts], tuple[str, ...]]:
-    """Runs whose recipes differ in the seed alone are runs of one arm."""
+    """Join runs whose recipes differ only in the seed into one arm."""
     same: dict[str, list[RunFacts]] = {}
     for run in runs:
         key = {name: value for name, value in (run.settings or {"name": run.name}).items() if name not in PER_RUN}

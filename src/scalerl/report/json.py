@@ -67,7 +67,7 @@ def report_json(report: Report) -> dict[str, Any]:
 
 
 def rounded(values: Any, digits: int = 5) -> list[float | None]:
-    """Numbers with as many digits as a draw is worth; null where not finite."""
+    """Return numbers rounded to `digits` significant digits; None where not finite."""
     values = np.asarray(values, dtype=float)
     known = np.isfinite(values)
     size = np.abs(np.where(known & (values != 0), values, 1.0))
@@ -206,7 +206,7 @@ def _largest(report: Report, view: View) -> float:
 
 
 def _draws_json(params: Mapping[str, Array]) -> dict[str, list[float | None]]:
-    """So many draws as the page has for its bands, evenly from all of them: they lie in order of the ceiling."""
+    """Return as many draws as the page needs for its bands, evenly spaced in their order, which is by ceiling."""
     picked = [
         values[(np.arange(NUM_DRAWS) * len(values) + len(values) // 2) // NUM_DRAWS] for values in params.values()
     ]

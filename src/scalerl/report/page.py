@@ -56,7 +56,7 @@ def _warnings(items: Sequence[str]) -> str:
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], numbers: int = 0) -> str:
-    """Cells are HTML already; the last `numbers` columns are set flush right."""
+    """Return an HTML table. Cells are HTML already; the last `numbers` columns are set flush right."""
     kind = lambda at: ' class="n"' if at >= len(heads) - numbers else ""  # noqa: E731
     head = "".join(f"<th{kind(at)} scope='col'>{text}</th>" for at, text in enumerate(heads))
     body = "".join(f"<tr>{''.join(f'<td{kind(at)}>{cell}</td>' for at, cell in enumerate(row))}</tr>" for row in rows)

@@ -83,7 +83,7 @@ def hours_name(runs: "Sequence[RunFacts]") -> str:
 
 
 def read_run(folder: Path, *, name: str, arm: str, evals: Sequence[Mapping[str, Any]]) -> RunFacts:
-    """Everything the folder holds; a file that cannot be read becomes a fault, and the rest stands.
+    """Read everything in a run folder; a file that cannot be read is reported as a fault and the rest is kept.
 
     `evals` are the rows of its evaluations, which its table has too and are long: they are read once.
     """
@@ -141,7 +141,7 @@ def _cut(folder: Path, status: str, metrics: Sequence[store.Row], evals: Sequenc
 
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables as dotted keys."""
+    """Return nested tables as dotted keys."""
     settings: dict[str, Any] = {}
     for key, value in tree.items():
         settings |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
@@ -187,7 +187,7 @@ def _signals(metrics: Sequence[Mapping[str, Any]]) -> Signals | None:
 
 
 def _column(rows: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:
-    """NaN where a row has no number."""
+    """Return a column of the rows; NaN where a row has no number."""
     return np.array([row[key] if _is_number(row.get(key)) else np.nan for row in rows], dtype=float)
 
 
@@ -255,7 +255,7 @@ def uneven_pace(runs: Sequence[RunFacts]) -> float:
 
 
 def alarms(run: RunFacts) -> list[Alarm]:
-    """Alarms for signals that were above their limit over the last steps of a run."""
+    """Return the alarms for signals that were above their limit over the last steps of a run."""
     return [] if run.signals is None else signal_alarms(run.signals.last)
 
 

@@ -17,7 +17,7 @@ Labels = Mapping[str, str]
 
 
 def summary(report: Report, evaluation_set: str) -> list[str]:
-    """Sentences for someone who reads nothing else; the first says which curve leads."""
+    """Return the main conclusions as sentences; the first says which curve leads."""
     view = report.view(evaluation_set)
     label = labels(view)
     ordered = _base_before_ties(report, view, evaluation_set)
@@ -85,7 +85,7 @@ def _lead(view: View, ordered: Sequence[str], label: Labels) -> str:
 
 
 def _well_known(view: View) -> list[str]:
-    """Curves whose ceiling means something: those that rise and follow their form."""
+    """Return the curves with a meaningful ceiling: those that rise and follow their form."""
     return [curve.name for curve in view.analysis.curves if curve.usable and curve.verdict not in (_MISFIT, _FLAT)]
 
 
@@ -135,7 +135,7 @@ def _relation_words(best: str) -> dict[tuple[PairKind, bool, bool], tuple[str, s
 
 
 def _arms_without_rows(report: Report) -> list[str]:
-    """Arms that have started and have no readable evaluation."""
+    """Return the arms that have started and have no readable evaluation."""
     with_rows = {table.rows[0].get(ARM) for table in report.material.tables}
     started = [run.arm for run in report.material.runs if run.status != NOT_STARTED]
     return [arm for arm in dict.fromkeys(started) if arm not in with_rows]
@@ -173,7 +173,7 @@ def _forecast_scores(view: View) -> list[str]:
 
 
 def _unconfirmed(report: Report, view: View, label: Labels) -> list[str]:
-    """Differences that the fitted part shows and that all points do not show."""
+    """Return the differences that the fitted part shows but all points together do not."""
     if view.window.key == ALL:
         return []
     whole = report.view(view.evaluation_set, window=ALL)

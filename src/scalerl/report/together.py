@@ -22,7 +22,7 @@ KINDS = {
 
 
 def pooled_json(report: Report) -> list[dict[str, Any]]:
-    """Ceilings and exponents of the view shown first, pooled over arms and alone; empty for what is not a study."""
+    """Return ceilings and exponents of the view shown first, pooled over arms and alone; empty unless a study."""
     if report.material.folder is None:
         return []
     rows: list[dict[str, Any]] = []

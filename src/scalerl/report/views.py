@@ -89,7 +89,7 @@ def build_report(
     *,
     meanwhile: Callable[[Report], None] = lambda report: None,
 ) -> Report:
-    """`meanwhile` is called with the report on the first axis alone, while the others are being fitted."""
+    """Build the report. `meanwhile` gets the report on the first axis alone while the others are being fitted."""
     inputs = [Path(path) for path in inputs]
     # As far as can be told before anything is read, which is done while they start.
     with Workers(worth(num_inputs(inputs) * (1 + len(SHARES)) * NUM_AXES)) as workers:

@@ -129,7 +129,7 @@ def axis_of(run: PlannedRun) -> tuple[str, float]:
 
 
 def share_spent(folder: Path, run: PlannedRun) -> float:
-    """Share of its budget that a run has spent, by the limit that is reached first."""
+    """Return the share of its budget that a run has spent, by the limit that is reached first."""
     try:
         rows = store.read_metrics(run_folder(folder, run))
     except RunFolderError:

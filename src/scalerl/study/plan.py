@@ -118,7 +118,7 @@ def _secrets(name: str, arms: Sequence[Arm]) -> Iterator[str]:
 
 
 def differences(left: Recipe, right: Recipe) -> dict[str, tuple[Any, Any]]:
-    """Settings in which two recipes differ, seed and description aside, by dotted key."""
+    """Return the settings in which two recipes differ, except seed and description, by dotted key."""
     before, after = ({key: setting.value for key, setting in settings_of(side).items()} for side in (left, right))
     return changed_settings(before, after)
 

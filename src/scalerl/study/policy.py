@@ -65,7 +65,7 @@ def first_rung(arms: Sequence[Measured], rungs: int) -> Decision | None:
 
 
 def halving(arms: Sequence[Measured], rungs: int, share: float, busy: frozenset[str]) -> Decision | None:
-    """Rounds of equal compute; after each the better half by the latest evaluation goes on. None: wait."""
+    """Successive halving: after each round of equal compute, continue the better half. None means to wait."""
     alive = [arm for arm in arms if not arm.failed]
     rounds = max(int(np.ceil(np.log2(len(arms)))), 1)
     reached = 0.0

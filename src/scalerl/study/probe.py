@@ -88,7 +88,7 @@ def pace_from(metrics: Sequence[store.Row], evals: Sequence[store.Row], seconds:
 
 
 def cost(runs: Iterable[PlannedRun], base: Recipe, pace: Pace) -> Cost:
-    """These runs at the base's pace; a completion is taken to cost the same in every arm."""
+    """Return the cost of these runs at the base's pace; a completion is assumed to cost the same in every arm."""
     of_base = _completions(base)
     hours, gpu_hours, steps = [], 0.0, 0
     for run in runs:

@@ -18,7 +18,7 @@ _READ = ("model.path", "task.", "tasks.", "evaluation.sets.")
 
 
 def untried(plan: Plan, folder: Path) -> list[Arm]:
-    """Arms that read or import something the base does not, and of which no run has begun in this folder.
+    """Return the arms that read or import something the base does not and have no run in this folder yet.
 
     The base is not tried: it is the first run and fails at once.
     """

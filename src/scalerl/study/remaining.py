@@ -33,7 +33,7 @@ def _rest(run: PlannedRun, folder: Path) -> PlannedRun:
 
 
 def _last_row(folder: Path) -> store.Row:
-    """Empty where nothing can be read: such a run is counted in full."""
+    """Return the last row of a run; empty if nothing can be read, so that the run is counted in full."""
     try:
         rows = store.read_metrics(folder)
     except RunFolderError:

@@ -105,7 +105,7 @@ class Runner:
         return RunStatus(run=run, folder=run_folder(self._folder, run), state=state)
 
     def run(self) -> None:
-        """Until everything is done or has failed, or until asked to stop; a second time ends runs at once."""
+        """Run until all runs are done or failed, or until asked to stop; a second request ends runs at once."""
         with self._signals():
             try:
                 self._loop()

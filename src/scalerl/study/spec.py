@@ -97,7 +97,7 @@ class Study(Settings):
 
 
 def list_studies() -> list[str]:
-    """Names of the studies that come with the package."""
+    """Return the names of the studies that come with the package."""
     folder = files("scalerl") / "studies"
     return sorted(entry.name.removesuffix(_SUFFIX) for entry in folder.iterdir() if entry.name.endswith(_SUFFIX))
 
@@ -178,7 +178,7 @@ def _read(label: str, source: Any) -> dict[str, Any]:
 
 
 def _beside(study: Study, folder: Path) -> Study:
-    """Recipe files are looked for beside the study file, from wherever the command is run."""
+    """Resolve recipe files relative to the study file, not to the current folder."""
 
     def beside(reference: Any) -> Any:
         is_path = isinstance(reference, str) and (reference.endswith((_SUFFIX, ".json")) or "/" in reference)

@@ -84,7 +84,7 @@ def _made(
 
 
 def _left_out(compute: Array, fit: Fit | None) -> NDArray[np.bool_]:
-    """Outside the window that was fitted; computes come back from a fit with the rounding of a logarithm."""
+    """Return which points lie outside the fitted window, with a tolerance for rounding."""
     if fit is None:
         return np.zeros(len(compute), dtype=bool)
     if not fit.num_points:

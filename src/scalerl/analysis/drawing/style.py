@@ -79,10 +79,10 @@ def colour(curve: int) -> str:
 
 
 def marker(signs: Sequence[str], curve: int, run: int) -> str:
-    """Runs differ by marker, and so do curves that share a colour."""
+    """Return a marker that differs between runs, and between curves of the same colour."""
     return signs[(curve // len(COLOURS) + run) % len(signs)]
 
 
 def clipped(residual: Array, limit: float) -> tuple[Array, NDArray[np.bool_]]:
-    """Residuals held to their panel, and which of them lie outside it."""
+    """Return the residuals clipped to their panel, and which of them lie outside it."""
     return np.clip(residual, -0.93 * limit, 0.93 * limit), np.abs(residual) > limit

@@ -294,7 +294,7 @@ def _by_efficiency(evidence: Evidence) -> _Decision:
 
 
 def _rank(fits: Mapping[str, Fit], at: float | None, run_sd: float) -> tuple[tuple[str, float], ...]:
-    """Names with the share of joint draws in which each is the best, best first."""
+    """Return the names with the share of joint draws in which each is the best, best first."""
     if not fits:
         return ()
     columns = []

@@ -67,7 +67,7 @@ def measure(a: Fit, b: Fit) -> Measured | None:
 
 
 def _reward_at(curve: Fit, places: Array) -> Array:
-    """Measured rewards at these computes: means over runs, straight lines between evaluations."""
+    """Return the measured rewards at these computes: means over runs, straight lines between evaluations."""
     compute, place = np.unique(curve.compute, return_inverse=True)
     reward = np.bincount(place, weights=curve.reward) / np.bincount(place)
     return np.interp(np.log(places), np.log(compute), reward)
@@ -84,7 +84,7 @@ def _inflation(curve: Fit) -> float:
 
 
 def _share_equal(a: Fit, b: Fit) -> float:
-    """Share of the shorter run's evaluations that the other holds too, up to rounding."""
+    """Return the share of the shorter run's evaluations that the other holds too, up to rounding."""
     points = [
         {(f"{compute:.9g}", f"{reward:.9g}") for compute, reward in zip(curve.compute, curve.reward, strict=True)}
         for curve in (a, b)

@@ -42,7 +42,7 @@ class Evidence:
     """What both measured at the same compute; None where they did not."""
 
     def ordered(self, probability_of_a: float) -> tuple[str, str]:
-        """Both names, the more probable first."""
+        """Return both names, the more probable first."""
         return (self.name_a, self.name_b) if probability_of_a > 0.5 else (self.name_b, self.name_a)
 
     @property
@@ -107,12 +107,12 @@ def _weighted_share(weight: Array, which: np.ndarray) -> float:
 
 
 def spread_sd(curve: Fit, run_sd: float) -> float:
-    """Spread between runs that the draws do not hold already: those of several seeds do."""
+    """Return the spread between runs to add to the draws; fits of several seeds include it already."""
     return run_sd if curve.num_runs == 1 else 0.0
 
 
 def paired_correlation(a: Fit, b: Fit) -> float:
-    """Correlation of the two runs' residuals where both were evaluated on the same prompts at the same step.
+    """Return the correlation of the two runs' residuals where both were evaluated on the same prompts at the same step.
 
     Common prompts and common sampling noise move both runs together and cancel in their difference. Shrunk towards 0
     for few pairs, and 0 where it may be chance.
@@ -132,7 +132,7 @@ def paired_correlation(a: Fit, b: Fit) -> float:
 
 
 def coupled_draws(a: Fit, b: Fit, correlation: float) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Joint draws of both fits: independent, or with ceilings correlated as the noise is (a Gaussian copula)."""
+    """Return joint draws of both fits: independent, or with ceilings correlated as the noise is (a Gaussian copula)."""
     assert a.draws is not None
     num = len(a.draws.noise_sd)
     return _by_rank(a, _ranks(num, 0.0, 2)), _by_rank(b, _ranks(num, correlation, 3))
@@ -159,12 +159,12 @@ def _ranks(num: int, correlation: float, stream: int) -> np.ndarray:
 
 @cache
 def normal_numbers(num: int, stream: int) -> Array:
-    """Fixed normal numbers: the same comparison gives the same answer."""
+    """Return fixed normal numbers, so that the same comparison gives the same answer."""
     return ndtri(np.random.default_rng(stream).permutation((np.arange(num) + 0.5) / num))
 
 
 def shared_ceiling_weights(difference: Array, spread: float, margin: float) -> tuple[Array, bool]:
-    """Weights of the draws under which both curves share a ceiling, up to the spread between runs of one recipe.
+    """Return weights of the draws under which both curves share a ceiling, up to the spread between runs of one recipe.
 
     The flag is False where the ceilings are too far apart: the weights then hold them as close as the draws allow.
     """

@@ -111,7 +111,7 @@ def predictive_scores(
 
 
 def _log_density(draws: Draws, way: Choice, scale: float, later: Points, together: float) -> float:
-    """Joint log density of averages of neighbouring later points; `scale` is the largest compute fitted."""
+    """Return the joint log density of averages of neighbouring later points; `scale` is the largest compute fitted."""
     order = np.argsort(later.log_compute)
     total = np.zeros(len(draws.noise_sd))
     params = {name: values[:, None] for name, values in draws.params.items()}
@@ -127,7 +127,7 @@ def _log_density(draws: Draws, way: Choice, scale: float, later: Points, togethe
 
 
 def _some(draws: Draws, num: int) -> Draws:
-    """So many of the draws, spread evenly over them (they are in order of the ceiling)."""
+    """Return a number of the draws, evenly spaced in their order, which is by ceiling."""
     pick = ((np.arange(num) + 0.5) * len(draws.noise_sd) / num).astype(int)
     params = {name: values[pick] for name, values in draws.params.items()}
     return replace(draws, params=params, noise_sd=draws.noise_sd[pick], run_sd=draws.run_sd[pick])

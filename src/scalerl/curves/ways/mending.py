@@ -105,7 +105,7 @@ def _moved(problem: Problem, fall: Fall, rise: Rise) -> bool:
 
 
 def unsettled(points: Points, form: Form, known: Known, best: Solution) -> Settled:
-    """Return a solution without any test of its residuals."""
+    """Return a solution that was not tested for a rise or a misfit."""
     return Settled(
         choice=Choice(form=form),
         points=points,
@@ -121,7 +121,7 @@ def unsettled(points: Points, form: Form, known: Known, best: Solution) -> Settl
 
 
 def ways_around(form: Form, known: Known, mended: Choice | None) -> list[Choice]:
-    """Ways of fitting that are worth averaging: the form itself, what mends it and what lies next to that."""
+    """Return the ways of fitting that are worth averaging: the form, the choices that mend it, and their neighbours."""
     start_given = form.rising and known.start is not None
     skips = (0.0, 0.2, 0.5) if mended is None else (0.0, mended.skip, max(2 * mended.skip, SHARES[1]))
     ways = [Choice(form=form, skip=skip) for skip in skips]
