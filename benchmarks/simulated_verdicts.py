@@ -160,7 +160,7 @@ def prefixes(_: int, __: str | None) -> None:
     wins = 0
     for seed in range(NUM_PREFIXES):
         rho = (0.0, 0.5)[seed % 2]
-        compute, reward, start, _ = true_sigmoid(10_000 + seed, rho)
+        compute, reward, start, _truth = true_sigmoid(10_000 + seed, rho)
         num = int(np.random.default_rng([4, seed]).uniform(0.15, 0.95) * len(compute)) + 5
         known = start if seed % 4 < 2 else None
         pair = compare(

@@ -525,14 +525,8 @@ def mistakes(folder: Path, finished: Path) -> dict[str, tuple[list[object], tupl
         "a system prompt without a chat": (setting('task.system="be brief"'), ("system", "chat = true")),
         "no GGUF": (setting(f'model.path="{folder / "junk.gguf"}"'), (str(folder / "junk.gguf"),)),
         "a base of several tasks": (
-            [
-                "sft",
-                "tiny-cpu",
-                "--out",
-                new,
-                *settings('task=""', "tasks.a=arithmetic", "tasks.b=arithmetic"),
-                *settings('tasks.b.thinking_start="<t>"'),
-            ],
+            ["sft", "tiny-cpu", "--out", new, "--set", 'task=""', "--set", "tasks.a=arithmetic"]
+            + ["--set", 'tasks.b={name="arithmetic", thinking_start="<t>"}'],
             ("the tasks a, b", "different thinking_start"),
         ),
         "a folder in use": (

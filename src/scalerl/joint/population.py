@@ -84,9 +84,9 @@ class _Axis:
             index: weak_log_density(param, values[index], member.log_scale) if member.is_posterior else 0.0
             for index, member in members.items()
         }
-        self.new = np.log(weak)
+        self.new: Array = np.log(weak)
         """Log density of the parameter of one more run, on the bins."""
-        self.priors: dict[int, Array] = dict.fromkeys(members, self.new)
+        self.priors = dict.fromkeys(members, self.new)
         """The same for each member, from the others."""
 
     def ratio(self, index: int) -> Array:

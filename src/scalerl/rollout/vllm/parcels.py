@@ -107,7 +107,8 @@ def open_parcel(parcel: Parcel, blocks: dict[str, mmap.mmap]) -> Iterator[tuple[
             number = _device_number(parcel.device)
             for name, handle in parcel.handles:
                 # The seventh argument is the number of the device in the process that sent the handle.
-                yield name, rebuild_cuda_tensor(*handle[:6], number, *handle[7:])
+                arguments: list[Any] = [*handle[:6], number, *handle[7:]]
+                yield name, rebuild_cuda_tensor(*arguments)
 
 
 def _mapped(parcel: HostParcel, blocks: dict[str, mmap.mmap]) -> mmap.mmap:
