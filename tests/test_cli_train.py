@@ -26,6 +26,7 @@ from scalerl.errors import EngineError
 from scalerl.graders.pool.pool import GraderPool
 from scalerl.rollout.torch.engine import TorchEngine
 
+OTHER_TAGS = 'tasks.b={name="arithmetic", thinking_start="<t>"}'
 TINY = (
     "task.num_problems=8",
     "pipeline.groups_per_batch=2",
@@ -525,8 +526,7 @@ def mistakes(folder: Path, finished: Path) -> dict[str, tuple[list[object], tupl
         "a system prompt without a chat": (setting('task.system="be brief"'), ("system", "chat = true")),
         "no GGUF": (setting(f'model.path="{folder / "junk.gguf"}"'), (str(folder / "junk.gguf"),)),
         "a base of several tasks": (
-            ["sft", "tiny-cpu", "--out", new, "--set", 'task=""', "--set", "tasks.a=arithmetic"]
-            + ["--set", 'tasks.b={name="arithmetic", thinking_start="<t>"}'],
+            ["sft", "tiny-cpu", "--out", new, "--set", 'task=""', "--set", "tasks.a=arithmetic", "--set", OTHER_TAGS],
             ("the tasks a, b", "different thinking_start"),
         ),
         "a folder in use": (
