@@ -35,7 +35,7 @@ def sft(
     ] = "",
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped or killed.")] = False,
 ) -> None:
-    """Make a base model from the demonstrations of a recipe's tasks (the paper's SFT stage), by its table [sft].
+    """Make a base model from the demonstrations of a recipe's tasks (the paper's SFT stage), by its table \\[sft].
 
     Ctrl-C (or SIGTERM) stops after the current step with a checkpoint; the same command with --resume goes on.
 

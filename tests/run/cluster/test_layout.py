@@ -150,3 +150,17 @@ def test_gpus_must_be_a_number_and_a_size(text):
 def test_gpus_without_check_is_refused():
     result = CliRunner().invoke(app, ["train", "tiny-cpu", "--gpus", "8x80"])
     assert isinstance(result.exception, UsageError)
+
+
+def test_shipped_recipe_for_a_node_fits_a_llama_of_8b():
+    from transformers import LlamaConfig
+
+    llama: dict[str, Any] = DENSE_8B | {"vocab_size": 128256, "intermediate_size": 14336, "num_hidden_layers": 32}
+    node = load_recipe("scalerl-8b-node", ["model.path=x", "task=arithmetic"])
+    own, _ = priced_recipe(node, LlamaConfig(**llama), Gpus.parse("8x80"))
+    assert own.fits
+    assert (own.layout.ranks, own.layout.generators, own.layout.gpus) == (4, 1, 8)
+    beside = node.model_copy(update={"rollout": node.rollout.model_copy(update={"slots": 1})})
+    shared = beside.rollout.vllm.model_copy(update={"devices": (0, 1, 2, 3)})
+    beside = beside.model_copy(update={"rollout": beside.rollout.model_copy(update={"vllm": shared})})
+    assert layout_of(beside).generators == 0, "vLLM is on the learner's GPUs"

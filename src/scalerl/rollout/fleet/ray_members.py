@@ -1,4 +1,4 @@
-"""Members as Ray actors, on any node of a cluster. `ray` must be connected (run/cluster.py does that).
+"""Members as Ray actors, on any node of a cluster. `ray` must be connected (run/cluster/connect.py does that).
 
 An actor's `take` waits for news in the actor, so the driver learns of a completion at once and of a dead actor by
 Ray's error. A process that is stopped (SIGSTOP) or a lost network gives no error: the fleet's own clock finds those.

@@ -59,7 +59,7 @@ def layout_of(recipe: Recipe) -> Layout:
     """Return the layout that a recipe asks for."""
     learner, rollout = recipe.learner, recipe.rollout
     shards = {"full": learner.ranks, "hybrid": learner.shard_size or 1}.get(learner.sharding, 1)
-    generators = rollout.generators
+    generators = rollout.generators or int(_samples_elsewhere(recipe))
     slots = rollout.slots or full_slots(recipe.pipeline)
     return Layout(
         generators=generators,
@@ -70,6 +70,12 @@ def layout_of(recipe: Recipe) -> Layout:
         micro_batch_tokens=learner.micro_batch_tokens,
         checkpointing=learner.gradient_checkpointing,
     )
+
+
+def _samples_elsewhere(recipe: Recipe) -> bool:
+    """Return whether vLLM has GPUs of its own, apart from those of the learner's ranks."""
+    devices = recipe.rollout.vllm.devices if recipe.rollout.engine == "vllm" else ()
+    return bool(devices) and set(devices).isdisjoint(range(recipe.learner.ranks))
 
 
 def demands_of(recipe: Recipe) -> Demands:
