@@ -139,8 +139,11 @@ def test_sealed_forecast_is_scored_later(folder: Path):
 
 def test_prior_of_earlier_runs_informs_a_new_one(folder: Path):
     columns = (*COLUMNS, "--by", "arm", "--start", "0.4")
-    done = scalerl("prior", folder / "late.csv", *columns, "--out", folder / "ours.json")
-    assert done.returncode == 0, done.stderr
+    written = answer("prior", folder / "late.csv", *columns, "--out", folder / "ours.json")
+    assert len(written["members"]) == len(ARMS)
+    assert "leave out --plot" in refused(
+        "prior", folder / "late.csv", *columns, "--out", folder / "no.json", "--plot", "x.png"
+    )
     (curve,) = answer("fit", folder / "early.csv", *columns, "--where", "arm=a", "--prior", folder / "ours.json")[
         "curves"
     ]

@@ -36,10 +36,15 @@ def prior(
     from scalerl.analysis.joint.pooling import prior_of
     from scalerl.store import write_json
 
+    if common.plot is not None:
+        raise UsageError("prior draws nothing: leave out --plot")
     content = prior_of(_curves(common))
     if not out.parent.is_dir():
         raise InputError(f"cannot write {out}: there is no folder {out.parent}")
     write_json(out, content)
+    if common.as_json:
+        typer.echo(json.dumps({"file": str(out), **content}, indent=2))
+        return
     typer.echo(f"{len(content['members'])} runs are in {out}: use it with --prior {out}")
 
 
