@@ -139,6 +139,7 @@ def test_samples_are_searched_and_followed(open_page: Any, board: ServedBoard, r
     until(tab, "document.querySelectorAll('.sample').length === 5")
 
 
+@pytest.mark.slow
 def test_page_recovers_when_the_server_is_restarted(open_page: Any, run: GrowingRun):
     with ServedBoard(run.folder) as board:
         port, tab = board.port, open_page(board.link)

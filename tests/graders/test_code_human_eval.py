@@ -97,6 +97,7 @@ def with_wrong_constants(prompt: str, solution: str) -> str:
     return ast.unparse(ast.fix_missing_locations(Change().visit(ast.parse(prompt + solution))))
 
 
+@pytest.mark.slow
 def test_wrong_constants_are_judged_as_by_plain_execution(rows: list[dict[str, Any]]):
     changed = [with_wrong_constants(row["prompt"], row["canonical_solution"]) for row in rows]
     results = outcomes(rows, [f"```python\n{program}\n```" for program in changed], ENDLESS)
