@@ -182,7 +182,7 @@ class VllmProcess:
             self._receive(POLL_S, lambda: self._ready is not None)
             if self._ready is None and time.monotonic() > deadline:
                 self._fail(f"vLLM has not started within {start_s:.0f} s{self._last_line()}")
-        self._shared_files.extend(self._ready.shared_files)
+        self._shared_files.extend({*self._ready.shared_files, *_mapped_files(session_members(self.pid))})
         return self._ready.vocabulary
 
     def _write(self, connection: Connection) -> None:
@@ -322,6 +322,7 @@ def session_members(leader: int) -> list[int]:
 
 def _kill_all(process: subprocess.Popen[bytes], shared_files: Sequence[str]) -> None:
     """Kill the child and every process of its session, and remove the files that such an end leaves behind."""
+    files = {*shared_files, *_mapped_files(session_members(process.pid))}
     with suppress(ProcessLookupError):
         process.kill()
     process.wait()
@@ -331,6 +332,18 @@ def _kill_all(process: subprocess.Popen[bytes], shared_files: Sequence[str]) -> 
             with suppress(ProcessLookupError):
                 os.kill(member, signal.SIGKILL)
         time.sleep(0.01)
-    for name in shared_files:
+    for name in files:
         with suppress(OSError):
             os.unlink(name)
+
+
+def _mapped_files(processes: Sequence[int]) -> set[str]:
+    """Return the files of shared memory that processes have mapped: queues and semaphores between vLLM's workers."""
+    files = set()
+    for number in processes:
+        with suppress(OSError):
+            for line in Path(f"/proc/{number}/maps").read_text().splitlines():
+                name = line.partition("/dev/shm/")[2]
+                if name and not name.endswith("(deleted)"):
+                    files.add(f"/dev/shm/{name}")
+    return files
