@@ -11,7 +11,6 @@ import threading
 import time
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from scalerl.errors import EngineError, UserError
@@ -68,7 +67,7 @@ def main() -> NoReturn:
         from scalerl.rollout.vllm.engine import VllmEngine
 
         engine = VllmEngine(spec)
-        outbox.send(Ready(engine.vocabulary, _shared_files()))
+        outbox.send(Ready(engine.vocabulary))
         _serve(engine, connection, outbox)
         code = 0
     except (EOFError, ConnectionError, KeyboardInterrupt):
@@ -120,13 +119,6 @@ def _report(outbox: _Outbox, error: BaseException) -> None:
         message = Failed(f"{type(error).__name__}: {' '.join(lines[:3])}".removesuffix(": "), False)
     with suppress(OSError):
         outbox.send(message)
-
-
-def _shared_files() -> tuple[str, ...]:
-    """Return the files of shared memory that this process has mapped."""
-    rows = Path("/proc/self/maps").read_text().splitlines()
-    names = {row.split(maxsplit=5)[5] for row in rows if "/dev/shm/" in row}
-    return tuple(sorted(name for name in names if not name.endswith("(deleted)")))
 
 
 if __name__ == "__main__":

@@ -182,7 +182,8 @@ class VllmProcess:
             self._receive(POLL_S, lambda: self._ready is not None)
             if self._ready is None and time.monotonic() > deadline:
                 self._fail(f"vLLM has not started within {start_s:.0f} s{self._last_line()}")
-        self._shared_files.extend({*self._ready.shared_files, *_mapped_files(session_members(self.pid))})
+        # Noted now: a child that is killed, with its workers, leaves these files and can no longer be asked.
+        self._shared_files.extend(_mapped_files(session_members(self.pid)))
         return self._ready.vocabulary
 
     def _write(self, connection: Connection) -> None:

@@ -121,8 +121,6 @@ class Close:
 @dataclass(frozen=True, slots=True)
 class Ready:
     vocabulary: int
-    shared_files: tuple[str, ...]
-    """Files of shared memory that vLLM made for its workers; killed processes leave them behind."""
 
 
 @dataclass(frozen=True, slots=True)
