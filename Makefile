@@ -6,8 +6,9 @@ PIP    := $(BIN)/pip install --quiet --disable-pip-version-check --constraint co
 OUT    ?= runs/demo
 # vLLM has an environment of its own, because it needs other versions than constraints.txt has.
 VENV_VLLM ?= .venv-vllm
-# Tests run in this many processes; WORKERS=0 runs them in one, e.g. to use a debugger.
-WORKERS ?= 2
+# Tests run in this many processes: one more than two cores, since many tests wait for a child process.
+# WORKERS=0 runs them in one, e.g. to use a debugger.
+WORKERS ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow test-vllm lint docs bench clean
