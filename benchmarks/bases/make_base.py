@@ -200,7 +200,7 @@ def main() -> int:
     torch.set_float32_matmul_precision("high")
     recipe = load_recipe(arguments.recipe, arguments.set)
     (task,) = build_tasks(recipe).values()
-    lr = arguments.lr or size.lr
+    lr, result = arguments.lr or size.lr, None
     with tempfile.TemporaryDirectory() as fresh:
         fresh_model(task, Path(fresh), size, seed=recipe.seed, vocabulary=arguments.vocabulary)
         for attempt in range(NUM_ATTEMPTS):
