@@ -41,7 +41,7 @@ PARTS = ("sample", "learn", "loop", "mixed", "generate", "continuous", "static")
 PEERS = ("generate", "continuous", "static")
 NO_STATIC = ("tiny", "1.5b")  # compiled for a minute, and no ratio is asked for
 LONG_PARTS = ("sample", "learn", "loop")
-START_S = 120.0  # for imports, a model and what is compiled, beyond the seconds of a part
+START_S = 180.0  # for imports, a model and what is compiled, beyond the seconds of a part
 DEVICE_LOST = 3  # exit status: a part that failed has spoiled the device for its process
 
 Row = dict[str, Any]
@@ -171,7 +171,7 @@ def table(rows: Sequence[Row]) -> str:
     by_shape: dict[str, dict[str, Row]] = {}
     for row in rows:
         by_shape.setdefault(row["shape"], {})[row["part"]] = row
-    lines = ["{:<9}{:>11}{:>9}{:>9}{:>7}{:>9}{:>10}{:>9}{:>10}{:>7}{:>10}{:>11}".format(*HEADER)]
+    lines = ["{:<9}{:>11}{:>10}{:>10}{:>7}{:>11}{:>9}{:>10}{:>12}{:>7}{:>10}{:>11}".format(*HEADER)]
     lines[0] += "".join(f"{peer:>12}" for peer in PEERS)
     for shape, parts in by_shape.items():
         ours = parts.get("mixed", {}).get("mixed_tokens_per_s")
@@ -182,13 +182,13 @@ def table(rows: Sequence[Row]) -> str:
         lines.append(
             f"{shape:<9}"
             f"{shown(parts, 'sample', 'tokens_per_s', ',.0f'):>11}"
-            f"{shown(parts, 'sample', 'of_limit', '.0%'):>9}"
-            f"{shown(parts, 'sample', 'of_bound', '.0%'):>9}"
+            f"{shown(parts, 'sample', 'of_limit', '.0%'):>10}"
+            f"{shown(parts, 'sample', 'of_bound', '.0%'):>10}"
             f"{shown(parts, 'learn', 'mfu', '.1%'):>7}"
-            f"{shown(parts, 'learn', 'mfu_attention', '.1%'):>9}"
-            f"{shown(parts, 'loop', 'steps_per_s', '.2f'):>10}"
-            f"{shown(parts, 'loop', 'of_parts', '.2f'):>9}"
-            f"{shown(parts, 'loop', 'of_best_parts', '.2f'):>10}"
+            f"{shown(parts, 'learn', 'mfu_attention', '.1%'):>11}"
+            f"{shown(parts, 'loop', 'steps_per_s', '.2f'):>9}"
+            f"{shown(parts, 'loop', 'of_parts', '.2f'):>10}"
+            f"{shown(parts, 'loop', 'of_best_parts', '.2f'):>12}"
             f"{shown(parts, 'loop', 'idle', '.0%'):>7}"
             f"{'-' if peak is None else format(peak, '.1f'):>10}"
             f"{shown(parts, 'mixed', 'mixed_tokens_per_s', ',.0f'):>11}" + "".join(f"{text:>12}" for text in ratios)

@@ -99,8 +99,7 @@ def prepare(
     bound. With `share_prompts`, a prompt is computed once for its completions in a pass, if that pays.
     """
     completions = [completion for group in batch.groups for completion in group.completions]
-    sizes = np.array([len(group.completions) for group in batch.groups], dtype=np.int64)
-    group = np.repeat(np.arange(len(batch.groups)), sizes)
+    group = np.array([number for number, g in enumerate(batch.groups) for _ in g.completions], dtype=np.int64)
     num_prompt, lengths = _lengths_of(completions)
     values = [value for group in batch.groups for value in group.values]
     rewards = torch.tensor([reward for group in batch.groups for reward in group.rewards])
@@ -131,8 +130,7 @@ def prepare(
     shares = share_prompts and sharing_pays(completions, rows)
     lay_out = functools.partial(_layout, completions, num_prompt, lengths, shares=shares)
     passes = _passes(completions, rows, num_ranks, micro_batch_tokens, lay_out, shares=shares)
-    token_start = np.cumsum(lengths) - lengths
-    whole = lay_out(rows)
+    token_start, whole = np.cumsum(lengths) - lengths, lay_out(rows)
     return Prepared(
         micro_batches=tuple(_packed(layout, token_start, trained, per_token) for layout in passes[rank]),
         num_passes=max(map(len, passes)),
