@@ -111,11 +111,12 @@ def parts_alone(subject: Subject, prompts: Prompts, seconds: float) -> Figures:
     engine.close()
     size = case.groups_per_batch
     batches = [groups[place : place + size] for place in range(0, len(groups) - size + 1, size)]
-    half = len(batches) // 2
-    for part in batches[:half]:
+    batches = batches[-num_batches:]
+    # A pass is a graph from the second time on that its shape comes.
+    for part in batches * (1 if getattr(learner.policy, "graphs", None) is None else 2):
         learner.step(Batch(version=learner.version, groups=part))
     began, trained, until = now(subject.device), 0, time.perf_counter() + seconds
-    for part in batches[half:]:
+    for part in batches:
         learner.step(Batch(version=learner.version, groups=part))
         trained += learner_tokens(part)
         if time.perf_counter() > until:
