@@ -7,14 +7,14 @@
 
     sample      decoding at full slots          mixed       requests of mixed lengths, our engine
     learn       the learner's step alone        generate, continuous, static     the same through transformers
-    loop        PipelineRL-8, both together
+    loop        PipelineRL-8, both together, against its two parts alone (gpu_loop.py)
 
-Ceilings are measured first: bytes copied and bf16 FLOPs per second. A decode step takes at least the sum over its parts
-(weights, filled cache, head, logits) of max(bytes / bandwidth, FLOPs / rate); an FP32 head is 4 bytes per parameter,
-and logits are written and read once. MFU = 6 x matrix parameters, head included, x tokens / rate, for packed sequences
-of 512 tokens, all trained, with a bf16 body and an FP32 head; recomputation is not credited. Idle is the share of the
-loop's time in which no kernel runs. Mixed lengths are log-uniform, with eight completions per prompt; only tokens
-within a request's own length count.
+Ceilings are measured first: bytes read, bytes copied and bf16 FLOPs per second; gpu_limits.py says what a decode step
+takes at least. MFU = 6 x matrix parameters, head included, x tokens / rate, for packed sequences of one length, all
+trained, with a bf16 body and an FP32 head; recomputation is not credited, attention only in mfu_attention. Idle is the
+share of the loop's time in which no kernel runs. Mixed lengths are log-uniform, with eight completions per prompt; only
+tokens within a request's own length count. 1.5b-16k has the paper's lengths: prompts of 512, 10k to 12k of thinking,
+which is interrupted, and answers of 2k; its loop runs once from empty slots until those are trained.
 
 Each shape runs in its own process. A part that fails, or that prints nothing for too long and is killed with its
 process, is reported as failed, and the following parts are still measured.
@@ -36,11 +36,12 @@ from typing import IO, Any
 
 from scalerl.cli.recipe import gpu_visible
 
-SHAPES = ("tiny", "10m", "135m", "1.5b")
+SHAPES = ("tiny", "10m", "135m", "1.5b", "1.5b-16k")
 PARTS = ("sample", "learn", "loop", "mixed", "generate", "continuous", "static")
 PEERS = ("generate", "continuous", "static")
 NO_STATIC = ("tiny", "1.5b")  # compiled for a minute, and no ratio is asked for
-START_S = 120.0  # for imports, a model and what is compiled, beyond the seconds of a part
+LONG_PARTS = ("sample", "learn", "loop")
+START_S = 180.0  # for imports, a model and what is compiled, beyond the seconds of a part
 DEVICE_LOST = 3  # exit status: a part that failed has spoiled the device for its process
 
 Row = dict[str, Any]
@@ -60,7 +61,8 @@ def main() -> int:
         rows.append(row)
 
     for shape in arguments.shapes:
-        parts = arguments.parts or [part for part in PARTS if part != "static" or shape not in NO_STATIC]
+        known = LONG_PARTS if shape.endswith("16k") else PARTS
+        parts = arguments.parts or [part for part in known if part != "static" or shape not in NO_STATIC]
         measure_shape(shape, parts, arguments, until, write)
     print(table(rows))
     return int(any("failed" in row and row["part"] not in PEERS for row in rows))
@@ -169,7 +171,8 @@ def table(rows: Sequence[Row]) -> str:
     by_shape: dict[str, dict[str, Row]] = {}
     for row in rows:
         by_shape.setdefault(row["shape"], {})[row["part"]] = row
-    lines = ["{:<6}{:>12}{:>10}{:>7}{:>10}{:>7}{:>10}{:>12}".format(*HEADER) + "".join(f"{p:>13}" for p in PEERS)]
+    lines = ["{:<9}{:>11}{:>10}{:>10}{:>7}{:>11}{:>9}{:>10}{:>12}{:>7}{:>10}{:>11}".format(*HEADER)]
+    lines[0] += "".join(f"{peer:>12}" for peer in PEERS)
     for shape, parts in by_shape.items():
         ours = parts.get("mixed", {}).get("mixed_tokens_per_s")
         ratios = [ratio(ours, parts.get(peer, {}).get("tokens_per_s")) for peer in PEERS]
@@ -177,19 +180,26 @@ def table(rows: Sequence[Row]) -> str:
             (row["peak_gib"] for row in parts.values() if "peak_gib" in row and row["part"] not in PEERS), default=None
         )
         lines.append(
-            f"{shape:<6}"
-            f"{shown(parts, 'sample', 'tokens_per_s', ',.0f'):>12}"
+            f"{shape:<9}"
+            f"{shown(parts, 'sample', 'tokens_per_s', ',.0f'):>11}"
             f"{shown(parts, 'sample', 'of_limit', '.0%'):>10}"
+            f"{shown(parts, 'sample', 'of_bound', '.0%'):>10}"
             f"{shown(parts, 'learn', 'mfu', '.1%'):>7}"
-            f"{shown(parts, 'loop', 'steps_per_s', '.2f'):>10}"
+            f"{shown(parts, 'learn', 'mfu_attention', '.1%'):>11}"
+            f"{shown(parts, 'loop', 'steps_per_s', '.2f'):>9}"
+            f"{shown(parts, 'loop', 'of_parts', '.2f'):>10}"
+            f"{shown(parts, 'loop', 'of_best_parts', '.2f'):>12}"
             f"{shown(parts, 'loop', 'idle', '.0%'):>7}"
             f"{'-' if peak is None else format(peak, '.1f'):>10}"
-            f"{shown(parts, 'mixed', 'mixed_tokens_per_s', ',.0f'):>12}" + "".join(f"{text:>13}" for text in ratios)
+            f"{shown(parts, 'mixed', 'mixed_tokens_per_s', ',.0f'):>11}" + "".join(f"{text:>12}" for text in ratios)
         )
     return "\n".join(lines)
 
 
-HEADER = ("shape", "tokens/s", "of limit", "MFU", "steps/s", "idle", "peak GiB", "mixed")
+HEADER = (
+    *("shape", "tokens/s", "of limit", "of bound", "MFU", "with att.", "steps/s", "of parts", "best parts", "idle"),
+    *("peak GiB", "mixed"),
+)
 
 
 def shown(parts: dict[str, Row], part: str, figure: str, form: str) -> str:

@@ -1,8 +1,6 @@
 """What benchmarks/gpu.py measures: shapes of models, requests and batches for them, and what the device could do."""
 
-import statistics
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.resources import files
@@ -10,12 +8,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from gpu_limits import ceilings, now
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
 
 from scalerl.models.shape import ModelShape
 from scalerl.rollout.torch.engine import TorchEngine
 from scalerl.run.host import limit_host_threads
 from scalerl.types import Batch, Completion, Group, LengthPlan, Problem, Request, derive_seed
+
+__all__ = ["now"]
 
 PROBLEM = Problem(id="0", prompt="", answer="", task="benchmark")
 SHORTEST = 8
@@ -42,9 +43,27 @@ class Case:
     sequence: int = 512
     rounds: int = 2
     """Requests of mixed lengths per slot."""
+    thinking: tuple[int, int] | None = None
+    """Least and largest thinking budget of a completion, which is interrupted there; None for mixed lengths."""
+    answer: int = 0
+    """Tokens of the answer after thinking."""
+    decoded: int | None = None
+    """Tokens sampled per slot in `sample`; None for as many as the context has room for."""
+    per_prompt: int = 1
+    """Requests with the same prompt in `sample`, to save time before it is measured; each slot has its own cache."""
+    more_slots: int | None = None
+    """A second number of slots for `sample`."""
+    batch_groups: int | None = None
+    """Groups per step of the loop; None for a quarter of what the slots hold."""
+
+    @property
+    def groups_per_batch(self) -> int:
+        return self.batch_groups or max(self.slots // PER_GROUP // 4, 1)
 
 
-def shape(family: type, hidden: int, layers: int, heads: int, kv_heads: int, inner: int, vocab: int) -> Any:
+def shape(
+    family: type, hidden: int, layers: int, heads: int, kv_heads: int, inner: int, vocab: int, context: int = 2048
+) -> Any:
     return family(
         vocab_size=vocab,
         hidden_size=hidden,
@@ -52,13 +71,15 @@ def shape(family: type, hidden: int, layers: int, heads: int, kv_heads: int, inn
         num_hidden_layers=layers,
         num_attention_heads=heads,
         num_key_value_heads=kv_heads,
-        max_position_embeddings=2048,
+        max_position_embeddings=context,
         tie_word_embeddings=True,
     )
 
 
 TEN, SMALL = shape(LlamaConfig, 384, 6, 6, 6, 1024, 64), shape(LlamaConfig, 576, 30, 9, 3, 1536, 49152)
 LARGE = shape(Qwen2Config, 1536, 28, 12, 2, 8960, 151936)
+LONG = shape(Qwen2Config, 1536, 28, 12, 2, 8960, 151936, context=16384)
+TINY_LONG = shape(Qwen2Config, 16, 1, 2, 1, 16, 64, context=64)
 CASES = {
     "tiny": Case(
         config=None,
@@ -84,41 +105,33 @@ CASES = {
         pass_tokens=16384,
         rounds=1,
     ),
+    # The paper's lengths: 10k to 12k of thinking, 2k of answer.
+    "1.5b-16k": Case(
+        config=LONG,
+        slots=64,
+        context=16384,
+        prompt=14336,
+        short_prompt=512,
+        step_tokens=4 * 13824,
+        pass_tokens=16384,
+        sequence=13824,
+        thinking=(10240, 12288),
+        answer=2048,
+        decoded=192,
+        per_prompt=4,
+        more_slots=128,
+        batch_groups=2,
+    ),
 }
 
 
 def quick(case: Case) -> Case:
     """Return the case with small sizes, which only show that it runs."""
     small = {"slots": 4, "context": 24, "prompt": 8, "short_prompt": 8, "step_tokens": 64, "pass_tokens": 64}
-    return replace(case, **small, sequence=16)
-
-
-def now(device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
-
-
-def ceilings(device: torch.device) -> dict[str, float]:
-    """Return bytes per second of a copy, read and written, and FLOPs per second of a bf16 product (FP32 on a CPU)."""
-    on_gpu = device.type == "cuda"
-    size, dtype = (8192, torch.bfloat16) if on_gpu else (256, torch.float32)
-    source = torch.randn(2**29 if on_gpu else 2**20, device=device)
-    target = torch.empty_like(source)
-    left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-    copied = median_seconds(lambda: target.copy_(source), device)
-    multiplied = median_seconds(lambda: left @ right, device)
-    return {"bandwidth": 2 * source.nbytes / copied, "matmul": 2 * size**3 / multiplied}
-
-
-def median_seconds(work: Callable[[], Any], device: torch.device, repeats: int = 10) -> float:
-    times = []
-    for number in range(repeats + 2):
-        start = now(device)
-        work()
-        if number > 1:
-            times.append(now(device) - start)
-    return statistics.median(times)
+    if case.thinking is None:
+        return replace(case, **small, sequence=16)
+    lengths = {"thinking": (4, 6), "answer": 2, "decoded": 8, "more_slots": 8, "batch_groups": 1}
+    return replace(case, config=TINY_LONG, **small, **lengths, sequence=16)
 
 
 class Subject:
@@ -129,15 +142,27 @@ class Subject:
         limit_host_threads(device)
         self.model = make_model(case, weights, device)
         self.ceiling = ceilings(device)
+        self.figures: dict[str, dict[str, Any]] = {}
+        """Figures of the parts measured so far."""
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
 
     @cached_property
     def learner(self) -> Any:
         """Return the learner, which trains the model in place."""
+        return self.make_learner()
+
+    def make_learner(self, *settings: str) -> Any:
         from scalerl.config import load_recipe
         from scalerl.run.parts import build_learner
 
-        settings = [f"learner.micro_batch_tokens={self.case.pass_tokens}", "budget.steps=1"]
-        return build_learner(self.model, load_recipe("scalerl", settings))
+        # A length plan ends every completion, and all of them are to be trained on.
+        case = self.case
+        common = [f"learner.micro_batch_tokens={case.pass_tokens}", "filter.drop_truncated=false", "budget.steps=1"]
+        if case.context >= 16384:
+            # With the memory of the cache, the learner decides whether it must recompute activations.
+            common += [f"rollout.slots={case.slots}", f"rollout.context={case.context}"]
+        return build_learner(self.model, load_recipe("scalerl", [*common, *settings]))
 
     def forget_learner(self) -> None:
         """Free the learner's moments and gradients, which sampling does not need."""
@@ -151,9 +176,10 @@ class Subject:
     def vocab(self) -> int:
         return self.model.config.vocab_size
 
-    def engine(self) -> TorchEngine:
+    def engine(self, slots: int | None = None) -> TorchEngine:
         dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
-        return TorchEngine(self.model, slots=self.case.slots, max_length=self.case.context, stop_tokens=(), dtype=dtype)
+        slots = slots or self.case.slots
+        return TorchEngine(self.model, slots=slots, max_length=self.case.context, stop_tokens=(), dtype=dtype)
 
     def requests(self, lengths: Sequence[int], *, prompt: int, per_prompt: int = 1) -> list[Request]:
         """Return requests with random prompts of that many tokens, each asking for that many tokens."""
@@ -191,14 +217,14 @@ def mixed_lengths(rng: np.random.Generator, case: Case, count: int) -> list[int]
     return np.exp(rng.uniform(np.log(SHORTEST), np.log(longest), count)).round().astype(int).tolist()
 
 
-def make_request(group: str, index: int, prompt: Sequence[int], length: int) -> Request:
+def make_request(group: str, index: int, prompt: Sequence[int], length: int | LengthPlan) -> Request:
     return Request(
         group=group,
         index=index,
         problem=PROBLEM,
         prompt_tokens=tuple(prompt),
         seed=derive_seed(group, index),
-        length=LengthPlan(answer_budget=length),
+        length=length if isinstance(length, LengthPlan) else LengthPlan(answer_budget=length),
     )
 
 

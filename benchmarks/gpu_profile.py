@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from gpu_cases import CASES, Subject, make_batch, now, quick
-from gpu_parts import make_pipeline
+from gpu_loop import make_pipeline
 
 MOST_ROWS = 16
 

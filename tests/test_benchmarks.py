@@ -14,6 +14,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 gpu, gpu_cases, gpu_parts, gpu_peers = map(importlib.import_module, ("gpu", "gpu_cases", "gpu_parts", "gpu_peers"))
+gpu_limits, gpu_loop = map(importlib.import_module, ("gpu_limits", "gpu_loop"))
 
 
 @pytest.fixture(scope="module")
@@ -22,9 +23,9 @@ def subject():
 
 
 FIGURES = {
-    "sample": {"tokens_per_s", "limit", "of_limit"},
-    "learn": {"learner_tokens_per_s", "mfu"},
-    "loop": {"steps_per_s", "loop_tokens_per_s"},
+    "sample": {"tokens_per_s", "limit", "of_limit", "of_bound"},
+    "learn": {"learner_tokens_per_s", "mfu", "mfu_attention"},
+    "loop": {"steps_per_s", "loop_tokens_per_s", "of_parts", "alone_tokens_per_s", "alone_learner_tokens_per_s"},
     "mixed": {"mixed_tokens_per_s"},
     "generate": {"tokens_per_s"},
     "static": {"tokens_per_s"},
@@ -67,12 +68,39 @@ def test_continuous_batching_cut_off_counts_its_tokens(subject):
 
 def test_the_limit_of_a_decode_step_is_the_sum_over_its_parts(subject):
     shape, config, slots = subject.shape, subject.model.config, subject.case.slots
-    by_bytes = 4 * (shape.body_params + shape.head_params) + 8 * config.vocab_size * slots
-    by_bytes += 4 * 2 * shape.layers * config.num_key_value_heads * config.head_dim * 10 * slots
-    assert gpu_parts.decode_limit(subject, 10.0, {"bandwidth": 1.0, "matmul": math.inf}) == pytest.approx(by_bytes)
+    body, head = 4 * shape.body_params, 4 * shape.head_params
+    cache = 4 * 2 * shape.layers * config.num_key_value_heads * config.head_dim * 9 * slots
+
+    def limits(**ceiling: float):
+        known = {"read_bandwidth": 1.0, "copy_bandwidth": 1.0, "matmul": math.inf, "l2_bytes": 0.0}
+        return gpu_limits.decode_limits(config, slots, 10.0, known | ceiling, item=4)
+
+    assert limits().limit_s == pytest.approx(body + cache + head)
+    assert limits().bound_s == pytest.approx(body + cache + head)
+    # What fits into the L2 cache need not be read again.
+    assert limits(l2_bytes=body + cache).limit_s == pytest.approx(head)
     by_flops = 2 * (shape.body_params + shape.head_params) * slots
     by_flops += 4 * shape.layers * shape.attention_width * 10 * slots
-    assert gpu_parts.decode_limit(subject, 10.0, {"bandwidth": math.inf, "matmul": 1.0}) == pytest.approx(by_flops)
+    assert limits(read_bandwidth=math.inf, matmul=1.0).limit_s == pytest.approx(by_flops)
+    both = limits(matmul=1.0)
+    assert both.bound_s == pytest.approx(max(body + cache + head, by_flops))
+    assert both.bound_s < both.limit_s < body + cache + head + by_flops
+
+
+def test_no_way_of_reading_is_faster_than_the_ceiling():
+    ceiling = gpu_limits.ceilings(torch.device("cpu"))
+    assert ceiling["read_bandwidth"] >= ceiling["copy_bandwidth"] > 0
+
+
+def test_long_completions_are_interrupted_and_trained():
+    case = gpu_cases.quick(gpu_cases.CASES["1.5b-16k"])
+    subject = gpu_cases.Subject(case, torch.device("cpu"))
+    rows = {part: gpu_parts.measure(subject, part, 0.0) for part in gpu.LONG_PARTS}
+    assert not [row for row in rows.values() if "failed" in row]
+    assert rows["sample"][f"tokens_per_s_{case.more_slots}"] > 0
+    assert min(rows["learn"][name] for name in ("plain_step_s", "checkpointed_step_s")) > 0
+    assert rows["loop"]["interrupted"] == 1.0
+    assert rows["loop"]["lag_max"] <= gpu_loop.MAX_LAG
 
 
 @pytest.mark.parametrize(
@@ -80,7 +108,7 @@ def test_the_limit_of_a_decode_step_is_the_sum_over_its_parts(subject):
     [([], 0), ([(5, 9)], 4), ([(0, 4), (2, 3), (3, 6)], 6), ([(10, 12), (0, 1)], 3)],
 )
 def test_time_that_two_kernels_share_counts_once(spans, covered):
-    assert gpu_parts.union(spans) == covered
+    assert gpu_loop.union(spans) == covered
 
 
 def test_failed_part_says_why_and_the_next_is_measured(subject, monkeypatch):
@@ -136,7 +164,7 @@ def test_the_table_has_ratios_to_every_peer_that_ran():
         {"shape": "10m", "part": "continuous", "failed": "MemoryError: too little"},
     ]
     line = gpu.table(found).splitlines()[1].split()
-    assert line == ["10m", "2,000,000", "50%", "-", "-", "-", "3.5", "1,000,000", "x10.00", "-", "-"]
+    assert line == ["10m", "2,000,000", "50%", *["-"] * 7, "3.5", "1,000,000", "x10.00", "-", "-"]
 
 
 def test_command_continues_after_a_dead_process(monkeypatch, capsys, tmp_path):

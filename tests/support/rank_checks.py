@@ -77,7 +77,7 @@ def sharded(family, dtype, overrides, folder, shard_size=None):
         dtype=settings.pop("dtype"),
         master_dtype=dtype,
         fp32_head=settings.pop("fp32_head"),
-        gradient_checkpointing=settings["learner"].gradient_checkpointing,
+        gradient_checkpointing=settings["learner"].gradient_checkpointing is True,
     )
     exact_norms(policy.model)
     return TorchLearner(policy, team=team, version=VERSION, **settings)

@@ -28,6 +28,9 @@ def check_layout(name: str, recipe: "Recipe", gpus: str | None, *, check: bool) 
         return False
     own, other = priced_recipe(recipe, load_config(recipe.model.path), devices)
     _print(own)
+    if recipe.learner.gradient_checkpointing == "auto":
+        chosen = "on, since not all activations would fit" if own.layout.checkpointing else "off"
+        typer.echo(f"gradient checkpointing: {chosen} (learner.gradient_checkpointing is auto)")
     slots_follow = recipe.rollout.slots is None
     if not own.fits:
         raise ClusterError(explain(own, other, slots_follow=slots_follow))

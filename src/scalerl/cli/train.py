@@ -255,6 +255,14 @@ def slots_line(run: "Run") -> str:
     return f"{lag_words(lag)} ({origin})"
 
 
+def checkpointing_lines(run: "Run") -> list[str]:
+    """Return a line if the learner recomputes activations and the recipe left that to it."""
+    policy = getattr(run.learner, "policy", None)
+    if run.recipe.learner.gradient_checkpointing != "auto" or not getattr(policy, "gradient_checkpointing", False):
+        return []
+    return ["gradient checkpointing is on: not all activations would fit in memory (learner.gradient_checkpointing)"]
+
+
 class Terminal:
     """Shows a run on the terminal: a bar with live numbers, and a line per evaluation."""
 
@@ -272,7 +280,7 @@ class Terminal:
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
         self._run, self._since, self._share_before = run, time.monotonic(), run.share_spent
-        for line in (summary(run), slots_line(run), *run.parts.notices):
+        for line in (summary(run), slots_line(run), *checkpointing_lines(run), *run.parts.notices):
             self._print(line)
         for number in (signal.SIGINT, signal.SIGTERM):
             self._handlers[number] = signal.signal(number, self._asked_to_stop)

@@ -37,7 +37,8 @@ def torch_learner(
         model,
         dtype=dtype or torch.float32,
         fp32_head=fp32_head,
-        gradient_checkpointing=learner.gradient_checkpointing,
+        # run/parts.py has decided on "auto".
+        gradient_checkpointing=learner.gradient_checkpointing is True,
         micro_batch_tokens=learner.micro_batch_tokens,
         compiled=compiled,
     )

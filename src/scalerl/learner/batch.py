@@ -7,6 +7,7 @@ sequences, packed without padding (packed_attention.py), up to a budget of token
 prompt share it (share.py). Over several ranks, each one filters and weighs the whole batch and packs its own share.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 
@@ -15,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from scalerl.learner.late import sent
 from scalerl.learner.packed_attention import Packing, pack
 from scalerl.learner.share import Rows, assign, prefixes, sharing_pays, split
 from scalerl.rl.filters import EffectiveBatch, num_nonfinite, trainable_tokens, trained_tokens
@@ -36,7 +38,7 @@ class ForwardInputs:
     """The temperature at which all its completions were sampled."""
 
     def to(self, device: torch.device) -> "ForwardInputs":
-        moved = {name: getattr(self, name).to(device, non_blocking=True) for name in ("ids", "place", "targets")}
+        moved = {name: sent(getattr(self, name), device) for name in ("ids", "place", "targets")}
         return replace(self, packing=self.packing.to(device), **moved)
 
 
@@ -57,7 +59,7 @@ class MicroBatch:
     def to(self, device: torch.device) -> "MicroBatch":
         """Return it with the inputs of the loss on the device; those of the model are moved by the model."""
         parts = {field.name: getattr(self, field.name) for field in fields(self)}
-        moved = {name: part.to(device, non_blocking=True) for name, part in parts.items() if isinstance(part, Tensor)}
+        moved = {name: sent(part, device) for name, part in parts.items() if isinstance(part, Tensor)}
         return replace(self, **moved)
 
 
@@ -97,9 +99,8 @@ def prepare(
     bound. With `share_prompts`, a prompt is computed once for its completions in a pass, if that pays.
     """
     completions = [completion for group in batch.groups for completion in group.completions]
-    sizes = np.array([len(group.completions) for group in batch.groups], dtype=np.int64)
-    group = np.repeat(np.arange(len(batch.groups)), sizes)
-    lengths = np.array([len(completion) for completion in completions], dtype=np.int64)
+    group = np.array([number for number, g in enumerate(batch.groups) for _ in g.completions], dtype=np.int64)
+    num_prompt, lengths = _lengths_of(completions)
     values = [value for group in batch.groups for value in group.values]
     rewards = torch.tensor([reward for group in batch.groups for reward in group.rewards])
     has_verdict = torch.tensor([value is not None for value in values], dtype=torch.bool)
@@ -127,9 +128,9 @@ def prepare(
     }
     rows = np.flatnonzero(kept.kept.numpy())
     shares = share_prompts and sharing_pays(completions, rows)
-    passes = _passes(completions, rows, num_ranks, micro_batch_tokens, shares=shares)
-    token_start = np.cumsum(lengths) - lengths
-    whole = _layout(completions, rows, shares)
+    lay_out = functools.partial(_layout, completions, num_prompt, lengths, shares=shares)
+    passes = _passes(completions, rows, num_ranks, micro_batch_tokens, lay_out, shares=shares)
+    token_start, whole = np.cumsum(lengths) - lengths, lay_out(rows)
     return Prepared(
         micro_batches=tuple(_packed(layout, token_start, trained, per_token) for layout in passes[rank]),
         num_passes=max(map(len, passes)),
@@ -160,9 +161,14 @@ class _Layout:
         return self.num_prompt + self.num_tokens - 1 - self.shared
 
 
-def _layout(completions: Sequence[Completion], rows: Rows, shares: bool) -> _Layout:
-    chosen = [completions[row] for row in rows]
-    num_prompt, num_tokens = _lengths_of(chosen)
+def _layout(
+    completions: Sequence[Completion], num_prompt: Rows, num_tokens: Rows, rows: Rows, *, shares: bool
+) -> _Layout:
+    chosen = [completions[row] for row in rows.tolist()]
+    num_prompt, num_tokens = num_prompt[rows], num_tokens[rows]
+    if not num_prompt.all():
+        key = chosen[int(num_prompt.argmin())].request.key
+        raise AssertionError(f"completion {key} has no prompt, so nothing predicts its first token")
     parents, shared = prefixes(chosen) if shares else (np.arange(len(rows)), np.zeros_like(rows))
     return _Layout(
         rows=rows, completions=chosen, num_prompt=num_prompt, num_tokens=num_tokens, parents=parents, shared=shared
@@ -195,23 +201,22 @@ def _packed(layout: _Layout, token_start: Rows, trained: Tensor, per_token: dict
 
 def _lengths_of(completions: Sequence[Completion]) -> tuple[Rows, Rows]:
     """Return the number of tokens of each prompt and of each completion."""
-    pairs = [(len(completion.request.prompt_tokens), len(completion)) for completion in completions]
-    num_prompt, num_tokens = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-    if not num_prompt.all():
-        key = completions[int(num_prompt.argmin())].request.key
-        raise AssertionError(f"completion {key} has no prompt, so nothing predicts its first token")
-    return num_prompt, num_tokens
+    num_prompt = [len(completion.request.prompt_tokens) for completion in completions]
+    num_tokens = [len(completion.tokens) for completion in completions]
+    return np.array(num_prompt, dtype=np.int64), np.array(num_tokens, dtype=np.int64)
 
 
 def _inputs(layout: _Layout) -> NDArray[np.int64]:
     """Return prompt and completion of each, without the last token and what it shares, as one vector."""
-    prompts: dict[tuple[int, ...], NDArray[np.int64]] = {}
+    # By the identity of the tuple, which completions of a group have in common: hashing it takes as long as converting.
+    prompts: dict[int, NDArray[np.int64]] = {}
     parts: list[NDArray] = []
     for completion, shared in zip(layout.completions, layout.shared.tolist(), strict=True):
         prompt = completion.request.prompt_tokens
-        if prompt not in prompts:
-            prompts[prompt] = np.array(prompt, dtype=np.int64)
-        parts += (prompts[prompt][shared:], completion.tokens[:-1])
+        tokens = prompts.get(id(prompt))
+        if tokens is None:
+            tokens = prompts[id(prompt)] = np.array(prompt, dtype=np.int64)
+        parts += (tokens[shared:], completion.tokens[:-1])
     return np.concatenate(parts, dtype=np.int64)
 
 
@@ -220,11 +225,17 @@ def _joined(completions: Sequence[Completion], name: str, dtype: type[np.generic
 
 
 def _passes(
-    completions: Sequence[Completion], rows: Rows, num_ranks: int, micro_batch_tokens: int, *, shares: bool
+    completions: Sequence[Completion],
+    rows: Rows,
+    num_ranks: int,
+    micro_batch_tokens: int,
+    lay_out: Callable[[Rows], _Layout],
+    *,
+    shares: bool,
 ) -> list[list[_Layout]]:
     """Return the passes of every rank."""
     return [
-        [_layout(completions, part, shares) for part in split(completions, share, micro_batch_tokens, shares=shares)]
+        [lay_out(part) for part in split(completions, share, micro_batch_tokens, shares=shares)]
         for share in assign(completions, rows, num_ranks, shares=shares)
     ]
 

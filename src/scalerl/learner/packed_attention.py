@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from scalerl.errors import PackingError
+from scalerl.learner.late import sent
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -60,7 +61,7 @@ class Packing:
         return 1 << (self.width - 1).bit_length()
 
     def to(self, device: torch.device) -> "Packing":
-        moved = {name: getattr(self, name).to(device, non_blocking=True) for name in ("positions", "starts", "corners")}
+        moved = {name: sent(getattr(self, name), device) for name in ("positions", "starts", "corners")}
         prefixes = None if self.prefixes is None else self.prefixes.to(device)
         return Packing(**moved, rows=self.rows, width=self.width, prefixes=prefixes)
 
@@ -83,7 +84,7 @@ class SharedPrefixes:
     """For each of these its places among the keys of others; the number of keys where there are no more."""
 
     def to(self, device: torch.device) -> "SharedPrefixes":
-        return SharedPrefixes(**{name: part.to(device, non_blocking=True) for name, part in self.tensors().items()})
+        return SharedPrefixes(**{name: sent(part, device) for name, part in self.tensors().items()})
 
     def tensors(self) -> dict[str, Tensor]:
         return {field.name: getattr(self, field.name) for field in fields(self)}

@@ -89,6 +89,7 @@ class LocalPolicy:
         # With an FP32 body the two settings mean the same head.
         self.fp32_head = fp32_head or dtype == torch.float32
         self._micro_batch_tokens = micro_batch_tokens
+        self.gradient_checkpointing = gradient_checkpointing
         prepare_for_training(self.body, gradient_checkpointing)
         self.graphs: PassGraphs | None = None
         if self.device.type == "cuda" if compiled is None else compiled:

@@ -24,7 +24,26 @@ LEAST_SAVED = 0.1
 
 def num_inputs(completion: Completion) -> int:
     """Return how many tokens a completion feeds to the model alone; its last one predicts nothing."""
-    return len(completion.request.prompt_tokens) + len(completion) - 1
+    return len(completion.request.prompt_tokens) + len(completion.tokens) - 1
+
+
+def prompt_numbers(completions: Sequence[Completion]) -> list[int]:
+    """Return a number per completion that is equal for those with equal prompts and temperatures.
+
+    Completions of one group have the very same tuple, so that few prompts are hashed, which takes long.
+    """
+    of_object: dict[tuple[int, float], int] = {}
+    of_value: dict[tuple[float, tuple[int, ...]], int] = {}
+    numbers = []
+    for completion in completions:
+        request = completion.request
+        known = id(request.prompt_tokens), request.temperature
+        number = of_object.get(known)
+        if number is None:
+            number = of_value.setdefault((request.temperature, request.prompt_tokens), len(of_value))
+            of_object[known] = number
+        numbers.append(number)
+    return numbers
 
 
 def sharing_pays(completions: Sequence[Completion], kept: Rows) -> bool:
@@ -40,12 +59,11 @@ def prefixes(completions: Sequence[Completion]) -> tuple[Rows, Rows]:
     A completion that has its own prompt is its own parent and shares 0 tokens.
     """
     parents, shared = np.arange(len(completions)), np.zeros(len(completions), dtype=np.int64)
-    first: dict[tuple[float, tuple[int, ...]], int] = {}
-    for place, completion in enumerate(completions):
-        prompt = completion.request.prompt_tokens
-        parent = first.setdefault((completion.request.temperature, prompt), place)
-        if parent != place and len(prompt) > 1:
-            parents[place], shared[place] = parent, len(prompt) - 1
+    first: dict[int, int] = {}
+    for place, number in enumerate(prompt_numbers(completions)):
+        parent = first.setdefault(number, place)
+        if parent != place and (num_prompt := len(completions[place].request.prompt_tokens)) > 1:
+            parents[place], shared[place] = parent, num_prompt - 1
     return parents, shared
 
 
@@ -76,18 +94,16 @@ def split(completions: Sequence[Completion], kept: Rows, budget: int, *, shares:
     The longest come first; with `shares`, the completions of a prompt follow each other. A completion longer than the
     budget gets its own pass; sequences are never split.
     """
-    length = {row: num_inputs(completions[row]) for row in kept.tolist()}
-    if shares:
-        units = _by_prompt(completions, kept)
-    else:
-        units = [kept[place : place + 1] for place in range(len(kept))]
+    rows = kept.tolist()
+    length = {row: num_inputs(completions[row]) for row in rows}
+    units = [unit.tolist() for unit in _by_prompt(completions, kept)] if shares else [[row] for row in rows]
     units.sort(key=lambda unit: (completions[unit[0]].request.temperature, -length[unit[0]], unit[0]))
     passes: list[list[int]] = []
     spent, temperature = 0, None
     for unit in units:
         prompt = len(completions[unit[0]].request.prompt_tokens) - 1 if shares else 0
         has_prompt = False
-        for row in unit.tolist():
+        for row in unit:
             cost = length[row] - (prompt if has_prompt else 0)
             if not passes or spent + cost > budget or completions[row].request.temperature != temperature:
                 passes.append([])
@@ -100,11 +116,11 @@ def split(completions: Sequence[Completion], kept: Rows, budget: int, *, shares:
 
 def _by_prompt(completions: Sequence[Completion], kept: Rows) -> list[Rows]:
     """Return the completions of each prompt and temperature, the longest first."""
-    units: dict[tuple[float, tuple[int, ...]], list[int]] = {}
-    for row in kept.tolist():
-        request = completions[row].request
-        units.setdefault((request.temperature, request.prompt_tokens), []).append(row)
-    ordered = (sorted(rows, key=lambda row: (-len(completions[row]), row)) for rows in units.values())
+    units: dict[int, list[int]] = {}
+    rows = kept.tolist()
+    for row, number in zip(rows, prompt_numbers([completions[row] for row in rows]), strict=True):
+        units.setdefault(number, []).append(row)
+    ordered = (sorted(rows, key=lambda row: (-len(completions[row].tokens), row)) for rows in units.values())
     return [np.array(rows, dtype=np.int64) for rows in ordered]
 
 
@@ -113,8 +129,8 @@ def _num_tokens(completions: Sequence[Completion], rows: Rows, *, shares: bool) 
     chosen = [completions[row] for row in rows]
     if not shares:
         return sum(map(num_inputs, chosen))
-    prompts = {(each.request.temperature, each.request.prompt_tokens) for each in chosen}
-    return sum(len(prompt) - 1 for _, prompt in prompts) + sum(map(len, chosen))
+    prompts = dict(zip(prompt_numbers(chosen), (len(each.request.prompt_tokens) for each in chosen), strict=True))
+    return sum(prompts.values()) - len(prompts) + sum(len(each.tokens) for each in chosen)
 
 
 def _divided(completions: Sequence[Completion], unit: Rows, most: float) -> list[Rows]:

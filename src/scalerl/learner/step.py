@@ -6,9 +6,11 @@ Token weights are fixed before the batch is split, so gradients of micro-batches
 weights are FP32: at the paper's learning rate of 5e-7 a bf16 weight would not change, since neighbouring bf16 numbers
 differ by up to 0.8 %. The policy (policy.py, or ranks/sharded.py) computes with weights rounded to bf16.
 
-A step waits for the device once, at its end, for the metrics. The optimiser's kernel itself skips a bad update.
+On a GPU a step does not wait for its own kernels: its metrics are read when the next step needs to know whether the
+update was skipped, or when somebody looks at them (late.py). The optimiser's kernel itself skips a bad update.
 """
 
+import functools
 import math
 import sys
 from collections.abc import Callable, Mapping
@@ -18,6 +20,7 @@ from torch import Tensor
 
 from scalerl.config.parts import LearnerSettings, OptimizerSettings
 from scalerl.learner.batch import ForwardInputs, MicroBatch, Prepared, prepare
+from scalerl.learner.late import HostCopy, LateMetrics, StepTimer
 from scalerl.learner.packed_attention import pack
 from scalerl.learner.policy import Policy
 from scalerl.learner.schedules import rate
@@ -69,6 +72,8 @@ class TorchLearner:
         self._start = start
         self._version = version
         self._updates = 0
+        self._unread: LateMetrics | None = None
+        """Metrics of the last step, as long as nobody has read them."""
 
     @property
     def version(self) -> int:
@@ -78,10 +83,14 @@ class TorchLearner:
     def shape(self) -> ModelShape:
         return self._shape
 
-    def step(self, batch: Batch) -> dict[str, float]:
-        """Train on a batch and return its metrics. Non-finite metrics are left out, and then no weight has changed."""
+    def step(self, batch: Batch) -> Mapping[str, float]:
+        """Train on a batch and return its metrics. Non-finite metrics are left out, and then no weight has changed.
+
+        On a GPU the first look at the metrics waits for the device.
+        """
         assert batch.version == self._version, f"a batch for version {batch.version} came at {self._version}"
         prepared = self._prepare(batch)
+        timer = StepTimer(self.policy.device)
         self._optimizer.zero_grad(set_to_none=True)
         tokens: TokenSums | None = None
         loss = torch.zeros((), dtype=torch.float64, device=self.policy.device)
@@ -93,23 +102,66 @@ class TorchLearner:
         if self.policy.equal_passes:
             for _ in range(prepared.num_passes - len(prepared.micro_batches)):
                 self._pad_pass()
-        metrics = prepared.facts | {"optim/lr": self.lr, "batch/flops": self._flops(prepared)}
+        known = prepared.facts | {"optim/lr": self.lr, "batch/flops": self._flops(prepared)}
         norm = None
         if prepared.num_passes:
             self.policy.collect_gradients(self._team)
             tokens = self._summed(tokens, loss)
             norm = self._update(loss)
         self._optimizer.zero_grad(set_to_none=True)
-        metrics |= step_metrics(tokens, prepared.effective, lag=prepared.lag, num_nonfinite=prepared.num_nonfinite)
-        metrics |= self._outcome(norm, loss)
-        if self._start is not None and (num := prepared.facts["batch/trained_tokens"]):
-            metrics["loss/start_kl"] = self._start_kl_sum.item() / num
+        timer.stop()
+        values = HostCopy(self._device_values(tokens, norm, loss))
         self._version += 1
+        read = functools.partial(
+            self._metrics, prepared, known, values, timer, has_tokens=tokens is not None, has_update=norm is not None
+        )
+        metrics = LateMetrics({name: value for name, value in known.items() if math.isfinite(value)}, read)
+        # Ranks send their metrics elsewhere, and on a CPU there is nothing to wait for.
+        if self.policy.device.type != "cuda" or self._team.size > 1:
+            return metrics.read()
+        self._unread = metrics
+        return metrics
+
+    def _device_values(self, tokens: TokenSums | None, norm: Tensor | None, loss: Tensor) -> Tensor:
+        """Return what the metrics need of the device: sums over tokens, the norm, the loss, the sum of KL terms."""
+        nothing = torch.zeros_like(loss)
+        sums = nothing.expand(5) if tokens is None else tokens.sums
+        ratio_max = nothing if tokens is None else tokens.ratio_max
+        norm = nothing if norm is None else norm.double()
+        return torch.cat([sums, torch.stack([ratio_max, norm, loss, self._start_kl_sum])])
+
+    def _metrics(
+        self,
+        prepared: Prepared,
+        known: Mapping[str, float],
+        values: HostCopy,
+        timer: StepTimer,
+        *,
+        has_tokens: bool,
+        has_update: bool,
+    ) -> dict[str, float]:
+        """Wait for the values of a step and return its metrics; counts the update if it was not skipped."""
+        host = values.wait()
+        tokens = TokenSums(sums=host[:5], ratio_max=host[5]) if has_tokens else None
+        metrics = {**known}
+        metrics |= step_metrics(tokens, prepared.effective, lag=prepared.lag, num_nonfinite=prepared.num_nonfinite)
+        _, norm, loss, start_kl_sum = host[5:].tolist()
+        metrics |= self._outcome(norm, loss) if has_update else {"optim/skipped": 0.0}
+        if self._start is not None and (num := prepared.facts["batch/trained_tokens"]):
+            metrics["loss/start_kl"] = start_kl_sum / num
+        metrics |= timer.metrics()
         return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+    def _settle(self) -> None:
+        """Read the metrics of the last step: whether it counts as an update decides over the next learning rate."""
+        unread, self._unread = self._unread, None
+        if unread is not None:
+            unread.read()
 
     @property
     def lr(self) -> float:
         """Learning rate of the next update."""
+        self._settle()
         return rate(self._settings, step=self._version, updates=self._updates)
 
     def weights(self) -> dict[str, Tensor]:
@@ -118,12 +170,14 @@ class TorchLearner:
 
     def state_dict(self) -> dict[str, dict[str, Tensor]]:
         """Return everything a checkpoint needs, as tensors: weights, optimiser moments, random state, counters."""
+        self._settle()
         counters = {"version": torch.tensor(self._version), "updates": torch.tensor(self._updates)}
         return state_of(self.policy.parameters, self._optimizer, self.policy.device) | {"counters": counters}
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Restore the state at which state_dict was taken, exactly; also that of another number of ranks."""
+        self._unread = None
         load_state(state, self.policy.parameters, self._optimizer, self.policy.device)
         self._version = int(state["counters"]["version"])
         self._updates = int(state["counters"]["updates"])
@@ -201,14 +255,11 @@ class TorchLearner:
         self.policy.refresh()
         return norm
 
-    def _outcome(self, norm: Tensor | None, loss: Tensor) -> dict[str, float]:
-        """Return the metrics of the update; this waits for the device."""
-        if norm is None:
-            return {"optim/skipped": 0.0}
-        norm_value, loss_value = torch.stack([norm.double(), loss]).tolist()
-        skipped = not (math.isfinite(norm_value) and math.isfinite(loss_value))
+    def _outcome(self, norm: float, loss: float) -> dict[str, float]:
+        """Return the metrics of the update, and count it unless it was skipped."""
+        skipped = not (math.isfinite(norm) and math.isfinite(loss))
         self._updates += not skipped
-        return {"optim/grad_norm": norm_value, "loss/value": loss_value, "optim/skipped": float(skipped)}
+        return {"optim/grad_norm": norm, "loss/value": loss, "optim/skipped": float(skipped)}
 
     def _flops(self, prepared: Prepared) -> float:
         num_logits = int(prepared.facts["batch/trained_tokens"])

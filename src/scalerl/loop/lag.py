@@ -127,9 +127,9 @@ class LagRule:
         if self.drain and self.num_in_flight:
             return ()
         finished = [key for key, group in self._untrained.items() if group.finished]
-        batch = sorted(finished, key=self._deadline)[: self.groups_per_batch]
-        if len(batch) < self.groups_per_batch and not (last and not self.num_in_flight):
+        if len(finished) < self.groups_per_batch and not (last and not self.num_in_flight):
             return ()
+        batch = sorted(finished, key=self._deadline)[: self.groups_per_batch]
         taken = set(batch)
         rest = sorted(self._deadline(key) for key in self._untrained if key not in taken)
         # The condition for every j at once: with B groups per step from v + 1 on, earliest first, all are in time.

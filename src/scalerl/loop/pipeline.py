@@ -115,6 +115,7 @@ class Pipeline:
             self._restore(state)
         # One entry per request, filled when its completion arrives.
         self._arriving: dict[str, list[Completion | None]] = {}
+        self._num_missing: dict[str, int] = {}
         self._spent_s: dict[str, float] = dict.fromkeys(("submit", "poll", "grade", "step", "push"), 0.0)
 
     @property
@@ -176,6 +177,7 @@ class Pipeline:
                 asked = self._make_requests(issued)
                 self._lag.submitted(issued.key)
                 self._arriving[issued.key] = [None] * len(asked)
+                self._num_missing[issued.key] = len(asked)
                 requests.extend(asked)
             if requests:
                 self._engine.submit(requests)
@@ -199,11 +201,11 @@ class Pipeline:
         if index >= len(places) or places[index] is not None:
             raise ValueError(f"the engine returned {completion.request.key!r}, which was not requested or came twice")
         places[index] = completion
-        arrived = [place for place in places if place is not None]
-        if len(arrived) < len(places):
+        self._num_missing[key] -= 1
+        if self._num_missing[key]:
             return None
-        del self._arriving[key]
-        return arrived
+        del self._arriving[key], self._num_missing[key]
+        return [place for place in places if place is not None]
 
     def _graded(self, group: Group) -> None:
         self._curriculum.graded(

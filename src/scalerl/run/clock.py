@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from scalerl.learner.late import LateMetrics
+from scalerl.loop.pipeline import StepDone
+
 # What a second can be spent on; only training is on the compute axis.
 TRAINING = "training"
 START_UP = "start_up"
@@ -159,3 +162,14 @@ def larger(*spent: Mapping[str, Any]) -> dict[str, float]:
     Steps after the checkpoint are repeated, but what they spent was spent.
     """
     return {key: max((float(row[key]) for row in spent if key in row), default=0.0) for key in _COUNTED}
+
+
+def step_times(done: StepDone) -> dict[str, float]:
+    """Return the columns that say where the seconds of a step went; on a GPU this waits for the step."""
+    timings = done.timings
+    step_s, wait_s = timings.step_s, timings.wait_s
+    if isinstance(done.metrics, LateMetrics):
+        # The host only launched the step, and waited for it elsewhere.
+        step_s = done.metrics.get("time/step_s", step_s)
+        wait_s = max(timings.total_s - step_s - timings.push_s, 0.0)
+    return {"time/step_s": step_s, "time/wait_s": wait_s, "time/push_s": timings.push_s}

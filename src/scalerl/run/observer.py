@@ -1,6 +1,7 @@
 """What a run reports while it trains, and to whom: a terminal, a test, or nobody."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from scalerl.analysis.outlook import Outlook
@@ -39,3 +40,12 @@ class NullObserver:
     def hung(self, reason: str) -> None: ...
     def stopping(self) -> bool:
         return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnd:
+    """Why a run ended."""
+
+    kind: Literal["budget", "data", "stopped", "paused"]
+    """The budget is spent, the data is exhausted, the observer asked it to stop, or it came to where it pauses."""
+    reason: str

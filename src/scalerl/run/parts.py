@@ -41,6 +41,7 @@ from scalerl.rl.weights import WEIGHTS
 from scalerl.rollout import ENGINES, most_slots
 from scalerl.run.checkpoint import WritesTensors
 from scalerl.run.cluster.generators import Place, build_fleet, enter_cluster
+from scalerl.run.cluster.layout import Gpus, decide_checkpointing
 from scalerl.run.cluster.meter import FleetMeter
 from scalerl.run.host import limit_host_threads
 from scalerl.run.pack import unpack_groups
@@ -245,6 +246,7 @@ def _made_task(part: TaskSettings, num_evaluation: int | None, seed: int) -> Tas
 def build_learner(model: "PreTrainedModel", recipe: Recipe, *, version: int = 0) -> Any:
     """Return the learner that a recipe describes: it trains `model` in place, or a copy divided among ranks."""
     gpu = model.device.type == "cuda"
+    recipe = decide_checkpointing(recipe, model.config, _gpus(model.device, recipe))
     if recipe.learner.sharding != "none":
         from scalerl.learner.ranks.process import process_learner
 
@@ -253,6 +255,14 @@ def build_learner(model: "PreTrainedModel", recipe: Recipe, *, version: int = 0)
     settings = learner_settings(recipe, gpu=gpu)
     make = entry(LEARNERS, recipe.learner.kind, "learner.kind")
     return make(wrap(model, settings.pop("lora")), version=version, **settings)
+
+
+def _gpus(device: torch.device, recipe: Recipe) -> Gpus | None:
+    """Return the GPUs of the learner's ranks, with the memory that is free or already this process's; None on a CPU."""
+    if device.type != "cuda":
+        return None
+    usable = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
+    return Gpus(num=recipe.learner.ranks, bytes_each=float(usable))
 
 
 def learner_settings(recipe: Recipe, *, gpu: bool) -> dict[str, Any]:

@@ -5,11 +5,10 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import torch
 
@@ -19,17 +18,18 @@ from scalerl.config import Recipe
 from scalerl.config.secrets import hidden, redact, secrets_in
 from scalerl.errors import StoreError
 from scalerl.graders.pool.pool import Reason
+from scalerl.learner.late import LateMetrics
 from scalerl.learner.step import compilation_s
 from scalerl.loop.evaluate import EvalResult
 from scalerl.loop.pipeline import StepDone
 from scalerl.loop.watchdog import Watchdog
 from scalerl.models.shape import ModelShape, work_flops
 from scalerl.run import checkpoint as checkpoints
-from scalerl.run.clock import Clock, devices_held, larger
+from scalerl.run.clock import Clock, devices_held, larger, step_times
 from scalerl.run.evaluate import EvaluationRound, StepEvaluation, no_verdicts, outcome_columns, sample_rows
 from scalerl.run.health import Health
 from scalerl.run.host import environment, frozen_objects, run_devices
-from scalerl.run.observer import NullObserver, RunObserver
+from scalerl.run.observer import NullObserver, RunEnd, RunObserver
 from scalerl.run.pack import pack_groups
 from scalerl.run.parts import build
 from scalerl.run.prompts import EvalSet
@@ -39,15 +39,6 @@ from scalerl.types import Group, Work
 
 SAMPLES_KEPT = 4  # completions written to samples.jsonl at each evaluation
 _REPORT_S = 5.0  # how long a run that hangs may take to report it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunEnd:
-    """Why a run ended."""
-
-    kind: Literal["budget", "data", "stopped", "paused"]
-    """The budget is spent, the data is exhausted, the observer asked it to stop, or it came to where it pauses."""
-    reason: str
 
 
 class Run:
@@ -100,6 +91,7 @@ class Run:
         self._last_saved = -1 if earlier.checkpoint is None else earlier.checkpoint.step
         self._saves = checkpoints.BackgroundSaves()
         self._work, self._eval_work = Work(), Work()
+        self._unwritten: Callable[[], dict[str, Any]] | None = None
         self._evaluation: StepEvaluation | None = None
         """The evaluation that goes on beside training, if any."""
         self._num_without_verdict: Counter[Reason] = Counter()
@@ -245,19 +237,24 @@ class Run:
         self.clock.hold(self._devices_held())
         before, self._num_without_verdict = self._num_without_verdict, Counter(self.parts.grading.num_without_verdict)
         seen, self._num_outcomes = self._num_outcomes, Counter(self.parts.grading.num_outcomes)
-        row = {
-            "step": done.version,
-            "attempt": self.attempt,
-            **self.clock.row(),
-            **done.metrics,
-            "time/step_s": done.timings.step_s,
-            "time/wait_s": done.timings.wait_s,
-            "time/push_s": done.timings.push_s,
+        known = {"step": done.version, "attempt": self.attempt, **self.clock.row()}
+        others = {
             **{f"grader/{reason}": num for reason, num in (self._num_without_verdict - before).items()},
             **({} if self.parts.meter is None else self.parts.meter.row()),
             **outcome_columns(self._num_outcomes - seen),
             "groups": [group.key for group in done.batch.groups],
         }
+        self._write_row()
+        self._unwritten = lambda: {**known, **done.metrics, **step_times(done), **others}
+        if not isinstance(done.metrics, LateMetrics):
+            self._write_row()
+
+    def _write_row(self) -> None:
+        """Write the last step's row, unless that is done: on a GPU when the next step is under way, or it is needed."""
+        make, self._unwritten = self._unwritten, None
+        if make is None:
+            return
+        row = make()
         store.append_row(self.folder / store.METRICS, row)
         self._sinks.log(row, "train")
         self.metrics.append(row)
@@ -268,6 +265,7 @@ class Run:
         step, engine = self.pipeline.version, self.parts.engine
         if self._last_evaluated >= step:
             return
+        self._write_row()
         self._finish_evaluation()
         self._last_evaluated = step
         if beside_training and self.recipe.evaluation.overlap and self._end() is None:
@@ -335,6 +333,7 @@ class Run:
 
     def _record(self, evaluation: StepEvaluation) -> None:
         """Write the rows of an evaluation and report them."""
+        self._write_row()
         step = evaluation.round.step
         rows = evaluation.rows(self.attempt)
         for row in rows:
@@ -365,6 +364,7 @@ class Run:
 
     def save(self) -> None:
         """Write a checkpoint between two steps, at most once per step."""
+        self._write_row()
         if self._last_saved == self.pipeline.version:
             return
         # Its row would be missing in a run that is resumed from here.

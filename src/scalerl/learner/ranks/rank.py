@@ -90,7 +90,7 @@ class LearnerRank:
 
     def step(self, batch: Batch) -> dict[str, float]:
         """Train on this rank's share of the batch; the metrics are those of the whole."""
-        return self._learner.step(batch)
+        return dict(self._learner.step(batch))
 
     def weight_buckets(self) -> Iterator[Bucket]:
         """Yield all weights in buckets, from rank 0; the others take part in gathering them and yield nothing."""
@@ -192,7 +192,7 @@ class LearnerRank:
             dtype=dtype,
             master_dtype=master_dtype,
             fp32_head=settings.pop("fp32_head"),
-            gradient_checkpointing=learner.gradient_checkpointing,
+            gradient_checkpointing=learner.gradient_checkpointing is True,
             micro_batch_tokens=learner.micro_batch_tokens,
         )
         return TorchLearner(policy, team=team, version=spec.version, **settings)

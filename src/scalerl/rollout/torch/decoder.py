@@ -119,6 +119,13 @@ class Decoder:
         self._noise, self._log_probs = (buffer(chunk, slots, dtype=torch.float32) for _ in range(2))
         self._forced, self._tokens = buffer(chunk, slots), buffer(chunk, slots)
         self._prompts = buffer(prompt_tokens)
+        self._on_host: tuple[Tensor, Tensor] | None = None
+        """Where a GPU writes the results of a chunk; waiting for them does not wait for what is queued after them."""
+        if self._device.type == "cuda":
+            tokens, log_probs = (
+                torch.zeros(chunk, slots, dtype=dtype, pin_memory=True) for dtype in (torch.int64, torch.float32)
+            )
+            self._on_host, self._done = (tokens, log_probs), torch.cuda.Event()
 
     def weights_changed(self, weights: Mapping[str, Tensor]) -> None:
         """Update the head; call it after new weights were copied into the model, with the same weights."""
@@ -203,10 +210,18 @@ class Decoder:
                 self._load(chunk)
             for _ in range(self._chunk):
                 self._graphs[shape].replay()
+        if self._on_host is not None:
+            self._on_host[0].copy_(self._tokens, non_blocking=True)
+            self._on_host[1].copy_(self._log_probs, non_blocking=True)
+            self._done.record()
 
     def collect(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Return tokens and log-probs, [chunk, slots]. Entries after a completion's end are meaningless."""
-        tokens, log_probs = self._tokens.cpu().numpy(), self._log_probs.cpu().numpy()
+        if self._on_host is not None:
+            self._done.synchronize()
+            tokens, log_probs = (part.numpy() for part in self._on_host)
+        else:
+            tokens, log_probs = self._tokens.cpu().numpy(), self._log_probs.cpu().numpy()
         if self._layout is not None:
             return tokens[:, self._layout.row], log_probs[:, self._layout.row]
         return tokens.copy(), log_probs.copy()

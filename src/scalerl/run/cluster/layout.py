@@ -11,6 +11,9 @@ from scalerl.errors import UsageError
 from scalerl.loop.slots import full_slots
 from scalerl.run.cluster.memory import Demands, Layout, ModelSizes, generator_bytes, learner_bytes, slot_bytes
 
+COMFORTABLE = 0.9
+"""Share of a GPU's memory up to which gradient_checkpointing = "auto" keeps all activations: estimates are not
+exact, and free memory is not in one piece."""
 CACHE_SHARE = 0.9
 """Share of a generator's free memory that its cache takes if the number of slots is not set."""
 SHARED_CACHE_SHARE = 0.25
@@ -55,6 +58,22 @@ class Price:
         return not self.overfull and self.layout.gpus <= self.gpus.num
 
 
+def decide_checkpointing(recipe: Recipe, config: Any, gpus: Gpus | None) -> Recipe:
+    """Return the recipe with learner.gradient_checkpointing decided: with auto, if the GPUs need it; not on a CPU."""
+    if recipe.learner.gradient_checkpointing != "auto":
+        return recipe
+    needed = False
+    if gpus is not None:
+        sizes = ModelSizes.from_config(config)
+        needed = not _is_comfortable(price(sizes, layout_of(recipe), demands_of(recipe), gpus))
+    learner = recipe.learner.model_copy(update={"gradient_checkpointing": needed})
+    return recipe.model_copy(update={"learner": learner})
+
+
+def _is_comfortable(priced: Price) -> bool:
+    return priced.total("learner") <= COMFORTABLE * priced.gpus.bytes_each
+
+
 def layout_of(recipe: Recipe) -> Layout:
     """Return the layout that a recipe asks for."""
     learner, rollout = recipe.learner, recipe.rollout
@@ -68,7 +87,7 @@ def layout_of(recipe: Recipe) -> Layout:
         ranks=learner.ranks,
         shards=shards,
         micro_batch_tokens=learner.micro_batch_tokens,
-        checkpointing=learner.gradient_checkpointing,
+        checkpointing=learner.gradient_checkpointing is True,
     )
 
 
@@ -206,4 +225,7 @@ def priced_recipe(recipe: Recipe, config: Any, gpus: Gpus) -> tuple[Price, Price
     """Return the memory of a recipe's layout, and the nearest layout that fits if this one does not."""
     sizes, layout, demands = ModelSizes.from_config(config), layout_of(recipe), demands_of(recipe)
     own = price(sizes, layout, demands, gpus)
+    if recipe.learner.gradient_checkpointing == "auto" and not _is_comfortable(own):
+        checkpointed = price(sizes, replace(layout, checkpointing=True), demands, gpus)
+        own = checkpointed if checkpointed.fits else own
     return own, None if own.fits else nearest(sizes, layout, demands, gpus)

@@ -46,7 +46,7 @@ class SftLearner:
         self._row_tokens = learner.micro_batch_tokens
         self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._body = make_body(model, dtype)
-        prepare_for_training(self._body, learner.gradient_checkpointing)
+        prepare_for_training(self._body, learner.gradient_checkpointing is True)
         if model.device.type == "cuda":
             compile_layers(self._body)
         self._optimizer = torch.optim.AdamW(

@@ -1,0 +1,258 @@
+"""The part `loop` of benchmarks/gpu.py: PipelineRL-8 on one device, and its two parts alone at the loop's own shapes.
+
+sampling alone   the same engine and requests, as many in flight as in the loop, nothing trained
+learning alone   the learner's steps on batches of these completions
+
+of_parts         (sampled tokens / rate of sampling alone + learner tokens / rate of learning alone) / loop's seconds
+of_best_parts    the same with the rates of the parts `sample` and `learn`: full slots, sequences of one length. A
+                 prompt that completions share counts once where the learner computes it once.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from gpu_cases import PER_GROUP, Case, Subject, make_group, make_request, mixed_lengths, now
+
+from scalerl.learner.share import num_inputs, sharing_pays
+from scalerl.loop.pipeline import Pipeline, StepDone
+from scalerl.models.shape import work_flops
+from scalerl.rollout.torch.engine import TorchEngine
+from scalerl.run.host import frozen_objects
+from scalerl.tasks.curriculum import Curriculum, uniform
+from scalerl.types import Batch, Completion, Group, LengthPlan, Request
+
+Figures = dict[str, Any]
+NUM_PROBLEMS = 2000
+MAX_LAG = 8
+LONG_S = 100.0
+"""The loop over long completions measures for no longer, and no step begins after it."""
+LONG_STEPS = 4
+
+
+class FirstHalf:
+    """A grader that takes no time: see make_group."""
+
+    def __init__(self) -> None:
+        self._groups: list[Group] = []
+
+    def submit(self, completions: Sequence[Completion]) -> None:
+        self._groups.append(make_group(completions))
+
+    def poll(self, *, wait: bool = False) -> list[Group]:
+        done, self._groups = self._groups, []
+        return done
+
+
+class Prompts:
+    """Random prompts and lengths, drawn beforehand; requests are made when they are asked for, as in a run."""
+
+    def __init__(self, case: Case, vocab: int) -> None:
+        rng = np.random.default_rng(0)
+        self._tokens = [tuple(row) for row in rng.integers(0, vocab, (NUM_PROBLEMS, case.short_prompt)).tolist()]
+        self._plans = [self._lengths(case, rng) for _ in range(NUM_PROBLEMS)]
+
+    @staticmethod
+    def _lengths(case: Case, rng: np.random.Generator) -> list[LengthPlan]:
+        if case.thinking is None:
+            return [LengthPlan(answer_budget=length) for length in mixed_lengths(rng, case, PER_GROUP)]
+        budgets = rng.integers(case.thinking[0], case.thinking[1], PER_GROUP, endpoint=True).tolist()
+        # Two tokens that a random model does not sample one after the other: thinking is always interrupted.
+        return [
+            LengthPlan(thinking_budget=budget, thinking_end=(1, 2), marker=(2,), answer_budget=case.answer)
+            for budget in budgets
+        ]
+
+    def requests(self, key: str, number: int) -> list[Request]:
+        tokens = self._tokens[number]
+        return [make_request(key, index, tokens, plan) for index, plan in enumerate(self._plans[number])]
+
+
+def loop(subject: Subject, seconds: float) -> Figures:
+    """Run PipelineRL-8 with our engine and learner on one device; prompts are random."""
+    prompts = Prompts(subject.case, subject.vocab)
+    # Made before what is measured.
+    _ = subject.learner
+    with frozen_objects():
+        if subject.case.thinking is not None:
+            return long_loop(subject, prompts)
+        alone = parts_alone(subject, prompts, seconds)
+        engine = subject.engine()
+        figures = run_loop(subject, engine, prompts, seconds, alone)
+    engine.close()
+    return figures | alone
+
+
+def parts_alone(subject: Subject, prompts: Prompts, seconds: float) -> Figures:
+    """Return the rates of sampling and of learning with the loop's own requests and batches."""
+    case, learner = subject.case, subject.learner
+    engine, num_batches = subject.engine(), 8
+    in_flight = (MAX_LAG + 1) * case.groups_per_batch * PER_GROUP
+    groups: list[Group] = []
+    arriving: dict[str, list[Completion]] = {}
+    number, polls, start, before, until = 0, 0, 0.0, 0, 0.0
+    # The first rounds record graphs.
+    while len(groups) < 2 * num_batches * case.groups_per_batch and (polls < 2 or time.perf_counter() < until):
+        while engine.num_pending < in_flight:
+            engine.submit(prompts.requests(f"0/{number}", number % NUM_PROBLEMS))
+            number += 1
+        for completion in engine.poll():
+            whole = arriving.setdefault(completion.request.group, [])
+            whole.append(completion)
+            if len(whole) == PER_GROUP:
+                groups.append(make_group(sorted(arriving.pop(completion.request.group), key=_index)))
+        polls += until > 0
+        if not until and len(groups) >= num_batches * case.groups_per_batch:
+            start, before, until = time.perf_counter(), engine.work.decoded, time.perf_counter() + 2 * seconds
+    sampled = (engine.work.decoded - before) / (time.perf_counter() - start)
+    engine.close()
+    size = case.groups_per_batch
+    batches = [groups[place : place + size] for place in range(0, len(groups) - size + 1, size)]
+    batches = batches[-num_batches:]
+    # A pass is a graph from the second time on that its shape comes.
+    for part in batches * (1 if getattr(learner.policy, "graphs", None) is None else 2):
+        learner.step(Batch(version=learner.version, groups=part))
+    began, trained, until = now(subject.device), 0, time.perf_counter() + seconds
+    for part in batches:
+        learner.step(Batch(version=learner.version, groups=part))
+        trained += learner_tokens(part)
+        if time.perf_counter() > until:
+            break
+    return {"alone_tokens_per_s": sampled, "alone_learner_tokens_per_s": trained / (now(subject.device) - began)}
+
+
+def _index(completion: Completion) -> int:
+    return completion.request.index
+
+
+def run_loop(subject: Subject, engine: TorchEngine, prompts: Prompts, seconds: float, alone: Figures) -> Figures:
+    running = make_pipeline(subject, engine, prompts).steps()
+    # All that may be in flight is asked for before the first step, so the first steps have their batches at once; and
+    # a pass is a graph from the second time on that its shape comes.
+    take(running, 30, seconds)
+    start, host, decoded = now(subject.device), time.process_time(), engine.work.decoded
+    steps = take(running, 32, seconds)
+    elapsed, decoded = now(subject.device) - start, engine.work.decoded - decoded
+    host = time.process_time() - host
+    num, step_s = len(steps), elapsed / len(steps)
+    tokens = sum(learner_tokens(done.batch.groups) for done in steps) / num
+    parts_s = decoded / num / alone["alone_tokens_per_s"] + tokens / alone["alone_learner_tokens_per_s"]
+    figures: Figures = {
+        "steps_per_s": 1 / step_s,
+        "loop_tokens_per_s": decoded / elapsed,
+        "of_parts": parts_s / step_s,
+        "sampled_per_step": decoded / num,
+        "learner_tokens_per_step": tokens,
+        "process_s_per_step": host / num,
+        "lag_max": max(lag for done in steps for lag in done.batch.lags),
+    }
+    best = subject.figures
+    if "tokens_per_s" in best.get("sample", {}) and "learner_tokens_per_s" in best.get("learn", {}):
+        computed = sum(computed_tokens(subject, done.batch.groups) for done in steps) / num
+        best_s = decoded / num / best["sample"]["tokens_per_s"] + computed / best["learn"]["learner_tokens_per_s"]
+        figures |= {"of_best_parts": best_s / step_s, "computed_tokens_per_step": computed}
+    if subject.device.type == "cuda":
+        # By a profiler, which slows the host down: it says how long kernels run in a step, not how long a step takes.
+        with busy_seconds() as busy:
+            profiled = len(take(running, 8, seconds))
+            torch.cuda.synchronize()
+        figures |= {"busy_s_per_step": busy[0] / profiled, "idle": max(0.0, 1 - busy[0] / profiled / step_s)}
+    return figures
+
+
+def long_loop(subject: Subject, prompts: Prompts) -> Figures:
+    """Run the loop from empty slots until the first completions of all slots are trained: there is no steady state."""
+    case, learner = subject.case, subject.learner
+    engine = subject.engine()
+    # Records the graph of a decode step.
+    engine.submit(subject.requests([4] * case.slots, prompt=case.short_prompt, per_prompt=case.slots))
+    while engine.num_pending:
+        engine.poll()
+    running = make_pipeline(subject, engine, prompts).steps()
+    start, before = now(subject.device), engine.work
+    steps = take(running, LONG_STEPS, LONG_S)
+    elapsed, work = now(subject.device) - start, engine.work
+    num_waves = case.groups_per_batch * PER_GROUP * len(steps) / case.slots
+    metrics = [dict(done.metrics) for done in steps]
+    learner_flops = sum(row["batch/flops"] for row in metrics)
+    flops = learner_flops + work_flops(subject.shape, before, work)
+    learning_s = sum(row.get("time/step_s", done.timings.step_s) for row, done in zip(metrics, steps, strict=True))
+    figures = {
+        "loop_tokens_per_s": (work.decoded - before.decoded) / elapsed,
+        "trained_tokens_per_s": sum(learner_tokens(done.batch.groups) for done in steps) / elapsed,
+        "loop_s": elapsed,
+        "num_steps": len(steps),
+        "waves": num_waves,
+        "learning_s": learning_s,
+        "learner_mfu_attention": learner_flops / max(learning_s, 1e-9) / subject.ceiling["matmul"],
+        "flops_of_matmul": flops / elapsed / subject.ceiling["matmul"],
+        "lag_max": max(lag for done in steps for lag in done.batch.lags),
+        "lag_mean": sum(row["rollout/lag_mean"] for row in metrics) / len(metrics),
+        "interrupted": sum(row["rollout/interrupted_frac"] for row in metrics) / len(metrics),
+        "length_mean": sum(row["rollout/length_mean"] for row in metrics) / len(metrics),
+        "gradient_checkpointing": bool(getattr(learner.policy, "gradient_checkpointing", False)),
+    }
+    engine.close()
+    return figures
+
+
+def learner_tokens(groups: Sequence[Group]) -> int:
+    """Return the tokens that a step is given: those of each completion and of its prompt."""
+    return sum(num_inputs(completion) for group in groups for completion in group.completions)
+
+
+def computed_tokens(subject: Subject, groups: Sequence[Group]) -> int:
+    """Return the tokens that a step computes: a shared prompt counts once where the learner shares it."""
+    completions = [completion for group in groups for completion in group.completions]
+    if not subject.learner.policy.shares_prompts or not sharing_pays(completions, np.arange(len(completions))):
+        return learner_tokens(groups)
+    prompts = {completion.request.prompt_tokens for completion in completions}
+    return sum(len(prompt) - 1 for prompt in prompts) + sum(map(len, completions))
+
+
+def make_pipeline(subject: Subject, engine: TorchEngine, prompts: Prompts | None = None) -> Pipeline:
+    drawn = prompts or Prompts(subject.case, subject.vocab)
+    return Pipeline(
+        engine=engine,
+        curriculum=Curriculum([f"{number:04}" for number in range(NUM_PROBLEMS)], seed=0, retires=uniform),
+        learner=subject.learner,
+        make_requests=lambda issued: drawn.requests(issued.key, int(issued.problem_id)),
+        grading=FirstHalf(),
+        groups_per_batch=subject.case.groups_per_batch,
+        max_lag=MAX_LAG,
+    )
+
+
+def take(running: Iterator[StepDone], most: int, seconds: float) -> list[StepDone]:
+    """Run that many steps, or those that begin within the time; at least two."""
+    until, steps = time.perf_counter() + seconds, []
+    while len(steps) < most and (len(steps) < 2 or time.perf_counter() < until):
+        steps.append(next(running))
+    return steps
+
+
+@contextmanager
+def busy_seconds() -> Iterator[list[float]]:
+    """Return the seconds in which some kernel or copy ran."""
+    busy: list[float] = []
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        yield busy
+    results: Any = profile.profiler
+    spans = [
+        (event.start_ns(), event.start_ns() + event.duration_ns())
+        for event in results.kineto_results.events()
+        if event.device_type().name == "CUDA" and not event.is_user_annotation()
+    ]
+    busy.append(union(spans) / 1e9)
+
+
+def union(spans: Sequence[tuple[int, int]]) -> int:
+    """Return the total length of the union of intervals."""
+    total, end = 0, 0
+    for first, last in sorted(spans):
+        total += max(last - max(first, end), 0)
+        end = max(end, last)
+    return total
