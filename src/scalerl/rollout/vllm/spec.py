@@ -1,6 +1,8 @@
 """What a vLLM engine needs to start, as a value that can be sent to another process, and vLLM's arguments for it."""
 
+import getpass
 import os
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,10 +48,20 @@ def environment(*, on_gpu: bool) -> dict[str, str]:
         "DO_NOT_TRACK": "1",
         "HF_HUB_OFFLINE": "1",  # the model is a folder
         "VLLM_LOGGING_LEVEL": "ERROR",
+        "TORCHINDUCTOR_CACHE_DIR": _compiled(),  # not in the child's temporary folder, which ends with the child
     }
     if not on_gpu:
         variables["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # learner and graders use the same cores
     return {name: os.environ.get(name, value) for name, value in variables.items()}
+
+
+def _compiled() -> str:
+    """Return the folder in which torch keeps compiled code, so that it is compiled once."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user need not have a name
+        user = f"uid_{os.getuid()}"
+    return os.path.join(tempfile.gettempdir(), f"torchinductor_{user}")
 
 
 def engine_arguments(spec: EngineSpec, *, cache_bytes: int | None) -> dict[str, Any]:
