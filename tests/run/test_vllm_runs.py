@@ -118,22 +118,27 @@ def wait_for(what, seconds: float) -> None:
 
 @pytest.mark.xdist_group("shared memory")
 @pytest.mark.parametrize(
-    ("number", "reason"),
-    [(signal.SIGKILL, "was ended by SIGKILL"), (signal.SIGSTOP, "it was stopped (SIGSTOP)")],
+    ("number", "reason", "learner"),
+    [
+        (signal.SIGKILL, "was ended by SIGKILL", []),
+        # Also with a learner over ranks, whose weights come from host memory.
+        (signal.SIGSTOP, "it was stopped (SIGSTOP)", ["learner.ranks=2", "learner.sharding=full"]),
+    ],
     ids=["killed", "stopped"],
 )
-def test_a_run_whose_vllm_dies_ends_with_the_reason(tmp_path: Path, number, reason: str):
+def test_a_run_whose_vllm_dies_ends_with_the_reason(tmp_path: Path, number, reason: str, learner: list[str]):
     folder, before = tmp_path / "run", set(os.listdir("/dev/shm"))
-    settings = [VLLM, "evaluation.num_prompts=4", "evaluation.samples_per_prompt=1", "evaluation.every=1000"]
+    settings = [VLLM, "evaluation.num_prompts=4", "evaluation.samples_per_prompt=1", "evaluation.every=1000", *learner]
     arguments = [part for setting in settings for part in ("--set", setting)]
     command = [sys.executable, "-m", "scalerl.cli", "train", "tiny-cpu", "--out", str(folder), *arguments]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as run:
-        wait_for(lambda: (folder / store.METRICS).exists(), 180)
+        wait_for(lambda: (folder / store.METRICS).exists(), 600)
         (sampling,) = vllm_children(run.pid)
         os.kill(sampling, number)
         begun = time.monotonic()
         _, error = run.communicate(timeout=60)
         seconds = time.monotonic() - begun
+    print(f"the run ended {seconds:.1f} s after {number.name}")
     assert seconds < 30
     assert run.returncode == 1
     assert reason in error

@@ -67,7 +67,9 @@ def test_members_die_and_hang_and_no_completion_changes(tmp_path, expected):
             begun = time.monotonic()
             # From the member that is left, which is a newcomer the second time.
             check_equal(drain(fleet), expected)
-            assert time.monotonic() - begun < most_s
+            seconds = time.monotonic() - begun
+            print(f"all completions {seconds:.1f} s after {kind.name}")
+            assert seconds < most_s
             assert reason in fleet.losses[-1].reason
             assert fleet.losses[-1].num_requests > 0
             assert not session_members(victim.pid)

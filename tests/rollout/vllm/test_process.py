@@ -68,7 +68,9 @@ def seconds_until_it_fails(engine: VllmProcess, message: str) -> float:
     with pytest.raises(EngineError, match=message):
         engine.submit([make_request()])
     assert engine.num_pending == 0
-    return time.monotonic() - begun
+    seconds = time.monotonic() - begun
+    print(f"failed {seconds:.1f} s later")
+    return seconds
 
 
 def test_killed_process_is_an_engine_error_at_once(start):

@@ -85,7 +85,7 @@ class VllmProcess:
         with ExitStack() as opened:
             self._log: IO[bytes] = opened.enter_context(tempfile.TemporaryFile())
             ours, theirs = map(opened.enter_context, socket.socketpair())
-            folder = tempfile.mkdtemp(prefix="scalerl-vllm-")
+            folder = tempfile.mkdtemp(prefix="scalerl-vllm-", dir=_short(tempfile.gettempdir()))
             opened.callback(shutil.rmtree, folder, ignore_errors=True)
             self._process = _start(spec, theirs.fileno(), self._log, folder)
             theirs.close()
@@ -293,6 +293,11 @@ class VllmProcess:
     def _require_usable(self) -> None:
         if self._failure is not None:
             raise EngineError(self._failure)
+
+
+def _short(folder: str) -> str:
+    """Return a folder for temporary files with a path short enough for sockets, which may have 107 characters."""
+    return folder if len(folder) <= 48 else "/tmp"
 
 
 def _start(spec: EngineSpec, descriptor: int, log: IO[bytes], folder: str) -> subprocess.Popen[bytes]:
