@@ -302,7 +302,8 @@ def _short(folder: str) -> str:
 
 def _start(spec: EngineSpec, descriptor: int, log: IO[bytes], folder: str) -> subprocess.Popen[bytes]:
     """Start the child, with `folder` for its sockets and other temporary files."""
-    variables = {**os.environ, **environment(on_gpu=spec.on_gpu), "TMPDIR": folder}
+    chosen = environment(on_gpu=spec.on_gpu, compiled=spec.settings.eager is False)
+    variables = {**os.environ, **chosen, "TMPDIR": folder}
     if (devices := visible_devices(spec.settings, os.environ, learner=0 if spec.on_gpu else None)) is not None:
         variables["CUDA_VISIBLE_DEVICES"] = devices
     python = spec.settings.python or sys.executable

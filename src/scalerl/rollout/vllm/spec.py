@@ -39,8 +39,12 @@ class EngineSpec:
     settings: VllmSettings = field(default_factory=VllmSettings)
 
 
-def environment(*, on_gpu: bool) -> dict[str, str]:
-    """Return environment variables that vLLM must see before it is imported; what a user has set is kept."""
+def environment(*, on_gpu: bool, compiled: bool = False) -> dict[str, str]:
+    """Return environment variables that vLLM must see before it is imported; what a user has set is kept.
+
+    On a CPU nothing is compiled unless `compiled`: eager vLLM still compiles a few functions, which takes long, needs a
+    compiler, and leaves a broken library in the cache for every later run if it is killed meanwhile.
+    """
     variables = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the scheduler stays in our process, so that every step is ours
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
@@ -52,6 +56,7 @@ def environment(*, on_gpu: bool) -> dict[str, str]:
     }
     if not on_gpu:
         variables["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # learner and graders use the same cores
+        variables["TORCH_COMPILE_DISABLE"] = str(int(not compiled))
     return {name: os.environ.get(name, value) for name, value in variables.items()}
 
 
