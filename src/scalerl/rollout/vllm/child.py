@@ -68,8 +68,10 @@ def main() -> NoReturn:
         from scalerl.rollout.vllm.engine import VllmEngine
 
         engine = VllmEngine(spec)
+        if spec.has_weights:
+            engine.warm_up()
         outbox.send(Ready(engine.vocabulary))
-        _serve(engine, connection, outbox)
+        _serve(engine, connection, outbox, is_warm=spec.has_weights)
         code = 0
     except (EOFError, ConnectionError, KeyboardInterrupt):
         orphaned = True
@@ -78,7 +80,7 @@ def main() -> NoReturn:
     _end(code, orphaned=orphaned)
 
 
-def _serve(engine: "VllmEngine", connection: Connection, outbox: _Outbox) -> None:
+def _serve(engine: "VllmEngine", connection: Connection, outbox: _Outbox, *, is_warm: bool) -> None:
     numbers: dict[int, int] = {}
     """The trainer's number of each request, by the identity of the request here."""
     reported = time.monotonic()
@@ -91,6 +93,9 @@ def _serve(engine: "VllmEngine", connection: Connection, outbox: _Outbox) -> Non
                     engine.submit([request for _, request in taken])
                 case Push(parcel=parcel, version=version):
                     engine.push_parcel(parcel, version)
+                    if not is_warm:  # these are the first weights that are not random
+                        engine.warm_up()
+                        is_warm = True
                     outbox.send(Pushed(version))
                 case Pause():
                     engine.pause()
