@@ -132,7 +132,8 @@ def test_a_run_whose_vllm_dies_ends_with_the_reason(tmp_path: Path, number, reas
     arguments = [part for setting in settings for part in ("--set", setting)]
     command = [sys.executable, "-m", "scalerl.cli", "train", "tiny-cpu", "--out", str(folder), *arguments]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as run:
-        wait_for(lambda: (folder / store.METRICS).exists(), 600)
+        wait_for(lambda: (folder / store.METRICS).exists() or run.poll() is not None, 600)
+        assert run.poll() is None, run.communicate()[1]
         (sampling,) = vllm_children(run.pid)
         os.kill(sampling, number)
         begun = time.monotonic()
