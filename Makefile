@@ -58,7 +58,7 @@ $(VENV_VLLM)/.ready: pyproject.toml
 # One thread: the tests compare numbers, and trainer and vLLM share the cores. In groups: some tests count the files of
 # shared memory on this machine, which those beside them must not have.
 test-vllm: $(VENV_VLLM)/.ready
-	OMP_NUM_THREADS=1 $(VENV_VLLM)/bin/python -m pytest -m vllm -n 2 --dist loadgroup --timeout 1800 $(ARGS) tests/rollout/vllm tests/run/test_vllm_runs.py
+	OMP_NUM_THREADS=1 $(VENV_VLLM)/bin/python -m pytest -m "vllm and not slow" -n 2 --dist loadgroup --timeout 1800 $(ARGS) tests/rollout/vllm tests/run/test_vllm_runs.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -174,6 +174,7 @@ def test_two_vllm_generators_train_as_one_torch_engine(tmp_path: Path):
     assert theirs[-1]["generators/ready"] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("shared memory")
 def test_under_ray_lost_generators_with_vllm_are_replaced(tmp_path: Path):
     pytest.importorskip("ray")
@@ -187,7 +188,7 @@ def test_under_ray_lost_generators_with_vllm_are_replaced(tmp_path: Path):
             assert run.poll() is None, run.communicate()[0]
             return (folder / store.METRICS).exists() and len(store.read_metrics(folder)) >= num
 
-        wait_for(done, 600)
+        wait_for(done, 1200)
 
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:
         try:
