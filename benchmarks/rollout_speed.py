@@ -9,13 +9,16 @@ vLLM is that of this interpreter, or of the one that --vllm-python names. Engine
 Requests are as RL makes them: groups of one prompt, and lengths with many short and few long ones (log-uniform).
 `generate` runs a batch until its longest completion ends, and only tokens within a request's own length count, for
 both. `generate` gets full batches of equally long prompts, so none of its time goes into padding them, and samples
-without top-k or top-p; it need not report log-probs, which the engine does.
+without top-k or top-p; it need not report log-probs, which the engine does. Tokens per CPU second, with vLLM's process
+counted, are what to compare where other programs keep the machine busy.
 """
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -95,6 +98,16 @@ def run_engine(engine: Any, requests: list[Request]) -> tuple[int, float]:
     return num_tokens, time.perf_counter() - start
 
 
+def cpu_s(engines: list[Any]) -> float:
+    """Return the CPU time of this process and of vLLM's so far: on a busy machine it varies less than the clock."""
+    ticks = 0
+    for engine in engines:
+        if hasattr(engine, "pid"):
+            fields = Path(f"/proc/{engine.pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+    return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
+
+
 def run_generate(model: Any, requests: list[Request], slots: int, cache: str | None) -> tuple[int, float]:
     start = time.perf_counter()
     num_tokens = 0
@@ -131,10 +144,14 @@ def options() -> argparse.Namespace:
 
 
 def measure(
-    runs: dict[str, Callable[[list[Request]], tuple[int, float]]], requests: list[Request], rounds: int, few: int
-) -> dict[str, tuple[int, float]]:
-    """Return the tokens and seconds of the best round of each, after one with `few` requests that is not counted."""
-    best: dict[str, tuple[int, float]] = {}
+    runs: dict[str, Callable[[list[Request]], tuple[int, float]]],
+    requests: list[Request],
+    rounds: int,
+    few: int,
+    cpu: Callable[[], float],
+) -> dict[str, tuple[int, float, float]]:
+    """Return tokens, seconds and CPU seconds of the best round of each, after one with `few` requests as a warm-up."""
+    best: dict[str, tuple[int, float, float]] = {}
     for number in range(-1, rounds):
         for name, run in runs.items():
             if number < 0:
@@ -142,8 +159,9 @@ def measure(
                 continue
             if number and "generate" in best and best[name][1] > 1.5 * best["generate"][1]:
                 continue  # A cache that is far slower need not be measured twice.
-            result = run(requests)
-            best[name] = min(best.get(name, result), result, key=lambda pair: pair[1])
+            before = cpu()
+            result = (*run(requests), cpu() - before)
+            best[name] = min(best.get(name, result), result, key=lambda each: each[1])
     return best
 
 
@@ -166,7 +184,7 @@ def main() -> int:
     }
     for name, engine in engines.items():
         runs[f"{name} engine"] = lambda some, engine=engine: run_engine(engine, some)
-    best = measure(runs, requests, arguments.rounds, arguments.slots // 8)
+    best = measure(runs, requests, arguments.rounds, arguments.slots // 8, lambda: cpu_s([*engines.values()]))
     pushes = {f"{name} engine": push_s(engine, model) for name, engine in engines.items()}
     for engine in engines.values():
         engine.close()
@@ -178,13 +196,14 @@ def main() -> int:
         f"{arguments.requests} requests of {LENGTHS[0]} to {LENGTHS[1]} tokens (mean {mean:.0f}), {arguments.slots} at "
         f"a time, {torch.get_num_threads()} threads, best of {arguments.rounds}"
     )
-    rates = {name: num_tokens / seconds for name, (num_tokens, seconds) in best.items()}
+    rates = {name: num_tokens / seconds for name, (num_tokens, seconds, _) in best.items()}
     peers = [rate for name, rate in rates.items() if name.startswith("generate")]
     peer = max(peers or rates.values())
-    print(f"{'':<24}{'tokens':>10}{'seconds':>10}{'tokens/s':>12}{'ratio':>8}{'push':>12}")
-    for name, (num_tokens, seconds) in best.items():
+    print(f"{'':<24}{'tokens':>10}{'seconds':>10}{'tokens/s':>12}{'ratio':>8}{'per CPU s':>12}{'push':>12}")
+    for name, (num_tokens, seconds, cpu) in best.items():
         push = f"{1000 * pushes[name]:.1f} ms" if name in pushes else ""
-        print(f"{name:<24}{num_tokens:>10,}{seconds:>10.2f}{rates[name]:>12,.0f}{rates[name] / peer:>8.2f}{push:>12}")
+        speed = f"{rates[name]:>12,.0f}{rates[name] / peer:>8.2f}{num_tokens / cpu:>12,.0f}"
+        print(f"{name:<24}{num_tokens:>10,}{seconds:>10.2f}{speed}{push:>12}")
     if not peers or "torch engine" not in rates:
         return 0
     print(f"ratio to the faster generate: {rates['torch engine'] / peer:.2f} (least: {TARGET:.1f})")

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from ray_processes import alive, command_line, descendants, generators_of
 
 from scalerl import store
 from scalerl.config import load_recipe
@@ -104,17 +105,8 @@ def test_steps_equal_those_of_the_torch_engine():
     assert num_equal >= 15
 
 
-def children_of(pid: int) -> list[int]:
-    children = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            name, rest = stat.read_text().rsplit(")", 1)
-            command = (stat.parent / "cmdline").read_text()
-        except OSError:
-            continue
-        if int(rest.split()[1]) == pid and "scalerl.rollout.vllm.child" in command:
-            children.append(int(name.split()[0]))
-    return sorted(children)
+def vllm_children(root: int) -> list[int]:
+    return sorted(pid for pid in descendants(root) if "scalerl.rollout.vllm.child" in command_line(pid))
 
 
 def wait_for(what, seconds: float) -> None:
@@ -124,29 +116,106 @@ def wait_for(what, seconds: float) -> None:
         time.sleep(0.2)
 
 
+@pytest.mark.xdist_group("shared memory")
 @pytest.mark.parametrize(
-    ("number", "reason"),
-    [(signal.SIGKILL, "was ended by SIGKILL"), (signal.SIGSTOP, "it was stopped (SIGSTOP)")],
+    ("number", "reason", "learner"),
+    [
+        (signal.SIGKILL, "was ended by SIGKILL", []),
+        # Also with a learner over ranks, whose weights come from host memory.
+        (signal.SIGSTOP, "it was stopped (SIGSTOP)", ["learner.ranks=2", "learner.sharding=full"]),
+    ],
     ids=["killed", "stopped"],
 )
-def test_a_run_whose_vllm_dies_ends_with_the_reason(tmp_path: Path, number, reason: str):
+def test_a_run_whose_vllm_dies_ends_with_the_reason(tmp_path: Path, number, reason: str, learner: list[str]):
     folder, before = tmp_path / "run", set(os.listdir("/dev/shm"))
-    settings = [VLLM, "evaluation.num_prompts=4", "evaluation.samples_per_prompt=1", "evaluation.every=1000"]
+    settings = [VLLM, "evaluation.num_prompts=4", "evaluation.samples_per_prompt=1", "evaluation.every=1000", *learner]
     arguments = [part for setting in settings for part in ("--set", setting)]
     command = [sys.executable, "-m", "scalerl.cli", "train", "tiny-cpu", "--out", str(folder), *arguments]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as run:
-        wait_for(lambda: (folder / store.METRICS).exists(), 180)
-        (sampling,) = children_of(run.pid)
+        wait_for(lambda: (folder / store.METRICS).exists() or run.poll() is not None, 600)
+        assert run.poll() is None, run.communicate()[1]
+        (sampling,) = vllm_children(run.pid)
         os.kill(sampling, number)
         begun = time.monotonic()
         _, error = run.communicate(timeout=60)
         seconds = time.monotonic() - begun
+    print(f"the run ended {seconds:.1f} s after {number.name}")
     assert seconds < 30
     assert run.returncode == 1
     assert reason in error
     assert "Traceback" not in error
     assert reason in str(store.read_status(folder))
     wait_for(lambda: not Path(f"/proc/{sampling}").exists(), 10)
+    assert set(os.listdir("/dev/shm")) == before
+
+
+FLEET = (
+    "rollout.generators=2",
+    "pipeline.groups_per_batch=4",
+    "pipeline.completions_per_group=4",
+    "evaluation.num_prompts=10",
+    "evaluation.samples_per_prompt=2",
+)
+
+
+def test_two_vllm_generators_train_as_one_torch_engine(tmp_path: Path):
+    """Synchronously, so that every token is sampled with known weights."""
+    few = [*FLEET, "evaluation.every=2", "budget.steps=4", "pipeline.max_lag=0", "curriculum=uniform"]
+    for name, more in (("torch", ["rollout.generators=0"]), ("vllm", [VLLM])):
+        Run(load_recipe("tiny-cpu", [*few, *more]), tmp_path / name).train()
+    ours, theirs = (store.read_metrics(tmp_path / name) for name in ("torch", "vllm"))
+    for row, other in zip(ours, theirs, strict=True):
+        assert row["groups"] == other["groups"]
+        assert (row["reward/mean"], row["rollout/length_mean"]) == (other["reward/mean"], other["rollout/length_mean"])
+        assert other["loss/value"] == pytest.approx(row["loss/value"], abs=1e-4)
+        assert other["rollout/lag_max"] == 0
+    evals = [[row["num_correct"] for row in store.read_evals(tmp_path / name)] for name in ("torch", "vllm")]
+    assert evals[0] == evals[1]
+    assert theirs[-1]["generators/ready"] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("shared memory")
+def test_under_ray_lost_generators_with_vllm_are_replaced(tmp_path: Path):
+    pytest.importorskip("ray")
+    folder, before = tmp_path / "run", set(os.listdir("/dev/shm"))
+    settings = [VLLM, *FLEET, "cluster.address=local", "evaluation.every=1000", "budget.steps=100000"]
+    arguments = [part for setting in settings for part in ("--set", setting)]
+    command = [sys.executable, "-m", "scalerl.cli", "train", "tiny-cpu", "--no-plots", "--out", str(folder), *arguments]
+
+    def wait_for_steps(num: int) -> None:
+        def done() -> bool:
+            assert run.poll() is None, run.communicate()[0]
+            return (folder / store.METRICS).exists() and len(store.read_metrics(folder)) >= num
+
+        wait_for(done, 1200)
+
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:
+        try:
+            wait_for_steps(2)
+            wait_for(lambda: len(vllm_children(run.pid)) == 2, 300)
+            processes = descendants(run.pid)
+            # First vLLM alone is killed; then a whole generator, whose vLLM must end by itself.
+            os.kill(vllm_children(run.pid)[0], signal.SIGKILL)
+            wait_for_steps(len(store.read_metrics(folder)) + 5)
+            generator = generators_of(run.pid)[0]
+            (orphan,) = vllm_children(generator)
+            os.kill(generator, signal.SIGKILL)
+            wait_for(lambda: not alive({orphan}), 30)
+            wait_for_steps(len(store.read_metrics(folder)) + 5)
+            wait_for(lambda: len(vllm_children(run.pid)) == 2, 300)
+            processes |= descendants(run.pid)
+            run.send_signal(signal.SIGTERM)
+            output, _ = run.communicate(timeout=120)
+        finally:
+            run.kill()
+    wait_for(lambda: not alive(processes), 30)
+    rows = store.read_metrics(folder)
+    losses = [loss for row in rows for loss in row.get("lost", ())]
+    assert "was ended by SIGKILL" in losses[0]["reason"]
+    assert len(losses) == 2, output
+    groups = [key for row in rows for key in row["groups"]]
+    assert len(groups) == len(set(groups)) == 4 * len(rows)
     assert set(os.listdir("/dev/shm")) == before
 
 

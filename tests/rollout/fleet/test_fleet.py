@@ -8,7 +8,7 @@ from contracts.requests import drain, make_request
 from fleets import make_fleet, wait_for
 from gated import GatedEngine
 
-from scalerl.errors import EngineError
+from scalerl.errors import EngineError, RecipeError
 from scalerl.loop.seams import PausableEngine
 from scalerl.rollout.fake import FakeEngine
 from scalerl.rollout.fleet.fleet import Fleet
@@ -150,6 +150,20 @@ def test_engine_that_cannot_be_built_ends_the_fleet(request):
     fleet.submit(group(0))
     with pytest.raises(EngineError, match="MemoryError: no room on device 0"):
         wait_for(lambda: (fleet.poll(), False)[1])
+
+
+def test_mistake_of_the_user_ends_the_fleet_at_once(request):
+    def make(number):
+        raise RecipeError("no such engine: choose another")
+
+    fleet = make_fleet(make, 2)
+    request.addfinalizer(fleet.close)
+    fleet.submit([make_request(0)])
+    with pytest.raises(RecipeError, match=r"^no such engine: choose another$"):
+        drain(fleet)
+    assert fleet.num_lost == 1
+    with pytest.raises(EngineError, match="no such engine"):
+        fleet.poll()
 
 
 def test_silence_counts_only_while_the_driver_listens(request):

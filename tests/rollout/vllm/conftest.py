@@ -1,4 +1,4 @@
-"""Every test here needs vLLM; `make test-vllm` runs them in an environment of their own."""
+"""Most tests here need vLLM; `make test-vllm` runs them in an environment of their own."""
 
 import os
 from pathlib import Path
@@ -8,11 +8,12 @@ import pytest
 from scalerl.rollout.vllm.spec import environment
 
 HERE = Path(__file__).parent
+WITHOUT = ("test_without_vllm.py", "test_cuda_parcels.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if HERE in item.path.parents and item.path.name != "test_without_vllm.py":
+        if HERE in item.path.parents and item.path.name not in WITHOUT:
             item.add_marker(pytest.mark.vllm)
             # vLLM 0.32 reads this name of torch's when it is imported.
             item.add_marker(pytest.mark.filterwarnings("ignore:`torch.distributed.reduce_op` is deprecated"))

@@ -16,6 +16,7 @@ from scalerl.rollout.vllm.process import VllmProcess
 from scalerl.types import LengthPlan
 
 SLOTS = 128
+pytestmark = pytest.mark.xdist_group("child")  # the processes are shared
 
 
 @pytest.fixture

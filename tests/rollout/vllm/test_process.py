@@ -3,6 +3,9 @@
 import os
 import resource
 import signal
+import subprocess
+import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -14,10 +17,12 @@ from vllm_models import llama, saved, spec
 
 from scalerl.errors import EngineError, RecipeError
 from scalerl.rollout.vllm import process as process_module
-from scalerl.rollout.vllm.process import VllmProcess, session_members
+from scalerl.rollout.vllm.process import VllmProcess
+from scalerl.rollout.vllm.session import session_members
 from scalerl.types import LengthPlan
 
 LONG = LengthPlan(answer_budget=1900)
+pytestmark = pytest.mark.xdist_group("shared memory")
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +31,17 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def start(folder):
-    """Start an engine, and check after the test that neither a process nor a file of shared memory is left."""
+def temporary(monkeypatch):
+    """A folder for temporary files; with a short path, because the path of a socket has at most 107 characters."""
+    with tempfile.TemporaryDirectory() as path:
+        monkeypatch.setattr(tempfile, "tempdir", path)
+        yield Path(path)
+        monkeypatch.undo()
+
+
+@pytest.fixture
+def start(folder, temporary):
+    """Start an engine, and check after the test that no process, shared memory or temporary file is left."""
     before, engines = shared_files(), []
 
     def started(**changes):
@@ -39,6 +53,7 @@ def start(folder):
         engine.close()
         assert not session_members(engine.pid)
     assert shared_files() == before
+    assert not list(temporary.iterdir())
 
 
 def shared_files() -> set[str]:
@@ -53,7 +68,9 @@ def seconds_until_it_fails(engine: VllmProcess, message: str) -> float:
     with pytest.raises(EngineError, match=message):
         engine.submit([make_request()])
     assert engine.num_pending == 0
-    return time.monotonic() - begun
+    seconds = time.monotonic() - begun
+    print(f"failed {seconds:.1f} s later")
+    return seconds
 
 
 def test_killed_process_is_an_engine_error_at_once(start):
@@ -134,26 +151,30 @@ def test_start_that_takes_too_long_is_given_up(folder, monkeypatch):
 START = process_module._start
 
 
-def test_the_child_ends_with_its_trainer(folder, tmp_path):
-    import subprocess
-    import sys
-
+def test_the_child_ends_with_its_trainer(folder, temporary):
+    """Here a child with two workers cleans up by itself, because the trainer is killed."""
     code = (
-        "import sys, os, time; sys.path[:0] = ['tests', 'tests/support']\n"
+        "import sys, time; sys.path[:0] = ['tests', 'tests/support']\n"
         "from vllm_models import spec\n"
         "from scalerl.rollout.vllm.process import VllmProcess\n"
-        f"engine = VllmProcess(spec({folder!r}))\n"
+        f"engine = VllmProcess(spec({folder!r}, settings={{'tensor_parallel': 2}}))\n"
         "print(engine.pid, flush=True); time.sleep(600)"
     )
-    root = Path(__file__).parents[3]
-    with subprocess.Popen([sys.executable, "-c", code], cwd=root, stdout=subprocess.PIPE, text=True) as trainer:
+    root, before = Path(__file__).parents[3], shared_files()
+    variables = {**os.environ, "TMPDIR": str(temporary), "VLLM_CPU_OMP_THREADS_BIND": "0|1"}
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, cwd=root, env=variables, stdout=subprocess.PIPE, text=True) as trainer:
         assert trainer.stdout is not None
         pid = int(trainer.stdout.readline())
+        assert len(session_members(pid)) >= 3
+        assert list(temporary.iterdir())
         trainer.kill()
     deadline = time.monotonic() + 10
     while session_members(pid) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not session_members(pid)
+    assert shared_files() == before
+    assert not list(temporary.iterdir())
 
 
 def test_two_workers_share_the_layers_and_leave_nothing_behind(start, monkeypatch):

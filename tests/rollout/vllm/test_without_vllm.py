@@ -100,6 +100,13 @@ def test_usage_is_not_reported_and_a_users_choice_is_kept(monkeypatch):
     assert "VLLM_CPU_OMP_THREADS_BIND" not in environment(on_gpu=True)
 
 
+def test_nothing_is_compiled_on_a_cpu_unless_asked_for(monkeypatch):
+    monkeypatch.delenv("TORCH_COMPILE_DISABLE", raising=False)
+    assert environment(on_gpu=False)["TORCH_COMPILE_DISABLE"] == "1"
+    assert environment(on_gpu=False, compiled=True)["TORCH_COMPILE_DISABLE"] == "0"
+    assert "TORCH_COMPILE_DISABLE" not in environment(on_gpu=True)
+
+
 def test_the_child_sees_its_own_gpus_first_and_then_the_learners():
     settings = VllmSettings(tensor_parallel=2, devices=(1, 2))
     assert visible_devices(settings, {}, 0) == "1,2,0"

@@ -1,8 +1,9 @@
 """An Engine over members that sample by themselves: requests go to the least loaded, completions return once.
 
 A member that dies, or is silent or stuck for too long, is replaced; its requests are given to others, and a newcomer
-starts with the last weights. After too many replacements the fleet ends with the reason. Groups stay together, since
-their completions share a prompt. Uses no torch and no Ray: `threads` and `ray_members` have the members.
+starts with the last weights. After too many replacements the fleet ends with the reason, and at once if a first member
+cannot start because of a mistake of the user. Groups stay together, since their completions share a prompt. Uses no
+torch and no Ray: `threads` and `ray_members` have the members.
 
 Silence is measured on a clock that runs only while the driver listens, so that a long step of the learner, or a
 suspended driver, does not count against the members.
@@ -15,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from scalerl.errors import EngineError
+from scalerl.errors import EngineError, RecipeError
 from scalerl.rollout.fleet.members import Launcher, Limits, Loss, Member, MemberLost
 from scalerl.rollout.fleet.messages import Command, Hold, Pace, Push, Report, Submit
 from scalerl.types import Completion, Request, Work
@@ -252,6 +253,9 @@ class Fleet:
             self.losses.append(loss)
             self.num_lost += 1
             seat.member.kill()
+            if seat.report.by_user and not seat.newcomer:
+                self._end = loss.reason
+                raise RecipeError(loss.reason)
             self._lost_work += seat.report.work
             self._lost_eval_work += seat.report.eval_work
             self._lost_pace += seat.report.pace

@@ -15,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
+from scalerl.errors import UserError
 from scalerl.rollout.fleet.messages import Command, Hold, Pace, Push, Report, Submit
 from scalerl.types import Completion, Request, Work
 
@@ -53,6 +54,7 @@ class Generator:
         self._stopped = False
         self._ready = False
         self._failure: str | None = None
+        self._by_user = False
         self._work, self._eval_work = Work(), Work()
         self._pace = Pace()
         self._version = -1
@@ -90,6 +92,7 @@ class Generator:
                 stuck_s=0.0 if self._call_since is None else time.monotonic() - self._call_since,
                 devices=self._devices,
                 failure=self._failure,
+                by_user=self._by_user,
             )
 
     def stop(self, wait_s: float = 0.0) -> None:
@@ -111,6 +114,9 @@ class Generator:
                     self._sample(engine)
                 else:
                     self._wait()
+        except UserError as error:
+            self._by_user = True
+            self._publish(failure=str(error))
         except BaseException as error:
             self._publish(failure=f"{type(error).__name__}: {error}".removesuffix(": "))
         finally:

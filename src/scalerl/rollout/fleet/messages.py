@@ -76,3 +76,5 @@ class Report:
     """The devices it holds, as "node/device"."""
     failure: str | None = None
     """Why it has stopped for good."""
+    by_user: bool = False
+    """Whether that is a mistake of the user, such as a wrong setting, which a replacement would meet again."""

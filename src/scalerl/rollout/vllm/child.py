@@ -9,12 +9,12 @@ import os
 import sys
 import threading
 import time
-from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from scalerl.errors import EngineError, UserError
 from scalerl.rollout.vllm.install import require_vllm
+from scalerl.rollout.vllm.session import end_session
 from scalerl.rollout.vllm.wire import (
     Beat,
     Close,
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 BEAT_S = 0.5
 REPORT_S = 0.05
 """Longest time for which the trainer's count of the work done is out of date while something is sampled."""
+_ENDING = threading.Lock()
 
 
 class _Outbox:
@@ -53,34 +54,33 @@ class _Outbox:
                 self.send(Beat())
                 time.sleep(BEAT_S)
         except OSError:  # The trainer has ended, and whatever the main thread is doing is of no use to anyone.
-            os._exit(1)
+            _end(1, orphaned=True)
 
 
 def main() -> NoReturn:
     connection = Connection(int(sys.argv[1]))
     outbox = _Outbox(connection)
     threading.Thread(target=outbox.beat_forever, daemon=True).start()
-    code = 1
+    code, orphaned = 1, False
     try:
         spec = connection.recv()
         require_vllm()
         from scalerl.rollout.vllm.engine import VllmEngine
 
         engine = VllmEngine(spec)
+        if spec.has_weights:
+            engine.warm_up()
         outbox.send(Ready(engine.vocabulary))
-        _serve(engine, connection, outbox)
+        _serve(engine, connection, outbox, is_warm=spec.has_weights)
         code = 0
     except (EOFError, ConnectionError, KeyboardInterrupt):
-        pass
+        orphaned = True
     except BaseException as error:
-        _report(outbox, error)
-    # At once: interpreters with vLLM in them take seconds to end and sometimes hang.
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+        orphaned = not _report(outbox, error)
+    _end(code, orphaned=orphaned)
 
 
-def _serve(engine: "VllmEngine", connection: Connection, outbox: _Outbox) -> None:
+def _serve(engine: "VllmEngine", connection: Connection, outbox: _Outbox, *, is_warm: bool) -> None:
     numbers: dict[int, int] = {}
     """The trainer's number of each request, by the identity of the request here."""
     reported = time.monotonic()
@@ -93,6 +93,9 @@ def _serve(engine: "VllmEngine", connection: Connection, outbox: _Outbox) -> Non
                     engine.submit([request for _, request in taken])
                 case Push(parcel=parcel, version=version):
                     engine.push_parcel(parcel, version)
+                    if not is_warm:  # these are the first weights that are not random
+                        engine.warm_up()
+                        is_warm = True
                     outbox.send(Pushed(version))
                 case Pause():
                     engine.pause()
@@ -109,7 +112,21 @@ def _serve(engine: "VllmEngine", connection: Connection, outbox: _Outbox) -> Non
             reported = now
 
 
-def _report(outbox: _Outbox, error: BaseException) -> None:
+def _end(code: int, *, orphaned: bool) -> NoReturn:
+    """End this process at once: interpreters with vLLM in them take seconds to end and sometimes hang.
+
+    Without a trainer, which does so otherwise, end the session's other processes and remove their files before.
+    """
+    _ENDING.acquire()  # and never released: the other thread must not end the process in the middle of this
+    if orphaned:
+        end_session(os.getpid(), files=(), folder=os.environ["TMPDIR"])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _report(outbox: _Outbox, error: BaseException) -> bool:
+    """Send the reason of a failure, and return whether the trainer is still there to read it."""
     if isinstance(error, UserError):
         message = Failed(str(error), True)
     elif isinstance(error, EngineError):
@@ -117,8 +134,11 @@ def _report(outbox: _Outbox, error: BaseException) -> None:
     else:
         lines = [line for line in str(error).splitlines() if line.strip()]
         message = Failed(f"{type(error).__name__}: {' '.join(lines[:3])}".removesuffix(": "), False)
-    with suppress(OSError):
+    try:
         outbox.send(message)
+    except OSError:
+        return False
+    return True
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ class in a child (process.py); only tests run it in their own process.
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from scalerl.rollout.requests import check_request
 from scalerl.rollout.vllm.choice import KEY, NOT_FINITE, arguments
 from scalerl.rollout.vllm.parcels import LocalParcel, Parcel
 from scalerl.rollout.vllm.spec import SAMPLERS, EngineSpec, cpu_cache_bytes, engine_arguments
-from scalerl.types import Completion, LengthPlan, Purpose, Request, Work
+from scalerl.types import Completion, LengthPlan, Problem, Purpose, Request, Work
 
 _CLOSED = "the engine is closed"
 
@@ -167,6 +167,21 @@ class VllmEngine:
         except Exception as error:  # Out of memory, a device fault, a bug in vLLM: its state is unknown now.
             self._failure = f"vLLM failed: {type(error).__name__}: {error}".removesuffix(": ")
             raise EngineError(self._failure) from error
+
+    def warm_up(self) -> None:
+        """Sample two tokens for nobody: vLLM prepares much in its first steps, and no request should wait for that.
+
+        Nothing of it is counted, and the sequence is too short to fill a block that the prefix cache would keep.
+        """
+        if self.num_pending or self._max_length < 3:
+            return
+        before = {purpose: replace(counts) for purpose, counts in self._counts.items()}
+        nothing = Problem(id="", prompt="", answer="", task="")
+        plan = LengthPlan(answer_budget=2)
+        self.submit([Request(group="", index=0, problem=nothing, prompt_tokens=(0,), seed=0, length=plan)])
+        while self.num_pending:
+            self.step()
+        self._counts = before
 
     def push_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Load weights, named as in the model's state_dict. A tied head may be left out."""

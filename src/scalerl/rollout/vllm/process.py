@@ -11,6 +11,7 @@ EngineError with the reason; it and all processes that it started are then kille
 
 import os
 import queue
+import shutil
 import signal
 import socket
 import subprocess
@@ -30,6 +31,7 @@ from torch import Tensor
 from scalerl.errors import EngineError, RecipeError
 from scalerl.rollout.requests import check_request
 from scalerl.rollout.vllm.parcels import CudaSender, HostSender
+from scalerl.rollout.vllm.session import end_session, mapped_files, session_members
 from scalerl.rollout.vllm.spec import EngineSpec, engine_arguments, environment, visible_devices
 from scalerl.rollout.vllm.wire import (
     Close,
@@ -83,12 +85,14 @@ class VllmProcess:
         with ExitStack() as opened:
             self._log: IO[bytes] = opened.enter_context(tempfile.TemporaryFile())
             ours, theirs = map(opened.enter_context, socket.socketpair())
-            self._process = _start(spec, theirs.fileno(), self._log)
+            folder = tempfile.mkdtemp(prefix="scalerl-vllm-", dir=_short(tempfile.gettempdir()))
+            opened.callback(shutil.rmtree, folder, ignore_errors=True)
+            self._process = _start(spec, theirs.fileno(), self._log, folder)
             theirs.close()
             connection = Connection(ours.detach())
             opened.pop_all()  # what is open now is closed with the engine
         # Also when this object is dropped and when the interpreter ends.
-        self._kill: Callable[[], object] = weakref.finalize(self, _kill_all, self._process, self._shared_files)
+        self._kill: Callable[[], object] = weakref.finalize(self, _kill_all, self._process, self._shared_files, folder)
         for work in (self._write, self._read):
             threading.Thread(target=work, args=(connection,), daemon=True, name="vllm").start()
         self._outbox.put(spec)
@@ -183,7 +187,7 @@ class VllmProcess:
             if self._ready is None and time.monotonic() > deadline:
                 self._fail(f"vLLM has not started within {start_s:.0f} s{self._last_line()}")
         # Noted now: a child that is killed, with its workers, leaves these files and can no longer be asked.
-        self._shared_files.extend(_mapped_files(session_members(self.pid)))
+        self._shared_files.extend(mapped_files(session_members(self.pid)))
         return self._ready.vocabulary
 
     def _write(self, connection: Connection) -> None:
@@ -291,8 +295,15 @@ class VllmProcess:
             raise EngineError(self._failure)
 
 
-def _start(spec: EngineSpec, descriptor: int, log: IO[bytes]) -> subprocess.Popen[bytes]:
-    variables = {**os.environ, **environment(on_gpu=spec.on_gpu)}
+def _short(folder: str) -> str:
+    """Return a folder for temporary files with a path short enough for sockets, which may have 107 characters."""
+    return folder if len(folder) <= 48 else "/tmp"
+
+
+def _start(spec: EngineSpec, descriptor: int, log: IO[bytes], folder: str) -> subprocess.Popen[bytes]:
+    """Start the child, with `folder` for its sockets and other temporary files."""
+    chosen = environment(on_gpu=spec.on_gpu, compiled=spec.settings.eager is False)
+    variables = {**os.environ, **chosen, "TMPDIR": folder}
     if (devices := visible_devices(spec.settings, os.environ, learner=0 if spec.on_gpu else None)) is not None:
         variables["CUDA_VISIBLE_DEVICES"] = devices
     python = spec.settings.python or sys.executable
@@ -310,41 +321,9 @@ def _start(spec: EngineSpec, descriptor: int, log: IO[bytes]) -> subprocess.Pope
         raise RecipeError(f"rollout.vllm.python is {python}, which cannot be started: {error.strerror}") from error
 
 
-def session_members(leader: int) -> list[int]:
-    """Return the processes of a session, without those that have ended and only wait to be collected."""
-    members = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError, ValueError):
-            state, _, _, session = path.read_text().rpartition(")")[2].split()[:4]
-            if int(session) == leader and state not in "ZX":
-                members.append(int(path.parent.name))
-    return members
-
-
-def _kill_all(process: subprocess.Popen[bytes], shared_files: Sequence[str]) -> None:
+def _kill_all(process: subprocess.Popen[bytes], shared_files: Sequence[str], folder: str) -> None:
     """Kill the child and every process of its session, and remove the files that such an end leaves behind."""
-    files = {*shared_files, *_mapped_files(session_members(process.pid))}
+    end_session(process.pid, files=shared_files, folder=folder)
     with suppress(ProcessLookupError):
         process.kill()
     process.wait()
-    deadline = time.monotonic() + CLOSE_S
-    while (members := session_members(process.pid)) and time.monotonic() < deadline:
-        for member in members:
-            with suppress(ProcessLookupError):
-                os.kill(member, signal.SIGKILL)
-        time.sleep(0.01)
-    for name in files:
-        with suppress(OSError):
-            os.unlink(name)
-
-
-def _mapped_files(processes: Sequence[int]) -> set[str]:
-    """Return the files of shared memory that processes have mapped: queues and semaphores between vLLM's workers."""
-    files = set()
-    for number in processes:
-        with suppress(OSError):
-            for line in Path(f"/proc/{number}/maps").read_text().splitlines():
-                name = line.partition("/dev/shm/")[2]
-                if name and not name.endswith("(deleted)"):
-                    files.add(f"/dev/shm/{name}")
-    return files

@@ -51,7 +51,10 @@ class EngineMaker:
                 context=self.recipe.rollout.context,
                 trust_remote_code=self.recipe.model.trust_remote_code,
             )
-            return self.build(model, self.recipe, slots=self.slots)
+            if self.recipe.rollout.engine != "vllm":
+                return self.build(model, self.recipe, slots=self.slots)
+        # vLLM takes a minute to start, in a process of its own: generators start it at the same time.
+        return self.build(model, self.recipe, slots=self.slots)
 
 
 def slots_per_generator(recipe: Recipe, slots: int) -> int:

@@ -1,0 +1,89 @@
+"""The processes of a vLLM child, which are a session, and the files they would leave behind. Needs /proc.
+
+Python's resource tracker, one of these processes, removes named semaphores and blocks of shared memory once all
+processes that could use them have ended. It is therefore killed last, and only if it does not end by itself. Files that
+vLLM maps without registering them are read from the memory maps of its processes. Everything else that they write is in
+a temporary folder of their own.
+"""
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+SHARED = "/dev/shm/"
+KILL_S = 5.0  # how long killed processes, and then the resource tracker, may take to end
+_TRACKER = "multiprocessing.resource_tracker"
+
+
+def session_members(leader: int) -> list[int]:
+    """Return the processes of a session, without those that have ended and only wait to be collected."""
+    members = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError, ValueError):
+            state, _, _, session = path.read_text().rpartition(")")[2].split()[:4]
+            if int(session) == leader and state not in "ZX":
+                members.append(int(path.parent.name))
+    return members
+
+
+def mapped_files(processes: Iterable[int]) -> set[str]:
+    """Return the files of shared memory that processes have mapped: queues and buffers between vLLM's workers."""
+    files = set()
+    for number in processes:
+        with suppress(OSError):
+            for line in Path(f"/proc/{number}/maps").read_text().splitlines():
+                name = line.partition(SHARED)[2]
+                if name and not name.endswith("(deleted)"):
+                    files.add(SHARED + name)
+    return files
+
+
+def end_session(leader: int, *, files: Collection[str], folder: str) -> None:
+    """Kill the processes of a session, except this one, and remove what they leave: `files`, mapped ones, `folder`."""
+    files = {*files, *mapped_files(session_members(leader))}
+    _kill(leader, lambda number: not _is_tracker(number))
+    # The tracker of this very process works once this process has ended.
+    if leader != os.getpid() and not _wait(leader):
+        _kill(leader, lambda number: True)
+    # What another program has mapped too is not ours to remove.
+    for name in files - mapped_files(_all_processes() - {os.getpid()}) if files else ():
+        with suppress(OSError):
+            os.unlink(name)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _kill(leader: int, chosen: Callable[[int], bool]) -> None:
+    """Kill the chosen processes of a session, and those that they start meanwhile, until none is left."""
+    deadline = time.monotonic() + KILL_S
+    while time.monotonic() < deadline:
+        members = [number for number in session_members(leader) if number != os.getpid() and chosen(number)]
+        if not members:
+            return
+        for number in members:
+            with suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+        time.sleep(0.01)
+
+
+def _wait(leader: int) -> bool:
+    """Wait until no process of a session is left, and return whether that is so."""
+    deadline = time.monotonic() + KILL_S
+    while session_members(leader):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def _all_processes() -> set[int]:
+    return {int(path.name) for path in Path("/proc").glob("[0-9]*")}
+
+
+def _is_tracker(number: int) -> bool:
+    with suppress(OSError):
+        return _TRACKER in Path(f"/proc/{number}/cmdline").read_text()
+    return False

@@ -1,0 +1,84 @@
+"""A fleet whose members are vLLM processes: the torch engine's completions, also when a member dies or hangs."""
+
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+from contracts.requests import by_key, drain, mixed_requests
+from fleets import make_fleet, wait_for
+from vllm_models import llama, saved, spec
+
+from scalerl.rollout.fleet.members import Limits
+from scalerl.rollout.torch.engine import TorchEngine
+from scalerl.rollout.vllm.process import VllmProcess
+from scalerl.rollout.vllm.session import session_members
+
+STOPS = (3, 9)
+pytestmark = pytest.mark.xdist_group("shared memory")
+SLOTS = 8
+REQUESTS = mixed_requests(240, longest=40)
+
+
+@pytest.fixture(scope="module")
+def expected():
+    """What the torch engine samples with the weights of version 1."""
+    engine = TorchEngine(llama(), slots=SLOTS, max_length=64, stop_tokens=STOPS, version=0)
+    engine.push_weights(llama(seed=1).state_dict(), 1)
+    engine.submit(REQUESTS)
+    return by_key(drain(engine))
+
+
+def check_equal(completions, expected):
+    completions = by_key(completions)
+    assert completions.keys() == expected.keys()
+    for key, completion in completions.items():
+        assert completion.tokens.tolist() == expected[key].tokens.tolist()
+        np.testing.assert_allclose(completion.log_probs, expected[key].log_probs, atol=1e-4)
+        assert set(completion.versions.tolist()) == {1}
+
+
+def wait_until_ready(fleet):
+    wait_for(lambda: fleet.poll() or fleet.num_ready == 2, timeout_s=600.0)
+
+
+def test_members_die_and_hang_and_no_completion_changes(tmp_path, expected):
+    folder, before = saved(llama(), tmp_path), set(os.listdir("/dev/shm"))
+    members: list[VllmProcess] = []
+
+    def make(number: int) -> VllmProcess:
+        members.append(VllmProcess(spec(folder, slots=SLOTS, stop_tokens=STOPS)))
+        return members[-1]
+
+    fleet = make_fleet(make, 2, slots=SLOTS, limits=Limits(silent_s=15.0, stuck_s=60.0))
+    try:
+        fleet.push_weights(llama(seed=1).state_dict(), 1)
+        wait_until_ready(fleet)
+        fleet.submit(REQUESTS)
+        check_equal(drain(fleet), expected)
+        assert all(member.work.decoded > 0 for member in members)
+
+        kinds = ((signal.SIGKILL, "SIGKILL", 10.0), (signal.SIGSTOP, "no sign of life", 30.0))
+        for victim, (kind, reason, most_s) in zip(members[:2], kinds, strict=True):
+            fleet.submit(REQUESTS)
+            wait_for(lambda victim=victim: victim.num_pending)
+            os.kill(victim.pid, kind)
+            begun, completions, num_lost = time.monotonic(), [], fleet.num_lost
+            while fleet.num_lost == num_lost:
+                completions += fleet.poll()
+            seconds = time.monotonic() - begun
+            print(f"the loss was noticed {seconds:.1f} s after {kind.name}")
+            assert seconds < most_s
+            # The rest comes from the member that is left, which is a newcomer the second time.
+            check_equal(completions + drain(fleet), expected)
+            assert reason in fleet.losses[-1].reason
+            assert fleet.losses[-1].num_requests > 0
+            assert not session_members(victim.pid)
+            wait_until_ready(fleet)
+        assert fleet.num_lost == 2
+        assert len(members) == 4
+    finally:
+        fleet.close()
+    assert not [member for member in members if session_members(member.pid)]
+    assert set(os.listdir("/dev/shm")) == before
