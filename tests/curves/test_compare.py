@@ -3,7 +3,7 @@ import pytest
 from simulate import run, sigmoid
 
 from scalerl.curves import compare, fit, linearise, refit
-from scalerl.curves.notes import MeasuredDifference
+from scalerl.curves.pairs.notes import MeasuredDifference
 
 
 def fitted(seed: int, **params):

@@ -45,7 +45,7 @@ def test_a_run_that_falls_away_is_unstable():
     reward[-4:] -= np.array([0.02, 0.03, 0.04, 0.05])
     found = fit(compute, reward, start=0.4)
     assert found.verdict == "unstable"
-    assert "falls away" in found.messages[0]
+    assert found.messages[0].startswith("The reward fell by ")
     assert fit(compute, reward, start=0.4, fit_until=float(compute[-5])).verdict == "ok"
 
 
@@ -322,7 +322,7 @@ def test_a_fall_names_its_run_and_place():
     (fall,) = [note for note in done.notes if isinstance(note, Fall)]
     assert fall.run == "seed 7"
     assert 2.5 < fall.compute < 3.3
-    assert done.messages[0].startswith("Run seed 7 falls away from its own curve after compute")
+    assert done.messages[0].startswith("The reward of run seed 7 fell by ")
 
 
 def test_errors_of_means_weigh_points():

@@ -13,7 +13,7 @@ from scalerl.analysis.results import Analysis, CurveResult, FormRanking, param_v
 from scalerl.analysis.words import curve_text
 from scalerl.curves import Comparison, Fit, Pair, Reach, Score, note_text, pair_verdict, stopping, stopping_text
 from scalerl.curves.fitted import tails
-from scalerl.curves.notes import AssumedRunSpread
+from scalerl.curves.pairs.notes import AssumedRunSpread
 from scalerl.logs.facts import Fact, sentence
 from scalerl.logs.table import listed
 

@@ -11,12 +11,12 @@ from itertools import combinations
 
 import numpy as np
 
-from scalerl.curves import notes
 from scalerl.curves.fit import fit
 from scalerl.curves.fitted import Fit
 from scalerl.curves.forecast import Value
 from scalerl.curves.forms import FORMS, Array
-from scalerl.curves.notes import PairKind, PairNote
+from scalerl.curves.pairs import notes
+from scalerl.curves.pairs.notes import PairKind, PairNote
 from scalerl.curves.pairs.pairing import (
     Evidence,
     crossing_compute,
