@@ -1,7 +1,7 @@
 """`Fit`: a fitted curve as a value, with what it says of any compute."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -74,6 +74,25 @@ class Fit:
         return tuple(note for note in self.notes if isinstance(note, Fall))
 
     @property
+    def past_peak(self) -> bool:
+        """Whether at least half of the runs fell after their peak: the curve then ends there, and has no ceiling."""
+        return bool(self.falls) and 2 * len(self.falls) >= self.num_runs
+
+    @property
+    def rising_part(self) -> "Fit":
+        """The curve up to the peak by itself, as it was fitted: without other ways of fitting and without the fall."""
+        params = self.params
+        if self.draws is not None:
+            params = {name: float(np.median(values)) for name, values in self.draws.params.items()}
+        notes = tuple(note for note in self.notes if not isinstance(note, Fall))
+        return replace(self, params=params, parts=(), notes=notes)
+
+    @property
+    def best_draws(self) -> Array:
+        """Draws of the best reward to expect: the ceiling or, of a curve past its peak, the reward at the peak."""
+        return self.curve_draws([self.scale])[:, 0] if self.past_peak else self.ceiling_draws
+
+    @property
     def end(self) -> float:
         """The largest compute measured: that of the fit, or of what lies after a peak."""
         return max([self.scale, *(fall.last for fall in self.falls)])
@@ -100,7 +119,7 @@ class Fit:
         if self.parts:
             return np.median(self.curve_draws(places.ravel()), axis=0).reshape(places.shape)
         curve = FORMS[self.form].curve(places, self.params, self.scale)
-        if 2 * len(self.falls) < self.num_runs or not self.falls:
+        if not self.past_peak:
             return curve
         # Most runs fell, so the reward beyond their peak is what they fell to.
         at_peak = FORMS[self.form].curve(np.asarray(self.scale), self.params, self.scale)

@@ -84,7 +84,7 @@ def note_text(note: Note, unit: str | None = None) -> str:
 def fall_text(note: notes.Fall, unit: str | None) -> str:
     """Return by how much a run fell after its peak, and what to do about it."""
     run = "" if note.run is None else f" of run {note.run}"
-    peak = f"{note.best:.3g} at {_amount(f'{note.compute:.3g}', unit)}"
+    peak = f"{note.best:.3g} at {_amount(_short(note.compute), unit)}"
     fitted = "the curve is fitted up to the peak" if note.until_peak else "the curve is fitted through all points"
     return (
         f"The reward{run} fell by {note.drop:.2g} (standard error {note.drop_error:.1g}) after a peak of {peak}, to "
@@ -141,12 +141,12 @@ def forecast_message(caveats: Sequence[ForecastNote]) -> str:
 def _forecast_text(note: ForecastNote) -> str:
     match note:
         case notes.FarForecast():
-            doubt = "the run is unstable" if note.reason == "unstable" else "the ceiling is not known"
+            doubt = "the run fell after its peak" if note.reason == "unstable" else "the ceiling is not known"
             return f"a guess: more than {note.times:g} times the compute fitted, and {doubt}"
         case notes.AfterFall():
             return (
-                f"the reward fell from {note.best:.3g} to {note.mean:.3g} after {note.compute:.3g}: it may recover or "
-                f"fall further, and no ceiling is promised"
+                f"the reward fell from {note.best:.3g} to {note.mean:.3g} after {_short(note.compute)}: it may recover "
+                f"or fall further, and no ceiling is promised"
             )
         case notes.AboveCeiling():
             text = f"{note.reward:g} is above the ceiling of {note.ceiling:.3f}"
@@ -167,6 +167,12 @@ def _pair_text(note: PairNote, unit: str | None) -> str:
             return f"Its ceiling is {note.difference:.3g} higher."
         case pair_notes.Unstable():
             return f"{note.name} is unstable."
+        case pair_notes.PastPeak():
+            where = _amount(f"{note.compute:.3g}", unit)
+            return (
+                f"{note.name} fell after its peak: it is compared by the {note.best:.3g} that it had reached at "
+                f"{where}, for it has no ceiling."
+            )
         case pair_notes.IfCeilingShared():
             verdict = pair_verdict(note.verdict, note.winner)
             return f"At one ceiling for both, {verdict}; but it is not known yet whether their ceilings are alike."
@@ -219,6 +225,9 @@ def _pair_text(note: PairNote, unit: str | None) -> str:
 def stopping_text(stopping: "Stopping", unit: str | None = None) -> str:
     """Return when to stop, as one sentence."""
     parts = []
+    if stopping.fell_after is not None:
+        since = _amount(_short(stopping.fell_after), unit)
+        parts.append(f"the reward has fallen since {since}: stop, and take the checkpoint from there")
     most = stopping.most_of_gain
     if most is not None:
         verb = "was reached" if stopping.reached else "should be reached"
@@ -226,7 +235,7 @@ def stopping_text(stopping: "Stopping", unit: str | None = None) -> str:
         parts.append(f"95 % of the gain {verb} at {_amount(f'{most.value:.3g}', unit)}{interval}")
     if stopping.doubling is not None:
         parts.append(f"one more doubling should bring {stopping.doubling.value:+.2g}")
-    if stopping.no_gain_since is not None:
+    if stopping.no_gain_since is not None and stopping.fell_after is None:
         since = _amount(f"{stopping.no_gain_since:.3g}", unit)
         parts.append(f"no gain can be measured since {since} ({stopping.num_without_gain} evaluations)")
     best = stopping.best
@@ -243,6 +252,10 @@ def _remedy(note: notes.WideCeiling, unit: str | None) -> str:
         return f"more than {note.times:g} times the compute fitted would be needed to settle it."
     amount = _amount(f"{note.compute:g}", unit)
     return f"about {note.times:g} times the compute fitted (up to {amount}) should settle it."
+
+
+def _short(compute: float) -> str:
+    return f"{compute:.4g}" if compute < 1e5 else f"{compute:.3g}"
 
 
 def _amount(number: str, unit: str | None) -> str:

@@ -174,7 +174,8 @@ def _fit_json(curve: CurveResult, computes: Sequence[float]) -> dict[str, Any]:
         {"compute": row.compute, "value": row.reward.value, "low": row.reward.low, "high": row.reward.high}
         for row in reward_at(done, computes)
     ]
-    # An average over several forms has no closed form of its own: the page goes by its values on a grid.
+    # An average over several forms, or a curve and what came after its peak, has no closed form of its own: the page
+    # goes by its values on a grid.
     averaged = {"line": _line_json(done, computes), "draws": None}
     return out | {
         "params": done.params,
@@ -182,7 +183,8 @@ def _fit_json(curve: CurveResult, computes: Sequence[float]) -> dict[str, Any]:
         "last": done.scale,
         "good_until": number(good_until(done)),
         "bounds": list(done.bounds),
-        **(averaged if done.parts else {"draws": _draws_json(done.draws.params)}),
+        "fell": done.past_peak,
+        **(averaged if done.parts or done.past_peak else {"draws": _draws_json(done.draws.params)}),
         "expected": expected,
         "forecast": [row for times, row in zip(KNOWN, expected, strict=True) if times in TARGETS],
     }
@@ -190,10 +192,16 @@ def _fit_json(curve: CurveResult, computes: Sequence[float]) -> dict[str, Any]:
 
 def _line_json(done: Fit, computes: Sequence[float]) -> dict[str, Any]:
     grid = np.geomspace(min(float(done.compute.min()) / 4, computes[0]), 1.5 * computes[-1], LINE_POINTS)
-    low, high = done.curve_interval(grid)
+    grid = np.unique(np.append(grid, done.scale)) if done.past_peak else grid
+    value, (low, high) = done.predict(grid), done.curve_interval(grid)
+    if done.past_peak:
+        # Up to the peak, the curve as it was fitted; what the run fell to lies beyond.
+        rising, own = grid <= done.scale, done.rising_part
+        value[rising] = own.predict(grid[rising])
+        low[rising], high[rising] = own.curve_interval(grid[rising])
     return {
         "compute": rounded(grid, 6),
-        "value": rounded(done.predict(grid)),
+        "value": rounded(value),
         "low": rounded(low),
         "high": rounded(high),
     }

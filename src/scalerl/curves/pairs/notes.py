@@ -40,6 +40,18 @@ class Unstable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PastPeak:
+    """A curve of the pair fell after its peak: it is compared by its reward there, in place of a ceiling."""
+
+    kind: ClassVar = "past_peak"
+    name: str
+    best: float
+    """Reward of the curve at the peak."""
+    compute: float
+    """Where the peak ends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IfCeilingShared:
     """The verdict if both had one ceiling, which is not known yet."""
 
@@ -175,7 +187,7 @@ class DifferentPrompts:
 
 
 PairNote = (
-    NoCurve | NoIntervals | CeilingDifference | Unstable | IfCeilingShared | ProbablyHigher | MixedEfficiency
+    NoCurve | NoIntervals | CeilingDifference | Unstable | PastPeak | IfCeilingShared | ProbablyHigher | MixedEfficiency
     | LargerExponent | EarlierMidpoint | MeasuredDifference | NotMeasuredTogether | SameRun | NotMeasured
     | KnownFromPrior | NoEfficiency | AssumedRunSpread | SamePrompts | Crossing | DifferentPrompts
 )  # fmt: skip

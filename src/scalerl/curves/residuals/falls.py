@@ -152,7 +152,9 @@ def _test(points: Points, form: Form, known: Known, peak: int) -> _Test:
         # A fall that no line or step follows is not noise, and what lies before it shows what is.
         noises.append(_noise_before(residual[:peak], tangent.shape[1]))
     noise_sd, autocorrelation = min(noises, key=lambda noise: noise[0] ** 2 * _together(noise[1]))
-    return _Test(statistic=down, limit=LIMIT - FEW_POINTS / points.num, noise_sd=noise_sd, autocorrelation=autocorrelation)
+    return _Test(
+        statistic=down, limit=LIMIT - FEW_POINTS / points.num, noise_sd=noise_sd, autocorrelation=autocorrelation
+    )
 
 
 def _noise_before(residual: Array, num_free: int) -> tuple[float, float]:
