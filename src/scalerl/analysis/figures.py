@@ -191,8 +191,7 @@ def _end(result: CurveResult) -> float:
 
 def _curve(result: CurveResult, label: str, end: float, with_bands: bool) -> CurveData:
     fit = result.fit if result.fit is not None and result.fit.usable else None
-    drawn = fit.rising_part if fit is not None and fit.past_peak else fit
-    dots = curve_dots(result.series, result.fit, drawn)
+    dots = curve_dots(result.series, result.fit, fit)
     return CurveData(
         name=result.name,
         label=label,
@@ -230,18 +229,23 @@ def _line(result: CurveResult, fit: Fit, end: float, with_bands: bool) -> Line:
     first, last = float(fit.compute.min()), fit.scale
     begin = min(first, result.series.compute.min(initial=first), result.series.holdout_compute.min(initial=first))
     if fit.past_peak:
-        # No curve is promised beyond a peak.
-        fit, begin, end = fit.rising_part, first, last
+        begin, end = first, last  # no curve is promised beyond a peak
     grid = np.unique(np.concatenate([np.geomspace(begin, end, GRID), [first, last]]))
     banded = with_bands and fit.draws is not None
+    # Ways of fitting that leave out early points do not know them: they are averaged over for what lies beyond.
+    parts = [(curve, at) for curve, at in ((fit.chosen, grid[grid <= last]), (fit, grid[grid > last])) if len(at)]
     return Line(
         compute=grid,
-        reward=fit.predict(grid),
+        reward=np.concatenate([curve.predict(at) for curve, at in parts]),
         first=first,
         last=last,
-        band=fit.curve_interval(grid) if banded else None,
-        new_band=fit.new_interval(grid) if banded else None,
+        band=_joined([curve.curve_interval(at) for curve, at in parts]) if banded else None,
+        new_band=_joined([curve.new_interval(at) for curve, at in parts]) if banded else None,
     )
+
+
+def _joined(bands: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
+    return np.concatenate([low for low, _ in bands]), np.concatenate([high for _, high in bands])
 
 
 def _marks(result: CurveResult, end: float) -> tuple[Mark, ...]:

@@ -79,8 +79,11 @@ class Fit:
         return bool(self.falls) and 2 * len(self.falls) >= self.num_runs
 
     @property
-    def rising_part(self) -> "Fit":
-        """The curve up to the peak by itself, as it was fitted: without other ways of fitting and without the fall."""
+    def chosen(self) -> "Fit":
+        """The curve as it was fitted in the end, for what lies within the data: without the other ways of fitting that
+        forecasts are averaged over, and without what came after a peak."""
+        if not self.parts and not self.falls:
+            return self
         params = self.params
         if self.draws is not None:
             params = {name: float(np.median(values)) for name, values in self.draws.params.items()}

@@ -192,13 +192,12 @@ def _fit_json(curve: CurveResult, computes: Sequence[float]) -> dict[str, Any]:
 
 def _line_json(done: Fit, computes: Sequence[float]) -> dict[str, Any]:
     grid = np.geomspace(min(float(done.compute.min()) / 4, computes[0]), 1.5 * computes[-1], LINE_POINTS)
-    grid = np.unique(np.append(grid, done.scale)) if done.past_peak else grid
+    grid = np.unique(np.append(grid, done.scale))
     value, (low, high) = done.predict(grid), done.curve_interval(grid)
-    if done.past_peak:
-        # Up to the peak, the curve as it was fitted; what the run fell to lies beyond.
-        rising, own = grid <= done.scale, done.rising_part
-        value[rising] = own.predict(grid[rising])
-        low[rising], high[rising] = own.curve_interval(grid[rising])
+    # Within what was fitted the curve as it was fitted; an average, or what a run fell to, lies beyond.
+    within = grid <= done.scale
+    value[within] = done.chosen.predict(grid[within])
+    low[within], high[within] = done.chosen.curve_interval(grid[within])
     return {
         "compute": rounded(grid, 6),
         "value": rounded(value),

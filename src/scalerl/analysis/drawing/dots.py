@@ -83,10 +83,15 @@ def _made(
         run_label=label,
         compute=compute,
         reward=reward,
-        residual=reward - fit.predict(compute) if fit is not None else np.full(len(reward), np.nan),
+        residual=reward - _curve(fit, compute) if fit is not None else np.full(len(reward), np.nan),
         error=error,
         count=count,
     )
+
+
+def _curve(fit: Fit, compute: Array) -> Array:
+    """Return the curve as it is drawn: within what was fitted by the way that was chosen, beyond it the forecast."""
+    return np.where(compute <= fit.scale, fit.chosen.predict(compute), fit.predict(compute))
 
 
 def _after_peak(series: Series, fit: Fit | None) -> NDArray[np.bool_]:
