@@ -220,8 +220,15 @@ def falling(num: int, _: str | None) -> None:
         falls_seen(max(num // 4, 1), drop, f"on runs that fall slowly by {drop:g} standard errors")
 
 
-PARTS = {"sigmoids": sigmoids, "phases": phases, "flat": flat, "gains": gains, "prefixes": prefixes, "levelled": levelled,
-         "falling": falling}  # fmt: skip
+PARTS = {
+    "sigmoids": sigmoids,
+    "phases": phases,
+    "flat": flat,
+    "gains": gains,
+    "prefixes": prefixes,
+    "levelled": levelled,
+    "falling": falling,
+}
 
 
 def main() -> None:
