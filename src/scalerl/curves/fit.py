@@ -72,9 +72,7 @@ def fit(
         notes = (*notes, too_few)
         nothing = unsettled(points, shape, known, _no_solution(shape))
         return _make(points, shape, known, nothing, "too few points", notes, level, margin, start_sd)
-    falls = find_falls(thin(points), shape, known)
-    if method == "posterior":
-        points, known, falls = _up_to_the_peak(points, shape, known, falls)
+    points, known, falls = _up_to_the_peak(points, shape, known, keep_all=method == "paper")
     few = thin(points)
     is_thinned = few is not points
     settled = _settle(few, shape, known, start_sd, guess, intervals, mend, skip_before, method)
@@ -126,13 +124,25 @@ def _window(
     return points, known, tuple(notes)
 
 
+def _counted(fall: Fall, points: Points) -> Fall:
+    """Count the points of a fall that was found among blocks of a long log."""
+    mine = points.take(points.run == (points.run[0] if fall.run is None else int(fall.run)))
+    num_after = int(np.sum(mine.log_compute > np.log(fall.compute / points.scale) + 1e-9))
+    last = points.scale * float(np.exp(mine.log_compute[-1]))
+    num_points = max(round(fall.num_points * num_after / fall.num_after), 1)
+    return replace(fall, num_after=num_after, last=last, num_points=num_points)
+
+
 def _up_to_the_peak(
-    points: Points, form: Form, known: Known, falls: tuple[Fall, ...]
+    points: Points, form: Form, known: Known, *, keep_all: bool
 ) -> tuple[Points, Known, tuple[Fall, ...]]:
     """Leave out what lies after the peak of each run that falls, where enough is left to fit a curve to."""
+    falls = tuple(_counted(fall, points) for fall in find_falls(thin(points), form, known))
+    if not falls or keep_all:
+        return points, known, falls
     rising = points.take(rising_part(points, falls))
     num_free = known.num_free(form)
-    if not falls or rising.num < num_free + 2 or len(np.unique(rising.log_compute)) < num_free:
+    if rising.num < num_free + 2 or len(np.unique(rising.log_compute)) < num_free:
         return points, known, falls
     return *rescale(rising, known, form), tuple(replace(fall, until_peak=True) for fall in falls)
 

@@ -165,14 +165,8 @@ def _pair_text(note: PairNote, unit: str | None) -> str:
             return "No intervals were computed."
         case pair_notes.CeilingDifference():
             return f"Its ceiling is {note.difference:.3g} higher."
-        case pair_notes.Unstable():
-            return f"{note.name} is unstable."
-        case pair_notes.PastPeak():
-            where = _amount(f"{note.compute:.3g}", unit)
-            return (
-                f"{note.name} fell after its peak: it is compared by the {note.best:.3g} that it had reached at "
-                f"{where}, for it has no ceiling."
-            )
+        case pair_notes.Unstable() | pair_notes.PastPeak():
+            return _fallen_text(note, unit)
         case pair_notes.IfCeilingShared():
             verdict = pair_verdict(note.verdict, note.winner)
             return f"At one ceiling for both, {verdict}; but it is not known yet whether their ceilings are alike."
@@ -220,6 +214,13 @@ def _pair_text(note: PairNote, unit: str | None) -> str:
             return f"The two curves cross at {_amount(f'{note.compute:.4g}', unit)}."
         case pair_notes.DifferentPrompts():
             return "Evaluated on different prompts: the two are not comparable."
+
+
+def _fallen_text(note: pair_notes.Unstable | pair_notes.PastPeak, unit: str | None) -> str:
+    if isinstance(note, pair_notes.Unstable):
+        return f"{note.name} is unstable."
+    where = _amount(_short(note.compute), unit)
+    return f"{note.name} fell after its peak, and is compared by the {note.best:.3g} that it reached at {where}."
 
 
 def stopping_text(stopping: "Stopping", unit: str | None = None) -> str:
