@@ -182,7 +182,7 @@ def test_past_its_peak_a_curve_ends_and_its_points_go_on():
     roles = {dots.role: dots for dots in drawn.dots}
     assert set(roles) == {"fitted", "after the peak"}
     assert roles["fitted"].compute.max() == peak.compute.value < roles["after the peak"].compute.min()
-    assert legend_text(drawn).startswith("a  peak 0.59")
+    assert legend_text(drawn).startswith("a  peak 0.600 at ")
     assert to_json(analysis)["curves"][0]["notes"][0]["kind"] == "fall"
 
 
