@@ -102,7 +102,8 @@ def _fall_of_run(points: Points, form: Form, known: Known) -> Fall | None:
     independent = scatter(points) * float(np.sqrt(drop.best_noise + drop.mean_noise))
     if drop.size_of_drop <= max(least, LEAST_Z * independent):
         return None
-    test = _test(points, form, known, drop.peak)
+    is_collapse = rise <= 0 or drop.size_of_drop > LARGE_SHARE * rise
+    test = _test(points, form, known, drop.peak, is_collapse)
     noise_sd = max(test.noise_sd, LEAST_NOISE * (noise_guess(points) or 0.0))
     together = _together(test.autocorrelation)
     errors = [noise_sd * np.sqrt(noise * min(together, drop.size)) for noise in (drop.best_noise, drop.mean_noise)]
@@ -136,7 +137,7 @@ class _Test:
     autocorrelation: float
 
 
-def _test(points: Points, form: Form, known: Known, peak: int) -> _Test:
+def _test(points: Points, form: Form, known: Known, peak: int, is_collapse: bool) -> _Test:
     """Test a decline after the first `peak` points of a run."""
     head = points.take(np.arange(points.num) < peak)
     residual, tangent = points.reward - points.reward.mean(), np.ones((points.num, 1))
@@ -148,8 +149,8 @@ def _test(points: Points, form: Form, known: Known, peak: int) -> _Test:
     tests = add_columns(residual, tangent, columns, points)
     which = int(np.argmin(tests.t))
     noises = [(float(tests.noise_sd[which]), float(tests.autocorrelation[which]))]
-    if head.num >= tangent.shape[1] + MANY_BEFORE:
-        # A fall that no line or step follows is not noise, and what lies before it shows what is.
+    if is_collapse and head.num >= tangent.shape[1] + MANY_BEFORE:
+        # A collapse that no line or step follows is not noise, and what lies before it shows what is.
         noises.append(_noise_before(residual[:peak], tangent.shape[1]))
     noise_sd, autocorrelation = min(noises, key=lambda noise: noise[0] ** 2 * _together(noise[1]))
     return _Test(
