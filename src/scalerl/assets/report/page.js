@@ -189,7 +189,7 @@ function drawResiduals(xRange, right) {
   chart.line([[xRange[0], 0], [xRange[1], 0]], { stroke: "var(--faint)", "stroke-width": 1 });
   for (const { curve, points, left } of sets) {
     const fill = own(colourOf(curve.name)), many = drawn.length > 3 || points.compute.length > 120 || isPhone;
-    left.forEach((value, i) => chart.mark(points.compute[i], hold(value), points.run[i], { r: many ? 1.8 : 2.6, ...dotStyle(fill, isFitted(curve, points, i), many) }));
+    left.forEach((value, i) => (curve.fell && points.compute[i] > curve.last * (1 + 1e-5) ? null : chart.mark(points.compute[i], hold(value), points.run[i], { r: many ? 1.8 : 2.6, ...dotStyle(fill, isFitted(curve, points, i), many) })));
   }
   const marked = sets.filter(({ curve }) => misfitOf(curve) !== null);
   marked.forEach(({ curve, points, left }, row) => {

@@ -264,8 +264,8 @@ def _supported(decision: _Decision, evidence: Evidence) -> _Decision:
 
 
 def _has_bent(curve: Fit) -> bool:
-    """Return whether the run has passed its midpoint: before that, its ceiling is what the prior makes of it."""
-    if curve.draws is None or "midpoint" not in curve.draws.params:
+    """Return whether the run has passed its midpoint, or its peak: before that, its ceiling is what the prior makes."""
+    if curve.past_peak or curve.draws is None or "midpoint" not in curve.draws.params:
         return True
     return float(np.mean(curve.draws.params["midpoint"] <= curve.scale)) >= BENT
 

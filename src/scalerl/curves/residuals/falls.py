@@ -21,7 +21,10 @@ from scalerl.curves.residuals.tangents import residuals, tangents
 LEAST_POINTS = 8  # of a run, before a fall is looked for
 LEAST_AFTER = 3  # points after the peak
 MOST_AVERAGED = 12  # points that the reward at the peak, and that of the end, are averages of
-MANY_BEFORE = 12  # points beyond the free parameters, from which the rising part shows its noise
+LEAST_AFTER_SMALL = 5  # after the peak of a run that is not unstable: a dip of fewer may pass
+MANY_BEFORE = 8  # points from which the rising part shows how its noise hangs together
+LITTLE_KNOWN = 0.5  # autocorrelation that is assumed of fewer
+COLLAPSE_Z = 4.0  # standard errors of the noise before a collapse
 # Nats of evidence for a decline: with many points, and what is enough with few, times their number.
 LIMIT, FEW_POINTS = 5.3, 14.0
 # Where declines begin that are tried, as shares of what lies after the peak: before 0 is before the peak.
@@ -30,6 +33,7 @@ LEAST_Z = 2.0  # standard errors of the drop below which evidence for a decline 
 LEAST_SHARE = 0.01  # of the rise before it: a smaller drop does not matter to anyone
 LARGE_SHARE = 0.1  # of the rise before it, from which a fall makes a run unstable
 LEAST_NOISE = 0.5  # of binomial noise: evaluations of the same prompts vary by less than it
+ROUNDING = 1e-12  # of sums of squares that are equal
 NOTHING = 1e-9  # of the reward's range: a difference between equal numbers
 
 
@@ -103,7 +107,9 @@ def _fall_of_run(points: Points, form: Form, known: Known) -> Fall | None:
     if drop.size_of_drop <= max(least, LEAST_Z * independent):
         return None
     is_collapse = rise <= 0 or drop.size_of_drop > LARGE_SHARE * rise
-    test = _test(points, form, known, drop.peak, is_collapse)
+    if not is_collapse and points.num - drop.peak < LEAST_AFTER_SMALL:
+        return None
+    test = _test(points, form, known, drop, is_collapse)
     noise_sd = max(test.noise_sd, LEAST_NOISE * (noise_guess(points) or 0.0))
     together = _together(test.autocorrelation)
     errors = [noise_sd * np.sqrt(noise * min(together, drop.size)) for noise in (drop.best_noise, drop.mean_noise)]
@@ -137,32 +143,48 @@ class _Test:
     autocorrelation: float
 
 
-def _test(points: Points, form: Form, known: Known, peak: int, is_collapse: bool) -> _Test:
-    """Test a decline after the first `peak` points of a run."""
-    head = points.take(np.arange(points.num) < peak)
+def _test(points: Points, form: Form, known: Known, drop: _Drop, is_collapse: bool) -> _Test:
+    """Test a decline after the peak of a run."""
+    head = points.take(np.arange(points.num) < drop.peak)
     residual, tangent = points.reward - points.reward.mean(), np.ones((points.num, 1))
     if head.num >= known.num_free(form) + 2:
         best = least_squares(head, form, known)
         residual, tangent = residuals(points, form, best), tangents(points, form, known, best)
-    columns = _declines(points, peak)
+    columns = _declines(points, drop.peak)
     _, down = evidence(residual, tangent, columns, points)
     tests = add_columns(residual, tangent, columns, points)
     which = int(np.argmin(tests.t))
-    noises = [(float(tests.noise_sd[which]), float(tests.autocorrelation[which]))]
-    if is_collapse and head.num >= tangent.shape[1] + MANY_BEFORE:
+    noise_sd, autocorrelation = float(tests.noise_sd[which]), float(tests.autocorrelation[which])
+    if is_collapse:
         # A collapse that no line or step follows is not noise, and what lies before it shows what is.
-        noises.append(_noise_before(residual[:peak], tangent.shape[1]))
-    noise_sd, autocorrelation = min(noises, key=lambda noise: noise[0] ** 2 * _together(noise[1]))
+        size, rho = _noise_aside(points, head, residual, tangent.shape[1], drop)
+        if size**2 * _together(rho) < noise_sd**2 * _together(autocorrelation):
+            noise_sd, autocorrelation = size, rho
+        down = max(down, _collapse_evidence(points, head, residual, drop, size * np.sqrt(_together(rho))))
     return _Test(
         statistic=down, limit=LIMIT - FEW_POINTS / points.num, noise_sd=noise_sd, autocorrelation=autocorrelation
     )
 
 
-def _noise_before(residual: Array, num_free: int) -> tuple[float, float]:
-    """Return the standard deviation of the residuals of the rising part and their lag-one autocorrelation."""
-    total = float(residual @ residual)
-    rho = float(residual[1:] @ residual[:-1]) / total + 1 / len(residual) if total > 0 else 0.0
-    return float(np.sqrt(total / (len(residual) - num_free))), min(max(rho, 0.0), 0.9)
+def _noise_aside(points: Points, head: Points, residual: Array, num_free: int, drop: _Drop) -> tuple[float, float]:
+    """Return the noise on both sides of a drop but not across it, and its autocorrelation before the drop."""
+    sd = max(scatter(head), scatter(points.take(np.arange(points.num) >= points.num - drop.size)))
+    sd = max(sd, LEAST_NOISE * (noise_guess(points) or 0.0))
+    if head.num < MANY_BEFORE:
+        return sd, LITTLE_KNOWN
+    before = residual[: drop.peak]
+    total = float(before @ before)
+    rho = float(before[1:] @ before[:-1]) / total if total > 0 else 0.0
+    return max(sd, float(np.sqrt(total / max(head.num - num_free, 1)))), min(max(rho, 0.0), 0.9)
+
+
+def _collapse_evidence(points: Points, head: Points, residual: Array, drop: _Drop, noise: float) -> float:
+    """Return the log likelihood ratio of a drop of many standard errors, from the peak and from the curve before it."""
+    drops = [drop.size_of_drop]
+    if head.num >= MANY_BEFORE:
+        drops.append(-float(residual[points.num - drop.size :].mean()))
+    z = min(drops) / max(noise * np.sqrt(drop.best_noise + drop.mean_noise), 1e-300)
+    return z**2 / 2 if z >= COLLAPSE_Z else -np.inf
 
 
 def _together(autocorrelation: float) -> float:
@@ -192,7 +214,9 @@ def _drop(points: Points) -> _Drop | None:
     weight = points.noise**-2.0
     rising = _monotone_squares(points.reward, weight)
     falling = _monotone_squares(points.reward[::-1], weight[::-1])[::-1]
-    peak = 1 + int(np.argmin(rising[1:] + falling[1:]))
+    total = rising[1:] + falling[1:]
+    # The highest point belongs to either side; here to the rise.
+    peak = 1 + int(np.flatnonzero(total <= total.min() + ROUNDING * abs(float(total.min())))[-1])
     after = points.num - peak
     if after < LEAST_AFTER:
         return None
