@@ -95,7 +95,7 @@ def test_runs_past_their_peak_are_compared_at_it(slow: Fit):
 
 @pytest.mark.parametrize("rho", [0.0, 0.5])
 def test_runs_that_have_levelled_off_do_not_fall(rho: float):
-    """0 to 0.8 % of 600 runs of each kind (benchmarks/simulated_verdicts.py): of 30, seldom one."""
+    """0 to 1 % of 600 runs of each kind (benchmarks/simulated_verdicts.py): of 30, seldom one."""
     wrong = 0
     for seed in range(30):
         rng = np.random.default_rng(seed)
