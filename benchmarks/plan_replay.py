@@ -14,15 +14,14 @@ training all arms to T. Regret is the best true reward at T minus that of the ch
     oracle     Bayes' choice from the data that `forecast` gathered, knowing the distributions the curves came from
 """
 
-import argparse
 import csv
 import json
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import simulated_studies
 
 from scalerl.curves import Fit, fit
 from scalerl.joint.plan import Candidate, plan
@@ -246,31 +245,9 @@ def published(path: Path) -> list[dict]:
     return results
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--studies", type=int, default=500)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--spread", type=float, default=0.03)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--summary", type=Path, nargs="+")
-    parser.add_argument("--published", type=Path)
-    given = parser.parse_args()
-    if given.summary:
-        summary([json.loads(line) for path in given.summary for line in path.read_text().splitlines()])
-        return
-    if given.published:
-        summary(published(given.published))
-        return
-    began, rows = time.process_time(), []
-    for index in range(given.studies):
-        row = replay(simulate(np.random.default_rng([given.seed, index]), given.spread), given.spread)
-        rows.append(row)
-        if given.out:
-            with given.out.open("a") as file:
-                file.write(json.dumps(row) + "\n")
-    summary(rows)
-    print(f"\n{given.studies} studies, {time.process_time() - began:.0f} s of CPU")
+def study(rng: np.random.Generator, spread: str) -> dict:
+    return replay(simulate(rng, float(spread)), float(spread))
 
 
 if __name__ == "__main__":
-    main()
+    simulated_studies.main(__doc__, "0.03", study, summary, lambda path: summary(published(path)))

@@ -12,15 +12,14 @@ Published: the held-out points of arXiv 2510.13786 with the shipped prior made w
 without every series that draws the same run, and with the curves of a figure pooled among themselves.
 """
 
-import argparse
 import csv
 import json
-import time
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
+import simulated_studies
 
 from scalerl.curves import compare, fit
 from scalerl.curves.forecast import score
@@ -148,30 +147,5 @@ def _split(rows: Sequence[dict], key: tuple[str, str], has_holdout: bool) -> tup
     return points[is_early, :2], points[~is_early, :2]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--studies", type=int, default=500)
-    parser.add_argument("--spread", default="0.005")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--summary", type=Path, nargs="+")
-    parser.add_argument("--published", type=Path)
-    given = parser.parse_args()
-    if given.summary:
-        summary([json.loads(line) for path in given.summary for line in path.read_text().splitlines()])
-        return
-    if given.published:
-        published(given.published)
-        return
-    began, rows = time.process_time(), []
-    for index in range(given.studies):
-        rows.append(study(np.random.default_rng([given.seed, index]), given.spread))
-        if given.out:
-            with given.out.open("a") as file:
-                file.write(json.dumps(rows[-1]) + "\n")
-    summary(rows)
-    print(f"\n{given.studies} studies, {time.process_time() - began:.0f} s of CPU")
-
-
 if __name__ == "__main__":
-    main()
+    simulated_studies.main(__doc__, "0.005", study, summary, published)

@@ -1,6 +1,6 @@
 """Verdicts on simulated runs: how often each is given, where the truth is known.
 
-`python benchmarks/simulated_verdicts.py [--num 2000] [--only sigmoids,phases,flat,gains,prefixes] [--before SRC]`:
+`python benchmarks/simulated_verdicts.py [--num 2000] [--only PART,...] [--before SRC]`:
 SRC is the `src` folder of an older tree, whose widths of ceilings on the same sigmoids are measured too.
 """
 
@@ -20,6 +20,7 @@ from scalerl.curves import compare, fit
 NOISES = {"independent": 0.0, "autocorrelation 0.5": 0.5}
 LENGTHS = (10, 20, 40, 100)
 NUM_PREFIXES = 500
+FALL_LENGTHS = (12, 20, 40, 100, 200)
 
 
 def noise(num: int, rho: float, rng: np.random.Generator) -> np.ndarray:
@@ -172,7 +173,62 @@ def prefixes(_: int, __: str | None) -> None:
     print(f'\nA run against a prefix of itself: "better" in {wins} of {NUM_PREFIXES} ({listed}).')
 
 
-PARTS = {"sigmoids": sigmoids, "phases": phases, "flat": flat, "gains": gains, "prefixes": prefixes}
+def levelled_run(seed: int, rho: float, num: int, drop: float, known: bool) -> tuple[np.ndarray, np.ndarray, float]:
+    """Compute, reward and start of a run that has levelled off, then falls along a straight line.
+
+    `drop` is what it falls by up to its end, in standard errors: those of generalised least squares under the true
+    noise, with all parameters of the curve fitted beside it. A run that falls stops rising where it begins to.
+    """
+    rng = np.random.default_rng([5, seed, num])
+    exponent, reach = rng.uniform(1.5, 4.0), np.exp(rng.uniform(*np.log((5.0, 30.0))))
+    start, gain, sd = rng.uniform(0.1, 0.5), rng.uniform(0.1, 0.4), np.exp(rng.uniform(*np.log((0.002, 0.02))))
+    compute, begins = np.linspace(reach / num, reach, num), rng.uniform(0.4, 0.75)
+    spent = np.minimum(compute, begins * reach) if drop else compute
+    shape = sigmoid(spent, exponent)
+    reward = start + gain * shape
+    if drop:
+        fall = np.maximum(compute / reach - begins, 0) / (1 - begins)
+        directions = [fall, shape, sigmoid(spent, exponent + 0.01) - shape, sigmoid(1.01 * spent, exponent) - shape]
+        design = np.stack(directions + ([] if known else [np.ones(num)]), axis=1)
+        covariance = rho ** np.abs(np.subtract.outer(np.arange(num), np.arange(num)))
+        error = np.sqrt(np.linalg.pinv(design.T @ np.linalg.solve(covariance, design))[0, 0])
+        reward = reward - drop * sd * error * fall
+    return compute, np.clip(reward + sd * noise(num, rho, rng), 0, 1), start
+
+
+def falls_seen(num: int, drop: float, title: str) -> None:
+    print(f"\nA fall claimed {title}, {num:,} runs per cell, start given in every second:\n")
+    heads = " | ".join(f"{length} points" for length in FALL_LENGTHS)
+    print(f"| noise | {heads} |\n|---|{'---|' * len(FALL_LENGTHS)}")
+
+    def falls(seed: int, rho: float, length: int) -> bool:
+        known = bool(seed % 2)
+        compute, reward, start = levelled_run(seed, rho, length, drop, known)
+        return bool(fit(compute, reward, start=start if known else None, intervals=False, mend=False).falls)
+
+    for name, rho in NOISES.items():
+        cells = [share(num, lambda seed, rho=rho, n=length: falls(seed, rho, n)) for length in FALL_LENGTHS]
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+
+
+def levelled(num: int, _: str | None) -> None:
+    falls_seen(num, 0.0, "on runs that have levelled off")
+
+
+def falling(num: int, _: str | None) -> None:
+    for drop in (5.0, 8.0):
+        falls_seen(max(num // 4, 1), drop, f"on runs that fall slowly by {drop:g} standard errors")
+
+
+PARTS = {
+    "sigmoids": sigmoids,
+    "phases": phases,
+    "flat": flat,
+    "gains": gains,
+    "prefixes": prefixes,
+    "levelled": levelled,
+    "falling": falling,
+}
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from scalerl.analysis.drawing.style import COLOURS, compute_ticks, cut, legend_text, ranking_title
 from scalerl.analysis.figures import FigureData, figure_data, short_names
+from scalerl.analysis.json import to_json
 from scalerl.analysis.numbers import number_text, short_compute_text
 from scalerl.analysis.plots import draw
 from scalerl.analysis.results import Analysis, FitOptions, analyse_compare, analyse_fit, analyse_forecast
@@ -166,6 +167,39 @@ def test_a_far_held_out_point_does_not_flatten_the_residuals():
     )
     fitted, held = data.curves[0].dots
     assert np.abs(fitted.residual).max() < data.residual_limit < 0.1 < np.abs(held.residual).max()
+
+
+def test_past_its_peak_a_curve_ends_and_its_points_go_on():
+    rising = series(reach=20_000.0, num=80)
+    late = rising.compute > 12_000.0
+    reward = rising.reward - np.where(late, 0.03 * (rising.compute - 12_000.0) / 8_000.0, 0.0)
+    analysis = analyse_fit([replace(rising, reward=reward)], FitOptions())
+    (drawn,) = figure_data(analysis).curves
+    assert drawn.line is not None
+    (peak,) = drawn.peaks
+    assert drawn.line.compute[-1] == drawn.line.last == peak.compute.value
+    assert drawn.ceiling is None
+    roles = {dots.role: dots for dots in drawn.dots}
+    assert set(roles) == {"fitted", "after the peak"}
+    assert roles["fitted"].compute.max() == peak.compute.value < roles["after the peak"].compute.min()
+    assert legend_text(drawn).startswith("a  peak 0.600 at ")
+    assert to_json(analysis)["curves"][0]["notes"][0]["kind"] == "fall"
+
+
+def test_what_was_fitted_is_drawn_by_the_way_that_was_chosen():
+    """A mended curve forecasts by an average over ways that do not know the early points."""
+    steps = np.linspace(100.0, 6000.0, 60)
+    reward = 0.4 + 0.1 / (1 + (100.0 / steps) ** 2) + 0.15 / (1 + (3000.0 / steps) ** 2)
+    noise = 0.003 * np.random.default_rng(0).standard_normal(60)
+    analysis = analyse_fit([replace(series(), compute=steps, reward=reward + noise)], FitOptions())
+    fit = analysis.curves[0].fit
+    assert fit is not None
+    assert fit.parts
+    (drawn,) = figure_data(analysis).curves
+    assert drawn.line is not None
+    within, beyond = drawn.line.compute <= fit.scale, drawn.line.compute > fit.scale
+    np.testing.assert_allclose(drawn.line.reward[within], fit.chosen.predict(drawn.line.compute[within]))
+    np.testing.assert_allclose(drawn.line.reward[beyond], fit.predict(drawn.line.compute[beyond]))
 
 
 def test_seeds_are_told_apart():

@@ -70,7 +70,11 @@ def test_a_run_that_falls_below_its_curve_is_an_alarm():
     }
     (alarm,) = alarms([], outlooks)
     assert (alarm.kind, alarm.subject) == ("fall", "hard")
-    assert alarm_text(alarm) == "the run falls away from its own curve on hard"
+    assert alarm.value is not None
+    text = (
+        f"the reward on hard has fallen by {alarm.value:.2g} since its peak: its best checkpoint is the one at the peak"
+    )
+    assert alarm_text(alarm) == text
 
 
 def test_a_report_words_the_same_alarm_as_the_past():

@@ -87,7 +87,7 @@ def test_ceilings_count_only_where_they_are_known():
 
 @pytest.mark.parametrize("fall", [None, 12.0])
 def test_collapse_is_an_alarm_of_the_curve(fall: float | None):
-    kinds = [episode.kind for episode in curve_episodes("main", {"fall": fall}, [])]
+    kinds = [episode.kind for episode in curve_episodes("main", {"fall": fall, "drop": fall and 0.03}, [])]
     assert kinds == ([] if fall is None else ["fall"])
 
 

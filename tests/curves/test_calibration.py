@@ -14,12 +14,12 @@ def table(reach: float, exponent: float, start: float | None) -> tuple[float, fl
     """Share of runs whose 90 % interval holds the true ceiling, and share called not identifiable."""
     held = unknown = 0
     for seed in range(SEEDS):
-        found = fit(
+        result = fit(
             *run(seed + int(1000 * exponent + 100 * reach) * SEEDS, reach=reach, exponent=exponent), start=start
         )
-        low, high = found.interval("ceiling")
+        low, high = result.interval("ceiling")
         held += low <= 0.6 <= high
-        unknown += found.verdict == "ceiling not identifiable yet"
+        unknown += result.verdict == "ceiling not identifiable yet"
     return held / SEEDS, unknown / SEEDS
 
 
@@ -80,12 +80,12 @@ def test_intervals_hold_before_the_bend(gain, capsys: pytest.CaptureFixture[str]
             start = rng.uniform(0.02, 0.35)
             truth = {"ceiling": min(start + rng.uniform(*gain), 0.98), "exponent": rng.uniform(1, 3), "start": start}
             compute = np.linspace(reach / 30, reach, 30)
-            found = fit(compute, rng.binomial(1000, sigmoid(compute, **truth)) / 1000, start=start)
-            low, high = found.interval("ceiling")
+            result = fit(compute, rng.binomial(1000, sigmoid(compute, **truth)) / 1000, start=start)
+            low, high = result.interval("ceiling")
             in_ceiling.append(low <= truth["ceiling"] <= high)
-            (edge_low,), (edge_high,) = found.new_interval([2 * reach])
+            (edge_low,), (edge_high,) = result.new_interval([2 * reach])
             in_new.append(edge_low <= rng.binomial(1000, sigmoid(2 * reach, **truth)) / 1000 <= edge_high)
-            assert reach > 1 or found.verdict != "ok"
+            assert reach > 1 or result.verdict != "ok"
         held[reach], farther[reach] = np.mean(in_ceiling), np.mean(in_new)
     with capsys.disabled():
         for reach in held:

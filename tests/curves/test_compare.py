@@ -3,7 +3,7 @@ import pytest
 from simulate import run, sigmoid
 
 from scalerl.curves import compare, fit, linearise, refit
-from scalerl.curves.notes import MeasuredDifference
+from scalerl.curves.pairs.notes import MeasuredDifference
 
 
 def fitted(seed: int, **params):
@@ -27,13 +27,13 @@ def test_exponents_decide_where_ceilings_tie():
 )
 def test_probably_higher_ceiling_is_not_shared(exponent: float, verdict: str):
     """Then who is cheaper at a shared ceiling says nothing, unless it is the same one."""
-    found = compare({"low": fitted(0, exponent=exponent), "high": fitted(1, ceiling=0.635 - 0.005 * (exponent > 2))})
-    (pair,) = found.pairs
+    result = compare({"low": fitted(0, exponent=exponent), "high": fitted(1, ceiling=0.635 - 0.005 * (exponent > 2))})
+    (pair,) = result.pairs
     assert 0.015 < pair.p_higher_ceiling <= 0.1
     assert pair.probably_higher == "high"
     assert pair.verdict == verdict
     assert "The ceiling of high is probably 0.0" in pair.messages[0]
-    assert found.shared_fits == {}
+    assert result.shared_fits == {}
 
 
 def test_midpoints_decide_where_ceilings_and_exponents_tie():

@@ -8,27 +8,27 @@ from scalerl.curves.notes import Fall
 
 def test_a_long_run_is_ok_and_its_interval_holds_the_truth():
     compute, reward = run(0, reach=5.0)
-    found = fit(compute, reward, start=0.4)
-    low, high = found.interval("ceiling")
-    assert found.verdict == "ok"
-    assert found.messages == ()
+    result = fit(compute, reward, start=0.4)
+    low, high = result.interval("ceiling")
+    assert result.verdict == "ok"
+    assert result.messages == ()
     assert low < 0.6 < high
-    assert low < found.params["ceiling"] < high
+    assert low < result.params["ceiling"] < high
 
 
 def test_short_run_reports_how_far_to_go():
     compute, reward = run(0, reach=0.8)
-    found = fit(compute, reward, start=0.4)
-    assert found.verdict == "ceiling not identifiable yet"
-    assert "times the compute fitted" in found.messages[0]
+    result = fit(compute, reward, start=0.4)
+    assert result.verdict == "ceiling not identifiable yet"
+    assert "times the compute fitted" in result.messages[0]
 
 
 def test_going_as_far_as_was_said_settles_it():
     settled = 0
     for seed in range(10):
         compute, reward = run(seed, reach=0.9)
-        said = next(text for text in fit(compute, reward, start=0.4).messages if "times the compute" in text)
-        times = float(said.split("about ")[1].split(" times")[0]) if "about" in said else 16.0
+        message = next(text for text in fit(compute, reward, start=0.4).messages if "times the compute" in text)
+        times = float(message.split("about ")[1].split(" times")[0]) if "about" in message else 16.0
         longer = run(seed, reach=0.9 * times, num=int(40 * times))
         settled += fit(*longer, start=0.4).verdict == "ok"
     assert settled >= 7
@@ -43,9 +43,9 @@ def test_the_margin_decides_what_counts_as_known():
 def test_a_run_that_falls_away_is_unstable():
     compute, reward = run(1, reach=4.0, num=24)
     reward[-4:] -= np.array([0.02, 0.03, 0.04, 0.05])
-    found = fit(compute, reward, start=0.4)
-    assert found.verdict == "unstable"
-    assert "falls away" in found.messages[0]
+    result = fit(compute, reward, start=0.4)
+    assert result.verdict == "unstable"
+    assert result.messages[0].startswith("The reward fell by ")
     assert fit(compute, reward, start=0.4, fit_until=float(compute[-5])).verdict == "ok"
 
 
@@ -53,8 +53,8 @@ def test_a_collapsing_run_among_several_is_noticed():
     one, other = run(1, num=24), run(2, num=24)
     other[1][-4:] -= 0.05
     labels = np.repeat(["a", "b"], 24)
-    found = fit(np.concatenate([one[0], other[0]]), np.concatenate([one[1], other[1]]), start=0.4, run=labels)
-    assert found.verdict == "unstable"
+    result = fit(np.concatenate([one[0], other[0]]), np.concatenate([one[1], other[1]]), start=0.4, run=labels)
+    assert result.verdict == "unstable"
 
 
 @pytest.mark.parametrize("noise", [0.002, 0.01, 0.03])
@@ -69,24 +69,24 @@ def test_stable_runs_are_rarely_called_unstable(noise: float):
 def test_a_ceiling_at_the_largest_reward_is_at_a_bound():
     compute = np.linspace(1.0, 60.0, 40)
     reward = np.clip(sigmoid(compute, ceiling=1.0, exponent=2.5, midpoint=3.0), 0, 1)
-    found = fit(compute, reward, start=0.4)
-    assert found.verdict == "at a bound"
-    assert "has its ceiling at 1, the highest reward there is" in found.messages[0]
+    result = fit(compute, reward, start=0.4)
+    assert result.verdict == "at a bound"
+    assert "has its ceiling at 1, the highest reward there is" in result.messages[0]
 
 
 def test_too_few_points_are_a_verdict_and_not_an_exception():
-    found = fit([1.0, 2.0, 3.0], [0.4, 0.5, 0.55], start=0.4)
-    assert found.verdict == "too few points"
-    assert "3 points" in found.messages[0]
-    assert not found.usable
+    result = fit([1.0, 2.0, 3.0], [0.4, 0.5, 0.55], start=0.4)
+    assert result.verdict == "too few points"
+    assert "3 points" in result.messages[0]
+    assert not result.usable
     assert fit([], [], start=0.4).verdict == "too few points"
 
 
 def test_fast_path_has_the_same_verdict_in_clear_cases():
     for reach, verdict in ((0.5, "ceiling not identifiable yet"), (6.0, "ok")):
-        found = fit(*run(0, reach=reach), start=0.4, intervals=False)
-        assert found.verdict == verdict
-        assert found.draws is None
+        result = fit(*run(0, reach=reach), start=0.4, intervals=False)
+        assert result.verdict == verdict
+        assert result.draws is None
 
 
 def test_skipping_early_compute_by_value_by_share_and_by_rule():
@@ -96,10 +96,10 @@ def test_skipping_early_compute_by_value_by_share_and_by_rule():
     assert fit(compute, reward, start=0.4, skip_before="auto").num_points == 50
     off = reward.copy()
     off[compute < 1.8] -= 0.05  # warm-up: below the curve that the rest follows
-    found = fit(compute, off, start=0.4, skip_before="auto")
-    assert found.num_points < 50
-    assert "Skipped" in found.messages[0]
-    assert found.params == fit(compute, off, start=0.4, skip_before=2.0).params
+    result = fit(compute, off, start=0.4, skip_before="auto")
+    assert result.num_points < 50
+    assert "Skipped" in result.messages[0]
+    assert result.params == fit(compute, off, start=0.4, skip_before=2.0).params
 
 
 def test_percent_and_unbounded_rewards():
@@ -110,8 +110,8 @@ def test_percent_and_unbounded_rewards():
 
 def test_a_flat_run_has_no_rise_to_speak_of():
     rng = np.random.default_rng(0)
-    found = fit(np.linspace(1, 10, 30), 0.4 + 0.004 * rng.standard_normal(30), start=0.4)
-    assert found.predict(10.0) == pytest.approx(0.4, abs=0.004)
+    result = fit(np.linspace(1, 10, 30), 0.4 + 0.004 * rng.standard_normal(30), start=0.4)
+    assert result.predict(10.0) == pytest.approx(0.4, abs=0.004)
 
 
 @pytest.mark.parametrize(
@@ -166,8 +166,8 @@ def test_thinned_log_gives_the_fit_of_every_point(monkeypatch: pytest.MonkeyPatc
 def test_noise_of_long_logs_is_that_within_a_run():
     logs = [run(seed, reach=4.0, num=200, noise=0.005, ceiling=ceiling) for seed, ceiling in enumerate((0.55, 0.65))]
     compute, reward = (np.concatenate(parts) for parts in zip(*logs, strict=True))
-    found = fit(compute, reward, start=0.4, run=np.repeat((0, 1), 200))
-    assert found.noise_sd == pytest.approx(0.005, rel=0.2)
+    result = fit(compute, reward, start=0.4, run=np.repeat((0, 1), 200))
+    assert result.noise_sd == pytest.approx(0.005, rel=0.2)
 
 
 @pytest.mark.parametrize("place", [0.5, 0.6, 0.8])
@@ -241,15 +241,15 @@ def test_rewards_without_limits_have_no_log_linear_law():
 
 
 def test_all_points_at_one_compute_are_too_few():
-    found = fit(np.full(20, 3.0), np.linspace(0.4, 0.5, 20), form="power")
-    assert found.verdict == "too few points"
-    assert "1 different computes" in found.messages[0]
+    result = fit(np.full(20, 3.0), np.linspace(0.4, 0.5, 20), form="power")
+    assert result.verdict == "too few points"
+    assert "1 different computes" in result.messages[0]
 
 
 def test_a_window_that_leaves_nothing_says_so():
-    found = fit(*run(0), start=0.4, skip_before=1e9)
-    assert found.verdict == "too few points"
-    assert "left out 40 of 40" in found.messages[0]
+    result = fit(*run(0), start=0.4, skip_before=1e9)
+    assert result.verdict == "too few points"
+    assert "left out 40 of 40" in result.messages[0]
 
 
 @pytest.mark.parametrize("form", ["sigmoid", "power"])
@@ -261,15 +261,15 @@ def test_the_spread_between_runs_is_found_whatever_the_noise(form: str):
         "power": lambda ceiling: ceiling - 0.05 * (compute / 4) ** -0.6,
     }[form]
     rewards = [curve(0.6 + offset) + 0.0005 * rng.standard_normal(30) for offset in (-0.03, 0.0, 0.03)]
-    found = fit(
+    result = fit(
         np.tile(compute, 3),
         np.concatenate(rewards),
         start=0.4 if form == "sigmoid" else None,
         form=form,
         run=np.repeat(range(3), 30),
     )
-    assert found.run_sd == pytest.approx(0.03, rel=0.5)
-    low, high = found.interval("ceiling")
+    assert result.run_sd == pytest.approx(0.03, rel=0.5)
+    low, high = result.interval("ceiling")
     assert low < 0.6 < high
     assert high - low > 0.04
 
@@ -278,9 +278,9 @@ def test_runs_that_differ_need_seeds_not_compute():
     compute = np.linspace(0.4, 4.0, 30)
     rng = np.random.default_rng(0)
     rewards = [sigmoid(compute, ceiling=0.6 + offset) + 0.002 * rng.standard_normal(30) for offset in (-0.04, 0.04)]
-    found = fit(np.tile(compute, 2), np.concatenate(rewards), start=0.4, run=np.repeat(range(2), 30))
-    assert found.verdict == "ceiling not identifiable yet"
-    assert "more seeds" in found.messages[0]
+    result = fit(np.tile(compute, 2), np.concatenate(rewards), start=0.4, run=np.repeat(range(2), 30))
+    assert result.verdict == "ceiling not identifiable yet"
+    assert "more seeds" in result.messages[0]
 
 
 def test_autocorrelated_noise_is_that_of_one_evaluation():
@@ -297,8 +297,8 @@ def test_autocorrelated_noise_is_that_of_one_evaluation():
 @pytest.mark.parametrize("reward", [0.0, 0.1, 1 / 3, 0.5, 0.7, 1.0])
 @pytest.mark.parametrize("num_samples", [None, 64])
 def test_a_reward_that_never_changes_does_not_fall(reward: float, num_samples: int | None):
-    found = fit(np.linspace(1, 40, 40), np.full(40, reward), num_samples=num_samples)
-    assert found.verdict != "unstable"
+    result = fit(np.linspace(1, 40, 40), np.full(40, reward), num_samples=num_samples)
+    assert result.verdict != "unstable"
 
 
 def test_a_few_lucky_answers_are_no_height_to_fall_from():
@@ -322,7 +322,7 @@ def test_a_fall_names_its_run_and_place():
     (fall,) = [note for note in done.notes if isinstance(note, Fall)]
     assert fall.run == "seed 7"
     assert 2.5 < fall.compute < 3.3
-    assert done.messages[0].startswith("Run seed 7 falls away from its own curve after compute")
+    assert done.messages[0].startswith("The reward of run seed 7 fell by ")
 
 
 def test_errors_of_means_weigh_points():

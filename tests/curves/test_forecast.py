@@ -19,10 +19,10 @@ def test_interval_at_a_compute_holds_the_truth():
 
 @pytest.mark.parametrize("form", FORMS)
 def test_inverse_undoes_the_curve(form: str):
-    found = fit(*run(1, reach=4.0), form=form, intervals=False)
+    result = fit(*run(1, reach=4.0), form=form, intervals=False)
     compute = np.array([0.5, 2.0, 5.0])
-    rewards = found.predict(compute)
-    back = [float(inverse(found, float(reward), found.params)) for reward in rewards]
+    rewards = result.predict(compute)
+    back = [float(inverse(result, float(reward), result.params)) for reward in rewards]
     np.testing.assert_allclose(back, compute, rtol=1e-9)
 
 
@@ -114,9 +114,9 @@ def test_far_forecast_without_a_ceiling_is_a_guess():
 
 def test_a_ceiling_at_its_bound_is_known():
     compute = np.linspace(1, 40, 40)
-    found = fit(compute, np.clip(0.2 + 0.8 / (1 + (3 / compute) ** 4), 0, 1), start=0.2)
-    assert found.verdict == "at a bound"
-    assert reward_at(found, [1000.0])[0].message == ""
+    result = fit(compute, np.clip(0.2 + 0.8 / (1 + (3 / compute) ** 4), 0, 1), start=0.2)
+    assert result.verdict == "at a bound"
+    assert reward_at(result, [1000.0])[0].message == ""
 
 
 def test_a_part_without_a_score_has_a_reason():

@@ -47,10 +47,10 @@ def slow_reference(compute, reward, start: float, levels):
 )
 def test_the_grid_agrees_with_brute_force(seed: int, reach: float, noise: float):
     compute, reward = run(seed, reach=reach, num=14, noise=noise)
-    found = fit(compute, reward, start=0.4)
-    assert found.draws is not None
+    result = fit(compute, reward, start=0.4)
+    assert result.draws is not None
     levels = (0.05, 0.25, 0.5, 0.75, 0.95)
-    ours = np.quantile(found.draws.params["ceiling"], levels)
+    ours = np.quantile(result.draws.params["ceiling"], levels)
     slow = slow_reference(compute, reward, 0.4, levels)
     width = slow[-1] - slow[0]
     np.testing.assert_allclose(ours, slow, atol=0.02 * width)
@@ -76,27 +76,27 @@ def test_rescaling_compute_changes_neither_ceiling_nor_verdict(factor: float, re
 
 def test_exponent_midpoint_and_ceiling_are_kept_jointly():
     compute, reward = run(1, reach=1.5)
-    found = fit(compute, reward, start=0.4)
-    assert found.draws is not None
-    params = found.draws.params
+    result = fit(compute, reward, start=0.4)
+    assert result.draws is not None
+    params = result.draws.params
     assert np.corrcoef(params["ceiling"], np.log(params["exponent"]))[0, 1] < -0.8
     # Because they are joint, the curve is known where the data are, however open its parameters.
-    low, high = found.curve_interval([1.0])
+    low, high = result.curve_interval([1.0])
     assert float((high - low)[0]) < 0.006
-    assert np.diff(found.interval("ceiling"))[0] > 0.04
+    assert np.diff(result.interval("ceiling"))[0] > 0.04
 
 
 def test_forecasts_far_beyond_the_data_widen():
     compute, reward = run(2, reach=1.5)
-    found = fit(compute, reward, start=0.4)
-    low, high = found.new_interval([1.5, 3.0, 6.0, 12.0])
+    result = fit(compute, reward, start=0.4)
+    low, high = result.new_interval([1.5, 3.0, 6.0, 12.0])
     assert (np.diff(high - low) > 0).all()
 
 
 def test_a_higher_level_holds_a_lower_one():
     compute, reward = run(3)
-    found = fit(compute, reward, start=0.4)
-    inner, outer = found.interval("ceiling", 0.5), found.interval("ceiling", 0.99)
+    result = fit(compute, reward, start=0.4)
+    inner, outer = result.interval("ceiling", 0.5), result.interval("ceiling", 0.99)
     assert outer[0] < inner[0] < inner[1] < outer[1]
 
 
@@ -144,14 +144,14 @@ def test_spread_between_runs_is_not_noise():
     offsets = [-0.015, 0.0, 0.012, 0.018]
     rewards = [sigmoid(compute, ceiling=0.6 + offset) + 0.004 * rng.standard_normal(30) for offset in offsets]
     labels = np.repeat(np.arange(4), 30)
-    found = fit(np.tile(compute, 4), np.concatenate(rewards), start=0.4, run=labels)
-    assert found.num_runs == 4
-    assert found.noise_sd == pytest.approx(0.004, rel=0.25)
-    assert found.run_sd is not None
-    assert 0.006 < found.run_sd < 0.04
+    result = fit(np.tile(compute, 4), np.concatenate(rewards), start=0.4, run=labels)
+    assert result.num_runs == 4
+    assert result.noise_sd == pytest.approx(0.004, rel=0.25)
+    assert result.run_sd is not None
+    assert 0.006 < result.run_sd < 0.04
     pooled = fit(np.tile(compute, 4), np.concatenate(rewards), start=0.4)
-    assert np.diff(found.interval("ceiling"))[0] > 1.3 * np.diff(pooled.interval("ceiling"))[0]
-    low, high = found.new_interval([8.0])
+    assert np.diff(result.interval("ceiling"))[0] > 1.3 * np.diff(pooled.interval("ceiling"))[0]
+    low, high = result.new_interval([8.0])
     assert high[0] - low[0] > 0.03  # of a new run, whose own ceiling is not known
 
 
@@ -162,20 +162,20 @@ def test_narrow_posterior_is_not_cut_off(exponent: float):
         sigmoid(compute, ceiling=ceiling, exponent=exponent, start=0.3) + 0.006 * rng.standard_normal(200)
         for ceiling in (0.635, 0.645)
     ]
-    found = fit(
+    result = fit(
         np.tile(compute, 2), np.concatenate(rewards), start=0.3, start_sd=None, run=np.repeat(np.arange(2), 200)
     )
-    assert found.draws is not None
-    low, middle, high = np.log(np.quantile(found.draws.params["exponent"], (0.05, 0.5, 0.95)))
+    assert result.draws is not None
+    low, middle, high = np.log(np.quantile(result.draws.params["exponent"], (0.05, 0.5, 0.95)))
     assert 0.8 < (high - middle) / (middle - low) < 1.25
     assert low < np.log(exponent) < high
 
 
 def test_exact_data_do_not_break_it():
     compute = np.linspace(0.4, 4.0, 30)
-    found = fit(compute, sigmoid(compute), start=0.4)
-    assert found.verdict == "ok"
-    assert found.params["ceiling"] == pytest.approx(0.6, abs=2e-3)
+    result = fit(compute, sigmoid(compute), start=0.4)
+    assert result.verdict == "ok"
+    assert result.params["ceiling"] == pytest.approx(0.6, abs=2e-3)
 
 
 @settings(max_examples=40, deadline=None)
@@ -189,14 +189,14 @@ def test_exact_data_do_not_break_it():
 )
 def test_any_data_give_a_finite_answer_within_bounds(seed, num, noise, reach, start, form):
     compute, reward = run(seed, reach=reach, num=num, noise=noise)
-    found = fit(compute, reward, start=start, form=form)
-    if found.verdict == "too few points":
+    result = fit(compute, reward, start=start, form=form)
+    if result.verdict == "too few points":
         return
-    assert found.draws is not None
-    for name, values in found.draws.params.items():
+    assert result.draws is not None
+    for name, values in result.draws.params.items():
         assert np.isfinite(values).all(), name
-    assert (found.draws.params["ceiling"] >= 0).all()
-    assert (found.draws.params["ceiling"] <= 1 + 1e-9).all()
-    low, high = found.new_interval(np.array([reach, 10 * reach]))
+    assert (result.draws.params["ceiling"] >= 0).all()
+    assert (result.draws.params["ceiling"] <= 1 + 1e-9).all()
+    low, high = result.new_interval(np.array([reach, 10 * reach]))
     assert (low <= high).all()
-    assert np.isfinite(found.predict(compute)).all()
+    assert np.isfinite(result.predict(compute)).all()

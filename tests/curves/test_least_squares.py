@@ -27,12 +27,12 @@ def test_it_finds_what_many_starts_of_a_general_solver_find(seed: int, reach: fl
     for ceiling in (0.45, 0.6, 0.9):
         for log_exponent in (-0.5, 0.5, 1.5):
             for log_midpoint in (-2.0, 0.0, 2.0):
-                found = scipy_least_squares(
+                result = scipy_least_squares(
                     residual,
                     [ceiling, log_exponent, log_midpoint],
                     bounds=([0.4, np.log(0.1), np.log(1e-4)], [1.0, np.log(20.0), np.log(1e3)]),
                 )
-                best = min(best, 2 * found.cost)
+                best = min(best, 2 * result.cost)
     assert ours.sum_squares <= best * (1 + 1e-6)
 
 
@@ -46,17 +46,17 @@ def test_it_recovers_each_form_from_exact_data(form: str):
         "log-linear": {"ceiling": 1.0, "exponent": 0.15, "shortfall": 0.3},
     }
     reward = FORMS[form].curve(compute, truths[form], scale=300.0)
-    found = fit(compute, reward, form=form, intervals=False)
+    result = fit(compute, reward, form=form, intervals=False)
     for name, value in truths[form].items():
-        assert found.params[name] == pytest.approx(value, rel=1e-3), name
+        assert result.params[name] == pytest.approx(value, rel=1e-3), name
 
 
 def test_any_parameter_can_be_held_fixed():
     compute, reward = run(0)
     for name, value in {"ceiling": 0.58, "exponent": 2.5, "midpoint": 1.3, "start": 0.35}.items():
-        found = fit(compute, reward, fixed={name: value})
-        assert found.params[name] == pytest.approx(value)
-        low, high = found.interval(name)
+        result = fit(compute, reward, fixed={name: value})
+        assert result.params[name] == pytest.approx(value)
+        low, high = result.interval(name)
         assert low == pytest.approx(value)
         assert high == pytest.approx(value)
     everything = {"ceiling": 0.6, "exponent": 1.9, "midpoint": 1.0, "start": 0.4}

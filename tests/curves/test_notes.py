@@ -7,7 +7,8 @@ import pytest
 from simulate import run
 
 from scalerl.curves import compare, fit, note_json, note_text, pair_verdict
-from scalerl.curves.notes import AtBound, Crossing, Fall, Note, PairKind, SkippedEarly, TooFewPoints, WideCeiling
+from scalerl.curves.notes import AtBound, Fall, Note, SkippedEarly, TooFewPoints, WideCeiling
+from scalerl.curves.pairs.notes import Crossing, PairKind
 
 
 def test_every_note_has_a_kind_of_its_own():
@@ -16,9 +17,15 @@ def test_every_note_has_a_kind_of_its_own():
 
 
 def test_amounts_of_compute_take_the_unit():
-    fall = Fall(compute=1234.5, num_points=4, mean=0.3, best=0.6)
-    assert "after compute 1234:" in note_text(fall)
-    assert "after 1234 GPU-hours:" in note_text(fall, "GPU-hours")
+    fall = Fall(
+        compute=1234.5, num_points=4, mean=0.3, best=0.6, best_error=0.01, mean_error=0.01, drop=0.3, drop_error=0.014,
+        drop_share=0.5, num_after=9, last=2000.0, statistic=20.0, limit=5.0, until_peak=True,
+    )  # fmt: skip
+    assert "at compute 1234, to 0.3:" in note_text(fall)
+    assert note_text(fall, "GPU-hours") == (
+        "The reward fell by 0.3 (standard error 0.01) after a peak of 0.6 at 1234 GPU-hours, to 0.3: choose the "
+        "checkpoint there. A ceiling after a decline is not defined; the curve is fitted up to the peak."
+    )
     assert note_text(Crossing(compute=2e18), "FLOPs") == "The two curves cross at 2e+18 FLOPs."
     assert note_text(SkippedEarly(compute=10.0)).startswith("Skipped what lies before compute 10:")
     wide = WideCeiling(level=0.9, width=0.2, margin=0.06, remedy="more_compute", times=2.0, compute=300.0)

@@ -34,9 +34,9 @@ def test_midpoints_of_large_runs_lie_on_the_papers_enlarged_grid(few_ceilings: N
     # Table 1: 4242, 10909 and 11272 are whole parts of 35, 90 and 93 steps of linspace(0, 12000, 100).
     assert [int(PAPER_LARGE_MIDPOINTS[place - 1]) for place in (35, 90, 93)] == [4242, 10909, 11272]
     compute, reward = curve(0.645, 1.7, 10_909.09, 100_000)
-    found = fit(compute, reward, start=0.4, method="paper")
-    assert int(found.params["midpoint"]) == 10_909
-    assert found.params["ceiling"] == pytest.approx(0.645)
+    result = fit(compute, reward, start=0.4, method="paper")
+    assert int(result.params["midpoint"]) == 10_909
+    assert result.params["ceiling"] == pytest.approx(0.645)
 
 
 def test_midpoints_of_smaller_runs_stay_on_the_small_grid(few_ceilings: None):

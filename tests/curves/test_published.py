@@ -71,9 +71,9 @@ def test_grpo_is_unstable_once_its_later_points_are_given():
 )
 def test_the_papers_procedure_gives_the_known_refits(series: str, start: float, ceiling: float, midpoint: float):
     points = curves()[f"fig2_prevalent/{series}"]["train"]
-    found = fit(points[:, 0], points[:, 1], start=start, skip_before=1500.0, method="paper")
-    assert found.params["ceiling"] == pytest.approx(ceiling, abs=0.005 + 1e-9)
-    assert found.params["midpoint"] == pytest.approx(midpoint, abs=2 * 39.4)
+    result = fit(points[:, 0], points[:, 1], start=start, skip_before=1500.0, method="paper")
+    assert result.params["ceiling"] == pytest.approx(ceiling, abs=0.005 + 1e-9)
+    assert result.params["midpoint"] == pytest.approx(midpoint, abs=2 * 39.4)
 
 
 def test_the_comparison_tells_the_papers_story():

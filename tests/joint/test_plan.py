@@ -92,3 +92,20 @@ def test_longer_horizons_explain_more(arms):
     explained = explained_sds(curve, 0.25, horizons, 1.0)
     assert (np.diff(explained) > 0).all()
     assert explained[-1] <= curve.curve_draws([1.0]).std() + 1e-9
+
+
+def test_an_arm_past_its_peak_is_not_promised_its_ceiling():
+    """It has the higher ceiling, and its reward fell: at the target it is what it fell to, and nobody continues it."""
+    compute = np.arange(0.0125, 0.5 + 1e-9, 0.0125)
+    reward = 0.4 + 0.3 / (1 + (0.04 / np.minimum(compute, 0.3)) ** 2.5) - 0.1 * np.maximum(compute - 0.3, 0) / 0.2
+    fallen = fit(compute, reward + np.random.default_rng(0).normal(0, 0.003, len(compute)), start=0.4)
+    assert fallen.past_peak
+    arms = [
+        Candidate(name="fallen", spent=0.5, fit=fallen, can_continue=False),
+        candidate("steady", 0.5, 0.5, seed=1),
+    ]
+    planned = plan(arms, 1.0)
+    at_target = planned.arm("fallen").reward_at_target
+    assert at_target is not None
+    assert at_target.value == pytest.approx(fallen.falls[0].mean, abs=0.01)
+    assert planned.arm("fallen").action == "stop"

@@ -78,20 +78,20 @@ def forecast(tab: Any, curve: str) -> tuple[float, float, float]:
 
 def test_the_forecast_is_that_of_python(opened: Any, report: tuple[Path, Any]):
     curve = report[1].view().analysis.curves[0]
-    (told,) = reward_at(curve.fit, [2 * curve.fit.scale])
+    (content,) = reward_at(curve.fit, [2 * curve.fit.scale])
     assert forecast(opened, "base") == tuple(
-        round(end, 3) for end in (told.reward.value, told.reward.low, told.reward.high)
+        round(end, 3) for end in (content.reward.value, content.reward.low, content.reward.high)
     )
 
 
 @pytest.mark.parametrize("times", [1 / 16, 0.3, 0.9, 1.4, 3.0, 11.0, 16.0])
 def test_the_forecast_at_any_target_is_nearly_that_of_python(opened: Any, report: tuple[Path, Any], times: float):
     done = report[1].view().analysis.curves[0].fit
-    (told,) = reward_at(done, [times * done.scale])
+    (content,) = reward_at(done, [times * done.scale])
     shown = opened.evaluate(f"forecastAt(theView().curves[0], {times * done.scale!r})")
-    width = told.reward.high - told.reward.low
-    assert shown["value"] == pytest.approx(told.reward.value, abs=1e-9)
-    assert (shown["low"], shown["high"]) == pytest.approx((told.reward.low, told.reward.high), abs=0.05 * width)
+    width = content.reward.high - content.reward.low
+    assert shown["value"] == pytest.approx(content.reward.value, abs=1e-9)
+    assert (shown["low"], shown["high"]) == pytest.approx((content.reward.low, content.reward.high), abs=0.05 * width)
 
 
 def test_a_band_is_nearly_that_of_python(opened: Any, report: tuple[Path, Any]):

@@ -21,7 +21,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report_views, "_candidates", lambda tables: [])
 
 
-def told_of(folder: Path) -> dict[str, Any]:
+def content_of(folder: Path) -> dict[str, Any]:
     return report_json(build_report([folder], Selection(), FitOptions()))
 
 
@@ -30,8 +30,8 @@ def test_truncated_evals_are_reported(tmp_path: Path):
     evals = folder / "runs/base-seed0/evals.jsonl"
     evals.write_text("\n".join([*evals.read_text().splitlines()[:6], '{"step": 60, "atte']))
     (folder / "runs/lower-seed0/metrics.jsonl").unlink()
-    told = told_of(folder)
-    assert told["warnings"] == [
+    content = content_of(folder)
+    assert content["warnings"] == [
         f"base-seed0: {evals} ends at step 50 of a run of 100: the evaluations after that are lost, and its curve ends "
         f"there.",
         f"lower-seed0: {folder / 'runs/lower-seed0'} has no rows in metrics.jsonl: whether it stayed stable is not "
@@ -43,10 +43,10 @@ def test_arm_without_evaluations_is_named(tmp_path: Path):
     folder = write_study(tmp_path / "s", num=10)
     (folder / "runs/lower-seed0/env.json").write_text("[]")
     (folder / "runs/lower-seed0/evals.jsonl").write_text("")
-    told = told_of(folder)
-    assert len(told["warnings"]) == 2
-    assert "has no rows in evals.jsonl yet" in told["warnings"][1]
-    assert "Without a curve: lower." in told["summary"][""]
+    content = content_of(folder)
+    assert len(content["warnings"]) == 2
+    assert "has no rows in evals.jsonl yet" in content["warnings"][1]
+    assert "Without a curve: lower." in content["summary"][""]
 
 
 def test_how_a_run_ended_is_told_whatever_else_is_broken(tmp_path: Path):
@@ -54,38 +54,38 @@ def test_how_a_run_ended_is_told_whatever_else_is_broken(tmp_path: Path):
     (folder / "runs/lower-seed0/metrics.jsonl").unlink()
     (folder / "runs/lower-seed0/status.json").write_text('{"status": "failed", "reason": "the disk is full"}')
     (folder / "runs/base-seed0/status.json").write_text('{"status": "do')
-    said = told_of(folder)["warnings"]
-    assert "lower-seed0 did not finish (failed: the disk is full)" in said[-1]
-    assert ["base-seed0" in one for one in said] == [True, False, False]
+    text = content_of(folder)["warnings"]
+    assert "lower-seed0 did not finish (failed: the disk is full)" in text[-1]
+    assert ["base-seed0" in one for one in text] == [True, False, False]
 
 
 def test_a_run_with_a_damaged_recipe_keeps_its_curve(tmp_path: Path):
     folder = write_study(tmp_path / "s", num=10)
     (folder / "runs/lower-seed0/recipe.json").write_text('{"seed": 1, "lo')
-    told = told_of(folder)
-    assert [curve["label"] for curve in told["views"][0]["curves"]] == ["base", "lower"]
-    assert "lower-seed0" in told["warnings"][0]
+    content = content_of(folder)
+    assert [curve["label"] for curve in content["views"][0]["curves"]] == ["base", "lower"]
+    assert "lower-seed0" in content["warnings"][0]
 
 
 def test_the_base_leads_where_the_best_was_asked_other_questions(tmp_path: Path):
     folder = write_study(tmp_path / "s", num=12, plan={"base": "lower"})
     evals = folder / "runs/base-seed0/evals.jsonl"
     evals.write_text(evals.read_text().replace("p0-main", "p1-main"))
-    said = told_of(folder)["summary"][""]
-    assert said[0].startswith("lower levels off at")
-    assert said[1] == "Not comparable with lower, for they were evaluated on other prompts: base."
+    text = content_of(folder)["summary"][""]
+    assert text[0].startswith("lower levels off at")
+    assert text[1] == "Not comparable with lower, for they were evaluated on other prompts: base."
 
 
 def test_an_amount_of_compute_has_its_unit(tmp_path: Path):
-    said = " ".join(told_of(write_study(tmp_path / "s", num=5))["open"][""])
-    assert re.search(r"times the compute fitted \(up to [\d.]+ device-hours\) should settle it", said), said
+    text = " ".join(content_of(write_study(tmp_path / "s", num=5))["open"][""])
+    assert re.search(r"times the compute fitted \(up to [\d.]+ device-hours\) should settle it", text), text
 
 
 def test_arms_that_never_differ_are_pointed_out(tmp_path: Path):
     folder = write_study(tmp_path / "s", num=8)
     same = (folder / "runs/base-seed0/evals.jsonl").read_text()
     (folder / "runs/lower-seed0/evals.jsonl").write_text(same)
-    assert told_of(folder)["warnings"] == [
+    assert content_of(folder)["warnings"] == [
         "base and lower have the same reward at every evaluation: what differs between them has had no effect."
     ]
 
@@ -93,8 +93,8 @@ def test_arms_that_never_differ_are_pointed_out(tmp_path: Path):
 def test_curves_that_were_taken_as_one_are_warned_of(tmp_path: Path):
     lines = [f"{size},{step},{0.3 + 0.01 * step:.3f}" for size in ("0.5B", "7B") for step in range(1, 13)]
     (tmp_path / "log.csv").write_text("\n".join(["size,gpu_hours,pass_rate", *lines]))
-    (said,) = told_of(tmp_path / "log.csv")["warnings"]
-    assert said.startswith("log: Rows over the same compute differ in size but are taken as one curve: name")
+    (text,) = content_of(tmp_path / "log.csv")["warnings"]
+    assert text.startswith("log: Rows over the same compute differ in size but are taken as one curve: name")
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ def test_the_rows_are_enough_to_replay(replay):
 
 @pytest.mark.slow
 def test_pipeline_on_two_devices_takes_under_0_7_of_the_time(replay):
-    told = replay.compare(replay.read_arm(replayed("scalerl")), replay.read_arm(replayed("ppo-off-policy-8")))
-    assert told["end"]["apart"] <= replay.GOAL
-    assert told["end"]["apart"] == pytest.approx(0.51, abs=0.01)
-    assert told["end"]["shared"] == pytest.approx(1.03, abs=0.01)
+    content = replay.compare(replay.read_arm(replayed("scalerl")), replay.read_arm(replayed("ppo-off-policy-8")))
+    assert content["end"]["apart"] <= replay.GOAL
+    assert content["end"]["apart"] == pytest.approx(0.51, abs=0.01)
+    assert content["end"]["shared"] == pytest.approx(1.03, abs=0.01)

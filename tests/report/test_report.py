@@ -37,7 +37,7 @@ def written(study: Path) -> dict[str, Any]:
     path = write_report([study]).page
     html = path.read_text(encoding="utf-8")
     data = html.split('id="data">')[1].split("</script>")[0]
-    return {"page": path, "html": html, "told": json.loads(data), "markdown": (study / "report.md").read_text()}
+    return {"page": path, "html": html, "content": json.loads(data), "markdown": (study / "report.md").read_text()}
 
 
 @pytest.fixture
@@ -47,39 +47,39 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report_views, "_candidates", lambda tables: [])
 
 
-def told_of(*inputs: Path, selection: Selection | None = None, options: FitOptions | None = None) -> dict[str, Any]:
+def content_of(*inputs: Path, selection: Selection | None = None, options: FitOptions | None = None) -> dict[str, Any]:
     return report_json(build_report(inputs, selection or Selection(), options or FitOptions()))
 
 
-def view(told: dict[str, Any], axis: str | None = None, window: str = "all") -> dict[str, Any]:
-    axis = axis or told["axes"][0]["key"]
-    return next(one for one in told["views"] if one["axis"] == axis and one["window"] == window)
+def view(content: dict[str, Any], axis: str | None = None, window: str = "all") -> dict[str, Any]:
+    axis = axis or content["axes"][0]["key"]
+    return next(one for one in content["views"] if one["axis"] == axis and one["window"] == window)
 
 
 # What it says
 
 
 def test_first_sentence_names_the_winner(written: dict[str, Any]):
-    told = written["told"]
-    assert told["summary"][""][0].startswith("base has the highest ceiling of 2 curves")
-    assert [pair["verdict"] for pair in view(told)["pairs"]] == ["base has the higher ceiling"]
+    content = written["content"]
+    assert content["summary"][""][0].startswith("base has the highest ceiling of 2 curves")
+    assert [pair["verdict"] for pair in view(content)["pairs"]] == ["base has the higher ceiling"]
     assert "base has the higher ceiling" in written["markdown"]
-    assert told["sets"][0]["reference"] == "base"
+    assert content["sets"][0]["reference"] == "base"
 
 
 def test_every_axis_and_window_has_fits_of_its_own(written: dict[str, Any]):
-    told = written["told"]
-    assert [axis["label"] for axis in told["axes"]] == ["device-hours", "FLOPs", "steps", "tokens"]
-    assert [window["key"] for window in told["windows"]] == ["25%", "50%", "all"]
-    assert len(told["views"]) == 12
-    steps, tokens = (view(told, axis)["curves"][0]["midpoint"]["value"] for axis in ("step", "tokens"))
+    content = written["content"]
+    assert [axis["label"] for axis in content["axes"]] == ["device-hours", "FLOPs", "steps", "tokens"]
+    assert [window["key"] for window in content["windows"]] == ["25%", "50%", "all"]
+    assert len(content["views"]) == 12
+    steps, tokens = (view(content, axis)["curves"][0]["midpoint"]["value"] for axis in ("step", "tokens"))
     assert tokens == pytest.approx(5000 * steps, rel=1e-3)
-    assert view(told, window="50%")["curves"][0]["last"] == pytest.approx(0.6)
+    assert view(content, window="50%")["curves"][0]["last"] == pytest.approx(0.6)
 
 
 def test_fits_in_worker_processes_change_nothing(written: dict[str, Any], study: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(report_views, "worth", lambda num_calls: 2)
-    assert told_of(study) == written["told"]
+    assert content_of(study) == written["content"]
 
 
 def test_pictures_are_drawn_while_other_axes_are_fitted(study: Path):
@@ -91,7 +91,7 @@ def test_pictures_are_drawn_while_other_axes_are_fitted(study: Path):
 
 
 def test_page_and_markdown_show_the_same_numbers_as_the_json(written: dict[str, Any]):
-    curve = view(written["told"])["curves"][0]
+    curve = view(written["content"])["curves"][0]
     ceiling = curve["ceiling"]
     shown = f"{ceiling['value']:.3f} [{ceiling['low']:.3f}, {ceiling['high']:.3f}]"
     assert f"| base | {shown} |" in written["markdown"]
@@ -107,10 +107,10 @@ def test_a_percentage_is_written_one_way(written: dict[str, Any]):
 
 
 def test_held_out_compute_scores_the_early_forecasts(written: dict[str, Any]):
-    score = view(written["told"], window="50%")["curves"][0]["score"]
+    score = view(written["content"], window="50%")["curves"][0]["score"]
     assert score["num_points"] == 6
     assert score["rmse"] < 0.05
-    assert view(written["told"])["curves"][0]["score"] is None
+    assert view(written["content"])["curves"][0]["score"] is None
 
 
 def test_page_is_self_contained(written: dict[str, Any]):
@@ -122,12 +122,12 @@ def test_page_is_self_contained(written: dict[str, Any]):
 
 
 def test_settings_costs_environment_and_signals(written: dict[str, Any]):
-    told = written["told"]
-    assert told["differences"]["rows"] == [{"arm": "lower", "key": "loss.name", "base": "cispo", "value": "dapo"}]
-    assert told["runs"][0]["cost"]["gpu_hours"] == pytest.approx(1.2)
-    assert told["runs"][0]["seconds"] == {"training": 36.0 * 120, "evaluation": 240.0}
-    assert told["environment"]["torch"] == {"2.11": ["base-seed0", "lower-seed0"]}
-    assert [signal["key"] for signal in told["signals"]] == [
+    content = written["content"]
+    assert content["differences"]["rows"] == [{"arm": "lower", "key": "loss.name", "base": "cispo", "value": "dapo"}]
+    assert content["runs"][0]["cost"]["gpu_hours"] == pytest.approx(1.2)
+    assert content["runs"][0]["seconds"] == {"training": 36.0 * 120, "evaluation": 240.0}
+    assert content["environment"]["torch"] == {"2.11": ["base-seed0", "lower-seed0"]}
+    assert [signal["key"] for signal in content["signals"]] == [
         "rollout/truncated_frac", "loss/entropy", "loss/kl", "rollout/lag_max",
     ]  # fmt: skip
 
@@ -162,13 +162,13 @@ def test_a_higher_ceiling_confirms_efficiency_of_the_same_curve():
 @pytest.mark.usefixtures("quick")
 def test_study_windows_decide_what_is_fitted_and_scored(tmp_path: Path):
     windows = {"fit": {"skip_before": 0.2, "until": 0.5}, "holdout": {"from": 0.8}}
-    told = told_of(write_study(tmp_path / "s", num=20, plan=windows))
-    assert told["window"] == "held-out"
-    own, whole = (view(told, window=key)["curves"][0] for key in ("held-out", "all"))
+    content = content_of(write_study(tmp_path / "s", num=20, plan=windows))
+    assert content["window"] == "held-out"
+    own, whole = (view(content, window=key)["curves"][0] for key in ("held-out", "all"))
     assert (own["first"], own["last"]) == pytest.approx((0.4, 1.0))
     assert (whole["first"], whole["last"]) == pytest.approx((0.4, 2.0))
     assert own["score"]["num_points"] == 5
-    assert told["summary"][""][-1].startswith("Fitted on: first 50%. The 10 evaluations held out lie 0.00")
+    assert content["summary"][""][-1].startswith("Fitted on: first 50%. The 10 evaluations held out lie 0.00")
 
 
 @pytest.mark.usefixtures("quick")
@@ -181,36 +181,36 @@ def test_absolute_windows_cut_all_arms_at_equal_compute(tmp_path: Path):
     last = longer[-1]
     longer += [last | {"step": last["step"] + place, "gpu_hours": 2.0 + 0.1 * place} for place in range(1, 21)]
     (folder / "runs/lower-seed0/evals.jsonl").write_text("\n".join(map(json.dumps, longer)))
-    told = told_of(folder)
-    assert told["window"] == "held-out"
-    curves = view(told, window="held-out")["curves"]
+    content = content_of(folder)
+    assert content["window"] == "held-out"
+    curves = view(content, window="held-out")["curves"]
     assert [(curve["first"], curve["last"]) for curve in curves] == [pytest.approx((0.4, 1.0))] * 2
     assert [curve["score"]["num_points"] for curve in curves] == [5, 25]
-    assert "Fitted on: up to 1. " in told["summary"][""][-1]
+    assert "Fitted on: up to 1. " in content["summary"][""][-1]
 
 
 @pytest.mark.usefixtures("quick")
 def test_all_points_are_fitted_if_the_window_has_too_few(tmp_path: Path):
-    told = told_of(write_study(tmp_path / "s", num=8, plan={"fit": {"until": 0.3}}))
-    assert told["window"] == "all"
-    assert told["notes"] == ["Nothing can be fitted on first 30% yet, so all points are."]
-    assert view(told, window="held-out")["curves"][0]["verdict"] == "too few points"
-    assert told["summary"][""][0] != "There is no curve yet."
+    content = content_of(write_study(tmp_path / "s", num=8, plan={"fit": {"until": 0.3}}))
+    assert content["window"] == "all"
+    assert content["notes"] == ["Nothing can be fitted on first 30% yet, so all points are."]
+    assert view(content, window="held-out")["curves"][0]["verdict"] == "too few points"
+    assert content["summary"][""][0] != "There is no curve yet."
 
 
 @pytest.mark.usefixtures("quick")
 def test_name_that_begins_with_another_keeps_its_verdict(tmp_path: Path):
-    told = told_of_curves(tmp_path, {"a": [0.5] * 24, "a plus": [0.65] * 24})
-    assert told["summary"][""][0].startswith("a plus has the highest ceiling of 2 curves with probability over 99%")
-    assert "The ceiling of a plus is above that of a." in told["summary"][""]
+    content = told_of_curves(tmp_path, {"a": [0.5] * 24, "a plus": [0.65] * 24})
+    assert content["summary"][""][0].startswith("a plus has the highest ceiling of 2 curves with probability over 99%")
+    assert "The ceiling of a plus is above that of a." in content["summary"][""]
 
 
 @pytest.mark.usefixtures("quick")
 def test_unstable_curve_may_exceed_the_highest(tmp_path: Path):
-    told = told_of_curves(tmp_path, {"steady": [0.6] * 24, "broken": [0.62] * 18 + [0.58] * 6})
-    assert [curve["verdict"] for curve in view(told)["curves"]] == ["ok", "unstable"]
-    assert told["summary"][""][0].startswith("steady levels off at 0.6")
-    assert "Unstable: broken." in told["summary"][""]
+    content = told_of_curves(tmp_path, {"steady": [0.6] * 24, "broken": [0.62] * 18 + [0.58] * 6})
+    assert [curve["verdict"] for curve in view(content)["curves"]] == ["ok", "unstable"]
+    assert content["summary"][""][0].startswith("steady levels off at 0.6")
+    assert "Unstable: broken." in content["summary"][""]
 
 
 def told_of_curves(folder: Path, ceilings: dict[str, list[float]]) -> dict[str, Any]:
@@ -222,14 +222,14 @@ def told_of_curves(folder: Path, ceilings: dict[str, list[float]]) -> dict[str, 
             reward = 0.3 + (ceiling - 0.3) / (1 + (3 / place) ** 2) + 0.003 * noise.normal()
             lines.append(f"{recipe},{100 * place},{reward:.5f}")
     (folder / "log.csv").write_text("\n".join(lines))
-    return told_of(folder / "log.csv", selection=Selection(by=("recipe",), start=0.3))
+    return content_of(folder / "log.csv", selection=Selection(by=("recipe",), start=0.3))
 
 
 def test_the_forecasts_are_those_of_the_forecast_command(study: Path, written: dict[str, Any]):
-    told = view(written["told"])["curves"]
-    computes = [row["compute"] for row in told[0]["forecast"]]
+    content = view(written["content"])["curves"]
+    computes = [row["compute"] for row in content[0]["forecast"]]
     result = CliRunner().invoke(app, ["forecast", str(study), "--at", ",".join(map(repr, computes)), "--json"])
-    for curve, asked in zip(told, json.loads(result.stdout)["curves"], strict=True):
+    for curve, asked in zip(content, json.loads(result.stdout)["curves"], strict=True):
         assert asked["name"] == curve["name"]
         ours = [(row["value"], row["low"], row["high"]) for row in curve["forecast"]]
         theirs = [tuple(row["reward"][end] for end in ("value", "low", "high")) for row in asked["at"]]
@@ -239,7 +239,7 @@ def test_the_forecasts_are_those_of_the_forecast_command(study: Path, written: d
 
 
 def test_a_name_cannot_end_the_script_or_become_markup(written: dict[str, Any]):
-    html = page({**written["told"], "title": "</script><b>x", "warnings": ["<img src=x>"]})
+    html = page({**written["content"], "title": "</script><b>x", "warnings": ["<img src=x>"]})
     assert html.count("</script>") == written["html"].count("</script>")
     assert "<img" not in html
     assert "&lt;b&gt;x" in html
@@ -254,24 +254,24 @@ def test_truncated_run_folder_is_reported(tmp_path: Path):
     (folder / "runs/base-seed1/evals.jsonl").write_text('{"step": 0, "set"')
     (folder / "runs/lower-seed1/recipe.json").write_text('{"seed": 1, "lo')
     (folder / "runs/lower-seed0/status.json").write_text('{"status": "failed", "reason": "the disk is full"}')
-    told = told_of(folder)
-    said = " ".join(told["warnings"])
-    assert "base-seed1: " in said
-    assert "recipe.json, line 1: not JSON" in said
-    assert "lower-seed0 did not finish (failed: the disk is full)" in said
-    assert told["summary"][""][-1] == "Failed: lower-seed0."
-    assert [curve["label"] for curve in view(told)["curves"]] == ["base", "lower"]
+    content = content_of(folder)
+    text = " ".join(content["warnings"])
+    assert "base-seed1: " in text
+    assert "recipe.json, line 1: not JSON" in text
+    assert "lower-seed0 did not finish (failed: the disk is full)" in text
+    assert content["summary"][""][-1] == "Failed: lower-seed0."
+    assert [curve["label"] for curve in view(content)["curves"]] == ["base", "lower"]
 
 
 @pytest.mark.usefixtures("quick")
 def test_arms_evaluated_on_different_prompts_are_not_comparable(tmp_path: Path):
     runs = [write_run(tmp_path / name, ceiling=ceiling, prompts=name) for name, ceiling in (("a", 0.6), ("b", 0.5))]
     (tmp_path / "b" / "recipe.json").write_text('{"seed": 0, "loss": {"name": "dapo"}}')
-    told = told_of(*runs)
-    assert [pair["verdict"] for pair in view(told)["pairs"]] == ["not comparable"]
-    assert view(told)["straight"] == {}
-    assert told["open"][""] == ["a is not comparable with b: the prompts differ."]
-    assert any(text.startswith("Not comparable: the evaluations of main were made") for text in told["warnings"])
+    content = content_of(*runs)
+    assert [pair["verdict"] for pair in view(content)["pairs"]] == ["not comparable"]
+    assert view(content)["straight"] == {}
+    assert content["open"][""] == ["a is not comparable with b: the prompts differ."]
+    assert any(text.startswith("Not comparable: the evaluations of main were made") for text in content["warnings"])
 
 
 def test_lost_recipe_is_a_warning_in_the_terminal(tmp_path: Path):
@@ -291,39 +291,39 @@ def test_rows_that_are_held_out_are_told_by_their_places(tmp_path: Path):
     lines = [f"{hours},{reward:.4f},{'test' if held else 'fit'}" for hours, reward, held in rows]
     log = tmp_path / "log.csv"
     log.write_text("\n".join(["gpu_hours,reward,split", *lines]))
-    told = report_json(build_report([log], Selection(holdout=("split", "test")), FitOptions()))
-    assert told["sets"][0]["points"]["gpu_hours"]["log"]["held_out"] == [3, 7, 11, 15, 19, 23]
-    told = report_json(build_report([log], Selection(), FitOptions()))
-    assert told["sets"][0]["points"]["gpu_hours"]["log"]["held_out"] == []
+    content = report_json(build_report([log], Selection(holdout=("split", "test")), FitOptions()))
+    assert content["sets"][0]["points"]["gpu_hours"]["log"]["held_out"] == [3, 7, 11, 15, 19, 23]
+    content = report_json(build_report([log], Selection(), FitOptions()))
+    assert content["sets"][0]["points"]["gpu_hours"]["log"]["held_out"] == []
 
 
 @pytest.mark.usefixtures("quick")
 def test_jobs_on_a_shared_device_are_compared_by_flops(tmp_path: Path):
-    told = told_of(write_study(tmp_path / "s", shared_device=True, num=8))
-    assert told["axes"][0]["label"] == "FLOPs"
-    assert told["notes"][0].startswith("Jobs shared a device")
+    content = content_of(write_study(tmp_path / "s", shared_device=True, num=8))
+    assert content["axes"][0]["label"] == "FLOPs"
+    assert content["notes"][0].startswith("Jobs shared a device")
 
 
 @pytest.mark.usefixtures("quick")
 def test_seeds_of_unequal_speed_are_compared_by_flops_too(tmp_path: Path):
     for seed, pace in enumerate((1.0, 2.0)):
         write_run(tmp_path / f"a-seed{seed}", seed=seed, num=8, pace=pace)
-    told = told_of(tmp_path)
-    assert told["axes"][0]["label"] == "FLOPs"
-    assert told["notes"][0].startswith("One run took 2.0 times as long as another of its arm for the same FLOPs")
+    content = content_of(tmp_path)
+    assert content["axes"][0]["label"] == "FLOPs"
+    assert content["notes"][0].startswith("One run took 2.0 times as long as another of its arm for the same FLOPs")
 
 
 @pytest.mark.usefixtures("quick")
 def test_a_shared_device_leaves_an_axis_that_is_no_time_alone(tmp_path: Path):
-    told = told_of(write_study(tmp_path / "s", shared_device=True, num=8, plan={"compute": "tokens"}))
-    assert told["axes"][0]["label"] == "tokens"
+    content = content_of(write_study(tmp_path / "s", shared_device=True, num=8, plan={"compute": "tokens"}))
+    assert content["axes"][0]["label"] == "tokens"
 
 
 @pytest.mark.usefixtures("quick")
 def test_each_evaluation_set_is_a_section_of_its_own(tmp_path: Path):
-    told = told_of(write_study(tmp_path / "s", sets=("main", "code"), num=8))
-    assert [one["name"] for one in told["sets"]] == ["main", "code"]
-    assert {one["set"]: [curve["label"] for curve in one["curves"]] for one in told["views"]} == {
+    content = content_of(write_study(tmp_path / "s", sets=("main", "code"), num=8))
+    assert [one["name"] for one in content["sets"]] == ["main", "code"]
+    assert {one["set"]: [curve["label"] for curve in one["curves"]] for one in content["views"]} == {
         "main": ["base", "lower"],
         "code": ["base", "lower"],
     }
@@ -381,10 +381,10 @@ def test_a_foreign_log_gets_the_same_report(tmp_path: Path):
     words = ["report", log, "--x", "gpu_hours", "--by", "recipe", "--seed", "seed", "--start", "first", "--json"]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
-    told = json.loads(result.stdout)
-    assert told["title"] == "example_runs"
-    assert [pair["verdict"] for pair in view(told)["pairs"]] == ["improved has the higher ceiling"]
-    assert told["runs"] == []
+    content = json.loads(result.stdout)
+    assert content["title"] == "example_runs"
+    assert [pair["verdict"] for pair in view(content)["pairs"]] == ["improved has the higher ceiling"]
+    assert content["runs"] == []
 
 
 def test_report_has_no_plot_option():
@@ -400,13 +400,13 @@ def test_report_has_no_plot_option():
 @needs_shared_data
 @pytest.mark.usefixtures("quick")
 def test_on_the_published_curves_it_tells_the_papers_story():
-    def told(figure: str) -> dict[str, Any]:
+    def content(figure: str) -> dict[str, Any]:
         chosen = Selection(x="gpu_hours", y="pass_rate", by=("series",), where=(("figure", figure),), start=0.399)
-        return told_of(
+        return content_of(
             FOLDER / "scalerl_published_curves.csv", selection=chosen, options=FitOptions(skip_before=1500.0)
         )
 
-    prevalent = view(told("fig2_prevalent"))
+    prevalent = view(content("fig2_prevalent"))
     verdicts = {frozenset((pair["a"], pair["b"])): pair["verdict"] for pair in prevalent["pairs"]}
     for worse in ("Magistral", "Qwen2.5-DAPO", "DeepSeek-GRPO"):
         for better in ("ScaleRL", "MiniMax"):
@@ -416,7 +416,7 @@ def test_on_the_published_curves_it_tells_the_papers_story():
     unstable = [curve["name"] for curve in prevalent["curves"] if curve["verdict"] == "unstable"]
     assert unstable == ["DeepSeek-GRPO"]
 
-    arms = told("fwd_offpolicy")
+    arms = content("fwd_offpolicy")
     pairs = view(arms)["pairs"]
     assert not [pair for pair in pairs if "higher ceiling" in pair["verdict"]]
     efficient = {frozenset((pair["a"], pair["b"])): pair["verdict"] for pair in pairs}

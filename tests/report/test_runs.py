@@ -51,9 +51,9 @@ def test_repeated_and_stalled_work_is_reported(tmp_path: Path):
     assert repeated.gpu_hours == pytest.approx(0.3)
     facts = read_run(folder, name="a", arm="a", evals=[])
     assert facts.repeated == repeated
-    said = " ".join(compute_caveats(facts))
-    assert "a repeated 3 steps after an interruption (0.3 device-hours" in said
-    assert "a stood still for 68 s" in said
+    text = " ".join(compute_caveats(facts))
+    assert "a repeated 3 steps after an interruption (0.3 device-hours" in text
+    assert "a stood still for 68 s" in text
     assert repeated_work(write_run(tmp_path / "b")) is None
 
 

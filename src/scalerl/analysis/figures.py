@@ -74,6 +74,8 @@ class CurveData:
     misfit_at: float | None
     """Compute at which a pattern in the residuals begins that the form cannot follow; None where there is none."""
     marks: tuple[Mark, ...]
+    peaks: tuple[Mark, ...] = ()
+    """Of each run that fell after its peak, where that was; rewards with two standard errors to each side."""
 
     @property
     def is_ok(self) -> bool:
@@ -197,7 +199,8 @@ def _curve(result: CurveResult, label: str, end: float, with_bands: bool) -> Cur
         dots=dots,
         misfit_at=_misfit_at(fit),
         line=_line(result, fit, end, with_bands) if fit is not None else None,
-        ceiling=param_value(fit, "ceiling"),
+        ceiling=None if fit is not None and fit.past_peak else param_value(fit, "ceiling"),
+        peaks=_peaks(fit),
         noise_sd=_scatter(dots, fit) if fit is not None else math.nan,
         marks=_marks(result, end) if fit is not None else (),
     )
@@ -209,6 +212,15 @@ def _scatter(dots: tuple[Dots, ...], fit: Fit) -> float:
     return float(np.median(np.concatenate(errors))) if errors else fit.noise_sd
 
 
+def _peaks(fit: Fit | None) -> tuple[Mark, ...]:
+    peaks = []
+    for fall in fit.falls if fit is not None else ():
+        error = 2 * fall.best_error
+        reward = Value(value=fall.best, low=fall.best - error, high=fall.best + error)
+        peaks.append(Mark(compute=Value(value=fall.compute, low=fall.compute, high=fall.compute), reward=reward))
+    return tuple(peaks)
+
+
 def _misfit_at(fit: Fit | None) -> float | None:
     return next((note.compute for note in fit.notes if isinstance(note, LackOfFit)), None) if fit is not None else None
 
@@ -216,16 +228,24 @@ def _misfit_at(fit: Fit | None) -> float | None:
 def _line(result: CurveResult, fit: Fit, end: float, with_bands: bool) -> Line:
     first, last = float(fit.compute.min()), fit.scale
     begin = min(first, result.series.compute.min(initial=first), result.series.holdout_compute.min(initial=first))
+    if fit.past_peak:
+        begin, end = first, last  # no curve is promised beyond a peak
     grid = np.unique(np.concatenate([np.geomspace(begin, end, GRID), [first, last]]))
     banded = with_bands and fit.draws is not None
+    # Ways of fitting that leave out early points do not know them: they are averaged over for what lies beyond.
+    parts = [(curve, at) for curve, at in ((fit.chosen, grid[grid <= last]), (fit, grid[grid > last])) if len(at)]
     return Line(
         compute=grid,
-        reward=fit.predict(grid),
+        reward=np.concatenate([curve.predict(at) for curve, at in parts]),
         first=first,
         last=last,
-        band=fit.curve_interval(grid) if banded else None,
-        new_band=fit.new_interval(grid) if banded else None,
+        band=_joined([curve.curve_interval(at) for curve, at in parts]) if banded else None,
+        new_band=_joined([curve.new_interval(at) for curve, at in parts]) if banded else None,
     )
+
+
+def _joined(bands: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
+    return np.concatenate([low for low, _ in bands]), np.concatenate([high for _, high in bands])
 
 
 def _marks(result: CurveResult, end: float) -> tuple[Mark, ...]:

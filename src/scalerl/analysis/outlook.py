@@ -83,7 +83,7 @@ class LiveForecast:
             **self._options,
         )
         end, at_end = self.end_compute, None
-        if curve.usable and end is not None and end > curve.scale and not is_far(curve, end):
+        if curve.usable and end is not None and end > curve.end and not is_far(curve, end):
             (at_end,) = reward_at(curve, [end])
         return Outlook(fit=curve, axis=self._axis, at_end=at_end)
 

@@ -172,6 +172,12 @@ def _main_panel(axes: Any, data: FigureData) -> None:
         for dots in curve.dots:
             axes.plot(dots.compute, dots.reward, **_dot_style(place, dots, few))
             _error_bars(axes, place, dots, dots.reward)
+        for peak in curve.peaks:
+            # Just above the points, so that it hides none.
+            axes.annotate(
+                "", (peak.compute.value, peak.reward.high), xytext=(0, 14), textcoords="offset points", zorder=7,
+                arrowprops={"arrowstyle": "-|>", "color": colour(place), "linewidth": 1.2},
+            )  # fmt: skip
         for mark in curve.marks:
             axes.errorbar(
                 mark.compute.value, mark.reward.value, fmt="*", color=colour(place), markersize=9,
@@ -210,6 +216,8 @@ def _dot_style(place: int, dots: Dots, few: bool) -> dict[str, Any]:
         style.update(markeredgewidth=0.0, markersize=0.7 * size, alpha=0.5, zorder=3.5)
     if dots.role == "left out":
         style.update(alpha=0.28, zorder=3)
+    if dots.role == "after the peak":
+        style.update(markerfacecolor="none", markeredgecolor=colour(place), markeredgewidth=0.8, alpha=0.6)
     if dots.role == "held out":
         style.update(markerfacecolor="white", markeredgecolor=colour(place), markeredgewidth=1.0, alpha=1.0)
     return style
@@ -260,7 +268,7 @@ def _residual_panel(axes: Any, data: FigureData) -> None:
     few = len(data.curves) <= MOST_BANDS
     for place, curve in enumerate(data.curves):
         for dots in curve.dots:
-            if curve.line is None or dots.role == "left out":
+            if curve.line is None or dots.role in ("left out", "after the peak"):
                 continue
             shown, outside = clipped(dots.residual, data.residual_limit)
             style = _dot_style(place, dots, few) | {"markersize": 3.6 if few else 2.4}

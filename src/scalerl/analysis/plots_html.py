@@ -207,6 +207,11 @@ def _html_curves(data: FigureData) -> list[dict[str, Any]]:
             traces += _html_line(data, place, curve, line)
         for dots in curve.dots:
             traces += _html_dots(data, place, curve, dots)
+        for mark in curve.peaks:
+            arrow = {"symbol": "arrow-down", "size": 11, "color": shade}
+            hover = {"hoverinfo": None, "hovertemplate": _hover(data, curve, "peak")}
+            spec = _trace(place, [mark.compute.value], [mark.reward.high], mode="markers", marker=arrow)
+            traces.append(spec | hover)
         for mark in curve.marks:
             star = {"symbol": "star", "size": 11, "color": shade}
             hover = {"hoverinfo": None, "hovertemplate": _hover(data, curve, "asked for")}
@@ -259,6 +264,8 @@ def _html_dots(data: FigureData, place: int, curve: CurveData, dots: Dots) -> li
     }  # fmt: skip
     if len(dots.reward) > MOST_RIMMED:
         look |= {"size": look["size"] - 2, "line": {"width": 0}, "opacity": 0.45}
+    if dots.role == "after the peak":
+        look |= {"symbol": f"{look['symbol']}-open", "line": {"color": shade, "width": 1.2}, "opacity": 0.6}
     if dots.role == "held out":
         look |= {"color": "white", "line": {"color": shade, "width": 1.5}, "opacity": 1}
     what = f"{dots.role}, {dots.run_label}" if dots.run_label else dots.role
@@ -268,7 +275,7 @@ def _html_dots(data: FigureData, place: int, curve: CurveData, dots: Dots) -> li
     if dots.error is not None:
         hover["error_y"] = {"type": "data", "array": dots.error, "thickness": 0.8, "width": 0}
     traces = [_trace(place, dots.compute, dots.reward, marker=look, **hover)]
-    if curve.line is not None and dots.role != "left out":
+    if curve.line is not None and dots.role not in ("left out", "after the peak"):
         shown, outside = clipped(dots.residual, data.residual_limit)
         arrows = np.where(dots.residual > 0, "triangle-up", "triangle-down")
         look = look | {"symbol": np.where(outside, arrows, look["symbol"]).tolist(), "size": look["size"] - 1}

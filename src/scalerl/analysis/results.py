@@ -178,9 +178,9 @@ def analyse_forecast(
         if done.fit is not None and done.fit.usable:
             done = replace(
                 done,
-                at=tuple(reward_at(done.fit, at or ([] if reach else [2 * done.fit.scale, 4 * done.fit.scale]))),
+                at=tuple(reward_at(done.fit, at or ([] if reach else [2 * done.fit.end, 4 * done.fit.end]))),
                 reach=tuple(compute_for(done.fit, reach)),
-                doubling=doubling(done.fit),
+                doubling=None if done.fit.past_peak else doubling(done.fit),
             )
         curves.append(done)
     return Analysis(command="forecast", curves=_some_usable(curves), notes=_pool_notes(curves, options))

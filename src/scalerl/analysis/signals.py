@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from scalerl.analysis.outlook import Outlook
+from scalerl.curves import Fit
 from scalerl.logs.axes import UNEVEN_TIME, disagreement
 
 AlarmKind = Literal[
@@ -62,7 +63,7 @@ class Alarm:
 
     kind: AlarmKind
     value: float | None = None
-    """Mean of the signal over the last steps."""
+    """Mean of the signal over the last steps; of a fall, how far below its peak the reward is."""
     limit: float | None = None
     below: bool = False
     state: Literal["new", "changed", "over"] = "new"
@@ -94,16 +95,20 @@ def alarms(
     raised = signal_alarms({key: mean for key, mean in means.items() if mean is not None})
     causes = {"empty": _empty_cause(recent), "no_verdict": _no_verdict_cause(recent)}
     uneven = disagreement(metrics)
-    fallen = [name for name, outlook in outlooks.items() if outlook is not None and outlook.fit.verdict == "unstable"]
+    fits = {name: outlook.fit for name, outlook in outlooks.items() if outlook is not None}
     return [
         *(
             replace(alarm, cause=causes.get(alarm.kind), remedies=(remedies or {}).get(alarm.kind, ()))
             for alarm in raised
         ),
         *_backend_alarm(metrics, (remedies or {}).get("backend", ())),
-        *(Alarm(kind="fall", subject=name) for name in fallen),
+        *(Alarm(kind="fall", subject=name, value=_drop(done)) for name, done in fits.items() if done.falls),
         *([Alarm(kind="uneven_time", value=uneven, limit=UNEVEN_TIME)] if uneven > UNEVEN_TIME else []),
     ]
+
+
+def _drop(done: Fit) -> float:
+    return max(fall.drop for fall in done.falls)
 
 
 def signal_alarms(last: Mapping[str, float]) -> list[Alarm]:

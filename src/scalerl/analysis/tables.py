@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
@@ -13,7 +14,7 @@ from scalerl.analysis.results import Analysis, CurveResult, FormRanking, param_v
 from scalerl.analysis.words import curve_text
 from scalerl.curves import Comparison, Fit, Pair, Reach, Score, note_text, pair_verdict, stopping, stopping_text
 from scalerl.curves.fitted import tails
-from scalerl.curves.notes import AssumedRunSpread
+from scalerl.curves.pairs.notes import AssumedRunSpread
 from scalerl.logs.facts import Fact, sentence
 from scalerl.logs.table import listed
 
@@ -24,6 +25,7 @@ STYLES = {
     "lack of fit": "red",
     "no rise seen": "yellow",
     "unstable": "red",
+    "past its peak": "yellow",
     "too few points": "red",
     "no curve": "red",
 }
@@ -96,7 +98,7 @@ def _curve_table(analysis: Analysis) -> Table:
         table.add_row(
             curve.name,
             str(fit.num_points if fit is not None else len(curve.series.compute)),
-            interval_text(param_value(fit, "ceiling"), fixed(decimals(fit))),
+            _ceiling_cell(fit),
             *[_alone(fit) for _ in alone],
             interval_text(param_value(fit, "exponent"), two_decimals),
             interval_text(param_value(fit, "midpoint"), compute_text),
@@ -104,6 +106,14 @@ def _curve_table(analysis: Analysis) -> Table:
             Text(curve.verdict, style=STYLES.get(curve.verdict, "")),
         )
     return table
+
+
+def _ceiling_cell(fit: Fit | None) -> str:
+    """Return the ceiling with its interval, or the reward at the peak of a run that fell after it."""
+    show = fixed(decimals(fit))
+    if fit is not None and fit.past_peak:
+        return f"peak {show(float(np.mean([fall.best for fall in fit.falls])))}"
+    return interval_text(param_value(fit, "ceiling"), show)
 
 
 def _alone(fit: Fit | None) -> str:

@@ -24,7 +24,7 @@ def alarm_text(alarm: Alarm) -> str:
 
 
 def _alarm_value(alarm: Alarm, value: float | None) -> str:
-    is_share = alarm.kind not in ("mismatch", "backend", "entropy")
+    is_share = alarm.kind not in ("mismatch", "backend", "entropy", "fall")
     return "" if value is None else f"{value:.0%}" if is_share else f"{value:.2g}"
 
 
@@ -49,7 +49,7 @@ def _alarm_fact(alarm: Alarm) -> str:
         case "entropy":
             return f"the entropy of the policy is {value}, so that all answers to a problem are nearly the same"
         case "fall":
-            return f"the run falls away from its own curve on {alarm.subject}"
+            return f"the reward on {alarm.subject} has fallen by {alarm.value:.2g} since its peak"
         case "grader_error":
             return f"the grader {alarm.subject} raised: {alarm.detail}"
         case "uneven_time":
@@ -77,6 +77,8 @@ def _remedy(alarm: Alarm) -> str:
             return f", so the model does not change: {_EMPTY[alarm.cause or 'mixed']}"
         case "entropy":
             return ": lower optimizer.lr, raise rollout.temperature, or stop here if the reward is as high as it can be"
+        case "fall":
+            return ": its best checkpoint is the one at the peak"
         case "uneven_time":
             return ": such a run's curve is fitted over FLOPs (unless forecast.compute names another axis)"
         case "stalled":
@@ -141,8 +143,8 @@ def curve_text(curve: CurveResult) -> str:
         return messages or curve.verdict
     if fit.draws is None:
         ceiling = fixed(decimals(fit))(fit.params["ceiling"])
-        return messages if fit.verdict == "unstable" else f"levels off at {ceiling} (no interval). {messages}".rstrip()
-    if fit.verdict in ("unstable", "no rise seen"):
+        return messages if fit.falls else f"levels off at {ceiling} (no interval). {messages}".rstrip()
+    if fit.falls or fit.verdict == "no rise seen":
         return messages
     ceiling = param_value(fit, "ceiling")
     assert ceiling is not None

@@ -126,7 +126,7 @@ def curve_episodes(name: str, fit: Mapping[str, Any] | None, history: Sequence[M
     """Return the alarms of a curve: that it falls, and that its forecast moved out of an earlier interval."""
     episodes: list[Episode] = []
     if fit is not None and fit["fall"] is not None:
-        text = alarm_text(Alarm(kind="fall", subject=name))
+        text = alarm_text(Alarm(kind="fall", subject=name, value=fit["drop"]))
         episodes.append(Episode(kind="fall", began=None, ended=None, text=text, began_compute=fit["fall"]))
     moved = forecast_moved(history)
     if moved is not None:

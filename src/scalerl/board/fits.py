@@ -16,7 +16,6 @@ from scalerl.analysis.results import Analysis, CurveResult, FitOptions, param_va
 from scalerl.analysis.words import curve_text
 from scalerl.board.columns import short
 from scalerl.curves import At, Fit, Value, compare, doubling, fit, is_far, reward_at, stopping, stopping_text
-from scalerl.curves.notes import Fall
 from scalerl.logs.series import Series
 from scalerl.report.views import axis_label
 
@@ -42,7 +41,8 @@ def fit_curve(series: Series, end_compute: float | None, unit: str | None) -> di
     curve = replace(curve, at=() if at_end is None else (at_end,))
     (drawn,) = figure_data(Analysis(command="forecast", curves=(curve,))).curves
     when = stopping(done) if done is not None else None
-    twice = doubling(done) if done is not None and done.usable and done.draws is not None else None
+    has_more = done is not None and done.usable and done.draws is not None and not done.past_peak
+    twice = doubling(done) if done is not None and has_more else None
     return {
         "verdict": curve.verdict,
         "is_ok": drawn.is_ok,
@@ -58,7 +58,8 @@ def fit_curve(series: Series, end_compute: float | None, unit: str | None) -> di
         "text": curve_text(curve),
         "stopping_text": None if when is None else stopping_text(when, unit),
         "no_gain_since": None if when is None else number(when.no_gain_since),
-        "fall": None if done is None else next((n.compute for n in done.notes if isinstance(n, Fall)), None),
+        "fall": None if done is None or not done.falls else done.falls[0].compute,
+        "drop": None if done is None or not done.falls else done.falls[0].drop,
         "line": None if drawn.line is None else _line_json(drawn.line),
     }
 
@@ -71,17 +72,17 @@ def _fitted(series: Series) -> CurveResult:
 
 def _at_end(done: Fit | None, end: float | None) -> At | None:
     """Return the forecast for the end of the budget; None where it is reached, not known or too far off."""
-    if done is None or not done.usable or end is None or end <= done.scale or is_far(done, end):
+    if done is None or not done.usable or end is None or end <= done.end or is_far(done, end):
         return None
     return reward_at(done, [end])[0]
 
 
 def _advice(done: Fit | None, twice: Value | None) -> Advice:
     """Return whether more compute pays, from the gain of one more doubling."""
+    if done is not None and done.falls:
+        return "falling"
     if done is None or not done.usable or twice is None:
         return "too_early"
-    if done.verdict == "unstable":
-        return "falling"
     if done.verdict == "no rise seen":
         return "flat"
     if twice.high < MATTERS:

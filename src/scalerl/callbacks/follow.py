@@ -53,6 +53,6 @@ def _read(path: Path, selection: Selection) -> Series | None:
 
 def _forecast(series: Series, end: float | None) -> Forecast:
     done = fit(series.compute, series.reward, **FitOptions().of(series))
-    reachable = done.usable and end is not None and end > done.scale and not is_far(done, end)
+    reachable = done.usable and end is not None and end > done.end and not is_far(done, end)
     at_end = reward_at(done, [end])[0] if reachable and end is not None else None
     return describe(Outlook(fit=done, axis=None, at_end=at_end), end)

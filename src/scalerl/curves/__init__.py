@@ -15,8 +15,9 @@ from scalerl.curves.forecast import (
     reward_at,
 )
 from scalerl.curves.forms import FORMS
-from scalerl.curves.notes import Note, PairKind, note_json
+from scalerl.curves.notes import Note, note_json
 from scalerl.curves.pairs.compare import Comparison, Pair, compare, linearise, refit
+from scalerl.curves.pairs.notes import PairKind
 from scalerl.curves.residuals.bins import Bins, bin_rewards
 from scalerl.curves.stopping import Stopping, stopping
 from scalerl.curves.words import note_text, pair_verdict, stopping_text

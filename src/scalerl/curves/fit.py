@@ -14,6 +14,7 @@ from scalerl.curves.notes import Fall, FitNote, TooFewComputes, TooFewPoints
 from scalerl.curves.points import Known, Points, make_points, noise_guess, thin
 from scalerl.curves.priors.pooled import with_prior
 from scalerl.curves.priors.prior import Prior
+from scalerl.curves.residuals.falls import find_falls, rising_part
 from scalerl.curves.verdicts import Verdict, judge, skip_rule
 from scalerl.curves.ways.mending import Settled, settle, unsettled
 from scalerl.curves.ways.solving import rescale
@@ -71,10 +72,11 @@ def fit(
         notes = (*notes, too_few)
         nothing = unsettled(points, shape, known, _no_solution(shape))
         return _make(points, shape, known, nothing, "too few points", notes, level, margin, start_sd)
+    points, known, falls = _up_to_the_peak(points, shape, known, keep_all=method == "paper")
     few = thin(points)
     is_thinned = few is not points
     settled = _settle(few, shape, known, start_sd, guess, intervals, mend, skip_before, method)
-    verdict, reasons = judge(settled, level=level, margin=margin)
+    verdict, reasons = judge(settled, falls, level=level, margin=margin)
     points, known = settled.choice.of(points, known)
     shape, notes = settled.choice.form, (*notes, *(_named_run(note, run) for note in reasons))
     done = _make(points, shape, known, settled, verdict, notes, level, margin, start_sd)
@@ -120,6 +122,29 @@ def _window(
             points = points.take(points.log_compute >= np.log(least) - np.log(points.scale) - 1e-12)
             points, known = rescale(points, known, form)
     return points, known, tuple(notes)
+
+
+def _counted(fall: Fall, points: Points) -> Fall:
+    """Count the points of a fall that was found among blocks of a long log."""
+    mine = points.take(points.run == (points.run[0] if fall.run is None else int(fall.run)))
+    num_after = int(np.sum(mine.log_compute > np.log(fall.compute / points.scale) + 1e-9))
+    last = points.scale * float(np.exp(mine.log_compute[-1]))
+    num_points = max(round(fall.num_points * num_after / fall.num_after), 1)
+    return replace(fall, num_after=num_after, last=last, num_points=num_points)
+
+
+def _up_to_the_peak(
+    points: Points, form: Form, known: Known, *, keep_all: bool
+) -> tuple[Points, Known, tuple[Fall, ...]]:
+    """Leave out what lies after the peak of each run that falls, where enough is left to fit a curve to."""
+    falls = tuple(_counted(fall, points) for fall in find_falls(thin(points), form, known))
+    if not falls or keep_all:
+        return points, known, falls
+    rising = points.take(rising_part(points, falls))
+    num_free = known.num_free(form)
+    if rising.num < num_free + 2 or len(np.unique(rising.log_compute)) < num_free:
+        return points, known, falls
+    return *rescale(rising, known, form), tuple(replace(fall, until_peak=True) for fall in falls)
 
 
 def _settle(

@@ -1,13 +1,13 @@
 """`Fit`: a fitted curve as a value, with what it says of any compute."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from scalerl.curves.forms import FORMS, Array, Form
 from scalerl.curves.intervals import Draws
-from scalerl.curves.notes import FitNote
+from scalerl.curves.notes import Fall, FitNote
 from scalerl.curves.points import Known
 from scalerl.curves.priors.prior import Prior
 from scalerl.curves.residuals.misfit import Misfit
@@ -69,6 +69,38 @@ class Fit:
         return tuple(note_text(note) for note in self.notes)
 
     @property
+    def falls(self) -> tuple[Fall, ...]:
+        """The falls of its runs after their peaks: the curve is that of the rising part, unless a fall says not."""
+        return tuple(note for note in self.notes if isinstance(note, Fall))
+
+    @property
+    def past_peak(self) -> bool:
+        """Whether at least half of the runs fell after their peak: the curve then ends there, and has no ceiling."""
+        return bool(self.falls) and 2 * len(self.falls) >= self.num_runs
+
+    @property
+    def chosen(self) -> "Fit":
+        """The curve as it was fitted in the end, for what lies within the data: without the other ways of fitting that
+        forecasts are averaged over, and without what came after a peak."""
+        if not self.parts and not self.falls:
+            return self
+        params = self.params
+        if self.draws is not None:
+            params = {name: float(np.median(values)) for name, values in self.draws.params.items()}
+        notes = tuple(note for note in self.notes if not isinstance(note, Fall))
+        return replace(self, params=params, parts=(), notes=notes)
+
+    @property
+    def best_draws(self) -> Array:
+        """Draws of the best reward to expect: the ceiling or, of a curve past its peak, the reward at the peak."""
+        return self.curve_draws([self.scale])[:, 0] if self.past_peak else self.ceiling_draws
+
+    @property
+    def end(self) -> float:
+        """The largest compute measured: that of the fit, or of what lies after a peak."""
+        return max([self.scale, *(fall.last for fall in self.falls)])
+
+    @property
     def num_points(self) -> int:
         return len(self.reward)
 
@@ -82,11 +114,20 @@ class Fit:
         return all(np.isfinite(value) for value in self.params.values())
 
     def predict(self, compute) -> Array:
-        """Return the reward on the curve, the start at compute 0; the median if several ways are averaged."""
+        """Return the reward on the curve, the start at compute 0; the median if several ways are averaged.
+
+        Beyond the peak of runs that fell it is what they fell to.
+        """
+        places = np.asarray(compute, dtype=float)
         if self.parts:
-            places = np.asarray(compute, dtype=float)
             return np.median(self.curve_draws(places.ravel()), axis=0).reshape(places.shape)
-        return FORMS[self.form].curve(np.asarray(compute, dtype=float), self.params, self.scale)
+        curve = FORMS[self.form].curve(places, self.params, self.scale)
+        if not self.past_peak:
+            return curve
+        # Most runs fell, so the reward beyond their peak is what they fell to.
+        at_peak = FORMS[self.form].curve(np.asarray(self.scale), self.params, self.scale)
+        fallen = [at_peak + _way_down(self.scale, fall, places) * (fall.mean - at_peak) for fall in self.falls]
+        return np.where(places > self.scale, np.mean(fallen, axis=0), curve)
 
     def interval(self, param: str, level: float | None = None) -> tuple[float, float]:
         """Return the central interval of one parameter; NaN without draws."""
@@ -117,7 +158,22 @@ class Fit:
         return [(part.choice.form, part.draws) for part in self.parts] or [(FORMS[self.form], self.draws)]
 
     def _curves(self, form: Form, draws: Draws, compute: Array) -> Array:
-        return form.curve(compute, {name: values[:, None] for name, values in draws.params.items()}, self.scale)
+        params = {name: values[:, None] for name, values in draws.params.items()}
+        curve = form.curve(compute, params, self.scale)
+        beyond = compute > self.scale
+        if not self.falls or not beyond.any():
+            return curve
+        # A draw goes on as one of the runs went on: those that fell stay where they are, for all that is known.
+        at_peak = form.curve(np.array([self.scale]), params, self.scale)
+        number, normal = _scrambled(len(curve))
+        for place, fall in enumerate(self.falls):
+            mine = number % self.num_runs == place
+            doublings = np.log2(np.maximum(compute[beyond] / fall.last, 1.0))
+            level = fall.mean + normal[mine, None] * np.sqrt(fall.mean_error**2 + fall.drop**2 * doublings)
+            down = _way_down(self.scale, fall, compute[beyond])
+            fallen = (1 - down) * at_peak[mine] + down * level
+            curve[np.ix_(mine, beyond)] = np.clip(fallen, *self.bounds)
+        return curve
 
     def curve_interval(self, compute, level: float | None = None) -> tuple[Array, Array]:
         """Return the interval of the recipe's own curve."""
@@ -152,6 +208,18 @@ class Fit:
                 share = (curve - start) / np.maximum(ceiling - start, 1e-300)
             spread = spread + (draws.run_sd[:, None] * share) ** 2
         return curve, spread
+
+
+def _way_down(scale: float, fall: Fall, compute: Array) -> Array:
+    """Return how far along its fall a run is at a compute: 0 at the end of the curve, 1 from its last points on."""
+    length = np.log(max(fall.last / scale, 1.0 + 1e-9))
+    return np.clip(np.log(np.maximum(compute, scale) / scale) / length, 0.0, 1.0)
+
+
+def _scrambled(num: int) -> tuple[np.ndarray, Array]:
+    """Return a number and a normal number for each draw, in no relation to the order of the draws."""
+    ranks = np.modf((np.arange(num) + 0.5) * np.sqrt(2.0))[0]
+    return np.argsort(np.modf((np.arange(num) + 0.5) * np.sqrt(3.0))[0]), ndtri(np.clip(ranks, 1e-6, 1 - 1e-6))
 
 
 def tails(level: float) -> tuple[float, float]:

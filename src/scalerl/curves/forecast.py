@@ -11,6 +11,7 @@ from scalerl.curves.fitted import Fit, tails
 from scalerl.curves.forms import FORMS, Array
 from scalerl.curves.notes import (
     AboveCeiling,
+    AfterFall,
     AlreadyReached,
     FarForecast,
     FitNote,
@@ -39,7 +40,7 @@ class At:
 
     compute: float
     reward: Value
-    notes: tuple[FarForecast, ...] = ()
+    notes: tuple[FarForecast | AfterFall, ...] = ()
 
     @property
     def message(self) -> str:
@@ -98,10 +99,15 @@ def reward_at(fit: Fit, computes: Sequence[float]) -> list[At]:
     ]
 
 
-def _caveats(fit: Fit, compute: float) -> tuple[FarForecast, ...]:
+def _caveats(fit: Fit, compute: float) -> tuple[FarForecast | AfterFall, ...]:
+    fallen = _after_falls(fit) if compute > fit.scale else ()
     if not is_far(fit, compute):
-        return ()
-    return (FarForecast(times=FAR, reason="unstable" if fit.verdict == "unstable" else "ceiling_unknown"),)
+        return fallen
+    return (*fallen, FarForecast(times=FAR, reason="unstable" if fit.falls else "ceiling_unknown"))
+
+
+def _after_falls(fit: Fit) -> tuple[AfterFall, ...]:
+    return tuple(AfterFall(compute=fall.compute, best=fall.best, mean=fall.mean) for fall in fit.falls[:1])
 
 
 def is_far(fit: Fit, compute: float) -> bool:
@@ -114,12 +120,12 @@ def is_far(fit: Fit, compute: float) -> bool:
 
 def good_until(fit: Fit) -> float:
     """Return the compute up to which a forecast is more than a guess; infinite where the ceiling is known."""
-    return np.inf if fit.verdict in ("ok", "at a bound") else FAR * fit.scale
+    return np.inf if fit.verdict in ("ok", "at a bound") else FAR * fit.end
 
 
 def doubling(fit: Fit) -> Value:
-    """Return the gain of doubling the budget: the curve at twice the largest compute fitted, less the curve there."""
-    ends = np.array([fit.scale, 2 * fit.scale])
+    """Return the gain of doubling the budget: the curve at twice the largest compute measured, less the curve there."""
+    ends = np.array([fit.end, 2 * fit.end])
     now, later = fit.predict(ends)
     if fit.draws is None:
         return Value(value=float(later - now), low=np.nan, high=np.nan)
@@ -135,6 +141,8 @@ def compute_for(fit: Fit, rewards: Sequence[float]) -> list[Reach]:
 
 def _reach(fit: Fit, reward: float) -> Reach:
     value = float(inverse(fit, reward, fit.params))
+    if fit.falls and value > fit.scale:
+        return Reach(reward=reward, compute=None, notes=_after_falls(fit))
     if fit.draws is None:
         if not np.isfinite(value):
             return Reach(reward=reward, compute=None, notes=(_above(fit, reward, None),))

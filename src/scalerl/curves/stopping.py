@@ -49,12 +49,16 @@ class Stopping:
     num_without_gain: int
     """Evaluations since then."""
     best: BestEvaluation
+    fell_after: float | None = None
+    """Compute of the peak after which the reward fell; None where it did not."""
 
 
 def stopping(fit: Fit) -> Stopping | None:
     """Return when to stop; None if there is no usable curve."""
     if not fit.usable or not fit.num_points:
         return None
+    if fit.past_peak:
+        return _after_peak(fit)
     flat = fit.verdict == "no rise seen"
     most = None if flat else _most_of_gain(fit)
     since, num = _without_gain(fit)
@@ -65,6 +69,22 @@ def stopping(fit: Fit) -> Stopping | None:
         no_gain_since=since,
         num_without_gain=num,
         best=_best(fit),
+    )
+
+
+def _after_peak(fit: Fit) -> Stopping:
+    """Return when to stop a run that fell: at its peak. What the curve of the rising part promises beyond is void."""
+    peak = max(fall.compute for fall in fit.falls)
+    most = _most_of_gain(fit)
+    reached = most.value <= fit.scale
+    return Stopping(
+        most_of_gain=most if reached else None,
+        reached=reached,
+        doubling=None,
+        no_gain_since=peak,
+        num_without_gain=max(fall.num_after for fall in fit.falls),
+        best=_best(fit),
+        fell_after=peak,
     )
 
 

@@ -1,5 +1,6 @@
 """What a fit is good for: its verdict, and notes that a person can act on."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal
 
@@ -8,30 +9,52 @@ import numpy as np
 from scalerl.curves.forms import Array, Form
 from scalerl.curves.intervals import Draws, posterior
 from scalerl.curves.least_squares import Solution
-from scalerl.curves.notes import FitNote, LackOfFit, MendedFit, NoRiseSeen, SkippedEarly, StartAboveData, WideCeiling
+from scalerl.curves.notes import (
+    Fall,
+    FitNote,
+    LackOfFit,
+    MendedFit,
+    NoRiseSeen,
+    SkippedEarly,
+    StartAboveData,
+    WideCeiling,
+)
 from scalerl.curves.points import Known, Points
-from scalerl.curves.residuals.falls import residual_sd
+from scalerl.curves.residuals.falls import is_large, residual_sd
 from scalerl.curves.residuals.misfit import Misfit
 from scalerl.curves.residuals.rise import POWER
 from scalerl.curves.special import ndtri
 from scalerl.curves.ways.mending import Settled
 
 Verdict = Literal[
-    "ok", "ceiling not identifiable yet", "lack of fit", "no rise seen", "unstable", "at a bound", "too few points"
-]
+    "ok", "ceiling not identifiable yet", "lack of fit", "no rise seen", "unstable", "past its peak", "at a bound",
+    "too few points"
+]  # fmt: skip
+FALLEN: tuple[Verdict, ...] = ("unstable", "past its peak")
+"""Verdicts on runs that fell after their peak, by a large and by a small share of what they had gained."""
 
 SKIP_SHARES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3)
 EXTENSIONS = (1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
 
 
-def judge(settled: Settled, *, level: float, margin: float) -> tuple[Verdict, tuple[FitNote, ...]]:
+def judge(
+    settled: Settled, falls: Sequence[Fall], *, level: float, margin: float
+) -> tuple[Verdict, tuple[FitNote, ...]]:
     """Return the first verdict that holds, in the order of `docs/math.md`, with the reasons."""
+    verdict, notes = _judge_curve(settled, level, margin)
+    if not falls:
+        return verdict, notes
+    # What a wide ceiling, or one that is not known, would need is more of a run that has passed its peak.
+    kept = tuple(note for note in notes if not isinstance(note, WideCeiling | NoRiseSeen))
+    return "unstable" if any(map(is_large, falls)) else "past its peak", (*falls, *kept)
+
+
+def _judge_curve(settled: Settled, level: float, margin: float) -> tuple[Verdict, tuple[FitNote, ...]]:
+    """Return the verdict on the curve, without regard to what came after its peak."""
     points, form, known, best = settled.points, settled.choice.form, settled.known, settled.best
     notes: tuple[FitNote, ...] = best.at_bound
     if known.start is not None and known.start > np.quantile(points.reward, 0.9):
         notes = (*notes, StartAboveData(start=known.start))
-    if settled.fall is not None:
-        return "unstable", (settled.fall, *notes)
     if settled.rise is not None and not settled.rise.seen:
         return "no rise seen", (NoRiseSeen(noticeable=settled.rise.noticeable, power=POWER), *notes)
     if settled.misfit is not None and settled.misfit.claimed:

@@ -5,7 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from scalerl.curves import notes
-from scalerl.curves.notes import ForecastNote, Note, PairKind
+from scalerl.curves.notes import ForecastNote, Note
+from scalerl.curves.pairs import notes as pair_notes
+from scalerl.curves.pairs.notes import PairKind, PairNote
 
 if TYPE_CHECKING:
     from scalerl.curves.stopping import Stopping
@@ -39,12 +41,7 @@ def note_text(note: Note, unit: str | None = None) -> str:
         case notes.StartAboveData():
             return f"The start of {note.start:.3g} lies above nearly all of the data."
         case notes.Fall():
-            run = "The run" if note.run is None else f"Run {note.run}"
-            return (
-                f"{run} falls away from its own curve after {_amount(f'{note.compute:.4g}', unit)}: its last "
-                f"{note.num_points} points average {note.mean:.3g} where {note.best:.3g} had been reached (end the fit "
-                f"there to leave them out)."
-            )
+            return fall_text(note, unit)
         case notes.WideCeiling():
             return (
                 f"The {note.level:.0%} interval of the ceiling is {note.width:.3g} wide, more than the margin "
@@ -72,10 +69,27 @@ def note_text(note: Note, unit: str | None = None) -> str:
             return f"{note.num_points} points at {note.num_computes} different computes are too few to fit a curve."
         case notes.UnusedStart():
             return f"The start of {note.start:.4g} is not used: the {note.form} form has none."
-        case notes.FarForecast() | notes.AboveCeiling() | notes.AlreadyReached() | notes.MayBeAboveCeiling():
+        case (
+            notes.FarForecast()
+            | notes.AfterFall()
+            | notes.AboveCeiling()
+            | notes.AlreadyReached()
+            | notes.MayBeAboveCeiling()
+        ):
             return forecast_message([note])
         case _:
             return _pair_text(note, unit)
+
+
+def fall_text(note: notes.Fall, unit: str | None) -> str:
+    """Return by how much a run fell after its peak, and what to do about it."""
+    run = "" if note.run is None else f" of run {note.run}"
+    peak = f"{note.best:.3g} at {_amount(_short(note.compute), unit)}"
+    fitted = "the curve is fitted up to the peak" if note.until_peak else "the curve is fitted through all points"
+    return (
+        f"The reward{run} fell by {note.drop:.2g} (standard error {note.drop_error:.1g}) after a peak of {peak}, to "
+        f"{note.mean:.3g}: choose the checkpoint there. A ceiling after a decline is not defined; {fitted}."
+    )
 
 
 def _bound_text(note: notes.AtBound) -> str:
@@ -127,8 +141,13 @@ def forecast_message(caveats: Sequence[ForecastNote]) -> str:
 def _forecast_text(note: ForecastNote) -> str:
     match note:
         case notes.FarForecast():
-            doubt = "the run is unstable" if note.reason == "unstable" else "the ceiling is not known"
+            doubt = "the run fell after its peak" if note.reason == "unstable" else "the ceiling is not known"
             return f"a guess: more than {note.times:g} times the compute fitted, and {doubt}"
+        case notes.AfterFall():
+            return (
+                f"the reward fell from {note.best:.3g} to {note.mean:.3g} after {_short(note.compute)}: it may recover "
+                f"or fall further, and no ceiling is promised"
+            )
         case notes.AboveCeiling():
             text = f"{note.reward:g} is above the ceiling of {note.ceiling:.3f}"
             return text if note.probability is None else f"{text} (probability {note.probability:.0%})."
@@ -138,20 +157,20 @@ def _forecast_text(note: ForecastNote) -> str:
             return f"above the ceiling with probability {note.probability:.0%}"
 
 
-def _pair_text(note: notes.PairNote, unit: str | None) -> str:
+def _pair_text(note: PairNote, unit: str | None) -> str:
     match note:
-        case notes.NoCurve():
+        case pair_notes.NoCurve():
             return f"{note.name} has no curve to compare: {note.verdict}."
-        case notes.NoIntervals():
+        case pair_notes.NoIntervals():
             return "No intervals were computed."
-        case notes.CeilingDifference():
+        case pair_notes.CeilingDifference():
             return f"Its ceiling is {note.difference:.3g} higher."
-        case notes.Unstable():
-            return f"{note.name} is unstable."
-        case notes.IfCeilingShared():
+        case pair_notes.Unstable() | pair_notes.PastPeak():
+            return _fallen_text(note, unit)
+        case pair_notes.IfCeilingShared():
             verdict = pair_verdict(note.verdict, note.winner)
             return f"At one ceiling for both, {verdict}; but it is not known yet whether their ceilings are alike."
-        case notes.ProbablyHigher():
+        case pair_notes.ProbablyHigher():
             guess = ""
             if note.before_midpoint is not None:
                 guess = f" But {note.before_midpoint} may not be half-way up yet, so its own is a guess."
@@ -159,47 +178,57 @@ def _pair_text(note: notes.PairNote, unit: str | None) -> str:
                 f"The ceiling of {note.name} is probably {note.difference:.3g} higher "
                 f"(probability {note.probability:.2f}).{guess}"
             )
-        case notes.MixedEfficiency():
+        case pair_notes.MixedEfficiency():
             return (
                 f"{note.sooner} reaches half its gain sooner, {note.steeper} rises more steeply: the cheaper one "
                 f"depends on the target."
             )
-        case notes.LargerExponent():
+        case pair_notes.LargerExponent():
             return "Ceilings are within what runs differ by; its exponent is larger."
-        case notes.EarlierMidpoint():
+        case pair_notes.EarlierMidpoint():
             return f"Ceilings and exponents tie; it reaches half its gain with {note.ratio:.2f} times the compute."
-        case notes.MeasuredDifference():
+        case pair_notes.MeasuredDifference():
             return (
                 f"Measured: {note.higher} is {note.difference:.2g} above {note.lower} (standard error "
                 f"{note.error:.1g}) at {note.num_places} evaluations from {note.low:.3g} to "
                 f"{_amount(f'{note.high:.3g}', unit)}."
             )
-        case notes.NotMeasuredTogether():
+        case pair_notes.NotMeasuredTogether():
             return "Hardly measured at the same compute: this rests on the fitted curves alone."
-        case notes.SameRun():
+        case pair_notes.SameRun():
             return "Both hold the same evaluations: one is the other, or a part of it."
-        case notes.NotMeasured():
+        case pair_notes.NotMeasured():
             if note.reason == "lower_everywhere":
                 return f"The fitted curves favour {note.name}, but it is lower wherever both were measured."
             return f"The fitted curves favour {note.name}, but nowhere was it measured to be higher."
-        case notes.KnownFromPrior():
+        case pair_notes.KnownFromPrior():
             return f"Efficiency is not compared: the data do not tell the {note.param}s yet."
-        case notes.NoEfficiency():
+        case pair_notes.NoEfficiency():
             return f"Efficiency is not compared: the verdict on {note.name} is {note.verdict}."
-        case notes.AssumedRunSpread():
+        case pair_notes.AssumedRunSpread():
             single = " and of ".join(note.names)
             return f"One run of {single}: a spread of {note.sd:g} between runs is assumed for the ceiling."
-        case notes.SamePrompts():
+        case pair_notes.SamePrompts():
             return f"Evaluated on the same prompts: paired, with residuals correlated at {note.correlation:.2f}."
-        case notes.Crossing():
+        case pair_notes.Crossing():
             return f"The two curves cross at {_amount(f'{note.compute:.4g}', unit)}."
-        case notes.DifferentPrompts():
+        case pair_notes.DifferentPrompts():
             return "Evaluated on different prompts: the two are not comparable."
+
+
+def _fallen_text(note: pair_notes.Unstable | pair_notes.PastPeak, unit: str | None) -> str:
+    if isinstance(note, pair_notes.Unstable):
+        return f"{note.name} is unstable."
+    where = _amount(_short(note.compute), unit)
+    return f"{note.name} fell after its peak, and is compared by the {note.best:.3g} that it reached at {where}."
 
 
 def stopping_text(stopping: "Stopping", unit: str | None = None) -> str:
     """Return when to stop, as one sentence."""
     parts = []
+    if stopping.fell_after is not None:
+        since = _amount(_short(stopping.fell_after), unit)
+        parts.append(f"the reward has fallen since {since}: stop, and take the checkpoint from there")
     most = stopping.most_of_gain
     if most is not None:
         verb = "was reached" if stopping.reached else "should be reached"
@@ -207,7 +236,7 @@ def stopping_text(stopping: "Stopping", unit: str | None = None) -> str:
         parts.append(f"95 % of the gain {verb} at {_amount(f'{most.value:.3g}', unit)}{interval}")
     if stopping.doubling is not None:
         parts.append(f"one more doubling should bring {stopping.doubling.value:+.2g}")
-    if stopping.no_gain_since is not None:
+    if stopping.no_gain_since is not None and stopping.fell_after is None:
         since = _amount(f"{stopping.no_gain_since:.3g}", unit)
         parts.append(f"no gain can be measured since {since} ({stopping.num_without_gain} evaluations)")
     best = stopping.best
@@ -224,6 +253,10 @@ def _remedy(note: notes.WideCeiling, unit: str | None) -> str:
         return f"more than {note.times:g} times the compute fitted would be needed to settle it."
     amount = _amount(f"{note.compute:g}", unit)
     return f"about {note.times:g} times the compute fitted (up to {amount}) should settle it."
+
+
+def _short(compute: float) -> str:
+    return f"{compute:.4g}" if compute < 1e5 else f"{compute:.3g}"
 
 
 def _amount(number: str, unit: str | None) -> str:

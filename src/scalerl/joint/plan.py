@@ -11,7 +11,7 @@ The first evaluations of a long rung may explain little, so an arm is judged by 
 continue to that has the largest value per unit of compute.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -113,7 +113,8 @@ def plan(
         and (p_best[favourite] >= SURE or (regret is not None and regret.value <= LOSS * span))
     )
     runs = {arm.name: arm.num_runs for arm in arms}
-    rows = _finish(rows, favourite, target) if is_decided else rows
+    can_go_on = {arm.name for arm in arms if arm.can_continue}
+    rows = _finish(rows, favourite, target, can_go_on) if is_decided else rows
     rows = _within(rows, runs, budget)
     cost = sum((row.until - row.spent) * runs[row.name] for row in rows if row.until is not None)
     kind: PlanKind = "decided" if is_decided else "continue" if cost > 0 else "not_separable"
@@ -238,11 +239,11 @@ def _spacing(curve: Fit) -> float:
     return float(np.median(steps)) if len(steps) else float(curve.scale)
 
 
-def _finish(rows: Sequence[ArmPlan], favourite: str | None, target: float) -> list[ArmPlan]:
-    """Continue only the favourite, to the target, and stop all other arms: used once the choice is made."""
+def _finish(rows: Sequence[ArmPlan], favourite: str | None, target: float, can_go_on: Collection[str]) -> list[ArmPlan]:
+    """Continue only the favourite, to the target, if it can be, and stop all other arms: used once it is chosen."""
     done = []
     for row in rows:
-        if row.name == favourite and row.action != "done":
+        if row.name == favourite and row.action != "done" and favourite in can_go_on:
             row = replace(row, action="continue", until=target)
         elif row.action == "continue":
             row = replace(row, action="stop", until=None)

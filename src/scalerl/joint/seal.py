@@ -73,7 +73,7 @@ def data_digest(compute: Array, reward: Array) -> str:
 
 def sealed_curve(name: str, fit: Fit, at: Sequence[float], compute: Array, reward: Array) -> dict[str, Any]:
     """Return the forecast of one curve as JSON types; `compute` and `reward` are the data it was made from."""
-    last = float(fit.scale)
+    last = float(fit.end)
     places = np.geomspace(last, max(REACH * last, *at), NUM_PLACES)
     paths = {f"{level:g}": fit.new_interval(places, level) for level in LEVELS}
     low, high = fit.interval("ceiling")

@@ -174,7 +174,8 @@ def _fit_json(curve: CurveResult, computes: Sequence[float]) -> dict[str, Any]:
         {"compute": row.compute, "value": row.reward.value, "low": row.reward.low, "high": row.reward.high}
         for row in reward_at(done, computes)
     ]
-    # An average over several forms has no closed form of its own: the page goes by its values on a grid.
+    # An average over several forms, or a curve and what came after its peak, has no closed form of its own: the page
+    # goes by its values on a grid.
     averaged = {"line": _line_json(done, computes), "draws": None}
     return out | {
         "params": done.params,
@@ -182,7 +183,8 @@ def _fit_json(curve: CurveResult, computes: Sequence[float]) -> dict[str, Any]:
         "last": done.scale,
         "good_until": number(good_until(done)),
         "bounds": list(done.bounds),
-        **(averaged if done.parts else {"draws": _draws_json(done.draws.params)}),
+        "fell": done.past_peak,
+        **(averaged if done.parts or done.past_peak else {"draws": _draws_json(done.draws.params)}),
         "expected": expected,
         "forecast": [row for times, row in zip(KNOWN, expected, strict=True) if times in TARGETS],
     }
@@ -190,10 +192,15 @@ def _fit_json(curve: CurveResult, computes: Sequence[float]) -> dict[str, Any]:
 
 def _line_json(done: Fit, computes: Sequence[float]) -> dict[str, Any]:
     grid = np.geomspace(min(float(done.compute.min()) / 4, computes[0]), 1.5 * computes[-1], LINE_POINTS)
-    low, high = done.curve_interval(grid)
+    grid = np.unique(np.append(grid, done.scale))
+    value, (low, high) = done.predict(grid), done.curve_interval(grid)
+    # Within what was fitted the curve as it was fitted; an average, or what a run fell to, lies beyond.
+    within = grid <= done.scale
+    value[within] = done.chosen.predict(grid[within])
+    low[within], high[within] = done.chosen.curve_interval(grid[within])
     return {
         "compute": rounded(grid, 6),
-        "value": rounded(done.predict(grid)),
+        "value": rounded(value),
         "low": rounded(low),
         "high": rounded(high),
     }

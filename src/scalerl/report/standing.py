@@ -1,6 +1,7 @@
 """Which curves of a view lead, and how its pairs compare: values only."""
 
 from scalerl.curves import Pair
+from scalerl.curves.verdicts import FALLEN
 from scalerl.report.views import Report, View, label_of
 
 # Curves with these verdicts lead only where no other does, in this order.
@@ -24,7 +25,7 @@ def leaders(view: View) -> list[str]:
 
     The paper's rule: the higher ceiling first, efficiency among equals.
     """
-    stable = {curve.name: curve for curve in view.analysis.curves if curve.usable and curve.verdict != "unstable"}
+    stable = {curve.name: curve for curve in view.analysis.curves if curve.usable and curve.verdict not in FALLEN}
     pairs = view.analysis.pairs
     beaten = {pair.loser for pair in pairs if pair.kind == "higher_ceiling" and pair.winner in stable}
     members = [name for name in stable if name not in beaten]

@@ -146,6 +146,7 @@ def _without_ceiling(curves: Sequence[CurveResult], label: Labels, arms_without_
     missing = [*(label[curve.name] for curve in curves if not curve.usable), *arms_without_rows]
     groups = {
         "Unstable": of("unstable"),
+        "Past the peak, fitted up to it": of("past its peak"),
         "No rise seen": of(_FLAT),
         "Lack of fit": of(_MISFIT),
         "Ceiling not identifiable yet": of(_OPEN),

@@ -12,7 +12,7 @@ from scalerl.analysis.results import Analysis, CurveResult, FitOptions
 from scalerl.analysis.workers import Workers, worth
 from scalerl.curves import Comparison, Fit, Pair, Score, compare, fit
 from scalerl.curves.forecast import score
-from scalerl.curves.notes import DifferentPrompts
+from scalerl.curves.pairs.notes import DifferentPrompts
 from scalerl.errors import InputError
 from scalerl.logs import columns as names
 from scalerl.logs.axes import UNEVEN_TIME, disagreement

@@ -108,7 +108,7 @@ def _tested(view: View) -> View:
         if curve.fit is None:
             return curve
         data, later = curve.series, later_points(curve.series, curve.fit, view.window.of(curve.series))
-        early = data.compute <= curve.fit.scale * (1 + 1e-9)
+        early = data.compute <= curve.fit.end * (1 + 1e-9)
         split_series = replace(
             data,
             compute=data.compute[early],

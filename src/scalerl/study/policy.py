@@ -150,7 +150,7 @@ def fit_arm(arm: Measured) -> Fit | None:
 
 
 def _is_stable(curve: Fit | None) -> bool:
-    return curve is None or curve.verdict != "unstable"
+    return curve is None or not curve.falls
 
 
 def plan_known(planned: Planned) -> dict[str, Any]:

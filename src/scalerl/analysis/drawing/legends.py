@@ -81,9 +81,14 @@ def _key(data: FigureData) -> list[tuple[Any, str]]:
         key.append((handle(GREY, "", "|"), "mean of a bin, with its standard error"))
     if "left out" in roles:
         key.append((handle(GREY, "", "o", alpha=0.3), "left out of the fit"))
+    if "after the peak" in roles:
+        key.append((handle(GREY, "", "o", markerfacecolor="none", alpha=0.6), "after the peak, not fitted"))
+    if any(curve.peaks for curve in data.curves):
+        key.append((handle(GREY, "", "v"), "peak"))
     if "held out" in roles:
         key.append((handle(GREY, "", "o", markerfacecolor="white"), "held out"))
-    if any(curve.line is not None for curve in data.curves):
+    lines = [curve.line for curve in data.curves if curve.line is not None]
+    if any(not within for line in lines for within, _ in line.pieces):
         key.append((handle(GREY, (0, (3, 1.5)), ""), "outside what was fitted"))
     if any(curve.line is not None and curve.line.band is not None for curve in data.curves):
         key.append((Patch(color=GREY, alpha=0.35, linewidth=0), f"{level} of the curve"))

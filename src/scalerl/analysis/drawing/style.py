@@ -25,6 +25,10 @@ MOST_RIMMED = 100  # points of one run that stand apart with a white rim; the ri
 def legend_parts(curve: CurveData) -> tuple[str, str]:
     """Return the name, and the ceiling with its interval and verdict; a bad verdict has an exclamation mark."""
     verdict = curve.verdict if curve.is_ok else f"(!) {curve.verdict}"
+    if curve.ceiling is None and curve.peaks:
+        peak = max(curve.peaks, key=lambda mark: mark.reward.value)
+        where = short_compute_text(peak.compute.value)
+        return cut(curve.label, 60), f"peak {number_text(peak.reward.value)} at {where}  {verdict}"
     return cut(curve.label, 60), verdict if curve.ceiling is None else f"{interval_text(curve.ceiling)}  {verdict}"
 
 

@@ -12,12 +12,12 @@ from scalerl.analysis.numbers import compute_text, fixed, interval_text, probabi
 from scalerl.analysis.results import CurveResult
 from scalerl.curves import Fit, Value
 from scalerl.curves.priors.pooled import can_be_pooled
+from scalerl.curves.verdicts import FALLEN
 from scalerl.errors import InputError
 from scalerl.joint.plan import Candidate, Planned, plan
 from scalerl.joint.pool import pool
 
 TOLERANCE = 1.01  # times the target that an arm may have spent: the last evaluation often lies a little beyond
-UNFIT = ("unstable",)  # verdicts of arms that are not continued
 
 
 def make_candidates(curves: Sequence[CurveResult], target: float) -> list[Candidate]:
@@ -42,7 +42,7 @@ def make_candidates(curves: Sequence[CurveResult], target: float) -> list[Candid
             name=curve.name,
             spent=spent[curve.name],
             fit=fits.get(curve.name),
-            can_continue=curve.verdict not in UNFIT,
+            can_continue=curve.verdict not in FALLEN,
             num_runs=fits[curve.name].num_runs if curve.name in fits else 1,
         )
         for curve in curves

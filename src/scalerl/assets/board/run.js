@@ -2,12 +2,12 @@
 // The page of one run. Its parts are made once and then brought up to date, so that focus and scrolling stay.
 
 const ADVICE = {
-  too_early: "Too early to tell", falling: "Falling away from its own curve", flat: "No rise seen so far", levelled_off: "Levelled off: another doubling hardly pays",
+  too_early: "Too early to tell", falling: "Falling since its peak: take the checkpoint from there", flat: "No rise seen so far", levelled_off: "Levelled off: another doubling hardly pays",
   rising: "Still rising: more compute pays", unclear: "Whether more compute pays is not clear yet",
 };
 const ALARMS = {
   truncated: "Truncation", mismatch: "Generator and learner differ", no_verdict: "No verdicts", skipped: "Skipped updates", empty: "Empty batches", entropy: "Collapse of entropy",
-  fall: "Collapse of the reward", uneven_time: "Uneven time", lag: "Lag", forecast_moved: "The forecast has moved", stalled: "Standing still", grader_error: "Grader",
+  fall: "Fall of the reward", uneven_time: "Uneven time", lag: "Lag", forecast_moved: "The forecast has moved", stalled: "Standing still", grader_error: "Grader",
 };
 
 class RunPage {

@@ -93,7 +93,7 @@ function drawForecast() {
   const drawn = view.curves.filter(isDrawn).map((curve) => ({ curve, ...forecastAt(curve, state.target) })).sort((a, b) => b.value - a.value);
   const items = drawn.map(({ curve, value, low, high }) => element("li", {},
     element("div", { className: "who" }, element("span", { className: "dot", style: `--own:${own(colourOf(curve.name))}` }), element("span", { title: labelOf(curve.name) }, labelOf(curve.name)), element("span", { className: "value" }, rewardText(value))),
-    element("div", { className: "range" }, element("span", {}, `${rewardText(low)} to ${rewardText(high)}`), element("span", {}, state.target > curve.last ? `${computeText(state.target / curve.last, 2)}\u00d7 what was fitted${curve.good_until && state.target > curve.good_until ? ", a guess" : ""}` : "within what was fitted"))));
+    element("div", { className: "range" }, element("span", {}, `${rewardText(low)} to ${rewardText(high)}`), element("span", {}, state.target > curve.last && curve.fell ? "after its peak, where no ceiling is defined" : state.target > curve.last ? `${computeText(state.target / curve.last, 2)}\u00d7 what was fitted${curve.good_until && state.target > curve.good_until ? ", a guess" : ""}` : "within what was fitted"))));
   items.forEach((item, i) => { item.dataset.curve = labelOf(drawn[i].curve.name); });
   box.replaceChildren(element("h3", {}, `Forecast at ${computeText(state.target)} ${axisLabel()}`),
     element("ol", {}, ...items), element("p", { className: "note" }, items.length ? `A new evaluation there should fall in the range with ${Math.round(100 * report.level)}% probability.` : "No curve to forecast from."));
@@ -125,7 +125,7 @@ function drawCurves() {
     xLabel: axisLabel(), yLabel: report.y_label.replaceAll("_", " "), label: `Reward against ${axisLabel()}, ${shown.length} curves` });
   const grid = Array.from({ length: GRID }, (_, i) => first * Math.pow(end / first, i / (GRID - 1)));
   for (const curve of drawn) {
-    const points = drawn.length <= 12 ? grid.map((c) => [c, ...curveInterval(report, curve, c)]) : [];
+    const points = drawn.length <= 12 ? grid.filter((c) => !curve.fell || c <= curve.last).map((c) => [c, ...curveInterval(report, curve, c)]) : [];
     if (points.length) chart.band(points, { fill: own(colourOf(curve.name)), "fill-opacity": "var(--band)" });
   }
   for (const curve of shown) drawDots(chart, curve);
@@ -134,7 +134,8 @@ function drawCurves() {
     const stroke = own(colourOf(curve.name));
     if (curve.first > first) chart.line(on(first, curve.first), { stroke, "stroke-width": 1.6, "stroke-dasharray": "5 5", opacity: .7 });
     chart.line(on(curve.first, curve.last), { stroke, "stroke-width": 2.4 });
-    chart.line(on(curve.last, end), { stroke, "stroke-width": 2, "stroke-dasharray": "6 5" });
+    // Past its peak a run has no curve: its points show the fall.
+    if (!curve.fell) chart.line(on(curve.last, end), { stroke, "stroke-width": 2, "stroke-dasharray": "6 5" });
   }
   const x = chart.x(state.target);
   chart.svg.append(node("line", { class: "target", x1: x, x2: x, y1: chart.top, y2: chart.height - chart.bottom }));
@@ -188,7 +189,7 @@ function drawResiduals(xRange, right) {
   chart.line([[xRange[0], 0], [xRange[1], 0]], { stroke: "var(--faint)", "stroke-width": 1 });
   for (const { curve, points, left } of sets) {
     const fill = own(colourOf(curve.name)), many = drawn.length > 3 || points.compute.length > 120 || isPhone;
-    left.forEach((value, i) => chart.mark(points.compute[i], hold(value), points.run[i], { r: many ? 1.8 : 2.6, ...dotStyle(fill, isFitted(curve, points, i), many) }));
+    left.forEach((value, i) => (curve.fell && points.compute[i] > curve.last * (1 + 1e-5) ? null : chart.mark(points.compute[i], hold(value), points.run[i], { r: many ? 1.8 : 2.6, ...dotStyle(fill, isFitted(curve, points, i), many) })));
   }
   const marked = sets.filter(({ curve }) => misfitOf(curve) !== null);
   marked.forEach(({ curve, points, left }, row) => {

@@ -11,12 +11,12 @@ from itertools import combinations
 
 import numpy as np
 
-from scalerl.curves import notes
 from scalerl.curves.fit import fit
 from scalerl.curves.fitted import Fit
 from scalerl.curves.forecast import Value
 from scalerl.curves.forms import FORMS, Array
-from scalerl.curves.notes import PairKind, PairNote
+from scalerl.curves.pairs import notes
+from scalerl.curves.pairs.notes import PairKind, PairNote
 from scalerl.curves.pairs.pairing import (
     Evidence,
     crossing_compute,
@@ -142,6 +142,9 @@ def _pair(name_a: str, name_b: str, a: Fit, b: Fit, margin: float, run_sd: float
     evidence = gather_evidence(name_a, name_b, a, b, margin * span, run_sd * span, correlation)
     decision = _supported(_decide(evidence), evidence)
     reasons = list(decision.notes)
+    for name, curve in ((name_a, a), (name_b, b)):
+        if curve.past_peak:
+            reasons.append(notes.PastPeak(name=name, best=float(curve.predict(curve.scale)), compute=curve.scale))
     assumed = run_sd * span if min(a.num_runs, b.num_runs) == 1 and run_sd > 0 else None
     if assumed is not None:
         single = tuple(name for name, curve in ((name_a, a), (name_b, b)) if curve.num_runs == 1)
@@ -201,7 +204,7 @@ def _decide(evidence: Evidence) -> _Decision:
         return _Decision(kind="higher_ceiling", winner=higher, notes=(difference,))
     sides = ((evidence.name_a, evidence.a), (evidence.name_b, evidence.b))
     unstable = tuple(notes.Unstable(name=name) for name, curve in sides if curve.verdict == "unstable")
-    if unstable:
+    if unstable or any(curve.falls for _, curve in sides):
         return _Decision(kind="not_separable", notes=unstable)
     without = tuple(
         notes.NoEfficiency(name=name, verdict=curve.verdict)
@@ -261,8 +264,8 @@ def _supported(decision: _Decision, evidence: Evidence) -> _Decision:
 
 
 def _has_bent(curve: Fit) -> bool:
-    """Return whether the run has passed its midpoint: before that, its ceiling is what the prior makes of it."""
-    if curve.draws is None or "midpoint" not in curve.draws.params:
+    """Return whether the run has passed its midpoint, or its peak: before that, its ceiling is what the prior makes."""
+    if curve.past_peak or curve.draws is None or "midpoint" not in curve.draws.params:
         return True
     return float(np.mean(curve.draws.params["midpoint"] <= curve.scale)) >= BENT
 
@@ -301,7 +304,7 @@ def _rank(fits: Mapping[str, Fit], at: float | None, run_sd: float) -> tuple[tup
     for stream, curve in enumerate(fits.values(), start=10):
         assert curve.draws is not None
         spread = spread_sd(curve, run_sd * (curve.bounds[1] - curve.bounds[0]))
-        value = curve.ceiling_draws if at is None else curve.curve_draws([at])[:, 0]
+        value = curve.best_draws if at is None else curve.curve_draws([at])[:, 0]
         if at is not None and FORMS[curve.form].rising:
             gain = curve.params["ceiling"] - curve.params["start"]
             spread *= (curve.predict(at) - curve.params["start"]) / gain if gain > 0 else 1.0

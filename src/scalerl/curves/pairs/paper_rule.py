@@ -12,8 +12,8 @@ import numpy as np
 
 from scalerl.curves.fitted import Fit
 from scalerl.curves.least_squares import paper_grid
-from scalerl.curves.notes import PairKind
 from scalerl.curves.pairs.compare import CEILING_MARGIN, Comparison, Pair, no_pair
+from scalerl.curves.pairs.notes import PairKind
 from scalerl.curves.points import make_points
 
 _ROUNDING = 1e-9  # ceilings lie on a grid of 0.005

@@ -10,11 +10,12 @@ from scalerl.curves.intervals import Draws
 from scalerl.curves.notes import WideCeiling
 from scalerl.curves.points import make_points, noise_guess, thin
 from scalerl.curves.priors.prior import Prior, coordinates, weak_log_density
+from scalerl.curves.verdicts import FALLEN
 from scalerl.curves.ways.solving import pose
 
 LEAST_DRAWS = 300  # effective draws from which weighting is as good as a new grid
 # Verdicts of curves that do not follow a sigmoid: other runs say nothing of them.
-NOT_POOLED = ("unstable", "lack of fit", "no rise seen", "too few points")
+NOT_POOLED = (*FALLEN, "lack of fit", "no rise seen", "too few points")
 
 
 def can_be_pooled(curve: Fit) -> bool:

@@ -1,18 +1,15 @@
 """What mends a lack of fit: leaving out the early part, fitting the start, or another form."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-
-import numpy as np
+from dataclasses import dataclass
 
 from scalerl.curves.forms import FORMS, Array, Form
 from scalerl.curves.intervals import Draws
 from scalerl.curves.least_squares import Solution
-from scalerl.curves.notes import Fall
 from scalerl.curves.points import Known, Points
-from scalerl.curves.residuals.falls import LEAST_NOISE, find_fall
+from scalerl.curves.residuals.falls import LEAST_NOISE
 from scalerl.curves.residuals.misfit import Misfit
-from scalerl.curves.residuals.rise import FALL_LIMIT, Rise, find_rise
+from scalerl.curves.residuals.rise import Rise, find_rise
 from scalerl.curves.ways.averaging import Part, average, pooled_ceilings
 from scalerl.curves.ways.solving import Choice, Problem, pose
 
@@ -33,7 +30,6 @@ class Settled:
     draws: Draws | None
     parts: tuple[Part, ...]
     """Ways of fitting that the intervals are averaged over; empty where the run follows its form."""
-    fall: Fall | None
     rise: Rise | None
     misfit: Misfit | None
     """Lack of fit of the requested form through all points."""
@@ -65,11 +61,8 @@ def settle(
     choice, few = Choice(form=form), points
     problem = pose(points, form, known, start_sd)
     best = problem.solve()
-    fall = find_fall(points, form, replace(problem.soft, start_sd=0.0))
     rise = find_rise(problem.points, problem.known, LEAST_NOISE * (guess or 0.0)) if test else None
-    if fall is not None and rise is not None and not _moved(problem, fall, rise):
-        fall = None
-    misfit = problem.misfit(best) if test and fall is None and (rise is None or rise.seen) else None
+    misfit = problem.misfit(best) if test and (rise is None or rise.seen) else None
     pattern = misfit if misfit is not None and misfit.claimed else None
     mended = mend(points, form, known, start_sd) if pattern is not None and change else None
     if mended is not None:
@@ -89,19 +82,10 @@ def settle(
         best=best,
         draws=draws,
         parts=parts,
-        fall=fall,
         rise=rise,
         misfit=misfit,
         mended=mended is not None,
     )
-
-
-def _moved(problem: Problem, fall: Fall, rise: Rise) -> bool:
-    """Return whether the run rose, fell, or rose before it fell: autocorrelated noise about a constant wanders too."""
-    if rise.seen or rise.fell:
-        return True
-    before = problem.points.take(problem.points.log_compute <= np.log(fall.compute / problem.points.scale) + 1e-12)
-    return find_rise(before, problem.known).statistic > FALL_LIMIT
 
 
 def unsettled(points: Points, form: Form, known: Known, best: Solution) -> Settled:
@@ -113,7 +97,6 @@ def unsettled(points: Points, form: Form, known: Known, best: Solution) -> Settl
         best=best,
         draws=None,
         parts=(),
-        fall=find_fall(points, form, known) if np.isfinite(best.squares) else None,
         rise=None,
         misfit=None,
         mended=False,
