@@ -63,6 +63,10 @@ def check_exactly_once(folder: Path) -> None:
     assert max(row["rollout/lag_max"] for row in rows) <= SETTINGS["pipeline.max_lag"]
 
 
+def kinds_of_loss(folder: Path) -> list[str]:
+    return [loss["kind"] for row in store.read_metrics(folder) for loss in row.get("lost", ())]
+
+
 def stop(driver: subprocess.Popen[str]) -> str:
     driver.send_signal(signal.SIGTERM)
     output, _ = driver.communicate(timeout=120)
@@ -86,7 +90,8 @@ def test_killed_and_stopped_generators_cost_nothing(tmp_path):
             wait_for_steps(folder, before + 5, driver)
             assert time.monotonic() - begun < 30, f"after {kind.name} the run stood still"
             time.sleep(draw.uniform(0.0, 2.0))
-        wait_for_steps(folder, num_steps(folder) + 5, driver)
+        # The other generator goes on; the stopped one is lost once it was silent for long enough.
+        wait_until(lambda: "silent" in kinds_of_loss(folder), 30, "the loss of the stopped generator")
         output = stop(driver)
     finally:
         for pid in stopped:
@@ -94,11 +99,8 @@ def test_killed_and_stopped_generators_cost_nothing(tmp_path):
                 os.kill(pid, signal.SIGKILL)
         driver.kill()
     check_exactly_once(folder)
-    rows = store.read_metrics(folder)
-    losses = [loss for row in rows for loss in row.get("lost", ())]
-    assert len(losses) >= NUM_KILLS
+    assert len(kinds_of_loss(folder)) >= NUM_KILLS + 1
     assert "was lost" in output
-    assert any(loss["kind"] == "silent" for loss in losses)
 
 
 def test_killed_driver_leaves_nothing_and_resumes(tmp_path):
@@ -110,8 +112,8 @@ def test_killed_driver_leaves_nothing_and_resumes(tmp_path):
     driver.kill()
     driver.communicate()
     begun = time.monotonic()
-    wait_until(lambda: not alive(processes), 30, f"the end of {alive(processes)}")
-    assert time.monotonic() - begun < 30
+    wait_until(lambda: not alive(processes), 30, "the end of Ray's processes")
+    print(f"everything has ended {time.monotonic() - begun:.1f} s after the driver was killed")
     assert not {name for name in shared_memory() - memory if "plasma" in name or "ray" in name}
     last = num_steps(folder)
     resumed = start(folder, resume=True, rollout__generators=1, budget__steps=last + 5)

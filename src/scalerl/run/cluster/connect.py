@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from scalerl.errors import ClusterError
+from scalerl.run.cluster.cleanup import Cleanup
 
 ANSWER_S = 10.0
 """How long a cluster may take to answer."""
@@ -44,16 +45,23 @@ def connect(address: str) -> Connection:
     if ray.is_initialized():
         raise ClusterError("this process is connected to Ray already: a run makes its own connection")
     # Ray's processes end with the thread that started them, so a local Ray is started in this one.
-    failure = _attempt(address) if address == LOCAL else _within(ANSWER_S, address)
-    if failure is not None:
-        raise ClusterError(_sentence(address, failure))
+    context = _attempt(address) if address == LOCAL else _within(ANSWER_S, address)
+    if isinstance(context, BaseException):
+        raise ClusterError(_sentence(address, context))
+    cleanup = Cleanup(context.address_info["session_dir"]) if address == LOCAL else None
+
+    def close() -> None:
+        ray.shutdown()
+        if cleanup is not None:
+            cleanup.close()
+
     resources = ray.cluster_resources()
     return Connection(
         address=address,
         num_gpus=int(resources.get("GPU", 0)),
         num_cpus=int(resources.get("CPU", 0)),
         num_nodes=sum(node["Alive"] for node in ray.nodes()),
-        close=ray.shutdown,
+        close=close,
     )
 
 
@@ -147,24 +155,22 @@ def _check_answers(address: str) -> None:
         raise ClusterError(f"cluster.address {address} does not answer: {reason}") from None
 
 
-def _attempt(address: str) -> BaseException | None:
-    """Start or join Ray; return the error, if any."""
+def _attempt(address: str) -> Any:
+    """Start or join Ray; return its context, or the error."""
     import ray
 
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
     try:
         if address != LOCAL:
-            ray.init(address=address, **quiet)
-            return None
-        ray.init(address="local", include_dashboard=False, **quiet)
+            return ray.init(address=address, **quiet)
+        return ray.init(address="local", include_dashboard=False, **quiet)
     except BaseException as error:
         return error
-    return None
 
 
-def _within(limit_s: float, address: str) -> BaseException | None:
-    """Join a cluster in a separate thread, since Ray may wait for minutes; return the error, if any."""
-    results: list[BaseException | None] = []
+def _within(limit_s: float, address: str) -> Any:
+    """Join a cluster in a separate thread, since Ray may wait for minutes; return its context, or the error."""
+    results: list[Any] = []
     thread = threading.Thread(target=lambda: results.append(_attempt(address)), name="ray-init", daemon=True)
     thread.start()
     thread.join(limit_s)
