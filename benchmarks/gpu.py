@@ -14,7 +14,7 @@ takes at least. MFU = 6 x matrix parameters, head included, x tokens / rate, for
 trained, with a bf16 body and an FP32 head; recomputation is not credited, attention only in mfu_attention. Idle is the
 share of the loop's time in which no kernel runs. Mixed lengths are log-uniform, with eight completions per prompt; only
 tokens within a request's own length count. 1.5b-16k has the paper's lengths: prompts of 512, 10k to 12k of thinking,
-which is interrupted, and answers of 2k; its loop runs once from empty slots until those are trained.
+which is interrupted, and answers of 2k; its loop begins in the middle of a run (gpu_long.py).
 
 Each shape runs in its own process. A part that fails, or that prints nothing for too long and is killed with its
 process, is reported as failed, and the following parts are still measured.
@@ -160,6 +160,8 @@ def lines_of(process: "subprocess.Popen[str]", *, silent_s: float, until: float)
         try:
             line = lines.get(timeout=patience_s)
         except queue.Empty:
+            if patience_s < silent_s:
+                raise TimeoutError(f"the time of --total was up, {patience_s:.0f} s after its last line") from None
             raise TimeoutError(f"nothing came for {patience_s:.0f} s") from None
         if line is None:
             return

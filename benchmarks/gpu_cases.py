@@ -120,7 +120,7 @@ CASES = {
         decoded=192,
         per_prompt=4,
         more_slots=128,
-        batch_groups=2,
+        batch_groups=1,
     ),
 }
 

@@ -19,7 +19,6 @@ from gpu_cases import PER_GROUP, Case, Subject, make_group, make_request, mixed_
 
 from scalerl.learner.share import num_inputs, sharing_pays
 from scalerl.loop.pipeline import Pipeline, StepDone
-from scalerl.models.shape import work_flops
 from scalerl.rollout.torch.engine import TorchEngine
 from scalerl.run.host import frozen_objects
 from scalerl.tasks.curriculum import Curriculum, uniform
@@ -28,9 +27,6 @@ from scalerl.types import Batch, Completion, Group, LengthPlan, Request
 Figures = dict[str, Any]
 NUM_PROBLEMS = 2000
 MAX_LAG = 8
-LONG_S = 100.0
-"""The loop over long completions measures for no longer, and no step begins after it."""
-LONG_STEPS = 4
 
 
 class FirstHalf:
@@ -78,6 +74,8 @@ def loop(subject: Subject, seconds: float) -> Figures:
     _ = subject.learner
     with frozen_objects():
         if subject.case.thinking is not None:
+            from gpu_long import long_loop
+
             return long_loop(subject, prompts)
         alone = parts_alone(subject, prompts, seconds)
         engine = subject.engine()
@@ -163,42 +161,6 @@ def run_loop(subject: Subject, engine: TorchEngine, prompts: Prompts, seconds: f
     return figures
 
 
-def long_loop(subject: Subject, prompts: Prompts) -> Figures:
-    """Run the loop from empty slots until the first completions of all slots are trained: there is no steady state."""
-    case, learner = subject.case, subject.learner
-    engine = subject.engine()
-    # Records the graph of a decode step.
-    engine.submit(subject.requests([4] * case.slots, prompt=case.short_prompt, per_prompt=case.slots))
-    while engine.num_pending:
-        engine.poll()
-    running = make_pipeline(subject, engine, prompts).steps()
-    start, before = now(subject.device), engine.work
-    steps = take(running, LONG_STEPS, LONG_S)
-    elapsed, work = now(subject.device) - start, engine.work
-    num_waves = case.groups_per_batch * PER_GROUP * len(steps) / case.slots
-    metrics = [dict(done.metrics) for done in steps]
-    learner_flops = sum(row["batch/flops"] for row in metrics)
-    flops = learner_flops + work_flops(subject.shape, before, work)
-    learning_s = sum(row.get("time/step_s", done.timings.step_s) for row, done in zip(metrics, steps, strict=True))
-    figures = {
-        "loop_tokens_per_s": (work.decoded - before.decoded) / elapsed,
-        "trained_tokens_per_s": sum(learner_tokens(done.batch.groups) for done in steps) / elapsed,
-        "loop_s": elapsed,
-        "num_steps": len(steps),
-        "waves": num_waves,
-        "learning_s": learning_s,
-        "learner_mfu_attention": learner_flops / max(learning_s, 1e-9) / subject.ceiling["matmul"],
-        "flops_of_matmul": flops / elapsed / subject.ceiling["matmul"],
-        "lag_max": max(lag for done in steps for lag in done.batch.lags),
-        "lag_mean": sum(row["rollout/lag_mean"] for row in metrics) / len(metrics),
-        "interrupted": sum(row["rollout/interrupted_frac"] for row in metrics) / len(metrics),
-        "length_mean": sum(row["rollout/length_mean"] for row in metrics) / len(metrics),
-        "gradient_checkpointing": bool(getattr(learner.policy, "gradient_checkpointing", False)),
-    }
-    engine.close()
-    return figures
-
-
 def learner_tokens(groups: Sequence[Group]) -> int:
     """Return the tokens that a step is given: those of each completion and of its prompt."""
     return sum(num_inputs(completion) for group in groups for completion in group.completions)
@@ -213,7 +175,8 @@ def computed_tokens(subject: Subject, groups: Sequence[Group]) -> int:
     return sum(len(prompt) - 1 for prompt in prompts) + sum(map(len, completions))
 
 
-def make_pipeline(subject: Subject, engine: TorchEngine, prompts: Prompts | None = None) -> Pipeline:
+def make_pipeline(subject: Subject, engine: Any, prompts: Any = None) -> Pipeline:
+    """`prompts` has a method `requests`, as Prompts has."""
     drawn = prompts or Prompts(subject.case, subject.vocab)
     return Pipeline(
         engine=engine,

@@ -9,12 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from scalerl.types import Completion
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 gpu, gpu_cases, gpu_parts, gpu_peers = map(importlib.import_module, ("gpu", "gpu_cases", "gpu_parts", "gpu_peers"))
-gpu_limits, gpu_loop = map(importlib.import_module, ("gpu_limits", "gpu_loop"))
+gpu_limits, gpu_loop, gpu_long = map(importlib.import_module, ("gpu_limits", "gpu_loop", "gpu_long"))
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +95,8 @@ def test_no_way_of_reading_is_faster_than_the_ceiling():
     assert ceiling["read_bandwidth"] >= ceiling["copy_bandwidth"] > 0
 
 
-def test_long_completions_are_interrupted_and_trained():
+def test_long_completions_are_interrupted_and_trained(monkeypatch, capsys):
+    monkeypatch.setattr(gpu_long, "SAY_S", 0.0)
     case = gpu_cases.quick(gpu_cases.CASES["1.5b-16k"])
     subject = gpu_cases.Subject(case, torch.device("cpu"))
     rows = {part: gpu_parts.measure(subject, part, 0.0) for part in gpu.LONG_PARTS}
@@ -101,6 +105,43 @@ def test_long_completions_are_interrupted_and_trained():
     assert min(rows["learn"][name] for name in ("plain_step_s", "checkpointed_step_s")) > 0
     assert rows["loop"]["interrupted"] == 1.0
     assert rows["loop"]["lag_max"] <= gpu_loop.MAX_LAG
+    # What a completion begins with is part of it again when it is trained.
+    assert sum(case.thinking) / 2 + case.answer == pytest.approx(rows["loop"]["length_mean"], abs=1)
+    assert rows["loop"]["num_steps"] == gpu_long.LONG_STEPS
+    assert rows["loop"]["of_parts"] > 0
+    output = capsys.readouterr().out
+    assert "step 5 with completions of" in output
+    assert "tokens sampled" in output
+
+
+def test_slots_of_the_long_loop_begin_on_their_way():
+    case = replace(gpu_cases.quick(gpu_cases.CASES["1.5b-16k"]), slots=32)
+    prompts = gpu_loop.Prompts(case, 64)
+    half_way = gpu_long.HalfWay(case, prompts, 64)
+    begun = [[len(request.prompt_tokens) - 8 for request in half_way.requests(f"0/{n}", n)] for n in range(5)]
+    # The first issued is the furthest; the fifth group is not in a slot at the beginning.
+    assert begun == [[done] * gpu_cases.PER_GROUP for done in (5, 3, 2, 0, 0)]
+    half_way = gpu_long.HalfWay(case, prompts, 64)
+    for begins, asked in zip(half_way.requests("0/0", 0), prompts.requests("0/0", 0), strict=True):
+        num = begins.length.max_tokens
+        tokens = np.full(num, 7)
+        forced = np.arange(num) == (begins.length.thinking_budget if begins.length.thinking_budget else -1)
+        at = int(forced.argmax()) if forced.any() else None
+        zeros = np.zeros(num)
+        part = Completion(
+            request=begins,
+            tokens=tokens,
+            log_probs=zeros,
+            versions=zeros + 1,
+            forced=forced,
+            finish="stop",
+            interrupted_at=at,
+        )
+        whole = half_way.whole(part)
+        assert whole.request == asked
+        assert len(whole) == asked.length.max_tokens
+        assert whole.interrupted_at == asked.length.thinking_budget
+        assert begins.prompt_tokens == (*asked.prompt_tokens, *whole.tokens[:5].tolist())
 
 
 @pytest.mark.parametrize(
@@ -148,6 +189,11 @@ def test_silent_part_is_killed():
     found = rows(SAY + "time.sleep(1000)", ["sample", "learn"], silent_s=2.0)
     assert found[1]["part"] == "learn"
     assert "killed" in found[1]["failed"]
+
+
+def test_part_cut_off_by_the_time_limit_says_so():
+    found = rows("time.sleep(1000)", ["sample"], total_s=1.0)
+    assert "--total was up" in found[0]["failed"]
 
 
 def test_nothing_starts_after_the_time_limit():

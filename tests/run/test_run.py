@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 import torch
+from small_runs import SMALL, check_lineage, small, without_time
 
 from scalerl import store
-from scalerl.config import Recipe, load_recipe
 from scalerl.errors import ModelError, RunFolderError
 from scalerl.logs.read import read_table
 from scalerl.logs.series import Selection, series_from
@@ -25,28 +25,6 @@ from scalerl.run.evaluate import evaluate_model
 from scalerl.run.observer import NullObserver
 from scalerl.run.resume import export
 from scalerl.run.run import Run
-
-SMALL = (
-    "task.num_problems=24",
-    "pipeline.groups_per_batch=4",
-    "pipeline.completions_per_group=2",
-    "pipeline.max_lag=2",
-    "rollout.slots=16",
-    "evaluation.num_prompts=6",
-    "evaluation.samples_per_prompt=2",
-    "evaluation.every=3",
-    "checkpoint.every=2",
-    "curriculum=uniform",
-)
-
-
-def small(*more: str) -> Recipe:
-    return load_recipe("tiny-cpu", [*SMALL, *more])
-
-
-def without_time(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    timed = ("time/", "gpu_hours")
-    return [{key: value for key, value in row.items() if not key.startswith(timed)} for row in rows]
 
 
 def test_the_clock_begins_with_the_run(tmp_path: Path):
@@ -89,22 +67,6 @@ def test_the_run_folder_is_what_the_predictive_half_reads(tmp_path: Path):
         assert values[0] > 0
     assert store.read_status(tmp_path / "run") == {"status": "done", "reason": "budget of 6 steps spent"}
     assert (tmp_path / "run" / store.SAMPLES).is_file()
-
-
-def check_lineage(folder: Path, steps: int) -> None:
-    """The rows that count: none missing, every problem of a finished epoch trained once, time never backwards."""
-    metrics = store.read_metrics(folder)
-    assert [row["step"] for row in metrics] == list(range(1, steps + 1))
-    keys = [key for row in metrics for key in row["groups"]]
-    assert len(keys) == len(set(keys)) == 4 * steps
-    epochs: dict[str, set[str]] = {}
-    for key in keys:
-        epoch, problem = key.split("/", 1)
-        epochs.setdefault(epoch, set()).add(problem)
-    assert any(len(problems) == 24 for problems in epochs.values())
-    written = [json.loads(line) for line in (folder / store.METRICS).read_text().splitlines()]
-    hours = [row["gpu_hours"] for row in written]
-    assert hours == sorted(hours)
 
 
 def test_resumed_run_trains_every_problem_once(tmp_path: Path):

@@ -83,6 +83,14 @@ class TorchLearner:
     def shape(self) -> ModelShape:
         return self._shape
 
+    @property
+    def reads_late(self) -> bool:
+        """Whether the metrics of a step wait until somebody looks at them.
+
+        Not those of ranks, which send them elsewhere, nor on a CPU, where there is nothing to wait for.
+        """
+        return self.policy.device.type == "cuda" and self._team.size == 1
+
     def step(self, batch: Batch) -> Mapping[str, float]:
         """Train on a batch and return its metrics. Non-finite metrics are left out, and then no weight has changed.
 
@@ -116,8 +124,7 @@ class TorchLearner:
             self._metrics, prepared, known, values, timer, has_tokens=tokens is not None, has_update=norm is not None
         )
         metrics = LateMetrics({name: value for name, value in known.items() if math.isfinite(value)}, read)
-        # Ranks send their metrics elsewhere, and on a CPU there is nothing to wait for.
-        if self.policy.device.type != "cuda" or self._team.size > 1:
+        if not self.reads_late:
             return metrics.read()
         self._unread = metrics
         return metrics
@@ -177,7 +184,8 @@ class TorchLearner:
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Restore the state at which state_dict was taken, exactly; also that of another number of ranks."""
-        self._unread = None
+        # Read now: metrics that are read after this would count their update for the restored state.
+        self._settle()
         load_state(state, self.policy.parameters, self._optimizer, self.policy.device)
         self._version = int(state["counters"]["version"])
         self._updates = int(state["counters"]["updates"])

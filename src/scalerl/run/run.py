@@ -134,11 +134,14 @@ class Run:
                 with self._watchdog, frozen_objects():
                     end = self._train()
                     self._saves.wait()
-            except KeyboardInterrupt:
-                self._record_failure("stopped", "stopped at once: what came after the last checkpoint is repeated")
-                raise
             except BaseException as error:
-                self._record_failure("failed", f"{type(error).__name__}: {error}".removesuffix(": "))
+                # The row of the step before; a device that failed may not give it.
+                with suppress(Exception):
+                    self._write_row()
+                if isinstance(error, KeyboardInterrupt):
+                    self._record_failure("stopped", "stopped at once: what came after the last checkpoint is repeated")
+                else:
+                    self._record_failure("failed", f"{type(error).__name__}: {error}".removesuffix(": "))
                 raise
             store.write_status(self.folder, "stopped" if end.kind in ("stopped", "paused") else "done", end.reason)
             return end
@@ -378,12 +381,8 @@ class Run:
                 step=self.pipeline.version,
                 tensors=self.learner.state_dict(),
                 arrays={"groups": arrays},
-                meta={
-                    "pipeline": state.meta,
-                    "groups": groups,
-                    "clock": self.clock.row(),
-                    "problems": self.parts.problem_hashes,
-                },
+                meta={"pipeline": state.meta, "groups": groups, "clock": self.clock.row()}
+                | {"problems": self.parts.problem_hashes},
             )
             write = functools.partial(
                 checkpoints.save,

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from scalerl.cli import app
 from scalerl.config import Recipe, load_recipe
 from scalerl.errors import ClusterError, UsageError
-from scalerl.run.cluster.layout import Gpus, demands_of, layout_of, price, priced_recipe
+from scalerl.run.cluster.layout import Gpus, decide_checkpointing, demands_of, layout_of, price, priced_recipe
 from scalerl.run.cluster.memory import RESERVE_BYTES, ModelSizes, generator_bytes, learner_bytes
 
 DENSE_8B: dict[str, Any] = {
@@ -164,3 +164,49 @@ def test_shipped_recipe_for_a_node_fits_a_llama_of_8b():
     shared = beside.rollout.vllm.model_copy(update={"devices": (0, 1, 2, 3)})
     beside = beside.model_copy(update={"rollout": beside.rollout.model_copy(update={"vllm": shared})})
     assert layout_of(beside).generators == 0, "vLLM is on the learner's GPUs"
+
+
+def auto_of(setting: str, gpus: str | None) -> bool | str:
+    settings = recipe(f"learner.gradient_checkpointing={setting}", "rollout.generators=1")
+    decided = decide_checkpointing(settings, dense(), None if gpus is None else Gpus.parse(gpus))
+    assert decided.model_copy(update={"learner": settings.learner}) == settings, "nothing else changes"
+    return decided.learner.gradient_checkpointing
+
+
+def test_auto_recomputes_activations_only_where_memory_is_short():
+    # Without checkpointing the learner needs 335 GB (see above), within nine tenths of 373 GB.
+    assert recipe().learner.gradient_checkpointing == "auto"
+    assert auto_of("auto", "8x80") is True
+    assert auto_of("auto", "8x360") is True
+    assert auto_of("auto", "8x400") is False
+    assert auto_of("auto", None) is False, "not on a CPU"
+
+
+@pytest.mark.parametrize("setting", [True, False])
+@pytest.mark.parametrize("gpus", ["8x80", "8x400", None])
+def test_a_choice_of_the_recipe_is_kept(setting, gpus):
+    assert auto_of(str(setting).lower(), gpus) is setting
+
+
+def test_checked_layout_recomputes_activations_by_need():
+    settings = recipe("rollout.generators=1")
+    for gpus, expected in (("8x400", False), ("8x300", True)):
+        own, other = priced_recipe(settings, dense(), Gpus.parse(gpus))
+        assert own.fits
+        assert other is None
+        assert own.layout.checkpointing is expected
+    # Where it would not be enough either, the layout is refused as it is.
+    assert not priced_recipe(settings, dense(), Gpus.parse("8x80"))[0].layout.checkpointing
+
+
+def test_check_says_whether_activations_are_recomputed(tmp_path):
+    dense().save_pretrained(tmp_path / "model")
+    words = ["train", "scalerl", "--check", "--set", f"model.path={tmp_path / 'model'}", "--set"]
+
+    def output(gpus: str, setting: str) -> str:
+        choice = ["--set", f"learner.gradient_checkpointing={setting}"]
+        return CliRunner().invoke(app, [*words, "rollout.generators=1", *choice, "--gpus", gpus]).output
+
+    assert "gradient checkpointing: off (learner.gradient_checkpointing is auto)" in output("8x400", "auto")
+    assert "gradient checkpointing: on, since not all activations would fit" in output("8x300", "auto")
+    assert "gradient checkpointing:" not in output("8x300", "true")

@@ -1,0 +1,46 @@
+"""Runs of the embedded base that take seconds, and what the rows of a run must be after any number of resumes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from scalerl import store
+from scalerl.config import Recipe, load_recipe
+
+SMALL = (
+    "task.num_problems=24",
+    "pipeline.groups_per_batch=4",
+    "pipeline.completions_per_group=2",
+    "pipeline.max_lag=2",
+    "rollout.slots=16",
+    "evaluation.num_prompts=6",
+    "evaluation.samples_per_prompt=2",
+    "evaluation.every=3",
+    "checkpoint.every=2",
+    "curriculum=uniform",
+)
+
+
+def small(*more: str) -> Recipe:
+    return load_recipe("tiny-cpu", [*SMALL, *more])
+
+
+def without_time(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    timed = ("time/", "gpu_hours")
+    return [{key: value for key, value in row.items() if not key.startswith(timed)} for row in rows]
+
+
+def check_lineage(folder: Path, steps: int) -> None:
+    """The rows that count: none missing, every problem of a finished epoch trained once, time never backwards."""
+    metrics = store.read_metrics(folder)
+    assert [row["step"] for row in metrics] == list(range(1, steps + 1))
+    keys = [key for row in metrics for key in row["groups"]]
+    assert len(keys) == len(set(keys)) == 4 * steps
+    epochs: dict[str, set[str]] = {}
+    for key in keys:
+        epoch, problem = key.split("/", 1)
+        epochs.setdefault(epoch, set()).add(problem)
+    assert any(len(problems) == 24 for problems in epochs.values())
+    written = [json.loads(line) for line in (folder / store.METRICS).read_text().splitlines()]
+    hours = [row["gpu_hours"] for row in written]
+    assert hours == sorted(hours)
