@@ -178,10 +178,6 @@ def _reported(steps: Iterator[Any], watched: Watched) -> Iterator[Any]:
 
 
 def _alone(polls: Sequence[Poll]) -> Figures:
-    """Return the rate of sampling before the first step; prompts are read in the first poll, in part."""
-    first = next((poll for poll in polls[:-1] if poll.work.decoded), polls[0])
-    work, seconds = polls[-1].work - first.work, polls[-1].at - first.at
-    return {
-        "alone_tokens_per_s": work.decoded / max(seconds, 1e-9),
-        "alone_attended": work.attended / max(work.decoded, 1),
-    }
+    """Return the rate of sampling before the first step; prompts are read in the first poll."""
+    work, seconds = polls[-1].work - polls[0].work, polls[-1].at - polls[0].at
+    return {"alone_tokens_per_s": work.decoded / seconds, "alone_attended": work.attended / work.decoded}

@@ -124,15 +124,13 @@ def test_slots_of_the_long_loop_begin_on_their_way():
     half_way = gpu_long.HalfWay(case, prompts, 64)
     for begins, asked in zip(half_way.requests("0/0", 0), prompts.requests("0/0", 0), strict=True):
         num = begins.length.max_tokens
-        tokens = np.full(num, 7)
         forced = np.arange(num) == (begins.length.thinking_budget if begins.length.thinking_budget else -1)
         at = int(forced.argmax()) if forced.any() else None
-        zeros = np.zeros(num)
         part = Completion(
             request=begins,
-            tokens=tokens,
-            log_probs=zeros,
-            versions=zeros + 1,
+            tokens=np.full(num, 7, dtype=np.int32),
+            log_probs=np.zeros(num, dtype=np.float32),
+            versions=np.ones(num, dtype=np.int32),
             forced=forced,
             finish="stop",
             interrupted_at=at,
@@ -239,4 +237,5 @@ def test_the_quick_sizes_leave_room_for_mixed_lengths():
     for case in gpu_cases.CASES.values():
         small = gpu_cases.quick(case)
         assert small.context - small.prompt >= gpu_cases.SHORTEST
-        assert replace(small, slots=case.slots).config is case.config
+        # The model of the long case is too large to show on a CPU that it runs.
+        assert small.config is (case.config if case.thinking is None else gpu_cases.TINY_LONG)

@@ -1,6 +1,7 @@
 """Metrics that are read after the step: equal to those read at once, in any order, once."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -117,7 +118,8 @@ def test_shared_prompts_compile_with_warnings_as_errors():
     """torch.compile makes a torch.autograd.Function of its own to trace ours, and warns of it."""
     packing = pack([4, 3, 2], [0, 1, 0], [0, 0, 2])
     assert packing.prefixes is not None
-    options = {"rows": packing.rows, "width": packing.width, "longest": packing.longest} | packing.prefixes.tensors()
+    sizes: dict[str, Any] = {"rows": packing.rows, "width": packing.width, "longest": packing.longest}
+    options = sizes | packing.prefixes.tensors()
 
     def attend(query, key, value):
         module = torch.nn.Module()

@@ -10,10 +10,15 @@ import pytest
 from small_runs import SMALL, check_lineage, small, without_time
 
 from scalerl import store
-from scalerl.learner.late import LateMetrics
 from scalerl.learner.step import TorchLearner
 from scalerl.run.observer import NullObserver
 from scalerl.run.run import Run
+
+
+def status_of(folder: Path) -> dict[str, Any]:
+    status = store.read_status(folder)
+    assert status is not None
+    return status
 
 
 class Events(NullObserver):
@@ -35,46 +40,37 @@ def late(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TorchLearner, "reads_late", True)
 
 
-@pytest.mark.parametrize("overlap", [0, 0.5])
+@pytest.mark.parametrize("overlap", [0.5, pytest.param(0, marks=pytest.mark.slow)])
 def test_late_rows_equal_rows_written_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overlap: float):
-    # An evaluation beside training is sampled at another pace than one that training waits for, but at the same in
-    # both runs.
-    settings = small("budget.steps=5", f"evaluation.overlap={overlap}")
-    seen, rows = [], []
+    # With an evaluation beside training or between steps, a checkpoint after step 2, and a last step without either.
+    settings = small("budget.steps=5", f"evaluation.overlap={overlap}", "checkpoint.every=2")
+    step, seen, rows, num_written = TorchLearner.step, [], [], []
     for name in ("at once", "late"):
-        monkeypatch.setattr(TorchLearner, "reads_late", name == "late")
-        events = Events()
-        run = Run(settings, tmp_path / name, observer=events)
-        run.train()
+        folder, events, num = tmp_path / name, Events(), []
         seen.append(events.seen)
-        rows.append((store.read_metrics(tmp_path / name), store.read_evals(tmp_path / name)))
+        num_written.append(num)
+
+        def counted(self: TorchLearner, batch: Any, events: Events = events, num: list[int] = num) -> Any:
+            num.append(sum(kind == "step" for kind, _ in events.seen))
+            return step(self, batch)
+
+        monkeypatch.setattr(TorchLearner, "reads_late", name == "late")
+        monkeypatch.setattr(TorchLearner, "step", counted)
+        run = Run(settings, folder, observer=events)
+        run.train()
+        rows.append((store.read_metrics(folder), store.read_evals(folder)))
         assert without_time(run.metrics) == without_time(rows[-1][0])
     for here, there in zip(*rows, strict=True):
         assert without_time(here) == without_time(there)
     # The columns of a row come in the same order, those of time too.
     assert [list(row) for row in rows[0][0]] == [list(row) for row in rows[1][0]]
     assert [row["step"] for row in rows[1][0]] == [1, 2, 3, 4, 5]
+    # When step n begins, the row of step n - 1 is not written, unless a checkpoint (2, 4) or an evaluation (3) came.
+    assert num_written == [[0, 1, 2, 3, 4], [0, 0, 2, 3, 4]]
     for kind in ("step", "evaluation"):
         assert [event for event in seen[0] if event[0] == kind] == [event for event in seen[1] if event[0] == kind]
     # No evaluation is reported before the row of its step.
     assert all(seen[1].index(("step", step)) < seen[1].index(("evaluation", step)) for step in (3, 5))
-
-
-def test_a_row_is_written_when_the_next_step_is_done(tmp_path: Path, late: None, monkeypatch: pytest.MonkeyPatch):
-    num_rows = []
-    folder, step = tmp_path / "run", TorchLearner.step
-
-    def counted(self: TorchLearner, batch: Any) -> Any:
-        metrics = step(self, batch)
-        num_rows.append(len(store.read_metrics(folder)) if (folder / store.METRICS).exists() else 0)
-        assert isinstance(metrics, LateMetrics)
-        return metrics
-
-    monkeypatch.setattr(TorchLearner, "step", counted)
-    Run(small("budget.steps=5", "evaluation.every=100", "checkpoint.every=3"), folder).train()
-    # Before the row of step n is written step n + 1 is under way, unless a checkpoint comes between: that of step 3.
-    assert num_rows == [0, 0, 1, 3, 3]
-    assert [row["step"] for row in store.read_metrics(folder)] == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no memory left"), KeyboardInterrupt()])
@@ -89,14 +85,11 @@ def test_the_last_row_survives_an_error_in_a_step(
         return step(self, batch)
 
     monkeypatch.setattr(TorchLearner, "step", failing)
-    run = Run(small("budget.steps=10", "evaluation.every=100"), folder)
+    run = Run(small("budget.steps=10", "evaluation.every=100", "evaluation.num_prompts=2"), folder)
     with pytest.raises(type(error)):
         run.train()
     assert [row["step"] for row in store.read_metrics(folder)] == [1, 2, 3]
-    assert store.read_status(folder)["status"] == ("failed" if isinstance(error, RuntimeError) else "stopped")
-    monkeypatch.setattr(TorchLearner, "step", step)
-    Run(small("budget.steps=10", "evaluation.every=100"), folder, resume=True).train()
-    check_lineage(folder, 10)
+    assert status_of(folder)["status"] == ("failed" if isinstance(error, RuntimeError) else "stopped")
 
 
 def test_a_device_that_fails_is_the_error_of_the_run(tmp_path: Path, late: None, monkeypatch: pytest.MonkeyPatch):
@@ -108,11 +101,11 @@ def test_a_device_that_fails_is_the_error_of_the_run(tmp_path: Path, late: None,
         return read(self, *arguments, **options)
 
     monkeypatch.setattr(TorchLearner, "_metrics", failing)
-    run = Run(small("budget.steps=10", "evaluation.every=100", "checkpoint.every=2"), folder)
+    run = Run(small("budget.steps=10", "evaluation.every=100", "evaluation.num_prompts=2"), folder)
     with pytest.raises(RuntimeError, match="the device is lost"):
         run.train()
     assert [row["step"] for row in store.read_metrics(folder)] == [1, 2]
-    assert store.read_status(folder)["reason"] == "RuntimeError: the device is lost"
+    assert status_of(folder)["reason"] == "RuntimeError: the device is lost"
 
 
 KILLED = """
@@ -137,16 +130,19 @@ main()
 """
 
 
-def test_kills_between_a_step_and_its_row_lose_nothing(tmp_path: Path, late: None):
+@pytest.mark.parametrize("kills", [(5,), pytest.param((2, 5), marks=pytest.mark.slow)])
+def test_kills_between_a_step_and_its_row_lose_nothing(tmp_path: Path, late: None, kills: tuple[int, ...]):
     """Each kill comes at the worst moment: steps are done, and the rows of one or two are not written."""
     folder, settings = tmp_path / "run", (*SMALL, "evaluation.every=100", "budget.steps=10")
     words = [word for setting in settings for word in ("--set", setting)]
-    # Checkpoints are at even steps: step 3 lies between two of them, step 6 is lost just before its checkpoint.
-    for attempt, last in enumerate((2, 5)):
+    # Checkpoints are at even steps: after row 5, step 6 is lost just before its own; after row 2, steps 3 and 4 are.
+    for attempt, last in enumerate(kills):
         command = [sys.executable, "-c", KILLED, str(last), "train", "tiny-cpu", "--out", str(folder), *words]
         done = subprocess.run([*command, *["--resume"] * attempt], capture_output=True, text=True)
         assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
         assert [row["step"] for row in store.read_metrics(folder)] == list(range(1, last + 1))
     Run(small("budget.steps=10", "evaluation.every=100"), folder, resume=True).train()
     check_lineage(folder, 10)
-    assert [row["attempt"] for row in store.read_metrics(folder)] == [1, 1, 2, 2, 3, 3, 3, 3, 3, 3]
+    # The rows that count are those of the attempts up to their last checkpoints, 2 and 4.
+    attempts = [row["attempt"] for row in store.read_metrics(folder)]
+    assert attempts == ([1] * 4 + [2] * 6 if len(kills) == 1 else [1, 1, 2, 2] + [3] * 6)
