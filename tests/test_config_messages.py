@@ -110,6 +110,10 @@ def test_a_malformed_override_shows_the_form(text):
             "model.fp32_head=bth",
             'model.fp32_head is "bth" but must be one of "both", "generator", "learner", "none"; did you mean "both"?',
         ),
+        (
+            "learner.gradient_checkpointing=atuo",
+            'learner.gradient_checkpointing is "atuo" but must be one of true, false, "auto"; did you mean "auto"?',
+        ),
         ("curriculum.history=last", 'curriculum.history is "last" but must be one of "latest", "cumulative"'),
         ("pipeline.max_lag=-1", "pipeline.max_lag is -1 but must be at least 0"),
         ("loss.cap=0", "loss.cap is 0 but must be above 0"),

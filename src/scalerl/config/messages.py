@@ -153,8 +153,8 @@ def _described(error: ErrorDetails, key: str, tree: Mapping[str, Any]) -> tuple[
         return f"{key} is not set, and {_owner(key, tree)} needs it", ""
     if kind == "literal_error":
         choices = _literal_choices(error["loc"], key, tree)
-        statement = f"{key} is {value} but must be one of {quoted(choices)}"
-        return statement, did_you_mean(str(error["input"]), choices)
+        statement = f"{key} is {value} but must be one of {', '.join(map(show, choices))}"
+        return statement, did_you_mean(str(error["input"]), [choice for choice in choices if isinstance(choice, str)])
     if kind in _BOUNDS:
         bound, words = _BOUNDS[kind]
         return f"{key} is {value} but must be {words} {context[bound]}", ""
@@ -170,7 +170,7 @@ def _described(error: ErrorDetails, key: str, tree: Mapping[str, Any]) -> tuple[
     return f"{key} is {value}: {error['msg'][0].lower()}{error['msg'][1:]}", ""
 
 
-def _literal_choices(loc: Sequence[int | str], key: str, tree: Mapping[str, Any]) -> list[str]:
+def _literal_choices(loc: Sequence[int | str], key: str, tree: Mapping[str, Any]) -> list[str | bool]:
     """Return the values that the setting at this place may have."""
     # The place of an entry in a list is not part of the setting's name.
     names = [part for part in key.split(".") if not (part.isdigit() and int(part) in loc)]
@@ -178,7 +178,7 @@ def _literal_choices(loc: Sequence[int | str], key: str, tree: Mapping[str, Any]
     return list(_literals(field.annotation))
 
 
-def _literals(annotation: Any) -> Iterator[str]:
+def _literals(annotation: Any) -> Iterator[str | bool]:
     for argument in get_args(annotation):
         if get_origin(annotation) is Literal:
             yield argument

@@ -336,7 +336,7 @@ class LearnerSettings(Settings):
     start_kl: float = Field(default=0.0, ge=0)
     """Coefficient of a KL term that holds the policy near the model it started from; 0, as in the paper, for none. It
     needs a second copy of the weights and a third more compute."""
-    gradient_checkpointing: bool | Literal["auto"] = "auto"
+    gradient_checkpointing: Literal[True, False, "auto"] = "auto"
     """Recompute activations in the backward pass: less memory, about a third more compute, the same gradient. auto does
     so if the activations would not fit in a GPU beside the rest."""
     ranks: int = Field(default=1, ge=1)
