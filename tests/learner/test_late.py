@@ -118,8 +118,8 @@ def test_shared_prompts_compile_with_warnings_as_errors():
     """torch.compile makes a torch.autograd.Function of its own to trace ours, and warns of it."""
     packing = pack([4, 3, 2], [0, 1, 0], [0, 0, 2])
     assert packing.prefixes is not None
-    sizes: dict[str, Any] = {"rows": packing.rows, "width": packing.width, "longest": packing.longest}
-    options = sizes | packing.prefixes.tensors()
+    sizes = {"rows": packing.rows, "width": packing.width, "longest": packing.longest}
+    options: dict[str, Any] = {**sizes, **packing.prefixes.tensors()}
 
     def attend(query, key, value):
         module = torch.nn.Module()
