@@ -137,6 +137,23 @@ def test_sealed_forecast_is_scored_later(folder: Path):
     assert "was changed after it was sealed" in refused("score", edited, folder / "late.csv")
 
 
+def test_each_sealed_file_is_scored_against_its_own_log(folder: Path):
+    seals, moved = folder / "by-file", folder / "moved"
+    seals.mkdir()
+    moved.mkdir()
+    rows = arm_rows(16)
+    for arm in list(ARMS)[:2]:
+        own = [rows[0], *(row for row in rows[1:] if row[0] == arm)]
+        log = write(folder / f"{arm}.csv", own)
+        answer("forecast", log, *COLUMNS, "--start", "0.4", "--seal", seals / f"{arm}.json")
+        longer = arm_rows(40)
+        write(moved / f"{arm}.csv", [longer[0], *(row for row in longer[1:] if row[0] == arm)])
+    done = answer("score", seals, *(moved / f"{arm}.csv" for arm in list(ARMS)[:2]))
+    scores = [curve for file in done["files"] for curve in file["curves"]]
+    assert [curve["num_new"] for curve in scores] == [24, 24]
+    assert not any(curve["data_changed"] for curve in scores)
+
+
 def test_prior_of_earlier_runs_informs_a_new_one(folder: Path):
     columns = (*COLUMNS, "--by", "arm", "--start", "0.4")
     written = answer("prior", folder / "late.csv", *columns, "--out", folder / "ours.json")

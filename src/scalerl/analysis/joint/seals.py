@@ -102,7 +102,7 @@ def score_file(path: Path, logs: Sequence[str]) -> FileScore:
     except UnicodeDecodeError:
         raise InputError(f"{path} is not a sealed forecast: make one with scalerl forecast LOG --seal FILE") from None
     content = opened(text, str(path))
-    series = series_from(read_tables([str(log) for log in logs or content["logs"]]), _selection(content["selection"]))
+    series = series_from(read_tables(_matching_logs(content["logs"], logs)), _selection(content["selection"]))
     by_name = {data.name: data for data in series}
     if len(series) == len(content["curves"]) == 1:
         by_name = {content["curves"][0]["name"]: series[0]}  # a file may have been renamed since
@@ -111,6 +111,21 @@ def score_file(path: Path, logs: Sequence[str]) -> FileScore:
     if not scores:
         raise InputError(f"none of the curves sealed in {path} ({', '.join(missing)}) is in what was given")
     return FileScore(path=path, date=str(content["date"]), curves=tuple(scores), missing=missing)
+
+
+def _matching_logs(sealed: Sequence[str], given: Sequence[str]) -> list[str]:
+    """Return the given logs whose names are those of the sealed ones; all of them unless each name occurs once.
+
+    Logs are often moved after a forecast was sealed. A folder of sealed files is scored against all runs at once, and
+    curves are named by what tells the logs apart, so each file must see its own logs alone.
+    """
+    by_name: dict[str, list[str]] = {}
+    for log in given:
+        by_name.setdefault(Path(log).resolve().name, []).append(str(log))
+    matches = [by_name.get(Path(log).name, []) for log in sealed]
+    if given and all(len(match) == 1 for match in matches):
+        return [match[0] for match in matches]
+    return [str(log) for log in given or sealed]
 
 
 def _selection(row: Mapping[str, Any]) -> Selection:
