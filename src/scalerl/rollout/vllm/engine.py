@@ -175,7 +175,7 @@ class VllmEngine:
         """
         if self.num_pending or self._max_length < 3:
             return
-        before = {purpose: replace(counts) for purpose, counts in self._counts.items()}
+        before: dict[Purpose, _Counts] = {purpose: replace(counts) for purpose, counts in self._counts.items()}
         nothing = Problem(id="", prompt="", answer="", task="")
         plan = LengthPlan(answer_budget=2)
         self.submit([Request(group="", index=0, problem=nothing, prompt_tokens=(0,), seed=0, length=plan)])
