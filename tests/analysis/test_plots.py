@@ -200,6 +200,8 @@ def test_what_was_fitted_is_drawn_by_the_way_that_was_chosen():
     within, beyond = drawn.line.compute <= fit.scale, drawn.line.compute > fit.scale
     np.testing.assert_allclose(drawn.line.reward[within], fit.chosen.predict(drawn.line.compute[within]))
     np.testing.assert_allclose(drawn.line.reward[beyond], fit.predict(drawn.line.compute[beyond]))
+    # Its start was fitted without the early points, so nothing is drawn where it says nothing.
+    assert drawn.line.compute[0] == fit.compute.min() > steps[0]
 
 
 def test_seeds_are_told_apart():

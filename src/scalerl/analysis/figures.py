@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scalerl.analysis.drawing.dots import Array, Dots, curve_dots
 from scalerl.analysis.results import Analysis, CurveResult, param_value
 from scalerl.curves import Comparison, Fit, Value, linearise
-from scalerl.curves.notes import LackOfFit
+from scalerl.curves.notes import LackOfFit, MendedFit
 
 MOST_BANDS = 8  # bands of more curves than this hide each other
 REACH = 4.0  # how far beyond the data a curve is drawn, in multiples of the data
@@ -228,6 +228,8 @@ def _misfit_at(fit: Fit | None) -> float | None:
 def _line(result: CurveResult, fit: Fit, end: float, with_bands: bool) -> Line:
     first, last = float(fit.compute.min()), fit.scale
     begin = min(first, result.series.compute.min(initial=first), result.series.holdout_compute.min(initial=first))
+    if _knows_no_start(fit):
+        begin = first
     if fit.past_peak:
         begin, end = first, last  # no curve is promised beyond a peak
     grid = np.unique(np.concatenate([np.geomspace(begin, end, GRID), [first, last]]))
@@ -242,6 +244,12 @@ def _line(result: CurveResult, fit: Fit, end: float, with_bands: bool) -> Line:
         band=_joined([curve.curve_interval(at) for curve, at in parts]) if banded else None,
         new_band=_joined([curve.new_interval(at) for curve, at in parts]) if banded else None,
     )
+
+
+def _knows_no_start(fit: Fit) -> bool:
+    """Whether early points were left out to mend the fit and its start was fitted without them."""
+    mended = [note for note in fit.notes if isinstance(note, MendedFit) and note.skip_before is not None]
+    return any(note.start_fitted or not fit.start_given for note in mended)
 
 
 def _joined(bands: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
