@@ -14,7 +14,8 @@ stopped and started again with a third of the learning rate, twice at most.
 The 2m and 10m bases of docs/results/principles.md came from an earlier version of this script, in 400 and 450 s of an
 H200 that made all four sizes at once: pass rates 0.28 and 0.34. Its 40m and 135m did not learn (held-out loss 1.8
 against 0.16), because it trained these two within one torch.autocast: that rounds each weight once and keeps the copy
-until the context ends, so their layers stayed as they began (docs/log.md).
+until the context ends, so their layers stayed as they began (docs/log.md). This version's 40m and 135m reached a
+held-out loss of 0.147, in 240 and 300 s of an H200 beside two runs.
 """
 
 import argparse

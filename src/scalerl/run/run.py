@@ -377,12 +377,12 @@ class Run:
             arrays, groups = pack_groups(state.groups)
             # Before the state is copied: a rank has room for one copy.
             self._saves.wait()
+            problems = self.parts.problem_hashes
             checkpoint = checkpoints.Checkpoint(
                 step=self.pipeline.version,
                 tensors=self.learner.state_dict(),
                 arrays={"groups": arrays},
-                meta={"pipeline": state.meta, "groups": groups, "clock": self.clock.row()}
-                | {"problems": self.parts.problem_hashes},
+                meta={"pipeline": state.meta, "groups": groups, "clock": self.clock.row(), "problems": problems},
             )
             write = functools.partial(
                 checkpoints.save,
