@@ -5,9 +5,11 @@ python benchmarks/gpu_sharded.py --shape 135m
 python benchmarks/gpu_sharded.py --quick            on a CPU with a tiny model: shows only that it runs
 
 none       this process, without ranks: steps of a batch, MFU, losses, peak memory
-    full       one rank in another process, FSDP2 over NCCL (gloo on a CPU): at least 0.95 of that MFU, equal losses
+full       one rank in another process, FSDP2 over NCCL (gloo on a CPU): at least 0.95 of that MFU, equal losses
 two        two ranks that share the device, over gloo since NCCL refuses that: losses and gradient norms equal
 prompts    prompts of 128 and answers of 98 tokens, 8 to a prompt: computed once, and once per completion
+
+of_estimate is the most memory that was allocated over what `scalerl train --check` says, without its reserve.
 """
 
 import argparse
@@ -18,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +32,8 @@ from scalerl.config import Recipe, load_recipe
 from scalerl.learner.ranks.driver import RankedLearner
 from scalerl.learner.ranks.process import ProcessRank
 from scalerl.learner.ranks.rank import RankSpec
+from scalerl.run.cluster.layout import demands_of, layout_of
+from scalerl.run.cluster.memory import ModelSizes, learner_bytes
 from scalerl.run.parts import build_learner, learner_settings
 
 LEAST_OF_UNSHARDED = 0.95
@@ -81,6 +86,18 @@ def _keep(_: object) -> None:
     """Hold a reference until the learner is closed."""
 
 
+def estimated_bytes(recipe: Recipe, config: Any, *, ranks: int | None) -> float:
+    """Return what --check would say for one device of the learner; None means a learner without ranks."""
+    sizes, demands = ModelSizes.from_config(config), demands_of(recipe)
+    layout = replace(layout_of(recipe), ranks=ranks or 1, shards=ranks or 1, checkpointing=False)
+    parts = learner_bytes(sizes, layout, demands)
+    if ranks == 1:
+        # A recipe with one rank shards nothing; here it gathers layers like one of several.
+        two = learner_bytes(sizes, replace(layout, shards=2), demands)
+        parts["weights"] = two["weights"] + 2 * sizes.params
+    return sum(parts.values()) - parts["reserve"]
+
+
 def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     case = quick(CASES["tiny"]) if arguments.quick else CASES[arguments.shape]
@@ -96,7 +113,9 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         recipe = recipe_of(case)
         learner = build_learner(subject.model, recipe)
         row = timed(learner.step, batches, device)
+        config = subject.model.config
         row |= {"part": "none", "mfu": row["flops_per_s"] / subject.ceiling["matmul"], "peak_bytes": peak(device)}
+        row["of_estimate"] = row["peak_bytes"] / estimated_bytes(recipe, config, ranks=None)
         rows.append(row)
         print(json.dumps(row), flush=True)
         del learner
@@ -114,6 +133,7 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
             finally:
                 sharded.close()
             row |= {"part": part, "mfu": row["flops_per_s"] / ceiling, "peak_bytes": max(memory)}
+            row["of_estimate"] = row["peak_bytes"] / estimated_bytes(recipe, config, ranks=num)
             rows.append(row)
             print(json.dumps(row), flush=True)
         rows += prompts
@@ -156,6 +176,8 @@ def main() -> int:
     print(f"full over none: {ratio:.3f} of its MFU (least: {LEAST_OF_UNSHARDED})")
     for name, row in (("full", full), ("two", two)):
         print(f"{name}: losses differ by {differs(row, 'losses'):.2g}, gradient norms by {differs(row, 'norms'):.2g}")
+    shares = ", ".join(f"{name} {row['of_estimate']:.3f}" for name, row in by_part.items())
+    print(f"peak memory over the estimate of --check: {shares}")
     print(f"{time.perf_counter() - began:.0f} s")
     return 0 if arguments.quick or ratio >= LEAST_OF_UNSHARDED else 1
 

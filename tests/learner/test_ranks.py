@@ -19,15 +19,21 @@ from scalerl.learner.ranks.buckets import buckets
 from scalerl.learner.saved import SavedTensors
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_two_ranks_give_the_gradients_of_one_process(tmp_path, monkeypatch):
-    """Replicated and sharded; float64 to 1e-12, FP32 to 1e-6; see rank_checks for the cases."""
+@pytest.mark.parametrize(
+    ("device", "num_checks"),
+    [pytest.param("cpu", 23, marks=pytest.mark.slow), pytest.param("cuda", 4, marks=pytest.mark.gpu)],
+)
+def test_two_ranks_give_the_gradients_of_one_process(tmp_path, monkeypatch, device, num_checks):
+    """Replicated and sharded; float64 to 1e-12, FP32 to 1e-6; see rank_checks for the cases.
+
+    On a GPU the two ranks share it, over gloo.
+    """
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     context = multiprocessing.get_context("spawn")
     failures = context.Queue()
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # pyright: ignore[reportPrivateImportUsage]
-    arguments = [(rank, 2, store.port, str(tmp_path), failures) for rank in range(2)]
+    arguments = [(rank, 2, store.port, str(tmp_path), failures, device) for rank in range(2)]
     ranks = [context.Process(target=work, args=each) for each in arguments]
     for rank in ranks:
         rank.start()
@@ -40,7 +46,7 @@ def test_two_ranks_give_the_gradients_of_one_process(tmp_path, monkeypatch):
             rank.join(10)
             rank.kill()
     assert [each for each in reported if each[1] != "end"] == []
-    assert {text for _, _, text in reported} == {"23"}, "the number of checks"
+    assert {text for _, _, text in reported} == {str(num_checks)}, "the number of checks"
 
 
 def test_buckets_hold_every_weight_once_and_stay_small():

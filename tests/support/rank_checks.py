@@ -38,6 +38,10 @@ def exact_norms(model):
     return model
 
 
+DEVICE = torch.device("cpu")
+"""Where the checks of this process compute; `work` sets it."""
+
+
 def settings_of(*overrides):
     return learner_settings(recipe_of(*overrides), gpu=False)
 
@@ -45,7 +49,7 @@ def settings_of(*overrides):
 def alone(family, dtype, overrides):
     """A learner in this process, with the whole batch."""
     settings = settings_of(*overrides)
-    model = exact_norms(tiny_model(family, dtype=dtype))
+    model = exact_norms(tiny_model(family, dtype=dtype)).to(DEVICE)
     torch.manual_seed(0)
     learner: Any = torch_learner(wrap(model, settings.pop("lora")), version=VERSION, **settings)
     exact_norms(learner.policy.body)
@@ -54,7 +58,7 @@ def alone(family, dtype, overrides):
 
 def replicated(family, dtype, overrides, folder):
     settings = settings_of(*overrides)
-    model = exact_norms(tiny_model(family, dtype=dtype))
+    model = exact_norms(tiny_model(family, dtype=dtype)).to(DEVICE)
     torch.manual_seed(0)
     team = Team(rank=dist.get_rank(), size=dist.get_world_size())
     learner: Any = torch_learner(wrap(model, settings.pop("lora")), version=VERSION, team=team, **settings)
@@ -71,8 +75,8 @@ def sharded(family, dtype, overrides, folder, shard_size=None):
     torch.manual_seed(0)
     policy = ShardedPolicy(
         folder / f"{family}-{dtype}",
-        device_mesh(torch.device("cpu"), team.size, shard_size or team.size),
-        device=torch.device("cpu"),
+        device_mesh(DEVICE, team.size, shard_size or team.size),
+        device=DEVICE,
         lora=settings.pop("lora"),
         dtype=settings.pop("dtype"),
         master_dtype=dtype,
@@ -162,15 +166,31 @@ def all_checks(folder):
         yield f"{name} skips", lambda m=make: check_skips(m, folder)
 
 
-def work(rank, size, port, folder, failures):
+def gpu_checks(folder):
+    """Yield those that say whether ranks work on a GPU that they share; what they compute is checked on a CPU."""
+    many = random_batch(1, num_groups=6, temperatures=(1.0, 0.7))
+    small = ("learner.micro_batch_tokens=24",)
+    for make in (replicated, sharded):
+        run = functools.partial(check_equal, make)
+        for family in ("smollm", "llama_with_biases"):
+            name = f"{make.__name__} {family} on a GPU"
+            yield name, lambda f=family, r=run: r(f, torch.float32, small, folder, many, 1e-6)
+
+
+def work(rank, size, port, folder, failures, device="cpu"):
     """Run all checks on one rank; what fails is put into a list of (check, reason)."""
+    global DEVICE
+    DEVICE = torch.device(device)
     torch.set_num_threads(1)
+    # Compiled layers have a test of their own, and would take a minute here.
+    torch.compiler.set_stance("force_eager")
     wait = datetime.timedelta(seconds=120)
     store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=wait)  # pyright: ignore[reportPrivateImportUsage]
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=wait)
     num = 0
     try:
-        for name, check in all_checks(Path(folder)):
+        checks = all_checks if DEVICE.type == "cpu" else gpu_checks
+        for name, check in checks(Path(folder)):
             num += 1
             try:
                 check()
