@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 NAME = "scalerl_packed"
 """Name of the attention function in transformers, which has no mask function of that name and so makes no mask."""
 
-_KERNEL_SIZES = range(8, 257, 8)
-"""Head sizes that the kernel supports."""
 WINDOW_BLOCK = 512
 """Queries per block of attention in a sliding window, where the kernel is not used."""
 
@@ -144,8 +142,11 @@ def _prefixes(
 
 
 def has_kernel(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
-    """Return whether attention uses the FlashAttention kernel, which depends on no length but the longest."""
-    return device.type == "cuda" and dtype == torch.bfloat16 and head_dim in _KERNEL_SIZES
+    """Return whether attention uses the FlashAttention kernel, which depends on no length but the longest.
+
+    It supports head sizes up to 256 that are multiples of 8.
+    """
+    return head_dim % 8 == 0 and head_dim <= 256 and dtype == torch.bfloat16 and device.type == "cuda"
 
 
 def attend_packed(model: "PreTrainedModel") -> None:

@@ -71,12 +71,14 @@ class ShardedPolicy:
         compiled = device.type == "cuda" if compiled is None else compiled
         self._root = self._shard(weights, compiled=compiled)
         self.parameters: dict[str, Tensor] = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
-        self.shares_prompts = check_packing(
-            lambda ids, packing: self._root(ids, packing),
-            self.model.config,
-            device=device,
-            tolerance=1e-3 if self._dtype == master_dtype else 0.1,
-        )
+        # Not compiled for its few tokens, which no pass has.
+        with torch.compiler.set_stance("force_eager"):
+            self.shares_prompts = check_packing(
+                lambda ids, packing: self._root(ids, packing),
+                self.model.config,
+                device=device,
+                tolerance=1e-3 if self._dtype == master_dtype else 0.1,
+            )
         if compiled:
             self._warm_up(micro_batch_tokens)
 
@@ -127,7 +129,9 @@ class ShardedPolicy:
         head.forward = functools.partial(_head_log_probs, head)
         for layer in layers_of(model):
             if compiled:
-                layer.forward = torch.compile(layer.forward, dynamic=True)
+                # Not dynamic=True: in a sharded module that would make numbers such as the size of a head dynamic,
+                # too. The sizes that differ become dynamic during the warm-up.
+                layer.forward = torch.compile(layer.forward)
             divide(layer, body)
         if isinstance(norm := getattr(model.base_model, "norm", None), nn.Module):
             divide(norm, body)
