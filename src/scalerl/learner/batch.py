@@ -119,10 +119,10 @@ def prepare(
         torch.zeros(len(completions), dtype=torch.long).index_add(0, completion_of_token, trainable.long()),
     )
     trained = trained_tokens(trainable, completion_of_token, kept.kept)
-    weights = weigh(torch.from_numpy(group)[completion_of_token], completion_of_token, trained)
+    weights = weigh(torch.from_numpy(group).index_select(0, completion_of_token), completion_of_token, trained)
     per_token = {
         "generator_log_probs": generator_log_probs,
-        "advantages": kept.advantages[completion_of_token],
+        "advantages": kept.advantages.index_select(0, completion_of_token),
         "weights": weights,
         "completion_of_token": completion_of_token,
     }
@@ -184,16 +184,18 @@ def _packed(layout: _Layout, token_start: Rows, trained: Tensor, per_token: dict
     prompt_end = np.cumsum(lengths) - lengths + layout.num_prompt - layout.shared - 1
     place = np.repeat(prompt_end, num_tokens) + within
     kept = trained.numpy()[token]
+    tokens = _joined(layout.completions, "tokens", np.int32)
+    ids = _inputs(layout, tokens, place)
     token = torch.from_numpy(token[kept])
     return MicroBatch(
         inputs=ForwardInputs(
-            ids=torch.from_numpy(_inputs(layout)),
+            ids=torch.from_numpy(ids),
             packing=pack(lengths, layout.parents, layout.shared),
             place=torch.from_numpy(place[kept]),
-            targets=torch.from_numpy(_joined(layout.completions, "tokens", np.int32)[kept].astype(np.int64)),
+            targets=torch.from_numpy(tokens[kept].astype(np.int64)),
             temperature=layout.completions[0].request.temperature,
         ),
-        **{name: vector[token] for name, vector in per_token.items()},
+        **{name: vector.index_select(0, token) for name, vector in per_token.items()},
         lengths=tuple(lengths.tolist()),
         shared=tuple(layout.shared.tolist()),
     )
@@ -206,18 +208,29 @@ def _lengths_of(completions: Sequence[Completion]) -> tuple[Rows, Rows]:
     return np.array(num_prompt, dtype=np.int64), np.array(num_tokens, dtype=np.int64)
 
 
-def _inputs(layout: _Layout) -> NDArray[np.int64]:
-    """Return prompt and completion of each, without the last token and what it shares, as one vector."""
+def _inputs(layout: _Layout, tokens: NDArray[np.int32], place: Rows) -> NDArray[np.int64]:
+    """Return prompt and completion of each, without the last token and what it shares, as one vector.
+
+    `tokens` are those of all completions, and `place` says where each is predicted: one before it.
+    """
+    ids = np.empty(layout.lengths.sum() + 1, dtype=np.int64)
+    is_prompt = np.ones(len(ids), dtype=np.bool_)
+    # The last token of a completion lands on the beginning of the next, and is overwritten by its prompt.
+    ids[place + 1] = tokens
+    is_prompt[place + 1] = False
+    starts = np.cumsum(layout.lengths)
+    is_prompt[starts], is_prompt[-1] = True, False
     # By the identity of the tuple, which completions of a group have in common: hashing it takes as long as converting.
     prompts: dict[int, NDArray[np.int64]] = {}
     parts: list[NDArray] = []
     for completion, shared in zip(layout.completions, layout.shared.tolist(), strict=True):
         prompt = completion.request.prompt_tokens
-        tokens = prompts.get(id(prompt))
-        if tokens is None:
-            tokens = prompts[id(prompt)] = np.array(prompt, dtype=np.int64)
-        parts += (tokens[shared:], completion.tokens[:-1])
-    return np.concatenate(parts, dtype=np.int64)
+        known = prompts.get(id(prompt))
+        if known is None:
+            known = prompts[id(prompt)] = np.array(prompt, dtype=np.int64)
+        parts.append(known[shared:] if shared else known)
+    ids[is_prompt] = np.concatenate(parts)
+    return ids[:-1]
 
 
 def _joined(completions: Sequence[Completion], name: str, dtype: type[np.generic]) -> NDArray:

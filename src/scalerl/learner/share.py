@@ -8,7 +8,7 @@ last token and attend to the rest of it in the first (packed_attention.py). A pa
     sum over prompts of (prompt - 1)  +  sum over completions of (completion)        tokens.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,6 +96,8 @@ def split(completions: Sequence[Completion], kept: Rows, budget: int, *, shares:
     """
     rows = kept.tolist()
     length = {row: num_inputs(completions[row]) for row in rows}
+    if not shares and (whole := _one_pass(completions, kept, length, budget)) is not None:
+        return [whole]
     units = [unit.tolist() for unit in _by_prompt(completions, kept)] if shares else [[row] for row in rows]
     units.sort(key=lambda unit: (completions[unit[0]].request.temperature, -length[unit[0]], unit[0]))
     passes: list[list[int]] = []
@@ -112,6 +114,14 @@ def split(completions: Sequence[Completion], kept: Rows, budget: int, *, shares:
             spent, has_prompt = spent + cost, True
     # sorted() is stable, so passes whose first sequences are equally long keep their order.
     return sorted((np.array(part, dtype=np.int64) for part in passes), key=lambda part: -length[part[0]])
+
+
+def _one_pass(completions: Sequence[Completion], kept: Rows, length: Mapping[int, int], budget: int) -> Rows | None:
+    """Return all completions, the longest first, if one pass takes them: what small batches come to."""
+    sizes = np.fromiter(length.values(), dtype=np.int64, count=len(kept))
+    if not len(kept) or sizes.sum() > budget or len({completions[row].request.temperature for row in length}) > 1:
+        return None
+    return kept[np.argsort(-sizes, kind="stable")]
 
 
 def _by_prompt(completions: Sequence[Completion], kept: Rows) -> list[Rows]:

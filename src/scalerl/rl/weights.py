@@ -58,7 +58,7 @@ def _segment_average(segment: Ids, trained: Trained) -> Weights:
     num_tokens = segment_count(trained, index, num)
     num_segments = (num_tokens > 0).sum()
     # Counts are integers, so the quotient has torch's default dtype; tests set it to float64.
-    return trained / (num_segments * num_tokens)[index].clamp(min=1)
+    return trained / (num_segments * num_tokens).index_select(0, index).clamp(min=1)
 
 
 WEIGHTS = {"prompt": prompt, "sample": sample, "token": token, "constant": constant}
