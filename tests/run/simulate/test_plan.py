@@ -140,8 +140,12 @@ def test_rates_of_a_run_with_generators(tmp_path):
 
 def test_rates_of_a_run_in_one_process(tmp_path):
     rates = read_rates(write_run(tmp_path / "run", fleet=False))
-    # 2 s for 16 x 22 tokens, with 16 slots in use.
-    assert rates.decode_token_s(16) == pytest.approx(2 / 22, rel=0.02)
+    # 2 s for 16 completions of 22 tokens, which take 6 chunks of 4; 16 slots are in use.
+    assert rates.decode_token_s(16) == pytest.approx(2 / 24, rel=0.02)
+    # The same run, simulated: 2 s of sampling, a step and a push in turns.
+    recipe = load_recipe("tiny-cpu", ["pipeline.groups_per_batch=4", "pipeline.completions_per_group=4"])
+    best = make_plan(recipe, rates, 1).regimes[0].best
+    assert 3600 / best.steps_per_hour == pytest.approx(2.0 + 1 + 0.016 * 22 + 0.25, rel=0.02)
 
 
 @pytest.mark.parametrize(
