@@ -108,8 +108,8 @@ def measure_shape(
             "quick": arguments.quick,
         }
         command = [sys.executable, str(Path(__file__).with_name("gpu_parts.py")), json.dumps(options)]
-        # A part warms up, measures, and the loop measures once more: three times its seconds.
-        for row in rows_of(command, left, silent_s=START_S + 3 * arguments.seconds, until=until):
+        # A part warms up and measures; the loop does so for its parts, for itself and with half of its batch.
+        for row in rows_of(command, left, silent_s=START_S + 8 * arguments.seconds, until=until):
             write({"shape": shape, **row})
             left = left[1:]
 

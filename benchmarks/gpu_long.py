@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 from gpu_cases import PER_GROUP, Case, Subject, now
-from gpu_loop import Figures, Prompts, learner_tokens, make_pipeline, take
+from gpu_loop import Figures, Prompts, learner_tokens, loop_times, make_pipeline, pushing_alone, take
 
 from scalerl.models.shape import work_flops
 from scalerl.types import Completion, LengthPlan, Request, Work
@@ -138,9 +138,9 @@ def long_loop(subject: Subject, prompts: Prompts) -> Figures:
     steps = _reported(running.steps(), watched)
     next(steps)
     alone = _alone(watched.polls)
-    start, before = now(subject.device), engine.work
+    start, before, polls = now(subject.device), engine.work, len(watched.polls)
     done = take(steps, LONG_STEPS, LONG_S)
-    elapsed, work = now(subject.device) - start, engine.work
+    elapsed, work, polls = now(subject.device) - start, engine.work, len(watched.polls) - polls
     metrics = [dict(step.metrics) for step in done]
     learner_flops = sum(row["batch/flops"] for row in metrics)
     flops = learner_flops + work_flops(subject.shape, before, work)
@@ -151,6 +151,9 @@ def long_loop(subject: Subject, prompts: Prompts) -> Figures:
     parts_s = None if rate is None else decoded / alone["alone_tokens_per_s"] + trained / rate
     figures: Figures = {
         **alone,
+        "alone_push_s": pushing_alone(subject, engine),
+        **loop_times("loop", done, polls, decoded),
+        **prompts.sizes(case),
         "steps_per_s": len(done) / elapsed,
         "loop_tokens_per_s": decoded / elapsed,
         "trained_tokens_per_s": trained / elapsed,
@@ -180,4 +183,8 @@ def _reported(steps: Iterator[Any], watched: Watched) -> Iterator[Any]:
 def _alone(polls: Sequence[Poll]) -> Figures:
     """Return the rate of sampling before the first step; prompts are read in the first poll."""
     work, seconds = polls[-1].work - polls[0].work, polls[-1].at - polls[0].at
-    return {"alone_tokens_per_s": work.decoded / seconds, "alone_attended": work.attended / work.decoded}
+    return {
+        "alone_tokens_per_s": work.decoded / seconds,
+        "alone_poll_s": seconds / (len(polls) - 1),
+        "alone_attended": work.attended / work.decoded,
+    }

@@ -2,7 +2,7 @@
 
     python benchmarks/replay.py --pipeline RUN [RUN ...] --drained RUN [RUN ...]     runs of the two arms, a seed each
     python benchmarks/replay.py                                                      an example of constant durations
-    python benchmarks/replay.py --pack FOLDER RUN [RUN ...]                          keep of runs what this reads
+    python benchmarks/replay.py --pack FOLDER [--every N] RUN [RUN ...]              keep of runs what this reads
 
 On one GPU that both share, the ratio is read off the runs. For one generator and one learner GPU their schedules are
 replayed on a virtual clock, by the real pipeline and lag rule (run/simulate). Where the durations come from:
@@ -47,7 +47,7 @@ def main() -> int:
     try:
         if arguments.pack:
             for folder in arguments.runs:
-                print(pack(folder, arguments.pack))
+                print(pack(folder, arguments.pack, every=arguments.every))
             return 0
         if arguments.runs or bool(arguments.pipeline) != bool(arguments.drained):
             raise ReplayError(
@@ -69,6 +69,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--pipeline", type=Path, nargs="+", metavar="RUN", help="run folders of PipelineRL-k")
     parser.add_argument("--drained", type=Path, nargs="+", metavar="RUN", help="run folders of PPO-off-policy-k")
     parser.add_argument("--pack", type=Path, metavar="FOLDER", help="copy what is read of the runs to this folder")
+    every = "with --pack: keep one metrics row in N, and evaluations without their counts per problem, for fits alone"
+    parser.add_argument("--every", type=int, default=1, metavar="N", help=every)
     parser.add_argument("--json", action="store_true", help="print all figures as JSON")
     parser.add_argument("runs", type=Path, nargs="*", metavar="RUN", help="with --pack: run folders")
     return parser.parse_args()

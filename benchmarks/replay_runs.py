@@ -167,18 +167,36 @@ def _expanded(counts: Counter[int]) -> Array:
     return np.repeat(np.array(list(counts), dtype=float), list(counts.values()))
 
 
-def pack(folder: Path, target: Path) -> Path:
-    """Copy what a replay, a fit and a reader need from a run, without checkpoints and keys of groups."""
+def pack(folder: Path, target: Path, *, every: int = 1) -> Path:
+    """Copy what a replay, a fit and a reader need from a run, without checkpoints and keys of groups.
+
+    With `every` above 1, keep one metrics row in so many and the last, rounded to six digits, and leave out samples and
+    the counts per problem: enough for fits and for reading, not for a replay.
+    """
     _recipe(folder)
     copied = target / folder.name
     copied.mkdir(parents=True)
     lengths = {str(step): {str(n): num for n, num in counts.items()} for step, counts in read_lengths(folder).items()}
     (copied / LENGTHS).write_text(json.dumps(lengths) + "\n")
-    rows: list[dict[str, Any]] = [
-        {key: value for key, value in row.items() if key != "groups"} for row in store.read_metrics(folder)
-    ]
-    (copied / store.METRICS).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    for name in (store.RECIPE, store.ENV, store.STATUS, store.EVALS, store.SAMPLES):
+    rows = _without(store.read_metrics(folder), "groups")
+    whole = [store.EVALS, store.SAMPLES] if every == 1 else []
+    if every > 1:
+        rows = [_rounded(row) for place, row in enumerate(rows) if place % every == 0 or row is rows[-1]]
+        _write(copied / store.EVALS, _without(store.read_evals(folder), "num_correct"))
+    _write(copied / store.METRICS, rows)
+    for name in (store.RECIPE, store.ENV, store.STATUS, *whole):
         if (folder / name).is_file():
             shutil.copyfile(folder / name, copied / name)
     return copied
+
+
+def _without(rows: Sequence[store.Row], left_out: str) -> list[dict[str, Any]]:
+    return [{key: value for key, value in row.items() if key != left_out} for row in rows]
+
+
+def _rounded(row: store.Row) -> dict[str, Any]:
+    return {key: float(f"{value:.6g}") if isinstance(value, float) else value for key, value in row.items()}
+
+
+def _write(path: Path, rows: Sequence[store.Row]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))

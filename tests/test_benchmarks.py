@@ -28,7 +28,10 @@ def subject():
 FIGURES = {
     "sample": {"tokens_per_s", "limit", "of_limit", "of_bound"},
     "learn": {"learner_tokens_per_s", "mfu", "mfu_attention"},
-    "loop": {"steps_per_s", "loop_tokens_per_s", "of_parts", "alone_tokens_per_s", "alone_learner_tokens_per_s"},
+    "loop": {
+        *("steps_per_s", "loop_tokens_per_s", "of_parts", "alone_tokens_per_s", "alone_learner_tokens_per_s"),
+        *("alone_poll_s", "alone_decode_s", "alone_push_s", "alone_step_s", "alone_step_s_half", "half_step_s"),
+    },
     "mixed": {"mixed_tokens_per_s"},
     "generate": {"tokens_per_s"},
     "static": {"tokens_per_s"},

@@ -22,7 +22,10 @@ def _option(text: str, metavar: str) -> Any:
 
 def simulate(
     recipe: RecipeName,
-    gpus: Annotated[int, typer.Option(min=2, help="GPUs in all.", metavar="N", show_default=False)],
+    gpus: Annotated[
+        int,
+        typer.Option(min=1, help="GPUs in all; one samples and trains in turns.", metavar="N", show_default=False),
+    ],
     overrides: Overrides = None,
     rates: Annotated[
         Path | None,
@@ -103,10 +106,13 @@ def _print(plan: "Plan", fitted: "Fit | None", hours: list[float]) -> None:
     from scalerl.run.simulate.plan import rewards
 
     rates = plan.rates
-    typer.echo(
-        f"{plan.gpus} GPUs, {rates.slots} completions at a time in a generator of {rates.gpus_per_generator}; rates: "
-        f"{rates.description or 'as given'}"
+    sampling = f"{rates.slots} completions at a time"
+    layout = (
+        f"1 GPU that samples and trains in turns, {sampling}"
+        if plan.gpus == 1
+        else f"{plan.gpus} GPUs, {sampling} in a generator of {rates.gpus_per_generator}"
     )
+    typer.echo(f"{layout}; rates: {rates.description or 'as given'}")
     header = (
         "regime",
         "generators",

@@ -91,6 +91,22 @@ def test_overlapping_beats_alternating(rates):
     assert pipelined.simulated.generator_idle < drained.simulated.generator_idle
 
 
+def test_one_gpu_takes_turns(tmp_path):
+    path = tmp_path / "rates.toml"
+    # A batch of 16 completions of 20 tokens: 5 chunks of 0.4 s with all 16 slots in use; a step takes 1 + 0.5 s.
+    content = "slots = 16\ndecode_s = [[16, 0.1]]\nchunk = 4\ntrain_tokens_per_s = 640\ntrain_fixed_s = 1.0\n"
+    path.write_text(content + "push_s = 0.25\ncopy_s = 0.25\n[lengths]\nvalues = [20]\n")
+    plan = make_plan(load_recipe("tiny-cpu", SMALL), read_rates(path), 1, steps=24)
+    for regime in plan.regimes:
+        best = regime.best
+        assert (best.generators, best.generator_gpus, best.learner_gpus, best.gpus) == (0, 0, 1, 1)
+        push_s = 0.25 / regime.pipeline.push_every
+        assert 3600 / best.steps_per_hour == pytest.approx(2.0 + 1.5 + push_s)
+        assert best.simulated.learner_idle == pytest.approx(1 - 1.5 / (3.5 + push_s))
+    beside = make_plan(load_recipe("tiny-cpu", SMALL), read_rates(path), 2, steps=24).regimes[0].best
+    assert 3600 / beside.steps_per_hour < 2.5
+
+
 def write_run(folder: Path, *, fleet: bool) -> Path:
     """Steps of 1 s + 1 ms per token; a chunk of 4 tokens takes 0.1 s + 1 ms per active completion."""
     store.create_run(folder)
@@ -124,8 +140,12 @@ def test_rates_of_a_run_with_generators(tmp_path):
 
 def test_rates_of_a_run_in_one_process(tmp_path):
     rates = read_rates(write_run(tmp_path / "run", fleet=False))
-    # 2 s for 16 x 22 tokens, with 16 slots in use.
-    assert rates.decode_token_s(16) == pytest.approx(2 / 22, rel=0.02)
+    # 2 s for 16 completions of 22 tokens, which take 6 chunks of 4; 16 slots are in use.
+    assert rates.decode_token_s(16) == pytest.approx(2 / 24, rel=0.02)
+    # The same run, simulated: 2 s of sampling, a step and a push in turns.
+    recipe = load_recipe("tiny-cpu", ["pipeline.groups_per_batch=4", "pipeline.completions_per_group=4"])
+    best = make_plan(recipe, rates, 1).regimes[0].best
+    assert 3600 / best.steps_per_hour == pytest.approx(2.0 + 1 + 0.016 * 22 + 0.25, rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -148,6 +168,8 @@ def test_bad_tables_are_refused_in_a_sentence(rates, change, message):
     "words, message",
     [
         (["--gpus", "2", "--generators", "2"], "leaves 0 of --gpus 2"),
+        (["--gpus", "2", "--generators", "0"], "--generators 0 is for one GPU"),
+        (["--gpus", "1", "--generators", "1"], "--gpus 1 is too few"),
         (["--gpus", "4", "--plot", "plan.html"], "drawn as .png or .svg"),
     ],
 )
@@ -176,6 +198,17 @@ def test_command_prints_a_table_json_and_a_picture(rates, tmp_path):
     rewards = [row["reward"] for row in printed["regimes"][0]["reward"]]
     assert rewards == sorted(rewards)
     assert 0.2 < rewards[0] < rewards[-1] < 0.85
+
+
+def test_command_simulates_one_gpu(rates, tmp_path):
+    words = ["simulate", "tiny-cpu", "--gpus", "1", "--rates", str(rates), "--steps", "12"]
+    words += [word for change in SMALL for word in ("--set", change)]
+    result = CliRunner().invoke(app, [*words, "--plot", str(tmp_path / "plan.png")])
+    assert result.exit_code == 0, result.output
+    assert "1 GPU that samples and trains in turns" in result.output
+    printed = json.loads(CliRunner().invoke(app, [*words, "--generators", "0", "--json"]).output)
+    assert printed["regimes"][0]["best"]["generators"] == 0
+    assert printed["regimes"][0]["best"]["learner_gpus"] == 1
 
 
 def test_example_table_is_valid():

@@ -32,7 +32,7 @@ def draw(plan: Plan, path: Path, curve: Fit | None, gpu_hours: Sequence[float]) 
     _lags(panels[1], plan)
     if curve is not None:
         _rewards(panels[2], plan, curve, gpu_hours)
-    figure.suptitle(f"{plan.gpus} GPUs, simulated")
+    figure.suptitle(f"{plan.gpus} GPU{'s' * (plan.gpus > 1)}, simulated")
     figure.savefig(path, dpi=150)
 
 

@@ -22,6 +22,7 @@ class Split:
     """One division of the GPUs, simulated."""
 
     generators: int
+    """0: one GPU samples and trains in turns."""
     generator_gpus: int
     learner_gpus: int
     simulated: Simulated
@@ -95,7 +96,8 @@ def make_plan(
 ) -> Plan:
     """Simulate PipelineRL-k and PPO-off-policy-k, and the recipe's own regime if it is another.
 
-    With `generators` only that split is simulated, otherwise the fastest is looked for.
+    With `generators` only that split is simulated, otherwise the fastest is looked for. On one GPU, sampling and
+    training take turns.
     """
     choices = _learner_gpus(rates, gpus, generators)
     longest = _longest(recipe, rates)
@@ -130,6 +132,12 @@ def rewards(regime: RegimePlan, curve: Fit, gpu_hours: Sequence[float]) -> list[
 def _learner_gpus(rates: RatesSettings, gpus: int, generators: int | None) -> list[int]:
     """Return the numbers of learner GPUs to choose from; what is left must make whole generators."""
     each = rates.gpus_per_generator
+    if generators == 0 or (gpus == 1 and generators is None):
+        if gpus != 1:
+            raise UsageError(f"--generators 0 is for one GPU that samples and trains in turns; --gpus is {gpus}")
+        if each != 1:
+            raise UsageError(f"--gpus 1 is too few: a generator needs {each} GPUs (gpus_per_generator)")
+        return [1]
     if gpus < each + 1:
         raise UsageError(
             f"--gpus {gpus} is too few: one GPU for the learner and {each} for a generator (gpus_per_generator) are "
@@ -207,8 +215,9 @@ def _simulate(
         rates.durations(learner_gpus),
         lambda version, seed: rates.lengths.draw(seed, longest),
         steps=max(rounds, 4) * pipeline.push_every,
-        num_generators=generators,
+        num_generators=max(generators, 1),
         chunk=rates.chunk,
+        apart=generators > 0,
     )
 
 

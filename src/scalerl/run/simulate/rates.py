@@ -142,7 +142,8 @@ def rates_of_run(folder: Path) -> RatesSettings:
     completions = recipe["pipeline"]["groups_per_batch"] * recipe["pipeline"]["completions_per_group"]
     tokens = _column(rows, "rollout/length_mean") * completions
     fixed_s, token_s = line_through(tokens, _column(rows, "time/step_s"))
-    slots, decode_s = _decoding(rows, chunk, recipe, env)
+    lengths = _lengths(folder, float(tokens.mean()) / completions)
+    slots, decode_s = _decoding(rows, chunk, recipe, env, lengths)
     push_s = _column(rows, "time/push_s")
     return RatesSettings(
         description=f"measured in {folder}",
@@ -153,12 +154,12 @@ def rates_of_run(folder: Path) -> RatesSettings:
         train_fixed_s=fixed_s,
         push_s=float(push_s[push_s > 0].mean()) if (push_s > 0).any() else 0.0,
         copy_s=float(_column(rows, "generators/copy_s").mean()),
-        lengths=LengthsSettings(values=_lengths(folder, float(tokens.mean()) / completions)),
+        lengths=LengthsSettings(values=lengths),
     )
 
 
 def _decoding(
-    rows: Sequence[store.Row], chunk: int, recipe: Mapping[str, Any], env: Mapping[str, Any]
+    rows: Sequence[store.Row], chunk: int, recipe: Mapping[str, Any], env: Mapping[str, Any], lengths: Sequence[float]
 ) -> tuple[int, tuple[tuple[float, float], ...]]:
     """Return the slots of a generator, and its seconds per token by active completions."""
     if "generators/chunks" not in rows[0]:
@@ -166,6 +167,8 @@ def _decoding(
         slots = int(env.get("slots") or recipe["rollout"]["slots"])
         tokens = float(np.diff(_column(rows, "tokens")).sum())
         seconds = float(_column(rows, "time/wait_s")[1:].sum())
+        # A completion that ends within a chunk keeps its slot until the end of the chunk.
+        tokens *= sum(math.ceil(length / chunk) * chunk for length in lengths) / sum(lengths)
         return slots, ((float(slots), seconds * slots / max(tokens, 1.0)),)
     chunks, busy_s = _column(rows, "generators/chunks"), _column(rows, "generators/busy_s")
     active = _column(rows, "generators/active_mean")

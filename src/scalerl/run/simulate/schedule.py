@@ -183,6 +183,8 @@ class VirtualFleet:
         self._order = 0
         self._missing: Counter[str] = Counter()
         """How many completions of each group have not arrived yet."""
+        self._seen_s = 0.0
+        """The time at the last call: what has passed since was the learner's."""
         self.version = 0
 
     @property
@@ -222,15 +224,18 @@ class VirtualFleet:
         while self._arrived and self._arrived[0][0] <= self._clock.now_s:
             completions.append(heapq.heappop(self._arrived)[2])
             self._is_last(completions[-1])
+        self._seen_s = self._clock.now_s
         return completions
 
     def push_weights(self, weights: Mapping[str, Any], version: int) -> None:
         self._catch_up()
         self._clock.now_s += self._durations.push_s
         self.version = version
+        # On one device the loop's wait is part of the copy.
+        copy_s = self._durations.copy_s - (0.0 if self._apart else self._durations.push_s)
         for generator in self.generators:
             generator.version = version
-            generator.pause(self._durations.copy_s)
+            generator.pause(max(copy_s, 0.0))
 
     def close(self) -> None: ...
 
@@ -245,10 +250,13 @@ class VirtualFleet:
     def _catch_up(self) -> None:
         now_s = self._clock.now_s
         for generator in self.generators:
-            if generator.time_s < now_s:
-                if self._apart:
-                    self._arrive(generator.advance(now_s))
+            if not self._apart:
+                # It waited for the learner: what it had begun, such as reading a prompt, is still to be done.
+                generator.time_s += now_s - self._seen_s
+            elif generator.time_s < now_s:
+                self._arrive(generator.advance(now_s))
                 generator.time_s = max(generator.time_s, now_s)
+        self._seen_s = now_s
 
     def _arrive(self, ended: Iterator[tuple[float, Completion]]) -> None:
         for ends_s, completion in ended:

@@ -1,0 +1,97 @@
+"""What benchmarks/scheme.py and benchmarks/gpu_simulated.py say, against what can be worked out by hand."""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scalerl import store
+from scalerl.config import load_recipe
+from scalerl.run.simulate.plan import make_plan
+from scalerl.run.simulate.rates import read_rates
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+scheme, gpu_simulated, replay_runs = map(importlib.import_module, ("scheme", "gpu_simulated", "replay_runs"))
+
+
+def write_run(folder: Path, *, drain: bool, step_s: float, seed: int) -> Path:
+    """Write a run whose reward is a sigmoid of its steps, equal for both arms, with a little noise."""
+    rng = np.random.default_rng(seed + 10 * drain)
+    store.create_run(folder)
+    store.write_json(folder / store.RECIPE, {"pipeline": {"drain": drain}})
+    for step in range(1, 161):
+        row = {"step": step, "attempt": 1, "gpu_hours": step * step_s / 3600, "time/training_s": step * step_s}
+        row |= {"rollout/lag_mean": 4.0, "rollout/lag_max": 8.0, "time/step_s": step_s, "time/wait_s": 0.0}
+        store.append_row(folder / store.METRICS, row | {"time/push_s": 0.0, "groups": ["0/1"]})
+    for step in range(0, 161, 8):
+        reward = 0.3 + 0.5 / (1 + (50 / max(step, 1e-9)) ** 2) + rng.normal(0, 0.004)
+        row = {"step": step, "attempt": 1, "set": "main", "gpu_hours": step * step_s / 3600, "reward": reward}
+        store.append_row(folder / store.EVALS, row | {"num_samples": 1000, "num_correct": [1]})
+    return folder
+
+
+def test_time_to_the_same_reward_is_the_ratio_of_paces(tmp_path):
+    pipeline = [write_run(tmp_path / f"p{seed}", drain=False, step_s=0.6, seed=seed) for seed in (0, 1)]
+    drained = [write_run(tmp_path / f"d{seed}", drain=True, step_s=1.0, seed=seed) for seed in (0, 1)]
+    first, second = scheme.read_arm(pipeline, drain=False), scheme.read_arm(drained, drain=True)
+    assert first.seconds_per_step == pytest.approx(0.6)
+    for axis, expected in (("gpu_hours", 0.6), ("step", 1.0)):
+        rows = scheme.compare(first, second, axis)
+        for row in rows[:3]:
+            assert row.ratio.value == pytest.approx(expected, rel=0.1)
+            assert row.ratio.low < expected < row.ratio.high
+        assert rows[-1].drained == pytest.approx(160 if axis == "step" else 160 / 3600)
+    with pytest.raises(scheme.SchemeError, match="not the folder of a run"):
+        scheme.read_arm(pipeline, drain=True)
+
+
+def test_compact_folders_give_the_same_ratios(tmp_path):
+    runs = [write_run(tmp_path / name, drain=name == "d", step_s=1.0, seed=0) for name in ("p", "d")]
+    packed = [replay_runs.pack(folder, tmp_path / "packed", every=10) for folder in runs]
+    assert [row["step"] for row in store.read_metrics(packed[0])] == [*range(1, 160, 10), 160]
+    assert "num_correct" not in next(iter(store.read_evals(packed[0])))
+    pairs = [
+        scheme.compare(scheme.read_arm(first, drain=False), scheme.read_arm(second, drain=True), "gpu_hours")
+        for first, second in ((runs[:1], runs[1:]), (packed[:1], packed[1:]))
+    ]
+    assert pairs[0] == pairs[1]
+
+
+def loop_row() -> dict[str, Any]:
+    """A batch is 2 groups of 8, all 16 slots are in use, every completion takes two chunks of 16 tokens."""
+    return {
+        **{"shape": "10m", "part": "loop", "device": "NVIDIA H200", "steps_per_s": 1 / 3.0},
+        **{"slots": 16, "per_group": 8, "lengths": [32, 32], "loop_groups": 2},
+        **{"alone_poll_s": 0.6, "alone_decode_s": 0.5, "alone_groups_per_poll": 1.0, "alone_push_s": 0.1},
+        **{"alone_step_s": 1.0, "alone_trained": 512.0, "alone_step_s_half": 0.6, "alone_trained_half": 256.0},
+        **{"half_wait_s": 0.8, "half_step_s": 0.7, "half_push_s": 0.1, "half_polls": 1.0, "half_groups": 1},
+        **{"half_trained": 256.0},
+    }
+
+
+def test_loop_is_predicted_from_its_parts(tmp_path):
+    predictions = {each.kind: each for each in gpu_simulated.predict([loop_row()])}
+    # Two polls with two beginning groups, a step and a push: 1.2 + 1.0 + 0.1 s.
+    assert 3600 / predictions["alone"].steps_per_hour == pytest.approx(2.3, rel=0.01)
+    assert predictions["alone"].ratio == pytest.approx(3.0 / 2.3, rel=0.01)
+    # In the other loop a poll took 0.7 s besides its group, and a step 0.1 s more than alone.
+    assert 3600 / predictions["half"].steps_per_hour == pytest.approx(1.4 + 0.2 + 1.1 + 0.1, rel=0.01)
+    path = tmp_path / "rates.toml"
+    path.write_text(gpu_simulated.table(predictions["half"].rates))
+    plan = make_plan(load_recipe("scalerl", predictions["half"].settings), read_rates(path), 1, steps=96)
+    assert plan.regimes[0].best.steps_per_hour == pytest.approx(predictions["half"].steps_per_hour)
+
+
+def test_loops_without_their_parts_are_left_out(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "gpu.json"
+    old = {key: value for key, value in loop_row().items() if not key.startswith("alone")}
+    rows = [old, {"shape": "135m", "part": "loop", "failed": "killed"}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    monkeypatch.setattr(sys, "argv", ["gpu_simulated.py", str(path)])
+    assert gpu_simulated.main() == 2
+    assert "has no loop that was measured with its parts alone" in capsys.readouterr().err
