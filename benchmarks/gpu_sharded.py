@@ -119,7 +119,7 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         rows.append(row)
         print(json.dumps(row), flush=True)
         del learner
-        prompts = prompt_rows(subject, arguments.steps)
+        prompts = [] if arguments.no_prompts else prompt_rows(subject, arguments.steps)
         ceiling = subject.ceiling["matmul"]
         del subject
         gc.collect()
@@ -163,6 +163,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=list(CASES), default="1.5b")
     parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--no-prompts", action="store_true", help="leave out the part `prompts`")
     parser.add_argument("--quick", action="store_true", help="a tiny model: shows only that it runs")
     arguments = parser.parse_args()
     began = time.perf_counter()
