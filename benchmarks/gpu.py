@@ -190,7 +190,7 @@ def table(rows: Sequence[Row]) -> str:
             f"{shown(parts, 'learn', 'mfu_attention', '.1%'):>11}"
             f"{shown(parts, 'loop', 'steps_per_s', '.2f'):>9}"
             f"{shown(parts, 'loop', 'of_parts', '.2f'):>10}"
-            f"{shown(parts, 'loop', 'of_best_parts', '.2f'):>12}"
+            f"{shown(parts, 'loop', 'alone_over_loop', '.2f'):>12}"
             f"{shown(parts, 'loop', 'idle', '.0%'):>7}"
             f"{'-' if peak is None else format(peak, '.1f'):>10}"
             f"{shown(parts, 'mixed', 'mixed_tokens_per_s', ',.0f'):>11}" + "".join(f"{text:>12}" for text in ratios)
@@ -199,7 +199,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 HEADER = (
-    *("shape", "tokens/s", "of limit", "of bound", "MFU", "with att.", "steps/s", "of parts", "best parts", "idle"),
+    *("shape", "tokens/s", "of limit", "of bound", "MFU", "with att.", "steps/s", "of parts", "alone/loop", "idle"),
     *("peak GiB", "mixed"),
 )
 

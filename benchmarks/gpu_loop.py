@@ -3,9 +3,11 @@
 sampling alone   the same engine and requests, as many in flight as in the loop, nothing trained
 learning alone   the learner's steps on batches of these completions
 
-of_parts         (sampled tokens / rate of sampling alone + learner tokens / rate of learning alone) / loop's seconds
-of_best_parts    the same with the rates of the parts `sample` and `learn`: full slots, sequences of one length. A
-                 prompt that completions share counts once where the learner computes it once.
+of_parts         (sampled tokens / rate of the part `sample` + learner tokens / rate of the part `learn`) / loop's
+                 seconds: full slots, sequences of one length. A prompt that completions share counts once where the
+                 learner computes it once.
+alone_over_loop  the same with the rates of sampling and learning alone at the loop's own shapes. Not a share: in the
+                 loop the host's work for one overlaps the device's for the other, so that it may exceed 1.
 
 For benchmarks/gpu_simulated.py, which predicts the loop by `scalerl simulate`, seconds are recorded too: of a poll, a
 push and steps of a whole and of half a batch alone (`alone_*_s`), and, as a run's metrics have them, those of this loop
@@ -246,7 +248,7 @@ def run_loop(subject: Subject, engine: PollCounter, prompts: Prompts, seconds: f
     figures: Figures = {
         "steps_per_s": 1 / step_s,
         "loop_tokens_per_s": decoded / elapsed,
-        "of_parts": parts_s / step_s,
+        "alone_over_loop": parts_s / step_s,
         "sampled_per_step": decoded / num,
         "learner_tokens_per_step": tokens,
         "process_s_per_step": host / num,
@@ -258,7 +260,7 @@ def run_loop(subject: Subject, engine: PollCounter, prompts: Prompts, seconds: f
     if "tokens_per_s" in best.get("sample", {}) and "learner_tokens_per_s" in best.get("learn", {}):
         computed = sum(computed_tokens(subject, done.batch.groups) for done in steps) / num
         best_s = decoded / num / best["sample"]["tokens_per_s"] + computed / best["learn"]["learner_tokens_per_s"]
-        figures |= {"of_best_parts": best_s / step_s, "computed_tokens_per_step": computed}
+        figures |= {"of_parts": best_s / step_s, "computed_tokens_per_step": computed}
     if subject.device.type == "cuda":
         # By a profiler, which slows the host down: it says how long kernels run in a step, not how long a step takes.
         with busy_seconds() as busy:

@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 
-from scalerl.run.host import HOST_THREADS, environment, frozen_objects, limit_host_threads
+from scalerl.run.host import environment, frozen_objects, limit_host_threads
 
 
 @pytest.mark.parametrize("variable, expected", [(None, [2]), ("7", [])])
@@ -21,7 +21,7 @@ def test_host_of_a_gpu_uses_few_threads(monkeypatch, variable, expected):
     assert asked == expected
     monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
     limit_host_threads(torch.device("cuda"))
-    assert asked == expected + [HOST_THREADS] * (variable is None)
+    assert asked == expected + [1] * (variable is None)
     limit_host_threads(torch.device("cpu"))
     assert len(asked) == 2 * (variable is None)
 

@@ -110,7 +110,7 @@ def check_equal(make, family, dtype, overrides, folder, batch, tolerance):
     for name, gradient in theirs.items():
         torch.testing.assert_close(ours[name], gradient, rtol=0, atol=tolerance, msg=name)
     assert row.keys() == their_row.keys()
-    for key in row.keys() - {"batch/micro_batches"}:
+    for key in row.keys() - {"batch/micro_batches", "time/step_s"}:
         assert abs(row[key] - their_row[key]) <= 1e-5 * max(abs(their_row[key]), 1), (key, row[key], their_row[key])
     weights = dict(learner.policy.weights())
     for name, weight in reference.weights().items():
@@ -199,7 +199,7 @@ def gpu_checks(folder):
         run = functools.partial(check_equal, make)
         for family in ("smollm", "llama_with_biases"):
             name = f"{make.__name__} {family} on a GPU"
-            yield name, lambda f=family, r=run: r(f, torch.float32, small, folder, many, 1e-6)
+            yield name, lambda f=family, r=run: r(f, torch.float32, small, folder, many, 1e-5)
 
 
 def work(rank, size, port, folder, failures, device="cpu"):
