@@ -236,6 +236,14 @@ def test_a_suspended_step_is_a_stall():
     assert pace.stalled_s(4.0) == 0
 
 
+def test_sampling_for_a_whole_round_is_not_a_stall():
+    pace = Pace(round_steps=4)
+    rounds = [40.0, 1.0, 1.0, 1.0] * 6
+    assert [pace.stalled_s(seconds) for seconds in rounds] == [0.0] * len(rounds)
+    assert pace.stalled_s(240.0) == pytest.approx(200.0)
+    assert pace.stalled_s(40.0) == pytest.approx(39.0)
+
+
 def test_a_lasting_change_of_pace_is_not_a_stall():
     pace = Pace()
     stalls = [pace.stalled_s(seconds) for seconds in [1.0] * 20 + [30.0] * 40]

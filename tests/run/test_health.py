@@ -56,6 +56,15 @@ def test_uneven_time_and_stalls_are_told_once():
     assert health.alarms(BUSY, {}, {}) == []
 
 
+def test_first_step_of_a_drained_round_may_be_long():
+    drained = ["pipeline.max_lag=3", "pipeline.push_every=4", "pipeline.drain=true"]
+    health, total = Health(load_recipe("tiny-cpu", drained), trained_s=0.0), 0.0
+    for seconds in [20.0, 0.5, 0.5, 0.5] * 8:
+        total += seconds
+        assert health.stalled_s(total) == 0
+    assert health.alarms([], {}, {}) == []
+
+
 def test_each_exception_of_a_grader_is_told_once():
     health = Health(load_recipe("tiny-cpu"), trained_s=0.0)
     assert [alarm.kind for alarm in health.alarms([], {}, {"mine": "KeyError: 3"})] == ["grader_error"]

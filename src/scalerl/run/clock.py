@@ -144,14 +144,19 @@ class Pace:
     A step is compared with the median of the last PACE_STEPS. What it took beyond that median is a stall if the step
     took STALL_FACTOR times as long and STALL_S longer. A lasting change of pace becomes the median after half of the
     window.
+
+    PPO-off-policy-k samples for k steps before the first of them, which is therefore always longer than the others.
+    With rounds of several steps, a step is compared with those at the same place in earlier rounds.
     """
 
-    def __init__(self) -> None:
-        self._seconds: deque[float] = deque(maxlen=PACE_STEPS)
+    def __init__(self, *, round_steps: int = 1) -> None:
+        self._round_steps = round_steps
+        self._seconds: deque[float] = deque(maxlen=PACE_STEPS * round_steps)
 
     def stalled_s(self, seconds: float) -> float:
         """Return the stalled part of a step that took this long, and remember the step."""
-        usual = statistics.median(self._seconds) if len(self._seconds) >= FEWEST_STEPS else math.inf
+        same_place = list(self._seconds)[-self._round_steps :: -self._round_steps]
+        usual = statistics.median(same_place) if len(same_place) >= FEWEST_STEPS else math.inf
         self._seconds.append(seconds)
         return seconds - usual if seconds > max(STALL_FACTOR * usual, usual + STALL_S) else 0.0
 

@@ -19,7 +19,7 @@ class Health:
         self._recipe = recipe
         self._remedies = remedies(recipe)
         self._news = AlarmNews()
-        self._pace = Pace()
+        self._pace = Pace(round_steps=recipe.pipeline.push_every if recipe.pipeline.drain else 1)
         self._trained_s = trained_s
         self._stalled_s = 0.0
         self._grader_errors: Mapping[str, str] = {}
