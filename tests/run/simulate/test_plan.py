@@ -148,6 +148,17 @@ def test_rates_of_a_run_in_one_process(tmp_path):
     assert 3600 / best.steps_per_hour == pytest.approx(2.0 + 1 + 0.016 * 22 + 0.25, rel=0.02)
 
 
+def test_compact_runs_give_the_same_rates(tmp_path):
+    folder = write_run(tmp_path / "run", fleet=False)
+    whole = read_rates(folder)
+    rows = [row if row["step"] % 5 == 0 else {**row, "tokens": None} for row in store.read_metrics(folder)]
+    (folder / store.METRICS).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert read_rates(folder).decode_token_s(16) == pytest.approx(whole.decode_token_s(16), rel=0.01)
+    (folder / store.METRICS).write_text("".join(json.dumps({**row, "tokens": None}) + "\n" for row in rows))
+    with pytest.raises(UsageError, match="no two rows"):
+        read_rates(folder)
+
+
 @pytest.mark.parametrize(
     "change, message",
     [

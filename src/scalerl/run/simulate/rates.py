@@ -165,10 +165,14 @@ def _decoding(
     if "generators/chunks" not in rows[0]:
         # One engine in the driver's process: the loop waited while it sampled, with all slots in use.
         slots = int(env.get("slots") or recipe["rollout"]["slots"])
-        tokens = float(np.diff(_column(rows, "tokens")).sum())
-        seconds = float(_column(rows, "time/wait_s")[1:].sum())
+        # Compact folders do not have the tokens in every row.
+        known = np.flatnonzero(_column(rows, "tokens"))
+        if len(known) < 2:
+            raise UsageError("--rates: no two rows of metrics.jsonl have `tokens`, which the rate of sampling is from")
+        tokens = float(rows[known[-1]]["tokens"] - rows[known[0]]["tokens"])
+        seconds = float(_column(rows, "time/wait_s")[known[0] + 1 : known[-1] + 1].sum())
         # A completion that ends within a chunk keeps its slot until the end of the chunk.
-        tokens *= sum(math.ceil(length / chunk) * chunk for length in lengths) / sum(lengths)
+        tokens *= sum(-(-int(length) // chunk) * chunk for length in lengths) / sum(lengths)
         return slots, ((float(slots), seconds * slots / max(tokens, 1.0)),)
     chunks, busy_s = _column(rows, "generators/chunks"), _column(rows, "generators/busy_s")
     active = _column(rows, "generators/active_mean")
