@@ -96,9 +96,10 @@ def loop(subject: Subject, seconds: float) -> Figures:
         engine.close()
         engine = PollCounter(subject.engine())
         running = make_pipeline(subject, engine, prompts, groups=half_groups(subject.case)).steps()
-        take(running, 24, seconds)
+        # Unlike whole batches, batches of this size have hardly been trained yet: most of their shapes are still new.
+        take(running, 100, seconds)
         before = engine.polls, engine.work.decoded
-        steps = take(running, 24, seconds)
+        steps = take(running, 48, seconds)
         figures |= loop_times("half", steps, engine.polls - before[0], engine.work.decoded - before[1])
         engine.close()
     return figures | alone

@@ -16,7 +16,7 @@ that a fleet writes (`generators/...`), or else from the time the loop waited fo
 import json
 import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import NormalDist
 from typing import Annotated, Any
@@ -32,6 +32,7 @@ from scalerl.run.simulate.schedule import Durations
 
 CHUNKS = {"cpu": 4, "gpu": 16}
 """Tokens per chunk of the torch engine, by device."""
+_LENGTHS = "lengths.json"
 _NORMAL = NormalDist()
 _SEEDS = 2.0**63
 
@@ -187,14 +188,26 @@ def _decoding(
 
 
 def _lengths(folder: Path, mean: float) -> tuple[float, ...]:
-    """Return the lengths of the groups in the last checkpoint, scaled to the run's mean; the mean without one."""
-    for path in sorted((folder / store.CHECKPOINTS).glob("step-*/meta.json"), reverse=True):
-        groups = json.loads(path.read_text())["groups"]
-        lengths = sorted(completion["num_tokens"] for group in groups for completion in group["completions"])
+    """Return the lengths of the groups in the last checkpoint, scaled to the run's mean; the mean without one.
+
+    A compact folder (benchmarks/replay.py --pack) has them in lengths.json: {"step": {"length": number}}.
+    """
+    for lengths in _lengths_by_checkpoint(folder):
         if lengths:
             scale = mean * len(lengths) / sum(lengths)
-            return tuple(length * scale for length in lengths)
+            return tuple(length * scale for length in sorted(lengths))
     return (mean,)
+
+
+def _lengths_by_checkpoint(folder: Path) -> Iterator[list[int]]:
+    """Yield the lengths of untrained completions, the last checkpoint first."""
+    for path in sorted((folder / store.CHECKPOINTS).glob("step-*/meta.json"), reverse=True):
+        groups = json.loads(path.read_text())["groups"]
+        yield [completion["num_tokens"] for group in groups for completion in group["completions"]]
+    if (folder / _LENGTHS).is_file():
+        by_step: dict[str, dict[str, int]] = json.loads((folder / _LENGTHS).read_text())
+        for _, counts in sorted(by_step.items(), key=lambda entry: -int(entry[0])):
+            yield [int(length) for length, num in counts.items() for _ in range(num)]
 
 
 def line_through(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, float]:
