@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -107,10 +108,11 @@ def test_one_gpu_takes_turns(tmp_path):
     assert 3600 / beside.steps_per_hour < 2.5
 
 
-def write_run(folder: Path, *, fleet: bool) -> Path:
+def write_run(folder: Path, *, fleet: bool, **regime: Any) -> Path:
     """Steps of 1 s + 1 ms per token; a chunk of 4 tokens takes 0.1 s + 1 ms per active completion."""
     store.create_run(folder)
-    pipeline = {"groups_per_batch": 4, "completions_per_group": 4}
+    pipeline = {"groups_per_batch": 4, "completions_per_group": 4, "max_lag": 3, "push_every": 1, "drain": False}
+    pipeline |= regime
     store.write_json(folder / store.RECIPE, {"pipeline": pipeline, "rollout": {"slots": 16}})
     store.write_json(folder / store.ENV, {"device": "cpu", "slots": 16})
     tokens = 0
@@ -148,15 +150,17 @@ def test_rates_of_a_run_in_one_process(tmp_path):
     assert 3600 / best.steps_per_hour == pytest.approx(2.0 + 1 + 0.016 * 22 + 0.25, rel=0.02)
 
 
-def test_compact_runs_give_the_same_rates(tmp_path):
-    folder = write_run(tmp_path / "run", fleet=False)
-    whole = read_rates(folder)
-    rows = [row if row["step"] % 5 == 0 else {**row, "tokens": None} for row in store.read_metrics(folder)]
-    (folder / store.METRICS).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert read_rates(folder).decode_token_s(16) == pytest.approx(whole.decode_token_s(16), rel=0.01)
-    (folder / store.METRICS).write_text("".join(json.dumps({**row, "tokens": None}) + "\n" for row in rows))
-    with pytest.raises(UsageError, match="no two rows"):
-        read_rates(folder)
+def test_rates_of_a_drained_run_give_its_pace(tmp_path):
+    drained = {"max_lag": 3, "push_every": 4, "drain": True}
+    folder = write_run(tmp_path / "run", fleet=False, **drained)
+    rates = read_rates(folder)
+    settings = [f"pipeline.{name}={str(value).lower()}" for name, value in drained.items()]
+    recipe = load_recipe("tiny-cpu", [*SMALL[:2], *settings])
+    plan = make_plan(recipe, rates, 1)
+    paces = {regime.name: 3600 / regime.best.steps_per_hour for regime in plan.regimes}
+    # A round of 4 x 16 completions takes 4 x 6 chunks in 16 slots, and 2 s per step.
+    assert rates.decode_token_s(16) == pytest.approx(2 / 24, rel=0.02)
+    assert paces["PPO-off-policy-4"] == pytest.approx(2.0 + 1 + 0.016 * 22 + 0.25 / 4, rel=0.02)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ A table has the measured or assumed rates of one generator and of one GPU of the
     spread = 0.6
 
 A run folder gives them as they were while everything ran: the learner's from its steps, a generator's from the rows
-that a fleet writes (`generators/...`), or else from the time the loop waited for its only engine.
+that a fleet writes (`generators/...`), or else from the time the loop waited for its only engine and the number of
+chunks that it must have sampled.
 """
 
 import json
@@ -28,11 +29,12 @@ from pydantic import Field, ValidationError
 from scalerl import store
 from scalerl.config.parts import Settings
 from scalerl.errors import UsageError
-from scalerl.run.simulate.schedule import Durations
+from scalerl.run.simulate.schedule import Durations, Regime, simulate
 
 CHUNKS = {"cpu": 4, "gpu": 16}
 """Tokens per chunk of the torch engine, by device."""
 _LENGTHS = "lengths.json"
+_REGIME = ("groups_per_batch", "completions_per_group", "max_lag", "push_every", "drain")
 _NORMAL = NormalDist()
 _SEEDS = 2.0**63
 
@@ -164,17 +166,10 @@ def _decoding(
 ) -> tuple[int, tuple[tuple[float, float], ...]]:
     """Return the slots of a generator, and its seconds per token by active completions."""
     if "generators/chunks" not in rows[0]:
-        # One engine in the driver's process: the loop waited while it sampled, with all slots in use.
+        # One engine in the driver's process: the loop waited while it sampled.
         slots = int(env.get("slots") or recipe["rollout"]["slots"])
-        # Compact folders do not have the tokens in every row.
-        known = np.flatnonzero(_column(rows, "tokens"))
-        if len(known) < 2:
-            raise UsageError("--rates: no two rows of metrics.jsonl have `tokens`, which the rate of sampling is from")
-        tokens = float(rows[known[-1]]["tokens"] - rows[known[0]]["tokens"])
-        seconds = float(_column(rows, "time/wait_s")[known[0] + 1 : known[-1] + 1].sum())
-        # A completion that ends within a chunk keeps its slot until the end of the chunk.
-        tokens *= sum(-(-int(length) // chunk) * chunk for length in lengths) / sum(lengths)
-        return slots, ((float(slots), seconds * slots / max(tokens, 1.0)),)
+        wait_s = float(_column(rows, "time/wait_s").mean())
+        return slots, ((float(slots), wait_s / _chunks_per_step(recipe["pipeline"], slots, chunk, lengths) / chunk),)
     chunks, busy_s = _column(rows, "generators/chunks"), _column(rows, "generators/busy_s")
     active = _column(rows, "generators/active_mean")
     slots = int(rows[0]["generators/slots"])
@@ -185,6 +180,22 @@ def _decoding(
         mean = float(busy_s.sum() / chunks.sum() / chunk)
         return slots, ((float(slots), mean),)
     return slots, ((1.0, (start + slope) / chunk), (float(slots), (start + slope * slots) / chunk))
+
+
+def _chunks_per_step(pipeline: Mapping[str, Any], slots: int, chunk: int, lengths: Sequence[float]) -> float:
+    """Return the chunks that the run's engine sampled per step, by a simulation in which nothing else takes time."""
+    regime = Regime(slots=slots, **{name: pipeline[name] for name in _REGIME})
+    drawn, longest = LengthsSettings(values=tuple(lengths)), math.ceil(max(lengths))
+    unit = Durations(chunk_s=lambda num_active: 1.0, step_s=lambda version, tokens: 0.0, push_s=0.0)
+    simulated = simulate(
+        regime,
+        unit,
+        lambda version, seed: drawn.draw(seed, longest),
+        steps=max(48, 12 * regime.push_every),
+        chunk=chunk,
+        apart=False,
+    )
+    return simulated.step_s
 
 
 def _lengths(folder: Path, mean: float) -> tuple[float, ...]:
