@@ -12,6 +12,7 @@ import signal
 import socket
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from scalerl.errors import ModelError, RankLost
+from scalerl.errors import LearnerError, ModelError, RankLost
 from scalerl.learner.ranks.rank import LearnerRank, RankSpec
 from scalerl.learner.ranks.serve import obey
 
@@ -84,17 +85,13 @@ class RankActor:
 
     def start(self, spec: RankSpec, rank: int, model: str) -> None:
         """Become a rank, in a thread, with the model of this name as this node has it."""
-        import ray
-
-        # gloo would look for the address of the host's name, which is often that of the loopback interface.
-        interface = interface_of(ray.util.get_node_ip_address())
-        if interface is not None:
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
 
         def work() -> None:
-            # Whatever is raised has been answered.
-            with suppress(BaseException):
+            try:
                 obey(lambda: _made(spec, rank, model), rank, self._receive, self._answer)
+            except BaseException:
+                # It has been answered; the traceback is for Ray's log of this process.
+                traceback.print_exc()
 
         threading.Thread(target=work, name=f"rank-{rank}", daemon=True).start()
 
@@ -126,8 +123,14 @@ class RankActor:
 
 
 def _made(spec: RankSpec, rank: int, model: str) -> LearnerRank:
+    import ray
+
     from scalerl.models.load import model_folder
 
+    # gloo would look for the address of the host's name, which is often that of the loopback interface.
+    interface = interface_of(ray.util.get_node_ip_address())
+    if interface is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     try:
         folder = model_folder(model)
     except ModelError as error:
@@ -164,7 +167,7 @@ class RayRank:
         self._unread: deque[tuple[str, Any]] = deque()
         self._num_given = 0
         self._silent_s, self._listened_at = 0.0, time.monotonic()
-        actor.start.remote(spec, rank, model)
+        self._started = actor.start.remote(spec, rank, model)
         self._report = actor.take.remote(REPORT_S)
 
     def send(self, message: bytes) -> None:
@@ -211,11 +214,16 @@ class RayRank:
     def _listen(self, timeout_s: float) -> None:
         """Read the answers that have come; silence counts only while the driver listens."""
         import ray
-        from ray.exceptions import RayError
+        from ray.exceptions import RayError, RayTaskError
 
         try:
             done, _ = ray.wait([self._report], timeout=timeout_s)
             answers = ray.get(self._report) if done else None
+            if not self._ready and ray.wait([self._started], timeout=0)[0]:
+                ray.get(self._started)
+        except RayTaskError as error:
+            reason = next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
+            raise LearnerError(f"rank {self.rank} of the learner cannot be started: {reason.strip()}") from None
         except RayError as error:
             raise self._loss(error) from None
         # At most a second at a time: a driver that did something else, or was suspended, has not listened.
