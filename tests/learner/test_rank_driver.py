@@ -23,7 +23,7 @@ class ScriptedRank:
 
     def __init__(self, rank: int, answers: Any = None) -> None:
         self.rank, self.killed, self.lost_at = rank, False, float("inf")
-        self._answers = deque([("ready", FACTS)])
+        self._answers: deque[tuple[str, Any]] = deque([("ready", FACTS)])
         self._results = answers or {}
         self.commands: list[Any] = []
 

@@ -48,8 +48,8 @@ def _build_ray_learner(
 ) -> Any:
     from scalerl.run.cluster.ranks import ray_learner
 
-    assert recipe.model.path is not None, "checked by load_inputs"
     recipe = decide_checkpointing(recipe, model.config, gpus)
+    assert recipe.model.path is not None, "checked by load_inputs"
     return ray_learner(
         placed,
         model=name_elsewhere(recipe.model.path),

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ray_processes import alive, descendants, parent_of, ranks_of, shared_memory, wait_until
@@ -137,7 +138,7 @@ def test_ranks_on_two_nodes_and_the_loss_of_one(tmp_path):
 
     reference = one_process(tmp_path / "one", 12)
     folder, driver = tmp_path / "run", None
-    small = {"num_cpus": 1, "object_store_memory": 200 * 2**20}
+    small: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 200 * 2**20}
     cluster = Cluster(initialize_head=True, head_node_args=small)
     try:
         added = [cluster.add_node(**small) for _ in range(2)]
