@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ray_processes import alive, descendants, parent_of, ranks_of, shared_memory, wait_until
+from ray_processes import alive, descendants, generators_of, parent_of, ranks_of, shared_memory, wait_until
 from ray_runs import PATIENCE_S, check_exactly_once, num_steps, start, wait_for_steps
 
 from scalerl import store
@@ -130,6 +130,30 @@ def test_killed_driver_leaves_no_rank(tmp_path):
     begun = time.monotonic()
     check_nothing_left(processes, memory)
     print(f"everything has ended {time.monotonic() - begun:.1f} s after the driver was killed")
+
+
+def test_killed_driver_leaves_no_rank_on_a_cluster(tmp_path):
+    """Ray goes on and must end the actors itself; one of the ranks is stopped, and obeys nothing."""
+    from ray.cluster_utils import Cluster
+
+    folder, driver, victim = tmp_path / "run", None, 0
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "object_store_memory": 200 * 2**20})
+    try:
+        driver = start(folder, **RANKS, cluster__address=cluster.address)
+        wait_for_steps(folder, 2, driver)
+        victim = ranks_of(os.getpid())[0]
+        os.kill(victim, signal.SIGSTOP)
+        driver.kill()
+        driver.communicate()
+        begun = time.monotonic()
+        wait_until(lambda: not [*ranks_of(os.getpid()), *generators_of(os.getpid())], END_S, "the end of the actors")
+        print(f"all actors have ended {time.monotonic() - begun:.1f} s after the driver was killed")
+    finally:
+        if driver is not None:
+            driver.kill()
+        if victim and alive({victim}):
+            os.kill(victim, signal.SIGKILL)
+        cluster.shutdown()
 
 
 def test_ranks_on_two_nodes_and_the_loss_of_one(tmp_path):
