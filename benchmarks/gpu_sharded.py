@@ -34,7 +34,7 @@ from scalerl.learner.ranks.process import ProcessRank
 from scalerl.learner.ranks.rank import RankSpec
 from scalerl.run.cluster.layout import demands_of, layout_of
 from scalerl.run.cluster.memory import ModelSizes, learner_bytes
-from scalerl.run.parts import build_learner, learner_settings
+from scalerl.run.learners import build_learner, learner_settings
 
 LEAST_OF_UNSHARDED = 0.95
 """Least MFU of one sharded rank, as a share of the unsharded learner's."""

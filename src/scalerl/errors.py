@@ -150,6 +150,10 @@ class LearnerError(RunFailure):
     """A rank of the learner has died or failed."""
 
 
+class RankLost(LearnerError):
+    """A rank of the learner has died or does not answer: the cause, where other ranks fail for lack of it."""
+
+
 class GraderPoolError(RunFailure):
     """The grader pool itself has failed, not a grader on one item."""
 

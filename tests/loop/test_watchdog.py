@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from simulated import AtOnce, SimulatedEngine, complete, grade, make_requests
 
-from scalerl.errors import EngineStalled
+from scalerl.errors import EngineStalled, LearnerError
 from scalerl.loop import watchdog as watch
 from scalerl.loop.watchdog import Watchdog, WatchedEngine, WatchedGrading, patience_s
 from scalerl.tasks.curriculum import Issued
@@ -133,4 +133,13 @@ def test_slow_learner_does_not_make_the_engine_stalled():
     engine.poll()
     now[0] += 60.0
     with pytest.raises(EngineStalled, match="sampled nothing for 60 s while 2 requests are with it"):
+        engine.poll()
+
+
+def test_polls_notice_the_death_of_another_part():
+    def check() -> None:
+        raise LearnerError("rank 1 is gone")
+
+    engine = WatchedEngine(Silent(slots=1), Watchdog(pytest.fail), check=check)
+    with pytest.raises(LearnerError, match="rank 1 is gone"):
         engine.poll()

@@ -21,7 +21,7 @@ from scalerl.learner.state import whole
 from scalerl.learner.step import TorchLearner
 from scalerl.learner.team import Team
 from scalerl.models.lora import wrap
-from scalerl.run.parts import learner_settings
+from scalerl.run.learners import learner_settings
 from scalerl.types import Batch
 
 

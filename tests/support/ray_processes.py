@@ -26,6 +26,10 @@ def descendants(root: int) -> set[int]:
     return below - {root}
 
 
+def parent_of(pid: int) -> int:
+    return _parents()[pid]
+
+
 def command_line(pid: int) -> str:
     try:
         return (Path("/proc") / str(pid) / "cmdline").read_text().replace("\0", " ")
@@ -36,6 +40,11 @@ def command_line(pid: int) -> str:
 def generators_of(root: int) -> list[int]:
     """Return the generators of the run whose driver is `root`."""
     return sorted(pid for pid in descendants(root) if command_line(pid).startswith("ray::RayGenerator"))
+
+
+def ranks_of(root: int) -> list[int]:
+    """Return the ranks of the learner below a process: a driver with a local Ray, or whoever started the nodes."""
+    return sorted(pid for pid in descendants(root) if command_line(pid).startswith("ray::RankActor"))
 
 
 def alive(pids: set[int]) -> dict[int, str]:

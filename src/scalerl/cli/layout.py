@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 def check_layout(name: str, recipe: "Recipe", gpus: str | None, *, check: bool) -> bool:
     """Print what the layout needs; return whether that is all there is to do. ClusterError if it does not fit.
 
-    The GPUs are those given, or else those of this machine; without any there is nothing to price.
+    The GPUs are those given, or else those of this machine; without any there is nothing to price. Those of a cluster
+    of several machines are not known before the run connects to it, which then counts them.
     """
     if gpus is not None and not check:
         raise UsageError("--gpus prices a layout without training: give it with --check")
@@ -23,7 +24,8 @@ def check_layout(name: str, recipe: "Recipe", gpus: str | None, *, check: bool) 
     from scalerl.models.load import load_config
     from scalerl.run.cluster.layout import Gpus, explain, priced_recipe
 
-    devices = _here() if gpus is None else Gpus.parse(gpus)
+    elsewhere = recipe.cluster.address not in ("", "local")
+    devices = Gpus.parse(gpus) if gpus is not None else None if elsewhere else _here()
     if devices is None:
         return False
     own, other = priced_recipe(recipe, load_config(recipe.model.path), devices)

@@ -346,6 +346,8 @@ class LearnerSettings(Settings):
     its part of a copy that learner.shard_size ranks hold together. none is this process alone."""
     shard_size: int | None = Field(default=None, ge=2)
     """With hybrid sharding, the number of ranks that hold one copy together: those of a node."""
+    silent_s: float = Field(default=15.0, gt=0)
+    """Seconds without an answer after which a rank on a Ray cluster (cluster.address) counts as lost."""
 
 
 class BudgetSettings(Settings):

@@ -172,7 +172,7 @@ def _cluster_conflicts(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
     if address and not rollout.generators:
         yield (
             ("cluster.address", "rollout.generators"),
-            f'cluster.address is "{address}", but rollout.generators is 0, so nothing would run there: set '
+            f'cluster.address is "{address}", but rollout.generators is 0, so nothing would sample there: set '
             f"rollout.generators, or leave cluster.address out",
         )
     if address and recipe.grading.sandbox == "none":

@@ -111,8 +111,11 @@ class WatchedEngine:
         *,
         quiet_s: float = QUIET_S,
         clock: Callable[[], float] = time.monotonic,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
+        """`check` is called in every poll and raises if another part of the run has died."""
         self._engine, self._watchdog, self._quiet_s, self._clock = engine, watchdog, quiet_s, clock
+        self._check_others = check
         self._num_pending = 0
         self._work_seen = engine.work
         self._quiet_since: float | None = None
@@ -136,6 +139,7 @@ class WatchedEngine:
 
     def poll(self) -> list[Completion]:
         start = self._clock()
+        self._check_others()
         with self._watchdog.watching("the engine"):
             completions = self._engine.poll()
         self._num_pending -= len(completions)

@@ -101,6 +101,23 @@ def load_config(path: str | os.PathLike[str]) -> Any:
         return AutoConfig.from_pretrained(source)
 
 
+def model_folder(name: str) -> Path:
+    """Return the folder on this machine with the weights of the model of this name; a hub name is downloaded first."""
+    source = _source(name)
+    if Path(source).is_dir():
+        return Path(source)
+    from huggingface_hub import snapshot_download
+
+    with _short_errors(name, source):
+        return Path(snapshot_download(source, allow_patterns=["*.safetensors", "*.json"]))
+
+
+def name_elsewhere(path: str) -> str:
+    """Return the name of a model for a process with another working folder: local files by their absolute path."""
+    local = Path(path).expanduser()
+    return path if path in (*EMBEDDED, SMOLLM2) or not local.exists() else str(local.resolve())
+
+
 def save_model(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", folder: str | os.PathLike[str]) -> Path:
     """Write a folder that load_model, transformers and vLLM can read, completely or not at all; never overwrite one."""
     target = Path(folder)

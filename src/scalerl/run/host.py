@@ -47,8 +47,8 @@ def run_devices(recipe: Recipe, device: torch.device) -> list[str]:
     return [*ranks, *generator_devices(recipe.rollout, device)]
 
 
-def environment(device: torch.device) -> dict[str, Any]:
-    """Return versions and hardware, for the run folder."""
+def environment(device: torch.device, device_name: str = "") -> dict[str, Any]:
+    """Return versions and hardware, for the run folder; `device_name` is that of a device on another machine."""
     import transformers
 
     return {
@@ -57,6 +57,6 @@ def environment(device: torch.device) -> dict[str, Any]:
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "platform": platform.platform(),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "device": device_name or (torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"),
         "threads": torch.get_num_threads(),
     }

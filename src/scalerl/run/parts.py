@@ -3,7 +3,7 @@
     load_inputs   tasks -> model, tokenizer -> length control -> graders -> evaluation sets     (also `scalerl eval`)
     build         inputs -> training prompts -> learner -> engine -> grading -> curriculum -> pipeline
 
-Each part is built once, from its own settings. Engines and learners are chosen by name, in ENGINES and LEARNERS.
+Each part is built once, from its own settings. Engines are chosen by name, in ENGINES; learners.py has the learners.
 """
 
 import functools
@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -19,11 +20,10 @@ from torch import Tensor
 from scalerl.choose import choose, entry
 from scalerl.config import Recipe, body_dtype
 from scalerl.config.evaluation import EvalSetSettings, EvaluationSettings
-from scalerl.config.parts import OptimizerSettings, TaskSettings
+from scalerl.config.parts import TaskSettings
 from scalerl.config.rollout import RolloutSettings
 from scalerl.config.suggest import did_you_mean, quoted
 from scalerl.errors import RecipeError, RecipeProblem
-from scalerl.learner import LEARNERS
 from scalerl.loop.grading import GraderRunner, GroupGrading
 from scalerl.loop.pipeline import Pipeline, PipelineState
 from scalerl.loop.requests import RequestMaker, Text
@@ -32,18 +32,15 @@ from scalerl.loop.shared import SharedEngine
 from scalerl.loop.slots import ExpectedLag, expected_lag, full_slots
 from scalerl.loop.watchdog import QUIET_S, Watchdog, WatchedEngine, WatchedGrading
 from scalerl.models.load import LoadedModel, load_model
-from scalerl.models.lora import wrap
 from scalerl.models.shape import ModelShape
-from scalerl.rl.advantages import BASELINES, NORMALISATIONS
-from scalerl.rl.filters import effective_batch
-from scalerl.rl.losses import LOSSES, check_result, check_signature
-from scalerl.rl.weights import WEIGHTS
 from scalerl.rollout import ENGINES, most_slots
 from scalerl.run.checkpoint import WritesTensors
-from scalerl.run.cluster.generators import Place, build_fleet, enter_cluster
-from scalerl.run.cluster.layout import Gpus, decide_checkpointing
+from scalerl.run.cluster.generators import build_fleet
+from scalerl.run.cluster.layout import Gpus, slots_on
 from scalerl.run.cluster.meter import FleetMeter
+from scalerl.run.cluster.place import Place, enter_cluster
 from scalerl.run.host import limit_host_threads
+from scalerl.run.learners import build_learner
 from scalerl.run.pack import unpack_groups
 from scalerl.run.prompts import EvalSet, Prompts, eval_set, hash_problems, notices, training_prompts
 from scalerl.run.resume import Earlier
@@ -89,6 +86,10 @@ class Parts:
     """The parts of a training run, wired together."""
 
     inputs: Inputs
+    device: torch.device
+    """The kind of device that learner and engine compute on; with ranks on a cluster the driver has another one."""
+    device_name: str
+    """Name of that device where it is not on the driver's machine."""
     prompts: Mapping[str, Prompts]
     """What is trained on, by task."""
     problem_hashes: Mapping[str, str]
@@ -100,6 +101,8 @@ class Parts:
     """Reads the generators, if they are beside the learner."""
     paused: Callable[[], AbstractContextManager[None]]
     """Within its context no generator samples."""
+    make_ready: Callable[[Path], None]
+    """Waits for generators, and checks that ranks see the run folder."""
     lag: ExpectedLag
     """The number of slots, and the lag to expect from it."""
     grading: GroupGrading
@@ -121,11 +124,13 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
         problem_hashes = {name: hash_problems(of_task.tokens) for name, of_task in prompts.items()}
         earlier.check_problems(problem_hashes, {each.name: each.prompts_hash for each in inputs.eval_sets})
         torch.manual_seed(recipe.seed)
-        learner = build_learner(inputs.model.model, recipe)
+        learner = build_learner(inputs.model.model, recipe, place=place)
         opened.callback(getattr(learner, "close", lambda: None))
         state = _restore(learner, earlier)
-        slots = num_slots(inputs.model, recipe)
-        engines = _build_engines(inputs.model, recipe, slots=slots, watchdog=watchdog, place=place)
+        slots = num_slots(inputs.model, recipe, place.rank_gpus)
+        # A rank that dies is noticed while the loop waits for completions, too.
+        check = getattr(learner, "check", lambda: None)
+        engines = _build_engines(inputs.model, recipe, slots=slots, watchdog=watchdog, place=place, check=check)
         engine = engines.shared
         opened.callback(engine.close)
         grading = build_grading(inputs, recipe)
@@ -144,12 +149,15 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
         every_set = (*(each.prompts for each in inputs.eval_sets), *prompts.values())
         return Parts(
             inputs=inputs,
+            device=place.computes_on(inputs.device),
+            device_name=place.device_name,
             prompts=prompts,
             problem_hashes=problem_hashes,
             learner=learner,
             engine=engine,
             meter=engines.meter,
             paused=engines.paused,
+            make_ready=functools.partial(_make_ready, engines.meter, learner),
             lag=expected_lag(slots, recipe.pipeline),
             grading=grading,
             pipeline=pipeline,
@@ -243,60 +251,6 @@ def _made_task(part: TaskSettings, num_evaluation: int | None, seed: int) -> Tas
     return with_settings(make(num_evaluation, seed), **part.shared)
 
 
-def build_learner(model: "PreTrainedModel", recipe: Recipe, *, version: int = 0) -> Any:
-    """Return the learner that a recipe describes: it trains `model` in place, or a copy divided among ranks."""
-    gpu = model.device.type == "cuda"
-    recipe = decide_checkpointing(recipe, model.config, _gpus(model.device, recipe))
-    if recipe.learner.sharding != "none":
-        from scalerl.learner.ranks.process import process_learner
-
-        settings = functools.partial(learner_settings, recipe, gpu=gpu)
-        return process_learner(model, settings=settings, learner=recipe.learner, seed=recipe.seed, version=version)
-    settings = learner_settings(recipe, gpu=gpu)
-    make = entry(LEARNERS, recipe.learner.kind, "learner.kind")
-    return make(wrap(model, settings.pop("lora")), version=version, **settings)
-
-
-def _gpus(device: torch.device, recipe: Recipe) -> Gpus | None:
-    """Return the GPUs of the learner's ranks, with the memory that is free or already this process's; None on a CPU."""
-    if device.type != "cuda":
-        return None
-    usable = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
-    return Gpus(num=recipe.learner.ranks, bytes_each=float(usable))
-
-
-def learner_settings(recipe: Recipe, *, gpu: bool) -> dict[str, Any]:
-    """Return the functions and settings of a step, as learners take them, and `lora`. Ranks call this themselves."""
-    loss = choose(LOSSES, recipe.loss)
-    check_signature(loss, recipe.loss.name)
-    if ":" in recipe.loss.name:
-        check_result(loss, recipe.loss.name)
-    return {
-        "loss": loss,
-        "effective": functools.partial(
-            effective_batch,
-            drop_truncated=recipe.filter.drop_truncated,
-            zero_variance=recipe.filter.zero_variance,
-            baseline=choose(BASELINES, recipe.advantage.baseline),
-            normalise=choose(NORMALISATIONS, recipe.advantage.normalisation),
-        ),
-        "weigh": choose(WEIGHTS, recipe.weights),
-        "optimizer": _resolved(recipe),
-        "learner": recipe.learner,
-        "fp32_head": recipe.model.fp32_head in ("both", "learner"),
-        "dtype": getattr(torch, body_dtype(recipe, gpu=gpu)),
-        "lora": recipe.model.lora,
-    }
-
-
-def _resolved(recipe: Recipe) -> OptimizerSettings:
-    """Return the optimiser's settings with the steps over which the learning rate falls."""
-    if recipe.optimizer.schedule == "constant":
-        return recipe.optimizer.model_copy(update={"decay_steps": None})
-    steps = recipe.optimizer.decay_steps or recipe.budget.steps
-    return recipe.optimizer.model_copy(update={"decay_steps": steps})
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Engines:
     shared: SharedEngine
@@ -304,14 +258,16 @@ class _Engines:
     paused: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
-def _build_engines(model: LoadedModel, recipe: Recipe, *, slots: int, watchdog: Watchdog, place: Place) -> _Engines:
+def _build_engines(
+    model: LoadedModel, recipe: Recipe, *, slots: int, watchdog: Watchdog, place: Place, check: Callable[[], None]
+) -> _Engines:
     """Return the engine in this process, or the fleet of generators beside the learner."""
     if not recipe.rollout.generators:
         engine = build_engine(model, recipe, slots=slots)
-        return _Engines(shared=share_engine(engine, watchdog, recipe, slots=slots))
+        return _Engines(shared=share_engine(engine, watchdog, recipe, slots=slots, check=check))
     fleet, meter = build_fleet(recipe, model, slots=slots, build_engine=build_engine, place=place)
     # The fleet has its own limits, since a replacement that loads a model is quiet for long.
-    shared = share_engine(fleet, watchdog, recipe, slots=slots, quiet_s=math.inf)
+    shared = share_engine(fleet, watchdog, recipe, slots=slots, check=check, quiet_s=math.inf)
     return _Engines(shared=shared, meter=meter, paused=fleet.paused)
 
 
@@ -326,20 +282,31 @@ def build_engine(model: LoadedModel, recipe: Recipe, *, slots: int | None = None
 
 
 def share_engine(
-    engine: Engine, watchdog: Watchdog, recipe: Recipe, *, slots: int, quiet_s: float = QUIET_S
+    engine: Engine,
+    watchdog: Watchdog,
+    recipe: Recipe,
+    *,
+    slots: int,
+    check: Callable[[], None],
+    quiet_s: float = QUIET_S,
 ) -> SharedEngine:
     """Return the engine, watched, for training and evaluation at once."""
     return SharedEngine(
-        WatchedEngine(engine, watchdog, quiet_s=quiet_s),
+        WatchedEngine(engine, watchdog, quiet_s=quiet_s, check=check),
         pausable=engine if isinstance(engine, PausableEngine) else None,
         most_evaluating=max(int(recipe.evaluation.overlap * slots), 1),
     )
 
 
-def num_slots(model: LoadedModel, recipe: Recipe) -> int:
-    """Return rollout.slots; if it is not set, all that the lag rule can fill, as far as memory allows."""
+def num_slots(model: LoadedModel, recipe: Recipe, gpus: Gpus | None = None) -> int:
+    """Return rollout.slots; if it is not set, all that the lag rule can fill, as far as memory allows.
+
+    `gpus` are those of a cluster, where the driver's model is not on one of them.
+    """
     if recipe.rollout.slots is not None:
         return recipe.rollout.slots
+    if gpus is not None:
+        return slots_on(recipe, model.model.config, gpus)
     wanted = full_slots(recipe.pipeline)
     most = most_slots(model, recipe.rollout, _dtype(model.model, recipe))
     # Each generator has a device like this one, and nothing else on it.
@@ -385,6 +352,14 @@ def build_curriculum(
     if state is None:
         return Curriculum(problem_ids, seed=recipe.seed, retires=retires)
     return Curriculum.restore(state, problem_ids, retires=retires)
+
+
+def _make_ready(meter: FleetMeter | None, learner: Any, folder: Path) -> None:
+    check_folder = getattr(learner, "check_folder", None)
+    if check_folder is not None:
+        check_folder(folder)
+    if meter is not None:
+        meter.wait_ready()
 
 
 def _restore(learner: CheckpointedLearner, earlier: Earlier) -> PipelineState | None:

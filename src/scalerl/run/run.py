@@ -114,7 +114,7 @@ class Run:
 
     @property
     def device(self) -> torch.device:
-        return self.parts.inputs.device
+        return self.parts.device
 
     def _devices_held(self) -> int:
         meter = self.parts.meter
@@ -154,7 +154,8 @@ class Run:
             self._opened.enter_context(lock_folder(self.folder))
         recipe = hidden(self.recipe.model_dump(mode="json"))
         store.write_json(self.folder / store.RECIPE, recipe)
-        store.write_env(self.folder, environment(self.device) | {"slots": self.parts.lag.slots})
+        hardware = environment(self.device, self.parts.device_name)
+        store.write_env(self.folder, hardware | {"slots": self.parts.lag.slots})
         store.write_status(self.folder, "running")
         self._sinks = Sinks(self.recipe.sinks, self.folder, recipe, self.attempt)
         self._opened.callback(self._sinks.close)
@@ -175,8 +176,7 @@ class Run:
         os._exit(1)
 
     def _train(self) -> RunEnd:
-        if self.parts.meter is not None:
-            self.parts.meter.wait_ready()
+        self.parts.make_ready(self.folder)
         if (end := self._between_steps(())) is not None:
             return end
         self.clock.start_training()

@@ -47,6 +47,14 @@ def test_published_weights_are_fetched_by_reference():
     assert all(torch.equal(fetched[name], tensor) for name, tensor in TENSORS.items())
 
 
+def test_memory_of_a_packed_weight_can_still_be_freed():
+    """FSDP frees gathered weights by resizing their memory, which torch refuses once numpy shares it."""
+    tensor = torch.arange(100.0)
+    (bucket,) = pack([("weight", tensor)])
+    tensor.untyped_storage().resize_(0)
+    assert torch.equal(unpack(bucket)["weight"], torch.arange(100.0))
+
+
 def test_fleet_of_torch_engines_samples_as_one(request):
     model, weights = make_model("llama"), make_model("llama", seed=1).state_dict()
 

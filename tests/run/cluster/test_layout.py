@@ -141,6 +141,18 @@ def test_check_of_more_gpus_than_there_are(tmp_path):
     assert "are 9 GPUs, and there are 4" in str(result.exception)
 
 
+def test_layout_of_a_cluster_is_not_priced_on_this_machine(monkeypatch):
+    from scalerl.cli import layout
+
+    monkeypatch.setattr(layout, "_here", lambda: Gpus.parse("1x1"))
+    more = ["rollout.generators=2", "learner.ranks=4", "learner.sharding=full"]
+    for address in ("auto", "head:6379"):
+        settings = load_recipe("tiny-cpu", [f"cluster.address={address}", *more])
+        assert not layout.check_layout("tiny-cpu", settings, None, check=True)
+    with pytest.raises(ClusterError, match="are 6 GPUs, and there are 1"):
+        layout.check_layout("tiny-cpu", load_recipe("tiny-cpu", ["cluster.address=local", *more]), None, check=True)
+
+
 @pytest.mark.parametrize("text", ["8", "x80", "8x", "8xabc", "0x80"])
 def test_gpus_must_be_a_number_and_a_size(text):
     with pytest.raises(UsageError, match="such as 8x80"):

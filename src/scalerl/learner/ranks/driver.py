@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import tempfile
 import threading
 import time
 from collections.abc import Callable, ItemsView, Iterator, Mapping, Sequence
@@ -11,26 +12,30 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from scalerl.errors import LearnerError
+from scalerl.errors import LearnerError, RankLost
 from scalerl.learner.ranks.buckets import Bucket
-from scalerl.learner.ranks.rank import DONE, FAILED, RankFacts
+from scalerl.learner.ranks.rank import DONE, FAILED, LearnerRank, RankFacts
 from scalerl.learner.saved import SavedTensors
 from scalerl.models.shape import ModelShape
 from scalerl.types import Batch
 
 _POLL_S = 0.05
-_CAUSE_S = 1.0
+_CHECK_S = 0.5
+"""Shortest time between two checks of ranks that are not being waited for."""
+
+Publish = Callable[[LearnerRank], Mapping[str, Any] | None]
+"""Called on every rank, for its weights: rank 0 returns what stands for them, such as references to where they are."""
 
 
 class Rank(Protocol):
-    """A rank, wherever it runs. `receive` raises if the rank died or failed."""
+    """A rank, wherever it runs. `receive` raises what the rank raised, or RankLost if it died."""
 
     rank: int
 
     def send(self, message: bytes) -> None: ...
     def receive(self, timeout_s: float) -> tuple[str, Any] | None: ...
     def check(self) -> None:
-        """Raise if the rank died without reporting a reason."""
+        """Raise RankLost if the rank died without reporting a reason."""
         ...
 
     def kill(self) -> None: ...
@@ -40,10 +45,24 @@ class Rank(Protocol):
 class RankedLearner:
     """A learner whose work is divided among ranks. If one dies, all are ended, and so is the run."""
 
-    def __init__(self, start: Callable[[], Sequence[Rank]], *, timeout_s: float = 1800.0) -> None:
-        """`start` starts the ranks; an answer that takes longer than `timeout_s` counts as a dead rank."""
-        self._timeout_s = timeout_s
+    def __init__(
+        self,
+        start: Callable[[], Sequence[Rank]],
+        *,
+        timeout_s: float = 1800.0,
+        cause_s: float = 1.0,
+        publish: Publish | None = None,
+    ) -> None:
+        """`start` starts the ranks; an answer that takes longer than `timeout_s` counts as a dead rank.
+
+        A rank that fails may have lost another one, whose death is noticed up to `cause_s` later. `publish` is how
+        ranks hand out their weights; without it they send them to this process.
+        """
+        self._timeout_s, self._cause_s = timeout_s, cause_s
+        self._publish = publish
         self._lock = threading.Lock()
+        self._check_at = 0.0
+        self._failure: BaseException | None = None
         self._ranks = list(start())
         self._on_close: list[Callable[[], None]] = []
         with self._ending_all():
@@ -70,9 +89,9 @@ class RankedLearner:
         self._version += 1
         return metrics
 
-    def weights(self) -> "StreamedWeights":
+    def weights(self) -> Mapping[str, Any]:
         """Return all weights, adapters merged in, those of the body in its dtype. Use them before the next step."""
-        return StreamedWeights(self)
+        return StreamedWeights(self) if self._publish is None else self._call(self._publish)[0]
 
     def weight_buckets(self) -> Iterator[Bucket]:
         """Yield all weights in buckets, as rank 0 gathers them; it waits while a bucket is not taken."""
@@ -98,10 +117,28 @@ class RankedLearner:
     def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Restore the state of a checkpoint's folder; each rank reads its own rows."""
         assert isinstance(state, SavedTensors), "ranks read their state from files"
-        self._version = self._call("load", str(state.folder))[0]
+        self._version = self._call("load", str(state.folder.resolve()))[0]
 
     def rank_facts(self) -> list[RankFacts]:
         return self._call("facts")
+
+    def check(self) -> None:
+        """Raise if a rank has died; for use while no rank has anything to do. Does nothing if called again at once."""
+        if time.monotonic() < self._check_at or not self._lock.acquire(blocking=False):
+            # Whoever has the lock waits for ranks, and notices it.
+            return
+        try:
+            self._check_at = time.monotonic() + _CHECK_S
+            with self._ending_all():
+                for rank in self._ranks:
+                    rank.check()
+        finally:
+            self._lock.release()
+
+    def check_folder(self, folder: Path) -> None:
+        """Raise RunFolderError if a rank does not see a file that is written into a folder here."""
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".ranks-") as file:
+            self._call("see", str(Path(file.name).resolve()))
 
     def on_close(self, callback: Callable[[], None]) -> None:
         """Register a function to call when the learner is closed."""
@@ -109,7 +146,7 @@ class RankedLearner:
 
     def close(self) -> None:
         """End the ranks."""
-        ranks, self._ranks = self._ranks, []
+        ranks, self._ranks, self._failure = self._ranks, [], None
         try:
             for rank in ranks:
                 rank.send(pickle.dumps(("close", ())))
@@ -126,17 +163,17 @@ class RankedLearner:
 
     def start_writing(self, folder: Path) -> None:
         """Let the ranks write their last snapshots into a folder."""
-        self._call("write", str(folder))
+        self._call("write", str(folder.resolve()))
 
-    def _call(self, command: str, *arguments: Any) -> list[Any]:
+    def _call(self, command: str | Publish, *arguments: Any) -> list[Any]:
         """Give a command to all ranks and return their answers."""
         with self._lock, self._ending_all():
             self._send(command, *arguments)
             return self._collect()
 
-    def _send(self, command: str, *arguments: Any) -> None:
+    def _send(self, command: str | Publish, *arguments: Any) -> None:
         if not self._ranks:
-            raise LearnerError("the learner is closed")
+            raise self._failure or LearnerError("the learner is closed")
         message = pickle.dumps((command, arguments), protocol=pickle.HIGHEST_PROTOCOL)
         for rank in self._ranks:
             rank.send(message)
@@ -166,7 +203,7 @@ class RankedLearner:
     def _receive(self, rank: Rank, wait_s: float, deadline: float) -> tuple[str, Any] | None:
         answer = rank.receive(wait_s)
         if answer is None and time.monotonic() > deadline:
-            raise LearnerError(f"rank {rank.rank} of the learner did not answer for {self._timeout_s:g} s")
+            raise RankLost(f"rank {rank.rank} of the learner did not answer for {self._timeout_s:g} s")
         return answer
 
     @contextmanager
@@ -178,21 +215,22 @@ class RankedLearner:
             raise
         except BaseException as error:
             # A rank that lost another one fails as well, and its message may come first.
-            cause = self._death() if isinstance(error, LearnerError) else None
+            is_effect = isinstance(error, LearnerError) and not isinstance(error, RankLost)
+            cause = self._loss() if is_effect else None
             for rank in self._ranks:
                 rank.kill()
-            self._ranks = []
+            self._ranks, self._failure = [], cause or error
             if cause is not None:
                 raise cause from error
             raise
 
-    def _death(self) -> LearnerError | None:
-        """Return the death of a rank, if one is noticed within a second."""
-        for _ in range(round(_CAUSE_S / _POLL_S)):
+    def _loss(self) -> RankLost | None:
+        """Return the loss of a rank, if one is noticed in time."""
+        for _ in range(round(self._cause_s / _POLL_S)):
             for rank in self._ranks:
                 try:
                     rank.check()
-                except LearnerError as error:
+                except RankLost as error:
                     return error
             time.sleep(_POLL_S)
         return None
@@ -260,6 +298,7 @@ class RankState:
                 if done.exists():
                     os.unlink(done)
                     del waiting[rank]
+            self._learner.check()
             if waiting and not self._learner.num_ranks:
                 raise LearnerError("the ranks of the learner ended while they wrote a checkpoint")
             time.sleep(_POLL_S if waiting else 0.0)

@@ -3,6 +3,7 @@
 A rank whose parent is gone ends at once, wherever it is; the parent notices the end of a rank while it waits for it.
 """
 
+import functools
 import os
 import pickle
 import signal
@@ -15,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from scalerl.config.parts import LearnerSettings
-from scalerl.errors import LearnerError, RecipeError, RunFailure, UserError
+from scalerl.errors import RankLost, RecipeError
 from scalerl.learner.ranks.driver import RankedLearner
 from scalerl.learner.ranks.rank import LearnerRank, RankSpec
+from scalerl.learner.ranks.serve import no_progress_bars, obey
 
 _CLOSE_S = 5.0
 
@@ -84,22 +86,9 @@ def _model_folder(model: Any) -> Iterator[Path]:
         yield source
         return
     with tempfile.TemporaryDirectory(prefix="scalerl-model-") as folder:
-        with _no_progress_bars():
+        with no_progress_bars():
             model.save_pretrained(folder)
         yield Path(folder)
-
-
-@contextmanager
-def _no_progress_bars() -> Iterator[None]:
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
 
 
 def _check_picklable(spec: RankSpec) -> None:
@@ -142,7 +131,7 @@ class ProcessRank:
             raise self._death() from None
 
     def receive(self, timeout_s: float) -> tuple[str, Any] | None:
-        """Return the next answer, or None if there is none yet; raise what the rank raised, LearnerError if it died."""
+        """Return the next answer, or None if there is none yet; raise what the rank raised, RankLost if it died."""
         if not self._unread:
             ready = wait([self._pipe, self._process.sentinel], timeout_s)
             if not ready:
@@ -156,7 +145,7 @@ class ProcessRank:
         return kind, value
 
     def check(self) -> None:
-        """Raise LearnerError if the rank died without an answer."""
+        """Raise RankLost if the rank died without an answer."""
         if not self._failed and not self._process.is_alive() and not self._unread and not self._read():
             raise self._death()
 
@@ -180,11 +169,11 @@ class ProcessRank:
         self._process.join(_CLOSE_S)
         self.kill()
 
-    def _death(self) -> LearnerError:
+    def _death(self) -> RankLost:
         self._process.join(_CLOSE_S)
         code = self._process.exitcode
         ending = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
-        return LearnerError(f"rank {self.rank} of the learner {ending}; --resume continues from the last checkpoint")
+        return RankLost(f"rank {self.rank} of the learner {ending}; --resume continues from the last checkpoint")
 
 
 def serve(pipe: Connection, spec: RankSpec, rank: int) -> None:
@@ -193,30 +182,12 @@ def serve(pipe: Connection, spec: RankSpec, rank: int) -> None:
     # Ctrl-C reaches every process of a terminal; the driver decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with _no_progress_bars():
-            learner = LearnerRank(spec, rank)
-        _answer(pipe, "ready", learner.facts())
-        while True:
-            command, arguments = pickle.loads(pipe.recv_bytes())
-            result = getattr(learner, command)(*arguments)
-            if isinstance(result, Iterator):
-                for item in result:
-                    _answer(pipe, "item", item)
-                result = None
-            _answer(pipe, "done", result)
-            if command == "close":
-                # Nothing is left to be tidied up, and the end of an interpreter that has loaded torch takes a while.
-                os._exit(0)
+        obey(lambda: LearnerRank(spec, rank), rank, pipe.recv_bytes, functools.partial(_answer, pipe))
     except EOFError:
         os._exit(1)
-    except (UserError, RunFailure) as error:
-        _answer(pipe, "error", error)
-        raise
-    except BaseException as error:
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        # The traceback is printed by this process.
-        _answer(pipe, "error", LearnerError(f"rank {rank} of the learner failed: {reason}"))
-        raise
+    # Nothing is left to be tidied up, and the end of an interpreter that has loaded torch takes a while. Other errors
+    # are raised, so that this process prints their traceback.
+    os._exit(0)
 
 
 def _answer(pipe: Connection, kind: str, value: Any) -> None:

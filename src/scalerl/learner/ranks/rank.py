@@ -6,7 +6,9 @@ together. `LearnerRank` is a plain class: a process (process.py) or an actor els
 
 import datetime
 import os
+import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,7 @@ import torch
 from torch import Tensor
 
 from scalerl.config.parts import LoraSettings
+from scalerl.errors import RunFolderError
 from scalerl.learner.ranks.buckets import Bucket, buckets
 from scalerl.learner.saved import SavedTensors, file_name, write_rows
 from scalerl.learner.state import first_row, local
@@ -26,6 +29,8 @@ Sharding = Literal["replicate", "full", "hybrid"]
 
 DONE, FAILED = "rank-{rank:05d}.done", "rank-{rank:05d}.failed"
 """Files that say how writing a checkpoint ended; the second holds the reason."""
+_SEEN_S = 10.0
+"""How long a file of another machine may take to be seen on a shared file system."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,12 +99,20 @@ class LearnerRank:
 
     def weight_buckets(self) -> Iterator[Bucket]:
         """Yield all weights in buckets, from rank 0; the others take part in gathering them and yield nothing."""
-        named = self._learner.policy.weights()
+        named = self.named_weights()
         if self.rank == 0:
             yield from buckets(named)
         else:
             for _ in named:
                 pass
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield all weights, gathered one by one: every rank must take all of them."""
+        return self._learner.policy.weights()
+
+    def see(self, path: str) -> None:
+        """Raise RunFolderError if a file or folder of the run folder is not visible to this rank."""
+        check_visible(Path(path), rank=self.rank)
 
     def facts(self) -> RankFacts:
         on_gpu = self._device.type == "cuda"
@@ -128,12 +141,15 @@ class LearnerRank:
     def write(self, folder: str) -> None:
         """Start to write the last snapshot into a folder; a file there says when it is done."""
         if self._snapshot:
+            # Here and not in the thread: without the folder it could not even say that it failed.
+            self.see(folder)
             snapshot, self._snapshot = self._snapshot, {}
             self._writer = threading.Thread(target=self._write, args=(Path(folder), snapshot), daemon=True)
             self._writer.start()
 
     def load(self, folder: str) -> int:
         """Restore the state of a checkpoint, of any number of ranks; return its version."""
+        self.see(folder)
         self._learner.load_state_dict(SavedTensors(Path(folder)))
         return self._learner.version
 
@@ -213,6 +229,20 @@ class LearnerRank:
         if self._writer is not None:
             self._writer.join()
             self._writer = None
+
+
+def check_visible(path: Path, *, rank: int, wait_s: float = _SEEN_S) -> None:
+    """Raise RunFolderError if a rank cannot see what its driver has written, or cannot write beside it."""
+    deadline = time.monotonic() + wait_s
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    folder = path if path.is_dir() else path.parent
+    fault = "does not see" if not path.exists() else "may not write to" if not os.access(folder, os.W_OK) else None
+    if fault is not None:
+        raise RunFolderError(
+            f"rank {rank} of the learner, on {socket.gethostname()}, {fault} {folder}, where it reads and writes its "
+            f"part of checkpoints: put the run folder (--out) on a file system that all nodes share"
+        )
 
 
 def _host_copies(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, tuple[int, int]]]:

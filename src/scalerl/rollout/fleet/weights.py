@@ -108,8 +108,10 @@ def _joined(parts: "list[tuple[int, Tensor]]", total: int) -> NDArray[np.uint8]:
     import torch
 
     data = np.zeros(total, dtype=np.uint8)
+    flat = torch.from_numpy(data)
     for offset, tensor in parts:
-        # reshape(-1) first: a scalar cannot be viewed as bytes.
-        flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8).cpu().numpy()
-        data[offset : offset + flat.size] = flat
+        # reshape(-1) first: a scalar cannot be viewed as bytes. Not numpy(), which would keep FSDP from freeing the
+        # memory of a gathered weight.
+        raw = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+        flat[offset : offset + raw.numel()].copy_(raw)
     return data

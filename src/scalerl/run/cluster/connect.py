@@ -1,4 +1,8 @@
-"""Connect to Ray, or raise ClusterError with the reason. Only this module and `ray_members` import `ray`."""
+"""Connect to Ray, or raise ClusterError with the reason.
+
+`ray` is imported here, in `ranks` and `rank_actors` beside this module, and in rollout/fleet/ray_members, inside
+functions.
+"""
 
 import importlib.util
 import os
@@ -31,7 +35,13 @@ class Connection:
     """GPUs of the whole cluster."""
     num_cpus: int
     num_nodes: int
+    node_cpus: tuple[tuple[str, float], ...] = ()
+    """Ray's id and the cores of each node."""
     close: Callable[[], None]
+
+    @property
+    def cpus_of_nodes(self) -> tuple[float, ...]:
+        return tuple(cpus for _, cpus in self.node_cpus)
 
 
 def connect(address: str) -> Connection:
@@ -56,11 +66,13 @@ def connect(address: str) -> Connection:
             cleanup.close()
 
     resources = ray.cluster_resources()
+    nodes = [node for node in ray.nodes() if node["Alive"]]
     return Connection(
         address=address,
         num_gpus=int(resources.get("GPU", 0)),
         num_cpus=int(resources.get("CPU", 0)),
-        num_nodes=sum(node["Alive"] for node in ray.nodes()),
+        num_nodes=len(nodes),
+        node_cpus=tuple((node["NodeID"], float(node["Resources"].get("CPU", 0.0))) for node in nodes),
         close=close,
     )
 
@@ -104,12 +116,6 @@ def reserved_gpus(num: int) -> Iterator[tuple[int, ...]]:
     actor: Any = ray.remote(_Reservation).options(num_gpus=num, num_cpus=0, scheduling_strategy=here).remote()
     try:
         gpus: tuple[int, ...] = tuple(ray.get(actor.gpus.remote(), timeout=60.0))
-        # Ranks take the first devices of their machine.
-        if num > 1 and gpus != tuple(range(num)):
-            raise ClusterError(
-                f"learner.ranks = {num} needs the first {num} GPUs of this node, and others hold some of them: start "
-                f"the run on a node whose GPUs are free"
-            )
         yield gpus
     except GetTimeoutError:
         raise ClusterError(f"this node has no {num} free GPUs for the learner: start the run on another one") from None

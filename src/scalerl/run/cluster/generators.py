@@ -4,7 +4,6 @@ import functools
 import socket
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +11,14 @@ import torch
 
 from scalerl.config import Recipe, body_dtype
 from scalerl.errors import RecipeError
-from scalerl.models.load import LoadedModel, load_model
+from scalerl.models.load import LoadedModel, load_model, name_elsewhere
 from scalerl.rollout.fleet.fleet import Fleet
 from scalerl.rollout.fleet.members import Launcher, Limits
 from scalerl.rollout.fleet.threads import ThreadLauncher
 from scalerl.rollout.fleet.weights import clone
 from scalerl.rollout.requests import check_request
 from scalerl.run.cluster.meter import FleetMeter
+from scalerl.run.cluster.place import Place
 
 if TYPE_CHECKING:
     from scalerl.loop.seams import Engine
@@ -62,50 +62,17 @@ def slots_per_generator(recipe: Recipe, slots: int) -> int:
     return max(-(-slots // recipe.rollout.generators), 1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """The device of the learner in the driver's process."""
-
-    device: torch.device | None
-    """Device of the learner; None if any may be used."""
-    names: tuple[str, ...]
-    """The learner's devices, as "node/device"."""
-    cpus_per_generator: float = 1.0
-    """Cores that Ray reserves for each generator: one, or its share where there are more generators than cores."""
-
-
-def enter_cluster(recipe: Recipe, opened: ExitStack) -> Place:
-    """Connect to the recipe's cluster, if it has one, and hold a GPU there for the learner."""
-    on_gpu = torch.cuda.is_available()
-    if recipe.rollout.generators and recipe.rollout.gpus_per_generator and not on_gpu:
-        raise RecipeError(
-            f"rollout.gpus_per_generator is {recipe.rollout.gpus_per_generator}, and this machine has no GPU: leave it "
-            f"out to sample on CPUs"
-        )
-    if not recipe.cluster.address:
-        devices = [f"cuda:{rank}" for rank in range(recipe.learner.ranks)] if on_gpu else ["cpu"]
-        return Place(device=None, names=tuple(f"{socket.gethostname()}/{device}" for device in devices))
-    from scalerl.run.cluster.connect import check_gpus, connect, node_id, reserved_gpus
-
-    connection = connect(recipe.cluster.address)
-    opened.callback(connection.close)
-    wanted = gpus_wanted(recipe, has_gpus=on_gpu)
-    check_gpus(connection, wanted=wanted, source=f"rollout.generators = {recipe.rollout.generators}")
-    cpus = min(1.0, connection.num_cpus / recipe.rollout.generators)
-    if not on_gpu:
-        return Place(device=torch.device("cpu"), names=(f"{node_id()}/cpu",), cpus_per_generator=cpus)
-    gpus = opened.enter_context(reserved_gpus(recipe.learner.ranks))
-    names = tuple(f"{node_id()}/gpu:{gpu}" for gpu in gpus)
-    return Place(device=torch.device(f"cuda:{gpus[0]}"), names=names, cpus_per_generator=cpus)
-
-
 def build_fleet(
     recipe: Recipe, model: LoadedModel, *, slots: int, build_engine: "Callable[..., Engine]", place: Place
 ) -> tuple[Fleet, FleetMeter]:
     """Start the generators of a recipe; they load the model while this returns."""
     rollout = recipe.rollout
+    assert recipe.model.path is not None, "checked by load_inputs"
+    # The working folder of an actor is another one.
+    named = recipe.model.model_copy(update={"path": name_elsewhere(recipe.model.path)})
+    recipe = recipe.model_copy(update={"model": named})
     make = EngineMaker(recipe=recipe, slots=slots_per_generator(recipe, slots), build=build_engine)
-    on_gpu = model.model.device.type == "cuda"
+    on_gpu = place.computes_on(model.model.device).type == "cuda"
     num_gpus = rollout.generator_gpus * int(on_gpu)
     launcher: Launcher
     if recipe.cluster.address:
@@ -122,13 +89,6 @@ def build_fleet(
         limits=Limits(silent_s=rollout.silent_s, replacements=rollout.max_replacements),
     )
     return fleet, FleetMeter(fleet, slots=make.slots, gpus_per_generator=num_gpus, learner=place.names)
-
-
-def gpus_wanted(recipe: Recipe, *, has_gpus: bool) -> int:
-    """Return the GPUs that a recipe's generators and its learner need in all."""
-    if not has_gpus:
-        return 0
-    return recipe.rollout.generators * recipe.rollout.generator_gpus + recipe.learner.ranks
 
 
 def _threads(make: EngineMaker, ranks: int, generators: int, num_gpus: int) -> ThreadLauncher:

@@ -173,6 +173,15 @@ def _candidates(layout: Layout, demands: Demands, gpus: Gpus) -> Iterator[Layout
                     )
 
 
+def slots_on(recipe: Recipe, config: Any, gpus: Gpus) -> int:
+    """Return the slots of all generators together, if each has GPUs of this size: as many as the loop can fill and fit.
+
+    The recipe does not set rollout.slots.
+    """
+    layout = price(ModelSizes.from_config(config), layout_of(recipe), demands_of(recipe), gpus).layout
+    return layout.slots * max(layout.generators, 1)
+
+
 def explain(own: Price, found: Price | None, *, slots_follow: bool) -> str:
     """Return a sentence that says why a layout does not fit, and names the nearest one that does."""
     gpus, layout = own.gpus, own.layout

@@ -1,0 +1,116 @@
+"""Where the parts of a run are: the learner in the driver's process or its ranks on nodes, and room for generators."""
+
+import socket
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from scalerl.config import Recipe
+from scalerl.errors import ClusterError, RecipeError
+from scalerl.run.cluster.layout import Gpus
+
+if TYPE_CHECKING:
+    from scalerl.run.cluster.connect import Connection
+    from scalerl.run.cluster.ranks import PlacedRanks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """The devices of a run's learner."""
+
+    device: torch.device | None
+    """Device of the model in the driver's process; None if any may be used."""
+    names: tuple[str, ...]
+    """The learner's devices, as "node/device"."""
+    cpus_per_generator: float = 1.0
+    """Cores that Ray reserves for each generator: one, or its share where there are too few."""
+    ranks: "PlacedRanks | None" = None
+    """The learner's ranks, where they are Ray actors; the driver then computes nothing."""
+
+    def computes_on(self, model: torch.device) -> torch.device:
+        """Return the device that learner and generators compute on; `model` is that of the driver's model."""
+        return model if self.ranks is None else torch.device("cuda" if self.ranks.on_gpu else "cpu")
+
+    @property
+    def device_name(self) -> str:
+        """Name of the ranks' GPUs on a cluster; empty where the driver knows it."""
+        return "" if self.ranks is None else self.ranks.places[0].device_name
+
+    @property
+    def rank_gpus(self) -> Gpus | None:
+        """The GPUs of ranks on a cluster; None without those."""
+        if self.ranks is None or not self.ranks.on_gpu:
+            return None
+        return Gpus(num=len(self.ranks.places), bytes_each=self.ranks.free_bytes)
+
+
+def enter_cluster(recipe: Recipe, opened: ExitStack) -> Place:
+    """Connect to the recipe's cluster, if it has one, and hold devices there for the learner."""
+    on_gpu = torch.cuda.is_available()
+    if not recipe.cluster.address:
+        _check_generators(recipe, on_gpu=on_gpu, where="this machine")
+        devices = [f"cuda:{rank}" for rank in range(recipe.learner.ranks)] if on_gpu else ["cpu"]
+        return Place(device=None, names=tuple(f"{socket.gethostname()}/{device}" for device in devices))
+    from scalerl.run.cluster.connect import check_gpus, connect, node_id, reserved_gpus
+
+    has_ranks = recipe.learner.sharding != "none"
+    if not has_ranks:
+        _check_generators(recipe, on_gpu=on_gpu, where="this machine")
+    connection = connect(recipe.cluster.address)
+    opened.callback(connection.close)
+    if has_ranks:
+        return _place_ranks(recipe, connection, opened)
+    wanted = gpus_wanted(recipe, has_gpus=on_gpu)
+    check_gpus(connection, wanted=wanted, source=f"rollout.generators = {recipe.rollout.generators}")
+    cpus = cpu_share(connection.cpus_of_nodes, recipe.rollout.generators)
+    if not on_gpu:
+        return Place(device=torch.device("cpu"), names=(f"{node_id()}/cpu",), cpus_per_generator=cpus)
+    gpus = opened.enter_context(reserved_gpus(1))
+    names = tuple(f"{node_id()}/gpu:{gpu}" for gpu in gpus)
+    return Place(device=torch.device(f"cuda:{gpus[0]}"), names=names, cpus_per_generator=cpus)
+
+
+def _place_ranks(recipe: Recipe, connection: "Connection", opened: ExitStack) -> Place:
+    """Hold the devices of the ranks, on any nodes; the driver needs no GPU."""
+    from scalerl.run.cluster.connect import check_gpus
+    from scalerl.run.cluster.ranks import placed_ranks
+
+    ranks, generators = recipe.learner.ranks, recipe.rollout.generators
+    on_gpu = connection.num_gpus > 0
+    _check_generators(recipe, on_gpu=on_gpu, where=f"the cluster at {connection.address}")
+    source = f"learner.ranks = {ranks} with rollout.generators = {generators}"
+    check_gpus(connection, wanted=gpus_wanted(recipe, has_gpus=on_gpu), source=source)
+    cpus = cpu_share(connection.cpus_of_nodes, generators + (0 if on_gpu else ranks))
+    if not (cpus or on_gpu):
+        raise ClusterError(f"the cluster at {connection.address} has no CPUs: start its nodes with --num-cpus")
+    placed = opened.enter_context(placed_ranks(connection, ranks, on_gpu=on_gpu, cpus=cpus))
+    return Place(device=torch.device("cpu"), names=placed.devices, cpus_per_generator=cpus, ranks=placed)
+
+
+def _check_generators(recipe: Recipe, *, on_gpu: bool, where: str) -> None:
+    if recipe.rollout.generators and recipe.rollout.gpus_per_generator and not on_gpu:
+        raise RecipeError(
+            f"rollout.gpus_per_generator is {recipe.rollout.gpus_per_generator}, and {where} has no GPU: leave it "
+            f"out to sample on CPUs"
+        )
+
+
+def gpus_wanted(recipe: Recipe, *, has_gpus: bool) -> int:
+    """Return the GPUs that a recipe's generators and its learner need in all."""
+    if not has_gpus:
+        return 0
+    return recipe.rollout.generators * recipe.rollout.generator_gpus + recipe.learner.ranks
+
+
+def cpu_share(cpus_of_nodes: Sequence[float], num: int) -> float:
+    """Return the cores that Ray may reserve for each of `num` processes, at most 1, such that nodes have room for all.
+
+    cpu_share([2], 4) is 0.5, and cpu_share([2, 1], 4) is 0.6666: of 0.75 there would be room for three.
+    """
+    # A node is used up by a whole number of processes at the best share. Ray counts in ten-thousandths.
+    shares = {min(cpus / each, 1.0) for cpus in cpus_of_nodes for each in range(1, num + 1)}
+    shares = {int(share * 1e4) / 1e4 for share in shares} - {0.0}
+    return max((share for share in shares if sum(int(cpus / share) for cpus in cpus_of_nodes) >= num), default=0.0)

@@ -1,0 +1,315 @@
+"""A rank of the learner as a Ray actor, and the driver's side of it. `ray` must be connected (connect.py does that).
+
+    driver: RayRank --give (numbered commands)--> RankActor: a thread that obeys a LearnerRank's commands in order
+                    <--take (answers; at least one call per second returns)--
+
+A dead actor or node is an error of Ray's. A process that is stopped (SIGSTOP) gives none: its calls do not return, and
+the driver's own clock notices that.
+"""
+
+import os
+import signal
+import socket
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from scalerl.errors import LearnerError, ModelError, RankLost
+from scalerl.learner.ranks.rank import LearnerRank, RankSpec
+from scalerl.learner.ranks.serve import obey
+
+REPORT_S = 1.0
+"""A living actor answers `take` at least this often."""
+START_S = 600.0
+"""Longest silence until a rank is ready: libraries that are imported may not let other threads run for long."""
+THREADS = 4
+"""Calls that an actor serves at a time: `take` waits while `give` goes on."""
+_CLOSE_S = 5.0
+_NODE_S = 8.0
+"""A lost connection is noticed before Ray knows that the node is dead; how long to wait for that."""
+_INLINE_BYTES = 100_000
+"""Larger messages are put into Ray's object store, once for all ranks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPlace:
+    """Where an actor is, before it is a rank."""
+
+    node: str
+    """Ray's id of the node."""
+    address: str
+    pid: int
+    gpus: tuple[int, ...]
+    """The node's numbers of its GPUs, as Ray counts them."""
+    device_name: str = ""
+    free_bytes: float = 0.0
+    """Free memory of its GPU; 0 if torch sees none."""
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Its devices as "node/device"."""
+        return tuple(f"{self.node}/gpu:{gpu}" for gpu in self.gpus) or (f"{self.node}/cpu",)
+
+
+class RankActor:
+    """A process that becomes a rank once it is told which."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._early: dict[int, bytes] = {}
+        self._next_number = 0
+        self._inbox: deque[bytes] = deque()
+        self._outbox: list[tuple[str, Any]] = []
+
+    def place(self) -> RankPlace:
+        """Return where this process is and what it computes on."""
+        import ray
+        import torch
+
+        context = ray.get_runtime_context()
+        has_gpu = torch.cuda.is_available()
+        return RankPlace(
+            node=context.get_node_id(),
+            address=ray.util.get_node_ip_address(),
+            pid=os.getpid(),
+            gpus=tuple(map(int, context.get_accelerator_ids().get("GPU", []))),
+            device_name=torch.cuda.get_device_name(0) if has_gpu else "",
+            free_bytes=float(torch.cuda.mem_get_info(0)[0]) if has_gpu else 0.0,
+        )
+
+    def start(self, spec: RankSpec, rank: int, model: str) -> None:
+        """Become a rank, in a thread, with the model of this name as this node has it."""
+
+        def work() -> None:
+            try:
+                obey(lambda: _made(spec, rank, model), rank, self._receive, self._answer)
+            except BaseException:
+                # It has been answered; the traceback is for Ray's log of this process.
+                traceback.print_exc()
+
+        threading.Thread(target=work, name=f"rank-{rank}", daemon=True).start()
+
+    def give(self, number: int, message: bytes) -> None:
+        """Queue a pickled command. Calls are numbered from 0; one that overtook another waits for it."""
+        with self._changed:
+            self._early[number] = message
+            while self._next_number in self._early:
+                self._inbox.append(self._early.pop(self._next_number))
+                self._next_number += 1
+            self._changed.notify_all()
+
+    def take(self, wait_s: float) -> list[tuple[str, Any]]:
+        """Return the answers since the last call; wait up to `wait_s` for one."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._outbox, wait_s)
+            answers, self._outbox = self._outbox, []
+            return answers
+
+    def _receive(self) -> bytes:
+        with self._changed:
+            self._changed.wait_for(lambda: self._inbox)
+            return self._inbox.popleft()
+
+    def _answer(self, kind: str, value: Any) -> None:
+        with self._changed:
+            self._outbox.append((kind, value))
+            self._changed.notify_all()
+
+
+def _made(spec: RankSpec, rank: int, model: str) -> LearnerRank:
+    import ray
+
+    from scalerl.models.load import model_folder
+
+    # gloo would look for the address of the host's name, which is often that of the loopback interface.
+    interface = interface_of(ray.util.get_node_ip_address())
+    if interface is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+    try:
+        folder = model_folder(model)
+    except ModelError as error:
+        raise ModelError(f"rank {rank} of the learner, on {socket.gethostname()}: {error}") from None
+    return LearnerRank(replace(spec, folder=str(folder)), rank)
+
+
+class Parcels:
+    """Messages for all ranks: a large one is stored once, and every rank gets a reference to it."""
+
+    def __init__(self) -> None:
+        self._last: tuple[bytes, Any] = (b"", None)
+
+    def pack(self, message: bytes) -> Any:
+        import ray
+
+        if len(message) <= _INLINE_BYTES:
+            return message
+        if self._last[0] is not message:
+            self._last = (message, ray.put(message))
+        return self._last[1]
+
+
+class RayRank:
+    """A rank in a Ray actor, as its driver sees it (learner/ranks/driver.Rank)."""
+
+    def __init__(
+        self, actor: Any, place: RankPlace, spec: RankSpec, rank: int, *, model: str, silent_s: float, parcels: Parcels
+    ) -> None:
+        self.rank, self.place = rank, place
+        self._actor, self._parcels = actor, parcels
+        self._limit_s = silent_s
+        self._ready = self._failed = self._silent = False
+        self._unread: deque[tuple[str, Any]] = deque()
+        self._num_given = 0
+        self._silent_s, self._listened_at = 0.0, time.monotonic()
+        self._started = actor.start.remote(spec, rank, model)
+        self._report = actor.take.remote(REPORT_S)
+
+    def send(self, message: bytes) -> None:
+        self._actor.give.remote(self._num_given, self._parcels.pack(message))
+        self._num_given += 1
+
+    def receive(self, timeout_s: float) -> tuple[str, Any] | None:
+        """Return the next answer, or None if there is none yet; raise what the rank raised, RankLost if it is lost."""
+        if not self._unread:
+            self._listen(timeout_s)
+        if not self._unread:
+            return None
+        kind, value = self._unread.popleft()
+        if kind == "error":
+            self._failed = True
+            raise value
+        self._ready = True
+        return kind, value
+
+    def check(self) -> None:
+        """Raise RankLost if the actor has died or was silent for too long."""
+        if not self._failed:
+            self._listen(0.0)
+
+    def kill(self) -> None:
+        """End the process, at once and also if it is stopped."""
+        import ray
+        from ray.exceptions import RayError
+
+        # It may be dead already, or its node may be.
+        with suppress(RayError, ValueError):
+            ray.kill(self._actor)
+        if self._silent:
+            end_process(self.place)
+
+    def join(self) -> None:
+        """Wait a moment for a rank that was asked to close, then kill it."""
+        deadline = time.monotonic() + _CLOSE_S
+        with suppress(RankLost):
+            while time.monotonic() < deadline and not any(kind == "done" for kind, _ in self._unread):
+                self._listen(0.1)
+        self.kill()
+
+    def _listen(self, timeout_s: float) -> None:
+        """Read the answers that have come; silence counts only while the driver listens."""
+        import ray
+        from ray.exceptions import RayError, RayTaskError
+
+        try:
+            done, _ = ray.wait([self._report], timeout=timeout_s)
+            answers = ray.get(self._report) if done else None
+            if not self._ready and ray.wait([self._started], timeout=0)[0]:
+                ray.get(self._started)
+        except RayTaskError as error:
+            reason = next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
+            raise LearnerError(f"rank {self.rank} of the learner cannot be started: {reason.strip()}") from None
+        except RayError as error:
+            raise self._loss(error) from None
+        # At most a second at a time: a driver that did something else, or was suspended, has not listened.
+        now = time.monotonic()
+        self._silent_s += min(now - self._listened_at, 1.0)
+        self._listened_at = now
+        if answers is not None:
+            self._silent_s = 0.0
+            self._unread.extend(answers)
+            self._report = self._actor.take.remote(REPORT_S)
+            return
+        limit_s = self._limit_s if self._ready else max(self._limit_s, START_S)
+        if self._silent_s > limit_s:
+            self._silent = True
+            raise RankLost(self._sentence(f"has not answered for {limit_s:g} s (learner.silent_s)"))
+
+    def _loss(self, error: Exception) -> RankLost:
+        from ray.exceptions import ActorUnavailableError
+
+        unreachable = isinstance(error, ActorUnavailableError)
+        if _is_lost(self.place.node, wait_s=_NODE_S if unreachable else 0.0):
+            return RankLost(self._sentence("was lost with its node"))
+        ending = "cannot be reached any more" if unreachable else "died: it was killed, ran out of memory or crashed"
+        return RankLost(self._sentence(ending))
+
+    def _sentence(self, ending: str) -> str:
+        where = f"rank {self.rank} of the learner, process {self.place.pid} on node {self.place.address},"
+        return f"{where} {ending}; --resume continues from the last checkpoint"
+
+
+def _is_lost(node: str, *, wait_s: float) -> bool:
+    """Return whether Ray knows that a node is dead, or learns it in time."""
+    import ray
+
+    deadline = time.monotonic() + wait_s
+    while any(each["NodeID"] == node and each["Alive"] for each in ray.nodes()):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.2)
+    return True
+
+
+def end_process(place: RankPlace) -> None:
+    """Kill a rank's process by a signal, on its node: one that is stopped obeys nothing else."""
+    import ray
+    from ray.exceptions import RayError
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    if place.node == ray.get_runtime_context().get_node_id():
+        kill_rank(place.pid)
+        return
+    there = NodeAffinitySchedulingStrategy(place.node, soft=False)
+    task: Any = ray.remote(kill_rank).options(num_cpus=0, max_retries=0, scheduling_strategy=there)
+    with suppress(RayError):
+        ray.get(task.remote(place.pid), timeout=_CLOSE_S)
+
+
+def kill_rank(pid: int) -> None:
+    """Kill a process of this machine, if it is still a rank."""
+    with suppress(OSError):
+        if (Path("/proc") / str(pid) / "cmdline").read_bytes().startswith(f"ray::{RankActor.__name__}".encode()):
+            os.kill(pid, signal.SIGKILL)
+
+
+def interface_of(address: str) -> str | None:
+    """Return the name of the network interface with this IPv4 address; None if there is none."""
+    import fcntl
+    import struct
+
+    get_address = 0x8915  # SIOCGIFADDR of Linux
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):
+                answer = fcntl.ioctl(probe.fileno(), get_address, struct.pack("256s", name.encode()[:15]))
+                if socket.inet_ntoa(answer[20:24]) == address:
+                    return name
+    return None
+
+
+def ordered(places: Sequence[RankPlace], *, first: str) -> list[int]:
+    """Return the indices of places by node, that of the id `first` in front: neighbouring ranks share a node.
+
+    A replica of hybrid sharding is learner.shard_size ranks in a row, so it is within a node where the nodes have as
+    many.
+    """
+    return sorted(
+        range(len(places)),
+        key=lambda i: (places[i].node != first, places[i].address, places[i].node, places[i].gpus, i),
+    )

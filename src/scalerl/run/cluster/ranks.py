@@ -1,0 +1,185 @@
+"""A learner whose ranks are Ray actors: placed together on as few nodes as possible, before generators are started."""
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from scalerl.config.parts import LearnerSettings
+from scalerl.errors import ClusterError
+from scalerl.learner.ranks.driver import RankedLearner
+from scalerl.learner.ranks.rank import LearnerRank, RankSpec
+from scalerl.rollout.fleet.weights import Published, publish
+from scalerl.run.cluster.connect import Connection
+from scalerl.run.cluster.rank_actors import THREADS, Parcels, RankActor, RankPlace, RayRank, ordered
+
+PLACED_S = 60.0
+"""How long Ray may take to find free devices for all ranks."""
+STARTED_S = 300.0
+"""How long the ranks' processes may take to import torch."""
+CAUSE_S = 12.0
+"""How long after the failure of a rank the loss of another one may be noticed: Ray learns of a lost node late."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PlacedRanks:
+    """Actors that hold the devices of the learner's ranks, in the order of the ranks."""
+
+    actors: Sequence[Any]
+    places: Sequence[RankPlace]
+    threads: tuple[int, ...]
+    """Threads of torch of each rank; 0 on GPUs, where torch's own number is left."""
+    address: str
+    """Address of the driver's node, as other nodes reach it."""
+
+    @property
+    def on_gpu(self) -> bool:
+        return bool(self.places[0].gpus)
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The devices of all ranks, as "node/device"."""
+        return tuple(device for place in self.places for device in place.devices)
+
+    @property
+    def free_bytes(self) -> float:
+        """Free memory of the fullest GPU."""
+        return min(place.free_bytes for place in self.places)
+
+
+@contextmanager
+def placed_ranks(connection: Connection, num_ranks: int, *, on_gpu: bool, cpus: float) -> Iterator[PlacedRanks]:
+    """Hold a GPU, or `cpus` cores of a machine without any, for every rank; ClusterError if they are not free.
+
+    Ranks are packed on as few nodes as possible and numbered node by node, the driver's first.
+    """
+    import ray
+    from ray.exceptions import GetTimeoutError, RayError
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    bundle = {"GPU": 1.0} if on_gpu else {"CPU": cpus}
+    group = ray.util.placement_group([bundle] * num_ranks, strategy="PACK")
+    actors: list[Any] = []
+    try:
+        if not group.wait(PLACED_S):
+            raise ClusterError(_not_free(connection, num_ranks, on_gpu=on_gpu))
+        for index in range(num_ranks):
+            there = PlacementGroupSchedulingStrategy(placement_group=group, placement_group_bundle_index=index)
+            options = {"num_gpus": float(on_gpu), "num_cpus": 0.0 if on_gpu else cpus, "scheduling_strategy": there}
+            actor: Any = ray.remote(RankActor).options(**options, max_restarts=0, max_concurrency=THREADS)
+            actors.append(actor.remote())
+        try:
+            places: list[RankPlace] = ray.get([actor.place.remote() for actor in actors], timeout=STARTED_S)
+        except GetTimeoutError:
+            raise ClusterError(f"the learner's {num_ranks} ranks did not start within {STARTED_S:g} s") from None
+        except RayError as error:
+            raise ClusterError(f"a rank of the learner cannot be started: {_first_line(error)}") from None
+        _check_gpus_seen(places, on_gpu=on_gpu)
+        order = ordered(places, first=ray.get_runtime_context().get_node_id())
+        places = [places[index] for index in order]
+        yield PlacedRanks(
+            actors=[actors[index] for index in order],
+            places=places,
+            threads=threads_of(places, dict(connection.node_cpus)),
+            address=ray.util.get_node_ip_address(),
+        )
+    finally:
+        for actor in actors:
+            with suppress(RayError, ValueError):
+                ray.kill(actor)
+        with suppress(Exception):
+            ray.util.remove_placement_group(group)
+
+
+def ray_learner(
+    placed: PlacedRanks,
+    *,
+    model: str,
+    settings: Callable[[], Mapping[str, Any]],
+    learner: LearnerSettings,
+    seed: int,
+    version: int = 0,
+) -> RankedLearner:
+    """Return a learner over actors that were placed. Every rank loads the model of this name on its own node."""
+    import torch.distributed as dist
+
+    store = dist.TCPStore(placed.address, 0, is_master=True, wait_for_workers=False)  # pyright: ignore[reportPrivateImportUsage]
+    assert learner.sharding != "none"
+    spec = RankSpec(
+        num_ranks=len(placed.actors),
+        address=placed.address,
+        port=store.port,
+        folder="",
+        sharding=learner.sharding,
+        settings=settings,
+        shard_size=learner.shard_size or 0,
+        device="cuda" if placed.on_gpu else "cpu",
+        # Ray lets a process see no GPU but its own.
+        devices=(0,) * len(placed.actors),
+        seed=seed,
+        version=version,
+    )
+    start = functools.partial(_start, placed, spec, model=model, silent_s=learner.silent_s)
+    ranked = RankedLearner(start, cause_s=CAUSE_S, publish=publish_weights)
+
+    def close() -> None:
+        nonlocal store
+        del store
+
+    ranked.on_close(close)
+    return ranked
+
+
+def _start(placed: PlacedRanks, spec: RankSpec, *, model: str, silent_s: float) -> list[RayRank]:
+    parcels = Parcels()
+    return [
+        RayRank(actor, place, replace(spec, threads=threads), rank, model=model, silent_s=silent_s, parcels=parcels)
+        for rank, (actor, place, threads) in enumerate(zip(placed.actors, placed.places, placed.threads, strict=True))
+    ]
+
+
+def publish_weights(rank: LearnerRank) -> Published | None:
+    """Gather the weights on all ranks; rank 0 puts them into Ray's object store, from where generators read them."""
+    import ray
+
+    named = rank.named_weights()
+    if rank.rank == 0:
+        return publish(named, ray.put)
+    for _ in named:
+        pass
+    return None
+
+
+def threads_of(places: Sequence[RankPlace], node_cpus: Mapping[str, float]) -> tuple[int, ...]:
+    """Return the threads of each rank: those on a node without GPUs share its cores."""
+    nodes = [place.node for place in places]
+    return tuple(
+        0 if place.gpus else max(int(node_cpus.get(place.node, 1.0)) // nodes.count(place.node), 1) for place in places
+    )
+
+
+def _check_gpus_seen(places: Sequence[RankPlace], *, on_gpu: bool) -> None:
+    for place in places:
+        if on_gpu and not place.device_name:
+            raise ClusterError(
+                f"Ray has a GPU on node {place.address}, but torch sees none there: install a build of torch with CUDA "
+                f"on that node"
+            )
+
+
+def _not_free(connection: Connection, num_ranks: int, *, on_gpu: bool) -> str:
+    import ray
+
+    kind = "GPU" if on_gpu else "CPU"
+    free = ray.available_resources().get(kind, 0.0)
+    total = connection.num_gpus if on_gpu else connection.num_cpus
+    return (
+        f"learner.ranks = {num_ranks} needs {num_ranks} free {kind}s, and of the {total} of the cluster at "
+        f"{connection.address} {free:g} are free: others hold them, so wait for them or lower learner.ranks"
+    )
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

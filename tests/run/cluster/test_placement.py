@@ -1,0 +1,175 @@
+"""Where ranks are placed and how they are numbered, without Ray; what a cluster has too little of."""
+
+import os
+import pickle
+import socket
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scalerl.config import load_recipe
+from scalerl.errors import ClusterError, ModelError, RecipeError
+from scalerl.models.load import model_folder, name_elsewhere
+from scalerl.run.clock import devices_held
+from scalerl.run.cluster.connect import Connection
+from scalerl.run.cluster.layout import Gpus, slots_on
+from scalerl.run.cluster.place import Place, _place_ranks, cpu_share
+from scalerl.run.cluster.rank_actors import Parcels, RankActor, RankPlace, interface_of, ordered
+from scalerl.run.cluster.ranks import PlacedRanks, threads_of
+
+
+def place(node: str, *gpus: int, **more: Any) -> RankPlace:
+    return RankPlace(node=node, address=f"10.0.0.{ord(node)}", pid=1, gpus=gpus, **more)
+
+
+@given(st.lists(st.integers(1, 64), min_size=1, max_size=8), st.integers(1, 80))
+def test_share_of_the_cores_has_room_for_all(cpus: list[int], num: int):
+    share = cpu_share(cpus, num)
+    assert 0 < share <= 1
+    assert sum(int(each / share) for each in cpus) >= num
+    if sum(cpus) >= num:
+        assert share == 1
+
+
+def test_share_of_the_cores_by_hand():
+    assert cpu_share([2], 4) == 0.5
+    assert cpu_share([2, 1], 4) == 0.6666
+    assert cpu_share([1, 1, 1], 3) == 1.0
+    assert cpu_share([0], 2) == cpu_share([], 2) == 0.0
+
+
+def test_ranks_are_numbered_by_node_with_the_drivers_first():
+    places = [place("b", 1), place("c", 0), place("a", 1), place("b", 0), place("a", 0)]
+    order = [places[index] for index in ordered(places, first="b")]
+    assert [(each.node, *each.gpus) for each in order] == [("b", 0), ("b", 1), ("a", 0), ("a", 1), ("c", 0)]
+
+
+def test_replicas_of_hybrid_sharding_are_within_nodes():
+    """64 ranks on 8 nodes, in any order: eight in a row share a node."""
+    places = [place(chr(ord("a") + number % 8), number // 8) for number in range(64)]
+    order = [places[index].node for index in ordered(places, first="d")]
+    assert all(len(set(order[start : start + 8])) == 1 for start in range(0, 64, 8))
+    assert order[0] == "d"
+
+
+def test_ranks_on_a_node_share_its_cores():
+    places = [place("a"), place("a"), place("b"), place("c", 3)]
+    assert threads_of(places, {"a": 9.0, "b": 1.0, "c": 64.0}) == (4, 4, 1, 0)
+    assert threads_of([place("a")] * 3, {"a": 2.0}) == (1, 1, 1)
+
+
+def test_devices_of_ranks_are_counted_by_node():
+    on_gpus = [place(node, gpu) for node in "ab" for gpu in range(4)]
+    assert devices_held([device for each in on_gpus for device in each.devices]) == 8
+    assert place("a").devices == ("a/cpu",)
+    assert devices_held([*place("a").devices, *place("a").devices, *place("b").devices]) == 2
+
+
+def test_driver_without_a_gpu_knows_those_of_its_ranks():
+    import torch
+
+    places = [
+        place("a", 0, device_name="GPU 80", free_bytes=79e9),
+        place("b", 0, device_name="GPU 80", free_bytes=78e9),
+    ]
+    placed = PlacedRanks(actors=[None, None], places=places, threads=(0, 0), address="10.0.0.1")
+    where = Place(device=torch.device("cpu"), names=placed.devices, ranks=placed)
+    assert where.computes_on(torch.device("cpu")).type == "cuda"
+    assert where.device_name == "GPU 80"
+    assert where.rank_gpus == Gpus(num=2, bytes_each=78e9)
+    alone = Place(device=None, names=("here/cpu",))
+    assert alone.computes_on(torch.device("cpu")).type == "cpu"
+    assert alone.rank_gpus is None
+
+
+def test_slots_follow_from_the_memory_of_the_clusters_gpus():
+    from transformers import Qwen3Config
+
+    config = Qwen3Config(num_hidden_layers=4)
+    recipe = load_recipe("scalerl", ["rollout.generators=3", "learner.ranks=4", "learner.sharding=full"])
+    few, many = (slots_on(recipe, config, Gpus(num=7, bytes_each=size)) for size in (12e9, 80e9))
+    assert 3 <= few < many
+
+
+# What a cluster has too little of -------------------------------------------------------------------------------------
+
+
+def connection(num_gpus: int, num_cpus: int = 64) -> Connection:
+    return Connection(
+        address="head:1", num_gpus=num_gpus, num_cpus=num_cpus, num_nodes=1, node_cpus=(), close=lambda: None
+    )
+
+
+def ranked(*more: str) -> Any:
+    return load_recipe("scalerl", ["cluster.address=auto", "learner.ranks=4", "learner.sharding=full", *more])
+
+
+def test_too_few_gpus_for_ranks_and_generators_is_one_sentence():
+    message = (
+        "learner.ranks = 4 with rollout.generators = 5 needs 9 GPUs, and the cluster at head:1 has 8 on 1 node: lower "
+        "rollout.generators, or add nodes"
+    )
+    with ExitStack() as opened, pytest.raises(ClusterError) as raised:
+        _place_ranks(ranked("rollout.generators=5"), connection(8), opened)
+    assert str(raised.value) == message
+
+
+def test_generators_with_gpus_on_a_cluster_without_any():
+    with ExitStack() as opened, pytest.raises(RecipeError, match="the cluster at head:1 has no GPU"):
+        _place_ranks(ranked("rollout.generators=5", "rollout.gpus_per_generator=1"), connection(0), opened)
+
+
+def test_cluster_without_gpus_and_cores():
+    with ExitStack() as opened, pytest.raises(ClusterError, match="has no CPUs"):
+        _place_ranks(ranked("rollout.generators=5"), connection(0, 0), opened)
+
+
+# The actor, in this process -------------------------------------------------------------------------------------------
+
+
+def test_commands_that_overtook_others_wait_for_them():
+    actor = RankActor()
+    actor.give(1, b"second")
+    actor.give(2, b"third")
+    actor.give(0, b"first")
+    assert [actor._receive() for _ in range(3)] == [b"first", b"second", b"third"]
+
+
+def test_take_returns_all_answers_once_or_none_in_time():
+    actor = RankActor()
+    assert actor.take(0.01) == []
+    actor._answer("ready", 1)
+    actor._answer("done", 2)
+    assert actor.take(60.0) == [("ready", 1), ("done", 2)]
+    assert actor.take(0.0) == []
+
+
+def test_small_messages_travel_with_the_call():
+    message = pickle.dumps(("step", ()))
+    assert Parcels().pack(message) is message
+
+
+def test_interface_is_found_by_its_address():
+    assert interface_of("127.0.0.1") in {name for _, name in socket.if_nameindex()}
+    assert interface_of("203.0.113.77") is None
+
+
+# The model on another node --------------------------------------------------------------------------------------------
+
+
+def test_model_is_named_for_another_working_folder(tmp_path: Path, monkeypatch):
+    (tmp_path / "model").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert name_elsewhere("model") == name_elsewhere("./model") == str(tmp_path.resolve() / "model")
+    assert name_elsewhere("tiny-base") == "tiny-base"
+    assert name_elsewhere("owner/name") == "owner/name"
+
+
+def test_model_folder_is_that_of_this_machine():
+    assert (model_folder("tiny-base") / "model.safetensors").is_file()
+    with pytest.raises(ModelError, match="does not exist"):
+        model_folder(os.path.join(os.sep, "no", "such", "model"))

@@ -1,0 +1,194 @@
+"""Runs on real Ray whose learner is divided among actors: equal to one process, and ended by the loss of any rank.
+
+Each test starts a cluster or two, so few. What is printed are the seconds from a fault to the end of the run.
+"""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray_processes import alive, descendants, generators_of, parent_of, ranks_of, shared_memory, wait_until
+from ray_runs import PATIENCE_S, check_exactly_once, num_steps, start, wait_for_steps
+
+from scalerl import store
+from scalerl.config import load_recipe
+from scalerl.run.run import Run
+
+pytest.importorskip("ray")
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+END_S = 30.0
+RANKS = {"learner__ranks": 2, "learner__sharding": "full"}
+# Without a lag a run does not depend on timing.
+EXACT = {
+    "task__num_problems": 96,
+    "pipeline__max_lag": 0,
+    "rollout__slots": 16,
+    "evaluation__num_prompts": 6,
+    "checkpoint__every": 2,
+    "curriculum": "uniform",
+    "optimizer__warmup_steps": 0,
+}
+
+
+def check_same(folder: Path, reference: Path, num: int) -> None:
+    """Check that the first steps of two runs have the same groups, tokens and losses."""
+    rows, expected = store.read_metrics(folder)[:num], store.read_metrics(reference)[:num]
+    assert [row["step"] for row in rows] == list(range(1, num + 1))
+    for row, other in zip(rows, expected, strict=True):
+        assert sorted(row["groups"]) == sorted(other["groups"])
+        assert row["tokens"] == other["tokens"]
+        assert row["flops"] == pytest.approx(other["flops"])
+        for key in ("loss/value", "loss/entropy", "optim/grad_norm", "reward/mean"):
+            assert row.get(key) == pytest.approx(other.get(key), abs=1e-5), (row["step"], key)
+
+
+def one_process(folder: Path, num: int) -> Path:
+    """Train in this process, without Ray."""
+    settings = {
+        "pipeline__groups_per_batch": 4,
+        "pipeline__completions_per_group": 4,
+        "evaluation__every": 1000,
+        "budget__steps": num,
+    }
+    words = [f"{key.replace('__', '.')}={value}" for key, value in (EXACT | settings).items()]
+    Run(load_recipe("tiny-cpu", words), folder).train()
+    return folder
+
+
+def wait_for_end(driver: "subprocess.Popen[str]", what: str) -> str:
+    """Wait until the run has ended with an error, in time; return its output."""
+    begun = time.monotonic()
+    output, _ = driver.communicate(timeout=END_S)
+    print(f"ended {time.monotonic() - begun:.1f} s after {what}: {output.strip().splitlines()[-1]}")
+    assert driver.returncode == 1, output
+    return output
+
+
+def check_failed(folder: Path, words: str) -> None:
+    status = store.read_status(folder)
+    assert status is not None
+    assert status["status"] == "failed"
+    assert words in status["reason"]
+    assert "\n" not in status["reason"]
+    assert "--resume" in status["reason"]
+
+
+def check_nothing_left(processes: set[int], memory: set[str]) -> None:
+    wait_until(lambda: not alive(processes), END_S, "the end of all processes")
+    assert not {name for name in shared_memory() - memory if "plasma" in name or "ray" in name}
+
+
+def test_two_ranks_and_generators_train_as_one_process(tmp_path):
+    reference = one_process(tmp_path / "one", 6)
+    folder = tmp_path / "four"
+    driver = start(folder, **RANKS, **EXACT, budget__steps=6)
+    output, _ = driver.communicate(timeout=PATIENCE_S)
+    assert driver.returncode == 0, output
+    check_same(folder, reference, 6)
+    assert len(list((folder / store.CHECKPOINTS / "step-00000006").glob("tensors.weights.*"))) == 2
+
+
+def test_lost_ranks_end_the_run_and_others_resume_it(tmp_path):
+    """One is killed; the run is resumed with three, of which one is stopped, then without ranks."""
+    folder, memory = tmp_path / "run", shared_memory()
+    for kind, words in ((signal.SIGKILL, "died"), (signal.SIGSTOP, "has not answered for 15 s")):
+        again = kind is signal.SIGSTOP
+        ranks = {"learner__ranks": 3, "learner__sharding": "replicate"} if again else RANKS
+        driver = start(folder, resume=again, **ranks)
+        try:
+            wait_for_steps(folder, num_steps(folder) + 6, driver)
+            processes, victim = descendants(driver.pid), ranks_of(driver.pid)[-1]
+            assert len(ranks_of(driver.pid)) == ranks["learner__ranks"]
+            os.kill(victim, kind)
+            output = wait_for_end(driver, f"{kind.name} of a rank")
+        finally:
+            driver.kill()
+        assert f"process {victim} on node" in output
+        check_failed(folder, words)
+        check_nothing_left(processes, memory)
+    last = num_steps(folder)
+    resumed = start(folder, resume=True, budget__steps=last + 3)
+    output, _ = resumed.communicate(timeout=PATIENCE_S)
+    assert resumed.returncode == 0, output
+    check_exactly_once(folder)
+    assert store.read_metrics(folder)[-1]["attempt"] == 3
+
+
+def test_killed_driver_leaves_no_rank(tmp_path):
+    folder, memory = tmp_path / "run", shared_memory()
+    driver = start(folder, **RANKS)
+    wait_for_steps(folder, 2, driver)
+    processes = descendants(driver.pid)
+    assert len(ranks_of(driver.pid)) == 2
+    driver.kill()
+    driver.communicate()
+    begun = time.monotonic()
+    check_nothing_left(processes, memory)
+    print(f"everything has ended {time.monotonic() - begun:.1f} s after the driver was killed")
+
+
+def test_killed_driver_leaves_no_rank_on_a_cluster(tmp_path):
+    """Ray goes on and must end the actors itself; one of the ranks is stopped, and obeys nothing."""
+    from ray.cluster_utils import Cluster
+
+    folder, driver, victim = tmp_path / "run", None, 0
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "object_store_memory": 200 * 2**20})
+    try:
+        driver = start(folder, **RANKS, cluster__address=cluster.address)
+        wait_for_steps(folder, 2, driver)
+        victim = ranks_of(os.getpid())[0]
+        os.kill(victim, signal.SIGSTOP)
+        driver.kill()
+        driver.communicate()
+        begun = time.monotonic()
+        wait_until(lambda: not [*ranks_of(os.getpid()), *generators_of(os.getpid())], END_S, "the end of the actors")
+        print(f"all actors have ended {time.monotonic() - begun:.1f} s after the driver was killed")
+    finally:
+        if driver is not None:
+            driver.kill()
+        if victim and alive({victim}):
+            os.kill(victim, signal.SIGKILL)
+        cluster.shutdown()
+
+
+def test_ranks_on_two_nodes_and_the_loss_of_one(tmp_path):
+    """Nodes of one core each, so that every rank and the generator is on another."""
+    from ray.cluster_utils import Cluster
+
+    reference = one_process(tmp_path / "one", 12)
+    folder, driver = tmp_path / "run", None
+    small: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 200 * 2**20}
+    cluster = Cluster(initialize_head=True, head_node_args=small)
+    try:
+        added = [cluster.add_node(**small) for _ in range(2)]
+        nodes = {node.all_processes["raylet"][0].process.pid: node for node in added}
+        cluster.wait_for_nodes()
+        on_cluster = EXACT | {"cluster__address": cluster.address, "rollout__generators": 1}
+        driver = start(folder, **RANKS, **on_cluster)
+        wait_for_steps(folder, 6, driver)
+        check_same(folder, reference, 6)
+        row = store.read_metrics(folder)[-1]
+        assert row["gpu_hours"] * 3600 / row["time/training_s"] == pytest.approx(3), "three nodes are held"
+
+        ranks = ranks_of(os.getpid())
+        assert len({parent_of(rank) for rank in ranks}) == 2, "each rank is on another node"
+        elsewhere = next(parent_of(rank) for rank in ranks if parent_of(rank) in nodes)
+        cluster.remove_node(nodes[elsewhere], allow_graceful=False)
+        wait_for_end(driver, "the loss of a node")
+        check_failed(folder, "lost with its node")
+        wait_until(lambda: not ranks_of(os.getpid()), END_S, "the end of the ranks")
+
+        one_rank = {"learner__ranks": 1, "learner__sharding": "full"}
+        driver = start(folder, resume=True, **one_rank, **on_cluster, budget__steps=12)
+        output, _ = driver.communicate(timeout=PATIENCE_S)
+        assert driver.returncode == 0, output
+        check_same(folder, reference, 12)
+    finally:
+        if driver is not None:
+            driver.kill()
+        cluster.shutdown()
