@@ -284,7 +284,8 @@ def learner_tokens(groups: Sequence[Group]) -> int:
 def computed_tokens(subject: Subject, groups: Sequence[Group]) -> int:
     """Return the tokens that a step computes: a shared prompt counts once where the learner shares it."""
     completions = [completion for group in groups for completion in group.completions]
-    if not subject.learner.policy.shares_prompts or not sharing_pays(completions, np.arange(len(completions))):
+    share_from, rows = subject.learner.policy.share_from, np.arange(len(completions))
+    if not sharing_pays(completions, rows, budget=subject.case.pass_tokens, share_from=share_from):
         return learner_tokens(groups)
     prompts = {completion.request.prompt_tokens for completion in completions}
     return sum(len(prompt) - 1 for prompt in prompts) + sum(map(len, completions))

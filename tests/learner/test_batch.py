@@ -20,7 +20,7 @@ EFFECTIVE = functools.partial(effective_batch, drop_truncated=True, zero_varianc
 
 
 def prepared(batch, *, tokens=64, weigh=WEIGHTS["prompt"], **settings):
-    settings = {"share_prompts": False} | settings
+    settings = {"share_from": None} | settings
     return prepare(batch, effective=EFFECTIVE, weigh=weigh, micro_batch_tokens=tokens, **settings)
 
 

@@ -92,6 +92,22 @@ def test_padding_comes_after_the_inputs_and_is_separate(lengths, num_trained):
     assert shape_of(padded(more)) == shape_of(more)
 
 
+def test_large_passes_share_prompts_beside_graphs():
+    """Passes above the graphs' limit share prompts; a smaller pass of the same batch then has no graph either."""
+    overrides, batch = ("learner.micro_batch_tokens=60",), random_batch(3, num_groups=8)
+    exact, row = gradients_of(make_learner(*overrides), batch)
+    learner, graphs = with_graphs(make_learner(*overrides), most_tokens=20, seen=Everything())
+    gradients, same_row = gradients_of(learner, batch)
+    assert same_row["batch/flops"] == row["batch/flops"]
+    assert not graphs._graphs
+    for name in exact:
+        torch.testing.assert_close(gradients[name], exact[name], rtol=1e-5, atol=1e-6)
+    learner, graphs = with_graphs(make_learner(*overrides), most_tokens=60, seen=Everything())
+    _, apart = gradients_of(learner, batch)
+    assert apart["batch/flops"] > row["batch/flops"]
+    assert graphs._graphs
+
+
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("family", ["smollm", "qwen2"])

@@ -71,12 +71,22 @@ def test_a_shared_prompt_by_hand():
     assert packing.prefixes.uses.tolist() == [[6, 10], [7, 10]]
 
 
+@pytest.mark.parametrize(("share_from", "tokens", "shares"), [(0, 64, True), (40, 64, False), (10, 8, False)])
+def test_small_passes_share_no_prompts(share_from, tokens, shares):
+    """Small by the tokens of the batch (at most 30 here), or by those of a pass."""
+    batch = long_prompts(0, num_groups=1, per_group=2)
+    micro_batches = prepared(batch, tokens=tokens, share_from=share_from).micro_batches
+    assert any(micro.inputs.packing.prefixes is not None for micro in micro_batches) == shares
+
+
 @settings(deadline=None, max_examples=60)
 @given(seed=st.integers(0, 10**6), tokens=st.integers(1, 300), ranks=st.integers(1, 4), shares=st.booleans())
 def test_ranks_together_have_every_token_once(seed, tokens, ranks, shares):
     batch = random_batch(seed, temperatures=(1.0, 0.7))
-    whole = prepared(batch, tokens=tokens, share_prompts=shares)
-    parts = [prepared(batch, tokens=tokens, share_prompts=shares, rank=r, num_ranks=ranks) for r in range(ranks)]
+    whole = prepared(batch, tokens=tokens, share_from=0 if shares else None)
+    parts = [
+        prepared(batch, tokens=tokens, share_from=0 if shares else None, rank=r, num_ranks=ranks) for r in range(ranks)
+    ]
 
     def trained(results):
         return sorted(

@@ -89,14 +89,15 @@ def prepare(
     effective: Callable[..., EffectiveBatch],
     weigh: Callable[[Tensor, Tensor, Tensor], Tensor],
     micro_batch_tokens: int,
-    share_prompts: bool = True,
+    share_from: int | None = 0,
     rank: int = 0,
     num_ranks: int = 1,
 ) -> Prepared:
     """Filter and weigh a batch as a whole, then split it, or one rank's share of it, into micro-batches.
 
     `effective` is rl.filters.effective_batch and `weigh` a function of rl.weights, both with the recipe's settings
-    bound. With `share_prompts`, a prompt is computed once for its completions in a pass, if that pays.
+    bound. In passes of more than `share_from` tokens, a prompt is computed once for its completions, if that pays; None
+    means never.
     """
     completions = [completion for group in batch.groups for completion in group.completions]
     group = np.array([number for number, g in enumerate(batch.groups) for _ in g.completions], dtype=np.int64)
@@ -127,7 +128,7 @@ def prepare(
         "completion_of_token": completion_of_token,
     }
     rows = np.flatnonzero(kept.kept.numpy())
-    shares = share_prompts and sharing_pays(completions, rows)
+    shares = sharing_pays(completions, rows, budget=micro_batch_tokens, share_from=share_from)
     lay_out = functools.partial(_layout, completions, num_prompt, lengths, shares=shares)
     passes = _passes(completions, rows, num_ranks, micro_batch_tokens, lay_out, shares=shares)
     token_start, whole = np.cumsum(lengths) - lengths, lay_out(rows)

@@ -102,7 +102,7 @@ class PassGraphs:
     ) -> None:
         """`compute` returns log-probs and entropies; `leaves` are pairs of a leaf of its autograd graph and the master
         weight that the leaf's gradient belongs to."""
-        self._compute, self._device, self._most_tokens = compute, device, most_tokens
+        self._compute, self._device, self.most_tokens = compute, device, most_tokens
         self._leaves = [leaf for leaf, _ in leaves]
         self._masters = [master for _, master in leaves]
         self._sums = {id(master): torch.zeros_like(master, dtype=torch.float32) for master in self._masters}
@@ -118,7 +118,7 @@ class PassGraphs:
     def __call__(self, inputs: ForwardInputs) -> tuple[Tensor, Tensor]:
         """Return log-probs, with gradient, and entropies, without; `inputs` is on the host."""
         num = len(inputs.targets)
-        if len(inputs.ids) > self._most_tokens:
+        if len(inputs.ids) > self.most_tokens or inputs.packing.prefixes is not None:
             return self._compute(inputs)
         inputs = padded(inputs)
         graphs = self._graphs_for(inputs)

@@ -42,8 +42,8 @@ class Policy(Protocol):
     """Whether all ranks must run the same number of passes."""
 
     @property
-    def shares_prompts(self) -> bool:
-        """Whether fewer tokens make a pass faster."""
+    def share_from(self) -> int | None:
+        """Tokens of a pass above which a prompt that completions share is computed once; None if it cannot be."""
         ...
 
     def run(self, inputs: ForwardInputs) -> tuple[Tensor, Tensor]:
@@ -99,9 +99,11 @@ class LocalPolicy:
                 self.graphs = self._pass_graphs()
 
     @property
-    def shares_prompts(self) -> bool:
-        # Graphs are for small passes, whose launches take longer than their work.
-        return self._can_share and self.graphs is None
+    def share_from(self) -> int | None:
+        if not self._can_share:
+            return None
+        # Graphs are for passes whose launches take longer than their work: fewer tokens would not make them faster.
+        return 0 if self.graphs is None else self.graphs.most_tokens
 
     def run(self, inputs: ForwardInputs) -> tuple[Tensor, Tensor]:
         """Return the log-probs and entropies of a pass, by a CUDA graph where there is one."""

@@ -197,7 +197,7 @@ class TorchLearner:
             effective=self._effective,
             weigh=self._weigh,
             micro_batch_tokens=self._learner.micro_batch_tokens,
-            share_prompts=self._learner.share_prompts and self.policy.shares_prompts,
+            share_from=self.policy.share_from if self._learner.share_prompts else None,
             rank=self._team.rank,
             num_ranks=self._team.size,
         )

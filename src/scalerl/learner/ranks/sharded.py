@@ -34,10 +34,13 @@ if TYPE_CHECKING:
 
 def device_mesh(device: torch.device, num_ranks: int, shard_size: int) -> "DeviceMesh":
     """Return the mesh of all ranks: one dimension, or replicas of `shard_size` ranks that hold one copy together."""
-    from torch.distributed.device_mesh import init_device_mesh
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
     if shard_size == num_ranks:
-        return init_device_mesh(device.type, (num_ranks,), mesh_dim_names=("shard",))
+        # init_device_mesh would use NCCL on GPUs whatever the ranks use, and NCCL refuses ranks that share a GPU.
+        assert dist.group.WORLD is not None
+        return DeviceMesh.from_group(dist.group.WORLD, device.type, mesh_dim_names=("shard",))
     return init_device_mesh(device.type, (num_ranks // shard_size, shard_size), mesh_dim_names=("replicate", "shard"))
 
 
@@ -73,12 +76,13 @@ class ShardedPolicy:
         self.parameters: dict[str, Tensor] = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         # Not compiled for its few tokens, which no pass has.
         with torch.compiler.set_stance("force_eager"):
-            self.shares_prompts = check_packing(
+            can_share = check_packing(
                 lambda ids, packing: self._root(ids, packing),
                 self.model.config,
                 device=device,
                 tolerance=1e-3 if self._dtype == master_dtype else 0.1,
             )
+        self.share_from = 0 if can_share else None
         if compiled:
             self._warm_up(micro_batch_tokens)
 
