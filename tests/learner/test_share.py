@@ -132,7 +132,7 @@ def test_shares_of_ranks_are_even(seed, ranks, shares):
 def test_sharing_is_chosen_where_it_saves_a_tenth():
     def pays(prompt, lengths):
         completions = [make_completion("0/a", i, [3] * prompt, [1] * length) for i, length in enumerate(lengths)]
-        return sharing_pays(completions, np.arange(len(lengths)))
+        return sharing_pays(completions, np.arange(len(lengths)), budget=10**6, share_from=0)
 
     assert pays(128, [98] * 8)
     assert not pays(1, [8] * 8), "the last token of a prompt is never shared"
