@@ -62,7 +62,7 @@ def process_learner(
             device="cuda" if model.device.type == "cuda" else "cpu",
             seed=seed,
             version=version,
-            threads=max(torch.get_num_threads() // learner.ranks, 1) if model.device.type == "cpu" else 0,
+            threads=_threads(model.device, learner.ranks),
             **others,
         )
         _check_picklable(spec)
@@ -76,6 +76,15 @@ def process_learner(
 
     ranked.on_close(close)
     return ranked
+
+
+def _threads(device: Any, num_ranks: int) -> int:
+    """Return torch's threads in each rank; 0 for its own number. On the host of a GPU one is the fastest."""
+    import torch
+
+    if device.type == "cpu":
+        return max(torch.get_num_threads() // num_ranks, 1)
+    return 0 if "OMP_NUM_THREADS" in os.environ else 1
 
 
 @contextmanager
