@@ -14,7 +14,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -164,14 +163,11 @@ def reach(grid: Array, curve: Array, target: float) -> float:
 def shown(pipeline: Arm, drained: Arm, result: dict[str, list[Row]]) -> str:
     lines = []
     for name, arm in (("PipelineRL", pipeline), ("PPO-off-policy", drained)):
-        lag, most = arm.column("rollout/lag_mean"), arm.column("rollout/lag_max")
-        parts: dict[str, Any] = {
-            part: arm.column(f"time/{part}_s").mean() for part in ("step", "wait", "push") if arm.rows[0]
-        }
+        learning_s = arm.column("time/step_s").mean()
         lines.append(
             f"{name:<15}{len(arm.rows)} runs, {arm.end('step'):.0f} steps of {arm.seconds_per_step:.2f} s (learning "
-            f"{parts['step']:.2f}, waiting {parts['wait']:.2f}), lag {lag.mean():.1f}, at most {most.max():.0f}; last "
-            f"evaluations {arm.last_reward:.3f}"
+            f"{learning_s:.2f}), largest lag {arm.column('rollout/lag_max').max():.0f}; last evaluations "
+            f"{arm.last_reward:.3f}"
         )
     for axis, rows in result.items():
         lines.append(f"{'reward':>8}{'PPO, ' + axis:>18}{'PipelineRL':>14}{'ratio':>8}  [{LEVEL:.0%}]")
