@@ -1,5 +1,6 @@
 """A learner over ranks gives what one process gives."""
 
+import functools
 import os
 import signal
 import subprocess
@@ -11,12 +12,16 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 from batches import VERSION, random_batch
-from learners import make_learner
+from learners import make_learner, recipe_of
 from rank_checks import work
+from safetensors.torch import save_file
+from tiny_models import tiny_model
 
 from scalerl.errors import LearnerError
 from scalerl.learner.ranks.buckets import buckets
-from scalerl.learner.saved import SavedTensors
+from scalerl.learner.ranks.rank import LearnerRank, RankSpec
+from scalerl.learner.saved import SavedTensors, file_name
+from scalerl.run.learners import learner_settings
 
 
 @pytest.mark.timeout(1200)
@@ -117,6 +122,36 @@ def test_ranks_train_save_and_end_together(tmp_path):
     assert not [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
     with pytest.raises(LearnerError, match="closed"):
         dict(ranked.weights())
+
+
+@pytest.mark.parametrize("family", ["smollm", "qwen3"])
+def test_sharded_rank_uses_what_it_loaded(tmp_path, monkeypatch, family):
+    """One rank in this process: weights and the next step are those of the checkpoint, with and without a tied head."""
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    alone = make_learner(family=family)
+    alone.step(random_batch(0, num_groups=6, version=VERSION))
+    (tmp_path / "state").mkdir()
+    for kind, tensors in alone.state_dict().items():
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, tmp_path / "state" / file_name(kind))
+    tiny_model(family, seed=0, dtype=torch.float32).save_pretrained(tmp_path / "model")
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # pyright: ignore[reportPrivateImportUsage]
+    spec = RankSpec(
+        num_ranks=1,
+        address="127.0.0.1",
+        port=store.port,
+        folder=str(tmp_path / "model"),
+        sharding="full",
+        settings=functools.partial(learner_settings, recipe_of(), gpu=False),
+    )
+    rank = LearnerRank(spec, 0)
+    try:
+        assert rank.load(str(tmp_path / "state")) == VERSION + 1
+        for name, weight in rank.named_weights():
+            torch.testing.assert_close(weight, alone.weights()[name], rtol=0, atol=0, msg=name)
+        batch = random_batch(1, num_groups=6, version=VERSION + 1)
+        assert rank.step(batch)["loss/value"] == pytest.approx(alone.step(batch)["loss/value"], abs=1e-6)
+    finally:
+        rank.close()
 
 
 DRIVER = """

@@ -43,8 +43,11 @@ def check_same(folder: Path, reference: Path, num: int) -> None:
         assert sorted(row["groups"]) == sorted(other["groups"])
         assert row["tokens"] == other["tokens"]
         assert row["flops"] == pytest.approx(other["flops"])
-        for key in ("loss/value", "loss/entropy", "optim/grad_norm", "reward/mean"):
+        for key in ("loss/value", "loss/entropy", "reward/mean"):
             assert row.get(key) == pytest.approx(other.get(key), abs=1e-5), (row["step"], key)
+        # Unlikely tokens multiply the rounding of weights in a gradient: a single process whose weights differ by 1e-8
+        # has a norm that differs by 1.7e-5 of 1.3 in step 11, and by 1e-7 before and after it.
+        assert row["optim/grad_norm"] == pytest.approx(other["optim/grad_norm"], rel=1e-4), row["step"]
 
 
 def one_process(folder: Path, num: int) -> Path:
@@ -172,8 +175,9 @@ def test_ranks_on_two_nodes_and_the_loss_of_one(tmp_path):
         driver = start(folder, **RANKS, **on_cluster)
         wait_for_steps(folder, 6, driver)
         check_same(folder, reference, 6)
-        row = store.read_metrics(folder)[-1]
-        assert row["gpu_hours"] * 3600 / row["time/training_s"] == pytest.approx(3), "three nodes are held"
+        before, row = store.read_metrics(folder)[-2:]
+        hours, seconds = (row[key] - before[key] for key in ("gpu_hours", "time/training_s"))
+        assert hours * 3600 / seconds == pytest.approx(3), "three nodes are held"
 
         ranks = ranks_of(os.getpid())
         assert len({parent_of(rank) for rank in ranks}) == 2, "each rank is on another node"

@@ -85,6 +85,7 @@ class ShardedPolicy:
         self.share_from = 0 if can_share else None
         if compiled:
             self._warm_up(micro_batch_tokens)
+        self._divide_again()
 
     def run(self, inputs: ForwardInputs) -> tuple[Tensor, Tensor]:
         inputs = inputs.to(self.device)
@@ -157,6 +158,18 @@ class ShardedPolicy:
                 # A factor of 1 would be a scaled sum, which gloo does not have.
                 module.set_force_sum_reduction_for_comms(True)
         return root
+
+    def _divide_again(self) -> None:
+        """Drop gathered weights that a forward pass without a backward pass has left.
+
+        Otherwise those of the root, which FSDP keeps for the backward pass, would hide what is loaded from a
+        checkpoint, in the next pass and in `weights`.
+        """
+        from torch.distributed.fsdp import FSDPModule
+
+        for module in self._root.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
 
     def _warm_up(self, micro_batch_tokens: int) -> None:
         for inputs in warm_up_inputs(self.model.config.max_position_embeddings, micro_batch_tokens):

@@ -31,8 +31,8 @@ START_S = 600.0
 THREADS = 4
 """Calls that an actor serves at a time: `take` waits while `give` goes on."""
 _CLOSE_S = 5.0
-_NODE_S = 8.0
-"""A lost connection is noticed before Ray knows that the node is dead; how long to wait for that."""
+_NODE_S = 3.0
+"""How long the server of a node may take to accept a connection."""
 _INLINE_BYTES = 100_000
 """Larger messages are put into Ray's object store, once for all ranks."""
 
@@ -243,9 +243,9 @@ class RayRank:
     def _loss(self, error: Exception) -> RankLost:
         from ray.exceptions import ActorUnavailableError
 
-        unreachable = isinstance(error, ActorUnavailableError)
-        if _is_lost(self.place.node, wait_s=_NODE_S if unreachable else 0.0):
+        if _is_lost(self.place.node):
             return RankLost(self._sentence("was lost with its node"))
+        unreachable = isinstance(error, ActorUnavailableError)
         ending = "cannot be reached any more" if unreachable else "died: it was killed, ran out of memory or crashed"
         return RankLost(self._sentence(ending))
 
@@ -254,16 +254,18 @@ class RayRank:
         return f"{where} {ending}; --resume continues from the last checkpoint"
 
 
-def _is_lost(node: str, *, wait_s: float) -> bool:
-    """Return whether Ray knows that a node is dead, or learns it in time."""
+def _is_lost(node: str) -> bool:
+    """Return whether a node is dead. Ray itself takes up to half a minute to notice a node that is silent."""
     import ray
 
-    deadline = time.monotonic() + wait_s
-    while any(each["NodeID"] == node and each["Alive"] for each in ray.nodes()):
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(0.2)
-    return True
+    entry = next((each for each in ray.nodes() if each["NodeID"] == node and each["Alive"]), None)
+    if entry is None:
+        return True
+    try:
+        socket.create_connection((entry["NodeManagerAddress"], entry["NodeManagerPort"]), timeout=_NODE_S).close()
+    except OSError:
+        return True
+    return False
 
 
 def end_process(place: RankPlace) -> None:
