@@ -22,7 +22,7 @@ def can_be_pooled(curve: Fit) -> bool:
     """Return whether a fit can be pooled: a free sigmoid with draws whose verdict is not in NOT_POOLED."""
     known = curve.known
     is_free = known is not None and known.ceiling is None and not known.log_shape
-    has_draws = curve.draws is not None and not curve.parts
+    has_draws = curve.draws is not None and (curve.unsure or not curve.parts)
     return curve.form == "sigmoid" and is_free and has_draws and curve.verdict not in NOT_POOLED
 
 
@@ -40,6 +40,7 @@ def with_prior(curve: Fit, prior: Prior) -> Fit:
         own,
         params=params,
         draws=draws,
+        parts=(),  # what other runs say of the ceiling takes the place of not knowing it
         noise_sd=float(np.median(draws.noise_sd)),
         run_sd=float(np.median(draws.run_sd)) if own.num_runs > 1 else None,
         prior=prior,
