@@ -5,7 +5,8 @@ SRC is the `src` folder of an older tree, which forecasts the same runs.
 
 Start 0.02 to 0.4, gain 0.1 to 0.9 (below a ceiling of 0.98), exponent 0.7 to 3, 7 to 60 evenly spaced evaluations up to
 the reach, noise sd 0.003 to 0.02, autocorrelation 0, 0.3 or 0.5, the start given (as noisy as an evaluation) in three
-quarters of the runs. A reach is the compute fitted, in midpoints. Eight evaluations at 1.25 to 10 times it are forecast.
+quarters of the runs. A reach is the compute fitted, in midpoints. Forecasts are of eight evaluations at 1.25 to 10
+times the reach.
 """
 
 import argparse
@@ -110,7 +111,7 @@ def score(low, high, value):
 
 
 def measure(population: str, reach: float, num: int) -> list[float]:
-    """Coverage, score, RMSE, bias and width of forecasts, and coverage, score and width of ceilings; means over runs."""
+    """Means over runs: coverage, score, RMSE, bias and width of forecasts; coverage, score and width of ceilings."""
     rows = []
     for seed in range(num):
         run = simulate(population, seed, reach)

@@ -43,7 +43,7 @@ class Form:
     """shape(log_compute, *log_params), broadcasting; log_compute is relative to the largest compute."""
     rising: bool
     multiple: Callable[..., Array] | None = None
-    """multiple(share, exponent): compute, in midpoints, at which this share of the gain is reached; rising forms only."""
+    """multiple(share, exponent): compute, in midpoints, at which a rising form reaches this share of its gain."""
     ceiling: float | None = None
     """A ceiling the form itself fixes."""
     family: str | None = None
@@ -91,7 +91,7 @@ SKEW_SLOPE = 1.0 / (2 * SKEW * (1.0 - 2.0 ** (-1 / SKEW)))
 
 
 def early_steep(log_compute: Array, log_exponent: Array, log_midpoint: Array) -> Array:
-    """(1 + k (C_mid / C)^b)^-3: rises late and then levels off slowly, with exponent 3 b before the bend and b after it.
+    """(1 + k (C_mid / C)^b)^-3: rises late and levels off slowly, with exponent 3 b before the bend and b after it.
 
     b = 0.81 B and k = 0.26 give it the sigmoid's midpoint and its slope there (Richards 1959).
     """
