@@ -20,7 +20,7 @@ from scalerl.curves.grid import Grid
 SOFT = 0.01  # the e above: shares of the possible gain below it are treated as nearly equal
 EDGE = float(np.log((1 + SOFT) / SOFT))  # coordinate of a share of 1, and of 0 below zero
 NUM_NODES = 401
-WIDE_MIDPOINT_SD = 2.0
+WIDE_MIDPOINT_SD = 1.5
 PARAMS = ("share", "exponent", "midpoint")
 SIGMOID_PARAMS = {param.name: param for param in FORMS["sigmoid"].shape_params}
 
@@ -96,7 +96,7 @@ def wide_prior(log_scale: float) -> Prior:
 
     Half of its share of the possible gain is the weak prior, half is uniform, so that no ceiling is ruled out. The
     midpoint may lie far beyond the largest compute, of which `log_scale` is the log: nine tenths are within a factor
-    of 27 of it.
+    of 12 of it.
     """
     nodes = np.linspace(-EDGE, EDGE, NUM_NODES)
     share = share_of(nodes)
