@@ -29,9 +29,9 @@ def can_be_pooled(curve: Fit) -> bool:
 def with_prior(curve: Fit, prior: Prior) -> Fit:
     """Return the fit of the same points under this prior, with the original fit as `unpooled`.
 
-    A fit that cannot be pooled is returned unchanged.
+    A fit that cannot be pooled, or a prior that says nothing, returns the fit unchanged.
     """
-    if not can_be_pooled(curve):
+    if not can_be_pooled(curve) or not prior.densities:
         return curve
     own = curve.unpooled or curve
     draws = _weighted(own, prior) or _drawn_again(own, prior)
