@@ -8,6 +8,7 @@ may have seen them.
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -57,7 +58,7 @@ def main() -> None:
     num = 0
     for path in sorted(Path(sys.argv[1]).glob("*.json")):
         content = opened(path.read_text(encoding="utf-8"), str(path))
-        selection = {
+        selection: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in content["selection"].items()
         }
         logs = [folders[Path(log).name] for log in content["logs"]]
