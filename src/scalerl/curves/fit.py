@@ -173,7 +173,7 @@ def _settle(
         intervals=intervals,
         test=test,
         change=test and mend and skip_before is None,
-        average_shapes=test and not fell,
+        widen=test and not fell and known.prior is None,
     )
 
 

@@ -80,7 +80,7 @@ class Fit:
 
     @property
     def unsure(self) -> bool:
-        """Whether `parts` are shapes, and priors, that a run may have whose ceiling its points do not tell."""
+        """Whether `parts` is the fit under a wider prior, of a run that has not bent."""
         return bool(self.parts) and not (self.misfit is not None and self.misfit.claimed)
 
     @property
@@ -100,6 +100,11 @@ class Fit:
             params = {name: float(np.median(values)) for name, values in self.draws.params.items()}
         notes = tuple(note for note in self.notes if not isinstance(note, Fall))
         return replace(self, params=params, parts=(), notes=notes)
+
+    @property
+    def within(self) -> "Fit":
+        """The curve for what lies within the data: under the wider prior where there is one, else as it was chosen."""
+        return self if self.unsure else self.chosen
 
     @property
     def best_draws(self) -> Array:

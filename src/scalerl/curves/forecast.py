@@ -140,9 +140,10 @@ def compute_for(fit: Fit, rewards: Sequence[float]) -> list[Reach]:
 
 
 def _reach(fit: Fit, reward: float) -> Reach:
-    value = float(inverse(fit, reward, fit.params))
     if fit.unsure:
         value = float(np.quantile(_inverses(fit, reward), 0.5, method="nearest"))
+    else:
+        value = float(inverse(fit, reward, fit.params))
     if fit.falls and value > fit.scale:
         return Reach(reward=reward, compute=None, notes=_after_falls(fit))
     if fit.draws is None:
@@ -169,7 +170,7 @@ def _reach(fit: Fit, reward: float) -> Reach:
 
 
 def _inverses(fit: Fit, reward: float) -> Array:
-    """Return the compute for each draw, over all shapes that a run whose ceiling is unknown may have."""
+    """Return the compute for each draw, under the wider prior where the run has not bent."""
     assert fit.draws is not None
     ways = fit.ways() if fit.unsure else [(fit.own_form, fit.draws)]
     return np.concatenate([inverse(fit, reward, draws.params, form) for form, draws in ways])

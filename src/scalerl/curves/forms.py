@@ -46,8 +46,6 @@ class Form:
     """multiple(share, exponent): compute, in midpoints, at which a rising form reaches this share of its gain."""
     ceiling: float | None = None
     """A ceiling the form itself fixes."""
-    family: str | None = None
-    """The form whose parameters this one shares, with their meaning; None for a form of its own."""
 
     @property
     def params(self) -> tuple[str, ...]:
@@ -84,43 +82,8 @@ def sigmoid(log_compute: Array, log_exponent: Array, log_midpoint: Array) -> Arr
     return np.divide(1.0, ratio, out=ratio if isinstance(ratio, np.ndarray) else None)
 
 
-SKEW = 3  # exponent at one end of a skewed sigmoid over that at the other
-# So that the midpoint is where half of the gain is reached, and the exponent the slope of the log odds there.
-SKEW_ODDS = 2.0 ** (1 / SKEW) - 1.0
-SKEW_SLOPE = 1.0 / (2 * SKEW * (1.0 - 2.0 ** (-1 / SKEW)))
-
-
-def early_steep(log_compute: Array, log_exponent: Array, log_midpoint: Array) -> Array:
-    """(1 + k (C_mid / C)^b)^-3: rises late and levels off slowly, with exponent 3 b before the bend and b after it.
-
-    b = 0.81 B and k = 0.26 give it the sigmoid's midpoint and its slope there (Richards 1959).
-    """
-    part = sigmoid(log_compute, log_exponent + np.log(SKEW_SLOPE), log_midpoint + _odds_shift(log_exponent))
-    return part * part * part
-
-
-def late_steep(log_compute: Array, log_exponent: Array, log_midpoint: Array) -> Array:
-    """1 - (1 + k (C / C_mid)^b)^-3, the mirror image: exponent b before the bend and 3 b after it."""
-    rest = sigmoid(log_compute, log_exponent + np.log(SKEW_SLOPE), log_midpoint - _odds_shift(log_exponent))
-    np.subtract(1.0, rest, out=rest if isinstance(rest, np.ndarray) and rest.ndim else None)
-    return 1.0 - rest * rest * rest
-
-
-def _odds_shift(log_exponent: Array) -> Array:
-    """Return by how much k moves the midpoint of the sigmoid that a skewed one is a power of."""
-    return np.log(SKEW_ODDS) * np.exp(-log_exponent) / SKEW_SLOPE
-
-
 def sigmoid_multiple(share: Array, exponent: Array) -> Array:
     return (share / (1.0 - share)) ** (1.0 / exponent)
-
-
-def early_steep_multiple(share: Array, exponent: Array) -> Array:
-    return (SKEW_ODDS / (share ** (-1.0 / SKEW) - 1.0)) ** (1.0 / (SKEW_SLOPE * exponent))
-
-
-def late_steep_multiple(share: Array, exponent: Array) -> Array:
-    return (((1.0 - share) ** (-1.0 / SKEW) - 1.0) / SKEW_ODDS) ** (1.0 / (SKEW_SLOPE * exponent))
 
 
 def exponential_multiple(share: Array, exponent: Array) -> Array:
@@ -193,21 +156,3 @@ FORMS = {
         ceiling=1.0,
     ),
 }
-
-SKEWED = tuple(
-    Form(
-        name=name,
-        formula=formula,
-        source="Richards 1959",
-        shape_params=(EXPONENT, MIDPOINT),
-        shape=shape,
-        rising=True,
-        multiple=multiple,
-        family="sigmoid",
-    )
-    for name, formula, shape, multiple in (
-        ("early steep", "R0 + (A - R0) (1 + k (C_mid / C)^b)^-3", early_steep, early_steep_multiple),
-        ("late steep", "A - (A - R0) (1 + k (C / C_mid)^b)^-3", late_steep, late_steep_multiple),
-    )
-)
-"""Sigmoids whose exponents before and after the bend differ; not for users to choose."""

@@ -11,7 +11,7 @@ Priors are weak and dimensionless; docs/math.md says what they are, why, and wha
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, lru_cache
 
 import numpy as np
@@ -45,8 +45,6 @@ class Draws:
     run_sd: Array
     drift_share: float = 1.0
     """Share of the noise's variance with which the run itself may drift; all of it where nothing more is known."""
-    log_evidence: float = 0.0
-    """Log of the marginal likelihood, up to what the points and the priors alone decide."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +103,7 @@ def posterior(
     picks = order[np.searchsorted(total, middles(model.resolution.draws) * total[-1])]
     which, which_gain = which[picks], which_gain[picks]
     which_noise, which_shape = np.divmod(cell[row[which]], grid.num)
-    draws = model.draw(grid, noise.take(which_noise), which_shape, which_level[which], which_gain)
-    return replace(draws, log_evidence=float(np.log(total[-1]) + log_mass.max()))
+    return model.draw(grid, noise.take(which_noise), which_shape, which_level[which], which_gain)
 
 
 def _blocks(num: int, width: int) -> Iterator[slice]:
@@ -138,7 +135,7 @@ class Model:
     ) -> None:
         self.points, self.form, self.known, self.slow = points, form, known, slow
         self.span = points.bounds[1] - points.bounds[0]
-        self.prior = known.prior if (form.family or form.name) == "sigmoid" else None
+        self.prior = known.prior if form.name == "sigmoid" else None
         self.box = shape_box(form, known, points)
         self.resolution = resolution or (SEVERAL_RUNS if points.num_runs > 1 else ONE_RUN)
         floor = (NOISE_FLOOR * self.span) ** 2

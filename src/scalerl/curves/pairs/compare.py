@@ -25,7 +25,7 @@ from scalerl.curves.pairs.pairing import (
     paired_correlation,
     spread_sd,
 )
-from scalerl.curves.ways.shapes import has_bent
+from scalerl.curves.ways.unknown import has_bent
 from scalerl.curves.words import note_text, pair_verdict
 
 CEILING_MARGIN = 0.02  # what the paper takes for a difference between ceilings

@@ -11,8 +11,8 @@ from scalerl.curves.residuals.falls import LEAST_NOISE
 from scalerl.curves.residuals.misfit import Misfit
 from scalerl.curves.residuals.rise import Rise, find_rise
 from scalerl.curves.ways.averaging import Part, average, pooled_ceilings, pooled_params
-from scalerl.curves.ways.shapes import shapes_if_unknown
 from scalerl.curves.ways.solving import Choice, Problem, pose
+from scalerl.curves.ways.unknown import under_wide_prior
 
 SHARES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)  # of the largest compute, tried as the end of the early part
 OTHER_FORMS = ("power", "exponential")
@@ -38,7 +38,7 @@ class Settled:
 
     @property
     def param_draws(self) -> dict[str, Array]:
-        """Draws of all parameters, over all shapes where the ceiling is unknown."""
+        """Draws of all parameters, under the wide prior where the ceiling is unknown."""
         assert self.draws is not None
         is_misfit = self.misfit is not None and self.misfit.claimed
         return self.draws.params if is_misfit else pooled_params(self.draws, self.parts)
@@ -60,13 +60,13 @@ def settle(
     intervals: bool,
     test: bool,
     change: bool,
-    average_shapes: bool = False,
+    widen: bool = False,
 ) -> Settled:
     """Fit the form and, with `test`, look for a rise and for a pattern in the residuals.
 
     With `change` a pattern is mended, if it can be, by leaving out early points, fitting the start or another form;
-    without it only the intervals are averaged over such ways. With `average_shapes` the forecast of a run that has no
-    pattern and whose ceiling is unknown is averaged over shapes.
+    without it only the intervals are averaged over such ways. With `widen` a sigmoid that has no pattern
+    and has not bent is fitted again under a wider prior, for forecasts.
     """
     choice, few = Choice(form=form), points
     problem = pose(points, form, known, start_sd)
@@ -85,8 +85,8 @@ def settle(
         if pattern is not None:
             ways = ways_around(form, known, mended.choice if mended is not None else None)
             parts = average(points, known, start_sd, guess, ways, pattern.autocorrelation, slow, (choice, draws))
-        elif average_shapes:
-            parts = shapes_if_unknown(points, known, start_sd, guess, slow, draws)
+        elif widen:
+            parts = under_wide_prior(points, form, known, start_sd, guess, slow, draws)
     return Settled(
         choice=choice,
         points=few,
