@@ -235,7 +235,7 @@ def _line(result: CurveResult, fit: Fit, end: float, with_bands: bool) -> Line:
     grid = np.unique(np.concatenate([np.geomspace(begin, end, GRID), [first, last]]))
     banded = with_bands and fit.draws is not None
     # Ways of fitting that leave out early points do not know them: they are averaged over for what lies beyond.
-    parts = [(curve, at) for curve, at in ((fit.within, grid[grid <= last]), (fit, grid[grid > last])) if len(at)]
+    parts = [(curve, at) for curve, at in ((fit.chosen, grid[grid <= last]), (fit, grid[grid > last])) if len(at)]
     return Line(
         compute=grid,
         reward=np.concatenate([curve.predict(at) for curve, at in parts]),

@@ -75,7 +75,7 @@ def fit(
     points, known, falls = _up_to_the_peak(points, shape, known, keep_all=method == "paper")
     few = thin(points)
     is_thinned = few is not points
-    settled = _settle(few, shape, known, start_sd, guess, intervals, mend, skip_before, method, fell=bool(falls))
+    settled = _settle(few, shape, known, start_sd, guess, intervals, mend, skip_before, method)
     verdict, reasons = judge(settled, falls, level=level, margin=margin)
     points, known = settled.choice.of(points, known)
     shape, notes = settled.choice.form, (*notes, *(_named_run(note, run) for note in reasons))
@@ -157,7 +157,6 @@ def _settle(
     mend: bool,
     skip_before: float | str | None,
     method: str,
-    fell: bool,
 ) -> Settled:
     if method == "paper":
         assert known.start is not None
@@ -173,7 +172,6 @@ def _settle(
         intervals=intervals,
         test=test,
         change=test and mend and skip_before is None,
-        widen=test and not fell and known.prior is None,
     )
 
 
@@ -255,7 +253,7 @@ def _make(
     params, run_sd = squares, None
     noise_sd = float(np.sqrt(best.squares / max(points.num - known.num_free(form), 1)))
     if draws is not None:
-        params = {name: float(np.median(values)) for name, values in settled.param_draws.items()}
+        params = {name: float(np.median(values)) for name, values in draws.params.items()}
         params["ceiling"] = float(np.median(settled.ceilings))
         noise_sd = float(np.median(draws.noise_sd))
         run_sd = float(np.median(draws.run_sd)) if points.num_runs > 1 else None

@@ -14,7 +14,7 @@ from scalerl.curves.residuals.misfit import Misfit
 from scalerl.curves.residuals.rise import Rise
 from scalerl.curves.special import ndtri
 from scalerl.curves.verdicts import Verdict
-from scalerl.curves.ways.averaging import WANDER, Part, pooled_ceilings, pooled_params
+from scalerl.curves.ways.averaging import WANDER, Part, pooled_ceilings
 from scalerl.curves.words import note_text
 
 
@@ -79,17 +79,6 @@ class Fit:
         return bool(self.falls) and 2 * len(self.falls) >= self.num_runs
 
     @property
-    def unsure(self) -> bool:
-        """Whether `parts` is the fit under a wider prior, of a run that has not bent."""
-        return bool(self.parts) and not (self.misfit is not None and self.misfit.claimed)
-
-    @property
-    def param_draws(self) -> dict[str, Array]:
-        """Draws of all parameters, over all parts where these share them."""
-        assert self.draws is not None
-        return pooled_params(self.draws, self.parts) if self.unsure else self.draws.params
-
-    @property
     def chosen(self) -> "Fit":
         """The curve as it was fitted in the end, for what lies within the data: without the other ways of fitting that
         forecasts are averaged over, and without what came after a peak."""
@@ -100,11 +89,6 @@ class Fit:
             params = {name: float(np.median(values)) for name, values in self.draws.params.items()}
         notes = tuple(note for note in self.notes if not isinstance(note, Fall))
         return replace(self, params=params, parts=(), notes=notes)
-
-    @property
-    def within(self) -> "Fit":
-        """The curve for what lies within the data: under the wider prior where there is one, else as it was chosen."""
-        return self if self.unsure else self.chosen
 
     @property
     def best_draws(self) -> Array:
@@ -149,7 +133,7 @@ class Fit:
         """Return the central interval of one parameter; NaN without draws."""
         if self.draws is None:
             return (np.nan, np.nan)
-        values = self.ceiling_draws if param == "ceiling" else self.param_draws[param]
+        values = self.ceiling_draws if param == "ceiling" else self.draws.params[param]
         return tuple(np.quantile(values, tails(self.level if level is None else level)).tolist())
 
     @property

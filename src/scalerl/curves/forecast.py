@@ -8,7 +8,7 @@ import numpy as np
 
 from scalerl.curves.fit import fit
 from scalerl.curves.fitted import Fit, tails
-from scalerl.curves.forms import FORMS, Array, Form
+from scalerl.curves.forms import FORMS, Array
 from scalerl.curves.notes import (
     AboveCeiling,
     AfterFall,
@@ -140,17 +140,14 @@ def compute_for(fit: Fit, rewards: Sequence[float]) -> list[Reach]:
 
 
 def _reach(fit: Fit, reward: float) -> Reach:
-    if fit.unsure:
-        value = float(np.quantile(_inverses(fit, reward), 0.5, method="nearest"))
-    else:
-        value = float(inverse(fit, reward, fit.params))
+    value = float(inverse(fit, reward, fit.params))
     if fit.falls and value > fit.scale:
         return Reach(reward=reward, compute=None, notes=_after_falls(fit))
     if fit.draws is None:
         if not np.isfinite(value):
             return Reach(reward=reward, compute=None, notes=(_above(fit, reward, None),))
         return Reach(reward=reward, compute=Value(value=value, low=np.nan, high=np.nan))
-    computes = _inverses(fit, reward)
+    computes = inverse(fit, reward, fit.draws.params)
     never = float(np.mean(~np.isfinite(computes)))
     if not np.isfinite(value):
         return Reach(reward=reward, compute=None, notes=(_above(fit, reward, never),), p_above_ceiling=never)
@@ -169,30 +166,22 @@ def _reach(fit: Fit, reward: float) -> Reach:
     )
 
 
-def _inverses(fit: Fit, reward: float) -> Array:
-    """Return the compute for each draw, under the wider prior where the run has not bent."""
-    assert fit.draws is not None
-    ways = fit.ways() if fit.unsure else [(fit.own_form, fit.draws)]
-    return np.concatenate([inverse(fit, reward, draws.params, form) for form, draws in ways])
-
-
 def _above(fit: Fit, reward: float, probability: float | None) -> AboveCeiling:
     return AboveCeiling(reward=reward, ceiling=fit.params["ceiling"], probability=probability)
 
 
-def inverse(fit: Fit, reward: float, params: Mapping[str, Any], form: Form | None = None) -> Array:
-    """Return the compute at which the curve has this reward: 0 up to the start, infinite from the ceiling on.
-
-    `form` is that of the fit, unless the parameters are those of another one.
-    """
-    form = form or fit.own_form
+def inverse(fit: Fit, reward: float, params: Mapping[str, Any]) -> Array:
+    """Return the compute at which the curve has this reward: 0 up to the start, infinite from the ceiling on."""
+    form = FORMS[fit.form]
     ceiling = np.asarray(params["ceiling"], dtype=float)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         if form.rising:
             start = np.asarray(params["start"], dtype=float)
             share = (reward - start) / np.maximum(ceiling - start, 1e-300)
-            assert form.multiple is not None
-            compute = np.asarray(params["midpoint"]) * form.multiple(share, params.get("exponent"))
+            if form.name == "sigmoid":
+                compute = params["midpoint"] * (share / (1.0 - share)) ** (1.0 / np.asarray(params["exponent"]))
+            else:
+                compute = -np.asarray(params["midpoint"]) * np.log2(1.0 - share)
             return np.where(share <= 0, 0.0, np.where(share >= 1, np.inf, compute))
         missing = ceiling - reward
         compute = fit.scale * (np.asarray(params["shortfall"]) / missing) ** (1.0 / np.asarray(params["exponent"]))

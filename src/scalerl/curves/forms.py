@@ -42,8 +42,6 @@ class Form:
     shape: Callable[..., Array]
     """shape(log_compute, *log_params), broadcasting; log_compute is relative to the largest compute."""
     rising: bool
-    multiple: Callable[..., Array] | None = None
-    """multiple(share, exponent): compute, in midpoints, at which a rising form reaches this share of its gain."""
     ceiling: float | None = None
     """A ceiling the form itself fixes."""
 
@@ -80,14 +78,6 @@ def sigmoid(log_compute: Array, log_exponent: Array, log_midpoint: Array) -> Arr
         ratio = np.exp(-exponent * log_compute) * np.exp(np.clip(exponent * log_midpoint, -700.0, 700.0))
     ratio += 1.0
     return np.divide(1.0, ratio, out=ratio if isinstance(ratio, np.ndarray) else None)
-
-
-def sigmoid_multiple(share: Array, exponent: Array) -> Array:
-    return (share / (1.0 - share)) ** (1.0 / exponent)
-
-
-def exponential_multiple(share: Array, exponent: Array) -> Array:
-    return -np.log2(1.0 - share)
 
 
 def exponential(log_compute: Array, log_midpoint: Array) -> Array:
@@ -127,7 +117,6 @@ FORMS = {
         shape_params=(EXPONENT, MIDPOINT),
         shape=sigmoid,
         rising=True,
-        multiple=sigmoid_multiple,
     ),
     "power": Form(
         name="power",
@@ -144,7 +133,6 @@ FORMS = {
         shape_params=(MIDPOINT,),
         shape=exponential,
         rising=True,
-        multiple=exponential_multiple,
     ),
     "log-linear": Form(
         name="log-linear",

@@ -104,8 +104,10 @@ def _of_draws(fit: Fit, form: Form, draws: Draws) -> Array:
 def _places(fit: Fit, form: Form, params: dict[str, Array]) -> Array:
     """Compute at which 95 % of the gain is reached; of a form without a start, of the gain since the first point."""
     with np.errstate(over="ignore", divide="ignore"):
-        if form.multiple is not None:
-            return params["midpoint"] * form.multiple(np.array(MOST), params.get("exponent"))
+        if form.name == "sigmoid":
+            return params["midpoint"] * (MOST / (1 - MOST)) ** (1 / params["exponent"])
+        if form.rising:
+            return -params["midpoint"] * np.log2(1 - MOST)
         return float(fit.compute.min()) * (1 - MOST) ** (-1 / params["exponent"])
 
 

@@ -94,10 +94,7 @@ def plan(
     together, including what they have spent already.
     """
     rung = rung or target / 8
-    fits = {arm.name: arm.fit for arm in arms if arm.fit is not None and arm.fit.draws is not None and arm.fit.usable}
-    # By the sigmoid under the weak prior, with which the rule was measured: an arm that might do anything for all that
-    # is known would otherwise be worth continuing for ever.
-    known = {name: curve.chosen if curve.unsure else curve for name, curve in fits.items()}
+    known = {arm.name: arm.fit for arm in arms if arm.fit is not None and arm.fit.draws is not None and arm.fit.usable}
     at_target = {name: draws_at(curve, target, stream) for stream, (name, curve) in enumerate(known.items())}
     if len(known) >= LEAST_KNOWN:
         # An arm without a curve of its own may be like any of the others.

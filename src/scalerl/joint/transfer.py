@@ -73,9 +73,7 @@ class Transfer:
 
 
 def sibling(name: str, size: float, curve: Fit) -> Sibling:
-    """Return a sibling from the fit of its curve, under the weak prior: the law is what widens the forecast."""
-    assert curve.draws is not None
-    curve = curve.chosen if curve.unsure else curve
+    """Return a sibling from the fit of its curve."""
     assert curve.draws is not None
     params = curve.draws.params
     first = int(np.argmin(curve.compute))

@@ -196,8 +196,8 @@ def _line_json(done: Fit, computes: Sequence[float]) -> dict[str, Any]:
     value, (low, high) = done.predict(grid), done.curve_interval(grid)
     # Within what was fitted the curve as it was fitted; an average, or what a run fell to, lies beyond.
     within = grid <= done.scale
-    value[within] = done.within.predict(grid[within])
-    low[within], high[within] = done.within.curve_interval(grid[within])
+    value[within] = done.chosen.predict(grid[within])
+    low[within], high[within] = done.chosen.curve_interval(grid[within])
     return {
         "compute": rounded(grid, 6),
         "value": rounded(value),

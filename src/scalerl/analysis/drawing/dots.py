@@ -91,7 +91,7 @@ def _made(
 
 def _curve(fit: Fit, compute: Array) -> Array:
     """Return the curve as it is drawn: within what was fitted by the way that was chosen, beyond it the forecast."""
-    return np.where(compute <= fit.scale, fit.within.predict(compute), fit.predict(compute))
+    return np.where(compute <= fit.scale, fit.chosen.predict(compute), fit.predict(compute))
 
 
 def _after_peak(series: Series, fit: Fit | None) -> NDArray[np.bool_]:

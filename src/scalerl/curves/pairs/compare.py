@@ -25,13 +25,13 @@ from scalerl.curves.pairs.pairing import (
     paired_correlation,
     spread_sd,
 )
-from scalerl.curves.ways.unknown import has_bent
 from scalerl.curves.words import note_text, pair_verdict
 
 CEILING_MARGIN = 0.02  # what the paper takes for a difference between ceilings
 RUN_SD = 0.01  # spread of the ceiling between runs of one recipe, from the paper's three repeats
 SURE = 0.985  # probability from which a difference decides: 3 % for both directions together
 ALIKE = 0.5  # probability from which two ceilings may be treated as equal
+BENT = 0.9  # probability of having passed the midpoint, from which the lower of two ceilings may be called lower
 LEANING = 0.2  # an exponent that probably points the other way contradicts the midpoint
 
 
@@ -267,7 +267,7 @@ def _has_bent(curve: Fit) -> bool:
     """Return whether the run has passed its midpoint, or its peak: before that, its ceiling is what the prior makes."""
     if curve.past_peak or curve.draws is None or "midpoint" not in curve.draws.params:
         return True
-    return has_bent(curve.param_draws["midpoint"], curve.scale)
+    return float(np.mean(curve.draws.params["midpoint"] <= curve.scale)) >= BENT
 
 
 def _by_efficiency(evidence: Evidence) -> _Decision:

@@ -141,12 +141,11 @@ def coupled_draws(a: Fit, b: Fit, correlation: float) -> tuple[dict[str, Array],
 def _by_rank(curve: Fit, rank: np.ndarray) -> dict[str, Array]:
     """Return the draws in the order of their ceilings, picked by rank."""
     assert curve.draws is not None
-    if (curve.parts and not curve.unsure) or curve.past_peak:
+    if curve.parts or curve.past_peak:
         # Several ways of fitting share the ceiling and no other parameter; past a peak there is no efficiency.
         return {"ceiling": np.sort(curve.best_draws)[rank]}
-    params = curve.param_draws
-    order = np.argsort(params["ceiling"], kind="stable")[rank]
-    return {name: values[order] for name, values in params.items()}
+    order = np.argsort(curve.draws.params["ceiling"], kind="stable")[rank]
+    return {name: values[order] for name, values in curve.draws.params.items()}
 
 
 @lru_cache(maxsize=8)

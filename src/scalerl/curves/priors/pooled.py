@@ -22,16 +22,16 @@ def can_be_pooled(curve: Fit) -> bool:
     """Return whether a fit can be pooled: a free sigmoid with draws whose verdict is not in NOT_POOLED."""
     known = curve.known
     is_free = known is not None and known.ceiling is None and not known.log_shape
-    has_draws = curve.draws is not None and (curve.unsure or not curve.parts)
+    has_draws = curve.draws is not None and not curve.parts
     return curve.form == "sigmoid" and is_free and has_draws and curve.verdict not in NOT_POOLED
 
 
 def with_prior(curve: Fit, prior: Prior) -> Fit:
     """Return the fit of the same points under this prior, with the original fit as `unpooled`.
 
-    A fit that cannot be pooled, or a prior that says nothing, returns the fit unchanged.
+    A fit that cannot be pooled is returned unchanged.
     """
-    if not can_be_pooled(curve) or not prior.densities:
+    if not can_be_pooled(curve):
         return curve
     own = curve.unpooled or curve
     draws = _weighted(own, prior) or _drawn_again(own, prior)
@@ -40,7 +40,6 @@ def with_prior(curve: Fit, prior: Prior) -> Fit:
         own,
         params=params,
         draws=draws,
-        parts=(),  # what other runs say of the ceiling takes the place of not knowing it
         noise_sd=float(np.median(draws.noise_sd)),
         run_sd=float(np.median(draws.run_sd)) if own.num_runs > 1 else None,
         prior=prior,

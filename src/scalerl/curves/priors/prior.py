@@ -18,9 +18,6 @@ from scalerl.curves.forms import FORMS, Array
 from scalerl.curves.grid import Grid
 
 SOFT = 0.01  # the e above: shares of the possible gain below it are treated as nearly equal
-EDGE = float(np.log((1 + SOFT) / SOFT))  # coordinate of a share of 1, and of 0 below zero
-NUM_NODES = 401
-WIDE_MIDPOINT_SD = 1.5
 PARAMS = ("share", "exponent", "midpoint")
 SIGMOID_PARAMS = {param.name: param for param in FORMS["sigmoid"].shape_params}
 
@@ -89,29 +86,6 @@ def coordinates(params: Mapping[str, Array], highest: float) -> dict[str, Array]
     share = np.clip((params["ceiling"] - params["start"]) / possible, 0.0, 1.0)
     logs = {name: np.log(params[name]) for name in SIGMOID_PARAMS}
     return {"share": share_coordinate(share), **logs}
-
-
-def wide_prior(log_scale: float) -> Prior:
-    """Return the prior of a run that has not bent, whose data say little of its ceiling: wider than the weak one.
-
-    Half of its share of the possible gain is the weak prior, half is uniform, so that no ceiling is ruled out. The
-    midpoint may lie far beyond the largest compute, of which `log_scale` is the log: nine tenths are within a factor
-    of 12 of it.
-    """
-    nodes = np.linspace(-EDGE, EDGE, NUM_NODES)
-    share = share_of(nodes)
-    weak = (1 - 0.5 * share) / (share + SOFT)
-    total = (1 + 0.5 * SOFT) * np.log(1 + 1 / SOFT) - 0.5  # the integral of `weak` over all shares
-    log_share = np.log(0.5 * weak / total + 0.5) - log_slope(share)
-    reach = 8 * WIDE_MIDPOINT_SD
-    midpoints = np.linspace(-reach, reach, NUM_NODES)
-    densities = {
-        "share": Density(low=-EDGE, high=EDGE, log_density=log_share),
-        "midpoint": Density(
-            low=log_scale - reach, high=log_scale + reach, log_density=-0.5 * (midpoints / WIDE_MIDPOINT_SD) ** 2
-        ),
-    }
-    return Prior(densities=densities)
 
 
 def share_coordinate(share: Array) -> Array:

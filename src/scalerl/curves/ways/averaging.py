@@ -61,7 +61,8 @@ def average(
     weights = _weights(np.array(scores))
     heavy = weights >= LEAST_SHARE
     weights = np.where(heavy, weights, 0.0) / weights[heavy].sum()
-    counts = draw_counts(weights)
+    # Rounded as sums, so that the parts have as many draws together as any other fit.
+    counts = np.diff(np.round(np.cumsum(weights) * NUM_DRAWS), prepend=0.0).astype(int)
     parts = []
     for (way, problem), weight, num in zip(fitted, weights, counts, strict=True):
         if num > 0:
@@ -69,7 +70,7 @@ def average(
             if way != kept[0]:
                 shares_noise = way.form is kept[0].form
                 draws = problem.draws(guess, slow if shares_noise else problem.slow_noise(problem.solve()), resolution)
-            parts.append(Part(choice=way, weight=float(weight), draws=some_draws(draws, num)))
+            parts.append(Part(choice=way, weight=float(weight), draws=_some(draws, num)))
     return tuple(parts)
 
 
@@ -125,23 +126,11 @@ def _log_density(draws: Draws, way: Choice, scale: float, later: Points, togethe
     return float(np.logaddexp.reduce(total) - np.log(len(total)))
 
 
-def draw_counts(weights: Array) -> np.ndarray:
-    """Return how many draws each part has: rounded as sums, so that together they are as many as those of any fit."""
-    return np.diff(np.round(np.cumsum(weights) * NUM_DRAWS), prepend=0.0).astype(int)
-
-
-def some_draws(draws: Draws, num: int) -> Draws:
+def _some(draws: Draws, num: int) -> Draws:
     """Return a number of the draws, evenly spaced in their order, which is by ceiling."""
     pick = ((np.arange(num) + 0.5) * len(draws.noise_sd) / num).astype(int)
     params = {name: values[pick] for name, values in draws.params.items()}
     return replace(draws, params=params, noise_sd=draws.noise_sd[pick], run_sd=draws.run_sd[pick])
-
-
-def pooled_params(draws: Draws, parts: Sequence[Part]) -> dict[str, Array]:
-    """Return draws of all parameters over parts that share them; those of `draws` where there are none."""
-    if not parts:
-        return draws.params
-    return {name: np.concatenate([part.draws.params[name] for part in parts]) for name in draws.params}
 
 
 def pooled_ceilings(draws: Draws, parts: Sequence[Part]) -> Array:

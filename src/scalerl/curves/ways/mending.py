@@ -10,9 +10,8 @@ from scalerl.curves.points import Known, Points
 from scalerl.curves.residuals.falls import LEAST_NOISE
 from scalerl.curves.residuals.misfit import Misfit
 from scalerl.curves.residuals.rise import Rise, find_rise
-from scalerl.curves.ways.averaging import Part, average, pooled_ceilings, pooled_params
+from scalerl.curves.ways.averaging import Part, average, pooled_ceilings
 from scalerl.curves.ways.solving import Choice, Problem, pose
-from scalerl.curves.ways.unknown import under_wide_prior
 
 SHARES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)  # of the largest compute, tried as the end of the early part
 OTHER_FORMS = ("power", "exponential")
@@ -37,13 +36,6 @@ class Settled:
     mended: bool
 
     @property
-    def param_draws(self) -> dict[str, Array]:
-        """Draws of all parameters, under the wide prior where the ceiling is unknown."""
-        assert self.draws is not None
-        is_misfit = self.misfit is not None and self.misfit.claimed
-        return self.draws.params if is_misfit else pooled_params(self.draws, self.parts)
-
-    @property
     def ceilings(self) -> Array:
         """Draws of the ceiling, over all ways of fitting where there are several."""
         assert self.draws is not None
@@ -60,13 +52,11 @@ def settle(
     intervals: bool,
     test: bool,
     change: bool,
-    widen: bool = False,
 ) -> Settled:
     """Fit the form and, with `test`, look for a rise and for a pattern in the residuals.
 
     With `change` a pattern is mended, if it can be, by leaving out early points, fitting the start or another form;
-    without it only the intervals are averaged over such ways. With `widen` a sigmoid that has no pattern
-    and has not bent is fitted again under a wider prior, for forecasts.
+    without it only the intervals are averaged over such ways.
     """
     choice, few = Choice(form=form), points
     problem = pose(points, form, known, start_sd)
@@ -85,8 +75,6 @@ def settle(
         if pattern is not None:
             ways = ways_around(form, known, mended.choice if mended is not None else None)
             parts = average(points, known, start_sd, guess, ways, pattern.autocorrelation, slow, (choice, draws))
-        elif widen:
-            parts = under_wide_prior(points, form, known, start_sd, guess, slow, draws)
     return Settled(
         choice=choice,
         points=few,
