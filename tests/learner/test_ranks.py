@@ -26,11 +26,15 @@ from scalerl.run.learners import learner_settings
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
-    ("device", "num_checks"),
-    [pytest.param("cpu", 24, marks=pytest.mark.slow), pytest.param("cuda", 4, marks=pytest.mark.gpu)],
+    ("device", "size", "num_checks"),
+    [
+        pytest.param("cpu", 2, 24 + 16, marks=pytest.mark.slow),
+        pytest.param("cpu", 4, 25, marks=pytest.mark.slow),
+        pytest.param("cuda", 2, 4, marks=pytest.mark.gpu),
+    ],
 )
-def test_two_ranks_give_the_gradients_of_one_process(tmp_path, monkeypatch, device, num_checks):
-    """Replicated and sharded; float64 to 1e-12, FP32 to 1e-6; see rank_checks for the cases.
+def test_ranks_give_the_gradients_of_one_process(tmp_path, monkeypatch, device, size, num_checks):
+    """Replicated, sharded, and with passes divided; float64 to 1e-12, FP32 to 1e-6; see rank_checks for the cases.
 
     On a GPU the two ranks share it, over gloo, and FP32 is equal to 1e-5.
     """
@@ -38,13 +42,13 @@ def test_two_ranks_give_the_gradients_of_one_process(tmp_path, monkeypatch, devi
     context = multiprocessing.get_context("spawn")
     failures = context.Queue()
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # pyright: ignore[reportPrivateImportUsage]
-    arguments = [(rank, 2, store.port, str(tmp_path), failures, device) for rank in range(2)]
+    arguments = [(rank, size, store.port, str(tmp_path), failures, device) for rank in range(size)]
     ranks = [context.Process(target=work, args=each) for each in arguments]
     for rank in ranks:
         rank.start()
     reported = []
     try:
-        while sum(name == "end" for _, name, _ in reported) < 2:
+        while sum(name == "end" for _, name, _ in reported) < size:
             reported.append(failures.get(timeout=400))
     finally:
         for rank in ranks:
@@ -152,6 +156,22 @@ def test_sharded_rank_uses_what_it_loaded(tmp_path, monkeypatch, family):
         assert rank.step(batch)["loss/value"] == pytest.approx(alone.step(batch)["loss/value"], abs=1e-6)
     finally:
         rank.close()
+
+
+def test_ranks_that_divide_a_pass_train_as_one_process():
+    """Each of two ranks has half of every row's tokens; a row of an odd number is padded."""
+    batch, apart = random_batch(0, num_groups=6), "learner.share_prompts=false"
+    alone = make_learner(apart)
+    ranked = make_learner(apart, "learner.sharding=full", "learner.ranks=2", "learner.context_ranks=2")
+    try:
+        expected, row = alone.step(batch), ranked.step(batch)
+        assert row.keys() == expected.keys()
+        for key in row.keys() - {"time/step_s"}:
+            assert row[key] == pytest.approx(expected[key], rel=1e-5, abs=1e-6), key
+        for name, weight in ranked.weights().items():
+            torch.testing.assert_close(weight, alone.weights()[name], rtol=0, atol=1e-5, msg=name)
+    finally:
+        ranked.close()
 
 
 DRIVER = """
