@@ -20,7 +20,7 @@ from tiny_models import tiny_model
 from scalerl.errors import LearnerError
 from scalerl.learner.ranks.buckets import buckets
 from scalerl.learner.ranks.rank import LearnerRank, RankSpec
-from scalerl.learner.saved import SavedTensors, file_name
+from scalerl.learner.saved import SavedTensors, file_name, write_rows
 from scalerl.run.learners import learner_settings
 
 
@@ -158,13 +158,19 @@ def test_sharded_rank_uses_what_it_loaded(tmp_path, monkeypatch, family):
         rank.close()
 
 
-def test_ranks_that_divide_a_pass_train_as_one_process():
-    """Each of two ranks has half of every row's tokens; a row of an odd number is padded."""
-    batch, apart = random_batch(0, num_groups=6), "learner.share_prompts=false"
-    alone = make_learner(apart)
-    ranked = make_learner(apart, "learner.sharding=full", "learner.ranks=2", "learner.context_ranks=2")
+def test_ranks_that_divide_a_pass_go_on_as_one_process(tmp_path):
+    """Each of two ranks has half of every row's tokens; they continue from the state of one process."""
+    batches = [random_batch(seed, num_groups=6, version=VERSION + seed) for seed in range(2)]
+    alone = make_learner()
+    ranked = make_learner("learner.sharding=full", "learner.ranks=2", "learner.context_ranks=2", seed=1)
     try:
-        expected, row = alone.step(batch), ranked.step(batch)
+        alone.step(batches[0])
+        for kind, tensors in alone.state_dict().items():
+            write_rows(tmp_path / file_name(kind), tensors, {})
+        ranked.load_state_dict(SavedTensors(tmp_path))
+        for name, weight in ranked.weights().items():
+            assert torch.equal(weight, alone.weights()[name]), name
+        expected, row = alone.step(batches[1]), ranked.step(batches[1])
         assert row.keys() == expected.keys()
         for key in row.keys() - {"time/step_s"}:
             assert row[key] == pytest.approx(expected[key], rel=1e-5, abs=1e-6), key
