@@ -49,7 +49,7 @@ def test_ranks_give_the_gradients_of_one_process(tmp_path, monkeypatch, device, 
     reported = []
     try:
         while sum(name == "end" for _, name, _ in reported) < size:
-            reported.append(failures.get(timeout=400))
+            reported.append(failures.get(timeout=1000))
     finally:
         for rank in ranks:
             rank.join(10)
