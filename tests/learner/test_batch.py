@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalerl.learner.batch import prepare
-from scalerl.learner.packed_attention import pack
+from scalerl.learner.packed_attention import lengthened, pack
 from scalerl.learner.share import split
 from scalerl.rl.filters import effective_batch
 from scalerl.rl.weights import WEIGHTS
@@ -166,3 +166,20 @@ def test_packing_by_a_loop(lengths):
     assert packing.corners.tolist() == [row * max(lengths) + place for row, place in tokens]
     assert (packing.rows, packing.width) == (len(lengths), max(lengths))
     assert packing.width <= packing.longest < 2 * packing.width
+
+
+@pytest.mark.parametrize("shared", [[0, 0, 0, 0], [0, 3, 2, 0]])
+@pytest.mark.parametrize("num", [0, 1, 3])
+def test_a_lengthened_packing_has_more_sequences_of_one_token(shared, num):
+    lengths, parents = [4, 1, 3, 2], [0, 0, 0, 3]
+    longer = lengthened(pack(lengths, parents, shared), num)
+    expected = pack([*lengths, *[1] * num], [*parents, *range(4, 4 + num)], [*shared, *[0] * num])
+    assert (longer.rows, longer.width, longer.longest) == (expected.rows, expected.width, expected.longest)
+    for name in ("positions", "starts", "corners"):
+        assert torch.equal(getattr(longer, name), getattr(expected, name)), name
+        assert getattr(longer, name).dtype == getattr(expected, name).dtype
+    assert (longer.prefixes is None) == (expected.prefixes is None) == (not any(shared))
+    if longer.prefixes is not None and expected.prefixes is not None:
+        for name, part in expected.prefixes.tensors().items():
+            assert torch.equal(longer.prefixes.tensors()[name], part), name
+            assert longer.prefixes.tensors()[name].dtype == part.dtype

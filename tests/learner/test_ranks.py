@@ -20,17 +20,21 @@ from tiny_models import tiny_model
 from scalerl.errors import LearnerError
 from scalerl.learner.ranks.buckets import buckets
 from scalerl.learner.ranks.rank import LearnerRank, RankSpec
-from scalerl.learner.saved import SavedTensors, file_name
+from scalerl.learner.saved import SavedTensors, file_name, write_rows
 from scalerl.run.learners import learner_settings
 
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
-    ("device", "num_checks"),
-    [pytest.param("cpu", 24, marks=pytest.mark.slow), pytest.param("cuda", 4, marks=pytest.mark.gpu)],
+    ("device", "size", "num_checks"),
+    [
+        pytest.param("cpu", 2, 24 + 16, marks=pytest.mark.slow),
+        pytest.param("cpu", 4, 25, marks=pytest.mark.slow),
+        pytest.param("cuda", 2, 4, marks=pytest.mark.gpu),
+    ],
 )
-def test_two_ranks_give_the_gradients_of_one_process(tmp_path, monkeypatch, device, num_checks):
-    """Replicated and sharded; float64 to 1e-12, FP32 to 1e-6; see rank_checks for the cases.
+def test_ranks_give_the_gradients_of_one_process(tmp_path, monkeypatch, device, size, num_checks):
+    """Replicated, sharded, and with passes divided; float64 to 1e-12, FP32 to 1e-6; see rank_checks for the cases.
 
     On a GPU the two ranks share it, over gloo, and FP32 is equal to 1e-5.
     """
@@ -38,14 +42,14 @@ def test_two_ranks_give_the_gradients_of_one_process(tmp_path, monkeypatch, devi
     context = multiprocessing.get_context("spawn")
     failures = context.Queue()
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # pyright: ignore[reportPrivateImportUsage]
-    arguments = [(rank, 2, store.port, str(tmp_path), failures, device) for rank in range(2)]
+    arguments = [(rank, size, store.port, str(tmp_path), failures, device) for rank in range(size)]
     ranks = [context.Process(target=work, args=each) for each in arguments]
     for rank in ranks:
         rank.start()
     reported = []
     try:
-        while sum(name == "end" for _, name, _ in reported) < 2:
-            reported.append(failures.get(timeout=400))
+        while sum(name == "end" for _, name, _ in reported) < size:
+            reported.append(failures.get(timeout=1000))
     finally:
         for rank in ranks:
             rank.join(10)
@@ -152,6 +156,28 @@ def test_sharded_rank_uses_what_it_loaded(tmp_path, monkeypatch, family):
         assert rank.step(batch)["loss/value"] == pytest.approx(alone.step(batch)["loss/value"], abs=1e-6)
     finally:
         rank.close()
+
+
+def test_ranks_that_divide_a_pass_go_on_as_one_process(tmp_path):
+    """Each of two ranks has half of every row's tokens; they continue from the state of one process."""
+    batches = [random_batch(seed, num_groups=6, version=VERSION + seed) for seed in range(2)]
+    alone = make_learner()
+    ranked = make_learner("learner.sharding=full", "learner.ranks=2", "learner.context_ranks=2", seed=1)
+    try:
+        alone.step(batches[0])
+        for kind, tensors in alone.state_dict().items():
+            write_rows(tmp_path / file_name(kind), tensors, {})
+        ranked.load_state_dict(SavedTensors(tmp_path))
+        for name, weight in ranked.weights().items():
+            assert torch.equal(weight, alone.weights()[name]), name
+        expected, row = alone.step(batches[1]), ranked.step(batches[1])
+        assert row.keys() == expected.keys()
+        for key in row.keys() - {"time/step_s"}:
+            assert row[key] == pytest.approx(expected[key], rel=1e-5, abs=1e-6), key
+        for name, weight in ranked.weights().items():
+            torch.testing.assert_close(weight, alone.weights()[name], rtol=0, atol=1e-5, msg=name)
+    finally:
+        ranked.close()
 
 
 DRIVER = """

@@ -49,7 +49,8 @@ def check_same_rows(folder: Path, reference: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_ranks_train_as_one_process_and_resume_as_others(tmp_path: Path):
-    """20 steps on two ranks, and 10 steps on two ranks resumed on three or in one process, all give the same run."""
+    """20 steps on two ranks, and 10 steps on two ranks resumed on three, in one process, or on two that divide each
+    pass, all give the same run."""
     Run(small(20), tmp_path / "one").train()
     assert store.read_metrics(tmp_path / "one")[-1]["optim/grad_norm"] > 0
     Run(small(20, *ranks(2, "full")), tmp_path / "two").train()
@@ -57,10 +58,14 @@ def test_ranks_train_as_one_process_and_resume_as_others(tmp_path: Path):
 
     Run(small(10, *ranks(2, "full")), tmp_path / "three").train()
     shutil.copytree(tmp_path / "three", tmp_path / "again")
+    shutil.copytree(tmp_path / "three", tmp_path / "together")
     Run(small(20, *ranks(3, "replicate")), tmp_path / "three", resume=True).train()
     check_same_rows(tmp_path / "three", tmp_path / "one")
     Run(small(20), tmp_path / "again", resume=True).train()
     check_same_rows(tmp_path / "again", tmp_path / "one")
+    together = small(20, *ranks(2, "full"), "learner.context_ranks=2")
+    Run(together, tmp_path / "together", resume=True).train()
+    check_same_rows(tmp_path / "together", tmp_path / "one")
 
     models = {}
     for name in ("one", "two", "three"):

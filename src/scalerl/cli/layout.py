@@ -22,8 +22,10 @@ def check_layout(name: str, recipe: "Recipe", gpus: str | None, *, check: bool) 
     if recipe.model.path is None:
         raise RecipeError("model.path is not set, so there is nothing to train: add --set model.path=...")
     from scalerl.models.load import load_config
-    from scalerl.run.cluster.layout import Gpus, explain, priced_recipe
+    from scalerl.run.cluster.layout import Gpus, check_context_ranks, explain, priced_recipe
 
+    if recipe.learner.context_ranks > 1:
+        check_context_ranks(recipe, load_config(recipe.model.path))
     elsewhere = recipe.cluster.address not in ("", "local")
     devices = Gpus.parse(gpus) if gpus is not None else None if elsewhere else _here()
     if devices is None:

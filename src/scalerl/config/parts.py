@@ -346,6 +346,9 @@ class LearnerSettings(Settings):
     its part of a copy that learner.shard_size ranks hold together. none is this process alone."""
     shard_size: int | None = Field(default=None, ge=2)
     """With hybrid sharding, the number of ranks that hold one copy together: those of a node."""
+    context_ranks: int = Field(default=1, ge=1)
+    """With full sharding, the number of neighbouring ranks that compute each pass together, each a slice of its tokens
+    and in attention some of the heads: activations of long sequences are divided among them. A divisor of ranks."""
     silent_s: float = Field(default=15.0, gt=0)
     """Seconds without an answer after which a rank on a Ray cluster (cluster.address) counts as lost."""
 

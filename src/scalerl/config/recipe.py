@@ -159,6 +159,18 @@ def _rank_conflicts(learner: parts.LearnerSettings) -> Iterator[tuple[tuple[str,
             ("learner.shard_size", "learner.sharding"),
             f'learner.shard_size is {size}, but learner.sharding is "{sharding}": it is only for "hybrid"',
         )
+    if learner.context_ranks > 1 and sharding != "full":
+        yield (
+            ("learner.context_ranks", "learner.sharding"),
+            f'learner.context_ranks is {learner.context_ranks}, but learner.sharding is "{sharding}": it is only for '
+            f'"full"',
+        )
+    elif ranks % learner.context_ranks:
+        yield (
+            ("learner.context_ranks", "learner.ranks"),
+            f"learner.context_ranks is {learner.context_ranks}, which does not divide learner.ranks = {ranks}: set it "
+            f"to a divisor, or to 1",
+        )
     if sharding in ("full", "hybrid") and learner.start_kl:
         yield (
             ("learner.start_kl", "learner.sharding"),

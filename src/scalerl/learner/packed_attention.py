@@ -17,7 +17,7 @@ the keys of that beginning, which are gathered in every layer; everything else i
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -36,6 +36,13 @@ NAME = "scalerl_packed"
 
 WINDOW_BLOCK = 512
 """Queries per block of attention in a sliding window, where the kernel is not used."""
+
+
+class HeadExchange(Protocol):
+    """Ranks that divide a row of tokens among them (ranks/context.py), and in attention the heads."""
+
+    def to_heads(self, *parts: Tensor) -> tuple[Tensor, ...]: ...
+    def to_tokens(self, attended: Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -108,6 +115,33 @@ def pack(lengths: ArrayLike, parents: ArrayLike | None = None, shared: ArrayLike
     )
 
 
+def lengthened(packing: Packing, num: int) -> Packing:
+    """Return the packing of a row with `num` more tokens, each a sequence of its own, to which nothing attends."""
+    if num == 0:
+        return packing
+    more = torch.arange(num)
+    corners = (packing.rows + more) * packing.width
+    prefixes = packing.prefixes
+    if prefixes is not None:
+        num_keys = len(prefixes.keys)
+        prefixes = SharedPrefixes(
+            keys=torch.cat([prefixes.keys, len(packing.positions) + more]),
+            key_starts=torch.cat([prefixes.key_starts, (num_keys + 1 + more).int()]),
+            key_corners=torch.cat([prefixes.key_corners, corners]),
+            own=torch.cat([prefixes.own, num_keys + more]),
+            prefix=prefixes.prefix,
+            uses=torch.where(prefixes.uses == num_keys, num_keys + num, prefixes.uses),
+        )
+    return Packing(
+        positions=torch.cat([packing.positions, 0 * more]),
+        starts=torch.cat([packing.starts, (len(packing.positions) + 1 + more).int()]),
+        corners=torch.cat([packing.corners, corners]),
+        rows=packing.rows + num,
+        width=packing.width,
+        prefixes=prefixes,
+    )
+
+
 def _prefixes(
     starts: NDArray[np.int64],
     positions: NDArray[np.int64],
@@ -157,8 +191,13 @@ def attend_packed(model: "PreTrainedModel") -> None:
     model.set_attn_implementation(NAME)
 
 
-def packed_hidden_states(model: "PreTrainedModel", ids: Tensor, packing: Packing) -> Tensor:
-    """Return the head's inputs, [tokens, hidden]: hidden states after the last norm."""
+def packed_hidden_states(
+    model: "PreTrainedModel", ids: Tensor, packing: Packing, exchange: HeadExchange | None = None
+) -> Tensor:
+    """Return the head's inputs, [tokens, hidden]: hidden states after the last norm.
+
+    With `exchange`, `ids` and the positions are this rank's slice of the row.
+    """
     output = model.base_model(
         input_ids=ids[None],
         position_ids=packing.positions[None],
@@ -170,6 +209,7 @@ def packed_hidden_states(model: "PreTrainedModel", ids: Tensor, packing: Packing
         width=packing.width,
         longest=packing.longest,
         **({} if packing.prefixes is None else packing.prefixes.tensors()),
+        **({} if exchange is None else {"exchange": exchange}),
     )
     return output.last_hidden_state[0]
 
@@ -214,15 +254,19 @@ def packed_attention(
     own: Tensor | None = None,
     prefix: Tensor | None = None,
     uses: Tensor | None = None,
+    exchange: HeadExchange | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
     """Causal attention within each sequence: [1, heads, tokens, size] -> [1, tokens, heads, size].
 
-    `keys` and what follows are the tensors of SharedPrefixes, or None if no sequence shares anything.
+    `keys` and what follows are the tensors of SharedPrefixes, or None if no sequence shares anything. With `exchange`,
+    the tokens are a slice of the row, and this rank attends in the whole row for some of the heads.
     """
     if unknown := sorted(name for name in ("softcap", "s_aux", "position_bias") if others.get(name) is not None):
         raise PackingError(f"a model whose attention needs {unknown[0]} cannot be trained on packed sequences")
     queries, own_keys, own_values = (part[0].transpose(0, 1) for part in (query, key, value))
+    if exchange is not None:
+        queries, own_keys, own_values = exchange.to_heads(queries, own_keys, own_values)
     if keys is not None:
         own_keys, own_values = (_Gathered.apply(part, keys, own, prefix, uses) for part in (own_keys, own_values))
     window = -1 if sliding_window is None else sliding_window - 1
@@ -247,6 +291,8 @@ def packed_attention(
     else:
         of_keys = corners if key_corners is None else key_corners
         attended = _attend_padded(queries, own_keys, own_values, corners, of_keys, rows, width, scaling, window)
+    if exchange is not None:
+        attended = exchange.to_tokens(attended)
     return attended[None], None
 
 

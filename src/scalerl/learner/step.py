@@ -198,8 +198,8 @@ class TorchLearner:
             weigh=self._weigh,
             micro_batch_tokens=self._learner.micro_batch_tokens,
             share_from=self.policy.share_from if self._learner.share_prompts else None,
-            rank=self._team.rank,
-            num_ranks=self._team.size,
+            rank=self._team.rank // self._team.context,
+            num_ranks=self._team.size // self._team.context,
         )
 
     def _backward(self, micro: MicroBatch) -> tuple[TokenSums, Tensor]:
@@ -241,9 +241,10 @@ class TorchLearner:
             sums=torch.zeros(5, dtype=torch.float64, device=device),
             ratio_max=torch.full((), -torch.inf, dtype=torch.float64, device=device),
         )
-        self._team.add(loss)
-        self._team.add(self._start_kl_sum)
-        return TokenSums(sums=self._team.add(tokens.sums), ratio_max=self._team.largest(tokens.ratio_max))
+        # Ranks that compute a pass together have the same sums.
+        for sums in (loss, self._start_kl_sum, tokens.sums):
+            self._team.add(sums.div_(self._team.context))
+        return TokenSums(sums=tokens.sums, ratio_max=self._team.largest(tokens.ratio_max))
 
     def _update(self, loss: Tensor) -> Tensor:
         """Clip and update, unless the loss or a gradient is not finite; return the gradient norm.

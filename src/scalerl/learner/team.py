@@ -16,6 +16,8 @@ class Team:
 
     rank: int = 0
     size: int = 1
+    context: int = 1
+    """Neighbouring ranks that compute each pass together, a slice of its tokens each (ranks/context.py)."""
 
     def add(self, values: Tensor) -> Tensor:
         """Return the sum over all ranks, in place."""

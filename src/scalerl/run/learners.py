@@ -15,7 +15,7 @@ from scalerl.rl.advantages import BASELINES, NORMALISATIONS
 from scalerl.rl.filters import effective_batch
 from scalerl.rl.losses import LOSSES, check_result, check_signature
 from scalerl.rl.weights import WEIGHTS
-from scalerl.run.cluster.layout import Gpus, decide_checkpointing
+from scalerl.run.cluster.layout import Gpus, check_context_ranks, decide_checkpointing
 from scalerl.run.cluster.place import Place
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ def build_learner(model: "PreTrainedModel", recipe: Recipe, *, version: int = 0,
 
     Ranks that `place` has placed on a cluster load the model themselves; others are processes of this machine.
     """
+    check_context_ranks(recipe, model.config)
     if place is not None and place.ranks is not None:
         return _build_ray_learner(model, recipe, place.ranks, version=version, gpus=place.rank_gpus)
     gpu = model.device.type == "cuda"

@@ -1,6 +1,7 @@
 """Memory of layouts: against sums by hand, what does not fit, and the nearest layout that does."""
 
 import dataclasses
+import re
 from typing import Any
 
 import pytest
@@ -8,8 +9,16 @@ from typer.testing import CliRunner
 
 from scalerl.cli import app
 from scalerl.config import Recipe, load_recipe
-from scalerl.errors import ClusterError, UsageError
-from scalerl.run.cluster.layout import Gpus, decide_checkpointing, demands_of, layout_of, price, priced_recipe
+from scalerl.errors import ClusterError, RecipeError, UsageError
+from scalerl.run.cluster.layout import (
+    Gpus,
+    decide_checkpointing,
+    demands_of,
+    layout_of,
+    price,
+    priced_recipe,
+    settings_for,
+)
 from scalerl.run.cluster.memory import RESERVE_BYTES, ModelSizes, generator_bytes, learner_bytes
 
 DENSE_8B: dict[str, Any] = {
@@ -222,3 +231,66 @@ def test_check_says_whether_activations_are_recomputed(tmp_path):
     assert "gradient checkpointing: off (learner.gradient_checkpointing is auto)" in output("8x400", "auto")
     assert "gradient checkpointing: on, since not all activations would fit" in output("8x300", "auto")
     assert "gradient checkpointing:" not in output("8x300", "true")
+
+
+FULL = ("learner.ranks=8", "learner.sharding=full")
+
+
+def test_context_ranks_divide_activations():
+    settings = (*FULL, "rollout.generators=1", "rollout.slots=8", "learner.gradient_checkpointing=true")
+    sizes, parts = ModelSizes.from_config(dense()), []
+    for size in (1, 4):
+        chosen = recipe(*settings, f"learner.context_ranks={size}")
+        parts.append(learner_bytes(sizes, layout_of(chosen), demands_of(chosen)))
+    assert parts[1]["activations"] == parts[0]["activations"] / 4
+    assert {part for part in parts[0] if parts[0][part] != parts[1][part]} == {"activations"}
+
+
+def test_context_ranks_are_proposed_if_nothing_else_fits():
+    long = ("rollout.context=393216", "learner.micro_batch_tokens=393216", "rollout.generators=8")
+    own, other = priced_recipe(recipe(*long), dense(), Gpus.parse("16x80"))
+    assert not own.fits
+    assert other is not None
+    assert other.fits
+    assert other.layout.context_ranks > 1
+    assert other.layout.ranks == other.layout.shards
+    assert other.layout.ranks % other.layout.context_ranks == 0
+    changes = settings_for(own.layout, other.layout, slots_follow=True)
+    assert f"learner.context_ranks={other.layout.context_ranks}" in changes
+    again = recipe(*long, *changes)
+    assert priced_recipe(again, dense(), Gpus.parse("16x80"))[0].fits
+
+
+@pytest.mark.parametrize(
+    "overrides, sentence",
+    [
+        (
+            ["learner.context_ranks=2"],
+            'learner.context_ranks is 2, but learner.sharding is "none": it is only for "full"',
+        ),
+        (
+            ["learner.ranks=2", "learner.sharding=replicate", "learner.context_ranks=2"],
+            'is "replicate": it is only for',
+        ),
+        (
+            [*FULL, "learner.context_ranks=3"],
+            "context_ranks is 3, which does not divide learner.ranks = 8: set it to a",
+        ),
+    ],
+)
+def test_context_ranks_that_cannot_be_are_refused(overrides, sentence):
+    with pytest.raises(RecipeError, match=re.escape(sentence)):
+        recipe(*overrides)
+
+
+def test_check_refuses_context_ranks_that_do_not_divide_heads(tmp_path):
+    dense().save_pretrained(tmp_path / "model")
+    words = ["learner.ranks=12", "learner.sharding=full", "learner.context_ranks=6", f"model.path={tmp_path / 'model'}"]
+    sets = [part for word in words for part in ("--set", word)]
+    for more in ((), ("--gpus", "16x80")):
+        result = CliRunner().invoke(app, ["train", "scalerl", "--check", *sets, *more])
+        assert isinstance(result.exception, RecipeError)
+        assert str(result.exception) == (
+            "learner.context_ranks is 6, which does not divide the model's 32 attention heads: with learner.ranks = 12 "
+            "it can be 1 or 2 or 4"
+        )

@@ -188,6 +188,7 @@ class LearnerRank:
 
     def _build(self) -> Any:
         from scalerl.learner import torch_learner
+        from scalerl.learner.ranks.context import ContextGroup
         from scalerl.learner.ranks.sharded import ShardedPolicy, device_mesh
         from scalerl.learner.step import TorchLearner
         from scalerl.learner.team import Team
@@ -195,11 +196,14 @@ class LearnerRank:
         spec, settings = self._spec, dict(self._spec.settings())
         lora, dtype, learner = settings.pop("lora", LoraSettings()), settings.pop("dtype"), settings["learner"]
         master_dtype: torch.dtype = getattr(torch, spec.master_dtype)
-        team = Team(rank=self.rank, size=spec.num_ranks)
+        team = Team(rank=self.rank, size=spec.num_ranks, context=learner.context_ranks)
         torch.manual_seed(spec.seed)
         if spec.sharding == "replicate":
             model = _whole_model(spec.folder, master_dtype, self._device, lora)
             return torch_learner(model, dtype=dtype, team=team, version=spec.version, **settings)
+        context = None
+        if team.context > 1:
+            context = ContextGroup(rank=team.rank, num_ranks=team.size, size=team.context, timeout_s=spec.timeout_s)
         policy = ShardedPolicy(
             Path(spec.folder),
             device_mesh(self._device, spec.num_ranks, self._shard_size),
@@ -210,6 +214,7 @@ class LearnerRank:
             fp32_head=settings.pop("fp32_head"),
             gradient_checkpointing=learner.gradient_checkpointing is True,
             micro_batch_tokens=learner.micro_batch_tokens,
+            context=context,
         )
         return TorchLearner(policy, team=team, version=spec.version, **settings)
 

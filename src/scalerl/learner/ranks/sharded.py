@@ -18,8 +18,10 @@ from torch import Tensor, nn
 from scalerl.config.parts import LoraSettings
 from scalerl.learner.batch import ForwardInputs
 from scalerl.learner.body import layers_of, prepare_for_training
+from scalerl.learner.late import sent
 from scalerl.learner.packed_attention import Packing, attend_packed, check_packing, packed_hidden_states
 from scalerl.learner.policy import DistinctRows, warm_up_inputs
+from scalerl.learner.ranks.context import ContextGroup, check_slices
 from scalerl.learner.state import whole
 from scalerl.learner.team import Team
 from scalerl.models.folder import FolderWeights, can_fill, empty_model, fill
@@ -62,9 +64,13 @@ class ShardedPolicy:
         gradient_checkpointing: bool = False,
         micro_batch_tokens: int = 32768,
         compiled: bool | None = None,
+        context: ContextGroup | None = None,
     ) -> None:
-        """`folder` has the model's weights, of which every rank reads one layer at a time."""
-        self.device, self.mesh = device, mesh
+        """`folder` has the model's weights, of which every rank reads one layer at a time.
+
+        With `context`, passes are divided among the ranks of that group, which must call `run` with the same inputs.
+        """
+        self.device, self.mesh, self._context = device, mesh, context
         self._dtype = master_dtype if dtype == torch.float32 else dtype
         self._fp32_head = fp32_head or dtype == torch.float32
         self.model, weights = _load(folder, master_dtype, lora)
@@ -76,20 +82,34 @@ class ShardedPolicy:
         self.parameters: dict[str, Tensor] = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         # Not compiled for its few tokens, which no pass has.
         with torch.compiler.set_stance("force_eager"):
-            can_share = check_packing(
-                lambda ids, packing: self._root(ids, packing),
-                self.model.config,
-                device=device,
-                tolerance=1e-3 if self._dtype == master_dtype else 0.1,
-            )
+            like: Any = {"device": device, "tolerance": 1e-3 if self._dtype == master_dtype else 0.1}
+            can_share = check_packing(lambda ids, packing: self._root(ids, packing), self.model.config, **like)
+            if context is not None:
+                check_slices(
+                    context, lambda *given: self._root(*given[:2], exchange=given[2]), self.model.config, **like
+                )
         self.share_from = 0 if can_share else None
         if compiled:
             self._warm_up(micro_batch_tokens)
         self._divide_again()
 
     def run(self, inputs: ForwardInputs) -> tuple[Tensor, Tensor]:
+        """Return log-probs and entropies of all targets of inputs that are on the host."""
+        if self._context is None:
+            return self._forward(inputs)
+        part, own = self._context.sliced(inputs)
+        return self._context.gather(*self._forward(part), sent(own, self.device), len(inputs.targets))
+
+    def _forward(self, inputs: ForwardInputs) -> tuple[Tensor, Tensor]:
         inputs = inputs.to(self.device)
-        return self._root(inputs.ids, inputs.packing, inputs.place, inputs.targets, inputs.temperature)
+        return self._root(
+            inputs.ids,
+            inputs.packing,
+            inputs.place,
+            inputs.targets,
+            inputs.temperature,
+            exchange=self._context,
+        )
 
     def collect_gradients(self, team: Team) -> None:
         """Do nothing: every backward pass has added the gradients of all ranks."""
@@ -194,9 +214,10 @@ class _PackedModel(nn.Module):
         place: Tensor | None = None,
         targets: Tensor | None = None,
         temperature: float = 1.0,
+        exchange: ContextGroup | None = None,
     ) -> Any:
         """Return log-probs and entropies; without `place`, the hidden states."""
-        hidden = packed_hidden_states(self.model, ids, packing)
+        hidden = packed_hidden_states(self.model, ids, packing, exchange)
         if place is None:
             return hidden
         head: Any = self.model.get_output_embeddings()

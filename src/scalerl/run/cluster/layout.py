@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from scalerl.config import Recipe, body_dtype
-from scalerl.errors import UsageError
+from scalerl.errors import RecipeError, UsageError
 from scalerl.loop.slots import full_slots
 from scalerl.run.cluster.memory import Demands, Layout, ModelSizes, generator_bytes, learner_bytes, slot_bytes
 
@@ -88,7 +88,19 @@ def layout_of(recipe: Recipe) -> Layout:
         shards=shards,
         micro_batch_tokens=learner.micro_batch_tokens,
         checkpointing=learner.gradient_checkpointing is True,
+        context_ranks=learner.context_ranks,
     )
+
+
+def check_context_ranks(recipe: Recipe, config: Any) -> None:
+    """Raise RecipeError if the learner's ranks cannot divide the heads of a model as learner.context_ranks asks."""
+    size, ranks, heads = recipe.learner.context_ranks, recipe.learner.ranks, config.num_attention_heads
+    if heads % size:
+        possible = [str(number) for number in range(1, ranks + 1) if heads % number == 0 == ranks % number]
+        raise RecipeError(
+            f"learner.context_ranks is {size}, which does not divide the model's {heads} attention heads: with "
+            f"learner.ranks = {ranks} it can be {' or '.join(possible)}"
+        )
 
 
 def _samples_elsewhere(recipe: Recipe) -> bool:
@@ -135,13 +147,21 @@ def _with_slots(sizes: ModelSizes, layout: Layout, demands: Demands, gpus: Gpus)
 
 
 def nearest(sizes: ModelSizes, layout: Layout, demands: Demands, gpus: Gpus) -> Price | None:
-    """Return the layout that fits with the fewest changes, and of those the one with the least; None if none does."""
-    candidates = []
-    for candidate in _candidates(layout, demands, gpus):
-        priced = price(sizes, candidate, demands, gpus)
-        if priced.fits:
-            candidates.append((_distance(layout, candidate), priced))
-    return min(candidates, key=lambda pair: pair[0])[1] if candidates else None
+    """Return the layout that fits with the fewest changes, and of those the one with the least; None if none does.
+
+    Sequences are divided among more devices only if nothing else fits.
+    """
+    powers = (2**power for power in range(gpus.num.bit_length()))
+    more = (size for size in powers if size > layout.context_ranks and sizes.heads % size == 0)
+    for context_ranks in (layout.context_ranks, *more):
+        candidates = []
+        for candidate in _candidates(replace(layout, context_ranks=context_ranks), demands, gpus):
+            priced = price(sizes, candidate, demands, gpus)
+            if priced.fits:
+                candidates.append((_distance(layout, candidate), priced))
+        if candidates:
+            return min(candidates, key=lambda pair: pair[0])[1]
+    return None
 
 
 def _candidates(layout: Layout, demands: Demands, gpus: Gpus) -> Iterator[Layout]:
@@ -160,6 +180,8 @@ def _candidates(layout: Layout, demands: Demands, gpus: Gpus) -> Iterator[Layout
             if not 0 <= generators <= most or (generators == 0) != (layout.generators == 0):
                 continue
             for shards, checkpointing in itertools.product({layout.shards, 1, num_ranks}, {layout.checkpointing, True}):
+                if layout.context_ranks > 1 and (num_ranks % layout.context_ranks or shards < num_ranks):
+                    continue
                 if shards <= num_ranks and num_ranks % shards == 0:
                     yield replace(
                         layout,
@@ -219,6 +241,7 @@ def settings_for(before: Layout, after: Layout, *, slots_follow: bool) -> list[s
         "slots": f"rollout.slots={after.slots * max(after.generators, 1)}",
         "ranks": f"learner.ranks={after.ranks}",
         "shards": f"learner.sharding={'full' if after.shards > 1 else 'replicate'}",
+        "context_ranks": f"learner.context_ranks={after.context_ranks}",
         "micro_batch_tokens": f"learner.micro_batch_tokens={after.micro_batch_tokens}",
         "checkpointing": f"learner.gradient_checkpointing={str(after.checkpointing).lower()}",
     }

@@ -1,6 +1,7 @@
 """Memory per device by part, from a model's configuration alone: no weights are loaded and no device is touched.
 
-Bytes, with N the parameters, T the trained ones, s the devices that share one copy, and t the tokens of a micro-batch:
+Bytes, with N the parameters, T the trained ones, s the devices that share one copy, and t the tokens of a micro-batch
+divided by learner.context_ranks:
 
     learner     weights 4 N / s (masters) + 2 N (rounded body, or what is gathered of a sharded one at a time)
                 optimiser 12 T / s (two moments and the gradient)
@@ -34,6 +35,7 @@ class ModelSizes:
     linear_rows: int
     """Sum over the linear layers of a model, without the head, of inputs + outputs: adapters of rank 1."""
     layers: int
+    heads: int
     hidden: int
     vocabulary: int
     kept_per_token: int
@@ -63,6 +65,7 @@ class ModelSizes:
             head_params=head.weight.numel(),
             linear_rows=sum(linear.in_features + linear.out_features for linear in linears),
             layers=config.num_hidden_layers,
+            heads=config.num_attention_heads,
             hidden=config.hidden_size,
             vocabulary=config.vocab_size,
             kept_per_token=4 * config.hidden_size + 2 * width + 2 * num_kv_heads * head_size + 4 * intermediate,
@@ -85,6 +88,8 @@ class Layout:
     """Number of the learner's devices that share one copy of the model's state; 1 means that each holds all of it."""
     micro_batch_tokens: int
     checkpointing: bool
+    context_ranks: int = 1
+    """Number of the learner's devices that divide the tokens of a micro-batch among them."""
 
     @property
     def gpus(self) -> int:
@@ -124,11 +129,12 @@ def learner_bytes(sizes: ModelSizes, layout: Layout, demands: Demands) -> dict[s
     if layout.checkpointing:
         per_token = sizes.layers * sizes.hidden + sizes.kept_per_token
     chunk = max(GPU_CHUNK, GPU_CHUNK_LOGITS // sizes.vocabulary)
-    chunk = min(chunk, layout.micro_batch_tokens)
+    tokens = layout.micro_batch_tokens / layout.context_ranks
+    chunk = min(chunk, tokens)
     return {
         "weights": 4 * sizes.params * share + body + copy,
         "optimiser": 12 * trained * share,
-        "activations": float(layout.micro_batch_tokens) * per_token * demands.dtype_bytes,
+        "activations": tokens * per_token * demands.dtype_bytes,
         "logits": 2.0 * chunk * sizes.vocabulary * 4 + 4 * sizes.head_params,
         "reserve": RESERVE_BYTES,
     }
