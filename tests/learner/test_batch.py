@@ -19,9 +19,10 @@ from scalerl.types import Batch
 EFFECTIVE = functools.partial(effective_batch, drop_truncated=True, zero_variance=True)
 
 
-def prepared(batch, *, tokens=64, weigh=WEIGHTS["prompt"], **settings):
-    settings = {"share_from": None} | settings
-    return prepare(batch, effective=EFFECTIVE, weigh=weigh, micro_batch_tokens=tokens, **settings)
+def prepared(batch, *, tokens=64, weigh=WEIGHTS["prompt"], share_from=None, **settings):
+    return prepare(
+        batch, effective=EFFECTIVE, weigh=weigh, micro_batch_tokens=tokens, share_from=share_from, **settings
+    )
 
 
 def test_a_small_batch_by_hand():
