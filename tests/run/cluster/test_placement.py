@@ -18,12 +18,12 @@ from scalerl.run.clock import devices_held
 from scalerl.run.cluster.connect import Connection
 from scalerl.run.cluster.layout import Gpus, slots_on
 from scalerl.run.cluster.place import Place, _place_ranks, cpu_share
-from scalerl.run.cluster.rank_actors import Parcels, RankActor, RankPlace, interface_of, ordered
+from scalerl.run.cluster.rank_actors import Parcels, RankActor, RankPlace, interface_of, ordered, reason_of
 from scalerl.run.cluster.ranks import PlacedRanks, threads_of
 
 
-def place(node: str, *gpus: int, **more: Any) -> RankPlace:
-    return RankPlace(node=node, address=f"10.0.0.{ord(node)}", pid=1, gpus=gpus, **more)
+def place(node: str, *gpus: int | str, **more: Any) -> RankPlace:
+    return RankPlace(node=node, address=f"10.0.0.{ord(node)}", pid=1, gpus=tuple(map(str, gpus)), **more)
 
 
 @given(st.lists(st.integers(1, 64), min_size=1, max_size=8), st.integers(1, 80))
@@ -43,9 +43,12 @@ def test_share_of_the_cores_by_hand():
 
 
 def test_ranks_are_numbered_by_node_with_the_drivers_first():
-    places = [place("b", 1), place("c", 0), place("a", 1), place("b", 0), place("a", 0)]
+    places = [place("b", 10), place("c", 0), place("a", 1), place("b", 9), place("a", 0)]
     order = [places[index] for index in ordered(places, first="b")]
-    assert [(each.node, *each.gpus) for each in order] == [("b", 0), ("b", 1), ("a", 0), ("a", 1), ("c", 0)]
+    assert [(each.node, *each.gpus) for each in order] == [("b", "9"), ("b", "10"), ("a", "0"), ("a", "1"), ("c", "0")]
+    parts = [place("a", "MIG-2c1"), place("a", "MIG-1f0")]
+    assert ordered(parts, first="a") == [1, 0]
+    assert parts[0].devices == ("a/gpu:MIG-2c1",)
 
 
 def test_replicas_of_hybrid_sharding_are_within_nodes():
@@ -128,6 +131,27 @@ def test_cluster_without_gpus_and_cores():
         _place_ranks(ranked("rollout.generators=5"), connection(0, 0), opened)
 
 
+# Why a rank cannot start ----------------------------------------------------------------------------------------------
+
+
+def test_reason_is_the_last_line_of_a_traceback():
+    exceptions = pytest.importorskip("ray.exceptions")
+    text = "\x1b[36mray::RankActor.__init__()\x1b[39m (pid=7)\n  File x\nModuleNotFoundError: No module named 'torch'\n"
+    failed = exceptions.RayTaskError("RankActor.__init__", text, ModuleNotFoundError("torch"))
+    missing = "ModuleNotFoundError: No module named 'torch'"
+    assert reason_of(failed) == reason_of(exceptions.ActorDiedError(failed)) == missing
+
+
+def test_reason_of_a_death_is_the_first_line():
+    exceptions = pytest.importorskip("ray.exceptions")
+    died = exceptions.ActorDiedError()
+    assert reason_of(died) == str(died).splitlines()[0] != ""
+    assert (
+        reason_of(exceptions.RayError("\x1b[31mno runtime environment\x1b[0m\n\tdetails")) == "no runtime environment"
+    )
+    assert reason_of(exceptions.RayError()) == "RayError"
+
+
 # The actor, in this process -------------------------------------------------------------------------------------------
 
 
@@ -167,6 +191,12 @@ def test_model_is_named_for_another_working_folder(tmp_path: Path, monkeypatch):
     assert name_elsewhere("model") == name_elsewhere("./model") == str(tmp_path.resolve() / "model")
     assert name_elsewhere("tiny-base") == "tiny-base"
     assert name_elsewhere("owner/name") == "owner/name"
+
+
+def test_actor_names_the_rank_that_has_no_model():
+    assert (Path(RankActor().find_model("tiny-base", 3)) / "model.safetensors").is_file()
+    with pytest.raises(ModelError, match=rf"rank 3 of the learner, on {socket.gethostname()}: .*does not exist"):
+        RankActor().find_model(os.path.join(os.sep, "no", "such", "model"), 3)
 
 
 def test_model_folder_is_that_of_this_machine():
