@@ -17,9 +17,9 @@ from scalerl.models.load import model_folder, name_elsewhere
 from scalerl.run.clock import devices_held
 from scalerl.run.cluster.connect import Connection
 from scalerl.run.cluster.layout import Gpus, slots_on
-from scalerl.run.cluster.place import Place, _place_ranks, cpu_share
+from scalerl.run.cluster.place import Place, _place_ranks, cpu_share, cpus_for
 from scalerl.run.cluster.rank_actors import Parcels, RankActor, RankPlace, interface_of, ordered, reason_of
-from scalerl.run.cluster.ranks import PlacedRanks, threads_of
+from scalerl.run.cluster.ranks import PlacedRanks, _not_free, threads_of
 
 
 def place(node: str, *gpus: int | str, **more: Any) -> RankPlace:
@@ -101,10 +101,8 @@ def test_slots_follow_from_the_memory_of_the_clusters_gpus():
 # What a cluster has too little of -------------------------------------------------------------------------------------
 
 
-def connection(num_gpus: int, num_cpus: int = 64) -> Connection:
-    return Connection(
-        address="head:1", num_gpus=num_gpus, num_cpus=num_cpus, num_nodes=1, node_cpus=(), close=lambda: None
-    )
+def connection(num_gpus: int, num_cpus: int = 64, **more: Any) -> Connection:
+    return Connection(address="head:1", num_gpus=num_gpus, num_cpus=num_cpus, num_nodes=1, close=lambda: None, **more)
 
 
 def ranked(*more: str) -> Any:
@@ -119,6 +117,34 @@ def test_too_few_gpus_for_ranks_and_generators_is_one_sentence():
     with ExitStack() as opened, pytest.raises(ClusterError) as raised:
         _place_ranks(ranked("rollout.generators=5"), connection(8), opened)
     assert str(raised.value) == message
+
+
+def test_too_few_gpus_for_the_ranks_alone_name_the_ranks():
+    with (
+        ExitStack() as opened,
+        pytest.raises(ClusterError, match=r"has 3 on 1 node: lower learner.ranks, or add nodes"),
+    ):
+        _place_ranks(ranked("rollout.generators=5"), connection(3), opened)
+
+
+def test_generators_on_gpus_share_the_cores_of_nodes_with_gpus():
+    nodes = connection(8, 68, node_cpus=(("head", 64.0), ("gpus", 4.0)), gpu_nodes=frozenset({"gpus"}))
+    recipe = ranked("rollout.generators=8")
+    assert cpu_share(cpus_for(recipe, nodes, on_gpu=True), 8) == 0.5
+    assert cpu_share(cpus_for(recipe, nodes, on_gpu=False), 8) == 1.0
+    on_cpus = ranked("rollout.generators=8", "rollout.gpus_per_generator=0")
+    assert cpu_share(cpus_for(on_cpus, nodes, on_gpu=True), 8) == 1.0
+
+
+def test_devices_that_are_not_free_are_counted_in_cores(monkeypatch):
+    ray = pytest.importorskip("ray")
+    monkeypatch.setattr(ray, "available_resources", lambda: {"CPU": 1.5})
+    expected = (
+        "learner.ranks = 4 needs 2 free CPUs, and of the 64 of the cluster at head:1 1.5 are free: others hold them, "
+        "so wait for them or lower learner.ranks"
+    )
+    assert _not_free(connection(0), 4, 0.5, on_gpu=False) == expected
+    assert "needs 4 free GPUs, and of the 8" in _not_free(connection(8), 4, 1.0, on_gpu=True)
 
 
 def test_generators_with_gpus_on_a_cluster_without_any():
@@ -189,6 +215,8 @@ def test_model_is_named_for_another_working_folder(tmp_path: Path, monkeypatch):
     (tmp_path / "model").mkdir()
     monkeypatch.chdir(tmp_path)
     assert name_elsewhere("model") == name_elsewhere("./model") == str(tmp_path.resolve() / "model")
+    (tmp_path / "link").symlink_to("model")
+    assert name_elsewhere("link") == str(tmp_path.resolve() / "link"), "it may lead elsewhere on another node"
     assert name_elsewhere("tiny-base") == "tiny-base"
     assert name_elsewhere("owner/name") == "owner/name"
 
