@@ -128,10 +128,9 @@ def prepare(
         "completion_of_token": completion_of_token,
     }
     rows = np.flatnonzero(kept.kept.numpy())
-    budget = micro_batch_tokens
-    shares = sharing_pays(completions, rows, budget=budget, share_from=share_from, num_ranks=num_ranks)
+    shares = sharing_pays(completions, rows, num_ranks, budget=micro_batch_tokens, share_from=share_from)
     lay_out = functools.partial(_layout, completions, num_prompt, lengths, shares=shares)
-    passes = _passes(completions, rows, num_ranks, budget, lay_out, shares=shares)
+    passes = _passes(completions, rows, num_ranks, micro_batch_tokens, lay_out, shares=shares)
     token_start, whole = np.cumsum(lengths) - lengths, lay_out(rows)
     return Prepared(
         micro_batches=tuple(_packed(layout, token_start, trained, per_token) for layout in passes[rank]),

@@ -47,7 +47,7 @@ def prompt_numbers(completions: Sequence[Completion]) -> list[int]:
 
 
 def sharing_pays(
-    completions: Sequence[Completion], kept: Rows, *, budget: int, share_from: int | None, num_ranks: int = 1
+    completions: Sequence[Completion], kept: Rows, num_ranks: int = 1, *, budget: int, share_from: int | None
 ) -> bool:
     """Return whether computing each prompt once saves enough tokens, in passes of more than `share_from` of them.
 
