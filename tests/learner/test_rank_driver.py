@@ -13,7 +13,7 @@ from learners import make_learner
 from scalerl.errors import LearnerError, RankLost, RunFolderError
 from scalerl.learner.ranks.driver import RankedLearner
 from scalerl.learner.ranks.rank import RankFacts, check_visible
-from scalerl.learner.ranks.serve import obey
+from scalerl.learner.ranks.serve import DriverGone, obey
 
 FACTS = RankFacts(version=3, shape=make_learner().shape, device="cpu", num_local=1, peak_bytes=0)
 
@@ -121,6 +121,9 @@ class Obeying:
     def fail(self) -> None:
         raise ZeroDivisionError("by zero\nsecond line")
 
+    def read(self) -> None:
+        raise EOFError("a file is cut off")
+
     def close(self) -> None: ...
 
 
@@ -145,6 +148,29 @@ def test_failure_is_answered_in_one_line_with_the_rank():
     kind, error = answers[-1]
     assert kind == "error"
     assert str(error) == "rank 5 of the learner failed: ZeroDivisionError: by zero"
+
+
+def test_end_of_a_file_is_answered_and_that_of_the_pipe_is_not():
+    answers: list[tuple[str, Any]] = []
+
+    def make(cut_off: bool) -> Any:
+        return Obeying().read() if cut_off else Obeying()
+
+    def receive() -> bytes:
+        raise EOFError
+
+    def answer(kind: str, value: Any) -> None:
+        answers.append((kind, str(value)))
+
+    reason = "rank 5 of the learner failed: EOFError: a file is cut off"
+    with pytest.raises(EOFError):
+        obey(lambda: make(True), 5, receive, answer)
+    with pytest.raises(EOFError):
+        obey(lambda: make(False), 5, deque([pickle.dumps(("read", ()))]).popleft, answer)
+    assert answers == [("error", reason), ("ready", "facts"), ("error", reason)]
+    with pytest.raises(DriverGone):
+        obey(lambda: make(False), 5, receive, answer)
+    assert answers[3:] == [("ready", "facts")], "nobody is left to be answered"
 
 
 def test_folder_that_a_rank_does_not_see_is_one_sentence(tmp_path: Path):

@@ -141,6 +141,17 @@ def test_sharing_is_chosen_where_it_saves_a_tenth():
     assert not pays(11, [41, 41])
 
 
+def test_passes_of_a_rank_are_compared_with_where_sharing_starts():
+    completions = [make_completion("0/a", i, [3] * 128, [1] * 98) for i in range(8)]
+
+    def pays(**more):
+        return sharing_pays(completions, np.arange(8), share_from=1000, **more)
+
+    assert pays(budget=10**6), "1800 tokens"
+    assert not pays(budget=1000)
+    assert not pays(budget=10**6, num_ranks=2), "900 tokens each"
+
+
 def exact_norms(model):
     """Make norms compute in the model's own dtype: those of transformers round to FP32."""
     for module in model.modules():

@@ -128,7 +128,7 @@ def prepare(
         "completion_of_token": completion_of_token,
     }
     rows = np.flatnonzero(kept.kept.numpy())
-    shares = sharing_pays(completions, rows, budget=micro_batch_tokens, share_from=share_from)
+    shares = sharing_pays(completions, rows, num_ranks, budget=micro_batch_tokens, share_from=share_from)
     lay_out = functools.partial(_layout, completions, num_prompt, lengths, shares=shares)
     passes = _passes(completions, rows, num_ranks, micro_batch_tokens, lay_out, shares=shares)
     token_start, whole = np.cumsum(lengths) - lengths, lay_out(rows)

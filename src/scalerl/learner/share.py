@@ -46,15 +46,17 @@ def prompt_numbers(completions: Sequence[Completion]) -> list[int]:
     return numbers
 
 
-def sharing_pays(completions: Sequence[Completion], kept: Rows, *, budget: int, share_from: int | None) -> bool:
+def sharing_pays(
+    completions: Sequence[Completion], kept: Rows, num_ranks: int = 1, *, budget: int, share_from: int | None
+) -> bool:
     """Return whether computing each prompt once saves enough tokens, in passes of more than `share_from` of them.
 
-    A pass has at most `budget` tokens. None means that prompts cannot be shared.
+    A pass has at most `budget` tokens, and at most a rank's share of all. None means that prompts cannot be shared.
     """
     if share_from is None:
         return False
     alone = sum(num_inputs(completions[row]) for row in kept)
-    if min(alone, budget) <= share_from:
+    if min(alone / num_ranks, budget) <= share_from:
         return False
     saved = alone - _num_tokens(completions, kept, shares=True)
     return saved > 0 and saved >= LEAST_SAVED * alone

@@ -113,9 +113,12 @@ def model_folder(name: str) -> Path:
 
 
 def name_elsewhere(path: str) -> str:
-    """Return the name of a model for a process with another working folder: local files by their absolute path."""
+    """Return the name of a model for a process with another working folder: local files by their absolute path.
+
+    Links are kept: where they lead may differ from node to node.
+    """
     local = Path(path).expanduser()
-    return path if path in (*EMBEDDED, SMOLLM2) or not local.exists() else str(local.resolve())
+    return path if path in (*EMBEDDED, SMOLLM2) or not local.exists() else str(local.absolute())
 
 
 def save_model(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", folder: str | os.PathLike[str]) -> Path:

@@ -17,13 +17,13 @@ from scalerl.models.load import model_folder, name_elsewhere
 from scalerl.run.clock import devices_held
 from scalerl.run.cluster.connect import Connection
 from scalerl.run.cluster.layout import Gpus, slots_on
-from scalerl.run.cluster.place import Place, _place_ranks, cpu_share
-from scalerl.run.cluster.rank_actors import Parcels, RankActor, RankPlace, interface_of, ordered
-from scalerl.run.cluster.ranks import PlacedRanks, threads_of
+from scalerl.run.cluster.place import Place, _place_ranks, cpu_share, cpus_for
+from scalerl.run.cluster.rank_actors import Parcels, RankActor, RankPlace, interface_of, ordered, reason_of
+from scalerl.run.cluster.ranks import PlacedRanks, _not_free, threads_of
 
 
-def place(node: str, *gpus: int, **more: Any) -> RankPlace:
-    return RankPlace(node=node, address=f"10.0.0.{ord(node)}", pid=1, gpus=gpus, **more)
+def place(node: str, *gpus: int | str, **more: Any) -> RankPlace:
+    return RankPlace(node=node, address=f"10.0.0.{ord(node)}", pid=1, gpus=tuple(map(str, gpus)), **more)
 
 
 @given(st.lists(st.integers(1, 64), min_size=1, max_size=8), st.integers(1, 80))
@@ -43,9 +43,12 @@ def test_share_of_the_cores_by_hand():
 
 
 def test_ranks_are_numbered_by_node_with_the_drivers_first():
-    places = [place("b", 1), place("c", 0), place("a", 1), place("b", 0), place("a", 0)]
+    places = [place("b", 10), place("c", 0), place("a", 1), place("b", 9), place("a", 0)]
     order = [places[index] for index in ordered(places, first="b")]
-    assert [(each.node, *each.gpus) for each in order] == [("b", 0), ("b", 1), ("a", 0), ("a", 1), ("c", 0)]
+    assert [(each.node, *each.gpus) for each in order] == [("b", "9"), ("b", "10"), ("a", "0"), ("a", "1"), ("c", "0")]
+    parts = [place("a", "MIG-2c1"), place("a", "MIG-1f0")]
+    assert ordered(parts, first="a") == [1, 0]
+    assert parts[0].devices == ("a/gpu:MIG-2c1",)
 
 
 def test_replicas_of_hybrid_sharding_are_within_nodes():
@@ -98,10 +101,8 @@ def test_slots_follow_from_the_memory_of_the_clusters_gpus():
 # What a cluster has too little of -------------------------------------------------------------------------------------
 
 
-def connection(num_gpus: int, num_cpus: int = 64) -> Connection:
-    return Connection(
-        address="head:1", num_gpus=num_gpus, num_cpus=num_cpus, num_nodes=1, node_cpus=(), close=lambda: None
-    )
+def connection(num_gpus: int, num_cpus: int = 64, **more: Any) -> Connection:
+    return Connection(address="head:1", num_gpus=num_gpus, num_cpus=num_cpus, num_nodes=1, close=lambda: None, **more)
 
 
 def ranked(*more: str) -> Any:
@@ -118,6 +119,34 @@ def test_too_few_gpus_for_ranks_and_generators_is_one_sentence():
     assert str(raised.value) == message
 
 
+def test_too_few_gpus_for_the_ranks_alone_name_the_ranks():
+    with (
+        ExitStack() as opened,
+        pytest.raises(ClusterError, match=r"has 3 on 1 node: lower learner.ranks, or add nodes"),
+    ):
+        _place_ranks(ranked("rollout.generators=5"), connection(3), opened)
+
+
+def test_generators_on_gpus_share_the_cores_of_nodes_with_gpus():
+    nodes = connection(8, 68, node_cpus=(("head", 64.0), ("gpus", 4.0)), gpu_nodes=frozenset({"gpus"}))
+    recipe = ranked("rollout.generators=8")
+    assert cpu_share(cpus_for(recipe, nodes, on_gpu=True), 8) == 0.5
+    assert cpu_share(cpus_for(recipe, nodes, on_gpu=False), 8) == 1.0
+    on_cpus = ranked("rollout.generators=8", "rollout.gpus_per_generator=0")
+    assert cpu_share(cpus_for(on_cpus, nodes, on_gpu=True), 8) == 1.0
+
+
+def test_devices_that_are_not_free_are_counted_in_cores(monkeypatch):
+    ray = pytest.importorskip("ray")
+    monkeypatch.setattr(ray, "available_resources", lambda: {"CPU": 1.5})
+    expected = (
+        "learner.ranks = 4 needs 2 free CPUs, and of the 64 of the cluster at head:1 1.5 are free: others hold them, "
+        "so wait for them or lower learner.ranks"
+    )
+    assert _not_free(connection(0), 4, 0.5, on_gpu=False) == expected
+    assert "needs 4 free GPUs, and of the 8" in _not_free(connection(8), 4, 1.0, on_gpu=True)
+
+
 def test_generators_with_gpus_on_a_cluster_without_any():
     with ExitStack() as opened, pytest.raises(RecipeError, match="the cluster at head:1 has no GPU"):
         _place_ranks(ranked("rollout.generators=5", "rollout.gpus_per_generator=1"), connection(0), opened)
@@ -126,6 +155,27 @@ def test_generators_with_gpus_on_a_cluster_without_any():
 def test_cluster_without_gpus_and_cores():
     with ExitStack() as opened, pytest.raises(ClusterError, match="has no CPUs"):
         _place_ranks(ranked("rollout.generators=5"), connection(0, 0), opened)
+
+
+# Why a rank cannot start ----------------------------------------------------------------------------------------------
+
+
+def test_reason_is_the_last_line_of_a_traceback():
+    exceptions = pytest.importorskip("ray.exceptions")
+    text = "\x1b[36mray::RankActor.__init__()\x1b[39m (pid=7)\n  File x\nModuleNotFoundError: No module named 'torch'\n"
+    failed = exceptions.RayTaskError("RankActor.__init__", text, ModuleNotFoundError("torch"))
+    missing = "ModuleNotFoundError: No module named 'torch'"
+    assert reason_of(failed) == reason_of(exceptions.ActorDiedError(failed)) == missing
+
+
+def test_reason_of_a_death_is_the_first_line():
+    exceptions = pytest.importorskip("ray.exceptions")
+    died = exceptions.ActorDiedError()
+    assert reason_of(died) == str(died).splitlines()[0] != ""
+    assert (
+        reason_of(exceptions.RayError("\x1b[31mno runtime environment\x1b[0m\n\tdetails")) == "no runtime environment"
+    )
+    assert reason_of(exceptions.RayError()) == "RayError"
 
 
 # The actor, in this process -------------------------------------------------------------------------------------------
@@ -165,8 +215,16 @@ def test_model_is_named_for_another_working_folder(tmp_path: Path, monkeypatch):
     (tmp_path / "model").mkdir()
     monkeypatch.chdir(tmp_path)
     assert name_elsewhere("model") == name_elsewhere("./model") == str(tmp_path.resolve() / "model")
+    (tmp_path / "link").symlink_to("model")
+    assert name_elsewhere("link") == str(tmp_path.resolve() / "link"), "it may lead elsewhere on another node"
     assert name_elsewhere("tiny-base") == "tiny-base"
     assert name_elsewhere("owner/name") == "owner/name"
+
+
+def test_actor_names_the_rank_that_has_no_model():
+    assert (Path(RankActor().find_model("tiny-base", 3)) / "model.safetensors").is_file()
+    with pytest.raises(ModelError, match=rf"rank 3 of the learner, on {socket.gethostname()}: .*does not exist"):
+        RankActor().find_model(os.path.join(os.sep, "no", "such", "model"), 3)
 
 
 def test_model_folder_is_that_of_this_machine():

@@ -108,12 +108,12 @@ def test_one_gpu_takes_turns(tmp_path):
     assert 3600 / beside.steps_per_hour < 2.5
 
 
-def write_run(folder: Path, *, fleet: bool, **regime: Any) -> Path:
+def write_run(folder: Path, *, fleet: bool, parts: Any = None, **regime: Any) -> Path:
     """Steps of 1 s + 1 ms per token; a chunk of 4 tokens takes 0.1 s + 1 ms per active completion."""
     store.create_run(folder)
     pipeline = {"groups_per_batch": 4, "completions_per_group": 4, "max_lag": 3, "push_every": 1, "drain": False}
     pipeline |= regime
-    store.write_json(folder / store.RECIPE, {"pipeline": pipeline, "rollout": {"slots": 16}})
+    store.write_json(folder / store.RECIPE, {"pipeline": pipeline, "rollout": {"slots": 16}} | (parts or {}))
     store.write_json(folder / store.ENV, {"device": "cpu", "slots": 16})
     tokens = 0
     for step in range(1, 41):
@@ -138,6 +138,18 @@ def test_rates_of_a_run_with_generators(tmp_path):
     assert rates.decode_token_s(16) == pytest.approx((0.1 + 0.016) / 4)
     assert rates.decode_token_s(4) == pytest.approx((0.1 + 0.004) / 4)
     assert rates.lengths.values == pytest.approx((22.0,), rel=0.02)
+
+
+def test_rates_of_ranks_are_those_of_one_gpu(tmp_path):
+    vllm = {"slots": 16, "engine": "vllm", "gpus_per_generator": None, "vllm": {"tensor_parallel": 2}}
+    parts = {"learner": {"ranks": 4}, "rollout": vllm}
+    rates = read_rates(write_run(tmp_path / "run", fleet=True, parts=parts))
+    assert rates.gpus_per_generator == 2
+    assert rates.train_tokens_per_s == pytest.approx(250)
+    # The learner of the run itself takes as long as it took.
+    assert rates.durations(4).step_s(0, 320) == pytest.approx(1.32)
+    parts["rollout"] = vllm | {"gpus_per_generator": 0}
+    assert read_rates(write_run(tmp_path / "cpus", fleet=True, parts=parts)).gpus_per_generator == 1
 
 
 def test_rates_of_a_run_in_one_process(tmp_path):

@@ -68,8 +68,6 @@ class RankedLearner:
         with self._ending_all():
             facts: list[RankFacts] = self._collect()
         self._version, self._shape = facts[0].version, facts[0].shape
-        self.devices = tuple(each.device for each in facts)
-        """The device of each rank, as the rank reports it."""
 
     @property
     def version(self) -> int:
@@ -117,7 +115,7 @@ class RankedLearner:
     def load_state_dict(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Restore the state of a checkpoint's folder; each rank reads its own rows."""
         assert isinstance(state, SavedTensors), "ranks read their state from files"
-        self._version = self._call("load", str(state.folder.resolve()))[0]
+        self._version = self._call("load", str(state.folder.absolute()))[0]
 
     def rank_facts(self) -> list[RankFacts]:
         return self._call("facts")
@@ -138,7 +136,7 @@ class RankedLearner:
     def check_folder(self, folder: Path) -> None:
         """Raise RunFolderError if a rank does not see a file that is written into a folder here."""
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".ranks-") as file:
-            self._call("see", str(Path(file.name).resolve()))
+            self._call("see", str(Path(file.name).absolute()))
 
     def on_close(self, callback: Callable[[], None]) -> None:
         """Register a function to call when the learner is closed."""
@@ -163,7 +161,7 @@ class RankedLearner:
 
     def start_writing(self, folder: Path) -> None:
         """Let the ranks write their last snapshots into a folder."""
-        self._call("write", str(folder.resolve()))
+        self._call("write", str(folder.absolute()))
 
     def _call(self, command: str | Publish, *arguments: Any) -> list[Any]:
         """Give a command to all ranks and return their answers."""

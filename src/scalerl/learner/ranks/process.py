@@ -19,7 +19,7 @@ from scalerl.config.parts import LearnerSettings
 from scalerl.errors import RankLost, RecipeError
 from scalerl.learner.ranks.driver import RankedLearner
 from scalerl.learner.ranks.rank import LearnerRank, RankSpec
-from scalerl.learner.ranks.serve import no_progress_bars, obey
+from scalerl.learner.ranks.serve import DriverGone, no_progress_bars, obey
 
 _CLOSE_S = 5.0
 
@@ -192,7 +192,7 @@ def serve(pipe: Connection, spec: RankSpec, rank: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         obey(lambda: LearnerRank(spec, rank), rank, pipe.recv_bytes, functools.partial(_answer, pipe))
-    except EOFError:
+    except DriverGone:
         os._exit(1)
     # Nothing is left to be tidied up, and the end of an interpreter that has loaded torch takes a while. Other errors
     # are raised, so that this process prints their traceback.

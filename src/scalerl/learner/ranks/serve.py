@@ -10,6 +10,10 @@ from scalerl.errors import LearnerError, RunFailure, UserError
 from scalerl.learner.ranks.rank import LearnerRank
 
 
+class DriverGone(Exception):
+    """The driver has ended: there is nobody left to answer."""
+
+
 def obey(
     make: Callable[[], LearnerRank], rank: int, receive: Callable[[], bytes], answer: Callable[[str, Any], None]
 ) -> None:
@@ -17,14 +21,14 @@ def obey(
 
     A command is the name of a method, or a function of a module that gets the rank first. The kinds of answers are
     "ready" (with RankFacts), "item" (of a command that yields), "done" (with the result) and "error". Whatever is
-    raised is answered first; EOFError of `receive` means that the driver is gone.
+    raised is answered first, except that EOFError of `receive` means that the driver is gone: DriverGone.
     """
     try:
         with no_progress_bars():
             learner = make()
         answer("ready", learner.facts())
         while True:
-            command, arguments = pickle.loads(receive())
+            command, arguments = pickle.loads(_received(receive))
             act = getattr(learner, command) if isinstance(command, str) else functools.partial(command, learner)
             result = act(*arguments)
             if isinstance(result, Iterator):
@@ -34,7 +38,7 @@ def obey(
             answer("done", result)
             if command == "close":
                 return
-    except EOFError:
+    except DriverGone:
         raise
     except (UserError, RunFailure) as error:
         answer("error", error)
@@ -43,6 +47,13 @@ def obey(
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         answer("error", LearnerError(f"rank {rank} of the learner failed: {reason}"))
         raise
+
+
+def _received(receive: Callable[[], bytes]) -> bytes:
+    try:
+        return receive()
+    except EOFError:
+        raise DriverGone from None
 
 
 @contextmanager

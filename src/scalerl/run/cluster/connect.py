@@ -37,11 +37,9 @@ class Connection:
     num_nodes: int
     node_cpus: tuple[tuple[str, float], ...] = ()
     """Ray's id and the cores of each node."""
+    gpu_nodes: frozenset[str] = frozenset()
+    """Ray's ids of the nodes with GPUs."""
     close: Callable[[], None]
-
-    @property
-    def cpus_of_nodes(self) -> tuple[float, ...]:
-        return tuple(cpus for _, cpus in self.node_cpus)
 
 
 def connect(address: str) -> Connection:
@@ -73,6 +71,7 @@ def connect(address: str) -> Connection:
         num_cpus=int(resources.get("CPU", 0)),
         num_nodes=len(nodes),
         node_cpus=tuple((node["NodeID"], float(node["Resources"].get("CPU", 0.0))) for node in nodes),
+        gpu_nodes=frozenset(node["NodeID"] for node in nodes if node["Resources"].get("GPU", 0.0) > 0),
         close=close,
     )
 
@@ -95,42 +94,43 @@ def node_id() -> str:
     return ray.get_runtime_context().get_node_id()
 
 
-def check_gpus(connection: Connection, *, wanted: int, source: str) -> None:
-    """Raise ClusterError if the cluster has fewer GPUs than a layout needs."""
+def check_gpus(connection: Connection, *, wanted: int, source: str, ranks: int = 0) -> None:
+    """Raise ClusterError if the cluster has fewer GPUs than a layout needs; `ranks` of them are for actors."""
     if wanted > connection.num_gpus:
         nodes = f"{connection.num_nodes} node{'s' * (connection.num_nodes > 1)}"
+        setting = "learner.ranks" if ranks > connection.num_gpus else "rollout.generators"
         raise ClusterError(
             f"{source} needs {wanted} GPUs, and the cluster at {connection.address} has {connection.num_gpus} on "
-            f"{nodes}: lower rollout.generators, or add nodes"
+            f"{nodes}: lower {setting}, or add nodes"
         )
 
 
 @contextmanager
-def reserved_gpus(num: int) -> Iterator[tuple[int, ...]]:
-    """Hold GPUs of this node for the learner, so that no generator gets them; yield their numbers."""
+def reserved_gpu() -> Iterator[int]:
+    """Hold a GPU of this node for the learner, so that no generator gets it; yield its number."""
     import ray
     from ray.exceptions import GetTimeoutError, RayError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    actor: Any = ray.remote(_Reservation).options(num_gpus=num, num_cpus=0, scheduling_strategy=here).remote()
+    actor: Any = ray.remote(_Reservation).options(num_gpus=1, num_cpus=0, scheduling_strategy=here).remote()
     try:
-        gpus: tuple[int, ...] = tuple(ray.get(actor.gpus.remote(), timeout=60.0))
-        yield gpus
+        gpu: int = ray.get(actor.gpu.remote(), timeout=60.0)
+        yield gpu
     except GetTimeoutError:
-        raise ClusterError(f"this node has no {num} free GPUs for the learner: start the run on another one") from None
+        raise ClusterError("this node has no free GPU for the learner: start the run on another one") from None
     finally:
         with suppress(RayError, ValueError):
             ray.kill(actor)
 
 
 class _Reservation:
-    """An actor that reserves GPUs for as long as it lives and does no work."""
+    """An actor that reserves a GPU for as long as it lives and does no work."""
 
-    def gpus(self) -> tuple[int, ...]:
+    def gpu(self) -> int:
         import ray
 
-        return tuple(sorted(map(int, ray.get_runtime_context().get_accelerator_ids()["GPU"])))
+        return int(ray.get_runtime_context().get_accelerator_ids()["GPU"][0])
 
 
 def _resolved(address: str) -> str:

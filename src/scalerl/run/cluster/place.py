@@ -50,27 +50,25 @@ class Place:
 def enter_cluster(recipe: Recipe, opened: ExitStack) -> Place:
     """Connect to the recipe's cluster, if it has one, and hold devices there for the learner."""
     on_gpu = torch.cuda.is_available()
-    if not recipe.cluster.address:
+    has_actors = bool(recipe.cluster.address) and recipe.learner.sharding != "none"
+    if not has_actors:
         _check_generators(recipe, on_gpu=on_gpu, where="this machine")
+    if not recipe.cluster.address:
         devices = [f"cuda:{rank}" for rank in range(recipe.learner.ranks)] if on_gpu else ["cpu"]
         return Place(device=None, names=tuple(f"{socket.gethostname()}/{device}" for device in devices))
-    from scalerl.run.cluster.connect import check_gpus, connect, node_id, reserved_gpus
+    from scalerl.run.cluster.connect import check_gpus, connect, node_id, reserved_gpu
 
-    has_ranks = recipe.learner.sharding != "none"
-    if not has_ranks:
-        _check_generators(recipe, on_gpu=on_gpu, where="this machine")
     connection = connect(recipe.cluster.address)
     opened.callback(connection.close)
-    if has_ranks:
+    if has_actors:
         return _place_ranks(recipe, connection, opened)
     wanted = gpus_wanted(recipe, has_gpus=on_gpu)
     check_gpus(connection, wanted=wanted, source=f"rollout.generators = {recipe.rollout.generators}")
-    cpus = cpu_share(connection.cpus_of_nodes, recipe.rollout.generators)
+    cpus = cpu_share(cpus_for(recipe, connection, on_gpu=on_gpu), recipe.rollout.generators)
     if not on_gpu:
         return Place(device=torch.device("cpu"), names=(f"{node_id()}/cpu",), cpus_per_generator=cpus)
-    gpus = opened.enter_context(reserved_gpus(1))
-    names = tuple(f"{node_id()}/gpu:{gpu}" for gpu in gpus)
-    return Place(device=torch.device(f"cuda:{gpus[0]}"), names=names, cpus_per_generator=cpus)
+    gpu = opened.enter_context(reserved_gpu())
+    return Place(device=torch.device(f"cuda:{gpu}"), names=(f"{node_id()}/gpu:{gpu}",), cpus_per_generator=cpus)
 
 
 def _place_ranks(recipe: Recipe, connection: "Connection", opened: ExitStack) -> Place:
@@ -82,8 +80,8 @@ def _place_ranks(recipe: Recipe, connection: "Connection", opened: ExitStack) ->
     on_gpu = connection.num_gpus > 0
     _check_generators(recipe, on_gpu=on_gpu, where=f"the cluster at {connection.address}")
     source = f"learner.ranks = {ranks} with rollout.generators = {generators}"
-    check_gpus(connection, wanted=gpus_wanted(recipe, has_gpus=on_gpu), source=source)
-    cpus = cpu_share(connection.cpus_of_nodes, generators + (0 if on_gpu else ranks))
+    check_gpus(connection, wanted=gpus_wanted(recipe, has_gpus=on_gpu), source=source, ranks=ranks if on_gpu else 0)
+    cpus = cpu_share(cpus_for(recipe, connection, on_gpu=on_gpu), generators + (0 if on_gpu else ranks))
     if not (cpus or on_gpu):
         raise ClusterError(f"the cluster at {connection.address} has no CPUs: start its nodes with --num-cpus")
     placed = opened.enter_context(placed_ranks(connection, ranks, on_gpu=on_gpu, cpus=cpus))
@@ -103,6 +101,12 @@ def gpus_wanted(recipe: Recipe, *, has_gpus: bool) -> int:
     if not has_gpus:
         return 0
     return recipe.rollout.generators * recipe.rollout.generator_gpus + recipe.learner.ranks
+
+
+def cpus_for(recipe: Recipe, connection: "Connection", *, on_gpu: bool) -> tuple[float, ...]:
+    """Return the cores of the nodes that generators may run on: where they need a GPU, of those with GPUs."""
+    anywhere = not (on_gpu and recipe.rollout.generator_gpus)
+    return tuple(cpus for node, cpus in connection.node_cpus if anywhere or node in connection.gpu_nodes)
 
 
 def cpu_share(cpus_of_nodes: Sequence[float], num: int) -> float:

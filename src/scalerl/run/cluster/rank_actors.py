@@ -8,6 +8,7 @@ the driver's own clock notices that.
 """
 
 import os
+import re
 import signal
 import socket
 import threading
@@ -16,7 +17,7 @@ import traceback
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,8 @@ _NODE_S = 3.0
 """How long the server of a node may take to accept a connection."""
 _INLINE_BYTES = 100_000
 """Larger messages are put into Ray's object store, once for all ranks."""
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+"""Codes with which Ray colours its tracebacks, for terminals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +48,11 @@ class RankPlace:
     """Ray's id of the node."""
     address: str
     pid: int
-    gpus: tuple[int, ...]
-    """The node's numbers of its GPUs, as Ray counts them."""
+    gpus: tuple[str, ...]
+    """Ray's ids of its GPUs: the node's numbers of them, or the names of parts of a GPU."""
     device_name: str = ""
     free_bytes: float = 0.0
-    """Free memory of its GPU; 0 if torch sees none."""
+    """Free memory of its GPU; 0 if it has none or torch sees none."""
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -73,22 +76,33 @@ class RankActor:
         import torch
 
         context = ray.get_runtime_context()
-        has_gpu = torch.cuda.is_available()
+        gpus = sorted(map(str, context.get_accelerator_ids().get("GPU", [])), key=_by_number)
+        # On a machine with GPUs torch sees them also where Ray gave the process none.
+        has_gpu = bool(gpus) and torch.cuda.is_available()
         return RankPlace(
             node=context.get_node_id(),
             address=ray.util.get_node_ip_address(),
             pid=os.getpid(),
-            gpus=tuple(map(int, context.get_accelerator_ids().get("GPU", []))),
+            gpus=tuple(gpus),
             device_name=torch.cuda.get_device_name(0) if has_gpu else "",
             free_bytes=float(torch.cuda.mem_get_info(0)[0]) if has_gpu else 0.0,
         )
 
-    def start(self, spec: RankSpec, rank: int, model: str) -> None:
-        """Become a rank, in a thread, with the model of this name as this node has it."""
+    def find_model(self, name: str, rank: int) -> str:
+        """Return the folder that this node has the model of this name in; a hub name is downloaded first."""
+        from scalerl.models.load import model_folder
+
+        try:
+            return str(model_folder(name))
+        except ModelError as error:
+            raise ModelError(f"rank {rank} of the learner, on {socket.gethostname()}: {error}") from None
+
+    def start(self, spec: RankSpec, rank: int) -> None:
+        """Become a rank, in a thread."""
 
         def work() -> None:
             try:
-                obey(lambda: _made(spec, rank, model), rank, self._receive, self._answer)
+                obey(lambda: _made(spec, rank), rank, self._receive, self._answer)
             except BaseException:
                 # It has been answered; the traceback is for Ray's log of this process.
                 traceback.print_exc()
@@ -122,20 +136,14 @@ class RankActor:
             self._changed.notify_all()
 
 
-def _made(spec: RankSpec, rank: int, model: str) -> LearnerRank:
+def _made(spec: RankSpec, rank: int) -> LearnerRank:
     import ray
-
-    from scalerl.models.load import model_folder
 
     # gloo would look for the address of the host's name, which is often that of the loopback interface.
     interface = interface_of(ray.util.get_node_ip_address())
     if interface is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
-    try:
-        folder = model_folder(model)
-    except ModelError as error:
-        raise ModelError(f"rank {rank} of the learner, on {socket.gethostname()}: {error}") from None
-    return LearnerRank(replace(spec, folder=str(folder)), rank)
+    return LearnerRank(spec, rank)
 
 
 class Parcels:
@@ -158,7 +166,7 @@ class RayRank:
     """A rank in a Ray actor, as its driver sees it (learner/ranks/driver.Rank)."""
 
     def __init__(
-        self, actor: Any, place: RankPlace, spec: RankSpec, rank: int, *, model: str, silent_s: float, parcels: Parcels
+        self, actor: Any, place: RankPlace, spec: RankSpec, rank: int, *, silent_s: float, parcels: Parcels
     ) -> None:
         self.rank, self.place = rank, place
         self._actor, self._parcels = actor, parcels
@@ -167,7 +175,7 @@ class RayRank:
         self._unread: deque[tuple[str, Any]] = deque()
         self._num_given = 0
         self._silent_s, self._listened_at = 0.0, time.monotonic()
-        self._started = actor.start.remote(spec, rank, model)
+        self._started = actor.start.remote(spec, rank)
         self._report = actor.take.remote(REPORT_S)
 
     def send(self, message: bytes) -> None:
@@ -222,8 +230,7 @@ class RayRank:
             if not self._ready and ray.wait([self._started], timeout=0)[0]:
                 ray.get(self._started)
         except RayTaskError as error:
-            reason = next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
-            raise LearnerError(f"rank {self.rank} of the learner cannot be started: {reason.strip()}") from None
+            raise LearnerError(f"rank {self.rank} of the learner cannot be started: {reason_of(error)}") from None
         except RayError as error:
             raise self._loss(error) from None
         # At most a second at a time: a driver that did something else, or was suspended, has not listened.
@@ -238,7 +245,8 @@ class RayRank:
         limit_s = self._limit_s if self._ready else max(self._limit_s, START_S)
         if self._silent_s > limit_s:
             self._silent = True
-            raise RankLost(self._sentence(f"has not answered for {limit_s:g} s (learner.silent_s)"))
+            setting = " (learner.silent_s)" if self._ready else ", and is not ready yet"
+            raise RankLost(self._sentence(f"has not answered for {limit_s:g} s{setting}"))
 
     def _loss(self, error: Exception) -> RankLost:
         from ray.exceptions import ActorUnavailableError
@@ -252,6 +260,15 @@ class RayRank:
     def _sentence(self, ending: str) -> str:
         where = f"rank {self.rank} of the learner, process {self.place.pid} on node {self.place.address},"
         return f"{where} {ending}; --resume continues from the last checkpoint"
+
+
+def reason_of(error: Exception) -> str:
+    """Return the line of an error of Ray's that says why: the last of a traceback, or else the first."""
+    from ray.exceptions import RayActorError, RayTaskError
+
+    lines = [line.strip() for line in _COLOURS.sub("", str(error)).splitlines() if line.strip()]
+    is_traceback = isinstance(error, RayTaskError) or (isinstance(error, RayActorError) and error.actor_init_failed)
+    return lines[-1 if is_traceback else 0] if lines else type(error).__name__
 
 
 def _is_lost(node: str) -> bool:
@@ -313,5 +330,16 @@ def ordered(places: Sequence[RankPlace], *, first: str) -> list[int]:
     """
     return sorted(
         range(len(places)),
-        key=lambda i: (places[i].node != first, places[i].address, places[i].node, places[i].gpus, i),
+        key=lambda i: (
+            places[i].node != first,
+            places[i].address,
+            places[i].node,
+            [_by_number(gpu) for gpu in places[i].gpus],
+            i,
+        ),
     )
+
+
+def _by_number(gpu: str) -> tuple[int, str]:
+    """Sort ids of GPUs as numbers, if they are some: 10 comes after 9."""
+    return len(gpu), gpu

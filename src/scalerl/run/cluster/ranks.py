@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from scalerl.config.parts import LearnerSettings
-from scalerl.errors import ClusterError
+from scalerl.errors import ClusterError, LearnerError, ModelError
 from scalerl.learner.ranks.driver import RankedLearner
 from scalerl.learner.ranks.rank import LearnerRank, RankSpec
 from scalerl.rollout.fleet.weights import Published, publish
 from scalerl.run.cluster.connect import Connection
-from scalerl.run.cluster.rank_actors import THREADS, Parcels, RankActor, RankPlace, RayRank, ordered
+from scalerl.run.cluster.rank_actors import THREADS, Parcels, RankActor, RankPlace, RayRank, ordered, reason_of
 
 PLACED_S = 60.0
 """How long Ray may take to find free devices for all ranks."""
@@ -63,7 +63,7 @@ def placed_ranks(connection: Connection, num_ranks: int, *, on_gpu: bool, cpus: 
     actors: list[Any] = []
     try:
         if not group.wait(PLACED_S):
-            raise ClusterError(_not_free(connection, num_ranks, on_gpu=on_gpu))
+            raise ClusterError(_not_free(connection, num_ranks, 1.0 if on_gpu else cpus, on_gpu=on_gpu))
         for index in range(num_ranks):
             there = PlacementGroupSchedulingStrategy(placement_group=group, placement_group_bundle_index=index)
             options = {"num_gpus": float(on_gpu), "num_cpus": 0.0 if on_gpu else cpus, "scheduling_strategy": there}
@@ -74,7 +74,7 @@ def placed_ranks(connection: Connection, num_ranks: int, *, on_gpu: bool, cpus: 
         except GetTimeoutError:
             raise ClusterError(f"the learner's {num_ranks} ranks did not start within {STARTED_S:g} s") from None
         except RayError as error:
-            raise ClusterError(f"a rank of the learner cannot be started: {_first_line(error)}") from None
+            raise ClusterError(f"a rank of the learner cannot be started: {reason_of(error)}") from None
         _check_gpus_seen(places, on_gpu=on_gpu)
         order = ordered(places, first=ray.get_runtime_context().get_node_id())
         places = [places[index] for index in order]
@@ -104,6 +104,8 @@ def ray_learner(
     """Return a learner over actors that were placed. Every rank loads the model of this name on its own node."""
     import torch.distributed as dist
 
+    # Before any rank waits for the others: a download takes as long as it takes.
+    folders = _find_model(placed, model)
     store = dist.TCPStore(placed.address, 0, is_master=True, wait_for_workers=False)  # pyright: ignore[reportPrivateImportUsage]
     assert learner.sharding != "none"
     spec = RankSpec(
@@ -120,7 +122,7 @@ def ray_learner(
         seed=seed,
         version=version,
     )
-    start = functools.partial(_start, placed, spec, model=model, silent_s=learner.silent_s)
+    start = functools.partial(_start, placed, spec, folders=folders, silent_s=learner.silent_s)
     ranked = RankedLearner(start, cause_s=CAUSE_S, publish=publish_weights)
 
     def close() -> None:
@@ -131,11 +133,26 @@ def ray_learner(
     return ranked
 
 
-def _start(placed: PlacedRanks, spec: RankSpec, *, model: str, silent_s: float) -> list[RayRank]:
+def _find_model(placed: PlacedRanks, model: str) -> list[str]:
+    """Return the folder of the model on the node of each rank."""
+    import ray
+    from ray.exceptions import RayError, RayTaskError
+
+    try:
+        return ray.get([actor.find_model.remote(model, rank) for rank, actor in enumerate(placed.actors)])
+    except RayError as error:
+        cause = error.cause if isinstance(error, RayTaskError) else None
+        if isinstance(cause, ModelError):
+            raise cause from None
+        raise LearnerError(f"a rank of the learner cannot find the model {model}: {reason_of(error)}") from None
+
+
+def _start(placed: PlacedRanks, spec: RankSpec, *, folders: Sequence[str], silent_s: float) -> list[RayRank]:
     parcels = Parcels()
+    specs = [replace(spec, threads=each, folder=own) for each, own in zip(placed.threads, folders, strict=True)]
     return [
-        RayRank(actor, place, replace(spec, threads=threads), rank, model=model, silent_s=silent_s, parcels=parcels)
-        for rank, (actor, place, threads) in enumerate(zip(placed.actors, placed.places, placed.threads, strict=True))
+        RayRank(actor, place, own, rank, silent_s=silent_s, parcels=parcels)
+        for rank, (actor, place, own) in enumerate(zip(placed.actors, placed.places, specs, strict=True))
     ]
 
 
@@ -168,18 +185,13 @@ def _check_gpus_seen(places: Sequence[RankPlace], *, on_gpu: bool) -> None:
             )
 
 
-def _not_free(connection: Connection, num_ranks: int, *, on_gpu: bool) -> str:
+def _not_free(connection: Connection, num_ranks: int, each: float, *, on_gpu: bool) -> str:
     import ray
 
     kind = "GPU" if on_gpu else "CPU"
     free = ray.available_resources().get(kind, 0.0)
     total = connection.num_gpus if on_gpu else connection.num_cpus
     return (
-        f"learner.ranks = {num_ranks} needs {num_ranks} free {kind}s, and of the {total} of the cluster at "
+        f"learner.ranks = {num_ranks} needs {num_ranks * each:g} free {kind}s, and of the {total} of the cluster at "
         f"{connection.address} {free:g} are free: others hold them, so wait for them or lower learner.ranks"
     )
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

@@ -148,17 +148,28 @@ def rates_of_run(folder: Path) -> RatesSettings:
     lengths = _lengths(folder, float(tokens.mean()) / completions)
     slots, decode_s = _decoding(rows, chunk, recipe, env, lengths)
     push_s = _column(rows, "time/push_s")
+    num_ranks = recipe.get("learner", {}).get("ranks", 1)
     return RatesSettings(
         description=f"measured in {folder}",
         slots=slots,
         decode_s=decode_s,
         chunk=chunk,
-        train_tokens_per_s=1 / token_s if token_s > 0 else 1e12,
+        gpus_per_generator=_gpus_per_generator(recipe["rollout"]),
+        # All ranks together took this long.
+        train_tokens_per_s=1 / (token_s * num_ranks) if token_s > 0 else 1e12,
         train_fixed_s=fixed_s,
         push_s=float(push_s[push_s > 0].mean()) if (push_s > 0).any() else 0.0,
         copy_s=float(_column(rows, "generators/copy_s").mean()),
         lengths=LengthsSettings(values=lengths),
     )
+
+
+def _gpus_per_generator(rollout: Mapping[str, Any]) -> int:
+    """Return the GPUs of a generator, as in RolloutSettings.generator_gpus; 1 for a CPU."""
+    num = rollout.get("gpus_per_generator")
+    if num is None:
+        num = rollout["vllm"]["tensor_parallel"] if rollout.get("engine") == "vllm" else 1
+    return max(num, 1)
 
 
 def _decoding(
