@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from foreign_logs import interval_score
 from scipy.special import expit, ndtr
 
 from scalerl.curves import fit
 
 REACHES = (0.1, 0.2, 0.35, 0.6, 1.0, 2.0, 4.0)
 TIMES = np.array([1.25, 1.5, 2, 3, 4, 6, 8, 10])
-MISS = 20.0  # what a reward outside a 90 % interval costs, over what its width does
 HALF = np.log(2)
 POPULATIONS = {
     "sigmoid": "runs that follow the sigmoid",
@@ -105,11 +105,6 @@ def simulate(population: str, seed: int, reach: float) -> Run:
     )
 
 
-def score(low, high, value):
-    """Width of a 90 % interval, plus 20 times what falls outside."""
-    return high - low + MISS * (np.maximum(low - value, 0) + np.maximum(value - high, 0))
-
-
 def measure(population: str, reach: float, num: int) -> list[float]:
     """Means over runs: coverage, score, RMSE, bias and width of forecasts; coverage, score and width of ceilings."""
     rows = []
@@ -120,9 +115,9 @@ def measure(population: str, reach: float, num: int) -> list[float]:
         error = done.predict(run.later_compute) - run.later_reward
         inside = (run.later_reward >= low) & (run.later_reward <= high)
         bottom, top = done.interval("ceiling")
-        new = (inside.mean(), score(low, high, run.later_reward).mean())
+        new = (inside.mean(), interval_score(low, high, run.later_reward).mean())
         errors = (np.sqrt(np.mean(error**2)), error.mean(), (high - low).mean())
-        ceiling = (bottom <= run.ceiling <= top, score(bottom, top, run.ceiling), top - bottom)
+        ceiling = (bottom <= run.ceiling <= top, interval_score(bottom, top, run.ceiling), top - bottom)
         rows.append((*new, *errors, *ceiling))
     return np.mean(np.array(rows, dtype=float), axis=0).tolist()
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from scalerl.curves import Fit, fit
 
@@ -57,14 +58,20 @@ def run_folders(folder: Path) -> Iterator[Run]:
         yield Run(name=path.parent.name, compute=compute, reward=reward, num_samples=num)
 
 
+def interval_score(low: ArrayLike, high: ArrayLike, reward: ArrayLike) -> np.ndarray:
+    """Return the width of 90 % intervals plus 20 times what falls outside."""
+    low, high, reward = (np.asarray(values, dtype=float) for values in (low, high, reward))
+    return high - low + MISS * (np.maximum(low - reward, 0) + np.maximum(reward - high, 0))
+
+
 def cells(run: Run, share: float) -> tuple[str, float, float]:
     """One half of a table row, the coverage of later evaluations and their mean interval score."""
     done = run.fit(share)
     later = run.compute > share * run.compute.max()
     low, high = done.new_interval(run.compute[later])
     reward = run.reward[later]
-    outside = np.maximum(low - reward, 0) + np.maximum(reward - high, 0)
-    score, coverage = float(np.mean(high - low + MISS * outside)), float(np.mean(outside == 0))
+    score = float(np.mean(interval_score(low, high, reward)))
+    coverage = float(np.mean((low <= reward) & (reward <= high)))
     bottom, top = done.interval("ceiling")
     text = f"{done.verdict} | {done.params['ceiling']:.3f} [{bottom:.3f}, {top:.3f}] | {coverage:.2f} | {score:.3f}"
     return text, coverage, score
