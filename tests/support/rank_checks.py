@@ -272,6 +272,8 @@ def gpu_checks(folder):
         for family in ("smollm", "llama_with_biases"):
             name = f"{make.__name__} {family} on a GPU"
             yield name, lambda f=family, r=run: r(f, torch.float32, small, folder, many, 1e-5)
+    run = functools.partial(check_equal, functools.partial(sharded, context=2))
+    yield "context on a GPU", lambda: run("smollm", torch.float32, small, folder, many, 1e-5)
 
 
 def work(rank, size, port, folder, failures, device="cpu"):
