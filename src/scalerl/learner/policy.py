@@ -18,6 +18,7 @@ from scalerl.learner.batch import ForwardInputs
 from scalerl.learner.body import check_body, compile_layers, make_body, prepare_for_training
 from scalerl.learner.cuda_graphs import LEAST_TOKENS, MOST_WORK, PassGraphs, reads_device, recorder
 from scalerl.learner.packed_attention import has_kernel, pack, packed_hidden_states
+from scalerl.learner.share import fewest_shared_tokens
 from scalerl.learner.team import Team
 from scalerl.models.load import head
 from scalerl.models.lora import each_merged_weight
@@ -83,6 +84,7 @@ class LocalPolicy:
         self.parameters: dict[str, Tensor] = {name: p for name, p in model.named_parameters() if p.requires_grad}
         if wrong := {p.dtype for p in self.parameters.values()} - {torch.float32, torch.float64}:
             raise ValueError(f"master weights must be float32, and this model's are {', '.join(map(str, wrong))}")
+        self._num_params = sum(parameter.numel() for parameter in model.parameters())
         self.device: torch.device = model.device
         self.body = make_body(model, dtype)
         self._can_share = check_body(self.body)
@@ -102,8 +104,9 @@ class LocalPolicy:
     def share_from(self) -> int | None:
         if not self._can_share:
             return None
-        # Graphs are for passes whose launches take longer than their work: fewer tokens would not make them faster.
-        return 0 if self.graphs is None else self.graphs.most_tokens
+        fewest = fewest_shared_tokens(self._num_params, gpu=self.device.type == "cuda")
+        # A pass with shared prompts has no graph.
+        return fewest if self.graphs is None else max(fewest, self.graphs.most_tokens)
 
     def run(self, inputs: ForwardInputs) -> tuple[Tensor, Tensor]:
         """Return the log-probs and entropies of a pass, by a CUDA graph where there is one."""
@@ -164,7 +167,7 @@ class LocalPolicy:
 
     def _pass_graphs(self) -> PassGraphs | None:
         """Return the CUDA graphs of passes, or None if passes are too large or depend on more than their shape."""
-        most_tokens = MOST_WORK // sum(parameter.numel() for parameter in self.model.parameters())
+        most_tokens = MOST_WORK // self._num_params
         _, head_dim = head_sizes(self.model.config)
         if most_tokens < LEAST_TOKENS or not has_kernel(self.device, self.body.dtype, head_dim):
             return None

@@ -22,6 +22,7 @@ from scalerl.learner.late import sent
 from scalerl.learner.packed_attention import Packing, attend_packed, check_packing, packed_hidden_states
 from scalerl.learner.policy import DistinctRows, warm_up_inputs
 from scalerl.learner.ranks.context import ContextGroup, check_slices
+from scalerl.learner.share import fewest_shared_tokens
 from scalerl.learner.state import whole
 from scalerl.learner.team import Team
 from scalerl.models.folder import FolderWeights, can_fill, empty_model, fill
@@ -88,7 +89,8 @@ class ShardedPolicy:
                 check_slices(
                     context, lambda *given: self._root(*given[:2], exchange=given[2]), self.model.config, **like
                 )
-        self.share_from = 0 if can_share else None
+        num_params = sum(parameter.numel() for parameter in self.model.parameters())
+        self.share_from = fewest_shared_tokens(num_params, gpu=device.type == "cuda") if can_share else None
         if compiled:
             self._warm_up(micro_batch_tokens)
         self._divide_again()
