@@ -201,9 +201,7 @@ def test_on_a_gpu_graphs_give_the_gradients_of_plain_passes(tied):
     def make(graphs):
         model = LlamaForCausalLM(LlamaConfig(**sizes)).to("cuda").eval()  # pyright: ignore[reportArgumentType]
         model.load_state_dict(weights)
-        # Passes of graphs share no prompts, and sharing changes the FLOPs.
         overrides = ("model.dtype=bfloat16", "learner.micro_batch_tokens=60", "optimizer.lr=1e-12")
-        overrides += ("learner.share_prompts=false",)
         learner = build_learner(model, recipe_of(*overrides), version=VERSION)
         assert learner.policy.graphs is not None
         if not graphs:
@@ -217,12 +215,13 @@ def test_on_a_gpu_graphs_give_the_gradients_of_plain_passes(tied):
             exact, row = gradients_of(plain, dataclasses.replace(batch, version=plain.version))
             gradients, same_row = gradients_of(recorded, dataclasses.replace(batch, version=recorded.version))
             assert row["batch/micro_batches"] > 1
-            assert same_row == pytest.approx(row, rel=0.02, abs=0.02)
+            for key in row.keys() - {"time/step_s"}:
+                assert same_row[key] == pytest.approx(row[key], rel=0.02, abs=0.02), key
             for name in exact:
                 scale = float(exact[name].abs().max())
                 torch.testing.assert_close(gradients[name], exact[name], rtol=0.05, atol=0.02 * scale)
-    assert recorded._graphs is not None
-    assert len(recorded._graphs._graphs) > 3
+    assert recorded.policy.graphs is not None
+    assert len(recorded.policy.graphs._graphs) > 3
 
 
 @pytest.mark.gpu

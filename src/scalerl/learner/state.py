@@ -15,20 +15,23 @@ def whole(values: Tensor) -> Tensor:
     """Return all values of a tensor that is divided among ranks; all of them call this together."""
     sharded = [dim for dim, placement in enumerate(getattr(values, "placements", ())) if placement.is_shard(0)]
     if sharded:
-        return _all_rows(values, values.device_mesh.get_group(sharded[0]))  # pyright: ignore[reportAttributeAccessIssue]
+        import torch.distributed as dist
+
+        group = values.device_mesh.get_group(sharded[0])  # pyright: ignore[reportAttributeAccessIssue]
+        if dist.get_backend(group) == "gloo":
+            return _all_rows(values, group)
     gather = getattr(values, "full_tensor", None)
     return values if gather is None else gather()
 
 
 def _all_rows(values: Tensor, group: Any) -> Tensor:
-    """Gather the rows of all ranks of a group; each has as many as the first, but the last ones fewer or none."""
+    """Gather the rows of all ranks on the host: on a GPU, gloo crashes in DTensor's own way to gather them."""
     import torch.distributed as dist
 
     part, size = local(values), dist.get_world_size(group)
-    # DTensor's own way to gather crashed with gloo on a GPU; gloo computes on the host anyway.
-    through_host = part.device.type == "cuda" and dist.get_backend(group) == "gloo"
+    # Each rank has as many rows as the first, except the last ones, which have fewer or none.
     rows = -(-len(values) // size)
-    own = torch.zeros((rows, *values.shape[1:]), dtype=part.dtype, device="cpu" if through_host else part.device)
+    own = torch.zeros((rows, *values.shape[1:]), dtype=part.dtype)
     own[: len(part)] = part.detach()
     gathered = own.new_empty(size * rows, *values.shape[1:])
     dist.all_gather(list(gathered.chunk(size)), own, group=group)
