@@ -103,6 +103,17 @@ def test_empty_batches_are_an_alarm_with_their_cause():
     assert "harder problems" in alarm_text(right)
 
 
+def test_a_task_that_has_few_problems_left_is_an_alarm():
+    settings = remedies(load_recipe("scalerl"))
+    assert alarms(steps(curriculum__retired_frac=0.7), {}, remedies=settings) == []
+    (alarm,) = alarms(steps(curriculum__retired_frac=0.9), {}, remedies=settings)
+    assert alarm.kind == "retired"
+    assert alarm_text(alarm) == (
+        "90% of a task's training problems are solved and no longer asked; trained on the few that are left, the "
+        'reward can fall: take more problems, or ask all (curriculum = "uniform")'
+    )
+
+
 def test_entropy_near_zero_is_an_alarm():
     (alarm,) = alarms(steps(loss__entropy=0.001), {})
     assert (alarm.kind, alarm.below) == ("entropy", True)

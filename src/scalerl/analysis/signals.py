@@ -18,6 +18,7 @@ AlarmKind = Literal[
     "no_verdict",
     "skipped",
     "empty",
+    "retired",
     "entropy",
     "fall",
     "grader_error",
@@ -220,5 +221,7 @@ SIGNALS: tuple[Signal, ...] = (
     # One in twenty may be an outlier; more is a fault.
     Signal(key="optim/skipped", label="Steps without an update", limit=0.05, alarm="skipped", in_report=False),
     Signal(key=EMPTY, label="Empty batches", limit=0.2, alarm="empty", in_report=False),
+    # Runs whose problems were nearly all solved and retired fell (docs/results/principles.md).
+    Signal(key="curriculum/retired_frac", label="Retired problems", limit=0.8, alarm="retired", in_report=False),
 )
 REPORTED = tuple(signal for signal in SIGNALS if signal.in_report)

@@ -46,6 +46,8 @@ def _alarm_fact(alarm: Alarm) -> str:
             return f"{value} of the last steps changed no weight, because loss or gradient was not finite"
         case "empty":
             return f"{value} of the last batches had nothing to train on"
+        case "retired":
+            return f"{value} of a task's training problems are solved and no longer asked"
         case "entropy":
             return f"the entropy of the policy is {value}, so that all answers to a problem are nearly the same"
         case "fall":
@@ -75,6 +77,8 @@ def _remedy(alarm: Alarm) -> str:
             return ": check the loss function if it is your own, lower optimizer.lr, or set model.dtype = float32"
         case "empty":
             return f", so the model does not change: {_EMPTY[alarm.cause or 'mixed']}"
+        case "retired":
+            return f"; trained on the few that are left, the reward can fall: take more problems, or ask all{names}"
         case "entropy":
             return ": lower optimizer.lr, raise rollout.temperature, or stop here if the reward is as high as it can be"
         case "fall":

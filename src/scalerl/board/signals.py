@@ -24,6 +24,7 @@ LINES: tuple[tuple[str, str, str], ...] = (
     ("rollout/lag_mean", "Lag, mean", "health"),
     ("rollout/lag_max", "Lag, largest", "health"),
     ("loss/clip_frac", "Clipped tokens", "health"),
+    ("curriculum/retired_frac", "Retired problems", "health"),
     ("optim/grad_norm", "Gradient norm", "health"),
 )
 # Seconds of one step, by what they were spent on; the words are for people.

@@ -376,7 +376,7 @@ def remedies(recipe: Recipe) -> dict[str, tuple[str, ...]]:
         # Without interruptions nothing else teaches the model to be brief, so that comes first.
         is_held = isinstance(recipe.length, parts.InterruptionSettings)
         names = (*names, *keep) if is_held else (*keep, *names)
-    return {"truncated": names, "backend": _backend_remedies(recipe)}
+    return {"truncated": names, "backend": _backend_remedies(recipe), "retired": ('curriculum = "uniform"',)}
 
 
 def _backend_remedies(recipe: Recipe) -> tuple[str, ...]:

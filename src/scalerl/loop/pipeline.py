@@ -119,6 +119,11 @@ class Pipeline:
         self._spent_s: dict[str, float] = dict.fromkeys(("submit", "poll", "grade", "step", "push"), 0.0)
 
     @property
+    def retired_fracs(self) -> dict[str, float]:
+        """The share of problems that will not be asked again: under "" of the run, and of each of several tasks."""
+        return self._curriculum.retired_fracs
+
+    @property
     def version(self) -> int:
         """Steps taken."""
         return self._lag.version

@@ -175,6 +175,11 @@ class Curriculum:
     def num_retired(self) -> int:
         return len(self._retired)
 
+    @property
+    def retired_fracs(self) -> dict[str, float]:
+        """The share of problems that will not be asked again; by task, and "" means the run."""
+        return {"": len(self._retired) / len(self._problem_ids)}
+
     def state_dict(self) -> dict[str, Any]:
         """Return everything a resumed run needs, in JSON types."""
         return {

@@ -112,6 +112,12 @@ class Mixture:
     def num_retired(self) -> int:
         return sum(curriculum.num_retired for curriculum in self._curricula.values())
 
+    @property
+    def retired_fracs(self) -> dict[str, float]:
+        """The share of each task's problems that will not be asked again, and under "" the largest of them."""
+        by_task = {name: curriculum.retired_fracs[""] for name, curriculum in self._curricula.items()}
+        return {"": max(by_task.values()), **by_task}
+
     def state_dict(self) -> dict[str, Any]:
         """Return everything a resumed run needs, in JSON types."""
         return {
