@@ -10,7 +10,8 @@ import torch
 
 from scalerl.config import Recipe
 from scalerl.errors import ClusterError, RecipeError
-from scalerl.run.cluster.layout import Gpus
+from scalerl.models.load import load_config
+from scalerl.run.cluster.layout import Gpus, check_context_ranks
 
 if TYPE_CHECKING:
     from scalerl.run.cluster.connect import Connection
@@ -49,6 +50,8 @@ class Place:
 
 def enter_cluster(recipe: Recipe, opened: ExitStack) -> Place:
     """Connect to the recipe's cluster, if it has one, and hold devices there for the learner."""
+    if recipe.learner.context_ranks > 1 and recipe.model.path is not None:
+        check_context_ranks(recipe, load_config(recipe.model.path, trust_remote_code=recipe.model.trust_remote_code))
     on_gpu = torch.cuda.is_available()
     has_actors = bool(recipe.cluster.address) and recipe.learner.sharding != "none"
     if not has_actors:
