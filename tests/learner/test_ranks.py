@@ -17,7 +17,7 @@ from rank_checks import work
 from safetensors.torch import save_file
 from tiny_models import tiny_model
 
-from scalerl.errors import LearnerError
+from scalerl.errors import LearnerError, RankLost
 from scalerl.learner.ranks.buckets import buckets
 from scalerl.learner.ranks.context import ContextGroup
 from scalerl.learner.ranks.rank import LearnerRank, RankSpec
@@ -196,6 +196,14 @@ def test_gathered_entropies_have_gradients_like_log_probs(monkeypatch):
         assert entropy.grad.tolist() == [9.0, 5.0]  # pyright: ignore[reportOptionalMemberAccess]
     finally:
         dist.destroy_process_group()
+
+
+def test_processes_that_take_too_long_to_start_are_ended():
+    before = set(multiprocessing.active_children())
+    with pytest.raises(RankLost, match=r"rank 0 of the learner is not ready after 0.3 s \(learner.start_s\)"):
+        # They import torch for longer than that.
+        make_learner("learner.sharding=full", "learner.ranks=2", "learner.start_s=0.3")
+    assert set(multiprocessing.active_children()) == before
 
 
 DRIVER = """
