@@ -348,6 +348,15 @@ def test_check_refuses_context_ranks_that_do_not_divide_heads(tmp_path):
         )
 
 
+def test_ranks_do_not_divide_passes_whose_positions_forbid_it():
+    from transformers import Qwen3Config
+
+    positions = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e6}
+    config = Qwen3Config(**DENSE_8B, rope_parameters=positions)
+    long = ("rollout.context=393216", "learner.micro_batch_tokens=393216", "rollout.generators=8")
+    assert priced_recipe(recipe(*long), config, Gpus.parse("16x80"))[1] is None
+
+
 @pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("kind", ["dynamic", "longrope", "yarn"])
 def test_positions_that_depend_on_a_whole_pass_cannot_be_divided(kind, nested):

@@ -106,18 +106,19 @@ def check_context_ranks(recipe: Recipe, config: Any) -> None:
             f"learner.context_ranks is {size}, which does not divide the model's {heads} attention heads: with "
             f"learner.ranks = {ranks} it can be {' or '.join(possible)}"
         )
-    if unsuited := sorted(_rope_types(config) & _ROPES_OF_WHOLE_PASSES):
+    if unsuited := _indivisible_positions(config):
         raise RecipeError(
             f"learner.context_ranks is {size}, but the positions of this model ({unsuited[0]} in its config.json) "
             f"depend on the longest sequence of a pass, which a slice does not show: set learner.context_ranks = 1"
         )
 
 
-def _rope_types(config: Any) -> set[str]:
-    """Return the kinds of rotary positions of a model: one, or one per kind of layer."""
+def _indivisible_positions(config: Any) -> list[str]:
+    """Return the kinds of rotary positions of a model that depend on a whole pass."""
     given = getattr(config, "rope_parameters", None) or {}
+    # One table, or one for each kind of layer.
     tables = given.values() if all(isinstance(value, Mapping) for value in given.values()) else [given]
-    return {str(table.get("rope_type", "default")) for table in tables}
+    return sorted({str(table.get("rope_type")) for table in tables} & _ROPES_OF_WHOLE_PASSES)
 
 
 def _samples_elsewhere(recipe: Recipe) -> bool:
@@ -163,12 +164,15 @@ def _with_slots(sizes: ModelSizes, layout: Layout, demands: Demands, gpus: Gpus)
     return replace(layout, slots=min(max(int(share * (gpus.bytes_each - used) / each), 1), wanted))
 
 
-def nearest(sizes: ModelSizes, layout: Layout, demands: Demands, gpus: Gpus) -> Price | None:
+def nearest(
+    sizes: ModelSizes, layout: Layout, demands: Demands, gpus: Gpus, *, can_divide: bool = True
+) -> Price | None:
     """Return the layout that fits with the fewest changes, and of those the one with the least; None if none does.
 
-    Sequences are divided among more devices only if nothing else fits, and among fewer only if that does not either.
+    Sequences are divided among more devices only if nothing else fits and the model allows it (`can_divide`), and among
+    fewer only if that does not fit either.
     """
-    powers = (2**power for power in range(gpus.num.bit_length()))
+    powers = (2**power for power in range(gpus.num.bit_length() if can_divide else 0))
     more = (size for size in powers if size > layout.context_ranks and sizes.heads % size == 0)
     fewer = (size for size in range(layout.context_ranks - 1, 0, -1) if sizes.heads % size == 0)
     for context_ranks in (layout.context_ranks, *more, *fewer):
@@ -283,4 +287,5 @@ def priced_recipe(recipe: Recipe, config: Any, gpus: Gpus) -> tuple[Price, Price
     if recipe.learner.gradient_checkpointing == "auto" and not _is_comfortable(own):
         checkpointed = price(sizes, replace(layout, checkpointing=True), demands, gpus)
         own = checkpointed if checkpointed.fits else own
-    return own, None if own.fits else nearest(sizes, layout, demands, gpus)
+    can_divide = not _indivisible_positions(config)
+    return own, None if own.fits else nearest(sizes, layout, demands, gpus, can_divide=can_divide)
