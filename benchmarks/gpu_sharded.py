@@ -76,14 +76,7 @@ def ranked(folder: Path, recipe: Recipe, num: int, device: torch.device, backend
         devices=(0,) * num,
         backend=backend,
     )
-    learner = RankedLearner(lambda: [ProcessRank(spec, rank) for rank in range(num)])
-    # The store must live as long as the ranks.
-    learner.on_close(functools.partial(_keep, store))
-    return learner
-
-
-def _keep(_: object) -> None:
-    """Hold a reference until the learner is closed."""
+    return RankedLearner(lambda: [ProcessRank(spec, rank) for rank in range(num)], meeting_place=store)
 
 
 def estimated_bytes(recipe: Recipe, config: Any, *, ranks: int | None) -> float:

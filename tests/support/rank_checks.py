@@ -220,6 +220,12 @@ def context_checks(folder, num_ranks):
     empty = Batch(version=VERSION, groups=())
     # With four ranks, two groups.
     run = of_size[2]
+    prompts = long_prompts()
+    for family in ("smollm", "qwen2_windowed"):
+        yield f"context {family} prompts", lambda f=family: run(f, double, (), folder, prompts, 1e-12)
+    apart = ("learner.share_prompts=false", "learner.micro_batch_tokens=1")
+    yield "context single tokens", lambda: run("smollm", double, apart, folder, prompts, 1e-12)
+    yield "context rounded", lambda: check_rounded(folder, prompts)
     yield "context divides", lambda: check_divides(folder, num_ranks)
     yield "context few", lambda: run("smollm", double, (), folder, few, 1e-12)
     yield "context empty", lambda: run("smollm", torch.float32, (), folder, empty, 1e-6)
@@ -249,6 +255,35 @@ def check_divides(folder, size):
     heads, each = ((length * size, num, 4) for num in (4 // size, max(2 // size, 1)))
     assert seen[:2] == [(heads, each, each), (1, length, 16)], seen
     assert len(seen) == 3, seen
+
+
+def check_rounded(folder, batch):
+    """In bf16 the exchanges round nothing: gradients are those of passes that are not divided, up to sums."""
+    rounded = ("model.dtype=bfloat16",)
+    theirs, _ = gradients_of(sharded("smollm", torch.float32, rounded, folder), batch)
+    ours, _ = gradients_of(sharded("smollm", torch.float32, rounded, folder, context=2), batch)
+    for name, gradient in theirs.items():
+        torch.testing.assert_close(ours[name], gradient, rtol=0, atol=0.02 * float(gradient.abs().max()), msg=name)
+
+
+def long_prompts():
+    """Return a batch in which whole slices of a pass are prompt, and completions continue what other slices have."""
+    rng = np.random.default_rng(3)
+    groups = []
+    for number, (size, lengths) in enumerate(((40, (3, 1, 2, 4)), (9, (12, 5)), (1, (1, 2)))):
+        prompt = rng.integers(2, 23, size).tolist()
+        completions = [
+            make_completion(
+                f"0/{number}",
+                index,
+                prompt,
+                rng.integers(1, 23, length),
+                log_probs=np.log(rng.uniform(0.02, 0.3, length)),
+            )
+            for index, length in enumerate(lengths)
+        ]
+        groups.append(make_group(completions, [index % 2 == 0 for index in range(len(lengths))]))
+    return Batch(version=VERSION, groups=groups)
 
 
 def long_batch():

@@ -47,9 +47,13 @@ MIXTURES = {
     "olmoe": OlmoeConfig(**SIZES, **_EXPERTS),
 }
 """Mixtures of experts."""
+WINDOWED = {
+    "qwen2_windowed": Qwen2Config(**SIZES, use_sliding_window=True, sliding_window=5, max_window_layers=1),
+}
+"""Models of which some layers attend to the last few tokens only."""
 
 
 def tiny_model(family="smollm", *, seed=0, dtype=torch.float32):
     torch.manual_seed(seed)
-    config = copy.deepcopy({**FAMILIES, **MIXTURES}[family])
+    config = copy.deepcopy({**FAMILIES, **MIXTURES, **WINDOWED}[family])
     return AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", dtype=dtype).eval()

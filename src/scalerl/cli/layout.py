@@ -1,5 +1,6 @@
 """train --check: the memory of a recipe's layout on every GPU, before anything starts."""
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -24,13 +25,14 @@ def check_layout(name: str, recipe: "Recipe", gpus: str | None, *, check: bool) 
     from scalerl.models.load import load_config
     from scalerl.run.cluster.layout import Gpus, check_context_ranks, explain, priced_recipe
 
+    load = functools.partial(load_config, recipe.model.path, trust_remote_code=recipe.model.trust_remote_code)
     if recipe.learner.context_ranks > 1:
-        check_context_ranks(recipe, load_config(recipe.model.path))
+        check_context_ranks(recipe, load())
     elsewhere = recipe.cluster.address not in ("", "local")
     devices = Gpus.parse(gpus) if gpus is not None else None if elsewhere else _here()
     if devices is None:
         return False
-    own, other = priced_recipe(recipe, load_config(recipe.model.path), devices)
+    own, other = priced_recipe(recipe, load(), devices)
     _print(own)
     if recipe.learner.gradient_checkpointing == "auto":
         chosen = "on, since not all activations would fit" if own.layout.checkpointing else "off"

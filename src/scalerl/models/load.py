@@ -90,7 +90,7 @@ def load_model(
     return LoadedModel(model=model, tokenizer=tokenizer, stop_tokens=stop_tokens, context=longest)
 
 
-def load_config(path: str | os.PathLike[str]) -> Any:
+def load_config(path: str | os.PathLike[str], *, trust_remote_code: bool = False) -> Any:
     """Load only the configuration of the model of this name; a folder needs no weights for that."""
     name = os.fspath(path)
     folder = Path(name).expanduser()
@@ -98,7 +98,7 @@ def load_config(path: str | os.PathLike[str]) -> Any:
     from transformers import AutoConfig
 
     with _short_errors(name, source):
-        return AutoConfig.from_pretrained(source)
+        return AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
 
 
 def model_folder(name: str) -> Path:

@@ -2,6 +2,8 @@
 
 import dataclasses
 import re
+from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,14 +14,17 @@ from scalerl.config import Recipe, load_recipe
 from scalerl.errors import ClusterError, RecipeError, UsageError
 from scalerl.run.cluster.layout import (
     Gpus,
+    check_context_ranks,
     decide_checkpointing,
     demands_of,
+    explain,
     layout_of,
     price,
     priced_recipe,
     settings_for,
 )
 from scalerl.run.cluster.memory import RESERVE_BYTES, ModelSizes, generator_bytes, learner_bytes
+from scalerl.run.cluster.place import enter_cluster
 
 DENSE_8B: dict[str, Any] = {
     "vocab_size": 151936,
@@ -242,8 +247,55 @@ def test_context_ranks_divide_activations():
     for size in (1, 4):
         chosen = recipe(*settings, f"learner.context_ranks={size}")
         parts.append(learner_bytes(sizes, layout_of(chosen), demands_of(chosen)))
-    assert parts[1]["activations"] == parts[0]["activations"] / 4
+    # With checkpointing a layer's input of every layer, and all of one layer.
+    assert parts[0]["activations"] == 2 * 32768 * (36 * 4096 + sizes.kept_per_token)
+    # Attention's result before and after the exchange.
+    assert parts[1]["activations"] == 2 * 32768 / 4 * (36 * 4096 + sizes.kept_per_token + 32 * 128)
     assert {part for part in parts[0] if parts[0][part] != parts[1][part]} == {"activations"}
+    # 8 key-value heads on 16 ranks: each is on two of them.
+    assert sizes.kept_of_slices(16) == sizes.kept_per_token + 32 * 128 + 2 * 8 * 128
+
+
+def test_sequence_longer_than_a_micro_batch_is_priced():
+    """It is never divided, so its pass is as long as it is."""
+    sizes = ModelSizes.from_config(dense())
+    for context, tokens in ((131072, 131072), (16384, 32768)):
+        settings = recipe(f"rollout.context={context}", "learner.micro_batch_tokens=32768")
+        activations = learner_bytes(sizes, layout_of(settings), demands_of(settings))["activations"]
+        assert activations == 2 * tokens * 36 * sizes.kept_per_token
+
+
+def test_fewer_context_ranks_are_proposed_if_gpus_are_too_few():
+    settings = ("rollout.generators=1", "learner.ranks=4", "learner.sharding=full", "learner.context_ranks=4")
+    own, other = priced_recipe(recipe(*settings), dense(), Gpus.parse("3x141"))
+    assert not own.fits
+    assert other is not None
+    assert (other.layout.ranks, other.layout.context_ranks) == (2, 2)
+    again = recipe(*settings, *settings_for(own.layout, other.layout, slots_follow=True))
+    assert priced_recipe(again, dense(), Gpus.parse("3x141"))[0].fits
+
+
+def test_all_gpus_can_be_proposed_as_ranks_without_generators():
+    settings = ("rollout.slots=8", "learner.micro_batch_tokens=16384")
+    own, other = priced_recipe(recipe(*settings), dense(), Gpus.parse("8x80"))
+    assert not own.fits
+    assert other is not None
+    assert other.layout.ranks == 8
+
+
+@pytest.mark.parametrize("gpus, generators, ranks", [("8x80", 4, 4), ("3x400", 1, 2)])
+def test_proposal_for_hybrid_sharding_can_be_followed(gpus, generators, ranks):
+    """Without hybrid sharding learner.shard_size is refused, and --set cannot remove it."""
+    hybrid = ("learner.sharding=hybrid", "learner.shard_size=2")
+    others = (f"rollout.generators={generators}", "learner.ranks=4")
+    before = recipe(*others, *hybrid)
+    own, other = priced_recipe(before, dense(), Gpus.parse(gpus))
+    assert not own.fits
+    assert other is not None
+    assert other.layout.ranks == other.layout.shards == ranks
+    assert explain(own, other, slots_follow=True).endswith(", without learner.shard_size")
+    after = recipe(*others, *settings_for(own.layout, other.layout, slots_follow=True))
+    assert priced_recipe(after, dense(), Gpus.parse(gpus))[0].fits
 
 
 def test_context_ranks_are_proposed_if_nothing_else_fits():
@@ -294,3 +346,39 @@ def test_check_refuses_context_ranks_that_do_not_divide_heads(tmp_path):
             "learner.context_ranks is 6, which does not divide the model's 32 attention heads: with learner.ranks = 12 "
             "it can be 1 or 2 or 4"
         )
+
+
+def test_ranks_do_not_divide_passes_whose_positions_forbid_it():
+    from transformers import Qwen3Config
+
+    positions = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e6}
+    config = Qwen3Config(**DENSE_8B, rope_parameters=positions)
+    long = ("rollout.context=393216", "learner.micro_batch_tokens=393216", "rollout.generators=8")
+    assert priced_recipe(recipe(*long), config, Gpus.parse("16x80"))[1] is None
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("kind", ["dynamic", "longrope", "yarn"])
+def test_positions_that_depend_on_a_whole_pass_cannot_be_divided(kind, nested):
+    table = {"rope_type": kind, "factor": 4.0, "rope_theta": 1e4}
+    tables = {"full_attention": table, "sliding_attention": {"rope_type": "default"}} if nested else table
+    config = SimpleNamespace(num_attention_heads=32, rope_parameters=tables)
+    divided = recipe(*FULL, "learner.context_ranks=2")
+    if kind == "yarn":
+        check_context_ranks(divided, config)
+        return
+    with pytest.raises(RecipeError, match=rf"context_ranks is 2, but the positions of this model \({kind} in its"):
+        check_context_ranks(divided, config)
+    check_context_ranks(recipe(*FULL), config)
+
+
+def test_impossible_context_ranks_hold_no_device(tmp_path, monkeypatch):
+    """A run says so before it connects to a cluster, and before it loads the model."""
+    from scalerl.run.cluster import connect
+
+    dense().save_pretrained(tmp_path / "model")
+    monkeypatch.setattr(connect, "connect", lambda address: pytest.fail("a cluster was joined"))
+    words = ["learner.ranks=12", "learner.sharding=full", "learner.context_ranks=6", "cluster.address=head:1"]
+    settings = recipe(*words, "rollout.generators=1", f"model.path={tmp_path / 'model'}")
+    with ExitStack() as opened, pytest.raises(RecipeError, match="does not divide the model's 32 attention heads"):
+        enter_cluster(settings, opened)

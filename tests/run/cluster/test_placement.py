@@ -2,9 +2,11 @@
 
 import os
 import pickle
+import re
 import socket
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalerl.config import load_recipe
-from scalerl.errors import ClusterError, ModelError, RecipeError
+from scalerl.errors import ClusterError, LearnerError, ModelError, RecipeError
 from scalerl.models.load import model_folder, name_elsewhere
 from scalerl.run.clock import devices_held
-from scalerl.run.cluster.connect import Connection
+from scalerl.run.cluster.connect import Connection, _Reservation
 from scalerl.run.cluster.layout import Gpus, slots_on
-from scalerl.run.cluster.place import Place, _place_ranks, cpu_share, cpus_for
+from scalerl.run.cluster.place import Place, _place_ranks, cpu_share, cpus_for, gpu_number
 from scalerl.run.cluster.rank_actors import Parcels, RankActor, RankPlace, interface_of, ordered, reason_of
 from scalerl.run.cluster.ranks import PlacedRanks, _not_free, threads_of
 
@@ -63,6 +65,39 @@ def test_ranks_on_a_node_share_its_cores():
     places = [place("a"), place("a"), place("b"), place("c", 3)]
     assert threads_of(places, {"a": 9.0, "b": 1.0, "c": 64.0}) == (4, 4, 1, 0)
     assert threads_of([place("a")] * 3, {"a": 2.0}) == (1, 1, 1)
+
+
+UUIDS = ("GPU-5a1f", "GPU-5b2e", "GPU-77c0")
+
+
+@pytest.mark.parametrize(
+    ("gpu", "visible", "number"),
+    [
+        ("2", None, 2),
+        # Ray's ids are what CUDA_VISIBLE_DEVICES names, and torch counts from 0.
+        ("5", "3, 5,7", 1),
+        ("GPU-77c0", "GPU-5a1f,GPU-5b2e,GPU-77c0", 2),
+        ("GPU-5b2e", None, 1),
+        ("GPU-5b", "3,5,7", 1),
+        ("MIG-1f0", "MIG-1f0", 0),
+        ("MIG-2c1", "MIG-1f0", None),
+        ("5", None, None),
+        ("GPU-5", None, None),
+    ],
+)
+def test_gpu_of_the_driver_is_found_by_rays_id(gpu, visible, number):
+    if number is not None:
+        assert gpu_number(gpu, visible, UUIDS) == number
+        return
+    with pytest.raises(ClusterError, match=rf"Ray gave GPU {gpu} of this node to the learner.*CUDA_VISIBLE_DEVICES"):
+        gpu_number(gpu, visible, UUIDS)
+
+
+def test_reserved_gpu_keeps_rays_id(monkeypatch):
+    ray = pytest.importorskip("ray")
+    context = SimpleNamespace(get_accelerator_ids=lambda: {"GPU": ["GPU-5b2e"]})
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
+    assert _Reservation().gpu() == "GPU-5b2e"
 
 
 def test_devices_of_ranks_are_counted_by_node():
@@ -222,9 +257,30 @@ def test_model_is_named_for_another_working_folder(tmp_path: Path, monkeypatch):
 
 
 def test_actor_names_the_rank_that_has_no_model():
-    assert (Path(RankActor().find_model("tiny-base", 3)) / "model.safetensors").is_file()
-    with pytest.raises(ModelError, match=rf"rank 3 of the learner, on {socket.gethostname()}: .*does not exist"):
-        RankActor().find_model(os.path.join(os.sep, "no", "such", "model"), 3)
+    actor = RankActor()
+    actor.find_model("tiny-base", 3)
+    [(kind, folder)] = actor.take(60.0)
+    assert kind == "found"
+    assert (Path(folder) / "model.safetensors").is_file()
+    actor.find_model(os.path.join(os.sep, "no", "such", "model"), 3)
+    [(kind, error)] = actor.take(60.0)
+    assert kind == "error"
+    assert isinstance(error, ModelError)
+    assert re.match(rf"rank 3 of the learner, on {socket.gethostname()}: .*does not exist", str(error))
+
+
+def test_actor_answers_whatever_keeps_it_from_the_model(monkeypatch):
+    from scalerl.models import load
+
+    def full(name: str) -> Path:
+        raise OSError("no space left\non the device")
+
+    monkeypatch.setattr(load, "model_folder", full)
+    actor = RankActor()
+    actor.find_model("owner/name", 1)
+    [(kind, error)] = actor.take(60.0)
+    assert (kind, type(error)) == ("error", LearnerError)
+    assert str(error).endswith(", cannot find the model owner/name: OSError: no space left")
 
 
 def test_model_folder_is_that_of_this_machine():

@@ -5,8 +5,10 @@ Each test starts a cluster or two, so few. What is printed are the seconds from 
 
 import os
 import signal
+import socket
 import subprocess
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from ray_runs import PATIENCE_S, check_exactly_once, num_steps, start, wait_for_
 
 from scalerl import store
 from scalerl.config import load_recipe
+from scalerl.errors import RankLost
 from scalerl.run.run import Run
 
 pytest.importorskip("ray")
@@ -120,6 +123,44 @@ def test_lost_ranks_end_the_run_and_others_resume_it(tmp_path):
     assert resumed.returncode == 0, output
     check_exactly_once(folder)
     assert store.read_metrics(folder)[-1]["attempt"] == 3
+
+
+def test_rank_without_a_model_is_lost_in_time(tmp_path, monkeypatch):
+    """One is stopped before it looks for the model; another waits for a hub that does not answer."""
+    from scalerl.run.cluster import rank_actors
+    from scalerl.run.cluster.connect import connect
+    from scalerl.run.cluster.ranks import placed_ranks, ray_learner
+
+    words = ("learner.ranks=2", "learner.sharding=full", "learner.silent_s=2")
+
+    def learner_of(placed: Any, model: str, start_s: float) -> None:
+        learner = load_recipe("tiny-cpu", [*words, f"learner.start_s={start_s}"]).learner
+        begun = time.monotonic()
+        try:
+            ray_learner(placed, model=model, settings=dict, learner=learner, seed=0)
+        finally:
+            print(f"ended after {time.monotonic() - begun:.1f} s")
+            assert time.monotonic() - begun < END_S
+
+    monkeypatch.setattr(rank_actors, "START_S", 4.0)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    with ExitStack() as opened:
+        hub = opened.enter_context(socket.create_server(("127.0.0.1", 0)))
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{hub.getsockname()[1]}")
+        connection = connect("local")
+        opened.callback(connection.close)
+        with placed_ranks(connection, 2, on_gpu=False, cpus=0.5) as placed:
+            victim = placed.places[1].pid
+            os.kill(victim, signal.SIGSTOP)
+            with pytest.raises(RankLost, match=rf"rank 1 .* process {victim} .* for 4 s, and is not ready yet"):
+                learner_of(placed, "tiny-base", 3600.0)
+            wait_until(lambda: not alive({victim}), END_S, "the end of the stopped process")
+        with placed_ranks(connection, 2, on_gpu=False, cpus=0.5) as placed:
+            processes = {place.pid for place in placed.places}
+            sentence = r"rank 0 .* has no model owner/name after 5 s \(learner.start_s\): its download hangs"
+            with pytest.raises(RankLost, match=sentence):
+                learner_of(placed, "owner/name", 5.0)
+            wait_until(lambda: not alive(processes), END_S, "the end of the ranks")
 
 
 def test_killed_driver_leaves_no_rank(tmp_path):

@@ -61,7 +61,7 @@ class ContextGroup:
         return part, own
 
     def gather(self, log_probs: Tensor, entropy: Tensor, own: Tensor, num_targets: int) -> tuple[Tensor, Tensor]:
-        """Return log-probs and entropies of all targets; only those of this rank's slice have a gradient."""
+        """Return log-probs and entropies of all targets; gradients flow to those of this rank's slice."""
         return _Gathered.apply(log_probs, entropy, own, num_targets, self._group)  # pyright: ignore[reportReturnType]
 
     def to_heads(self, *parts: Tensor) -> tuple[Tensor, ...]:
@@ -149,16 +149,16 @@ class _Gathered(torch.autograd.Function):
     @staticmethod
     def forward(ctx, log_probs: Tensor, entropy: Tensor, own: Tensor, num: int, group: Any) -> tuple[Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx.save_for_backward(own)
+        ctx.set_materialize_grads(False)
         values = torch.stack([log_probs, entropy])
         # Each target is in one slice, so the sums are exact.
         gathered = values.new_zeros(2, num).index_copy_(1, own, values)
         torch.distributed.all_reduce(gathered, group=group)
-        log_probs, entropy = gathered.unbind()
-        ctx.mark_non_differentiable(entropy)
-        return log_probs.clone(), entropy.clone()
+        return gathered[0].clone(), gathered[1].clone()
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, gradient: Tensor, _: Tensor | None) -> tuple[Tensor, None, None, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         (own,) = ctx.saved_tensors
-        return gradient.index_select(0, own), None, None, None, None
+        parts = (None if gradient is None else gradient.index_select(0, own) for gradient in gradients)
+        return (*parts, None, None, None)

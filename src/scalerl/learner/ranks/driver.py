@@ -12,9 +12,10 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from scalerl.config.parts import LearnerSettings
 from scalerl.errors import LearnerError, RankLost
 from scalerl.learner.ranks.buckets import Bucket
-from scalerl.learner.ranks.rank import DONE, FAILED, LearnerRank, RankFacts
+from scalerl.learner.ranks.rank import DONE, FAILED, LearnerRank, RankFacts, RankSpec
 from scalerl.learner.saved import SavedTensors
 from scalerl.models.shape import ModelShape
 from scalerl.types import Batch
@@ -42,6 +43,58 @@ class Rank(Protocol):
     def join(self) -> None: ...
 
 
+def ranked_learner(
+    start: Callable[[RankSpec], Sequence[Rank]],
+    learner: LearnerSettings,
+    *,
+    address: str,
+    cause_s: float = 1.0,
+    publish: Publish | None = None,
+    **fields: Any,
+) -> "RankedLearner":
+    """Return a learner over the ranks that `start` starts. They meet at a port of this process, at `address`.
+
+    `fields` are those of RankSpec that do not follow from the settings; the others are arguments of RankedLearner.
+    """
+    import torch.distributed as dist
+
+    assert learner.sharding != "none"
+    store = dist.TCPStore(address, 0, is_master=True, wait_for_workers=False)  # pyright: ignore[reportPrivateImportUsage]
+    spec = RankSpec(
+        num_ranks=learner.ranks,
+        address=address,
+        port=store.port,
+        sharding=learner.sharding,
+        shard_size=learner.shard_size or 0,
+        **fields,
+    )
+    return RankedLearner(
+        lambda: start(spec), start_s=learner.start_s, cause_s=cause_s, publish=publish, meeting_place=store
+    )
+
+
+def collect(ranks: Sequence[Rank], *, limit_s: float, fault: str) -> list[Any]:
+    """Return one answer of each rank, in their order; RankLost with the `fault` if one takes longer than `limit_s`."""
+    waiting = list(ranks)
+    answers: dict[int, Any] = {}
+    deadline = time.monotonic() + limit_s
+    while waiting:
+        for rank in list(waiting):
+            # All are looked at in turn, so that the failure of any is noticed while others wait for it.
+            answer = _received(rank, _POLL_S if rank is waiting[0] else 0.0, deadline, fault)
+            if answer is not None:
+                answers[rank.rank] = answer[1]
+                waiting.remove(rank)
+    return [answers[number] for number in sorted(answers)]
+
+
+def _received(rank: Rank, wait_s: float, deadline: float, fault: str) -> tuple[str, Any] | None:
+    answer = rank.receive(wait_s)
+    if answer is None and time.monotonic() > deadline:
+        raise RankLost(f"rank {rank.rank} of the learner {fault}")
+    return answer
+
+
 class RankedLearner:
     """A learner whose work is divided among ranks. If one dies, all are ended, and so is the run."""
 
@@ -50,23 +103,27 @@ class RankedLearner:
         start: Callable[[], Sequence[Rank]],
         *,
         timeout_s: float = 1800.0,
+        start_s: float = 3600.0,
         cause_s: float = 1.0,
         publish: Publish | None = None,
+        meeting_place: Any = None,
     ) -> None:
         """`start` starts the ranks; an answer that takes longer than `timeout_s` counts as a dead rank.
 
-        A rank that fails may have lost another one, whose death is noticed up to `cause_s` later. `publish` is how
-        ranks hand out their weights; without it they send them to this process.
+        The first one, when a rank has loaded the model, may take `start_s`. A rank that fails may have lost another
+        one, whose death is noticed up to `cause_s` later. `publish` is how ranks hand out their weights; without it
+        they send them to this process. `meeting_place` is kept until the learner is closed.
         """
         self._timeout_s, self._cause_s = timeout_s, cause_s
-        self._publish = publish
+        self._publish, self._meeting_place = publish, meeting_place
         self._lock = threading.Lock()
         self._check_at = 0.0
         self._failure: BaseException | None = None
         self._ranks = list(start())
         self._on_close: list[Callable[[], None]] = []
         with self._ending_all():
-            facts: list[RankFacts] = self._collect()
+            fault = f"is not ready after {start_s:g} s (learner.start_s): it hangs, or needs longer to load the model"
+            facts: list[RankFacts] = collect(self._ranks, limit_s=start_s, fault=fault)
         self._version, self._shape = facts[0].version, facts[0].shape
 
     @property
@@ -157,7 +214,7 @@ class RankedLearner:
                 rank.kill()
             for callback in self._on_close:
                 callback()
-            self._on_close = []
+            self._on_close, self._meeting_place = [], None
 
     def start_writing(self, folder: Path) -> None:
         """Let the ranks write their last snapshots into a folder."""
@@ -178,31 +235,19 @@ class RankedLearner:
 
     def _collect(self, ranks: Sequence[Rank] | None = None) -> list[Any]:
         """Return one answer of each rank, in their order."""
-        waiting = list(self._ranks if ranks is None else ranks)
-        answers: dict[int, Any] = {}
-        deadline = time.monotonic() + self._timeout_s
-        while waiting:
-            for rank in list(waiting):
-                # All are looked at in turn, so that the failure of any is noticed while others wait for it.
-                answer = self._receive(rank, _POLL_S if rank is waiting[0] else 0.0, deadline)
-                if answer is not None:
-                    answers[rank.rank] = answer[1]
-                    waiting.remove(rank)
-        return [answers[number] for number in sorted(answers)]
+        return collect(self._ranks if ranks is None else ranks, limit_s=self._timeout_s, fault=self._silence)
 
     def _next(self, rank: Rank) -> tuple[str, Any]:
         """Return the next answer of one rank, while no other fails."""
         deadline = time.monotonic() + self._timeout_s
-        while (answer := self._receive(rank, _POLL_S, deadline)) is None:
+        while (answer := _received(rank, _POLL_S, deadline, self._silence)) is None:
             for other in self._ranks:
                 other.check()
         return answer
 
-    def _receive(self, rank: Rank, wait_s: float, deadline: float) -> tuple[str, Any] | None:
-        answer = rank.receive(wait_s)
-        if answer is None and time.monotonic() > deadline:
-            raise RankLost(f"rank {rank.rank} of the learner did not answer for {self._timeout_s:g} s")
-        return answer
+    @property
+    def _silence(self) -> str:
+        return f"did not answer for {self._timeout_s:g} s"
 
     @contextmanager
     def _ending_all(self) -> Iterator[None]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from scalerl.config.parts import LearnerSettings
 from scalerl.errors import RankLost, RecipeError
-from scalerl.learner.ranks.driver import RankedLearner
+from scalerl.learner.ranks.driver import RankedLearner, ranked_learner
 from scalerl.learner.ranks.rank import LearnerRank, RankSpec
 from scalerl.learner.ranks.serve import DriverGone, no_progress_bars, obey
 
@@ -39,9 +39,7 @@ def process_learner(
     one that has none is written to a temporary folder first.
     """
     import torch
-    import torch.distributed as dist
 
-    assert learner.sharding != "none"
     num_gpus = torch.cuda.device_count()
     if model.device.type == "cuda" and learner.ranks > num_gpus:
         raise RecipeError(
@@ -50,32 +48,25 @@ def process_learner(
         )
     with ExitStack() as opened:
         folder = opened.enter_context(_model_folder(model))
-        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # pyright: ignore[reportPrivateImportUsage]
-        spec = RankSpec(
-            num_ranks=learner.ranks,
+        ranked = ranked_learner(
+            _start,
+            learner,
             address="127.0.0.1",
-            port=store.port,
             folder=str(folder),
-            sharding=learner.sharding,
             settings=settings,
-            shard_size=learner.shard_size or 0,
             device="cuda" if model.device.type == "cuda" else "cpu",
             seed=seed,
             version=version,
             threads=_threads(model.device, learner.ranks),
             **others,
         )
-        _check_picklable(spec)
-        ranked = RankedLearner(lambda: [ProcessRank(spec, rank) for rank in range(learner.ranks)])
-        closing = opened.pop_all()
-
-    def close() -> None:
-        nonlocal store
-        closing.close()
-        del store
-
-    ranked.on_close(close)
+        ranked.on_close(opened.pop_all().close)
     return ranked
+
+
+def _start(spec: RankSpec) -> "list[ProcessRank]":
+    _check_picklable(spec)
+    return [ProcessRank(spec, rank) for rank in range(spec.num_ranks)]
 
 
 def _threads(device: Any, num_ranks: int) -> int:

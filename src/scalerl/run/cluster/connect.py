@@ -106,8 +106,8 @@ def check_gpus(connection: Connection, *, wanted: int, source: str, ranks: int =
 
 
 @contextmanager
-def reserved_gpu() -> Iterator[int]:
-    """Hold a GPU of this node for the learner, so that no generator gets it; yield its number."""
+def reserved_gpu() -> Iterator[str]:
+    """Hold a GPU of this node for the learner, so that no generator gets it; yield Ray's id of it."""
     import ray
     from ray.exceptions import GetTimeoutError, RayError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -115,7 +115,7 @@ def reserved_gpu() -> Iterator[int]:
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     actor: Any = ray.remote(_Reservation).options(num_gpus=1, num_cpus=0, scheduling_strategy=here).remote()
     try:
-        gpu: int = ray.get(actor.gpu.remote(), timeout=60.0)
+        gpu: str = ray.get(actor.gpu.remote(), timeout=60.0)
         yield gpu
     except GetTimeoutError:
         raise ClusterError("this node has no free GPU for the learner: start the run on another one") from None
@@ -127,10 +127,10 @@ def reserved_gpu() -> Iterator[int]:
 class _Reservation:
     """An actor that reserves a GPU for as long as it lives and does no work."""
 
-    def gpu(self) -> int:
+    def gpu(self) -> str:
         import ray
 
-        return int(ray.get_runtime_context().get_accelerator_ids()["GPU"][0])
+        return str(ray.get_runtime_context().get_accelerator_ids()["GPU"][0])
 
 
 def _resolved(address: str) -> str:

@@ -18,6 +18,8 @@ CACHE_SHARE = 0.9
 """Share of a generator's free memory that its cache takes if the number of slots is not set."""
 SHARED_CACHE_SHARE = 0.25
 """The same beside a learner on the same device."""
+_ROPES_OF_WHOLE_PASSES = frozenset({"dynamic", "longrope"})
+"""Rotary positions whose frequencies transformers chooses by the largest position of a pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,14 +95,30 @@ def layout_of(recipe: Recipe) -> Layout:
 
 
 def check_context_ranks(recipe: Recipe, config: Any) -> None:
-    """Raise RecipeError if the learner's ranks cannot divide the heads of a model as learner.context_ranks asks."""
-    size, ranks, heads = recipe.learner.context_ranks, recipe.learner.ranks, config.num_attention_heads
+    """Raise RecipeError if passes of a model cannot be divided among learner.context_ranks ranks."""
+    size, ranks = recipe.learner.context_ranks, recipe.learner.ranks
+    if size == 1:
+        return
+    heads = config.num_attention_heads
     if heads % size:
         possible = [str(number) for number in range(1, ranks + 1) if heads % number == 0 == ranks % number]
         raise RecipeError(
             f"learner.context_ranks is {size}, which does not divide the model's {heads} attention heads: with "
             f"learner.ranks = {ranks} it can be {' or '.join(possible)}"
         )
+    if unsuited := _indivisible_positions(config):
+        raise RecipeError(
+            f"learner.context_ranks is {size}, but the positions of this model ({unsuited[0]} in its config.json) "
+            f"depend on the longest sequence of a pass, which a slice does not show: set learner.context_ranks = 1"
+        )
+
+
+def _indivisible_positions(config: Any) -> list[str]:
+    """Return the kinds of rotary positions of a model that depend on a whole pass."""
+    given = getattr(config, "rope_parameters", None) or {}
+    # One table, or one for each kind of layer.
+    tables = given.values() if all(isinstance(value, Mapping) for value in given.values()) else [given]
+    return sorted({str(table.get("rope_type")) for table in tables} & _ROPES_OF_WHOLE_PASSES)
 
 
 def _samples_elsewhere(recipe: Recipe) -> bool:
@@ -146,14 +164,18 @@ def _with_slots(sizes: ModelSizes, layout: Layout, demands: Demands, gpus: Gpus)
     return replace(layout, slots=min(max(int(share * (gpus.bytes_each - used) / each), 1), wanted))
 
 
-def nearest(sizes: ModelSizes, layout: Layout, demands: Demands, gpus: Gpus) -> Price | None:
+def nearest(
+    sizes: ModelSizes, layout: Layout, demands: Demands, gpus: Gpus, *, can_divide: bool = True
+) -> Price | None:
     """Return the layout that fits with the fewest changes, and of those the one with the least; None if none does.
 
-    Sequences are divided among more devices only if nothing else fits.
+    Sequences are divided among more devices only if nothing else fits and the model allows it (`can_divide`), and among
+    fewer only if that does not fit either.
     """
-    powers = (2**power for power in range(gpus.num.bit_length()))
+    powers = (2**power for power in range(gpus.num.bit_length() if can_divide else 0))
     more = (size for size in powers if size > layout.context_ranks and sizes.heads % size == 0)
-    for context_ranks in (layout.context_ranks, *more):
+    fewer = (size for size in range(layout.context_ranks - 1, 0, -1) if sizes.heads % size == 0)
+    for context_ranks in (layout.context_ranks, *more, *fewer):
         candidates = []
         for candidate in _candidates(replace(layout, context_ranks=context_ranks), demands, gpus):
             priced = price(sizes, candidate, demands, gpus)
@@ -165,7 +187,7 @@ def nearest(sizes: ModelSizes, layout: Layout, demands: Demands, gpus: Gpus) -> 
 
 
 def _candidates(layout: Layout, demands: Demands, gpus: Gpus) -> Iterator[Layout]:
-    ranks = sorted({layout.ranks, *(2**power for power in range(gpus.num.bit_length()) if 2**power < gpus.num)})
+    ranks = sorted({layout.ranks, *(2**power for power in range(gpus.num.bit_length()) if 2**power <= gpus.num)})
     parallel = sorted({layout.gpus_per_generator, *demands.parallel})
     # A micro-batch holds at least one sequence of the whole context.
     tokens = sorted({layout.micro_batch_tokens, *(demands.context * 2**power for power in range(4))})
@@ -219,7 +241,8 @@ def explain(own: Price, found: Price | None, *, slots_follow: bool) -> str:
     if found is None:
         return f"{fault}: no layout on {gpus.num} such GPUs fits; shorten rollout.context, or use more or larger GPUs"
     changes = " ".join(f"--set {text}" for text in settings_for(layout, found.layout, slots_follow=slots_follow))
-    return f"{fault}: the nearest layout that fits is {changes}"
+    without = ", without learner.shard_size" if _is_hybrid(layout) and not _is_hybrid(found.layout) else ""
+    return f"{fault}: the nearest layout that fits is {changes}{without}"
 
 
 def _distance(layout: Layout, other: Layout) -> tuple[float, ...]:
@@ -248,9 +271,13 @@ def settings_for(before: Layout, after: Layout, *, slots_follow: bool) -> list[s
     changed = [name for name in texts if getattr(before, name) != getattr(after, name)]
     if slots_follow:
         changed = [name for name in changed if name != "slots"]
-    if "ranks" in changed and "shards" not in changed and after.shards == 1:
+    if "ranks" in changed and "shards" not in changed and (after.shards == 1 or _is_hybrid(before) > _is_hybrid(after)):
         changed.append("shards")
     return [texts[name] for name in changed]
+
+
+def _is_hybrid(layout: Layout) -> bool:
+    return 1 < layout.shards < layout.ranks
 
 
 def priced_recipe(recipe: Recipe, config: Any, gpus: Gpus) -> tuple[Price, Price | None]:
@@ -260,4 +287,5 @@ def priced_recipe(recipe: Recipe, config: Any, gpus: Gpus) -> tuple[Price, Price
     if recipe.learner.gradient_checkpointing == "auto" and not _is_comfortable(own):
         checkpointed = price(sizes, replace(layout, checkpointing=True), demands, gpus)
         own = checkpointed if checkpointed.fits else own
-    return own, None if own.fits else nearest(sizes, layout, demands, gpus)
+    can_divide = not _indivisible_positions(config)
+    return own, None if own.fits else nearest(sizes, layout, demands, gpus, can_divide=can_divide)

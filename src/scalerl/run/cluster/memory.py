@@ -1,7 +1,7 @@
 """Memory per device by part, from a model's configuration alone: no weights are loaded and no device is touched.
 
-Bytes, with N the parameters, T the trained ones, s the devices that share one copy, and t the tokens of a micro-batch
-divided by learner.context_ranks:
+Bytes, with N the parameters, T the trained ones, s the devices that share one copy, and t the tokens of a micro-batch,
+or of a sequence of the whole context if that is longer, divided by learner.context_ranks:
 
     learner     weights 4 N / s (masters) + 2 N (rounded body, or what is gathered of a sharded one at a time)
                 optimiser 12 T / s (two moments and the gradient)
@@ -11,8 +11,11 @@ divided by learner.context_ranks:
 
 What a layer keeps for its backward pass, per token in elements: 4 hidden + 2 heads x size + 2 key-value heads x size +
 4 x intermediate of the experts it is routed to; with gradient checkpointing its input alone, and one layer at a time.
+Ranks that divide a pass keep what attention returns before and after it is exchanged (heads x size more), and keys and
+values of the heads that several of them need.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -36,6 +39,8 @@ class ModelSizes:
     """Sum over the linear layers of a model, without the head, of inputs + outputs: adapters of rank 1."""
     layers: int
     heads: int
+    kv_heads: int
+    head_size: int
     hidden: int
     vocabulary: int
     kept_per_token: int
@@ -66,11 +71,20 @@ class ModelSizes:
             linear_rows=sum(linear.in_features + linear.out_features for linear in linears),
             layers=config.num_hidden_layers,
             heads=config.num_attention_heads,
+            kv_heads=num_kv_heads,
+            head_size=head_size,
             hidden=config.hidden_size,
             vocabulary=config.vocab_size,
             kept_per_token=4 * config.hidden_size + 2 * width + 2 * num_kv_heads * head_size + 4 * intermediate,
             cache_per_token=2 * config.num_hidden_layers * num_kv_heads * head_size,
         )
+
+    def kept_of_slices(self, context_ranks: int) -> int:
+        """Return the elements that a layer keeps per token if this many ranks divide a pass."""
+        if context_ranks == 1:
+            return self.kept_per_token
+        repeats = context_ranks // math.gcd(self.kv_heads, context_ranks)
+        return self.kept_per_token + (self.heads + 2 * (repeats - 1) * self.kv_heads) * self.head_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,11 +139,11 @@ def learner_bytes(sizes: ModelSizes, layout: Layout, demands: Demands) -> dict[s
     else:
         body = sizes.params * demands.dtype_bytes if rounded else 0
     copy = sizes.params * demands.dtype_bytes * share if demands.second_copy else 0
-    per_token = sizes.layers * sizes.kept_per_token
-    if layout.checkpointing:
-        per_token = sizes.layers * sizes.hidden + sizes.kept_per_token
+    kept = sizes.kept_of_slices(layout.context_ranks)
+    per_token = sizes.layers * sizes.hidden + kept if layout.checkpointing else sizes.layers * kept
     chunk = max(GPU_CHUNK, GPU_CHUNK_LOGITS // sizes.vocabulary)
-    tokens = layout.micro_batch_tokens / layout.context_ranks
+    # A sequence longer than a micro-batch has a pass of its own.
+    tokens = max(layout.micro_batch_tokens, demands.context) / layout.context_ranks
     chunk = min(chunk, tokens)
     return {
         "weights": 4 * sizes.params * share + body + copy,

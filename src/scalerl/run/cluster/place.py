@@ -1,5 +1,6 @@
 """Where the parts of a run are: the learner in the driver's process or its ranks on nodes, and room for generators."""
 
+import os
 import socket
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -10,7 +11,8 @@ import torch
 
 from scalerl.config import Recipe
 from scalerl.errors import ClusterError, RecipeError
-from scalerl.run.cluster.layout import Gpus
+from scalerl.models.load import load_config
+from scalerl.run.cluster.layout import Gpus, check_context_ranks
 
 if TYPE_CHECKING:
     from scalerl.run.cluster.connect import Connection
@@ -49,6 +51,8 @@ class Place:
 
 def enter_cluster(recipe: Recipe, opened: ExitStack) -> Place:
     """Connect to the recipe's cluster, if it has one, and hold devices there for the learner."""
+    if recipe.learner.context_ranks > 1 and recipe.model.path is not None:
+        check_context_ranks(recipe, load_config(recipe.model.path, trust_remote_code=recipe.model.trust_remote_code))
     on_gpu = torch.cuda.is_available()
     has_actors = bool(recipe.cluster.address) and recipe.learner.sharding != "none"
     if not has_actors:
@@ -68,7 +72,26 @@ def enter_cluster(recipe: Recipe, opened: ExitStack) -> Place:
     if not on_gpu:
         return Place(device=torch.device("cpu"), names=(f"{node_id()}/cpu",), cpus_per_generator=cpus)
     gpu = opened.enter_context(reserved_gpu())
-    return Place(device=torch.device(f"cuda:{gpu}"), names=(f"{node_id()}/gpu:{gpu}",), cpus_per_generator=cpus)
+    uuids = [f"GPU-{torch.cuda.get_device_properties(number).uuid}" for number in range(torch.cuda.device_count())]
+    device = torch.device("cuda", gpu_number(gpu, os.environ.get("CUDA_VISIBLE_DEVICES"), uuids))
+    return Place(device=device, names=(f"{node_id()}/gpu:{gpu}",), cpus_per_generator=cpus)
+
+
+def gpu_number(gpu: str, visible: str | None, uuids: Sequence[str]) -> int:
+    """Return the number of a GPU in this process. `gpu` is Ray's id: its name in the node's CUDA_VISIBLE_DEVICES.
+
+    `visible` is that variable in this process, and `uuids` are those of the GPUs that it sees. The variable may hold
+    numbers, UUIDs, beginnings of those, and names of parts of a GPU.
+    """
+    names = [name.strip() for name in visible.split(",")] if visible else [str(number) for number in range(len(uuids))]
+    numbers = [number for number, uuid in enumerate(uuids) if uuid.startswith(gpu)]
+    if gpu not in names and len(numbers) != 1:
+        given = "is not set" if visible is None else f'is "{visible}"'
+        raise ClusterError(
+            f"Ray gave GPU {gpu} of this node to the learner, and this process does not see it (CUDA_VISIBLE_DEVICES "
+            f"{given}): start the run with the CUDA_VISIBLE_DEVICES that `ray start` had on this node"
+        )
+    return names.index(gpu) if gpu in names else numbers[0]
 
 
 def _place_ranks(recipe: Recipe, connection: "Connection", opened: ExitStack) -> Place:

@@ -15,7 +15,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,26 +88,37 @@ class RankActor:
             free_bytes=float(torch.cuda.mem_get_info(0)[0]) if has_gpu else 0.0,
         )
 
-    def find_model(self, name: str, rank: int) -> str:
-        """Return the folder that this node has the model of this name in; a hub name is downloaded first."""
-        from scalerl.models.load import model_folder
+    def find_model(self, name: str, rank: int) -> None:
+        """Answer with the folder that this node has the model of this name in; a hub name is downloaded first."""
 
-        try:
-            return str(model_folder(name))
-        except ModelError as error:
-            raise ModelError(f"rank {rank} of the learner, on {socket.gethostname()}: {error}") from None
+        def find() -> None:
+            from scalerl.models.load import model_folder
+
+            where = f"rank {rank} of the learner, on {socket.gethostname()}"
+            try:
+                self._answer("found", str(model_folder(name)))
+            except ModelError as error:
+                self._answer("error", ModelError(f"{where}: {error}"))
+            except BaseException as error:
+                reason = f"{type(error).__name__}: {error}".splitlines()[0]
+                self._answer("error", LearnerError(f"{where}, cannot find the model {name}: {reason}"))
+                raise
+
+        self._in_thread(find, rank)
 
     def start(self, spec: RankSpec, rank: int) -> None:
-        """Become a rank, in a thread."""
+        """Become a rank."""
+        self._in_thread(lambda: obey(lambda: _made(spec, rank), rank, self._receive, self._answer), rank)
 
-        def work() -> None:
+    def _in_thread(self, work: Callable[[], None], rank: int) -> None:
+        def printed() -> None:
             try:
-                obey(lambda: _made(spec, rank), rank, self._receive, self._answer)
+                work()
             except BaseException:
                 # It has been answered; the traceback is for Ray's log of this process.
                 traceback.print_exc()
 
-        threading.Thread(target=work, name=f"rank-{rank}", daemon=True).start()
+        threading.Thread(target=printed, name=f"rank-{rank}", daemon=True).start()
 
     def give(self, number: int, message: bytes) -> None:
         """Queue a pickled command. Calls are numbered from 0; one that overtook another waits for it."""
@@ -165,9 +176,7 @@ class Parcels:
 class RayRank:
     """A rank in a Ray actor, as its driver sees it (learner/ranks/driver.Rank)."""
 
-    def __init__(
-        self, actor: Any, place: RankPlace, spec: RankSpec, rank: int, *, silent_s: float, parcels: Parcels
-    ) -> None:
+    def __init__(self, actor: Any, place: RankPlace, rank: int, *, silent_s: float, parcels: Parcels) -> None:
         self.rank, self.place = rank, place
         self._actor, self._parcels = actor, parcels
         self._limit_s = silent_s
@@ -175,8 +184,17 @@ class RayRank:
         self._unread: deque[tuple[str, Any]] = deque()
         self._num_given = 0
         self._silent_s, self._listened_at = 0.0, time.monotonic()
-        self._started = actor.start.remote(spec, rank)
+        self._begun: Any = None
+        """The last call that began something whose answers come later."""
         self._report = actor.take.remote(REPORT_S)
+
+    def find_model(self, name: str) -> None:
+        """Let the process look for the model; its answer is the folder."""
+        self._begun = self._actor.find_model.remote(name, self.rank)
+
+    def start(self, spec: RankSpec) -> None:
+        """Let the process become a rank; its first answer is RankFacts."""
+        self._begun = self._actor.start.remote(spec, self.rank)
 
     def send(self, message: bytes) -> None:
         self._actor.give.remote(self._num_given, self._parcels.pack(message))
@@ -192,7 +210,7 @@ class RayRank:
         if kind == "error":
             self._failed = True
             raise value
-        self._ready = True
+        self._ready = self._ready or kind == "ready"
         return kind, value
 
     def check(self) -> None:
@@ -227,8 +245,9 @@ class RayRank:
         try:
             done, _ = ray.wait([self._report], timeout=timeout_s)
             answers = ray.get(self._report) if done else None
-            if not self._ready and ray.wait([self._started], timeout=0)[0]:
-                ray.get(self._started)
+            if self._begun is not None and ray.wait([self._begun], timeout=0)[0]:
+                ray.get(self._begun)
+                self._begun = None
         except RayTaskError as error:
             raise LearnerError(f"rank {self.rank} of the learner cannot be started: {reason_of(error)}") from None
         except RayError as error:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from scalerl.config.parts import LearnerSettings
-from scalerl.errors import ClusterError, LearnerError, ModelError
-from scalerl.learner.ranks.driver import RankedLearner
+from scalerl.errors import ClusterError
+from scalerl.learner.ranks.driver import RankedLearner, collect, ranked_learner
 from scalerl.learner.ranks.rank import LearnerRank, RankSpec
 from scalerl.rollout.fleet.weights import Published, publish
 from scalerl.run.cluster.connect import Connection
@@ -102,58 +102,42 @@ def ray_learner(
     version: int = 0,
 ) -> RankedLearner:
     """Return a learner over actors that were placed. Every rank loads the model of this name on its own node."""
-    import torch.distributed as dist
-
-    # Before any rank waits for the others: a download takes as long as it takes.
-    folders = _find_model(placed, model)
-    store = dist.TCPStore(placed.address, 0, is_master=True, wait_for_workers=False)  # pyright: ignore[reportPrivateImportUsage]
-    assert learner.sharding != "none"
-    spec = RankSpec(
-        num_ranks=len(placed.actors),
+    return ranked_learner(
+        functools.partial(_start, placed, model=model, learner=learner),
+        learner,
         address=placed.address,
-        port=store.port,
+        cause_s=CAUSE_S,
+        publish=publish_weights,
         folder="",
-        sharding=learner.sharding,
         settings=settings,
-        shard_size=learner.shard_size or 0,
         device="cuda" if placed.on_gpu else "cpu",
         # Ray lets a process see no GPU but its own.
         devices=(0,) * len(placed.actors),
         seed=seed,
         version=version,
     )
-    start = functools.partial(_start, placed, spec, folders=folders, silent_s=learner.silent_s)
-    ranked = RankedLearner(start, cause_s=CAUSE_S, publish=publish_weights)
-
-    def close() -> None:
-        nonlocal store
-        del store
-
-    ranked.on_close(close)
-    return ranked
 
 
-def _find_model(placed: PlacedRanks, model: str) -> list[str]:
-    """Return the folder of the model on the node of each rank."""
-    import ray
-    from ray.exceptions import RayError, RayTaskError
-
-    try:
-        return ray.get([actor.find_model.remote(model, rank) for rank, actor in enumerate(placed.actors)])
-    except RayError as error:
-        cause = error.cause if isinstance(error, RayTaskError) else None
-        if isinstance(cause, ModelError):
-            raise cause from None
-        raise LearnerError(f"a rank of the learner cannot find the model {model}: {reason_of(error)}") from None
-
-
-def _start(placed: PlacedRanks, spec: RankSpec, *, folders: Sequence[str], silent_s: float) -> list[RayRank]:
+def _start(placed: PlacedRanks, spec: RankSpec, *, model: str, learner: LearnerSettings) -> list[RayRank]:
+    """Start the ranks when all nodes have the model: a download must not keep some ranks waiting for others."""
     parcels = Parcels()
-    specs = [replace(spec, threads=each, folder=own) for each, own in zip(placed.threads, folders, strict=True)]
-    return [
-        RayRank(actor, place, own, rank, silent_s=silent_s, parcels=parcels)
-        for rank, (actor, place, own) in enumerate(zip(placed.actors, placed.places, specs, strict=True))
+    ranks = [
+        RayRank(actor, place, rank, silent_s=learner.silent_s, parcels=parcels)
+        for rank, (actor, place) in enumerate(zip(placed.actors, placed.places, strict=True))
     ]
+    limit_s = learner.start_s
+    fault = f"has no model {model} after {limit_s:g} s (learner.start_s): its download hangs, or takes longer"
+    try:
+        for rank in ranks:
+            rank.find_model(model)
+        folders = collect(ranks, limit_s=limit_s, fault=fault)
+    except BaseException:
+        for rank in ranks:
+            rank.kill()
+        raise
+    for rank, threads, folder in zip(ranks, placed.threads, folders, strict=True):
+        rank.start(replace(spec, threads=threads, folder=folder))
+    return ranks
 
 
 def publish_weights(rank: LearnerRank) -> Published | None:
