@@ -3,6 +3,7 @@ import pytest
 from simulate import run, sigmoid
 
 from scalerl.curves import backtest, compute_for, doubling, fit, note_text, rank_forms, reward_at
+from scalerl.curves.fitted import _mixed_quantiles, with_noise
 from scalerl.curves.forecast import inverse, score
 from scalerl.curves.forms import FORMS
 from scalerl.curves.notes import NothingToScore, TooFewPoints
@@ -101,6 +102,35 @@ def test_impossible_questions_are_refused():
         reward_at(FIT, [0.0])
     with pytest.raises(ValueError, match="between 0 and 1"):
         backtest(*run(0), fractions=(1.5,))
+
+
+def test_quantiles_of_a_mixture_are_those_of_its_parts():
+    values, others = np.random.default_rng(0).normal(0.4, 0.05, 4000), np.linspace(0.5, 1.0, 101)
+    for weight in (0.0, 0.1, 0.5, 1.0):
+        # The obvious way: as many copies of each number as its weight asks for.
+        copies = np.concatenate(
+            [np.repeat(values, round(1010 * (1 - weight))), np.repeat(others, round(40000 * weight))]
+        )
+        expected = np.quantile(copies, [0.05, 0.5, 0.95])
+        assert _mixed_quantiles(values, others, weight, [0.05, 0.5, 0.95]) == pytest.approx(expected, abs=0.003)
+
+
+def test_a_guess_allows_for_a_rise_that_nothing_shows():
+    open_ended, known = fit(*run(0, reach=0.6), start=0.4), fit(*run(0, reach=6.0), start=0.4)
+    assert (open_ended.good_until, known.good_until) == (1.2, np.inf)
+    without = fit(*run(0, reach=0.6), start=0.4, bounds=None)
+    for each, widens in ((open_ended, True), (known, False), (without, False)):
+        places = each.scale * np.array([1.0, 2.0, 2.01, 4.0, 10.0, 100.0])
+        curves, spreads = zip(*(each._new(form, draws, places) for form, draws in each.ways()), strict=True)
+        values = with_noise(np.concatenate(curves), np.sqrt(np.concatenate(spreads)))
+        _, plain = np.clip(np.quantile(values, [0.05, 0.95], axis=0), *each.bounds)
+        low, high = each.new_interval(places)
+        assert high[:2] == pytest.approx(plain[:2])
+        assert high[2] == pytest.approx(plain[2], abs=0.005)
+        assert (high[3:] > plain[3:] + 0.005).all() == widens
+        assert (low <= each.predict(places)).all()
+    assert without.verdict == open_ended.verdict
+    assert open_ended.new_interval([60.0])[1] > 0.9
 
 
 def test_far_forecast_without_a_ceiling_is_a_guess():

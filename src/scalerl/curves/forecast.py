@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from scalerl.curves.fit import fit
-from scalerl.curves.fitted import Fit, tails
+from scalerl.curves.fitted import FAR, Fit, tails
 from scalerl.curves.forms import FORMS, Array
 from scalerl.curves.notes import (
     AboveCeiling,
@@ -21,7 +21,6 @@ from scalerl.curves.notes import (
 )
 from scalerl.curves.words import forecast_message
 
-FAR = 2.0  # times the compute fitted: how far a forecast is good for while the ceiling is not known
 MANY_PLACES = 40  # different computes from which an interval, which is smooth, is interpolated
 
 
@@ -115,12 +114,7 @@ def is_far(fit: Fit, compute: float) -> bool:
 
     Intervals there have been too low in back-tests (docs/log.md).
     """
-    return compute > good_until(fit)
-
-
-def good_until(fit: Fit) -> float:
-    """Return the compute up to which a forecast is more than a guess; infinite where the ceiling is known."""
-    return np.inf if fit.verdict in ("ok", "at a bound") else FAR * fit.end
+    return compute > fit.good_until
 
 
 def doubling(fit: Fit) -> Value:

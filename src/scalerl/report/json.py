@@ -12,7 +12,6 @@ from scalerl.analysis.json import number, score_json, to_json
 from scalerl.analysis.results import CurveResult
 from scalerl.analysis.signals import REPORTED
 from scalerl.curves import Fit, bin_rewards, reward_at
-from scalerl.curves.forecast import good_until
 from scalerl.curves.forms import Array
 from scalerl.logs.series import Series
 from scalerl.report.caveats import open_questions, warnings
@@ -181,7 +180,7 @@ def _fit_json(curve: CurveResult, computes: Sequence[float]) -> dict[str, Any]:
         "params": done.params,
         "first": float(done.compute.min()),
         "last": done.scale,
-        "good_until": number(good_until(done)),
+        "good_until": number(done.good_until),
         "bounds": list(done.bounds),
         "fell": done.past_peak,
         **(averaged if done.parts or done.past_peak else {"draws": _draws_json(done.draws.params)}),

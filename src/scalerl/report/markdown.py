@@ -5,7 +5,7 @@ from typing import Any
 
 from scalerl.analysis.numbers import duration, number_text, short_compute_text, two_decimals
 from scalerl.curves import pair_verdict
-from scalerl.curves.forecast import FAR
+from scalerl.curves.fitted import FAR
 from scalerl.report.together import DECISION_HEADS, POOLED_HEADS, decision_cells, pooled_cells
 
 Pictures = Mapping[str, Sequence[tuple[str, str]]]
