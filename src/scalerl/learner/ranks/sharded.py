@@ -90,7 +90,8 @@ class ShardedPolicy:
                     context, lambda *given: self._root(*given[:2], exchange=given[2]), self.model.config, **like
                 )
         num_params = sum(parameter.numel() for parameter in self.model.parameters())
-        self.share_from = fewest_shared_tokens(num_params, gpu=device.type == "cuda") if can_share else None
+        fewest = fewest_shared_tokens(num_params, gpu=device.type == "cuda") * (1 if context is None else context.size)
+        self.share_from = fewest if can_share else None
         if compiled:
             self._warm_up(micro_batch_tokens)
         self._divide_again()
