@@ -432,4 +432,4 @@ def test_a_forecast_that_is_a_guess_says_so():
     one, both = (_forecast({"level": 0.9}, {"curves": curves}, "steps") for curves in ([known], [known, open_ended]))
     assert "guess" not in one
     assert "| open | 0.500 [0.400, 0.600] | 0.500 [0.400, 0.600], a guess |" in both
-    assert both.endswith("and no ceiling is known, or the run is unstable.")
+    assert "and no ceiling is known, or the run is unstable. Where no ceiling is known, the interval allows" in both

@@ -197,14 +197,15 @@ class Fit:
 
         It holds the uncertainty of the curve, the noise of an evaluation, how far runs wander from their own curve
         beyond the data and, with several runs, the spread between them. Beyond `good_until` it also holds, with a
-        growing weight, that the run rises to anywhere between where it is and the highest reward there is.
+        growing weight, that the run rises to anywhere between where it is and the upper bound; not after a fall.
         """
         compute = np.atleast_1d(np.asarray(compute, dtype=float))
         curves, spreads = zip(*(self._new(form, draws, compute) for form, draws in self.ways()), strict=True)
         values = with_noise(np.concatenate(curves), np.sqrt(np.concatenate(spreads)))
         probabilities = tails(self.level if level is None else level)
         low, high = np.quantile(values, probabilities, axis=0)
-        if not self.falls and np.isfinite(self.bounds[1]):
+        if not self.falls:
+            # The bounds of rewards without limits are finite too: how far from the data ceilings are looked for.
             anywhere = np.linspace(min(float(self.predict(self.end)), self.bounds[1]), self.bounds[1], 101)
             for place in np.flatnonzero(compute > self.good_until):
                 weight = 1.0 - (self.good_until / compute[place]) ** SURPRISE

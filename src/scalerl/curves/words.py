@@ -141,7 +141,9 @@ def forecast_message(caveats: Sequence[ForecastNote]) -> str:
 def _forecast_text(note: ForecastNote) -> str:
     match note:
         case notes.FarForecast():
-            doubt = "the run fell after its peak" if note.reason == "unstable" else "the ceiling is not known"
+            doubt = "the ceiling is not known, so the interval allows for a rise that the data do not show"
+            if note.reason == "unstable":
+                doubt = "the run fell after its peak"
             return f"a guess: more than {note.times:g} times the compute fitted, and {doubt}"
         case notes.AfterFall():
             return (

@@ -123,7 +123,10 @@ def _forecast(content: Mapping[str, Any], view: Mapping[str, Any], axis: str) ->
         f"at {short_compute_text(row['compute'])} {axis} [{content['level']:.0%}]" for row in curves[0]["forecast"]
     ]
     rows = [(curve["label"], *(_forecast_cell(curve, row) for row in curve["forecast"])) for curve in curves]
-    note = f"\n\nA guess: more than {FAR:g} times the compute fitted, and no ceiling is known, or the run is unstable."
+    note = (
+        f"\n\nA guess: more than {FAR:g} times the compute fitted, and no ceiling is known, or the run is unstable. "
+        "Where no ceiling is known, the interval allows for a rise that the data do not show."
+    )
     guesses = any(_is_guess(curve, row) for curve in curves for row in curve["forecast"])
     return table(("curve", *heads), rows) + (note if guesses else "")
 
