@@ -109,8 +109,8 @@ def test_a_task_that_has_few_problems_left_is_an_alarm():
     (alarm,) = alarms(steps(curriculum__retired_frac=0.9), {}, remedies=settings)
     assert alarm.kind == "retired"
     assert alarm_text(alarm) == (
-        "90% of a task's training problems are solved and no longer asked; trained on the few that are left, the "
-        'reward can fall: take more problems, or ask all (curriculum = "uniform")'
+        "90% of a task's training problems are solved and no longer asked; with few of them left, the reward can fall: "
+        'take more problems, or ask all of them (curriculum = "uniform")'
     )
 
 

@@ -1,12 +1,17 @@
 """Alarms with the step at which they began and ended."""
 
-from typing import Any
+import re
+from importlib.resources import files
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
+from scalerl.analysis.signals import SIGNALS
 from scalerl.analysis.signals import alarms as present_alarms
-from scalerl.board.alarms import curve_episodes, forecast_moved, listed, rolling_means, signal_episodes
+from scalerl.board.alarms import Kind, curve_episodes, forecast_moved, listed, rolling_means, signal_episodes
+from scalerl.board.columns import Columns
+from scalerl.board.signals import LINES, with_empty
 
 
 def columns(**values: Any) -> dict[str, np.ndarray]:
@@ -47,6 +52,21 @@ def test_lasting_alarms_are_those_of_the_run_itself():
     data = columns(**{key.replace("/", "__"): [row[key] for row in rows] for key in rows[0]})
     lasting = {episode.kind for episode in episodes(data) if episode.ended is None}
     assert lasting == {alarm.kind for alarm in present_alarms(rows, {})}
+
+
+def test_every_signal_and_line_is_read_from_the_rows():
+    read = Columns()
+    watched = {signal.key for signal in SIGNALS if signal.alarm is not None} | {key for key, _, _ in LINES}
+    read.append({"step": 1, "batch/effective": 4, **dict.fromkeys(watched, 0.5)})
+    assert watched <= with_empty(read.arrays()).keys()
+
+
+def test_every_kind_of_alarm_has_a_name_on_the_page():
+    script = files("scalerl").joinpath("assets/board/run.js").read_text()
+    named = re.findall(r"(\w+): \"", re.search(r"const ALARMS = {(.*?)};", script, re.DOTALL)[1])
+    of_runs, of_pages = (get_args(part) for part in get_args(Kind))
+    # The page has no alarm about generator and learner at equal weights: one step of a run decides it.
+    assert set(named) == {*of_runs, *of_pages} - {"backend"}
 
 
 def test_lag_beyond_the_recipe_is_an_alarm():

@@ -248,6 +248,8 @@ def test_resumed_mixture_keeps_epochs_and_ratio(mixed: tuple[Path, Any]):
     assert asked["short"] + asked["long"] == 32
     first_epoch = [key for key in keys if key.startswith("0/short/")]
     assert len(first_epoch) == len(set(first_epoch)) == 12
+    retired = {key: value for row in metrics for key, value in row.items() if key.startswith("curriculum/")}
+    assert retired == dict.fromkeys([f"curriculum/retired_frac{of}" for of in ("", "/short", "/long")], 0.0), "uniform"
 
 
 def test_each_task_has_its_own_rows_curve_and_forecast(mixed: tuple[Path, list[Listener]]):

@@ -78,7 +78,7 @@ def _remedy(alarm: Alarm) -> str:
         case "empty":
             return f", so the model does not change: {_EMPTY[alarm.cause or 'mixed']}"
         case "retired":
-            return f"; trained on the few that are left, the reward can fall: take more problems, or ask all{names}"
+            return f"; with few of them left, the reward can fall: take more problems, or ask all of them{names}"
         case "entropy":
             return ": lower optimizer.lr, raise rollout.temperature, or stop here if the reward is as high as it can be"
         case "fall":

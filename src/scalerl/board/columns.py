@@ -47,6 +47,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "optim/skipped": (),
     "batch/no_verdict_frac": (),
     "batch/effective": (),
+    "curriculum/retired_frac": (),
     "time/step_s": ("timing_s/update_actor", "time/forward_backward", "time/train"),
     "time/wait_s": ("timing_s/gen", "time/wait_for_batch", "time/generate_completions", "time/sampling"),
     "time/push_s": ("timing_s/update_weights", "time/update_weights", "time/broadcast_weights"),

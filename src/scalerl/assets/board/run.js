@@ -6,7 +6,7 @@ const ADVICE = {
   rising: "Still rising: more compute pays", unclear: "Whether more compute pays is not clear yet",
 };
 const ALARMS = {
-  truncated: "Truncation", mismatch: "Generator and learner differ", no_verdict: "No verdicts", skipped: "Skipped updates", empty: "Empty batches", entropy: "Collapse of entropy",
+  truncated: "Truncation", mismatch: "Generator and learner differ", no_verdict: "No verdicts", skipped: "Skipped updates", empty: "Empty batches", retired: "Retired problems", entropy: "Collapse of entropy",
   fall: "Fall of the reward", uneven_time: "Uneven time", lag: "Lag", forecast_moved: "The forecast has moved", stalled: "Standing still", grader_error: "Grader",
 };
 
