@@ -13,7 +13,7 @@ from tiny_models import tiny_model
 
 from scalerl.learner.batch import prepare
 from scalerl.learner.packed_attention import attend_packed, pack, packed_hidden_states
-from scalerl.learner.share import assign, num_inputs, prefixes, sharing_pays
+from scalerl.learner.share import assign, fewest_shared_tokens, num_inputs, prefixes, sharing_pays
 from scalerl.rl.filters import effective_batch
 from scalerl.rl.weights import WEIGHTS
 from scalerl.run.parts import build_learner
@@ -150,6 +150,13 @@ def test_passes_of_a_rank_are_compared_with_where_sharing_starts():
     assert pays(budget=10**6), "1800 tokens"
     assert not pays(budget=1000)
     assert not pays(budget=10**6, num_ranks=2), "900 tokens each"
+
+
+def test_on_a_gpu_small_models_share_in_large_passes_only():
+    assert fewest_shared_tokens(135_000_000, gpu=False) == 0
+    # Where sharing was measured: 28,600 tokens of a 135M model became slower, 14,600 of a 1.5B model faster.
+    assert fewest_shared_tokens(135_000_000, gpu=True) > 28_600
+    assert fewest_shared_tokens(1_540_000_000, gpu=True) < 14_600
 
 
 def exact_norms(model):

@@ -331,8 +331,8 @@ class LearnerSettings(Settings):
     micro_batch_tokens: int = Field(default=32768, ge=1)
     """Maximum number of tokens of one forward and backward pass; splitting a batch does not change its gradient."""
     share_prompts: bool = True
-    """Compute a prompt once for all its completions in a pass, where that saves at least a tenth of the tokens; the
-    gradient is the same."""
+    """Compute a prompt once for all its completions in a pass, where that saves at least a tenth of the tokens and, on
+    a GPU, passes are large enough for it to be faster; the gradient is the same."""
     start_kl: float = Field(default=0.0, ge=0)
     """Coefficient of a KL term that holds the policy near the model it started from; 0, as in the paper, for none. It
     needs a second copy of the weights and a third more compute."""
