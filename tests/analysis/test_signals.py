@@ -114,6 +114,12 @@ def test_a_task_that_has_few_problems_left_is_an_alarm():
     )
 
 
+def test_of_several_tasks_the_one_with_few_problems_is_named():
+    shares = {"curriculum/retired_frac/math": 0.2, "curriculum/retired_frac/code": 0.9}
+    (alarm,) = alarms([{**row, **shares} for row in steps(curriculum__retired_frac=0.9)], {})
+    assert alarm_text(alarm).startswith("90% of the training problems of code are solved and no longer asked; with few")
+
+
 def test_entropy_near_zero_is_an_alarm():
     (alarm,) = alarms(steps(loss__entropy=0.001), {})
     assert (alarm.kind, alarm.below) == ("entropy", True)

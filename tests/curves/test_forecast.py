@@ -139,8 +139,8 @@ def test_far_forecast_without_a_ceiling_is_a_guess():
     near, far = reward_at(open_ended, [1.2, 1.21])
     assert near.message == ""
     assert far.message == (
-        "A guess: more than 2 times the compute fitted, and the ceiling is not known, so the interval allows for a rise "
-        "that the data do not show"
+        "A guess: more than 2 times the compute fitted, and the ceiling is not known, so the interval allows for a "
+        "rise that the data do not show"
     )
     assert not any(one.message for one in reward_at(known, [12.0, 60.0]))
 

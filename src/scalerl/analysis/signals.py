@@ -32,6 +32,7 @@ ALARM_STEPS = 20  # steps that a signal is averaged over before it is compared w
 FEWEST_STEPS = 5  # fewer values than these do not distinguish a trend from noise
 NOTABLE = 0.25  # relative change of an alarm's value that is reported again
 EMPTY = "batch/empty"  # derived from batch/effective: 1 for a step without anything to train on
+RETIRED = "curriculum/retired_frac"  # the largest of all tasks; with several, each is in RETIRED/TASK
 # Derived from loss/kl and loss/ratio_max of steps whose tokens were all sampled with the weights that are trained: what
 # is left of the difference between generator and learner is that of their arithmetic.
 BACKEND_KL, BACKEND_RATIO = "loss/backend_kl", "loss/backend_ratio_max"
@@ -74,7 +75,7 @@ class Alarm:
     remedies: tuple[str, ...] = ()
     """Settings of the recipe that can help."""
     subject: str = ""
-    """The evaluation set of a fall, or the grader that raised an error."""
+    """The evaluation set of a fall, the grader that raised an error, or the task that has few problems left."""
     detail: str = ""
     """The error of a grader."""
     ratio: float | None = None
@@ -95,11 +96,17 @@ def alarms(
     means = {signal.key: _mean(recent, signal.key) for signal in SIGNALS}
     raised = signal_alarms({key: mean for key, mean in means.items() if mean is not None})
     causes = {"empty": _empty_cause(recent), "no_verdict": _no_verdict_cause(recent)}
+    subjects = {"retired": _most_retired(recent)}
     uneven = disagreement(metrics)
     fits = {name: outlook.fit for name, outlook in outlooks.items() if outlook is not None}
     return [
         *(
-            replace(alarm, cause=causes.get(alarm.kind), remedies=(remedies or {}).get(alarm.kind, ()))
+            replace(
+                alarm,
+                cause=causes.get(alarm.kind),
+                remedies=(remedies or {}).get(alarm.kind, ()),
+                subject=subjects.get(alarm.kind, ""),
+            )
             for alarm in raised
         ),
         *_backend_alarm(metrics, (remedies or {}).get("backend", ())),
@@ -194,6 +201,12 @@ def _no_verdict_cause(rows: Sequence[Mapping[str, Any]]) -> Cause | None:
     return counts.most_common(1)[0][0] if counts else None
 
 
+def _most_retired(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the task with the largest share of retired problems; empty if the run has one task."""
+    shares = {key: rows[-1][key] for key in (rows[-1] if rows else ()) if key.startswith(f"{RETIRED}/")}
+    return max(shares, key=lambda key: shares[key]).removeprefix(f"{RETIRED}/") if shares else ""
+
+
 def _mean(rows: Sequence[Mapping[str, Any]], key: str) -> float | None:
     values = [row[key] for row in rows if row.get(key) is not None]
     return float(np.mean(values)) if len(values) >= FEWEST_STEPS else None
@@ -222,6 +235,6 @@ SIGNALS: tuple[Signal, ...] = (
     Signal(key="optim/skipped", label="Steps without an update", limit=0.05, alarm="skipped", in_report=False),
     Signal(key=EMPTY, label="Empty batches", limit=0.2, alarm="empty", in_report=False),
     # Runs whose problems were nearly all solved and retired fell (docs/results/principles.md).
-    Signal(key="curriculum/retired_frac", label="Retired problems", limit=0.8, alarm="retired", in_report=False),
+    Signal(key=RETIRED, label="Retired problems", limit=0.8, alarm="retired", in_report=False),
 )
 REPORTED = tuple(signal for signal in SIGNALS if signal.in_report)

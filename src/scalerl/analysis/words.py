@@ -47,7 +47,8 @@ def _alarm_fact(alarm: Alarm) -> str:
         case "empty":
             return f"{value} of the last batches had nothing to train on"
         case "retired":
-            return f"{value} of a task's training problems are solved and no longer asked"
+            whose = f"the training problems of {alarm.subject}" if alarm.subject else "a task's training problems"
+            return f"{value} of {whose} are solved and no longer asked"
         case "entropy":
             return f"the entropy of the policy is {value}, so that all answers to a problem are nearly the same"
         case "fall":
