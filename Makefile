@@ -41,6 +41,8 @@ $(VENV)/.docs: $(BIN)/python pyproject.toml constraints.txt
 demo: $(VENV)/.demo
 	$(BIN)/scalerl train tiny-cpu --out $(OUT) $(if $(wildcard $(OUT)/recipe.json),--resume)
 
+# Many images for containers set it. Then each process of the tests would compile all that it imports.
+test test-slow: export PYTHONDONTWRITEBYTECODE =
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 

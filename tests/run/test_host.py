@@ -21,6 +21,15 @@ def test_host_of_a_gpu_uses_one_thread(monkeypatch, variable, expected):
     assert asked == expected
 
 
+@pytest.fixture
+def _nothing_frozen():
+    """Release what conftest.py froze before the first test, as in a process of a user."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
+@pytest.mark.usefixtures("_nothing_frozen")
 def test_existing_objects_are_frozen_for_the_collector():
     def fail_within():
         with frozen_objects():
@@ -30,6 +39,15 @@ def test_existing_objects_are_frozen_for_the_collector():
     with pytest.raises(RuntimeError):
         fail_within()
     assert gc.get_freeze_count() == 0
+
+
+@pytest.mark.usefixtures("_nothing_frozen")
+def test_objects_that_the_caller_froze_stay_frozen():
+    gc.freeze()
+    before = gc.get_freeze_count()
+    with frozen_objects(), frozen_objects():
+        assert gc.get_freeze_count() == before
+    assert gc.get_freeze_count() == before
 
 
 def test_environment_is_json_with_versions():

@@ -29,8 +29,12 @@ def limit_host_threads(device: torch.device) -> None:
 def frozen_objects() -> Iterator[None]:
     """Exclude all objects that exist now, such as models and modules, from garbage collection within this context.
 
-    Traversing all of them takes a few tenths of a second, which would be added to some step.
+    Traversing all of them takes a few tenths of a second, which would be added to some step. Do nothing if the caller
+    has frozen objects already: they would be released together with those of this context.
     """
+    if gc.get_freeze_count():
+        yield
+        return
     gc.collect()
     gc.freeze()
     try:
