@@ -18,6 +18,7 @@ from scalerl.import_path import import_function, is_local, path_of
 
 SMALL = {
     "pipeline": {"groups_per_batch": 2, "completions_per_group": 2, "max_lag": 1},
+    "length": {"thinking_min": 6, "thinking_max": 8},
     "rollout.slots": 8,
     "evaluation": {"num_prompts": 2, "samples_per_prompt": 2, "every": 1},
     "budget.steps": 2,

@@ -31,6 +31,7 @@ pipeline = { groups_per_batch = 4, completions_per_group = 2, max_lag = 2 }
 rollout.slots = 16
 evaluation = { num_prompts = 6, samples_per_prompt = 2, every = 3 }
 checkpoint.every = 1
+length = { thinking_min = 6, thinking_max = 8 }
 [arms.cispo]
 [arms.dapo]
 loss = "dapo"

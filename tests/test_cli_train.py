@@ -18,6 +18,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from safetensors import SafetensorError
+from small_runs import SHORT, USUAL
 
 from scalerl import store
 from scalerl.cli import main
@@ -38,6 +39,7 @@ TINY = (
     "evaluation.every=2",
     "checkpoint.every=1",
     "curriculum=uniform",
+    *SHORT,
 )
 
 
@@ -237,6 +239,8 @@ def test_first_signal_stops_with_a_checkpoint(
 def test_sigterm_saves_within_a_step(scalerl: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str):
     """What sends SIGTERM soon kills: a step whose sampling takes an hour must not delay the checkpoint."""
     out, polls = tmp_path / "run", []
+    # Completions of different lengths, so that the second batch is not there at once.
+    words = [word for setting in (*USUAL, "checkpoint.every=100") for word in ("--set", setting)]
     with monkeypatch.context() as patched:
         poll = TorchEngine.poll
 
@@ -251,13 +255,13 @@ def test_sigterm_saves_within_a_step(scalerl: Command, tmp_path: Path, monkeypat
             return []
 
         patched.setattr(TorchEngine, "poll", slow)
-        left = train(scalerl, out, "--set", "checkpoint.every=100")
+        left = train(scalerl, out, *words)
     assert left.code == 143
     assert "Stopping now, with a checkpoint" in left.out
     step = 1 if place == "sampling" else 0
     assert (out / store.CHECKPOINTS / f"step-{step:08}").is_dir()
     assert status(out) == ("stopped", "asked to stop")
-    assert train(scalerl, out, "--resume", "--set", "checkpoint.every=100").code == 0
+    assert train(scalerl, out, "--resume", *words).code == 0
     assert [row["step"] for row in store.read_evals(out)] == [0, 2, 3]
     assert [row["step"] for row in store.read_metrics(out)] == [1, 2, 3]
 

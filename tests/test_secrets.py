@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from small_runs import SHORT
 
 from scalerl import store
 from scalerl.config import load_recipe
@@ -64,6 +65,7 @@ def test_messages_are_redacted(monkeypatch: pytest.MonkeyPatch, text: str):
 
 
 TINY = (
+    *SHORT,
     "task.num_problems=8",
     "pipeline.groups_per_batch=2",
     "pipeline.completions_per_group=2",

@@ -1,13 +1,14 @@
 """Runs whose metrics are read late, as on a GPU: the same rows in the same order, also after errors and kills."""
 
+import functools
+import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
-from small_runs import SMALL, check_lineage, small, without_time
+from small_runs import SHORT, SMALL, check_lineage, small, without_time
 
 from scalerl import store
 from scalerl.learner.step import TorchLearner
@@ -108,38 +109,30 @@ def test_a_device_that_fails_is_the_error_of_the_run(tmp_path: Path, late: None,
     assert status_of(folder)["reason"] == "RuntimeError: the device is lost"
 
 
-KILLED = """
-import os, signal, sys
-import torch
-torch.set_num_threads(1)
-from scalerl.cli import main
-from scalerl.learner.step import TorchLearner
-from scalerl.run.run import Run
+def die_late(last: int) -> None:
+    """Make this process read late, and kill itself before it writes the row after this one."""
+    write = Run._write_row
 
-TorchLearner.reads_late = True
-last = int(sys.argv.pop(1))
-write = Run._write_row
+    def write_or_die(self: Run) -> None:
+        if self._unwritten is not None and self.pipeline.version > last and self.metrics[-1]["step"] == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+        write(self)
 
-def write_or_die(self):
-    if self._unwritten is not None and self.pipeline.version > last and self.metrics[-1]["step"] == last:
-        os.kill(os.getpid(), signal.SIGKILL)
-    write(self)
-
-Run._write_row = write_or_die
-main()
-"""
+    TorchLearner.reads_late = True
+    Run._write_row = write_or_die
 
 
 @pytest.mark.parametrize("kills", [(5,), pytest.param((2, 5), marks=pytest.mark.slow)])
 def test_kills_between_a_step_and_its_row_lose_nothing(tmp_path: Path, late: None, kills: tuple[int, ...]):
     """Each kill comes at the worst moment: steps are done, and the rows of one or two are not written."""
-    folder, settings = tmp_path / "run", (*SMALL, "evaluation.every=100", "budget.steps=10")
+    folder, settings = tmp_path / "run", (*SMALL, *SHORT, "evaluation.every=100", "budget.steps=10")
     words = [word for setting in settings for word in ("--set", setting)]
     # Checkpoints are at even steps: after row 5, step 6 is lost just before its own; after row 2, steps 3 and 4 are.
     for attempt, last in enumerate(kills):
-        command = [sys.executable, "-c", KILLED, str(last), "train", "tiny-cpu", "--out", str(folder), *words]
-        done = subprocess.run([*command, *["--resume"] * attempt], capture_output=True, text=True)
-        assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
+        command = ["train", "tiny-cpu", "--out", str(folder), *words, *["--resume"] * attempt]
+        process = forked.start(command, output=tmp_path / "log", prepare=functools.partial(die_late, last))
+        process.join()
+        assert process.exitcode == -signal.SIGKILL, (tmp_path / "log").read_text()
         assert [row["step"] for row in store.read_metrics(folder)] == list(range(1, last + 1))
     Run(small("budget.steps=10", "evaluation.every=100"), folder, resume=True).train()
     check_lineage(folder, 10)

@@ -2,19 +2,20 @@
 
 import itertools
 import json
-import os
 import random
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 import torch
-from small_runs import SMALL, check_lineage, small, without_time
+from small_runs import SHORT, SMALL, check_lineage, small, without_time
 
 from scalerl import store
 from scalerl.errors import ModelError, RunFolderError
@@ -80,33 +81,32 @@ def test_resumed_run_trains_every_problem_once(tmp_path: Path):
 def kill_at_random(folder: Path, kills: int, seed: int, steps: int) -> int:
     """Start, kill and resume until the run ends by itself; how often it was killed."""
     rng, killed = random.Random(seed), 0
-    words = [word for setting in (*SMALL, f"budget.steps={steps}") for word in ("--set", setting)]
-    code = "import torch; torch.set_num_threads(1); from scalerl.cli import main; main()"
+    words = [word for setting in (*SMALL, *SHORT, f"budget.steps={steps}") for word in ("--set", setting)]
+    output = folder.with_suffix(".log")
     while True:
         resume = ["--resume"] if (folder / store.RECIPE).exists() else []
-        command = [sys.executable, "-c", code, "train", "tiny-cpu", "--out", str(folder), *words, *resume]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-            try:
-                if killed < kills:
-                    _wait_for_rows(process, folder, rng)
-                    if process.poll() is None:
-                        os.kill(process.pid, signal.SIGKILL)
-                        killed += 1
-                output = process.communicate()[0]
-            finally:
-                process.kill()
-        if process.returncode == 0:
+        process = forked.start(["train", "tiny-cpu", "--out", str(folder), *words, *resume], output=output)
+        try:
+            if killed < kills:
+                _wait_for_rows(process, folder, rng)
+                if process.is_alive():
+                    process.kill()
+                    killed += 1
+            process.join()
+        finally:
+            process.kill()
+        if process.exitcode == 0:
             return killed
-        assert process.returncode == -signal.SIGKILL, output
+        assert process.exitcode == -signal.SIGKILL, output.read_text()
 
 
-def _wait_for_rows(process: subprocess.Popen[str], folder: Path, rng: random.Random) -> None:
+def _wait_for_rows(process: ForkServerProcess, folder: Path, rng: random.Random) -> None:
     """Until a few more rows are written than now, and then a moment that differs each time."""
     path = folder / store.METRICS
     size = lambda: path.stat().st_size if path.exists() else 0  # noqa: E731
     before, rows = size(), rng.randint(0, 3)
     deadline = time.monotonic() + 120
-    while process.poll() is None and size() < before + 600 * rows and time.monotonic() < deadline:
+    while process.is_alive() and size() < before + 600 * rows and time.monotonic() < deadline:
         time.sleep(0.01)
     time.sleep(rng.uniform(0, 0.4))
 
@@ -208,8 +208,8 @@ def test_the_demo_learns_with_every_seed(tmp_path: Path, seed: int):
         ("pipeline.max_lag=0",),
         ("pipeline.max_lag=1", "pipeline.push_every=2", "pipeline.drain=true"),
         ("loss=dapo", "weights=sample", "advantage.normalisation=prompt"),
-        ("loss=gspo", "length.name=none", "length.max_length=48"),
-        ("loss=tis", "length.name=penalty", "length.max_length=48", "length.cache=8"),
+        ("loss=gspo", 'length={name="none", max_length=16}'),
+        ("loss=tis", 'length={name="penalty", max_length=16, cache=8}'),
     ],
     ids=" ".join,
 )

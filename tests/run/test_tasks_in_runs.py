@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import small_runs
 from simulated import AtOnce, CountingLearner, SimulatedEngine, grade, make_requests
 
 from scalerl import store
@@ -29,6 +30,7 @@ from scalerl.tasks.curriculum import uniform
 from scalerl.tasks.mixture import Mixture
 
 SMALL = (
+    *small_runs.SHORT,
     "pipeline.groups_per_batch=4",
     "pipeline.completions_per_group=2",
     "pipeline.max_lag=2",
@@ -197,6 +199,7 @@ def test_a_task_and_a_grader_by_import_path_train(tmp_path: Path):
             "budget.steps=2",
             'task={name="own_code:sums", largest=16, grader="own_code:obedient"}',
             "evaluation.samples_per_prompt=8",
+            *small_runs.USUAL,
         ),
         tmp_path / "run",
     )

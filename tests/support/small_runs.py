@@ -7,6 +7,11 @@ from typing import Any
 from scalerl import store
 from scalerl.config import Recipe, load_recipe
 
+SHORT = ("length.thinking_min=6", "length.thinking_max=8")
+"""Limits of thinking for runs that need not solve anything: most of a small run is sampling."""
+USUAL = ("length.thinking_min=36", "length.thinking_max=42")
+"""Those of tiny-cpu."""
+
 SMALL = (
     "task.num_problems=24",
     "pipeline.groups_per_batch=4",
@@ -22,7 +27,8 @@ SMALL = (
 
 
 def small(*more: str) -> Recipe:
-    return load_recipe("tiny-cpu", [*SMALL, *more])
+    lengths = () if any(setting.startswith("length") for setting in more) else SHORT
+    return load_recipe("tiny-cpu", [*SMALL, *lengths, *more])
 
 
 def without_time(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

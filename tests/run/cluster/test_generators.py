@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from small_runs import SHORT
 
 from scalerl import store
 from scalerl.config import load_recipe
@@ -16,6 +17,7 @@ from scalerl.run.cluster.connect import Connection, check_address, check_gpus, c
 from scalerl.run.run import Run
 
 SMALL = (
+    *SHORT,
     "task.num_problems=24",
     "pipeline.groups_per_batch=4",
     "pipeline.completions_per_group=2",
