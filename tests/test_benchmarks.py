@@ -1,5 +1,6 @@
 """The benchmark of the GPU at sizes that only show that it runs, and what becomes of a part that does not."""
 
+import functools
 import importlib
 import json
 import math
@@ -45,16 +46,22 @@ def test_shapes_and_parts_match_the_command():
     assert set(gpu.PARTS) == set(FIGURES)
 
 
+@pytest.fixture(scope="module")
+def measured(subject):
+    """Each part, measured once: the peers are given time to finish; the others measure as little as they can."""
+    peers = ("generate", "static", "continuous")
+    return functools.cache(lambda part: gpu_parts.measure(subject, part, 60.0 if part in peers else 0.0))
+
+
 @pytest.mark.parametrize("part", gpu.PARTS)
-def test_every_part_runs_and_gives_its_figures(subject, part):
-    # The peers are given time to finish; the others measure as little as they can.
-    row = gpu_parts.measure(subject, part, 60.0 if part == "continuous" else 0.0)
+def test_every_part_runs_and_gives_its_figures(measured, part):
+    row = measured(part)
     assert "failed" not in row, row
     assert FIGURES[part] <= row.keys()
     assert all(math.isfinite(row[name]) and row[name] > 0 for name in FIGURES[part])
 
 
-def test_all_are_given_the_same_tokens_to_sample(subject):
+def test_all_are_given_the_same_tokens_to_sample(subject, measured):
     """Those that take batch after batch are given one."""
     requests = subject.mixed_requests
     total = gpu_peers.sum_lengths(requests)
@@ -62,7 +69,7 @@ def test_all_are_given_the_same_tokens_to_sample(subject):
     of_batch = gpu_peers.sum_lengths(requests[: subject.case.slots])
     assert of_batch < total
     for part, expected in (("generate", of_batch), ("static", of_batch), ("continuous", total)):
-        assert gpu_parts.measure(subject, part, 60.0)["num_tokens"] == expected
+        assert measured(part)["num_tokens"] == expected
 
 
 def test_continuous_batching_cut_off_counts_its_tokens(subject):

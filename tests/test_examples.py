@@ -1,10 +1,13 @@
 import runpy
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from scalerl import store
+import scalerl
+from scalerl import config, store
+from scalerl.config import Recipe, load_recipe
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -22,6 +25,10 @@ def test_fit_a_csv_ends_with_a_forecast(monkeypatch: pytest.MonkeyPatch, capsys:
 
 
 def test_one_page_loop_is_one_page_and_trains(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    def smaller(name: str, overrides: list[str]) -> Recipe:
+        return load_recipe(name, [*overrides, "pipeline.groups_per_batch=8", "evaluation.num_prompts=12"])
+
+    monkeypatch.setattr(config, "load_recipe", smaller)
     assert (EXAMPLES / "one_page_loop.py").read_text().count("\n") < 150
     run(monkeypatch, "one_page_loop.py", "2")
     printed = capsys.readouterr().out
@@ -32,6 +39,14 @@ def test_one_page_loop_is_one_page_and_trains(monkeypatch: pytest.MonkeyPatch, c
 def test_training_from_python_ends_with_a_fit(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ):
+    train = scalerl.train
+
+    def train_small(*words: Any, settings: dict[str, Any], **own: Any) -> Any:
+        evaluation = settings["evaluation"] | {"num_prompts": 6, "samples_per_prompt": 2}
+        small = {"pipeline.groups_per_batch": 4, "pipeline.completions_per_group": 4, "rollout.slots": 16}
+        return train(*words, settings=settings | small | {"evaluation": evaluation}, **own)
+
+    monkeypatch.setattr(scalerl, "train", train_small)
     run(monkeypatch, "train_from_python.py", str(tmp_path / "run"), "6")
     printed = capsys.readouterr().out
     assert "after 6 steps" in printed

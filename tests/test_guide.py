@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from commands import scalerl
 from sandbox_support import needs_bubblewrap
+from small_runs import SHORT
 
 from scalerl import store
 from scalerl.cli import study
@@ -20,8 +21,15 @@ FAKE_TRAIN = Path(__file__).parent / "support" / "fake_train.py"
 
 # The page trains long enough for a curve that is read; fewer steps and problems will do for the commands to work.
 STEPS = ("budget.steps=60", "budget.steps=5")
-FEW_PROBLEMS = ("evaluation.num_prompts=16",)
-TINY = (*FEW_PROBLEMS, "evaluation.every=1", "evaluation.samples_per_prompt=2", "pipeline.groups_per_batch=4")
+FEW_PROBLEMS = ("evaluation.num_prompts=6",)
+TINY = (
+    *FEW_PROBLEMS,
+    "evaluation.every=1",
+    "evaluation.samples_per_prompt=2",
+    "pipeline.groups_per_batch=4",
+    "pipeline.completions_per_group=2",
+    "rollout.slots=16",
+)
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
@@ -34,9 +42,9 @@ def shortened(line: str, *, tiny_study: bool) -> list[str]:
     words = shlex.split(line.replace(*STEPS))
     added: tuple[str, ...] = ()
     if words[1] == "train" and "--check" not in words:
-        added = TINY
+        added = TINY if "code.toml" in words else (*TINY, *SHORT)
     elif words[1] == "study" and tiny_study:
-        added = (*TINY, STEPS[1], "seeds=[0]")
+        added = (*TINY, *SHORT, STEPS[1], "seeds=[0]")
     elif words[1] == "eval":
         added = FEW_PROBLEMS
     elif words[1] == "sft":

@@ -13,14 +13,18 @@ from commands import scalerl
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 
-# The commands that train run as they stand with these added: 5 steps instead of 120, 16 problems instead of 250.
+# The commands that train run as they stand with these added: 5 steps instead of 120, 6 problems instead of 250.
 # Six evaluations are as many as a fit needs.
 TINY = {
     "budget.steps": 5,
     "evaluation.every": 1,
-    "evaluation.num_prompts": 16,
+    "evaluation.num_prompts": 6,
     "evaluation.samples_per_prompt": 1,
     "pipeline.groups_per_batch": 2,
+    "pipeline.completions_per_group": 2,
+    "rollout.slots": 8,
+    "length.thinking_min": 6,
+    "length.thinking_max": 8,
 }
 TRAINS = ("train", "sft", "study")
 
