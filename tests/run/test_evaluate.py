@@ -38,6 +38,8 @@ def test_each_set_has_its_own_size_and_sampling(tmp_path: Path):
     recipe = load_recipe(
         "tiny-cpu",
         [
+            "task.num_problems=64",
+            "rollout.slots=24",
             "evaluation.num_prompts=4",
             "evaluation.samples_per_prompt=2",
             f'evaluation.sets.small={{name="file", path={file_of(tmp_path / "small.jsonl", 3)}, samples_per_prompt=8}}',

@@ -89,9 +89,9 @@ def test_several_jobs_decide_while_others_run(tmp_path):
 
 
 def test_declared_policy_cannot_be_changed_on_resume(tmp_path):
-    run_policy(tmp_path, "forecast")
+    run_policy(tmp_path, "halving")
     with pytest.raises(StudyError, match="declared before the start"):
-        run_policy(tmp_path, "halving", resume=True)
+        run_policy(tmp_path, "forecast", resume=True)
 
 
 def measured(name: str, share: float, reward: float = 0.5, **more) -> Measured:
