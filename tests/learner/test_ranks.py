@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import forked
 import pytest
 import torch
 import torch.distributed as dist
@@ -159,8 +160,9 @@ def test_sharded_rank_uses_what_it_loaded(tmp_path, monkeypatch, family):
         rank.close()
 
 
-def test_ranks_that_divide_a_pass_go_on_as_one_process(tmp_path):
+def test_ranks_that_divide_a_pass_go_on_as_one_process(tmp_path, monkeypatch):
     """Each of two ranks has half of every row's tokens; they continue from the state of one process."""
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: forked.context())
     batches = [random_batch(seed, num_groups=6, version=VERSION + seed) for seed in range(2)]
     alone = make_learner()
     ranked = make_learner("learner.sharding=full", "learner.ranks=2", "learner.context_ranks=2", seed=1)
