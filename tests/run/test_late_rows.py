@@ -118,7 +118,7 @@ def die_late(last: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         write(self)
 
-    TorchLearner.reads_late = True
+    TorchLearner.reads_late = True  # pyright: ignore[reportAttributeAccessIssue]
     Run._write_row = write_or_die
 
 
