@@ -41,4 +41,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_sessionfinish() -> None:
+    """Collect what tests left, such as open files, which is an error; then pytest has little to collect five times."""
     gc.unfreeze()
+    gc.collect()
+    gc.freeze()

@@ -44,7 +44,7 @@ def shortened(line: str, *, tiny_study: bool) -> list[str]:
     if words[1] == "train" and "--check" not in words:
         added = TINY if "code.toml" in words else (*TINY, *SHORT)
     elif words[1] == "study":
-        added = (*TINY, *SHORT, STEPS[1], "seeds=[0]") if tiny_study else ("budget.steps=20",)
+        added = (*TINY, *SHORT, STEPS[1], "seeds=[0]") if tiny_study else ("budget.steps=20", "seeds=[0]")
     elif words[1] == "eval":
         added = FEW_PROBLEMS
     elif words[1] == "sft":

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from log_texts import rising, verl
@@ -30,11 +31,33 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", ["fit", "forecast", "backtest", "compare"])
-def test_commands_run_without_posix(table: Path, name: str):
-    shown = json.loads(command(name, str(table), "--by", "arm", "--json", cwd=table.parent))
-    assert [curve["name"] for curve in shown["curves"]] == ["a", "b"]
-    assert all(curve["num_points"] == 24 for curve in shown["curves"])
+NAMES = ("fit", "forecast", "backtest", "compare")
+EACH = f"""{HIDE_POSIX}
+{NO_FORK}
+from scalerl.cli import main
+for name in {NAMES}:
+    sys.argv[1:2] = [name]
+    try:
+        main()
+    except SystemExit as leaving:
+        assert not leaving.code, name
+    print(chr(0))
+"""
+
+
+@pytest.fixture(scope="module")
+def shown(table: Path) -> dict[str, Any]:
+    """Run each command, all in one process; return what they print."""
+    words = [sys.executable, "-c", EACH, "", str(table), "--by", "arm", "--json"]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=table.parent, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return dict(zip(NAMES, map(json.loads, done.stdout.split("\0\n")[:-1]), strict=True))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_commands_run_without_posix(shown: dict[str, Any], name: str):
+    assert [curve["name"] for curve in shown[name]["curves"]] == ["a", "b"]
+    assert all(curve["num_points"] == 24 for curve in shown[name]["curves"])
 
 
 def test_report_of_a_study_made_on_windows(tmp_path: Path):

@@ -44,6 +44,7 @@ def test_each_set_has_its_own_size_and_sampling(tmp_path: Path):
             "evaluation.samples_per_prompt=2",
             f'evaluation.sets.small={{name="file", path={file_of(tmp_path / "small.jsonl", 3)}, samples_per_prompt=8}}',
             'evaluation.sets.greedy={name="arithmetic", num_prompts=5, samples_per_prompt=1, temperature=0}',
+            "evaluation.sets.greedy.num_problems=64",
         ],
     )
     rows = {row["set"]: row for row in evaluate_model(recipe)}
