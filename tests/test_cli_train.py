@@ -27,7 +27,8 @@ from scalerl.errors import EngineError
 from scalerl.graders.pool.pool import GraderPool
 from scalerl.rollout.torch.engine import TorchEngine
 
-OTHER_TAGS = 'tasks.b={name="arithmetic", thinking_start="<t>"}'
+SHORT_TASK = 'tasks.a={name="arithmetic", num_problems=8}'
+OTHER_TAGS = 'tasks.b={name="arithmetic", num_problems=8, thinking_start="<t>"}'
 TINY = (
     "task.num_problems=8",
     "pipeline.groups_per_batch=2",
@@ -530,7 +531,7 @@ def mistakes(folder: Path, finished: Path) -> dict[str, tuple[list[object], tupl
         "a system prompt without a chat": (setting('task.system="be brief"'), ("system", "chat = true")),
         "no GGUF": (setting(f'model.path="{folder / "junk.gguf"}"'), (str(folder / "junk.gguf"),)),
         "a base of several tasks": (
-            ["sft", "tiny-cpu", "--out", new, "--set", 'task=""', "--set", "tasks.a=arithmetic", "--set", OTHER_TAGS],
+            ["sft", "tiny-cpu", "--out", new, "--set", 'task=""', "--set", SHORT_TASK, "--set", OTHER_TAGS],
             ("the tasks a, b", "different thinking_start"),
         ),
         "a folder in use": (
@@ -551,7 +552,7 @@ def mistakes(folder: Path, finished: Path) -> dict[str, tuple[list[object], tupl
         ),
         "a base over another": (["sft", "tiny-cpu", "--out", finished], (str(finished), "not empty")),
         "no such model to teach": (
-            ["sft", "tiny-cpu", "--out", new, "--model", "/no/such/model"],
+            ["sft", "tiny-cpu", "--out", new, "--model", "/no/such/model", "--set", "task.num_problems=8"],
             ("/no/such/model", "does not exist"),
         ),
     }
