@@ -166,7 +166,7 @@ def test_a_solved_problem_does_not_return():
     solve(curriculum, second, 8)
     assert take(curriculum) == Issued(problem_id=second.problem_id, epoch=1)
     assert curriculum.num_retired == 1
-    assert curriculum.retired_fracs == {"": 0.5}
+    assert curriculum.metrics == {"curriculum/retired_frac": 0.5}
 
 
 def test_epoch_begins_with_earlier_problems_in_flight():

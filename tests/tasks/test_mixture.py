@@ -132,7 +132,8 @@ def test_when_one_task_is_exhausted_the_others_go_on():
     assert counts["a"] == 3
     assert abs(counts["b"] - 2 * counts["c"]) <= 2
     assert mixture.num_retired == 3
-    assert mixture.retired_fracs == {"": 1.0, "a": 1.0, "b": 0.0, "c": 0.0}
+    by_task = {f"curriculum/retired_frac/{name}": float(name == "a") for name in "abc"}
+    assert mixture.metrics == {"curriculum/retired_frac": 1.0, **by_task}
 
 
 def test_a_run_ends_when_every_task_is_exhausted():

@@ -258,7 +258,8 @@ def with_noise(centres: Array, sds: Array) -> Array:
 
 def _mixed_quantiles(values: Array, others: Array, weight: float, probabilities: Sequence[float]) -> Array:
     """Return quantiles of `values` and `others` together, where `others` have this share of the weight."""
-    shares = [np.full(len(part), share / len(part)) for part, share in ((values, 1 - weight), (others, weight))]
-    together, order = np.concatenate([values, others]), np.argsort(np.concatenate([values, others]))
-    below = np.concatenate(shares)[order]
-    return np.interp(probabilities, np.cumsum(below) - below / 2, together[order])
+    together = np.concatenate([values, others])
+    each = np.repeat([(1 - weight) / len(values), weight / len(others)], [len(values), len(others)])
+    # By hand: np.quantile takes weights from NumPy 2.0 on, and 1.26 is supported.
+    order = np.argsort(together)
+    return np.interp(probabilities, np.cumsum(each[order]) - each[order] / 2, together[order])

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 
@@ -15,8 +16,6 @@ def whole(values: Tensor) -> Tensor:
     """Return all values of a tensor that is divided among ranks; all of them call this together."""
     sharded = [dim for dim, placement in enumerate(getattr(values, "placements", ())) if placement.is_shard(0)]
     if sharded:
-        import torch.distributed as dist
-
         group = values.device_mesh.get_group(sharded[0])  # pyright: ignore[reportAttributeAccessIssue]
         if dist.get_backend(group) == "gloo":
             return _all_rows(values, group)
@@ -26,8 +25,6 @@ def whole(values: Tensor) -> Tensor:
 
 def _all_rows(values: Tensor, group: Any) -> Tensor:
     """Gather the rows of all ranks on the host: on a GPU, gloo crashes in DTensor's own way to gather them."""
-    import torch.distributed as dist
-
     part, size = local(values), dist.get_world_size(group)
     # Each rank has as many rows as the first, except the last ones, which have fewer or none.
     rows = -(-len(values) // size)

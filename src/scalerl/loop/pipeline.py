@@ -119,9 +119,9 @@ class Pipeline:
         self._spent_s: dict[str, float] = dict.fromkeys(("submit", "poll", "grade", "step", "push"), 0.0)
 
     @property
-    def retired_fracs(self) -> dict[str, float]:
-        """The share of problems that will not be asked again: under "" of the run, and of each of several tasks."""
-        return self._curriculum.retired_fracs
+    def curriculum_metrics(self) -> dict[str, float]:
+        """Columns of a step's row about the problems that are left."""
+        return self._curriculum.metrics
 
     @property
     def version(self) -> int:

@@ -118,7 +118,7 @@ def _dequantised(path: Path, name: str) -> "tuple[PreTrainedModel, Any]":
                 output_loading_info=True,
             )
         tokenizer = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
-    except (OSError, ValueError, KeyError, ImportError, NotImplementedError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise GgufError(f"model {name} cannot be loaded: {reason}") from error
     model, report = loaded

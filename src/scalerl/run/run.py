@@ -245,7 +245,7 @@ class Run:
             **{f"grader/{reason}": num for reason, num in (self._num_without_verdict - before).items()},
             **({} if self.parts.meter is None else self.parts.meter.row()),
             **outcome_columns(self._num_outcomes - seen),
-            **{f"curriculum/retired_frac/{name}".rstrip("/"): x for name, x in self.pipeline.retired_fracs.items()},
+            **self.pipeline.curriculum_metrics,
             "groups": [group.key for group in done.batch.groups],
         }
         self._write_row()

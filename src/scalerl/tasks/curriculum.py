@@ -176,9 +176,9 @@ class Curriculum:
         return len(self._retired)
 
     @property
-    def retired_fracs(self) -> dict[str, float]:
-        """The share of problems that will not be asked again; by task, and "" means the run."""
-        return {"": len(self._retired) / len(self._problem_ids)}
+    def metrics(self) -> dict[str, float]:
+        """Columns of a step's row: the share of problems that will not be asked again."""
+        return {"curriculum/retired_frac": len(self._retired) / len(self._problem_ids)}
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything a resumed run needs, in JSON types."""

@@ -113,10 +113,11 @@ class Mixture:
         return sum(curriculum.num_retired for curriculum in self._curricula.values())
 
     @property
-    def retired_fracs(self) -> dict[str, float]:
-        """The share of each task's problems that will not be asked again, and under "" the largest of them."""
-        by_task = {name: curriculum.retired_fracs[""] for name, curriculum in self._curricula.items()}
-        return {"": max(by_task.values()), **by_task}
+    def metrics(self) -> dict[str, float]:
+        """Columns of a step's row: the largest of all tasks, and those of each with its name at the end."""
+        by_task = {name: curriculum.metrics for name, curriculum in self._curricula.items()}
+        largest = {key: max(row[key] for row in by_task.values()) for row in by_task.values() for key in row}
+        return largest | {f"{key}/{name}": value for name, row in by_task.items() for key, value in row.items()}
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything a resumed run needs, in JSON types."""
