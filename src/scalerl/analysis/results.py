@@ -337,14 +337,8 @@ def before(data: Series, share: float) -> Series:
     held = data.holdout_compute
     limit = share * max(data.compute.max(initial=0.0), held.max(initial=0.0))
     early, later = data.compute <= limit, held > limit
-    picked = lambda values: None if values is None else values[early]  # noqa: E731
     return replace(
-        data,
-        compute=data.compute[early],
-        reward=data.reward[early],
-        run=picked(data.run),
-        num_samples=picked(data.num_samples),
-        evaluation=picked(data.evaluation),
+        data.take(early),
         holdout_compute=np.concatenate([data.compute[~early], held[later]]),
         holdout_reward=np.concatenate([data.reward[~early], data.holdout_reward[later]]),
     )

@@ -111,16 +111,7 @@ def history(series: Series, counts: Sequence[int], end_compute: float | None) ->
 
 
 def _first_points(series: Series, num: int) -> Series:
-    order = np.sort(np.argsort(series.compute, kind="stable")[:num])
-    picked = lambda values: None if values is None else values[order]  # noqa: E731
-    return replace(
-        series,
-        compute=series.compute[order],
-        reward=series.reward[order],
-        run=picked(series.run),
-        num_samples=picked(series.num_samples),
-        evaluation=picked(series.evaluation),
-    )
+    return series.take(np.sort(np.argsort(series.compute, kind="stable")[:num]))
 
 
 def _forecast(series: Series, num: int, end_compute: float | None) -> dict[str, Any]:

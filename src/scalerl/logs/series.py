@@ -71,6 +71,12 @@ class Series:
         """Why it may be several curves in one; empty where it is not."""
         return next((sentence(fact) for fact in self.facts if fact.kind == "mixed"), "")
 
+    def take(self, which: NDArray[np.bool_] | NDArray[np.intp]) -> "Series":
+        """Return the series with only these points, by mask or index; held-out points stay."""
+        optional = {name: getattr(self, name) for name in ("run", "num_samples", "evaluation", "error")}
+        picked = {name: None if values is None else values[which] for name, values in optional.items()}
+        return replace(self, compute=self.compute[which], reward=self.reward[which], **picked)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Value:

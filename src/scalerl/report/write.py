@@ -108,17 +108,8 @@ def _tested(view: View) -> View:
         if curve.fit is None:
             return curve
         data, later = curve.series, later_points(curve.series, curve.fit, view.window.of(curve.series))
-        early = data.compute <= curve.fit.end * (1 + 1e-9)
-        split_series = replace(
-            data,
-            compute=data.compute[early],
-            reward=data.reward[early],
-            run=None if data.run is None else data.run[early],
-            error=None if data.error is None else data.error[early],
-            holdout_compute=later[0],
-            holdout_reward=later[1],
-        )
-        return replace(curve, series=split_series)
+        early = data.take(data.compute <= curve.fit.end * (1 + 1e-9))
+        return replace(curve, series=replace(early, holdout_compute=later[0], holdout_reward=later[1]))
 
     curves = tuple(split(curve) for curve in view.analysis.curves if curve.usable)
     return replace(view, analysis=Analysis(command="backtest", curves=curves))
