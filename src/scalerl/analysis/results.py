@@ -138,10 +138,16 @@ class CurveResult:
 class FormRanking:
     """Forms by their error on points they had not seen, each on the same curves."""
 
-    scored_on: str
+    fraction: float | None
+    """Share of the compute after which points are scored; None where held-out rows are."""
     num_curves: int
     errors: tuple[tuple[str, float], ...]
     """Form and the median RMSE over the curves, best first."""
+
+    @property
+    def scored_on(self) -> str:
+        """The points that are scored, in words."""
+        return "held-out rows" if self.fraction is None else f"what lies after {self.fraction:.0%} of the compute"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,7 +242,7 @@ def _rank_forms(curves: Sequence[CurveResult], options: FitOptions, fractions: S
             tables.append(errors)
     medians = [(name, float(np.median([table[name] for table in tables]))) for name in names if tables]
     return FormRanking(
-        scored_on="held-out rows" if by_holdout else f"what lies after {shares[0]:.0%} of the compute",
+        fraction=None if by_holdout else shares[0],
         num_curves=len(tables),
         errors=tuple(sorted(medians, key=lambda row: row[1])),
     )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scalerl.analysis.workers import Workers
+from scalerl.analysis.workers import Workers, num_cores
 from scalerl.board import samples
 from scalerl.board.fits import fit_curve, history
 from scalerl.board.followed import Curve, Followed
@@ -70,8 +70,7 @@ class Board:
         self._next_discovery = 0.0
         self._jobs: list[_Job] = []
         self._listeners: set[Callable[[], None]] = set()
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        self._num_fitters = min(max(cores - 1, 1), MOST_FITTERS)
+        self._num_fitters = min(max(num_cores() - 1, 1), MOST_FITTERS)
         self._readers = Workers(retry_here=False)
         self._fitters = Workers(retry_here=False)
         self._cache: dict[str, tuple[int, bytes]] = {}

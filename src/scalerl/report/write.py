@@ -12,7 +12,8 @@ from scalerl.logs.series import Selection
 from scalerl.report.json import report_json
 from scalerl.report.markdown import markdown
 from scalerl.report.page import page
-from scalerl.report.views import Report, View, build_report, label_of
+from scalerl.report.standing import labels
+from scalerl.report.views import Report, View, build_report
 from scalerl.report.windows import ALL, later_points
 from scalerl.store import write_text
 
@@ -84,7 +85,7 @@ def _pictures(report: Report, evaluation_set: str, folder: Path) -> list[tuple[s
 def _figure(report: Report, view: View) -> FigureData:
     """Return the figure of a view, with the title and the curve labels of the report."""
     data = figure_data(view.analysis)
-    label = {curve.name: label_of(curve.series) for curve in view.analysis.curves}
+    label = labels(view)
     title = f"{report.material.title}, {view.evaluation_set}" if view.evaluation_set else report.material.title
     curves = tuple(replace(curve, label=label[curve.name]) for curve in data.curves)
     return replace(data, title=title, x_label=view.axis.label, curves=curves)

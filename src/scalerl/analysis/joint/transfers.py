@@ -13,7 +13,8 @@ from rich.text import Text
 
 from scalerl.analysis.drawing.style import GREY, WARNING, colour
 from scalerl.analysis.joint.drawings import log_ticks, save
-from scalerl.analysis.joint.plans import value_json
+from scalerl.analysis.joint.pooling import check_one_axis
+from scalerl.analysis.json import value_json
 from scalerl.analysis.numbers import compute_text, fixed, interval_text, short_compute_text, two_decimals
 from scalerl.analysis.results import CurveResult
 from scalerl.curves.verdicts import FALLEN
@@ -50,11 +51,7 @@ def size_text(size: float) -> str:
 
 def find_siblings(curves: Sequence[CurveResult], column: str, size: float) -> tuple[list[Sibling], list[str]]:
     """Return the usable smaller siblings, and notes on the curves left out. A curve's name ends with its size."""
-    axes = sorted({curve.series.x_label for curve in curves})
-    if len(axes) > 1:
-        raise InputError(
-            f"siblings must be on one axis of compute, and these are on {' and '.join(axes)}: name one with --x COLUMN"
-        )
+    check_one_axis([curve.series for curve in curves], "siblings must be on one axis of compute")
     members, notes = [], []
     for curve in curves:
         own = parse_size(curve.name.rpartition("/")[2].rpartition("=")[2], f"--size {column}")
