@@ -43,6 +43,9 @@ JSON_FORMAT = 1
 UNFINISHED = ".unfinished"
 """Suffix of a file or folder that is still being written."""
 
+BUDGET_COLUMNS = {"steps": "step", "gpu_hours": "gpu_hours", "flops": "flops"}
+"""The column of metrics.jsonl that each limit of a recipe's budget is counted in."""
+
 Row = dict[str, Any]
 
 # How append_row writes the beginning of a row of the trainer.

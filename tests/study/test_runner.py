@@ -197,7 +197,7 @@ def test_a_second_ctrl_c_ends_a_run_that_does_not_stop(tmp_path):
     )  # fmt: skip
     with opened(plan, tmp_path / "out", jobs=1, shares_device=False, resume=False) as lock:
         runner = Runner(
-            plan, tmp_path / "out", command=[sys.executable, str(stubborn)], lock=lock, watcher=log, axis="step"
+            plan, tmp_path / "out", command=[sys.executable, str(stubborn)], lock=lock, observer=log, axis="step"
         )
         runner.run()
     stopper.wait(timeout=30)

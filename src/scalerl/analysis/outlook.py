@@ -7,9 +7,10 @@ from typing import Any, Self
 import numpy as np
 
 from scalerl.curves import At, Fit, fit, is_far, reward_at
+from scalerl.curves.verdicts import Verdict
 from scalerl.logs.axes import Axis, preferred_axis
 
-__all__ = ["FIRST_FIT", "Axis", "LiveForecast", "Outlook", "forecast_end", "preferred_axis"]
+__all__ = ["FIRST_FIT", "Axis", "Ceiling", "LiveForecast", "Outlook", "forecast_end", "preferred_axis"]
 
 FIRST_FIT = 4  # evaluations after the start from which a curve is fitted
 
@@ -23,6 +24,21 @@ class Outlook:
     """Column of the compute, None where it is not known."""
     at_end: At | None
     """See `forecast_end`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ceiling:
+    """The ceiling of a fitted curve with its interval, and the verdict on the fit."""
+
+    value: float
+    low: float
+    high: float
+    verdict: Verdict
+
+    @classmethod
+    def of(cls, fit: Fit) -> Self:
+        low, high = fit.interval("ceiling")
+        return cls(value=fit.params["ceiling"], low=low, high=high, verdict=fit.verdict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from scalerl.analysis.gain import Gain
 from scalerl.analysis.numbers import compute_text, decimals, fixed, interval_text
+from scalerl.analysis.outlook import Ceiling
 from scalerl.analysis.results import CurveResult, param_value
 from scalerl.analysis.signals import SIGNALS, Alarm
 from scalerl.curves import doubling
@@ -138,6 +139,22 @@ def gain_text(name: str, gain: Gain) -> str:
             reasons = [(gain.num_skipped, "a loss or gradient that was not finite"), (gain.num_empty, "an empty batch")]
             why = join_names([f"{num:,} had {reason}" for num, reason in reasons if num])
             return f"Not trained: none of {gain.num_steps:,} steps changed a weight ({why}). {change}, which is noise."
+
+
+def ceiling_cell(ceiling: Ceiling) -> str:
+    """Return the cell of a table under the heading "ceiling": the numbers if the verdict is ok, else the verdict."""
+    if ceiling.verdict == "ok":
+        return f"{ceiling.value:.3f} [{ceiling.low:.3f}, {ceiling.high:.3f}]"
+    return "not known yet" if ceiling.verdict == "ceiling not identifiable yet" else ceiling.verdict
+
+
+def ceiling_text(ceiling: Ceiling) -> str:
+    """Return the same for a sentence: "ceiling 0.7 [0.6, 0.8]", "ceiling not known yet" or "curve VERDICT".
+
+    Other verdicts judge the whole curve.
+    """
+    judges_ceiling = ceiling.verdict in ("ok", "ceiling not identifiable yet")
+    return f"{'ceiling' if judges_ceiling else 'curve'} {ceiling_cell(ceiling)}"
 
 
 def curve_text(curve: CurveResult) -> str:

@@ -375,9 +375,10 @@ def forecast_words(outlook: "Outlook | None") -> str:
     """Return the forecast so far, for the end of a line."""
     if outlook is None or not outlook.fit.usable:
         return ""
-    from scalerl.study.progress import Ceiling
+    from scalerl.analysis.outlook import Ceiling
+    from scalerl.analysis.words import ceiling_text
 
-    words = f"  {Ceiling.of(outlook.fit).words}"
+    words = f"  {ceiling_text(Ceiling.of(outlook.fit))}"
     if outlook.at_end is not None:
         end = outlook.at_end.reward
         words += f"  end {end.value:.3f} [{end.low:.3f}, {end.high:.3f}]"

@@ -31,7 +31,7 @@ Axis = Literal["gpu_hours", "flops", "tokens", "step"]
 Policy = Literal["uniform", "halving", "forecast"]
 
 
-class FitWindow(Settings):
+class FitWindowSettings(Settings):
     skip_before: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of what an arm spends before which evaluations are left out of the fit."""
     until: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -42,7 +42,7 @@ class FitWindow(Settings):
     """Instead of until: a compute, equal for all arms."""
 
 
-class Holdout(Settings):
+class HoldoutSettings(Settings):
     start: float | None = Field(default=None, gt=0, le=1, alias="from")
     """Share of what an arm spends from which evaluations test the forecast instead of making it."""
     from_compute: Annotated[float, Field(gt=0)] | None = None
@@ -90,9 +90,9 @@ class Study(Settings):
     """When each run ends, in place of the recipe's own (an arm may have another), and which runs get there."""
     compute: Axis = "gpu_hours"
     """The axis that runs are compared on."""
-    fit: FitWindow = FitWindow()
+    fit: FitWindowSettings = FitWindowSettings()
     """Which part of each arm is fitted; the report shows this fit first."""
-    holdout: Holdout | None = None
+    holdout: HoldoutSettings | None = None
     """Which part tests the forecast; without it all that lies beyond the fit does."""
 
 
@@ -226,7 +226,7 @@ def _conflicts(study: Study) -> Iterator[str]:
     yield from _window_conflicts(study.fit, study.holdout)
 
 
-def _window_conflicts(fit: FitWindow, holdout: Holdout | None) -> Iterator[str]:
+def _window_conflicts(fit: FitWindowSettings, holdout: HoldoutSettings | None) -> Iterator[str]:
     pairs = [("fit.skip_before", fit.skip_before or None, fit.skip_before_compute)]
     pairs += [("fit.until", fit.until if fit.until < 1 else None, fit.until_compute)]
     if holdout is not None:
@@ -285,7 +285,7 @@ def _sentence(error: ErrorDetails) -> str:
     context: Mapping[str, Any] = error.get("ctx", {})
     if kind == "extra_forbidden":
         table, _, name = key.rpartition(".")
-        owner = {"": Study, "fit": FitWindow, "holdout": Holdout, "budget": StudyBudgetSettings}[table]
+        owner = {"": Study, "fit": FitWindowSettings, "holdout": HoldoutSettings, "budget": StudyBudgetSettings}[table]
         fields = [field.alias or own for own, field in owner.model_fields.items()]
         return (
             f"{key} is not a field of {table or 'a study'}, which has {', '.join(fields)}{_meant(name, table, fields)}"
