@@ -19,6 +19,17 @@ def test_sigmoid_at_midpoint_and_at_zero_compute():
     assert FORMS["sigmoid"].curve(np.array([0.0]), params, scale=1.0)[0] == pytest.approx(0.2)
 
 
+@pytest.mark.parametrize("name", FORMS)
+def test_place_is_the_inverse_of_the_shape(name: str):
+    form, scale = FORMS[name], 777.0
+    params = {"exponent": np.array([0.4, 1.9]), "midpoint": np.array([50.0, 2542.0])}
+    units = {param.name: scale if param.scales_with_compute else 1.0 for param in form.shape_params}
+    logs = [np.log(params[param] / unit) for param, unit in units.items()]
+    for value in (0.05, 0.5, 0.9):
+        relative = form.place(value, params) / max(units.values())
+        np.testing.assert_allclose(form.shape(np.log(relative), *logs), value, rtol=1e-12)
+
+
 def test_sigmoid_tends_to_the_power_law():
     # paper 1.1: R ~ A - D / C^B with D = (A - R0) C_mid^B
     ceiling, exponent, midpoint, start = 0.61, 1.9, 100.0, 0.4

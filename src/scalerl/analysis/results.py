@@ -115,7 +115,7 @@ class CurveResult:
         if self.fit is None:
             return ()
         unused: tuple[UnusedStart, ...] = ()
-        if self.series.start is not None and not FORMS[self.fit.form].rising:
+        if self.series.start is not None and not self.fit.own_form.rising:
             unused = (UnusedStart(start=self.series.start, form=self.fit.form),)
         return (*unused, *self.fit.notes)
 
