@@ -80,7 +80,7 @@ class InputError(UserError):
 
 
 class NoCurveError(InputError):
-    """No curve of the data can be fitted; `reason` says why not the first."""
+    """No curve of the data can be fitted; `reason` says why the first one cannot."""
 
     def __init__(self, sentence: str, reason: str) -> None:
         super().__init__(sentence)
@@ -151,7 +151,7 @@ class LearnerError(RunFailure):
 
 
 class RankLost(LearnerError):
-    """A rank of the learner has died or does not answer: the cause, where other ranks fail for lack of it."""
+    """A rank of the learner has died or does not answer; other ranks then fail because of it."""
 
 
 class GraderPoolError(RunFailure):

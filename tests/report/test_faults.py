@@ -73,7 +73,7 @@ def test_the_base_leads_where_the_best_was_asked_other_questions(tmp_path: Path)
     evals.write_text(evals.read_text().replace("p0-main", "p1-main"))
     text = content_of(folder)["summary"][""]
     assert text[0].startswith("lower levels off at")
-    assert text[1] == "Not comparable with lower, for they were evaluated on other prompts: base."
+    assert text[1] == "Not comparable with lower, because they were evaluated on other prompts: base."
 
 
 def test_an_amount_of_compute_has_its_unit(tmp_path: Path):

@@ -57,7 +57,7 @@ class Series:
     error: NDArray[np.float64] | None = None
     """Standard error of each reward, where rewards are means of several."""
     evaluation_set: str | None = None
-    """The set of a run folder with several: curves of different sets are no rivals."""
+    """The set of a run folder with several: curves of different sets are not compared."""
     facts: tuple[Fact, ...] = ()
     """What was decided about the rows that the user did not ask for."""
 

@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from scalerl.config import Settings
 from scalerl.config.load import read_override
-from scalerl.config.messages import show
+from scalerl.config.messages import KINDS, show
 from scalerl.config.suggest import did_you_mean
 from scalerl.config.tree import expand, merge, nested
 from scalerl.errors import StudyError
@@ -268,16 +268,7 @@ def _key(error: ErrorDetails) -> str:
     return "leave_one_out" if loc[0] == "leave_one_out" else ".".join(str(part) for part in loc)
 
 
-_KINDS = {
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "float_type": "a number",
-    "string_type": "text",
-    "dict_type": "a table",
-    "model_type": "a table",
-    "list_type": "a list",
-    "finite_number": "a finite number",
-}
+_KINDS = {**KINDS, "model_type": "a table"}
 
 
 def _sentence(error: ErrorDetails) -> str:
