@@ -162,7 +162,7 @@ def test_wrong_setting_error_has_field_value_and_choices(override, rest):
     assert "\n" not in sentence
 
 
-def test_all_problems_are_told_at_once():
+def test_all_problems_are_reported_at_once():
     assert len(problems("seed=x", "pipeline.max_lag=-1", "loss.capp=1")) == 3
 
 

@@ -50,7 +50,7 @@ def test_a_recipe_and_its_repeat_are_not_separable():
     assert pair.shared
 
 
-def test_a_comparison_turned_round_says_the_same():
+def test_swapped_comparison_gives_the_same_verdict():
     one, two = fitted(0), fitted(1, ceiling=0.62, exponent=2.3)
     here, there = compare({"a": one, "b": two}).pairs[0], compare({"b": two, "a": one}).pairs[0]
     assert here.p_higher_ceiling == pytest.approx(1 - there.p_higher_ceiling)
@@ -172,7 +172,7 @@ def early(seed: int, until: float, **params):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_unknown_ceilings_are_not_taken_for_one(seed: int):
+def test_unknown_ceilings_are_not_treated_as_equal(seed: int):
     """The higher ceiling rises more slowly: who is ahead now says nothing of who will be."""
     high = early(seed, 1500.0, ceiling=0.9, exponent=1.3, midpoint=3000.0, start=0.1)
     low = early(seed + 10, 1500.0, ceiling=0.6, exponent=2.5, midpoint=800.0, start=0.1)

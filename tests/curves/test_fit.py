@@ -23,7 +23,7 @@ def test_short_run_reports_how_far_to_go():
     assert "times the compute fitted" in result.messages[0]
 
 
-def test_going_as_far_as_was_said_settles_it():
+def test_the_advised_compute_identifies_the_ceiling():
     settled = 0
     for seed in range(10):
         compute, reward = run(seed, reach=0.9)
@@ -108,7 +108,7 @@ def test_percent_and_unbounded_rewards():
     assert loose.params["ceiling"] == pytest.approx(-240, abs=1)
 
 
-def test_a_flat_run_has_no_rise_to_speak_of():
+def test_flat_run_has_no_rise():
     rng = np.random.default_rng(0)
     result = fit(np.linspace(1, 10, 30), 0.4 + 0.004 * rng.standard_normal(30), start=0.4)
     assert result.predict(10.0) == pytest.approx(0.4, abs=0.004)
@@ -146,7 +146,7 @@ def test_a_wrong_argument_is_named_with_its_value(keywords, words):
         ([1.0, 2.0], [0.1, 1.2], "bounds=None"),
     ],
 )
-def test_data_that_cannot_be_fitted_are_refused_in_words(compute, reward, word):
+def test_unusable_data_raise_a_clear_error(compute, reward, word):
     with pytest.raises(ValueError, match=None) as error:  # noqa: PT011
         fit(compute, reward)
     assert word in str(error.value)
@@ -179,7 +179,7 @@ def test_a_collapse_long_before_the_end_is_unstable_too(place: float):
 
 
 @pytest.mark.parametrize("num", [9, 20, 60])
-def test_a_cliff_is_no_noise(num: int):
+def test_cliff_is_not_noise(num: int):
     """The drop itself must not pass for noise, as in differences between neighbours it would."""
     for seed in range(5):
         compute, reward = run(seed, num=num)
@@ -253,7 +253,7 @@ def test_a_window_that_leaves_nothing_says_so():
 
 
 @pytest.mark.parametrize("form", ["sigmoid", "power"])
-def test_the_spread_between_runs_is_found_whatever_the_noise(form: str):
+def test_spread_between_runs_is_estimated_at_any_noise(form: str):
     compute = np.linspace(0.4, 4.0, 30)
     rng = np.random.default_rng(0)
     curve = {
@@ -301,7 +301,7 @@ def test_a_reward_that_never_changes_does_not_fall(reward: float, num_samples: i
     assert result.verdict != "unstable"
 
 
-def test_a_few_lucky_answers_are_no_height_to_fall_from():
+def test_few_lucky_answers_do_not_make_a_fall():
     rng = np.random.default_rng(0)
     compute = np.linspace(1, 40, 40)
     fallen = [

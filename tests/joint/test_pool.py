@@ -60,7 +60,7 @@ def test_the_order_of_arms_does_not_matter(close):
         assert curve.params["ceiling"] == pytest.approx(backwards[name].params["ceiling"], abs=1e-9)
 
 
-def test_weighted_draws_agree_with_a_grid_of_their_own(close, monkeypatch):
+def test_weighted_draws_agree_with_a_separate_grid(close, monkeypatch):
     prior = learn_prior([member(name, curve) for name, curve in close.items()])
     curve = arm(0.6, 20)
     quick = with_prior(curve, prior)
