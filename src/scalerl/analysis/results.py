@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from scalerl.analysis.joint.pooling import Pooling
+from scalerl.analysis.pooling import Pooling
 from scalerl.curves import (
     FORMS,
     At,

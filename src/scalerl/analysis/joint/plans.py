@@ -8,9 +8,9 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from scalerl.analysis.joint.pooling import check_one_axis
 from scalerl.analysis.json import value_json
 from scalerl.analysis.numbers import compute_text, fixed, interval_text, probability_text
+from scalerl.analysis.pooling import check_one_axis
 from scalerl.analysis.results import CurveResult
 from scalerl.curves import Fit, Value
 from scalerl.curves.verdicts import FALLEN

@@ -13,9 +13,9 @@ from rich.text import Text
 
 from scalerl.analysis.drawing.style import GREY, WARNING, colour
 from scalerl.analysis.joint.drawings import log_ticks, save
-from scalerl.analysis.joint.pooling import check_one_axis
 from scalerl.analysis.json import value_json
 from scalerl.analysis.numbers import compute_text, fixed, interval_text, short_compute_text, two_decimals
+from scalerl.analysis.pooling import check_one_axis
 from scalerl.analysis.results import CurveResult
 from scalerl.curves.verdicts import FALLEN
 from scalerl.errors import InputError

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Self
 
 from scalerl.curves import Fit
 from scalerl.errors import InputError
 from scalerl.joint.pool import pool
 from scalerl.joint.population import Member
-from scalerl.joint.prior_file import prior_content, read_prior
+from scalerl.joint.prior_file import read_prior
 from scalerl.logs.series import Series
 
 
@@ -42,21 +42,3 @@ class Pooling:
         for group in dict.fromkeys(groups[name] for name in fits):
             done |= pool({name: curve for name, curve in fits.items() if groups[name] == group}, self.earlier)
         return {name: done[name] for name in fits}
-
-
-class Fitted(Protocol):
-    """A curve and its fit, as `results.CurveResult` has them."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def fit(self) -> Fit | None: ...
-    @property
-    def series(self) -> Series: ...
-
-
-def prior_of(curves: Sequence[Fitted]) -> dict[str, Any]:
-    """Return the content of a prior file for these curves."""
-    check_one_axis([curve.series for curve in curves], "a prior needs runs on one axis of compute")
-    fits = {curve.name: curve.fit for curve in curves if curve.fit is not None}
-    return prior_content(fits, curves[0].series.x_label, {})
