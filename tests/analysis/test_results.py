@@ -11,6 +11,7 @@ from scalerl.analysis.json import to_json
 from scalerl.analysis.numbers import decimals
 from scalerl.analysis.results import (
     Analysis,
+    AnalysisNote,
     FitOptions,
     analyse_backtest,
     analyse_compare,
@@ -261,7 +262,8 @@ def test_set_with_one_curve_is_not_compared():
         analyse_compare(lone, FitOptions(), None)
     done = analyse_compare([*lone, series("r2/val", seed=1, evaluation_set="val")], FitOptions(), None)
     assert [(pair.a, pair.b) for pair in done.pairs] == [("r1/val", "r2/val")]
-    assert "r1/test is compared with nothing" in done.notes[0]
+    assert done.notes == (AnalysisNote(kind="alone_in_set", names=("r1/test",)),)
+    assert to_json(done)["notes"][0].startswith("r1/test is compared with nothing")
 
 
 def test_pairs_with_free_exponents_are_marked():

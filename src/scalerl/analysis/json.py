@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from scalerl.analysis.results import Analysis, Command, CurveResult, param_value
+from scalerl.analysis.words import analysis_note_text
 from scalerl.curves import Comparison, Pair, Score, Value, note_json, note_text, stopping, stopping_text
 
 
@@ -18,7 +19,7 @@ def to_json(analysis: Analysis) -> dict[str, Any]:
     if analysis.command == "compare":
         out |= _comparisons_json(analysis)
     if analysis.notes:
-        out["notes"] = list(analysis.notes)
+        out["notes"] = [analysis_note_text(note) for note in analysis.notes]
     return out
 
 

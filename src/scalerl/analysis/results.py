@@ -30,7 +30,6 @@ from scalerl.curves.notes import FitNote, NothingToScore, UnusedStart
 from scalerl.curves.pairs.paper_rule import compare_by_paper
 from scalerl.curves.points import unbounded
 from scalerl.errors import InputError, NoCurveError
-from scalerl.joint.pool import LEAST_MEMBERS
 from scalerl.logs.series import Series
 
 Command = Literal["fit", "forecast", "backtest", "compare"]
@@ -151,7 +150,18 @@ class FormRanking:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AnalysisNote:
+    """What to know about the curves together; `analysis/words.py` has the sentence."""
+
+    kind: Literal["alone_in_set", "nothing_pooled", "not_pooled", "different_axes"]
+    names: tuple[str, ...] = ()
+    """The curves it is about; of different axes, their columns."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis:
+    """The results of a command: each curve, and the curves together."""
+
     command: Command
     curves: tuple[CurveResult, ...]
     comparisons: Mapping[str, Comparison] = field(default_factory=dict)
@@ -159,7 +169,7 @@ class Analysis:
     at: float | None = None
     """The target compute of a comparison."""
     form_ranking: FormRanking | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[AnalysisNote, ...] = ()
 
     @property
     def pairs(self) -> tuple[Pair, ...]:
@@ -269,11 +279,11 @@ def analyse_compare(series: Sequence[Series], options: FitOptions, at: float | N
             compared = compare_by_paper(together) if by_paper else compare(together, at=at)
             comparisons["" if len(sets) == 1 else str(name)] = compared
         else:
-            notes.append(f"{members[0]} is compared with nothing: it is the only curve of its evaluation set.")
+            notes.append(AnalysisNote(kind="alone_in_set", names=(members[0],)))
     notes += _pool_notes(curves, options)
     units = sorted({curve.series.x_label for curve in curves})
     if len(units) > 1:
-        notes.append(f"The curves count compute in different columns ({', '.join(units)}): name one with --x COLUMN.")
+        notes.append(AnalysisNote(kind="different_axes", names=tuple(units)))
     return Analysis(command="compare", curves=curves, comparisons=comparisons, at=at, notes=tuple(notes))
 
 
@@ -293,18 +303,14 @@ def fitted_curves(series: Sequence[Series], options: FitOptions) -> list[CurveRe
     return curves if pooling is None else _pooled(curves, pooling)
 
 
-def _pool_notes(curves: Sequence[CurveResult], options: FitOptions) -> tuple[str, ...]:
+def _pool_notes(curves: Sequence[CurveResult], options: FitOptions) -> tuple[AnalysisNote, ...]:
     """Return which curves `--pool` or `--prior` left as they are."""
     if not options.pool and options.prior is None:
         return ()
-    alone = [curve.name for curve in curves if curve.fit is not None and curve.fit.unpooled is None]
+    alone = tuple(curve.name for curve in curves if curve.fit is not None and curve.fit.unpooled is None)
     if len(alone) == len(curves) and options.pool:
-        return (f"Nothing is pooled: {LEAST_MEMBERS} or more curves that follow a sigmoid are needed.",)
-    return (
-        (f"Not pooled, since they do not follow a sigmoid or have too few points: {', '.join(alone)}.",)
-        if alone
-        else ()
-    )
+        return (AnalysisNote(kind="nothing_pooled"),)
+    return (AnalysisNote(kind="not_pooled", names=alone),) if alone else ()
 
 
 def _pooled(curves: Sequence[CurveResult], pooling: Pooling) -> list[CurveResult]:

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from scalerl.analysis.gain import Gain
 from scalerl.analysis.numbers import compute_text, decimals, fixed, interval_text
 from scalerl.analysis.outlook import Ceiling
-from scalerl.analysis.results import CurveResult, param_value
+from scalerl.analysis.results import AnalysisNote, CurveResult, param_value
 from scalerl.analysis.signals import SIGNALS, Alarm
 from scalerl.curves import doubling
+from scalerl.joint.pool import LEAST_MEMBERS
 
 
 def join_names(names: Sequence[str]) -> str:
@@ -139,6 +140,20 @@ def gain_text(name: str, gain: Gain) -> str:
             reasons = [(gain.num_skipped, "a loss or gradient that was not finite"), (gain.num_empty, "an empty batch")]
             why = join_names([f"{num:,} had {reason}" for num, reason in reasons if num])
             return f"Not trained: none of {gain.num_steps:,} steps changed a weight ({why}). {change}, which is noise."
+
+
+def analysis_note_text(note: AnalysisNote) -> str:
+    """Return a note on several curves as a sentence."""
+    names = ", ".join(note.names)
+    match note.kind:
+        case "alone_in_set":
+            return f"{names} is compared with nothing: it is the only curve of its evaluation set."
+        case "nothing_pooled":
+            return f"Nothing is pooled: {LEAST_MEMBERS} or more curves that follow a sigmoid are needed."
+        case "not_pooled":
+            return f"Not pooled, since they do not follow a sigmoid or have too few points: {names}."
+        case "different_axes":
+            return f"The curves count compute in different columns ({names}): name one with --x COLUMN."
 
 
 def ceiling_cell(ceiling: Ceiling) -> str:
