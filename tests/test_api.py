@@ -82,6 +82,19 @@ def test_examples_of_docstrings_call_functions_as_they_are():
         inspect.signature(function).bind(*node.args, **{word.arg: word.value for word in node.keywords if word.arg})
 
 
+def test_page_shows_everything_and_its_example_runs(capsys: pytest.CaptureFixture[str]):
+    text = (Path(__file__).parents[1] / "docs" / "python.md").read_text()
+    named = set(re.findall(r"\w+", text))
+    functions = [name for name in scalerl.curves.__all__ if inspect.isfunction(getattr(scalerl.curves, name))]
+    assert len(functions) > 10
+    assert not {*functions, *scalerl.__all__} - {"__version__"} - named
+    (example,) = re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+    exec(example, {})
+    shown = capsys.readouterr().out
+    assert shown.startswith("ok 0.60")
+    assert "new has the higher ceiling" in shown
+
+
 def test_settings_are_those_of_the_command_line():
     recipe = scalerl.load_recipe("tiny-cpu", {"loss": "dapo", "optimizer": {"lr": 1e-3}, "sinks": ("wandb",)})
     assert recipe == load_recipe("tiny-cpu", ["loss=dapo", "optimizer.lr=1e-3", 'sinks=["wandb"]']).model_copy(
