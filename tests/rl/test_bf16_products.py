@@ -73,6 +73,20 @@ def test_fp32_linears_keep_results_and_gradients() -> None:
 
 @pytest.mark.usefixtures("no_arithmetic")
 @pytest.mark.parametrize("use", [use_fp32_linears, use_fp32_linears_at_work])
+def test_every_bf16_layer_multiplies_in_fp32(use, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Sequential(nn.Linear(16, 8), nn.Linear(8, 4, bias=False)).bfloat16()
+    calls = []
+    monkeypatch.setattr(bf16_products, "fp32_linear", lambda *of: calls.append(of) or fp32_linear(*of))
+    use(model)
+    inputs = torch.randn(3, 16).bfloat16()
+    first, second = (layer.weight for layer in model)
+    expected = fp32_linear(fp32_linear(inputs, first, model[0].bias), second)  # pyright: ignore[reportArgumentType]
+    assert torch.equal(model(inputs), expected)
+    assert len(calls) == 2
+
+
+@pytest.mark.usefixtures("no_arithmetic")
+@pytest.mark.parametrize("use", [use_fp32_linears, use_fp32_linears_at_work])
 def test_layers_of_other_dtypes_keep_their_products(use) -> None:
     torch.manual_seed(0)
     layer = nn.Linear(16, 8).double()
