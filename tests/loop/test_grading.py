@@ -245,7 +245,8 @@ def test_silent_or_dead_pool_raises(monkeypatch: pytest.MonkeyPatch):
 def test_silence_is_counted_while_answers_are_pending(graders: GraderRunner, monkeypatch: pytest.MonkeyPatch):
     now = [time.monotonic()]
     monkeypatch.setattr(grading_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    graders.check(judge(OBEDIENT))
+    graders.submit([completion("3")], judge(OBEDIENT), "training")
+    wait_for(lambda: graders.poll("training", wait=True), 1)
     # A learner that takes an hour for a step is no silence of the graders.
     now[0] += 3600
     graders.submit([completion("sleep")], judge(OBEDIENT), "training")
@@ -255,6 +256,24 @@ def test_silence_is_counted_while_answers_are_pending(graders: GraderRunner, mon
     graders.submit([completion("sleep", 1)], judge(OBEDIENT), "training")
     with pytest.raises(GradingStalled, match="2 answers"):
         graders.poll("training")
+
+
+def test_poll_waits_for_a_verdict_if_asked_to(graders: GraderRunner, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(grading_module, "_WAIT_S", 60.0)
+    grading = groups_of(graders, {"arithmetic": OBEDIENT})
+    asked(grading, "3")
+    assert len(grading.poll(wait=True)) == 1
+    asked(grading, "sleep")
+    assert grading.poll() == []
+
+
+def test_close_ends_the_child_processes():
+    graders = GraderRunner(LIMITS)
+    graders.check(judge(OBEDIENT))
+    pid = graders._pools["workers"].pid
+    graders.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
 
 
 # Groups ---------------------------------------------------------------------------------------------------------------
