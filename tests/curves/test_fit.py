@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from simulate import run, sigmoid
+from simulate import NOISE, run, sigmoid
 
 from scalerl.curves import fit
 from scalerl.curves.notes import Fall
@@ -87,6 +87,16 @@ def test_fast_path_has_the_same_verdict_in_clear_cases():
         result = fit(*run(0, reach=reach), start=0.4, intervals=False)
         assert result.verdict == verdict
         assert result.draws is None
+        # 40 points, and three numbers fitted to them; the noise is that of the simulation.
+        assert result.noise_sd == pytest.approx(np.sqrt(result.sum_squares / 37))
+        assert result.noise_sd == pytest.approx(NOISE, rel=0.3)
+
+
+def test_power_law_has_no_use_for_a_start():
+    compute, reward = run(0)
+    without, given = (fit(compute, reward, form="power", start=start, intervals=False) for start in (None, 0.4))
+    assert given.params == without.params
+    assert not given.start_given
 
 
 def test_skipping_early_compute_by_value_by_share_and_by_rule():
@@ -121,6 +131,7 @@ def test_flat_run_has_no_rise():
         ({"method": "grid"}, ["'grid'", "paper"]),
         ({"fixed": {"celing": 0.6}}, ["'celing'", "ceiling, exponent, midpoint, start"]),
         ({"fixed": {"exponent": -1.0}}, ["exponent", "-1"]),
+        ({"form": "power", "fixed": {"shortfall": 0.1}}, ["shortfall", "cannot be held fixed"]),
         ({"start": 1.4}, ["start = 1.4", "(0.0, 1.0)"]),
         ({"start": 0.4, "start_sd": -0.1}, ["start_sd", "-0.1"]),
         ({"level": 90}, ["level", "90"]),
@@ -168,6 +179,18 @@ def test_noise_of_long_logs_is_that_within_a_run():
     compute, reward = (np.concatenate(parts) for parts in zip(*logs, strict=True))
     result = fit(compute, reward, start=0.4, run=np.repeat((0, 1), 200))
     assert result.noise_sd == pytest.approx(0.005, rel=0.2)
+    # What is left of the common curve holds the distance between the runs too.
+    left = reward - sigmoid(compute, **result.least_squares)
+    assert result.sum_squares == pytest.approx(left @ left)
+
+
+def test_fall_in_a_long_log_is_counted_in_its_own_points():
+    compute, reward = run(0, num=2000, noise=0.01)
+    reward[-400:] -= 0.15
+    (fall,) = [note for note in fit(compute, reward, start=0.4, intervals=False).notes if isinstance(note, Fall)]
+    assert fall.num_after == np.sum(compute > fall.compute * (1 + 1e-9)) == pytest.approx(400, abs=50)
+    assert 100 < fall.num_points <= fall.num_after
+    assert fall.last == pytest.approx(compute[-1])
 
 
 @pytest.mark.parametrize("place", [0.5, 0.6, 0.8])
@@ -190,7 +213,11 @@ def test_cliff_is_not_noise(num: int):
 def test_a_run_that_only_falls_is_unstable():
     rng = np.random.default_rng(0)
     reward = np.linspace(0.6, 0.44, 30) + 0.004 * rng.standard_normal(30)
-    assert fit(np.linspace(1, 10, 30), reward).verdict == "unstable"
+    result = fit(np.linspace(1, 10, 30), reward)
+    assert result.verdict == "unstable"
+    # Nothing rises, so there is no part to fit alone.
+    assert result.num_points == 30
+    assert not any(note.until_peak for note in result.notes if isinstance(note, Fall))
 
 
 @pytest.mark.parametrize("rho", [0.5, 0.9])
