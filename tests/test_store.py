@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scalerl import store
@@ -201,6 +201,7 @@ def test_rows_round_trip_and_nonfinite_becomes_null(tmp_path: Path) -> None:
 
 
 @given(cut=st.integers(min_value=0, max_value=200), reopened=st.booleans())
+@example(cut=2 * len('{"step": 0, "attempt": 1}') + 1, reopened=True)  # two rows, the last without its newline
 def test_resume_after_a_kill_keeps_every_complete_row(
     tmp_path_factory: pytest.TempPathFactory, cut: int, reopened: bool
 ) -> None:
@@ -253,6 +254,10 @@ def test_full_disk_leaves_no_partial_file(
     attempt(store.append_row, metrics, {"step": 2})
     attempt(store.write_json, status, {"status": "done"})
     assert (metrics.read_bytes(), status.read_bytes()) == before
+    # A complete last row gets the newline that it lacks, and keeps it.
+    metrics.write_bytes(before[0].removesuffix(b"\n"))
+    attempt(store.append_row, metrics, {"step": 2})
+    assert metrics.read_bytes() == before[0]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "status.json"]
 
 
