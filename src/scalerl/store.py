@@ -269,7 +269,7 @@ def portable(folder: str) -> Path:
 def is_run_folder(path: str | Path) -> bool:
     """Return whether one of our runs wrote this folder. metrics.jsonl is not enough: other trainers write it too."""
     folder = Path(path)
-    return folder.is_dir() and ((folder / RECIPE).is_file() or (folder / EVALS).is_file())
+    return (folder / RECIPE).is_file() or (folder / EVALS).is_file()
 
 
 def check_format(folder: str | Path) -> None:
