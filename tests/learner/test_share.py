@@ -71,6 +71,18 @@ def test_a_shared_prompt_by_hand():
     assert packing.prefixes.uses.tolist() == [[6, 10], [7, 10]]
 
 
+def test_prefixes_by_hand():
+    prompts, temperatures = [[5, 6, 3], [4], [5, 6, 3], [4], [5, 6, 3]], [1.0, 1.0, 1.0, 1.0, 0.5]
+    completions = [
+        make_completion("0/a", i, prompt, [7, 1], temperature=temperature)
+        for i, (prompt, temperature) in enumerate(zip(prompts, temperatures, strict=True))
+    ]
+    parents, shared = prefixes(completions)
+    # The last token of a prompt is never shared, so of a single one nothing is; nor at another temperature.
+    assert parents.tolist() == [0, 1, 0, 3, 4]
+    assert shared.tolist() == [0, 0, 2, 0, 0]
+
+
 @pytest.mark.parametrize(("share_from", "tokens", "shares"), [(0, 64, True), (40, 64, False), (10, 8, False)])
 def test_small_passes_share_no_prompts(share_from, tokens, shares):
     """Small by the tokens of the batch (at most 30 here), or by those of a pass."""
