@@ -138,7 +138,16 @@ def test_shares_of_ranks_are_even(seed, ranks, shares):
     costs = [cost(part) for part in parts]
     longest = max(map(num_inputs, completions))
     # The last unit given to the fullest rank went there because it was the emptiest.
-    assert max(costs) - min(costs) <= max(sum(costs) / ranks, longest) + longest
+    largest_unit = max(sum(costs) / ranks, longest) + longest if shares else longest
+    assert max(costs) - min(costs) <= largest_unit
+
+
+def test_completions_of_a_prompt_stay_on_one_rank():
+    completions = completions_of(long_prompts(0))
+    parts = assign(completions, np.arange(len(completions)), 2, shares=True)
+    prompts = [{completions[row].request.group for row in part} for part in parts]
+    assert prompts[0] | prompts[1] == {"0/0", "0/1", "0/2", "0/3"}
+    assert not prompts[0] & prompts[1]
 
 
 def test_sharing_is_chosen_where_it_saves_a_tenth():
