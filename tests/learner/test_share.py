@@ -150,6 +150,14 @@ def test_completions_of_a_prompt_stay_on_one_rank():
     assert not prompts[0] & prompts[1]
 
 
+@pytest.mark.parametrize("shares", [True, False])
+def test_one_long_group_is_divided_among_ranks(shares):
+    completions = [make_completion("0/a", i, [3] * 9, [1] * 16) for i in range(8)]
+    parts = assign(completions, np.arange(8), 2, shares=shares)
+    # With its prompt once, all of it has 8 + 8 x 16 = 136 tokens: a part of up to 68 is 3 completions.
+    assert sorted(len(part) for part in parts) == ([3, 5] if shares else [4, 4])
+
+
 def test_sharing_is_chosen_where_it_saves_a_tenth():
     def pays(prompt, lengths):
         completions = [make_completion("0/a", i, [3] * prompt, [1] * length) for i, length in enumerate(lengths)]
