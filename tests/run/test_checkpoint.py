@@ -87,6 +87,18 @@ def test_a_learner_that_took_no_step_can_be_saved_too(tmp_path):
         assert torch.equal(weight, first.weights()[name]), name
 
 
+def test_a_learner_does_not_change_the_state_it_loaded():
+    first, second = make_learner(), make_learner(seed=1)
+    first.step(random_batch(0))
+    state = first.state_dict()
+    before = {part: {name: value.clone() for name, value in values.items()} for part, values in state.items()}
+    second.load_state_dict(state)
+    second.step(random_batch(1, version=VERSION + 1))
+    for part, values in before.items():
+        for name, value in values.items():
+            assert torch.equal(state[part][name], value), (part, name)
+
+
 def test_another_models_weights_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"of another model: lm_head.weight is only in one of the two"):
         make_learner(family="smollm").load_state_dict(make_learner(family="llama").state_dict())
