@@ -32,7 +32,9 @@ def test_probably_higher_ceiling_is_not_shared(exponent: float, verdict: str):
     (pair,) = result.pairs
     # The difference is stated as a size, whichever name comes first.
     (renamed,) = compare({"a": low, "b": high}).pairs
-    differences = [note.difference for each in (pair, renamed) for note in each.notes if isinstance(note, ProbablyHigher)]
+    differences = [
+        note.difference for each in (pair, renamed) for note in each.notes if isinstance(note, ProbablyHigher)
+    ]
     assert differences == pytest.approx([abs(pair.ceiling_difference)] * 2, rel=0.2)
     assert 0.015 < pair.p_higher_ceiling <= 0.1
     assert pair.probably_higher == "high"
