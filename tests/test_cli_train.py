@@ -126,6 +126,8 @@ def test_a_run_is_checked_trained_resumed_and_exported(scalerl: Command, tmp_pat
     assert checked.out == (
         "tiny-cpu can be trained: 0.85M matmul parameters on cpu, PipelineRL-1, cispo, 2 x 2 completions a step\n"
         "8 slots for batches of 4: expected mean lag 1, largest 1 steps (rollout.slots)\n"
+        "optimizer.warmup_steps = 10 is not below budget.steps = 3: the learning rate is still rising when the run "
+        "ends\n"
     )
     assert not out.parent.exists()
     trained = train(scalerl, out, steps=2)
