@@ -163,6 +163,17 @@ def test_file_that_is_not_text_is_named(tmp_path: Path, name: str, read: Callabl
         read(tmp_path)
 
 
+def test_file_without_read_permission_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.write_status(tmp_path, "done")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(RunFolderError, match=r"status.json cannot be read: Permission denied$"):
+        store.read_status(tmp_path)
+
+
 def test_removed_folder_is_named_when_a_row_is_written(tmp_path: Path) -> None:
     gone = tmp_path / "run"
     with pytest.raises(StoreError, match=rf"metrics.jsonl: the folder {gone} is gone"):

@@ -325,6 +325,8 @@ def _read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise RunFolderError(not_utf8(path, error)) from None
+    except OSError as error:
+        raise RunFolderError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def _short(text: str) -> str:
