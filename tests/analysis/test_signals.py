@@ -7,7 +7,7 @@ from scalerl.config import load_recipe, remedies
 
 
 def steps(**values: float | None) -> list[dict[str, float | None]]:
-    calm = {
+    calm: dict[str, float | None] = {
         "rollout/truncated_frac": 0.0,
         "loss/kl": 0.001,
         "batch/no_verdict_frac": 0.01,

@@ -26,8 +26,16 @@ AlarmKind = Literal[
     "stalled",
 ]
 Cause = Literal[
-    *("all_wrong", "all_right", "truncated", "mixed", "no_verdict"),
-    *("no_answer", "timeout", "crash", "memory", "error"),
+    "all_wrong",
+    "all_right",
+    "truncated",
+    "mixed",
+    "no_verdict",
+    "no_answer",
+    "timeout",
+    "crash",
+    "memory",
+    "error",
 ]
 """Why batches are empty, or the most frequent reason for which a grader has no verdict."""
 
