@@ -4,6 +4,7 @@ import errno
 import json
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,30 @@ def test_bad_line_is_named_in_the_error(tmp_path: Path, text: str, fault: str) -
     (tmp_path / "evals.jsonl").write_text(text)
     with pytest.raises(ValueError, match=fault):
         store.read_evals(tmp_path)
+
+
+@pytest.mark.parametrize("name, read", [("metrics.jsonl", store.read_metrics), ("status.json", store.read_status)])
+def test_file_that_is_not_text_is_named(tmp_path: Path, name: str, read: Callable[[Path], object]) -> None:
+    (tmp_path / name).write_bytes(b'{"step": 1}\n\xff\xfe\x00\n')
+    with pytest.raises(RunFolderError, match=rf"{name} is not UTF-8 text \(byte 0xff in line 2\)"):
+        read(tmp_path)
+
+
+def test_file_without_read_permission_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.write_status(tmp_path, "done")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(RunFolderError, match=r"status.json cannot be read: Permission denied$"):
+        store.read_status(tmp_path)
+
+
+def test_removed_folder_is_named_when_a_row_is_written(tmp_path: Path) -> None:
+    gone = tmp_path / "run"
+    with pytest.raises(StoreError, match=rf"metrics.jsonl: the folder {gone} is gone"):
+        store.append_row(gone / store.METRICS, {"step": 1})
 
 
 def test_new_run_refuses_a_folder_in_use(tmp_path: Path) -> None:

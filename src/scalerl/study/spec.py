@@ -15,7 +15,7 @@ from scalerl.config.load import read_override
 from scalerl.config.messages import KINDS, show
 from scalerl.config.suggest import did_you_mean
 from scalerl.config.tree import expand, merge, nested
-from scalerl.errors import StudyError
+from scalerl.errors import StudyError, not_utf8
 from scalerl.study.leave_one_out import LEAVE_ONE_OUT
 
 _SUFFIX = ".toml"
@@ -168,11 +168,11 @@ def _changed(tree: Mapping[str, Any], text: str) -> dict[str, Any]:
 
 def _read(label: str, source: Any) -> dict[str, Any]:
     try:
-        return tomllib.loads(source.read_text(encoding="utf-8"))
+        return tomllib.loads(source.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise StudyError(f"{label} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise StudyError(f"{label} is not UTF-8 text") from None
+    except UnicodeDecodeError as error:
+        raise StudyError(not_utf8(label, error)) from None
     except tomllib.TOMLDecodeError as error:
         raise StudyError(f"{label} is not valid TOML: {error}") from None
 
