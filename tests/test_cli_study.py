@@ -211,7 +211,7 @@ def test_a_dry_run_to_resume_counts_what_is_left(tmp_path, monkeypatch):
     metrics = tmp_path / "runs" / "small" / "runs" / "dapo-seed0" / store.METRICS
     metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:2]))
     result = study("small.toml", "--dry-run", "--resume", "--json")
-    assert "1 of 2 runs are done already: counted is what is left." in result.stderr
+    assert "1 of 2 runs are done already: the cost below is that of the others." in result.stderr
     assert "0.1 device-hours of training (1 step)" in result.stderr
     content = json.loads(result.stdout)
     assert (content["num_done"], content["cost"]["steps"]) == (1, 1)
@@ -224,7 +224,7 @@ def test_a_dry_run_to_resume_counts_what_is_left(tmp_path, monkeypatch):
     assert "Timing" not in result.stderr
     assert set(json.loads(result.stdout)["cost"].values()) == {0}
     shown = study("small.toml", "--dry-run", "--resume", "--set", "budget.steps=5").stdout
-    assert "0 of 2 runs are done already: counted is what is left." in shown
+    assert "0 of 2 runs are done already: the cost below is that of the others." in shown
     assert "0.4 device-hours of training (4 steps)" in shown
 
 

@@ -91,15 +91,15 @@ def _html_layout(data: FigureData) -> dict[str, Any]:
     limit = data.residual_limit
     layout: dict[str, Any] = {
         "template": "none", "font": {"size": 12}, "hovermode": "closest", "height": total + 90,
-        "margin": {"l": 62, "r": 12, "t": 30, "b": 60},
+        "margin": {"l": 70, "r": 12, "t": 30, "b": 60},
         "legend": {
             "orientation": "h", "x": 0, "xanchor": "left", "y": -66 / total if many else 1 + 24 / total,
             "yanchor": "top" if many else "bottom", "maxheight": 5000, "font": {"size": 11}, "tracegroupgap": 0,
         },
         "xaxis": _html_compute(data, *data.x_range) | {"domain": [0, 1 - strip - 0.015], "anchor": "y2"},
         "xaxis2": {"domain": [1 - strip, 1], "range": [-0.7, num - 0.3], "visible": False, "fixedrange": True},
-        "yaxis": AXIS | {"domain": domains["y"], "range": list(data.y_range), "title": {"text": escape(data.y_label)}},
-        "yaxis2": AXIS | {"domain": domains["y2"], "range": [-limit, limit], "title": {"text": "residual"}},
+        "yaxis": AXIS | {"domain": domains["y"], "range": list(data.y_range), "title": _title(escape(data.y_label))},
+        "yaxis2": AXIS | {"domain": domains["y2"], "range": [-limit, limit], "title": _title("residual")},
         "annotations": [_html_title("ceiling", 1 - strip / 2, 1, "center"), *_html_misfits(data)],
         "shapes": _html_shapes(data),
     }  # fmt: skip
@@ -108,7 +108,7 @@ def _html_layout(data: FigureData) -> dict[str, Any]:
         ends = np.concatenate([straight.line_compute for straight in data.straights])
         spread, top = [data.straight_range[0], headroom(data)], domains["y3"][1]
         layout["xaxis3"] = _html_compute(data, ends.min() / 1.06, ends.max() * 1.06) | {"anchor": "y3"}
-        layout["yaxis3"] = AXIS | {"domain": domains["y3"], "range": spread, "title": {"text": "log10 F(reward)"}}
+        layout["yaxis3"] = AXIS | {"domain": domains["y3"], "range": spread, "title": _title("log10 F(reward)")}
         layout["legend2"] = {"x": 0.01, "y": top, "yanchor": "top", "bgcolor": "rgba(0,0,0,0)", "tracegroupgap": 0}
         layout["annotations"].append(_html_title(straight_title(data), 0, top))
     if "y4" in domains:
@@ -119,6 +119,11 @@ def _html_layout(data: FigureData) -> dict[str, Any]:
         layout["yaxis4"] |= {"tickvals": list(range(len(rows))), "ticktext": names, "showgrid": False}
         layout["annotations"].append(_html_title(ranking_title(data), 0, domains["y4"][1]))
     return layout
+
+
+def _title(text: str) -> dict[str, Any]:
+    """Return the title of a vertical axis, clear of the longest number beside it."""
+    return {"text": text, "standoff": 6}
 
 
 def _domains(data: FigureData) -> tuple[dict[str, list[float]], int]:

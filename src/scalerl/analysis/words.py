@@ -173,10 +173,10 @@ def ceiling_text(ceiling: Ceiling) -> str:
     return f"{'ceiling' if judges_ceiling else 'curve'} {ceiling_cell(ceiling)}"
 
 
-def curve_text(curve: CurveResult) -> str:
-    """Return the conclusion from one curve in words."""
+def curve_text(curve: CurveResult, unit: str | None = None) -> str:
+    """Return the conclusion from one curve in words, with amounts of compute in this unit."""
     fit = curve.fit
-    messages = " ".join(curve.messages)
+    messages = " ".join(curve.messages_in(unit))
     if fit is None or not fit.usable:
         return messages or curve.verdict
     if fit.draws is None:
@@ -187,7 +187,8 @@ def curve_text(curve: CurveResult) -> str:
     ceiling = param_value(fit, "ceiling")
     assert ceiling is not None
     reward, change = fixed(decimals(fit)), fixed(decimals(fit), "+")
-    gain = f"doubling the compute of {compute_text(fit.scale)} should bring {interval_text(doubling(fit), change)}"
+    spent = compute_text(fit.scale) if unit is None else f"{compute_text(fit.scale)} {unit}"
+    gain = f"doubling the compute of {spent} should bring {interval_text(doubling(fit), change)}"
     if fit.verdict == "lack of fit":
         span = f"{reward(ceiling.low)} to {reward(ceiling.high)}"
         return f"does not follow its curve; over several ways to fit it the ceiling lies in {span}; {gain}. {messages}"

@@ -49,7 +49,7 @@ def fit_curve(series: Series, end_compute: float | None, unit: str | None) -> di
         "end": None if at_end is None else {"compute": at_end.compute, **(value_json(at_end.reward) or {})},
         "end_compute": end_compute,
         "advice": _advice(done, twice),
-        "text": curve_text(curve),
+        "text": curve_text(curve, unit),
         "stopping_text": None if when is None else stopping_text(when, unit),
         "no_gain_since": None if when is None else number(when.no_gain_since),
         "fall": None if done is None or not done.falls else done.falls[0].compute,
@@ -129,8 +129,13 @@ def newest_forecast(series: Series, fitted: dict[str, Any]) -> dict[str, Any]:
 # A study
 
 
-def compare_arms(series: Sequence[Series], arms: Sequence[str], end_compute: float | None) -> dict[str, Any]:
-    """Fit the curve of each arm, all seeds together, and compare them; P(best) is the probability to be the best."""
+def compare_arms(
+    series: Sequence[Series], arms: Sequence[str], end_compute: float | None, hours: str
+) -> dict[str, Any]:
+    """Fit the curve of each arm, all seeds together, and compare them; P(best) is the probability to be the best.
+
+    `hours` is what to call the hours that devices were held.
+    """
     curves = [_fitted(data) for data in series]
     fits = {curve.name: curve.fit for curve in curves if curve.fit is not None}
     # One evaluation set at a time: curves of different sets are not comparable.
@@ -153,5 +158,7 @@ def compare_arms(series: Sequence[Series], arms: Sequence[str], end_compute: flo
              "winner": None if pair.winner is None else arm_of[pair.winner]}
             for pair in comparison.pairs
         ]  # fmt: skip
-        out.append({"set": name or "", "x_label": axis_label(members[0].series.x_label), "arms": rows, "pairs": pairs})
+        out.append(
+            {"set": name or "", "x_label": axis_label(members[0].series.x_label, hours), "arms": rows, "pairs": pairs}
+        )
     return {"sets": out}

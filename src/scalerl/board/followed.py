@@ -113,8 +113,13 @@ class Followed:
 
     # What workers are asked for
 
+    @property
+    def hours(self) -> str:
+        """What to call the hours that devices were held."""
+        return "GPU-hours" if self.follower is None else self.follower.hours
+
     def unit(self, curve: Curve) -> str:
-        return axis_label(curve.series.x_label)
+        return axis_label(curve.series.x_label, self.hours)
 
     def fit_mark(self, curve: Curve) -> str:
         """Return what a fit depends on: the points, and the end of the budget as far as it matters."""

@@ -52,7 +52,9 @@ class StudyView:
             of_arm = self._series([item for item in members if item.source.arm == arm])
             series += [replace(data, name=f"{arm}/{data.evaluation_set or ''}") for data in of_arm]
             arms += [arm] * len(of_arm)
-        return (compare_arms, (series, arms, None)) if series else None
+        hours = {item.hours for item in members}
+        name = hours.pop() if len(hours) == 1 else "GPU-hours"
+        return (compare_arms, (series, arms, None, name)) if series else None
 
     def _series(self, runs: Sequence[Followed]) -> list[Series]:
         """Return the curves of one arm, one for each evaluation set; its seeds are runs of one curve."""

@@ -12,7 +12,12 @@ from scalerl.errors import RunFailure, UserError
 
 app = typer.Typer(
     name="scalerl",
-    help="Predictable RL for language models: fit, forecast and compare scaling curves; train with the ScaleRL recipe.",
+    help="Predict where RL of a language model levels off, compare recipes by their curves, and train with ScaleRL.",
+    epilog="""Start here. Each command's --help has an example.
+
+    [dim]scalerl example[/dim]            forecast and compare two embedded recipes
+    [dim]scalerl fit LOG[/dim]            a log of your own: CSV, JSONL, TRL, wandb, ...
+    [dim]scalerl train tiny-cpu[/dim]     train an embedded model, minutes on a CPU""",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -41,7 +46,7 @@ app.add_typer(recipe_app, name="recipe", rich_help_panel="Recipes")
 
 
 @app.callback(invoke_without_command=True)
-def root(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
+def root(version: bool = typer.Option(False, "--version", help="Print the version and exit.", metavar="")) -> None:
     if version:
         from scalerl import __version__
 

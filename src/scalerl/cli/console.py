@@ -1,16 +1,20 @@
-"""What commands share of the terminal: the console for tables, and Ctrl-C and SIGTERM in commands that train."""
+"""What commands share of the terminal: the console for tables, an analysis, and Ctrl-C and SIGTERM in training."""
 
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from scalerl.analysis.results import Analysis
+    from scalerl.logs.series import Series
+    from scalerl.logs.table import Table
 
 _PIPE_WIDTH = 160
 _IMPATIENCE_S = 5.0  # further signals within this time of the one that stops at once belong to it
@@ -114,3 +118,33 @@ def ended_by_ctrl_c() -> Iterator[None]:
     finally:
         if handled:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def column_origins(
+    x: str | None, y: str | None, tables: "Sequence[Table]", series: "Sequence[Series]"
+) -> dict[str, str]:
+    """Return the origin of columns of compute and reward that the user did not name or the logs do not hold."""
+    logged = {column for table in tables for column in table.columns if column not in table.built}
+    used = {(x, curve.x_label) for curve in series} | {(y, curve.y_label) for curve in series}
+    origins = {column: _recognised(column, tables) for named, column in used if named is None}
+    return origins | {column: "built from the log's times" for _, column in used if column not in logged}
+
+
+def _recognised(column: str, tables: "Sequence[Table]") -> str:
+    """Say why a column was chosen: what else could be, and what has too few rows to be."""
+    from scalerl.logs.columns import passed_over, rivals
+    from scalerl.logs.table import listed
+
+    others = dict.fromkeys(other for table in tables for other in rivals(table.columns, table.rows, column))
+    few = dict(pair for table in tables for pair in passed_over(table.columns, table.rows, column))
+    parts = ["recognised"]
+    parts += [f"also there: {listed(list(others))}"] if others else []
+    parts += [f"too few rows in {listed([f'{name} ({rows})' for name, rows in few.items()])}"] if few else []
+    return "; ".join(parts)
+
+
+def show_analysis(analysis: "Analysis", origins: Mapping[str, str]) -> None:
+    """Print the tables and sentences of an analysis."""
+    from scalerl.analysis.tables import render
+
+    table_console().print(render(analysis, origins), highlight=False)

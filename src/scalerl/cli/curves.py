@@ -4,31 +4,36 @@ import functools
 import inspect
 import json
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scalerl.cli.values import bin_rule, column_value, condition, numbers, positive, skip_before_value, start_value
+from scalerl.cli.console import column_origins, show_analysis
+from scalerl.cli.options import (
+    bin_rule,
+    column_value,
+    condition,
+    flag,
+    numbers,
+    option,
+    positive,
+    skip_before_value,
+    start_value,
+)
 from scalerl.errors import UsageError
 
 if TYPE_CHECKING:
     from scalerl.analysis.results import Analysis, FitOptions
     from scalerl.logs.series import Selection, Series
-    from scalerl.logs.table import Table
 
 SIGMOID = "sigmoid"
 KINDS = (
     "CSV, JSONL, trainer_state.json, console output; folders of a run, a study, a Trainer, tensorboard or wandb; "
     "patterns such as 'logs/*.jsonl'. The kind is recognised."
 )
-
-
-def option(text: str, panel: str | None = None, *names: str, **more: Any) -> Any:
-    return typer.Option(*names, help=text, rich_help_panel=panel, **{"show_default": False, **more})
-
 
 data = functools.partial(option, panel="Which data")
 how = functools.partial(option, panel="How to fit")
@@ -39,16 +44,23 @@ output = functools.partial(option, panel="Output")
 class Common:
     """The options that the four commands share."""
 
-    files: Annotated[list[str], typer.Argument(metavar="FILE|FOLDER...", help=KINDS, show_default=False)]
-    x: Annotated[str | None, data("Column of compute: GPU-hours, FLOPs, tokens, steps.", metavar="COLUMN")] = None
-    y: Annotated[str | None, data("Column of reward: a pass rate in [0,1].", metavar="COLUMN")] = None
-    by: Annotated[str | None, data("One curve for each value of these columns.", metavar="COL[,COL]")] = None
-    seed: Annotated[str | None, data("Column that tells runs of one recipe apart.", metavar="COLUMN")] = None
+    files: Annotated[list[str], typer.Argument(metavar="FILE|FOLDER", help=KINDS, show_default=False)]
+    x: Annotated[
+        str | None, data("Column of compute: GPU-hours, FLOPs, tokens or steps. Unset: recognised.", metavar="COLUMN")
+    ] = None
+    y: Annotated[str | None, data("Column of reward, such as a pass rate. Unset: recognised.", metavar="COLUMN")] = None
+    by: Annotated[
+        str | None, data("One curve for each value of these columns. Unset: one for each file.", metavar="COL[,COL]")
+    ] = None
+    seed: Annotated[
+        str | None, data("Column that tells runs of one recipe apart. Unset: recognised.", metavar="COLUMN")
+    ] = None
     where: Annotated[
-        list[str] | None, data("Keep only these rows; may be repeated.", metavar="COL=VALUE|COL!=VALUE")
+        list[str] | None,
+        data("Keep only rows with (or without) this value; may be repeated.", metavar="COL=VALUE|COL!=VALUE"),
     ] = None
     label: Annotated[
-        list[str] | None, data("Name of a curve or file; repeat it for each, in their order.", metavar="NAME")
+        list[str] | None, data("Name to show for a curve or file; give one for each, in order.", metavar="NAME")
     ] = None
     start: Annotated[
         str | None,
@@ -57,34 +69,42 @@ class Common:
             metavar="VALUE|first|fit",
         ),
     ] = None
-    gpus: Annotated[float | None, data("Build GPU-hours from step time for this many GPUs.", metavar="N")] = None
+    gpus: Annotated[
+        float | None, data("Build GPU-hours from the log's step times, for this many GPUs.", metavar="N")
+    ] = None
     y_scale: Annotated[
-        str, data("Unit of the reward; none: without limits.", metavar="1|100|pm1|none", show_default=True)
+        str,
+        data(
+            "Range of the reward: 1 for 0 to 1, 100 for percent, pm1 for -1 to 1, none for no limits.",
+            metavar="1|100|pm1|none",
+            show_default=True,
+        ),
     ] = "1"
     skip_before: Annotated[
-        str | None, how("Leave out early compute: a value, a share ('10%') or 'auto'.", metavar="C")
+        str | None, how("Do not fit points before this compute: a value, a share ('10%') or 'auto'.", metavar="C")
     ] = None
     bin: Annotated[
         str | None,
         how("Average noisy rewards in N bins along compute before the fit; 'auto': about 60.", metavar="N|auto"),
     ] = None
-    fit_until: Annotated[float | None, how("Leave out later compute.", metavar="C")] = None
-    level: Annotated[float, how("Level of the intervals.", show_default=True)] = 0.9
+    fit_until: Annotated[float | None, how("Do not fit points beyond this compute.", metavar="C")] = None
+    level: Annotated[float, how("Probability of the intervals.", show_default=True)] = 0.9
     margin: Annotated[
-        float, how("A ceiling known less closely than this is 'not identifiable yet'.", show_default=True)
+        float, how("A ceiling whose interval is wider than this is 'not identifiable yet'.", show_default=True)
     ] = 0.06
     form: Annotated[
         str | None,
-        how("sigmoid, power, exponential or log-linear. Unset: sigmoid, mended where it does not fit.", metavar="NAME"),
+        how(
+            "sigmoid, power, exponential or log-linear. Unset: sigmoid, replaced where it does not fit.", metavar="NAME"
+        ),
     ] = None
-    pool: Annotated[bool, option("Curves inform each other: those of one model and task.", "How to fit", "--pool")] = (
-        False
-    )
+    pool: Annotated[bool, flag("--pool", "Let curves of one model and task inform each other.", "How to fit")] = False
     prior: Annotated[
-        str | None, how("Earlier runs inform each curve: a file of `scalerl prior`, or 'published'.", metavar="FILE")
+        str | None,
+        how("Let earlier runs inform each curve: a file that 'scalerl prior' wrote, or 'published'.", metavar="FILE"),
     ] = None
-    as_json: Annotated[bool, option("Print one JSON object instead of tables.", "Output", "--json")] = False
-    plot: Annotated[str | None, output("Draw into a file.", metavar="OUT.png|.svg|.html")] = None
+    as_json: Annotated[bool, flag("--json", "Print one JSON object instead of tables.", "Output")] = False
+    plot: Annotated[str | None, output("Draw the curves into this file.", metavar="OUT.png|.svg|.html")] = None
 
 
 def shares_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -115,7 +135,7 @@ def shares_options(command: Callable[..., None]) -> Callable[..., None]:
 Method = Annotated[
     str,
     how(
-        "posterior, or paper: the grid of arXiv 2510.13786, A.5, without intervals, and its rule for pairs.",
+        "posterior; or paper: the grid search of arXiv 2510.13786, A.5, without intervals.",
         metavar="NAME",
         show_default=True,
     ),
@@ -124,9 +144,13 @@ Method = Annotated[
 
 @shares_options
 def fit(common: Common, method: Method = "posterior") -> None:
-    """Fit R(C) = R0 + (A - R0) / (1 + (C_mid/C)^B): the ceiling, how sure we are, and what more compute buys.
+    """Fit reward against compute: the ceiling, how sure it is, and what more compute buys.
+
+    The curve is R(C) = R0 + (A - R0) / (1 + (C_mid/C)^B), with start R0, ceiling A, midpoint C_mid and exponent B.
 
     [dim]scalerl fit runs.csv --x gpu_hours --y pass_rate --by recipe --start 0.399[/dim]
+
+    See also: forecast, backtest, compare; report for one page with all of them.
     """
     from scalerl.analysis.results import analyse_fit
 
@@ -137,17 +161,20 @@ def fit(common: Common, method: Method = "posterior") -> None:
 def forecast(
     common: Common,
     at: Annotated[
-        str | None, option("Reward at these computes (default: 2 and 4 times the data).", metavar="C[,C]")
+        str | None, option("Forecast the reward at these computes. Unset: at 2 and 4 times the data.", metavar="C[,C]")
     ] = None,
-    reach: Annotated[str | None, option("Compute that reaches these rewards.", metavar="R[,R]")] = None,
+    reach: Annotated[str | None, option("Forecast the compute that reaches these rewards.", metavar="R[,R]")] = None,
     seal: Annotated[
-        Path | None, output("Write the forecast with the hash of its data, to be scored later.", metavar="FILE")
+        Path | None,
+        output("Write the forecast and a hash of its data, for 'scalerl score' to check later.", metavar="FILE"),
     ] = None,
     method: Method = "posterior",
 ) -> None:
-    """Say what more compute buys: the reward at a compute, or the compute a reward needs.
+    """Forecast the reward at a compute, or the compute that a reward needs.
 
     [dim]scalerl forecast run/ --at 16000,32000 --reach 0.6[/dim]
+
+    See also: score for forecasts written with --seal; watch to forecast a run while it is trained.
     """
     from scalerl.analysis.results import analyse_forecast
 
@@ -172,15 +199,17 @@ def forecast(
 @shares_options
 def backtest(
     common: Common,
-    holdout: Annotated[str | None, option("These rows are scored, not fitted.", metavar="COL=VALUE")] = None,
+    holdout: Annotated[str | None, option("Score these rows instead of fitting them.", metavar="COL=VALUE")] = None,
     fraction: Annotated[
         str,
-        option("Fit what lies before each share of the compute, score the rest.", metavar="F[,F]", show_default=True),
+        option("Fit the points before each share of the compute, score the rest.", metavar="F[,F]", show_default=True),
     ] = "0.25,0.5,0.75",
 ) -> None:
-    """Ask how early one could have known: fit the first part, score the forecast of the rest, rank the forms.
+    """Check how early runs could have been forecast: fit the first part, score the rest, rank the forms of curve.
 
     [dim]scalerl backtest runs.csv --x gpu_hours --y pass_rate --by recipe --fraction 0.25,0.5[/dim]
+
+    See also: forecast for what lies ahead.
     """
     from scalerl.analysis.results import analyse_backtest
 
@@ -197,9 +226,11 @@ def compare(
     at: Annotated[float | None, option("Rank at this compute instead of by ceiling.", metavar="C")] = None,
     method: Method = "posterior",
 ) -> None:
-    """Tell which recipe to scale: by ceiling first, by efficiency at a shared ceiling second, or 'not separable'.
+    """Say which recipe to scale: by ceiling first, by efficiency at a shared ceiling second, or 'not separable'.
 
     [dim]scalerl compare a.csv b.csv --x gpu_hours --y pass_rate --start first --at 100000[/dim]
+
+    See also: plan for which runs to continue; study to run the recipes; report for one page.
     """
     from scalerl.analysis.results import analyse_compare
 
@@ -210,7 +241,10 @@ def compare(
 
 
 def example(out: Annotated[Path, typer.Option(help="Folder for the data and the pictures.")] = Path("example")) -> None:
-    """Forecast, compare and draw two embedded example recipes. Each command is printed before it runs."""
+    """Forecast, compare and draw two embedded example recipes. Each command is printed before it runs.
+
+    [dim]scalerl example --out example[/dim]
+    """
     from importlib.resources import files as resources
 
     out.mkdir(parents=True, exist_ok=True)
@@ -266,8 +300,8 @@ def _check(common: Common) -> None:
         )
     if not 0 < common.level < 1:
         raise UsageError(f"--level must lie between 0 and 1, not {common.level:g}")
-    for option, value in (("--margin", common.margin), ("--gpus", common.gpus), ("--fit-until", common.fit_until)):
-        positive([] if value is None else [value], option)
+    for name, value in (("--margin", common.margin), ("--gpus", common.gpus), ("--fit-until", common.fit_until)):
+        positive([] if value is None else [value], name)
     if common.plot is not None:
         from scalerl.analysis.plots import check_plot_path
 
@@ -332,35 +366,7 @@ def _run(
     if common.as_json:
         typer.echo(json.dumps(to_json(analysis), indent=2, allow_nan=False))
         return analysis
-    _show(analysis, _origins(common, tables, series))
+    show_analysis(analysis, column_origins(common.x, common.y, tables, series))
     if common.plot is not None:
         typer.echo(f"\nDrawn into {common.plot}")
     return analysis
-
-
-def _origins(common: Common, tables: "Sequence[Table]", series: "Sequence[Series]") -> dict[str, str]:
-    """Return the origin of columns of compute and reward that the user did not name or the logs do not hold."""
-    logged = {column for table in tables for column in table.columns if column not in table.built}
-    used = {(common.x, one.x_label) for one in series} | {(common.y, one.y_label) for one in series}
-    origins = {column: _recognised(column, tables) for named, column in used if named is None}
-    return origins | {column: "built from the log's times" for _, column in used if column not in logged}
-
-
-def _recognised(column: str, tables: "Sequence[Table]") -> str:
-    """Say why a column was chosen: what else could be, and what has too few rows to be."""
-    from scalerl.logs.columns import passed_over, rivals
-    from scalerl.logs.table import listed
-
-    others = dict.fromkeys(other for table in tables for other in rivals(table.columns, table.rows, column))
-    few = dict(pair for table in tables for pair in passed_over(table.columns, table.rows, column))
-    parts = ["recognised"]
-    parts += [f"also there: {listed(list(others))}"] if others else []
-    parts += [f"too few rows in {listed([f'{name} ({rows})' for name, rows in few.items()])}"] if few else []
-    return "; ".join(parts)
-
-
-def _show(analysis: "Analysis", origins: Mapping[str, str]) -> None:
-    from scalerl.analysis.tables import render
-    from scalerl.cli.console import table_console
-
-    table_console().print(render(analysis, origins), highlight=False)

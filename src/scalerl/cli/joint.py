@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scalerl.cli.curves import KINDS, Common, chosen, data, numbers, option, positive, shares_options
+from scalerl.cli.curves import KINDS, Common, chosen, data, shares_options
+from scalerl.cli.options import flag, numbers, option, positive
 from scalerl.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -27,9 +28,9 @@ def _curves(common: Common) -> "list[CurveResult]":
 @shares_options
 def prior(
     common: Common,
-    out: Annotated[Path, option("File to write.", "Output", "--out", metavar="FILE")],
+    out: Annotated[Path, option("File for what was learnt.", "Output", "--out", metavar="FILE")],
 ) -> None:
-    """Learn from earlier runs what gains, exponents and midpoints look like, for --prior FILE of other commands.
+    """Learn typical gains, exponents and midpoints from earlier runs, for --prior FILE of other commands.
 
     [dim]scalerl prior old_runs/ --out ours.json; scalerl forecast new_run/ --prior ours.json[/dim]
     """
@@ -52,13 +53,20 @@ def prior(
 def plan(
     common: Common,
     target: Annotated[float, option("Compute at which the arms are compared.", metavar="C")],
-    budget: Annotated[float | None, option("Compute that all arms may spend together.", metavar="C")] = None,
+    budget: Annotated[
+        float | None,
+        option(
+            "Compute that all arms may spend together, what they have spent included. Unset: no limit.", metavar="C"
+        ),
+    ] = None,
 ) -> None:
-    """Tell where the next compute goes: who is probably best at a target, what to continue, and what to stop.
+    """Say which arms to continue, which to stop, and how probably each is the best at a target compute.
 
     Arms inform each other, as with --pool.
 
     [dim]scalerl plan runs/my-study --target 16000 --budget 60000[/dim]
+
+    See also: study --set budget.policy=forecast, which plans and continues its arms by itself.
     """
     from scalerl.analysis.joint import plans
     from scalerl.analysis.joint.drawings import check_picture_path, draw_plan
@@ -83,20 +91,25 @@ def plan(
 
 
 def transfer(
-    files: Annotated[list[str], typer.Argument(metavar="FILE|FOLDER...", help=KINDS, show_default=False)],
+    files: Annotated[list[str], typer.Argument(metavar="FILE|FOLDER", help=KINDS, show_default=False)],
     size: Annotated[str, data("Column of the size: 0.5B, 72B, 7e9; or of a batch size, a length.", metavar="COLUMN")],
-    to: Annotated[str, option("Size to forecast.", metavar="SIZE")],
+    to: Annotated[str, option("Size to forecast, such as 72B.", metavar="SIZE")],
     start: Annotated[float, option("Reward of that model before training.", metavar="REWARD")],
     at: Annotated[str | None, option("Forecast the reward at these computes.", metavar="C[,C]")] = None,
-    x: Annotated[str | None, data("Column of compute.", metavar="COLUMN")] = None,
-    y: Annotated[str | None, data("Column of reward: a pass rate in [0,1].", metavar="COLUMN")] = None,
+    x: Annotated[str | None, data("Column of compute. Unset: recognised.", metavar="COLUMN")] = None,
+    y: Annotated[
+        str | None, data("Column of reward, a pass rate in [0,1]. Unset: recognised.", metavar="COLUMN")
+    ] = None,
     by: Annotated[str | None, data("One curve for each value of these columns too.", metavar="COL[,COL]")] = None,
     where: Annotated[list[str] | None, data("Keep only these rows.", metavar="COL=VALUE|COL!=VALUE")] = None,
-    level: Annotated[float, option("Level of the intervals.", "How to fit", show_default=True)] = 0.9,
-    as_json: Annotated[bool, option("Print one JSON object instead of tables.", "Output", "--json")] = False,
-    plot: Annotated[str | None, option("Draw the law with its members.", "Output", metavar="OUT.png|.svg")] = None,
+    level: Annotated[float, option("Probability of the intervals.", "How to fit", show_default=True)] = 0.9,
+    as_json: Annotated[bool, flag("--json", "Print one JSON object instead of tables.", "Output")] = False,
+    plot: Annotated[
+        str | None,
+        option("Draw ceilings against starts, and midpoints against sizes.", "Output", metavar="OUT.png|.svg"),
+    ] = None,
 ) -> None:
-    """Forecast the whole curve of a run that has not begun, from smaller siblings of its family.
+    """Forecast the curve of a larger model before it is trained, from runs of three or more smaller ones.
 
     [dim]scalerl transfer runs.csv --x flops --y pass_rate --size size --to 72B --start 0.31 --at 2e20[/dim]
     """
@@ -129,14 +142,15 @@ def score(
     sealed: Annotated[Path, typer.Argument(metavar="FILE|FOLDER", help="A sealed forecast, or a folder of them.")],
     logs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[LOG...]", help="The log as it is now; as it was named when sealed if left out."),
+        typer.Argument(metavar="LOG", help="The log as it is now. Left out: the path it had when it was sealed."),
     ] = None,
     out: Annotated[
-        Path | None, option("Write the calibration page of a folder here.", "Output", metavar="OUT.html")
+        Path | None,
+        option("Calibration page of a folder. Unset: FOLDER/calibration.html.", "Output", metavar="OUT.html"),
     ] = None,
-    as_json: Annotated[bool, option("Print one JSON object instead of tables.", "Output", "--json")] = False,
+    as_json: Annotated[bool, flag("--json", "Print one JSON object instead of tables.", "Output")] = False,
 ) -> None:
-    """Say how sealed forecasts did on what was measured since; a folder of them gives a calibration page.
+    """Score sealed forecasts (forecast --seal) on what was measured since; a folder gives a calibration page.
 
     [dim]scalerl forecast run/ --at 16000 --seal may.json; (later) scalerl score may.json run/[/dim]
     """

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from scalerl.cli.options import flag
 from scalerl.errors import UsageError
 from scalerl.store import JSON_FORMAT
 
@@ -17,11 +18,13 @@ if TYPE_CHECKING:
     from scalerl.config import Recipe
 
 app = typer.Typer(
-    help="Look at recipes: the settings of each, how two differ, other frameworks' in our terms.",
+    help="List, show and compare recipes, and translate those of other frameworks.",
     no_args_is_help=True,
 )
 
-Name = Annotated[str, typer.Argument(help="A recipe's name, or the path of a .toml file.", show_default=False)]
+Name = Annotated[
+    str, typer.Argument(metavar="RECIPE", help="A recipe's name, or the path of a .toml file.", show_default=False)
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Option(
@@ -31,7 +34,7 @@ Overrides = Annotated[
         "backslash, write the quotes too, 'KEY=\"a\\nb\"'.",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for a machine to read.")]
+Json = Annotated[bool, flag("--json", "Print one JSON object instead of tables.")]
 
 _HEAD, _BASELINE = "model.fp32_head", "advantage.baseline"
 
@@ -147,7 +150,10 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 @app.command("list")
 def list_command(as_json: Json = False) -> None:
-    """List the recipes that come with the package."""
+    """List the recipes that come with the package.
+
+    [dim]scalerl recipe list[/dim]
+    """
     from scalerl.config import list_recipes, load_recipe, mode_name
 
     recipes = {name: load_recipe(name) for name in list_recipes()}
@@ -160,7 +166,10 @@ def list_command(as_json: Json = False) -> None:
 
 @app.command("show")
 def show_command(name: Name, overrides: Overrides = None, as_json: Json = False) -> None:
-    """Show the eight components of ScaleRL as this recipe has them, then every setting."""
+    """Show the eight components of ScaleRL as this recipe has them, then every setting.
+
+    [dim]scalerl recipe show tiny-cpu --set pipeline.max_lag=0[/dim]
+    """
     with _errors_as_sentences():
         from scalerl.config import body_dtype, load_recipe, settings_of
         from scalerl.config.secrets import hidden
@@ -194,12 +203,16 @@ def show_command(name: Name, overrides: Overrides = None, as_json: Json = False)
 def diff_command(
     name: Name,
     other: Annotated[
-        str | None, typer.Argument(help="The second recipe; without it the first one, changed by --set.")
+        str | None,
+        typer.Argument(metavar="OTHER", help="The second recipe. Left out: the first one, changed by --set."),
     ] = None,
     overrides: Overrides = None,
     as_json: Json = False,
 ) -> None:
-    """Show only the settings in which two recipes differ; --set changes the second."""
+    """Show only the settings in which two recipes differ; --set changes the second.
+
+    [dim]scalerl recipe diff scalerl grpo[/dim]
+    """
     with _errors_as_sentences():
         from scalerl.config import load_recipe, settings_of
         from scalerl.config.secrets import hidden
@@ -237,16 +250,17 @@ def check_command(
     file: Annotated[
         Path,
         typer.Argument(
+            metavar="FILE",
             help="verl's YAML or overrides, TRL's arguments (YAML, JSON, Python or a command), prime-rl's TOML.",
             show_default=False,
         ),
     ],
     framework: Annotated[
-        str | None, typer.Option(help="trl, verl or prime-rl, where the file does not show it.", show_default=False)
+        str | None, typer.Option(help="trl, verl or prime-rl. Unset: recognised.", metavar="NAME", show_default=False)
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Translate another framework's recipe to ours, and list where it differs from ScaleRL with the setting to change.
+    """Translate another framework's recipe to ours; list where it differs from ScaleRL and which setting to change.
 
     Nothing is run or imported: the file is read as text.
 

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from scalerl.cli.curves import Common, chosen, option, shares_options
+from scalerl.cli.curves import Common, chosen, shares_options
+from scalerl.cli.options import option
 
 
 def _draws_its_own(command: Callable[..., None]) -> Callable[..., None]:
@@ -31,16 +32,20 @@ def _draws_its_own(command: Callable[..., None]) -> Callable[..., None]:
 @shares_options
 def report(
     common: Common,
-    holdout: Annotated[str | None, option("These rows test the forecast.", metavar="COL=VALUE")] = None,
+    holdout: Annotated[
+        str | None, option("Test the forecast on these rows instead of fitting them.", metavar="COL=VALUE")
+    ] = None,
     out: Annotated[
-        Path | None, option("Folder to write into (default: the study's, else this one).", "Output", metavar="FOLDER")
+        Path | None, option("Folder to write into. Unset: the study's, or else this one.", "Output", metavar="FOLDER")
     ] = None,
 ) -> None:
-    """Write one page on a study, on runs or on logs: curves, verdicts, forecasts, and what cannot be told yet.
+    """Write one page on a study, on runs or on logs: curves, verdicts, forecasts, and what is not known yet.
 
     report.html opens in any browser without a network; report.md and its pictures are for a paper or a pull request.
 
     [dim]scalerl report runs/tiny-loo[/dim]
+
+    See also: watch for the same while runs are trained.
     """
     from scalerl.report.write import build_report, report_json, write_report
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scalerl.cli.console import RunConsole, StopSignals
-from scalerl.cli.train import Overrides, RecipeName, load, setting_up
+from scalerl.cli.options import Overrides, RecipeName, flag
+from scalerl.cli.train import load, setting_up
 from scalerl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,22 +27,26 @@ def sft(
     out: Annotated[Path, typer.Option(help="Folder for the model.", metavar="DIR")],
     overrides: Overrides = None,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="Training steps; the same as --set sft.steps=N.", show_default=False)
+        int | None,
+        typer.Option(min=1, help="Training steps; the same as --set sft.steps=N.", metavar="N", show_default=False),
     ] = None,
     model: Annotated[
         str,
         typer.Option(
-            help='Start from this model instead of the recipe\'s; "new" builds a small Llama.', show_default=False
+            help='Start from this model instead of the recipe\'s; "new" builds a small Llama.',
+            metavar="MODEL",
+            show_default=False,
         ),
     ] = "",
-    resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped or killed.")] = False,
+    resume: Annotated[bool, flag("--resume", "Continue in --out after a stop or a kill.")] = False,
 ) -> None:
-    """Make a base model from the demonstrations of a recipe's tasks (the paper's SFT stage), by its table \\[sft].
-
-    Ctrl-C (or SIGTERM, or the end of the terminal) stops after the current step with a checkpoint; the same command
-    with --resume goes on.
+    """Make a base model by supervised fine-tuning on the demonstrations of a recipe's tasks.
 
     [dim]scalerl sft mine.toml --set sft.lr=1e-4 --set sft.epochs=2 --out models/base[/dim]
+
+    Its settings are the recipe's table \\[sft]. Ctrl-C, SIGTERM or SIGHUP stops with a checkpoint; --resume continues.
+
+    See also: eval to measure the model; train --set model.path=DIR to train it further.
     """
     _check_read(overrides or ())
     added = [f"sft.steps={steps}"] if steps is not None else []

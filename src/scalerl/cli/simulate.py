@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scalerl.cli.train import Overrides, RecipeName, load
+from scalerl.cli.options import Overrides, RecipeName, flag
+from scalerl.cli.train import load
 from scalerl.store import JSON_FORMAT
 
 if TYPE_CHECKING:
@@ -24,28 +25,36 @@ def simulate(
     recipe: RecipeName,
     gpus: Annotated[
         int,
-        typer.Option(min=1, help="GPUs in all; one samples and trains in turns.", metavar="N", show_default=False),
+        typer.Option(
+            min=1, help="Number of GPUs; 1: one GPU that samples and trains in turns.", metavar="N", show_default=False
+        ),
     ],
     overrides: Overrides = None,
     rates: Annotated[
         Path | None,
-        _option("Rates: a TOML table, or a run folder. Not given: measured here, with the recipe's model.", "FILE|RUN"),
+        _option("Rates: a TOML file, or a run folder. Unset: measured here, with the recipe's model.", "FILE|RUN"),
     ] = None,
-    generators: Annotated[int | None, _option("Simulate this number of generators only.", "N")] = None,
+    generators: Annotated[
+        int | None, _option("Simulate this number of generators only. Unset: every split.", "N")
+    ] = None,
     steps: Annotated[int, typer.Option(min=4, help="Steps to simulate per split.", metavar="N")] = 48,
     curve: Annotated[
         Path | None, _option("A run folder or log: its reward per step gives reward against GPU-hours.", "RUN")
     ] = None,
-    gpu_hours: Annotated[float | None, _option("GPU-hours up to which the reward is given.", "H")] = None,
+    gpu_hours: Annotated[
+        float | None,
+        _option("With --curve: GPU-hours up to which the reward is given. Unset: the recipe's budget.", "H"),
+    ] = None,
     plot: Annotated[Path | None, _option("Draw into this .png or .svg file.", "FILE")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a machine to read.")] = False,
+    as_json: Annotated[bool, flag("--json", "Print one JSON object, with every split.")] = False,
 ) -> None:
-    """Simulate a recipe on a number of GPUs: steps per hour, idle shares, lags, and the best split of the GPUs.
+    """Simulate a recipe on a number of GPUs: steps per hour, idle time, lag, and the best split of the GPUs.
 
-    The loop and its lag rule are the real ones, on a virtual clock; only sampling and training take their time from
-    the rates.
+    The loop and its lag rule are the real ones, on a virtual clock; the durations of sampling and training are given.
 
     [dim]scalerl simulate scalerl --gpus 64 --rates rates.toml --plot plan.png[/dim]
+
+    See also: train --check --gpus NUMxGB for the memory of a layout.
     """
     settings = load(recipe, overrides)
     from scalerl.run.simulate.plan import as_json as plan_json

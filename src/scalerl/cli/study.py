@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from scalerl.cli.options import Board, flag
 from scalerl.cli.recipe import gpu_visible
-from scalerl.cli.train import Board
 from scalerl.cli.watch import board_beside
 
 if TYPE_CHECKING:
@@ -30,10 +30,10 @@ MISTAKEN = 2
 def study(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME|FILE]", help="A study's name or a TOML file; without it all names are listed."),
+        typer.Argument(metavar="NAME|FILE", help="A study's name or a TOML file. Left out: list all names."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="The study folder; runs/NAME unless given.", metavar="DIR", show_default=False)
+        Path | None, typer.Option(help="Study folder to write. Unset: runs/NAME.", metavar="DIR", show_default=False)
     ] = None,
     overrides: Annotated[
         list[str] | None,
@@ -45,20 +45,20 @@ def study(
             show_default=False,
         ),
     ] = None,
-    jobs: Annotated[int, typer.Option(help="Runs at the same time, one a GPU as far as there are GPUs.", min=1)] = 1,
+    jobs: Annotated[
+        int, typer.Option(help="Runs at the same time, each on a GPU of its own if there are enough.", min=1)
+    ] = 1,
     resume: Annotated[
         bool,
-        typer.Option(
-            "--resume", help="Go on with the study in --out; arms and seeds may be added, and budgets raised."
-        ),
+        flag("--resume", "Continue the study in --out; arms and seeds may be added, and budgets raised."),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and what it costs; run nothing.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON at the end.")] = False,
+    dry_run: Annotated[bool, flag("--dry-run", "Print the arms and what they will cost; run nothing.")] = False,
+    as_json: Annotated[bool, flag("--json", "Print a summary as JSON at the end.")] = False,
     board: Board = False,
 ) -> None:
     """Run every arm and seed of a study as a run of its own, then write a report that compares them.
 
-    What is done is never repeated: after Ctrl-C or a kill, --resume goes on.
+    After Ctrl-C or a kill, --resume continues and repeats nothing that is done. See also: report, watch, plan.
 
     A file of your own names a base recipe, what each arm changes in it, seeds and a budget:
 
@@ -306,7 +306,7 @@ def _show_plan(plan: "Plan", out: Path, *, jobs: int, num_devices: int, resume: 
 
 
 def _say_left(console: "Console", num_done: int, num_runs: int) -> None:
-    left = "nothing is left to pay for" if num_done == num_runs else "counted is what is left"
+    left = "nothing is left to pay for" if num_done == num_runs else "the cost below is that of the others"
     _say(console, f"{num_done} of {num_runs} runs are done already: {left}.")
 
 

@@ -14,6 +14,7 @@ import typer
 
 from scalerl.cli.conclusion import conclude, resumes_from
 from scalerl.cli.console import RunConsole, StopSignals, ended_by_ctrl_c
+from scalerl.cli.options import Board, Overrides, RecipeName, flag
 from scalerl.cli.watch import board_beside, check_board
 from scalerl.errors import StoreError, UsageError, UserError
 from scalerl.store import JSON_FORMAT
@@ -27,47 +28,51 @@ if TYPE_CHECKING:
     from scalerl.run.observer import Outlooks
     from scalerl.run.run import Run, RunEnd
 
-Board = Annotated[bool, typer.Option("--board", help="Show it in a browser while it runs: scalerl watch.")]
-RecipeName = Annotated[
-    str,
-    typer.Argument(metavar="RECIPE", help="A recipe's name (scalerl recipe list) or a TOML file.", show_default=False),
-]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change one setting; may be repeated.", show_default=False),
-]
 Gpus = Annotated[
     str | None,
-    typer.Option(help="With --check: only price the layout, on GPUs of which none has to be here.", metavar="NUMxGB"),
+    typer.Option(
+        help="With --check: only estimate the memory on such GPUs, 8x80 for eight of 80 GB. They need not be here.",
+        metavar="NUMxGB",
+    ),
 ]
-Out = Annotated[Path, typer.Option(help="The run folder.", metavar="DIR")]
+Out = Annotated[Path, typer.Option(help="Run folder to write.", metavar="DIR")]
 
 
 def train(
     recipe: RecipeName,
     overrides: Overrides = None,
     out: Out = Path("runs/run"),
-    resume: Annotated[bool, typer.Option("--resume", help="Continue from the newest checkpoint of --out.")] = False,
+    resume: Annotated[bool, flag("--resume", "Continue from the newest checkpoint in --out.")] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Load everything, try each grader and one step, write nothing, and exit.")
+        bool, flag("--check", "Load everything, try each grader and one step, then exit. Writes nothing.")
     ] = False,
     gpus: Gpus = None,
     hung_after: Annotated[
         float | None,
-        typer.Option(min=1, help="Seconds after which one call counts as hung; learnt if not set.", metavar="S"),
+        typer.Option(
+            min=1, help="Seconds after which a call that does not return ends the run. Unset: learnt.", metavar="S"
+        ),
     ] = None,
-    plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw the curve at the end.")] = True,
+    plots: Annotated[bool, flag("--plots/--no-plots", "Draw the curve at the end.", show_default=True)] = True,
     board: Board = False,
     pause_at: Annotated[
-        float | None, typer.Option(help="Pause at this share of the budget.", metavar="SHARE", show_default=False)
+        float | None,
+        typer.Option(
+            help="Stop with a checkpoint at this share of the budget, such as 0.5; --resume continues.",
+            metavar="SHARE",
+            show_default=False,
+        ),
     ] = None,
 ) -> None:
-    """Train by a recipe into a run folder, with a forecast of where it will level off while it trains.
-
-    Ctrl-C stops after the current step with a checkpoint; a second one stops at once. SIGTERM, or the end of the
-    terminal (SIGHUP), writes a checkpoint as soon as possible, within a step too. All of these can be resumed.
+    """Train by a recipe into a run folder, and forecast while it trains where the reward will level off.
 
     [dim]scalerl train tiny-cpu --out runs/first --set optimizer.lr=1e-3[/dim]
+
+    Ctrl-C stops after the current step with a checkpoint; a second Ctrl-C stops at once.
+
+    SIGTERM, or the end of the terminal, writes a checkpoint at once, within a step too. --resume continues all of these.
+
+    See also: recipe list, recipe show; eval and sft for the model to start from; fit, report, export for the run.
     """
     if pause_at is not None and not 0 < pause_at <= 1:
         raise UsageError(f"--pause-at takes a share of the budget between 0 and 1, not {pause_at:g}")
@@ -124,10 +129,14 @@ def evaluate(
     model: Annotated[
         str,
         typer.Argument(
-            help="Model folder, hub name, .gguf file, tiny-base, tiny-code-base or smollm2-135m.", show_default=False
+            metavar="MODEL",
+            help="Model folder, hub name, .gguf file, tiny-base, tiny-code-base or smollm2-135m.",
+            show_default=False,
         ),
     ],
-    recipe: Annotated[str, typer.Option(help="The recipe whose task and evaluation settings are used.")] = "tiny-cpu",
+    recipe: Annotated[
+        str, typer.Option(help="Recipe with the task and the evaluation settings.", metavar="RECIPE")
+    ] = "tiny-cpu",
     overrides: Annotated[
         list[str] | None,
         typer.Option(
@@ -137,9 +146,9 @@ def evaluate(
             show_default=False,
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list with one object per set.")] = False,
+    as_json: Annotated[bool, flag("--json", "Print a JSON list with one object per set.")] = False,
 ) -> None:
-    """Measure a model on a recipe's evaluation sets: mean@n of correct with its 90% interval, and pass@n.
+    """Measure a model on a recipe's evaluation sets: the pass rate (mean@n) with its 90% interval, and pass@n.
 
     --set NAME, without a value, measures on that set alone; the task's own set is called main.
 
@@ -171,15 +180,15 @@ def evaluate(
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="A run folder.", show_default=False)],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of scalerl train.", show_default=False)],
     out: Annotated[Path, typer.Option(help="Folder for the model.", metavar="DIR")],
     step: Annotated[
         str, typer.Option(help="Which checkpoint: a step, best (by its evaluations) or last.", metavar="N|best|last")
     ] = "last",
 ) -> None:
-    """Write the model of one of a run's checkpoints as a normal Hugging Face folder.
+    """Write the model of a run's checkpoint as a normal Hugging Face folder.
 
-    checkpoint.best names the evaluation set whose best checkpoint is kept besides the last ones.
+    The best checkpoint is kept if the recipe sets checkpoint.best to the name of an evaluation set.
 
     [dim]scalerl export runs/first --step best --out models/first[/dim]
     """

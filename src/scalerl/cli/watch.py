@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from scalerl.cli.options import flag
 from scalerl.errors import InputError
 
 _NICENESS = 10
@@ -19,23 +20,26 @@ def watch(
     paths: Annotated[
         list[Path],
         typer.Argument(
-            metavar="PATH...",
+            metavar="PATH",
             help="Run folders, study folders, folders of them, or logs in any format that scalerl fit reads.",
             show_default=False,
         ),
     ],
-    host: Annotated[str, typer.Option(help="Address; beyond this machine the link gets a token.")] = "127.0.0.1",
-    port: Annotated[int | None, typer.Option(help="Port (default: 8420, or a free one).", min=0, max=65535)] = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; beyond this machine, the link gets a token.", metavar="ADDRESS")
+    ] = "127.0.0.1",
+    port: Annotated[int | None, typer.Option(help="Port. Unset: 8420 if free.", min=0, max=65535, metavar="N")] = None,
     budget: Annotated[
-        float | None, typer.Option(help="Compute at the end of the budget, for logs that do not tell.", min=0)
+        float | None,
+        typer.Option(help="Compute at the end of the run, for logs that do not contain it.", min=0, metavar="C"),
     ] = None,
-    browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for paths that do not exist yet.")] = False,
+    browser: Annotated[bool, flag("--open/--no-open", "Open the page in a browser.", show_default=True)] = True,
+    wait: Annotated[bool, flag("--wait", "Wait for paths that do not exist yet.")] = False,
     beside: Annotated[bool, typer.Option(hidden=True, help="End with the process that started this one.")] = False,
 ) -> None:
     """Show runs, studies and logs in a browser while they are written: curve, forecast, alarms, samples.
 
-    The page follows its files and never writes to them: start and stop it as you like. Any trainer's log will do.
+    The page only reads its files: start and stop it as you like. Any trainer's log will do.
 
     [dim]scalerl watch runs/first
     scalerl watch outputs/grpo --budget 2000

@@ -48,7 +48,7 @@ def note_text(note: Note, unit: str | None = None) -> str:
                 f"{note.margin:.3g}: {_remedy(note, unit)}"
             )
         case notes.SkippedEarly():
-            return f"Skipped what lies before {_amount(f'{note.compute:.4g}', unit)}: it is off the later curve."
+            return f"Skipped what lies before {_amount(_short(note.compute), unit)}: it is off the later curve."
         case notes.LackOfFit() | notes.MendedFit():
             return _misfit_text(note, unit)
         case notes.NoRiseSeen():
@@ -64,7 +64,7 @@ def note_text(note: Note, unit: str | None = None) -> str:
             needed = f"a curve with {note.num_params} parameters needs {note.num_needed} or more"
             return f"{points} {verb} not enough: {needed}."
         case notes.NothingToScore():
-            return f"There are no points {note.side} {_amount(f'{note.compute:.4g}', unit)}."
+            return f"There are no points {note.side} {_amount(_short(note.compute), unit)}."
         case notes.TooFewComputes():
             return f"{note.num_points} points at {note.num_computes} different computes are too few to fit a curve."
         case notes.UnusedStart():
@@ -112,7 +112,7 @@ def _bound_text(note: notes.AtBound) -> str:
 
 
 def _misfit_text(note: notes.LackOfFit | notes.MendedFit, unit: str | None) -> str:
-    where = _amount(f"{note.compute:.3g}", unit)
+    where = _amount(_short(note.compute), unit)
     size = f"of up to {note.size:.2g} around {where} (statistic {note.statistic:.3g}, limit {note.limit:.3g})"
     if isinstance(note, notes.LackOfFit):
         return (
@@ -192,8 +192,8 @@ def _pair_text(note: PairNote, unit: str | None) -> str:
         case pair_notes.MeasuredDifference():
             return (
                 f"Measured: {note.higher} is {note.difference:.2g} above {note.lower} (standard error "
-                f"{note.error:.1g}) at {note.num_places} evaluations from {note.low:.3g} to "
-                f"{_amount(f'{note.high:.3g}', unit)}."
+                f"{note.error:.1g}) at {note.num_places} evaluations from "
+                f"{_amount(f'{_short(note.low)} to {_short(note.high)}', unit)}."
             )
         case pair_notes.NotMeasuredTogether():
             return "Hardly measured at the same compute: this rests on the fitted curves alone."
@@ -213,7 +213,7 @@ def _pair_text(note: PairNote, unit: str | None) -> str:
         case pair_notes.SamePrompts():
             return f"Evaluated on the same prompts: paired, with residuals correlated at {note.correlation:.2f}."
         case pair_notes.Crossing():
-            return f"The two curves cross at {_amount(f'{note.compute:.4g}', unit)}."
+            return f"The two curves cross at {_amount(_short(note.compute), unit)}."
         case pair_notes.DifferentPrompts():
             return "Evaluated on different prompts: the two are not comparable."
 
@@ -234,16 +234,16 @@ def stopping_text(stopping: "Stopping", unit: str | None = None) -> str:
     most = stopping.most_of_gain
     if most is not None:
         verb = "was reached" if stopping.reached else "should be reached"
-        interval = "" if math.isnan(most.low) else f" [{most.low:.3g}, {most.high:.3g}]"
-        parts.append(f"95 % of the gain {verb} at {_amount(f'{most.value:.3g}', unit)}{interval}")
+        interval = "" if math.isnan(most.low) else f" [{_short(most.low, 3)}, {_short(most.high, 3)}]"
+        parts.append(f"95 % of the gain {verb} at {_amount(_short(most.value, 3), unit)}{interval}")
     if stopping.doubling is not None:
         parts.append(f"one more doubling should bring {stopping.doubling.value:+.2g}")
     if stopping.no_gain_since is not None and stopping.fell_after is None:
-        since = _amount(f"{stopping.no_gain_since:.3g}", unit)
+        since = _amount(_short(stopping.no_gain_since), unit)
         parts.append(f"no gain can be measured since {since} ({stopping.num_without_gain} evaluations)")
     best = stopping.best
     noise = "better than its neighbours beyond noise" if best.beyond_noise else "within noise of its neighbours"
-    parts.append(f"the best evaluation, {best.reward:.4g} at {_amount(f'{best.compute:.3g}', unit)}, is {noise}")
+    parts.append(f"the best evaluation, {best.reward:.4g} at {_amount(_short(best.compute), unit)}, is {noise}")
     text = "; ".join(parts)
     return f"{text[:1].upper()}{text[1:]}."
 
@@ -253,12 +253,14 @@ def _remedy(note: notes.WideCeiling, unit: str | None) -> str:
         return "the runs differ by that much among themselves, so more seeds are needed and not more compute."
     if note.remedy == "much_more_compute":
         return f"more than {note.times:g} times the compute fitted would be needed to settle it."
-    amount = _amount(f"{note.compute:g}", unit)
+    amount = _amount(_short(note.compute), unit)
     return f"about {note.times:g} times the compute fitted (up to {amount}) should settle it."
 
 
-def _short(compute: float) -> str:
-    return f"{compute:.4g}" if compute < 1e5 else f"{compute:.3g}"
+def _short(compute: float, digits: int = 4) -> str:
+    """Format an amount of compute to so many digits: 17,190 and not 1.719e+04, but 1.719e+18."""
+    rounded = float(f"{compute:.{digits}g}")
+    return f"{rounded:,.0f}" if 100 <= rounded < 1e7 else f"{rounded:.{digits}g}"
 
 
 def _amount(number: str, unit: str | None) -> str:

@@ -233,7 +233,8 @@ def environments(runs: Sequence[RunFacts]) -> dict[str, dict[str, list[str]]]:
     by_key: dict[str, dict[str, list[str]]] = {}
     for run in runs:
         for key, value in flat(run.environment).items():
-            if key == "slots":  # chosen by the run for its arm, and no difference between machines
+            # The version of the file; and slots, which the run chose for its arm: neither describes the machine.
+            if key in ("format", "slots"):
                 continue
             by_key.setdefault(key, {}).setdefault(str(value), []).append(run.name)
     return by_key

@@ -27,7 +27,7 @@ def summary(report: Report, evaluation_set: str) -> list[str]:
         sentences = ["No curve is steady."]
     else:
         sentences = ["There is no curve yet."]
-    sentences += _without_ceiling(view.analysis.curves, label, _arms_without_rows(report))
+    sentences += _without_ceiling(view.analysis.curves, label, _arms_without_rows(report), lone=len(label) == 1)
     failed = [run.name for run in report.material.runs if run.status == "failed"]
     sentences += [f"Failed: {join_names(failed)}."] if failed else []
     return sentences + _forecast_scores(view) + _unconfirmed(report, view, label)
@@ -141,7 +141,10 @@ def _arms_without_rows(report: Report) -> list[str]:
     return [arm for arm in dict.fromkeys(started) if arm not in with_rows]
 
 
-def _without_ceiling(curves: Sequence[CurveResult], label: Labels, arms_without_rows: Sequence[str]) -> list[str]:
+def _without_ceiling(
+    curves: Sequence[CurveResult], label: Labels, arms_without_rows: Sequence[str], *, lone: bool
+) -> list[str]:
+    """Return the curves without a known ceiling, a sentence per reason; the lead sentence already has that of one."""
     of = lambda verdict: [label[curve.name] for curve in curves if curve.verdict == verdict]  # noqa: E731
     missing = [*(label[curve.name] for curve in curves if not curve.usable), *arms_without_rows]
     groups = {
@@ -149,7 +152,7 @@ def _without_ceiling(curves: Sequence[CurveResult], label: Labels, arms_without_
         "Past the peak, fitted up to it": of("past its peak"),
         "No rise seen": of(_FLAT),
         "Lack of fit": of(_MISFIT),
-        "Ceiling not identifiable yet": of(_OPEN),
+        "Ceiling not identifiable yet": [] if lone else of(_OPEN),
         "Without a curve": missing,
     }
     return [f"{title}: {join_names(names)}." for title, names in groups.items() if names]

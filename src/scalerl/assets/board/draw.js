@@ -44,8 +44,10 @@ function drawCurve(host, curve) {
   const reach = line ? Math.min(Math.max(last * 2, target ? target * 1.15 : 0), line.compute[line.compute.length - 1] * 1.0001) : last;
   const end = Math.max(reach, target && target < 40 * last ? target * 1.15 : 0, last * 1.1);
   const inside = line ? line.compute.map((c, i) => i).filter((i) => line.compute[i] <= end) : [];
-  const tips = line ? inside.map((i) => line.reward[i]) : [], [low, high] = span(points.reward.concat(tips)), room = 0.35 * (high - low);
-  const limits = fit && fit.end ? [Math.max(fit.end.low, low - room), Math.min(fit.end.high, high + room)] : [];
+  const tips = line ? inside.map((i) => line.reward[i]) : [], [low, high] = span(points.reward.concat(tips)), room = 0.5 * (high - low);
+  // Bands are shown whole unless they are far wider than what they are about.
+  const edges = [...(fit && fit.end ? [fit.end.low, fit.end.high] : []), ...(line && line.band ? inside.flatMap((i) => [line.band[0][i], line.band[1][i]]) : [])];
+  const limits = edges.filter(isNumber).map((y) => Math.min(Math.max(y, low - room), high + room));
   const chart = new Chart({ width, height, xRange: [first / 1.08, end * 1.02], yRange: padded(...span([low, high, ...limits])), xLog: true, left: isPhone ? 38 : 46, right: 14,
     xLabel: curve.x_label, yLabel: curve.y_label, label: `${curve.y_label} against ${curve.x_label}: ${curve.num_points} points, the latest ${rewardText(points.reward[points.reward.length - 1])}${fit && fit.end ? `; forecast for the end ${rewardText(fit.end.value)}, ${rangeText(fit.end)}` : ""}` });
   if (line) {
@@ -121,7 +123,7 @@ function drawLines(host, steps, lines, label, text = computeText) {
 
 function drawHistogram(host, lag) {
   const { width } = sized(host, 190, 190), most = Math.max(...lag.counts), last = lag.from[lag.from.length - 1] + lag.width;
-  const chart = new Chart({ width, height: 190, xRange: [lag.from[0] - 0.5, last - 0.5], yRange: [0, most * 1.08], xLog: false, xLabel: "lag in steps", left: 44, yText: (value) => computeText(value),
+  const chart = new Chart({ width, height: 190, xRange: [lag.from[0] - 0.5, last - 0.5], yRange: [0, most * 1.08], xLog: false, xWhole: true, xLabel: "lag in steps", left: 44, yText: (value) => computeText(value),
     label: `Lag of the last ${lag.num_steps} steps: on average ${rewardText(lag.mean, 1)}${isNumber(lag.max) ? `, at most ${computeText(lag.max)}` : ""}` });
   lag.from.forEach((from, i) => {
     const x = chart.x(from - 0.5), y = chart.y(lag.counts[i]);
@@ -145,23 +147,30 @@ function stackOf(parts) {
   ];
 }
 
+// Names without the folders that all of them share.
+function apart(names) {
+  const parts = names.map((name) => name.split("/"));
+  while (parts.length > 1 && parts.every((part) => part.length > 1 && part[0] === parts[0][0])) parts.forEach((part) => part.shift());
+  return parts.map((part) => part.join("/"));
+}
+
 // Several curves in one frame: runs of the overview, arms of a study.
 function drawTogether(host, items, xLabel) {
   const shown = items.filter((item) => item.points && item.points.compute.some((c) => c > 0));
   if (!shown.length) return host.replaceChildren(element("p", { className: "sub" }, "No evaluation yet."));
   const { width, height, isPhone } = sized(host, 290, 400), computes = shown.flatMap((item) => item.points.compute.filter((c) => c > 0));
-  const [first, last] = span(computes), end = last * 2, few = shown.length <= 12;
+  const [first, last] = span(computes), end = last * 2, few = shown.length <= 12, names = apart(shown.map((item) => item.name));
   const tips = shown.flatMap((item) => (item.line ? item.line.reward.filter((_, i) => item.line.compute[i] <= end) : []));
-  const longest = isPhone || !few ? 0 : Math.min(Math.max(...shown.map((item) => item.name.length)) * 7.2 + 14, 190);
+  const longest = isPhone || !few ? 0 : Math.min(Math.max(...names.map((name) => name.length)) * 7.2 + 14, 190);
   const chart = new Chart({ width, height, xRange: [first / 1.08, end], yRange: padded(...span(shown.flatMap((item) => item.points.reward).concat(tips))), xLog: true, right: Math.max(longest, 14), left: isPhone ? 38 : 46, xLabel, label: `${shown.length} curves over ${xLabel}` });
   for (const item of shown) if (few && item.line && item.line.band) chart.band(item.line.compute.map((c, i) => [c, item.line.band[0][i], item.line.band[1][i]]).filter(([c]) => c <= end), { fill: own(item.colour), "fill-opacity": "var(--band)" });
   for (const item of shown) item.points.compute.forEach((c, i) => { if (c > 0) chart.mark(c, item.points.reward[i], 0, { r: few ? 2.4 : 1.6, fill: own(item.colour), "fill-opacity": 0.55 }); });
   const labels = [];
-  for (const item of shown) {
+  for (const [place, item] of shown.entries()) {
     const { line } = item, stroke = own(item.colour), of = (from, to) => (line ? line.compute.map((c, i) => [c, line.reward[i]]).filter(([c]) => c >= from && c <= to) : []);
     if (line) { chart.line(of(0, line.last), { stroke, "stroke-width": 2 }); chart.line(of(line.last, end), { stroke, "stroke-width": 1.7, "stroke-dasharray": "6 5" }); }
     const tail = line ? of(0, end) : [];
-    labels.push({ y: tail.length ? tail[tail.length - 1][1] : item.points.reward[item.points.reward.length - 1], text: shorten(item.name, 24), colour: stroke });
+    labels.push({ y: tail.length ? tail[tail.length - 1][1] : item.points.reward[item.points.reward.length - 1], text: shorten(names[place], 24), colour: stroke });
   }
   if (longest) chart.labels(labels);
   host.replaceChildren(chart.svg);

@@ -56,7 +56,7 @@ class RunPage {
       element("p", { className: "said" }, element("span", { className: `advice ${fit ? fit.advice : "too_early"}` }, ADVICE[fit ? fit.advice : "too_early"]), ...(curve.is_current || !fit ? [] : [" ", element("span", { className: "badge" }, "fitting the newest points")])),
       element("div", { className: "tiles" },
         tile(`Reward now (${curve.num_points} evaluations)`, rewardText(last), curve.start === null ? "" : `${rewardText(curve.start)} before training`),
-        tile(fit && fit.end ? "Forecast for the end" : "End of the budget", fit && fit.end ? rewardText(fit.end.value) : "\u2013", fit && fit.end ? rangeText(fit.end) : data.end_compute ? "reached, or too far off to tell" : "not known"),
+        tile(fit && fit.end ? "Forecast for the end" : "End of the budget", fit && fit.end ? rewardText(fit.end.value) : "\u2013", fit && fit.end ? rangeText(fit.end) : !data.end_compute ? "not known" : Math.max(...curve.points.compute) >= 0.999 * data.end_compute ? "reached" : "no forecast so far ahead yet"),
         tile("Ceiling", fit && fit.is_ok && ceiling ? rewardText(ceiling.value) : "\u2013", ceiling ? rangeText(ceiling) + (fit.is_ok ? "" : `; ${fit.verdict}`) : fit ? fit.verdict : ""),
         tile("One more doubling brings", twice ? signed(twice.value) : "\u2013", twice && isNumber(twice.low) ? `${signed(twice.low)} to ${signed(twice.high)}` : "")),
       ...(fit && fit.text ? [element("p", { className: "said", id: "verdict-text" }, fit.text[0].toUpperCase() + fit.text.slice(1))] : []),

@@ -48,7 +48,8 @@ class Overview {
     drawTogether(this.node.querySelector("#together"), list.runs.map((run, i) => ({ ...run, colour: i })).filter((run) => run.x_label === this.unit), this.unit || "compute");
     const heads = [{ text: "run" }, { text: "status" }, { text: "step", n: 1 }, { text: "reward", n: 1 }, { text: "at the end", n: 1 }, { text: "ceiling", n: 1 }, { text: "verdict" }, { text: "alarms", n: 1 }, { text: "changed" }];
     const text = (value) => (value ? `${rewardText(value.value)} [${rewardText(value.low)}, ${rewardText(value.high)}]` : "\u2013");
-    const rows = list.runs.map((run, i) => [element("span", { className: "who" }, element("span", { className: "dot", style: `--own:${own(i)}` }), element("a", { href: `#run/${run.key}` }, run.name)), run.status === "log" ? run.kind : run.status, isNumber(run.step) ? run.step.toLocaleString("en") : "\u2013",
+    const names = apart(list.runs.map((run) => run.name));
+    const rows = list.runs.map((run, i) => [element("span", { className: "who" }, element("span", { className: "dot", style: `--own:${own(i)}` }), element("a", { href: `#run/${run.key}`, title: run.name }, names[i])), run.status === "log" ? run.kind : run.status, isNumber(run.step) ? run.step.toLocaleString("en") : "\u2013",
       rewardText(run.reward), text(run.end), run.verdict === "ok" ? text(run.ceiling) : run.ceiling ? rangeText(run.ceiling) : "\u2013", run.verdict || shorten(run.problem || "no curve yet", 70), run.num_alarms ? element("span", { className: "count" }, run.num_alarms) : "0", agoOf(run.updated_at)]);
     this.node.querySelector("#overview").replaceChildren(list.runs.length ? tableOf(heads, rows, "stacks") : element("p", { className: "sub" }, "No run or log yet: the page shows them as they appear."));
   }

@@ -24,11 +24,11 @@ const own = (index) => `var(--c${index % 12})`;
 
 // A chart's frame. `x` and `y` map data to pixels; xLog says that x is logarithmic.
 class Chart {
-  constructor({ width, height, xRange, yRange, xLog, xLabel, yLabel, right = 14, left = 46, yText = rewardText, label }) {
+  constructor({ width, height, xRange, yRange, xLog, xWhole = false, xLabel, yLabel, right = 14, left = 46, yText = rewardText, label }) {
     Object.assign(this, { width, height, xRange, yRange, xLog, right, left, top: 12, bottom: 40 });
     this.svg = node("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
     this.place = xLog ? Math.log : (value) => value;
-    this._axes(xLabel, yLabel, yText);
+    this._axes(xLabel, yLabel, yText, xWhole);
     const id = `clip-${Chart.count = (Chart.count || 0) + 1}`;
     this.svg.append(node("clipPath", { id }, node("rect", { x: left, y: this.top, width: width - left - right, height: height - this.top - this.bottom })));
     this.inside = node("g", { "clip-path": `url(#${id})` });
@@ -47,7 +47,7 @@ class Chart {
     const at = low + (pixel - this.left) / (this.width - this.left - this.right) * (high - low);
     return this.xLog ? Math.exp(at) : at;
   }
-  _axes(xLabel, yLabel, yText) {
+  _axes(xLabel, yLabel, yText, xWhole) {
     const { svg, width, height, left, right, top, bottom } = this;
     const yTicks = niceTicks(...this.yRange, Math.max(3, Math.round((height - 50) / 48)));
     const digits = Math.min(Math.max(0, -Math.floor(Math.log10(yTicks.length > 1 ? yTicks[1] - yTicks[0] : 1) + 1e-9)), 6);
@@ -57,7 +57,7 @@ class Chart {
       svg.append(node("text", { x: left - 8, y: y + 4, "text-anchor": "end" }, yText(tick, Math.max(digits, tick % 1 && digits < 1 ? 1 : digits))));
     }
     const most = Math.max(3, Math.floor((width - left - right) / 62));
-    const xTicks = this.xLog ? logTicks(...this.xRange, most) : niceTicks(...this.xRange, most);
+    const xTicks = this.xLog ? logTicks(...this.xRange, most) : niceTicks(...this.xRange, most).filter((tick) => !xWhole || Number.isInteger(tick));
     for (const tick of xTicks) {
       const x = this.x(tick);
       svg.append(node("line", { class: "axis", x1: x, x2: x, y1: height - bottom, y2: height - bottom + 5 }));

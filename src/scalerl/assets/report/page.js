@@ -62,7 +62,7 @@ function pairWith(view, a, b) {
 }
 
 function drawResults() {
-  const view = theView(), reference = theSet().reference, hasShared = view.shared_ceiling !== null;
+  const view = theView(), reference = theSet().reference, hasShared = view.shared_ceiling !== null, several = view.curves.length > 1;
   const two = (value) => rewardText(value, 2), compute = (value) => computeText(value);
   const order = [...view.curves].sort((a, b) => (b.ceiling ? b.ceiling.value : -1) - (a.ceiling ? a.ceiling.value : -1));
   const rows = order.map((curve) => {
@@ -70,17 +70,18 @@ function drawResults() {
     const verdict = curve.name === reference ? "reference" : pair ? pairVerdict(pair) : "\u2013";
     const quiet = !pair || pair.winner === null;
     const row = element("tr", { className: isShown(curve) ? "" : "off" },
-      who(curve.name, badge(curve.verdict), element("div", { className: "on-phone" }, verdict)), numberCell(curve.ceiling, rewardText), numberCell(curve.exponent, two), numberCell(curve.midpoint, compute),
-      hasShared ? numberCell(view.shared_exponents[curve.name], two) : null, plain(share(pair && pair.higher), true), plain(share(pair && pair.larger), true),
-      plain(share(pair && pair.sooner), true), element("td", { className: `verdict${quiet ? " none" : ""}` }, verdict));
+      who(curve.name, badge(curve.verdict), several ? element("div", { className: "on-phone" }, verdict) : null), numberCell(curve.ceiling, rewardText), numberCell(curve.exponent, two), numberCell(curve.midpoint, compute),
+      hasShared ? numberCell(view.shared_exponents[curve.name], two) : null,
+      ...(several ? [plain(share(pair && pair.higher), true), plain(share(pair && pair.larger), true), plain(share(pair && pair.sooner), true), element("td", { className: `verdict${quiet ? " none" : ""}` }, verdict)] : []));
     row.title = curve.messages.join(" ");
     return row;
   });
   const heads = [["curve"], ["ceiling A", 1], ["exponent B", 1], [`C_mid, ${axisLabel()}`, 1], ...(hasShared ? [[`B at A = ${rewardText(view.shared_ceiling)}`, 1]] : []),
-    ["P(higher A)", 1], ["P(larger B)", 1], ["P(sooner)", 1], [`against ${clip(labelOf(reference), 28)}`]];
+    ...(several ? [["P(higher A)", 1], ["P(larger B)", 1], ["P(sooner)", 1], [`against ${clip(labelOf(reference), 28)}`]] : [])];
   $("results").replaceChildren(table(heads, rows));
-  $("results-note").textContent = view.compared || view.curves.length < 2
-    ? `Intervals hold ${Math.round(100 * report.level)}%. Probabilities are for the row's curve against ${labelOf(reference)}.`
+  const held = `Intervals hold ${Math.round(100 * report.level)}%.`;
+  $("results-note").textContent = !several ? held : view.compared
+    ? `${held} Probabilities are for the row's curve against ${labelOf(reference)}.`
     : "With this many curves verdicts are given only in the view that is shown first.";
   const pairs = view.pairs.map((pair) => element("tr", {}, plain(labelOf(pair.a)), plain(labelOf(pair.b)), plain(share(pair.p_higher_ceiling), true), plain(share(pair.p_more_efficient), true),
     plain(share(pair.p_sooner), true), element("td", { className: "verdict" + (pair.winner === null ? " none" : "") }, pairVerdict(pair)), plain(pair.crossing === null ? "\u2013" : computeText(pair.crossing), true)));

@@ -30,7 +30,7 @@ class RunFollower:
         self._metrics = Tail(folder / store.METRICS, root)
         self._evals = Tail(folder / store.EVALS, root)
         self._samples = Tail(folder / store.SAMPLES, root)
-        self._objects = {name: _JsonFile(source, name) for name in (store.RECIPE, store.STATUS)}
+        self._objects = {name: _JsonFile(source, name) for name in (store.RECIPE, store.STATUS, store.ENV)}
         self._columns = Columns()
         self._eval_rows: list[tuple[int, store.Row]] = []
         self._origins: dict[int, float] = {}
@@ -88,6 +88,11 @@ class RunFollower:
     @property
     def recipe(self) -> Mapping[str, Any]:
         return self._objects[store.RECIPE].value
+
+    @property
+    def hours(self) -> str:
+        """What to call the hours that its devices were held."""
+        return "device-hours" if self._objects[store.ENV].value.get("device") == "cpu" else "GPU-hours"
 
     @property
     def status(self) -> tuple[str, str]:

@@ -1,11 +1,38 @@
-"""Values of options: numbers, columns and their values, checked."""
+"""Options that several commands share, and the values of options: numbers and columns, checked."""
 
 import math
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from scalerl.errors import UsageError
 
 MIN_BINS = 6  # fewer cannot be fitted
+
+
+def option(text: str, panel: str | None = None, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel=panel, **{"show_default": False, **more})
+
+
+def flag(name: str, text: str, panel: str | None = None, *, show_default: bool = False) -> Any:
+    """Declare an option that takes no value: its help shows no type beside the name."""
+    return typer.Option(name, help=text, rich_help_panel=panel, metavar="", show_default=show_default)
+
+
+Board = Annotated[bool, flag("--board", "Show it in a browser while it runs, as 'scalerl watch' does.")]
+RecipeName = Annotated[
+    str,
+    typer.Argument(metavar="RECIPE", help="A recipe's name (scalerl recipe list) or a TOML file.", show_default=False),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change one setting; may be repeated. 'scalerl recipe show RECIPE' lists all of them.",
+        show_default=False,
+    ),
+]
 
 
 def number(text: str, expected: str) -> float:
