@@ -21,9 +21,9 @@ def test_amounts_of_compute_take_the_unit():
         compute=1234.5, num_points=4, mean=0.3, best=0.6, best_error=0.01, mean_error=0.01, drop=0.3, drop_error=0.014,
         drop_share=0.5, num_after=9, last=2000.0, statistic=20.0, limit=5.0, until_peak=True,
     )  # fmt: skip
-    assert "at compute 1234, to 0.3:" in note_text(fall)
+    assert "at compute 1,234, to 0.3:" in note_text(fall)
     assert note_text(fall, "GPU-hours") == (
-        "The reward fell by 0.3 (standard error 0.01) after a peak of 0.6 at 1234 GPU-hours, to 0.3: choose the "
+        "The reward fell by 0.3 (standard error 0.01) after a peak of 0.6 at 1,234 GPU-hours, to 0.3: choose the "
         "checkpoint there. A ceiling after a decline is not defined; the curve is fitted up to the peak."
     )
     assert note_text(Crossing(compute=2e18), "FLOPs") == "The two curves cross at 2e+18 FLOPs."

@@ -158,9 +158,11 @@ def score(
     from scalerl.cli.console import table_console
 
     if sealed.is_dir():
+        from scalerl.analysis.joint.calibration_page import write_page
+
         results = seals.score_folder(sealed, logs or [])
         page = out or sealed / "calibration.html"
-        seals.write_page(results, page)
+        write_page(results, page)
         if as_json:
             typer.echo(json.dumps(seals.folder_json(results), indent=2, allow_nan=False))
             return

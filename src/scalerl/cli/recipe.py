@@ -286,5 +286,6 @@ def check_command(
     print_table(("their setting", "value", "ours"), rows)
     typer.echo(f"{len(checked.differences)} differences from ScaleRL:")
     for number, row in enumerate(checked.differences, start=1):
-        change = f"set {row.change}" if row.change else f"{checked.framework} has no setting for it"
-        typer.echo(f"{number:3}. {row.ours}: {row.statement}.\n     {change[:1].upper()}{change[1:]}.")
+        name = "TRL" if checked.framework == "trl" else checked.framework
+        change = f"Set {row.change}" if row.change else f"There is no setting for it in {name}"
+        typer.echo(f"{number:3}. {row.ours}: {row.statement}.\n     {change}.")

@@ -70,7 +70,7 @@ def train(
 
     Ctrl-C stops after the current step with a checkpoint; a second Ctrl-C stops at once.
 
-    SIGTERM, or the end of the terminal, writes a checkpoint at once, within a step too. --resume continues all of these.
+    SIGTERM, or the end of the terminal, writes a checkpoint at once, within a step too. --resume continues.
 
     See also: recipe list, recipe show; eval and sft for the model to start from; fit, report, export for the run.
     """

@@ -1,6 +1,5 @@
-"""Seal the forecasts of analysed curves, score sealed files against logs, and write a calibration page."""
+"""Seal the forecasts of analysed curves, and score sealed files against logs."""
 
-import html
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -17,14 +16,15 @@ from scalerl import __version__
 from scalerl.analysis.json import number
 from scalerl.analysis.numbers import compute_text
 from scalerl.analysis.results import CurveResult, FitOptions
-from scalerl.errors import InputError, StoreError, UsageError
+from scalerl.errors import InputError, UsageError
 from scalerl.joint.seal import LEVELS, AtScore, SealScore, opened, score_sealed, seal, sealed_curve
 from scalerl.logs.read import read_tables
 from scalerl.logs.series import Selection, Series, series_from
-from scalerl.store import new_file, write_json
+from scalerl.store import write_json
 
 Kind = Literal["scored", "nothing_new"]
 DEFAULT_AT = (2.0, 4.0)  # times the data
+FOLDER_HEADS = ("file", "sealed", "curve", "new", "RMSE", "bias", "in 90%")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,15 +193,16 @@ def _measured(row: AtScore) -> tuple[str, str]:
 
 def folder_table(results: Sequence[FileScore]) -> Group:
     table = Table(header_style="bold", pad_edge=False, box=None)
-    for head in ("file", "sealed", "curve", "new", "RMSE", "bias", "in 90%"):
+    for head in FOLDER_HEADS:
         table.add_column(head, justify="left" if head in ("file", "sealed", "curve") else "right")
-    for cells in _folder_cells(results):
+    for cells in folder_cells(results):
         table.add_row(*cells)
-    lines = [Text(line) for line in _calibration_lines(results)]
+    lines = [Text(line) for line in calibration_lines(results)]
     return Group(table, Text(), *lines)
 
 
-def _folder_cells(results: Sequence[FileScore]) -> list[tuple[str, ...]]:
+def folder_cells(results: Sequence[FileScore]) -> list[tuple[str, ...]]:
+    """Return a row of `FOLDER_HEADS` for each sealed curve."""
     rows = []
     for result in results:
         for curve in result.curves:
@@ -211,14 +212,14 @@ def _folder_cells(results: Sequence[FileScore]) -> list[tuple[str, ...]]:
     return rows
 
 
-def _calibration_lines(results: Sequence[FileScore]) -> list[str]:
-    return [
-        f"{level:.0%} intervals held {share:.0%} of {num} evaluations." if num else "Nothing was measured since."
-        for level, (share, num) in calibration(results).items()
-    ]
+def calibration_lines(results: Sequence[FileScore]) -> list[str]:
+    """Return how many evaluations the intervals of each level held, a sentence per level."""
+    held = {level: (share, num) for level, (share, num) in calibration(results).items() if num}
+    lines = [f"{level:.0%} intervals held {share:.0%} of {num} evaluations." for level, (share, num) in held.items()]
+    return lines or ["Nothing was measured since."]
 
 
-# As JSON and as a page ------------------------------------------------------------------------------------------------
+# As JSON --------------------------------------------------------------------------------------------------------------
 
 
 def score_json(result: FileScore) -> dict[str, Any]:
@@ -256,43 +257,3 @@ def folder_json(results: Sequence[FileScore]) -> dict[str, Any]:
         f"{level:g}": {"covered": number(share), "num": num} for level, (share, num) in calibration(results).items()
     }
     return {"files": [score_json(result) for result in results], "calibration": levels}
-
-
-PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Calibration of sealed forecasts</title>
-<style>body{{font:15px system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color:#222}}
-table{{border-collapse:collapse}}td,th{{padding:.25em .8em;border-bottom:1px solid #ddd;text-align:left}}</style>
-<h1>Calibration of sealed forecasts</h1><p>{words}</p>{picture}<table><tr>{head}</tr>{rows}</table></html>
-"""
-
-
-def write_page(results: Sequence[FileScore], path: Path) -> None:
-    """Write the calibration page: one HTML file that works offline."""
-    head = "".join(f"<th>{text}</th>" for text in ("file", "sealed", "curve", "new", "RMSE", "bias", "in 90%"))
-    cells = ["".join(f"<td>{html.escape(text)}</td>" for text in row) for row in _folder_cells(results)]
-    words = " ".join(html.escape(line) for line in _calibration_lines(results))
-    text = PAGE.format(
-        words=words, picture=_picture(results), head=head, rows="".join(f"<tr>{row}</tr>" for row in cells)
-    )
-    try:
-        with new_file(path) as unfinished:
-            unfinished.write_text(text, encoding="utf-8")
-    except (StoreError, OSError) as error:
-        raise InputError(f"cannot write {path}: {error}") from None
-
-
-def _picture(results: Sequence[FileScore]) -> str:
-    """Return an SVG of covered shares against levels; empty if nothing was scored."""
-    size = 260
-    points = [(level, share) for level, (share, num) in calibration(results).items() if num]
-    if not points:
-        return ""
-    dots = "".join(
-        f'<circle cx="{size * level:.0f}" cy="{size * (1 - share):.0f}" r="5" fill="#0072B2"/>'
-        f'<text x="{size * level - 60:.0f}" y="{size * (1 - share) - 8:.0f}" font-size="11">'
-        f"{level:.0%}: {share:.0%}</text>"
-        for level, share in points
-    )
-    frame = (
-        f'<rect width="{size}" height="{size}" fill="none" stroke="#999"/><path d="M0 {size}L{size} 0" stroke="#bbb"/>'
-    )
-    return f'<svg width="{size}" height="{size}" role="img" aria-label="covered against level">{frame}{dots}</svg>'

@@ -155,6 +155,12 @@ def transfer_table(done: Transfer, left_out: Sequence[LeftOut]) -> Group:
     return Group(table, Text(), *(Text(line) for line in transfer_messages(done, left_out)))
 
 
+def _shown_name(own: Sibling) -> str:
+    """Return the name of a sibling with its size, which ends it, in short: 1.78M for 1780000."""
+    before, slash, _ = own.name.rpartition("/")
+    return f"{before}{slash}{size_text(own.size)}"
+
+
 def draw_transfer(done: Transfer, path: Path) -> None:
     """Draw the law and its siblings: ceilings against starts, and midpoints against sizes."""
 
@@ -164,8 +170,10 @@ def draw_transfer(done: Transfer, path: Path) -> None:
         for place, own in enumerate(done.siblings):
             shade = colour(place)
             left.errorbar([own.start], [own.ceiling[0]], yerr=[1.645 * own.ceiling[1]], fmt="o", color=shade)
-            left.annotate(own.name, (own.start, own.ceiling[0]), fontsize=7, xytext=(4, 4), textcoords="offset points")
-            right.plot([own.size], [math.exp(own.log_midpoint[0])], "o", color=shade, label=own.name)
+            left.annotate(
+                _shown_name(own), (own.start, own.ceiling[0]), fontsize=7, xytext=(4, 4), textcoords="offset points"
+            )
+            right.plot([own.size], [math.exp(own.log_midpoint[0])], "o", color=shade, label=_shown_name(own))
         for axes, x, value in ((left, done.start, done.ceiling), (right, done.size, done.midpoint)):
             ends = [[value.value - value.low], [value.high - value.value]]
             axes.errorbar([x], [value.value], yerr=ends, fmt="D", color=WARNING, label="target")

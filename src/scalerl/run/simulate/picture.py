@@ -52,6 +52,7 @@ def _splits(axes: Any, plan: Plan) -> None:
         axes.annotate(label, (best.generator_gpus, best.steps_per_hour), textcoords="offset points", xytext=(4, 5))
     axes.set_xlabel("GPUs of generators")
     axes.set_ylabel("steps per hour")
+    axes.margins(y=0.12)  # room for the label of the best split
     axes.set_ylim(bottom=0)
     axes.legend(frameon=False)
 
