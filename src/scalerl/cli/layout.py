@@ -34,7 +34,7 @@ def check_layout(name: str, recipe: "Recipe", gpus: str | None, *, check: bool) 
         return False
     own, other = priced_recipe(recipe, load(), devices)
     _print(own)
-    if recipe.learner.gradient_checkpointing == "auto":
+    if recipe.learner.gradient_checkpointing == "auto" and own.fits:
         chosen = "on, since not all activations would fit" if own.layout.checkpointing else "off"
         typer.echo(f"gradient checkpointing: {chosen} (learner.gradient_checkpointing is auto)")
     slots_follow = recipe.rollout.slots is None
