@@ -25,7 +25,7 @@ const own = (index) => `var(--c${index % 12})`;
 // A chart's frame. `x` and `y` map data to pixels; xLog says that x is logarithmic.
 class Chart {
   constructor({ width, height, xRange, yRange, xLog, xWhole = false, xLabel, yLabel, right = 14, left = 46, yText = rewardText, label }) {
-    Object.assign(this, { width, height, xRange, yRange, xLog, right, left, top: 12, bottom: 40 });
+    Object.assign(this, { width, height, xRange, yRange, xLog, right, left, top: 20, bottom: 40 });
     this.svg = node("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
     this.place = xLog ? Math.log : (value) => value;
     this._axes(xLabel, yLabel, yText, xWhole);
@@ -65,7 +65,7 @@ class Chart {
     }
     svg.append(node("line", { class: "axis", x1: left, x2: width - right, y1: height - bottom, y2: height - bottom }));
     if (xLabel) svg.append(node("text", { x: width - right, y: height - 4, "text-anchor": "end" }, xLabel));
-    if (yLabel) svg.append(node("text", { x: 0, y: top - 2, "text-anchor": "start" }, yLabel));
+    if (yLabel) svg.append(node("text", { x: 0, y: top - 10, "text-anchor": "start" }, yLabel));
   }
   line(points, attributes) {
     const path = points.map(([x, y], i) => `${i ? "L" : "M"}${this.x(x).toFixed(1)} ${this.y(y).toFixed(1)}`).join("");

@@ -192,16 +192,19 @@ function drawResiduals(xRange, right) {
     const fill = own(colourOf(curve.name)), many = drawn.length > 3 || points.compute.length > 120 || isPhone;
     left.forEach((value, i) => (curve.fell && points.compute[i] > curve.last * (1 + 1e-5) ? null : chart.mark(points.compute[i], hold(value), points.run[i], { r: many ? 1.8 : 2.6, ...dotStyle(fill, isFitted(curve, points, i), many) })));
   }
-  const marked = sets.filter(({ curve }) => misfitOf(curve) !== null);
+  // Words beside the line where there is room; else below, curves with the same words together.
+  const marked = sets.filter(({ curve }) => misfitOf(curve) !== null), hasRoom = marked.length <= (isPhone ? 1 : 2), below = new Map();
   marked.forEach(({ curve, points, left }, row) => {
     const note = misfitOf(curve), at = note.kind === "mended_fit" && note.skip_before ? note.skip_before : note.compute;
     if (note.kind === "lack_of_fit") chart.line(smoothed(curve, points, left).map(([c, y]) => [c, hold(y)]), { stroke: own(colourOf(curve.name)), "stroke-width": 2 });
     const x = chart.x(at);
-    chart.svg.append(node("line", { class: "misfit", x1: x, x2: x, y1: chart.top, y2: chart.height - chart.bottom }));
+    chart.svg.append(node("line", { class: "misfit", x1: x, x2: x, y1: chart.top, y2: chart.height - chart.bottom }, node("title", {}, misfitText(note, `${labelOf(curve.name)}: `))));
+    if (!hasRoom) { const words = note.kind === "mended_fit" && note.skip_before ? "points before its line are left out of the fit, since they lie off the curve" : misfitText(note, ""); below.set(words, [...(below.get(words) || []), labelOf(curve.name)]); return; }
     const flush = x > chart.width - chart.right - 170;
     chart.svg.append(node("text", { class: "misfit", x: x + (flush ? -5 : 5), y: chart.top + 10 + 13 * row, "text-anchor": flush ? "end" : "start" }, misfitText(note, drawn.length > 1 ? `${clip(labelOf(curve.name), 22)}: ` : "")));
   });
   $("residuals").replaceChildren(chart.svg);
+  $("residuals-note").textContent = [...below].map(([words, names]) => ` ${words[0].toUpperCase()}${words.slice(1)}: ${names.join(", ")}.`).join("");
 }
 function misfitText(note, name) {
   if (note.kind === "lack_of_fit") return `${name}lack of fit, up to ${rewardText(note.size)}`;
