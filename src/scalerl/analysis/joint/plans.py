@@ -71,7 +71,7 @@ def _answer(planned: Planned) -> str:
     if planned.favourite is None or planned.regret is None:
         return "No arm has a curve yet: continue all of them."
     arm = planned.arm(planned.favourite)
-    loss = f"taking it now is expected to lose {planned.regret.value:.2g} (at most {planned.regret.high:.2g})"
+    loss = f"taking it now is expected to lose {planned.regret.value:.2g} (interval up to {planned.regret.high:.2g})"
     if planned.kind == "decided":
         return f"Take {arm.name}: best at {target} with probability {probability_text(arm.p_best)}, and {loss}."
     if planned.kind == "not_separable":

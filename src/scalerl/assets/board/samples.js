@@ -4,7 +4,7 @@
 class Samples {
   constructor(key) {
     this.key = key; this.query = ""; this.verdict = ""; this.problem = null; this.next = null; this.total = 0; this.asked = 0; this.newest = 0;
-    this.input = element("input", { type: "search", id: "sample-search", placeholder: "Words in prompt, answer or the graders' words", autocomplete: "off", spellcheck: false });
+    this.input = element("input", { type: "search", id: "sample-search", placeholder: "Search prompts, answers and what graders wrote", autocomplete: "off", spellcheck: false });
     this.choice = element("select", { id: "sample-verdict" }, ...[["", "all"], ["correct", "correct"], ["wrong", "wrong"], ["none", "no verdict"]].map(([value, text]) => element("option", { value }, text)));
     this.fresh = element("button", { type: "button", className: "plain", hidden: true, onclick: () => this.load() }, "");
     this.status = element("p", { className: "sub", role: "status" });
