@@ -253,6 +253,7 @@ def _remedy(note: notes.WideCeiling, unit: str | None) -> str:
         return "the runs differ by that much among themselves, so more seeds are needed and not more compute."
     if note.remedy == "much_more_compute":
         return f"more than {note.times:g} times the compute fitted would be needed to settle it."
+    assert note.compute is not None
     amount = _amount(_short(note.compute), unit)
     return f"about {note.times:g} times the compute fitted (up to {amount}) should settle it."
 
