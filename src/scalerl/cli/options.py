@@ -33,6 +33,13 @@ Overrides = Annotated[
         show_default=False,
     ),
 ]
+Gpus = Annotated[
+    str | None,
+    typer.Option(
+        help="With --check: only estimate the memory on such GPUs, 8x80 for eight of 80 GB. They need not be here.",
+        metavar="NUMxGB",
+    ),
+]
 
 
 def number(text: str, expected: str) -> float:

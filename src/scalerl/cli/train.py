@@ -14,7 +14,7 @@ import typer
 
 from scalerl.cli.conclusion import conclude, resumes_from
 from scalerl.cli.console import RunConsole, StopSignals, ended_by_ctrl_c
-from scalerl.cli.options import Board, Overrides, RecipeName, flag
+from scalerl.cli.options import Board, Gpus, Overrides, RecipeName, flag, option
 from scalerl.cli.watch import board_beside, check_board
 from scalerl.errors import StoreError, UsageError, UserError
 from scalerl.store import JSON_FORMAT
@@ -28,13 +28,6 @@ if TYPE_CHECKING:
     from scalerl.run.observer import Outlooks
     from scalerl.run.run import Run, RunEnd
 
-Gpus = Annotated[
-    str | None,
-    typer.Option(
-        help="With --check: only estimate the memory on such GPUs, 8x80 for eight of 80 GB. They need not be here.",
-        metavar="NUMxGB",
-    ),
-]
 Out = Annotated[Path, typer.Option(help="Run folder to write.", metavar="DIR")]
 
 
@@ -57,11 +50,7 @@ def train(
     board: Board = False,
     pause_at: Annotated[
         float | None,
-        typer.Option(
-            help="Stop with a checkpoint at this share of the budget, such as 0.5; --resume continues.",
-            metavar="SHARE",
-            show_default=False,
-        ),
+        option("Stop with a checkpoint at this share of the budget, such as 0.5; --resume continues.", metavar="SHARE"),
     ] = None,
 ) -> None:
     """Train by a recipe into a run folder, and forecast while it trains where the reward will level off.
