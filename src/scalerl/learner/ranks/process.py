@@ -1,14 +1,18 @@
 """A rank as a child process of this one: commands and answers over a pipe.
 
 A rank whose parent is gone ends at once, wherever it is; the parent notices the end of a rank while it waits for it.
+A thread of the rank counts up a number in shared memory every half second. A thread of the parent kills a rank that no
+longer does, so that whoever waits for the rank gets the reason, also in the middle of a message.
 """
 
 import functools
+import math
 import os
 import pickle
 import signal
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import Connection, wait
@@ -19,9 +23,12 @@ from scalerl.config.parts import LearnerSettings
 from scalerl.errors import RankLost, RecipeError
 from scalerl.learner.ranks.driver import RankedLearner, ranked_learner
 from scalerl.learner.ranks.rank import LearnerRank, RankSpec
-from scalerl.learner.ranks.serve import DriverGone, no_progress_bars, obey
+from scalerl.learner.ranks.serve import no_progress_bars, obey
+from scalerl.learner.ranks.silence import RUNNING_S, Silence, is_stopped
 
 _CLOSE_S = 5.0
+_BEAT_S = 0.5
+"""Time between two signs of life of a rank."""
 
 
 def process_learner(
@@ -49,7 +56,7 @@ def process_learner(
     with ExitStack() as opened:
         folder = opened.enter_context(_model_folder(model))
         ranked = ranked_learner(
-            _start,
+            functools.partial(_start, silent_s=learner.silent_s),
             learner,
             address="127.0.0.1",
             folder=str(folder),
@@ -64,9 +71,9 @@ def process_learner(
     return ranked
 
 
-def _start(spec: RankSpec) -> "list[ProcessRank]":
+def _start(spec: RankSpec, *, silent_s: float) -> "list[ProcessRank]":
     _check_picklable(spec)
-    return [ProcessRank(spec, rank) for rank in range(spec.num_ranks)]
+    return [ProcessRank(spec, rank, silent_s=silent_s) for rank in range(spec.num_ranks)]
 
 
 def _threads(device: Any, num_ranks: int) -> int:
@@ -104,19 +111,23 @@ def _check_picklable(spec: RankSpec) -> None:
 class ProcessRank:
     """A rank in a child process, as its driver sees it."""
 
-    def __init__(self, spec: RankSpec, rank: int) -> None:
+    def __init__(self, spec: RankSpec, rank: int, *, silent_s: float = 15.0) -> None:
+        """Start the process; it is killed if it is stopped for longer than `silent_s`."""
         import torch.multiprocessing as multiprocessing
 
         context = multiprocessing.get_context("spawn")
-        self.rank = rank
-        self._failed = False
+        self.rank, self._silent_s = rank, silent_s
+        self._ready = self._failed = False
+        self._silence = ""
+        """Why the process was killed, if it was silent for too long."""
         self._unread: list[bytes] = []
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(
-            target=serve, args=(theirs, spec, rank), name=f"learner-rank-{rank}", daemon=True
-        )
+        self._beats: Any = context.RawValue("Q", 0)
+        name = f"learner-rank-{rank}"
+        self._process = context.Process(target=serve, args=(theirs, self._beats, spec, rank), name=name, daemon=True)
         self._process.start()
         theirs.close()
+        threading.Thread(target=self._watch, name=name, daemon=True).start()
 
     @property
     def pid(self) -> int:
@@ -142,6 +153,7 @@ class ProcessRank:
         if kind == "error":
             self._failed = True
             raise value
+        self._ready = self._ready or kind == "ready"
         return kind, value
 
     def check(self) -> None:
@@ -169,25 +181,51 @@ class ProcessRank:
         self._process.join(_CLOSE_S)
         self.kill()
 
+    def _watch(self) -> None:
+        """Kill the process if it falls silent, until it ends."""
+        silence, last = Silence(), 0
+        while not wait([self._process.sentinel], _BEAT_S):
+            beats = self._beats.value
+            silence.listen(beats != last)
+            last = beats
+            if silence.seconds > self._silent_s:
+                stopped = is_stopped(self.pid)
+                # Until a rank is ready, imports may hold Python's lock for long, and learner.start_s limits the time.
+                limit_s = self._silent_s if stopped else max(self._silent_s, RUNNING_S if self._ready else math.inf)
+                if silence.seconds > limit_s:
+                    state = "it was stopped (SIGSTOP)" if stopped else "it hangs"
+                    self._silence = f"has given no sign of life for {limit_s:g} s: {state}"
+                    self._process.kill()
+                    return
+
     def _death(self) -> RankLost:
         self._process.join(_CLOSE_S)
         code = self._process.exitcode
         ending = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
+        ending = self._silence or ending
         return RankLost(f"rank {self.rank} of the learner {ending}; --resume continues from the last checkpoint")
 
 
-def serve(pipe: Connection, spec: RankSpec, rank: int) -> None:
-    """Run a rank until its driver closes it or is gone."""
+def serve(pipe: Connection, beats: Any, spec: RankSpec, rank: int) -> None:
+    """Run a rank until its driver closes it or is gone; count up `beats` all the time."""
     _die_with_parent()
+    threading.Thread(target=_beat, args=(beats,), daemon=True).start()
     # Ctrl-C reaches every process of a terminal; the driver decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    code = 0
     try:
         obey(lambda: LearnerRank(spec, rank), rank, pipe.recv_bytes, functools.partial(_answer, pipe))
-    except DriverGone:
-        os._exit(1)
-    # Nothing is left to be tidied up, and the end of an interpreter that has loaded torch takes a while. Other errors
-    # are raised, so that this process prints their traceback.
-    os._exit(0)
+    except BaseException:
+        # The driver has the traceback, and knows whether this is the cause or the effect of another rank's end.
+        code = 1
+    # Nothing is left to be tidied up, and the end of an interpreter that has loaded torch takes a while.
+    os._exit(code)
+
+
+def _beat(beats: Any) -> None:
+    while True:
+        beats.value += 1
+        time.sleep(_BEAT_S)
 
 
 def _answer(pipe: Connection, kind: str, value: Any) -> None:
