@@ -250,6 +250,42 @@ def test_stopped_rank_is_lost_in_the_middle_of_a_message(monkeypatch):
         assert time.monotonic() - begun < 20
 
 
+@pytest.mark.parametrize("method", ["step", "named_weights"])
+def test_failure_of_one_rank_is_the_reason(monkeypatch, method):
+    """Not that of rank 0, which waits for it and would fail without it."""
+    with forked_ranks(monkeypatch) as (learner, ranks):
+        ranks[1].send(pickle.dumps((spoil, (method,))))
+        assert ranks[1].receive(30.0) == ("done", None)
+        begun = time.monotonic()
+        with pytest.raises(LearnerError, match="rank 1 of the learner failed: ZeroDivisionError: spoilt"):
+            learner.step(random_batch(0, version=learner.version)) if method == "step" else dict(learner.weights())
+        assert time.monotonic() - begun < 20
+
+
+def spoil(rank, method):
+    def fail(*arguments):
+        time.sleep(0.5)
+        raise ZeroDivisionError("spoilt")
+
+    setattr(rank, method, fail)
+
+
+def test_rank_that_cannot_start_leaves_no_other(monkeypatch):
+    kept = process.ProcessRank.__init__
+
+    def start(self, spec, rank, **settings):
+        if rank == 1:
+            raise OSError("no more processes")
+        kept(self, spec, rank, **settings)
+
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: forked.context())
+    monkeypatch.setattr(process.ProcessRank, "__init__", start)
+    before = set(multiprocessing.active_children())
+    with pytest.raises(OSError, match="no more processes"):
+        make_learner("learner.sharding=full", "learner.ranks=2")
+    assert set(multiprocessing.active_children()) == before
+
+
 def test_call_that_holds_the_lock_of_python_has_more_time(monkeypatch):
     with forked_ranks(monkeypatch, "learner.silent_s=1") as (_, ranks):
         ranks[0].send(pickle.dumps((hold_lock, (3,))))

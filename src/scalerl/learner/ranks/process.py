@@ -23,7 +23,7 @@ from scalerl.config.parts import LearnerSettings
 from scalerl.errors import RankLost, RecipeError
 from scalerl.learner.ranks.driver import RankedLearner, ranked_learner
 from scalerl.learner.ranks.rank import LearnerRank, RankSpec
-from scalerl.learner.ranks.serve import no_progress_bars, obey
+from scalerl.learner.ranks.serve import DriverGone, no_progress_bars, obey
 from scalerl.learner.ranks.silence import RUNNING_S, Silence, is_stopped
 
 _CLOSE_S = 5.0
@@ -73,7 +73,13 @@ def process_learner(
 
 def _start(spec: RankSpec, *, silent_s: float) -> "list[ProcessRank]":
     _check_picklable(spec)
-    return [ProcessRank(spec, rank, silent_s=silent_s) for rank in range(spec.num_ranks)]
+    with ExitStack() as started:
+        ranks = []
+        for rank in range(spec.num_ranks):
+            ranks.append(ProcessRank(spec, rank, silent_s=silent_s))
+            started.callback(ranks[-1].kill)
+        started.pop_all()
+    return ranks
 
 
 def _threads(device: Any, num_ranks: int) -> int:
@@ -120,7 +126,7 @@ class ProcessRank:
         self._ready = self._failed = False
         self._silence = ""
         """Why the process was killed, if it was silent for too long."""
-        self._unread: list[bytes] = []
+        self._unread: tuple[str, Any] | None = None
         self._pipe, theirs = context.Pipe()
         self._beats: Any = context.RawValue("Q", 0)
         name = f"learner-rank-{rank}"
@@ -143,13 +149,14 @@ class ProcessRank:
 
     def receive(self, timeout_s: float) -> tuple[str, Any] | None:
         """Return the next answer, or None if there is none yet; raise what the rank raised, RankLost if it died."""
-        if not self._unread:
+        if self._unread is None:
             ready = wait([self._pipe, self._process.sentinel], timeout_s)
             if not ready:
                 return None
             if not self._read():
                 raise self._death()
-        kind, value = pickle.loads(self._unread.pop(0))
+        assert self._unread is not None
+        (kind, value), self._unread = self._unread, None
         if kind == "error":
             self._failed = True
             raise value
@@ -157,18 +164,23 @@ class ProcessRank:
         return kind, value
 
     def check(self) -> None:
-        """Raise RankLost if the rank died without an answer."""
-        if not self._failed and not self._process.is_alive() and not self._unread and not self._read():
+        """Raise what the rank raised while another one was waited for, or RankLost if it died without an answer."""
+        if self._failed:
+            return
+        if not self._read() and not self._process.is_alive() and not self._read():
             raise self._death()
+        if self._unread is not None and self._unread[0] == "error":
+            self.receive(0.0)
 
     def _read(self) -> bool:
-        """Read an answer if there is one; the end of the pipe does not count as one."""
-        try:
-            if self._pipe.poll():
-                self._unread.append(self._pipe.recv_bytes())
-        except (EOFError, OSError):
-            pass
-        return bool(self._unread)
+        """Read an answer if there is one; return whether one is unread. The end of the pipe does not count as one."""
+        if self._unread is None:
+            try:
+                message = self._pipe.recv_bytes() if self._pipe.poll() else b""
+            except (EOFError, OSError):
+                message = b""
+            self._unread = pickle.loads(message) if message else None
+        return self._unread is not None
 
     def kill(self) -> None:
         """End the process, at once."""
@@ -212,14 +224,16 @@ def serve(pipe: Connection, beats: Any, spec: RankSpec, rank: int) -> None:
     threading.Thread(target=_beat, args=(beats,), daemon=True).start()
     # Ctrl-C reaches every process of a terminal; the driver decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    code = 0
     try:
         obey(lambda: LearnerRank(spec, rank), rank, pipe.recv_bytes, functools.partial(_answer, pipe))
+    except DriverGone:
+        os._exit(1)
     except BaseException:
-        # The driver has the traceback, and knows whether this is the cause or the effect of another rank's end.
-        code = 1
+        # The driver has the reason, and ends all ranks. If this one ended by itself, others would fail for lack of it,
+        # and their failures might be noticed first.
+        threading.Event().wait()
     # Nothing is left to be tidied up, and the end of an interpreter that has loaded torch takes a while.
-    os._exit(code)
+    os._exit(0)
 
 
 def _beat(beats: Any) -> None:

@@ -215,9 +215,12 @@ class RayRank:
         return kind, value
 
     def check(self) -> None:
-        """Raise RankLost if the actor has died or was silent for too long."""
-        if not self._failed:
-            self._listen(0.0)
+        """Raise what the rank raised while another one was waited for, or RankLost if it is lost."""
+        if self._failed:
+            return
+        self._listen(0.0)
+        if self._unread and self._unread[0][0] == "error":
+            self.receive(0.0)
 
     def kill(self) -> None:
         """End the process, at once and also if it is stopped."""
