@@ -238,7 +238,7 @@ def test_our_own_errors_are_sentences(
     assert capsys.readouterr().err == "error: wrong\n"
 
 
-def test_a_traceback_of_another_process_comes_before_the_sentence(
+def test_traceback_of_another_process_precedes_the_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     def fail() -> None:
