@@ -13,7 +13,7 @@ from commands import scalerl
 from shared_data import FOLDER, needs_shared_data
 
 from scalerl.cli import main
-from scalerl.errors import InputError, RecipeError, StoreError, UsageError
+from scalerl.errors import InputError, LearnerError, RecipeError, StoreError, UsageError
 
 VALUE = {"value", "low", "high"}
 
@@ -236,6 +236,21 @@ def test_our_own_errors_are_sentences(
         main()
     assert left.value.code == code
     assert capsys.readouterr().err == "error: wrong\n"
+
+
+def test_traceback_of_another_process_precedes_the_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def fail() -> None:
+        error = LearnerError("rank 1 failed")
+        error.add_note("Traceback of rank 1\n")
+        raise error
+
+    monkeypatch.setattr("scalerl.cli.app", fail)
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 1
+    assert capsys.readouterr().err == "Traceback of rank 1\nerror: rank 1 failed\n"
 
 
 @pytest.mark.parametrize("error", [ValueError("shapes differ"), np.linalg.LinAlgError("singular"), RuntimeError("no")])

@@ -157,6 +157,8 @@ def test_failure_is_answered_in_one_line_with_the_rank():
     kind, error = answers[-1]
     assert kind == "error"
     assert str(error) == "rank 5 of the learner failed: ZeroDivisionError: by zero"
+    (where,) = pickle.loads(pickle.dumps(error)).__notes__
+    assert 'raise ZeroDivisionError("by zero' in where
 
 
 def test_end_of_a_file_is_answered_and_that_of_the_pipe_is_not():

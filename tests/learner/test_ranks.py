@@ -1,11 +1,15 @@
 """A learner over ranks gives what one process gives."""
 
+import ctypes
 import functools
 import os
+import pickle
 import signal
 import subprocess
 import sys
+import threading
 import time
+from contextlib import ExitStack, contextmanager
 
 import forked
 import pytest
@@ -19,9 +23,11 @@ from safetensors.torch import save_file
 from tiny_models import tiny_model
 
 from scalerl.errors import LearnerError, RankLost
+from scalerl.learner.ranks import process
 from scalerl.learner.ranks.buckets import buckets
 from scalerl.learner.ranks.context import ContextGroup
 from scalerl.learner.ranks.rank import LearnerRank, RankSpec
+from scalerl.learner.ranks.silence import Silence
 from scalerl.learner.saved import SavedTensors, file_name, write_rows
 from scalerl.run.learners import learner_settings
 
@@ -198,6 +204,135 @@ def test_gathered_entropies_have_gradients_like_log_probs(monkeypatch):
         assert entropy.grad.tolist() == [9.0, 5.0]  # pyright: ignore[reportOptionalMemberAccess]
     finally:
         dist.destroy_process_group()
+
+
+@contextmanager
+def forked_ranks(monkeypatch, *overrides):
+    """Two ranks that start quickly, as a learner and as its processes; nothing is left of them."""
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: forked.context())
+    learner = make_learner("learner.sharding=full", "learner.ranks=2", *overrides)
+    pids = [rank.pid for rank in learner._ranks]
+    try:
+        yield learner, list(learner._ranks)
+    finally:
+        learner.close()
+    assert not [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
+
+
+STOPPED = r"rank {} of the learner has given no sign of life for 2 s: it was stopped \(SIGSTOP\); --resume continues"
+
+
+def test_rank_stopped_in_a_step_is_lost(monkeypatch):
+    with forked_ranks(monkeypatch, "learner.silent_s=2") as (learner, ranks):
+        learner.step(random_batch(0, version=learner.version))
+        stop = threading.Timer(0.5, os.kill, (ranks[1].pid, signal.SIGSTOP))
+        stop.start()
+        begun = time.monotonic()
+        with pytest.raises(RankLost, match=STOPPED.format(1)):
+            step_for(learner, 60.0)
+        assert time.monotonic() - begun < 20
+        with pytest.raises(RankLost, match=STOPPED.format(1)):
+            learner.rank_facts()
+
+
+def test_stopped_rank_is_lost_in_the_middle_of_a_message(monkeypatch):
+    """Messages that are larger than a pipe: one rank does not take the rest, the other does not send it."""
+    with forked_ranks(monkeypatch, "learner.silent_s=2") as (_, ranks):
+        ranks[0].send(pickle.dumps((large_answer, ())))
+        time.sleep(0.5)  # Until the pipe is full.
+        for rank in ranks:
+            os.kill(rank.pid, signal.SIGSTOP)
+        begun = time.monotonic()
+        with pytest.raises(RankLost, match=STOPPED.format(0)):
+            ranks[0].receive(60.0)
+        with pytest.raises(RankLost, match=STOPPED.format(1)):
+            ranks[1].send(bytes(LARGE))
+        assert time.monotonic() - begun < 20
+
+
+@pytest.mark.parametrize("method", ["step", "named_weights"])
+def test_failure_of_one_rank_is_the_reason(monkeypatch, method):
+    """Not that of rank 0, which waits for it and would fail without it."""
+    with forked_ranks(monkeypatch) as (learner, ranks):
+        ranks[1].send(pickle.dumps((spoil, (method,))))
+        assert ranks[1].receive(30.0) == ("done", None)
+        begun = time.monotonic()
+        with pytest.raises(LearnerError, match="rank 1 of the learner failed: ZeroDivisionError: spoilt"):
+            learner.step(random_batch(0, version=learner.version)) if method == "step" else dict(learner.weights())
+        assert time.monotonic() - begun < 20
+
+
+def spoil(rank, method):
+    def fail(*arguments):
+        time.sleep(0.5)
+        raise ZeroDivisionError("spoilt")
+
+    setattr(rank, method, fail)
+
+
+def test_rank_that_cannot_start_leaves_no_other(monkeypatch):
+    kept = process.ProcessRank.__init__
+
+    def start(self, spec, rank, **settings):
+        if rank == 1:
+            raise OSError("no more processes")
+        kept(self, spec, rank, **settings)
+
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: forked.context())
+    monkeypatch.setattr(process.ProcessRank, "__init__", start)
+    before = set(multiprocessing.active_children())
+    with pytest.raises(OSError, match="no more processes"):
+        make_learner("learner.sharding=full", "learner.ranks=2")
+    assert set(multiprocessing.active_children()) == before
+
+
+def test_call_that_holds_the_lock_of_python_has_more_time(monkeypatch):
+    with forked_ranks(monkeypatch, "learner.silent_s=1") as (_, ranks):
+        ranks[0].send(pickle.dumps((hold_lock, (3,))))
+        assert ranks[0].receive(30.0) == ("done", None)
+        monkeypatch.setattr(process, "RUNNING_S", 2.0)
+        ranks[0].send(pickle.dumps((hold_lock, (60,))))
+        with pytest.raises(RankLost, match="rank 0 of the learner has given no sign of life for 2 s: it hangs"):
+            ranks[0].receive(30.0)
+
+
+@pytest.mark.slow
+def test_ranks_on_busy_cores_give_signs_of_life(monkeypatch):
+    """Eight processes a core that never wait, and a limit of 5 s whether or not a rank is stopped."""
+    monkeypatch.setattr(process, "RUNNING_S", 0.0)
+    with forked_ranks(monkeypatch, "learner.silent_s=5") as (learner, _), ExitStack() as opened:
+        for _ in range(8 * (os.cpu_count() or 1)):
+            busy = opened.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+            opened.callback(busy.kill)
+        step_for(learner, 15.0)
+
+
+def step_for(learner, seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        learner.step(random_batch(1, num_groups=16, version=learner.version))
+
+
+LARGE = 10_000_000
+
+
+def large_answer(rank):
+    return bytes(LARGE)
+
+
+def hold_lock(rank, seconds):
+    """Sleep in a C function that does not release Python's lock."""
+    ctypes.PyDLL(None).sleep(seconds)
+
+
+def test_silence_is_not_counted_while_nobody_listens(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    silence = Silence()
+    for elapsed, heard, seconds in ((0.5, False, 0.5), (0.4, False, 0.9), (3600.0, False, 1.9), (0.5, True, 0.0)):
+        now[0] += elapsed
+        silence.listen(heard)
+        assert silence.seconds == pytest.approx(seconds)
 
 
 def test_processes_that_take_too_long_to_start_are_ended():

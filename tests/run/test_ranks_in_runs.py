@@ -1,10 +1,16 @@
 """Whole runs whose learner is divided among ranks."""
 
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
+from ray_processes import alive, command_line, descendants, wait_until
 
 from scalerl import store
 from scalerl.config import Recipe, load_recipe
@@ -88,3 +94,46 @@ def test_ranks_and_generators_train_as_one_process(tmp_path: Path):
         assert row["tokens"] == other["tokens"]
         for key in ("loss/value", "loss/entropy", "optim/grad_norm", "reward/mean"):
             assert row.get(key) == pytest.approx(other.get(key), abs=1e-5), (row["step"], key)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_run_with_a_stopped_rank_ends_and_is_resumed(tmp_path: Path):
+    """Ranks of real processes: one is stopped wherever it is in a step; the learner has almost all of the time."""
+    folder = tmp_path / "run"
+    settings = [*SMALL[:-2], "learner.micro_batch_tokens=64", "checkpoint.every=2", *ranks(2, "full")]
+
+    def start(*more: str) -> "subprocess.Popen[str]":
+        words = [word for setting in (*settings, *more) for word in ("--set", setting)]
+        command = [sys.executable, "-m", "scalerl.cli", "train", "tiny-cpu", "--no-plots", "--out", str(folder)]
+        command += [*words, *["--resume"] * (folder / store.RECIPE).exists()]
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+    def has_rows(num: int, run: "subprocess.Popen[str]") -> bool:
+        assert run.poll() is None, run.communicate()[1]
+        return (folder / store.METRICS).is_file() and len(store.read_metrics(folder)) >= num
+
+    with start("budget.steps=100000") as run:
+        wait_until(lambda: has_rows(5, run), 600, "step 5")
+        processes = descendants(run.pid)
+        *_, victim = sorted(pid for pid in processes if "spawn_main" in command_line(pid))
+        os.kill(victim, signal.SIGSTOP)
+        begun = time.monotonic()
+        _, error = run.communicate(timeout=120)
+        seconds = time.monotonic() - begun
+    print(f"the run ended {seconds:.1f} s after SIGSTOP of a rank\n{error}")
+    assert seconds < 30
+    assert run.returncode == 1
+    sentence = "of the learner has given no sign of life for 15 s: it was stopped (SIGSTOP)"
+    assert sentence in error
+    assert "Traceback" not in error
+    status = store.read_status(folder)
+    assert status is not None
+    assert sentence in status["reason"]
+    wait_until(lambda: not alive(processes), 10, "the end of all processes")
+
+    steps = len(store.read_metrics(folder)) + 3
+    with start(f"budget.steps={steps}") as run:
+        _, error = run.communicate(timeout=600)
+    assert run.returncode == 0, error
+    assert [row["step"] for row in store.read_metrics(folder)] == list(range(1, steps + 1))

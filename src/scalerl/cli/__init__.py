@@ -64,7 +64,8 @@ def main() -> None:
     except UserError as error:
         _exit(str(error), code=2)
     except RunFailure as error:
-        _exit(str(error), code=1)
+        # The notes of an error of another process have its traceback.
+        _exit(str(error), code=1, before="".join(getattr(error, "__notes__", ())))
     except OSError as error:
         # Any command that opens a file may be given such a name.
         if error.errno != errno.ENAMETOOLONG:
@@ -72,8 +73,8 @@ def main() -> None:
         _exit(f"{error.filename}: this name is too long for a file or folder", code=2)
 
 
-def _exit(message: str, *, code: int) -> NoReturn:
+def _exit(message: str, *, code: int, before: str = "") -> NoReturn:
     from scalerl.config.secrets import redact
 
-    sys.stderr.write(f"error: {redact(message)}\n")
+    sys.stderr.write(redact(f"{before}error: {message}\n"))
     sys.exit(code)

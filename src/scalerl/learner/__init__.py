@@ -17,25 +17,23 @@ def torch_learner(
     model: Any,
     *,
     learner: Any,
-    dtype: Any = None,
-    fp32_head: bool = True,
+    dtype: Any,
+    fp32_head: bool,
     compiled: bool | None = None,
     team: "Team | None" = None,
     **settings: Any,
 ) -> "TorchLearner":
     """Return a learner in this process, on the model's device; `model` holds the master weights, trained in place.
 
-    `dtype` is that of the body, FP32 if not set.
+    `dtype` is that of the body.
     """
-    import torch
-
     from scalerl.learner.policy import LocalPolicy
     from scalerl.learner.start import StartPolicy
     from scalerl.learner.step import TorchLearner
 
     policy = LocalPolicy(
         model,
-        dtype=dtype or torch.float32,
+        dtype=dtype,
         fp32_head=fp32_head,
         # run/parts.py has decided on "auto".
         gradient_checkpointing=learner.gradient_checkpointing is True,
@@ -44,7 +42,7 @@ def torch_learner(
     )
     start = None
     if learner.start_kl:
-        start = StartPolicy(model, dtype=dtype or torch.float32, fp32_head=policy.fp32_head)
+        start = StartPolicy(model, dtype=dtype, fp32_head=policy.fp32_head)
     return TorchLearner(policy, learner=learner, start=start, team=team, **settings)
 
 

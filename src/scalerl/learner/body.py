@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 def make_body(model: "PreTrainedModel", dtype: torch.dtype) -> "PreTrainedModel":
     """Return a copy of the model that takes packed rows, with the same parameters or rounded copies of them.
 
-    Gradients of rounded copies are added to the master weights' gradients, in FP32.
+    check_body finds out whether the model can take them. Gradients of rounded copies are added to the master weights'
+    gradients, in FP32.
     """
     # Parameters are passed to deepcopy as already copied, so that FP32 ones never exist twice. Tied parameters stay
     # tied, and buffers stay FP32.
@@ -36,7 +37,6 @@ def make_body(model: "PreTrainedModel", dtype: torch.dtype) -> "PreTrainedModel"
             rounded[id(master)].register_post_accumulate_grad_hook(functools.partial(_move_gradient, master=master))
     use_fp32_linears(body)
     attend_packed(body)
-    check_body(body)
     return body
 
 

@@ -1,6 +1,7 @@
 """A fleet of threads: who gets what, what happens when members die or hang, and evaluations beside training."""
 
 import dataclasses
+import itertools
 from collections import Counter
 
 import pytest
@@ -166,46 +167,50 @@ def test_mistake_of_the_user_ends_the_fleet_at_once(request):
         fleet.poll()
 
 
-def test_silence_counts_only_while_the_driver_listens(request):
-    now = [0.0]
+class Scripted:
+    """A member that makes the given reports and then falls silent, as a process under SIGSTOP does."""
 
-    class Silent:
-        """A member that was ready once and then stops, as a process under SIGSTOP does."""
+    def __init__(self, reports) -> None:
+        self.reports, self.killed = iter(reports), False
 
-        def __init__(self) -> None:
-            self.reports = [Report(ready=True)]
-            self.killed = False
+    def give(self, number, commands) -> None: ...
 
-        def give(self, number, commands) -> None: ...
+    def take(self):
+        return next(self.reports, None)
 
-        def take(self):
-            return self.reports.pop() if self.reports else None
+    def kill(self) -> None:
+        self.killed = True
 
-        def kill(self) -> None:
-            self.killed = True
 
-    class Launcher:
-        def __init__(self) -> None:
-            self.members: list[Silent] = []
+class ScriptedLauncher:
+    """Starts members that make the given reports; waiting takes virtual time."""
 
-        def start(self, number: int) -> Silent:
-            self.members.append(Silent())
-            return self.members[-1]
+    def __init__(self, reports) -> None:
+        self.now_s, self.members, self._reports = 0.0, [], reports
 
-        def wait(self, members, timeout_s: float) -> None:
-            now[0] += timeout_s
+    def start(self, number: int) -> Scripted:
+        self.members.append(Scripted(self._reports()))
+        return self.members[-1]
 
-        def publish(self, weights):
-            return weights
+    def wait(self, members, timeout_s: float) -> None:
+        self.now_s += timeout_s
 
-        def close(self) -> None: ...
+    def publish(self, weights):
+        return weights
 
-    launcher = Launcher()
-    fleet = Fleet(launcher, 1, check=lambda request: None, clock=lambda: now[0], wait_s=0.5)
+    def close(self) -> None: ...
+
+    def fleet(self, **settings) -> Fleet:
+        return Fleet(self, 1, check=lambda request: None, clock=lambda: self.now_s, wait_s=0.5, **settings)
+
+
+def test_silence_counts_only_while_the_driver_listens():
+    launcher = ScriptedLauncher(lambda: [Report(ready=True)])
+    fleet = launcher.fleet()
     fleet.submit(group(0))
     for _ in range(25):
         fleet.poll()
-        now[0] += 1000.0  # a step of the learner
+        launcher.now_s += 1000.0  # a step of the learner
     assert not fleet.losses
     for _ in range(10):
         fleet.poll()
@@ -213,6 +218,23 @@ def test_silence_counts_only_while_the_driver_listens(request):
     assert loss.kind == "silent"
     assert launcher.members[0].killed
     assert len(launcher.members) == 2
+
+
+@pytest.mark.parametrize(
+    ("reports", "reason"),
+    [
+        (lambda: itertools.repeat(Report()), "it was not ready after 20 s"),
+        (lambda: (), "it has not answered for 10 s, and is not ready yet"),
+    ],
+    ids=["it reports while its model is loaded", "it never reports"],
+)
+def test_member_that_never_becomes_ready_is_lost(reports, reason):
+    launcher = ScriptedLauncher(reports)
+    fleet = launcher.fleet(limits=Limits(start_s=20.0, silent_start_s=10.0, replacements=2))
+    with pytest.raises(EngineError, match=rf"\({reason}\), after 2 replacements"):
+        fleet.wait_ready()
+    assert [(loss.kind, loss.reason) for loss in fleet.losses] == [("start", reason)] * 3
+    assert all(member.killed for member in launcher.members)
 
 
 def test_evaluation_beside_training_goes_first(gated):

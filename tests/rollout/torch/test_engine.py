@@ -256,18 +256,32 @@ def test_a_prompt_goes_where_its_slot_lies():
         np.testing.assert_allclose(completion.log_probs, full_forward(model, completion), atol=1e-4)
 
 
-def test_prompt_of_many_slots_is_copied_in_parts():
-    """The completions of a group share a prompt: all of them at once would be the cache once more."""
-    cache = SlotCache(
-        num_layers=2,
-        slots=12,
+def make_cache(*, layers: int, slots: int, max_length: int, head_dim: int, prompt_tokens: int) -> SlotCache:
+    return SlotCache(
+        num_layers=layers,
+        slots=slots,
         num_kv_heads=1,
-        max_length=8,
-        head_dim=4,
-        prompt_tokens=16,
+        max_length=max_length,
+        head_dim=head_dim,
+        prompt_tokens=prompt_tokens,
         dtype=torch.float32,
         device=torch.device("cpu"),
     )
+
+
+def test_masks_of_a_long_context_need_little_memory():
+    """A table of all of them would have as many numbers as the square of the context: 68 GB here."""
+    cache = make_cache(layers=1, slots=1, max_length=131_072, head_dim=1, prompt_tokens=1)
+    position = torch.tensor([0, 3, 7, 131_071])
+    mask = cache.mask(position, 8)
+    assert mask.shape == (4, 1, 1, 8)
+    expected = torch.where(torch.arange(8) > position[:, None], -torch.inf, 0.0)
+    assert torch.equal(mask[:, 0, 0], expected)
+
+
+def test_prompt_of_many_slots_is_copied_in_parts():
+    """The completions of a group share a prompt: all of them at once would be the cache once more."""
+    cache = make_cache(layers=2, slots=12, max_length=8, head_dim=4, prompt_tokens=16)
     computed = cache.computed(2, 8)
     computed.normal_()
     rows, slots = torch.tensor([0, 1] * 5), torch.randperm(10)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tempfile
 from importlib.metadata import PackageNotFoundError
 
 import pytest
@@ -144,5 +145,8 @@ def test_weights_pass_through_shared_memory_and_leave_no_file():
     assert torch.equal(value, torch.arange(10_000.0))
     del value
     sender.close()
+    with tempfile.TemporaryFile() as another:
+        sender.close()
+        another.write(b"the number of a file that was closed may be in use again")
     local = LocalParcel(tensors=tuple(weights.items()))
     assert dict(open_parcel(local, {})) == weights

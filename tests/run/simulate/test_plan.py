@@ -1,18 +1,22 @@
 """Rates from tables and runs, the search for the best split, and what the command prints."""
 
 import json
+import multiprocessing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import forked
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from scalerl import store
 from scalerl.cli import app
 from scalerl.config import load_recipe
 from scalerl.errors import UsageError
+from scalerl.run.simulate import probe
 from scalerl.run.simulate.plan import _search, make_plan
 from scalerl.run.simulate.rates import LengthsSettings, RatesSettings, read_rates
 from scalerl.types import derive_seed
@@ -252,3 +256,13 @@ def test_example_table_is_valid():
     rates = read_rates(Path(__file__).parents[3] / "examples" / "rates_8b.toml")
     assert isinstance(rates, RatesSettings)
     assert rates.decode_token_s(96) > rates.decode_token_s(1)
+
+
+@pytest.mark.slow
+def test_measured_ranks_share_their_rate_and_end(monkeypatch):
+    monkeypatch.setattr(torch.multiprocessing, "get_context", lambda method: forked.context())
+    monkeypatch.setattr(probe, "_train", lambda step, completions, recipe: (0.1, 0.25))
+    before = set(multiprocessing.active_children())
+    rates = probe.measure(load_recipe("tiny-cpu", [*SMALL, "learner.ranks=2", "learner.sharding=replicate"]))
+    assert set(multiprocessing.active_children()) == before
+    assert (rates.train_fixed_s, rates.train_tokens_per_s) == (0.1, 2.0)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from scalerl.config.parts import LearnerSettings
-from scalerl.errors import LearnerError, RankLost
+from scalerl.errors import LearnerError, RankLost, RunFailure, UserError
 from scalerl.learner.ranks.buckets import Bucket
 from scalerl.learner.ranks.rank import DONE, FAILED, LearnerRank, RankFacts, RankSpec
 from scalerl.learner.saved import SavedTensors
@@ -36,7 +36,7 @@ class Rank(Protocol):
     def send(self, message: bytes) -> None: ...
     def receive(self, timeout_s: float) -> tuple[str, Any] | None: ...
     def check(self) -> None:
-        """Raise RankLost if the rank died without reporting a reason."""
+        """Raise what the rank raised while another one was waited for, or RankLost if it died."""
         ...
 
     def kill(self) -> None: ...
@@ -268,13 +268,15 @@ class RankedLearner:
             raise
 
     def _loss(self) -> RankLost | None:
-        """Return the loss of a rank, if one is noticed in time."""
+        """Return the loss of a rank, if one is noticed in time; the failures of other ranks follow from the first."""
         for _ in range(round(self._cause_s / _POLL_S)):
             for rank in self._ranks:
                 try:
                     rank.check()
                 except RankLost as error:
                     return error
+                except (UserError, RunFailure):
+                    continue
             time.sleep(_POLL_S)
         return None
 

@@ -1,14 +1,18 @@
 """A rank as a child process of this one: commands and answers over a pipe.
 
 A rank whose parent is gone ends at once, wherever it is; the parent notices the end of a rank while it waits for it.
+A thread of the rank counts up a number in shared memory every half second. A thread of the parent kills a rank that no
+longer does, so that whoever waits for the rank gets the reason, also in the middle of a message.
 """
 
 import functools
+import math
 import os
 import pickle
 import signal
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import Connection, wait
@@ -20,8 +24,11 @@ from scalerl.errors import RankLost, RecipeError
 from scalerl.learner.ranks.driver import RankedLearner, ranked_learner
 from scalerl.learner.ranks.rank import LearnerRank, RankSpec
 from scalerl.learner.ranks.serve import DriverGone, no_progress_bars, obey
+from scalerl.learner.ranks.silence import RUNNING_S, Silence, is_stopped
 
 _CLOSE_S = 5.0
+_BEAT_S = 0.5
+"""Time between two signs of life of a rank."""
 
 
 def process_learner(
@@ -49,7 +56,7 @@ def process_learner(
     with ExitStack() as opened:
         folder = opened.enter_context(_model_folder(model))
         ranked = ranked_learner(
-            _start,
+            functools.partial(_start, silent_s=learner.silent_s),
             learner,
             address="127.0.0.1",
             folder=str(folder),
@@ -64,9 +71,15 @@ def process_learner(
     return ranked
 
 
-def _start(spec: RankSpec) -> "list[ProcessRank]":
+def _start(spec: RankSpec, *, silent_s: float) -> "list[ProcessRank]":
     _check_picklable(spec)
-    return [ProcessRank(spec, rank) for rank in range(spec.num_ranks)]
+    with ExitStack() as started:
+        ranks = []
+        for rank in range(spec.num_ranks):
+            ranks.append(ProcessRank(spec, rank, silent_s=silent_s))
+            started.callback(ranks[-1].kill)
+        started.pop_all()
+    return ranks
 
 
 def _threads(device: Any, num_ranks: int) -> int:
@@ -104,19 +117,23 @@ def _check_picklable(spec: RankSpec) -> None:
 class ProcessRank:
     """A rank in a child process, as its driver sees it."""
 
-    def __init__(self, spec: RankSpec, rank: int) -> None:
+    def __init__(self, spec: RankSpec, rank: int, *, silent_s: float = 15.0) -> None:
+        """Start the process; it is killed if it is stopped for longer than `silent_s`."""
         import torch.multiprocessing as multiprocessing
 
         context = multiprocessing.get_context("spawn")
-        self.rank = rank
-        self._failed = False
-        self._unread: list[bytes] = []
+        self.rank, self._silent_s = rank, silent_s
+        self._ready = self._failed = False
+        self._silence = ""
+        """Why the process was killed, if it was silent for too long."""
+        self._unread: tuple[str, Any] | None = None
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(
-            target=serve, args=(theirs, spec, rank), name=f"learner-rank-{rank}", daemon=True
-        )
+        self._beats: Any = context.RawValue("Q", 0)
+        name = f"learner-rank-{rank}"
+        self._process = context.Process(target=serve, args=(theirs, self._beats, spec, rank), name=name, daemon=True)
         self._process.start()
         theirs.close()
+        threading.Thread(target=self._watch, name=name, daemon=True).start()
 
     @property
     def pid(self) -> int:
@@ -132,31 +149,38 @@ class ProcessRank:
 
     def receive(self, timeout_s: float) -> tuple[str, Any] | None:
         """Return the next answer, or None if there is none yet; raise what the rank raised, RankLost if it died."""
-        if not self._unread:
+        if self._unread is None:
             ready = wait([self._pipe, self._process.sentinel], timeout_s)
             if not ready:
                 return None
             if not self._read():
                 raise self._death()
-        kind, value = pickle.loads(self._unread.pop(0))
+        assert self._unread is not None
+        (kind, value), self._unread = self._unread, None
         if kind == "error":
             self._failed = True
             raise value
+        self._ready = self._ready or kind == "ready"
         return kind, value
 
     def check(self) -> None:
-        """Raise RankLost if the rank died without an answer."""
-        if not self._failed and not self._process.is_alive() and not self._unread and not self._read():
+        """Raise what the rank raised while another one was waited for, or RankLost if it died without an answer."""
+        if self._failed:
+            return
+        if not self._read() and not self._process.is_alive() and not self._read():
             raise self._death()
+        if self._unread is not None and self._unread[0] == "error":
+            self.receive(0.0)
 
     def _read(self) -> bool:
-        """Read an answer if there is one; the end of the pipe does not count as one."""
-        try:
-            if self._pipe.poll():
-                self._unread.append(self._pipe.recv_bytes())
-        except (EOFError, OSError):
-            pass
-        return bool(self._unread)
+        """Read an answer if there is one; return whether one is unread. The end of the pipe does not count as one."""
+        if self._unread is None:
+            try:
+                message = self._pipe.recv_bytes() if self._pipe.poll() else b""
+            except (EOFError, OSError):
+                message = b""
+            self._unread = pickle.loads(message) if message else None
+        return self._unread is not None
 
     def kill(self) -> None:
         """End the process, at once."""
@@ -169,25 +193,53 @@ class ProcessRank:
         self._process.join(_CLOSE_S)
         self.kill()
 
+    def _watch(self) -> None:
+        """Kill the process if it falls silent, until it ends."""
+        silence, last = Silence(), 0
+        while not wait([self._process.sentinel], _BEAT_S):
+            beats = self._beats.value
+            silence.listen(beats != last)
+            last = beats
+            if silence.seconds > self._silent_s:
+                stopped = is_stopped(self.pid)
+                # Until a rank is ready, imports may hold Python's lock for long, and learner.start_s limits the time.
+                limit_s = self._silent_s if stopped else max(self._silent_s, RUNNING_S if self._ready else math.inf)
+                if silence.seconds > limit_s:
+                    state = "it was stopped (SIGSTOP)" if stopped else "it hangs"
+                    self._silence = f"has given no sign of life for {limit_s:g} s: {state}"
+                    self._process.kill()
+                    return
+
     def _death(self) -> RankLost:
         self._process.join(_CLOSE_S)
         code = self._process.exitcode
         ending = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
+        ending = self._silence or ending
         return RankLost(f"rank {self.rank} of the learner {ending}; --resume continues from the last checkpoint")
 
 
-def serve(pipe: Connection, spec: RankSpec, rank: int) -> None:
-    """Run a rank until its driver closes it or is gone."""
+def serve(pipe: Connection, beats: Any, spec: RankSpec, rank: int) -> None:
+    """Run a rank until its driver closes it or is gone; count up `beats` all the time."""
     _die_with_parent()
+    threading.Thread(target=_beat, args=(beats,), daemon=True).start()
     # Ctrl-C reaches every process of a terminal; the driver decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         obey(lambda: LearnerRank(spec, rank), rank, pipe.recv_bytes, functools.partial(_answer, pipe))
     except DriverGone:
         os._exit(1)
-    # Nothing is left to be tidied up, and the end of an interpreter that has loaded torch takes a while. Other errors
-    # are raised, so that this process prints their traceback.
+    except BaseException:
+        # The driver has the reason, and ends all ranks. If this one ended by itself, others would fail for lack of it,
+        # and their failures might be noticed first.
+        threading.Event().wait()
+    # Nothing is left to be tidied up, and the end of an interpreter that has loaded torch takes a while.
     os._exit(0)
+
+
+def _beat(beats: Any) -> None:
+    while True:
+        beats.value += 1
+        time.sleep(_BEAT_S)
 
 
 def _answer(pipe: Connection, kind: str, value: Any) -> None:

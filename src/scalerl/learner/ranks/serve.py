@@ -2,6 +2,7 @@
 
 import functools
 import pickle
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -21,7 +22,8 @@ def obey(
 
     A command is the name of a method, or a function of a module that gets the rank first. The kinds of answers are
     "ready" (with RankFacts), "item" (of a command that yields), "done" (with the result) and "error". Whatever is
-    raised is answered first, except that EOFError of `receive` means that the driver is gone: DriverGone.
+    raised is answered first, with the traceback as a note if it was not expected. But EOFError of `receive` means that
+    the driver is gone: DriverGone.
     """
     try:
         with no_progress_bars():
@@ -45,7 +47,9 @@ def obey(
         raise
     except BaseException as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        answer("error", LearnerError(f"rank {rank} of the learner failed: {reason}"))
+        failure = LearnerError(f"rank {rank} of the learner failed: {reason}")
+        failure.add_note(traceback.format_exc())
+        answer("error", failure)
         raise
 
 

@@ -36,8 +36,10 @@ class _Seat:
 
     number: int
     member: Member
+    started_s: float
+    """Time of its start, on the clock that runs only while the driver listens."""
     heard_s: float
-    """Time of the last report, on the clock that runs only while the driver listens."""
+    """Time of the last report, on the same clock."""
     newcomer: bool
     """Whether it replaces another member. It gets no requests before it is ready: its node may be going down."""
     report: Report = field(default_factory=Report)
@@ -92,7 +94,7 @@ class Fleet:
         """The last members that were lost."""
         self.num_lost = 0
         self._seats = [
-            _Seat(number=number, member=launcher.start(number), heard_s=0.0, newcomer=False)
+            _Seat(number=number, member=launcher.start(number), started_s=0.0, heard_s=0.0, newcomer=False)
             for number in range(num_members)
         ]
 
@@ -256,10 +258,10 @@ class Fleet:
             if seat.report.by_user and not seat.newcomer:
                 self._end = loss.reason
                 raise RecipeError(loss.reason)
+            self._check_limit(loss)
             self._lost_work += seat.report.work
             self._lost_eval_work += seat.report.eval_work
             self._lost_pace += seat.report.pace
-            self._check_limit(loss)
             # In front: their groups are the oldest.
             self._waiting.extendleft(reversed(seat.pending.values()))
             self._seats[place] = self._newcomer(seat.number)
@@ -270,8 +272,10 @@ class Fleet:
         silent_s = self._listened_s - seat.heard_s
         if report.failure is not None:
             kind, reason = "died", report.failure
-        elif not report.ready and silent_s > limits.start_s:
+        elif not report.ready and self._listened_s - seat.started_s > limits.start_s:
             kind, reason = "start", f"it was not ready after {limits.start_s:g} s"
+        elif not report.ready and silent_s > limits.silent_start_s:
+            kind, reason = "start", f"it has not answered for {limits.silent_start_s:g} s, and is not ready yet"
         elif report.ready and silent_s > limits.silent_s:
             kind, reason = "silent", f"it has not answered for {limits.silent_s:g} s"
         elif report.ready and report.stuck_s > limits.stuck_s:
@@ -294,7 +298,8 @@ class Fleet:
         self._replaced_at.append(now)
 
     def _newcomer(self, number: int) -> _Seat:
-        seat = _Seat(number=number, member=self._launcher.start(number), heard_s=self._listened_s, newcomer=True)
+        now_s, member = self._listened_s, self._launcher.start(number)
+        seat = _Seat(number=number, member=member, started_s=now_s, heard_s=now_s, newcomer=True)
         if self._push is not None:
             seat.give(self._push)
         if self._paused:

@@ -47,8 +47,10 @@ class Launcher(Protocol):
 class Limits:
     """When a member counts as lost, and when the fleet gives up. In seconds."""
 
-    start_s: float = 600.0
-    """Longest time until its engine is built; a large model takes minutes to load."""
+    start_s: float = 3600.0
+    """Longest time until its engine is built; it may have to download a large model first."""
+    silent_start_s: float = 600.0
+    """Longest time without a report until then: it may wait for a place, or for libraries that are imported."""
     silent_s: float = 15.0
     """Longest time without a report once it is ready, after which its process or node is assumed to be gone."""
     stuck_s: float = 300.0

@@ -56,8 +56,9 @@ class SlotCache:
         )
         starts = torch.arange(slots * num_kv_heads, device=device) * max_length
         self._row_starts = starts.view(slots, num_kv_heads)
-        after = torch.ones((max_length, max_length), dtype=torch.bool, device=device).triu_(1)
-        self._masks = torch.zeros(after.shape, dtype=dtype, device=device).masked_fill_(after, float("-inf"))
+        zeros = torch.zeros(max_length, dtype=dtype, device=device)
+        # Row i is the mask of position max_length - 1 - i. All are views of one vector: a long context needs little.
+        self._masks = torch.cat([zeros, torch.full_like(zeros, float("-inf"))]).unfold(0, max_length, 1)
 
     def places(self, position: Tensor) -> Tensor:
         """Return the index of position[row] for every row and head, in the cache viewed as [-1, head_dim]."""
@@ -65,7 +66,8 @@ class SlotCache:
 
     def mask(self, position: Tensor, filled: int) -> Tensor:
         """Return [rows, 1, 1, filled]: 0 up to each row's position and -inf after it."""
-        return self._masks[:, :filled].index_select(0, position)[:, None, None]
+        last = self._masks.shape[1] - 1
+        return self._masks[:, :filled].index_select(0, last - position)[:, None, None]
 
     def computed(self, rows: int, width: int) -> Tensor:
         """Return the buffer for keys and values of prompts: [2, layers, rows, kv_heads, width, head_dim]."""

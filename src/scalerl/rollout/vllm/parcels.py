@@ -10,7 +10,6 @@ are valid until the learner's process goes on, that is, until push_weights retur
 import mmap
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,9 +69,11 @@ class HostSender:
         return HostParcel(path=path, num_bytes=len(block), layout=tuple(layout))
 
     def close(self) -> None:
+        """Free the block. A second call does nothing: the number of the file may be that of another one by then."""
         self._block = None
-        with suppress(OSError):
+        if self._file >= 0:
             os.close(self._file)
+            self._file = -1
 
     def _with_room(self, num_bytes: int) -> mmap.mmap:
         if self._block is None or len(self._block) < num_bytes:

@@ -115,10 +115,11 @@ def reserved_gpu() -> Iterator[str]:
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     actor: Any = ray.remote(_Reservation).options(num_gpus=1, num_cpus=0, scheduling_strategy=here).remote()
     try:
-        gpu: str = ray.get(actor.gpu.remote(), timeout=60.0)
+        try:
+            gpu: str = ray.get(actor.gpu.remote(), timeout=60.0)
+        except GetTimeoutError:
+            raise ClusterError("this node has no free GPU for the learner: start the run on another one") from None
         yield gpu
-    except GetTimeoutError:
-        raise ClusterError("this node has no free GPU for the learner: start the run on another one") from None
     finally:
         with suppress(RayError, ValueError):
             ray.kill(actor)

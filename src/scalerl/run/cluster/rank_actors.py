@@ -24,6 +24,7 @@ from typing import Any
 from scalerl.errors import LearnerError, ModelError, RankLost
 from scalerl.learner.ranks.rank import LearnerRank, RankSpec
 from scalerl.learner.ranks.serve import obey
+from scalerl.learner.ranks.silence import Silence
 
 REPORT_S = 1.0
 """A living actor answers `take` at least this often."""
@@ -183,7 +184,7 @@ class RayRank:
         self._ready = self._failed = self._silent = False
         self._unread: deque[tuple[str, Any]] = deque()
         self._num_given = 0
-        self._silent_s, self._listened_at = 0.0, time.monotonic()
+        self._silence = Silence()
         self._begun: Any = None
         """The last call that began something whose answers come later."""
         self._report = actor.take.remote(REPORT_S)
@@ -214,9 +215,12 @@ class RayRank:
         return kind, value
 
     def check(self) -> None:
-        """Raise RankLost if the actor has died or was silent for too long."""
-        if not self._failed:
-            self._listen(0.0)
+        """Raise what the rank raised while another one was waited for, or RankLost if it is lost."""
+        if self._failed:
+            return
+        self._listen(0.0)
+        if self._unread and self._unread[0][0] == "error":
+            self.receive(0.0)
 
     def kill(self) -> None:
         """End the process, at once and also if it is stopped."""
@@ -238,7 +242,7 @@ class RayRank:
         self.kill()
 
     def _listen(self, timeout_s: float) -> None:
-        """Read the answers that have come; silence counts only while the driver listens."""
+        """Read the answers that have come; RankLost if there has been none for too long."""
         import ray
         from ray.exceptions import RayError, RayTaskError
 
@@ -252,17 +256,13 @@ class RayRank:
             raise LearnerError(f"rank {self.rank} of the learner cannot be started: {reason_of(error)}") from None
         except RayError as error:
             raise self._loss(error) from None
-        # At most a second at a time: a driver that did something else, or was suspended, has not listened.
-        now = time.monotonic()
-        self._silent_s += min(now - self._listened_at, 1.0)
-        self._listened_at = now
+        self._silence.listen(answers is not None)
         if answers is not None:
-            self._silent_s = 0.0
             self._unread.extend(answers)
             self._report = self._actor.take.remote(REPORT_S)
             return
         limit_s = self._limit_s if self._ready else max(self._limit_s, START_S)
-        if self._silent_s > limit_s:
+        if self._silence.seconds > limit_s:
             self._silent = True
             setting = " (learner.silent_s)" if self._ready else ", and is not ready yet"
             raise RankLost(self._sentence(f"has not answered for {limit_s:g} s{setting}"))

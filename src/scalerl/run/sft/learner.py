@@ -16,7 +16,7 @@ from torch import Tensor
 
 from scalerl.config.parts import LearnerSettings
 from scalerl.config.sft import SftSettings
-from scalerl.learner.body import compile_layers, make_body, prepare_for_training
+from scalerl.learner.body import check_body, compile_layers, make_body, prepare_for_training
 from scalerl.learner.packed_attention import pack, packed_hidden_states
 from scalerl.models.load import head
 from scalerl.rl.logprobs import log_probs_and_entropy
@@ -46,6 +46,7 @@ class SftLearner:
         self._row_tokens = learner.micro_batch_tokens
         self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._body = make_body(model, dtype)
+        check_body(self._body)
         prepare_for_training(self._body, learner.gradient_checkpointing is True)
         if model.device.type == "cuda":
             compile_layers(self._body)

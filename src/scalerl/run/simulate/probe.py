@@ -6,7 +6,7 @@ run in which all of them worked (--rates RUN) are closer.
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 import numpy as np
 import torch
@@ -33,15 +33,18 @@ def measure(recipe: Recipe) -> RatesSettings:
             chunk = CHUNKS["gpu" if inputs.device.type == "cuda" else "cpu"]
             _sample(engine, requests[: max(slots // 4, 1)])  # what is compiled and allocated once
             completions, start, slope = _sample(engine, requests)
-            learner = build_learner(inputs.model.model, recipe)
-            fixed_s, token_s = _train(learner.step, completions, recipe)
-            copy_s = _seconds(lambda: engine.push_weights(learner.weights(), 1))
+            with ExitStack() as opened:
+                learner = build_learner(inputs.model.model, recipe)
+                opened.callback(getattr(learner, "close", lambda: None))
+                fixed_s, token_s = _train(learner.step, completions, recipe)
+                copy_s = _seconds(lambda: engine.push_weights(learner.weights(), 1))
         return RatesSettings(
             description=f"measured on this machine's {inputs.device.type}, {torch.get_num_threads()} threads",
             slots=slots,
             decode_s=((1.0, (start + slope) / chunk), (float(slots), (start + slope * slots) / chunk)),
             chunk=chunk,
-            train_tokens_per_s=1 / max(token_s, 1e-12),
+            # All ranks together took this long.
+            train_tokens_per_s=1 / max(token_s * recipe.learner.ranks, 1e-12),
             train_fixed_s=fixed_s,
             push_s=copy_s,
             copy_s=copy_s,
