@@ -297,7 +297,7 @@ def test_pooled_files_must_share_columns(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "rows, options, sentence",
     [
-        ([(1, "nan"), (2, 0.5)], {}, "'reward' is NaN at line 2 of log.csv: remove those rows, or leave"),
+        ([(1, "nan")], {}, "'reward' is NaN at line 2 of log.csv: remove those rows, or leave"),
         ([(1, "nan"), (2, "-inf")], {}, "leave them out with --where 'reward!=-inf' --where 'reward!=nan'."),
         ([(1, 0.5), ("inf", 0.5)], {}, "'gpu_hours' is infinite at line 3 of log.csv"),
         ([(n, "nan") for n in range(1, 9)], {}, "is NaN at lines 2, 3, 4, 5, 6 and 3 more of log.csv"),
@@ -332,6 +332,20 @@ def test_fault_of_the_only_curve_is_raised(
     tmp_path: Path, rows: list[Any], options: dict[str, Any], sentence: str
 ) -> None:
     assert sentence in _fault(_csv(tmp_path / "log.csv", "gpu_hours,reward", rows), **options)
+
+
+def test_nan_counts_as_not_measured(tmp_path: Path) -> None:
+    # As pandas writes a wandb history: NaN in every row that was logged by something else.
+    rows = [{"step": n, "num_tokens": 100.0 * n, "reward": 0.2, "eval/acc": float("nan")} for n in range(1, 41)]
+    rows += [{"step": n, "num_tokens": float("nan"), "reward": "NaN", "eval/acc": 0.01 * n} for n in range(4, 41, 4)]
+    path = tmp_path / "history.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    [series] = _select(path)
+    assert (series.x_label, series.y_label) == ("num_tokens", "eval/acc")
+    assert series.compute.tolist() == [100.0 * n for n in range(4, 41, 4)]
+    [fact] = [fact for fact in series.facts if fact.kind == "nan_rows"]
+    assert (fact.values["columns"], fact.values["num"], fact.values["num_rows"]) == (("eval/acc",), 40, 50)
+    assert "eval/acc is NaN in 40 of 50 rows (lines 1, 2, 3, 4, 5 and 35 more of history.jsonl)" in series.notes[0]
 
 
 @pytest.mark.parametrize("bad", ["nan", "7", "oops"])

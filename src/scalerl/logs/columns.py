@@ -160,16 +160,21 @@ def choose_x(columns: Sequence[str], rows: Sequence[Row], *, y: str | None, buil
 
 
 def fill_from_step(rows: Sequence[Row], column: str, step: str | None) -> list[Any]:
-    """Return a column's values; a missing one is taken from another row of the same step and run."""
+    """Return a column's values; one that is missing or NaN is taken from another row of the same step and run."""
     values = [row.get(column) for row in rows]
-    if step is None or step == column or all(value is not None for value in values):
+    is_missing = [value is None or is_nan(value) for value in values]
+    if step is None or step == column or not any(is_missing):
         return values
     labels = _run_columns(rows, column)
     keys = [(row.get(step), *(row.get(label) for label in labels)) for row in rows]
-    known = {key: value for key, value in zip(keys, values, strict=True) if value is not None and is_number(key[0])}
+    known = {
+        key: value
+        for key, value, missing in zip(keys, values, is_missing, strict=True)
+        if not missing and is_number(key[0])
+    }
     return [
-        known.get(key) if value is None and is_number(key[0]) else value
-        for key, value in zip(keys, values, strict=True)
+        known.get(key, value) if missing and is_number(key[0]) else value
+        for key, value, missing in zip(keys, values, is_missing, strict=True)
     ]
 
 
@@ -209,7 +214,13 @@ def _on_the_clock(rows: Sequence[Row], step: str | None, elapsed: str) -> list[f
 
 
 def is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """Return whether a value is a number; NaN, which pandas and wandb write for what was not logged, is not one."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and value == value
+
+
+def is_nan(value: object) -> bool:
+    """Return whether a value is NaN, as a number or as text."""
+    return value != value if isinstance(value, float) else isinstance(value, str) and value.strip().lower() == "nan"
 
 
 def _cumulated(rows: Sequence[Row], step: str | None, step_time: str) -> list[float | None]:
@@ -284,7 +295,7 @@ def _is_unit(rows: Sequence[Row], column: str) -> bool:
 
 def _is_numeric(value: object) -> bool:
     """Return whether a value is a number, also one written as text: one bad cell makes a whole CSV column text."""
-    if not isinstance(value, str):
+    if not isinstance(value, str) or is_nan(value):
         return is_number(value)
     try:
         return float(value) is not None

@@ -16,6 +16,7 @@ FactKind = Literal[
     "longest_history",
     "rows_counted",
     "cut_lines",
+    "nan_rows",
     "start_at_zero",
     "start_is_a_mean",
     "start_is_late",
@@ -101,6 +102,10 @@ _SENTENCES: dict[FactKind, Callable[[Mapping[str, Any]], str]] = {
     ),
     "cut_lines": lambda values: (
         f"{values['num']} lines (the first is line {values['line']}) were cut while they were written and are left out."
+    ),
+    "nan_rows": lambda values: (
+        f"{' or '.join(values['columns'])} is NaN in {values['num']} of {values['num_rows']} rows ({values['place']}): "
+        "they count as not measured. If training itself gave NaN there, the run has diverged and the rest says little."
     ),
     "start_at_zero": _start_at_zero,
     "start_is_a_mean": lambda values: (

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scalerl.errors import InputError
 from scalerl.logs.attempts import check_clock, drop_superseded, telling_labels
 from scalerl.logs.binning import bin_runs
-from scalerl.logs.columns import STEP, plain
+from scalerl.logs.columns import STEP, is_nan, plain
 from scalerl.logs.facts import Fact, sentence
 from scalerl.logs.names import CurveKey, curve_names
 from scalerl.logs.points import Point, Selection, YScale, at
@@ -106,6 +106,7 @@ def _series(name: str, points: Sequence[Point], selection: Selection) -> Series:
                 f"the files of {name} use different columns ({listed(sorted(labels))}): choose one with {option}."
             )
     facts = tuple(fact for number, fact in enumerate(points[0].facts) if fact not in points[0].facts[:number])
+    points, on_nan = _without_nan(points)
     points, on_seeds = split_by_seed(points)
     points, on_resuming = drop_superseded(points)
     values = _checked(points, selection.y_scale)
@@ -122,7 +123,7 @@ def _series(name: str, points: Sequence[Point], selection: Selection) -> Series:
             f"{name} has no row left to fit besides its start, at {at([value.point for value in starts])}."
         )
     start, start_sd = _start(starts, selection)
-    facts = (*facts, *on_seeds, *on_resuming, *_start_facts(start, starts, fitted, selection))
+    facts = (*facts, *on_nan, *on_seeds, *on_resuming, *_start_facts(start, starts, fitted, selection))
     facts += _mixed([*fitted, *held_out])
     fitted.sort(key=lambda value: (value.point.run, value.compute, value.reward, value.point.evaluation or ""))
     held_out.sort(key=lambda value: (value.compute, value.reward))
@@ -219,6 +220,20 @@ def _floats(values: Any) -> NDArray[np.float64]:
 
 
 # Numbers
+
+
+def _without_nan(points: Sequence[Point]) -> tuple[list[Point], tuple[Fact, ...]]:
+    """Drop the rows whose compute or reward is NaN, unless that leaves none; return the rest and what was done.
+
+    NaN is how pandas and wandb write that a value was not logged in a row, such as an evaluation's in most rows.
+    """
+    kept = [point for point in points if not (is_nan(point.x) or is_nan(point.y))]
+    if len(kept) == len(points) or not any(math.isfinite(_number(point.y) or 0.0) for point in kept):
+        return list(points), ()
+    dropped = [point for point in points if is_nan(point.x) or is_nan(point.y)]
+    labels = {point.x_label if is_nan(point.x) else point.y_label for point in dropped}
+    values = {"columns": tuple(sorted(labels)), "num": len(dropped), "num_rows": len(points), "place": at(dropped)}
+    return kept, (Fact(kind="nan_rows", values=values),)
 
 
 def _checked(points: Sequence[Point], y_scale: YScale) -> list[_Value]:
