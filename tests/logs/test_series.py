@@ -334,6 +334,25 @@ def test_fault_of_the_only_curve_is_raised(
     assert sentence in _fault(_csv(tmp_path / "log.csv", "gpu_hours,reward", rows), **options)
 
 
+def test_named_runs_are_separate_curves(tmp_path: Path) -> None:
+    rows = [(run, step, 0.01 * step) for run in ("new", "base") for step in range(1, 9)]
+    path = _csv(tmp_path / "log.csv", "run,step,reward", rows)
+    assert [series.name for series in _select(path)] == ["new", "base"]
+    assert _select(path)[0].facts[-1].kind == "runs_apart"
+    assert len(_select(path, seed="run")) == 1
+    # An id that changes when a run is resumed names no other run, and neither do repeats that a seed tells apart.
+    resumed = [("x1" if step < 5 else "x2", step, 0.01 * step) for step in range(1, 9)]
+    assert len(_select(_csv(tmp_path / "log.csv", "run_id,step,reward", resumed))) == 1
+    seeds = [(f"r{seed}", seed, step, 0.01 * step) for seed in (0, 1) for step in range(1, 9)]
+    assert len(_select(_csv(tmp_path / "log.csv", "run,seed,step,reward", seeds))) == 1
+
+
+def test_time_of_day_is_not_compute(tmp_path: Path) -> None:
+    rows = [(1.7e9 + 60 * at, 0.1 + 0.01 * at) for at in range(8)]
+    sentence = _fault(_csv(tmp_path / "log.csv", "timestamp,reward", rows), x="timestamp")
+    assert "'timestamp' runs from 1700000000 to 1700000420, which is a time of day and not an amount spent" in sentence
+
+
 def test_nan_counts_as_not_measured(tmp_path: Path) -> None:
     # As pandas writes a wandb history: NaN in every row that was logged by something else.
     rows = [{"step": n, "num_tokens": 100.0 * n, "reward": 0.2, "eval/acc": float("nan")} for n in range(1, 41)]

@@ -1,6 +1,7 @@
 """Which column is which in a log of any trainer: names in the order they are tried, and compute built from step time.
 
-x: GPU_HOURS, then, where --gpus was given, gpu_hours built from time; then FLOPS, TOKENS, hours built from time, STEP.
+x: GPU_HOURS, then, where --gpus was given, gpu_hours built from time; then FLOPS, TOKENS, hours built from time, STEP,
+COARSE.
 y: an evaluation's RATES (eval/..., val-core/..., test/...), a plain rate (pass_rate, accuracy), TRAINING reward; a
 column with too few rows to fit comes after all that have enough.
 Names are compared in lower case with blanks and dashes as underscores. Among equals the first column is taken.
@@ -41,7 +42,11 @@ STEP = (
         "training/global_step",
     ),
     *("train_step", "training_step", "iteration", "iter", "update"),
+    # LLaMA-Factory, Stable-Baselines3
+    *("current_steps", "time/total_timesteps", "total_timesteps", "time/iterations"),
 )
+# Progress in coarser units, for logs that have nothing better.
+COARSE = ("episode", "episodes", "epoch")
 # wandb's own _step counts rows and never falls, the trainer's does when a run is resumed.
 TRAINER_STEP = (*(name for name in STEP if name != "_step"), "_step")
 # Seconds one step took: tinker-cookbook, prime-rl, ours, verl, TRL, and what others write.
@@ -61,6 +66,7 @@ STEP_TIME = (
 ELAPSED = ("elapsed_s", "relative_time_(process)", "relative_time_(wall)", "_runtime")
 NUM_SAMPLES = ("num_samples", "eval/num_samples", "num_eval_samples")
 SEED = ("seed", "random_seed", "train_seed", "train/seed")
+RUN_NAME = ("run", "run_name", "run_id", "experiment", "experiment_name", "exp_name")
 RUN = ("run", "run_id", "run_name", *SEED)
 RATES = (
     r"pass_?rate|solve_rate|success_rate|pass(@|_at_|_)?1",
@@ -78,6 +84,7 @@ TRAINING = (
         "objective/scores",
         "avg_reward",
         "rollout/raw_reward",
+        "rollout/ep_rew_mean",
         "value",
     ),
 )
@@ -156,6 +163,9 @@ def choose_x(columns: Sequence[str], rows: Sequence[Row], *, y: str | None, buil
     named = [known[name] for name in order if name in known]
     # As for y: a column that cannot be read is to be named.
     kinds = (_is_numeric, lambda value: value is not None)
+    # An epoch or episode counts training only where it differs from row to row.
+    coarse = [known[name] for name in COARSE if name in known and _is_progress(rows, known[name], y)]
+    named += coarse if not named else []
     return next((column for is_one in kinds for column in named if _stands_by(rows, column, y, step, is_one)), None)
 
 
@@ -310,6 +320,12 @@ def _stands_by(
     values = fill_from_step(rows, column, step)
     wanted = [is_one(value) for value, row in zip(values, rows, strict=True) if y is None or row.get(y) is not None]
     return 2 * sum(wanted) >= len(wanted) > 0
+
+
+def _is_progress(rows: Sequence[Row], column: str, y: str | None) -> bool:
+    """Return whether most rows with a y have a number of their own in this column."""
+    values = [row.get(column) for row in rows if y is not None and row.get(y) is not None]
+    return 2 * len({value for value in values if is_number(value)}) > len(values) > 0
 
 
 def _run_columns(rows: Sequence[Row], needed: str) -> list[str]:

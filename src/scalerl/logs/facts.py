@@ -20,6 +20,7 @@ FactKind = Literal[
     "start_at_zero",
     "start_is_a_mean",
     "start_is_late",
+    "runs_apart",
     "runs_by_column",
     "seed_has_too_many_values",
     "mixed",
@@ -114,6 +115,10 @@ _SENTENCES: dict[FactKind, Callable[[Mapping[str, Any]], str]] = {
     "start_is_late": lambda values: (
         f"The first row lies at compute {values['compute']:g}, not before training: it is fitted as a point, and the "
         "start is fitted too."
+    ),
+    "runs_apart": lambda values: (
+        f"Column {values['column']} names {values['num']} runs: they are separate curves (make them repeats of one "
+        f"curve with --seed {values['column']}, or name curves with --by)."
     ),
     "runs_by_column": lambda values: f"Runs are told apart by column {', '.join(values['columns'])}.",
     "seed_has_too_many_values": lambda values: (

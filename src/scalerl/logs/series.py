@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scalerl.errors import InputError
 from scalerl.logs.attempts import check_clock, drop_superseded, telling_labels
 from scalerl.logs.binning import bin_runs
-from scalerl.logs.columns import STEP, is_nan, plain
+from scalerl.logs.columns import FLOPS, STEP, TOKENS, is_nan, plain
 from scalerl.logs.facts import Fact, sentence
 from scalerl.logs.names import CurveKey, curve_names
 from scalerl.logs.points import Point, Selection, YScale, at
@@ -29,6 +29,9 @@ __all__ = ["InputError", "Selection", "Series", "series_from"]
 _ROUNDING = 1e-6
 # A first row within this share of the largest compute is as good as the model before training.
 _BEFORE_TRAINING = 0.01
+# Seconds since 1970, of which a run takes a little.
+_YEAR_2001, _YEAR_2065 = 1e9, 3e9
+_A_LITTLE = 0.05
 # Fewer starts than these say little of their own spread.
 _ENOUGH_STARTS = 4
 
@@ -110,6 +113,7 @@ def _series(name: str, points: Sequence[Point], selection: Selection) -> Series:
     points, on_seeds = split_by_seed(points)
     points, on_resuming = drop_superseded(points)
     values = _checked(points, selection.y_scale)
+    _check_amount(points[0], [value.compute for value in values])
     check_clock(points, [value.compute for value in values])
     held_out = [value for value in values if value.point.is_held_out]
     to_fit = [value for value in values if not value.point.is_held_out]
@@ -278,6 +282,17 @@ def _number(value: Any) -> float | None:
         return float(value)
     except (TypeError, ValueError, OverflowError):
         return None
+
+
+def _check_amount(first: Point, computes: Sequence[float]) -> None:
+    """Raise InputError for the seconds (or milli-, micro- or nanoseconds) since 1970, which only grow by a little."""
+    low, high = min(computes), max(computes)
+    is_clock = any(unit * _YEAR_2001 <= low < high < unit * _YEAR_2065 for unit in (1.0, 1e3, 1e6, 1e9))
+    if is_clock and high - low < _A_LITTLE * low and plain(first.x_label) not in (*FLOPS, *TOKENS):
+        raise InputError(
+            f"{first.x_label!r} runs from {low:.0f} to {high:.0f}, which is a time of day and not an amount spent: "
+            "subtract the time at which training began, or choose another column with --x."
+        )
 
 
 def _check_positive(values: Sequence[_Value], selection: Selection) -> None:

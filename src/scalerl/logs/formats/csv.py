@@ -3,15 +3,16 @@
 import csv
 import io
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from scalerl.errors import InputError
+from scalerl.logs.formats.cells import as_float, read_cells
+from scalerl.logs.formats.long import widen
 from scalerl.logs.table import Table, listed, make_table
 
-_ABSENT = frozenset({"", "none", "null", "na", "n/a"})
 _WANDB_SEPARATOR = " - "
 _COMPANIONS = ("__MIN", "__MAX")
 _MAX_SAMPLE = 50
@@ -21,7 +22,9 @@ _KEY_VALUE = re.compile(r"\w\s*[=:]\s*[-+]?[\d.]")
 def read_csv(path: Path, text: str) -> Table:
     """Read a table with a header line."""
     columns, places, rows = _parsed(path, text)
-    return replace(make_table(path, "csv", zip(places, rows, strict=True)), columns=columns)
+    placed = list(zip(places, rows, strict=True))
+    wide = widen(placed)
+    return make_table(path, "csv", wide) if wide else replace(make_table(path, "csv", placed), columns=columns)
 
 
 def is_table(text: str) -> bool:
@@ -33,7 +36,7 @@ def is_table(text: str) -> bool:
     except (csv.Error, ValueError):
         return False
     if len(header) < 2:
-        return bool(rows) and all(len(row) == 1 and _float(row[0]) is not None for row in rows)
+        return bool(rows) and all(len(row) == 1 and as_float(row[0]) is not None for row in rows)
     if rows and any(map(_KEY_VALUE.search, header)) and any(map(_KEY_VALUE.search, rows[0])):
         return False
     # The last line may be cut where a run is still writing.
@@ -121,10 +124,9 @@ def _parsed(path: Path, text: str) -> tuple[list[str], list[str], list[dict[str,
         raise InputError(
             f"{path} holds a header and no rows: wait until the run has logged something, or give another file."
         )
-    parsed = [
-        _column_values([cells[at] if at < len(cells) else "" for _, cells in body], delimiter)
-        for at in range(len(columns))
-    ]
+    parsed = read_cells(
+        [[cells[at] if at < len(cells) else "" for _, cells in body] for at in range(len(columns))], delimiter
+    )
     rows: list[dict[str, Any]] = [
         {name: values[at] for name, values in zip(columns, parsed, strict=True) if values[at] is not None}
         for at in range(len(body))
@@ -133,7 +135,7 @@ def _parsed(path: Path, text: str) -> tuple[list[str], list[str], list[dict[str,
 
 
 def _header(path: Path, line: int, cells: Sequence[str]) -> list[str]:
-    if all(_float(cell) is not None for cell in cells):
+    if all(as_float(cell) is not None for cell in cells):
         raise InputError(
             f"{path}, line {line}: numbers ({listed(cells)}) where column names belong; add a header line."
         )
@@ -143,26 +145,3 @@ def _header(path: Path, line: int, cells: Sequence[str]) -> list[str]:
         # A repeated name keeps its first column; the others stay reachable by their position.
         columns.append(name if name not in columns else f"{name}.{at}")
     return columns
-
-
-def _column_values(cells: Sequence[str], delimiter: str) -> list[float | str | None]:
-    """Return numbers if every cell is one, else the text: a label such as 3e7 must not become a number by itself."""
-    present = [None if cell.strip().lower() in _ABSENT else cell.strip() for cell in cells]
-    convert: Callable[[str], float | None] = _float
-    if delimiter == ";" and any(cell and "," in cell for cell in present):
-        convert = _decimal_comma
-    numbers = [None if cell is None else convert(cell) for cell in present]
-    if all((number is None) == (cell is None) for number, cell in zip(numbers, present, strict=True)):
-        return list(numbers)
-    return list(present)
-
-
-def _float(text: str) -> float | None:
-    try:
-        return None if "_" in text else float(text)
-    except ValueError:
-        return None
-
-
-def _decimal_comma(text: str) -> float | None:
-    return _float(text.replace(",", "."))
