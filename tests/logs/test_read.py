@@ -65,6 +65,19 @@ def test_json_of_columns(tmp_path: Path, indent: int | None, by_row: bool) -> No
     assert (table.x, table.y, _column(table, "reward")) == ("step", "reward", [0.1, None, 0.3])
 
 
+@pytest.mark.parametrize("indent", [None, 1])
+def test_json_with_one_list_of_rows(tmp_path: Path, indent: int | None) -> None:
+    value = {"config": {"lr": 1}, "history": [{"step": 1, "reward": 0.1}, {"step": 2, "reward": 0.2}]}
+    table = read_table(_file(tmp_path / "a.json", json.dumps(value, indent=indent)))
+    assert (table.x, table.y, _column(table, "reward")) == ("step", "reward", [0.1, 0.2])
+
+
+@pytest.mark.parametrize("preamble", ["sep=;\n", '"sep=;"\r\n', "# exported\n# from a tracker, run 7\n"])
+def test_lines_before_the_header_are_skipped(tmp_path: Path, preamble: str) -> None:
+    table = read_table(_file(tmp_path / "a.csv", preamble + "step;reward\n1;0,1\n2;0,2\n"))
+    assert (table.x, table.y, _column(table, "reward")) == ("step", "reward", [0.1, 0.2])
+
+
 def test_one_metric_per_row_becomes_columns(tmp_path: Path) -> None:
     rows = [
         f"{run},{tag},{step},{value}"

@@ -51,6 +51,8 @@ class Stopping:
     best: BestEvaluation
     fell_after: float | None = None
     """Compute of the peak after which the reward fell; None where it did not."""
+    rising_again: bool = False
+    """Whether it has risen again since its lowest after that peak."""
 
 
 def stopping(fit: Fit) -> Stopping | None:
@@ -85,6 +87,7 @@ def _after_peak(fit: Fit) -> Stopping:
         num_without_gain=max(fall.num_after for fall in fit.falls),
         best=_best(fit),
         fell_after=peak,
+        rising_again=any(fall.regained > 0 for fall in fit.falls),
     )
 
 

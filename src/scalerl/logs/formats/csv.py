@@ -16,6 +16,7 @@ from scalerl.logs.table import Table, listed, make_table
 _WANDB_SEPARATOR = " - "
 _COMPANIONS = ("__MIN", "__MAX")
 _MAX_SAMPLE = 50
+_PREAMBLE = re.compile(r"#|\s*\"?sep=.\"?\s*$", re.IGNORECASE)
 _KEY_VALUE = re.compile(r"\w\s*[=:]\s*[-+]?[\d.]")
 
 
@@ -29,6 +30,7 @@ def read_csv(path: Path, text: str) -> Table:
 
 def is_table(text: str) -> bool:
     """Return whether lines look like a table: a header, and under it rows of as many cells, or of numbers alone."""
+    text = _without_preamble(text)
     delimiter = _delimiter(text)
     lines = [line for line in text.splitlines()[:_MAX_SAMPLE] if line.strip()]
     try:
@@ -48,6 +50,7 @@ def is_table(text: str) -> bool:
 
 def is_wandb_export(text: str) -> bool:
     """Return whether the header is that of a wandb chart: columns 'run - metric' beside their __MIN and __MAX."""
+    text = _without_preamble(text)
     return bool(_wandb_series(next(csv.reader([_header_line(text)], delimiter=_delimiter(text)), [])))
 
 
@@ -97,6 +100,15 @@ def _header_line(text: str) -> str:
     return next((line for line in text.splitlines() if line.strip()), "")
 
 
+def _without_preamble(text: str) -> str:
+    """Blank what stands before the header: comments, and the line by which Excel names the delimiter."""
+    lines = text.splitlines(keepends=True)
+    for at, line in enumerate(lines):
+        if line.strip() and not _PREAMBLE.match(line):
+            return "".join("\n" if _PREAMBLE.match(part) else part for part in lines[:at]) + "".join(lines[at:])
+    return text
+
+
 def _delimiter(text: str) -> str:
     header = _header_line(text)
     return max(",;\t", key=lambda mark: len(next(csv.reader([header], delimiter=mark), [])))
@@ -104,6 +116,7 @@ def _delimiter(text: str) -> str:
 
 def _parsed(path: Path, text: str) -> tuple[list[str], list[str], list[dict[str, Any]]]:
     """Return the column names, and of each row its place and its values."""
+    text = _without_preamble(text)
     delimiter = _delimiter(text)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     try:

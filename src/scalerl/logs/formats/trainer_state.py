@@ -28,7 +28,7 @@ def read_json(path: Path, text: str) -> Table:
         raise InputError(f"{path}, line {fault.lineno}: not JSON ({fault.msg}); mend or remove it.") from None
     rows, kind, unit = value, "jsonl", "row"
     if isinstance(value, dict) and "log_history" not in value:
-        rows = rows_of_columns(value)
+        rows = rows_of_columns(value) or rows_inside(value)
     elif isinstance(value, dict):
         rows, kind, unit = value["log_history"], "trainer_state", "log_history row"
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
@@ -37,6 +37,12 @@ def read_json(path: Path, text: str) -> Table:
             "log_history."
         )
     return make_table(path, kind, ((f"{unit} {number}", flatten(row)) for number, row in enumerate(rows, start=1)))
+
+
+def rows_inside(value: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    """Return the one list of rows that an object holds, such as its history; None where there is none or several."""
+    lists = [part for part in value.values() if isinstance(part, list) and part and isinstance(part[0], dict)]
+    return lists[0] if len(lists) == 1 else None
 
 
 def rows_of_columns(value: Mapping[str, Any]) -> list[dict[str, Any]] | None:
