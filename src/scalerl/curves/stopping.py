@@ -108,7 +108,8 @@ def _places(fit: Fit, form: Form, params: dict[str, Array]) -> Array:
     """Compute at which 95 % of the gain is reached; of a form without a start, of the gain since the first point."""
     with np.errstate(over="ignore", divide="ignore"):
         if form.name == "sigmoid":
-            return params["midpoint"] * (MOST / (1 - MOST)) ** (1 / params["exponent"])
+            since = params["midpoint"] * (MOST / (1 - MOST)) ** (1 / params["exponent"])
+            return form.delay * fit.scale + (1 - form.delay) * since
         if form.rising:
             return -params["midpoint"] * np.log2(1 - MOST)
         return float(fit.compute.min()) * (1 - MOST) ** (-1 / params["exponent"])

@@ -93,8 +93,13 @@ _EVALUATION = re.compile(r"(^|[/_.])(evals?|evaluation|val|valid|validation|test
 _RATES = tuple(re.compile(rf"(^|[/_.])({rate})([/_.]|$)") for rate in RATES)
 _PLAIN_RATE = re.compile(rf"(mean_|avg_)?({'|'.join(RATES[:3])})")
 _TRAINING_RATE = re.compile(rf"(^|[/_.])({'|'.join(RATES)})([/_.]|$)")
-# TRL logs every reward function apart from their sum: the parts come after the whole.
-_PART = re.compile(r"(^|[/_.])rewards/[^/]+/mean$")
+# TRL logs every reward function apart from their sum: the parts come after the whole. So does what only says how well
+# the format was kept, and what was chosen from several answers (verl's best@8/mean beside mean@8).
+_PART = re.compile(
+    r"(^|[/_.])(rewards/[^/]+/mean$|(format|formatting|penalty|bonus|best|worst|maj|majority|oracle|chosen|rejected)"
+    r"(@\d+)?([/_.]|$))"
+)
+_WHOLE = re.compile(r"(^|[/_.])(total|overall|sum)([/_.]|$)")
 _NEVER = re.compile(
     r"(^|[/_. ])(std|stdev|stderr|sem|var|variance|min|max|median|len|lengths?|time|runtime|seconds?|loss|kl|entropy"
     r"|count|num|zero|tokens?|steps?|epoch|lr|clip|clipped|ratio|norm|grad|hash|advantages?|per|truncated)([/_. ]|$)"
@@ -268,7 +273,7 @@ def _y_rank(name: str) -> tuple[int, int, int] | None:
         return 1, 0, 0
     if name in TRAINING:
         return 2, 0, TRAINING.index(name)
-    return (2, 1 + part, 0) if _TRAINING_RATE.search(name) else None
+    return (2, 1 + part, int(not _WHOLE.search(name))) if _TRAINING_RATE.search(name) else None
 
 
 def _ranked(columns: Sequence[str], rows: Sequence[Row]) -> list[tuple[tuple[int, int, int, int], str]]:

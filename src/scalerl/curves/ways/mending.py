@@ -11,6 +11,7 @@ from scalerl.curves.residuals.falls import LEAST_NOISE
 from scalerl.curves.residuals.misfit import Misfit
 from scalerl.curves.residuals.rise import Rise, find_rise
 from scalerl.curves.ways.averaging import Part, average, pooled_ceilings
+from scalerl.curves.ways.delays import average_delays
 from scalerl.curves.ways.solving import Choice, Problem, pose
 
 SHARES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)  # of the largest compute, tried as the end of the early part
@@ -75,6 +76,8 @@ def settle(
         if pattern is not None:
             ways = ways_around(form, known, mended.choice if mended is not None else None)
             parts = average(points, known, start_sd, guess, ways, pattern.autocorrelation, slow, (choice, draws))
+        elif rise is not None and rise.seen:
+            parts = average_delays(points, known, start_sd, guess, (choice, best, draws))
     return Settled(
         choice=choice,
         points=few,
