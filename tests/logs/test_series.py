@@ -353,6 +353,24 @@ def test_time_of_day_is_not_compute(tmp_path: Path) -> None:
     assert "'timestamp' runs from 1700000000 to 1700000420, which is a time of day and not an amount spent" in sentence
 
 
+def test_rows_written_twice_count_once(tmp_path: Path) -> None:
+    rows = [(step, 0.1 + 0.013 * step) for step in range(1, 11) for _ in range(2)]
+    [series] = _select(_csv(tmp_path / "log.csv", "step,reward", rows))
+    assert series.compute.size == 10
+    assert [(fact.kind, fact.values["num"]) for fact in series.facts] == [("repeated_rows", 10)]
+
+
+def test_several_rows_per_step_are_noted(tmp_path: Path) -> None:
+    rows = [(step, 0.1 + 0.013 * step + shift) for step in range(1, 11) for shift in (0.0, 0.002)]
+    [series] = _select(_csv(tmp_path / "log.csv", "step,reward", rows))
+    assert series.compute.size == 20
+    assert [(fact.kind, fact.values["num"]) for fact in series.facts] == [("several_per_compute", 2)]
+    # Single answers, right or wrong, are not rows written twice.
+    answers = [(step, float(at < step)) for step in range(1, 11) for at in range(10)]
+    [series] = _select(_csv(tmp_path / "log.csv", "step,reward", answers))
+    assert (series.compute.size, series.facts) == (100, ())
+
+
 def test_nan_counts_as_not_measured(tmp_path: Path) -> None:
     # As pandas writes a wandb history: NaN in every row that was logged by something else.
     rows = [{"step": n, "num_tokens": 100.0 * n, "reward": 0.2, "eval/acc": float("nan")} for n in range(1, 41)]

@@ -17,6 +17,8 @@ FactKind = Literal[
     "rows_counted",
     "cut_lines",
     "nan_rows",
+    "repeated_rows",
+    "several_per_compute",
     "start_at_zero",
     "start_is_a_mean",
     "start_is_late",
@@ -107,6 +109,13 @@ _SENTENCES: dict[FactKind, Callable[[Mapping[str, Any]], str]] = {
     "nan_rows": lambda values: (
         f"{' or '.join(values['columns'])} is NaN in {values['num']} of {values['num_rows']} rows ({values['place']}): "
         "they count as not measured. If training itself gave NaN there, the run has diverged and the rest says little."
+    ),
+    "repeated_rows": lambda values: (
+        f"{values['num']} of {values['num_rows']} rows repeat another one, compute and reward: each counts once."
+    ),
+    "several_per_compute": lambda values: (
+        f"Most values of {values['x']} have {values['num']:g} rows or more, taken as evaluations of one run: if they "
+        "are of several runs, name what tells these apart with --seed or --by."
     ),
     "start_at_zero": _start_at_zero,
     "start_is_a_mean": lambda values: (

@@ -19,6 +19,7 @@ from scalerl.logs.columns import FLOPS, STEP, TOKENS, is_nan, plain
 from scalerl.logs.facts import Fact, sentence
 from scalerl.logs.names import CurveKey, curve_names
 from scalerl.logs.points import Point, Selection, YScale, at
+from scalerl.logs.repeats import drop_repeated
 from scalerl.logs.scale import out_of_range, scaled
 from scalerl.logs.selection import points_from, split_by_seed
 from scalerl.logs.table import Table, listed
@@ -112,6 +113,7 @@ def _series(name: str, points: Sequence[Point], selection: Selection) -> Series:
     points, on_nan = _without_nan(points)
     points, on_seeds = split_by_seed(points)
     points, on_resuming = drop_superseded(points)
+    points, on_repeats = drop_repeated(points)
     values = _checked(points, selection.y_scale)
     _check_amount(points[0], [value.compute for value in values])
     check_clock(points, [value.compute for value in values])
@@ -127,7 +129,7 @@ def _series(name: str, points: Sequence[Point], selection: Selection) -> Series:
             f"{name} has no row left to fit besides its start, at {at([value.point for value in starts])}."
         )
     start, start_sd = _start(starts, selection)
-    facts = (*facts, *on_nan, *on_seeds, *on_resuming, *_start_facts(start, starts, fitted, selection))
+    facts = (*facts, *on_nan, *on_seeds, *on_resuming, *on_repeats, *_start_facts(start, starts, fitted, selection))
     facts += _mixed([*fitted, *held_out])
     fitted.sort(key=lambda value: (value.point.run, value.compute, value.reward, value.point.evaluation or ""))
     held_out.sort(key=lambda value: (value.compute, value.reward))
