@@ -27,7 +27,7 @@ def test_a_late_take_off_is_averaged_over_delays():
     assert np.mean([one.interval("ceiling")[1] > CEILING - 0.02 for one in done]) > 0.8
 
 
-def test_delays_explain_a_pattern_before_early_points_are_left_out():
+def test_delays_come_before_leaving_out_early_points():
     done = late(0)
     assert done.misfit is not None
     assert done.misfit.claimed
