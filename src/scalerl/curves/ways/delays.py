@@ -54,13 +54,12 @@ def _since(delay: float, log_compute: Array, log_exponent: Array, log_midpoint: 
 
 
 def late_take_off(
-    problem: Problem, best: Solution, known: Known, start_sd: float | None, guess: float | None, *, has_pattern: bool
+    problem: Problem, best: Solution, known: Known, start_sd: float | None, guess: float | None
 ) -> tuple[Draws, tuple[Part, ...]] | None:
     """Return the draws of the sigmoid, and it and delayed ones with their weights; None for any other run.
 
-    Where the residuals of the sigmoid have a pattern, delays must explain the run better than it does. The weights are
-    those of the largest likelihood of each way; the delay, which is one more parameter, costs half a log of the number
-    of points (Schwarz 1978).
+    The weights are those of the largest likelihood of each way; the delay, which is one more parameter, costs half a
+    log of the number of points (Schwarz 1978).
     """
     is_plain = problem.form is FORMS["sigmoid"] and not known.log_shape and known.ceiling is None
     if not is_plain or np.exp(best.log_shape[0]) <= STEEP:
@@ -74,7 +73,7 @@ def late_take_off(
     sigmoid_alone = Choice(form=problem.form)
     ways = [_Way(choice=sigmoid_alone, problem=None, best=best, deviance=_deviance(points, best)), *delayed]
     weights = _weights(np.array([way.deviance for way in ways]))
-    if weights[1:].sum() < (0.5 if has_pattern else LEAST_SHARE):
+    if weights[1:].sum() < LEAST_SHARE:
         return None
     counts = np.diff(np.round(np.cumsum(weights) * NUM_DRAWS), prepend=0.0).astype(int)
     resolution = MIXED if points.num_runs == 1 else None

@@ -66,9 +66,9 @@ def settle(
     misfit = problem.misfit(best) if test and (rise is None or rise.seen) else None
     pattern = misfit if misfit is not None and misfit.claimed else None
     late: tuple[Draws, tuple[Part, ...]] | None = None
-    if intervals and rise is not None and rise.seen:
-        late = late_take_off(problem, best, known, start_sd, guess, has_pattern=pattern is not None)
-    mended = mend(points, form, known, start_sd) if pattern is not None and change and late is None else None
+    if intervals and pattern is None and rise is not None and rise.seen:
+        late = late_take_off(problem, best, known, start_sd, guess)
+    mended = mend(points, form, known, start_sd) if pattern is not None and change else None
     if mended is not None:
         choice, few, problem, best = mended.choice, mended.points, mended.problem, mended.best
     draws: Draws | None = None
