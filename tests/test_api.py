@@ -1,8 +1,11 @@
 """The functions of `import scalerl`."""
 
+import ast
+import doctest
 import inspect
 import json
 import pydoc
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +19,7 @@ from scalerl.config import load_recipe
 from scalerl.errors import GraderError, InputError, RecipeError
 from scalerl.import_path import import_function, is_local, path_of
 
+FUNCTIONS = ("train", "evaluate", "sft", "export", "fit_run", "load_recipe")
 SMALL = {
     "pipeline": {"groups_per_batch": 2, "completions_per_group": 2, "max_lag": 1},
     "length": {"thinking_min": 6, "thinking_max": 8},
@@ -38,12 +42,57 @@ def test_import_is_light_and_help_teaches():
 
 
 def test_every_function_is_typed_and_documented():
-    for name in ("train", "evaluate", "sft", "export", "fit_run", "load_recipe"):
+    for name in FUNCTIONS:
         function = getattr(scalerl, name)
         signature = inspect.signature(function)
         assert function.__doc__
         assert signature.return_annotation is not signature.empty
         assert all(parameter.annotation is not parameter.empty for parameter in signature.parameters.values())
+
+
+def test_modules_are_loaded_when_they_are_used():
+    code = (
+        "import sys, scalerl; assert scalerl.errors.UserError; assert 'numpy' not in sys.modules; "
+        "assert scalerl.curves.fit and scalerl.config.Recipe and scalerl.joint.plan; "
+        "assert scalerl.callbacks.LiveForecast; "
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    with pytest.raises(AttributeError, match="no attribute 'curve'"):
+        scalerl.curve  # type: ignore[attr-defined]  # noqa: B018
+
+
+@pytest.mark.parametrize("documented", [scalerl.curves, scalerl.load_recipe])
+def test_examples_of_docstrings_run(documented: object):
+    (example, *_) = doctest.DocTestFinder(recurse=False).find(
+        documented, "example", globs={"scalerl": scalerl, **vars(scalerl.curves)}
+    )
+    assert example.examples
+    assert doctest.DocTestRunner().run(example).failed == 0
+
+
+def test_examples_of_docstrings_call_functions_as_they_are():
+    text = "\n".join([scalerl.__doc__ or "", *(getattr(scalerl, name).__doc__ for name in FUNCTIONS)])
+    calls = re.findall(r"scalerl\.(?:curves\.)?\w+\((?:[^()]|\([^()]*\))*\)", text)
+    assert len(calls) >= 10
+    for call in calls:
+        node = ast.parse(call, mode="eval").body
+        assert isinstance(node, ast.Call)
+        function = eval(ast.unparse(node.func), {"scalerl": scalerl})
+        inspect.signature(function).bind(*node.args, **{word.arg: word.value for word in node.keywords if word.arg})
+
+
+def test_page_shows_everything_and_its_example_runs(capsys: pytest.CaptureFixture[str]):
+    text = (Path(__file__).parents[1] / "docs" / "python.md").read_text()
+    named = set(re.findall(r"\w+", text))
+    functions = [name for name in scalerl.curves.__all__ if inspect.isfunction(getattr(scalerl.curves, name))]
+    assert len(functions) > 10
+    assert not {*functions, *scalerl.__all__} - {"__version__"} - named
+    (example,) = re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+    exec(example, {})
+    shown = capsys.readouterr().out
+    assert shown.startswith("ok 0.60")
+    assert "new has the higher ceiling" in shown
 
 
 def test_settings_are_those_of_the_command_line():

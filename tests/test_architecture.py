@@ -18,7 +18,7 @@ TEST_FILES = sorted((ROOT / "tests").rglob("test_*.py"))
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 # A room and the rooms it may import. Imports only point down; docs/architecture.md has the same tables.
-VALUES = {"errors", "import_path", "answer_format", "types", "store", "config", "choose"}
+VALUES = {"errors", "import_path", "answer_format", "types", "atomic_files", "store", "config", "choose"}
 PARTS = VALUES | {"rl", "graders", "models"}
 LAYERS: dict[str, set[str]] = {
     # values that both halves share
@@ -26,7 +26,8 @@ LAYERS: dict[str, set[str]] = {
     "import_path": {"errors"},
     "answer_format": set(),
     "types": set(),
-    "store": {"errors"},
+    "atomic_files": {"errors"},
+    "store": {"errors", "atomic_files"},
     "config": {"errors", "types"},
     "choose": {"errors", "import_path", "config"},
     # what a run is made of

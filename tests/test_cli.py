@@ -260,7 +260,7 @@ def test_a_name_too_long_for_a_file_is_a_sentence(
     assert re.fullmatch("error: n{300}\\S*: this name is too long for a file or folder\n", capsys.readouterr().err)
 
 
-def test_a_seed_column_is_used_and_said(table: Path):
+def test_seed_column_is_used_and_noted(table: Path):
     named = [word for word in OPTIONS if word not in ("--seed", "seed")]
     (new, _) = sorted(answer("fit", table, *named)["curves"], key=lambda curve: curve["name"])
     assert new["num_runs"] == 2

@@ -13,11 +13,12 @@ import pytest
 from typer.testing import CliRunner
 
 from scalerl import store
+from scalerl.analysis.outlook import Ceiling
 from scalerl.cli import app
 from scalerl.cli import study as study_module
 from scalerl.errors import StudyError
 from scalerl.study.plan import make_plan
-from scalerl.study.progress import Ceiling, Progress
+from scalerl.study.progress import Progress
 from scalerl.study.runner import RunStatus
 from scalerl.study.spec import list_studies, load_study
 
@@ -231,7 +232,7 @@ def test_a_dry_run_to_resume_needs_a_study(tmp_path, monkeypatch):
     fake_training(tmp_path, monkeypatch, {})
     result = study("small.toml", "--dry-run", "--resume", exit_code=1)
     assert isinstance(result.exception, StudyError)
-    assert "runs/small holds no study to resume" in str(result.exception)
+    assert "runs/small does not hold a study to resume" in str(result.exception)
 
 
 def test_the_summary_gives_a_ceiling_with_its_verdict(tmp_path):

@@ -1,7 +1,9 @@
 """The training commands as a user types them: whole runs, signals, faults of the machine, mistakes."""
 
+import contextlib
 import errno
 import fcntl
+import io
 import json
 import os
 import shutil
@@ -124,6 +126,8 @@ def test_a_run_is_checked_trained_resumed_and_exported(scalerl: Command, tmp_pat
     assert checked.out == (
         "tiny-cpu can be trained: 0.85M matmul parameters on cpu, PipelineRL-1, cispo, 2 x 2 completions a step\n"
         "8 slots for batches of 4: expected mean lag 1, largest 1 steps (rollout.slots)\n"
+        "optimizer.warmup_steps = 10 is not below budget.steps = 3: the learning rate is still rising when the run "
+        "ends\n"
     )
     assert not out.parent.exists()
     trained = train(scalerl, out, steps=2)
@@ -218,7 +222,7 @@ def test_a_check_ends_the_processes_it_started(scalerl: Command, tmp_path: Path,
 # Signals -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_first_signal_stops_with_a_checkpoint(
     scalerl: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: int
 ):
@@ -271,13 +275,19 @@ def test_second_signal_stops_at_once(scalerl: Command, tmp_path: Path, monkeypat
     out = tmp_path / "run"
 
     def twice() -> None:
-        for _ in range(2):
-            os.kill(os.getpid(), signal.SIGINT)
+        try:
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGINT)
+        finally:
+            # An impatient user: these must not interrupt what the second one has to write.
+            for _ in range(3):
+                os.kill(os.getpid(), signal.SIGINT)
 
     with monkeypatch.context() as patched:
         when_stepped(patched, 2, twice)
         left = train(scalerl, out)
     assert left.code == 130
+    assert "Stopped at once; the same command with --resume goes on after step 1, its last checkpoint" in left.out
     assert status(out)[0] == "stopped"
     assert not [path for path in out.rglob("*") if "unfinished" in path.name]
     assert [row["step"] for row in store.read_metrics(out)] == [1, 2]
@@ -291,7 +301,9 @@ def test_stop_before_the_first_step_keeps_the_evaluation(
 ):
     out = tmp_path / "run"
     with monkeypatch.context() as patched:
-        patched.setattr(Terminal, "evaluating", lambda terminal, *_: setattr(terminal, "stopped_by", signal.SIGINT))
+        patched.setattr(
+            Terminal, "evaluating", lambda terminal, *_: setattr(terminal._signals, "number", signal.SIGINT)
+        )
         assert train(scalerl, out).code == 130
     first = store.read_evals(out)
     shutil.rmtree(out / store.CHECKPOINTS)
@@ -358,7 +370,9 @@ def test_full_disk_ends_the_run_with_an_error(
         words = ("--set", "evaluation.every=1" if file == store.EVALS else "evaluation.every=5")
         left = train(scalerl, out, *words, steps=4)
     assert left.code == 1
-    assert left.err == f"error: cannot write {out / file}: the disk is full\n"
+    where = "from the start" if file == store.EVALS else "after step 2, its last checkpoint"
+    resumes = f"the same command with --resume goes on {where}"
+    assert left.err == f"error: cannot write {out / file}: the disk is full; {resumes}\n"
     assert status(out) == ("failed", f"StoreError: cannot write {out / file}: the disk is full")
     for name in (store.METRICS, store.EVALS):
         assert (out / name).read_bytes().endswith(b"}\n")
@@ -379,10 +393,61 @@ def test_full_disk_at_a_checkpoint_keeps_the_older_one(
         left = train(scalerl, out)
     assert left.code == 1
     newest = out / store.CHECKPOINTS / "step-00000002"
-    assert left.err == f"error: cannot write {newest}: the disk is full; what was there before is kept\n"
+    resumes = "the same command with --resume goes on after step 1, its last checkpoint"
+    assert left.err == f"error: cannot write {newest}: the disk is full; what was there before is kept; {resumes}\n"
     assert status(out)[0] == "failed"
     assert [path.name for path in newest.parent.iterdir()] == ["step-00000001"]
     assert train(scalerl, out, "--resume").code == 0
+
+
+def test_removed_run_folder_is_named_and_does_not_come_back(
+    scalerl: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    out = tmp_path / "run"
+    when_stepped(monkeypatch, 1, lambda: shutil.rmtree(out))
+    left = train(scalerl, out)
+    assert left.code == 1
+    assert f"the folder {out} is gone, it was removed or renamed by someone else\n" in left.err
+    assert not out.exists()
+
+
+def test_closed_output_stops_with_a_checkpoint(scalerl: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """As in `scalerl train ... | head -1`: the run must not end without a checkpoint because nobody reads it."""
+    out = tmp_path / "run"
+
+    class ClosedPipe(io.StringIO):
+        def write(self, _: str) -> int:
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+    with monkeypatch.context() as patched:
+        when_stepped(patched, 2, lambda: patched.setattr(sys, "stdout", ClosedPipe()))
+        left = train(scalerl, out)
+    assert left.code == 128 + signal.SIGPIPE
+    assert left.err.startswith("the output cannot be written any more. Stopped at step ")
+    assert status(out) == ("stopped", "asked to stop")
+    assert train(scalerl, out, "--resume").code == 0
+
+
+def test_run_in_a_read_only_folder_is_refused_at_once(
+    scalerl: Command, tmp_path: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
+):
+    out = shutil.copytree(finished, tmp_path / "run")
+    access = os.access
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: not (mode & os.W_OK and Path(path) == out) and access(path, mode)
+    )
+    left = train(scalerl, out, "--resume")
+    assert left.code == 2
+    assert f"{out} cannot be written: no permission to write into {out}" in left.err
+
+
+def test_grader_without_any_verdict_is_named_at_the_end(scalerl: Command, tmp_path: Path):
+    (tmp_path / "mute_grader.py").write_text("def mute(text, answer):\n    return None\n")
+    with contextlib.chdir(tmp_path):
+        left = train(scalerl, tmp_path / "run", "--set", "task.grader=mute_grader:mute", steps=6)
+    assert left.code == 0
+    assert "so the model does not change: the grader had a verdict on no answer." in left.out
+    assert "Not measured: in none of the 4 evaluations had the grader a verdict on an answer." in left.out
 
 
 def test_dead_engine_ends_the_run_with_its_reason(scalerl: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -59,8 +59,11 @@ def test_a_file_without_its_suffix_is_suggested(tmp_path, monkeypatch):
 
 
 def test_unreadable_files_are_sentences(tmp_path):
-    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
-    assert problems(recipe=tmp_path / "binary.toml") == [f"{tmp_path / 'binary.toml'} is not UTF-8 text"]
+    file = tmp_path / "binary.toml"
+    file.write_bytes(b"seed = 1\ndescription = '\xe9'\n")
+    assert problems(recipe=file) == [f"{file} is not UTF-8 text (byte 0xe9 in line 2): save it as UTF-8"]
+    file.write_bytes("seed = 1\n".encode("utf-16"))
+    assert problems(recipe=file) == [f"{file} is UTF-16 and not UTF-8 text: save it as UTF-8"]
     assert "cannot be read: Is a directory" in problems(recipe=tmp_path)[0]
     assert "not valid JSON" in problems(recipe=write(tmp_path, "recipe.json", "{"))[0]
     assert "does not hold a table" in problems(recipe=write(tmp_path, "recipe.json", "[]"))[0]
@@ -81,7 +84,25 @@ def test_an_error_names_the_file_it_came_from(tmp_path):
 # -- settings ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("text", ["seed", "=3", "seed=", "loss..cap=3", ".=1"])
+def test_byte_order_mark_of_an_editor_is_skipped(tmp_path):
+    (tmp_path / "mine.toml").write_bytes(b'\xef\xbb\xbfextends = "tiny-cpu"\r\nseed = 5\r\n')
+    assert load_recipe(tmp_path / "mine.toml").seed == 5
+
+
+@pytest.mark.parametrize("key", ["seed", "evaluation.seed"])
+def test_seed_beyond_what_generators_take_is_refused(key):
+    assert problems(f"{key}=9223372036854775808") == [
+        f"--set {key}=9223372036854775808: {key} is 9223372036854775808 but must be below 9223372036854775808"
+    ]
+
+
+def test_override_without_a_value_says_how_to_write_an_empty_one():
+    assert problems("model.path=") == [
+        "--set model.path=: has no value; an empty one is written --set 'model.path=\"\"'"
+    ]
+
+
+@pytest.mark.parametrize("text", ["seed", "=3", "loss..cap=3", ".=1", "="])
 def test_a_malformed_override_shows_the_form(text):
     assert problems(text) == [f"--set {text}: must look like key=value, for example loss.cap=4"]
 
@@ -162,7 +183,7 @@ def test_wrong_setting_error_has_field_value_and_choices(override, rest):
     assert "\n" not in sentence
 
 
-def test_all_problems_are_told_at_once():
+def test_all_problems_are_reported_at_once():
     assert len(problems("seed=x", "pipeline.max_lag=-1", "loss.capp=1")) == 3
 
 

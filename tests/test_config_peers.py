@@ -117,7 +117,7 @@ def test_lag_binds_with_enough_in_flight(tmp_path: Path):
     [
         ("a.yaml", "a: [", "cannot be parsed"),
         ("a.toml", "a = ", "cannot be parsed"),
-        ("a.json", "[1]", "no table of settings"),
+        ("a.json", "[1]", "does not hold a table of settings"),
         ("a.py", "x = 1", "no GRPOConfig"),
         ("a.py", "x = (", "not Python"),
         ("a.yaml", "colour: red", "--framework"),

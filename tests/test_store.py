@@ -4,11 +4,12 @@ import errno
 import json
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scalerl import store
@@ -155,6 +156,30 @@ def test_bad_line_is_named_in_the_error(tmp_path: Path, text: str, fault: str) -
         store.read_evals(tmp_path)
 
 
+@pytest.mark.parametrize("name, read", [("metrics.jsonl", store.read_metrics), ("status.json", store.read_status)])
+def test_file_that_is_not_text_is_named(tmp_path: Path, name: str, read: Callable[[Path], object]) -> None:
+    (tmp_path / name).write_bytes(b'{"step": 1}\n\xff\xfe\x00\n')
+    with pytest.raises(RunFolderError, match=rf"{name} is not UTF-8 text \(byte 0xff in line 2\)"):
+        read(tmp_path)
+
+
+def test_file_without_read_permission_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.write_status(tmp_path, "done")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(RunFolderError, match=r"status.json cannot be read: Permission denied$"):
+        store.read_status(tmp_path)
+
+
+def test_removed_folder_is_named_when_a_row_is_written(tmp_path: Path) -> None:
+    gone = tmp_path / "run"
+    with pytest.raises(StoreError, match=rf"metrics.jsonl: the folder {gone} is gone"):
+        store.append_row(gone / store.METRICS, {"step": 1})
+
+
 def test_new_run_refuses_a_folder_in_use(tmp_path: Path) -> None:
     folder = store.create_run(tmp_path / "runs" / "a")
     assert store.create_run(folder) == folder
@@ -201,6 +226,7 @@ def test_rows_round_trip_and_nonfinite_becomes_null(tmp_path: Path) -> None:
 
 
 @given(cut=st.integers(min_value=0, max_value=200), reopened=st.booleans())
+@example(cut=2 * len('{"step": 0, "attempt": 1}') + 1, reopened=True)  # two rows, the last without its newline
 def test_resume_after_a_kill_keeps_every_complete_row(
     tmp_path_factory: pytest.TempPathFactory, cut: int, reopened: bool
 ) -> None:
@@ -253,6 +279,10 @@ def test_full_disk_leaves_no_partial_file(
     attempt(store.append_row, metrics, {"step": 2})
     attempt(store.write_json, status, {"status": "done"})
     assert (metrics.read_bytes(), status.read_bytes()) == before
+    # A complete last row gets the newline that it lacks, and keeps it.
+    metrics.write_bytes(before[0].removesuffix(b"\n"))
+    attempt(store.append_row, metrics, {"step": 2})
+    assert metrics.read_bytes() == before[0]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "status.json"]
 
 

@@ -16,13 +16,48 @@ Bring your own problems, grader or loss as objects:
     rows = [{"prompt": f"{n}+{n}=", "answer": str(2 * n)} for n in range(500)]
     scalerl.train("tiny-cpu", "runs/mine", problems=rows, grader=near)
 
-Functions: train, evaluate, sft, export, fit_run, load_recipe. Modules: scalerl.curves fits, forecasts and compares
-curves given as numbers; scalerl.config has every setting; scalerl.errors has every error. The command `scalerl` does
-the same. Importing this loads neither torch nor numpy; training needs the extra "train".
+Forecast and compare fitted curves:
+
+    other = scalerl.fit_run("runs/mine")
+    scalerl.curves.reward_at(fit, [2 * fit.scale])    # at twice the compute, with an interval
+    scalerl.curves.compare({"first": fit, "mine": other}).pairs[0].verdict
+
+Functions: train, evaluate, sft, export, fit_run, load_recipe. Modules, loaded when they are first used: scalerl.curves
+fits, forecasts and compares curves given as numbers; scalerl.joint pools and plans; scalerl.callbacks has forecasts for
+other trainers; scalerl.config has every setting; scalerl.errors has every error. The command `scalerl` does the same.
+Importing this loads neither torch nor numpy; training needs the extra "train".
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from scalerl.api import TrainedRun, evaluate, export, fit_run, load_recipe, sft, train
 
+if TYPE_CHECKING:
+    from scalerl import callbacks, config, curves, errors, joint
+
 __version__ = "0.1.0"
 
-__all__ = ["TrainedRun", "__version__", "evaluate", "export", "fit_run", "load_recipe", "sft", "train"]
+__all__ = [
+    "TrainedRun",
+    "__version__",
+    "callbacks",
+    "config",
+    "curves",
+    "errors",
+    "evaluate",
+    "export",
+    "fit_run",
+    "joint",
+    "load_recipe",
+    "sft",
+    "train",
+]
+
+_MODULES = ("callbacks", "config", "curves", "errors", "joint")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"scalerl.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

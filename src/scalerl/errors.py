@@ -18,6 +18,15 @@ class RunFailure(RuntimeError):
     """A run, or the program, cannot go on for a reason that is not the user's mistake."""
 
 
+def not_utf8(name: object, error: UnicodeDecodeError) -> str:
+    """Return the sentence for a file that is not UTF-8 text: the line, the byte and what to do."""
+    if error.object[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return f"{name} is UTF-16 and not UTF-8 text: save it as UTF-8"
+    line = error.object[: error.start].count(b"\n") + 1
+    byte = error.object[error.start]
+    return f"{name} is not UTF-8 text (byte 0x{byte:02x} in line {line}): save it as UTF-8"
+
+
 # What a user gave ----------------------------------------------------------------------------------------------------
 
 
@@ -80,7 +89,7 @@ class InputError(UserError):
 
 
 class NoCurveError(InputError):
-    """No curve of the data can be fitted; `reason` says why not the first."""
+    """No curve of the data can be fitted; `reason` says why the first one cannot."""
 
     def __init__(self, sentence: str, reason: str) -> None:
         super().__init__(sentence)
@@ -142,6 +151,20 @@ class EngineError(RunFailure):
     """The engine cannot go on; every later poll raises it again."""
 
 
+class NonFiniteLogits(EngineError):
+    """The weights that an engine samples with give logits that are not finite; version 0 is the model as loaded."""
+
+    def __init__(self, *, token: int, request: str, version: int) -> None:
+        cause = (
+            "training has diverged, so start again with a lower optimizer.lr, or check the loss if it is your own"
+            if version
+            else "the weights of the model itself are at fault (model.path)"
+        )
+        super().__init__(
+            f"non-finite logits at token {token} of request {request}, sampled with version {version}: {cause}"
+        )
+
+
 class EngineStalled(EngineError):
     """Requests are with the engine, and it has produced nothing for too long."""
 
@@ -151,7 +174,7 @@ class LearnerError(RunFailure):
 
 
 class RankLost(LearnerError):
-    """A rank of the learner has died or does not answer: the cause, where other ranks fail for lack of it."""
+    """A rank of the learner has died or does not answer; other ranks then fail because of it."""
 
 
 class GraderPoolError(RunFailure):

@@ -9,18 +9,17 @@ env.json holds the format of the whole folder, `"format": 1`. A folder without o
 and reads the same. The number rises when an older reader would misread a folder; a newer one is refused.
 """
 
-import errno
 import json
 import math
 import os
 import re
-import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from scalerl.errors import RunFolderError, StoreError
+from scalerl.atomic_files import new_file, write_errors
+from scalerl.errors import RunFolderError, StoreError, not_utf8
 
 RECIPE = "recipe.json"
 ENV = "env.json"
@@ -40,8 +39,8 @@ FORMAT = 1
 JSON_FORMAT = 1
 """Format of what the commands print with --json."""
 
-UNFINISHED = ".unfinished"
-"""Suffix of a file or folder that is still being written."""
+BUDGET_COLUMNS = {"steps": "step", "gpu_hours": "gpu_hours", "flops": "flops"}
+"""The column of metrics.jsonl that each limit of a recipe's budget is counted in."""
 
 Row = dict[str, Any]
 
@@ -69,14 +68,16 @@ def check_place(folder: Path) -> None:
     if place != folder and not place.is_dir():
         raise RunFolderError(f"{folder} cannot be created: {place} is a file, not a folder; choose another --out")
     if place.is_dir() and not os.access(place, os.W_OK | os.X_OK):
-        raise RunFolderError(f"{folder} cannot be written: no permission to write into {place}; choose another --out")
+        raise RunFolderError(
+            f"{folder} cannot be written: no permission to write into {place}; allow it, or choose another --out"
+        )
 
 
 def create_run(folder: str | Path) -> Path:
     """Create the folder of a new run; never touches one that already holds something."""
     folder = Path(folder)
     check_new(folder)
-    with _write_errors(folder):
+    with write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     return folder
 
@@ -88,7 +89,7 @@ def reopen_run(folder: str | Path) -> Path:
     if not is_run_folder(folder):
         raise RunFolderError(f"{folder} does not hold a run to resume: it has no {RECIPE}")
     for path in sorted(folder.glob("*.jsonl")):
-        with _write_errors(path), path.open("r+b", buffering=0) as file:
+        with write_errors(path), path.open("r+b", buffering=0) as file:
             _end_last_line(file.fileno())
     return folder
 
@@ -96,7 +97,7 @@ def reopen_run(folder: str | Path) -> Path:
 def append_row(path: str | Path, row: Mapping[str, Any], *, sync: bool = False) -> None:
     """Append one line; `sync` flushes it to the disk. A row that cannot be written completely is removed again."""
     line = (json.dumps(_finite(row), allow_nan=False) + "\n").encode()
-    with _write_errors(path):
+    with write_errors(path):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             size = _end_last_line(descriptor)
@@ -140,7 +141,7 @@ def write_status(folder: str | Path, status: str, reason: str = "") -> None:
         if not path.is_file():
             raise
         # There is no room for a second file, but the blocks of the old one can be overwritten.
-        with _write_errors(path):
+        with write_errors(path):
             descriptor = os.open(path, os.O_WRONLY)
             try:
                 # Blanks overwrite the rest of a longer text.
@@ -183,78 +184,6 @@ def _finite(value: Any) -> Any:
     return value
 
 
-@contextmanager
-def _write_errors(path: str | Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as fault:
-        raise StoreError(f"cannot write {path}: {write_failure(fault)}") from fault
-
-
-@contextmanager
-def new_file(target: Path) -> Iterator[Path]:
-    """Yield a path to write to; the file appears at `target` once it is on disk, and is removed if anything fails."""
-    # With the process's number: two processes may write the same report.
-    unfinished = target.with_name(f".{target.name}.{os.getpid()}{UNFINISHED}")
-    with _write_errors(target):
-        try:
-            yield unfinished
-            _flush(unfinished)
-            os.replace(unfinished, target)
-        except BaseException:
-            # A read-only file system refuses this too, whether or not there is a file.
-            with suppress(OSError):
-                unfinished.unlink()
-            raise
-
-
-@contextmanager
-def new_folder(
-    target: Path, *, replace: bool = False, write_errors: tuple[type[Exception], ...] = ()
-) -> Iterator[Path]:
-    """Yield a folder to fill; it appears at `target` once all of it is on disk, and is removed if anything fails.
-
-    `write_errors` are exceptions of the library that writes; they count as a failed write, like an OSError.
-    """
-    unfinished, replaced = (target.with_name(f"{target.name}{end}{UNFINISHED}") for end in ("", ".replaced"))
-    try:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
-        yield unfinished
-        for path in [*unfinished.rglob("*"), unfinished]:
-            _flush(path)
-        if replace and target.exists():
-            # Renamed, not removed: a crash between the two renames is very unlikely.
-            os.rename(target, replaced)
-        os.rename(unfinished, target)
-        _flush(target.parent)
-        shutil.rmtree(replaced, ignore_errors=True)
-    except BaseException as error:
-        if replaced.exists() and not target.exists():
-            os.rename(replaced, target)
-        shutil.rmtree(unfinished, ignore_errors=True)
-        if isinstance(error, (OSError, *write_errors)):
-            raise StoreError(f"cannot write {target}: {write_failure(error)}; what was there before is kept") from error
-        raise
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def write_failure(error: Exception) -> str:
-    """Return why a write failed."""
-    # safetensors reports the system's error as text.
-    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-    if full or "No space left" in str(error):
-        return "the disk is full"
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)
-
-
 # Reading -------------------------------------------------------------------------------------------------------------
 
 
@@ -266,7 +195,7 @@ def portable(folder: str) -> Path:
 def is_run_folder(path: str | Path) -> bool:
     """Return whether one of our runs wrote this folder. metrics.jsonl is not enough: other trainers write it too."""
     folder = Path(path)
-    return folder.is_dir() and ((folder / RECIPE).is_file() or (folder / EVALS).is_file())
+    return (folder / RECIPE).is_file() or (folder / EVALS).is_file()
 
 
 def check_format(folder: str | Path) -> None:
@@ -317,7 +246,7 @@ def read_study(folder: str | Path) -> Row | None:
 def read_decisions(folder: str | Path) -> list[Row]:
     """Return the decisions of a study's policy in their order; empty where it has none."""
     path = Path(folder) / DECISIONS
-    return [row for _, row in parse_lines(path.read_text(encoding="utf-8"), path)] if path.is_file() else []
+    return [row for _, row in parse_lines(_read_text(path), path)] if path.is_file() else []
 
 
 def latest_rows(path: Path, keys: Sequence[str]) -> list[tuple[int, Row]]:
@@ -326,7 +255,7 @@ def latest_rows(path: Path, keys: Sequence[str]) -> list[tuple[int, Row]]:
     if not path.is_file():
         return []
     placed = []
-    for line, row in parse_lines(path.read_text(encoding="utf-8"), path):
+    for line, row in parse_lines(_read_text(path), path):
         if not isinstance(row.get("step"), int | float):
             raise RunFolderError(f"{path}, line {line}: the row has no numeric 'step'")
         placed.append((line, row))
@@ -383,12 +312,21 @@ def _read_object(path: Path) -> Row | None:
     if not path.is_file():
         return None
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(_read_text(path))
     except json.JSONDecodeError as fault:
         raise RunFolderError(f"{path}, line {fault.lineno}: not JSON ({fault.msg})") from None
     if not isinstance(value, dict):
         raise RunFolderError(f"{path}: a JSON object is needed, not {type(value).__name__}")
     return value
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise RunFolderError(not_utf8(path, error)) from None
+    except OSError as error:
+        raise RunFolderError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def _short(text: str) -> str:

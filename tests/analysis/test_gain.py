@@ -31,7 +31,7 @@ def measured(rows: list[dict[str, Any]], metrics: list[dict[str, float]]) -> Gai
     return gain
 
 
-def test_rise_fall_and_noise_are_told_apart():
+def test_rise_fall_and_noise_are_distinguished():
     steps = [UPDATED] * 40
     assert measured(evaluations([0.2, 0.3, 0.4, 0.4, 0.4]), steps).kind == "rose"
     assert measured(evaluations([0.5, 0.3, 0.3, 0.3]), steps).kind == "fell"

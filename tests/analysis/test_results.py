@@ -11,6 +11,7 @@ from scalerl.analysis.json import to_json
 from scalerl.analysis.numbers import decimals
 from scalerl.analysis.results import (
     Analysis,
+    AnalysisNote,
     FitOptions,
     analyse_backtest,
     analyse_compare,
@@ -84,10 +85,17 @@ def test_a_backtest_has_the_same_keys_for_every_curve():
     assert set(out["curves"][0]) == set(out["curves"][2])
 
 
+def test_pooled_backtest_keeps_the_errors_of_bins():
+    curves = [series(name, seed=seed, error=np.linspace(0.002, 0.006, 24)) for seed, name in enumerate("abc")]
+    done = analyse_backtest(curves, FitOptions(pool=True), [0.5])
+    scores = [score for curve in done.curves for _, score in curve.fractions]
+    assert [score is not None and score.num_points for score in scores] == [13, 13, 13]
+
+
 # Columns
 
 
-def test_the_columns_taken_for_compute_and_reward_are_said():
+def test_output_names_the_columns_of_compute_and_reward():
     done = analyse_fit([series("a"), series("b", seed=1)], FitOptions())
     assert [(curve["x"], curve["y"]) for curve in to_json(done)["curves"]] == [("gpu_hours", "pass_rate")] * 2
     assert "compute: gpu_hours, reward: pass_rate" in shown(done).split("\n")[3]
@@ -96,7 +104,7 @@ def test_the_columns_taken_for_compute_and_reward_are_said():
     )
 
 
-def test_each_of_several_columns_is_said_with_its_curves():
+def test_several_columns_are_named_with_their_curves():
     done = analyse_fit([series("a"), series("b", seed=1), series("c", seed=2, x_label="step")], FitOptions())
     expected = "compute: gpu_hours of a, b / step (recognised) of c, reward: pass_rate; name"
     assert expected in shown(done, step="recognised")
@@ -111,7 +119,7 @@ def reaching(reward: float) -> tuple[str, dict[str, Any]]:
     return line, to_json(done)["curves"][0]["reach"][0]
 
 
-def test_never_is_said_only_where_it_is_nearly_certain():
+def test_answer_is_never_only_if_nearly_certain():
     [curve] = analyse_fit([series()], FitOptions()).curves
     assert curve.fit is not None
     _, high = curve.fit.interval("ceiling")
@@ -158,14 +166,14 @@ def test_one_usable_curve_is_enough():
 
 
 @pytest.mark.parametrize("form, said", [("power", True), ("log-linear", True), ("sigmoid", False)])
-def test_a_start_that_a_form_has_no_use_for_is_said(form: str, said: bool):
+def test_note_on_a_start_that_the_form_does_not_use(form: str, said: bool):
     [curve] = analyse_fit([series()], FitOptions(form=form)).curves
     assert any("start of 0.3 is not used" in message for message in curve.messages) == said
     [curve] = analyse_fit([series(start=None)], FitOptions(form=form)).curves
     assert not any("not used" in message for message in curve.messages)
 
 
-def test_notes_on_the_rows_stand_among_the_messages():
+def test_notes_on_rows_are_among_the_messages():
     [curve] = analyse_fit([series(facts=(BY_SEED,))], FitOptions()).curves
     assert "told apart by column seed" in curve_text(curve)
 
@@ -248,13 +256,14 @@ def test_curves_are_compared_within_their_evaluation_set():
     assert "best by ceiling in test: r2/test" in text
 
 
-def test_a_set_of_one_curve_has_nothing_to_be_compared_with():
+def test_set_with_one_curve_is_not_compared():
     lone = [series("r1/val", evaluation_set="val"), series("r1/test", evaluation_set="test")]
     with pytest.raises(InputError, match=r"only one curve of each evaluation set .*--by set"):
         analyse_compare(lone, FitOptions(), None)
     done = analyse_compare([*lone, series("r2/val", seed=1, evaluation_set="val")], FitOptions(), None)
     assert [(pair.a, pair.b) for pair in done.pairs] == [("r1/val", "r2/val")]
-    assert "r1/test is compared with nothing" in done.notes[0]
+    assert done.notes == (AnalysisNote(kind="alone_in_set", names=("r1/test",)),)
+    assert to_json(done)["notes"][0].startswith("r1/test is compared with nothing")
 
 
 def test_pairs_with_free_exponents_are_marked():
@@ -267,20 +276,20 @@ def test_pairs_with_free_exponents_are_marked():
     assert to_json(near)["pairs"][0]["at_shared_ceiling"] is True
 
 
-def test_a_pair_without_a_curve_is_no_curve():
+def test_pair_without_a_curve_has_that_kind():
     done = analyse_compare([series("one"), series("few", num=3)], FitOptions(), None)
     pair: Pair = done.pairs[0]
     assert pair.verdict == "no curve"
     assert "(free)" not in shown(done)
 
 
-def test_what_is_assumed_of_single_runs_is_said():
+def test_assumed_spread_of_single_runs_is_noted():
     assert "Single runs: a spread of 0.01 between runs is assumed" in shown(
         analyse_compare([series("one"), series("two", seed=1)], FitOptions(), None)
     )
 
 
-def test_what_is_assumed_of_single_runs_is_said_once():
+def test_assumed_spread_is_noted_once():
     """Also where the pairs have more to say: here that their evaluations are on the same prompts."""
     prompts = np.array([f"p@{step}" for step in range(24)])
     paired = [series(name, evaluation=prompts) for name in ("one", "two", "three")]
@@ -313,7 +322,7 @@ def test_rewards_without_limits_have_no_odd_decimals():
     assert decimals(plain.fit) == 3
 
 
-def test_a_start_far_below_rewards_without_limits_is_one_of_them():
+def test_limits_of_unlimited_rewards_include_the_start():
     wide = series(reward=-100 + series().reward, start=-8000.0)
     [curve] = analyse_fit([wide], FitOptions(bounded=False)).curves
     assert curve.usable

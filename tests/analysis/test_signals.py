@@ -6,8 +6,8 @@ from scalerl.analysis.words import alarm_text, past_alarm_text
 from scalerl.config import load_recipe, remedies
 
 
-def steps(**values: float) -> list[dict[str, float]]:
-    calm = {
+def steps(**values: float | None) -> list[dict[str, float | None]]:
+    calm: dict[str, float | None] = {
         "rollout/truncated_frac": 0.0,
         "loss/kl": 0.001,
         "batch/no_verdict_frac": 0.01,
@@ -101,6 +101,9 @@ def test_empty_batches_are_an_alarm_with_their_cause():
     (right,) = alarms(steps(batch__effective=0.0, reward__correct_frac=1.0), {})
     assert right.cause == "all_right"
     assert "harder problems" in alarm_text(right)
+    (unjudged,) = alarms(steps(batch__effective=0.0, reward__correct_frac=None), {})
+    assert unjudged.cause == "no_verdict"
+    assert "the grader had a verdict on no answer" in alarm_text(unjudged)
 
 
 def test_a_task_that_has_few_problems_left_is_an_alarm():

@@ -110,7 +110,7 @@ def test_where_no_process_can_be_started_calls_are_made_here(monkeypatch: pytest
         assert workers.submit(os.getpid).result() == os.getpid()
 
 
-def test_one_core_or_few_calls_are_worth_no_worker(monkeypatch: pytest.MonkeyPatch):
+def test_one_core_or_few_calls_start_no_worker(monkeypatch: pytest.MonkeyPatch):
     for cores, num_calls, num in ((1, 1000, 0), (2, 1000, 2), (64, 1000, module.MOST), (64, 90, 3), (64, 59, 0)):
         monkeypatch.setattr(os, "sched_getaffinity", lambda pid, cores=cores: set(range(cores)), raising=False)
         assert worth(num_calls) == num

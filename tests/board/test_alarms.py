@@ -94,7 +94,7 @@ def test_forecast_that_left_its_interval_is_found():
     assert (earlier["num"], later["num"]) == (4, 8)
 
 
-def test_forecast_that_came_back_is_no_alarm():
+def test_forecast_that_came_back_raises_no_alarm():
     rows = [row(4, 0.5, 0.4, 0.6), row(6, 0.7, 0.5, 0.8), row(8, 0.55, 0.5, 0.6)]
     assert forecast_moved(rows) is None
 

@@ -79,6 +79,13 @@ def test_names_cannot_leave_the_study(tmp_path: Path):
     assert len(discovery.studies[0].faults) == 1
 
 
+def test_study_written_on_windows_is_followed(tmp_path: Path):
+    GrowingRun(tmp_path / "s" / "runs" / "b-seed0")
+    (tmp_path / "s" / "study.json").write_text(r'{"name": "s", "runs": [{"arm": "b", "folder": "runs\\b-seed0"}]}')
+    (source,) = discover([Root(tmp_path / "s")]).sources
+    assert source.path == tmp_path / "s" / "runs" / "b-seed0"
+
+
 def test_discovery_of_all_kinds(tmp_path: Path):
     GrowingRun(tmp_path / "runs" / "mine")
     (tmp_path / "trl" / "checkpoint-10").mkdir(parents=True)

@@ -66,7 +66,7 @@ def test_prompt_that_is_its_own_name_is_found_however_long(run: GrowingRun):
     assert len(search(problem=newest["problem"])["samples"]) == 2
 
 
-def test_verdicts_are_told_apart(run: GrowingRun):
+def test_verdicts_are_distinguished(run: GrowingRun):
     run.sample("7+7", "unsure", correct=None, graders={"format": 0.5}, reason="timeout")
     search = Searched(run)
     assert len(search(verdict="correct", num=100)["samples"]) == 25

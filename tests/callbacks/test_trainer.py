@@ -82,7 +82,7 @@ def test_training_ends_by_rule_with_its_reason_saved(tmp_path: Path):
     assert logged(trainer, "forecast/stop_reason") == [reason]
 
 
-def test_resumed_trainer_goes_on_with_its_rewards(tmp_path: Path):
+def test_resumed_trainer_keeps_its_rewards(tmp_path: Path):
     first = make_trainer(tmp_path, [ForecastCallback(quiet=True)], max_steps=20, save_strategy="steps", save_steps=20)
     first.train()
     callback = ForecastCallback(quiet=True, final_wait_s=60)

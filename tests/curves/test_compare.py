@@ -3,7 +3,7 @@ import pytest
 from simulate import run, sigmoid
 
 from scalerl.curves import compare, fit, linearise, refit
-from scalerl.curves.pairs.notes import MeasuredDifference
+from scalerl.curves.pairs.notes import MeasuredDifference, ProbablyHigher
 
 
 def fitted(seed: int, **params):
@@ -27,8 +27,15 @@ def test_exponents_decide_where_ceilings_tie():
 )
 def test_probably_higher_ceiling_is_not_shared(exponent: float, verdict: str):
     """Then who is cheaper at a shared ceiling says nothing, unless it is the same one."""
-    result = compare({"low": fitted(0, exponent=exponent), "high": fitted(1, ceiling=0.635 - 0.005 * (exponent > 2))})
+    low, high = fitted(0, exponent=exponent), fitted(1, ceiling=0.635 - 0.005 * (exponent > 2))
+    result = compare({"low": low, "high": high})
     (pair,) = result.pairs
+    # The difference is stated as a size, whichever name comes first.
+    (renamed,) = compare({"a": low, "b": high}).pairs
+    differences = [
+        note.difference for each in (pair, renamed) for note in each.notes if isinstance(note, ProbablyHigher)
+    ]
+    assert differences == pytest.approx([abs(pair.ceiling_difference)] * 2, rel=0.2)
     assert 0.015 < pair.p_higher_ceiling <= 0.1
     assert pair.probably_higher == "high"
     assert pair.verdict == verdict
@@ -50,11 +57,14 @@ def test_a_recipe_and_its_repeat_are_not_separable():
     assert pair.shared
 
 
-def test_a_comparison_turned_round_says_the_same():
+def test_swapped_comparison_gives_the_same_verdict():
     one, two = fitted(0), fitted(1, ceiling=0.62, exponent=2.3)
     here, there = compare({"a": one, "b": two}).pairs[0], compare({"b": two, "a": one}).pairs[0]
     assert here.p_higher_ceiling == pytest.approx(1 - there.p_higher_ceiling)
     assert here.p_more_efficient == pytest.approx(1 - there.p_more_efficient)
+    assert here.p_sooner == pytest.approx(1 - there.p_sooner)
+    assert here.ceiling_difference == pytest.approx(-there.ceiling_difference)
+    assert here.ceiling_difference < 0
     assert here.verdict == there.verdict
 
 
@@ -172,7 +182,7 @@ def early(seed: int, until: float, **params):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_unknown_ceilings_are_not_taken_for_one(seed: int):
+def test_unknown_ceilings_are_not_treated_as_equal(seed: int):
     """The higher ceiling rises more slowly: who is ahead now says nothing of who will be."""
     high = early(seed, 1500.0, ceiling=0.9, exponent=1.3, midpoint=3000.0, start=0.1)
     low = early(seed + 10, 1500.0, ceiling=0.6, exponent=2.5, midpoint=800.0, start=0.1)
@@ -191,14 +201,23 @@ def test_a_run_that_is_not_half_way_up_is_not_called_lower(seed: int):
         assert "But short may not be half-way up yet, so its own is a guess." in pair.messages[0]
 
 
-@pytest.mark.parametrize("scale", [0.001, 100.0])
-def test_a_verdict_does_not_depend_on_the_unit_of_the_reward(scale: float):
+@pytest.mark.parametrize(("scale", "zero"), [(0.001, 0.0), (100.0, 0.0), (1.0, 10.0)])
+def test_a_verdict_does_not_depend_on_the_unit_of_the_reward(scale: float, zero: float):
     runs = {"slow": run(0, exponent=1.3), "fast": run(1, exponent=3.0)}
     fits = {
-        name: fit(compute, scale * reward, start=scale * 0.4, bounds=(0.0, scale))
+        name: fit(compute, zero + scale * reward, start=zero + scale * 0.4, bounds=(zero, zero + scale))
         for name, (compute, reward) in runs.items()
     }
-    assert compare(fits).pairs[0].verdict == "fast is more efficient"
+    pair = compare(fits).pairs[0]
+    assert pair.verdict == "fast is more efficient"
+    assert pair.assumed_run_sd == pytest.approx(0.01 * scale)
+
+
+def test_runs_at_different_compute_were_not_measured_together():
+    fits = {"early": fitted(0), "late": fitted(1, ceiling=0.8, midpoint=100.0, reach=600.0)}
+    (pair,) = compare(fits).pairs
+    assert pair.winner == "late"
+    assert [note.kind for note in pair.notes if "measured" in note.kind] == ["not_measured_together"]
 
 
 def test_a_run_is_never_better_than_a_part_of_itself():
@@ -220,16 +239,17 @@ def test_a_run_lower_wherever_both_were_measured_never_wins():
     assert any(note.kind == "measured_difference" for note in pair.notes)
 
 
-def test_a_verdict_states_the_measured_fact():
+@pytest.mark.parametrize(("low", "high"), [("a", "b"), ("b", "a")])
+def test_a_verdict_states_the_measured_fact(low: str, high: str):
     compute = np.linspace(0.4, 4.0, 40)
     rng = np.random.default_rng(0)
     fits = {
         name: fit(compute, sigmoid(compute, ceiling) + 0.004 * rng.standard_normal(40), start=0.4)
-        for name, ceiling in (("a", 0.60), ("b", 0.70))
+        for name, ceiling in ((low, 0.60), (high, 0.70))
     }
     pair = compare(fits).pairs[0]
-    assert pair.winner == "b"
+    assert pair.winner == high
     (fact,) = [note for note in pair.notes if isinstance(note, MeasuredDifference)]
-    assert (fact.higher, fact.lower) == ("b", "a")
+    assert (fact.higher, fact.lower) == (high, low)
     assert fact.difference > 5 * fact.error
     assert (fact.low, fact.high) == pytest.approx((compute[0], compute[-1]))

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from simulate import run, sigmoid
+from simulate import NOISE, run, sigmoid
 
 from scalerl.curves import fit
 from scalerl.curves.notes import Fall
@@ -23,7 +23,7 @@ def test_short_run_reports_how_far_to_go():
     assert "times the compute fitted" in result.messages[0]
 
 
-def test_going_as_far_as_was_said_settles_it():
+def test_the_advised_compute_identifies_the_ceiling():
     settled = 0
     for seed in range(10):
         compute, reward = run(seed, reach=0.9)
@@ -87,6 +87,16 @@ def test_fast_path_has_the_same_verdict_in_clear_cases():
         result = fit(*run(0, reach=reach), start=0.4, intervals=False)
         assert result.verdict == verdict
         assert result.draws is None
+        # 40 points, and three numbers fitted to them; the noise is that of the simulation.
+        assert result.noise_sd == pytest.approx(np.sqrt(result.sum_squares / 37))
+        assert result.noise_sd == pytest.approx(NOISE, rel=0.3)
+
+
+def test_power_law_has_no_use_for_a_start():
+    compute, reward = run(0)
+    without, given = (fit(compute, reward, form="power", start=start, intervals=False) for start in (None, 0.4))
+    assert given.params == without.params
+    assert not given.start_given
 
 
 def test_skipping_early_compute_by_value_by_share_and_by_rule():
@@ -108,7 +118,7 @@ def test_percent_and_unbounded_rewards():
     assert loose.params["ceiling"] == pytest.approx(-240, abs=1)
 
 
-def test_a_flat_run_has_no_rise_to_speak_of():
+def test_flat_run_has_no_rise():
     rng = np.random.default_rng(0)
     result = fit(np.linspace(1, 10, 30), 0.4 + 0.004 * rng.standard_normal(30), start=0.4)
     assert result.predict(10.0) == pytest.approx(0.4, abs=0.004)
@@ -121,6 +131,7 @@ def test_a_flat_run_has_no_rise_to_speak_of():
         ({"method": "grid"}, ["'grid'", "paper"]),
         ({"fixed": {"celing": 0.6}}, ["'celing'", "ceiling, exponent, midpoint, start"]),
         ({"fixed": {"exponent": -1.0}}, ["exponent", "-1"]),
+        ({"form": "power", "fixed": {"shortfall": 0.1}}, ["shortfall", "cannot be held fixed"]),
         ({"start": 1.4}, ["start = 1.4", "(0.0, 1.0)"]),
         ({"start": 0.4, "start_sd": -0.1}, ["start_sd", "-0.1"]),
         ({"level": 90}, ["level", "90"]),
@@ -146,7 +157,7 @@ def test_a_wrong_argument_is_named_with_its_value(keywords, words):
         ([1.0, 2.0], [0.1, 1.2], "bounds=None"),
     ],
 )
-def test_data_that_cannot_be_fitted_are_refused_in_words(compute, reward, word):
+def test_unusable_data_raise_a_clear_error(compute, reward, word):
     with pytest.raises(ValueError, match=None) as error:  # noqa: PT011
         fit(compute, reward)
     assert word in str(error.value)
@@ -168,6 +179,18 @@ def test_noise_of_long_logs_is_that_within_a_run():
     compute, reward = (np.concatenate(parts) for parts in zip(*logs, strict=True))
     result = fit(compute, reward, start=0.4, run=np.repeat((0, 1), 200))
     assert result.noise_sd == pytest.approx(0.005, rel=0.2)
+    # What is left of the common curve holds the distance between the runs too.
+    left = reward - sigmoid(compute, **result.least_squares)
+    assert result.sum_squares == pytest.approx(left @ left)
+
+
+def test_fall_in_a_long_log_is_counted_in_its_own_points():
+    compute, reward = run(0, num=2000, noise=0.01)
+    reward[-400:] -= 0.15
+    (fall,) = [note for note in fit(compute, reward, start=0.4, intervals=False).notes if isinstance(note, Fall)]
+    assert fall.num_after == np.sum(compute > fall.compute * (1 + 1e-9)) == pytest.approx(400, abs=50)
+    assert 100 < fall.num_points <= fall.num_after
+    assert fall.last == pytest.approx(compute[-1])
 
 
 @pytest.mark.parametrize("place", [0.5, 0.6, 0.8])
@@ -179,7 +202,7 @@ def test_a_collapse_long_before_the_end_is_unstable_too(place: float):
 
 
 @pytest.mark.parametrize("num", [9, 20, 60])
-def test_a_cliff_is_no_noise(num: int):
+def test_cliff_is_not_noise(num: int):
     """The drop itself must not pass for noise, as in differences between neighbours it would."""
     for seed in range(5):
         compute, reward = run(seed, num=num)
@@ -190,7 +213,11 @@ def test_a_cliff_is_no_noise(num: int):
 def test_a_run_that_only_falls_is_unstable():
     rng = np.random.default_rng(0)
     reward = np.linspace(0.6, 0.44, 30) + 0.004 * rng.standard_normal(30)
-    assert fit(np.linspace(1, 10, 30), reward).verdict == "unstable"
+    result = fit(np.linspace(1, 10, 30), reward)
+    assert result.verdict == "unstable"
+    # Nothing rises, so there is no part to fit alone.
+    assert result.num_points == 30
+    assert not any(note.until_peak for note in result.notes if isinstance(note, Fall))
 
 
 @pytest.mark.parametrize("rho", [0.5, 0.9])
@@ -253,7 +280,7 @@ def test_a_window_that_leaves_nothing_says_so():
 
 
 @pytest.mark.parametrize("form", ["sigmoid", "power"])
-def test_the_spread_between_runs_is_found_whatever_the_noise(form: str):
+def test_spread_between_runs_is_estimated_at_any_noise(form: str):
     compute = np.linspace(0.4, 4.0, 30)
     rng = np.random.default_rng(0)
     curve = {
@@ -301,7 +328,7 @@ def test_a_reward_that_never_changes_does_not_fall(reward: float, num_samples: i
     assert result.verdict != "unstable"
 
 
-def test_a_few_lucky_answers_are_no_height_to_fall_from():
+def test_few_lucky_answers_do_not_make_a_fall():
     rng = np.random.default_rng(0)
     compute = np.linspace(1, 40, 40)
     fallen = [

@@ -19,6 +19,25 @@ def test_sigmoid_at_midpoint_and_at_zero_compute():
     assert FORMS["sigmoid"].curve(np.array([0.0]), params, scale=1.0)[0] == pytest.approx(0.2)
 
 
+@pytest.mark.parametrize("name", FORMS)
+def test_place_is_the_inverse_of_the_shape(name: str):
+    form, scale = FORMS[name], 777.0
+    params = {"exponent": np.array([0.4, 1.9]), "midpoint": np.array([50.0, 2542.0])}
+    units = {param.name: scale if param.scales_with_compute else 1.0 for param in form.shape_params}
+    logs = [np.log(params[param] / unit) for param, unit in units.items()]
+    for value in (0.05, 0.5, 0.9):
+        relative = form.place(value, params) / max(units.values())
+        np.testing.assert_allclose(form.shape(np.log(relative), *logs), value, rtol=1e-12)
+
+
+def test_steep_sigmoid_far_below_its_midpoint_is_at_its_start():
+    # (C_mid / C)^B is beyond a float's range; a warning would fail this test.
+    params = {"ceiling": 0.6, "exponent": 20.0, "midpoint": 1e3, "start": 0.2}
+    shape = FORMS["sigmoid"].shape(np.log(np.array([1e-20, 1e-9])), np.log(20.0), np.log(1e3))
+    assert shape.tolist() == [0.0, pytest.approx(1e-240)]
+    assert FORMS["sigmoid"].curve(np.array([1e-20]), params, scale=1.0)[0] == 0.2
+
+
 def test_sigmoid_tends_to_the_power_law():
     # paper 1.1: R ~ A - D / C^B with D = (A - R0) C_mid^B
     ceiling, exponent, midpoint, start = 0.61, 1.9, 100.0, 0.4
@@ -59,3 +78,13 @@ def test_priors_of_every_form_lie_within_bounds(name: str):
     for param in form.shape_params:
         assert param.low < param.prior_mean < param.high
         assert param.prior_sd > 0
+
+
+def test_priors_hold_nine_tenths_where_documented():
+    # 1.645 standard deviations on either side.
+    def range_of(param):
+        return np.exp([param.prior_mean - 1.645 * param.prior_sd, param.prior_mean + 1.645 * param.prior_sd])
+
+    exponent, midpoint = FORMS["sigmoid"].shape_params
+    np.testing.assert_allclose(range_of(exponent), [0.9, 4.6], rtol=0.05)
+    np.testing.assert_allclose(range_of(midpoint), [1 / 5, 5], rtol=0.05)

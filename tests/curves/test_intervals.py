@@ -111,6 +111,18 @@ def test_noisy_start_lies_between_given_and_fitted():
     assert width(given_start) == 0 < width(noisy) < width(fitted)
 
 
+def test_start_is_fitted_below_a_fixed_ceiling():
+    compute, reward = run(4)
+    result = fit(compute, reward, fixed={"ceiling": 0.6})
+    low, high = result.interval("start")
+    assert low < 0.4 < high < 0.45
+    assert result.params["start"] == pytest.approx(result.least_squares["start"], abs=0.01)
+    # A flat run has the start anywhere near the ceiling, but not above it.
+    flat = fit(compute, np.full(40, 0.6) + reward - sigmoid(compute), fixed={"ceiling": 0.6})
+    assert flat.draws is not None
+    assert flat.draws.params["start"].max() <= 0.6
+
+
 def test_autocorrelated_noise_widens_the_interval():
     compute = np.linspace(0.4, 4.0, 60)
     widths = []

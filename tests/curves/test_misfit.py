@@ -45,7 +45,7 @@ def test_true_sigmoids_seldom_lack_fit(rho: float):
     assert claimed <= 8
 
 
-def test_a_mended_fit_says_the_option_that_gives_it():
+def test_mended_fit_names_the_option_that_gives_it():
     compute, reward = fast_then_slow(0)
     done = fit(compute, reward)
     (note,) = [note for note in done.notes if isinstance(note, MendedFit)]

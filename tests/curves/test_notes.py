@@ -11,7 +11,7 @@ from scalerl.curves.notes import AtBound, Fall, Note, SkippedEarly, TooFewPoints
 from scalerl.curves.pairs.notes import Crossing, PairKind
 
 
-def test_every_note_has_a_kind_of_its_own():
+def test_every_note_has_its_own_kind():
     kinds = [note.kind for note in get_args(Note)]
     assert len(kinds) == len(set(kinds)) > 20
 
@@ -40,7 +40,7 @@ def test_verdicts_name_the_winner_by_its_label(kind: PairKind):
     assert ("Arm A" in pair_verdict(kind, winner, {"runs/a": "Arm A"})) == (winner is not None)
 
 
-def test_a_fit_says_why_as_values_and_in_words():
+def test_notes_of_a_fit_are_values_and_sentences():
     compute, reward = run(0, num=30, reach=4.0)
     reward[15:] -= 0.1
     done = fit(compute, reward, start=0.4)

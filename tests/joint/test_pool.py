@@ -60,7 +60,7 @@ def test_the_order_of_arms_does_not_matter(close):
         assert curve.params["ceiling"] == pytest.approx(backwards[name].params["ceiling"], abs=1e-9)
 
 
-def test_weighted_draws_agree_with_a_grid_of_their_own(close, monkeypatch):
+def test_weighted_draws_agree_with_a_separate_grid(close, monkeypatch):
     prior = learn_prior([member(name, curve) for name, curve in close.items()])
     curve = arm(0.6, 20)
     quick = with_prior(curve, prior)
@@ -109,7 +109,7 @@ def test_a_density_is_flat_beyond_its_ends():
 
 def test_prior_file_is_read_as_it_was_written(close, tmp_path):
     file = tmp_path / "prior.json"
-    file.write_text(json.dumps(prior_content(close, "gpu_hours", {})))
+    file.write_text(json.dumps(prior_content(close, "gpu_hours")))
     read = read_prior(str(file))
     assert [own.name for own in read.members] == list(close)
     assert "midpoint" in read.on_axis("gpu_hours")[0].draws
@@ -142,7 +142,7 @@ def test_missing_prior_names_the_command():
 
 def test_prior_of_too_few_runs_is_refused(close):
     with pytest.raises(InputError, match="3 or more are needed"):
-        prior_content({"arm0": close["arm0"]}, "step", {})
+        prior_content({"arm0": close["arm0"]}, "step")
 
 
 def test_prior_without_densities_changes_nothing(close):

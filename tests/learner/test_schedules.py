@@ -34,7 +34,9 @@ def test_schedules_by_hand(name: str, middle: float):
 
 
 def test_rate_falls_to_its_final_fraction():
-    assert rates(31, schedule="cosine", decay_steps=20, final_lr_frac=0.1)[-1] == pytest.approx(0.1)
+    falling = rates(31, schedule="cosine", decay_steps=20, final_lr_frac=0.1)
+    # From 1 after 4 steps of warm-up to 0.1 at step 20; in the middle halfway.
+    assert [falling[step] for step in (4, 12, 20, 30)] == pytest.approx([1.0, 0.55, 0.1, 0.1])
 
 
 def test_run_decays_over_its_budget():

@@ -71,6 +71,18 @@ def test_a_shared_prompt_by_hand():
     assert packing.prefixes.uses.tolist() == [[6, 10], [7, 10]]
 
 
+def test_prefixes_by_hand():
+    prompts, temperatures = [[5, 6, 3], [4], [5, 6, 3], [4], [5, 6, 3]], [1.0, 1.0, 1.0, 1.0, 0.5]
+    completions = [
+        make_completion("0/a", i, prompt, [7, 1], temperature=temperature)
+        for i, (prompt, temperature) in enumerate(zip(prompts, temperatures, strict=True))
+    ]
+    parents, shared = prefixes(completions)
+    # The last token of a prompt is never shared, so of a single one nothing is; nor at another temperature.
+    assert parents.tolist() == [0, 1, 0, 3, 4]
+    assert shared.tolist() == [0, 0, 2, 0, 0]
+
+
 @pytest.mark.parametrize(("share_from", "tokens", "shares"), [(0, 64, True), (40, 64, False), (10, 8, False)])
 def test_small_passes_share_no_prompts(share_from, tokens, shares):
     """Small by the tokens of the batch (at most 30 here), or by those of a pass."""
@@ -126,7 +138,24 @@ def test_shares_of_ranks_are_even(seed, ranks, shares):
     costs = [cost(part) for part in parts]
     longest = max(map(num_inputs, completions))
     # The last unit given to the fullest rank went there because it was the emptiest.
-    assert max(costs) - min(costs) <= max(sum(costs) / ranks, longest) + longest
+    largest_unit = max(sum(costs) / ranks, longest) + longest if shares else longest
+    assert max(costs) - min(costs) <= largest_unit
+
+
+def test_completions_of_a_prompt_stay_on_one_rank():
+    completions = completions_of(long_prompts(0))
+    parts = assign(completions, np.arange(len(completions)), 2, shares=True)
+    prompts = [{completions[row].request.group for row in part} for part in parts]
+    assert prompts[0] | prompts[1] == {"0/0", "0/1", "0/2", "0/3"}
+    assert not prompts[0] & prompts[1]
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_one_long_group_is_divided_among_ranks(shares):
+    completions = [make_completion("0/a", i, [3] * 9, [1] * 16) for i in range(8)]
+    parts = assign(completions, np.arange(8), 2, shares=shares)
+    # With its prompt once, all of it has 8 + 8 x 16 = 136 tokens: a part of up to 68 is 3 completions.
+    assert sorted(len(part) for part in parts) == ([3, 5] if shares else [4, 4])
 
 
 def test_sharing_is_chosen_where_it_saves_a_tenth():

@@ -95,7 +95,10 @@ def test_only_fast_built_in_graders_run_in_this_process(graders: GraderRunner):
     graders.check(judge("exact"))
     graders.submit([completion("<think>1</think>3")], judge("exact"), "training")
     assert not graders._pools
-    assert [of(one) for one in graders.poll("training")] == [("0/a#0", True, None)]
+    (verdict,) = graders.poll("training")
+    assert of(verdict) == ("0/a#0", True, None)
+    # Columns are for several graders; the value of a single one has a field of its own.
+    assert (verdict.value, verdict.scores) == (1.0, {})
     assert graders.poll("training", wait=True) == []
 
 
@@ -240,13 +243,37 @@ def test_silent_or_dead_pool_raises(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_silence_is_counted_while_answers_are_pending(graders: GraderRunner, monkeypatch: pytest.MonkeyPatch):
-    now = [0.0]
+    now = [time.monotonic()]
     monkeypatch.setattr(grading_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    graders.check(judge(OBEDIENT))
+    graders.submit([completion("3")], judge(OBEDIENT), "training")
+    wait_for(lambda: graders.poll("training", wait=True), 1)
     # A learner that takes an hour for a step is no silence of the graders.
     now[0] += 3600
-    graders.submit([completion("late")], judge(OBEDIENT), "training")
+    graders.submit([completion("sleep")], judge(OBEDIENT), "training")
     assert graders.poll("training") == []
+    # With an answer pending it is one, although another answer has just been submitted.
+    now[0] += 3600
+    graders.submit([completion("sleep", 1)], judge(OBEDIENT), "training")
+    with pytest.raises(GradingStalled, match="2 answers"):
+        graders.poll("training")
+
+
+def test_poll_waits_for_a_verdict_if_asked_to(graders: GraderRunner, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(grading_module, "_WAIT_S", 60.0)
+    grading = groups_of(graders, {"arithmetic": OBEDIENT})
+    asked(grading, "3")
+    assert len(grading.poll(wait=True)) == 1
+    asked(grading, "sleep")
+    assert grading.poll() == []
+
+
+def test_close_ends_the_child_processes():
+    graders = GraderRunner(LIMITS)
+    graders.check(judge(OBEDIENT))
+    pid = graders._pools["workers"].pid
+    graders.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
 
 
 # Groups ---------------------------------------------------------------------------------------------------------------

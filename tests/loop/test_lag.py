@@ -85,7 +85,9 @@ def test_lag_rule_matches_its_definition(regime, seed):
             if rule.push_due:
                 rule.pushed()
         elif kind == "resume":
-            rule = rule.restored(json.loads(json.dumps(rule.state_dict())))
+            state = rule.state_dict()
+            rule = rule.restored(json.loads(json.dumps(state)))
+            assert rule.state_dict() == state
             reference.untrained = [group for group in reference.untrained if group.first_version is not None]
         assert rule.num_in_flight + rule.num_finished == len(reference.untrained)
         assert len(reference.untrained) <= (max_lag + 1) * size
@@ -209,6 +211,10 @@ def test_what_cannot_be_is_refused():
         LagRule(groups_per_batch=1, max_lag=2, push_every=4)
     with pytest.raises(ValueError, match="groups_per_batch >= 1"):
         LagRule(groups_per_batch=0, max_lag=2)
+    roomy = LagRule(groups_per_batch=2, max_lag=0)
+    roomy.submitted("a")
+    with pytest.raises(ValueError, match="'a' may not be submitted"):
+        roomy.submitted("a")
     rule = LagRule(groups_per_batch=1, max_lag=0, version=5)
     rule.submitted("a")
     with pytest.raises(ValueError, match="'b' may not be submitted"):

@@ -117,10 +117,10 @@ def test_missing_or_misshapen_weight_is_named(tmp_path):
 
 
 def test_a_missing_folder_is_named(tmp_path):
-    with pytest.raises(ModelError, match=r"^model .*/nowhere: this folder does not exist$"):
+    with pytest.raises(ModelError, match=r"^model .*/nowhere does not exist: give a model folder"):
         load_model(tmp_path / "nowhere", dtype=torch.float32, device="cpu")
     (tmp_path / "file").write_text("")
-    with pytest.raises(ModelError, match="is a file, not a folder"):
+    with pytest.raises(ModelError, match="/file is a file: give a model folder"):
         load_model(tmp_path / "file", dtype=torch.float32, device="cpu")
 
 
@@ -148,6 +148,11 @@ def test_unreachable_hub_is_tried_once(silent_hub):
     with pytest.raises(ModelError, match=r"^model org/typo is not a folder here .*: http://127.* cannot be reached \("):
         load_model("org/typo", dtype=torch.float32, device="cpu")
     assert silent_hub == ["HEAD /org/typo/resolve/main/config.json"]
+
+
+def test_misspelt_name_of_an_embedded_model_is_recognised(silent_hub):
+    with pytest.raises(ModelError, match='there is no earlier download; did you mean "tiny-base"'):
+        load_model("tiny-bas", dtype=torch.float32, device="cpu")
 
 
 def test_downloaded_model_needs_no_hub(silent_hub, tmp_path):
@@ -211,11 +216,23 @@ def test_pickled_weights_are_never_loaded(tmp_path):
         load_model(folder, dtype=torch.float32, device="cpu")
 
 
-@pytest.mark.parametrize("name, content", [("model.safetensors", b"cut"), ("config.json", b'{"model_type": "nope"}')])
-def test_a_broken_file_is_one_sentence(name, content, tmp_path):
+@pytest.mark.parametrize(
+    "name, content, sentence",
+    [
+        ("model.safetensors", b"cut", r"^model .*: model.safetensors is cut or damaged: copy or download it again$"),
+        ("tokenizer.json", b'{"version', r"^model .*: tokenizer.json is cut or damaged: copy or download it again$"),
+        ("config.json", b'{"model_type": "nope"}', r"^model .* cannot be loaded: .*`nope`"),
+        (
+            "config.json",
+            b'{"model_type": "t5"}',
+            r"cannot be loaded: .* is not that of a causal language model$",
+        ),
+    ],
+)
+def test_a_broken_file_is_one_sentence(name, content, sentence, tmp_path):
     folder = save_model(tiny_model(), tiny_tokenizer(), tmp_path / "model")
     (folder / name).write_bytes(content)
-    with pytest.raises(ModelError, match=r"^model .* cannot be loaded: ") as error:
+    with pytest.raises(ModelError, match=sentence) as error:
         load_model(folder, dtype=torch.float32, device="cpu")
     assert "\n" not in str(error.value)
 

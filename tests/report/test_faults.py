@@ -49,7 +49,7 @@ def test_arm_without_evaluations_is_named(tmp_path: Path):
     assert "Without a curve: lower." in content["summary"][""]
 
 
-def test_how_a_run_ended_is_told_whatever_else_is_broken(tmp_path: Path):
+def test_end_of_a_run_is_reported_with_other_files_broken(tmp_path: Path):
     folder = write_study(tmp_path / "s", num=10)
     (folder / "runs/lower-seed0/metrics.jsonl").unlink()
     (folder / "runs/lower-seed0/status.json").write_text('{"status": "failed", "reason": "the disk is full"}')
@@ -67,13 +67,13 @@ def test_a_run_with_a_damaged_recipe_keeps_its_curve(tmp_path: Path):
     assert "lower-seed0" in content["warnings"][0]
 
 
-def test_the_base_leads_where_the_best_was_asked_other_questions(tmp_path: Path):
+def test_base_leads_if_the_best_had_other_prompts(tmp_path: Path):
     folder = write_study(tmp_path / "s", num=12, plan={"base": "lower"})
     evals = folder / "runs/base-seed0/evals.jsonl"
     evals.write_text(evals.read_text().replace("p0-main", "p1-main"))
     text = content_of(folder)["summary"][""]
     assert text[0].startswith("lower levels off at")
-    assert text[1] == "Not comparable with lower, for they were evaluated on other prompts: base."
+    assert text[1] == "Not comparable with lower, because they were evaluated on other prompts: base."
 
 
 def test_an_amount_of_compute_has_its_unit(tmp_path: Path):

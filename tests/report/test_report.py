@@ -67,7 +67,7 @@ def test_first_sentence_names_the_winner(written: dict[str, Any]):
     assert content["sets"][0]["reference"] == "base"
 
 
-def test_every_axis_and_window_has_fits_of_its_own(written: dict[str, Any]):
+def test_every_axis_and_window_is_fitted_separately(written: dict[str, Any]):
     content = written["content"]
     assert [axis["label"] for axis in content["axes"]] == ["device-hours", "FLOPs", "steps", "tokens"]
     assert [window["key"] for window in content["windows"]] == ["25%", "50%", "all"]
@@ -286,7 +286,7 @@ def test_lost_recipe_is_a_warning_in_the_terminal(tmp_path: Path):
 
 
 @pytest.mark.usefixtures("quick")
-def test_rows_that_are_held_out_are_told_by_their_places(tmp_path: Path):
+def test_held_out_rows_are_found_by_compute_and_reward(tmp_path: Path):
     rows = [(hours, 0.3 + 0.3 / (1 + hours**-2.0), hours % 4 == 0) for hours in range(1, 25)]
     lines = [f"{hours},{reward:.4f},{'test' if held else 'fit'}" for hours, reward, held in rows]
     log = tmp_path / "log.csv"
@@ -314,13 +314,13 @@ def test_seeds_of_unequal_speed_are_compared_by_flops_too(tmp_path: Path):
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_shared_device_leaves_an_axis_that_is_no_time_alone(tmp_path: Path):
+def test_shared_device_does_not_change_an_axis_other_than_time(tmp_path: Path):
     content = content_of(write_study(tmp_path / "s", shared_device=True, num=8, plan={"compute": "tokens"}))
     assert content["axes"][0]["label"] == "tokens"
 
 
 @pytest.mark.usefixtures("quick")
-def test_each_evaluation_set_is_a_section_of_its_own(tmp_path: Path):
+def test_each_evaluation_set_has_its_own_section(tmp_path: Path):
     content = content_of(write_study(tmp_path / "s", sets=("main", "code"), num=8))
     assert [one["name"] for one in content["sets"]] == ["main", "code"]
     assert {one["set"]: [curve["label"] for curve in one["curves"]] for one in content["views"]} == {

@@ -67,7 +67,9 @@ def test_by_hand():
     # Batch: squares .25 x 3 + 2.25 + 1 + 1 = 5 over 6 completions. Prompt: sqrt(3/4) and 1, both ddof 0.
     assert batch(advantages, group).tolist() == pytest.approx((advantages / math.sqrt(5 / 6)).tolist())
     within = torch.tensor([math.sqrt(0.75)] * 4 + [1.0] * 2, dtype=torch.float64)
-    assert prompt(advantages, group).tolist() == pytest.approx((advantages / (within + 1e-6)).tolist())
+    assert prompt(advantages, group).tolist() == pytest.approx((advantages / (within + 1e-6)).tolist(), rel=1e-12)
+    # The std is about the group's own mean, whatever the baseline left of it.
+    assert prompt(rewards, group).tolist() == pytest.approx((rewards / (within + 1e-6)).tolist(), rel=1e-12)
     assert prompt(advantages, group, eps=1.0).tolist() == pytest.approx((advantages / (within + 1)).tolist())
     assert torch.equal(none(advantages, group), advantages)
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from scalerl.rl import bf16_products
-from scalerl.rl.bf16_products import fp32_linear, takes_fp32, use_fp32_linears
+from scalerl.rl.bf16_products import fp32_linear, takes_fp32, use_fp32_linears, use_fp32_linears_at_work
 
 
 @pytest.fixture
@@ -69,3 +69,28 @@ def test_fp32_linears_keep_results_and_gradients() -> None:
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=2**-5, atol=1e-2)
     # A copy multiplies by its own weights.
     assert not torch.equal(copied(inputs), actual)
+
+
+@pytest.mark.usefixtures("no_arithmetic")
+@pytest.mark.parametrize("use", [use_fp32_linears, use_fp32_linears_at_work])
+def test_every_bf16_layer_multiplies_in_fp32(use, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Sequential(nn.Linear(16, 8), nn.Linear(8, 4, bias=False)).bfloat16()
+    calls = []
+    monkeypatch.setattr(bf16_products, "fp32_linear", lambda *of: calls.append(of) or fp32_linear(*of))
+    use(model)
+    inputs = torch.randn(3, 16).bfloat16()
+    first, second = (layer.weight for layer in model)
+    expected = fp32_linear(fp32_linear(inputs, first, model[0].bias), second)  # pyright: ignore[reportArgumentType]
+    assert torch.equal(model(inputs), expected)
+    assert len(calls) == 2
+
+
+@pytest.mark.usefixtures("no_arithmetic")
+@pytest.mark.parametrize("use", [use_fp32_linears, use_fp32_linears_at_work])
+def test_layers_of_other_dtypes_keep_their_products(use) -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(16, 8).double()
+    inputs = torch.randn(3, 16).double()
+    expected = layer(inputs)
+    use(layer)
+    assert torch.equal(layer(inputs), expected)

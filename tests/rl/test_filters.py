@@ -18,7 +18,7 @@ def a_batch(group, correct, *, no_verdict=(), truncated=(), empty=(), rewards=No
         "has_verdict": ~mask(no_verdict),
         "rewards": torch.tensor([2.0 * c - 1 for c in correct] if rewards is None else rewards, dtype=torch.float64),
         "truncated": mask(truncated),
-        "num_trainable": torch.where(mask(empty), 0, 7),
+        "num_trainable": torch.where(mask(empty), 0, 1),
     }
 
 
@@ -128,14 +128,14 @@ def test_kept_groups_are_whole_and_independent_of_order(rows, zero_variance, see
 
 
 def test_non_finite_generator_log_probs_are_dropped_and_counted():
-    sampled = torch.tensor([False, True, True, True, True, False])
-    generator = torch.tensor([0.0, -1.0, -math.inf, math.nan, -2.0, math.nan])
+    sampled = torch.tensor([False, True, True, True, True, True, False])
+    generator = torch.tensor([0.0, -1.0, -math.inf, math.nan, -2.0, -3.0, math.nan])
     trainable = trainable_tokens(sampled, generator)
-    assert trainable.tolist() == [False, True, False, False, True, False]
+    assert trainable.tolist() == [False, True, False, False, True, True, False]
     assert num_nonfinite(sampled, generator) == 2
-    completion = torch.tensor([0, 0, 0, 0, 1, -1])
+    completion = torch.tensor([0, 0, 0, 0, 1, 1, -1])
     trained = trained_tokens(trainable, completion, torch.tensor([True, False]))
-    assert trained.tolist() == [False, True, False, False, False, False]
+    assert trained.tolist() == [False, True, False, False, False, False, False]
 
 
 def test_padding_is_not_trained_whatever_is_kept():

@@ -112,6 +112,24 @@ def test_at_ratio_one_every_gradient_is_reinforce(name):
     torch.testing.assert_close(gradient_of(LOSSES[name], tokens, weights), expected, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_ratio_equal_to_its_bound_is_not_clipped(name):
+    tokens = at_ratio_one(some_tokens(1))
+    tightest = {"cap": 1.0} if name in ("cispo", "tis") else {"clip_low": 0.0, "clip_high": 0.0}
+    assert not LOSSES[name](tokens, **tightest).clipped.any()
+    gradient = gradient_of(LOSSES[name], tokens, **tightest)
+    torch.testing.assert_close(gradient, torch.where(tokens.trained, -tokens.advantages, 0.0), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_no_gradient_flows_through_generator_log_probs(name):
+    tokens = some_tokens(1)
+    log_probs = tokens.log_probs.clone().requires_grad_()
+    on_policy = dataclasses.replace(tokens, log_probs=log_probs, generator_log_probs=log_probs)
+    (gradient,) = torch.autograd.grad(LOSSES[name](on_policy).loss.sum(), log_probs)
+    torch.testing.assert_close(gradient, torch.where(tokens.trained, -tokens.advantages, 0.0), rtol=1e-12, atol=1e-12)
+
+
 def test_unnormalised_gspo_at_ratio_one_is_sequence_reinforce():
     tokens = at_ratio_one(some_tokens(1))
     completion = tokens.completion_of_token

@@ -11,14 +11,21 @@ from scalerl.rl.metrics import LARGEST_RATIO, step_metrics, token_sums
 LAG = torch.tensor([0, 1, 1, 4])
 
 
-def a_batch(correct):
+def a_batch(correct, no_verdict=()):
     num = len(correct)
-    yes, no = torch.ones(num, dtype=torch.bool), torch.zeros(num, dtype=torch.bool)
-    truncated = no.clone()
+    has_verdict = torch.tensor([place not in no_verdict for place in range(num)])
+    truncated = torch.zeros(num, dtype=torch.bool)
     truncated[0] = True
     group, verdicts = torch.arange(num) // 2, torch.tensor(correct)
     return effective_batch(
-        group, verdicts, yes, verdicts, truncated, torch.full((num,), 3), drop_truncated=False, zero_variance=True
+        group,
+        verdicts,
+        has_verdict,
+        verdicts,
+        truncated,
+        torch.full((num,), 3),
+        drop_truncated=False,
+        zero_variance=True,
     )
 
 
@@ -80,6 +87,20 @@ def test_metrics_computed_by_hand():
     }
     assert metrics == pytest.approx(expected)
     assert all(type(value) is float for value in metrics.values())
+
+
+@pytest.mark.parametrize(
+    "correct, no_verdict, fractions",
+    [
+        ([1.0, 0.0, 1.0, 1.0], {2, 3}, (0.25, 0.5, 0.0)),
+        ([1.0, 1.0], {}, (0.5, 0.0, 1.0)),
+        ([1.0], {0}, (1.0, 1.0, 0.0)),
+    ],
+)
+def test_fractions_of_completions_and_comparable_groups(correct, no_verdict, fractions):
+    metrics = step_metrics(None, a_batch(correct, no_verdict), lag=LAG, num_nonfinite=0)
+    keys = ("rollout/truncated_frac", "batch/no_verdict_frac", "batch/zero_variance_frac")
+    assert tuple(metrics[key] for key in keys) == fractions
 
 
 @pytest.mark.parametrize("name", LOSSES)

@@ -27,7 +27,7 @@ def reference(plan: LengthPlan, stream) -> tuple[list[int], list[bool], bool]:
     return tokens, forced, False
 
 
-tokens_of = st.integers(0, 4)
+tokens_of = st.integers(0, 2)
 plans = st.builds(
     LengthPlan,
     thinking_budget=st.none() | st.integers(0, 12),
@@ -40,7 +40,8 @@ plans = st.builds(
 @settings(max_examples=300)
 @given(st.lists(plans, min_size=1, max_size=10), st.integers(1, 7), st.integers(1, 3), st.integers(0, 2**32))
 def test_chunks_of_all_slots_give_what_a_plain_loop_gives(waiting, chunk, slots, seed):
-    streams = np.random.default_rng(seed).integers(0, 5, (len(waiting), 40))
+    # Few tokens and rare stops: most patterns that end thinking occur, many of them across two chunks.
+    streams = np.random.default_rng(seed).choice(3, (len(waiting), 40), p=[0.04, 0.48, 0.48])
     progress = Progress(slots, [STOP])
     holders: list[int | None] = [None] * slots
     results: dict[int, tuple[list[int], list[bool], bool]] = {}

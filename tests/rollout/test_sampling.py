@@ -11,6 +11,14 @@ def test_sampling_inverts_the_cumulative_distribution():
     torch.testing.assert_close(log_probs, probs.log()[tokens])
 
 
+def test_a_token_does_not_depend_on_the_other_rows():
+    logits, numbers = torch.randn(40, 20), torch.linspace(0, 1 - 2.0**-24, 40)
+    tokens, log_probs = sample(logits, numbers, torch.ones(40))
+    alone = [sample(row[None], number[None], torch.ones(1)) for row, number in zip(logits, numbers, strict=True)]
+    assert torch.equal(torch.cat([token for token, _ in alone]), tokens)
+    torch.testing.assert_close(torch.cat([log_prob for _, log_prob in alone]), log_probs)
+
+
 def test_a_token_without_probability_is_never_sampled():
     torch.manual_seed(0)
     logits = torch.randn(1, 999).masked_fill(torch.rand(999) < 0.5, float("-inf")).repeat(4096, 1)
@@ -34,6 +42,9 @@ def test_top_p_keeps_the_smallest_set_of_likeliest_tokens():
         tokens, log_probs = sample(logits, numbers, torch.ones(101), top_p=torch.full((101,), top_p))
         assert set(tokens.tolist()) == kept
         torch.testing.assert_close(log_probs, logits[0][tokens])
+    # Two of four equal tokens hold exactly half.
+    tokens, _ = sample(torch.zeros(101, 4), numbers, torch.ones(101), top_p=torch.full((101,), 0.5))
+    assert set(tokens.tolist()) == {0, 1}
 
 
 def test_greedy_rows_take_the_likeliest():

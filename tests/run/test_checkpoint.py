@@ -80,8 +80,23 @@ def test_a_resumed_learner_goes_the_same_way_bit_for_bit(tmp_path, dtype):
 
 def test_a_learner_that_took_no_step_can_be_saved_too(tmp_path):
     first, second = make_learner(), make_learner(seed=1)
+    second.step(random_batch(1))  # its moments must go
     second.load_state_dict(load(save(tmp_path, Checkpoint(step=0, tensors=first.state_dict()))).tensors)
     assert second.step(random_batch(0)) == first.step(random_batch(0))
+    for name, weight in second.weights().items():
+        assert torch.equal(weight, first.weights()[name]), name
+
+
+def test_a_learner_does_not_change_the_state_it_loaded():
+    first, second = make_learner(), make_learner(seed=1)
+    first.step(random_batch(0))
+    state = first.state_dict()
+    before = {part: {name: value.clone() for name, value in values.items()} for part, values in state.items()}
+    second.load_state_dict(state)
+    second.step(random_batch(1, version=VERSION + 1))
+    for part, values in before.items():
+        for name, value in values.items():
+            assert torch.equal(state[part][name], value), (part, name)
 
 
 def test_another_models_weights_are_refused(tmp_path):

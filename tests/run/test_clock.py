@@ -4,8 +4,9 @@ from typing import Any
 import pytest
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Qwen3Config, Qwen3MoeConfig
 
-from scalerl.models.shape import ModelShape, forward_flops, training_flops
+from scalerl.models.shape import ModelShape, forward_flops, training_flops, work_flops
 from scalerl.run.clock import Clock, Pace, devices_held, larger
+from scalerl.types import Work
 
 
 def llama(**settings):
@@ -77,6 +78,23 @@ def test_flops_by_hand():
     # Of 30 adapter parameters alone: two products with every frozen matrix, three with theirs, attention as before.
     frozen = 4 * 1000 * 5 + 3 * 4 * 2 * 8 * (6 + 3) + 4 * 50 * 4
     assert training_flops(shape, [3, 2], 4, adapters=30) == frozen + 6 * 30 * 5
+
+
+def test_parts_of_a_sequence_cost_what_the_whole_costs():
+    shape = ModelShape(body_params=1000, head_params=50, layers=2, attention_width=8)
+    # Two sequences of 7 and 4 tokens that share their first 3, which are computed once.
+    parts = forward_flops(shape, [3], 0) + forward_flops(shape, [4, 1], 4, shared=[3, 3])
+    whole = forward_flops(shape, [7, 4], 4) - forward_flops(shape, [3], 0)
+    assert parts == whole
+    assert training_flops(shape, [4, 1], 4, shared=3) == 3 * forward_flops(shape, [4, 1], 4, shared=3)
+
+
+def test_engine_and_learner_count_equal_flops():
+    shape = ModelShape(body_params=1000, head_params=50, layers=2, attention_width=8)
+    # A prompt of 5 tokens and an answer of 3: 7 tokens are computed, the last 3 of them with logits.
+    before = Work(prefilled=100, decoded=30, attended=700)
+    after = before + Work(prefilled=4, decoded=3, attended=7 * 8 // 2)
+    assert work_flops(shape, before, after) == forward_flops(shape, [7], 3)
 
 
 def test_a_real_model_is_near_six_times_its_parameters_a_token():

@@ -22,7 +22,15 @@ from scalerl.rollout.torch.build import MEMORY_SHARE
 from scalerl.rollout.torch.cache import cache_bytes
 from scalerl.rollout.torch.engine import TorchEngine
 from scalerl.run.evaluate import evaluate_set
-from scalerl.run.parts import Inputs, build_engine, build_learner, load_inputs, num_slots, request_maker
+from scalerl.run.parts import (
+    Inputs,
+    build_engine,
+    build_learner,
+    load_inputs,
+    num_slots,
+    request_maker,
+    schedule_notices,
+)
 from scalerl.run.prompts import Prompts, notices, training_prompts
 from scalerl.tasks.length import LengthControl
 from scalerl.tasks.prompts import PromptFormat
@@ -233,3 +241,14 @@ def test_slots_follow_from_batch_and_lag_within_memory(monkeypatch):
         one_slot = cache_bytes(inputs.model.model.config, 1, settings.rollout.context, torch.float32)
         monkeypatch.setattr(build_module, "free_bytes", lambda model: 5 * one_slot / MEMORY_SHARE)
         assert num_slots(inputs.model, settings) == 5
+
+
+def test_warmup_that_outlasts_the_run_is_noticed():
+    def notices_with(*overrides: str) -> list[str]:
+        return list(schedule_notices(load_recipe("tiny-cpu", overrides)))
+
+    assert notices_with() == []
+    assert notices_with("optimizer.warmup_steps=500") == [
+        "optimizer.warmup_steps = 500 is not below budget.steps = 120: the learning rate is still rising when the run "
+        "ends"
+    ]

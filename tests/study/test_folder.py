@@ -26,13 +26,13 @@ def test_the_folder_says_what_each_run_is(tmp_path):
 
 def test_a_folder_that_is_taken_is_refused(tmp_path):
     open_only(tmp_path)
-    with pytest.raises(StudyError, match="holds a study already: go on with it by --resume"):
+    with pytest.raises(StudyError, match="already holds a study: continue it with --resume"):
         open_only(tmp_path)
     (tmp_path / "out" / "study.json").unlink()
     (tmp_path / "out" / "runs" / "cispo-seed0").mkdir()
-    with pytest.raises(StudyError, match="exists already and is not empty"):
+    with pytest.raises(StudyError, match="already exists and is not empty"):
         open_only(tmp_path)
-    with pytest.raises(StudyError, match="holds no study to resume"):
+    with pytest.raises(StudyError, match="does not hold a study to resume"):
         open_only(tmp_path, resume=True)
 
 

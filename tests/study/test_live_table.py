@@ -11,9 +11,10 @@ from small_study import plan_of
 
 from scalerl import store
 from scalerl.analysis.numbers import duration
+from scalerl.analysis.outlook import Ceiling
 from scalerl.curves.verdicts import Verdict
 from scalerl.study.live_table import Screen, event_line, table
-from scalerl.study.progress import Ceiling, Progress, ProgressReader
+from scalerl.study.progress import Progress, ProgressReader
 from scalerl.study.runner import RunStatus
 
 
@@ -90,11 +91,11 @@ def test_a_ceiling_is_a_number_only_where_its_verdict_is_ok(tmp_path, verdict, c
     assert event_line(status) == f"dapo-seed0 done after 23 s, reward 0.500, {words}"
 
 
-def test_on_a_terminal_the_table_stands_below_what_is_said(tmp_path):
+def test_on_a_terminal_lines_are_above_the_table(tmp_path):
     console = Console(width=120, file=io.StringIO(), force_terminal=True, color_system=None)
     screen = Screen(console, num_runs=1)
     status = status_of(tmp_path, state="failed", reason="no memory", seconds=3)
-    screen.looked([status])
+    screen.progressed([status])
     screen.finished(status)
     screen.close()
     assert isinstance(console.file, io.StringIO)

@@ -259,7 +259,7 @@ def test_recipes_are_looked_for_beside_the_study(tmp_path):
     assert plan.arms[1].recipe.task.name is None
 
 
-def test_an_arm_that_is_inert_here_is_said_and_not_run(tmp_path):
+def test_inert_arm_is_reported_and_not_run(tmp_path):
     text = ONE_ARM + "[arms.no-fp32]\nmodel.fp32_head = 'none'\n"
     plan = plan_of(tmp_path, text)
     (arm,) = [arm for arm in plan.arms if arm.skipped]
@@ -282,7 +282,7 @@ def test_a_study_with_nothing_left_to_compare_is_refused(tmp_path):
         check_runnable(plan)
 
 
-def test_what_has_to_be_set_is_asked_for_before_anything_runs():
+def test_missing_settings_are_reported_before_any_run():
     plan = make_plan(*load_study("loss"), gpu=True)
     assert unset(plan.base.recipe) == ["model.path", "task.name"]
     with pytest.raises(StudyError, match=r"add --set model\.path=\.\.\. --set task\.name=\.\.\."):
@@ -348,12 +348,12 @@ def test_a_wrong_study_is_refused_in_a_sentence_that_names_it(tmp_path, text, sa
         ('base = "gone.toml"\n[arms.a]\nloss = "dapo"\n', "gone.toml cannot be read: No such file or directory"),
     ],
 )  # fmt: skip
-def test_an_arm_that_cannot_be_is_refused_before_anything_runs(tmp_path, text, said):
+def test_invalid_arm_is_refused_before_any_run(tmp_path, text, said):
     (sentence,) = problems(tmp_path, text)
     assert said in sentence
 
 
-def test_every_problem_is_said_once_and_under_its_own_table(tmp_path):
+def test_every_problem_is_reported_once_with_its_table(tmp_path):
     text = 'base = "tiny-cpu"\nset.pipeline.push_every = 0\n[arms.a]\nloss = "x"\n[arms.b]\nweights = "y"\n'
     assert len(problems(tmp_path, text)) == 1  # the base cannot be had at all
     said = problems(tmp_path, text.replace("set.pipeline.push_every = 0\n", ""))
@@ -365,7 +365,7 @@ def test_a_users_wrong_set_is_named_as_such(tmp_path):
     assert 'study mine: --set weights=tokn: weights.name is "tokn"' in sentence
 
 
-def test_an_unknown_study_is_told_where_to_look(tmp_path, monkeypatch):
+def test_unknown_study_lists_where_to_look(tmp_path, monkeypatch):
     with pytest.raises(StudyError, match=r'no study is called "tiny-lo": "scalerl study" .*did you mean "tiny-loo"\?'):
         load_study("tiny-lo")
     monkeypatch.chdir(tmp_path)

@@ -40,7 +40,7 @@ def run_policy(tmp_path: Path, policy: str, *, share: float = 0.5, resume: bool 
     with opened(plan, out, jobs=jobs, shares_device=jobs > 1, resume=resume) as lock:
         controller = Controller(plan, out)
         runner = Runner(
-            plan, out, command=command, lock=lock, watcher=Log(), axis="step", jobs=jobs, controller=controller
+            plan, out, command=command, lock=lock, observer=Log(), axis="step", jobs=jobs, controller=controller
         )
         runner.run()
     return runner, store.read_decisions(out)

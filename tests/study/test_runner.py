@@ -75,7 +75,7 @@ def test_run_without_a_recipe_resumes_from_the_study(tmp_path):
     assert len(starts(tmp_path, "dapo-seed1")) == 2
 
 
-def test_a_run_whose_status_cannot_be_read_is_gone_on_with(tmp_path):
+def test_run_with_an_unreadable_status_is_resumed(tmp_path):
     run(tmp_path)
     (tmp_path / "out" / "runs" / "dapo-seed1" / store.STATUS).write_text('{"sta')
     runner, log = run(tmp_path, resume=True)
@@ -92,7 +92,7 @@ def test_run_that_cannot_start_does_not_stop_the_rest(tmp_path):
     assert reason == f"cannot write {tmp_path / 'out' / 'logs' / 'dapo-seed0.log'}: Is a directory"
 
 
-def test_jobs_run_at_the_same_time_each_on_a_device_of_its_own(tmp_path):
+def test_jobs_run_at_the_same_time_on_separate_devices(tmp_path):
     text = STUDY.replace("seeds = [0, 1]", "seeds = [0, 1, 2]")
     runner, log = run(tmp_path, text=text, jobs=2, devices=["4", "7"])
     assert set(states(runner).values()) == {"done"}
@@ -197,7 +197,7 @@ def test_a_second_ctrl_c_ends_a_run_that_does_not_stop(tmp_path):
     )  # fmt: skip
     with opened(plan, tmp_path / "out", jobs=1, shares_device=False, resume=False) as lock:
         runner = Runner(
-            plan, tmp_path / "out", command=[sys.executable, str(stubborn)], lock=lock, watcher=log, axis="step"
+            plan, tmp_path / "out", command=[sys.executable, str(stubborn)], lock=lock, observer=log, axis="step"
         )
         runner.run()
     stopper.wait(timeout=30)

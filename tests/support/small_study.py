@@ -35,7 +35,7 @@ class Log:
     def finished(self, status: RunStatus) -> None:
         self.events.append((status.state, status.run.name))
 
-    def looked(self, statuses: Sequence[RunStatus]) -> None: ...
+    def progressed(self, statuses: Sequence[RunStatus]) -> None: ...
     def stopping(self, num_running: int, at_once: bool) -> None:
         self.events.append(("at once" if at_once else "stopping", str(num_running)))
 
@@ -57,7 +57,7 @@ def run(
     jobs = settings.get("jobs", 1)
     with opened(plan, out, jobs=jobs, shares_device=jobs > 1, resume=resume) as lock:
         command = command_of(tmp_path, behaviour or {})
-        runner = Runner(plan, out, command=command, lock=lock, watcher=log, axis="gpu_hours", **settings)
+        runner = Runner(plan, out, command=command, lock=lock, observer=log, axis="gpu_hours", **settings)
         runner.run()
     return runner, log
 

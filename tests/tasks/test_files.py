@@ -177,8 +177,9 @@ GOOD = {"prompt": "1+1=", "answer": "2"}
         ([{**GOOD, "id": 7}, GOOD, {**GOOD, "id": "7"}], 'line 3: the id "7" is already used in line 1'),
         ([], "holds no problems: it is empty"),
         (["", " "], "holds no problems: it is empty"),
-        ([GOOD], "holds 1 problems, but 2 are to be evaluated on"),
-        ([GOOD, {"prompt": "1+3=", "answer": "4"}], "none are left to train on"),
+        ([GOOD], "holds 1 problem, but 2 are to be evaluated on"),
+        ([GOOD, {"prompt": "1+3=", "answer": "4"}], "none are left to train on: add different problems"),
+        ([GOOD] * 4, "all its 4 problems are withheld for evaluation or equal to one of the 2 that are, none are left"),
     ],
 )
 def test_a_bad_file_is_named_with_its_line(tmp_path: Path, rows: list[Any], message: str):
@@ -210,8 +211,11 @@ def test_files_that_cannot_be_read(tmp_path: Path):
         with pytest.raises(TaskError, match=rf"{name} cannot be read: No such file"):
             file(1, 0, path=str(tmp_path / name))
     (tmp_path / "latin.jsonl").write_bytes('{"prompt": "\u00e9"}'.encode("latin-1"))
-    with pytest.raises(TaskError, match="is not UTF-8 text"):
+    with pytest.raises(TaskError, match=r"is not UTF-8 text \(byte 0xe9 in line 1\): save it as UTF-8$"):
         file(1, 0, path=str(tmp_path / "latin.jsonl"))
+    (tmp_path / "cut.jsonl").write_text('{"prompt": "1+')
+    with pytest.raises(TaskError, match="Unterminated string starting at column 12 "):
+        file(1, 0, path=str(tmp_path / "cut.jsonl"))
     (tmp_path / "text.parquet").write_text("not a table")
     with pytest.raises(TaskError, match=r"text\.parquet is not a parquet file: "):
         file(1, 0, path=str(tmp_path / "text.parquet"))

@@ -57,7 +57,7 @@ def test_an_entry_is_carried_whole():
     assert grade(own_answer(problem.answer), problem.answer) is True
 
 
-def test_an_answer_its_scorer_chokes_on_is_wrong(sums: Task, monkeypatch: pytest.MonkeyPatch):
+def test_answer_that_its_scorer_cannot_read_is_wrong(sums: Task, monkeypatch: pytest.MonkeyPatch):
     def choke(self: object, answer: str, entry: object) -> float:
         raise ZeroDivisionError
 

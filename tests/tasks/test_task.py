@@ -34,7 +34,7 @@ def test_recipe_sets_prompt_format_and_grader(task: Task):
     assert with_settings(task, thinking_start="").answer.thinking_start == ""
 
 
-def test_said_nothing_a_task_stays_as_it_is(task: Task):
+def test_task_without_settings_is_unchanged(task: Task):
     assert with_settings(task) == task
 
 

@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from scalerl.analysis.results import Analysis, Command, CurveResult, param_value
+from scalerl.analysis.words import analysis_note_text
 from scalerl.curves import Comparison, Pair, Score, Value, note_json, note_text, stopping, stopping_text
 
 
@@ -18,15 +19,17 @@ def to_json(analysis: Analysis) -> dict[str, Any]:
     if analysis.command == "compare":
         out |= _comparisons_json(analysis)
     if analysis.notes:
-        out["notes"] = list(analysis.notes)
+        out["notes"] = [analysis_note_text(note) for note in analysis.notes]
     return out
 
 
 def number(value: float | None) -> float | None:
+    """Return a finite number, and None for any other."""
     return float(value) if value is not None and math.isfinite(value) else None
 
 
-def _value_json(value: Value | None) -> dict[str, float | None] | None:
+def value_json(value: Value | None) -> dict[str, float | None] | None:
+    """Return a number with its interval; null for an end that is not finite."""
     if value is None:
         return None
     return {"value": number(value.value), "low": number(value.low), "high": number(value.high)}
@@ -58,7 +61,7 @@ def _curve_json(curve: CurveResult, command: Command) -> dict[str, Any]:
         "num_points": fit.num_points if fit is not None else len(curve.series.compute),
     }
     for word in PARAMS:
-        out[word] = _value_json(param_value(fit, word))
+        out[word] = value_json(param_value(fit, word))
     out["verdict"] = curve.verdict
     out["messages"] = list(curve.messages)
     out["facts"] = [fact.as_json() for fact in curve.series.facts]
@@ -67,7 +70,7 @@ def _curve_json(curve: CurveResult, command: Command) -> dict[str, Any]:
     out["noise_sd"] = number(fit.noise_sd) if fit is not None else None
     out["run_sd"] = number(fit.run_sd) if fit is not None else None
     if fit is not None and fit.unpooled is not None:
-        alone = {word: _value_json(param_value(fit.unpooled, word)) for word in PARAMS}
+        alone = {word: value_json(param_value(fit.unpooled, word)) for word in PARAMS}
         out["unpooled"] = {**alone, "verdict": fit.unpooled.verdict}
         out["pooled_with"] = list(fit.prior.sources) if fit.prior is not None else []
     if command == "fit":
@@ -81,18 +84,18 @@ def _curve_json(curve: CurveResult, command: Command) -> dict[str, Any]:
         ]
     if command == "forecast":
         out["at"] = [
-            {"compute": row.compute, "reward": _value_json(row.reward), "message": row.message} for row in curve.at
+            {"compute": row.compute, "reward": value_json(row.reward), "message": row.message} for row in curve.at
         ]
         out["reach"] = [
             {
                 "reward": row.reward,
-                "compute": _value_json(row.compute),
+                "compute": value_json(row.compute),
                 "message": row.message,
                 "p_above_ceiling": row.p_above_ceiling,
             }
             for row in curve.reach
         ]
-        out["doubling"] = _value_json(curve.doubling)
+        out["doubling"] = value_json(curve.doubling)
     return out
 
 
@@ -100,7 +103,7 @@ def _stopping_json(curve: CurveResult) -> dict[str, Any] | None:
     when = stopping(curve.fit) if curve.fit is not None else None
     if when is None:
         return None
-    values = {"most_of_gain": _value_json(when.most_of_gain), "doubling": _value_json(when.doubling)}
+    values = {"most_of_gain": value_json(when.most_of_gain), "doubling": value_json(when.doubling)}
     return asdict(when) | values | {"message": stopping_text(when)}
 
 
@@ -134,5 +137,5 @@ def _ranked_json(comparison: Comparison) -> dict[str, Any]:
     return {
         "ranking": [{"name": name, "p_best": share} for name, share in comparison.ranking],
         "shared_ceiling": number(comparison.shared_ceiling),
-        "shared_exponents": {name: _value_json(value) for name, value in comparison.shared_exponents.items()},
+        "shared_exponents": {name: value_json(value) for name, value in comparison.shared_exponents.items()},
     }

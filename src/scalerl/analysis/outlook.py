@@ -7,9 +7,10 @@ from typing import Any, Self
 import numpy as np
 
 from scalerl.curves import At, Fit, fit, is_far, reward_at
+from scalerl.curves.verdicts import Verdict
 from scalerl.logs.axes import Axis, preferred_axis
 
-__all__ = ["FIRST_FIT", "Axis", "LiveForecast", "Outlook", "preferred_axis"]
+__all__ = ["FIRST_FIT", "Axis", "Ceiling", "LiveForecast", "Outlook", "forecast_end", "preferred_axis"]
 
 FIRST_FIT = 4  # evaluations after the start from which a curve is fitted
 
@@ -22,7 +23,22 @@ class Outlook:
     axis: Axis | None
     """Column of the compute, None where it is not known."""
     at_end: At | None
-    """None where the end is not known, already reached, or too far off for a forecast."""
+    """See `forecast_end`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ceiling:
+    """The ceiling of a fitted curve with its interval, and the verdict on the fit."""
+
+    value: float
+    low: float
+    high: float
+    verdict: Verdict
+
+    @classmethod
+    def of(cls, fit: Fit) -> Self:
+        low, high = fit.interval("ceiling")
+        return cls(value=fit.params["ceiling"], low=low, high=high, verdict=fit.verdict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +98,14 @@ class LiveForecast:
             start_sd=0.0 if start is None else _binomial_sd(start),
             **self._options,
         )
-        end, at_end = self.end_compute, None
-        if curve.usable and end is not None and end > curve.end and not is_far(curve, end):
-            (at_end,) = reward_at(curve, [end])
-        return Outlook(fit=curve, axis=self._axis, at_end=at_end)
+        return Outlook(fit=curve, axis=self._axis, at_end=forecast_end(curve, self.end_compute))
+
+
+def forecast_end(curve: Fit, end_compute: float | None) -> At | None:
+    """Return the forecast for the end of a budget; None where the end is not known, reached or too far off."""
+    if not curve.usable or end_compute is None or end_compute <= curve.end or is_far(curve, end_compute):
+        return None
+    return reward_at(curve, [end_compute])[0]
 
 
 def _binomial_sd(start: _Evaluation) -> float | None:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from scalerl.analysis.joint.pooling import Pooling
+from scalerl.analysis.pooling import Pooling
 from scalerl.curves import (
     FORMS,
     At,
@@ -30,7 +30,6 @@ from scalerl.curves.notes import FitNote, NothingToScore, UnusedStart
 from scalerl.curves.pairs.paper_rule import compare_by_paper
 from scalerl.curves.points import unbounded
 from scalerl.errors import InputError, NoCurveError
-from scalerl.joint.pool import LEAST_MEMBERS
 from scalerl.logs.series import Series
 
 Command = Literal["fit", "forecast", "backtest", "compare"]
@@ -115,7 +114,7 @@ class CurveResult:
         if self.fit is None:
             return ()
         unused: tuple[UnusedStart, ...] = ()
-        if self.series.start is not None and not FORMS[self.fit.form].rising:
+        if self.series.start is not None and not self.fit.own_form.rising:
             unused = (UnusedStart(start=self.series.start, form=self.fit.form),)
         return (*unused, *self.fit.notes)
 
@@ -138,14 +137,31 @@ class CurveResult:
 class FormRanking:
     """Forms by their error on points they had not seen, each on the same curves."""
 
-    scored_on: str
+    fraction: float | None
+    """Share of the compute after which points are scored; None where held-out rows are."""
     num_curves: int
     errors: tuple[tuple[str, float], ...]
     """Form and the median RMSE over the curves, best first."""
 
+    @property
+    def scored_on(self) -> str:
+        """The points that are scored, in words."""
+        return "held-out rows" if self.fraction is None else f"what lies after {self.fraction:.0%} of the compute"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnalysisNote:
+    """What to know about the curves together; `analysis/words.py` has the sentence."""
+
+    kind: Literal["alone_in_set", "nothing_pooled", "not_pooled", "different_axes"]
+    names: tuple[str, ...] = ()
+    """The curves it is about; of different axes, their columns."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis:
+    """The results of a command: each curve, and the curves together."""
+
     command: Command
     curves: tuple[CurveResult, ...]
     comparisons: Mapping[str, Comparison] = field(default_factory=dict)
@@ -153,7 +169,7 @@ class Analysis:
     at: float | None = None
     """The target compute of a comparison."""
     form_ranking: FormRanking | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[AnalysisNote, ...] = ()
 
     @property
     def pairs(self) -> tuple[Pair, ...]:
@@ -236,7 +252,7 @@ def _rank_forms(curves: Sequence[CurveResult], options: FitOptions, fractions: S
             tables.append(errors)
     medians = [(name, float(np.median([table[name] for table in tables]))) for name in names if tables]
     return FormRanking(
-        scored_on="held-out rows" if by_holdout else f"what lies after {shares[0]:.0%} of the compute",
+        fraction=None if by_holdout else shares[0],
         num_curves=len(tables),
         errors=tuple(sorted(medians, key=lambda row: row[1])),
     )
@@ -263,11 +279,11 @@ def analyse_compare(series: Sequence[Series], options: FitOptions, at: float | N
             compared = compare_by_paper(together) if by_paper else compare(together, at=at)
             comparisons["" if len(sets) == 1 else str(name)] = compared
         else:
-            notes.append(f"{members[0]} is compared with nothing: it is the only curve of its evaluation set.")
+            notes.append(AnalysisNote(kind="alone_in_set", names=(members[0],)))
     notes += _pool_notes(curves, options)
     units = sorted({curve.series.x_label for curve in curves})
     if len(units) > 1:
-        notes.append(f"The curves count compute in different columns ({', '.join(units)}): name one with --x COLUMN.")
+        notes.append(AnalysisNote(kind="different_axes", names=tuple(units)))
     return Analysis(command="compare", curves=curves, comparisons=comparisons, at=at, notes=tuple(notes))
 
 
@@ -287,18 +303,14 @@ def fitted_curves(series: Sequence[Series], options: FitOptions) -> list[CurveRe
     return curves if pooling is None else _pooled(curves, pooling)
 
 
-def _pool_notes(curves: Sequence[CurveResult], options: FitOptions) -> tuple[str, ...]:
+def _pool_notes(curves: Sequence[CurveResult], options: FitOptions) -> tuple[AnalysisNote, ...]:
     """Return which curves `--pool` or `--prior` left as they are."""
     if not options.pool and options.prior is None:
         return ()
-    alone = [curve.name for curve in curves if curve.fit is not None and curve.fit.unpooled is None]
+    alone = tuple(curve.name for curve in curves if curve.fit is not None and curve.fit.unpooled is None)
     if len(alone) == len(curves) and options.pool:
-        return (f"Nothing is pooled: {LEAST_MEMBERS} or more curves that follow a sigmoid are needed.",)
-    return (
-        (f"Not pooled, since they do not follow a sigmoid or have too few points: {', '.join(alone)}.",)
-        if alone
-        else ()
-    )
+        return (AnalysisNote(kind="nothing_pooled"),)
+    return (AnalysisNote(kind="not_pooled", names=alone),) if alone else ()
 
 
 def _pooled(curves: Sequence[CurveResult], pooling: Pooling) -> list[CurveResult]:
@@ -337,14 +349,8 @@ def before(data: Series, share: float) -> Series:
     held = data.holdout_compute
     limit = share * max(data.compute.max(initial=0.0), held.max(initial=0.0))
     early, later = data.compute <= limit, held > limit
-    picked = lambda values: None if values is None else values[early]  # noqa: E731
     return replace(
-        data,
-        compute=data.compute[early],
-        reward=data.reward[early],
-        run=picked(data.run),
-        num_samples=picked(data.num_samples),
-        evaluation=picked(data.evaluation),
+        data.take(early),
         holdout_compute=np.concatenate([data.compute[~early], held[later]]),
         holdout_reward=np.concatenate([data.reward[~early], data.holdout_reward[later]]),
     )

@@ -25,7 +25,18 @@ AlarmKind = Literal[
     "uneven_time",
     "stalled",
 ]
-Cause = Literal["all_wrong", "all_right", "truncated", "mixed", "no_answer", "timeout", "crash", "memory", "error"]
+Cause = Literal[
+    "all_wrong",
+    "all_right",
+    "truncated",
+    "mixed",
+    "no_verdict",
+    "no_answer",
+    "timeout",
+    "crash",
+    "memory",
+    "error",
+]
 """Why batches are empty, or the most frequent reason for which a grader has no verdict."""
 
 ALARM_STEPS = 20  # steps that a signal is averaged over before it is compared with its limit
@@ -188,6 +199,8 @@ def _empty_cause(rows: Sequence[Mapping[str, Any]]) -> Cause:
     truncated = [row["rollout/truncated_frac"] for row in empty if row.get("rollout/truncated_frac") is not None]
     if truncated and np.mean(truncated) > 0.5:
         return "truncated"
+    if empty and not correct:
+        return "no_verdict"
     if correct and max(correct) == 0:
         return "all_wrong"
     return "all_right" if correct and min(correct) == 1 else "mixed"

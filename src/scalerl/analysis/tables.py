@@ -11,7 +11,7 @@ from rich.text import Text
 
 from scalerl.analysis.numbers import compute_text, decimals, fixed, interval_text, two_decimals
 from scalerl.analysis.results import Analysis, CurveResult, FormRanking, param_value
-from scalerl.analysis.words import curve_text
+from scalerl.analysis.words import analysis_note_text, curve_text
 from scalerl.curves import Comparison, Fit, Pair, Reach, Score, note_text, pair_verdict, stopping, stopping_text
 from scalerl.curves.fitted import tails
 from scalerl.curves.pairs.notes import AssumedRunSpread
@@ -54,7 +54,7 @@ def render(analysis: Analysis, origins: Mapping[str, str] | None = None) -> Grou
     shared = _shared_facts(analysis)
     parts.extend(_sentence(curve, analysis.command == "fit", shared) for curve in analysis.curves)
     parts.extend(Text(f"All curves: {sentence(fact)}") for fact in shared)
-    parts.extend(Text(note, style="yellow") for note in analysis.notes)
+    parts.extend(Text(analysis_note_text(note), style="yellow") for note in analysis.notes)
     return Group(*parts)
 
 

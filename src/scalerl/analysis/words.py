@@ -4,9 +4,11 @@ from collections.abc import Sequence
 
 from scalerl.analysis.gain import Gain
 from scalerl.analysis.numbers import compute_text, decimals, fixed, interval_text
-from scalerl.analysis.results import CurveResult, param_value
+from scalerl.analysis.outlook import Ceiling
+from scalerl.analysis.results import AnalysisNote, CurveResult, param_value
 from scalerl.analysis.signals import SIGNALS, Alarm
 from scalerl.curves import doubling
+from scalerl.joint.pool import LEAST_MEMBERS
 
 
 def join_names(names: Sequence[str]) -> str:
@@ -112,6 +114,7 @@ _EMPTY = {
     "all_wrong": "no answer was correct, so take easier problems or a stronger model, or begin with scalerl sft",
     "all_right": "every answer was correct, so take harder problems",
     "truncated": "most completions are cut off at their length limit",
+    "no_verdict": "the grader had a verdict on no answer",
     "mixed": "in every group the answers were all correct or all wrong, so raise pipeline.completions_per_group",
 }
 
@@ -138,6 +141,36 @@ def gain_text(name: str, gain: Gain) -> str:
             reasons = [(gain.num_skipped, "a loss or gradient that was not finite"), (gain.num_empty, "an empty batch")]
             why = join_names([f"{num:,} had {reason}" for num, reason in reasons if num])
             return f"Not trained: none of {gain.num_steps:,} steps changed a weight ({why}). {change}, which is noise."
+
+
+def analysis_note_text(note: AnalysisNote) -> str:
+    """Return a note on several curves as a sentence."""
+    names = ", ".join(note.names)
+    match note.kind:
+        case "alone_in_set":
+            return f"{names} is compared with nothing: it is the only curve of its evaluation set."
+        case "nothing_pooled":
+            return f"Nothing is pooled: {LEAST_MEMBERS} or more curves that follow a sigmoid are needed."
+        case "not_pooled":
+            return f"Not pooled, since they do not follow a sigmoid or have too few points: {names}."
+        case "different_axes":
+            return f"The curves count compute in different columns ({names}): name one with --x COLUMN."
+
+
+def ceiling_cell(ceiling: Ceiling) -> str:
+    """Return the cell of a table under the heading "ceiling": the numbers if the verdict is ok, else the verdict."""
+    if ceiling.verdict == "ok":
+        return f"{ceiling.value:.3f} [{ceiling.low:.3f}, {ceiling.high:.3f}]"
+    return "not known yet" if ceiling.verdict == "ceiling not identifiable yet" else ceiling.verdict
+
+
+def ceiling_text(ceiling: Ceiling) -> str:
+    """Return the same for a sentence: "ceiling 0.7 [0.6, 0.8]", "ceiling not known yet" or "curve VERDICT".
+
+    Other verdicts judge the whole curve.
+    """
+    judges_ceiling = ceiling.verdict in ("ok", "ceiling not identifiable yet")
+    return f"{'ceiling' if judges_ceiling else 'curve'} {ceiling_cell(ceiling)}"
 
 
 def curve_text(curve: CurveResult) -> str:

@@ -30,10 +30,14 @@ ENVIRONMENT = {
 }
 
 
+def num_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def worth(num_calls: int) -> int:
     """Return how many workers to start for this number of calls; 0 means to run them in this process."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    num = min(cores, MOST, num_calls // WORTH_ONE)
+    num = min(num_cores(), MOST, num_calls // WORTH_ONE)
     return num if num > 1 and sys.executable else 0
 
 

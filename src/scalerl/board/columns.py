@@ -98,13 +98,13 @@ class Columns:
         self._values.clear()
         self.num_rows = 0
 
-    def arrays(self, newest: Mapping[int, float] | None = None) -> dict[str, Array]:
-        """Return the rows that count, by step; `newest` has the step from which each attempt of a run started."""
+    def arrays(self, origins: Mapping[int, float] | None = None) -> dict[str, Array]:
+        """Return the rows that count, by step; `origins` has the step from which each attempt of a run started."""
         columns = {key: np.frombuffer(self._column(key), dtype=np.float64).copy() for key in self._values}
         steps = columns.get("step")
         if steps is None or not len(steps):
             return columns
-        keep = _counting(steps, columns.get("attempt"), newest or {})
+        keep = _counting(steps, columns.get("attempt"), origins or {})
         return {key: values[keep] for key, values in columns.items()}
 
 

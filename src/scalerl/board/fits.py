@@ -10,12 +10,12 @@ from typing import Any, Literal
 import numpy as np
 
 from scalerl.analysis.figures import figure_data
-from scalerl.analysis.json import number
-from scalerl.analysis.outlook import FIRST_FIT
+from scalerl.analysis.json import number, value_json
+from scalerl.analysis.outlook import FIRST_FIT, forecast_end
 from scalerl.analysis.results import Analysis, CurveResult, FitOptions, param_value
 from scalerl.analysis.words import curve_text
 from scalerl.board.columns import short
-from scalerl.curves import At, Fit, Value, compare, doubling, fit, is_far, reward_at, stopping, stopping_text
+from scalerl.curves import Fit, Value, compare, doubling, fit, stopping, stopping_text
 from scalerl.logs.series import Series
 from scalerl.report.views import axis_label
 
@@ -27,17 +27,11 @@ MATTERS = 0.01
 _HISTORY = sorted({round(FIRST_FIT * 2 ** (quarter / 4)) for quarter in range(60)})
 
 
-def value_json(value: Value | None) -> dict[str, float | None] | None:
-    if value is None:
-        return None
-    return {"value": number(value.value), "low": number(value.low), "high": number(value.high)}
-
-
 def fit_curve(series: Series, end_compute: float | None, unit: str | None) -> dict[str, Any]:
     """Fit one curve; return its line and bands, its forecast, and the messages about it."""
     curve = _fitted(series)
     done = curve.fit
-    at_end = _at_end(done, end_compute)
+    at_end = None if done is None else forecast_end(done, end_compute)
     curve = replace(curve, at=() if at_end is None else (at_end,))
     (drawn,) = figure_data(Analysis(command="forecast", curves=(curve,))).curves
     when = stopping(done) if done is not None else None
@@ -68,13 +62,6 @@ def _fitted(series: Series) -> CurveResult:
     if series.problem or not len(series.compute):
         return CurveResult(series=series, fit=None)
     return CurveResult(series=series, fit=fit(series.compute, series.reward, **FitOptions().of(series)))
-
-
-def _at_end(done: Fit | None, end: float | None) -> At | None:
-    """Return the forecast for the end of the budget; None where it is reached, not known or too far off."""
-    if done is None or not done.usable or end is None or end <= done.end or is_far(done, end):
-        return None
-    return reward_at(done, [end])[0]
 
 
 def _advice(done: Fit | None, twice: Value | None) -> Advice:
@@ -111,21 +98,12 @@ def history(series: Series, counts: Sequence[int], end_compute: float | None) ->
 
 
 def _first_points(series: Series, num: int) -> Series:
-    order = np.sort(np.argsort(series.compute, kind="stable")[:num])
-    picked = lambda values: None if values is None else values[order]  # noqa: E731
-    return replace(
-        series,
-        compute=series.compute[order],
-        reward=series.reward[order],
-        run=picked(series.run),
-        num_samples=picked(series.num_samples),
-        evaluation=picked(series.evaluation),
-    )
+    return series.take(np.sort(np.argsort(series.compute, kind="stable")[:num]))
 
 
 def _forecast(series: Series, num: int, end_compute: float | None) -> dict[str, Any]:
     curve = _fitted(series)
-    at_end = _at_end(curve.fit, end_compute)
+    at_end = None if curve.fit is None else forecast_end(curve.fit, end_compute)
     usable = curve.fit is not None and curve.fit.usable
     return {
         "num": num,

@@ -4,7 +4,7 @@ import hashlib
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from scalerl.board.alarms import Episode, curve_episodes, listed, signal_episode
 from scalerl.board.columns import Array, short
 from scalerl.board.fits import history_counts, newest_forecast
 from scalerl.board.reading.foreign import LogReading
-from scalerl.board.reading.run_folder import UNITS, RunFollower
+from scalerl.board.reading.run_folder import RunFollower
 from scalerl.board.reading.sources import Source
 from scalerl.board.signals import lag_json, lines_json, times_json, with_empty
 from scalerl.logs.series import Series
@@ -83,8 +83,8 @@ class Followed:
         self.end_compute = own_end if own_end is not None else self._given_end
         self._uneven_time = follower.uneven_time(self.columns)
         self.updated_at = follower.changed_at or time.time()
-        if follower.num_evals_version != self._evals_version or not self.curves:
-            self._evals_version = follower.num_evals_version
+        if follower.evals_version != self._evals_version or not self.curves:
+            self._evals_version = follower.evals_version
             series, self.problem = follower.series(self.columns)
             self._take(series)
         if "rollout/truncated_frac" in self.columns and not self._remedies:
@@ -114,7 +114,7 @@ class Followed:
     # What workers are asked for
 
     def unit(self, curve: Curve) -> str:
-        return UNITS.get(curve.series.x_label) or axis_label(curve.series.x_label)
+        return axis_label(curve.series.x_label)
 
     def fit_mark(self, curve: Curve) -> str:
         """Return what a fit depends on: the points, and the end of the budget as far as it matters."""
@@ -235,10 +235,7 @@ class Followed:
         if episode.began_compute is None or spent is None or steps is None or not len(steps):
             return episode
         place = min(int(np.searchsorted(spent, episode.began_compute)), len(steps) - 1)
-        return Episode(
-            kind=episode.kind, began=float(steps[place]), ended=episode.ended, value=episode.value,
-            limit=episode.limit, text=episode.text, began_compute=episode.began_compute,
-        )  # fmt: skip
+        return replace(episode, began=float(steps[place]))
 
 
 def fingerprint(series: Series, num: int | None = None) -> str:

@@ -107,7 +107,7 @@ def _watching(board: Any) -> Iterator[None]:
         while not stopped.is_set():
             try:
                 board.look()
-            except Exception as error:  # The page must outlive a file that nobody foresaw.
+            except Exception as error:  # A file with unforeseen content must not end the page.
                 print(f"board: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
                 stopped.wait(1.0)
             board.woken.wait(LOOK_EVERY_S)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scalerl.analysis.workers import Workers
+from scalerl.analysis.workers import Workers, num_cores
 from scalerl.board import samples
 from scalerl.board.fits import fit_curve, history
 from scalerl.board.followed import Curve, Followed
@@ -48,7 +48,7 @@ class _Job:
     future: Future[Any]
     finish: Callable[[Any], None]
     """Called with the result, or with None if the worker ended."""
-    key: str
+    workers: Workers
 
 
 class Board:
@@ -70,8 +70,7 @@ class Board:
         self._next_discovery = 0.0
         self._jobs: list[_Job] = []
         self._listeners: set[Callable[[], None]] = set()
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        self._num_fitters = min(max(cores - 1, 1), MOST_FITTERS)
+        self._num_fitters = min(max(num_cores() - 1, 1), MOST_FITTERS)
         self._readers = Workers(retry_here=False)
         self._fitters = Workers(retry_here=False)
         self._cache: dict[str, tuple[int, bytes]] = {}
@@ -182,14 +181,14 @@ class Board:
             item.take_log(reading, _changed_at(files))
             self._touch(item)
 
-        self._ask(self._readers, item.source.key, finish, read_log, item.source.path)
+        self._ask(self._readers, finish, read_log, item.source.path)
 
     # Workers
 
-    def _ask(self, workers: Workers, key: str, finish: Callable[[Any], None], function: Any, *arguments: Any) -> None:
+    def _ask(self, workers: Workers, finish: Callable[[Any], None], function: Any, *arguments: Any) -> None:
         future = workers.submit(function, *arguments)
         future.add_done_callback(lambda _: self.woken.set())
-        self._jobs.append(_Job(future=future, finish=finish, key=key))
+        self._jobs.append(_Job(future=future, finish=finish, workers=workers))
 
     def _collect(self) -> bool:
         done = [job for job in self._jobs if job.future.done()]
@@ -204,7 +203,7 @@ class Board:
 
     def _submit_fits(self, now: float) -> None:
         """Keep the workers busy, with what is being looked at first."""
-        free = self._num_fitters - sum(job.key.startswith("fit") for job in self._jobs)
+        free = self._num_fitters - sum(job.workers is self._fitters for job in self._jobs)
         if free <= 0:
             return
         items = sorted(self._items.values(), key=lambda item: (item.wanted_until < now, -item.version))
@@ -231,7 +230,7 @@ class Board:
                 curve.next_fit_at = time.monotonic() + min(2.0 * (time.monotonic() - began), 20.0)
                 self._touch(item)
 
-            self._ask(self._fitters, "fit", finish, fit_curve, curve.series, item.end_compute, item.unit(curve))
+            self._ask(self._fitters, finish, fit_curve, curve.series, item.end_compute, item.unit(curve))
 
         return submit
 
@@ -254,7 +253,7 @@ class Board:
                 self._touch(item)
 
             counts = [num for num, _ in chunk]
-            self._ask(self._fitters, "fit", finish, history, curve.series, counts, item.end_compute)
+            self._ask(self._fitters, finish, history, curve.series, counts, item.end_compute)
 
         return submit
 
@@ -275,7 +274,7 @@ class Board:
                 view.version = self.version
 
             view.busy = True
-            self._ask(self._fitters, "fit", finish, function, *arguments)
+            self._ask(self._fitters, finish, function, *arguments)
 
         return submit
 

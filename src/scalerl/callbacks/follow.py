@@ -4,10 +4,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from scalerl.analysis.outlook import FIRST_FIT, Outlook
+from scalerl.analysis.outlook import FIRST_FIT, Outlook, forecast_end
 from scalerl.analysis.results import FitOptions
 from scalerl.callbacks.forecast import Forecast, describe
-from scalerl.curves import fit, is_far, reward_at
+from scalerl.curves import fit
 from scalerl.errors import InputError
 from scalerl.logs.read import read_table
 from scalerl.logs.series import Selection, Series, series_from
@@ -53,6 +53,4 @@ def _read(path: Path, selection: Selection) -> Series | None:
 
 def _forecast(series: Series, end: float | None) -> Forecast:
     done = fit(series.compute, series.reward, **FitOptions().of(series))
-    reachable = done.usable and end is not None and end > done.end and not is_far(done, end)
-    at_end = reward_at(done, [end])[0] if reachable and end is not None else None
-    return describe(Outlook(fit=done, axis=None, at_end=at_end), end)
+    return describe(Outlook(fit=done, axis=None, at_end=forecast_end(done, end)), end)

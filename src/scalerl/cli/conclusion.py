@@ -1,4 +1,4 @@
-"""What `scalerl train` prints when a run is done: what was learned, how sure that is, and what to try next."""
+"""What `scalerl train` prints when a run is over: what was learned, how sure that is, and what to do next."""
 
 from pathlib import Path
 
@@ -53,7 +53,22 @@ def _print_gains(out: Path) -> bool:
         name: measure_gain([row for row in evals if row["set"] == name], metrics)
         for name in dict.fromkeys(row["set"] for row in evals)
     }
+    if evals and all(row["reward"] is None for row in evals):
+        typer.echo(f"Not measured: in none of the {len(evals):,} evaluations had the grader a verdict on an answer.")
+        return False
     for name, gain in gains.items():
         if gain is not None:
             typer.echo(gain_text(name if len(gains) > 1 else out.name, gain))
     return all(gain is None or gain.kind != "no_update" for gain in gains.values())
+
+
+def resumes_from(folder: Path) -> str:
+    """Return, as a clause, where the same command with --resume would go on; "" if there is no run to go on with."""
+    from scalerl.run.resume import latest_step
+    from scalerl.store import is_run_folder
+
+    if not is_run_folder(folder):
+        return ""
+    step = latest_step(folder)
+    where = "from the start" if step is None else f"after step {step}, its last checkpoint"
+    return f"; the same command with --resume goes on {where}"

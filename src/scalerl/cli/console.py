@@ -1,11 +1,19 @@
-"""The console that commands print tables on."""
+"""What commands share of the terminal: the console for tables, and Ctrl-C and SIGTERM in commands that train."""
 
-from typing import TYPE_CHECKING
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 _PIPE_WIDTH = 160
+_IMPATIENCE_S = 5.0  # further signals within this time of the one that stops at once belong to it
 
 
 def table_console() -> "Console":
@@ -14,3 +22,95 @@ def table_console() -> "Console":
 
     console = Console()
     return console if console.is_terminal else Console(width=max(console.width, _PIPE_WIDTH))
+
+
+class StopSignals:
+    """Handles SIGINT, SIGTERM and SIGHUP. The first one asks to stop; the next one raises KeyboardInterrupt.
+
+    Those that follow it closely are ignored: they would interrupt what the first KeyboardInterrupt has to clean up.
+    """
+
+    def __init__(self, on_first: Callable[[int], None]) -> None:
+        """`on_first` reports the first signal to the user."""
+        self.number: int | None = None
+        """The signal that asked to stop."""
+        self._on_first = on_first
+        self._handlers: dict[int, Any] = {}
+        self._interrupted_at: float | None = None
+
+    def install(self) -> None:
+        """Handle the signals from now on; a thread other than the main one cannot."""
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                # nohup ignores SIGHUP, so that a run outlives its terminal.
+                if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                    self._handlers[number] = signal.signal(number, self._handle)
+
+    def restore(self) -> None:
+        """Give the signals back to whoever handled them before."""
+        # From another thread (a run that hangs) handlers cannot be restored, and the process ends anyway.
+        while self._handlers and threading.current_thread() is threading.main_thread():
+            signal.signal(*self._handlers.popitem())
+
+    @property
+    def stops_now(self) -> bool:
+        """Whether there is no time to finish the step: what sent the signal kills the process soon, or is gone."""
+        return self.number in (signal.SIGTERM, signal.SIGHUP)
+
+    def _handle(self, number: int, _: object) -> None:
+        if self.number is None:
+            self.number = number
+            # The signal may have arrived while the same stream was being written; stopping matters more.
+            with suppress(RuntimeError):
+                self._on_first(number)
+            return
+        if number == signal.SIGHUP:
+            # The shell and the system may both send it.
+            return
+        now = time.monotonic()
+        if self._interrupted_at is None or now - self._interrupted_at > _IMPATIENCE_S:
+            self._interrupted_at = now
+            raise KeyboardInterrupt
+
+
+class RunConsole:
+    """Prints the lines of a run. When nobody can read them any more, it asks the run to stop, as SIGPIPE would."""
+
+    def __init__(self, signals: StopSignals) -> None:
+        from rich.console import Console
+
+        class RaisingConsole(Console):
+            def on_broken_pipe(self) -> None:
+                raise
+
+        self.console: Console = RaisingConsole()
+        self._signals = signals
+
+    def print(self, text: str, style: str | None = None) -> None:
+        """Print one line; it is not wrapped, so that in a log file a line stays a line."""
+        try:
+            self.console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+        except OSError:
+            self.console.quiet = True
+            if self._signals.number is None:
+                self._signals.number = signal.SIGPIPE
+            # What is still in the buffer must go somewhere when the process ends.
+            with suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextmanager
+def ended_by_ctrl_c() -> Iterator[None]:
+    """Let Ctrl-C end the process at once, without a traceback, while modules are imported.
+
+    Compiled modules swallow a KeyboardInterrupt and fail later, with another error.
+    """
+    handled = threading.current_thread() is threading.main_thread()
+    handled = handled and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if handled:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        if handled:
+            signal.signal(signal.SIGINT, signal.default_int_handler)

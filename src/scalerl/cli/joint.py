@@ -33,7 +33,7 @@ def prior(
 
     [dim]scalerl prior old_runs/ --out ours.json; scalerl forecast new_run/ --prior ours.json[/dim]
     """
-    from scalerl.analysis.joint.pooling import prior_of
+    from scalerl.analysis.joint.priors import prior_of
     from scalerl.store import write_json
 
     if common.plot is not None:

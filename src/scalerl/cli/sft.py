@@ -1,15 +1,16 @@
 """sft: make a base model from demonstrations."""
 
 import signal
-import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from scalerl.cli.console import RunConsole, StopSignals
 from scalerl.cli.train import Overrides, RecipeName, load, setting_up
 from scalerl.errors import UsageError
 
@@ -37,7 +38,8 @@ def sft(
 ) -> None:
     """Make a base model from the demonstrations of a recipe's tasks (the paper's SFT stage), by its table \\[sft].
 
-    Ctrl-C (or SIGTERM) stops after the current step with a checkpoint; the same command with --resume goes on.
+    Ctrl-C (or SIGTERM, or the end of the terminal) stops after the current step with a checkpoint; the same command
+    with --resume goes on.
 
     [dim]scalerl sft mine.toml --set sft.lr=1e-4 --set sft.epochs=2 --out models/base[/dim]
     """
@@ -48,7 +50,7 @@ def sft(
     with setting_up():
         from scalerl.run.sft.recipe import sft_from_recipe
 
-        with terminal:
+        with terminal, _interruptible(terminal):
             result = sft_from_recipe(
                 settings,
                 out,
@@ -61,6 +63,16 @@ def sft(
         typer.echo("Stopped, with a checkpoint: the same command with --resume goes on")
         raise typer.Exit(128 + (terminal.stopped_by or 0))
     typer.echo(reached(result, recipe))
+
+
+@contextmanager
+def _interruptible(terminal: "SftTerminal") -> Iterator[None]:
+    """Say how to go on after a second Ctrl-C, which stops at once."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("Stopped at once: the same command with --resume goes on after the last checkpoint")
+        raise typer.Exit(128 + (terminal.stopped_by or signal.SIGINT)) from None
 
 
 def _check_read(overrides: Sequence[str]) -> None:
@@ -103,58 +115,57 @@ class SftTerminal:
     """Shows a run of SFT: a bar, and a line per measurement. Ctrl-C asks it to stop."""
 
     def __init__(self) -> None:
-        from rich.console import Console
-
-        self.stopped_by: int | None = None
-        """The signal that asked the run to stop."""
-        self._console = Console()
         self._bar: Any = None
-        self._handlers: dict[int, Any] = {}
+        self._signals = StopSignals(self._asked_to_stop)
+        self._console = RunConsole(self._signals)
 
     def __enter__(self) -> "SftTerminal":
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._handlers[number] = signal.signal(number, self._asked_to_stop)
+        self._signals.install()
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
-            self._bar.stop()
-        while self._handlers:
-            signal.signal(*self._handlers.popitem())
+            # A terminal that is gone cannot be restored.
+            with suppress(OSError):
+                self._bar.stop()
+        self._signals.restore()
 
-    def _asked_to_stop(self, number: int, _: object) -> None:
-        if self.stopped_by is not None:
-            raise KeyboardInterrupt
-        self.stopped_by = number
-        self._print("Stopping after this step, with a checkpoint; Ctrl-C again stops at once.")
+    @property
+    def stopped_by(self) -> int | None:
+        """The signal that asked the run to stop."""
+        return self._signals.number
+
+    def _asked_to_stop(self, number: int) -> None:
+        self._console.print("Stopping after this step, with a checkpoint; Ctrl-C again stops at once.")
 
     def stopping(self) -> bool:
         return self.stopped_by is not None
 
     def drawing(self, num: int) -> None:
-        self._print(f"Drawing up to {num:,} demonstrations, which may take a minute")
+        self._console.print(f"Drawing up to {num:,} demonstrations, which may take a minute")
 
     def started(self, plan: "SftPlan") -> None:
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-        self._print(
+        self._console.print(
             f"{plan.num_steps:,} steps of {plan.batch_tokens:,.0f} tokens on {plan.num_demonstrations:,} "
             f"demonstrations ({plan.epochs:.3g} epochs), {plan.num_heldout:,} held out, learning rate {plan.lr:g}"
         )
         if plan.num_too_long:
-            self._print(f"{plan.num_too_long:,} demonstrations are left out: they have more tokens than the context")
+            self._console.print(
+                f"{plan.num_too_long:,} demonstrations are left out: they have more tokens than the context"
+            )
         if plan.first_step:
-            self._print(f"Continuing after step {plan.first_step:,}")
+            self._console.print(f"Continuing after step {plan.first_step:,}")
         self._since, self._plan = time.monotonic(), plan
         self._bar = Progress(
             TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
             BarColumn(),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
-            console=self._console,
+            console=self._console.console,
             transient=True,
-            disable=not self._console.is_terminal,
+            disable=not self._console.console.is_terminal,
         )
         self._bar.start()
         self._task = self._bar.add_task("sft", total=plan.num_steps, completed=plan.first_step)
@@ -170,8 +181,4 @@ class SftTerminal:
         if done:
             left_s = (time.monotonic() - self._since) / done * (self._plan.num_steps - progress.step)
             words += f"  {timedelta(seconds=round(left_s))} left"
-        self._print(words)
-
-    def _print(self, text: str) -> None:
-        # Not wrapped: in a log file a line stays a line.
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self._console.print(words)

@@ -148,7 +148,7 @@ def _run(plan: "Plan", out: Path, *, jobs: int, gpus: Sequence[str], resume: boo
                 out,
                 command=TRAIN,
                 lock=lock,
-                watcher=screen,
+                observer=screen,
                 axis=fair_axis(out, plan.study.compute),
                 jobs=jobs,
                 devices=gpus if jobs > 1 else (),

@@ -3,18 +3,19 @@
 import json
 import signal
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from scalerl.cli.conclusion import conclude, resumes_from
+from scalerl.cli.console import RunConsole, StopSignals, ended_by_ctrl_c
 from scalerl.cli.watch import board_beside, check_board
-from scalerl.errors import UsageError, UserError
+from scalerl.errors import StoreError, UsageError, UserError
 from scalerl.store import JSON_FORMAT
 
 if TYPE_CHECKING:
@@ -63,8 +64,8 @@ def train(
 ) -> None:
     """Train by a recipe into a run folder, with a forecast of where it will level off while it trains.
 
-    Ctrl-C stops after the current step with a checkpoint; a second one stops at once. SIGTERM writes a checkpoint as
-    soon as possible, within a step too. All three can be resumed.
+    Ctrl-C stops after the current step with a checkpoint; a second one stops at once. SIGTERM, or the end of the
+    terminal (SIGHUP), writes a checkpoint as soon as possible, within a step too. All of these can be resumed.
 
     [dim]scalerl train tiny-cpu --out runs/first --set optimizer.lr=1e-3[/dim]
     """
@@ -84,6 +85,12 @@ def train(
     try:
         with board_beside(out, wanted=board):
             end = run.train()
+    except KeyboardInterrupt:
+        terminal.close()
+        typer.echo(f"Stopped at once{resumes_from(out)}")
+        raise typer.Exit(128 + (terminal.stopped_by or signal.SIGINT)) from None
+    except StoreError as error:
+        raise StoreError(f"{error}{resumes_from(out)}") from error
     finally:
         terminal.close()
     _report_end(end, run, terminal, plots=plots)
@@ -93,11 +100,13 @@ def _report_end(end: "RunEnd", run: "Run", terminal: "Terminal", *, plots: bool)
     """Say how a run ended; one that was stopped exits with the number of the signal."""
     if end.kind in ("paused", "stopped"):
         word = end.kind.capitalize()
-        typer.echo(f"{word} at step {run.pipeline.version}, with a checkpoint: the same command with --resume goes on")
+        text = f"{word} at step {run.pipeline.version}, with a checkpoint: the same command with --resume goes on"
+        if terminal.stopped_by == signal.SIGPIPE:
+            text = f"the output cannot be written any more. {text}"
+        with suppress(OSError):
+            typer.echo(text, err=terminal.stopped_by == signal.SIGPIPE)
         raise typer.Exit(128 + (terminal.stopped_by or 0) if end.kind == "stopped" else 0)
     typer.echo(f"\nDone: {end.reason}. The run is in {run.folder}")
-    from scalerl.cli.conclusion import conclude
-
     conclude(run.folder, plots=plots)
 
 
@@ -208,8 +217,9 @@ def layout_only(name: str, recipe: "Recipe", gpus: str | None, *, check: bool) -
 def setting_up() -> Iterator[None]:
     """Import what is heavy without its log output; report any ValueError of a library as a user's mistake."""
     try:
-        import torch  # noqa: F401
-        from transformers.utils import logging
+        with ended_by_ctrl_c():
+            import torch  # noqa: F401
+            from transformers.utils import logging
     except ModuleNotFoundError as error:
         raise UsageError(
             f'training needs the train extra ({error.name} is missing): pip install "scalerl[train]"'
@@ -267,50 +277,47 @@ class Terminal:
     """Shows a run on the terminal: a bar with live numbers, and a line per evaluation."""
 
     def __init__(self) -> None:
-        from rich.console import Console
-
-        self.stopped_by: int | None = None
-        """The signal that asked the run to stop."""
-        self._console = Console()
         self._bar: Any = None
         self._reward: float | None = None
-        self._handlers: dict[int, Any] = {}
+        self._signals = StopSignals(self._asked_to_stop)
+        self._console = RunConsole(self._signals)
 
     def started(self, run: "Run") -> None:
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
         self._run, self._since, self._share_before = run, time.monotonic(), run.share_spent
         for line in (summary(run), slots_line(run), *checkpointing_lines(run), *run.parts.notices):
-            self._print(line)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._handlers[number] = signal.signal(number, self._asked_to_stop)
+            self._console.print(line)
+        self._signals.install()
         self._bar = Progress(
             TextColumn("step {task.fields[step]}"),
             BarColumn(),
             TextColumn("{task.description}"),
             TimeElapsedColumn(),
             TextColumn("{task.fields[left]}"),
-            console=self._console,
+            console=self._console.console,
             transient=True,
-            disable=not self._console.is_terminal,
+            disable=not self._console.console.is_terminal,
         )
         self._bar.start()
         self._task: TaskID = self._bar.add_task("starting", total=1.0, step=run.pipeline.version, left="")
 
-    def _asked_to_stop(self, number: int, _: object) -> None:
-        if self.stopped_by is not None:
-            raise KeyboardInterrupt
-        self.stopped_by = number
-        when = "now" if number == signal.SIGTERM else "after this step"
-        self._print(f"Stopping {when}, with a checkpoint; Ctrl-C again stops at once.")
+    @property
+    def stopped_by(self) -> int | None:
+        """The signal that asked the run to stop."""
+        return self._signals.number
+
+    def _asked_to_stop(self, number: int) -> None:
+        when = "now" if self._signals.stops_now else "after this step"
+        self._console.print(f"Stopping {when}, with a checkpoint; Ctrl-C again stops at once.")
 
     def stopping(self) -> "bool | Literal['now']":
         # What sends SIGTERM (a scheduler, a container's host) kills the process when its grace period is over.
-        return "now" if self.stopped_by == signal.SIGTERM else self.stopped_by is not None
+        return "now" if self._signals.stops_now else self.stopped_by is not None
 
     def stepped(self, row: Mapping[str, Any]) -> None:
         for loss in row.get("lost", ()):
-            self._print(f"Generator {loss['generator']} was lost ({loss['reason']}) and is being replaced.")
+            self._console.print(f"Generator {loss['generator']} was lost ({loss['reason']}) and is being replaced.")
         parts = [f"train {_number(row.get('reward/correct_frac'))}"]
         if self._reward is not None:
             parts.append(f"eval {self._reward:.3f}")
@@ -334,11 +341,11 @@ class Terminal:
             name = f"{row['set']} " if len(rows) > 1 else ""
             hours = f"{row['gpu_hours']:.4g} {'GPU-h' if self._run.device.type == 'cuda' else 'device-h'}"
             words = f"step {row['step']}  {hours}  {name}{_number(row['reward'])}"
-            self._print(words + forecast_words(outlooks[row["set"]]))
+            self._console.print(words + forecast_words(outlooks[row["set"]]))
             if outcomes := outcome_words(row):
-                self._print(f"  {name}{outcomes}")
+                self._console.print(f"  {name}{outcomes}")
         for alarm in alarms:
-            self._print(f"Warning: {alarm_text(alarm)}.", style="red")
+            self._console.print(f"Warning: {alarm_text(alarm)}.", style="red")
 
     def hung(self, reason: str) -> None:
         self.close()
@@ -347,14 +354,10 @@ class Terminal:
 
     def close(self) -> None:
         if self._bar is not None:
-            self._bar.stop()
-        # From another thread (a run that hangs) handlers cannot be restored, and the process ends anyway.
-        while self._handlers and threading.current_thread() is threading.main_thread():
-            signal.signal(*self._handlers.popitem())
-
-    def _print(self, text: str, style: str | None = None) -> None:
-        # Not wrapped: in a log file a line stays a line.
-        self._console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+            # A terminal that is gone cannot be restored.
+            with suppress(OSError):
+                self._bar.stop()
+        self._signals.restore()
 
 
 def seconds_left(elapsed_s: float, share_before: float, share: float) -> float | None:
@@ -375,9 +378,10 @@ def forecast_words(outlook: "Outlook | None") -> str:
     """Return the forecast so far, for the end of a line."""
     if outlook is None or not outlook.fit.usable:
         return ""
-    from scalerl.study.progress import Ceiling
+    from scalerl.analysis.outlook import Ceiling
+    from scalerl.analysis.words import ceiling_text
 
-    words = f"  {Ceiling.of(outlook.fit).words}"
+    words = f"  {ceiling_text(Ceiling.of(outlook.fit))}"
     if outlook.at_end is not None:
         end = outlook.at_end.reward
         words += f"  end {end.value:.3f} [{end.low:.3f}, {end.high:.3f}]"

@@ -42,7 +42,7 @@ class EvaluationSettings(Settings):
     """Sample from the smallest set of tokens with this probability."""
     overlap: Fraction = 0.0
     """Share of the slots that an evaluation may use while training goes on; 0 pauses training for each evaluation."""
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**63)
     """Selects the withheld problems and the sampling noise: with equal seeds runs can be compared per prompt."""
     sets: dict[str, EvalSetSettings] = Field(default_factory=dict)
     """Further evaluation sets, each a task under its own name: [evaluation.sets.NAME]."""

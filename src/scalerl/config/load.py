@@ -17,7 +17,7 @@ from scalerl.config.messages import Origins, problems_of, wrong_names
 from scalerl.config.recipe import Recipe
 from scalerl.config.suggest import did_you_mean
 from scalerl.config.tree import DEFAULT_NAMES, expand, leaves, merge, nested
-from scalerl.errors import RecipeError, RecipeProblem
+from scalerl.errors import RecipeError, RecipeProblem, not_utf8
 
 _SUFFIX = ".toml"
 
@@ -169,12 +169,13 @@ def _locate(reference: str | Path, folder: Path, asked_by: str) -> tuple[str, Pa
 
 def _read(label: str, source: Path | Traversable, asked_by: str) -> dict[str, Any]:
     try:
-        text = source.read_text(encoding="utf-8")
+        # With or without the byte-order mark that some editors write.
+        text = source.read_text(encoding="utf-8-sig")
         tree = json.loads(text) if source.name.endswith(".json") else tomllib.loads(text)
     except OSError as error:
         raise RecipeError(f"{asked_by}{label} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise RecipeError(f"{label} is not UTF-8 text") from None
+    except UnicodeDecodeError as error:
+        raise RecipeError(not_utf8(label, error)) from None
     except (tomllib.TOMLDecodeError, json.JSONDecodeError) as error:
         kind = "JSON" if isinstance(error, json.JSONDecodeError) else "TOML"
         raise RecipeError(f"{label} is not valid {kind}: {error}") from None
@@ -187,7 +188,9 @@ def read_override(text: str) -> tuple[str, Any]:
     """Return the key and the value of a user's `key=value`."""
     key, equals, value_text = text.partition("=")
     key, value_text = key.strip(), value_text.strip()
-    if not equals or not value_text or not all(key.split(".")):
+    if equals and not value_text and all(key.split(".")):
+        raise RecipeError(f"--set {text}: has no value; an empty one is written --set '{key}=\"\"'")
+    if not equals or not all(key.split(".")):
         raise RecipeError(f"--set {text}: must look like key=value, for example loss.cap=4")
     try:
         parsed = tomllib.loads(f"value = {value_text}")

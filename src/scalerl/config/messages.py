@@ -39,7 +39,7 @@ _ALIASES = {
     "max_tokens": "length.max_length",
 }
 
-_KINDS = {
+KINDS = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
     "float_type": "a number",
@@ -48,7 +48,9 @@ _KINDS = {
     "finite_number": "a finite number",
     "dict_type": "a table",
     "tuple_type": "a list",
+    "list_type": "a list",
 }
+"""What a setting must be, by the type of pydantic's error."""
 
 _BOUNDS = {
     "greater_than_equal": ("ge", "at least"),
@@ -163,8 +165,8 @@ def _described(error: ErrorDetails, key: str, tree: Mapping[str, Any]) -> tuple[
     if kind in ("model_type", "model_attributes_type"):
         fields, suggestion = _fields(key, error["input"])
         return f"{key} is {value} but must be a table{fields}", suggestion
-    if kind in _KINDS:
-        return f"{key} is {value} but must be {_KINDS[kind]}", ""
+    if kind in KINDS:
+        return f"{key} is {value} but must be {KINDS[kind]}", ""
     if kind == "string_pattern_mismatch":
         return f'{key} is {value} but must be an import path "package.module:function"', ""
     return f"{key} is {value}: {error['msg'][0].lower()}{error['msg'][1:]}", ""

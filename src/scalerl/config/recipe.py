@@ -21,7 +21,7 @@ class Recipe(Settings):
 
     description: str = ""
     """One line on what this recipe is."""
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**63)
     """Seed of everything random: the order of problems, the noise of sampling, the lengths."""
     model: parts.ModelSettings = parts.ModelSettings()
     """The model that is trained."""

@@ -177,7 +177,7 @@ def _settle(
 
 def _rescatter(done: Fit) -> Fit:
     """Estimate the noise of one evaluation from all points of a thinned log: autocorrelated blocks overstate it."""
-    form = FORMS[done.form]
+    form = done.own_form
     residual = done.reward - form.curve(done.compute, done.least_squares, done.scale)
     moved = form.curve(done.compute, dict(done.least_squares, ceiling=1.0, start=0.0, shortfall=0.0), done.scale)
     own = residual.copy()

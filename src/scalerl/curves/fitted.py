@@ -133,11 +133,11 @@ class Fit:
         places = np.asarray(compute, dtype=float)
         if self.parts:
             return np.median(self.curve_draws(places.ravel()), axis=0).reshape(places.shape)
-        curve = FORMS[self.form].curve(places, self.params, self.scale)
+        curve = self.own_form.curve(places, self.params, self.scale)
         if not self.past_peak:
             return curve
         # Most runs fell, so the reward beyond their peak is what they fell to.
-        at_peak = FORMS[self.form].curve(np.asarray(self.scale), self.params, self.scale)
+        at_peak = self.own_form.curve(np.asarray(self.scale), self.params, self.scale)
         fallen = [at_peak + _way_down(self.scale, fall, places) * (fall.mean - at_peak) for fall in self.falls]
         return np.where(places > self.scale, np.mean(fallen, axis=0), curve)
 
@@ -161,13 +161,14 @@ class Fit:
 
     @property
     def own_form(self) -> Form:
+        """The form that `form` names."""
         return FORMS[self.form]
 
     def ways(self) -> list[tuple[Form, Draws]]:
         """Return the form and its draws; where several ways of fitting are averaged, those of each."""
         if self.draws is None:
             raise ValueError("this fit has no draws: fit with intervals=True")
-        return [(part.choice.form, part.draws) for part in self.parts] or [(FORMS[self.form], self.draws)]
+        return [(part.choice.form, part.draws) for part in self.parts] or [(self.own_form, self.draws)]
 
     def _curves(self, form: Form, draws: Draws, compute: Array) -> Array:
         params = {name: values[:, None] for name, values in draws.params.items()}

@@ -166,19 +166,15 @@ def _above(fit: Fit, reward: float, probability: float | None) -> AboveCeiling:
 
 def inverse(fit: Fit, reward: float, params: Mapping[str, Any]) -> Array:
     """Return the compute at which the curve has this reward: 0 up to the start, infinite from the ceiling on."""
-    form = FORMS[fit.form]
+    form = fit.own_form
     ceiling = np.asarray(params["ceiling"], dtype=float)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         if form.rising:
             start = np.asarray(params["start"], dtype=float)
             share = (reward - start) / np.maximum(ceiling - start, 1e-300)
-            if form.name == "sigmoid":
-                compute = params["midpoint"] * (share / (1.0 - share)) ** (1.0 / np.asarray(params["exponent"]))
-            else:
-                compute = -np.asarray(params["midpoint"]) * np.log2(1.0 - share)
-            return np.where(share <= 0, 0.0, np.where(share >= 1, np.inf, compute))
+            return np.where(share <= 0, 0.0, np.where(share >= 1, np.inf, form.place(share, params)))
         missing = ceiling - reward
-        compute = fit.scale * (np.asarray(params["shortfall"]) / missing) ** (1.0 / np.asarray(params["exponent"]))
+        compute = fit.scale * form.place(missing / np.asarray(params["shortfall"]), params)
         return np.where(missing <= 0, np.inf, compute)
 
 

@@ -12,6 +12,7 @@ whether compute is counted in GPU-hours or in FLOPs.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +42,9 @@ class Form:
     shape_params: tuple[ShapeParam, ...]
     shape: Callable[..., Array]
     """shape(log_compute, *log_params), broadcasting; log_compute is relative to the largest compute."""
+    place: Callable[[Array | float, Mapping[str, Any]], Array]
+    """place(value, params): the compute at which the shape has this value, from the parameters by name; relative to the
+    largest compute where no parameter scales with compute."""
     rising: bool
     ceiling: float | None = None
     """A ceiling the form itself fixes."""
@@ -71,15 +75,19 @@ class Form:
 def sigmoid(log_compute: Array, log_exponent: Array, log_midpoint: Array) -> Array:
     """1 / (1 + (C_mid / C)^B)   (arXiv 2510.13786, eq. 1)
 
-    As C_mid^B * C^-B: on a grid of exponents and midpoints each power is computed once a row, and a fit spends its time
-    on exponentials. Memory is used again, since fresh pages cost as much as the arithmetic.
+    As C_mid^B * C^-B: on a grid of exponents and midpoints each power is computed once per row, and a fit spends its
+    time on exponentials. Memory is used again, since fresh pages cost as much as the arithmetic.
     """
     exponent = np.exp(log_exponent)
     with np.errstate(over="ignore"):
-        # No midpoint's power is 0 or infinite: the other one may be, and 0 times infinity is no number.
+        # No midpoint's power is 0 or infinite: the other one may be, and 0 times infinity is not a number.
         ratio = np.exp(-exponent * log_compute) * np.exp(np.clip(exponent * log_midpoint, -700.0, 700.0))
     ratio += 1.0
     return np.divide(1.0, ratio, out=ratio if isinstance(ratio, np.ndarray) else None)
+
+
+def sigmoid_place(value: Array | float, params: Mapping[str, Any]) -> Array:
+    return params["midpoint"] * (value / (1.0 - value)) ** (1.0 / np.asarray(params["exponent"]))
 
 
 def exponential(log_compute: Array, log_midpoint: Array) -> Array:
@@ -87,9 +95,17 @@ def exponential(log_compute: Array, log_midpoint: Array) -> Array:
     return -np.expm1(-np.log(2.0) * np.exp(log_compute - log_midpoint))
 
 
+def exponential_place(value: Array | float, params: Mapping[str, Any]) -> Array:
+    return -np.asarray(params["midpoint"]) * np.log2(1.0 - value)
+
+
 def power(log_compute: Array, log_exponent: Array) -> Array:
     """C^-B; with compute relative to the largest, D / C^B = shortfall * shape."""
     return np.exp(np.minimum(-np.exp(log_exponent) * log_compute, 200.0))  # its square must not overflow
+
+
+def power_place(value: Array | float, params: Mapping[str, Any]) -> Array:
+    return value ** (-1.0 / np.asarray(params["exponent"]))
 
 
 EXPONENT = ShapeParam(
@@ -118,6 +134,7 @@ FORMS = {
         source="arXiv 2510.13786, eq. 1",
         shape_params=(EXPONENT, MIDPOINT),
         shape=sigmoid,
+        place=sigmoid_place,
         rising=True,
     ),
     "power": Form(
@@ -126,6 +143,7 @@ FORMS = {
         source="arXiv 2510.13786, A.4",
         shape_params=(DECAY,),
         shape=power,
+        place=power_place,
         rising=False,
     ),
     "exponential": Form(
@@ -134,6 +152,7 @@ FORMS = {
         source="arXiv 2507.18014",
         shape_params=(MIDPOINT,),
         shape=exponential,
+        place=exponential_place,
         rising=True,
     ),
     "log-linear": Form(
@@ -142,6 +161,7 @@ FORMS = {
         source="arXiv 2509.25300",
         shape_params=(DECAY,),
         shape=power,
+        place=power_place,
         rising=False,
         ceiling=1.0,
     ),

@@ -11,7 +11,7 @@ from scalerl.curves.forms import Array, Form
 from scalerl.curves.notes import AtBound, GridEdge, NoRise
 from scalerl.curves.points import Known, Points, plain_sums, solve
 
-COARSE = 24  # values a shape parameter on the grid
+COARSE = 24  # values of each shape parameter on the grid
 DAMPING = np.array([0.0, 1e-4, 1e-2, 1.0, 100.0])  # all tried at once, the best step is taken
 LENGTHS = (1.0, 3.0, 10.0)
 NUDGE = 1e-5  # for central differences, on the log scale
@@ -20,7 +20,7 @@ MAX_STEPS = 60
 PAPER_CEILINGS = np.linspace(0.450, 0.800, 71)
 # The paper prints [100, 40000]; every midpoint it reports lies on this one (docs/math.md).
 PAPER_MIDPOINTS = np.linspace(100, 4000, 100)
-# The grid of its larger runs: their three midpoints are 35, 90 and 93 steps of it. 0 is no midpoint.
+# The grid of its larger runs: their three midpoints are 35, 90 and 93 steps of it. A midpoint of 0 makes no curve.
 PAPER_LARGE_MIDPOINTS = np.linspace(0, 12_000, 100)[1:]
 
 
@@ -87,13 +87,13 @@ def least_squares(points: Points, form: Form, known: Known) -> Solution:
     )
 
 
-def _separate_minima(total: Array, nodes: Array, step: Array, most: int = 2) -> Array:
+def _separate_minima(total: Array, nodes: Array, step: Array) -> Array:
     """Return the best node, and the best one well away from it."""
     minima: list[Array] = []
     for index in np.argsort(total)[:64]:
         if all((np.abs(nodes[index] - other) > 3.5 * step).any() for other in minima):
             minima.append(nodes[index])
-        if len(minima) == most:
+        if len(minima) == 2:
             break
     return np.stack(minima)
 
@@ -157,19 +157,16 @@ def _bounds_hit(
     return tuple(hit)
 
 
-def paper_grid(
-    points: Points, start: float, *, ceilings: Array = PAPER_CEILINGS, midpoints: Array | None = None
-) -> Solution:
+def paper_grid(points: Points, start: float, *, ceilings: Array = PAPER_CEILINGS) -> Solution:
     """Fit as the paper does: `curve_fit` of the exponent for each ceiling and midpoint of a grid; keep the best.
 
     arXiv 2510.13786, A.5. While the best midpoint lies on the upper edge of its grid, a larger one is taken: that of
     the paper's larger runs, then three times as long ones.
     """
-    adaptive = midpoints is None
     # Any unit of compute: the printed grids where they make sense, else the same grids relative to the run's length.
     unit = 1.0 if 400 <= points.scale <= 400_000 else points.scale / 16_000
     larger = (unit * 3**power * PAPER_LARGE_MIDPOINTS for power in itertools.count())
-    grid = unit * PAPER_MIDPOINTS if midpoints is None else midpoints
+    grid = unit * PAPER_MIDPOINTS
     compute = points.scale * np.exp(points.log_compute)
     best = (np.inf, 0.0, 0.0, 0.0)
     while True:
@@ -178,7 +175,7 @@ def paper_grid(
                 exponent, total = _fit_exponent(compute, points.reward, start, ceiling, midpoint)
                 if total < best[0]:
                     best = (total, float(ceiling), float(midpoint), exponent)
-        if not adaptive or best[2] < grid[-1] or grid[-1] > 2 * points.scale:
+        if best[2] < grid[-1] or grid[-1] > 2 * points.scale:
             break
         grid = next(larger)
     total, ceiling, midpoint, exponent = best

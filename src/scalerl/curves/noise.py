@@ -57,17 +57,8 @@ class Products:
         run_spread^2 m m' to its covariance, m the direction that the ceiling moves (Sherman-Morrison).
         """
         rho, spread = noise.autocorrelation, noise.run_spread**2
-        part = self._under(rho)
-        total = part.sum(axis=1)
         log_det = -0.5 * self.num_linked * np.log(1 - rho**2)
-        if spread.any():
-            # A run's own ceiling moves the whole shape of a rising form, and the level of one that falls short.
-            moved, own = (part[:3], part[0]) if rising else (part[[1, 3, 4]], part[3])
-            growth = 1 + spread * own
-            log_det = log_det - 0.5 * np.log(growth).sum(axis=0)
-            shrink = spread / growth
-            shrunk = [(shrink * (moved[a] * moved[b])).sum(axis=0) for a, b in zip(LEFT, RIGHT, strict=True)]
-            total = [plain - less for plain, less in zip(total, shrunk, strict=True)]
+        total, log_det = over_runs(self._under(rho), log_det, spread, rising)
         flat = [np.broadcast_to(values, np.shape(total[0])).ravel() for values in (*total, log_det)]
         return Sums(**dict(zip(FIELDS, flat, strict=False))), flat[-1]
 
@@ -87,6 +78,22 @@ class Products:
         )
         free = 1 - rho**2
         return (1 + rho**2) / free * own - rho**2 / free * ends - rho / free * crossed
+
+
+def over_runs(part: Array, log_det: Array, spread: Array, rising: bool) -> tuple[Sequence[Array], Array]:
+    """Sum products over runs (second axis of `part`) whose own ceilings deviate with this variance, over the noise's.
+
+    `log_det` is minus half the log determinant; it is returned with what the deviations add to it.
+    """
+    total = part.sum(axis=1)
+    if not spread.any():
+        return total, log_det
+    # A run's own ceiling moves the whole shape of a rising form, and the level of one that falls short.
+    moved, own = (part[:3], part[0]) if rising else (part[[1, 3, 4]], part[3])
+    growth = 1 + spread * own
+    shrink = spread / growth
+    shrunk = [(shrink * (moved[a] * moved[b])).sum(axis=0) for a, b in zip(LEFT, RIGHT, strict=True)]
+    return [plain - less for plain, less in zip(total, shrunk, strict=True)], log_det - 0.5 * np.log(growth).sum(axis=0)
 
 
 def products(shape: Array, points: Points) -> Products:

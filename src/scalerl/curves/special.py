@@ -10,6 +10,13 @@ def ndtri(probability: Array) -> Array:
     return special.ndtri(probability)
 
 
+def ndtr(value: Array) -> Array:
+    """Distribution function of the normal distribution."""
+    from scipy import special
+
+    return special.ndtr(value)
+
+
 def gammaincinv(shape: float, probability: Array) -> Array:
     """Quantiles of the gamma distribution."""
     from scipy import special

@@ -7,7 +7,6 @@ import numpy as np
 from scalerl.curves.fitted import Fit, tails
 from scalerl.curves.forecast import Value, doubling
 from scalerl.curves.forms import Array, Form
-from scalerl.curves.intervals import Draws
 from scalerl.curves.points import Points, make_points, thin
 from scalerl.curves.residuals.columns import add_columns
 from scalerl.curves.special import ndtri
@@ -95,24 +94,17 @@ def _most_of_gain(fit: Fit) -> Value:
     if fit.draws is None:
         (value,) = _places(fit, fit.own_form, {name: np.array([given]) for name, given in fit.params.items()})
         return Value(value=float(value), low=np.nan, high=np.nan)
-    places = np.concatenate([_of_draws(fit, form, draws) for form, draws in fit.ways()])
+    places = np.concatenate([_places(fit, form, draws.params) for form, draws in fit.ways()])
     low, high = np.quantile(places, tails(fit.level), method="nearest")
     return Value(value=float(np.median(places)), low=float(low), high=float(high))
 
 
-def _of_draws(fit: Fit, form: Form, draws: Draws) -> Array:
-    return _places(fit, form, draws.params)
-
-
 def _places(fit: Fit, form: Form, params: dict[str, Array]) -> Array:
-    """Compute at which 95 % of the gain is reached; of a form without a start, of the gain since the first point."""
+    """Return the compute at which 95 % of the gain is reached; without a start, of the gain since the first point."""
     with np.errstate(over="ignore", divide="ignore"):
-        if form.name == "sigmoid":
-            since = params["midpoint"] * (MOST / (1 - MOST)) ** (1 / params["exponent"])
-            return form.delay * fit.scale + (1 - form.delay) * since
-        if form.rising:
-            return -params["midpoint"] * np.log2(1 - MOST)
-        return float(fit.compute.min()) * (1 - MOST) ** (-1 / params["exponent"])
+        if not form.rising:
+            return float(fit.compute.min()) * form.place(1 - MOST, params)
+        return form.delay * fit.scale + (1 - form.delay) * form.place(MOST, params)
 
 
 def _without_gain(fit: Fit) -> tuple[float | None, int]:

@@ -20,6 +20,7 @@ import numpy as np
 from scalerl.curves.fitted import Fit, tails
 from scalerl.curves.forecast import Value
 from scalerl.curves.forms import Array
+from scalerl.curves.special import ndtr
 
 Action = Literal["continue", "stop", "done"]
 PlanKind = Literal["decided", "continue", "not_separable"]
@@ -206,13 +207,7 @@ def knowledge_gradient(gap: float, spread: Array) -> Array:
     """Return the expected increase of the larger of two means `gap` apart if one moves by a normal of sd `spread`."""
     ratio = gap / np.maximum(spread, 1e-12)
     density = np.exp(-0.5 * ratio**2) / np.sqrt(2 * np.pi)
-    return np.maximum(spread * density - gap * _upper_tail(ratio), 0.0)
-
-
-def _upper_tail(z: Array) -> Array:
-    from scipy.special import ndtr
-
-    return ndtr(-z)
+    return np.maximum(spread * density - gap * ndtr(-ratio), 0.0)
 
 
 def explained_sds(curve: Fit, spent: float, horizons: Array, target: float) -> Array:

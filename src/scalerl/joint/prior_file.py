@@ -76,7 +76,7 @@ def read_prior(name: str) -> PriorFile:
         raise InputError(f"--prior {name} is not a prior: make one with scalerl prior RUNS --out FILE") from None
 
 
-def prior_content(fits: Mapping[str, Fit], x: str, sources: Mapping[str, str]) -> dict[str, Any]:
+def prior_content(fits: Mapping[str, Fit], x: str) -> dict[str, Any]:
     """Return the content of a prior file for these runs; InputError if too few of them can be pooled."""
     usable = {name: curve for name, curve in fits.items() if can_be_pooled(curve)}
     if len(usable) < LEAST_MEMBERS:
@@ -90,7 +90,7 @@ def prior_content(fits: Mapping[str, Fit], x: str, sources: Mapping[str, str]) -
         own = member(name, curve)
         pick = np.linspace(0, len(own.draws["share"]) - 1, DRAWS_KEPT).astype(int)
         draws = {param: [round(float(value), 4) for value in own.draws[param][pick]] for param in PARAMS}
-        rows.append({"name": name, "source": sources.get(name, ""), "scale": curve.scale, "draws": draws})
+        rows.append({"name": name, "source": "", "scale": curve.scale, "draws": draws})
     return {"format": FORMAT, "x": x, "members": rows}
 
 

@@ -30,7 +30,7 @@ TransferKind = Literal["ok", "far_size"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prior:
+class LawPrior:
     """Means and sds of a law's coefficients, and the scale of the scatter about it."""
 
     mean: tuple[float, ...]
@@ -38,8 +38,8 @@ class Prior:
     scatter: float
 
 
-CEILING = Prior(mean=(0.8, 0.0, 0.0), sd=(1.0, 0.25, 0.2), scatter=0.02)
-EXPONENT = Prior(mean=(np.log(2.0), 0.0), sd=(0.7, 0.15), scatter=0.2)
+CEILING = LawPrior(mean=(0.8, 0.0, 0.0), sd=(1.0, 0.25, 0.2), scatter=0.02)
+EXPONENT = LawPrior(mean=(np.log(2.0), 0.0), sd=(0.7, 0.15), scatter=0.2)
 MIDPOINT_SD, MIDPOINT_SCATTER = 0.5, 0.3
 
 
@@ -107,7 +107,7 @@ def transfer(
     sized = np.stack([np.ones_like(log_size), log_size], axis=1)
     # A midpoint is within a few factors of the siblings': its level has hardly a prior of its own.
     around = float(np.mean([own.log_midpoint[0] for own in siblings]))
-    midpoint_prior = Prior(mean=(around, midpoint_slope), sd=(4.0, MIDPOINT_SD), scatter=MIDPOINT_SCATTER)
+    midpoint_prior = LawPrior(mean=(around, midpoint_slope), sd=(4.0, MIDPOINT_SD), scatter=MIDPOINT_SCATTER)
     log_midpoint, _ = _law([own.log_midpoint for own in siblings], sized, midpoint_prior, rng)
     log_exponent, _ = _law([own.log_exponent for own in siblings], sized, EXPONENT, rng)
     noise = float(np.median([own.noise_sd for own in siblings])) * rng.standard_normal(NUM_DRAWS)
@@ -153,7 +153,7 @@ def ceiling_draws(
 def _law(
     members: Sequence[tuple[float, float]],
     features: Array,
-    prior: Prior,
+    prior: LawPrior,
     rng: np.random.Generator,
     *,
     stretch: Array | None = None,

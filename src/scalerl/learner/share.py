@@ -68,7 +68,7 @@ def sharing_pays(
     if min(alone / num_ranks, budget) <= share_from:
         return False
     saved = alone - _num_tokens(completions, kept, shares=True)
-    return saved > 0 and saved >= LEAST_SAVED * alone
+    return saved >= LEAST_SAVED * alone
 
 
 def prefixes(completions: Sequence[Completion]) -> tuple[Rows, Rows]:

@@ -61,7 +61,7 @@ class Series:
     error: NDArray[np.float64] | None = None
     """Standard error of each reward, where rewards are means of several."""
     evaluation_set: str | None = None
-    """The set of a run folder with several: curves of different sets are no rivals."""
+    """The set of a run folder with several: curves of different sets are not compared."""
     facts: tuple[Fact, ...] = ()
     """What was decided about the rows that the user did not ask for."""
 
@@ -74,6 +74,12 @@ class Series:
     def mixed(self) -> str:
         """Why it may be several curves in one; empty where it is not."""
         return next((sentence(fact) for fact in self.facts if fact.kind == "mixed"), "")
+
+    def take(self, which: NDArray[np.bool_] | NDArray[np.intp]) -> "Series":
+        """Return the series with only these points, by mask or index; held-out points stay."""
+        optional = {name: getattr(self, name) for name in ("run", "num_samples", "evaluation", "error")}
+        picked = {name: None if values is None else values[which] for name, values in optional.items()}
+        return replace(self, compute=self.compute[which], reward=self.reward[which], **picked)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

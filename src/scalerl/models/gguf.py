@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors import SafetensorError
 
+from scalerl.atomic_files import new_folder
 from scalerl.errors import GgufError, StoreError
-from scalerl.store import new_folder
 
 if TYPE_CHECKING:
     from gguf import GGUFReader

@@ -6,6 +6,7 @@ GGUF weights are read, because loading a pickle runs code. Nothing here depends 
 (logits = hidden states x head) is checked on loading.
 """
 
+import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,9 +19,11 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from scalerl.atomic_files import new_folder
+from scalerl.config.suggest import did_you_mean
 from scalerl.errors import ModelError
 from scalerl.models.gguf import SMOLLM2, gguf_folder, smollm2_folder
-from scalerl.store import RECIPE, new_folder
+from scalerl.store import RECIPE
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -167,8 +170,8 @@ def _source(name: str) -> str:
         _check_folder(path)
         return str(path)
     if _looks_like_a_folder(name):
-        what = "is a file, not a folder" if path.exists() else "does not exist"
-        raise ModelError(f"model {name}: this folder {what}")
+        what = "is a file" if path.exists() else "does not exist"
+        raise ModelError(f"model {name} {what}: give a model folder, a hub name or a .gguf file")
     return _hub_source(name)
 
 
@@ -193,7 +196,7 @@ def _hub_source(name: str) -> str:
     if not isinstance(kept, str):
         raise ModelError(
             f"model {name} is not a folder here and cannot be downloaded by that name: {constants.ENDPOINT} cannot be "
-            f"reached ({failure}), and there is no earlier download"
+            f"reached ({failure}), and there is no earlier download{did_you_mean(name, [*EMBEDDED, SMOLLM2])}"
         )
     _check_folder(Path(kept).parent)
     return str(Path(kept).parent)
@@ -244,10 +247,30 @@ def _short_errors(name: str, source: str) -> Iterator[None]:
                 f"model.trust_remote_code = true if you trust it"
             ) from error
         if Path(source).is_dir():
+            if (damaged := _damaged_file(Path(source))) is not None:
+                raise ModelError(f"model {name}: {damaged} is cut or damaged: copy or download it again") from error
+            if reason.startswith("Unrecognized configuration class"):
+                reason = "its architecture (model_type in config.json) is not that of a causal language model"
             raise ModelError(f"model {name} cannot be loaded: {reason}") from error
         raise ModelError(
             f"model {name} is not a folder here and cannot be downloaded by that name: {reason}"
         ) from error
+
+
+def _damaged_file(folder: Path) -> str | None:
+    """Return the name of the first file of a model that cannot be read as what it is; None if all can."""
+    from safetensors import safe_open
+
+    for path in (*sorted(folder.glob("*.json")), *sorted(folder.glob("*.safetensors"))):
+        try:
+            if path.suffix == ".json":
+                json.loads(path.read_text(encoding="utf-8"))
+            else:
+                with safe_open(path, framework="pt"):
+                    pass
+        except (OSError, ValueError, SafetensorError):
+            return path.name
+    return None
 
 
 def _first_line(error: Exception) -> str:

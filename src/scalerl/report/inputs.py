@@ -156,7 +156,7 @@ def _from_folders(paths: Sequence[Path], title: str) -> Material:
     tables: list[Table] = []
     runs: list[RunFacts] = []
     faults: list[str] = []
-    names = _names(paths)
+    names = file_names(paths)
     for path, name in zip(paths, names, strict=True):
         if store.is_run_folder(path):
             table, facts = _read_run_folder(path, name=name, arm=name)
@@ -182,10 +182,6 @@ def _from_folders(paths: Sequence[Path], title: str) -> Material:
         faults=tuple(faults),
         notes=notes,
     )
-
-
-def _names(paths: Sequence[Path]) -> list[str]:
-    return file_names(paths)
 
 
 def _pooled(tables: list[Table], runs: list[RunFacts]) -> tuple[list[Table], list[RunFacts], tuple[str, ...]]:

@@ -21,8 +21,8 @@ from scalerl.report.summary import summary
 from scalerl.report.together import decisions_json, pooled_json
 from scalerl.report.views import HELD_OUT, NUM_DRAWS, Report, View, label_of
 
-# Times the largest compute: where forecasts are told, and where the page knows what to expect, between which it goes by
-# the nearest two.
+# Times the largest compute: where forecasts are given, and where the page has expected values; between those it
+# interpolates.
 TARGETS = (2.0, 4.0)
 LINE_POINTS = 80
 KNOWN = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0, *TARGETS, 8.0, 16.0)

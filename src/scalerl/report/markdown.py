@@ -6,7 +6,8 @@ from typing import Any
 from scalerl.analysis.numbers import duration, number_text, short_compute_text, two_decimals
 from scalerl.curves import pair_verdict
 from scalerl.curves.fitted import FAR
-from scalerl.report.together import DECISION_HEADS, POOLED_HEADS, decision_cells, pooled_cells
+from scalerl.report.together import DECISION_HEADS, POOLED_HEADS, decision_cells, interval_cell, pooled_cells
+from scalerl.report.windows import ALL
 
 Pictures = Mapping[str, Sequence[tuple[str, str]]]
 
@@ -67,15 +68,6 @@ def _listed(title: str, items: Sequence[str]) -> list[str]:
     return [f"### {title}", "\n".join(f"- {item}" for item in items)] if items else []
 
 
-def _interval(value: Mapping[str, Any] | None, text: Any) -> str:
-    if value is None or value["value"] is None:
-        return "-"
-    if value["low"] is None or value["low"] == value["high"]:
-        return text(value["value"])
-    high = "unbounded" if value["high"] is None else text(value["high"])
-    return f"{text(value['value'])} [{text(value['low'])}, {high}]"
-
-
 def _results(view: Mapping[str, Any], eval_set: Mapping[str, Any], axis: str) -> str:
     labels = {curve["name"]: curve["label"] for curve in eval_set["curves"]}
     reference = eval_set["reference"]
@@ -91,10 +83,10 @@ def _results(view: Mapping[str, Any], eval_set: Mapping[str, Any], axis: str) ->
         rows.append(
             (
                 labels[curve["name"]],
-                _interval(curve["ceiling"], number_text),
-                _interval(curve["exponent"], two_decimals),
-                _interval(curve["midpoint"], short_compute_text),
-                _interval(view["shared_exponents"].get(curve["name"]), two_decimals),
+                interval_cell(curve["ceiling"], number_text),
+                interval_cell(curve["exponent"], two_decimals),
+                interval_cell(curve["midpoint"], short_compute_text),
+                interval_cell(view["shared_exponents"].get(curve["name"]), two_decimals),
                 *("-" if share is None else two_decimals(share) for share in odds),
                 verdict,
                 curve["verdict"],
@@ -132,7 +124,7 @@ def _forecast(content: Mapping[str, Any], view: Mapping[str, Any], axis: str) ->
 
 
 def _forecast_cell(curve: Mapping[str, Any], row: Mapping[str, Any]) -> str:
-    return _interval(row, number_text) + (", a guess" if _is_guess(curve, row) else "")
+    return interval_cell(row, number_text) + (", a guess" if _is_guess(curve, row) else "")
 
 
 def _is_guess(curve: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
@@ -144,7 +136,7 @@ def _scores(content: Mapping[str, Any], name: str, axis: str) -> str:
     for window in content["windows"]:
         for curve in _view(content, name, axis, window["key"])["curves"]:
             score = curve["score"]
-            if score is not None and window["key"] != "all":
+            if score is not None and window["key"] != ALL:
                 inside = "-" if score["coverage"] is None else f"{score['coverage']:.0%}"
                 errors = (f"{score['rmse']:.4f}", f"{score['bias']:+.4f}", inside)
                 rows.append((curve["label"], window["label"], score["num_points"], *errors))

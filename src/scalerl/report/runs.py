@@ -170,25 +170,19 @@ def _signals(metrics: Sequence[Mapping[str, Any]]) -> Signals | None:
         return None
     num = min(len(metrics), MOST_SIGNAL_POINTS)
     begins = np.arange(num) * len(metrics) // num
-    of = {key: _column(metrics, key) for key in (*AXES, *present)}
-    summed_up = {key: _largest if key.endswith("_max") else _means for key in present}
     recent = with_derived(metrics[-ALARM_STEPS:])
-    last = {
-        signal.key: (_largest if signal.key.endswith("_max") else _means)(
-            _column(recent, signal.key), np.zeros(1, dtype=int)
-        )[0]
-        for signal in SIGNALS
-    }
+    last = {signal.key: _blocks(recent, signal.key, np.zeros(1, dtype=int))[0] for signal in SIGNALS}
     return Signals(
-        compute={axis: _means(of[axis], begins) for axis in AXES},
-        values={key: summed_up[key](of[key], begins) for key in present},
+        compute={axis: _blocks(metrics, axis, begins) for axis in AXES},
+        values={key: _blocks(metrics, key, begins) for key in present},
         last={key: value for key, value in last.items() if value is not None},
     )
 
 
-def _column(rows: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:
-    """Return a column of the rows; NaN where a row has no number."""
-    return np.array([row[key] if _is_number(row.get(key)) else np.nan for row in rows], dtype=float)
+def _blocks(rows: Sequence[Mapping[str, Any]], key: str, begins: np.ndarray) -> list[float | None]:
+    """Return the mean of a column over each block of rows, of a column `*_max` the largest; None without a number."""
+    values = np.array([row[key] if _is_number(row.get(key)) else np.nan for row in rows], dtype=float)
+    return _largest(values, begins) if key.endswith("_max") else _means(values, begins)
 
 
 def _means(values: np.ndarray, begins: np.ndarray) -> list[float | None]:

@@ -128,7 +128,7 @@ def _relation_words(best: str) -> dict[tuple[PairKind, bool, bool], tuple[str, s
         ("higher_ceiling", True, False): (f"The ceiling of {best} is above that of ", "."),
         ("higher_ceiling", False, False): (f"Above the ceiling of {best}, but not steady: ", "."),
         ("not_comparable", False, False): (
-            f"Not comparable with {best}, for they were evaluated on other prompts: ",
+            f"Not comparable with {best}, because they were evaluated on other prompts: ",
             ".",
         ),
     }

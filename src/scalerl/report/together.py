@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from scalerl import store
-from scalerl.analysis.json import number
+from scalerl.analysis.json import value_json
+from scalerl.analysis.numbers import Format, fixed, two_decimals
 from scalerl.analysis.results import param_value
-from scalerl.curves import Fit, Value
 from scalerl.joint.pool import pool
-from scalerl.report.views import Report, View, label_of
+from scalerl.report.standing import labels
+from scalerl.report.views import Report, View
 
 KINDS = {
     "first_rung": "first rung of every arm",
@@ -33,24 +34,18 @@ def pooled_json(report: Report) -> list[dict[str, Any]]:
 
 def _view_rows(view: View) -> list[dict[str, Any]]:
     fits = {curve.name: curve.fit for curve in view.analysis.curves if curve.fit is not None and curve.usable}
-    labels = {curve.name: label_of(curve.series) for curve in view.analysis.curves}
-    pooled = pool(fits)
+    label, pooled = labels(view), pool(fits)
     rows = []
     for name, curve in pooled.items():
         if curve.unpooled is None:
             continue
-        own = {param: {"pooled": _json(curve, param), "alone": _json(curve.unpooled, param)} for param in PARAMS}
-        rows.append({"arm": labels[name], "set": view.evaluation_set, **own})
+        sides = {"pooled": curve, "alone": curve.unpooled}
+        own = {param: {side: value_json(param_value(fit, param)) for side, fit in sides.items()} for param in PARAMS}
+        rows.append({"arm": label[name], "set": view.evaluation_set, **own})
     return rows
 
 
 PARAMS = ("ceiling", "exponent", "midpoint")
-
-
-def _json(curve: Fit, param: str) -> dict[str, float | None]:
-    value: Value | None = param_value(curve, param)
-    assert value is not None
-    return {"value": number(value.value), "low": number(value.low), "high": number(value.high)}
 
 
 def decisions_json(report: Report) -> list[dict[str, Any]]:
@@ -83,13 +78,14 @@ def decision_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     return str(row["decision"]), str(row["time"]), done, why, row["favourite"] or "", regret
 
 
-def interval_cell(value: Mapping[str, float | None], digits: int = 3) -> str:
-    """Return a value with its interval, as in "0.612 [0.600, 0.630]"."""
-    if value["value"] is None:
-        return ""
-    if value["low"] is None or value["high"] is None:
-        return f"{value['value']:.{digits}f}"
-    return f"{value['value']:.{digits}f} [{value['low']:.{digits}f}, {value['high']:.{digits}f}]"
+def interval_cell(value: Mapping[str, float | None] | None, show: Format) -> str:
+    """Return a value of the report's JSON with its interval, as in "0.612 [0.600, 0.630]"; "-" if there is none."""
+    if value is None or value["value"] is None:
+        return "-"
+    if value["low"] is None or value["low"] == value["high"]:
+        return show(value["value"])
+    high = "unbounded" if value["high"] is None else show(value["high"])
+    return f"{show(value['value'])} [{show(value['low'])}, {high}]"
 
 
 DECISION_HEADS = ("decision", "time", "compute goes to", "because of", "favourite then", "expected loss")
@@ -98,5 +94,7 @@ POOLED_HEADS = ("arm", "ceiling, pooled", "ceiling, alone", "exponent, pooled", 
 
 def pooled_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     name = f"{row['arm']} ({row['set']})" if row["set"] else row["arm"]
-    sides = [(param, side) for param in ("ceiling", "exponent") for side in ("pooled", "alone")]
-    return name, *(interval_cell(row[param][side], 3 if param == "ceiling" else 2) for param, side in sides)
+    shown = {"ceiling": fixed(3), "exponent": two_decimals}
+    return name, *(
+        interval_cell(row[param][side], show) for param, show in shown.items() for side in ("pooled", "alone")
+    )

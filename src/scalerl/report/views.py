@@ -91,7 +91,7 @@ def build_report(
 ) -> Report:
     """Build the report. `meanwhile` gets the report on the first axis alone while the others are being fitted."""
     inputs = [Path(path) for path in inputs]
-    # As far as can be told before anything is read, which is done while they start.
+    # An estimate, since nothing has been read yet: inputs are read while the workers start.
     with Workers(worth(num_inputs(inputs) * (1 + len(SHARES)) * NUM_AXES)) as workers:
         material = gather(inputs)
         if material.has_arms and not selection.by:

@@ -12,7 +12,8 @@ from scalerl.logs.series import Selection
 from scalerl.report.json import report_json
 from scalerl.report.markdown import markdown
 from scalerl.report.page import page
-from scalerl.report.views import Report, View, build_report, label_of
+from scalerl.report.standing import labels
+from scalerl.report.views import Report, View, build_report
 from scalerl.report.windows import ALL, later_points
 from scalerl.store import write_text
 
@@ -84,7 +85,7 @@ def _pictures(report: Report, evaluation_set: str, folder: Path) -> list[tuple[s
 def _figure(report: Report, view: View) -> FigureData:
     """Return the figure of a view, with the title and the curve labels of the report."""
     data = figure_data(view.analysis)
-    label = {curve.name: label_of(curve.series) for curve in view.analysis.curves}
+    label = labels(view)
     title = f"{report.material.title}, {view.evaluation_set}" if view.evaluation_set else report.material.title
     curves = tuple(replace(curve, label=label[curve.name]) for curve in data.curves)
     return replace(data, title=title, x_label=view.axis.label, curves=curves)
@@ -108,17 +109,8 @@ def _tested(view: View) -> View:
         if curve.fit is None:
             return curve
         data, later = curve.series, later_points(curve.series, curve.fit, view.window.of(curve.series))
-        early = data.compute <= curve.fit.end * (1 + 1e-9)
-        split_series = replace(
-            data,
-            compute=data.compute[early],
-            reward=data.reward[early],
-            run=None if data.run is None else data.run[early],
-            error=None if data.error is None else data.error[early],
-            holdout_compute=later[0],
-            holdout_reward=later[1],
-        )
-        return replace(curve, series=split_series)
+        early = data.take(data.compute <= curve.fit.end * (1 + 1e-9))
+        return replace(curve, series=replace(early, holdout_compute=later[0], holdout_reward=later[1]))
 
     curves = tuple(split(curve) for curve in view.analysis.curves if curve.usable)
     return replace(view, analysis=Analysis(command="backtest", curves=curves))

@@ -57,7 +57,7 @@ class SplitProducts:
 
     def __init__(self, weight: Tensor, bias: Tensor | None, width: int) -> None:
         """`weight` may be split already (see split_weight); `width` is the size of the hidden states."""
-        self._weight = weight if weight.shape[1] != width else split_weight(weight)
+        self._weight = split_weight(weight)
         self._first, self._second = self._weight[:, :width], self._weight[:, width:]
         self._bias = None if bias is None else bias.float()
 

@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from torch import Tensor
 
+from scalerl.atomic_files import UNFINISHED, new_folder, write_errors, write_failure
 from scalerl.errors import CheckpointError
 from scalerl.learner.saved import SavedTensors, file_name
-from scalerl.store import UNFINISHED, new_folder, write_failure
 
 MANIFEST = "manifest.json"
 META = "meta.json"
@@ -74,6 +74,9 @@ def save(
     """
     parent = Path(folder)
     target = parent / f"step-{checkpoint.step:08d}"
+    # Not its parents: a run folder that was removed meanwhile must not come back with a checkpoint alone.
+    with write_errors(target):
+        parent.mkdir(exist_ok=True)
     for left in parent.glob(f"*{UNFINISHED}"):
         shutil.rmtree(left, ignore_errors=True)
     with new_folder(target, replace=True, write_errors=(SafetensorError,)) as unfinished:

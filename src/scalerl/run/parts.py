@@ -8,7 +8,7 @@ Each part is built once, from its own settings. Engines are chosen by name, in E
 
 import functools
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -161,8 +161,21 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
             lag=expected_lag(slots, recipe.pipeline),
             grading=grading,
             pipeline=pipeline,
-            notices=notices(every_set, max_tokens=max_tokens, length=recipe.length, text=inputs.text),
+            notices=(
+                *notices(every_set, max_tokens=max_tokens, length=recipe.length, text=inputs.text),
+                *schedule_notices(recipe),
+            ),
             close=opened.pop_all().close,
+        )
+
+
+def schedule_notices(recipe: Recipe) -> Iterator[str]:
+    """Yield what a user should know about the learning rate before hours are spent."""
+    warmup, steps = recipe.optimizer.warmup_steps, recipe.budget.steps
+    if steps is not None and warmup >= steps:
+        yield (
+            f"optimizer.warmup_steps = {warmup:,} is not below budget.steps = {steps:,}: the learning rate is still "
+            f"rising when the run ends"
         )
 
 

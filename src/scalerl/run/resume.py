@@ -98,6 +98,11 @@ def newest_checkpoint(folder: Path) -> checkpoints.Checkpoint | None:
     return None if path is None else checkpoints.load(path, verify=False)
 
 
+def latest_step(folder: Path) -> int | None:
+    """Return the step of a run's newest checkpoint, which is not verified; None if it has none."""
+    return max(checkpoints.steps(folder / store.CHECKPOINTS), default=None)
+
+
 def check_same(recipe: Recipe, folder: Path) -> None:
     """Raise RecipeError if a setting that must stay the same differs from the one the run was started with."""
     before, now = settings_of(written_recipe(folder, "resume")), settings_of(recipe)

@@ -57,9 +57,8 @@ class Run:
         hung_s: float | None = None,
         pause_at: float | None = None,
     ) -> None:
-        """`pause_at` is the share of the budget at which the run pauses, with a checkpoint.
-
-        An engine or grader call that takes `hung_s` ends the process; see watchdog.py for the default.
+        """`pause_at` is the share of the budget at which the run pauses, with a checkpoint. An engine or grader call
+        that takes `hung_s` ends the process; see watchdog.py for the default.
         """
         started = time.monotonic()
         self.recipe = recipe
@@ -69,6 +68,7 @@ class Run:
         self._pause_at = pause_at
         if resume:
             check_same(recipe, folder)
+            store.check_place(folder)
         else:
             store.check_new(folder)
         check_sinks(recipe.sinks)

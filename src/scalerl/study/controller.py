@@ -1,7 +1,7 @@
 """The shell around a policy: reads what the runs have measured, keeps decisions.jsonl, and says which run is next.
 
-A decision is written before its runs are started, and counts as open until they have come as far as it says; after a
-kill the open ones are gone on with first, so that the file alone is the memory of a study.
+A decision is written before its runs are started, and is open until they have come as far as it says. After a kill the
+open decisions are carried out first, so a study needs no other memory than this file.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,12 +12,10 @@ from typing import Any, Protocol
 
 from scalerl import store
 from scalerl.errors import RunFolderError
-from scalerl.study.folder import run_folder
+from scalerl.study.folder import last_row, run_folder
 from scalerl.study.plan import Plan, PlannedRun
 from scalerl.study.policy import EPSILON, POLICIES, Decision, Measured
 from scalerl.study.spec import StudyBudgetSettings
-
-SPENT = {"steps": "step", "gpu_hours": "gpu_hours", "flops": "flops"}  # limit of a budget -> column of metrics.jsonl
 
 
 class Watched(Protocol):
@@ -125,19 +123,14 @@ def measure(folder: Path, arm: str, statuses: Sequence[Watched]) -> Measured:
 def axis_of(run: PlannedRun) -> tuple[str, float]:
     """Return the column that a run's budget is counted in, and its limit there; the first limit of several."""
     key, limit = next((key, limit) for key, limit in run.recipe.budget if limit is not None)
-    return SPENT[key], float(limit)
+    return store.BUDGET_COLUMNS[key], float(limit)
 
 
 def share_spent(folder: Path, run: PlannedRun) -> float:
     """Return the share of its budget that a run has spent, by the limit that is reached first."""
-    try:
-        rows = store.read_metrics(run_folder(folder, run))
-    except RunFolderError:
-        rows = []
-    if not rows:
-        return 0.0
-    limits = [(SPENT[key], limit) for key, limit in run.recipe.budget if limit is not None]
-    return max(float(rows[-1].get(column) or 0.0) / limit for column, limit in limits)
+    last = last_row(run_folder(folder, run))
+    limits = [(store.BUDGET_COLUMNS[key], limit) for key, limit in run.recipe.budget if limit is not None]
+    return max(float(last.get(column) or 0.0) / limit for column, limit in limits)
 
 
 def _evals(folder: Path) -> list[Mapping[str, Any]]:

@@ -1,4 +1,4 @@
-"""The study folder: its layout, its lock, and what may differ when a study goes on in it.
+"""The study folder: its layout, its lock, and what a resumed study may change.
 
 DIR/  study.json  the resolved plan      recipes/ARM-seedN.json  what each run is started with
       decisions.jsonl  what a policy decided, and what it knew then
@@ -42,6 +42,15 @@ def run_status(folder: Path) -> Mapping[str, Any]:
         return store.read_status(folder) or {}
     except RunFolderError:
         return {}
+
+
+def last_row(folder: Path) -> store.Row:
+    """Return the run's last row of metrics.jsonl; empty where there is none or it cannot be read."""
+    try:
+        rows = store.read_metrics(folder)
+    except RunFolderError:
+        return {}
+    return rows[-1] if rows else {}
 
 
 def is_done(folder: Path, run: PlannedRun) -> bool:
@@ -151,14 +160,14 @@ def check_asked(folder: Path, resume: bool) -> None:
     holds_study = (folder / store.STUDY).is_file()
     if resume and not holds_study:
         raise StudyError(
-            f"{folder} holds no study to resume: it has no {store.STUDY}; leave --resume out to start one there"
+            f"{folder} does not hold a study to resume: it has no {store.STUDY}; leave --resume out to start one there"
         )
     if holds_study and not resume:
-        raise StudyError(f"{folder} holds a study already: go on with it by --resume, or choose another --out")
+        raise StudyError(f"{folder} already holds a study: continue it with --resume, or choose another --out")
     with _writing_into(folder):
         is_free = not folder.exists() or (folder.is_dir() and _is_bare(folder))
     if not resume and not is_free:
-        raise StudyError(f"{folder} exists already and is not empty: choose another --out")
+        raise StudyError(f"{folder} already exists and is not empty: choose another --out")
 
 
 def _is_bare(folder: Path) -> bool:

@@ -1,4 +1,4 @@
-"""A study as a person sees it: one table of all runs on a terminal, a line an event elsewhere."""
+"""A study on the terminal: one live table of all runs, or a line per event where there is no terminal."""
 
 from collections.abc import Sequence
 
@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scalerl.analysis.numbers import duration
+from scalerl.analysis.words import ceiling_cell, ceiling_text
 from scalerl.study.plan import PlannedRun
 from scalerl.study.runner import RunStatus
 
@@ -46,7 +47,7 @@ class Screen:
         if self._live is None or status.state == "failed":
             self._say(f"[{self._num_finished}/{self._num_runs}] {event_line(status)}")
 
-    def looked(self, statuses: Sequence[RunStatus]) -> None:
+    def progressed(self, statuses: Sequence[RunStatus]) -> None:
         if self._live is not None:
             self._live.update(table(statuses), refresh=True)
 
@@ -72,7 +73,7 @@ def event_line(status: RunStatus) -> str:
     if status.progress.reward is not None:
         words += f", reward {status.progress.reward:.3f}"
     if status.progress.ceiling is not None:
-        words += f", {status.progress.ceiling.words}"
+        words += f", {ceiling_text(status.progress.ceiling)}"
     return words
 
 
@@ -90,7 +91,7 @@ def table(statuses: Sequence[RunStatus]) -> Table:
             _steps(status.run, progress.step),
             duration(status.seconds) if status.seconds else "",
             "" if progress.reward is None else f"{progress.reward:.3f}",
-            Text("" if progress.ceiling is None else progress.ceiling.cell),
+            Text("" if progress.ceiling is None else ceiling_cell(progress.ceiling)),
         )
     return made
 

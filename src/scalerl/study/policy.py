@@ -5,7 +5,7 @@ Compute is counted in shares of each run's own budget: 0 before training, 1 at i
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from scalerl.joint.plan import Candidate, Planned, plan
 from scalerl.joint.pool import pool
 
 EPSILON = 1e-6
+
+DecisionKind = Literal["first_rung", "round", "continue", "finish", "decided", "not_separable", "budget_spent"]
+"""Why an arm gets compute (the first four), or how a study ends (the last three)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,14 +46,11 @@ class Measured:
 class Decision:
     """Give `arm` compute until a share of its budget; without an arm, the study ends here and `kind` says how."""
 
-    kind: str
+    kind: DecisionKind
     arm: str | None = None
     until: float | None = None
     known: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def ends(self) -> bool:
-        return self.arm is None
+    """What the policy knew, as plain values for decisions.jsonl."""
 
 
 def first_rung(arms: Sequence[Measured], rungs: int) -> Decision | None:

@@ -3,48 +3,16 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 from scalerl import store
+from scalerl.analysis.outlook import Ceiling
 from scalerl.analysis.results import FitOptions
-from scalerl.curves import Fit, fit
-from scalerl.curves.verdicts import Verdict
+from scalerl.curves import fit
 from scalerl.errors import InputError, RunFolderError
 from scalerl.logs.read import read_table
 from scalerl.logs.series import Selection, series_from
 
 _TAIL_BYTES = 1 << 16  # holds the last row of metrics.jsonl, however long the run
-_NOT_KNOWN: Verdict = "ceiling not identifiable yet"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ceiling:
-    """The ceiling of a run's fitted curve with its 90% interval, and the verdict on the fit."""
-
-    value: float
-    low: float
-    high: float
-    verdict: Verdict
-
-    @classmethod
-    def of(cls, fit: Fit) -> Self:
-        low, high = fit.interval("ceiling")
-        return cls(value=fit.params["ceiling"], low=low, high=high, verdict=fit.verdict)
-
-    @property
-    def cell(self) -> str:
-        """The text for a table cell under the heading "ceiling": the numbers if the verdict is ok, else the verdict."""
-        if self.verdict == "ok":
-            return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
-        return "not known yet" if self.verdict == _NOT_KNOWN else self.verdict
-
-    @property
-    def words(self) -> str:
-        """The same for running text: "ceiling 0.7 [0.6, 0.8]", "ceiling not known yet" or "curve VERDICT".
-
-        It says "curve" because such a verdict judges the whole curve.
-        """
-        return f"{'ceiling' if self.verdict in ('ok', _NOT_KNOWN) else 'curve'} {self.cell}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Run a plan: each arm and seed as a command in a run folder of its own. What is done stays, what was cut goes on.
+"""Run a plan: each arm and seed as a command with its own run folder. Finished runs stay, unfinished ones continue.
 
 waiting -> running -> done | failed | stopped        --resume takes failed and stopped runs up again
                ^ |
@@ -43,16 +43,19 @@ class RunStatus:
     reason: str = ""
     """Why it failed."""
     seconds: float = 0.0
-    """That this study has spent on it."""
+    """Time that this study has spent on it."""
     progress: Progress = field(default_factory=Progress)
 
 
-class Watcher(Protocol):
-    """Who looks on."""
+class StudyObserver(Protocol):
+    """Receives the events of a study while its runs train."""
 
     def started(self, status: RunStatus) -> None: ...
     def finished(self, status: RunStatus) -> None: ...
-    def looked(self, statuses: Sequence[RunStatus]) -> None: ...
+    def progressed(self, statuses: Sequence[RunStatus]) -> None:
+        """Called about every second with the state of all runs."""
+        ...
+
     def stopping(self, num_running: int, at_once: bool) -> None: ...
 
 
@@ -78,20 +81,20 @@ class Runner:
         *,
         command: Sequence[str],
         lock: int,
-        watcher: Watcher,
+        observer: StudyObserver,
         axis: str,
         jobs: int = 1,
         devices: Sequence[str] = (),
         controller: Controller | None = None,
     ) -> None:
-        """`command` trains: RECIPE --out DIR [--resume] are put behind it. `axis` is what forecasts are made on.
+        """`command` trains, with RECIPE --out DIR [--resume] appended. `axis` is the compute of the forecasts.
 
-        `devices` are GPUs, given out in turn. Without a `controller` every run goes to its end.
+        `devices` are GPUs, assigned in turn. Without a `controller` every run goes to its end.
         """
         self._controller = controller
         self._folder, self._command, self._lock = folder, command, lock
-        self._watcher, self._jobs, self._devices = watcher, jobs, devices
-        self.statuses = [self._found(run) for run in plan.runs]
+        self._observer, self._jobs, self._devices = observer, jobs, devices
+        self.statuses = [self._initial_status(run) for run in plan.runs]
         self._readers = {status.run.name: ProgressReader(status.folder, axis) for status in self.statuses}
         self._children: list[_Child] = []
         self._asked_to_stop = 0
@@ -100,7 +103,7 @@ class Runner:
     def interrupted(self) -> bool:
         return self._asked_to_stop > 0
 
-    def _found(self, run: PlannedRun) -> RunStatus:
+    def _initial_status(self, run: PlannedRun) -> RunStatus:
         state: State = "done" if is_done(self._folder, run) else "waiting"
         return RunStatus(run=run, folder=run_folder(self._folder, run), state=state)
 
@@ -123,7 +126,7 @@ class Runner:
                 passed_on = self._asked_to_stop
                 at_once = passed_on > 1
                 self._end_all(signal.SIGKILL if at_once else signal.SIGINT)
-                self._watcher.stopping(len(self._children), at_once)
+                self._observer.stopping(len(self._children), at_once)
             if not self._asked_to_stop:
                 self._start_waiting()
             if not self._children:
@@ -141,7 +144,7 @@ class Runner:
                 status.progress = self._readers[status.run.name].read()
         for child in self._children:
             child.status.seconds = child.seconds_before + time.monotonic() - child.began
-        self._watcher.looked(self.statuses)
+        self._observer.progressed(self.statuses)
 
     # One run ----------------------------------------------------------------------------------------------------------
 
@@ -155,7 +158,7 @@ class Runner:
             except OSError as fault:
                 # A full disk, most often: what can still be run is.
                 status.state, status.reason = "failed", f"cannot write {fault.filename}: {fault.strerror}"
-                self._watcher.finished(status)
+                self._observer.finished(status)
 
     def _next(self) -> tuple[RunStatus | None, float]:
         """Return the run to start and the share of its budget to run until; None if there is nothing to start now."""
@@ -167,7 +170,7 @@ class Runner:
         return next(status for status in self.statuses if status.run.name == task.run.name), task.until
 
     def _start(self, status: RunStatus, until: float) -> None:
-        is_begun = self._made_ready(status)
+        is_begun = self._prepare_folder(status)
         slot = min(set(range(self._jobs)) - {child.slot for child in self._children})
         # Before the child: it may write to both at once.
         status_before = run_status(status.folder)
@@ -203,9 +206,9 @@ class Runner:
                 seconds_before=status.seconds,
             )
         )
-        self._watcher.started(status)
+        self._observer.started(status)
 
-    def _made_ready(self, status: RunStatus) -> bool:
+    def _prepare_folder(self, status: RunStatus) -> bool:
         """Return whether the run resumes from its folder; removes a folder that cannot be resumed from."""
         if not status.folder.exists():
             return False
@@ -235,7 +238,7 @@ class Runner:
         status.seconds = child.seconds_before + time.monotonic() - child.began
         status.progress = self._readers[status.run.name].read()
         status.state, status.reason = self._outcome(child)
-        self._watcher.finished(status)
+        self._observer.finished(status)
 
     def _outcome(self, child: _Child) -> tuple[State, str]:
         status_now = run_status(child.status.folder)

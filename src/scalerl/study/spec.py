@@ -12,10 +12,10 @@ from pydantic_core import ErrorDetails
 
 from scalerl.config import Settings
 from scalerl.config.load import read_override
-from scalerl.config.messages import show
+from scalerl.config.messages import KINDS, show
 from scalerl.config.suggest import did_you_mean
 from scalerl.config.tree import expand, merge, nested
-from scalerl.errors import StudyError
+from scalerl.errors import StudyError, not_utf8
 from scalerl.study.leave_one_out import LEAVE_ONE_OUT
 
 _SUFFIX = ".toml"
@@ -31,7 +31,7 @@ Axis = Literal["gpu_hours", "flops", "tokens", "step"]
 Policy = Literal["uniform", "halving", "forecast"]
 
 
-class FitWindow(Settings):
+class FitWindowSettings(Settings):
     skip_before: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of what an arm spends before which evaluations are left out of the fit."""
     until: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -42,7 +42,7 @@ class FitWindow(Settings):
     """Instead of until: a compute, equal for all arms."""
 
 
-class Holdout(Settings):
+class HoldoutSettings(Settings):
     start: float | None = Field(default=None, gt=0, le=1, alias="from")
     """Share of what an arm spends from which evaluations test the forecast instead of making it."""
     from_compute: Annotated[float, Field(gt=0)] | None = None
@@ -90,9 +90,9 @@ class Study(Settings):
     """When each run ends, in place of the recipe's own (an arm may have another), and which runs get there."""
     compute: Axis = "gpu_hours"
     """The axis that runs are compared on."""
-    fit: FitWindow = FitWindow()
+    fit: FitWindowSettings = FitWindowSettings()
     """Which part of each arm is fitted; the report shows this fit first."""
-    holdout: Holdout | None = None
+    holdout: HoldoutSettings | None = None
     """Which part tests the forecast; without it all that lies beyond the fit does."""
 
 
@@ -168,11 +168,11 @@ def _changed(tree: Mapping[str, Any], text: str) -> dict[str, Any]:
 
 def _read(label: str, source: Any) -> dict[str, Any]:
     try:
-        return tomllib.loads(source.read_text(encoding="utf-8"))
+        return tomllib.loads(source.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise StudyError(f"{label} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise StudyError(f"{label} is not UTF-8 text") from None
+    except UnicodeDecodeError as error:
+        raise StudyError(not_utf8(label, error)) from None
     except tomllib.TOMLDecodeError as error:
         raise StudyError(f"{label} is not valid TOML: {error}") from None
 
@@ -226,7 +226,7 @@ def _conflicts(study: Study) -> Iterator[str]:
     yield from _window_conflicts(study.fit, study.holdout)
 
 
-def _window_conflicts(fit: FitWindow, holdout: Holdout | None) -> Iterator[str]:
+def _window_conflicts(fit: FitWindowSettings, holdout: HoldoutSettings | None) -> Iterator[str]:
     pairs = [("fit.skip_before", fit.skip_before or None, fit.skip_before_compute)]
     pairs += [("fit.until", fit.until if fit.until < 1 else None, fit.until_compute)]
     if holdout is not None:
@@ -268,16 +268,7 @@ def _key(error: ErrorDetails) -> str:
     return "leave_one_out" if loc[0] == "leave_one_out" else ".".join(str(part) for part in loc)
 
 
-_KINDS = {
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "float_type": "a number",
-    "string_type": "text",
-    "dict_type": "a table",
-    "model_type": "a table",
-    "list_type": "a list",
-    "finite_number": "a finite number",
-}
+_KINDS = {**KINDS, "model_type": "a table"}
 
 
 def _sentence(error: ErrorDetails) -> str:
@@ -285,7 +276,7 @@ def _sentence(error: ErrorDetails) -> str:
     context: Mapping[str, Any] = error.get("ctx", {})
     if kind == "extra_forbidden":
         table, _, name = key.rpartition(".")
-        owner = {"": Study, "fit": FitWindow, "holdout": Holdout, "budget": StudyBudgetSettings}[table]
+        owner = {"": Study, "fit": FitWindowSettings, "holdout": HoldoutSettings, "budget": StudyBudgetSettings}[table]
         fields = [field.alias or own for own, field in owner.model_fields.items()]
         return (
             f"{key} is not a field of {table or 'a study'}, which has {', '.join(fields)}{_meant(name, table, fields)}"

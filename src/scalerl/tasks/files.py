@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from scalerl.errors import TaskError
+from scalerl.errors import TaskError, not_utf8
 from scalerl.tasks.rows import Fields, Row, numbered, rows_task
 from scalerl.tasks.task import Task
 
@@ -141,8 +141,8 @@ def _read_json_lines(path: Path) -> Sequence[Row]:
         raise TaskError(f"{path} is not a complete gzip file") from None
     except OSError as error:
         raise TaskError(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise TaskError(f"{path} is not UTF-8 text") from None
+    except UnicodeDecodeError as error:
+        raise TaskError(not_utf8(path, error)) from None
     if path.suffix == ".json" and text.lstrip().startswith("["):
         return _read_json_array(path, text)
     values: list[tuple[int, Any]] = []
@@ -153,8 +153,7 @@ def _read_json_lines(path: Path) -> Sequence[Row]:
                 values.append((number, json.loads(line)))
             except json.JSONDecodeError as error:
                 raise TaskError(
-                    f"{path}, line {number}: not valid JSON: {error.msg} at column {error.colno} (each line must be "
-                    f"one object)"
+                    f"{path}, line {number}: not valid JSON: {_json_fault(error)} (each line must be one object)"
                 ) from None
             # A number with thousands of digits, or very deeply nested brackets.
             except (ValueError, RecursionError) as error:
@@ -166,7 +165,7 @@ def _read_json_array(path: Path, text: str) -> Sequence[Row]:
     try:
         values = json.loads(text)
     except json.JSONDecodeError as error:
-        raise TaskError(f"{path}, line {error.lineno}: not valid JSON: {error.msg} at column {error.colno}") from None
+        raise TaskError(f"{path}, line {error.lineno}: not valid JSON: {_json_fault(error)}") from None
     except (ValueError, RecursionError) as error:
         raise TaskError(f"{path} cannot be read: {_first_line(error)}") from None
     return numbered(str(path), "entry", enumerate(values, start=1))
@@ -238,6 +237,11 @@ def _listed(name: str, result: Any) -> list[Any]:
     if len(rows) > _MOST_ROWS:
         raise TaskError(f'"{name}" returned more than {_MOST_ROWS} rows: does it ever end?')
     return rows
+
+
+def _json_fault(error: json.JSONDecodeError) -> str:
+    # Some of its messages end in "at".
+    return f"{error.msg.removesuffix(' at')} at column {error.colno}"
 
 
 def _first_line(error: Exception) -> str:

@@ -4,7 +4,6 @@ Scoring needs the whole entry, so it is the problem's reference answer.
 """
 
 import dataclasses
-import difflib
 import functools
 import json
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from scalerl.answer_format import THINKING_END, THINKING_START
+from scalerl.config.suggest import did_you_mean
 from scalerl.errors import TaskError
 from scalerl.graders.answer import answer_part
 from scalerl.tasks.procedural import check_least, distinct
@@ -96,11 +96,11 @@ def grade(
 def _check_settings(dataset: str, difficulty: Mapping[str, Any]) -> None:
     names, known = _known_settings(dataset)
     if known is None:
-        raise TaskError(f'gym: reasoning-gym has no data set "{dataset}"{_meant(dataset, names)}')
+        raise TaskError(f'gym: reasoning-gym has no data set "{dataset}"{did_you_mean(dataset, names)}')
     for name in difficulty:
         if name not in known:
             raise TaskError(
-                f'gym: {name} is not a setting of "{dataset}", which has {", ".join(known)}{_meant(name, known)}'
+                f'gym: {name} is not a setting of "{dataset}", which has {", ".join(known)}{did_you_mean(name, known)}'
             )
 
 
@@ -165,8 +165,3 @@ def _unpacked(value: Any) -> Any:
     if kind == "tuple":
         return tuple(_unpacked(item) for item in items)
     return {_unpacked(key): _unpacked(item) for key, item in items}
-
-
-def _meant(name: str, choices: list[str]) -> str:
-    close = difflib.get_close_matches(name.lower(), choices, n=1)
-    return f'; did you mean "{close[0]}"?' if close else ""

@@ -1,7 +1,7 @@
 """Small functions to be written: "f(x): square it, then add 3. f(4) = 19".
 
-Each problem is a few steps over a number, a list of numbers or a word, told in words with one example. The program is
-run on inputs that the prompt does not show, so repeating the example does not pass.
+Each problem is a few steps over a number, a list of numbers or a word, described in words with one example. The program
+is run on inputs that the prompt does not show, so repeating the example does not pass.
 """
 
 import random
@@ -146,7 +146,7 @@ def specified(stream: random.Random, kind: str, num_steps: int, num_tests: int) 
             steps.append((step, stream.randint(2, 9), c, d))
             current = step.becomes or current
         # Inputs follow from the steps: the same function with another example would be the same problem.
-        inputs = random.Random(derive_seed("programs inputs", kind, _told(steps)))
+        inputs = random.Random(derive_seed("programs inputs", kind, _described(steps)))
         made = Specified(kind=kind, steps=tuple(steps), inputs=_inputs(inputs, kind, num_tests + 1))
         values = [repr(made.value(argument)) for argument in made.inputs]
         # Neither a constant nor the argument itself may pass, nor may a number grow beyond what fits the prompt.
@@ -169,15 +169,15 @@ _NAMES = {"numbers": "x", "lists": "a", "strings": "s"}
 def _pose(made: Specified, show_example: bool) -> Problem:
     name = _NAMES[made.kind]
     shown = made.inputs[0]
-    prompt = f"f({name}): {_told(made.steps)}."
+    prompt = f"f({name}): {_described(made.steps)}."
     if show_example:
         prompt += f" f({shown!r}) = {made.value(shown)!r}"
     tests = Calls(function="f", cases=tuple(([argument], made.value(argument)) for argument in made.inputs))
     reference = Reference(tests=tests, entry_point="f")
-    return Problem(id=f"{name}: {_told(made.steps)}", prompt=prompt, answer=reference.to_text(), task="programs")
+    return Problem(id=f"{name}: {_described(made.steps)}", prompt=prompt, answer=reference.to_text(), task="programs")
 
 
-def _told(steps: Sequence[tuple[Step, int, str, str]]) -> str:
+def _described(steps: Sequence[tuple[Step, int, str, str]]) -> str:
     return ", then ".join(step.words.format(k=k, c=c, d=d) for step, k, c, d in steps)
 
 

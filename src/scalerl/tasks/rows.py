@@ -155,8 +155,10 @@ def rows_task(
     evaluation = _withhold(pool, num_evaluation, evaluation_seed, (evaluation_rows or rows)[0].where)
     training = without(problems, evaluation)
     if not training and num_evaluation is not None:
+        equal = "" if len(evaluation) >= len(problems) else f" or equal to one of the {len(evaluation)} that are"
         raise TaskError(
-            f"{rows[0].where}: all its {len(problems)} problems are withheld for evaluation, none are left to train on"
+            f"{rows[0].where}: all its {len(problems)} problems are withheld for evaluation{equal}, none are left to "
+            f"train on: add different problems, or lower evaluation.num_prompts"
         )
 
     def demonstrations(num: int, seed: int) -> list[Demonstration]:
@@ -190,7 +192,8 @@ def _withhold(pool: Sequence[Problem], num: int | None, seed: int, where: str) -
         return tuple(pool)
     if num > len(pool):
         raise TaskError(
-            f"{where} holds {len(pool)} problems, but {num} are to be evaluated on (evaluation.num_prompts)"
+            f"{where} holds {len(pool)} problem{'s' * (len(pool) != 1)}, but {num} are to be evaluated on: lower "
+            f"evaluation.num_prompts, or add problems"
         )
     return tuple(random.Random(derive_seed("withheld problems", seed)).sample(pool, num))
 

@@ -6,7 +6,7 @@ sentences are in the tables below. All values are positive whole numbers.
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scalerl.answer_format import THINKING_END, THINKING_START
 from scalerl.errors import TaskError
@@ -222,4 +222,4 @@ def _apply(value: int, operation: str, number: int) -> int:
 
 def _pose(story: Story) -> Problem:
     problem = Problem(id="", prompt=story.text, answer=str(story.value), task="words")
-    return Problem(id=problem.content_hash, prompt=problem.prompt, answer=problem.answer, task=problem.task)
+    return replace(problem, id=problem.content_hash)

@@ -18,7 +18,7 @@ from scalerl.cli.sft import reached
 from scalerl.config import load_recipe
 from scalerl.config.parts import GradingSettings
 from scalerl.config.sft import SftSettings
-from scalerl.errors import ModelError, RunFolderError, TaskError
+from scalerl.errors import LearnerError, ModelError, RunFolderError, TaskError
 from scalerl.loop.requests import Text
 from scalerl.models.load import EMBEDDED
 from scalerl.models.tiny import TinyShape, build_tokenizer
@@ -213,6 +213,14 @@ def test_stopped_run_resumes_to_the_same_weights(made: SftResult, task: Task, tm
     assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
     with pytest.raises(RunFolderError, match="nothing to resume"):
         sft(task, tmp_path / "other", MICRO, start=START, resume=True)
+
+
+def test_diverged_run_ends_at_its_next_measurement(task: Task, tmp_path: Path):
+    out = tmp_path / "model"
+    with pytest.raises(LearnerError, match=r"loss is nan after step 20: .* start again with a lower sft\.lr$"):
+        sft(task, out, MICRO.model_copy(update={"lr": 1e18, "steps": 20}), start=START)
+    assert not out.exists()
+    assert [path.name for path in (tmp_path / "model.checkpoints").iterdir()] == ["step-00000000"]
 
 
 def test_killed_run_resumes_from_its_checkpoint(made: SftResult, task: Task, tmp_path: Path):

@@ -191,6 +191,16 @@ def test_bad_tables_are_refused_in_a_sentence(rates, change, message):
         read_rates(rates)
 
 
+def test_files_of_rates_that_cannot_be_read_are_named(rates, tmp_path):
+    rates.write_bytes(b"\xef\xbb\xbf" + RATES.encode())
+    assert read_rates(rates).slots == 32
+    rates.write_bytes(RATES.encode() + b"# \xe9")
+    with pytest.raises(UsageError, match=r"^--rates .* is not UTF-8 text \(byte 0xe9 in line \d+\): save it as UTF-8$"):
+        read_rates(rates)
+    with pytest.raises(UsageError, match=r"^--rates .*nowhere.toml cannot be read: No such file or directory$"):
+        read_rates(tmp_path / "nowhere.toml")
+
+
 @pytest.mark.parametrize(
     "words, message",
     [

@@ -44,6 +44,19 @@ def test_pace_is_that_of_the_slower_side(generators):
     assert learner_bound.slots_used == pytest.approx(0.4 / generators, rel=0.1)
 
 
+def test_synchronous_run_adds_up_sampling_step_and_push():
+    regime = Regime(groups_per_batch=2, completions_per_group=4, slots=8, max_lag=0)
+    durations = Durations(chunk_s=lambda _: 1.0, step_s=lambda version, num: 1.0, push_s=0.5)
+    simulated = simulate(regime, durations, lambda version, seed: 4, steps=8, num_generators=1)
+    # 4 chunks, a step, a push; a push counts as idle on both sides.
+    assert simulated.step_s == pytest.approx(5.5)
+    assert simulated.learner_idle == pytest.approx(1 - 1 / 5.5)
+    assert simulated.generator_idle == pytest.approx(1 - 4 / 5.5)
+    assert simulated.slots_used == pytest.approx(4 / 5.5)
+    assert (simulated.num_chunks, simulated.num_tokens) == (4 * 8, 4 * 8 * 8)
+    assert simulated.lags == {0: 16}
+
+
 def test_chunks_take_longer_with_more_active_completions():
     slow = run(chunk_s=lambda active: 0.1 * active, tokens=1, step_s=0.0, slots=8)
     assert slow.step_s == pytest.approx(0.8, rel=1e-6)

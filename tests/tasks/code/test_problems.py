@@ -95,7 +95,7 @@ def test_solutions_of_every_format_pass(name: str):
         (MBPP | {"test_list": []}, 'the problem has no tests: the field "test_list" is empty'),
         (MBPP | {"test_list": "assert 1"}, 'the field "test_list" must be a list'),
         (MBPP | {"test_list": ["assert f( == 1"]}, "its tests are not valid Python"),
-        (MBPP | {"text": ""}, "there is no question in it"),
+        (MBPP | {"text": ""}, "it has no question"),
         (HUMAN_EVAL | {"test": "def check(:"}, "its tests are not valid Python: "),
         (HUMAN_EVAL | {"test": "assert True"}, 'the field "test" must define check(candidate)'),
         (HUMAN_EVAL | {"entry_point": None}, 'the field "entry_point" must be text'),

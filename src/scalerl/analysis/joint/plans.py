@@ -1,4 +1,4 @@
-"""Make a plan from analysed curves, and present it as sentences, a table and JSON."""
+"""The arms of a plan from analysed curves, and the plan as sentences, a table and JSON."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,13 +8,14 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from scalerl.analysis.json import value_json
 from scalerl.analysis.numbers import compute_text, fixed, interval_text, probability_text
+from scalerl.analysis.pooling import check_one_axis
 from scalerl.analysis.results import CurveResult
 from scalerl.curves import Fit, Value
-from scalerl.curves.priors.pooled import can_be_pooled
 from scalerl.curves.verdicts import FALLEN
 from scalerl.errors import InputError
-from scalerl.joint.plan import Candidate, Planned, plan
+from scalerl.joint.plan import Candidate, Planned
 from scalerl.joint.pool import pool
 
 TOLERANCE = 1.01  # times the target that an arm may have spent: the last evaluation often lies a little beyond
@@ -22,12 +23,7 @@ TOLERANCE = 1.01  # times the target that an arm may have spent: the last evalua
 
 def make_candidates(curves: Sequence[CurveResult], target: float) -> list[Candidate]:
     """Return the arms of a plan with pooled fits; InputError if they cannot be planned together."""
-    axes = sorted({curve.series.x_label for curve in curves})
-    if len(axes) > 1:
-        raise InputError(
-            f"arms must be on one axis of compute to be planned, and these are on {' and '.join(axes)}: name one with "
-            f"--x COLUMN"
-        )
+    check_one_axis([curve.series for curve in curves], "arms must be on one axis of compute to be planned")
     if len(curves) < 2:
         raise InputError(f"only one arm ({curves[0].name}) was found and two or more are needed to plan")
     spent = {curve.name: float(curve.series.compute.max(initial=0.0)) for curve in curves}
@@ -47,11 +43,6 @@ def make_candidates(curves: Sequence[CurveResult], target: float) -> list[Candid
         )
         for curve in curves
     ]
-
-
-def make_plan(curves: Sequence[CurveResult], target: float, budget: float | None, level: float) -> Planned:
-    """Return the plan for these curves."""
-    return plan(make_candidates(curves, target), target, budget=budget, level=level)
 
 
 # In words -------------------------------------------------------------------------------------------------------------
@@ -130,6 +121,9 @@ def _alone(curve: Fit | None, target: float) -> Value | None:
 # As JSON --------------------------------------------------------------------------------------------------------------
 
 
+NOT_KNOWN: dict[str, None] = dict.fromkeys(("value", "low", "high"))
+
+
 def plan_json(planned: Planned) -> dict[str, Any]:
     """Return the plan as JSON types."""
     return {
@@ -138,26 +132,13 @@ def plan_json(planned: Planned) -> dict[str, Any]:
                 "name": arm.name,
                 "spent": arm.spent,
                 "p_best": None if math.isnan(arm.p_best) else arm.p_best,
-                "reward_at_target": value_json(arm.reward_at_target),
+                "reward_at_target": value_json(arm.reward_at_target) or NOT_KNOWN,
                 "action": arm.action,
                 "until": arm.until,
             }
             for arm in planned.arms
         ],
-        "regret": value_json(planned.regret),
+        "regret": value_json(planned.regret) or NOT_KNOWN,
         "kind": planned.kind,
         "messages": plan_messages(planned),
     }
-
-
-def value_json(value: Value | None) -> dict[str, float | None]:
-    """Return a value and its interval as JSON types; null for each number that is not known."""
-    if value is None:
-        return dict.fromkeys(("value", "low", "high"))
-    named = {"value": value.value, "low": value.low, "high": value.high}
-    return {key: number if math.isfinite(number) else None for key, number in named.items()}
-
-
-def informed(curves: Sequence[CurveResult]) -> int:
-    """Return how many of the curves can be pooled."""
-    return sum(curve.fit is not None and can_be_pooled(curve.fit) for curve in curves)

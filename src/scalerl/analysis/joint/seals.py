@@ -6,15 +6,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from scalerl import __version__
+from scalerl.analysis.json import number
 from scalerl.analysis.numbers import compute_text
 from scalerl.analysis.results import CurveResult, FitOptions
 from scalerl.errors import InputError, StoreError, UsageError
@@ -60,7 +60,7 @@ def sealed_content(
         raise InputError("no curve could be fitted, so there is no forecast to seal")
     date = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     plain = json.loads(json.dumps({"selection": dict(selection), "options": dict(options)}))
-    return seal(rows, version=_version(), date=date, logs=[str(Path(log).resolve()) for log in logs], **plain)
+    return seal(rows, version=__version__, date=date, logs=[str(Path(log).resolve()) for log in logs], **plain)
 
 
 def check_new_seal(file: Path) -> None:
@@ -81,13 +81,6 @@ def write_seal(
 ) -> None:
     """Write these curves' forecasts with the hash of their data, the version and the date."""
     write_json(file, sealed_content(curves, logs, asdict(selection), asdict(options), at))
-
-
-def _version() -> str:
-    try:
-        return version("scalerl")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 # Scores ---------------------------------------------------------------------------------------------------------------
@@ -238,9 +231,9 @@ def score_json(result: FileScore) -> dict[str, Any]:
                 "name": curve.name,
                 "num_new": curve.num_new,
                 "num_scored": curve.num_new - curve.beyond,
-                "rmse": _number(curve.rmse),
-                "bias": _number(curve.bias),
-                "coverage": {f"{level:g}": _number(share) for level, share in curve.coverage.items()},
+                "rmse": number(curve.rmse),
+                "bias": number(curve.bias),
+                "coverage": {f"{level:g}": number(share) for level, share in curve.coverage.items()},
                 "data_changed": curve.data_changed,
                 "at": [
                     {
@@ -260,13 +253,9 @@ def score_json(result: FileScore) -> dict[str, Any]:
 
 def folder_json(results: Sequence[FileScore]) -> dict[str, Any]:
     levels = {
-        f"{level:g}": {"covered": _number(share), "num": num} for level, (share, num) in calibration(results).items()
+        f"{level:g}": {"covered": number(share), "num": num} for level, (share, num) in calibration(results).items()
     }
     return {"files": [score_json(result) for result in results], "calibration": levels}
-
-
-def _number(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
 
 
 PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Calibration of sealed forecasts</title>

@@ -3,8 +3,9 @@
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from rich.console import Group
@@ -13,8 +14,9 @@ from rich.text import Text
 
 from scalerl.analysis.drawing.style import GREY, WARNING, colour
 from scalerl.analysis.joint.drawings import log_ticks, save
-from scalerl.analysis.joint.plans import value_json
+from scalerl.analysis.json import value_json
 from scalerl.analysis.numbers import compute_text, fixed, interval_text, short_compute_text, two_decimals
+from scalerl.analysis.pooling import check_one_axis
 from scalerl.analysis.results import CurveResult
 from scalerl.curves.verdicts import FALLEN
 from scalerl.errors import InputError
@@ -48,25 +50,40 @@ def size_text(size: float) -> str:
     return f"{size:.4g}"
 
 
-def find_siblings(curves: Sequence[CurveResult], column: str, size: float) -> tuple[list[Sibling], list[str]]:
-    """Return the usable smaller siblings, and notes on the curves left out. A curve's name ends with its size."""
-    axes = sorted({curve.series.x_label for curve in curves})
-    if len(axes) > 1:
-        raise InputError(
-            f"siblings must be on one axis of compute, and these are on {' and '.join(axes)}: name one with --x COLUMN"
-        )
-    members, notes = [], []
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """A curve that the forecast is not made from."""
+
+    name: str
+    reason: Literal["not_smaller", "verdict", "form"]
+    detail: str = ""
+    """The verdict on its fit, or the form that fits it."""
+
+
+def left_out_text(note: LeftOut) -> str:
+    """Return why a curve is left out, as a sentence."""
+    match note.reason:
+        case "not_smaller":
+            why = "it is not smaller than the target"
+        case "verdict":
+            why = note.detail
+        case "form":
+            why = f"a {note.detail} form fits it"
+    return f"{note.name} is left out: {why}."
+
+
+def find_siblings(curves: Sequence[CurveResult], column: str, size: float) -> tuple[list[Sibling], list[LeftOut]]:
+    """Return the usable smaller siblings, and the curves left out. A curve's name ends with its size."""
+    check_one_axis([curve.series for curve in curves], "siblings must be on one axis of compute")
+    members, left_out = [], []
     for curve in curves:
         own = parse_size(curve.name.rpartition("/")[2].rpartition("=")[2], f"--size {column}")
         if own >= size * (1 - 1e-9):
-            notes.append(f"{curve.name} is left out: it is not smaller than the target.")
-        elif curve.fit is None or curve.verdict in UNUSABLE or curve.fit.form != "sigmoid":
-            why = (
-                curve.verdict
-                if curve.fit is None or curve.fit.form == "sigmoid"
-                else f"a {curve.fit.form} form fits it"
-            )
-            notes.append(f"{curve.name} is left out: {why}.")
+            left_out.append(LeftOut(name=curve.name, reason="not_smaller"))
+        elif curve.fit is not None and curve.fit.form != "sigmoid":
+            left_out.append(LeftOut(name=curve.name, reason="form", detail=curve.fit.form))
+        elif curve.fit is None or curve.verdict in UNUSABLE:
+            left_out.append(LeftOut(name=curve.name, reason="verdict", detail=curve.verdict))
         else:
             members.append(sibling(curve.name.replace(f"{column}=", ""), own, curve.fit))
     num_sizes = len({own.size for own in members})
@@ -74,22 +91,22 @@ def find_siblings(curves: Sequence[CurveResult], column: str, size: float) -> tu
         raise InputError(
             f"too few siblings: {num_sizes} sizes below {size:g} have a curve and {LEAST_SIBLINGS} or more are needed"
         )
-    return sorted(members, key=lambda own: own.size), notes
+    return sorted(members, key=lambda own: own.size), left_out
 
 
 def make_transfer(
     curves: Sequence[CurveResult], column: str, size: float, start: float, at: Sequence[float], level: float
-) -> tuple[Transfer, list[str]]:
-    """Return the forecast of a size from the smaller ones, and notes on the curves left out."""
-    members, notes = find_siblings(curves, column, size)
+) -> tuple[Transfer, list[LeftOut]]:
+    """Return the forecast of a size from the smaller ones, and the curves left out."""
+    members, left_out = find_siblings(curves, column, size)
     axis = curves[0].series.x_label.lower()
     slope = 0.0 if any(word in axis for word in PER_SAMPLE) else 1.0
     if size < MODEL_SIZE:
         slope = 0.5
-    return transfer(members, size, start, at, midpoint_slope=slope, level=level), notes
+    return transfer(members, size, start, at, midpoint_slope=slope, level=level), left_out
 
 
-def transfer_messages(done: Transfer, notes: Sequence[str]) -> list[str]:
+def transfer_messages(done: Transfer, left_out: Sequence[LeftOut]) -> list[str]:
     """Return the forecast as sentences; the first states the result."""
     names = ", ".join(own.name for own in done.siblings)
     lines = [
@@ -100,10 +117,10 @@ def transfer_messages(done: Transfer, notes: Sequence[str]) -> list[str]:
     lines.append(f"Learnt from {names}, whose ceilings scatter by {done.scatter:.3f} about the law.")
     if done.kind == "far_size":
         lines.append("The target is more than ten times as large as the largest sibling: this is a guess.")
-    return [*lines, *notes]
+    return [*lines, *map(left_out_text, left_out)]
 
 
-def transfer_json(done: Transfer, notes: Sequence[str]) -> dict[str, Any]:
+def transfer_json(done: Transfer, left_out: Sequence[LeftOut]) -> dict[str, Any]:
     """Return the forecast as JSON types."""
     return {
         "target": {"size": done.size, "start": done.start},
@@ -113,11 +130,11 @@ def transfer_json(done: Transfer, notes: Sequence[str]) -> dict[str, Any]:
         "at": [{"compute": compute, "reward": value_json(value)} for compute, value in done.at],
         "verdict": VERDICTS[done.kind],
         "kind": done.kind,
-        "messages": transfer_messages(done, notes),
+        "messages": transfer_messages(done, left_out),
     }
 
 
-def transfer_table(done: Transfer, notes: Sequence[str]) -> Group:
+def transfer_table(done: Transfer, left_out: Sequence[LeftOut]) -> Group:
     """Return a table of the siblings and the target for the terminal."""
     table = Table(header_style="bold", pad_edge=False, box=None)
     for head in ("run", "size", "start", "ceiling", "exponent", "midpoint"):
@@ -135,7 +152,7 @@ def transfer_table(done: Transfer, notes: Sequence[str]) -> Group:
         interval_text(done.exponent, two_decimals),
         interval_text(done.midpoint, compute_text),
     )
-    return Group(table, Text(), *(Text(line) for line in transfer_messages(done, notes)))
+    return Group(table, Text(), *(Text(line) for line in transfer_messages(done, left_out)))
 
 
 def draw_transfer(done: Transfer, path: Path) -> None:

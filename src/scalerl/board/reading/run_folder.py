@@ -19,8 +19,6 @@ _EVAL_KEYS = ("step", "attempt", "set", "gpu_hours", "flops", "tokens", "reward"
 _MAX_JSON = 4 << 20
 _AXES = ("gpu_hours", "flops", "tokens", "step")
 _MOST_SPENT = 500
-_BUDGET = {"steps": "step", "gpu_hours": "gpu_hours", "flops": "flops"}
-UNITS = {"gpu_hours": "GPU-hours", "flops": "FLOPs", "tokens": "tokens", "step": "steps"}
 
 
 class RunFollower:
@@ -37,7 +35,7 @@ class RunFollower:
         self._eval_rows: list[tuple[int, store.Row]] = []
         self._origins: dict[int, float] = {}
         self.sample_offsets = array("Q")
-        self.num_evals_version = 0
+        self.evals_version = 0
         """Counts the changes of the evaluations: a new value calls for a new fit."""
         self.more = False
         """Whether a file has not been read to its end yet."""
@@ -69,7 +67,7 @@ class RunFollower:
                 self._eval_rows.append((offset, {key: row[key] for key in _EVAL_KEYS if key in row}))
                 self._note_origin(row, steps_before=0)
         changed = bool(added.rows) or added.restarted
-        self.num_evals_version += changed
+        self.evals_version += changed
         return changed
 
     def _read_samples(self) -> bool:
@@ -145,7 +143,7 @@ class RunFollower:
         limits = budget if isinstance(budget, dict) else {}
         shares = [
             float(columns[column][-1]) / number(limits[name])
-            for name, column in _BUDGET.items()
+            for name, column in store.BUDGET_COLUMNS.items()
             if number(limits.get(name)) > 0 and column in columns and len(columns[column])
         ]
         spent = columns.get(self.axis(columns))

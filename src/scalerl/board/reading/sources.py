@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -78,15 +78,8 @@ def discover(roots: Sequence[Root]) -> Discovery:
         del result.sources[MOST_SOURCES:]
     unnamed = [source.path for source in result.sources if not source.name]
     names = dict(zip(unnamed, file_names(unnamed), strict=True)) if unnamed else {}
-    result.sources = [source if source.name else _with_name(source, names[source.path]) for source in result.sources]
+    result.sources = [source if source.name else replace(source, name=names[source.path]) for source in result.sources]
     return result
-
-
-def _with_name(source: Source, name: str) -> Source:
-    return Source(
-        path=source.path, root=source.root, kind=source.kind, name=name, study=source.study, arm=source.arm,
-        seed=source.seed, quiet=source.quiet,
-    )  # fmt: skip
 
 
 def _look(path: Path, root: Root, result: Discovery, depth: int) -> None:
@@ -162,13 +155,14 @@ def _add_study(folder: Path, root: Root, plan: dict[str, Any], result: Discovery
     faults: list[str] = []
     name = str(plan.get("name") or folder.resolve().name)
     inside = Root(folder)
-    for arm, seed, place in _planned(plan):
-        if not inside.holds(place_of(folder, place)):
+    for arm, seed, run_folder in _planned(plan):
+        path = folder / store.portable(run_folder)
+        if not inside.holds(path):
             faults.append(f"{arm}, seed {seed}: its folder lies outside the study and is not read.")
             continue
         result.sources.append(
             Source(
-                path=place_of(folder, place),
+                path=path,
                 root=inside,
                 kind="run",
                 name=f"{name}/{arm}-seed{seed}",
@@ -178,10 +172,6 @@ def _add_study(folder: Path, root: Root, plan: dict[str, Any], result: Discovery
             )
         )
     result.studies.append(Study(path=folder, root=root, name=name, plan=plan, faults=tuple(faults)))
-
-
-def place_of(folder: Path, place: str) -> Path:
-    return folder / place
 
 
 def _planned(plan: dict[str, Any]) -> Iterator[tuple[str, int | None, str]]:

@@ -65,7 +65,7 @@ def read_settings(path: Path) -> dict[str, Any]:
         case _:
             content = _arguments(path, text)
     if not isinstance(content, Mapping):
-        raise UsageError(f"{path} holds no table of settings")
+        raise UsageError(f"{path} does not hold a table of settings")
     return flat(content)
 
 

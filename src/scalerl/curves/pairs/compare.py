@@ -14,7 +14,7 @@ import numpy as np
 from scalerl.curves.fit import fit
 from scalerl.curves.fitted import Fit
 from scalerl.curves.forecast import Value
-from scalerl.curves.forms import FORMS, Array
+from scalerl.curves.forms import Array
 from scalerl.curves.pairs import notes
 from scalerl.curves.pairs.notes import PairKind, PairNote
 from scalerl.curves.pairs.pairing import (
@@ -305,7 +305,7 @@ def _rank(fits: Mapping[str, Fit], at: float | None, run_sd: float) -> tuple[tup
         assert curve.draws is not None
         spread = spread_sd(curve, run_sd * (curve.bounds[1] - curve.bounds[0]))
         value = curve.best_draws if at is None else curve.curve_draws([at])[:, 0]
-        if at is not None and FORMS[curve.form].rising:
+        if at is not None and curve.own_form.rising:
             gain = curve.params["ceiling"] - curve.params["start"]
             spread *= (curve.predict(at) - curve.params["start"]) / gain if gain > 0 else 1.0
         value = np.random.default_rng(stream).permutation(value)

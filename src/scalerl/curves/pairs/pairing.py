@@ -6,7 +6,7 @@ from functools import cache, lru_cache
 import numpy as np
 
 from scalerl.curves.fitted import Fit
-from scalerl.curves.forms import FORMS, Array
+from scalerl.curves.forms import Array
 from scalerl.curves.pairs.measured import Measured, measure
 from scalerl.curves.special import ndtri
 
@@ -91,7 +91,7 @@ def gather_evidence(
 def _known(param: str, weight: Array, a: Fit, b: Fit, draws_a: dict[str, Array], draws_b: dict[str, Array]) -> bool:
     """Return whether both posteriors of a shape parameter, at a shared ceiling, are much narrower than its prior."""
     for curve, draws in ((a, draws_a), (b, draws_b)):
-        prior = {shape.name: shape.prior_sd for shape in FORMS[curve.form].shape_params}
+        prior = {shape.name: shape.prior_sd for shape in curve.own_form.shape_params}
         if param not in draws or param not in prior:
             return False
         log = np.log(draws[param])

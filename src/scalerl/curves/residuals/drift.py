@@ -13,14 +13,14 @@ import numpy as np
 
 from scalerl.curves.forms import Array, Form
 from scalerl.curves.least_squares import Solution
-from scalerl.curves.noise import FIELDS, LEFT, RIGHT, Noise
+from scalerl.curves.noise import FIELDS, Noise, over_runs
 from scalerl.curves.points import Known, Points, Sums
 from scalerl.curves.residuals.tangents import residuals, tangents
 
 DECAYS = np.array([0.7, 0.8, 0.9, 0.95, 0.98])
 SHARES = np.array([0.1, 0.2, 0.35, 0.5, 0.65, 0.8])
 LEAST_POINTS = 24  # with fewer, slow noise cannot be told from a single autocorrelation
-LEAST_LAG_ONE = 0.15  # autocorrelation of neighbours below which nobody looks further
+LEAST_LAG_ONE = 0.15  # autocorrelation of neighbours below which slow noise is not looked for
 WORTH = 1.0  # nats by which slow noise must explain the residuals better: it has one number more (as in AIC)
 SETTLED = 1e-15  # change of a variance from one point to the next, beyond which it stays the same
 KEEP = 4.0  # nats below the best within which a decay is kept
@@ -114,20 +114,12 @@ class SlowProducts:
         """Return the same as `Products.sums`, flattened; the noise varies slowest."""
         rho, spread = noise.autocorrelation, noise.run_spread**2
         place = np.abs(rho[..., None] - self.decay).argmin(axis=-1)
-        if rho.ndim == 1:  # one entry a shape
+        if rho.ndim == 1:  # one entry per shape
             part = np.take_along_axis(self.part, place[None, None, None], axis=2)[:, :, 0]
         else:
             part = self.part[:, :, place.ravel()]
             part = part.reshape(*part.shape[:3], *(1,) * (rho.ndim - 2), -1)
-        total = part.sum(axis=1)
-        log_det = self.log_det[place]
-        if spread.any():
-            moved, own = (part[:3], part[0]) if rising else (part[[1, 3, 4]], part[3])
-            growth = 1 + spread * own
-            log_det = log_det - 0.5 * np.log(growth).sum(axis=0)
-            shrink = spread / growth
-            shrunk = [(shrink * (moved[a] * moved[b])).sum(axis=0) for a, b in zip(LEFT, RIGHT, strict=True)]
-            total = [plain - less for plain, less in zip(total, shrunk, strict=True)]
+        total, log_det = over_runs(part, self.log_det[place], spread, rising)
         shape = np.broadcast_shapes(np.shape(total[0]), np.shape(log_det))
         flat = [np.broadcast_to(values, shape).ravel() for values in (*total, log_det)]
         return Sums(**dict(zip(FIELDS, flat, strict=False))), flat[-1]

@@ -128,10 +128,8 @@ class Mended:
 
     choice: Choice
     points: Points
-    known: Known
     problem: Problem
     best: Solution
-    misfit: Misfit
 
 
 def choices(form: Form, known: Known, scale: float) -> Iterator[Choice]:
@@ -157,5 +155,5 @@ def mend(points: Points, form: Form, known: Known, start_sd: float | None) -> Me
         best = problem.solve()
         misfit = problem.misfit(best)
         if misfit is not None and not misfit.claimed:
-            return Mended(choice=choice, points=few, known=less, problem=problem, best=best, misfit=misfit)
+            return Mended(choice=choice, points=few, problem=problem, best=best)
     return None

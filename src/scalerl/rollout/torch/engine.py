@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from scalerl.errors import EngineError
+from scalerl.errors import EngineError, NonFiniteLogits
 from scalerl.rollout.noise import uniforms
 from scalerl.rollout.progress import ChunkResult, Progress
 from scalerl.rollout.requests import check_request
@@ -291,9 +291,8 @@ class TorchEngine:
             step, slot = bad[0]
             holder = self._scheduler.running(int(slot))
             assert holder is not None
-            raise EngineError(
-                f"non-finite logits at token {running.start[slot] + step} of request {holder.request.key},"
-                f" sampled with version {running.version}"
+            raise NonFiniteLogits(
+                token=int(running.start[slot] + step), request=holder.request.key, version=running.version
             )
 
     def _record(self, tokens: np.ndarray, log_probs: np.ndarray, result: ChunkResult, running: _RunningChunk) -> None:

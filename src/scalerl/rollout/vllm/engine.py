@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from scalerl.errors import EngineError, RecipeError
+from scalerl.errors import EngineError, NonFiniteLogits, RecipeError
 from scalerl.rollout.requests import check_request
 from scalerl.rollout.vllm.choice import KEY, NOT_FINITE, arguments
 from scalerl.rollout.vllm.parcels import LocalParcel, Parcel
@@ -306,10 +306,7 @@ class VllmEngine:
             counts.attended += (prompt - 1) * prompt // 2 - num_cached * (num_cached + 1) // 2
         for token, log_prob in zip(part.token_ids, part.logprobs.logprobs, strict=True):
             if log_prob == NOT_FINITE:
-                raise EngineError(
-                    f"non-finite logits at token {len(running.tokens)} of request {running.request.key}, sampled with "
-                    f"version {self._version}"
-                )
+                raise NonFiniteLogits(token=len(running.tokens), request=running.request.key, version=self._version)
             running.append(token, log_prob, self._version, self._stop_tokens)
             counts.decoded += 1
             counts.attended += prompt + len(running.tokens) - 1

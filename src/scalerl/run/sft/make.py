@@ -21,10 +21,11 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from scalerl.atomic_files import new_folder
 from scalerl.config.parts import GradingSettings, LearnerSettings
 from scalerl.config.secrets import hidden
 from scalerl.config.sft import SftSettings
-from scalerl.errors import RunFolderError
+from scalerl.errors import LearnerError, RunFolderError
 from scalerl.loop.requests import Text
 from scalerl.run import checkpoint as checkpoints
 from scalerl.run.resume import lock_folder
@@ -32,7 +33,7 @@ from scalerl.run.sft.demonstrations import Examples, plan_batches
 from scalerl.run.sft.inputs import SftStart, load_inputs
 from scalerl.run.sft.learner import SftLearner
 from scalerl.run.sft.measure import measure
-from scalerl.store import check_place, new_folder
+from scalerl.store import check_place
 from scalerl.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -249,6 +250,12 @@ def _train(
             train_loss = torch.stack(losses).mean().item() if losses else math.nan
             losses.clear()
             heldout_loss = learner.loss(examples.heldout)
+            if not math.isfinite(heldout_loss):
+                # Before it is saved: the checkpoint of an earlier step stays.
+                raise LearnerError(
+                    f"the held-out loss is {heldout_loss} after step {step}: training has diverged, so start again "
+                    f"with a lower sft.lr"
+                )
             elapsed_s = time.monotonic() - started
             curve.append(SftProgress(step=step, train_loss=train_loss, heldout_loss=heldout_loss, elapsed_s=elapsed_s))
             observer.measured(curve[-1])

@@ -28,7 +28,7 @@ from pydantic import Field, ValidationError
 
 from scalerl import store
 from scalerl.config.parts import Settings
-from scalerl.errors import UsageError
+from scalerl.errors import UsageError, not_utf8
 from scalerl.run.simulate.schedule import Durations, Regime, simulate
 
 CHUNKS = {"cpu": 4, "gpu": 16}
@@ -115,9 +115,13 @@ def read_rates(path: Path) -> RatesSettings:
     if path.is_dir():
         return rates_of_run(path)
     try:
-        content = tomllib.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"--rates {path} cannot be read: {_first_line(error)}") from None
+        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise UsageError(f"--rates {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"--rates {not_utf8(path, error)}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"--rates {path} cannot be read: {error}") from None
     return _checked(content, path)
 
 
@@ -244,7 +248,3 @@ def line_through(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float,
 
 def _column(rows: Sequence[store.Row], name: str) -> NDArray[np.float64]:
     return np.array([row.get(name) or 0.0 for row in rows], dtype=np.float64)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__

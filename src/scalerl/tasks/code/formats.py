@@ -42,7 +42,7 @@ class CodeProblem:
 
 
 def read_problem(row: Row) -> CodeProblem:
-    """Return the problem in a row, in whichever format it is. TaskError where it has none, or tests of no use."""
+    """Return the problem in a row, in any known format; TaskError if it has none, or if its tests cannot be used."""
     values = row.values
     if "test_list" in values:
         problem = _mbpp(row)
@@ -209,7 +209,7 @@ def _question(row: Row) -> str:
     for name in _QUESTIONS:
         if isinstance(row.values.get(name), str) and row.values[name].strip():
             return row.values[name]
-    raise TaskError(f"{row.place}: there is no question in it: none of the fields {', '.join(_QUESTIONS)} holds text")
+    raise TaskError(f"{row.place}: it has no question: none of the fields {', '.join(_QUESTIONS)} holds text")
 
 
 def _id(row: Row) -> str:

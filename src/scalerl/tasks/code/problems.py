@@ -75,14 +75,14 @@ def code(
     )
 
 
-def check_solutions(problems: dict[str, CodeProblem], *, sandbox: str = "bubblewrap") -> None:
+def check_solutions(problems: dict[str, CodeProblem]) -> None:
     """Raise TaskError where a reference solution is missing or fails its own tests, naming the first few."""
     faults: list[str] = []
     for name, problem in problems.items():
         if not problem.reference.solution.strip():
             faults.append(f"{name} (no solution)")
             continue
-        outcome = run_program(problem.reference.solution, problem.reference.to_text(), sandbox=sandbox, limits=_PATIENT)
+        outcome = run_program(problem.reference.solution, problem.reference.to_text(), limits=_PATIENT)
         if not outcome.correct:
             faults.append(f"{name} ({outcome.kind}, {outcome.num_passed} of {outcome.num_checks} checks passed)")
     close_sandboxes()

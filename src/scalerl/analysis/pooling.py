@@ -1,15 +1,22 @@
 """Apply the options `--pool` and `--prior FILE` to fitted curves."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Self
 
 from scalerl.curves import Fit
 from scalerl.errors import InputError
 from scalerl.joint.pool import pool
 from scalerl.joint.population import Member
-from scalerl.joint.prior_file import prior_content, read_prior
+from scalerl.joint.prior_file import read_prior
 from scalerl.logs.series import Series
+
+
+def check_one_axis(series: Iterable[Series], need: str) -> None:
+    """Raise InputError unless all series count compute in one column; `need` begins its sentence."""
+    axes = sorted({data.x_label for data in series})
+    if len(axes) > 1:
+        raise InputError(f"{need}, and these are on {' and '.join(axes)}: name one with --x COLUMN")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,12 +28,9 @@ class Pooling:
 
     @classmethod
     def of(cls, series: Sequence[Series], *, pool: bool, prior: str | None) -> Self:
+        if pool:
+            check_one_axis(series, "--pool needs curves on one axis of compute")
         axes = sorted({data.x_label for data in series})
-        if pool and len(axes) > 1:
-            raise InputError(
-                f"--pool needs curves on one axis of compute, and these are on {' and '.join(axes)}: name one with "
-                f"--x COLUMN"
-            )
         earlier = () if prior is None else read_prior(prior).on_axis(axes[0] if len(axes) == 1 else None)
         return cls(together=pool, earlier=earlier)
 
@@ -38,26 +42,3 @@ class Pooling:
         for group in dict.fromkeys(groups[name] for name in fits):
             done |= pool({name: curve for name, curve in fits.items() if groups[name] == group}, self.earlier)
         return {name: done[name] for name in fits}
-
-
-class Fitted(Protocol):
-    """A curve and its fit, as `results.CurveResult` has them."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def fit(self) -> Fit | None: ...
-    @property
-    def series(self) -> Series: ...
-
-
-def prior_of(curves: Sequence[Fitted]) -> dict[str, Any]:
-    """Return the content of a prior file for these curves."""
-    axes = sorted({curve.series.x_label for curve in curves})
-    if len(axes) > 1:
-        raise InputError(
-            f"a prior needs runs on one axis of compute, and these are on {' and '.join(axes)}: name one with "
-            f"--x COLUMN"
-        )
-    fits = {curve.name: curve.fit for curve in curves if curve.fit is not None}
-    return prior_content(fits, axes[0], {})
