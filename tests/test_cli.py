@@ -140,6 +140,7 @@ def write_logs(folder: Path) -> None:
         "empty.csv": "",
         "good.csv": header + "".join(f"{c},{0.4 + 0.01 * c}\n" for c in range(1, 12)),
         "nan.csv": header + "1,0.4\n2,nan\n3,0.5\n",
+        "all_nan.csv": header + "1,nan\n2,nan\n",
         "percent.csv": header + "1,40\n2,50\n3,60\n",
     }
     for name, text in files.items():
@@ -161,7 +162,7 @@ def faults(folder: Path) -> dict[str, tuple[tuple, tuple[str, ...]]]:
             ("no run of the study", "has been evaluated yet"),
         ),
         "missing column": ((at("good.csv"), "--y", "rewrd"), ("rewrd", "reward", "compute")),
-        "nan": ((at("nan.csv"),), ("nan.csv", "line 3", "--where 'reward!=nan'")),
+        "nan": ((at("all_nan.csv"),), ("all_nan.csv", "lines 2, 3", "--where 'reward!=nan'")),
         "percent": ((at("percent.csv"),), ("--y-scale 100",)),
         "where matches nothing": ((at("good.csv"), "--where", "compute=99"), ("compute", "99")),
         "where leaves nothing": ((at("nan.csv"), "--where", "reward!=nan"), ("2 points are not enough",)),

@@ -43,8 +43,26 @@ def test_the_sentence_advises_the_checkpoint_at_the_peak(slow: Fit):
     assert text.startswith("The reward fell by 0.0")
     assert "GPU-hours, to 0.58" in text
     assert text.endswith(
-        "choose the checkpoint there. A ceiling after a decline is not defined; the curve is fitted up to the peak."
+        "choose the checkpoint there. A ceiling after a decline is not defined; the curve is fitted up to the peak. A "
+        "change of task, grader or length limit there would look the same."
     )
+
+
+def test_a_run_that_rises_again_is_not_told_to_stop(slow: Fit):
+    compute = np.arange(1, 61) / 60
+    noise = np.random.default_rng(3).normal(size=60) * 0.006
+    # Harder problems from half of the run on: the reward drops at once and rises from there.
+    reward = 0.2 + 0.4 / (1 + (0.1 / compute) ** 2) - np.where(compute > 0.5, 0.15 - 0.2 * (compute - 0.5), 0) + noise
+    fitted = fit(compute, reward)
+    when = stopping(fitted)
+    assert fitted.falls[0].regained == pytest.approx(0.07, abs=0.03)
+    assert when is not None
+    assert when.rising_again
+    text = stopping_text(when)
+    assert "and is rising again" in text
+    assert "stop" not in text
+    assert "it has regained 0.0" in note_text(fitted.falls[0])
+    assert slow.falls[0].regained == 0
 
 
 def test_the_curve_ends_at_the_peak(slow: Fit):

@@ -120,3 +120,8 @@ def test_noise_matters_for_what_would_have_been_noticed():
 def test_a_jump_above_the_given_start_is_a_rise():
     noise = 0.005 * np.random.default_rng(0).standard_normal(30)
     assert fit(np.arange(1.0, 31.0), 0.6 + noise, start=0.4, intervals=False).verdict != "no rise seen"
+
+
+def test_a_constant_reward_has_one_plain_note():
+    done = fit(np.arange(1.0, 31.0), np.ones(30), intervals=False)
+    assert done.messages == ("No rise seen: the reward is the same in every evaluation.",)

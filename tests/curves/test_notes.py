@@ -24,7 +24,8 @@ def test_amounts_of_compute_take_the_unit():
     assert "at compute 1,234, to 0.3:" in note_text(fall)
     assert note_text(fall, "GPU-hours") == (
         "The reward fell by 0.3 (standard error 0.01) after a peak of 0.6 at 1,234 GPU-hours, to 0.3: choose the "
-        "checkpoint there. A ceiling after a decline is not defined; the curve is fitted up to the peak."
+        "checkpoint there. A ceiling after a decline is not defined; the curve is fitted up to the peak. A change of "
+        "task, grader or length limit there would look the same."
     )
     assert note_text(Crossing(compute=2e18), "FLOPs") == "The two curves cross at 2e+18 FLOPs."
     assert note_text(SkippedEarly(compute=10.0)).startswith("Skipped what lies before compute 10:")

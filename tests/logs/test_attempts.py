@@ -39,6 +39,11 @@ def _expected(rows: Rows) -> list[tuple[float, float]]:
     return sorted((compute, reward) for _, compute, reward in rows)
 
 
+def test_newest_rows_first_are_one_run(tmp_path: Path) -> None:
+    series = _series(tmp_path, FIRST[::-1])
+    assert (_points(series), series.facts) == (_expected(FIRST), ())
+
+
 def test_superseded_rows_are_dropped_and_noted(tmp_path: Path) -> None:
     series = _series(tmp_path, FIRST + SECOND)
     assert _points(series) == _expected(FIRST[:15] + SECOND)

@@ -49,6 +49,49 @@ def _run_folder(folder: Path, **recipe: Any) -> Path:
     return folder
 
 
+def test_step_of_ms_swift_is_read_from_its_text(tmp_path: Path) -> None:
+    rows = [{"reward": 0.1, "global_step/max_steps": f"{step}/400", "elapsed_time": "3m 20s"} for step in (5, 10)]
+    table = read_table(_lines(tmp_path / "logging.jsonl", rows))
+    assert (table.x, _column(table, "global_step")) == ("global_step", [5, 10])
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize("by_row", [False, True])
+def test_json_of_columns(tmp_path: Path, indent: int | None, by_row: bool) -> None:
+    columns: dict[str, Any] = {"step": [1, 2, 3], "reward": [0.1, None, 0.3]}
+    if by_row:
+        columns = {name: {str(at): cell for at, cell in enumerate(cells)} for name, cells in columns.items()}
+    table = read_table(_file(tmp_path / "a.json", json.dumps(columns, indent=indent)))
+    assert (table.x, table.y, _column(table, "reward")) == ("step", "reward", [0.1, None, 0.3])
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_json_with_one_list_of_rows(tmp_path: Path, indent: int | None) -> None:
+    value = {"config": {"lr": 1}, "history": [{"step": 1, "reward": 0.1}, {"step": 2, "reward": 0.2}]}
+    table = read_table(_file(tmp_path / "a.json", json.dumps(value, indent=indent)))
+    assert (table.x, table.y, _column(table, "reward")) == ("step", "reward", [0.1, 0.2])
+
+
+@pytest.mark.parametrize("preamble", ["sep=;\n", '"sep=;"\r\n', "# exported\n# from a tracker, run 7\n"])
+def test_lines_before_the_header_are_skipped(tmp_path: Path, preamble: str) -> None:
+    table = read_table(_file(tmp_path / "a.csv", preamble + "step;reward\n1;0,1\n2;0,2\n"))
+    assert (table.x, table.y, _column(table, "reward")) == ("step", "reward", [0.1, 0.2])
+
+
+def test_one_metric_per_row_becomes_columns(tmp_path: Path) -> None:
+    rows = [
+        f"{run},{tag},{step},{value}"
+        for run in ("a", "b")
+        for step, value in ((1, 0.2), (2, 0.3), (3, 0.4))
+        for tag in ("train/loss", "eval/accuracy")
+    ]
+    table = read_table(_file(tmp_path / "a.csv", "\n".join(["run,tag,step,value", *rows]) + "\n"))
+    assert (table.x, table.y, len(table.rows)) == ("step", "eval/accuracy", 6)
+    assert _column(table, "run") == ["a"] * 3 + ["b"] * 3
+    series = series_from([table], Selection())
+    assert [(curve.name, curve.reward.tolist()) for curve in series] == [("a", [0.2, 0.3, 0.4]), ("b", [0.2, 0.3, 0.4])]
+
+
 # CSV
 
 
@@ -336,6 +379,13 @@ def test_number_of_gpus_must_be_positive(tmp_path: Path) -> None:
         (["global_step", "reward", "accuracy"], "global_step", "accuracy"),
         (["Wall time", "Step", "Value"], "Step", "Value"),
         (["epoch", "loss", "eval_loss", "eval_runtime"], None, None),
+        (["step", "val/acc/best@8/mean", "val/acc/maj@8/mean", "val/acc/mean@8"], "step", "val/acc/mean@8"),
+        (["step", "eval_best_reward", "eval_reward"], "step", "eval_reward"),
+        (["step", "val/format_acc", "val/test_score/gsm8k"], "step", "val/test_score/gsm8k"),
+        (["step", "reward/format", "reward/accuracy", "reward/total"], "step", "reward/total"),
+        (["epoch", "val_accuracy"], "epoch", "val_accuracy"),
+        (["epoch", "current_steps", "reward"], "current_steps", "reward"),
+        (["time/total_timesteps", "time/fps", "rollout/ep_rew_mean"], "time/total_timesteps", "rollout/ep_rew_mean"),
     ],
 )
 def test_columns_are_recognised_in_the_order_documented(
@@ -407,7 +457,7 @@ def test_run_without_evaluations_is_an_error(tmp_path: Path) -> None:
         (
             "a.json",
             b'{\n"step": 1\n}',
-            "is JSON, but neither a list of rows nor a trainer_state.json with a log_history",
+            "is JSON, but neither a list of rows, nor columns of equal length, nor",
         ),
         ("a.json", b"[1, 2]", "is JSON, but neither a list of rows"),
         ("trainer_state.json", b'{"log_history": []}', "trainer_state.json holds no rows: wait"),

@@ -297,7 +297,7 @@ def test_pooled_files_must_share_columns(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "rows, options, sentence",
     [
-        ([(1, "nan"), (2, 0.5)], {}, "'reward' is NaN at line 2 of log.csv: remove those rows, or leave"),
+        ([(1, "nan")], {}, "'reward' is NaN at line 2 of log.csv: remove those rows, or leave"),
         ([(1, "nan"), (2, "-inf")], {}, "leave them out with --where 'reward!=-inf' --where 'reward!=nan'."),
         ([(1, 0.5), ("inf", 0.5)], {}, "'gpu_hours' is infinite at line 3 of log.csv"),
         ([(n, "nan") for n in range(1, 9)], {}, "is NaN at lines 2, 3, 4, 5, 6 and 3 more of log.csv"),
@@ -332,6 +332,57 @@ def test_fault_of_the_only_curve_is_raised(
     tmp_path: Path, rows: list[Any], options: dict[str, Any], sentence: str
 ) -> None:
     assert sentence in _fault(_csv(tmp_path / "log.csv", "gpu_hours,reward", rows), **options)
+
+
+def test_named_runs_are_separate_curves(tmp_path: Path) -> None:
+    rows = [(run, step, 0.01 * step) for run in ("new", "base") for step in range(1, 9)]
+    path = _csv(tmp_path / "log.csv", "run,step,reward", rows)
+    assert [series.name for series in _select(path)] == ["new", "base"]
+    assert _select(path)[0].facts[-1].kind == "runs_apart"
+    assert len(_select(path, seed="run")) == 1
+    # An id that changes when a run is resumed names no other run, and neither do repeats that a seed tells apart.
+    resumed = [("x1" if step < 5 else "x2", step, 0.01 * step) for step in range(1, 9)]
+    assert len(_select(_csv(tmp_path / "log.csv", "run_id,step,reward", resumed))) == 1
+    seeds = [(f"r{seed}", seed, step, 0.01 * step) for seed in (0, 1) for step in range(1, 9)]
+    assert len(_select(_csv(tmp_path / "log.csv", "run,seed,step,reward", seeds))) == 1
+
+
+def test_time_of_day_is_not_compute(tmp_path: Path) -> None:
+    rows = [(1.7e9 + 60 * at, 0.1 + 0.01 * at) for at in range(8)]
+    sentence = _fault(_csv(tmp_path / "log.csv", "timestamp,reward", rows), x="timestamp")
+    assert "'timestamp' runs from 1700000000 to 1700000420, which is a time of day and not an amount spent" in sentence
+
+
+def test_rows_written_twice_count_once(tmp_path: Path) -> None:
+    rows = [(step, 0.1 + 0.013 * step) for step in range(1, 11) for _ in range(2)]
+    [series] = _select(_csv(tmp_path / "log.csv", "step,reward", rows))
+    assert series.compute.size == 10
+    assert [(fact.kind, fact.values["num"]) for fact in series.facts] == [("repeated_rows", 10)]
+
+
+def test_several_rows_per_step_are_noted(tmp_path: Path) -> None:
+    rows = [(step, 0.1 + 0.013 * step + shift) for step in range(1, 11) for shift in (0.0, 0.002)]
+    [series] = _select(_csv(tmp_path / "log.csv", "step,reward", rows))
+    assert series.compute.size == 20
+    assert [(fact.kind, fact.values["num"]) for fact in series.facts] == [("several_per_compute", 2)]
+    # Single answers, right or wrong, are not rows written twice.
+    answers = [(step, float(at < step)) for step in range(1, 11) for at in range(10)]
+    [series] = _select(_csv(tmp_path / "log.csv", "step,reward", answers))
+    assert (series.compute.size, series.facts) == (100, ())
+
+
+def test_nan_counts_as_not_measured(tmp_path: Path) -> None:
+    # As pandas writes a wandb history: NaN in every row that was logged by something else.
+    rows = [{"step": n, "num_tokens": 100.0 * n, "reward": 0.2, "eval/acc": float("nan")} for n in range(1, 41)]
+    rows += [{"step": n, "num_tokens": float("nan"), "reward": "NaN", "eval/acc": 0.01 * n} for n in range(4, 41, 4)]
+    path = tmp_path / "history.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    [series] = _select(path)
+    assert (series.x_label, series.y_label) == ("num_tokens", "eval/acc")
+    assert series.compute.tolist() == [100.0 * n for n in range(4, 41, 4)]
+    [fact] = [fact for fact in series.facts if fact.kind == "nan_rows"]
+    assert (fact.values["columns"], fact.values["num"], fact.values["num_rows"]) == (("eval/acc",), 40, 50)
+    assert "eval/acc is NaN in 40 of 50 rows (lines 1, 2, 3, 4, 5 and 35 more of history.jsonl)" in series.notes[0]
 
 
 @pytest.mark.parametrize("bad", ["nan", "7", "oops"])

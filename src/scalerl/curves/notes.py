@@ -74,6 +74,8 @@ class Fall:
     """Evidence for a decline from the peak on: a log likelihood ratio."""
     limit: float
     """The statistic from which a decline counts as one."""
+    regained: float = 0.0
+    """By how much the last points lie above the lowest since the peak, where that is beyond noise; else 0."""
     until_peak: bool = False
     """Whether the curve is fitted up to the peak only."""
     run: str | None = None

@@ -50,6 +50,8 @@ class Stopping:
     best: BestEvaluation
     fell_after: float | None = None
     """Compute of the peak after which the reward fell; None where it did not."""
+    rising_again: bool = False
+    """Whether it has risen again since its lowest after that peak."""
 
 
 def stopping(fit: Fit) -> Stopping | None:
@@ -84,6 +86,7 @@ def _after_peak(fit: Fit) -> Stopping:
         num_without_gain=max(fall.num_after for fall in fit.falls),
         best=_best(fit),
         fell_after=peak,
+        rising_again=any(fall.regained > 0 for fall in fit.falls),
     )
 
 
@@ -99,7 +102,9 @@ def _most_of_gain(fit: Fit) -> Value:
 def _places(fit: Fit, form: Form, params: dict[str, Array]) -> Array:
     """Return the compute at which 95 % of the gain is reached; without a start, of the gain since the first point."""
     with np.errstate(over="ignore", divide="ignore"):
-        return form.place(MOST, params) if form.rising else float(fit.compute.min()) * form.place(1 - MOST, params)
+        if not form.rising:
+            return float(fit.compute.min()) * form.place(1 - MOST, params)
+        return form.delay * fit.scale + (1 - form.delay) * form.place(MOST, params)
 
 
 def _without_gain(fit: Fit) -> tuple[float | None, int]:

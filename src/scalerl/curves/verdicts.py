@@ -52,11 +52,13 @@ def judge(
 def _judge_curve(settled: Settled, level: float, margin: float) -> tuple[Verdict, tuple[FitNote, ...]]:
     """Return the verdict on the curve, without regard to what came after its peak."""
     points, form, known, best = settled.points, settled.choice.form, settled.known, settled.best
-    notes: tuple[FitNote, ...] = best.at_bound
+    above: tuple[FitNote, ...] = ()
     if known.start is not None and known.start > np.quantile(points.reward, 0.9):
-        notes = (*notes, StartAboveData(start=known.start))
+        above = (StartAboveData(start=known.start),)
     if settled.rise is not None and not settled.rise.seen:
-        return "no rise seen", (NoRiseSeen(noticeable=settled.rise.noticeable, power=POWER), *notes)
+        # Where least squares ends on a curve that is flat says nothing.
+        return "no rise seen", (NoRiseSeen(noticeable=settled.rise.noticeable, power=POWER), *above)
+    notes: tuple[FitNote, ...] = (*best.at_bound, *above)
     if settled.misfit is not None and settled.misfit.claimed:
         notes = (_misfit_note(settled, settled.misfit), *notes)
         if not settled.mended:

@@ -12,6 +12,8 @@ from scalerl.curves.pairs.notes import PairKind, PairNote
 if TYPE_CHECKING:
     from scalerl.curves.stopping import Stopping
 
+_NOTHING = 1e-6  # of a reward: scatter of evaluations that are all the same
+
 
 def pair_verdict(kind: PairKind, winner: str | None, labels: Mapping[str, str] | None = None) -> str:
     """Return the verdict on a pair; `labels` replace the curves' names."""
@@ -51,6 +53,8 @@ def note_text(note: Note, unit: str | None = None) -> str:
             return f"Skipped what lies before {_amount(_short(note.compute), unit)}: it is off the later curve."
         case notes.LackOfFit() | notes.MendedFit():
             return _misfit_text(note, unit)
+        case notes.NoRiseSeen() if note.noticeable < _NOTHING:
+            return "No rise seen: the reward is the same in every evaluation."
         case notes.NoRiseSeen():
             return (
                 f"No rise seen: a gain of {note.noticeable:.2g} per doubling of compute, or more, would have been "
@@ -85,10 +89,14 @@ def fall_text(note: notes.Fall, unit: str | None) -> str:
     """Return by how much a run fell after its peak, and what to do about it."""
     run = "" if note.run is None else f" of run {note.run}"
     peak = f"{note.best:.3g} at {_amount(_short(note.compute), unit)}"
+    advice = "choose the checkpoint there"
+    if note.regained > 0:
+        advice = f"it has regained {note.regained:.2g} since its lowest"
     fitted = "the curve is fitted up to the peak" if note.until_peak else "the curve is fitted through all points"
     return (
         f"The reward{run} fell by {note.drop:.2g} (standard error {note.drop_error:.1g}) after a peak of {peak}, to "
-        f"{note.mean:.3g}: choose the checkpoint there. A ceiling after a decline is not defined; {fitted}."
+        f"{note.mean:.3g}: {advice}. A ceiling after a decline is not defined; {fitted}. A change of task, grader or "
+        "length limit there would look the same."
     )
 
 
@@ -230,7 +238,10 @@ def stopping_text(stopping: "Stopping", unit: str | None = None) -> str:
     parts = []
     if stopping.fell_after is not None:
         since = _amount(_short(stopping.fell_after), unit)
-        parts.append(f"the reward has fallen since {since}: stop, and take the checkpoint from there")
+        if stopping.rising_again:
+            parts.append(f"the reward fell after {since} and is rising again: the best checkpoint so far is from there")
+        else:
+            parts.append(f"the reward has fallen since {since}: stop, and take the checkpoint from there")
     most = stopping.most_of_gain
     if most is not None:
         verb = "was reached" if stopping.reached else "should be reached"

@@ -31,6 +31,7 @@ def separate_attempts(table: Table) -> Table:
     step = names.find(names.TRAINER_STEP, table.columns)
     if step is None or table.kind == "run" or ATTEMPT in table.columns:
         return table
+    table = _oldest_first(table, step)
     numbers, again = _number_attempts(table, step)
     counts: dict[int, int] = {}
     for row, number in enumerate(numbers):
@@ -58,6 +59,17 @@ def separate_attempts(table: Table) -> Table:
         apart=(*table.apart, ATTEMPT),
         facts=(*facts, Fact(kind="attempts", values=values)),
     )
+
+
+def _oldest_first(table: Table, step: str) -> Table:
+    """Turn the rows of a table around in which the step never rises within a run: the newest rows come first."""
+    groups = [[row for row in rows if names.is_number(table.rows[row].get(step))] for rows in _label_groups(table)]
+    steps = [[table.rows[row][step] for row in rows] for rows in groups]
+    num_rises = sum(a < b for own in steps for a, b in itertools.pairwise(own))
+    num_falls = sum(a > b for own in steps for a, b in itertools.pairwise(own))
+    if num_rises or num_falls < _MIN_ROWS_PER_ATTEMPT:
+        return table
+    return replace(table, rows=table.rows[::-1], places=table.places[::-1])
 
 
 def _number_attempts(table: Table, step: str) -> tuple[list[int], set[int]]:

@@ -1,6 +1,7 @@
 """Which column is which in a log of any trainer: names in the order they are tried, and compute built from step time.
 
-x: GPU_HOURS, then, where --gpus was given, gpu_hours built from time; then FLOPS, TOKENS, hours built from time, STEP.
+x: GPU_HOURS, then, where --gpus was given, gpu_hours built from time; then FLOPS, TOKENS, hours built from time, STEP,
+COARSE.
 y: an evaluation's RATES (eval/..., val-core/..., test/...), a plain rate (pass_rate, accuracy), TRAINING reward; a
 column with too few rows to fit comes after all that have enough.
 Names are compared in lower case with blanks and dashes as underscores. Among equals the first column is taken.
@@ -41,7 +42,11 @@ STEP = (
         "training/global_step",
     ),
     *("train_step", "training_step", "iteration", "iter", "update"),
+    # LLaMA-Factory, Stable-Baselines3
+    *("current_steps", "time/total_timesteps", "total_timesteps", "time/iterations"),
 )
+# Progress in coarser units, for logs that have nothing better.
+COARSE = ("episode", "episodes", "epoch")
 # wandb's own _step counts rows and never falls, the trainer's does when a run is resumed.
 TRAINER_STEP = (*(name for name in STEP if name != "_step"), "_step")
 # Seconds one step took: tinker-cookbook, prime-rl, ours, verl, TRL, and what others write.
@@ -61,6 +66,7 @@ STEP_TIME = (
 ELAPSED = ("elapsed_s", "relative_time_(process)", "relative_time_(wall)", "_runtime")
 NUM_SAMPLES = ("num_samples", "eval/num_samples", "num_eval_samples")
 SEED = ("seed", "random_seed", "train_seed", "train/seed")
+RUN_NAME = ("run", "run_name", "run_id", "experiment", "experiment_name", "exp_name")
 RUN = ("run", "run_id", "run_name", *SEED)
 RATES = (
     r"pass_?rate|solve_rate|success_rate|pass(@|_at_|_)?1",
@@ -78,6 +84,7 @@ TRAINING = (
         "objective/scores",
         "avg_reward",
         "rollout/raw_reward",
+        "rollout/ep_rew_mean",
         "value",
     ),
 )
@@ -86,8 +93,13 @@ _EVALUATION = re.compile(r"(^|[/_.])(evals?|evaluation|val|valid|validation|test
 _RATES = tuple(re.compile(rf"(^|[/_.])({rate})([/_.]|$)") for rate in RATES)
 _PLAIN_RATE = re.compile(rf"(mean_|avg_)?({'|'.join(RATES[:3])})")
 _TRAINING_RATE = re.compile(rf"(^|[/_.])({'|'.join(RATES)})([/_.]|$)")
-# TRL logs every reward function apart from their sum: the parts come after the whole.
-_PART = re.compile(r"(^|[/_.])rewards/[^/]+/mean$")
+# TRL logs every reward function apart from their sum: the parts come after the whole. So does what only says how well
+# the format was kept, and what was chosen from several answers (verl's best@8/mean beside mean@8).
+_PART = re.compile(
+    r"(^|[/_.])(rewards/[^/]+/mean$|(format|formatting|penalty|bonus|best|worst|maj|majority|oracle|chosen|rejected)"
+    r"(@\d+)?([/_.]|$))"
+)
+_WHOLE = re.compile(r"(^|[/_.])(total|overall|sum)([/_.]|$)")
 _NEVER = re.compile(
     r"(^|[/_. ])(std|stdev|stderr|sem|var|variance|min|max|median|len|lengths?|time|runtime|seconds?|loss|kl|entropy"
     r"|count|num|zero|tokens?|steps?|epoch|lr|clip|clipped|ratio|norm|grad|hash|advantages?|per|truncated)([/_. ]|$)"
@@ -156,20 +168,28 @@ def choose_x(columns: Sequence[str], rows: Sequence[Row], *, y: str | None, buil
     named = [known[name] for name in order if name in known]
     # As for y: a column that cannot be read is to be named.
     kinds = (_is_numeric, lambda value: value is not None)
+    # An epoch or episode counts training only where it differs from row to row.
+    coarse = [known[name] for name in COARSE if name in known and _is_progress(rows, known[name], y)]
+    named += coarse if not named else []
     return next((column for is_one in kinds for column in named if _stands_by(rows, column, y, step, is_one)), None)
 
 
 def fill_from_step(rows: Sequence[Row], column: str, step: str | None) -> list[Any]:
-    """Return a column's values; a missing one is taken from another row of the same step and run."""
+    """Return a column's values; one that is missing or NaN is taken from another row of the same step and run."""
     values = [row.get(column) for row in rows]
-    if step is None or step == column or all(value is not None for value in values):
+    is_missing = [value is None or is_nan(value) for value in values]
+    if step is None or step == column or not any(is_missing):
         return values
     labels = _run_columns(rows, column)
     keys = [(row.get(step), *(row.get(label) for label in labels)) for row in rows]
-    known = {key: value for key, value in zip(keys, values, strict=True) if value is not None and is_number(key[0])}
+    known = {
+        key: value
+        for key, value, missing in zip(keys, values, is_missing, strict=True)
+        if not missing and is_number(key[0])
+    }
     return [
-        known.get(key) if value is None and is_number(key[0]) else value
-        for key, value in zip(keys, values, strict=True)
+        known.get(key, value) if missing and is_number(key[0]) else value
+        for key, value, missing in zip(keys, values, is_missing, strict=True)
     ]
 
 
@@ -209,7 +229,13 @@ def _on_the_clock(rows: Sequence[Row], step: str | None, elapsed: str) -> list[f
 
 
 def is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """Return whether a value is a number; NaN, which pandas and wandb write for what was not logged, is not one."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and value == value
+
+
+def is_nan(value: object) -> bool:
+    """Return whether a value is NaN, as a number or as text."""
+    return value != value if isinstance(value, float) else isinstance(value, str) and value.strip().lower() == "nan"
 
 
 def _cumulated(rows: Sequence[Row], step: str | None, step_time: str) -> list[float | None]:
@@ -247,7 +273,7 @@ def _y_rank(name: str) -> tuple[int, int, int] | None:
         return 1, 0, 0
     if name in TRAINING:
         return 2, 0, TRAINING.index(name)
-    return (2, 1 + part, 0) if _TRAINING_RATE.search(name) else None
+    return (2, 1 + part, int(not _WHOLE.search(name))) if _TRAINING_RATE.search(name) else None
 
 
 def _ranked(columns: Sequence[str], rows: Sequence[Row]) -> list[tuple[tuple[int, int, int, int], str]]:
@@ -284,7 +310,7 @@ def _is_unit(rows: Sequence[Row], column: str) -> bool:
 
 def _is_numeric(value: object) -> bool:
     """Return whether a value is a number, also one written as text: one bad cell makes a whole CSV column text."""
-    if not isinstance(value, str):
+    if not isinstance(value, str) or is_nan(value):
         return is_number(value)
     try:
         return float(value) is not None
@@ -299,6 +325,12 @@ def _stands_by(
     values = fill_from_step(rows, column, step)
     wanted = [is_one(value) for value, row in zip(values, rows, strict=True) if y is None or row.get(y) is not None]
     return 2 * sum(wanted) >= len(wanted) > 0
+
+
+def _is_progress(rows: Sequence[Row], column: str, y: str | None) -> bool:
+    """Return whether most rows with a y have a number of their own in this column."""
+    values = [row.get(column) for row in rows if y is not None and row.get(y) is not None]
+    return 2 * len({value for value in values if is_number(value)}) > len(values) > 0
 
 
 def _run_columns(rows: Sequence[Row], needed: str) -> list[str]:

@@ -20,7 +20,7 @@ from scalerl.logs.formats.console import has_records
 from scalerl.logs.formats.csv import is_table, is_wandb_export
 from scalerl.logs.formats.tensorboard import is_event_file
 from scalerl.logs.formats.trackio import is_database
-from scalerl.logs.formats.trainer_state import find_trainer_states
+from scalerl.logs.formats.trainer_state import find_trainer_states, rows_inside, rows_of_columns
 from scalerl.logs.formats.wandb import find_wandb_files, is_wandb_file
 from scalerl.logs.table import listed
 
@@ -152,8 +152,10 @@ def _text_kind(text: str) -> Kind:
     if body.startswith("[") and (re.match(r"\[\s*[{\]]", body) or _parses(text)):
         return "json"
     if re.match(r'\{\s*("|\}|$)', body):
-        # One object over many lines is JSON; a whole first line, or a text that is not JSON as a whole, is JSON lines.
-        may_be_whole = '"log_history"' in text or not _parses(body.split("\n", 1)[0])
+        # One object over many lines is JSON, and so is one line that holds many rows; a whole first line, or a text
+        # that is not JSON as a whole, is JSON lines.
+        first, _, rest = body.partition("\n")
+        may_be_whole = '"log_history"' in text or not _parses(first) or (not rest.strip() and _holds_rows(first))
         return "json" if may_be_whole and _parses(text) else "jsonl"
     if is_table(text):
         return "wandb_export" if is_wandb_export(text) else "csv"
@@ -196,6 +198,11 @@ def _parses(line: str) -> bool:
     except json.JSONDecodeError:
         return False
     return True
+
+
+def _holds_rows(line: str) -> bool:
+    value = json.loads(line)
+    return rows_of_columns(value) is not None or rows_inside(value) is not None
 
 
 def _no_such_file(path: Path) -> str:

@@ -16,9 +16,13 @@ FactKind = Literal[
     "longest_history",
     "rows_counted",
     "cut_lines",
+    "nan_rows",
+    "repeated_rows",
+    "several_per_compute",
     "start_at_zero",
     "start_is_a_mean",
     "start_is_late",
+    "runs_apart",
     "runs_by_column",
     "seed_has_too_many_values",
     "mixed",
@@ -102,6 +106,17 @@ _SENTENCES: dict[FactKind, Callable[[Mapping[str, Any]], str]] = {
     "cut_lines": lambda values: (
         f"{values['num']} lines (the first is line {values['line']}) were cut while they were written and are left out."
     ),
+    "nan_rows": lambda values: (
+        f"{' or '.join(values['columns'])} is NaN in {values['num']} of {values['num_rows']} rows ({values['place']}): "
+        "they count as not measured. If training itself gave NaN there, the run has diverged and the rest says little."
+    ),
+    "repeated_rows": lambda values: (
+        f"{values['num']} of {values['num_rows']} rows repeat another one, compute and reward: each counts once."
+    ),
+    "several_per_compute": lambda values: (
+        f"Most values of {values['x']} have {values['num']:g} rows or more, taken as evaluations of one run: if they "
+        "are of several runs, name what tells these apart with --seed or --by."
+    ),
     "start_at_zero": _start_at_zero,
     "start_is_a_mean": lambda values: (
         f"The start, {values['start']:g}, is the mean of {values['num']} rows: a run has several at its least compute."
@@ -109,6 +124,10 @@ _SENTENCES: dict[FactKind, Callable[[Mapping[str, Any]], str]] = {
     "start_is_late": lambda values: (
         f"The first row lies at compute {values['compute']:g}, not before training: it is fitted as a point, and the "
         "start is fitted too."
+    ),
+    "runs_apart": lambda values: (
+        f"Column {values['column']} names {values['num']} runs: they are separate curves (make them repeats of one "
+        f"curve with --seed {values['column']}, or name curves with --by)."
     ),
     "runs_by_column": lambda values: f"Runs are told apart by column {', '.join(values['columns'])}.",
     "seed_has_too_many_values": lambda values: (

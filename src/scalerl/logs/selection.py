@@ -4,6 +4,7 @@ Every fault found here is one of a file as a whole, and raises InputError.
 """
 
 import difflib
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,11 +12,15 @@ from typing import Any
 
 from scalerl.errors import InputError
 from scalerl.logs.axes import UNEVEN_TIME, disagreement
-from scalerl.logs.columns import STEP_TIME, TRAINER_STEP, fill_from_step, find, is_number, unit_rewards
+from scalerl.logs.columns import RUN_NAME, STEP_TIME, TRAINER_STEP, fill_from_step, find, is_number, unit_rewards
 from scalerl.logs.facts import Fact
 from scalerl.logs.names import FILE, file_names
 from scalerl.logs.points import Point, Selection
 from scalerl.logs.table import ATTEMPT, Table, listed, per_attempt, with_gpus
+
+# A column with more values than these, or hardly a row for each, does not name runs.
+_MAX_RUNS = 64
+_MIN_ROWS_PER_RUN = 3
 
 
 def points_from(tables: Sequence[Table], selection: Selection) -> list[Point]:
@@ -66,7 +71,28 @@ def _prepared(table: Table, file: str, selection: Selection) -> Table:
     # Before any filter: the row of the same step that holds the compute may be one the filter drops.
     computes = per_attempt(table, lambda rows: fill_from_step(rows, x, table.step)) or []
     rows = [{**row, x: compute} for row, compute in zip(table.rows, computes, strict=True)]
-    return replace(table, rows=rows, x=x, y=selection.y or table.y)
+    return _with_named_runs(replace(table, rows=rows, x=x, y=selection.y or table.y), selection)
+
+
+def _with_named_runs(table: Table, selection: Selection) -> Table:
+    """Make the runs that a column names separate curves, where nobody says what tells curves apart."""
+    column = find(RUN_NAME, table.columns)
+    is_said = bool(selection.by or selection.seed or table.seed) or column in {*_mentioned(selection), *table.apart}
+    if column is None or table.kind not in ("csv", "jsonl") or is_said:
+        return table
+    x, y = table.x or "", table.y or ""
+    spans: dict[str, list[float]] = {}
+    for row in table.rows:
+        if is_number(row.get(x)) and row.get(y) is not None and row.get(column) is not None:
+            spans.setdefault(_label(row[column]), []).append(row[x])
+    if not 2 <= len(spans) <= _MAX_RUNS or min(map(len, spans.values())) < _MIN_ROWS_PER_RUN:
+        return table
+    # A resumed run may have another id for what follows: its rows lie beyond those before it.
+    ends = sorted((min(computes), max(computes)) for computes in spans.values())
+    if all(last <= begin for (_, last), (begin, _) in itertools.pairwise(ends)):
+        return table
+    fact = Fact(kind="runs_apart", values={"column": column, "num": len(spans)})
+    return replace(table, apart=(*table.apart, column), facts=(*table.facts, fact))
 
 
 def _with_even_axis(table: Table, selection: Selection, *, is_only: bool) -> Table:

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from scalerl.errors import InputError
 from scalerl.logs.attempts import check_clock, drop_superseded, telling_labels
 from scalerl.logs.binning import bin_runs
-from scalerl.logs.columns import STEP, plain
+from scalerl.logs.columns import FLOPS, STEP, TOKENS, is_nan, plain
 from scalerl.logs.facts import Fact, sentence
 from scalerl.logs.names import CurveKey, curve_names
 from scalerl.logs.points import Point, Selection, YScale, at
+from scalerl.logs.repeats import drop_repeated
 from scalerl.logs.scale import out_of_range, scaled
 from scalerl.logs.selection import points_from, split_by_seed
 from scalerl.logs.table import Table, listed
@@ -29,6 +30,9 @@ __all__ = ["InputError", "Selection", "Series", "series_from"]
 _ROUNDING = 1e-6
 # A first row within this share of the largest compute is as good as the model before training.
 _BEFORE_TRAINING = 0.01
+# Seconds since 1970, of which a run takes a little.
+_YEAR_2001, _YEAR_2065 = 1e9, 3e9
+_A_LITTLE = 0.05
 # Fewer starts than these say little of their own spread.
 _ENOUGH_STARTS = 4
 
@@ -112,9 +116,12 @@ def _series(name: str, points: Sequence[Point], selection: Selection) -> Series:
                 f"the files of {name} use different columns ({listed(sorted(labels))}): choose one with {option}."
             )
     facts = tuple(fact for number, fact in enumerate(points[0].facts) if fact not in points[0].facts[:number])
+    points, on_nan = _without_nan(points)
     points, on_seeds = split_by_seed(points)
     points, on_resuming = drop_superseded(points)
+    points, on_repeats = drop_repeated(points)
     values = _checked(points, selection.y_scale)
+    _check_amount(points[0], [value.compute for value in values])
     check_clock(points, [value.compute for value in values])
     held_out = [value for value in values if value.point.is_held_out]
     to_fit = [value for value in values if not value.point.is_held_out]
@@ -128,7 +135,7 @@ def _series(name: str, points: Sequence[Point], selection: Selection) -> Series:
             f"{name} has no row left to fit besides its start, at {at([value.point for value in starts])}."
         )
     start, start_sd = _start(starts, selection)
-    facts = (*facts, *on_seeds, *on_resuming, *_start_facts(start, starts, fitted, selection))
+    facts = (*facts, *on_nan, *on_seeds, *on_resuming, *on_repeats, *_start_facts(start, starts, fitted, selection))
     facts += _mixed([*fitted, *held_out])
     fitted.sort(key=lambda value: (value.point.run, value.compute, value.reward, value.point.evaluation or ""))
     held_out.sort(key=lambda value: (value.compute, value.reward))
@@ -227,6 +234,20 @@ def _floats(values: Any) -> NDArray[np.float64]:
 # Numbers
 
 
+def _without_nan(points: Sequence[Point]) -> tuple[list[Point], tuple[Fact, ...]]:
+    """Drop the rows whose compute or reward is NaN, unless that leaves none; return the rest and what was done.
+
+    NaN is how pandas and wandb write that a value was not logged in a row, such as an evaluation's in most rows.
+    """
+    kept = [point for point in points if not (is_nan(point.x) or is_nan(point.y))]
+    if len(kept) == len(points) or not any(math.isfinite(_number(point.y) or 0.0) for point in kept):
+        return list(points), ()
+    dropped = [point for point in points if is_nan(point.x) or is_nan(point.y)]
+    labels = {point.x_label if is_nan(point.x) else point.y_label for point in dropped}
+    values = {"columns": tuple(sorted(labels)), "num": len(dropped), "num_rows": len(points), "place": at(dropped)}
+    return kept, (Fact(kind="nan_rows", values=values),)
+
+
 def _checked(points: Sequence[Point], y_scale: YScale) -> list[_Value]:
     """Return the points with their numbers, the reward on the scale that is fitted."""
     computes = _numbers([point.x for point in points], points, points[0].x_label, "--x")
@@ -269,6 +290,17 @@ def _number(value: Any) -> float | None:
         return float(value)
     except (TypeError, ValueError, OverflowError):
         return None
+
+
+def _check_amount(first: Point, computes: Sequence[float]) -> None:
+    """Raise InputError for the seconds (or milli-, micro- or nanoseconds) since 1970, which only grow by a little."""
+    low, high = min(computes), max(computes)
+    is_clock = any(unit * _YEAR_2001 <= low < high < unit * _YEAR_2065 for unit in (1.0, 1e3, 1e6, 1e9))
+    if is_clock and high - low < _A_LITTLE * low and plain(first.x_label) not in (*FLOPS, *TOKENS):
+        raise InputError(
+            f"{first.x_label!r} runs from {low:.0f} to {high:.0f}, which is a time of day and not an amount spent: "
+            "subtract the time at which training began, or choose another column with --x."
+        )
 
 
 def _check_positive(values: Sequence[_Value], selection: Selection) -> None:

@@ -13,6 +13,8 @@ ATTEMPT = "attempt"
 """Column that numbers the attempts of a log that holds several."""
 
 _MAX_NAMES = 12
+# ms-swift logs its step as text, '5/400'.
+_SWIFT_STEP = "global_step/max_steps"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +108,8 @@ def flatten(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in row.items():
         if isinstance(value, dict):
             flat |= flatten(value, f"{prefix}{key}/")
+        elif key == _SWIFT_STEP and isinstance(value, str) and value.partition("/")[0].strip().isdecimal():
+            flat[f"{prefix}global_step"] = int(value.partition("/")[0])
         else:
             flat[f"{prefix}{key}"] = value
     return flat

@@ -59,6 +59,29 @@ def test_percentages_become_fractions(tmp_path: Path) -> None:
     assert _pairs(table, "acc") == [(1, 0.5), (2, 0.125), (3, 0.375)]
 
 
+def test_updates_of_slime_belong_to_their_rollout(tmp_path: Path) -> None:
+    lines = []
+    for rollout in range(12):
+        lines.append(f"(RolloutManager pid=1) rollout {rollout}: {{'rollout/raw_reward': 0.{rollout + 10}}}")
+        lines += [f"(Actor pid=2) step {2 * rollout + at}: {{'train/loss': 0.5}}" for at in (0, 1)]
+        lines.append(f"(Actor pid=2) perf {rollout}: {{'perf/step_time': 36.0}}")
+        lines.append(f"(RolloutManager pid=1) eval {rollout}: {{'eval/aime': 0.{rollout + 20}}}")
+    table = _read(tmp_path / "train.log", "\n".join(lines) + "\n")
+    assert not table.facts
+    assert _pairs(table, "eval/aime") == [(rollout, (rollout + 20) / 100) for rollout in range(12)]
+    assert [step for step, _ in _pairs(table, "train/loss")] == [at // 2 for at in range(24)]
+
+
+def test_evaluations_of_prime_rl_belong_to_the_step_before(tmp_path: Path) -> None:
+    lines = []
+    for step in range(8):
+        lines.append(f"12:00:01    INFO Step {step} | Time: 36.00s | Reward: 0.3000 | Async Level: 1")
+        lines.append(f"12:00:02 SUCCESS Evaluated math500 in 3.2s (Avg@4=0.{step + 50}00, Pass@4: 0.91, Truncated: 3%)")
+    table = _read(tmp_path / "train.log", "\n".join(lines) + "\n")
+    assert table.y == "eval/math500/avg@4"
+    assert _pairs(table, table.y) == [(step, (step + 50) / 100) for step in range(8)]
+
+
 def test_bracketed_names_tell_runs_apart(tmp_path: Path) -> None:
     text = tinker(rising(10), "a_s1") + tinker(rising(10), "a_s2")
     names = [series.name for series in series_from([_read(tmp_path / "train.log", text)], Selection())]

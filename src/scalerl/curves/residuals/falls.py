@@ -31,6 +31,8 @@ LIMIT, FEW_POINTS = 5.3, 14.0
 BEGINS = (-0.6, -0.3, 0.0, 0.3, 0.6)
 LEAST_Z = 2.0  # standard errors of the drop below which evidence for a decline does not count
 LEAST_SHARE = 0.01  # of the rise before it: a smaller drop does not matter to anyone
+REGAINED_Z = 4.0  # standard errors above the lowest points since the peak, which are chosen with the data in view
+REGAINED_SHARE = 0.25  # of what was lost by then
 LARGE_SHARE = 0.1  # of the rise before it, from which a fall makes a run unstable
 LEAST_NOISE = 0.5  # of binomial noise: evaluations of the same prompts vary by less than it
 ROUNDING = 1e-12  # of sums of squares that are equal
@@ -130,7 +132,18 @@ def _fall_of_run(points: Points, form: Form, known: Known) -> Fall | None:
         last=points.scale * float(np.exp(points.log_compute[-1])),
         statistic=test.statistic,
         limit=test.limit,
+        regained=_regained(points, drop, errors[1]),
     )
+
+
+def _regained(points: Points, drop: _Drop, error: float) -> float:
+    """Return by how much the last points lie above the lowest since the peak; 0 where noise or little explains it."""
+    after = points.reward[drop.peak :]
+    means = np.convolve(after, np.full(drop.size, 1.0 / drop.size), mode="valid")
+    lowest = float(means[: max(len(means) - drop.size, 1)].min())
+    back = drop.mean - lowest
+    is_more = back > max(REGAINED_Z * np.sqrt(2.0) * error, REGAINED_SHARE * (drop.best - lowest))
+    return back if is_more else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

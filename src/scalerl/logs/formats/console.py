@@ -4,6 +4,7 @@
     TRL, transformers  {'loss': 0.1, 'reward': '0.4', 'epoch': 0.31}
     OpenRLHF, slime    Global step 12: {'reward': 0.4}     eval 12: {'eval/aime': 0.3}
     prime-rl, tinker   Step 12 | Time: 5.23s | Reward: 0.35     [run]  12/50 | loss=-0.9 | acc=50.0%
+    prime-rl           Evaluated math500 in 33.22s (Avg@4=0.6123, Pass@4: 0.91, ...), of the step before it
     tables             Step 12 on a line of its own, then one 'name: value' or '| name | value |' per line
 
 Colours, NUL bytes, progress bars and the prefixes of Ray and of loggers are ignored.
@@ -15,7 +16,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,9 @@ _WRAPPED = re.compile(r"\b(?:(?:np|numpy|torch|jnp)\.\w+|tensor|array)\(([^(),]*
 _BARE = re.compile(r"(?<=[:\[,\s])([-+]?(?:nan|inf|NaN|Infinity))(?=[,}\]\s])")
 _STEP_WORDS = r"(?:global|train(?:ing)?)?[ _]?(?:step|iteration|iter|update|batch|rollout)"
 _VERL = re.compile(r"(?<![\w/])step:(\d+)(?= - )")
+_EVALUATED = re.compile(rf"\bEvaluated (\S+) in [\d.]+s \((Avg(?:@\d+)?)[=:]\s*({_NUMBER})", re.IGNORECASE)
 _BEFORE_DICT = re.compile(
-    r"\b(?:step|iteration|iter|update|batch|rollout|eval|evaluation|perf|train|training)\s*[:#=]?\s*(\d+)"
+    r"\b(?P<counter>step|iteration|iter|update|batch|rollout|eval|evaluation|perf|train|training)\s*[:#=]?\s*(?P<step>\d+)"
     r"(?:\s*/\s*\d+)?\s*[:|=>,-]*\s*(?:metrics|logs?|stats)?\s*[:=]?\s*$",
     re.IGNORECASE,
 )
@@ -63,6 +65,8 @@ class Record:
     """verl | dict | pairs | block"""
     step: int | None
     values: dict[str, float]
+    counter: str = ""
+    """The word before the number of a dict's step."""
     tag: str = ""
     """The name in square brackets that the line begins with."""
 
@@ -74,7 +78,7 @@ def has_records(text: str) -> bool:
 
 def read_console(path: Path, text: str) -> Table:
     """Read the lines that record a step; evaluations printed without one belong to the step before them."""
-    records = list(_records(text))
+    records = _with_one_counter(list(_records(text)))
     if not records:
         raise InputError(f"{path} holds no line that records a training step: wait, or give another file.")
     steps, is_counted = _steps(records, text)
@@ -88,6 +92,18 @@ def read_console(path: Path, text: str) -> Table:
     _name_times(records, [row for _, row in placed])
     facts = (Fact(kind="rows_counted", values={"num": max(steps)}),) if is_counted else ()
     return make_table(path, "console", placed, apart=("run",) if has_runs else (), facts=facts)
+
+
+def _with_one_counter(records: Sequence[Record]) -> list[Record]:
+    """Drop the steps that count updates where a log counts rollouts too: slime makes several updates per rollout.
+
+    The updates then belong to the rollout before them.
+    """
+    rollouts = [record.step for record in records if record.counter == "rollout" and record.step is not None]
+    updates = [record.step for record in records if record.counter == "step" and record.step is not None]
+    if not rollouts or not updates or max(updates) <= max(rollouts) + 1:
+        return list(records)
+    return [replace(record, step=None) if record.counter == "step" else record for record in records]
 
 
 def _steps(records: Sequence[Record], text: str) -> tuple[list[int], bool]:
@@ -192,11 +208,15 @@ def _record(number: int, line: str, *, is_cut: bool) -> Record | None:
         if not values:
             return None
         before = _BEFORE_DICT.search(line[:begin])
-        step = int(before[1]) if before else None
+        step, counter = (int(before["step"]), before["counter"].lower()) if before else (None, "")
         own = columns.find(columns.TRAINER_STEP, list(values))
         if own is not None and float(values[own]).is_integer():
-            step = int(values[own])
-        return Record(line=number, style="dict", step=step, values=values, tag=tag_name)
+            step, counter = int(values[own]), ""
+        return Record(line=number, style="dict", step=step, counter=counter, values=values, tag=tag_name)
+    if evaluated := _EVALUATED.search(line):
+        average = evaluated[2].lower() if "@" in evaluated[2] else "reward"
+        name = f"eval/{evaluated[1]}/{average}"
+        return Record(line=number, style="pairs", step=None, values={name: _value(evaluated[3], None)}, tag=tag_name)
     return None if _PROGRESS_BAR.search(line) else _pairs_record(number, line, tag_name, is_cut=is_cut)
 
 

@@ -3,29 +3,34 @@
 import csv
 import io
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from scalerl.errors import InputError
+from scalerl.logs.formats.cells import as_float, read_cells
+from scalerl.logs.formats.long import widen
 from scalerl.logs.table import Table, listed, make_table
 
-_ABSENT = frozenset({"", "none", "null", "na", "n/a"})
 _WANDB_SEPARATOR = " - "
 _COMPANIONS = ("__MIN", "__MAX")
 _MAX_SAMPLE = 50
+_PREAMBLE = re.compile(r"#|\s*\"?sep=.\"?\s*$", re.IGNORECASE)
 _KEY_VALUE = re.compile(r"\w\s*[=:]\s*[-+]?[\d.]")
 
 
 def read_csv(path: Path, text: str) -> Table:
     """Read a table with a header line."""
     columns, places, rows = _parsed(path, text)
-    return replace(make_table(path, "csv", zip(places, rows, strict=True)), columns=columns)
+    placed = list(zip(places, rows, strict=True))
+    wide = widen(placed)
+    return make_table(path, "csv", wide) if wide else replace(make_table(path, "csv", placed), columns=columns)
 
 
 def is_table(text: str) -> bool:
     """Return whether lines look like a table: a header, and under it rows of as many cells, or of numbers alone."""
+    text = _without_preamble(text)
     delimiter = _delimiter(text)
     lines = [line for line in text.splitlines()[:_MAX_SAMPLE] if line.strip()]
     try:
@@ -33,7 +38,7 @@ def is_table(text: str) -> bool:
     except (csv.Error, ValueError):
         return False
     if len(header) < 2:
-        return bool(rows) and all(len(row) == 1 and _float(row[0]) is not None for row in rows)
+        return bool(rows) and all(len(row) == 1 and as_float(row[0]) is not None for row in rows)
     if rows and any(map(_KEY_VALUE.search, header)) and any(map(_KEY_VALUE.search, rows[0])):
         return False
     # The last line may be cut where a run is still writing.
@@ -45,6 +50,7 @@ def is_table(text: str) -> bool:
 
 def is_wandb_export(text: str) -> bool:
     """Return whether the header is that of a wandb chart: columns 'run - metric' beside their __MIN and __MAX."""
+    text = _without_preamble(text)
     return bool(_wandb_series(next(csv.reader([_header_line(text)], delimiter=_delimiter(text)), [])))
 
 
@@ -94,6 +100,15 @@ def _header_line(text: str) -> str:
     return next((line for line in text.splitlines() if line.strip()), "")
 
 
+def _without_preamble(text: str) -> str:
+    """Blank what stands before the header: comments, and the line by which Excel names the delimiter."""
+    lines = text.splitlines(keepends=True)
+    for at, line in enumerate(lines):
+        if line.strip() and not _PREAMBLE.match(line):
+            return "".join("\n" if _PREAMBLE.match(part) else part for part in lines[:at]) + "".join(lines[at:])
+    return text
+
+
 def _delimiter(text: str) -> str:
     header = _header_line(text)
     return max(",;\t", key=lambda mark: len(next(csv.reader([header], delimiter=mark), [])))
@@ -101,6 +116,7 @@ def _delimiter(text: str) -> str:
 
 def _parsed(path: Path, text: str) -> tuple[list[str], list[str], list[dict[str, Any]]]:
     """Return the column names, and of each row its place and its values."""
+    text = _without_preamble(text)
     delimiter = _delimiter(text)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     try:
@@ -121,10 +137,9 @@ def _parsed(path: Path, text: str) -> tuple[list[str], list[str], list[dict[str,
         raise InputError(
             f"{path} holds a header and no rows: wait until the run has logged something, or give another file."
         )
-    parsed = [
-        _column_values([cells[at] if at < len(cells) else "" for _, cells in body], delimiter)
-        for at in range(len(columns))
-    ]
+    parsed = read_cells(
+        [[cells[at] if at < len(cells) else "" for _, cells in body] for at in range(len(columns))], delimiter
+    )
     rows: list[dict[str, Any]] = [
         {name: values[at] for name, values in zip(columns, parsed, strict=True) if values[at] is not None}
         for at in range(len(body))
@@ -133,7 +148,7 @@ def _parsed(path: Path, text: str) -> tuple[list[str], list[str], list[dict[str,
 
 
 def _header(path: Path, line: int, cells: Sequence[str]) -> list[str]:
-    if all(_float(cell) is not None for cell in cells):
+    if all(as_float(cell) is not None for cell in cells):
         raise InputError(
             f"{path}, line {line}: numbers ({listed(cells)}) where column names belong; add a header line."
         )
@@ -143,26 +158,3 @@ def _header(path: Path, line: int, cells: Sequence[str]) -> list[str]:
         # A repeated name keeps its first column; the others stay reachable by their position.
         columns.append(name if name not in columns else f"{name}.{at}")
     return columns
-
-
-def _column_values(cells: Sequence[str], delimiter: str) -> list[float | str | None]:
-    """Return numbers if every cell is one, else the text: a label such as 3e7 must not become a number by itself."""
-    present = [None if cell.strip().lower() in _ABSENT else cell.strip() for cell in cells]
-    convert: Callable[[str], float | None] = _float
-    if delimiter == ";" and any(cell and "," in cell for cell in present):
-        convert = _decimal_comma
-    numbers = [None if cell is None else convert(cell) for cell in present]
-    if all((number is None) == (cell is None) for number, cell in zip(numbers, present, strict=True)):
-        return list(numbers)
-    return list(present)
-
-
-def _float(text: str) -> float | None:
-    try:
-        return None if "_" in text else float(text)
-    except ValueError:
-        return None
-
-
-def _decimal_comma(text: str) -> float | None:
-    return _float(text.replace(",", "."))

@@ -6,6 +6,7 @@ from typing import Any
 
 from scalerl import store
 from scalerl.logs.facts import Fact
+from scalerl.logs.formats.long import widen
 from scalerl.logs.table import Table, flatten, make_table
 
 
@@ -18,7 +19,7 @@ def read_lines(path: Path, text: str) -> Table:
             row = {"step": row["step"], **row["data"]}
         placed.append((f"line {line}", flatten(row)))
     facts = (Fact(kind="cut_lines", values={"num": len(cut), "line": cut[0]}),) if cut else ()
-    return make_table(path, "jsonl", placed, facts=facts)
+    return make_table(path, "jsonl", widen(placed) or placed, facts=facts)
 
 
 def _mended(text: str) -> tuple[str, list[int]]:

@@ -1,0 +1,26 @@
+"""Cells that spreadsheets write become the numbers they mean, and nothing else does."""
+
+import pytest
+
+from scalerl.logs.formats.cells import read_cells
+
+
+@pytest.mark.parametrize(
+    "delimiter, columns, values",
+    [
+        (",", [["0.25", "", "3e2"]], [[0.25, None, 300.0]]),
+        (",", [["1,200,000", "900", "1,000.5"]], [[1.2e6, 900.0, 1000.5]]),
+        (",", [["30.4%", "25 %", "n/a"]], [[0.304, 0.25, None]]),
+        (";", [["900", "1.000"], ["0,25", "1.234,5"]], [[900.0, 1000.0], [0.25, 1234.5]]),
+        (";", [["19,76 %", "20 %"], ["100", "1.100"]], [[0.1976, 0.2], [100.0, 1100.0]]),
+        # A dot is a decimal point where no comma is, and before 250 behind a zero.
+        (";", [["1.000", "2.000"], ["a", "b"]], [[1.0, 2.0], ["a", "b"]]),
+        (";", [["0.250", "0.300"], ["0,5", "1,5"]], [[0.25, 0.3], [0.5, 1.5]]),
+        # Not numbers: a label beside one, a mix of shares and percentages, a range.
+        (",", [["3e7", "base"], ["30%", "0.3"], ["1,2", "3,4"]], [["3e7", "base"], ["30%", "0.3"], ["1,2", "3,4"]]),
+    ],
+)
+def test_cells_are_read_as_written(
+    delimiter: str, columns: list[list[str]], values: list[list[float | str | None]]
+) -> None:
+    assert read_cells(columns, delimiter) == [pytest.approx(column) for column in values]
