@@ -122,6 +122,14 @@ def test_a_jump_above_the_given_start_is_a_rise():
     assert fit(np.arange(1.0, 31.0), 0.6 + noise, start=0.4, intervals=False).verdict != "no rise seen"
 
 
+def test_a_rise_that_was_half_over_at_the_first_point_is_seen():
+    """A real run on programs, with 64 answers per evaluation; the start has a standard error of 0.06."""
+    compute = [8.0, 16.0, 24.0, 32.0, 40.0, 48.0, 56.0, 60.0]
+    right = np.array([56, 63, 64, 63, 64, 64, 64, 63])
+    done = fit(compute, right / 64, start=42 / 64, start_sd=0.06, num_samples=np.full(8, 64), intervals=False)
+    assert done.verdict != "no rise seen"
+
+
 def test_a_constant_reward_has_one_plain_note():
     done = fit(np.arange(1.0, 31.0), np.ones(30), intervals=False)
     assert done.messages == ("No rise seen: the reward is the same in every evaluation.",)

@@ -26,6 +26,6 @@ def drop_repeated(points: Sequence[Point]) -> tuple[list[Point], tuple[Fact, ...
         points = list(once.values())
     num = median(Counter((point.run, point.x) for point in points).values())
     # Words and evaluation sets that differ have notes of their own.
-    if num >= 2 and not any(point.labels for point in points):
+    if num >= 2 and len({point.labels for point in points}) == 1:
         facts += (Fact(kind="several_per_compute", values={"x": points[0].x_label, "num": num}),)
     return list(points), facts

@@ -46,7 +46,8 @@ def find_rise(points: Points, known: Known, least_noise: float = 0.0) -> Rise:
     if known.start is not None:
         reward, tangent = points.reward - known.start, np.empty((points.num, 0))
     if known.start is not None or not after.all():
-        columns.append(np.where(after, 1.0, 0.0))  # a jump before the first point
+        # Most of a rise, or all of it, may lie before the first point.
+        columns += [steps(points, log_compute[after].min()[None])[:, 0], np.where(after, 1.0, 0.0)]
     if points.num_runs > 1 and known.start is None:
         # Runs may lie at different heights.
         tangent = np.stack([np.where(points.run == run, 1.0, 0.0) for run in np.unique(points.run)], axis=1)
