@@ -1,11 +1,16 @@
 """Transfer: the law is found again, intervals are honest, and sizes are read as people write them."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from scalerl.analysis.joint.transfers import parse_size
+from scalerl.analysis.joint.transfers import find_siblings, parse_size
+from scalerl.analysis.results import FitOptions, analyse_forecast
 from scalerl.errors import InputError
 from scalerl.joint.transfer import Sibling, expit, logit, transfer
+from scalerl.logs.read import read_table
+from scalerl.logs.series import Selection, series_from
 
 SIZES = np.array([0.5e9, 1.5e9, 3e9, 7e9, 14e9])
 
@@ -50,6 +55,17 @@ def test_midpoints_grow_with_size():
     members, start, _ = family(np.random.default_rng(2))
     near, far = (transfer(members, size, start[-1], []).midpoint for size in (14e9, 70e9))
     assert 2 < far.value / near.value < 10
+
+
+def test_starts_are_those_measured_before_training():
+    """The fits of the larger two leave out their first points, so that their own starts are 0.58 and 0.76."""
+    path = Path(__file__).parents[2] / "docs/results/principles/sealed/transfer/transfer-40m-ended.csv"
+    series = series_from([read_table(str(path))], Selection(x="flops", y="reward", by=("size",)))
+    curves = analyse_forecast(series, FitOptions(), [], []).curves
+    assert {note.kind for curve in curves for note in curve.notes} >= {"mended_fit"}
+    members, left_out = find_siblings(curves, "size", 1.377e8)
+    assert [round(own.start, 3) for own in members] == [0.245, 0.327, 0.346]
+    assert not left_out
 
 
 def test_ten_times_the_largest_sibling_is_far():

@@ -72,13 +72,17 @@ class Transfer:
     """Median scatter of ceilings about the law, in units of the reward."""
 
 
-def sibling(name: str, size: float, curve: Fit) -> Sibling:
-    """Return a sibling from the fit of its curve."""
+def sibling(name: str, size: float, curve: Fit, *, start: float | None = None) -> Sibling:
+    """Return a sibling from the fit of its curve. `start` is its reward before training, where that was measured.
+
+    A curve that leaves out its first points has a start of its own, far above that reward.
+    """
     assert curve.draws is not None
     params = curve.draws.params
-    first = int(np.argmin(curve.compute))
-    is_early = curve.compute[first] <= EARLY * curve.scale
-    start = float(curve.reward[first]) if is_early and not curve.start_given else curve.params["start"]
+    if start is None:
+        first = int(np.argmin(curve.compute))
+        is_early = curve.compute[first] <= EARLY * curve.scale
+        start = float(curve.reward[first]) if is_early else curve.params["start"]
     centre = lambda values: (float(np.median(values)), float(np.std(values)))  # noqa: E731
     return Sibling(
         name=name,
