@@ -41,6 +41,13 @@ def test_end_of_the_terminal_may_be_reported_twice(signals: StopSignals):
     assert signals.stops_now
 
 
+def test_signal_after_the_output_is_gone_still_leaves_time(signals: StopSignals):
+    signals.number = signal.SIGPIPE
+    signal.raise_signal(signal.SIGTERM)
+    assert signals.number == signal.SIGTERM
+    assert signals.stops_now
+
+
 def test_run_started_with_nohup_outlives_its_terminal():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     handled = StopSignals(lambda number: None)

@@ -407,7 +407,7 @@ def test_removed_run_folder_is_named_and_does_not_come_back(
     when_stepped(monkeypatch, 1, lambda: shutil.rmtree(out))
     left = train(scalerl, out)
     assert left.code == 1
-    assert f"the folder {out} is gone, it was removed or renamed by someone else\n" in left.err
+    assert f"the folder {out} is gone: it was removed or renamed\n" in left.err
     assert not out.exists()
 
 
@@ -447,7 +447,7 @@ def test_grader_without_any_verdict_is_named_at_the_end(scalerl: Command, tmp_pa
         left = train(scalerl, tmp_path / "run", "--set", "task.grader=mute_grader:mute", steps=6)
     assert left.code == 0
     assert "so the model does not change: the grader had a verdict on no answer." in left.out
-    assert "Not measured: in none of the 4 evaluations had the grader a verdict on an answer." in left.out
+    assert "Not measured: the grader gave no verdict in any evaluation (4)." in left.out
 
 
 def test_dead_engine_ends_the_run_with_its_reason(scalerl: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

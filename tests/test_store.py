@@ -13,6 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scalerl import store
+from scalerl.atomic_files import write_failure
 from scalerl.errors import RunFolderError, StoreError
 
 
@@ -178,6 +179,11 @@ def test_removed_folder_is_named_when_a_row_is_written(tmp_path: Path) -> None:
     gone = tmp_path / "run"
     with pytest.raises(StoreError, match=rf"metrics.jsonl: the folder {gone} is gone"):
         store.append_row(gone / store.METRICS, {"step": 1})
+
+
+def test_full_disk_is_not_blamed_on_an_absent_folder(tmp_path: Path) -> None:
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert write_failure(full, tmp_path / "absent/model") == "the disk is full"
 
 
 def test_new_run_refuses_a_folder_in_use(tmp_path: Path) -> None:

@@ -40,12 +40,10 @@ def new_file(target: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def new_folder(
-    target: Path, *, replace: bool = False, write_errors: tuple[type[Exception], ...] = ()
-) -> Iterator[Path]:
+def new_folder(target: Path, *, replace: bool = False, failures: tuple[type[Exception], ...] = ()) -> Iterator[Path]:
     """Yield a folder to fill; it appears at `target` once all of it is on disk, and is removed if anything fails.
 
-    `write_errors` are exceptions of the library that writes; they count as a failed write, like an OSError.
+    `failures` are exceptions of the library that writes; they count as a failed write, like an OSError.
     """
     unfinished, replaced = (target.with_name(f"{target.name}{end}{UNFINISHED}") for end in ("", ".replaced"))
     try:
@@ -64,7 +62,7 @@ def new_folder(
         if replaced.exists() and not target.exists():
             os.rename(replaced, target)
         shutil.rmtree(unfinished, ignore_errors=True)
-        if isinstance(error, (OSError, *write_errors)):
+        if isinstance(error, (OSError, *failures)):
             kept = "; what was there before is kept" if target.parent.is_dir() else ""
             raise StoreError(f"cannot write {target}: {write_failure(error, target)}{kept}") from error
         raise
@@ -80,11 +78,12 @@ def _flush(path: Path) -> None:
 
 def write_failure(error: Exception, path: Path | None = None) -> str:
     """Return why a write failed, to this path if it is given."""
-    if path is not None and not path.parent.exists():
-        gone = next(folder for folder in reversed(path.absolute().parents) if not folder.exists())
-        return f"the folder {gone} is gone, it was removed or renamed by someone else"
     # safetensors reports the system's error as text.
-    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-    if full or "No space left" in str(error):
+    number = error.errno if isinstance(error, OSError) else None
+    if number in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error):
         return "the disk is full"
+    is_absent = number == errno.ENOENT or "No such file" in str(error)
+    if path is not None and is_absent and not path.parent.exists():
+        gone = next(folder for folder in reversed(path.absolute().parents) if not folder.exists())
+        return f"the folder {gone} is gone: it was removed or renamed"
     return (error.strerror if isinstance(error, OSError) else None) or str(error)

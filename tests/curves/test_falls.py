@@ -63,6 +63,13 @@ def test_a_run_that_rises_again_is_not_told_to_stop(slow: Fit):
     assert "stop" not in text
     assert "it has regained 0.0" in note_text(fitted.falls[0])
     assert slow.falls[0].regained == 0
+    # Of two runs, one of which stays down, it is not said.
+    down = 0.2 + 0.4 / (1 + (0.1 / compute) ** 2) - np.where(compute > 0.5, 0.15, 0) + noise[::-1]
+    both = fit(np.tile(compute, 2), np.concatenate([reward, down]), run=np.repeat([0, 1], 60))
+    when = stopping(both)
+    assert sorted(fall.regained > 0 for fall in both.falls) == [False, True]
+    assert when is not None
+    assert not when.rising_again
 
 
 def test_the_curve_ends_at_the_peak(slow: Fit):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from learners import make_learner
 
-from scalerl.errors import LearnerError, RankLost, RunFolderError
+from scalerl.errors import LearnerError, RankLost, RecipeError, RunFolderError
 from scalerl.learner.ranks.driver import RankedLearner
 from scalerl.learner.ranks.rank import RankFacts, check_visible
 from scalerl.learner.ranks.serve import DriverGone, obey
@@ -159,6 +159,22 @@ def test_failure_is_answered_in_one_line_with_the_rank():
     assert str(error) == "rank 5 of the learner failed: ZeroDivisionError: by zero"
     (where,) = pickle.loads(pickle.dumps(error)).__notes__
     assert 'raise ZeroDivisionError("by zero' in where
+
+
+def test_error_that_cannot_be_sent_is_answered_as_text():
+    answers: list[tuple[str, Any]] = []
+
+    def make() -> Any:
+        error = RecipeError("no such model")
+        error.lock = threading.Lock()  # pyright: ignore[reportAttributeAccessIssue]
+        raise error
+
+    def answer(kind: str, value: Any) -> None:
+        answers.append((kind, str(pickle.loads(pickle.dumps(value)))))
+
+    with pytest.raises(RecipeError):
+        obey(make, 5, deque[bytes]().popleft, answer)
+    assert answers == [("error", "no such model")]
 
 
 def test_end_of_a_file_is_answered_and_that_of_the_pipe_is_not():

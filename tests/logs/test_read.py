@@ -92,6 +92,23 @@ def test_one_metric_per_row_becomes_columns(tmp_path: Path) -> None:
     assert [(curve.name, curve.reward.tolist()) for curve in series] == [("a", [0.2, 0.3, 0.4]), ("b", [0.2, 0.3, 0.4])]
 
 
+def test_one_metric_per_row_keeps_numbered_seeds_apart(tmp_path: Path) -> None:
+    rows = [
+        f"{seed},{tag},{step},{value}"
+        for tag, values in (("reward", (0.1, 0.2, 0.3)), ("tokens", (100, 200, 300)))
+        for seed in (0, 1)
+        for step, value in enumerate((1 + seed) * number for number in values)
+    ]
+    table = read_table(_file(tmp_path / "a.csv", "\n".join(["seed,tag,step,value", *rows]) + "\n"))
+    assert _column(table, "tokens") == [100, 200, 300, 200, 400, 600]
+
+
+def test_names_of_runs_are_not_metrics(tmp_path: Path) -> None:
+    rows = [f"{run},{step},{0.1 * step}" for run in ("base", "new") for step in (1, 2, 3)]
+    table = read_table(_file(tmp_path / "a.csv", "\n".join(["name,step,value", *rows]) + "\n"))
+    assert set(table.columns) >= {"name", "value"}
+
+
 # CSV
 
 

@@ -343,6 +343,10 @@ def test_named_runs_are_separate_curves(tmp_path: Path) -> None:
     # An id that changes when a run is resumed names no other run, and neither do repeats that a seed tells apart.
     resumed = [("x1" if step < 5 else "x2", step, 0.01 * step) for step in range(1, 9)]
     assert len(_select(_csv(tmp_path / "log.csv", "run_id,step,reward", resumed))) == 1
+    overlap = [(run, step, 0.01 * step) for run, steps in (("a", range(1, 11)), ("b", range(9, 20))) for step in steps]
+    assert len(_select(_csv(tmp_path / "log.csv", "run_id,step,reward", overlap))) == 1
+    unnamed = [*rows, *(("", step, 0.01 * step) for step in range(1, 9))]
+    assert len(_select(_csv(tmp_path / "log.csv", "run,step,reward", unnamed))) == 1
     seeds = [(f"r{seed}", seed, step, 0.01 * step) for seed in (0, 1) for step in range(1, 9)]
     assert len(_select(_csv(tmp_path / "log.csv", "run,seed,step,reward", seeds))) == 1
 
@@ -365,6 +369,11 @@ def test_several_rows_per_step_are_noted(tmp_path: Path) -> None:
     [series] = _select(_csv(tmp_path / "log.csv", "step,reward", rows))
     assert series.compute.size == 20
     assert [(fact.kind, fact.values["num"]) for fact in series.facts] == [("several_per_compute", 2)]
+    # One row to fit and one that is held out are not two evaluations.
+    split = [(step, 0.1 + 0.013 * step, word) for step in range(1, 11) for word in ("train", "test")]
+    path = _csv(tmp_path / "log.csv", "step,reward,split", split)
+    [series] = _select(path, holdout=("split", "test"))
+    assert not series.facts
     # Single answers, right or wrong, are not rows written twice.
     answers = [(step, float(at < step)) for step in range(1, 11) for at in range(10)]
     [series] = _select(_csv(tmp_path / "log.csv", "step,reward", answers))

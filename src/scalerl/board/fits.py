@@ -19,7 +19,7 @@ from scalerl.curves import Fit, Value, compare, doubling, fit, stopping, stoppin
 from scalerl.logs.series import Series
 from scalerl.report.views import axis_label
 
-Advice = Literal["too_early", "falling", "flat", "levelled_off", "rising", "unclear"]
+Advice = Literal["too_early", "falling", "recovering", "flat", "levelled_off", "rising", "unclear"]
 
 MATTERS = 0.01
 """Gain of one more doubling below which more compute hardly pays."""
@@ -67,7 +67,7 @@ def _fitted(series: Series) -> CurveResult:
 def _advice(done: Fit | None, twice: Value | None) -> Advice:
     """Return whether more compute pays, from the gain of one more doubling."""
     if done is not None and done.falls:
-        return "falling"
+        return "recovering" if all(fall.regained > 0 for fall in done.falls) else "falling"
     if done is None or not done.usable or twice is None:
         return "too_early"
     if done.verdict == "no rise seen":

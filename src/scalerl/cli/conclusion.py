@@ -54,7 +54,7 @@ def _print_gains(out: Path) -> bool:
         for name in dict.fromkeys(row["set"] for row in evals)
     }
     if evals and all(row["reward"] is None for row in evals):
-        typer.echo(f"Not measured: in none of the {len(evals):,} evaluations had the grader a verdict on an answer.")
+        typer.echo(f"Not measured: the grader gave no verdict in any evaluation ({len(evals):,}).")
         return False
     for name, gain in gains.items():
         if gain is not None:

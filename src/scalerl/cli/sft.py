@@ -65,7 +65,8 @@ def sft(
                 observer=terminal,
             )
     if result is None:
-        typer.echo("Stopped, with a checkpoint: the same command with --resume goes on")
+        with suppress(OSError):
+            typer.echo("Stopped, with a checkpoint: the same command with --resume goes on")
         raise typer.Exit(128 + (terminal.stopped_by or 0))
     typer.echo(reached(result, recipe))
 
@@ -76,7 +77,8 @@ def _interruptible(terminal: "SftTerminal") -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        typer.echo("Stopped at once: the same command with --resume goes on after the last checkpoint")
+        with suppress(OSError):
+            typer.echo("Stopped at once: the same command with --resume goes on after the last checkpoint, if any")
         raise typer.Exit(128 + (terminal.stopped_by or signal.SIGINT)) from None
 
 

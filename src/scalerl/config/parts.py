@@ -350,7 +350,8 @@ class LearnerSettings(Settings):
     """With full sharding, the number of neighbouring ranks that compute each pass together, each a slice of its tokens
     and in attention some of the heads: activations of long sequences are divided among them. A divisor of ranks."""
     silent_s: float = Field(default=15.0, gt=0)
-    """Seconds without a sign of life after which a rank that was stopped, or is on a Ray cluster, counts as lost."""
+    """Seconds without a sign of life after which a rank that was stopped, or is on a Ray cluster, counts as lost; one
+    that neither was, and whose Python is held up by a long call, after this or 60 s, whichever is more."""
     start_s: float = Field(default=3600.0, gt=0)
     """Seconds that ranks may take to download the model, and again to load it; then the run ends."""
 

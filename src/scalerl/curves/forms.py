@@ -48,8 +48,6 @@ class Form:
     rising: bool
     ceiling: float | None = None
     """A ceiling the form itself fixes."""
-    delay: float = 0.0
-    """Share of the largest compute before which the curve is flat."""
 
     @property
     def params(self) -> tuple[str, ...]:

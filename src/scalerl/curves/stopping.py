@@ -86,7 +86,7 @@ def _after_peak(fit: Fit) -> Stopping:
         num_without_gain=max(fall.num_after for fall in fit.falls),
         best=_best(fit),
         fell_after=peak,
-        rising_again=any(fall.regained > 0 for fall in fit.falls),
+        rising_again=all(fall.regained > 0 for fall in fit.falls),
     )
 
 
@@ -104,7 +104,7 @@ def _places(fit: Fit, form: Form, params: dict[str, Array]) -> Array:
     with np.errstate(over="ignore", divide="ignore"):
         if not form.rising:
             return float(fit.compute.min()) * form.place(1 - MOST, params)
-        return form.delay * fit.scale + (1 - form.delay) * form.place(MOST, params)
+        return form.place(MOST, params)
 
 
 def _without_gain(fit: Fit) -> tuple[float | None, int]:

@@ -24,7 +24,8 @@ def drop_repeated(points: Sequence[Point]) -> tuple[list[Point], tuple[Fact, ...
     if len(points) - len(once) > _MANY * len(points):
         facts = (Fact(kind="repeated_rows", values={"num": len(points) - len(once), "num_rows": len(points)}),)
         points = list(once.values())
-    num = median(Counter((point.run, point.x) for point in points).values())
+    counts = Counter((point.run, point.x) for point in points if not point.is_held_out)
+    num = median(counts.values()) if counts else 0
     # Words and evaluation sets that differ have notes of their own.
     if num >= 2 and len({point.labels for point in points}) == 1:
         facts += (Fact(kind="several_per_compute", values={"x": points[0].x_label, "num": num}),)

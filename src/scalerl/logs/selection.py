@@ -83,13 +83,16 @@ def _with_named_runs(table: Table, selection: Selection) -> Table:
     x, y = table.x or "", table.y or ""
     spans: dict[str, list[float]] = {}
     for row in table.rows:
-        if is_number(row.get(x)) and row.get(y) is not None and row.get(column) is not None:
+        if is_number(row.get(x)) and row.get(y) is not None:
+            if row.get(column) is None:
+                return table
             spans.setdefault(_label(row[column]), []).append(row[x])
     if not 2 <= len(spans) <= _MAX_RUNS or min(map(len, spans.values())) < _MIN_ROWS_PER_RUN:
         return table
-    # A resumed run may have another id for what follows: its rows lie beyond those before it.
+    # A resumed run may have another id for what follows, from a checkpoint in the later half of what came before.
     ends = sorted((min(computes), max(computes)) for computes in spans.values())
-    if all(last <= begin for (_, last), (begin, _) in itertools.pairwise(ends)):
+    pairs = itertools.pairwise(ends)
+    if all(begin > (before + last) / 2 and end > last for (before, last), (begin, end) in pairs):
         return table
     fact = Fact(kind="runs_apart", values={"column": column, "num": len(spans)})
     return replace(table, apart=(*table.apart, column), facts=(*table.facts, fact))

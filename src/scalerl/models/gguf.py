@@ -79,7 +79,7 @@ def _folder(path: Path, sha256: str, name: str) -> Path:
     # A name per process: runs of a study may start at the same time.
     own = target.with_name(f"{sha256}.{os.getpid()}")
     try:
-        with new_folder(own, write_errors=(SafetensorError,)) as unfinished:
+        with new_folder(own, failures=(SafetensorError,)) as unfinished:
             model.save_pretrained(unfinished)
             tokenizer.save_pretrained(unfinished)
     except StoreError as error:

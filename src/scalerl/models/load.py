@@ -129,7 +129,7 @@ def save_model(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", f
     target = Path(folder)
     if target.exists():
         raise ModelError(f"model {target}: already exists and is not overwritten")
-    with new_folder(target, write_errors=(SafetensorError,)) as unfinished:
+    with new_folder(target, failures=(SafetensorError,)) as unfinished:
         model.save_pretrained(unfinished)
         tokenizer.save_pretrained(unfinished)
     return target

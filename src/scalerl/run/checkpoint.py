@@ -79,7 +79,7 @@ def save(
         parent.mkdir(exist_ok=True)
     for left in parent.glob(f"*{UNFINISHED}"):
         shutil.rmtree(left, ignore_errors=True)
-    with new_folder(target, replace=True, write_errors=(SafetensorError,)) as unfinished:
+    with new_folder(target, replace=True, failures=(SafetensorError,)) as unfinished:
         _write(unfinished, checkpoint)
     for old in _all(parent)[:-keep]:
         if step_of(old) != keep_step:

@@ -16,6 +16,9 @@ from scalerl.logs.formats.cells import read_cells
         # A dot is a decimal point where no comma is, and before 250 behind a zero.
         (";", [["1.000", "2.000"], ["a", "b"]], [[1.0, 2.0], ["a", "b"]]),
         (";", [["0.250", "0.300"], ["0,5", "1,5"]], [[0.25, 0.3], [0.5, 1.5]]),
+        # Groups of thousands beside decimal points, as in a table of tabs; without these they are decimals.
+        ("\t", [["900", "1,200"], ["0.25", "0.3"]], [[900.0, 1200.0], [0.25, 0.3]]),
+        (";", [["1,200", "1,250"], ["1", "2"]], [[1.2, 1.25], [1.0, 2.0]]),
         # Not numbers: a label beside one, a mix of shares and percentages, a range.
         (",", [["3e7", "base"], ["30%", "0.3"], ["1,2", "3,4"]], [["3e7", "base"], ["30%", "0.3"], ["1,2", "3,4"]]),
     ],

@@ -2,7 +2,7 @@
 // The page of one run. Its parts are made once and then brought up to date, so that focus and scrolling stay.
 
 const ADVICE = {
-  too_early: "Too early to tell", falling: "Falling since its peak: take the checkpoint from there", flat: "No rise seen so far", levelled_off: "Levelled off: another doubling hardly pays",
+  too_early: "Too early to tell", falling: "Falling since its peak: take the checkpoint from there", recovering: "Rising again after a fall", flat: "No rise seen so far", levelled_off: "Levelled off: another doubling hardly pays",
   rising: "Still rising: more compute pays", unclear: "Whether more compute pays is not clear yet",
 };
 const ALARMS = {

@@ -11,7 +11,6 @@ from scalerl.curves.residuals.falls import LEAST_NOISE
 from scalerl.curves.residuals.misfit import Misfit
 from scalerl.curves.residuals.rise import Rise, find_rise
 from scalerl.curves.ways.averaging import Part, average, pooled_ceilings
-from scalerl.curves.ways.delays import late_take_off
 from scalerl.curves.ways.solving import Choice, Problem, pose
 
 SHARES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)  # of the largest compute, tried as the end of the early part
@@ -65,17 +64,12 @@ def settle(
     rise = find_rise(problem.points, problem.known, LEAST_NOISE * (guess or 0.0)) if test else None
     misfit = problem.misfit(best) if test and (rise is None or rise.seen) else None
     pattern = misfit if misfit is not None and misfit.claimed else None
-    late: tuple[Draws, tuple[Part, ...]] | None = None
-    if intervals and pattern is None and rise is not None and rise.seen:
-        late = late_take_off(problem, best, known, start_sd, guess)
     mended = mend(points, form, known, start_sd) if pattern is not None and change else None
     if mended is not None:
         choice, few, problem, best = mended.choice, mended.points, mended.problem, mended.best
     draws: Draws | None = None
     parts: tuple[Part, ...] = ()
-    if late is not None:
-        draws, parts = late
-    elif intervals:
+    if intervals:
         slow = problem.slow_noise(best)
         draws = problem.draws(guess, slow)
         if pattern is not None:

@@ -205,7 +205,7 @@ class ProcessRank:
                 # Until a rank is ready, imports may hold Python's lock for long, and learner.start_s limits the time.
                 limit_s = self._silent_s if stopped else max(self._silent_s, RUNNING_S if self._ready else math.inf)
                 if silence.seconds > limit_s:
-                    state = "it was stopped (SIGSTOP)" if stopped else "it hangs"
+                    state = "it was stopped (SIGSTOP)" if stopped else "it hangs (learner.silent_s allows more)"
                     self._silence = f"has given no sign of life for {limit_s:g} s: {state}"
                     self._process.kill()
                     return
@@ -222,8 +222,9 @@ def serve(pipe: Connection, beats: Any, spec: RankSpec, rank: int) -> None:
     """Run a rank until its driver closes it or is gone; count up `beats` all the time."""
     _die_with_parent()
     threading.Thread(target=_beat, args=(beats,), daemon=True).start()
-    # Ctrl-C reaches every process of a terminal; the driver decides what it means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C, and the end of a terminal, reach every process in it; the driver decides what they mean.
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     try:
         obey(lambda: LearnerRank(spec, rank), rank, pipe.recv_bytes, functools.partial(_answer, pipe))
     except DriverGone:

@@ -43,7 +43,10 @@ def obey(
     except DriverGone:
         raise
     except (UserError, RunFailure) as error:
-        answer("error", error)
+        try:
+            answer("error", error)
+        except (pickle.PicklingError, TypeError, AttributeError):
+            answer("error", LearnerError(str(error)))
         raise
     except BaseException as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0]

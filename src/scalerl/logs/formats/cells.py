@@ -20,10 +20,18 @@ def read_cells(columns: Sequence[Sequence[str]], delimiter: str) -> list[list[Ce
     """
     present = [[None if cell.strip().lower() in _ABSENT else cell.strip() for cell in cells] for cells in columns]
     # Where commas separate cells, those within a cell group thousands.
-    has_commas = delimiter != "," and any(
-        cell is not None and _DECIMAL_COMMA.fullmatch(_without_percent(cell)) for cells in present for cell in cells
-    )
+    has_commas = delimiter != "," and _has_decimal_commas([cell for cells in present for cell in cells if cell])
     return [_read_column(cells, has_commas) for cells in present]
+
+
+def _has_decimal_commas(cells: Sequence[str]) -> bool:
+    """Return whether decimals are commas: 0,25 tells, 1,200 only in a table without decimal points such as 0.25."""
+    numbers = [_without_percent(cell) for cell in cells]
+    commas = [number for number in numbers if _DECIMAL_COMMA.fullmatch(number)]
+    if any(not _COMMA_GROUPS.fullmatch(number) for number in commas):
+        return True
+    dots = (number for number in numbers if "." in number and not _DOT_GROUPS.fullmatch(number))
+    return bool(commas) and all(as_float(number) is None for number in dots)
 
 
 def as_float(text: str) -> float | None:

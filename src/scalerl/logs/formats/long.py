@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from scalerl.logs.columns import STEP, find, plain
+from scalerl.logs.columns import RUN, RUN_NAME, STEP, choose_y, find, plain
 
 _METRIC = ("tag", "metric", "metric_name", "metric_key", "key", "name", "variable")
 _VALUE = "value"
@@ -19,7 +19,11 @@ def widen(placed: Sequence[Placed]) -> list[Placed] | None:
     if step is None or value is None or metric is None:
         return None
     words = {row.get(metric) for _, row in placed}
-    if len(words) < 2 or 2 * len(words) > len(placed) or not all(isinstance(word, str) for word in words):
+    names = [word for word in words if isinstance(word, str)]
+    if len(words) < 2 or 2 * len(words) > len(placed) or len(names) < len(words):
+        return None
+    # A "name" may be that of a run.
+    if plain(metric) == "name" and not choose_y(names, [{row[metric]: row.get(value)} for _, row in placed]):
         return None
     labels = [column for column in columns if column not in (metric, value) and _is_label(column, placed)]
     rows: dict[tuple[object, ...], dict[str, Any]] = {}
@@ -36,7 +40,9 @@ def widen(placed: Sequence[Placed]) -> list[Placed] | None:
 
 
 def _is_label(column: str, placed: Sequence[Placed]) -> bool:
-    """Return whether a column of words tells runs apart: its words are repeated, as those of a date are not."""
+    """Return whether a column tells runs apart: by its name, or by words that repeat, as those of a date do not."""
+    if plain(column) in (*RUN, *RUN_NAME):
+        return True
     values = [row.get(column) for _, row in placed]
     words = {value for value in values if isinstance(value, str)}
     return bool(words) and len(words) * 2 <= len(values) and plain(column) not in STEP

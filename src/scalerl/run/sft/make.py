@@ -271,7 +271,7 @@ def _train(
 
 
 def _write(result: SftResult, model: "PreTrainedModel", text: Text, made_by: Mapping[str, Any]) -> None:
-    with new_folder(result.folder, write_errors=(SafetensorError,)) as unfinished:
+    with new_folder(result.folder, failures=(SafetensorError,)) as unfinished:
         model.to("cpu").save_pretrained(unfinished)  # pyright: ignore[reportArgumentType]
         text.tokenizer.save_pretrained(unfinished)
         (unfinished / MADE_BY).write_text(json.dumps(hidden(made_by), indent=1) + "\n", encoding="utf-8")
