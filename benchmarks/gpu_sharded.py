@@ -76,7 +76,7 @@ def ranked(folder: Path, recipe: Recipe, num: int, device: torch.device, backend
         devices=(0,) * num,
         backend=backend,
     )
-    return RankedLearner(lambda: [ProcessRank(spec, rank) for rank in range(num)], meeting_place=store)
+    return RankedLearner(lambda: [ProcessRank(spec, rank, silent_s=15.0) for rank in range(num)], meeting_place=store)
 
 
 def estimated_bytes(recipe: Recipe, config: Any, *, ranks: int | None) -> float:

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from scalerl.curves import fit
-from scalerl.joint.transfer import Sibling, expit, logit, sibling, transfer
+from scalerl.joint.transfer import Sibling, expit, first_reward, logit, sibling, transfer
 
 SIZES = np.array([0.5e9, 1.5e9, 3e9, 7e9, 14e9])
 NUM_EVALS, SD, SCATTER = 30, 0.005, 0.02
@@ -41,7 +41,10 @@ def published(path: Path) -> None:
         data.setdefault(row["size"], []).append((float(row["compute_flops"]), float(row["pass_at_1"])))
     names = sorted(data, key=lambda name: float(name[:-1]))
     points = {name: np.array(sorted(data[name])) for name in names}
-    family = [sibling(name, 1e9 * float(name[:-1]), fit(*points[name].T)) for name in names]
+    family = [
+        sibling(name, 1e9 * float(name[:-1]), fit(*points[name].T), start=first_reward(*points[name].T))
+        for name in names
+    ]
     print("| size | from | start | end | forecast of the end | inside | error | naive law's error |")
     print("|---|---|---|---|---|---|---|---|")
     inside, errors = [], []

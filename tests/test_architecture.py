@@ -43,7 +43,7 @@ LAYERS: dict[str, set[str]] = {
     "curves": {"errors"},
     "joint": {"errors", "curves"},
     "logs": {"errors", "store", "config", "curves"},
-    "analysis": {"errors", "store", "config", "curves", "joint", "logs"},
+    "analysis": {"errors", "atomic_files", "store", "config", "curves", "joint", "logs"},
     "report": {"errors", "store", "config", "curves", "joint", "logs", "analysis"},
     "study": {"errors", "store", "config", "curves", "joint", "logs", "analysis"},
     "board": {"errors", "store", "config", "curves", "logs", "analysis", "report", "study"},

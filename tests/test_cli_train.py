@@ -446,7 +446,7 @@ def test_grader_without_any_verdict_is_named_at_the_end(scalerl: Command, tmp_pa
     with contextlib.chdir(tmp_path):
         left = train(scalerl, tmp_path / "run", "--set", "task.grader=mute_grader:mute", steps=6)
     assert left.code == 0
-    assert "so the model does not change: the grader had a verdict on no answer." in left.out
+    assert "so the model does not change: the grader gave no verdict on any answer." in left.out
     assert "Not measured: the grader gave no verdict in any evaluation (4)." in left.out
 
 

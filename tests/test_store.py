@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scalerl import store
-from scalerl.atomic_files import write_failure
+from scalerl.atomic_files import new_file, write_failure
 from scalerl.errors import RunFolderError, StoreError
 
 
@@ -339,7 +339,7 @@ def test_new_file_keeps_the_old_one_when_writing_fails(tmp_path: Path) -> None:
     store.write_text(path, "old \u2713")
 
     def fail_halfway() -> None:
-        with store.new_file(path) as unfinished:
+        with new_file(path) as unfinished:
             unfinished.write_text("half")
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 

@@ -103,7 +103,7 @@ def test_empty_batches_are_an_alarm_with_their_cause():
     assert "harder problems" in alarm_text(right)
     (unjudged,) = alarms(steps(batch__effective=0.0, reward__correct_frac=None), {})
     assert unjudged.cause == "no_verdict"
-    assert "the grader had a verdict on no answer" in alarm_text(unjudged)
+    assert "the grader gave no verdict on any answer" in alarm_text(unjudged)
 
 
 def test_a_task_that_has_few_problems_left_is_an_alarm():

@@ -23,7 +23,7 @@ def test_inverse_undoes_the_curve(form: str):
     result = fit(*run(1, reach=4.0), form=form, intervals=False)
     compute = np.array([0.5, 2.0, 5.0])
     rewards = result.predict(compute)
-    back = [float(inverse(result, float(reward), result.params)) for reward in rewards]
+    back = [float(inverse(result, result.own_form, float(reward), result.params)) for reward in rewards]
     np.testing.assert_allclose(back, compute, rtol=1e-9)
 
 
@@ -102,6 +102,18 @@ def test_impossible_questions_are_refused():
         reward_at(FIT, [0.0])
     with pytest.raises(ValueError, match="between 0 and 1"):
         backtest(*run(0), fractions=(1.5,))
+
+
+def test_compute_for_inverts_the_curve_of_several_ways():
+    """A run in two phases, whose curve is averaged over ways to fit it."""
+    compute = np.arange(1, 61) * 100.0
+    reward = 0.3 + 0.2 / (1 + (300 / compute) ** 3) + 0.3 / (1 + (6000 / compute) ** 2.5)
+    done = fit(compute, reward + np.random.default_rng(0).normal(0, 0.004, 60), start=0.3)
+    assert done.parts
+    for row in compute_for(done, [0.52, 0.62, 0.7]):
+        assert row.compute is not None
+        assert done.predict(row.compute.value) == pytest.approx(row.reward, abs=1e-4)
+        assert row.compute.low < row.compute.value < row.compute.high
 
 
 def test_quantiles_of_a_mixture_are_those_of_its_parts():

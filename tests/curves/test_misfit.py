@@ -133,3 +133,5 @@ def test_a_rise_that_was_half_over_at_the_first_point_is_seen():
 def test_a_constant_reward_has_one_plain_note():
     done = fit(np.arange(1.0, 31.0), np.ones(30), intervals=False)
     assert done.messages == ("No rise seen: the reward is the same in every evaluation.",)
+    # On any scale.
+    assert fit(np.arange(1.0, 31.0), np.full(30, -1000.0), bounds=None, intervals=False).messages == done.messages

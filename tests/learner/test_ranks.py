@@ -305,6 +305,7 @@ def test_ranks_on_busy_cores_give_signs_of_life(monkeypatch):
             busy = opened.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
             opened.callback(busy.kill)
         step_for(learner, 15.0)
+        assert learner.version > 0
 
 
 def step_for(learner, seconds):

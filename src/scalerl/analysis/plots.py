@@ -36,8 +36,8 @@ from scalerl.analysis.figures import MOST_BANDS, CurveData, FigureData, figure_d
 from scalerl.analysis.numbers import interval_text, short_compute_text, two_decimals
 from scalerl.analysis.plots_html import draw_html
 from scalerl.analysis.results import Analysis
+from scalerl.atomic_files import new_file
 from scalerl.errors import InputError, StoreError
-from scalerl.store import new_file
 
 DPI = 160
 LETTERS, NARROW_LETTERS = 76, 40  # of a line of a title above the main panel, and above those at the right

@@ -114,7 +114,7 @@ _EMPTY = {
     "all_wrong": "no answer was correct, so take easier problems or a stronger model, or begin with scalerl sft",
     "all_right": "every answer was correct, so take harder problems",
     "truncated": "most completions are cut off at their length limit",
-    "no_verdict": "the grader had a verdict on no answer",
+    "no_verdict": "the grader gave no verdict on any answer",
     "mixed": "in every group the answers were all correct or all wrong, so raise pipeline.completions_per_group",
 }
 

@@ -16,6 +16,7 @@ from scalerl.analysis.results import Analysis, CurveResult, FitOptions, param_va
 from scalerl.analysis.words import curve_text
 from scalerl.board.columns import short
 from scalerl.curves import Fit, Value, compare, doubling, fit, stopping, stopping_text
+from scalerl.curves.stopping import Stopping
 from scalerl.logs.series import Series
 from scalerl.report.views import axis_label
 
@@ -48,7 +49,7 @@ def fit_curve(series: Series, end_compute: float | None, unit: str | None) -> di
         "doubling": value_json(twice),
         "end": None if at_end is None else {"compute": at_end.compute, **(value_json(at_end.reward) or {})},
         "end_compute": end_compute,
-        "advice": _advice(done, twice),
+        "advice": _advice(done, when, twice),
         "text": curve_text(curve, unit),
         "stopping_text": None if when is None else stopping_text(when, unit),
         "no_gain_since": None if when is None else number(when.no_gain_since),
@@ -64,10 +65,10 @@ def _fitted(series: Series) -> CurveResult:
     return CurveResult(series=series, fit=fit(series.compute, series.reward, **FitOptions().of(series)))
 
 
-def _advice(done: Fit | None, twice: Value | None) -> Advice:
+def _advice(done: Fit | None, when: Stopping | None, twice: Value | None) -> Advice:
     """Return whether more compute pays, from the gain of one more doubling."""
     if done is not None and done.falls:
-        return "recovering" if all(fall.regained > 0 for fall in done.falls) else "falling"
+        return "recovering" if when is not None and when.rising_again else "falling"
     if done is None or not done.usable or twice is None:
         return "too_early"
     if done.verdict == "no rise seen":

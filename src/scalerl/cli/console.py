@@ -62,7 +62,7 @@ class StopSignals:
         return self.number in (signal.SIGTERM, signal.SIGHUP)
 
     def _handle(self, number: int, _: object) -> None:
-        # Output that nobody reads is no signal: the first one after it still leaves time for a checkpoint.
+        # Output that nobody reads does not count: the first signal after it still leaves time for a checkpoint.
         if self.number in (None, signal.SIGPIPE):
             self.number = number
             # The signal may have arrived while the same stream was being written; stopping matters more.

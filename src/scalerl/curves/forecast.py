@@ -8,7 +8,7 @@ import numpy as np
 
 from scalerl.curves.fit import fit
 from scalerl.curves.fitted import FAR, Fit, tails
-from scalerl.curves.forms import FORMS, Array
+from scalerl.curves.forms import FORMS, Array, Form
 from scalerl.curves.notes import (
     AboveCeiling,
     AfterFall,
@@ -134,14 +134,17 @@ def compute_for(fit: Fit, rewards: Sequence[float]) -> list[Reach]:
 
 
 def _reach(fit: Fit, reward: float) -> Reach:
-    value = float(inverse(fit, reward, fit.params))
+    computes = np.empty(0)
+    if fit.draws is not None:
+        computes = np.concatenate([inverse(fit, form, reward, draws.params) for form, draws in fit.ways()])
+    # The parameters of a fit that averages several ways are not those of its curve.
+    value = float(np.median(computes) if fit.parts else inverse(fit, fit.own_form, reward, fit.params))
     if fit.falls and value > fit.scale:
         return Reach(reward=reward, compute=None, notes=_after_falls(fit))
     if fit.draws is None:
         if not np.isfinite(value):
             return Reach(reward=reward, compute=None, notes=(_above(fit, reward, None),))
         return Reach(reward=reward, compute=Value(value=value, low=np.nan, high=np.nan))
-    computes = inverse(fit, reward, fit.draws.params)
     never = float(np.mean(~np.isfinite(computes)))
     if not np.isfinite(value):
         return Reach(reward=reward, compute=None, notes=(_above(fit, reward, never),), p_above_ceiling=never)
@@ -164,9 +167,8 @@ def _above(fit: Fit, reward: float, probability: float | None) -> AboveCeiling:
     return AboveCeiling(reward=reward, ceiling=fit.params["ceiling"], probability=probability)
 
 
-def inverse(fit: Fit, reward: float, params: Mapping[str, Any]) -> Array:
-    """Return the compute at which the curve has this reward: 0 up to the start, infinite from the ceiling on."""
-    form = fit.own_form
+def inverse(fit: Fit, form: Form, reward: float, params: Mapping[str, Any]) -> Array:
+    """Return the compute at which a curve has this reward: 0 up to the start, infinite from the ceiling on."""
     ceiling = np.asarray(params["ceiling"], dtype=float)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         if form.rising:

@@ -145,6 +145,8 @@ class NoRiseSeen:
     noticeable: float
     """Smallest gain per doubling of compute that would have been noticed with probability `power`."""
     power: float
+    is_constant: bool = False
+    """Whether the reward is the same in every evaluation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,7 +57,9 @@ def _judge_curve(settled: Settled, level: float, margin: float) -> tuple[Verdict
         above = (StartAboveData(start=known.start),)
     if settled.rise is not None and not settled.rise.seen:
         # Where least squares ends on a curve that is flat says nothing.
-        return "no rise seen", (NoRiseSeen(noticeable=settled.rise.noticeable, power=POWER), *above)
+        is_constant = not np.ptp(points.reward)
+        flat = NoRiseSeen(noticeable=settled.rise.noticeable, power=POWER, is_constant=is_constant)
+        return "no rise seen", (flat, *above)
     notes: tuple[FitNote, ...] = (*best.at_bound, *above)
     if settled.misfit is not None and settled.misfit.claimed:
         notes = (_misfit_note(settled, settled.misfit), *notes)

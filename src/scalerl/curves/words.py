@@ -12,8 +12,6 @@ from scalerl.curves.pairs.notes import PairKind, PairNote
 if TYPE_CHECKING:
     from scalerl.curves.stopping import Stopping
 
-_NOTHING = 1e-6  # of a reward: scatter of evaluations that are all the same
-
 
 def pair_verdict(kind: PairKind, winner: str | None, labels: Mapping[str, str] | None = None) -> str:
     """Return the verdict on a pair; `labels` replace the curves' names."""
@@ -53,7 +51,7 @@ def note_text(note: Note, unit: str | None = None) -> str:
             return f"Skipped what lies before {_amount(_short(note.compute), unit)}: it is off the later curve."
         case notes.LackOfFit() | notes.MendedFit():
             return _misfit_text(note, unit)
-        case notes.NoRiseSeen() if note.noticeable < _NOTHING:
+        case notes.NoRiseSeen(is_constant=True):
             return "No rise seen: the reward is the same in every evaluation."
         case notes.NoRiseSeen():
             return (

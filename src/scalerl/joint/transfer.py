@@ -72,6 +72,12 @@ class Transfer:
     """Median scatter of ceilings about the law, in units of the reward."""
 
 
+def first_reward(compute: Array, reward: Array) -> float | None:
+    """Return the mean reward of the first evaluations, if they are as good as some before training; else None."""
+    first = compute.min()
+    return float(reward[compute == first].mean()) if first <= EARLY * compute.max() else None
+
+
 def sibling(name: str, size: float, curve: Fit, *, start: float | None = None) -> Sibling:
     """Return a sibling from the fit of its curve. `start` is its reward before training, where that was measured.
 
@@ -79,10 +85,7 @@ def sibling(name: str, size: float, curve: Fit, *, start: float | None = None) -
     """
     assert curve.draws is not None
     params = curve.draws.params
-    if start is None:
-        first = int(np.argmin(curve.compute))
-        is_early = curve.compute[first] <= EARLY * curve.scale
-        start = float(curve.reward[first]) if is_early else curve.params["start"]
+    start = curve.params["start"] if start is None else start
     centre = lambda values: (float(np.median(values)), float(np.std(values)))  # noqa: E731
     return Sibling(
         name=name,

@@ -7,7 +7,7 @@ from statistics import median
 from scalerl.logs.facts import Fact
 from scalerl.logs.points import Point
 
-# Share of the rows that repeat another one, from which this is no coincidence.
+# Share of the rows that repeat another one, from which it is taken for more than chance.
 _MANY = 1 / 3
 
 
@@ -19,7 +19,8 @@ def drop_repeated(points: Sequence[Point]) -> tuple[list[Point], tuple[Fact, ...
     computes = {(point.run, point.x) for point in points}
     if len(computes) == len(points) or 2 * len({str(point.y) for point in points}) < len(computes):
         return list(points), ()
-    once = {(point.run, point.x, str(point.y), point.labels, point.is_held_out): point for point in points}
+    same = ("run", "x", "y", "num_samples", "labels", "is_held_out")
+    once = {tuple(str(getattr(point, name)) for name in same): point for point in points}
     facts: tuple[Fact, ...] = ()
     if len(points) - len(once) > _MANY * len(points):
         facts = (Fact(kind="repeated_rows", values={"num": len(points) - len(once), "num_rows": len(points)}),)

@@ -77,8 +77,8 @@ def _prepared(table: Table, file: str, selection: Selection) -> Table:
 def _with_named_runs(table: Table, selection: Selection) -> Table:
     """Make the runs that a column names separate curves, where nobody says what tells curves apart."""
     column = find(RUN_NAME, table.columns)
-    is_said = bool(selection.by or selection.seed or table.seed) or column in {*_mentioned(selection), *table.apart}
-    if column is None or table.kind not in ("csv", "jsonl") or is_said:
+    is_chosen = bool(selection.by or selection.seed or table.seed) or column in {*_mentioned(selection), *table.apart}
+    if column is None or table.kind not in ("csv", "jsonl") or is_chosen:
         return table
     x, y = table.x or "", table.y or ""
     spans: dict[str, list[float]] = {}

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scalerl.analysis.joint.seals import FOLDER_HEADS, FileScore, calibration, calibration_lines, folder_cells
+from scalerl.atomic_files import new_file
 from scalerl.errors import InputError, StoreError
-from scalerl.store import new_file
 
 PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1"><title>Calibration of sealed forecasts</title>

@@ -9,9 +9,9 @@ import numpy as np
 from scalerl.analysis.drawing.style import GREY, colour, compute_ticks
 from scalerl.analysis.numbers import short_compute_text
 from scalerl.analysis.plots import DPI, STYLE, check_plot_path
+from scalerl.atomic_files import new_file
 from scalerl.errors import InputError, StoreError
 from scalerl.joint.plan import Candidate, Planned
-from scalerl.store import new_file
 
 KINDS = (".png", ".svg")
 NUM_PLACES = 120

@@ -20,8 +20,7 @@ from scalerl.analysis.pooling import check_one_axis
 from scalerl.analysis.results import CurveResult
 from scalerl.curves.verdicts import FALLEN
 from scalerl.errors import InputError
-from scalerl.joint.transfer import EARLY, LEAST_SIBLINGS, Sibling, Transfer, sibling, transfer
-from scalerl.logs.series import Series
+from scalerl.joint.transfer import LEAST_SIBLINGS, Sibling, Transfer, first_reward, sibling, transfer
 
 UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 SIZE = re.compile(r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*([kmbt]?)\s*", re.IGNORECASE)
@@ -86,7 +85,8 @@ def find_siblings(curves: Sequence[CurveResult], column: str, size: float) -> tu
         elif curve.fit is None or curve.verdict in UNUSABLE:
             left_out.append(LeftOut(name=curve.name, reason="verdict", detail=curve.verdict))
         else:
-            start = _measured_start(curve.series)
+            series = curve.series
+            start = first_reward(series.compute, series.reward) if series.start is None else series.start
             members.append(sibling(curve.name.replace(f"{column}=", ""), own, curve.fit, start=start))
     num_sizes = len({own.size for own in members})
     if num_sizes < LEAST_SIBLINGS:
@@ -94,14 +94,6 @@ def find_siblings(curves: Sequence[CurveResult], column: str, size: float) -> tu
             f"too few siblings: {num_sizes} sizes below {size:g} have a curve and {LEAST_SIBLINGS} or more are needed"
         )
     return sorted(members, key=lambda own: own.size), left_out
-
-
-def _measured_start(series: Series) -> float | None:
-    """Return the reward before training, or that of the first evaluations if they are early; None if neither is."""
-    if series.start is not None:
-        return series.start
-    first = series.compute.min()
-    return float(series.reward[series.compute == first].mean()) if first <= EARLY * series.compute.max() else None
 
 
 def make_transfer(

@@ -70,7 +70,7 @@ def average(
             if way != kept[0]:
                 shares_noise = way.form is kept[0].form
                 draws = problem.draws(guess, slow if shares_noise else problem.slow_noise(problem.solve()), resolution)
-            parts.append(Part(choice=way, weight=float(weight), draws=some_draws(draws, num)))
+            parts.append(Part(choice=way, weight=float(weight), draws=_some(draws, num)))
     return tuple(parts)
 
 
@@ -126,7 +126,7 @@ def _log_density(draws: Draws, way: Choice, scale: float, later: Points, togethe
     return float(np.logaddexp.reduce(total) - np.log(len(total)))
 
 
-def some_draws(draws: Draws, num: int) -> Draws:
+def _some(draws: Draws, num: int) -> Draws:
     """Return a number of the draws, evenly spaced in their order, which is by ceiling."""
     pick = ((np.arange(num) + 0.5) * len(draws.noise_sd) / num).astype(int)
     params = {name: values[pick] for name, values in draws.params.items()}

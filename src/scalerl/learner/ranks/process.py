@@ -117,7 +117,7 @@ def _check_picklable(spec: RankSpec) -> None:
 class ProcessRank:
     """A rank in a child process, as its driver sees it."""
 
-    def __init__(self, spec: RankSpec, rank: int, *, silent_s: float = 15.0) -> None:
+    def __init__(self, spec: RankSpec, rank: int, *, silent_s: float) -> None:
         """Start the process; it is killed if it is stopped for longer than `silent_s`."""
         import torch.multiprocessing as multiprocessing
 
@@ -205,7 +205,7 @@ class ProcessRank:
                 # Until a rank is ready, imports may hold Python's lock for long, and learner.start_s limits the time.
                 limit_s = self._silent_s if stopped else max(self._silent_s, RUNNING_S if self._ready else math.inf)
                 if silence.seconds > limit_s:
-                    state = "it was stopped (SIGSTOP)" if stopped else "it hangs (learner.silent_s allows more)"
+                    state = "it was stopped (SIGSTOP)" if stopped else "it hangs (learner.silent_s waits longer)"
                     self._silence = f"has given no sign of life for {limit_s:g} s: {state}"
                     self._process.kill()
                     return
