@@ -1,5 +1,8 @@
 """Lack of fit, no rise, what mends a fit, and what is averaged then."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 from simulate import run, sigmoid
@@ -77,6 +80,20 @@ def test_a_misfitting_run_is_averaged_and_its_forecast_wide():
     assert np.mean((reward[~half] >= low) & (reward[~half] <= high)) > 0.7
     low, high = done.interval("ceiling")
     assert low <= done.params["ceiling"] <= high
+
+
+@pytest.mark.parametrize("run", ["model-size/runs/40m-seed0", "loo/runs/uniform-sampling-seed0"])
+def test_late_points_that_seem_to_drift_lie_on_both_sides(run: str):
+    """Both runs level off sooner than any form: with slow noise alone, every late point lay below the curve."""
+    file = Path(__file__).parents[2] / "docs/results/principles" / run / "evals.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    rows = [row for row in rows if row["flops"] <= 4.1e15]
+    before, *rows = rows
+    compute, reward, num = (np.array([row[key] for row in rows]) for key in ("flops", "reward", "num_samples"))
+    done = fit(compute, reward, num_samples=num, start=before["reward"], start_sd=None)
+    late = compute > compute.max() / 2
+    assert done.parts
+    assert 0.25 < np.mean(reward[late] < done.predict(compute[late])) < 0.75
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.5])

@@ -25,7 +25,7 @@ LEAST_SHARE = 0.02  # weight below which a way is left out
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One way to fit the run, its weight, and draws in proportion to it."""
+    """One way to fit the run under one kind of noise, its weight, and draws in proportion to it."""
 
     choice: Choice
     weight: float
@@ -44,18 +44,22 @@ def average(
 ) -> tuple[Part, ...]:
     """Return the ways that can be fitted, with weights by predictive score; none where nothing can be scored.
 
-    `kept` is the way that was chosen, with its draws. Ways of its form share its slow noise; that of another form is
-    looked for anew.
+    `kept` is the way that was chosen, with its draws under the `slow` noise. Where there is such noise, each way is
+    tried without it, too: a curve of the wrong shape leaves residuals that look like a drift, and where a drift is
+    allowed it may lie above all late points.
     """
     # With several runs the grid over their spread is coarse enough.
     resolution = MIXED if points.num_runs == 1 else None
+    noises = (None,) if slow is None else (slow, None)
     scores, fitted = [], []
     for way in ways:
         few, less = way.of(points, known)
         if few.num < less.num_free(way.form) + 2:
             continue
-        scores.append(predictive_scores(points, known, start_sd, guess, way, autocorrelation, slow))
-        fitted.append((way, pose(few, way.form, less, start_sd)))
+        problem = pose(few, way.form, less, start_sd)
+        for noise in noises:
+            scores.append(predictive_scores(points, known, start_sd, guess, way, autocorrelation, noise))
+            fitted.append((way, problem, noise))
     if not fitted:
         return ()
     weights = _weights(np.array(scores))
@@ -64,12 +68,10 @@ def average(
     # Rounded as sums, so that the parts have as many draws together as any other fit.
     counts = np.diff(np.round(np.cumsum(weights) * NUM_DRAWS), prepend=0.0).astype(int)
     parts = []
-    for (way, problem), weight, num in zip(fitted, weights, counts, strict=True):
+    for (way, problem, noise), weight, num in zip(fitted, weights, counts, strict=True):
         if num > 0:
-            draws = kept[1]
-            if way != kept[0]:
-                shares_noise = way.form is kept[0].form
-                draws = problem.draws(guess, slow if shares_noise else problem.slow_noise(problem.solve()), resolution)
+            is_kept = way == kept[0] and noise is slow
+            draws = kept[1] if is_kept else problem.draws(guess, noise, resolution)
             parts.append(Part(choice=way, weight=float(weight), draws=_some(draws, num)))
     return tuple(parts)
 
