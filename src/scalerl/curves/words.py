@@ -172,7 +172,7 @@ def _pair_text(note: PairNote, unit: str | None) -> str:
         case pair_notes.NoIntervals():
             return "No intervals were computed."
         case pair_notes.CeilingDifference():
-            return f"Its ceiling is {note.difference:.3g} higher."
+            return f"The ceiling of {note.winner} is {note.difference:.3g} higher."
         case pair_notes.Unstable() | pair_notes.PastPeak():
             return _fallen_text(note, unit)
         case pair_notes.IfCeilingShared():
@@ -192,9 +192,10 @@ def _pair_text(note: PairNote, unit: str | None) -> str:
                 f"depends on the target."
             )
         case pair_notes.LargerExponent():
-            return "Ceilings are within what runs differ by; its exponent is larger."
+            return f"Ceilings are within what runs differ by; the exponent of {note.winner} is larger."
         case pair_notes.EarlierMidpoint():
-            return f"Ceilings and exponents tie; it reaches half its gain with {note.ratio:.2f} times the compute."
+            times = f"{note.ratio:.2f} times the compute"
+            return f"Ceilings and exponents tie; {note.winner} reaches half its gain with {times}."
         case pair_notes.MeasuredDifference():
             return (
                 f"Measured: {note.higher} is {note.difference:.2g} above {note.lower} (standard error "

@@ -200,7 +200,7 @@ def _decide(evidence: Evidence) -> _Decision:
     higher, (lower, lower_fit) = evidence.probably_higher, evidence.lower
     lower_has_bent = _has_bent(lower_fit)
     if higher is not None and sure >= SURE and lower_has_bent:
-        difference = notes.CeilingDifference(difference=abs(evidence.gap))
+        difference = notes.CeilingDifference(winner=higher, difference=abs(evidence.gap))
         return _Decision(kind="higher_ceiling", winner=higher, notes=(difference,))
     sides = ((evidence.name_a, evidence.a), (evidence.name_b, evidence.b))
     unstable = tuple(notes.Unstable(name=name) for name, curve in sides if curve.verdict == "unstable")
@@ -285,11 +285,11 @@ def _by_efficiency(evidence: Evidence) -> _Decision:
         return _Decision(kind="not_separable", notes=(mixed,))
     if is_steeper:
         steeper, _ = evidence.ordered(evidence.p_steeper)
-        return _Decision(kind="more_efficient", winner=steeper, notes=(notes.LargerExponent(),))
+        return _Decision(kind="more_efficient", winner=steeper, notes=(notes.LargerExponent(winner=steeper),))
     if is_sooner:
         ratio = evidence.a.params["midpoint"] / evidence.b.params["midpoint"]
         ratio = ratio if first == evidence.name_a else 1 / ratio
-        return _Decision(kind="more_efficient", winner=first, notes=(notes.EarlierMidpoint(ratio=ratio),))
+        return _Decision(kind="more_efficient", winner=first, notes=(notes.EarlierMidpoint(winner=first, ratio=ratio),))
     return _Decision(kind="not_separable")
 
 

@@ -28,6 +28,7 @@ class CeilingDifference:
     """By how much the winner's ceiling is higher."""
 
     kind: ClassVar = "ceiling_difference"
+    winner: str
     difference: float
 
 
@@ -86,6 +87,7 @@ class LargerExponent:
     """Ceilings tie and the winner's exponent is larger."""
 
     kind: ClassVar = "larger_exponent"
+    winner: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +95,7 @@ class EarlierMidpoint:
     """Ceilings and exponents tie and the winner reaches its midpoint sooner."""
 
     kind: ClassVar = "earlier_midpoint"
+    winner: str
     ratio: float
     """The winner's midpoint over the other's."""
 
