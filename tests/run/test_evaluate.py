@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_runs import SHORT, without_time
 
 from scalerl import store
 from scalerl.config import load_recipe
@@ -118,6 +119,34 @@ def test_a_run_has_one_engine_and_measures_as_a_fresh_one_would(tmp_path: Path, 
         with closing(build(inputs.model, recipe)) as engine:
             fresh = evaluate_set(inputs.eval_sets[0], engine, inputs, recipe.evaluation, step=step)
         assert list(fresh.num_correct) == measured[step]
+
+
+@pytest.mark.parametrize("ahead", [False, True], ids=["as on a CPU", "as on a GPU"])
+def test_training_is_the_same_however_often_it_is_evaluated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: bool
+):
+    build = parts.build_engine
+
+    def built(*arguments: Any, **named: Any) -> Any:
+        engine = build(*arguments, **named)
+        # A GPU has the next chunk under way when a poll returns, and so when an evaluation begins.
+        engine._launches_ahead = ahead
+        return engine
+
+    monkeypatch.setattr(parts, "build_engine", built)
+    rows = {}
+    for every in (1, 100):
+        settings = [*IN_FLIGHT, *SHORT, "budget.steps=6", f"evaluation.every={every}", "checkpoint.every=100"]
+        folder = tmp_path / str(every)
+        Run(load_recipe("tiny-cpu", settings), folder).train()
+        assert len(store.read_evals(folder)) == (7 if every == 1 else 2)
+        # What was spent is left out: a chunk that is under way when an evaluation begins is counted then, not later.
+        rows[every] = [
+            {key: value for key, value in row.items() if not key.startswith(("flops", "tokens"))}
+            for row in without_time(store.read_metrics(folder))
+        ]
+    assert rows[1] == rows[100]
+    assert max(row["rollout/lag_max"] for row in rows[1]) > 0
 
 
 def test_evaluation_beside_training_is_counted_apart(tmp_path: Path):
