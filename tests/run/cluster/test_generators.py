@@ -6,13 +6,16 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from small_runs import SHORT
 
 from scalerl import store
 from scalerl.config import load_recipe
 from scalerl.errors import ClusterError, RecipeError
+from scalerl.rollout.fake import FakeEngine
 from scalerl.run.clock import Clock, devices_held
 from scalerl.run.cluster import connect as connect_module
+from scalerl.run.cluster import generators
 from scalerl.run.cluster.connect import Connection, check_address, check_gpus, connect
 from scalerl.run.run import Run
 
@@ -81,6 +84,29 @@ def test_more_generators_than_gpus_are_refused():
     message = r"rollout.generators = 7 needs 8 GPUs, and the cluster at here:1 has 3 on 2 nodes"
     with pytest.raises(ClusterError, match=message):
         check_gpus(connection, wanted=8, source="rollout.generators = 7")
+
+
+def test_generator_takes_its_gpu_before_the_model_is_loaded(monkeypatch):
+    """The current GPU belongs to a thread, and is the first one at the beginning of each."""
+    current, current_at_load = threading.local(), {}
+
+    def load(path, *, device, **_):
+        current_at_load[str(device)] = str(getattr(current, "device", "cuda:0"))
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: setattr(current, "device", device))
+    monkeypatch.setattr(generators, "load_model", load)
+    recipe = load_recipe("tiny-cpu", [*SMALL, "rollout.generators=2"])
+    make = generators.EngineMaker(recipe=recipe, slots=8, build=lambda *_, **__: FakeEngine())
+    launcher = generators._threads(make, ranks=1, generators=2, num_gpus=1)
+    members = [launcher.start(number) for number in range(2)]
+    try:
+        for member in members:
+            while not (report := member.generator.take(wait_s=0.01)).ready:
+                assert report.failure is None
+    finally:
+        launcher.close()
+    assert current_at_load == {"cuda:1": "cuda:1", "cuda:2": "cuda:2"}
 
 
 def test_gpus_on_a_machine_without_any_are_refused(tmp_path):

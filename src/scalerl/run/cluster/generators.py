@@ -39,6 +39,9 @@ class EngineMaker:
     def __call__(self, number: int, device: str | None = None) -> "Engine":
         """Load the model on the device, or on the only one that a Ray actor sees, and return an engine with a copy."""
         target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        if target.type == "cuda" and target.index is not None:
+            # A thread begins with the first GPU as its own: streams, events and graphs of the engine would be there.
+            torch.cuda.set_device(target)
         path = self.recipe.model.path
         assert path is not None, "checked by load_inputs"
         # Rounded already: every weight comes with the first push, and the device need not hold FP32 ones meanwhile.
