@@ -1,7 +1,7 @@
 """Verdicts on simulated runs: how often each is given, where the truth is known.
 
 `python benchmarks/simulated_verdicts.py [--num 2000] [--only PART,...] [--before SRC]`:
-SRC is the `src` folder of an older tree, whose widths of ceilings on the same sigmoids are measured too.
+SRC is the `src` folder of an older tree, whose ceilings of the same sigmoids are measured too.
 """
 
 import argparse
@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from foreign_logs import interval_score
 
 from scalerl.curves import compare, fit
 
@@ -94,6 +95,52 @@ def widths(num: int) -> dict[str, list[float]]:
     return rows
 
 
+def drifting(seed: int, drifts: bool) -> tuple[np.ndarray, np.ndarray, int, float, float]:
+    """Compute, rewards, answers behind each, first reward and ceiling of a sigmoid with binomial noise and a drift."""
+    rng = np.random.default_rng([6, seed])
+    num, answers = int(rng.integers(50, 141)), int(rng.choice([256, 1024, 3072]))
+    start, ceiling = rng.uniform(0.05, 0.5), rng.uniform(0.75, 0.985)
+    exponent, reach, sd = (np.exp(rng.uniform(*np.log(ends))) for ends in ((0.9, 3.0), (1.2, 12.0), (0.004, 0.015)))
+    compute = np.linspace(reach / num, reach, num)
+    curve = start + (ceiling - start) * sigmoid(compute, exponent)
+    drift = sd * noise(num, rng.choice([0.8, 0.9, 0.97]), rng)
+    reward = rng.binomial(answers, np.clip(curve + drift, 0, 1) if drifts else curve) / answers
+    return compute, reward, answers, rng.binomial(answers, start) / answers, ceiling
+
+
+def of_drifts(num: int) -> dict[str, list[float]]:
+    """Coverage, mean interval score and width of ceilings, and how often nine tenths of late points lie on one side."""
+    rows = {}
+    for name, drifts in {"binomial": False, "binomial and a drift": True}.items():
+        measured = []
+        for seed in range(num):
+            compute, reward, answers, start, ceiling = drifting(seed, drifts)
+            done = fit(compute, reward, start=start, start_sd=None, num_samples=answers)
+            low, high = done.interval("ceiling")
+            above = np.mean((done.predict(compute) > reward)[-(len(compute) // 3) :])
+            score = interval_score(low, high, ceiling)
+            measured.append((low <= ceiling <= high, score, high - low, max(above, 1 - above) >= 0.9))
+        rows[name] = np.mean(np.array(measured, dtype=float), axis=0).tolist()
+    return rows
+
+
+def drifts(num: int, before: str | None) -> None:
+    print(f"\nRuns with num_samples that follow the sigmoid, with and without a drift, {num:,} per row:\n")
+    print(f"| noise | ceiling covered | interval score | width | late points on one side |\n|{'---|' * 5}")
+    old = {} if before is None else older("drifts", num, before)
+    for name, values in of_drifts(num).items():
+        pairs = zip(old.get(name, [None] * len(values)), values, strict=True)
+        cells = [f"{new:.3f}" if was is None else f"{was:.3f} to {new:.3f}" for was, new in pairs]
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+
+
+def older(part: str, num: int, before: str) -> dict[str, list[float]]:
+    """Return what an older tree measures."""
+    words = [sys.executable, __file__, "--num", str(num), "--values", part]
+    done = subprocess.run(words, env={**os.environ, "PYTHONPATH": before}, check=True, capture_output=True)
+    return json.loads(done.stdout)
+
+
 def sigmoids(num: int, before: str | None) -> None:
     """The start is given in every second run, and fitted in the others."""
 
@@ -107,11 +154,7 @@ def sigmoids(num: int, before: str | None) -> None:
     few = max(num // 5, 1)
     print(f"\nCeilings of the first {few:,} of them:\n")
     print(f"| noise | covered | median width | before | ratio | ms of CPU | before | ratio |\n|{'---|' * 8}")
-    now, old = widths(few), {}
-    if before is not None:
-        words = [sys.executable, __file__, "--num", str(few), "--widths"]
-        done = subprocess.run(words, env={**os.environ, "PYTHONPATH": before}, check=True, capture_output=True)
-        old = json.loads(done.stdout)
+    now, old = widths(few), {} if before is None else older("sigmoids", few, before)
     for cell, (width, covered, spent_ms) in now.items():
         was, _, was_ms = old.get(cell, [np.nan] * 3)
         cells = f"{covered:.3f} | {width:.4f} | {was:.4f} | {width / was:.3f} | {spent_ms:.1f} | {was_ms:.1f}"
@@ -228,6 +271,7 @@ PARTS = {
     "prefixes": prefixes,
     "levelled": levelled,
     "falling": falling,
+    "drifts": drifts,
 }
 
 
@@ -236,10 +280,10 @@ def main() -> None:
     parser.add_argument("--num", type=int, default=2000, help="runs per cell")
     parser.add_argument("--only", default=",".join(PARTS), help="parts, with commas between them")
     parser.add_argument("--before", type=Path, help="src folder of an older tree")
-    parser.add_argument("--widths", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--values", choices=("sigmoids", "drifts"), help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.widths:
-        print(json.dumps(widths(given.num)))
+    if given.values:
+        print(json.dumps({"sigmoids": widths, "drifts": of_drifts}[given.values](given.num)))
         return
     for part in given.only.split(","):
         if part not in PARTS:

@@ -2,12 +2,14 @@
 
     e_i = u_i + v_i     u_i independent,  v_i = phi v_(i-1) + innovation,  share = var(v) / (var(u) + var(v))
 
-Its autocorrelation share * phi^k fades more slowly than that of e_i = rho e_(i-1) + innovation with the same first
-value, so that averages of many evaluations are less certain. Where the residuals show it, the posterior of `intervals`
-is computed under it; the points are made independent by the Kalman filter of v.
+The noise u_i of an evaluation is as large as `num_samples=` or `error=` imply; the drift v_i is the run's own and
+equally large everywhere. `share` is that at a point of average noise. The autocorrelation share * phi^k fades more
+slowly than that of e_i = rho e_(i-1) + innovation with the same first value, so that averages of many evaluations are
+less certain. Where the residuals show it, the posterior of `intervals` is computed under it; the points are made
+independent by the Kalman filter of v.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,12 +19,12 @@ from scalerl.curves.noise import FIELDS, Noise, over_runs
 from scalerl.curves.points import Known, Points, Sums
 from scalerl.curves.residuals.tangents import residuals, tangents
 
+SINGLE = np.array([0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95])  # a single autocorrelation
 DECAYS = np.array([0.7, 0.8, 0.9, 0.95, 0.98])
 SHARES = np.array([0.1, 0.2, 0.35, 0.5, 0.65, 0.8])
 LEAST_POINTS = 24  # with fewer, slow noise cannot be told from a single autocorrelation
 LEAST_LAG_ONE = 0.15  # autocorrelation of neighbours below which slow noise is not looked for
 WORTH = 1.0  # nats by which slow noise must explain the residuals better: it has one number more (as in AIC)
-SETTLED = 1e-15  # change of a variance from one point to the next, beyond which it stays the same
 KEEP = 4.0  # nats below the best within which a decay is kept
 
 
@@ -34,39 +36,37 @@ class SlowNoise:
     share: Array
 
 
-def whitened(values: Array, first: np.ndarray, decay: Array, share: Array) -> tuple[Array, Array]:
+def whitened(values: Array, points: Points, decay: Array, share: Array) -> tuple[Array, Array]:
     """Values (points first) made independent under each decay, and minus half the log determinant.
 
     The result's axes: point, decay, column of the values.
     """
-    starts = np.flatnonzero(first)
-    place = np.arange(len(values)) - np.repeat(starts, np.diff(starts, append=len(values)))
-    total, gain = _filter(int(place.max()) + 1, decay, share)
+    total, gain = _filter(points, decay, share)
     # What is expected of v at the next point: decay * ((1 - gain) * expected + gain * value).
     keep, learn = (decay * (1 - gain))[..., None], (decay * gain)[..., None]
     expected = np.zeros((len(values), len(decay), values.shape[1]))
     for index in range(1, len(values)):
-        if not first[index]:
-            before = place[index - 1]
-            np.multiply(expected[index - 1], keep[before], out=expected[index])
-            expected[index] += learn[before] * values[index - 1]
+        if not points.first[index]:
+            np.multiply(expected[index - 1], keep[index - 1], out=expected[index])
+            expected[index] += learn[index - 1] * values[index - 1]
     white = np.subtract(values[:, None], expected, out=expected)
-    white *= (total**-0.5)[place][..., None]
-    return white, -0.5 * np.log(total[place]).sum(axis=0)
+    white *= (total**-0.5)[..., None]
+    return white, -0.5 * np.log(total).sum(axis=0)
 
 
-def _filter(num: int, decay: Array, share: Array) -> tuple[Array, Array]:
-    """Variance of what is not expected at each of a run's points, and the gain of the filter there."""
-    variance = np.empty((num, len(decay)))
-    variance[0] = share
-    for index in range(1, num):
+def _filter(points: Points, decay: Array, share: Array) -> tuple[Array, Array]:
+    """Variance of what is not expected at each point, and the gain of the filter there."""
+    drift = share * np.mean(points.noise**2)
+    own = np.multiply.outer(points.noise**2, 1 - share)
+    variance = np.empty_like(own)
+    for index in range(points.num):
+        if points.first[index]:
+            variance[index] = drift
+            continue
         before = variance[index - 1]
-        left = before * (1 - share) / (before + 1 - share)
-        variance[index] = decay**2 * left + share * (1 - decay**2)
-        if np.abs(variance[index] - before).max() < SETTLED:
-            variance[index:] = variance[index]
-            break
-    total = variance + (1 - share)
+        left = before * own[index - 1] / (before + own[index - 1])
+        variance[index] = decay**2 * left + drift * (1 - decay**2)
+    total = variance + own
     return total, variance / total
 
 
@@ -79,12 +79,13 @@ def find_slow_noise(points: Points, form: Form, known: Known, best: Solution) ->
     linked = ~points.first[1:]
     if (scaled[1:] * scaled[:-1])[linked].sum() < LEAST_LAG_ONE * (scaled @ scaled):
         return None
-    values = np.concatenate([tangent, residual[:, None]], axis=1) / points.noise[:, None]
-    single = np.array([0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95])
-    decay = np.concatenate([single, np.repeat(DECAYS, len(SHARES))])
-    share = np.concatenate([np.ones(len(single)), np.tile(SHARES, len(DECAYS))])
-    likelihood = _restricted(*whitened(values, points.first, decay, share))
-    alone, slow = likelihood[: len(single)], likelihood[len(single) :].reshape(len(DECAYS), -1)
+    values = np.concatenate([tangent, residual[:, None]], axis=1)
+    # A single autocorrelation is that of e over the noise of each point, as in `noise`.
+    even = replace(points, noise=np.ones(points.num))
+    alone = _restricted(*whitened(values / points.noise[:, None], even, SINGLE, np.ones(len(SINGLE))))
+    alone = alone - np.log(points.noise).sum()
+    slow = _restricted(*whitened(values, points, np.repeat(DECAYS, len(SHARES)), np.tile(SHARES, len(DECAYS))))
+    slow = slow.reshape(len(DECAYS), -1)
     if slow.max() < alone.max() + WORTH:
         return None
     kept = slow.max(axis=1) > slow.max() - KEEP
@@ -127,9 +128,8 @@ class SlowProducts:
 
 def slow_products(shape: Array, points: Points, slow: SlowNoise) -> SlowProducts:
     """Return the products of each row of shapes with the points."""
-    one = 1.0 / points.noise
-    values = np.concatenate([shape * one, np.stack([one, points.reward * one])]).T
-    white, log_det = whitened(values, points.first, slow.decay, slow.share)
+    values = np.concatenate([shape, np.stack([np.ones(points.num), points.reward])]).T
+    white, log_det = whitened(values, points, slow.decay, slow.share)
     h, sides = white[:, :, :-2], white[:, :, -2:]
     starts = np.flatnonzero(points.first)
     part = np.empty((len(FIELDS), len(starts), len(slow.decay), len(shape)))
