@@ -56,7 +56,7 @@ def test_slow_sums_are_those_of_the_covariance_written_out(spread: float):
             covariance = same_run * (noise + spread**2 * np.outer(shape, shape))
             inverse, at = np.linalg.inv(covariance), place * len(shapes) + index
             assert sums.hh[at] == pytest.approx(shape @ inverse @ shape)
-            assert sums.y1[at] == pytest.approx(np.ones(13) @ inverse @ points.reward)
+            assert sums.hy[at] == pytest.approx(shape @ inverse @ points.reward)
             assert log_det[at] == pytest.approx(-0.5 * np.linalg.slogdet(covariance)[1])
 
 
