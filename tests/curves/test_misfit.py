@@ -82,10 +82,10 @@ def test_a_misfitting_run_is_averaged_and_its_forecast_wide():
     assert low <= done.params["ceiling"] <= high
 
 
-@pytest.mark.parametrize("run", ["model-size/runs/40m-seed0", "loo/runs/uniform-sampling-seed0"])
-def test_late_points_that_seem_to_drift_lie_on_both_sides(run: str):
+@pytest.mark.parametrize("folder", ["model-size/runs/40m-seed0", "loo/runs/uniform-sampling-seed0"])
+def test_late_points_that_seem_to_drift_lie_on_both_sides(folder: str):
     """Both runs level off sooner than any form: with slow noise alone, every late point lay below the curve."""
-    file = Path(__file__).parents[2] / "docs/results/principles" / run / "evals.jsonl"
+    file = Path(__file__).parents[2] / "docs/results/principles" / folder / "evals.jsonl"
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     rows = [row for row in rows if row["flops"] <= 4.1e15]
     before, *rows = rows
