@@ -1,4 +1,4 @@
-"""The shape of the code: which room may import which, how long files get, and that the documents agree with it.
+"""The shape of the code: which room may import which, and that the documents agree with it.
 
 Each test looks at all files and reports every offender at once.
 """
@@ -8,13 +8,11 @@ import functools
 import re
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "scalerl"
 FILES = sorted(SOURCE.rglob("*.py"))
-TEST_FILES = sorted((ROOT / "tests").rglob("test_*.py"))
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 # A room and the rooms it may import. Imports only point down; docs/architecture.md has the same tables.
@@ -56,10 +54,6 @@ NO_TORCH = VALUES | PREDICTIVE | {"loop", "cli"}
 
 VAGUE = {"utils", "util", "common", "helpers", "misc", "manager", "base"}
 DATA_FOLDERS = {"recipes", "studies", "assets"}
-MAX_FILES_PER_ROOM = 14
-MAX_LINES = 400
-MAX_FUNCTION_LINES = 60
-MAX_TEST_NAME = 60
 
 
 def shown(offenders: list[str]) -> str:
@@ -168,35 +162,13 @@ def test_imports_have_no_cycle():
         visit(name, ())
 
 
-def test_rooms_files_and_functions_stay_small():
-    folders = Counter(path.parent for path in FILES if path.name != "__init__.py" and path.parent != SOURCE)
-    offenders = [f"{relative(folder)}: {num} files" for folder, num in folders.items() if num > MAX_FILES_PER_ROOM]
-    for path in FILES:
-        text = path.read_text()
-        if not text.isascii():
-            offenders.append(f"{relative(path)}: characters that are not ASCII")
-        if (num_lines := text.count("\n")) > MAX_LINES:
-            offenders.append(f"{relative(path)}: {num_lines} lines")
-        for node in ast.walk(tree_of(path)):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                assert node.end_lineno is not None
-                if (num_lines := node.end_lineno - node.lineno) >= MAX_FUNCTION_LINES:
-                    offenders.append(f"{relative(path)}: {node.name} has {num_lines + 1} lines")
+def test_source_is_ascii():
+    offenders = [relative(path) for path in FILES if not path.read_text().isascii()]
     assert not offenders, shown(offenders)
 
 
 def test_no_module_has_a_vague_name():
     offenders = [relative(path) for path in FILES if path.stem in VAGUE]
-    assert not offenders, shown(offenders)
-
-
-def test_test_names_are_short():
-    offenders = [
-        f"{relative(path)}: {node.name}"
-        for path in TEST_FILES
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_") and len(node.name) > MAX_TEST_NAME
-    ]
     assert not offenders, shown(offenders)
 
 
