@@ -1,0 +1,172 @@
+"""What the gate can judge: a fitter is an object with `fit(run)` and `pair(first, second)`.
+
+`old` is written for the tree of commit 8fd67ad, `new` for this one; the peers need no part of the library.
+"""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+import numpy as np
+from populations import Array, Run
+from scipy.optimize import least_squares
+from scipy.special import expit
+
+Z = 1.6449
+"""Half the width of a 90 % interval, in standard deviations."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """What is said of a run. Intervals hold 90 %."""
+
+    ceiling_low: float
+    ceiling_high: float
+    is_known: bool
+    """Whether the verdict is that the ceiling is known ("ok")."""
+    is_flat: bool
+    is_fallen: bool
+    new: Callable[[Array], tuple[Array, Array]]
+    """Interval of one new evaluation at each compute; with several seeds, of a new seed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """1: the first is better, -1: the second, 0: undecided."""
+
+    ceiling: int
+    efficiency: int
+
+
+UNDECIDED = Decision(ceiling=0, efficiency=0)
+
+
+class Fitter(Protocol):
+    def fit(self, run: Run) -> Judged: ...
+
+    def pair(self, first: Run, second: Run) -> Decision: ...
+
+
+def arguments(run: Run) -> dict[str, Any]:
+    """Return the keyword arguments of `scalerl.curves.fit`."""
+    return {
+        "start": run.start,
+        "start_sd": run.start_sd,
+        "num_samples": run.num_samples,
+        "run": run.label,
+        "bounds": (0.0, 1.0) if run.is_bounded else None,
+    }
+
+
+class Old:
+    """Verdicts of `scalerl.curves` at commit 8fd67ad."""
+
+    def curve(self, run: Run) -> Any:
+        from scalerl.curves import fit
+
+        return fit(run.compute, run.reward, **arguments(run))
+
+    def fit(self, run: Run) -> Judged:
+        curve = self.curve(run)
+        low, high = curve.interval("ceiling")
+        return Judged(
+            ceiling_low=low,
+            ceiling_high=high,
+            is_known=curve.verdict == "ok",
+            is_flat=curve.verdict == "no rise seen",
+            is_fallen=bool(curve.falls),
+            new=curve.new_interval,
+        )
+
+    def pair(self, first: Run, second: Run) -> Decision:
+        from scalerl.curves import compare
+
+        pair = compare({"first": self.curve(first), "second": self.curve(second)}).pairs[0]
+        sign = {"first": 1, "second": -1, None: 0}[pair.winner]
+        return Decision(
+            ceiling=sign if pair.kind == "higher_ceiling" else 0,
+            efficiency=sign if pair.kind == "more_efficient" else 0,
+        )
+
+
+class New(Old):
+    """Verdicts of `scalerl.curves` of this tree."""
+
+
+class LeastSquares:
+    """A sigmoid by least squares; its residuals are the interval of a new evaluation."""
+
+    def fit(self, run: Run) -> Judged:
+        log_compute = np.log(run.compute / run.compute.max())
+        low, high = (0.0, 1.0) if run.is_bounded else wide_range(run.reward)
+
+        def curve(params: Array, places: Array) -> Array:
+            level, gain, log_exponent, log_midpoint = params
+            return level + gain * expit(np.exp(log_exponent) * (places - log_midpoint))
+
+        first = run.reward.min() if run.start is None else run.start
+        gain = max(float(np.ptp(run.reward)), 1e-6 * (high - low))
+        ends = (
+            [low - 1e-9, 0.0, np.log(0.3), np.log(1e-3)],
+            [high + 1e-9, high - low, np.log(10.0), np.log(30.0)],
+        )
+        tried = [
+            least_squares(
+                lambda params: curve(params, log_compute) - run.reward,
+                np.clip([first, gain, np.log(1.5), middle], np.array(ends[0]) + 1e-9, np.array(ends[1]) - 1e-9),
+                bounds=ends,
+                x_scale=[gain, gain, 0.5, 0.5],
+                max_nfev=200,
+            )
+            for middle in (-1.5, 0.0)
+        ]
+        best = min(tried, key=lambda each: each.cost)
+        sd = float(np.sqrt(2 * best.cost / max(len(run.reward) - 4, 1)))
+        ceiling = best.x[0] + best.x[1]
+
+        def new(compute: Array) -> tuple[Array, Array]:
+            middle = curve(best.x, np.log(compute / run.compute.max()))
+            return middle - Z * sd, middle + Z * sd
+
+        return said(ceiling, sd, new)
+
+    def pair(self, first: Run, second: Run) -> Decision:
+        return UNDECIDED
+
+
+class CarriedOn:
+    """The mean of the last quarter, with its scatter, holds for ever."""
+
+    def fit(self, run: Run) -> Judged:
+        order = np.argsort(run.compute, kind="stable")
+        last = run.reward[order][-max(len(order) // 4, 3) :]
+        middle, sd = float(last.mean()), float(last.std(ddof=1))
+
+        def new(compute: Array) -> tuple[Array, Array]:
+            ones = np.ones(len(compute))
+            return (middle - Z * sd) * ones, (middle + Z * sd) * ones
+
+        return said(middle, sd, new)
+
+    def pair(self, first: Run, second: Run) -> Decision:
+        return UNDECIDED
+
+
+def said(ceiling: float, sd: float, new: Callable[[Array], tuple[Array, Array]]) -> Judged:
+    """Return what a peer says: it has no verdicts."""
+    ends = {"ceiling_low": ceiling - Z * sd, "ceiling_high": ceiling + Z * sd}
+    return Judged(**ends, is_known=False, is_flat=False, is_fallen=False, new=new)
+
+
+def wide_range(reward: Array) -> tuple[float, float]:
+    width = max(float(np.ptp(reward)), 1e-9)
+    return float(reward.min()) - width, float(reward.max()) + 4 * width
+
+
+FITTERS: dict[str, type] = {"old": Old, "new": New, "least-squares": LeastSquares, "carried-on": CarriedOn}
+
+
+def find(name: str) -> Fitter:
+    """Return the fitter of this name, or a module on the path that has `fit` and `pair`."""
+    return FITTERS[name]() if name in FITTERS else cast(Fitter, importlib.import_module(name))

@@ -1,0 +1,88 @@
+"""The gate of the curve model: its simulated truths, its scores and what it counts as missed."""
+
+import importlib
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+gate, fitters, populations = map(importlib.import_module, ("gate", "gate_fitters", "populations"))
+
+
+@pytest.mark.parametrize("population", populations.POPULATIONS)
+def test_a_case_is_the_same_each_time_and_its_cuts_hide_what_comes_later(population):
+    (case,) = populations.cases(population, "quarter", 1)
+    (again,) = populations.cases(population, "quarter", 1)
+    assert np.array_equal(case.run.reward, again.run.reward)
+    compute, reward = case.scored
+    assert len(compute) == len(reward) >= 2
+    assert compute.min() > case.run.compute.max()
+    assert len(np.unique(case.run.compute)) >= populations.LEAST
+    for values in (case.run.num_samples, case.run.label):
+        assert values is None or len(values) == len(case.run.reward)
+
+
+def test_the_whole_run_is_scored_up_to_twice_its_compute():
+    (case,) = populations.cases("sigmoid", "whole", 1)
+    assert case.scored[0].max() == pytest.approx(2 * case.run.compute.max())
+    assert len(case.scored[0]) == populations.NUM_BEYOND
+
+
+class Oracle:
+    """Knows the truth, and says it with a given error."""
+
+    def __init__(self, case, error=0.0):
+        self.case, self.error = case, error
+
+    def fit(self, run):
+        rewards = dict(zip(*map(np.ndarray.tolist, self.case.scored), strict=True))
+
+        def new(compute):
+            values = np.array([rewards[place] for place in compute.tolist()]) + self.error
+            return values - 0.01, values + 0.01
+
+        middle = self.case.ceiling + self.error
+        ends = {"ceiling_low": middle - 0.01, "ceiling_high": middle + 0.01}
+        return fitters.Judged(**ends, is_known=True, is_flat=False, is_fallen=False, new=new)
+
+
+@pytest.mark.parametrize(("error", "covered", "expected"), [(0.0, 1.0, 0.02), (0.03, 0.0, 0.02 + 20 * 0.02)])
+def test_a_score_is_the_width_plus_twenty_times_the_miss(error, covered, expected):
+    (case,) = populations.cases("binomial", "half", 1)
+    scored = gate.score(Oracle(case, error), case)
+    assert (scored.ceiling_covered, scored.new_covered) == (covered, covered)
+    assert (scored.ceiling_score, scored.new_score) == pytest.approx((expected, expected))
+
+
+def test_scores_are_in_units_of_the_gain_where_rewards_have_no_limits():
+    (case,) = populations.cases("unbounded", "half", 1)
+    larger = replace(case, unit=2 * case.unit)
+    assert gate.score(Oracle(larger), larger).new_score == pytest.approx(gate.score(Oracle(case), case).new_score / 2)
+
+
+def test_a_fitter_that_raises_is_counted(capsys):
+    class Raises:
+        def fit(self, run):
+            raise ValueError("no")
+
+    (case,) = populations.cases("flat", "whole", 1)
+    row = gate.summarise("flat", "whole", [gate.try_score(Raises(), case, "flat")])
+    assert row["raised"] == 1.0
+    assert gate.show([row], {}) == 1
+
+
+@pytest.mark.parametrize(("name", "population", "least"), [
+    ("least-squares", "sigmoid", 0.5), ("least-squares", "unbounded", 0.5), ("least-squares", "flat", 0.7),
+    ("carried-on", "levelled", 0.5), ("carried-on", "flat", 0.7),
+])  # fmt: skip
+def test_the_peers_forecast_what_they_are_made_for(name, population, least):
+    scored = [gate.score(fitters.find(name), case) for case in populations.cases(population, "half", 10)]
+    assert np.mean([each.new_covered for each in scored]) > least
+
+
+def test_a_miss_within_noise_is_not_one():
+    limit = gate.Limit(low=0.85, high=0.95)
+    assert [limit.mark(value, 0.04) for value in (0.9, 0.8, 0.7, 0.97, None)] == ["", "?", "!", "?", ""]
