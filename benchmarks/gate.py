@@ -1,6 +1,6 @@
 """The gate for a change of the curve model: one table of coverage, interval scores and error rates of verdicts.
 
-    python benchmarks/gate.py [--fitter new] [--num 60] [--only 'flat+slow tail'] [--cuts half+whole] [--json FILE]
+    python benchmarks/gate.py [--fitter new] [--num 60] [--pairs 10] [--only "flat+our runs"] [--cuts half+whole]
 
 `--fitter` is a name in gate_fitters.py or a module with `fit(run)` and `pair(first, second)`. Figures of the code
 before (gate_before.json) stand in front of the new ones. To measure older code:
@@ -24,10 +24,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import measured
 import numpy as np
-from gate_fitters import Fitter, find
+import populations
+from gate_fitters import Decision, Fitter, find
 from numpy.typing import ArrayLike
-from populations import CUTS, POPULATIONS, Array, Case, cases
+from populations import CUTS, PAIRS, POPULATIONS, Array, Case, Pair
 
 BEFORE = Path(__file__).with_name("gate_before.json")
 MISS = 20.0
@@ -50,6 +52,8 @@ class Scored:
     """What became of one case; NaN where there is no truth."""
 
     ceiling_covered: float
+    ok_covered: float
+    """Whether a ceiling that is called known holds: the true one or, of a measured run, what it reached."""
     ceiling_score: float
     new_covered: float
     new_score: float
@@ -73,9 +77,14 @@ def score(fitter: Fitter, case: Case) -> Scored:
         compute, reward = compute[pick], reward[pick]
     low, high = judged.new(compute)
     bottom, top = judged.ceiling_low, judged.ceiling_high
-    has_ceiling = np.isfinite(case.ceiling)
+    covered = float(bottom <= case.ceiling <= top) if np.isfinite(case.ceiling) else np.nan
+    held = covered
+    if np.isfinite(case.reached):
+        slack = 2 * case.reached_error
+        held = float(bottom - slack <= case.reached <= top + slack)
     return Scored(
-        ceiling_covered=float(bottom <= case.ceiling <= top) if has_ceiling else np.nan,
+        ceiling_covered=covered,
+        ok_covered=held if judged.is_known else np.nan,
         ceiling_score=float(interval_score(bottom, top, case.ceiling)) / case.unit,
         new_covered=float(np.mean((low <= reward) & (reward <= high))),
         new_score=float(np.mean(interval_score(low, high, reward))) / case.unit,
@@ -97,15 +106,13 @@ def try_score(fitter: Fitter, case: Case, name: str) -> Scored:
 
 # One row of the table -------------------------------------------------------------------------------------------------
 
-MEANS = ("ceiling_covered", "ceiling_score", "new_covered", "new_score", "ok", "flat", "fallen", "raised")
+MEANS = ("ceiling_covered", "ok_covered", "ceiling_score", "new_covered", "new_score", "ok", "flat", "fallen", "raised")
 
 
 def summarise(population: str, cut: str, scored: Sequence[Scored]) -> dict[str, Any]:
     columns = {name: np.array([getattr(each, name) for each in scored]) for name in Scored.__slots__}
     row: dict[str, Any] = {"population": population, "cut": cut, "runs": len(scored)}
     row |= {name: mean(columns[name]) for name in MEANS}
-    is_ok = columns["ok"] == 1
-    row["ok_covered"] = mean(columns["ceiling_covered"][is_ok])
     row["ms"] = rounded(np.nanmedian(columns["ms"])) if np.isfinite(columns["ms"]).any() else None
     # Later evaluations of one run miss together: the error of their coverage is that of the mean over runs.
     covered = columns["new_covered"][columns["raised"] == 0]
@@ -122,19 +129,103 @@ def rounded(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def measure(task: tuple[str, str, str, int]) -> dict[str, Any]:
-    name, population, cut, num = task
-    fitter = find(name)
-    scored = [try_score(fitter, case, f"{population}, {cut}") for case in cases(population, cut, num)]
-    return summarise(population, cut, scored)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One row, for one process."""
+
+    fitter: str
+    population: str
+    cut: str
+    num: int
 
 
-def tasks(given: argparse.Namespace) -> Iterable[tuple[str, str, str, int]]:
-    for population in given.only or POPULATIONS:
-        # A cut may lie before the fall.
+def measure(task: Task) -> dict[str, Any]:
+    if task.population in POPULATIONS:
+        found = list(populations.cases(task.population, task.cut, task.num))
+    else:
+        found = measured.cases(task.population, CUTS[task.cut])
+    fitter = find(task.fitter)
+    row = summarise(
+        task.population, task.cut, [try_score(fitter, case, f"{task.population}, {task.cut}") for case in found]
+    )
+    if task.population not in POPULATIONS:
+        for peer in PEERS:
+            row[peer] = mean(np.array([score(find(peer), case).new_score for case in found]))
+    return row
+
+
+def tasks(given: argparse.Namespace) -> Iterable[Task]:
+    for population in given.only or (*POPULATIONS, measured.PUBLISHED, *measured.SOURCES):
         for cut in given.cuts:
-            if not population.startswith("fall") or cut == "whole":
-                yield given.fitter, population, cut, given.num
+            # Of falls the whole is judged, as a cut may lie before them; of measured runs what can be seen later.
+            is_whole = cut == "whole"
+            if population.startswith("fall") or population == measured.PUBLISHED:
+                is_judged = is_whole
+            else:
+                is_judged = not is_whole or population in POPULATIONS
+            if is_judged:
+                yield Task(fitter=given.fitter, population=population, cut=cut, num=given.num)
+
+
+# Pairs ----------------------------------------------------------------------------------------------------------------
+
+AXES = ("ceiling", "efficiency")
+OUTCOMES = ("right", "wrong", "undecided")
+
+
+def outcome(decided: int, truth: int) -> str:
+    """Return what became of a decision; where neither is better, to decide for one is wrong."""
+    if decided == truth:
+        return "right"
+    return "undecided" if decided == 0 else "wrong"
+
+
+def measure_pair(task: tuple[str, str, Pair]) -> tuple[str, Pair, Decision | None]:
+    fitter, kind, pair = task
+    try:
+        return kind, pair, find(fitter).pair(pair.first, pair.second)
+    except Exception:
+        print(f"{kind}: {traceback.format_exc(limit=-2)}", file=sys.stderr, flush=True)
+        return kind, pair, None
+
+
+def pair_tasks(given: argparse.Namespace) -> Iterable[tuple[str, str, Pair]]:
+    for name in PAIRS:
+        for drift in (False, True):
+            kind = f"{name}, drift" if drift else name
+            yield from ((given.fitter, kind, pair) for pair in populations.pairs(name, drift, given.pairs))
+    yield from ((given.fitter, kind, pair) for kind, pair in measured.pairs())
+
+
+def summarise_pairs(done: Iterable[tuple[str, Pair, Decision | None]]) -> list[dict[str, Any]]:
+    rows: dict[str, dict[str, Any]] = {}
+    for kind, pair, decision in done:
+        empty = {f"{axis}_{name}": 0 for axis in AXES for name in OUTCOMES}
+        row = rows.setdefault(kind, {"pairs": kind, "num": 0, "raised": 0, **empty})
+        row["num"] += 1
+        row["raised"] += decision is None
+        for axis in AXES:
+            if decision is not None and (truth := getattr(pair, axis)) is not None:
+                row[f"{axis}_{outcome(getattr(decision, axis), truth)}"] += 1
+    return list(rows.values())
+
+
+def show_pairs(rows: Sequence[dict[str, Any]], before: dict[str, dict[str, Any]]) -> None:
+    heads = [f"{axis} {name}" for axis in AXES for name in OUTCOMES]
+    print(f"\n| pairs | number | {' | '.join(heads)} |\n|{'---|' * (2 + len(heads))}")
+    sums = {"pairs": "all", "num": 0, "raised": 0}
+    for row in rows:
+        sums |= {name: sums.get(name, 0) + value for name, value in row.items() if name != "pairs"}
+    for row in (*rows, sums):
+        was = before.get(row["pairs"])
+        texts = []
+        for axis in AXES:
+            is_judged = any(row[f"{axis}_{name}"] for name in OUTCOMES)
+            for name in OUTCOMES:
+                now, old = row[f"{axis}_{name}"], None if was is None else was[f"{axis}_{name}"]
+                texts.append("" if not is_judged else f"{now}" if old is None else f"{old} to {now}")
+        raised = f" ({row['raised']} raised)" if row["raised"] else ""
+        print(f"| {row['pairs']} | {row['num']}{raised} | {' | '.join(texts)} |")
 
 
 # What must hold -------------------------------------------------------------------------------------------------------
@@ -152,6 +243,9 @@ class Limit:
             return ""
         miss = max(self.low - value, value - self.high)
         return "!" if miss > 2 * error else "?"
+
+
+PEERS = ("least-squares", "carried-on")
 
 
 def limits(population: str) -> dict[str, Limit]:
@@ -227,6 +321,7 @@ def show(rows: Sequence[dict[str, Any]], before: dict[tuple[str, str], dict[str,
         num_missed += sum(mark == "!" for _, mark in done) + bool(row["raised"])
         raised = f" ({row['raised']:.0%} raised)" if row["raised"] else ""
         print(f"| {row['population']} | {row['cut']} | {row['runs']}{raised} | {' | '.join(t for t, _ in done)} |")
+    show_peers(rows)
     print("\nMeans over populations:")
     for cut in dict.fromkeys(row["cut"] for row in rows):
         here = [row for row in rows if row["cut"] == cut]
@@ -243,13 +338,22 @@ def show(rows: Sequence[dict[str, Any]], before: dict[tuple[str, str], dict[str,
     return num_missed
 
 
-def read_before(num: int) -> dict[tuple[str, str], dict[str, Any]]:
+def show_peers(rows: Sequence[dict[str, Any]]) -> None:
+    with_peers = [row for row in rows if PEERS[0] in row]
+    if with_peers:
+        print(f"\n| measured | cut | new score | {' | '.join(PEERS)} |\n|{'---|' * (3 + len(PEERS))}")
+    for row in with_peers:
+        texts = [f"{row[name]:.3f}" for name in ("new_score", *PEERS)]
+        print(f"| {row['population']} | {row['cut']} | {' | '.join(texts)} |")
+
+
+def read_before(given: argparse.Namespace) -> dict[str, Any]:
     if not BEFORE.exists():
         return {}
-    recorded = json.loads(BEFORE.read_text())
-    if recorded["num"] != num:
-        print(f"(the figures before are of {recorded['num']} runs a population, these of {num})")
-    return {(row["population"], row["cut"]): row for row in recorded["rows"]}
+    before = json.loads(BEFORE.read_text())
+    if before["num"] != given.num and given.num:
+        print(f"(the figures before are of {before['num']} runs a population, these of {given.num})")
+    return before
 
 
 def parse() -> argparse.Namespace:
@@ -259,14 +363,15 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--fitter", default="new", help="a name in gate_fitters.py, or a module")
     parser.add_argument("--num", type=int, default=60, help="runs of a population at a cut")
-    parser.add_argument("--only", type=listed, help="populations, with + between them: 'flat+slow tail'")
+    parser.add_argument("--pairs", type=int, default=10, help="simulated pairs of a kind; 0: no pairs at all")
+    parser.add_argument("--only", type=listed, help="populations or sources, with + between them; no pairs then")
     parser.add_argument("--cuts", type=listed, default=list(CUTS), help="with + between them")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--json", type=Path, help="write the rows to this file")
     given = parser.parse_args()
     for name in given.only or ():
-        if name not in POPULATIONS:
-            parser.error(f"no population {name!r}; there are {', '.join(POPULATIONS)}")
+        if name not in (known := (*POPULATIONS, measured.PUBLISHED, *measured.SOURCES)):
+            parser.error(f"no population {name!r}; there are {', '.join(known)}")
     return given
 
 
@@ -276,11 +381,19 @@ def main() -> int:
     # Each process has one thread: numpy reads this when it is loaded.
     os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     with ProcessPoolExecutor(given.processes, multiprocessing.get_context("spawn")) as pool:
-        rows = list(pool.map(measure, tasks(given)))
+        rows = list(pool.map(measure, tasks(given))) if given.num else []
+        rows = [row for row in rows if row["runs"]]
+        compared = [] if given.only or not given.pairs else pool.map(measure_pair, pair_tasks(given), chunksize=8)
+        pairs = summarise_pairs(compared)
     if given.json:
-        lines = ",\n".join(json.dumps(row) for row in rows)
-        given.json.write_text(f'{{"num": {given.num}, "fitter": "{given.fitter}", "rows": [\n{lines}\n]}}\n')
-    num_missed = show(rows, {} if given.fitter == "old" else read_before(given.num))
+        lines, more = (",\n".join(json.dumps(row) for row in each) for each in (rows, pairs))
+        given.json.write_text(
+            f'{{"num": {given.num}, "fitter": "{given.fitter}", "rows": [\n{lines}\n], "pairs": [\n{more}\n]}}\n'
+        )
+    before = {} if given.fitter == "old" else read_before(given)
+    num_missed = show(rows, {(row["population"], row["cut"]): row for row in before.get("rows", ())}) if rows else 0
+    if pairs:
+        show_pairs(pairs, {row["pairs"]: row for row in before.get("pairs", ())})
     print(f"{time.monotonic() - begin:.0f} s")
     return 1 if num_missed else 0
 

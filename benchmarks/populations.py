@@ -47,6 +47,9 @@ class Case:
     """NaN where no ceiling is defined (flat, fallen or measured runs)."""
     is_flat: bool = False
     falls_at: float = np.inf
+    reached: float = np.nan
+    """Where the ceiling is not known: the mean of the last tenth of a measured run, and its standard error."""
+    reached_error: float = 0.0
     unit: float = 1.0
     """What errors are divided by."""
 
@@ -283,20 +286,21 @@ def flat(rng: np.random.Generator, noise: Noise) -> Case:
 
 
 def levelled(rng: np.random.Generator, drop: float = 0.0, is_sudden: bool = False) -> Case:
-    """A run that has levelled off and, unless `drop` is 0, falls after 40 to 75 % of its compute.
+    """A run that has levelled off and, unless `drop` is 0, falls after 40 to 75 % of its evaluations.
 
     `drop` is what it falls by up to its end, in standard errors: those of generalised least squares under the true
     noise, with all parameters of the curve fitted beside it. Half of the slow falls go on beyond the end.
     """
     reach, exponent = log_uniform(rng, 5.0, 30.0), rng.uniform(1.5, 4.0)
     start, gain = rng.uniform(0.1, 0.5), rng.uniform(0.1, 0.4)
-    compute, begins = places(rng, reach, least=12), rng.uniform(0.4, 0.75)
+    compute = places(rng, reach, least=12)
+    num = len(compute) - NUM_BEYOND
+    begins = float(compute[int(rng.uniform(0.4, 0.75) * num)]) / reach
     rho, answers = rng.choice([0.0, 0.5]), int(rng.choice([256, 1024, 3072]))
     has_counts, stops = bool(rng.integers(2)), bool(rng.integers(2))
     spent = np.minimum(compute, begins * reach) if drop else compute
     shape = sigmoid(spent, exponent)
     curve = start + gain * shape
-    num = len(compute) - NUM_BEYOND
     if has_counts:
         rho, sds = 0.0, np.sqrt(curve * (1 - curve) / answers)
     else:
@@ -369,3 +373,86 @@ def cases(name: str, cut: str, num: int) -> Iterator[Case]:
             found += 1
         if found == num:
             return
+
+
+# Pairs ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """Two recipes, and which is better: 1 the first, -1 the second, 0 neither; None: not judged."""
+
+    first: Run
+    second: Run
+    ceiling: int | None
+    efficiency: int | None
+
+    def swapped(self) -> "Pair":
+        return Pair(
+            first=self.second,
+            second=self.first,
+            ceiling=None if self.ceiling is None else -self.ceiling,
+            efficiency=None if self.efficiency is None else -self.efficiency,
+        )
+
+
+MARGIN = 0.02
+"""What the paper takes for a difference between ceilings."""
+RUN_SD = 0.01
+"""Spread of the ceiling between runs of a recipe."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """What one run of a pair differs by."""
+
+    higher: float = 0.0
+    """In margins."""
+    exponent: float | None = None
+    midpoint: float = 1.0
+    length: float = 1.0
+    is_flat: bool = False
+    drop: float = 0.0
+
+
+def draw_pair(rng: np.random.Generator, sides: tuple[Side, Side], drift: bool, ceiling: int, efficiency: int) -> Pair:
+    """Return two runs measured alike from one start; the better one is the first in every second pair."""
+    start, gain, reach = rng.uniform(0.1, 0.4), rng.uniform(0.15, 0.4), rng.uniform(3, 8)
+    exponent, num = log_uniform(rng, 1.3, 3.0), int(log_uniform(rng, 20, 80))
+    answers, sd = int(rng.choice([0, 1024])), log_uniform(rng, 0.004, 0.015)
+    runs = []
+    for side in sides:
+        compute = np.linspace(reach / num, reach, num)[: int(side.length * num)]
+        risen = 0.0 if side.is_flat else gain + MARGIN * side.higher + RUN_SD * rng.normal()
+        curve = start + risen * sigmoid(compute, side.exponent or exponent, side.midpoint)
+        curve = curve - side.drop * np.clip(compute / reach - 0.5, 0, 0.2) / 0.2
+        if drift:
+            curve = curve + 0.008 * correlated(len(curve), 0.9, rng)
+        curve = np.clip(curve, 0.005, 0.995)
+        reward = rng.binomial(answers, curve) / answers if answers else curve + sd * rng.standard_normal(len(curve))
+        counts = np.full(len(compute), answers) if answers else None
+        runs.append(Run(compute=compute, reward=np.clip(reward, 0, 1), start=start, start_sd=0.0, num_samples=counts))
+    pair = Pair(first=runs[0], second=runs[1], ceiling=ceiling, efficiency=efficiency)
+    return pair.swapped() if rng.integers(2) else pair
+
+
+EQUAL = Side()
+PAIRS: dict[str, tuple[Side, Side, int, int]] = {
+    "equal": (EQUAL, EQUAL, 0, 0),
+    "higher by 1.5 margins": (Side(higher=1.5), EQUAL, 1, 1),
+    "higher by 3 margins": (Side(higher=3), EQUAL, 1, 1),
+    "higher by 6 margins": (Side(higher=6), EQUAL, 1, 1),
+    "exponent 2.6 against 1.5": (Side(exponent=2.6), Side(exponent=1.5), 0, 1),
+    "midpoint twice as early": (EQUAL, Side(midpoint=2.0), 0, 1),
+    "equal, one half as long": (EQUAL, Side(length=0.5), 0, 0),
+    "higher by 6 margins, half as long": (Side(higher=6, length=0.5), EQUAL, 1, 1),
+    "rising against flat": (EQUAL, Side(is_flat=True), 1, 1),
+    "rising against collapsed": (EQUAL, Side(drop=0.15), 1, 1),
+}
+"""The first of each is the better one: sides, and the truth of ceiling and efficiency."""
+
+
+def pairs(name: str, drift: bool, num: int) -> Iterator[Pair]:
+    first, second, ceiling, efficiency = PAIRS[name]
+    for seed in range(num):
+        yield draw_pair(generator(f"{name}, {drift}", seed), (first, second), drift, ceiling, efficiency)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
-gate, fitters, populations = map(importlib.import_module, ("gate", "gate_fitters", "populations"))
+gate, fitters, populations, measured = map(importlib.import_module, ("gate", "gate_fitters", "populations", "measured"))
 
 
 @pytest.mark.parametrize("population", populations.POPULATIONS)
@@ -86,3 +86,52 @@ def test_the_peers_forecast_what_they_are_made_for(name, population, least):
 def test_a_miss_within_noise_is_not_one():
     limit = gate.Limit(low=0.85, high=0.95)
     assert [limit.mark(value, 0.04) for value in (0.9, 0.8, 0.7, 0.97, None)] == ["", "?", "!", "?", ""]
+
+
+@pytest.mark.parametrize(("decided", "truth", "expected"), [
+    (1, 1, "right"), (-1, 1, "wrong"), (0, 1, "undecided"), (0, 0, "right"), (1, 0, "wrong"),
+])  # fmt: skip
+def test_what_becomes_of_a_decision(decided, truth, expected):
+    assert gate.outcome(decided, truth) == expected
+
+
+@pytest.mark.parametrize("kind", populations.PAIRS)
+def test_the_better_run_of_a_pair_ends_higher_however_the_pair_is_ordered(kind):
+    """Where the ceilings differ by more than runs of a recipe do."""
+    pairs = list(populations.pairs(kind, False, 20))
+    first, second, ceiling, _ = populations.PAIRS[kind]
+    assert {abs(pair.ceiling) for pair in pairs} == {abs(ceiling)}
+    if not ceiling or abs(first.higher - second.higher) == 1.5 or first.length < 1:
+        return
+    assert {pair.ceiling for pair in pairs} == {-1, 1}
+    for pair in pairs:
+        late = [run.reward[-5:].mean() for run in (pair.first, pair.second)]
+        assert np.sign(late[0] - late[1]) == pair.ceiling
+
+
+@pytest.mark.parametrize(("difference", "expected"), [(0.1, ("clear", 1)), (-0.1, ("clear", -1)), (0.0, ("alike", 0))])
+def test_a_late_difference_is_clear_beyond_its_standard_error(difference, expected):
+    rng = np.random.default_rng(3)
+    compute = np.arange(1.0, 61.0)
+    runs = [
+        populations.Run(compute=compute, reward=0.5 + more + 0.01 * rng.standard_normal(60))
+        for more in (difference, 0.0)
+    ]
+    assert measured.compared(*runs) == expected
+    assert measured.compared(runs[0], replace(runs[1], compute=100 * compute)) is None
+
+
+def test_our_runs_are_read_each_once():
+    cases = measured.cases("our runs", 0.5)
+    assert len(cases) > 30
+    assert len({tuple(case.later_reward) for case in cases}) == len(cases)
+    assert all(np.isfinite(case.reached) and case.run.num_samples is not None for case in cases)
+
+
+def test_logs_of_others_are_read():
+    if not measured.DATA.is_dir():
+        pytest.skip("the shared data are not here")
+    for source in (measured.PUBLISHED, *measured.SOURCES):
+        assert len(measured.cases(source, 0.5)) >= 6, source
+    kinds = {kind for kind, _ in measured.pairs()}
+    assert {"published, clear", "our runs, alike", "our runs, two seeds"} <= kinds
