@@ -9,9 +9,9 @@ of_parts         (sampled tokens / rate of the part `sample` + learner tokens / 
 alone_over_loop  the same with the rates of sampling and learning alone at the loop's own shapes. Not a share: in the
                  loop the host's work for one overlaps the device's for the other, so that it may exceed 1.
 
-For benchmarks/gpu_simulated.py, which predicts the loop by `scalerl simulate`, seconds are recorded too: of a poll, a
-push and steps of a whole and of half a batch alone (`alone_*_s`), and, as a run's metrics have them, those of this loop
-(`loop_*`) and of another one whose batches are half as large (`half_*`).
+For a prediction of the loop from its parts, seconds are recorded too: of a poll, a push and steps of a whole and of
+half a batch alone (`alone_*_s`), and, as a run's metrics have them, those of this loop (`loop_*`) and of another one
+whose batches are half as large (`half_*`).
 """
 
 import time

@@ -20,7 +20,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +31,8 @@ from scalerl.config import Recipe, load_recipe
 from scalerl.learner.ranks.driver import RankedLearner
 from scalerl.learner.ranks.process import ProcessRank
 from scalerl.learner.ranks.rank import RankSpec
-from scalerl.run.cluster.layout import demands_of, layout_of
-from scalerl.run.cluster.memory import ModelSizes, learner_bytes
 from scalerl.run.learners import build_learner, learner_settings
+from scalerl.run.memory import ModelSizes, learner_bytes
 
 LEAST_OF_UNSHARDED = 0.95
 """Least MFU of one sharded rank, as a share of the unsharded learner's."""
@@ -81,13 +79,16 @@ def ranked(folder: Path, recipe: Recipe, num: int, device: torch.device, backend
 
 def estimated_bytes(recipe: Recipe, config: Any, *, ranks: int | None) -> float:
     """Return what --check would say for one device of the learner; None means a learner without ranks."""
-    sizes, demands = ModelSizes.from_config(config), demands_of(recipe)
-    layout = replace(layout_of(recipe), ranks=ranks or 1, shards=ranks or 1, checkpointing=False)
-    parts = learner_bytes(sizes, layout, demands)
+    sizes = ModelSizes.from_config(config)
+
+    def parts_of(num: int) -> dict[str, float]:
+        changed = {"ranks": num, "sharding": "full" if num > 1 else "none", "gradient_checkpointing": False}
+        return learner_bytes(recipe.model_copy(update={"learner": recipe.learner.model_copy(update=changed)}), sizes)
+
+    parts = parts_of(ranks or 1)
     if ranks == 1:
         # A recipe with one rank shards nothing; here it gathers layers like one of several.
-        two = learner_bytes(sizes, replace(layout, shards=2), demands)
-        parts["weights"] = two["weights"] + 2 * sizes.params
+        parts["weights"] = parts_of(2)["weights"] + 2 * sizes.params
     return sum(parts.values()) - parts["reserve"]
 
 

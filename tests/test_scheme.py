@@ -1,22 +1,17 @@
-"""What benchmarks/scheme.py and benchmarks/gpu_simulated.py say, against what can be worked out by hand."""
+"""What benchmarks/scheme.py says, against what can be worked out by hand."""
 
 import importlib
-import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from scalerl import store
-from scalerl.config import load_recipe
-from scalerl.run.simulate.plan import make_plan
-from scalerl.run.simulate.rates import read_rates
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
-scheme, gpu_simulated, replay_runs = map(importlib.import_module, ("scheme", "gpu_simulated", "replay_runs"))
+scheme, pack_runs = map(importlib.import_module, ("scheme", "pack_runs"))
 
 
 def write_run(folder: Path, *, drain: bool, step_s: float, seed: int) -> Path:
@@ -52,7 +47,7 @@ def test_time_to_the_same_reward_is_the_ratio_of_paces(tmp_path):
 
 def test_compact_folders_give_the_same_ratios(tmp_path):
     runs = [write_run(tmp_path / name, drain=name == "d", step_s=1.0, seed=0) for name in ("p", "d")]
-    packed = [replay_runs.pack(folder, tmp_path / "packed", every=10) for folder in runs]
+    packed = [pack_runs.pack(folder, tmp_path / "packed", every=10) for folder in runs]
     assert [row["step"] for row in store.read_metrics(packed[0])] == [*range(1, 160, 10), 160]
     assert "num_correct" not in next(iter(store.read_evals(packed[0])))
     pairs = [
@@ -60,38 +55,3 @@ def test_compact_folders_give_the_same_ratios(tmp_path):
         for first, second in ((runs[:1], runs[1:]), (packed[:1], packed[1:]))
     ]
     assert pairs[0] == pairs[1]
-
-
-def loop_row() -> dict[str, Any]:
-    """A batch is 2 groups of 8, all 16 slots are in use, every completion takes two chunks of 16 tokens."""
-    return {
-        **{"shape": "10m", "part": "loop", "device": "NVIDIA H200", "steps_per_s": 1 / 3.0},
-        **{"slots": 16, "per_group": 8, "lengths": [32, 32], "loop_groups": 2},
-        **{"alone_poll_s": 0.6, "alone_decode_s": 0.5, "alone_groups_per_poll": 1.0, "alone_push_s": 0.1},
-        **{"alone_step_s": 1.0, "alone_trained": 512.0, "alone_step_s_half": 0.6, "alone_trained_half": 256.0},
-        **{"half_wait_s": 0.8, "half_step_s": 0.7, "half_push_s": 0.1, "half_polls": 1.0, "half_groups": 1},
-        **{"half_trained": 256.0},
-    }
-
-
-def test_loop_is_predicted_from_its_parts(tmp_path):
-    predictions = {each.kind: each for each in gpu_simulated.predict([loop_row()])}
-    # Two polls with two beginning groups, a step and a push: 1.2 + 1.0 + 0.1 s.
-    assert 3600 / predictions["alone"].steps_per_hour == pytest.approx(2.3, rel=0.01)
-    assert predictions["alone"].ratio == pytest.approx(3.0 / 2.3, rel=0.01)
-    # In the other loop a poll took 0.7 s besides its group, and a step 0.1 s more than alone.
-    assert 3600 / predictions["half"].steps_per_hour == pytest.approx(1.4 + 0.2 + 1.1 + 0.1, rel=0.01)
-    path = tmp_path / "rates.toml"
-    path.write_text(gpu_simulated.table(predictions["half"].rates))
-    plan = make_plan(load_recipe("scalerl", predictions["half"].settings), read_rates(path), 1, steps=96)
-    assert plan.regimes[0].best.steps_per_hour == pytest.approx(predictions["half"].steps_per_hour)
-
-
-def test_loops_without_their_parts_are_left_out(tmp_path, monkeypatch, capsys):
-    path = tmp_path / "gpu.json"
-    old = {key: value for key, value in loop_row().items() if not key.startswith("alone")}
-    rows = [old, {"shape": "135m", "part": "loop", "failed": "killed"}]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    monkeypatch.setattr(sys, "argv", ["gpu_simulated.py", str(path)])
-    assert gpu_simulated.main() == 2
-    assert "has no loop that was measured with its parts alone" in capsys.readouterr().err

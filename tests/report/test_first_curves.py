@@ -1,8 +1,6 @@
 """The study of the first curves says what it claims to say, and its page what its rows say."""
 
-import importlib
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -99,28 +97,3 @@ def test_the_first_half_claims_no_ceiling_that_all_points_deny():
     (sentences,) = report_json(build_report([PAGE.with_suffix("")], Selection(), FitOptions()))["summary"].values()
     assert sentences[0].startswith("No ceiling stands out among 3 curves: scalerl levels off at ")
     assert not any(sentence.startswith("Not borne out by all points") for sentence in sentences)
-
-
-def replayed(arm: str) -> Sequence[Path]:
-    return [folder for folder in RUNS if folder.name.startswith(f"{arm}-seed")]
-
-
-@pytest.fixture
-def replay(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    return importlib.import_module("replay")
-
-
-def test_the_rows_are_enough_to_replay(replay):
-    assert {arm: replay.read_arm(replayed(arm)).steps for arm in ("scalerl", "ppo-off-policy-8")} == {
-        "scalerl": 991,
-        "ppo-off-policy-8": 966,
-    }
-
-
-@pytest.mark.slow
-def test_pipeline_on_two_devices_takes_under_0_7_of_the_time(replay):
-    content = replay.compare(replay.read_arm(replayed("scalerl")), replay.read_arm(replayed("ppo-off-policy-8")))
-    assert content["end"]["apart"] <= replay.GOAL
-    assert content["end"]["apart"] == pytest.approx(0.51, abs=0.01)
-    assert content["end"]["shared"] == pytest.approx(1.03, abs=0.01)

@@ -1,4 +1,4 @@
-"""train --check: the memory of a recipe's layout on every GPU, before anything starts."""
+"""train --check: the memory of a recipe on every GPU, before anything starts."""
 
 import functools
 from typing import TYPE_CHECKING, Any
@@ -9,21 +9,21 @@ from scalerl.errors import ClusterError, RecipeError, UsageError
 
 if TYPE_CHECKING:
     from scalerl.config import Recipe
-    from scalerl.run.cluster.layout import Gpus, Price
+    from scalerl.run.memory import Gpus, Memory
 
 
 def check_layout(name: str, recipe: "Recipe", gpus: str | None, *, check: bool) -> bool:
-    """Print what the layout needs; return whether that is all there is to do. ClusterError if it does not fit.
+    """Print what the recipe needs; return whether that is all there is to do. ClusterError if it does not fit.
 
-    The GPUs are those given, or else those of this machine; without any there is nothing to price. Those of a cluster
+    The GPUs are those given, or else those of this machine; without any there is nothing to count. Those of a cluster
     of several machines are not known before the run connects to it, which then counts them.
     """
     if gpus is not None and not check:
-        raise UsageError("--gpus prices a layout without training: give it with --check")
+        raise UsageError("--gpus counts memory without training: give it with --check")
     if recipe.model.path is None:
         raise RecipeError("model.path is not set, so there is nothing to train: add --set model.path=...")
     from scalerl.models.load import load_config
-    from scalerl.run.cluster.layout import Gpus, check_context_ranks, explain, priced_recipe
+    from scalerl.run.memory import Gpus, check_context_ranks, memory_of_model, settings_that_fit, why_not
 
     load = functools.partial(load_config, recipe.model.path, trust_remote_code=recipe.model.trust_remote_code)
     if recipe.learner.context_ranks > 1:
@@ -32,23 +32,23 @@ def check_layout(name: str, recipe: "Recipe", gpus: str | None, *, check: bool) 
     devices = Gpus.parse(gpus) if gpus is not None else None if elsewhere else _here()
     if devices is None:
         return False
-    own, other = priced_recipe(recipe, load(), devices)
-    _print(own)
-    if recipe.learner.gradient_checkpointing == "auto" and own.fits:
-        chosen = "on, since not all activations would fit" if own.layout.checkpointing else "off"
+    memory = memory_of_model(recipe, load(), devices)
+    _print(memory)
+    if not memory.fits:
+        raise ClusterError(why_not(memory, settings_that_fit(recipe, load(), devices)))
+    if recipe.learner.gradient_checkpointing == "auto":
+        recomputes = memory.recipe.learner.gradient_checkpointing is True
+        chosen = "on, since not all activations would fit" if recomputes else "off"
         typer.echo(f"gradient checkpointing: {chosen} (learner.gradient_checkpointing is auto)")
-    slots_follow = recipe.rollout.slots is None
-    if not own.fits:
-        raise ClusterError(explain(own, other, slots_follow=slots_follow))
     if gpus is not None:
-        typer.echo(f"{name} fits: {own.layout.gpus} of {devices.num} GPUs")
+        typer.echo(f"{name} fits: {sum(memory.num.values())} of {devices.num} GPUs")
     return gpus is not None
 
 
 def _here() -> "Gpus | None":
     import torch
 
-    from scalerl.run.cluster.layout import Gpus
+    from scalerl.run.memory import Gpus
 
     if not torch.cuda.is_available():
         return None
@@ -56,22 +56,20 @@ def _here() -> "Gpus | None":
     return Gpus(num=torch.cuda.device_count(), bytes_each=float(memory))
 
 
-def _print(price: "Price") -> None:
+def _print(memory: "Memory") -> None:
     from rich import box
     from rich.table import Table
 
     from scalerl.cli.console import table_console
 
-    layout = price.layout
     table: Any = Table(box=box.SIMPLE_HEAD)
     for header in ("GPUs", "number", "part", "GB each"):
         table.add_column(header, justify="right" if header in ("number", "GB each") else "left")
-    numbers = {"learner": layout.ranks, "generator": layout.generators * layout.gpus_per_generator}
-    for role, parts in price.parts.items():
+    for role, parts in memory.parts.items():
         for place, (part, value) in enumerate(parts.items()):
-            shown = (role, str(numbers[role])) if place == 0 else ("", "")
+            shown = (role, str(memory.num[role])) if place == 0 else ("", "")
             table.add_row(*shown, part, f"{value / 1e9:.1f}")
-        table.add_row("", "", "in all", f"{price.total(role) / 1e9:.1f} of {price.gpus.bytes_each / 1e9:g}")
+        table.add_row("", "", "in all", f"{memory.total(role) / 1e9:.1f} of {memory.gpus.bytes_each / 1e9:g}")
     table_console().print(table)
-    if layout.generators:
-        typer.echo(f"{layout.slots} completions at a time in each generator")
+    if memory.num["generator"]:
+        typer.echo(f"{memory.slots} completions at a time in each generator")

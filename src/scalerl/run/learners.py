@@ -15,8 +15,8 @@ from scalerl.rl.advantages import BASELINES, NORMALISATIONS
 from scalerl.rl.filters import effective_batch
 from scalerl.rl.losses import LOSSES, check_result, check_signature
 from scalerl.rl.weights import WEIGHTS
-from scalerl.run.cluster.layout import Gpus, check_context_ranks, decide_checkpointing
 from scalerl.run.cluster.place import Place
+from scalerl.run.memory import Gpus, check_context_ranks, decide_checkpointing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -36,11 +36,11 @@ from scalerl.models.shape import ModelShape
 from scalerl.rollout import ENGINES, most_slots
 from scalerl.run.checkpoint import WritesTensors
 from scalerl.run.cluster.generators import build_fleet
-from scalerl.run.cluster.layout import Gpus, slots_on
 from scalerl.run.cluster.meter import FleetMeter
 from scalerl.run.cluster.place import Place, enter_cluster
 from scalerl.run.host import limit_host_threads
 from scalerl.run.learners import build_learner
+from scalerl.run.memory import Gpus, slots_on
 from scalerl.run.pack import unpack_groups
 from scalerl.run.prompts import EvalSet, Prompts, eval_set, hash_problems, notices, training_prompts
 from scalerl.run.resume import Earlier

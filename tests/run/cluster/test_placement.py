@@ -18,10 +18,10 @@ from scalerl.errors import ClusterError, LearnerError, ModelError, RecipeError
 from scalerl.models.load import model_folder, name_elsewhere
 from scalerl.run.clock import devices_held
 from scalerl.run.cluster.connect import Connection, _Reservation
-from scalerl.run.cluster.layout import Gpus, slots_on
 from scalerl.run.cluster.place import Place, _place_ranks, cpu_share, cpus_for, gpu_number
 from scalerl.run.cluster.rank_actors import Parcels, RankActor, RankPlace, interface_of, ordered, reason_of
 from scalerl.run.cluster.ranks import PlacedRanks, _not_free, threads_of
+from scalerl.run.memory import Gpus, slots_on
 
 
 def place(node: str, *gpus: int | str, **more: Any) -> RankPlace:

@@ -12,7 +12,7 @@ import torch
 from scalerl.config import Recipe
 from scalerl.errors import ClusterError, RecipeError
 from scalerl.models.load import load_config
-from scalerl.run.cluster.layout import Gpus, check_context_ranks
+from scalerl.run.memory import Gpus, check_context_ranks
 
 if TYPE_CHECKING:
     from scalerl.run.cluster.connect import Connection

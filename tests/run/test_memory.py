@@ -1,6 +1,5 @@
 """Memory of layouts: against sums by hand, what does not fit, and the nearest layout that does."""
 
-import dataclasses
 import re
 from contextlib import ExitStack
 from types import SimpleNamespace
@@ -12,19 +11,20 @@ from typer.testing import CliRunner
 from scalerl.cli import app
 from scalerl.config import Recipe, load_recipe
 from scalerl.errors import ClusterError, RecipeError, UsageError
-from scalerl.run.cluster.layout import (
+from scalerl.run.cluster.place import enter_cluster
+from scalerl.run.memory import (
+    RESERVE_BYTES,
     Gpus,
+    ModelSizes,
     check_context_ranks,
     decide_checkpointing,
-    demands_of,
-    explain,
-    layout_of,
-    price,
-    priced_recipe,
-    settings_for,
+    generator_bytes,
+    learner_bytes,
+    memory_of_model,
+    num_generators,
+    settings_that_fit,
+    why_not,
 )
-from scalerl.run.cluster.memory import RESERVE_BYTES, ModelSizes, generator_bytes, learner_bytes
-from scalerl.run.cluster.place import enter_cluster
 
 DENSE_8B: dict[str, Any] = {
     "vocab_size": 151936,
@@ -78,18 +78,21 @@ def test_sizes_of_a_dense_model_and_of_experts():
     assert moe.kept_per_token == 4 * 2048 + 2 * 32 * 128 + 2 * 4 * 128 + 4 * 8 * 768
 
 
+def parts_of(settings: Recipe, slots: int = 10) -> tuple[dict[str, float], dict[str, float]]:
+    sizes = ModelSizes.from_config(dense())
+    return learner_bytes(settings, sizes), generator_bytes(settings, sizes, slots)
+
+
 def test_parts_add_up_by_hand():
-    settings = recipe("rollout.generators=2", "rollout.slots=20", "learner.micro_batch_tokens=16384")
-    sizes, layout, demands = ModelSizes.from_config(dense()), layout_of(settings), demands_of(settings)
-    learner = learner_bytes(sizes, layout, demands)
+    settings = ("rollout.generators=2", "rollout.slots=20", "learner.micro_batch_tokens=16384")
+    sizes, (learner, generator) = ModelSizes.from_config(dense()), parts_of(recipe(*settings))
     assert learner["weights"] == 6 * sizes.params
     assert learner["optimiser"] == 12 * sizes.params
     assert learner["activations"] == 2 * 16384 * 36 * sizes.kept_per_token
-    generator = generator_bytes(sizes, layout, demands)
-    assert layout.slots == 10
+    assert memory_of_model(recipe(*settings), dense(), Gpus.parse("8x400")).slots == 10
     assert generator["cache"] == 10 * 16384 * sizes.cache_per_token * 2
     assert generator["weights"] == 2 * sizes.params + 4 * sizes.head_params
-    sharded = learner_bytes(sizes, dataclasses.replace(layout, ranks=4, shards=4), demands)
+    sharded, _ = parts_of(recipe(*settings, "learner.ranks=4", "learner.sharding=full"))
     assert sharded["optimiser"] == learner["optimiser"] / 4
     assert learner["reserve"] == generator["reserve"] == RESERVE_BYTES
 
@@ -106,28 +109,47 @@ def test_estimate_is_near_what_was_measured_at_1_5b():
     }
     config = Qwen2Config(**shape, num_attention_heads=12, num_key_value_heads=2, tie_word_embeddings=True)
     settings = recipe("rollout.generators=1", "learner.micro_batch_tokens=16384")
-    parts = learner_bytes(ModelSizes.from_config(config), layout_of(settings), demands_of(settings))
+    parts = learner_bytes(settings, ModelSizes.from_config(config))
     assert (sum(parts.values()) - RESERVE_BYTES) / 2**30 == pytest.approx(69, rel=0.1)
 
 
+LONG = ("rollout.context=393216", "learner.micro_batch_tokens=393216", "rollout.generators=8")
+HYBRID = ("learner.sharding=hybrid", "learner.shard_size=2", "learner.ranks=4")
+FEW = ("rollout.generators=1", "learner.ranks=4", "learner.sharding=full", "learner.context_ranks=4")
+
+
 @pytest.mark.parametrize(
-    "config, gpus, generators", [(dense, "8x80", 4), (dense, "8x80", 7), (experts, "64x80", 48), (dense, "16x141", 8)]
+    "config, gpus, settings, expected",
+    [
+        (dense, "8x80", ("rollout.generators=4",), {"learner.ranks": 4, "learner.sharding": "full"}),
+        (dense, "8x80", ("rollout.generators=7",), {"learner.ranks": 4, "rollout.generators": 4}),
+        (experts, "64x80", ("rollout.generators=48",), {"learner.sharding": "full"}),
+        (dense, "16x141", ("rollout.generators=8",), {"learner.sharding": "full"}),
+        (dense, "3x141", FEW, {"learner.ranks": 2}),
+        (dense, "8x80", ("rollout.slots=8", "learner.micro_batch_tokens=16384"), {"learner.sharding": "full"}),
+        (dense, "8x80", ("rollout.generators=4", *HYBRID), {"learner.sharding": "full"}),
+        (dense, "3x400", ("rollout.generators=1", *HYBRID), {"learner.ranks": 2}),
+        (dense, "16x80", LONG, {"learner.sharding": "full"}),
+    ],
 )
-def test_nearest_layout_fits_and_changes_little(config, gpus, generators):
-    settings, devices = recipe(f"rollout.generators={generators}"), Gpus.parse(gpus)
-    own, other = priced_recipe(settings, config(), devices)
-    assert own.overfull == ("learner",)
-    assert other is not None
-    assert other.fits
-    assert other.layout.gpus <= devices.num
-    assert other.layout.generators >= generators - 3
-    assert other.layout.shards > 1
-    # It is priced by the same rules.
-    sizes = ModelSizes.from_config(config())
-    assert price(sizes, other.layout, demands_of(settings), devices).parts == other.parts
+def test_proposed_settings_fit(config, gpus, settings, expected):
+    before, devices = recipe(*settings), Gpus.parse(gpus)
+    own = memory_of_model(before, config(), devices)
+    changes = settings_that_fit(before, config(), devices)
+    assert not own.fits
+    assert changes is not None
+    assert expected.items() <= changes.items()
+    if settings == LONG:
+        assert changes["learner.context_ranks"] > 1
+    # Without hybrid sharding learner.shard_size is refused, and --set cannot remove it.
+    hybrid = "learner.sharding=hybrid" in settings
+    assert why_not(own, changes).endswith(", without learner.shard_size") is hybrid
+    kept = [text for text in settings if text not in HYBRID[:2]]
+    after = recipe(*kept, *(f"{key}={str(value).lower()}" for key, value in changes.items()))
+    assert memory_of_model(after, config(), devices).fits
 
 
-def test_no_layout_on_small_gpus(tmp_path):
+def test_nothing_fits_on_small_gpus(tmp_path):
     dense().save_pretrained(tmp_path / "model")
     words = ["train", "scalerl", "--check", "--set", f"model.path={tmp_path / 'model'}"]
     result = CliRunner().invoke(app, [*words, "--gpus", "2x16"])
@@ -143,7 +165,8 @@ def test_check_prints_memory_by_part_and_the_nearest_layout(tmp_path):
     assert isinstance(result.exception, ClusterError)
     sentence = str(result.exception)
     assert "a GPU of the learner needs 335 GB" in sentence
-    assert "--set learner.ranks=4 --set learner.sharding=full --set learner.gradient_checkpointing=true" in sentence
+    for change in ("learner.ranks=4", "learner.sharding=full", "learner.gradient_checkpointing=true"):
+        assert f"--set {change}" in sentence
     for part in ("weights", "optimiser", "activations", "cache"):
         assert part in result.output
 
@@ -183,13 +206,11 @@ def test_shipped_recipe_for_a_node_fits_a_llama_of_8b():
 
     llama: dict[str, Any] = DENSE_8B | {"vocab_size": 128256, "intermediate_size": 14336, "num_hidden_layers": 32}
     node = load_recipe("scalerl-8b-node", ["model.path=x", "task=arithmetic"])
-    own, _ = priced_recipe(node, LlamaConfig(**llama), Gpus.parse("8x80"))
+    own = memory_of_model(node, LlamaConfig(**llama), Gpus.parse("8x80"))
     assert own.fits
-    assert (own.layout.ranks, own.layout.generators, own.layout.gpus) == (4, 1, 8)
-    beside = node.model_copy(update={"rollout": node.rollout.model_copy(update={"slots": 1})})
-    shared = beside.rollout.vllm.model_copy(update={"devices": (0, 1, 2, 3)})
-    beside = beside.model_copy(update={"rollout": beside.rollout.model_copy(update={"vllm": shared})})
-    assert layout_of(beside).generators == 0, "vLLM is on the learner's GPUs"
+    assert own.num == {"learner": 4, "generator": 4}
+    beside = load_recipe("scalerl-8b-node", ["task=arithmetic", "rollout.slots=1", "rollout.vllm.devices=[0,1,2,3]"])
+    assert num_generators(beside) == 0, "vLLM is on the learner's GPUs"
 
 
 def auto_of(setting: str, gpus: str | None) -> bool | str:
@@ -216,13 +237,12 @@ def test_a_choice_of_the_recipe_is_kept(setting, gpus):
 
 def test_checked_layout_recomputes_activations_by_need():
     settings = recipe("rollout.generators=1")
-    for gpus, expected in (("8x400", False), ("8x300", True)):
-        own, other = priced_recipe(settings, dense(), Gpus.parse(gpus))
+    for gpus, expected in (("8x400", "auto"), ("8x300", True)):
+        own = memory_of_model(settings, dense(), Gpus.parse(gpus))
         assert own.fits
-        assert other is None
-        assert own.layout.checkpointing is expected
-    # Where it would not be enough either, the layout is refused as it is.
-    assert not priced_recipe(settings, dense(), Gpus.parse("8x80"))[0].layout.checkpointing
+        assert own.recipe.learner.gradient_checkpointing is expected
+    # Where it would not be enough either, the recipe is refused as it is.
+    assert memory_of_model(settings, dense(), Gpus.parse("8x80")).recipe is settings
 
 
 def test_check_says_whether_activations_are_recomputed(tmp_path):
@@ -243,10 +263,8 @@ FULL = ("learner.ranks=8", "learner.sharding=full")
 
 def test_context_ranks_divide_activations():
     settings = (*FULL, "rollout.generators=1", "rollout.slots=8", "learner.gradient_checkpointing=true")
-    sizes, parts = ModelSizes.from_config(dense()), []
-    for size in (1, 4):
-        chosen = recipe(*settings, f"learner.context_ranks={size}")
-        parts.append(learner_bytes(sizes, layout_of(chosen), demands_of(chosen)))
+    sizes = ModelSizes.from_config(dense())
+    parts = [parts_of(recipe(*settings, f"learner.context_ranks={size}"))[0] for size in (1, 4)]
     # With checkpointing a layer's input of every layer, and all of one layer.
     assert parts[0]["activations"] == 2 * 32768 * (36 * 4096 + sizes.kept_per_token)
     # Attention's result before and after the exchange.
@@ -256,61 +274,12 @@ def test_context_ranks_divide_activations():
     assert sizes.kept_of_slices(16) == sizes.kept_per_token + 32 * 128 + 2 * 8 * 128
 
 
-def test_sequence_longer_than_a_micro_batch_is_priced():
+def test_sequence_longer_than_a_micro_batch_counts():
     """It is never divided, so its pass is as long as it is."""
-    sizes = ModelSizes.from_config(dense())
+    kept = ModelSizes.from_config(dense()).kept_per_token
     for context, tokens in ((131072, 131072), (16384, 32768)):
-        settings = recipe(f"rollout.context={context}", "learner.micro_batch_tokens=32768")
-        activations = learner_bytes(sizes, layout_of(settings), demands_of(settings))["activations"]
-        assert activations == 2 * tokens * 36 * sizes.kept_per_token
-
-
-def test_fewer_context_ranks_are_proposed_if_gpus_are_too_few():
-    settings = ("rollout.generators=1", "learner.ranks=4", "learner.sharding=full", "learner.context_ranks=4")
-    own, other = priced_recipe(recipe(*settings), dense(), Gpus.parse("3x141"))
-    assert not own.fits
-    assert other is not None
-    assert (other.layout.ranks, other.layout.context_ranks) == (2, 2)
-    again = recipe(*settings, *settings_for(own.layout, other.layout, slots_follow=True))
-    assert priced_recipe(again, dense(), Gpus.parse("3x141"))[0].fits
-
-
-def test_all_gpus_can_be_proposed_as_ranks_without_generators():
-    settings = ("rollout.slots=8", "learner.micro_batch_tokens=16384")
-    own, other = priced_recipe(recipe(*settings), dense(), Gpus.parse("8x80"))
-    assert not own.fits
-    assert other is not None
-    assert other.layout.ranks == 8
-
-
-@pytest.mark.parametrize("gpus, generators, ranks", [("8x80", 4, 4), ("3x400", 1, 2)])
-def test_proposal_for_hybrid_sharding_can_be_followed(gpus, generators, ranks):
-    """Without hybrid sharding learner.shard_size is refused, and --set cannot remove it."""
-    hybrid = ("learner.sharding=hybrid", "learner.shard_size=2")
-    others = (f"rollout.generators={generators}", "learner.ranks=4")
-    before = recipe(*others, *hybrid)
-    own, other = priced_recipe(before, dense(), Gpus.parse(gpus))
-    assert not own.fits
-    assert other is not None
-    assert other.layout.ranks == other.layout.shards == ranks
-    assert explain(own, other, slots_follow=True).endswith(", without learner.shard_size")
-    after = recipe(*others, *settings_for(own.layout, other.layout, slots_follow=True))
-    assert priced_recipe(after, dense(), Gpus.parse(gpus))[0].fits
-
-
-def test_context_ranks_are_proposed_if_nothing_else_fits():
-    long = ("rollout.context=393216", "learner.micro_batch_tokens=393216", "rollout.generators=8")
-    own, other = priced_recipe(recipe(*long), dense(), Gpus.parse("16x80"))
-    assert not own.fits
-    assert other is not None
-    assert other.fits
-    assert other.layout.context_ranks > 1
-    assert other.layout.ranks == other.layout.shards
-    assert other.layout.ranks % other.layout.context_ranks == 0
-    changes = settings_for(own.layout, other.layout, slots_follow=True)
-    assert f"learner.context_ranks={other.layout.context_ranks}" in changes
-    again = recipe(*long, *changes)
-    assert priced_recipe(again, dense(), Gpus.parse("16x80"))[0].fits
+        learner, _ = parts_of(recipe(f"rollout.context={context}", "learner.micro_batch_tokens=32768"))
+        assert learner["activations"] == 2 * tokens * 36 * kept
 
 
 @pytest.mark.parametrize(
@@ -353,8 +322,7 @@ def test_ranks_do_not_divide_passes_whose_positions_forbid_it():
 
     positions = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e6}
     config = Qwen3Config(**DENSE_8B, rope_parameters=positions)
-    long = ("rollout.context=393216", "learner.micro_batch_tokens=393216", "rollout.generators=8")
-    assert priced_recipe(recipe(*long), config, Gpus.parse("16x80"))[1] is None
+    assert settings_that_fit(recipe(*LONG), config, Gpus.parse("16x80")) is None
 
 
 @pytest.mark.parametrize("nested", [False, True])

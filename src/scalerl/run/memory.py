@@ -1,0 +1,349 @@
+"""Memory of a run on each GPU, by part, from the model's configuration alone; and settings that fit.
+
+Bytes, with N the parameters, T the trained ones, s the devices that share one copy, b the bytes of a number of the
+body, and t the tokens of a micro-batch, or of a sequence of the whole context if that is longer, divided by
+learner.context_ranks:
+
+    learner     weights       4 N / s (masters) + b N (rounded body, or what is gathered of a sharded one at a time)
+                optimiser     12 T / s (two moments and the gradient)
+                activations   t x layers x (what a layer keeps per token) x b
+                logits        2 chunks of FP32 logits and the head's gradient
+    generator   weights       b N and the head in FP32
+                cache         slots x context x (keys and values of all layers) x b
+                logits        2 rows of FP32 logits per slot
+
+What a layer keeps for its backward pass, per token in numbers: 4 hidden + 2 heads x size + 2 key-value heads x size +
+4 x intermediate of the experts it is routed to; with gradient checkpointing its input alone, and one layer at a time.
+Ranks that divide a pass keep what attention returns before and after it is exchanged (heads x size more), and keys and
+values of the heads that several of them need.
+"""
+
+import functools
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+from scalerl.config import Recipe, body_dtype, changed_recipe
+from scalerl.errors import RecipeError, UsageError
+from scalerl.loop.slots import full_slots
+from scalerl.models.shape import head_sizes
+from scalerl.rl.logprobs import GPU_CHUNK, GPU_CHUNK_LOGITS
+
+RESERVE_BYTES = 1.5e9
+"""The device's context, libraries and fragments."""
+COMFORTABLE = 0.9
+"""Share of a GPU's memory up to which gradient_checkpointing = "auto" keeps all activations: estimates are not
+exact, and free memory is not in one piece."""
+CACHE_SHARE = {"apart": 0.9, "shared": 0.25}
+"""Share of the free memory that a generator's cache takes if rollout.slots is not set, by whether the learner is on
+other devices."""
+_ROPES_OF_WHOLE_PASSES = frozenset({"dynamic", "longrope"})
+"""Rotary positions whose frequencies transformers chooses by the largest position of a pass."""
+
+
+class Gpus(NamedTuple):
+    """A number of devices of one size."""
+
+    num: int
+    bytes_each: float
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read "8x80": eight devices of 80 GB (10^9 bytes)."""
+        match = re.fullmatch(r"(\d+)\s*x\s*(\d+(?:\.\d+)?)\s*(?:GB)?", text, re.IGNORECASE)
+        if match is None or int(match[1]) < 1 or float(match[2]) <= 0:
+            raise UsageError(f"--gpus {text} is not a number of GPUs and the memory of each, such as 8x80 (GB)")
+        return cls(num=int(match[1]), bytes_each=1e9 * float(match[2]))
+
+
+class ModelSizes(NamedTuple):
+    """The sizes of a model that its memory depends on."""
+
+    params: int
+    """All parameters, every expert counted, a tied head once."""
+    layer_params: int
+    """Parameters of the largest layer."""
+    head_params: int
+    linear_rows: int
+    """Sum over the linear layers of a model, without the head, of inputs + outputs: adapters of rank 1."""
+    layers: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    hidden: int
+    vocabulary: int
+    kept_per_token: int
+    """Numbers that a layer keeps per token for its backward pass."""
+    cache_per_token: int
+    """Numbers of keys and values of all layers per token."""
+
+    @classmethod
+    def from_config(cls, config: Any) -> Self:
+        """Build the model on the meta device and count."""
+        import torch
+        from transformers import AutoModelForCausalLM
+        from transformers.modeling_layers import GradientCheckpointingLayer
+
+        with torch.device("meta"):
+            model: Any = AutoModelForCausalLM.from_config(config)
+        head = model.get_output_embeddings()
+        modules = list(model.modules())
+        layers = [module for module in modules if isinstance(module, GradientCheckpointingLayer)] or [model.base_model]
+        linears = [module for module in modules if isinstance(module, torch.nn.Linear) and module is not head]
+        kv_heads, head_size = head_sizes(config)
+        heads, hidden = config.num_attention_heads, config.hidden_size
+        intermediate = getattr(config, "intermediate_size", 4 * hidden)
+        if num_experts := getattr(config, "num_experts_per_tok", None):
+            intermediate = num_experts * (getattr(config, "moe_intermediate_size", None) or intermediate)
+        return cls(
+            params=sum(parameter.numel() for parameter in model.parameters()),
+            layer_params=max(sum(parameter.numel() for parameter in layer.parameters()) for layer in layers),
+            head_params=head.weight.numel(),
+            linear_rows=sum(linear.in_features + linear.out_features for linear in linears),
+            layers=config.num_hidden_layers,
+            heads=heads,
+            kv_heads=kv_heads,
+            head_size=head_size,
+            hidden=hidden,
+            vocabulary=config.vocab_size,
+            kept_per_token=4 * hidden + 2 * (heads + kv_heads) * head_size + 4 * intermediate,
+            cache_per_token=2 * config.num_hidden_layers * kv_heads * head_size,
+        )
+
+    def kept_of_slices(self, context_ranks: int) -> int:
+        """Return the numbers that a layer keeps per token if this many ranks divide a pass."""
+        if context_ranks == 1:
+            return self.kept_per_token
+        repeats = context_ranks // math.gcd(self.kv_heads, context_ranks)
+        return self.kept_per_token + (self.heads + 2 * (repeats - 1) * self.kv_heads) * self.head_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What a recipe needs on each device, by role and part."""
+
+    recipe: Recipe
+    parts: Mapping[str, Mapping[str, float]]
+    """Bytes of "learner" and, if it is on other devices, "generator"."""
+    slots: int
+    """Completions that each generator samples at a time."""
+    num: Mapping[str, int]
+    """GPUs of each role."""
+    gpus: Gpus
+
+    def total(self, role: str) -> float:
+        return sum(self.parts[role].values())
+
+    @property
+    def overfull(self) -> tuple[str, ...]:
+        """Roles whose devices have too little memory."""
+        return tuple(role for role in self.parts if self.total(role) > self.gpus.bytes_each)
+
+    @property
+    def fits(self) -> bool:
+        return not self.overfull and sum(self.num.values()) <= self.gpus.num
+
+    @property
+    def comfortable(self) -> bool:
+        """Whether all activations may be kept."""
+        return self.total("learner") <= COMFORTABLE * self.gpus.bytes_each
+
+
+def learner_bytes(recipe: Recipe, sizes: ModelSizes) -> dict[str, float]:
+    """Return the memory of one device of the learner, by part."""
+    learner, each, rank = recipe.learner, _number_bytes(recipe), recipe.model.lora.rank
+    shards = {"full": learner.ranks, "hybrid": learner.shard_size or 1}.get(learner.sharding, 1)
+    trained = rank * sizes.linear_rows if rank else sizes.params
+    # Of a sharded body two layers are gathered at a time, and the embedding and the head in FP32.
+    gathered = 2 * sizes.layer_params * each + 4 * sizes.head_params
+    body = gathered if shards > 1 else sizes.params * each if each < 4 else 0
+    second_copy = sizes.params * each / shards if learner.start_kl else 0
+    # A sequence longer than a micro-batch has a pass of its own.
+    tokens = max(learner.micro_batch_tokens, recipe.rollout.context) / learner.context_ranks
+    kept = sizes.kept_of_slices(learner.context_ranks)
+    recomputes = learner.gradient_checkpointing is True
+    per_token = sizes.layers * sizes.hidden + kept if recomputes else sizes.layers * kept
+    chunk = min(max(GPU_CHUNK, GPU_CHUNK_LOGITS // sizes.vocabulary), tokens)
+    return {
+        "weights": 4 * sizes.params / shards + body + second_copy,
+        "optimiser": 12 * trained / shards,
+        "activations": tokens * per_token * each,
+        "logits": 2.0 * chunk * sizes.vocabulary * 4 + 4 * sizes.head_params,
+        "reserve": RESERVE_BYTES,
+    }
+
+
+def generator_bytes(recipe: Recipe, sizes: ModelSizes, slots: int) -> dict[str, float]:
+    """Return the memory of one device of a generator, by part; without generators, what it adds to the learner's."""
+    each, parallel = _number_bytes(recipe), max(recipe.rollout.generator_gpus, 1)
+    head = 4 * sizes.head_params if each < 4 and recipe.model.fp32_head in ("both", "generator") else 0
+    return {
+        "weights": (sizes.params * each + head) / parallel,
+        "cache": slots * recipe.rollout.context * sizes.cache_per_token * each / parallel,
+        "logits": 2.0 * slots * sizes.vocabulary * 4,
+        "reserve": RESERVE_BYTES if num_generators(recipe) else 0.0,
+    }
+
+
+def _number_bytes(recipe: Recipe) -> int:
+    return 2 if body_dtype(recipe, gpu=True) == "bfloat16" else 4
+
+
+def num_generators(recipe: Recipe) -> int:
+    """Return the engines that have GPUs of their own: the generators, or vLLM where it is apart from the learner."""
+    rollout = recipe.rollout
+    devices = set(rollout.vllm.devices if rollout.engine == "vllm" else ())
+    return rollout.generators or int(bool(devices) and devices.isdisjoint(range(recipe.learner.ranks)))
+
+
+def memory_of(recipe: Recipe, sizes: ModelSizes, gpus: Gpus) -> Memory:
+    """Return what a recipe needs. Slots that it does not set are as many as the memory left has room for."""
+    learner, generators = learner_bytes(recipe, sizes), num_generators(recipe)
+    slots = -(-(recipe.rollout.slots or full_slots(recipe.pipeline)) // max(generators, 1))
+    if recipe.rollout.slots is None:
+        empty, one = (sum(generator_bytes(recipe, sizes, num).values()) for num in (0, 1))
+        used = empty + (0.0 if generators else sum(learner.values()))
+        free = CACHE_SHARE["apart" if generators else "shared"] * (gpus.bytes_each - used)
+        slots = min(max(int(free / (one - empty)), 1), slots)
+    generator = generator_bytes(recipe, sizes, slots)
+    both = {f"generator's {part}": value for part, value in generator.items() if value}
+    return Memory(
+        recipe=recipe,
+        parts={"learner": learner, "generator": generator} if generators else {"learner": {**learner, **both}},
+        slots=slots,
+        num={"learner": recipe.learner.ranks, "generator": generators * recipe.rollout.generator_gpus},
+        gpus=gpus,
+    )
+
+
+def memory_of_model(recipe: Recipe, config: Any, gpus: Gpus) -> Memory:
+    """Return what a recipe needs; with gradient_checkpointing = "auto", after it is decided if that is enough."""
+    sizes = ModelSizes.from_config(config)
+    own = memory_of(recipe, sizes, gpus)
+    if recipe.learner.gradient_checkpointing == "auto" and not own.comfortable:
+        recomputing = memory_of(_recomputing(recipe, needed=True), sizes, gpus)
+        own = recomputing if recomputing.fits else own
+    return own
+
+
+def _recomputing(recipe: Recipe, *, needed: bool) -> Recipe:
+    learner = recipe.learner.model_copy(update={"gradient_checkpointing": needed})
+    return recipe.model_copy(update={"learner": learner})
+
+
+def settings_that_fit(recipe: Recipe, config: Any, gpus: Gpus) -> dict[str, Any] | None:
+    """Return settings with which a recipe fits; None if no such settings are known.
+
+    While something does not fit, its largest part is made smaller, as long as there is a setting for it.
+    """
+    sizes, changes = ModelSizes.from_config(config), {}
+    can_divide = not _indivisible_positions(config)
+    if recipe.learner.sharding == "hybrid":
+        # Left at once: --set cannot remove its shard_size, which no other sharding takes.
+        whole = recipe.learner.model_copy(update={"shard_size": None, "sharding": "full"})
+        recipe, changes = recipe.model_copy(update={"learner": whole}), {"learner.sharding": "full"}
+    while not (now := memory_of(recipe, sizes, gpus)).fits:
+        change = _smaller(now, sizes, can_divide=can_divide)
+        if change is None:
+            return None
+        changes |= change
+        recipe = changed_recipe(recipe, [f"{key}={json.dumps(value)}" for key, value in change.items()])
+    return changes
+
+
+def _smaller(memory: Memory, sizes: ModelSizes, *, can_divide: bool) -> dict[str, Any] | None:
+    """Return the next change for a layout that does not fit: slower but equal first, then more GPUs."""
+    learner, rollout, num = memory.recipe.learner, memory.recipe.rollout, memory.gpus.num
+    each = max(rollout.generator_gpus, 1)
+    if sum(memory.num.values()) > num:
+        left = (num - learner.ranks) // each
+        if left >= 1:
+            return {"rollout.generators": left}
+        ranks, context_ranks = learner.ranks // 2, min(learner.context_ranks, learner.ranks // 2)
+        return {"learner.ranks": ranks, "learner.context_ranks": context_ranks} if ranks else None
+    role = memory.overfull[0]
+    parts = memory.parts[role]
+    part = max(parts, key=lambda name: parts[name])
+    if role == "generator" or part.startswith("generator"):
+        if rollout.slots and rollout.slots > 1 and "weights" not in part:
+            return {"rollout.slots": rollout.slots // 2}
+        parallel = {"rollout.gpus_per_generator": 2 * each, "rollout.vllm.tensor_parallel": 2 * each}
+        return parallel if rollout.engine == "vllm" and 2 * each + learner.ranks <= num else None
+    if part == "activations" and learner.gradient_checkpointing is not True:
+        return {"learner.gradient_checkpointing": True}
+    if part == "activations" and learner.micro_batch_tokens > rollout.context:
+        return {"learner.micro_batch_tokens": rollout.context}
+    size = 2 * learner.context_ranks
+    if part == "activations" and can_divide and sizes.heads % size == 0 == learner.ranks % size:
+        return {"learner.context_ranks": size, "learner.sharding": "full"}
+    ranks = 2 * learner.ranks
+    generators = min(rollout.generators, (num - ranks) // each)
+    if ranks > num or generators < min(rollout.generators, 1):
+        return None
+    return {"learner.ranks": ranks, "learner.sharding": "full", "rollout.generators": generators}
+
+
+def why_not(own: Memory, changes: Mapping[str, Any] | None) -> str:
+    """Return a sentence that says why a recipe does not fit, and what to change."""
+    gpus, num, rollout = own.gpus, sum(own.num.values()), own.recipe.rollout
+    if num > gpus.num:
+        fault = (
+            f"{num_generators(own.recipe)} generators of {rollout.generator_gpus} and {own.num['learner']} for the "
+            f"learner are {num} GPUs, and there are {gpus.num}"
+        )
+    else:
+        role = own.overfull[0]
+        parts = sorted(own.parts[role].items(), key=lambda item: -item[1])[:3]
+        largest = ", ".join(f"{part} {value / 1e9:.1f}" for part, value in parts)
+        fault = f"a GPU of the {role} needs {own.total(role) / 1e9:.0f} GB ({largest}), and it has "
+        fault += f"{gpus.bytes_each / 1e9:g}"
+    if changes is None:
+        return f"{fault}: no layout on {gpus.num} such GPUs fits; shorten rollout.context, or use more or larger GPUs"
+    without = ", without learner.shard_size" if own.recipe.learner.sharding == "hybrid" else ""
+    own_settings = own.recipe.model_dump(mode="json")
+    texts = [
+        f"--set {key}={str(value).lower()}"
+        for key, value in sorted(changes.items())
+        if functools.reduce(lambda table, name: table[name], key.split("."), own_settings) != value
+    ]
+    return f"{fault}: it fits with {' '.join(texts)}{without}"
+
+
+def decide_checkpointing(recipe: Recipe, config: Any, gpus: Gpus | None) -> Recipe:
+    """Return the recipe with learner.gradient_checkpointing decided: with auto, if the GPUs need it; not on a CPU."""
+    if recipe.learner.gradient_checkpointing != "auto":
+        return recipe
+    needed = gpus is not None and not memory_of(recipe, ModelSizes.from_config(config), gpus).comfortable
+    return _recomputing(recipe, needed=needed)
+
+
+def slots_on(recipe: Recipe, config: Any, gpus: Gpus) -> int:
+    """Return the slots of all generators together, if each has GPUs of this size; the recipe does not set them."""
+    return memory_of(recipe, ModelSizes.from_config(config), gpus).slots * max(num_generators(recipe), 1)
+
+
+def check_context_ranks(recipe: Recipe, config: Any) -> None:
+    """Raise RecipeError if passes of a model cannot be divided among learner.context_ranks ranks."""
+    size, ranks, heads = recipe.learner.context_ranks, recipe.learner.ranks, config.num_attention_heads
+    if size > 1 and heads % size:
+        possible = [str(number) for number in range(1, ranks + 1) if heads % number == 0 == ranks % number]
+        raise RecipeError(
+            f"learner.context_ranks is {size}, which does not divide the model's {heads} attention heads: with "
+            f"learner.ranks = {ranks} it can be {' or '.join(possible)}"
+        )
+    if size > 1 and (unsuited := _indivisible_positions(config)):
+        raise RecipeError(
+            f"learner.context_ranks is {size}, but the positions of this model ({unsuited[0]} in its config.json) "
+            f"depend on the longest sequence of a pass, which a slice does not show: set learner.context_ranks = 1"
+        )
+
+
+def _indivisible_positions(config: Any) -> list[str]:
+    """Return the kinds of rotary positions of a model that depend on a whole pass."""
+    given = getattr(config, "rope_parameters", None) or {}
+    # One table, or one for each kind of layer.
+    tables = given.values() if all(isinstance(value, Mapping) for value in given.values()) else [given]
+    return sorted({str(table.get("rope_type")) for table in tables} & _ROPES_OF_WHOLE_PASSES)
