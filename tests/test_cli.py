@@ -163,7 +163,7 @@ def faults(folder: Path) -> dict[str, tuple[tuple, tuple[str, ...]]]:
         ),
         "missing column": ((at("good.csv"), "--y", "rewrd"), ("rewrd", "reward", "compute")),
         "nan": ((at("all_nan.csv"),), ("all_nan.csv", "lines 2, 3", "--where 'reward!=nan'")),
-        "percent": ((at("percent.csv"),), ("--y-scale 100",)),
+        "percent": ((at("percent.csv"), "--y-scale", "1"), ("--y-scale",)),
         "where matches nothing": ((at("good.csv"), "--where", "compute=99"), ("compute", "99")),
         "where leaves nothing": ((at("nan.csv"), "--where", "reward!=nan"), ("2 points are not enough",)),
         "bad where": ((at("good.csv"), "--where", "compute"), ("--where", "COLUMN=VALUE")),
@@ -279,7 +279,7 @@ def test_seed_column_is_used_and_noted(table: Path):
     named = [word for word in OPTIONS if word not in ("--seed", "seed")]
     (new, _) = sorted(answer("fit", table, *named)["curves"], key=lambda curve: curve["name"])
     assert new["num_runs"] == 2
-    assert "Runs are told apart by column seed." in new["messages"]
+    assert "runs_by_column" in [fact["kind"] for fact in new["facts"]]
 
 
 def test_holdout_filter_without_a_match_names_the_values(table: Path):
@@ -291,7 +291,7 @@ def test_holdout_filter_without_a_match_names_the_values(table: Path):
 
 
 def test_comparing_one_curve_says_how_to_split_it(table: Path):
-    done = scalerl("compare", table, "--x", "gpu_hours", "--y", "pass_rate")
+    done = scalerl("compare", table, "--x", "gpu_hours", "--y", "pass_rate", "--by", "file")
     assert done.returncode == 2
     assert "--by" in done.stderr
 

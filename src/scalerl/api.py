@@ -153,7 +153,7 @@ def fit_run(folder: str | Path, evaluation_set: str = "") -> "Fit":
     """
     from scalerl.analysis.results import FitOptions, analyse_fit
     from scalerl.errors import InputError
-    from scalerl.logs.read import read_table
+    from scalerl.logs.formats import read_table
     from scalerl.logs.series import Selection, series_from
 
     series = series_from([read_table(str(folder))], Selection())

@@ -175,7 +175,7 @@ def test_note_on_a_start_that_the_form_does_not_use(form: str, said: bool):
 
 def test_notes_on_rows_are_among_the_messages():
     [curve] = analyse_fit([series(facts=(BY_SEED,))], FitOptions()).curves
-    assert "told apart by column seed" in curve_text(curve)
+    assert "names the runs of the curve" in curve_text(curve)
 
 
 # Forms

@@ -9,7 +9,7 @@ from run_folders import write_run
 from scalerl.board.reading.inside import Root
 from scalerl.board.reading.run_folder import RunFollower
 from scalerl.board.reading.sources import Source, discover
-from scalerl.logs.read import read_table
+from scalerl.logs.formats import read_table
 from scalerl.logs.series import Selection, series_from
 
 

@@ -88,7 +88,7 @@ def _fitted(board: ServedBoard, name: str) -> Any:
 def test_fit_is_that_of_the_command_line(board: ServedBoard, watched: Path):
     from scalerl.analysis.results import FitOptions
     from scalerl.curves import fit
-    from scalerl.logs.read import read_table
+    from scalerl.logs.formats import read_table
     from scalerl.logs.series import Selection, series_from
 
     (series,) = series_from([read_table(watched / "good")], Selection())

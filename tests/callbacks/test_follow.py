@@ -10,8 +10,8 @@ import pytest
 
 from scalerl.callbacks import follow
 from scalerl.errors import InputError
-from scalerl.logs.formats.trackio import read_trackio
-from scalerl.logs.read import read_table
+from scalerl.logs.formats import read_table
+from scalerl.logs.formats import read_table as read_trackio
 
 
 def reward_at(step: int) -> float:

@@ -100,7 +100,7 @@ def test_training_stops_by_the_rule(tmp_path: Path):
 
 def test_forecasts_reach_the_trackers_of_a_bound_trainer(tmp_path: Path):
     pytest.importorskip("tensorboardX")
-    from scalerl.logs.read import read_table
+    from scalerl.logs.formats import read_table
 
     forecast = ForecastCallback(quiet=True)
     trainer = make_trainer(tmp_path, [forecast], max_steps=40, eval_every=5, report_to="tensorboard")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scalerl.errors import InputError
-from scalerl.logs.read import read_table
+from scalerl.logs.formats import read_table
 from scalerl.logs.series import Selection, Series, series_from
 
 Rows = list[tuple[Any, ...]]
@@ -47,16 +47,17 @@ def test_newest_rows_first_are_one_run(tmp_path: Path) -> None:
 def test_superseded_rows_are_dropped_and_noted(tmp_path: Path) -> None:
     series = _series(tmp_path, FIRST + SECOND)
     assert _points(series) == _expected(FIRST[:15] + SECOND)
-    [note] = series.notes
-    assert "The step falls from 25 to 16 at line 27 of log.csv, as where a run is resumed: 10 earlier rows" in note
+    [fact] = series.facts
+    expected = {"from_step": 25, "to_step": 16, "place": "line 27 of log.csv", "times": 1, "num": 10}
+    assert (fact.kind, fact.values) == ("superseded", expected)
 
 
 def test_each_attempt_ends_where_the_next_continued(tmp_path: Path) -> None:
     third = _rows(range(11, 15), shift=0.002)
     series = _series(tmp_path, FIRST + SECOND + third)
     assert _points(series) == _expected(FIRST[:10] + third)
-    assert "at line 27 of log.csv (and 1 times more)" in series.notes[0]
-    assert "40 earlier rows" in series.notes[0]
+    [fact] = series.facts
+    assert (fact.values["place"], fact.values["times"], fact.values["num"]) == ("line 27 of log.csv", 2, 40)
 
 
 def test_several_rows_per_step_stay_together(tmp_path: Path) -> None:
@@ -94,7 +95,10 @@ def _shuffled(rows: Rows) -> Rows:
         pytest.param([row[::-1] for row in FIRST + SECOND], "reward,gpu_hours,step", {"x": "step"}, id="control"),
         pytest.param([row[1:] for row in FIRST + SECOND], "gpu_hours,reward", {}, id="no step"),
         pytest.param(
-            [(*row, "a") for row in FIRST] + [(*row, "b") for row in SECOND], "step,gpu_hours,reward,arm", {}, id="arms"
+            [(*row, "a") for row in FIRST] + [(*row, "b") for row in SECOND],
+            "step,gpu_hours,reward,phase",
+            {},
+            id="words",
         ),
         pytest.param(
             [(*row, 1) for row in FIRST] + [(*row, 2) for row in SECOND],

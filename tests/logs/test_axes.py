@@ -7,7 +7,7 @@ import pytest
 from run_folders import write_run
 
 from scalerl.logs.axes import UNEVEN_TIME, disagreement, preferred_axis
-from scalerl.logs.read import read_table
+from scalerl.logs.formats import read_table
 from scalerl.logs.series import Selection, series_from
 
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from scalerl.analysis.results import FitOptions, analyse_backtest, analyse_fit
 from scalerl.cli import app
-from scalerl.logs.read import read_table
+from scalerl.logs.formats import read_table
 from scalerl.logs.series import Selection, Series, series_from
 
 

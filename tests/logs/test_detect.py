@@ -8,8 +8,7 @@ import pytest
 from log_texts import rising, verl
 
 from scalerl.errors import InputError
-from scalerl.logs.detect import detect
-from scalerl.logs.read import expand, read_table, read_tables
+from scalerl.logs.formats import expand, read_table, read_tables
 from scalerl.logs.series import Selection, series_from
 
 
@@ -45,7 +44,7 @@ def test_folder_with_one_log_is_that_log(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text(verl(rising(8)))
     (tmp_path / "config.yaml").write_text("a: 1\n")
     (tmp_path / "notes.txt").write_text("It went well.\n")
-    assert detect(tmp_path).path == tmp_path / "train.log"
+    assert read_table(tmp_path).path == tmp_path / "train.log"
 
 
 def test_folder_of_several_logs_stands_for_them(tmp_path: Path) -> None:

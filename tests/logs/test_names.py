@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from scalerl.errors import InputError
+from scalerl.logs.formats import read_tables
 from scalerl.logs.names import curve_names, file_names
-from scalerl.logs.read import read_tables
 from scalerl.logs.series import Selection, series_from
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scalerl.logs.read import read_table
+from scalerl.logs.formats import read_table
 from scalerl.logs.series import Selection, Series, series_from
 
 
@@ -87,7 +87,7 @@ def test_seed_column_separates_runs_and_is_noted(tmp_path: Path) -> None:
     series = _series(tmp_path / "a.csv", "seed,gpu_hours,reward", rows)
     assert series.run is not None
     assert series.run.tolist() == ["0", "0", "1", "1"]
-    assert series.notes == ("Runs are told apart by column seed.",)
+    assert [fact.kind for fact in series.facts] == ["runs_by_column"]
     named = _series(tmp_path / "a.csv", "seed,gpu_hours,reward", rows, seed="seed")
     assert named.run is not None
     assert (named.run.tolist(), named.notes) == (series.run.tolist(), ())
@@ -102,7 +102,7 @@ def test_seed_that_differs_in_every_row_is_ignored(tmp_path: Path) -> None:
     rows = [(100 + compute, compute, 0.1 * compute) for compute in range(1, 7)]
     series = _series(tmp_path / "a.csv", "seed,gpu_hours,reward", rows)
     assert series.run is None
-    assert "too many values to tell runs apart" in series.notes[0]
+    assert [fact.kind for fact in series.facts] == ["seed_has_too_many_values"]
 
 
 def test_same_seed_in_two_files_is_two_runs(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from scalerl.analysis.results import FitOptions
 from scalerl.config import load_recipe
 from scalerl.curves import Score, backtest
-from scalerl.logs.read import read_table
+from scalerl.logs.formats import read_table
 from scalerl.logs.series import Selection, series_from
 from scalerl.report.write import build_report, report_json
 from scalerl.study.plan import differences, make_plan

@@ -19,7 +19,7 @@ from small_runs import SHORT, SMALL, USUAL, check_lineage, small, without_time
 
 from scalerl import store
 from scalerl.errors import ModelError, RunFolderError
-from scalerl.logs.read import read_table
+from scalerl.logs.formats import read_table
 from scalerl.logs.series import Selection, series_from
 from scalerl.models.load import load_model
 from scalerl.run.evaluate import evaluate_model

@@ -19,7 +19,7 @@ from scalerl import store
 from scalerl.analysis.signals import Alarm
 from scalerl.config import Recipe, load_recipe
 from scalerl.errors import GraderError, GraderPoolError, RecipeError
-from scalerl.logs.read import read_table
+from scalerl.logs.formats import read_table
 from scalerl.logs.series import Selection, series_from
 from scalerl.loop.grading import GraderRunner
 from scalerl.loop.pipeline import Pipeline

@@ -65,7 +65,7 @@ class FitOptions:
             "margin": self.margin,
             "skip_before": self.skip_before,
             "fit_until": self.fit_until,
-            "bounds": (0.0, 1.0) if self.bounded else _limits(series),
+            "bounds": (0.0, 1.0) if self.bounded and series.bounded else _limits(series),
             "start": series.start,
             "start_sd": series.start_sd,
             "run": series.run,
@@ -239,7 +239,8 @@ def _rank_forms(curves: Sequence[CurveResult], options: FitOptions, fractions: S
         score = holdout if by_holdout else dict(scores)[shares[0]]
         return score.rmse if score is not None else None
 
-    names = [name for name, form in FORMS.items() if options.bounded or form.ceiling is None]
+    is_bounded = options.bounded and all(curve.series.bounded for curve in curves)
+    names = [name for name, form in FORMS.items() if is_bounded or form.ceiling is None]
     tables = []
     for curve in curves:
         errors = {options.form: error(curve.holdout, curve.fractions) if curve.fit is not None else None}

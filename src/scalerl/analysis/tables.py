@@ -16,7 +16,7 @@ from scalerl.curves import Comparison, Fit, Pair, Reach, Score, note_text, pair_
 from scalerl.curves.fitted import tails
 from scalerl.curves.pairs.notes import AssumedRunSpread
 from scalerl.logs.facts import Fact, sentence
-from scalerl.logs.table import listed
+from scalerl.logs.names import listed
 
 STYLES = {
     "ok": "green",

@@ -9,7 +9,7 @@ from scalerl.analysis.results import FitOptions
 from scalerl.callbacks.forecast import Forecast, describe
 from scalerl.curves import fit
 from scalerl.errors import InputError
-from scalerl.logs.read import read_table
+from scalerl.logs.formats import read_table
 from scalerl.logs.series import Selection, Series, series_from
 
 

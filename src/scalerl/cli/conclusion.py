@@ -11,7 +11,7 @@ def conclude(out: Path, *, plots: bool) -> None:
     from scalerl.analysis.results import FitOptions, analyse_forecast
     from scalerl.analysis.words import curve_text
     from scalerl.errors import InputError, NoCurveError
-    from scalerl.logs.read import read_table
+    from scalerl.logs.formats import read_table
     from scalerl.logs.series import Selection, series_from
 
     if not _print_gains(out):

@@ -133,11 +133,11 @@ def column_origins(
 
 def _recognised(column: str, tables: "Sequence[Table]") -> str:
     """Say why a column was chosen: what else could be, and what has too few rows to be."""
-    from scalerl.logs.columns import passed_over, rivals
-    from scalerl.logs.table import listed
+    from scalerl.logs.names import listed
 
-    others = dict.fromkeys(other for table in tables for other in rivals(table.columns, table.rows, column))
-    few = dict(pair for table in tables for pair in passed_over(table.columns, table.rows, column))
+    rewards = [table.reward for table in tables if table.reward is not None and table.reward.column == column]
+    others = dict.fromkeys(other for reward in rewards for other in reward.rivals)
+    few = dict(pair for reward in rewards for pair in reward.too_few)
     parts = ["recognised"]
     parts += [f"also there: {listed(list(others))}"] if others else []
     parts += [f"too few rows in {listed([f'{name} ({rows})' for name, rows in few.items()])}"] if few else []

@@ -76,10 +76,10 @@ class Common:
         str,
         data(
             "Range of the reward: 1 for 0 to 1, 100 for percent, pm1 for -1 to 1, none for no limits.",
-            metavar="1|100|pm1|none",
+            metavar="auto|1|100|pm1|none",
             show_default=True,
         ),
-    ] = "1"
+    ] = "auto"
     skip_before: Annotated[
         str | None, how("Do not fit points before this compute: a value, a share ('10%') or 'auto'.", metavar="C")
     ] = None
@@ -179,17 +179,21 @@ def forecast(
     from scalerl.analysis.results import analyse_forecast
 
     computes, rewards = positive(numbers(at, "--at"), "--at"), numbers(reach, "--reach")
-    outside = [reward for reward in rewards if common.y_scale != "none" and not 0 <= reward <= 1]
-    if outside:
-        raise UsageError(
-            f"--reach {outside[0]:g} is outside [0, 1]: give it on the scale that is fitted, such as --reach 0.6; for "
-            "rewards without limits say --y-scale none"
-        )
     if seal is not None:
         from scalerl.analysis.joint.seals import check_new_seal
 
         check_new_seal(seal)
-    analysis = _run(common, lambda series, options: analyse_forecast(series, options, computes, rewards), method=method)
+
+    def analyse(series: "Sequence[Series]", options: "FitOptions") -> "Analysis":
+        outside = [reward for reward in rewards if not 0 <= reward <= 1]
+        if outside and all(data.bounded for data in series):
+            raise UsageError(
+                f"--reach {outside[0]:g} is outside [0, 1]: give it on the scale that is fitted, such as --reach 0.6; "
+                "for rewards without limits say --y-scale none"
+            )
+        return analyse_forecast(series, options, computes, rewards)
+
+    analysis = _run(common, analyse, method=method)
     if seal is not None:
         from scalerl.analysis.joint.seals import write_seal
 
@@ -292,8 +296,8 @@ def _check(common: Common) -> None:
 
     if common.form is not None and common.form not in FORMS:
         raise UsageError(f"--form must be one of {', '.join(FORMS)}, not {common.form!r}")
-    if common.y_scale not in ("1", "100", "pm1", "none"):
-        raise UsageError(f"--y-scale must be 1, 100, pm1 or none, not {common.y_scale!r}")
+    if common.y_scale not in ("auto", "1", "100", "pm1", "none"):
+        raise UsageError(f"--y-scale must be auto, 1, 100, pm1 or none, not {common.y_scale!r}")
     if common.y_scale == "none" and (ceiling := FORMS[common.form or SIGMOID].ceiling) is not None:
         raise UsageError(
             f"--form {common.form} has its ceiling at {ceiling:g} and does not suit --y-scale none: choose another form"
@@ -351,7 +355,7 @@ def _run(
     method: str = "posterior",
 ) -> "Analysis":
     from scalerl.analysis.json import to_json
-    from scalerl.logs.read import read_tables
+    from scalerl.logs.formats import read_tables
     from scalerl.logs.series import series_from
 
     selection, options = chosen(common, holdout)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def _curves(common: Common) -> "list[CurveResult]":
     """Fit the curves that the shared options select: each alone, or with `--prior` and `--pool`."""
     from scalerl.analysis.results import fitted_curves
-    from scalerl.logs.read import read_tables
+    from scalerl.logs.formats import read_tables
     from scalerl.logs.series import series_from
 
     selection, options = chosen(common)

@@ -92,7 +92,7 @@ def simulate(
 
 def _curve(path: Path) -> "Fit":
     from scalerl.analysis.results import FitOptions, analyse_fit
-    from scalerl.logs.read import read_table
+    from scalerl.logs.formats import read_table
     from scalerl.logs.series import Selection, series_from
 
     result = analyse_fit(series_from([read_table(str(path))], Selection(x="step"))[:1], FitOptions()).curves[0]

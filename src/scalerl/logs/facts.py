@@ -1,6 +1,6 @@
 """What was decided about a log that the user did not ask for: each decision is a `Fact`, a kind with its values.
 
-Code reads the kind and the values; `sentence` is the only place where they become English.
+Code reads the kind and the values. `sentence` is the only place where they become English.
 """
 
 from collections.abc import Callable, Mapping
@@ -8,26 +8,38 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 FactKind = Literal[
+    # which lines and files were taken
+    "lines_taken",
+    "cut_lines",
+    "rows_counted",
+    "longest_history",
+    "other_logs",
+    "one_column_per_run",
+    # what is a run
     "attempts",
     "short_attempts",
     "first_step_again",
     "superseded",
-    "event_files_continue",
-    "longest_history",
-    "rows_counted",
-    "cut_lines",
-    "nan_rows",
-    "repeated_rows",
-    "several_per_compute",
-    "start_at_zero",
-    "start_is_a_mean",
-    "start_is_late",
+    "files_joined",
     "runs_apart",
     "runs_by_column",
     "seed_has_too_many_values",
     "mixed",
-    "uneven_time",
+    # which rows count
+    "nan_rows",
+    "repeated_rows",
+    "held_values",
+    "several_per_compute",
+    "start_at_zero",
+    "start_is_a_mean",
+    "start_is_late",
+    "start_from_evaluation",
     "binned",
+    # in which unit
+    "percent",
+    "own_scale",
+    "clock_gaps",
+    "uneven_time",
 ]
 
 
@@ -44,110 +56,103 @@ class Fact:
 
 def sentence(fact: Fact) -> str:
     """Return a fact in one or two sentences."""
-    return _SENTENCES[fact.kind](fact.values)
+    template = _SENTENCES[fact.kind]
+    shown = {
+        key: ", ".join(map(str, value)) if isinstance(value, tuple) else value for key, value in fact.values.items()
+    }
+    return template.format(**shown) if isinstance(template, str) else template(fact.values)
 
 
 def _attempts(values: Mapping[str, Any]) -> str:
-    differ = values.get("differ") or ()
+    differ = ",".join(values["differ"])
     advice = (
-        f"they differ in {', '.join(differ)}: name the curves with --by {','.join(differ)}"
+        f"they differ in {differ}: name the curves with --by {differ}"
         if differ
-        else ("keep one with --where attempt=N, or make them runs of one curve with --seed attempt")
+        else "keep one with --where attempt=N, or make them runs of one curve with --seed attempt"
     )
     return (
-        f"{values['place']} holds {values['num']} {values['unit']} that each begin anew; they are separate curves "
-        f"({advice})."
+        f"{values['place']} holds {values['num']} attempts that each begin anew; they are separate curves ({advice})."
     )
 
 
-def _superseded(values: Mapping[str, Any]) -> str:
-    more = f" (and {values['times'] - 1} times more)" if values["times"] > 1 else ""
+def _uneven_time(values: Mapping[str, Any]) -> str:
+    advice = {
+        "flops": "Compute is counted in FLOPs (give --x gpu_hours for time).",
+        "gpu_hours": "A run's own curve is better fitted over FLOPs (--x flops).",
+    }
     return (
-        f"The step falls from {values['from_step']:g} to {values['to_step']:g} at {values['place']}{more}, as where a "
-        f"run is resumed: {values['num']} earlier rows of the steps from there on are left out (if they are of another "
-        "run, name what tells runs apart with --seed or --by)."
-    )
-
-
-def _longest_history(values: Mapping[str, Any]) -> str:
-    damaged = f" {values['num_unreadable']} of them cannot be read." if values["num_unreadable"] else ""
-    return (
-        f"Of {values['num_files']} trainer_state.json files the one with the longest history is read: "
-        f"{values['file']}, {values['num_rows']} rows.{damaged}"
-    )
-
-
-def _start_at_zero(values: Mapping[str, Any]) -> str:
-    rows = f"the mean of {values['num']} rows" if values["num"] > 1 else "the row"
-    return (
-        f"The start, {values['start']:g}, is {rows} at {values['x']} {values['compute']:g}, taken for the model before "
-        "training (give another with --start)."
-    )
-
-
-_SENTENCES: dict[FactKind, Callable[[Mapping[str, Any]], str]] = {
-    "attempts": _attempts,
-    "short_attempts": lambda values: (
-        f"{values['num']} short attempts ({values['num_rows']} rows in all) of {values['place']} are left out: the run "
-        "began anew after them."
-    ),
-    "first_step_again": lambda values: (
-        f"The resumed run evaluated step {values['step']:g} again: {values['num']} repeated rows are left out."
-    ),
-    "superseded": _superseded,
-    "event_files_continue": lambda values: (
-        f"Event files continue the run of the file before them: {values['num']} earlier values of the steps from there "
-        "on are left out."
-    ),
-    "longest_history": _longest_history,
-    "rows_counted": lambda values: (
-        f"The log does not print its steps: compute is the number of the printed record, 1 to {values['num']}."
-    ),
-    "cut_lines": lambda values: (
-        f"{values['num']} lines (the first is line {values['line']}) were cut while they were written and are left out."
-    ),
-    "nan_rows": lambda values: (
-        f"{' or '.join(values['columns'])} is NaN in {values['num']} of {values['num_rows']} rows ({values['place']}): "
-        "they count as not measured. If training itself gave NaN there, the run has diverged and the rest says little."
-    ),
-    "repeated_rows": lambda values: (
-        f"{values['num']} of {values['num_rows']} rows repeat another one, compute and reward: each counts once."
-    ),
-    "several_per_compute": lambda values: (
-        f"Most values of {values['x']} have {values['num']:g} rows or more, taken as evaluations of one run: if they "
-        "are of several runs, name what tells these apart with --seed or --by."
-    ),
-    "start_at_zero": _start_at_zero,
-    "start_is_a_mean": lambda values: (
-        f"The start, {values['start']:g}, is the mean of {values['num']} rows: a run has several at its least compute."
-    ),
-    "start_is_late": lambda values: (
-        f"The first row lies at compute {values['compute']:g}, not before training: it is fitted as a point, and the "
-        "start is fitted too."
-    ),
-    "runs_apart": lambda values: (
-        f"Column {values['column']} names {values['num']} runs: they are separate curves (make them repeats of one "
-        f"curve with --seed {values['column']}, or name curves with --by)."
-    ),
-    "runs_by_column": lambda values: f"Runs are told apart by column {', '.join(values['columns'])}.",
-    "seed_has_too_many_values": lambda values: (
-        f"Column {', '.join(values['columns'])} has too many values to tell runs apart: all rows count as one run."
-    ),
-    "uneven_time": lambda values: (
         f"Time per FLOP changed during the run: device-hours and FLOPs differ by up to {values['share']:.0%} of it. "
-        + (
-            "Compute is counted in FLOPs (give --x gpu_hours for time)."
-            if values["used"] == "flops"
-            else "A run's own curve is better fitted over FLOPs (--x flops)."
-        )
+        + advice[values["used"]]
+    )
+
+
+_SENTENCES: dict[FactKind, str | Callable[[Mapping[str, Any]], str]] = {
+    "lines_taken": "{num} of {num_lines} lines record a step ({styles}); the step is {origin}.",
+    "cut_lines": "{num} lines (the first is line {line}) were cut while they were written and are left out.",
+    "rows_counted": "The log does not name its steps: compute is the number of the record, 1 to {num}.",
+    "longest_history": (
+        "Of {num_files} trainer_state.json files the one with the longest history is read: {file}, {num_rows} rows "
+        "({num_unreadable} files cannot be read)."
     ),
-    "binned": lambda values: (
-        f"{values['num_points']:,} rewards are averaged in {values['num_bins']} bins along compute: the standard error "
-        f"of a mean is {values['error']:.2g}, with an autocorrelation of {values['autocorrelation']:.2f} between "
-        "neighbouring rewards."
+    "other_logs": "The folder holds one run in several logs: {file} is read, with {num} values of {y}; not {others}.",
+    "one_column_per_run": "The table has one column per run: {columns}.",
+    "attempts": _attempts,
+    "short_attempts": (
+        "{num} short attempts ({num_rows} rows in all) of {place} are left out: the run began anew after them."
     ),
-    "mixed": lambda values: (
-        f"Rows over the same compute differ in {', '.join(values['columns'])} but are taken as one curve: name what "
-        "tells curves apart with --by, or keep one of them with --where."
+    "first_step_again": "The resumed run evaluated step {step:g} again: {num} repeated rows are left out.",
+    "superseded": (
+        "The step falls from {from_step:g} to {to_step:g} at {place}, as where a run is resumed (restarts: {times}): "
+        "{num} earlier rows of the steps from there on are left out. If they are of another run, name the column of "
+        "runs with --seed or --by."
     ),
+    "files_joined": (
+        "{files} are read as one run: each begins at a later step, before the one before it ends (--by file makes "
+        "them separate curves)."
+    ),
+    "runs_apart": (
+        "Column {column} names {num} runs: they are separate curves (make them repeats of one curve with --seed "
+        "{column}, or name curves with --by)."
+    ),
+    "runs_by_column": "Column {columns} names the runs of the curve.",
+    "seed_has_too_many_values": "Column {columns} has too many values to name runs: all rows count as one run.",
+    "mixed": (
+        "Rows over the same compute differ in {columns} but are taken as one curve: name what separates curves with "
+        "--by, or keep one of them with --where."
+    ),
+    "nan_rows": (
+        "{columns} is NaN in {num} of {num_rows} rows ({place}): they count as not measured. If training itself gave "
+        "NaN there, the run has diverged and the rest says little."
+    ),
+    "repeated_rows": "{num} of {num_rows} rows repeat another one, compute and reward: each counts once.",
+    "held_values": (
+        "{num_rows} rows hold {num} values, each written several times in a row: a value counts once, where it first "
+        "stands."
+    ),
+    "several_per_compute": (
+        "Most values of {x} have {num:g} rows or more, taken as evaluations of one run: if they are of several runs, "
+        "name the column of runs with --seed or --by."
+    ),
+    "start_at_zero": (
+        "The start, {start:g}, is the mean of the rows at {x} {compute:g} ({num}), taken for the model before training "
+        "(give another with --start)."
+    ),
+    "start_is_a_mean": "The start, {start:g}, is the mean of {num} rows: a run has several at its least compute.",
+    "start_is_late": (
+        "The first row lies at compute {compute:g}, not before training: it is fitted as a point, and the start is "
+        "fitted too."
+    ),
+    "start_from_evaluation": (
+        "The start, {start:g}, is {column} before the first training step (leave it out with --start fit)."
+    ),
+    "binned": (
+        "{num_points:,} rewards are averaged in {num_bins} bins along compute: the standard error of a mean is "
+        "{error:.2g}, with an autocorrelation of {autocorrelation:.2f} between neighbouring rewards."
+    ),
+    "percent": "{y} runs from {low:g} to {high:g} and is read as per cent.",
+    "own_scale": "{y} runs from {low:g} to {high:g}: it is not a pass rate, and is fitted as it is.",
+    "clock_gaps": (
+        "{num} pauses of the clock ({hours:.3g} hours in all, the first before {place}) are left out of the hours."
+    ),
+    "uneven_time": _uneven_time,
 }

@@ -1,13 +1,14 @@
-"""Names of curves: the shortest that tell them apart."""
+"""Names of curves, made safe where they enter and as short as keeps them distinct."""
 
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from scalerl.errors import InputError
-from scalerl.logs.table import ATTEMPT, listed
 
 FILE = "file"
+ATTEMPT = "attempt"
+"""Column that numbers the attempts of a log that holds several."""
 
 CurveKey = tuple[tuple[str, str], ...]
 """(column, value) of each column that sets a curve apart."""
@@ -19,8 +20,26 @@ _GENERIC = re.compile(
 )
 _GENERIC_FOLDER = re.compile(r"checkpoint-\d+|files|logs?|tensorboard|tb|runs?|output|outputs|wandb", re.IGNORECASE)
 _LONG = 32
+_MAX_NAMES = 12
+_MAX_LENGTH = 200
 # Separators between the parts of a run's name; a dot between digits is a decimal point.
 _TOKENS = re.compile(r"[-_/\s]+|(?<!\d)\.|\.(?!\d)")
+
+
+def clean(text: str) -> str:
+    """Return a name or word of a log without what a terminal or browser would obey.
+
+    Control characters, escape codes, marks of writing direction and line separators are not printable.
+    """
+    if text.isprintable() and len(text) <= _MAX_LENGTH:
+        return text
+    return "".join(mark if mark.isprintable() else " " for mark in text[:_MAX_LENGTH]).strip()
+
+
+def listed(items: Sequence[str]) -> str:
+    """Join names for a message: 'a, b, c', at most twelve of them."""
+    shown = ", ".join(items[:_MAX_NAMES])
+    return shown if len(items) <= _MAX_NAMES else f"{shown} and {len(items) - _MAX_NAMES} more"
 
 
 def file_names(paths: Sequence[Path]) -> list[str]:
@@ -32,11 +51,13 @@ def file_names(paths: Sequence[Path]) -> list[str]:
     distinct = list(dict.fromkeys(absolute))
     places = {path: _telling_path(path) for path in distinct}
     taken = list(places.values())
-    # Two generic files of one folder are told apart by their own names.
+    # Two generic files of one folder go by their own names.
     places = {path: path if taken.count(place) > 1 else place for path, place in places.items()}
     names = dict(zip(places, _short_paths(list(places.values())), strict=True))
     repeats = [absolute[:at].count(path) for at, path in enumerate(absolute)]
-    return [f"{names[path]} ({nth + 1})" if nth else names[path] for path, nth in zip(absolute, repeats, strict=True)]
+    return [
+        clean(f"{names[path]} ({nth + 1})" if nth else names[path]) for path, nth in zip(absolute, repeats, strict=True)
+    ]
 
 
 def curve_names(keys: Sequence[CurveKey], labels: Sequence[str] = ()) -> list[str]:
@@ -109,7 +130,7 @@ def _telling_path(path: Path) -> Path:
 def _short_paths(paths: Sequence[Path]) -> list[str]:
     stems = [path.name if path.is_dir() else _stem(path.name) for path in paths]
     beside = [path.parent / stem for path, stem in zip(paths, stems, strict=True)]
-    # log.csv beside log.jsonl: no folder tells them apart, the ending does.
+    # log.csv beside log.jsonl: only the suffix differs.
     stems = [
         path.name if beside.count(path.parent / stem) > 1 else stem for path, stem in zip(paths, stems, strict=True)
     ]

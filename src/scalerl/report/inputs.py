@@ -12,8 +12,8 @@ from pathlib import Path
 from scalerl import store
 from scalerl.analysis.changes import PER_RUN
 from scalerl.errors import InputError
+from scalerl.logs.formats import expand, read_table
 from scalerl.logs.names import file_names
-from scalerl.logs.read import expand, read_table
 from scalerl.logs.table import Table
 from scalerl.report.runs import NOT_STARTED, RunFacts, read_run
 

@@ -9,7 +9,7 @@ from scalerl.analysis.outlook import Ceiling
 from scalerl.analysis.results import FitOptions
 from scalerl.curves import fit
 from scalerl.errors import InputError, RunFolderError
-from scalerl.logs.read import read_table
+from scalerl.logs.formats import read_table
 from scalerl.logs.series import Selection, series_from
 
 _TAIL_BYTES = 1 << 16  # holds the last row of metrics.jsonl, however long the run

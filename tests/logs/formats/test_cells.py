@@ -2,7 +2,7 @@
 
 import pytest
 
-from scalerl.logs.formats.cells import read_cells
+from scalerl.logs.units import read_cells
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from log_texts import STYLES, prime_rl, rising, tinker, trl, verl
 
 from scalerl.errors import InputError
-from scalerl.logs.read import read_table
+from scalerl.logs.formats import read_table
 from scalerl.logs.series import Selection, series_from
 from scalerl.logs.table import Table
 
@@ -40,7 +40,7 @@ def test_verl_evaluations_are_chosen_over_training(tmp_path: Path) -> None:
 def test_trl_steps_come_from_the_progress_bar(tmp_path: Path) -> None:
     table = _read(tmp_path / "train.log", trl(rising(10), every=10))
     assert [step for step, _ in _pairs(table, "reward")] == list(range(10, 101, 10))
-    assert not table.facts
+    assert [(fact.kind, fact.values["origin"]) for fact in table.facts] == [("lines_taken", "that of the progress bar")]
 
 
 def test_trl_rows_are_counted_without_a_progress_bar(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_trl_rows_are_counted_without_a_progress_bar(tmp_path: Path) -> None:
     table = _read(tmp_path / "train.log", text)
     assert [step for step, _ in _pairs(table, "reward")] == list(range(1, 11))
     assert _pairs(table, "eval_reward") == [(10, 0.5)]
-    [fact] = table.facts
+    _, fact = table.facts
     assert (fact.kind, fact.values["num"]) == ("rows_counted", 10)
 
 
@@ -67,7 +67,6 @@ def test_updates_of_slime_belong_to_their_rollout(tmp_path: Path) -> None:
         lines.append(f"(Actor pid=2) perf {rollout}: {{'perf/step_time': 36.0}}")
         lines.append(f"(RolloutManager pid=1) eval {rollout}: {{'eval/aime': 0.{rollout + 20}}}")
     table = _read(tmp_path / "train.log", "\n".join(lines) + "\n")
-    assert not table.facts
     assert _pairs(table, "eval/aime") == [(rollout, (rollout + 20) / 100) for rollout in range(12)]
     assert [step for step, _ in _pairs(table, "train/loss")] == [at // 2 for at in range(24)]
 

@@ -10,7 +10,7 @@ import tensorboardX
 from tensorboardX.record_writer import RecordWriter
 
 from scalerl.errors import InputError
-from scalerl.logs.read import read_table
+from scalerl.logs.formats import read_table
 from scalerl.logs.series import Selection, Series, series_from
 from scalerl.logs.table import Table, with_gpus
 
@@ -82,7 +82,7 @@ def _write_raw(path: Path, scalars: list[tuple[str, int, float]], kind: str = "s
             value.tensor.CopyFrom(TENSOR.TensorProto(dtype="DT_DOUBLE", tensor_content=content))
         else:
             value.tensor.CopyFrom(TENSOR.TensorProto(dtype="DT_FLOAT", float_val=[number, number]))
-        event = EVENT.Event(wall_time=1e9 + step, step=step, summary=SUMMARY.Summary(value=[value]))
+        event = EVENT.Event(wall_time=1.5e9 + step, step=step, summary=SUMMARY.Summary(value=[value]))
         writer.write(event.SerializeToString())
     writer.flush()
     writer.close()
@@ -109,7 +109,9 @@ def test_waiting_for_a_restart_costs_no_compute(tmp_path: Path) -> None:
     _write_raw(tmp_path / "events.out.tfevents.2", [("val/reward", 90000, 0.5), ("val/reward", 93600, 0.75)])
     table = with_gpus(read_table(tmp_path), 1)
     assert _column(table, "val/reward") == pytest.approx([0.0, 0.25, 0.3, 0.5, 0.75])
-    assert _column(table, "elapsed_s") == [0.0, 3600.0, 4000.0, 4000.0, 7600.0]
+    assert _column(table, "hours") == pytest.approx([0.0, 1.0, 1 + 1 / 9, 2 + 1 / 9, 3 + 1 / 9])
+    [fact] = table.facts
+    assert (fact.kind, fact.values["num"]) == ("clock_gaps", 1)
 
 
 def test_event_files_of_sub_folders_are_runs(tmp_path: Path) -> None:
@@ -142,26 +144,26 @@ def test_event_files_from_the_beginning_are_separate_curves(tmp_path: Path) -> N
     assert [len(series.compute) for series in curves] == [6 + number for number in range(23)]
     assert [series.name for series in curves][:2] == ["attempt 1", "attempt 2"]
     [fact] = curves[0].facts
-    assert (fact.kind, fact.values["num"], fact.values["unit"]) == ("attempts", 23, "event files")
+    assert (fact.kind, fact.values["num"]) == ("attempts", 23)
     [only] = series_from([read_table(tmp_path)], Selection(where=(("attempt", "23"),)))
     assert len(only.compute) == 28
 
 
 def test_event_file_that_continues_supersedes_later_steps(tmp_path: Path) -> None:
     _write_raw(tmp_path / "events.out.tfevents.1", _scalars(range(1, 31)))
-    # Its wall times, 1e9 + step, follow those of the first file.
+    # Its wall times, 1.5e9 + step, follow those of the first file.
     later = [(tag, step, value) for tag, step, value in _scalars(range(31, 51), 0.125)]
     _write_raw(tmp_path / "events.out.tfevents.2", later)
     [series] = _curves(tmp_path)
     assert len(series.compute) == 50
     writer = tensorboardX.SummaryWriter(str(tmp_path), filename_suffix=".3")
     for step in range(41, 61):
-        writer.add_scalar("val/reward", 0.875, step, walltime=1e9 + 1000 + step)
+        writer.add_scalar("val/reward", 0.875, step, walltime=1.5e9 + 100 + step)
     writer.close()
     [series] = _curves(tmp_path)
     assert len(series.compute) == 60
     assert series.reward[40:].tolist() == [0.875] * 20
-    assert [(fact.kind, fact.values["num"]) for fact in series.facts] == [("event_files_continue", 10)]
+    assert [(fact.kind, fact.values["num"]) for fact in series.facts] == [("superseded", 10)]
 
 
 def test_event_files_of_different_tags_are_one_run(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from log_texts import rising, verl
 
 from scalerl.errors import InputError
-from scalerl.logs.read import read_table, read_tables
+from scalerl.logs.formats import read_table, read_tables
 from scalerl.logs.series import Selection, series_from
 
 BLOCK = 32768

@@ -18,7 +18,7 @@ from scalerl.analysis.numbers import compute_text
 from scalerl.analysis.results import CurveResult, FitOptions
 from scalerl.errors import InputError, UsageError
 from scalerl.joint.seal import LEVELS, AtScore, SealScore, opened, score_sealed, seal, sealed_curve
-from scalerl.logs.read import read_tables
+from scalerl.logs.formats import read_tables
 from scalerl.logs.series import Selection, Series, series_from
 from scalerl.store import write_json
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from scalerl.board.columns import Array, number, renamed
 from scalerl.errors import InputError
-from scalerl.logs.read import read_table
+from scalerl.logs.formats import read_table
 from scalerl.logs.series import Selection, Series, series_from
 from scalerl.logs.table import Table
 

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from scalerl import store
 from scalerl.board.reading.inside import Root, read_inside
-from scalerl.logs.detect import LOG_SUFFIXES
 from scalerl.logs.names import file_names
+from scalerl.logs.source import LOG_SUFFIXES
 
 MOST_SOURCES = 300
 """Runs and logs that are followed; what comes after them is named in a note."""

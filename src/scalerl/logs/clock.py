@@ -1,0 +1,134 @@
+"""Hours of training from a log's clocks: seconds per step, seconds since the beginning, or the time of day.
+
+Only time spent training counts. A clock that begins anew goes on from where it was, and a pause, such as a night before
+a restart, is left out.
+"""
+
+import itertools
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from statistics import median
+from typing import Any, NamedTuple
+
+from scalerl.logs.columns import ELAPSED, STEP, STEP_TIME, WALL_CLOCK, find, run_labels
+from scalerl.logs.facts import Fact
+from scalerl.logs.units import is_number, number
+
+Row = Mapping[str, Any]
+
+# Seconds, milli-, micro- and nanoseconds since 1970, between 2001 and 2065.
+_UNITS = tuple((1e9 * scale, 3e9 * scale, scale) for scale in (1.0, 1e3, 1e6, 1e9))
+# A pause is this many times longer than the usual time between rows, and at least this many seconds.
+_PAUSE = 10.0
+_MIN_PAUSE_S = 600.0
+
+
+class Hours(NamedTuple):
+    """Hours of training until each row, and the pauses that were left out: the row after each, and its length."""
+
+    values: list[float | None]
+    pauses: list[tuple[int, float]]
+
+
+def time_of_day(value: Any) -> float | None:
+    """Return seconds since 1970 from a number or an ISO date and time; None for anything else."""
+    seconds = number(value)
+    if seconds is not None:
+        return next((seconds / scale for low, high, scale in _UNITS if low <= seconds < high), None)
+    if not isinstance(value, str) or not 10 <= len(value) <= 40:
+        return None
+    try:
+        moment = datetime.fromisoformat(value.strip())
+    except ValueError:
+        return None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def wall_times(rows: Sequence[Row], columns: Sequence[str]) -> list[float] | None:
+    """Return the time of day of each row, None unless every row has one."""
+    column = find(WALL_CLOCK, columns)
+    times = [] if column is None else [time_of_day(row.get(column)) for row in rows]
+    known = [time for time in times if time is not None]
+    return known if known and len(known) == len(rows) else None
+
+
+def hours_of_training(rows: Sequence[Row], columns: Sequence[str]) -> Hours | None:
+    """Return the hours until each row, counted in each run of the rows; None where the log has no clock."""
+    step, step_time, elapsed = (find(names, columns) for names in (STEP, STEP_TIME, ELAPSED))
+    wall = find(WALL_CLOCK, columns)
+    if step_time is None and elapsed is None and not any(time_of_day(row.get(wall or "")) for row in rows):
+        return None
+    labels = run_labels(rows, step_time or elapsed or wall or "")
+    runs: dict[tuple[Any, ...], list[int]] = {}
+    for index, row in enumerate(rows):
+        runs.setdefault(tuple(str(row.get(label)) for label in labels), []).append(index)
+    hours: list[float | None] = [None] * len(rows)
+    pauses: list[tuple[int, float]] = []
+    for indices in runs.values():
+        members = [rows[index] for index in indices]
+        steps = [row.get(step) for row in members] if step else list(range(1, len(members) + 1))
+        if step_time is not None:
+            own = Hours(_summed(steps, [row.get(step_time) for row in members]), [])
+        elif elapsed is not None:
+            own = _on_clock(steps, [row.get(elapsed) for row in members], begins_at=0.0)
+        else:
+            times = [time_of_day(row.get(wall or "")) for row in members]
+            begin = min((time for time in times if time is not None), default=0.0)
+            own = _on_clock(steps, [None if time is None else time - begin for time in times], begins_at=None)
+        for index, value in zip(indices, own.values, strict=True):
+            hours[index] = value
+        pauses += [(indices[at], length) for at, length in own.pauses]
+    return Hours(hours, pauses)
+
+
+def _summed(steps: Sequence[Any], seconds: Sequence[Any]) -> list[float | None]:
+    """Return the sum of step times. One stands for every step since the row before it: trainers log their mean."""
+    spent = {at: value for at, value in zip(steps, seconds, strict=True) if is_number(at) and is_number(value)}
+    ordered = sorted(spent)
+    totals = [0.0]
+    # A first row at step 0 is one step; one at step 10 stands for the ten before it.
+    last = min(ordered[0] - 1, 0) if ordered else 0
+    for at in ordered:
+        totals.append(totals[-1] + spent[at] * (at - last) / 3600)
+        last = at
+    return [totals[bisect_right(ordered, at)] if is_number(at) else None for at in steps]
+
+
+def _on_clock(steps: Sequence[Any], seconds: Sequence[Any], *, begins_at: float | None) -> Hours:
+    """Return the hours of a clock, which adds up over restarts and leaves out pauses.
+
+    A clock that begins with the first row gets what the steps before that row took.
+    """
+    known = [(at, value) for at, value in enumerate(seconds) if is_number(value)]
+    if not known:
+        return Hours([None] * len(seconds), [])
+    if begins_at is None:
+        known.sort(key=lambda pair: pair[1])
+    gaps = [after - before for (_, before), (_, after) in itertools.pairwise(known)]
+    usual = median([gap for gap in gaps if gap > 0] or [0.0])
+    values: list[float | None] = [None] * len(seconds)
+    pauses: list[tuple[int, float]] = []
+    total = values[known[0][0]] = max(known[0][1], 0.0)
+    for (at, now), gap in zip(known[1:], gaps, strict=True):
+        if gap > max(_PAUSE * usual, _MIN_PAUSE_S):
+            pauses.append((at, (gap - usual) / 3600))
+            gap = usual
+        # A clock that falls began anew; by less than a step it was corrected.
+        total += gap if gap >= 0 else now if now < 0.5 * (now - gap) else 0.0
+        values[at] = total
+    placed = [(steps[at], values[at]) for at, _ in known if is_number(steps[at])]
+    missing = 0.0
+    if placed and min(value for _, value in placed if value is not None) == 0:
+        (first, begin), (last, end) = min(placed), max(placed)
+        if first > 0 and last > first and begin is not None and end is not None:
+            missing = first * (end - begin) / (last - first)
+    return Hours([None if value is None else (value + missing) / 3600 for value in values], pauses)
+
+
+def pause_fact(pauses: Sequence[tuple[str, float]]) -> tuple[Fact, ...]:
+    """Return the fact on pauses, given the place after each and its hours."""
+    if not pauses:
+        return ()
+    values = {"num": len(pauses), "hours": sum(hours for _, hours in pauses), "place": pauses[0][0]}
+    return (Fact(kind="clock_gaps", values=values),)

@@ -1,0 +1,151 @@
+"""`Source`: what a path holds, read once and within limits; and the logs that paths, patterns and folders stand for."""
+
+import codecs
+import difflib
+import glob
+import zlib
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+from scalerl import store
+from scalerl.errors import InputError
+from scalerl.logs.names import clean, listed
+from scalerl.logs.table import Budget
+
+LOG_SUFFIXES = (
+    *(".jsonl", ".csv", ".tsv", ".log", ".out", ".err", ".txt", ".json", ".gz", ".wandb", ".ndjson", ".db"),
+)
+_MAX_BYTES = 256 << 20
+# A small file may unpack into anything.
+_MAX_UNPACKED = 64 << 20
+_CHUNK = 1 << 20
+# Control characters that text does not hold; NUL is apart, since console output of several processes may hold some.
+_BINARY = bytes(set(range(32)) - {0, 7, 8, 9, 10, 11, 12, 13, 27})
+
+
+class Source:
+    """A file or folder that is to be read. Content is loaded when it is first asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.is_folder = path.is_dir()
+        self.budget = Budget(path)
+        self.bad_byte: int | None = None
+        """Position of the first byte of `text` that is not UTF-8."""
+
+    @cached_property
+    def data(self) -> bytes:
+        """The content of a file, unpacked."""
+        data = b"" if self.is_folder else bounded_bytes(self.path)
+        return _unpacked(self.path, data) if data[:2] == b"\x1f\x8b" else data
+
+    @cached_property
+    def text(self) -> str:
+        """The content as text; InputError for what is none."""
+        text, self.bad_byte = _decoded(self.path, self.data)
+        return text
+
+    @cached_property
+    def body(self) -> str:
+        return self.text.lstrip()
+
+    def files(self, *patterns: str) -> list[Path]:
+        """Return the files of a folder that match, each once, sorted."""
+        if not self.is_folder:
+            return []
+        found = {file for pattern in patterns for file in self.path.glob(pattern) if file.is_file()}
+        return sorted(found, key=lambda path: (len(str(path)), path))
+
+
+def bounded_bytes(path: Path) -> bytes:
+    """Return the content of a file that is not too large to hold."""
+    size = path.stat().st_size
+    if size > _MAX_BYTES:
+        raise InputError(f"{path} has {size / 2**20:.0f} MiB, and {_MAX_BYTES >> 20} is the limit: cut it into parts.")
+    return path.read_bytes()
+
+
+def _unpacked(path: Path, data: bytes) -> bytes:
+    """Return the content of a gzip file, unpacked in chunks up to a limit."""
+    parts: list[bytes] = []
+    size = 0
+    while data:
+        unpacker = zlib.decompressobj(wbits=31)
+        while not unpacker.eof:
+            try:
+                part = unpacker.decompress(data, _CHUNK)
+            except zlib.error as fault:
+                raise InputError(f"{path} cannot be decompressed ({fault}): it is damaged; copy it again.") from None
+            data = unpacker.unconsumed_tail
+            if not part and not data and not unpacker.eof:
+                raise InputError(f"{path} cannot be decompressed: it is damaged or cut; copy it again.")
+            size += len(part)
+            if size > _MAX_UNPACKED:
+                raise InputError(
+                    f"{path} unpacks to more than {_MAX_UNPACKED >> 20} MiB: give the part that is needed."
+                )
+            parts.append(part)
+        data = unpacker.unused_data.lstrip(b"\0")
+    return b"".join(parts)
+
+
+def _decoded(path: Path, data: bytes) -> tuple[str, int | None]:
+    """Return the text and the position of the first byte that is not UTF-8, None where all is."""
+    if not data.strip():
+        raise InputError(f"{path} is empty: give a file with at least a header and a few rows.")
+    if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        return data.decode("utf-16", errors="replace"), None
+    shares = [data[begin:4000:2].count(0) / max(len(data[begin:4000:2]), 1) for begin in (0, 1)]
+    if max(shares) > 0.9 and min(shares) < 0.1 and len(data) > 16:
+        return data.decode("utf-16-be" if shares[0] > shares[1] else "utf-16-le", errors="replace"), None
+    # Output of several processes may hold NUL bytes, and a file that was cut while it was written begins with many.
+    content = data.replace(b"\0", b"")
+    num_binary = len(content) - len(content.translate(None, _BINARY))
+    if b"\0" in data and (not content.strip() or 100 * num_binary > len(content) or len(content) < 32):
+        raise InputError(
+            f"{path} is binary and no event file: give CSV, JSON lines, trainer_state.json, console output, "
+            "tensorboard event files or a run folder (text must be UTF-8)."
+        )
+    try:
+        return content.decode("utf-8-sig"), None
+    except UnicodeDecodeError as fault:
+        # A character that is still being written is not an error.
+        is_cut = fault.start >= len(content) - 3 and fault.reason == "unexpected end of data"
+        return content.decode("utf-8-sig", errors="replace"), None if is_cut else fault.start
+
+
+# What paths stand for
+
+
+def matches(given: Path) -> list[Path]:
+    """Return the paths that a pattern such as runs/*.jsonl stands for; some shells leave it to us."""
+    if given.exists() or not glob.has_magic(str(given)):
+        return [given]
+    found = [Path(match) for match in sorted(glob.glob(str(given), recursive=True))]
+    if not found:
+        raise InputError(f"no file matches {given}: check the path.")
+    return found
+
+
+def no_such_file(path: Path) -> str:
+    folder = path.parent
+    if not folder.is_dir():
+        return f"there is no file {path}: its folder {folder} does not exist either."
+    near = difflib.get_close_matches(path.name, sorted(item.name for item in folder.iterdir()), n=3, cutoff=0.5)
+    advice = f"did you mean {' or '.join(str(folder / name) for name in near)}?" if near else "check the path."
+    return f"there is no file {path}: {advice}"
+
+
+def nothing_to_read(path: Path, logs: Sequence[Path]) -> str:
+    names = [item.name for item in logs]
+    if logs and all(store.is_run_folder(item) for item in logs):
+        return f"{path} is a folder of runs ({listed(names)}): give the runs themselves, such as {logs[0]}."
+    if logs:
+        return f"{path} holds several logs ({listed(names)}): give the logs themselves, such as {logs[0]}."
+    entries = sorted(clean(item.name) for item in path.iterdir())
+    content = f"holds {listed(entries)}" if entries else "is empty"
+    return (
+        f"the folder {path} {content}: give a log file, a run folder (with {store.EVALS}) or a folder of tensorboard "
+        "event files."
+    )
