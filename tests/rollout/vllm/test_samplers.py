@@ -1,9 +1,4 @@
-"""The samplers of vLLM's two model runners choose the same tokens: those of our own sampling.
-
-The second runner needs a GPU. Here it is imitated: its buffers of slots and the layout of a step, as in vLLM 0.32.
-"""
-
-from types import SimpleNamespace
+"""The sampler inside vLLM chooses the tokens of our own sampling."""
 
 import numpy as np
 import pytest
@@ -18,7 +13,6 @@ from scalerl.rollout.vllm.choice import KEY, NOT_FINITE, RowSettings, arguments,
 SamplingParams = pytest.importorskip("vllm").SamplingParams
 BatchUpdate = pytest.importorskip("vllm.v1.sample.logits_processor").BatchUpdate
 samplers = pytest.importorskip("scalerl.rollout.vllm.samplers")
-samplers_v2 = pytest.importorskip("scalerl.rollout.vllm.samplers_v2")
 CPU = torch.device("cpu")
 
 
@@ -31,7 +25,7 @@ def logits_of(request, count):
     return torch.randn(64, generator=torch.Generator().manual_seed(1000 * request.seed + count)) * 2
 
 
-class FirstRunner:
+class Runner:
     def __init__(self, requests):
         self.sampler, self.outputs = samplers.OwnSampler(None, CPU, False), [[] for _ in requests]
         pairs = enumerate(zip(requests, self.outputs, strict=True))
@@ -47,41 +41,10 @@ class FirstRunner:
         return left
 
 
-class SecondRunner:
-    """Slots are not in the order of rows, and a slot was used before by another request."""
-
-    def __init__(self, requests):
-        slots = len(requests) + 3
-        self.order = np.random.default_rng(0).permutation(slots)[: len(requests)]
-        self.tokens = torch.full((slots, 128), -7)
-        self.prompt = np.array([len(request.prompt_tokens) for request in requests])
-        lengths = np.zeros(slots, dtype=np.int32)
-        lengths[self.order] = self.prompt
-        states = SimpleNamespace(
-            device=CPU,
-            max_num_reqs=slots,
-            prompt_len=SimpleNamespace(np=lengths),
-            all_token_ids=SimpleNamespace(gpu=self.tokens),
-        )
-        self.sampler = samplers_v2.OwnSampler(None, states)
-        for slot, request in zip(self.order, requests, strict=True):
-            self.sampler.add_request(int(slot), params(make_request(5)))
-            assert self.sampler.add_request(int(slot), params(request))
-        self.count = 0
-
-    def step(self, logits):
-        seen = self.prompt + self.count
-        context = SimpleNamespace(idx_mapping_np=self.order, seq_lens_upper_bound_np=seen)
-        left = self.sampler.apply(logits.clone(), context)
-        self.tokens[self.order, torch.from_numpy(seen)] = left.argmax(dim=-1)
-        self.count += 1
-        return left
-
-
-def test_both_samplers_choose_the_tokens_of_our_own_sampling():
+def test_sampler_chooses_the_tokens_of_our_own_sampling():
     requests = mixed_requests(24)
     requests += [make_request(100 + number, temperature=heat, top_p=0.6) for number, heat in enumerate((0.0, 1.0))]
-    runners = (FirstRunner(requests), SecondRunner(requests))
+    runner = Runner(requests)
     progress = Progress(len(requests), ())
     progress.start(list(range(len(requests))), [request.length for request in requests])
     settings = RowSettings.of([arguments(request) for request in requests], CPU)
@@ -98,11 +61,11 @@ def test_both_samplers_choose_the_tokens_of_our_own_sampling():
         )
         expected = np.where(forced >= 0, forced, tokens.numpy())
         active = progress.active.copy()
-        for left in (runner.step(logits) for runner in runners):
-            assert (torch.isfinite(left).sum(dim=1) == 1).all()
-            assert left.argmax(dim=-1).numpy()[active].tolist() == expected[active].tolist()
-            kept = torch.from_numpy(active & (forced < 0))
-            assert torch.equal(left.amax(dim=-1)[kept], log_probs[kept])
+        left = runner.step(logits)
+        assert (torch.isfinite(left).sum(dim=1) == 1).all()
+        assert left.argmax(dim=-1).numpy()[active].tolist() == expected[active].tolist()
+        kept = torch.from_numpy(active & (forced < 0))
+        assert torch.equal(left.amax(dim=-1)[kept], log_probs[kept])
         num_forced += int((forced >= 0)[active].sum())
         progress.apply(expected[None])
     assert num_forced > 10
@@ -123,10 +86,3 @@ def test_logits_that_are_not_finite_are_reported():
     logits = torch.full((1, 64), float("nan"))
     settings = RowSettings.of([arguments(make_request())], CPU)
     assert leave_one_choice(logits, settings, np.array([0])).amax() == NOT_FINITE
-
-
-def test_vllms_own_temperature_is_refused():
-    request = make_request()
-    samplers_v2.OwnSampler.validate_params(params(request))
-    with pytest.raises(ValueError, match="leave those of vLLM at 1"):
-        samplers_v2.OwnSampler.validate_params(SamplingParams(temperature=0.5, extra_args={KEY: arguments(request)}))

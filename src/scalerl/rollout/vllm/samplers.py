@@ -1,4 +1,4 @@
-"""Our sampler for vLLM's first model runner, the only one on a CPU. vLLM imports this module by name."""
+"""Our sampler for vLLM's first model runner. vLLM imports this module by name."""
 
 from typing import Any
 

@@ -11,8 +11,7 @@ from scalerl.config.rollout import VllmSettings
 from scalerl.errors import RecipeError
 
 WORKER = "scalerl.rollout.vllm.worker.WeightReceiver"
-SAMPLERS = {False: "scalerl.rollout.vllm.samplers:OwnSampler", True: "scalerl.rollout.vllm.samplers_v2:OwnSampler"}
-"""Our sampler for vLLM's first model runner and, under True, for its second."""
+SAMPLER = "scalerl.rollout.vllm.samplers:OwnSampler"
 CPU_BLOCK = 32
 """Tokens of a cache block on a CPU, where prompts are short; vLLM's own choice there is 128."""
 LEAST_BATCH_TOKENS = {False: 2048, True: 8192}
@@ -47,6 +46,7 @@ def environment(*, on_gpu: bool, compiled: bool = False) -> dict[str, str]:
     """
     variables = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the scheduler stays in our process, so that every step is ours
+        "VLLM_USE_V2_MODEL_RUNNER": "0",  # the first runner takes a sampler of ours in every version
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
@@ -85,6 +85,7 @@ def engine_arguments(spec: EngineSpec, *, cache_bytes: int | None) -> dict[str, 
         "generation_config": "vllm",
         "disable_log_stats": True,
         # Our sampler leaves one choice, whose logit is its log-prob; vLLM passes both on unchanged.
+        "logits_processors": [SAMPLER],
         "logprobs_mode": "processed_logits",
         # Otherwise a token sampled with the old weights could be marked with the new version.
         "async_scheduling": False,

@@ -1,0 +1,112 @@
+"""Check a vLLM engine before a run uses it: what it samples against the learner's own log-probs at equal weights.
+
+What the engine needs of vLLM has no stable interface, so a version's number says little. A few short answers do: their
+log-probs must be the learner's, a push in the middle of them must keep their caches, and an interruption must appear
+where it was planned. An engine that starts with random weights shows by the same answers that pushed weights arrive.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from scalerl.errors import RecipeError
+from scalerl.models.load import LoadedModel, head, hidden_states
+from scalerl.rl.logprobs import head_logits
+from scalerl.rollout.vllm.install import TESTED
+from scalerl.types import Completion, LengthPlan, Problem, Request
+
+MOST_KL = 0.01
+"""Largest KL of generator and learner, as in a run's own alarm; rounding a body to bf16 gives far less."""
+MOST_KL_QUANTISED = 0.1
+BUDGET, ANSWER, NUM_REQUESTS = 6, 4, 8
+
+
+def check_engine(engine: Any, model: LoadedModel, *, context: int, quantised: bool = False) -> float:
+    """Sample, push the same weights on the way, and compare; return the KL, or raise RecipeError with what differs."""
+    requests = _requests(model, context)
+    weights = {name: parameter.detach() for name, parameter in model.model.named_parameters()}
+    completions = _drained(engine, requests, weights)
+    if fault := _plan_fault(requests, completions):
+        raise _refusal(fault)
+    kl, most = _kl(model, completions), MOST_KL_QUANTISED if quantised else MOST_KL
+    if not kl <= most:
+        raise _refusal(f"its log-probs are not the learner's at equal weights (KL {kl:.2g}, at most {most:g})")
+    return kl
+
+
+def _refusal(fault: str) -> RecipeError:
+    return RecipeError(
+        f'rollout.engine = "vllm": the installed vLLM fails the check at start-up: {fault}. Tests ran with '
+        f'{" and ".join(TESTED)}: install one of these, or set rollout.engine = "torch"'
+    )
+
+
+def _requests(model: LoadedModel, context: int) -> list[Request]:
+    """Return requests of which every second one is interrupted; they are as short as a small context requires."""
+    vocabulary = head(model.model).weight.shape[0]
+    budget, answer = min(BUDGET, max(context // 3, 1)), min(ANSWER, max(context // 3, 1))
+    marker = next(token for token in range(vocabulary) if token not in model.stop_tokens)
+    plans = (
+        LengthPlan(answer_budget=budget),
+        LengthPlan(thinking_budget=budget, marker=(marker,), answer_budget=answer),
+    )
+    room = max(context - budget - answer - 1, 1)
+    rng = np.random.default_rng(0)
+    problem = Problem(id="check", prompt="", answer="", task="check")
+    return [
+        Request(
+            group="check",
+            index=index,
+            problem=problem,
+            prompt_tokens=tuple(rng.integers(0, vocabulary, min(2 + 5 * index, room)).tolist()),
+            seed=index,
+            length=plans[index % 2],
+            temperature=1.0 if index % 4 < 2 else 0.7,
+            purpose="evaluation",
+        )
+        for index in range(NUM_REQUESTS)
+    ]
+
+
+def _drained(engine: Any, requests: Sequence[Request], weights: Mapping[str, Tensor]) -> list[Completion]:
+    engine.submit(requests)
+    completions = list(engine.poll())
+    engine.push_weights(weights, engine.version)
+    while engine.num_pending:
+        completions += engine.poll()
+    return completions
+
+
+def _plan_fault(requests: Sequence[Request], completions: Sequence[Completion]) -> str | None:
+    plans = {each.key: each.length for each in requests}
+    if sorted(each.request.key for each in completions) != sorted(plans):
+        return "it does not answer every request once"
+    for completion in completions:
+        plan, stopped = plans[completion.request.key], completion.finish == "stop"
+        if len(completion) > plan.max_tokens or (len(completion) < plan.max_tokens and not stopped):
+            return f"an answer of {len(completion)} tokens was planned with {plan.max_tokens}"
+        at = plan.thinking_budget
+        if at is None or (stopped and len(completion) <= at):
+            continue
+        if completion.interrupted_at != at or int(completion.tokens[at]) != plan.marker[0]:
+            return "it does not take the tokens that an interruption forces"
+    return None
+
+
+@torch.no_grad()
+def _kl(model: LoadedModel, completions: Sequence[Completion]) -> float:
+    """Return the mean of r - 1 - log r over sampled tokens, r = learner's probability / generator's (rl/metrics.py)."""
+    last, log_ratios = head(model.model), []
+    for completion in completions:
+        prompt = completion.request.prompt_tokens
+        ids = torch.tensor([[*prompt, *completion.tokens.tolist()]], device=model.model.device)
+        hidden = hidden_states(model.model, ids)[0, len(prompt) - 1 : -1]
+        logits = head_logits(hidden, last.weight, bias=last.bias, fp32=True).float()
+        log_probs = torch.log_softmax(logits / completion.request.temperature, dim=-1)
+        own = log_probs.gather(1, ids[0, len(prompt) :, None])[:, 0].cpu().numpy()
+        log_ratios.append((own - completion.log_probs)[~completion.forced])
+    joined = np.concatenate(log_ratios).astype(np.float64)
+    return float(np.mean(np.expm1(joined) - joined))
