@@ -1,239 +1,662 @@
-"""The parts of benchmarks/gpu.py, each a function from a Subject to figures; one JSON line per part.
+"""The parts of benchmarks/gpu.py: a shape of model on a device, and what is measured with it, as one JSON line.
 
 Started by gpu.py in a separate process, which may be killed: python benchmarks/gpu_parts.py OPTIONS-AS-JSON
 """
 
-import copy
-import gc
+import contextlib
 import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from importlib.resources import files
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
-from gpu import DEVICE_LOST
-from gpu_cases import CASES, Case, Subject, make_batch, now, quick
-from gpu_limits import decode_limits
-from gpu_loop import loop
-from gpu_peers import run_continuous, run_generate, run_static
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
 
-from scalerl.models.shape import training_flops
-from scalerl.types import Request
+from scalerl.config import Recipe, load_recipe
+from scalerl.config.rollout import RolloutSettings, VllmSettings
+from scalerl.loop.pipeline import Pipeline, StepDone
+from scalerl.models.load import LoadedModel
+from scalerl.models.shape import ModelShape, head_sizes, work_flops
+from scalerl.rollout import ENGINES
+from scalerl.run.host import frozen_objects, limit_host_threads
+from scalerl.run.learners import build_learner
+from scalerl.run.memory import ModelSizes, generator_bytes, learner_bytes
+from scalerl.tasks.curriculum import Curriculum, uniform
+from scalerl.types import Batch, Completion, Group, LengthPlan, Problem, Request, derive_seed
 
 Figures = dict[str, Any]
+PROBLEM = Problem(id="0", prompt="", answer="", task="benchmark")
+SHORTEST = 8
+"""Least of the mixed lengths, which are log-uniform from here to the end of the context."""
+PER_GROUP = 8
+NUM_PROBLEMS = 2000
+MAX_LAG = 8
 
 
-def sample(subject: Subject, seconds: float) -> Figures:
-    """Sample in all slots, near the end of the context; timed after all prompts are prefilled."""
-    case = subject.case
-    figures = sample_slots(subject, case.slots, seconds)
-    if case.more_slots is not None:
-        more = sample_slots(subject, case.more_slots, seconds)
-        figures |= {f"{name}_{case.more_slots}": value for name, value in more.items()}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A shape of model and how much is measured with it."""
+
+    config: Any
+    """None means the embedded model."""
+    slots: int
+    context: int
+    prompt: int
+    """Prompt tokens if the cache is to be nearly full."""
+    decoded: int
+    """Tokens sampled after such a prompt."""
+    short_prompt: int
+    """Prompt tokens with mixed lengths, as in training."""
+    step_tokens: int
+    """Tokens per learner step."""
+    pass_tokens: int
+    sequence: int = 512
+    rounds: int = 2
+    """Requests of mixed lengths per slot."""
+    per_prompt: int = 1
+    """Requests with the same prompt when the cache is nearly full, to save time; each slot has its own cache."""
+    loop_slots: int | None = None
+    """Slots beside the learner; None for all of them."""
+    lora_rank: int = 0
+    memory_share: float = 0.6
+    """vLLM's share of the device."""
+
+
+def shape(
+    family: type,
+    hidden: int,
+    layers: int,
+    heads: int,
+    kv_heads: int,
+    inner: int,
+    vocab: int,
+    *,
+    context: int = 2048,
+    tied: bool = True,
+) -> Any:
+    return family(
+        vocab_size=vocab,
+        hidden_size=hidden,
+        intermediate_size=inner,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        head_dim=hidden // heads,
+        max_position_embeddings=context,
+        tie_word_embeddings=tied,
+        architectures=[f"{family.__name__.removesuffix('Config')}ForCausalLM"],
+    )
+
+
+TEN, SMALL = shape(LlamaConfig, 384, 6, 6, 6, 1024, 64), shape(LlamaConfig, 576, 30, 9, 3, 1536, 49152)
+MIDDLE = shape(Qwen2Config, 1536, 28, 12, 2, 8960, 151936)
+THREE = shape(LlamaConfig, 3072, 28, 24, 8, 8192, 128256)
+EIGHT = shape(LlamaConfig, 4096, 32, 32, 8, 14336, 128256, context=16384, tied=False)
+CASES = {
+    "tiny": Case(
+        config=None,
+        slots=512,
+        context=64,
+        prompt=16,
+        decoded=48,
+        short_prompt=16,
+        step_tokens=65536,
+        pass_tokens=65536,
+        sequence=128,
+    ),
+    "10m": Case(
+        config=TEN,
+        slots=1536,
+        context=96,
+        prompt=16,
+        decoded=80,
+        short_prompt=16,
+        step_tokens=131072,
+        pass_tokens=131072,
+    ),
+    "135m": Case(
+        config=SMALL,
+        slots=512,
+        context=512,
+        prompt=384,
+        decoded=128,
+        short_prompt=128,
+        step_tokens=131072,
+        pass_tokens=65536,
+        memory_share=0.4,
+    ),
+    "1.5b": Case(
+        config=MIDDLE,
+        slots=512,
+        context=512,
+        prompt=384,
+        decoded=128,
+        short_prompt=128,
+        step_tokens=65536,
+        pass_tokens=16384,
+        memory_share=0.4,
+    ),
+    # Llama-3.2-3B and Llama-3.1-8B. With the paper's lengths a context is 16k; full training of 8B needs more devices.
+    "3b": Case(
+        config=THREE,
+        slots=256,
+        context=1024,
+        prompt=768,
+        decoded=256,
+        short_prompt=128,
+        step_tokens=32768,
+        pass_tokens=8192,
+        loop_slots=128,
+    ),
+    "8b": Case(
+        config=EIGHT,
+        slots=256,
+        context=1024,
+        prompt=768,
+        decoded=256,
+        short_prompt=128,
+        step_tokens=32768,
+        pass_tokens=8192,
+        loop_slots=128,
+        lora_rank=32,
+    ),
+    "8b-16k": Case(
+        config=EIGHT,
+        slots=32,
+        context=16384,
+        prompt=14336,
+        decoded=256,
+        short_prompt=512,
+        step_tokens=4 * 13824,
+        pass_tokens=16384,
+        sequence=13824,
+        per_prompt=4,
+        loop_slots=8,
+        lora_rank=32,
+        memory_share=0.75,
+    ),
+}
+
+
+def quick(case: Case) -> Case:
+    """Return the case with small sizes, which only show that it runs."""
+    small = {"slots": 4, "context": 24, "prompt": 8, "decoded": 16, "short_prompt": 8, "loop_slots": None}
+    config = None if case.config is None else shape(LlamaConfig, 64, 2, 2, 1, 64, 64, tied=case.lora_rank == 0)
+    return replace(case, config=config, **small, step_tokens=64, pass_tokens=64, sequence=16)
+
+
+def now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+class Subject:
+    """A case on a device: its model and what several parts share."""
+
+    def __init__(self, case: Case, device: torch.device, *, weights: str | None = None) -> None:
+        self.case, self.device, self._weights = case, device, weights
+        limit_host_threads(device)
+        self.ceiling = ceilings(device)
+
+    @cached_property
+    def config(self) -> Any:
+        return self.model(torch.float32).config if self.case.config is None else self.case.config
+
+    @property
+    def vocab(self) -> int:
+        return self.config.vocab_size
+
+    def model(self, dtype: torch.dtype) -> Any:
+        """Return the model with random weights, or those of a folder."""
+        torch.manual_seed(0)
+        path = self._weights or (str(files("scalerl") / "assets" / "tiny-base") if self.case.config is None else None)
+        if path is not None:
+            model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="sdpa")
+        else:
+            with torch.device(self.device):
+                model = AutoModelForCausalLM.from_config(self.case.config, dtype=dtype, attn_implementation="sdpa")
+        made: Any = model
+        return made.to(self.device).eval()
+
+    @property
+    def body_dtype(self) -> torch.dtype:
+        return torch.bfloat16 if self.device.type == "cuda" else torch.float32
+
+    def engine(self, name: str, model: Any, slots: int, **vllm: Any) -> Any:
+        """Return an engine as a run builds it."""
+        case = self.case
+        settings = RolloutSettings(
+            slots=slots, context=case.context, vllm=VllmSettings(memory_share=case.memory_share, **vllm)
+        )
+        loaded = LoadedModel(model=model, tokenizer=None, stop_tokens=(), context=case.context)  # pyright: ignore[reportArgumentType]
+        return ENGINES[name](loaded, settings, dtype=self.body_dtype, fp32_head=True)
+
+    def recipe(self, *, slots: int | None = None) -> Recipe:
+        case = self.case
+        return load_recipe(
+            "scalerl",
+            [
+                f"learner.micro_batch_tokens={case.pass_tokens}",
+                f"model.lora.rank={case.lora_rank}",
+                f"rollout.slots={slots or 1}",
+                f"rollout.context={case.context}",
+                f"rollout.max_prompt_tokens={case.short_prompt}",
+                f"length.max_length={case.context - case.short_prompt}",
+                # A length plan ends every completion, and all of them are to be trained on.
+                *("filter.drop_truncated=false", "budget.steps=1", "length.name=none", "optimizer.warmup_steps=0"),
+            ],
+        )
+
+    def requests(self, lengths: Sequence[int], *, prompt: int, per_prompt: int = 1) -> list[Request]:
+        """Return requests with random prompts of that many tokens, each asking for that many tokens."""
+        num_prompts = -(-len(lengths) // per_prompt)
+        prompts = np.random.default_rng(0).integers(0, self.vocab, (num_prompts, prompt)).tolist()
+        return [
+            make_request(str(number), 0, prompts[number // per_prompt], length) for number, length in enumerate(lengths)
+        ]
+
+    def mixed_requests(self) -> list[Request]:
+        """Return requests of mixed lengths, equal for every engine."""
+        case = self.case
+        lengths = mixed_lengths(np.random.default_rng(0), case, case.rounds * case.slots)
+        return self.requests(lengths, prompt=case.short_prompt, per_prompt=PER_GROUP)
+
+
+def mixed_lengths(rng: np.random.Generator, case: Case, count: int) -> list[int]:
+    longest = min(case.context - case.short_prompt, 1024)
+    return np.exp(rng.uniform(np.log(SHORTEST), np.log(longest), count)).round().astype(int).tolist()
+
+
+def make_request(group: str, index: int, prompt: Sequence[int], length: int) -> Request:
+    return Request(
+        group=group,
+        index=index,
+        problem=PROBLEM,
+        prompt_tokens=tuple(prompt),
+        seed=derive_seed(group, index),
+        length=LengthPlan(answer_budget=length),
+    )
+
+
+def make_group(completions: Sequence[Completion]) -> Group:
+    """Return a group whose first half is correct, so that no filter drops it."""
+    key, num = completions[0].request.group, len(completions)
+    correct = tuple(2 * i < num for i in range(num))
+    rewards = tuple(1.0 if verdict else -1.0 for verdict in correct)
+    return Group(key=key, problem=PROBLEM, completions=tuple(completions), correct=correct, rewards=rewards)
+
+
+def make_batch(version: int, vocab: int, num: int, length: int) -> Batch:
+    """Return groups of two with prompts of one token, so that every token is trained."""
+    rng = np.random.default_rng(version)
+
+    def completion(group: int, index: int) -> Completion:
+        return Completion(
+            request=make_request(f"0/{group}", index, [1], length),
+            tokens=rng.integers(0, vocab, length).astype(np.int32),
+            log_probs=np.full(length, -np.log(vocab), dtype=np.float32),
+            versions=np.full(length, version, dtype=np.int32),
+            forced=np.zeros(length, dtype=np.bool_),
+            finish="stop",
+        )
+
+    groups = [make_group([completion(g, i) for i in range(2)]) for g in range(num // 2)]
+    return Batch(version=version, groups=groups)
+
+
+# What the device can do ----------------------------------------------------------------------------------------------
+
+
+def ceilings(device: torch.device) -> dict[str, float]:
+    """Return bytes per second read, and FLOPs per second in bf16 (FP32 on a CPU)."""
+    on_gpu = device.type == "cuda"
+    size, dtype = (8192, torch.bfloat16) if on_gpu else (256, torch.float32)
+    # Far larger than any cache; on a GPU so large that a launch takes a thousandth of it.
+    source = torch.randn(2**30 if on_gpu else 2**20, device=device)
+    target = torch.empty_like(source)
+    read = max(
+        source.nbytes / least_seconds(source.sum, device),
+        source.nbytes / least_seconds(source.amax, device),
+        2 * source.nbytes / least_seconds(lambda: target.copy_(source), device),
+    )
+    del source, target
+    left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    matmul = 2 * size**3 / least_seconds(lambda: left @ right, device)
+    if on_gpu:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+    return {"read_bandwidth": read, "matmul": matmul}
+
+
+def least_seconds(work: Callable[[], Any], device: torch.device, repeats: int = 12) -> float:
+    times = []
+    for _ in range(repeats + 2):
+        start = now(device)
+        work()
+        times.append(now(device) - start)
+    return min(times[2:])
+
+
+def decode_limit_s(config: Any, slots: int, attended: float, ceiling: dict[str, float], *, item: int) -> float:
+    """Return the least seconds of one token for every slot, at a mean context of `attended` tokens.
+
+    limit = sum over body, attention and head of max(bytes / read bandwidth, FLOPs / matmul rate): each weight is read
+    once, the head in FP32, and each slot's keys and values once. Logits need not go through memory.
+    """
+    shape = ModelShape.from_config(config)
+    num_kv_heads, head_dim = head_sizes(config)
+    cached = item * 2 * shape.layers * num_kv_heads * head_dim
+    parts = (
+        (item * shape.body_params, 2 * shape.body_params * slots),
+        (cached * (attended - 1) * slots, 4 * shape.layers * shape.attention_width * attended * slots),
+        (4 * shape.head_params, 2 * shape.head_params * slots),
+    )
+    return sum(max(num / ceiling["read_bandwidth"], flops / ceiling["matmul"]) for num, flops in parts)
+
+
+# Sampling ------------------------------------------------------------------------------------------------------------
+
+
+def torch_engine(subject: Subject, seconds: float) -> Figures:
+    """Measure the embedded engine."""
+    return sampling(subject, "torch")
+
+
+def vllm_engine(subject: Subject, seconds: float) -> Figures:
+    """Measure vLLM as a run uses it: in a child process, with our sampler."""
+    return sampling(subject, "vllm")
+
+
+def sampling(subject: Subject, name: str) -> Figures:
+    """Return the rates of full slots and of mixed lengths, the seconds of a push and the bytes in use."""
+    model = subject.model(subject.body_dtype)
+    start = now(subject.device)
+    engine = subject.engine(name, model, subject.case.slots)
+    try:
+        # What is made once, graphs and kernels, is not measured.
+        drained(engine, subject.requests([16] * subject.case.slots, prompt=subject.case.short_prompt, per_prompt=8))
+        figures = {"start_s": now(subject.device) - start}
+        figures |= full_slots(subject, engine)
+        figures |= mixed(subject, engine)
+        weights = dict(model.named_parameters())
+        engine.push_weights(weights, 1)
+        start = now(subject.device)
+        for version in range(2, 6):
+            engine.push_weights(weights, version)
+        figures["push_s"] = (now(subject.device) - start) / 4
+        figures["used_gib"] = used_gib(subject.device)
+    finally:
+        engine.close()
     return figures
 
 
-def sample_slots(subject: Subject, slots: int, seconds: float) -> Figures:
-    case, engine = subject.case, subject.engine(slots)
-    length = case.decoded or case.context - case.prompt
-    best: Figures = {}
-    until = time.perf_counter() + seconds
-    if case.decoded is not None:
-        # What is made once, graphs and kernels, from prompts that take no time.
-        engine.submit(subject.requests([4] * slots, prompt=case.short_prompt, per_prompt=slots))
-        while engine.num_pending:
-            engine.poll()
-    for number in range(1 if case.decoded is None else 0, 5):
-        engine.submit(subject.requests([length] * slots, prompt=case.prompt, per_prompt=case.per_prompt))
+def drained(engine: Any, requests: Sequence[Request]) -> list[Completion]:
+    engine.submit(requests)
+    completions: list[Completion] = []
+    while engine.num_pending:
+        completions += engine.poll()
+    return completions
+
+
+def full_slots(subject: Subject, engine: Any) -> Figures:
+    """Sample in all slots near the end of the context; timed from when all prompts are computed."""
+    case = subject.case
+    engine.submit(subject.requests([case.decoded] * case.slots, prompt=case.prompt, per_prompt=case.per_prompt))
+    seen = []
+    while engine.num_pending:
         engine.poll()
-        # No waiting for the device here: the second chunk is under way and is counted as soon as it is collected.
-        # From the return of one poll to that of another is the time of the chunks collected in between.
-        start, before = time.perf_counter(), engine.work
-        while engine.num_pending:
-            engine.poll()
-        elapsed, decoded = time.perf_counter() - start, engine.work.decoded - before.decoded
-        attended = (engine.work.attended - before.attended) / decoded
-        # The first round makes what is made once, unless that is done already.
-        if number != 1 and decoded / elapsed > best.get("tokens_per_s", 0.0):
-            item = 2 if subject.device.type == "cuda" else 4
-            limits = decode_limits(subject.model.config, slots, attended, subject.ceiling, item=item)
-            step_s = slots * elapsed / decoded
-            best = {
-                "tokens_per_s": decoded / elapsed,
-                "limit": slots / limits.limit_s,
-                "of_limit": limits.limit_s / step_s,
-                "of_bound": limits.bound_s / step_s,
-                "of_copy_limit": limits.copy_limit_s / step_s,
-                "attended": attended,
-            }
-        if best and (case.decoded is not None or time.perf_counter() > until):
-            break
-    engine.close()
-    return best
+        seen.append((time.perf_counter(), engine.work))
+    prefilled = seen[-1][1].prefilled
+    (start, before), (end, after) = next(each for each in seen if each[1].prefilled == prefilled), seen[-1]
+    if end == start:
+        return {}
+    decoded = after.decoded - before.decoded
+    attended = (after.attended - before.attended) / decoded
+    item = subject.body_dtype.itemsize
+    limit_s = decode_limit_s(subject.config, case.slots, attended, subject.ceiling, item=item)
+    rate = decoded / (end - start)
+    return {"tokens_per_s": rate, "of_limit": rate * limit_s / case.slots, "attended": attended}
+
+
+def mixed(subject: Subject, engine: Any) -> Figures:
+    """Sample requests of mixed lengths, more than there are slots; `steady` ends when a slot stays empty."""
+    requests = subject.mixed_requests()
+    start, before = now(subject.device), engine.work.decoded
+    steady: Figures = {}
+    engine.submit(requests)
+    while engine.num_pending:
+        engine.poll()
+        if engine.num_pending >= subject.case.slots:
+            steady = {"steady_tokens_per_s": (engine.work.decoded - before) / (time.perf_counter() - start)}
+    num_tokens = sum(request.length.max_tokens for request in requests)
+    return {"mixed_tokens_per_s": num_tokens / (now(subject.device) - start), **steady}
+
+
+def native(subject: Subject, seconds: float) -> Figures:
+    """Measure vLLM by itself, in this process: its own sampling, with and without log-probs."""
+    import tempfile
+
+    from vllm import LLM, SamplingParams  # pyright: ignore
+
+    case, figures = subject.case, {}
+    with tempfile.TemporaryDirectory() as folder:
+        subject.config.save_pretrained(folder)
+        llm = LLM(
+            model=folder,
+            skip_tokenizer_init=True,
+            load_format="dummy",
+            dtype=str(subject.body_dtype).removeprefix("torch."),
+            max_model_len=case.context,
+            max_num_seqs=case.slots,
+            gpu_memory_utilization=case.memory_share,
+            generation_config="vllm",
+            disable_log_stats=True,
+        )
+        requests = subject.mixed_requests()
+        prompts: Any = [{"prompt_token_ids": list(request.prompt_tokens)} for request in requests]
+        for name, logprobs in (("native_tokens_per_s", 0), ("native_no_logprobs", None)):
+            params = [
+                SamplingParams(
+                    max_tokens=request.length.max_tokens,
+                    ignore_eos=True,
+                    detokenize=False,
+                    logprobs=logprobs,
+                    seed=request.seed % 2**31,
+                )
+                for request in requests
+            ]
+            llm.generate(prompts[:8], params[:8], use_tqdm=False)
+            start = now(subject.device)
+            outputs = llm.generate(prompts, params, use_tqdm=False)
+            num = sum(len(output.outputs[0].token_ids) for output in outputs)
+            figures[name] = num / (now(subject.device) - start)
+    return figures
+
+
+# Learning ------------------------------------------------------------------------------------------------------------
 
 
 def learn(subject: Subject, seconds: float) -> Figures:
-    """Train on packed sequences of one length, with every token trained; long ones with and without checkpointing."""
-    if subject.case.thinking is None:
-        return learn_steps(subject, subject.learner, seconds)
-    figures: Figures = {}
-    for checkpointing in ("false", "true"):
-        subject.forget_learner()
-        free_memory(subject.device)
-        try:
-            learner = subject.make_learner(f"learner.gradient_checkpointing={checkpointing}")
-            part = learn_steps(subject, learner, seconds)
-            del learner
-        except torch.OutOfMemoryError as error:
-            part = {"failed": str(error).splitlines()[0]}
-        if subject.device.type == "cuda":
-            part["peak_gib"] = torch.cuda.max_memory_allocated(subject.device) / 2**30
-        name = "checkpointed" if checkpointing == "true" else "plain"
-        figures |= {f"{name}_{key}": value for key, value in part.items()}
-    free_memory(subject.device)
-    best = max(("plain", "checkpointed"), key=lambda name: figures.get(f"{name}_learner_tokens_per_s", 0.0))
-    kept = ("learner_tokens_per_s", "mfu", "mfu_attention")
-    return {key: figures[f"{best}_{key}"] for key in kept} | figures
-
-
-def learn_steps(subject: Subject, learner: Any, seconds: float) -> Figures:
-    case, times = subject.case, []
-    num, until = max(case.step_tokens // case.sequence, 2), time.perf_counter() + seconds
+    """Train on packed sequences of one length, with every token trained."""
+    case, recipe = subject.case, subject.recipe()
+    learner = build_learner(subject.model(torch.float32), recipe)
+    num, until, times, flops = max(case.step_tokens // case.sequence, 2), time.perf_counter() + seconds, [], 0.0
     # The first step compiles what is left to compile.
     while len(times) < 6 and (len(times) < 2 or time.perf_counter() < until):
         batch = make_batch(learner.version, subject.vocab, num, case.sequence)
         start = now(subject.device)
-        learner.step(batch)
+        flops = learner.step(batch)["batch/flops"]
         times.append(now(subject.device) - start)
-    shape, elapsed, tokens = subject.shape, statistics.median(times[1:]), num * case.sequence
-    mfu = 6 * (shape.body_params + shape.head_params) * tokens / elapsed / subject.ceiling["matmul"]
-    flops = training_flops(shape, [case.sequence] * num, tokens)
+    elapsed, tokens = statistics.median(times[1:]), num * case.sequence
+    shape = ModelShape.from_config(subject.config)
+    products = (4 if case.lora_rank else 6) * (shape.body_params + shape.head_params) * tokens
+    checkpointing = bool(getattr(learner.policy, "gradient_checkpointing", False))
     return {
         "learner_tokens_per_s": tokens / elapsed,
-        "mfu": mfu,
+        "mfu": products / elapsed / subject.ceiling["matmul"],
         "mfu_attention": flops / elapsed / subject.ceiling["matmul"],
         "step_s": elapsed,
+        "checkpointing": checkpointing,
+        **memory(subject, recipe, checkpointing, with_generator=False),
     }
 
 
-def free_memory(device: torch.device) -> None:
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)
+def memory(subject: Subject, recipe: Recipe, checkpointing: bool, *, with_generator: bool) -> Figures:
+    """Return the most memory that was allocated, and its share of what `scalerl train --check` says."""
+    if subject.device.type != "cuda":
+        return {}
+    learner = recipe.learner.model_copy(update={"gradient_checkpointing": checkpointing})
+    recipe, sizes = recipe.model_copy(update={"learner": learner}), ModelSizes.from_config(subject.config)
+    parts = learner_bytes(recipe, sizes)
+    wanted = sum(parts.values()) - parts["reserve"]
+    if with_generator:
+        wanted += sum(generator_bytes(recipe, sizes, recipe.rollout.slots or 1).values())
+    peak = torch.cuda.max_memory_allocated(subject.device)
+    return {"peak_gib": peak / 2**30, "estimate_gib": wanted / 2**30, "of_estimate": peak / wanted}
 
 
-def mixed(subject: Subject, seconds: float) -> Figures:
-    """Sample requests of mixed lengths with our engine, more than it has slots."""
-    subject.forget_learner()
-    engine, requests = subject.engine(), subject.mixed_requests
-    rates = []
-    until = time.perf_counter() + seconds
-    for number in range(3):
-        start = now(subject.device)
-        engine.submit(requests)
-        while engine.num_pending:
-            engine.poll()
-        if number:
-            rates.append(sum(request.length.max_tokens for request in requests) / (now(subject.device) - start))
-        if rates and time.perf_counter() > until:
-            break
-    engine.close()
-    return {"mixed_tokens_per_s": max(rates)}
+# The loop ------------------------------------------------------------------------------------------------------------
 
 
-def generate(subject: Subject, seconds: float) -> Figures:
-    return _peer(subject, lambda model: run_generate(model, one_batch(subject)))
+class FirstHalf:
+    """A grader that takes no time: see make_group."""
+
+    def __init__(self) -> None:
+        self._groups: list[Group] = []
+
+    def submit(self, completions: Sequence[Completion]) -> None:
+        self._groups.append(make_group(completions))
+
+    def poll(self, *, wait: bool = False) -> list[Group]:
+        done, self._groups = self._groups, []
+        return done
 
 
-def static(subject: Subject, seconds: float) -> Figures:
-    return _peer(subject, lambda model: run_static(model, one_batch(subject)))
+def loop(subject: Subject, seconds: float) -> Figures:
+    """Run PipelineRL-8 with the embedded engine on one device; prompts are random, lengths mixed."""
+    return run_loop(subject, "torch", seconds)
 
 
-def one_batch(subject: Subject) -> Sequence[Request]:
-    """Return one batch, for peers that process batch after batch, each of which takes as long."""
-    return subject.mixed_requests[: subject.case.slots]
+def loop_vllm(subject: Subject, seconds: float) -> Figures:
+    """The same with vLLM beside the learner on the same device."""
+    return run_loop(subject, "vllm", seconds)
 
 
-def continuous(subject: Subject, seconds: float) -> Figures:
-    slots = subject.case.slots
-    return _peer(subject, lambda model: run_continuous(model, subject.mixed_requests, slots, seconds=seconds))
+def run_loop(subject: Subject, name: str, seconds: float) -> Figures:
+    case = subject.case
+    slots = case.loop_slots or case.slots
+    recipe = subject.recipe(slots=slots)
+    model = subject.model(torch.float32)
+    learner = build_learner(model, recipe)
+    engine = subject.engine(name, model, slots)
+    rng = np.random.default_rng(0)
+    prompts = rng.integers(0, subject.vocab, (NUM_PROBLEMS, case.short_prompt)).tolist()
+    lengths = [mixed_lengths(rng, case, PER_GROUP) for _ in range(NUM_PROBLEMS)]
+
+    def make_requests(issued: Any) -> list[Request]:
+        number = int(issued.problem_id)
+        return [
+            make_request(issued.key, index, prompts[number], length) for index, length in enumerate(lengths[number])
+        ]
+
+    pipeline = Pipeline(
+        engine=engine,
+        curriculum=Curriculum([f"{number:04}" for number in range(NUM_PROBLEMS)], seed=0, retires=uniform),
+        learner=learner,
+        make_requests=make_requests,
+        grading=FirstHalf(),
+        groups_per_batch=max(slots // PER_GROUP // 4, 1),
+        max_lag=MAX_LAG,
+    )
+    with frozen_objects(), contextlib.closing(engine):
+        steps = pipeline.steps()
+        # The first batches are asked for before the first step; a pass is a graph from the second time on.
+        first = take(steps, 12, seconds)
+        start, before = now(subject.device), engine.work
+        done = take(steps, 50, 2 * seconds)
+        elapsed, work = now(subject.device) - start, engine.work
+        checkpointing = bool(getattr(learner.policy, "gradient_checkpointing", False))
+        metrics = [dict(step.metrics) for step in done]
+        learner_flops = sum(row["batch/flops"] for row in metrics)
+        flops = learner_flops + work_flops(ModelShape.from_config(subject.config), before, work)
+        decoded = work.decoded - before.decoded
+        step_s = sum(step.timings.step_s for step in done)
+        return {
+            "loop_steps": len(done),
+            "steps_per_s": len(done) / elapsed,
+            "loop_tokens_per_s": decoded / elapsed,
+            "loop_mfu": flops / elapsed / subject.ceiling["matmul"],
+            "loop_learner_mfu": learner_flops / max(step_s, 1e-9) / subject.ceiling["matmul"],
+            "loop_step_s": step_s / len(done),
+            "loop_push_s": sum(step.timings.push_s for step in done) / len(done),
+            "kl_first": dict(first[0].metrics)["loss/kl"],
+            "kl": statistics.mean(row["loss/kl"] for row in metrics),
+            "lag_max": max(lag for step in done for lag in step.batch.lags),
+            "checkpointing": checkpointing,
+            "used_gib": used_gib(subject.device),
+            **memory(subject, recipe, checkpointing, with_generator=name == "torch"),
+        }
 
 
-def _peer(subject: Subject, run: Callable[[Any], tuple[int, float]]) -> Figures:
-    subject.forget_learner()
-    model = copy.deepcopy(subject.model)
-    if subject.device.type == "cuda":
-        model = model.to(torch.bfloat16)
-    tokens, elapsed = run(model)
-    return {"tokens_per_s": tokens / elapsed, "num_tokens": tokens, "measured_s": elapsed}
+def take(running: Iterator[StepDone], most: int, seconds: float) -> list[StepDone]:
+    """Run that many steps, or those that begin within the time; at least two."""
+    until, steps = time.perf_counter() + seconds, []
+    while len(steps) < most and (len(steps) < 2 or time.perf_counter() < until):
+        steps.append(next(running))
+    return steps
 
 
 PARTS: dict[str, Callable[[Subject, float], Figures]] = {
-    "sample": sample,
+    "torch": torch_engine,
+    "vllm": vllm_engine,
+    "native": native,
     "learn": learn,
     "loop": loop,
-    "mixed": mixed,
-    "generate": generate,
-    "continuous": continuous,
-    "static": static,
+    "loop_vllm": loop_vllm,
 }
+
+
+def used_gib(device: torch.device) -> float:
+    """Return the memory of the device that is in use, by all processes."""
+    if device.type != "cuda":
+        return 0.0
+    free, total = torch.cuda.mem_get_info(device)
+    return (total - free) / 2**30
 
 
 def measure(subject: Subject, part: str, seconds: float) -> Figures:
     """Return the figures of a part, or why there are none."""
-    on_gpu, start = subject.device.type == "cuda", time.perf_counter()
-    free_memory(subject.device)
+    start = time.perf_counter()
     try:
         figures = PARTS[part](subject, seconds)
-    except Exception as error:  # Whatever it was: the other parts are still to be measured.
+    except Exception as error:
         lines = str(error).strip().splitlines()
-        return {"failed": f"{type(error).__name__}: {lines[0] if lines else ''}", "took_s": time.perf_counter() - start}
-    subject.figures[part] = figures
-    if on_gpu:
-        figures["peak_gib"] = torch.cuda.max_memory_allocated(subject.device) / 2**30
+        figures = {"failed": f"{type(error).__name__}: {lines[0] if lines else ''}"}
     return figures | {"took_s": time.perf_counter() - start}
 
 
-def about(device: torch.device) -> dict[str, str]:
-    return {
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-    }
-
-
-def main(options: dict[str, Any]) -> int:
+def main(options: dict[str, Any]) -> None:
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     device = torch.device(options["device"] or ("cuda" if torch.cuda.is_available() else "cpu"))
-    case: Case = CASES[options["shape"]]
+    case = CASES[options["shape"]]
     subject = Subject(quick(case) if options["quick"] else case, device, weights=options["weights"])
-    known = about(device) | {"shape": options["shape"], "matmul_params": sum_params(subject)} | subject.ceiling
-    for part in options["parts"]:
-        figures = measure(subject, part, options["seconds"])
-        print(json.dumps(known | {"part": part} | figures), flush=True)
-        if "failed" in figures and device.type == "cuda" and not is_alive(device):
-            return DEVICE_LOST
-    return 0
-
-
-def sum_params(subject: Subject) -> int:
-    return subject.shape.body_params + subject.shape.head_params
-
-
-def is_alive(device: torch.device) -> bool:
-    """Whether the device still works in this process; after some faults every later call fails."""
-    try:
-        torch.zeros(1, device=device).add_(1)
-        torch.cuda.synchronize(device)
-    except RuntimeError:
-        return False
-    return True
+    known = {
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "torch": torch.__version__,
+        "shape": options["shape"],
+        **subject.ceiling,
+    }
+    print(json.dumps(known | measure(subject, options["part"], options["seconds"])), flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main(json.loads(sys.argv[1])))
+    main(json.loads(sys.argv[1]))

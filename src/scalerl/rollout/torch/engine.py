@@ -14,6 +14,7 @@ On a GPU the next chunk is launched before a poll returns, so that the device do
 and requests therefore take effect one chunk later.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,6 +37,10 @@ from scalerl.rollout.torch.scheduler import Admitted, PrefillBatch, SlotSchedule
 from scalerl.types import Completion, Request, Work
 
 _CLOSED = "the engine is closed"
+
+_PASS_PRODUCTS = 4e12
+"""Parameters x tokens of a pass over prompts on a GPU, about 10 ms on an H200. A pass is padded to its full size, and
+most polls have a few new prompts: a larger pass would mostly compute padding."""
 
 _SLOT_STATE = (
     *("_scheduler", "_progress", "_early", "_token", "_prompt_length", "_temperature", "_top_p", "_seeds"),
@@ -95,7 +100,7 @@ class TorchEngine:
             raise ValueError(f"cuda_graphs needs a CUDA device, and the model is on {head.device}")
         self._vocabulary, self._max_length, self._pad_token = int(head.shape[0]), max_length, pad_token
         self._chunk = chunk or (16 if on_gpu else 4)
-        self._prefill_tokens = prefill_tokens or (4096 if on_gpu else 32)
+        self._prefill_tokens = prefill_tokens or (pass_tokens(self._model.num_parameters()) if on_gpu else 32)
         with torch.no_grad():
             self._decoder = Decoder(
                 self._model,
@@ -351,6 +356,11 @@ class TorchEngine:
         self._work += work
         if for_evaluation:
             self._eval_work += work
+
+
+def pass_tokens(num_params: int) -> int:
+    """Return how many tokens of padded prompts a GPU computes at once: a power of two from 256 to 4096."""
+    return 1 << min(max(int(math.log2(_PASS_PRODUCTS / num_params)), 8), 12)
 
 
 def _parts(joined: NDArray, ends: NDArray[np.int64]) -> list[NDArray]:
