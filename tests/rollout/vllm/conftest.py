@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 
 from scalerl.rollout.vllm.spec import environment
 
@@ -21,4 +22,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _vllm_environment():
-    os.environ.update(environment(on_gpu=False))
+    os.environ.update(environment(on_gpu=torch.cuda.is_available()))

@@ -1,0 +1,92 @@
+"""vLLM on a GPU, as a run uses it: pytest -m "gpu and vllm" tests/rollout/vllm."""
+
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+import torch
+from contracts.requests import by_key, drain, mixed_requests
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from scalerl.config.rollout import RolloutSettings, VllmSettings
+from scalerl.errors import EngineError
+from scalerl.models.load import LoadedModel
+from scalerl.rollout import ENGINES
+from scalerl.rollout.vllm.check import check_engine
+
+pytestmark = [pytest.mark.gpu, pytest.mark.vllm]
+CONTEXT, SLOTS = 128, 64
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=1000,
+        hidden_size=256,
+        intermediate_size=512,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=CONTEXT,
+        architectures=["LlamaForCausalLM"],
+    )
+    model = LlamaForCausalLM(config).to("cuda").eval()
+    return LoadedModel(model=model, tokenizer=None, stop_tokens=(3, 9), context=CONTEXT)
+
+
+def build(name, loaded):
+    vllm = VllmSettings(memory_share=0.1, eager=True)
+    settings = RolloutSettings(slots=SLOTS, context=CONTEXT, vllm=vllm)
+    return ENGINES[name](loaded, settings, dtype=torch.bfloat16, fp32_head=True)
+
+
+def used_bytes():
+    free, total = torch.cuda.mem_get_info()
+    return total - free
+
+
+def test_vllm_samples_as_the_torch_engine_and_frees_the_gpu_when_killed(loaded):
+    before = used_bytes()
+    vllm, ours = build("vllm", loaded), build("torch", loaded)
+    requests = mixed_requests(256, longest=40)
+    results = []
+    for engine in (ours, vllm):
+        engine.submit(requests)
+        results.append(by_key(drain(engine)))
+    equal = [key for key, one in results[0].items() if one.tokens.tolist() == results[1][key].tokens.tolist()]
+    assert len(equal) > 0.5 * len(requests)  # bf16 bodies round differently
+    for key in equal:
+        one, other = results[0][key], results[1][key]
+        np.testing.assert_allclose(one.log_probs, other.log_probs, atol=0.1)
+        assert (one.finish, one.interrupted_at) == (other.finish, other.interrupted_at)
+
+    # Pushes in the middle of answers: in place, as a learner does, and the engine is the learner's afterwards.
+    vllm.submit(requests)
+    mixed, version = [], 0
+    while vllm.num_pending:
+        mixed += vllm.poll()
+        if version < 3 and vllm.work.decoded:
+            version += 1
+            with torch.no_grad():
+                for weight in loaded.model.parameters():
+                    weight.add_(0.01 * torch.randn_like(weight))
+            vllm.push_weights(dict(loaded.model.named_parameters()), version)
+    assert sum(len(set(one.versions.tolist())) > 1 for one in mixed) > 0
+    assert check_engine(vllm, loaded, context=CONTEXT) < 1e-3
+
+    os.kill(vllm.pid, signal.SIGKILL)
+    with pytest.raises(EngineError, match="SIGKILL"):
+        for _ in range(200):
+            vllm.poll()
+            time.sleep(0.05)
+    ours.close()
+    del ours
+    torch.cuda.empty_cache()
+    for _ in range(100):
+        if used_bytes() - before < 1 << 30:
+            break
+        time.sleep(0.1)
+    assert used_bytes() - before < 1 << 30
