@@ -43,6 +43,13 @@ def build(name, loaded):
     return ENGINES[name](loaded, settings, dtype=torch.bfloat16, fp32_head=True)
 
 
+def poll_for(seconds, engine):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        engine.poll()
+        time.sleep(0.05)
+
+
 def used_bytes():
     free, total = torch.cuda.mem_get_info()
     return total - free
@@ -79,9 +86,7 @@ def test_vllm_samples_as_the_torch_engine_and_frees_the_gpu_when_killed(loaded):
 
     os.kill(vllm.pid, signal.SIGKILL)
     with pytest.raises(EngineError, match="SIGKILL"):
-        for _ in range(200):
-            vllm.poll()
-            time.sleep(0.05)
+        poll_for(10.0, vllm)
     ours.close()
     del ours
     torch.cuda.empty_cache()
