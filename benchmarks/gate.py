@@ -3,7 +3,7 @@
     python benchmarks/gate.py [--fitter new] [--num 60] [--pairs 10] [--only "flat+our runs"] [--cuts half+whole]
 
 `--fitter` is a name in gate_fitters.py or a module with `fit(run)` and `pair(first, second)`. Figures of the code
-before (gate_before.json) stand in front of the new ones. To measure older code:
+before (gate_before.json, or `--before FILE`) stand in front of the new ones. To measure older code:
 
     git worktree add ../old 8fd67ad && PYTHONPATH=../old/src python benchmarks/gate.py --fitter old --json FILE
 
@@ -210,14 +210,18 @@ def summarise_pairs(done: Iterable[tuple[str, Pair, Decision | None]]) -> list[d
     return list(rows.values())
 
 
+def total(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    sums: dict[str, Any] = {}
+    for row in rows:
+        sums |= {name: sums.get(name, 0) + value for name, value in row.items() if name != "pairs"}
+    return {**sums, "pairs": "all"}
+
+
 def show_pairs(rows: Sequence[dict[str, Any]], before: dict[str, dict[str, Any]]) -> None:
     heads = [f"{axis} {name}" for axis in AXES for name in OUTCOMES]
     print(f"\n| pairs | number | {' | '.join(heads)} |\n|{'---|' * (2 + len(heads))}")
-    sums = {"pairs": "all", "num": 0, "raised": 0}
-    for row in rows:
-        sums |= {name: sums.get(name, 0) + value for name, value in row.items() if name != "pairs"}
-    for row in (*rows, sums):
-        was = before.get(row["pairs"])
+    for row in (*rows, total(rows)):
+        was = total(before.values()) if row["pairs"] == "all" and before else before.get(row["pairs"])
         texts = []
         for axis in AXES:
             is_judged = any(row[f"{axis}_{name}"] for name in OUTCOMES)
@@ -307,35 +311,69 @@ def cell(row: dict[str, Any], before: dict[str, Any] | None, column: str) -> tup
         text = f"{number.format(was)} {text}"
         if column.endswith("score"):
             text += f" x{value / was:.2f}"
-            mark = "!" if value > WORSE * was else ""
+            # Other runs have other scores.
+            is_same = before is not None and before["runs"] == row["runs"]
+            mark = "!" if is_same and value > WORSE * was else ""
     return f"{text}{mark}", mark
 
 
-def show(rows: Sequence[dict[str, Any]], before: dict[tuple[str, str], dict[str, Any]]) -> int:
-    """Print the table; return how many figures miss what is required by more than noise."""
+def show(
+    rows: Iterable[dict[str, Any]], before: dict[tuple[str, str], dict[str, Any]]
+) -> tuple[list[dict[str, Any]], int]:
+    """Print each row as it comes, then what holds over all; return the rows and how many figures miss a limit."""
     print(f"| population | cut | runs | {' | '.join(COLUMNS.values())} |\n|{'---|' * (3 + len(COLUMNS))}")
-    num_missed = 0
+    num_missed, done, matched = 0, [], []
     for row in rows:
         was = before.get((row["population"], row["cut"]))
-        done = [cell(row, was, column) for column in COLUMNS]
-        num_missed += sum(mark == "!" for _, mark in done) + bool(row["raised"])
+        cells = [cell(row, was, column) for column in COLUMNS]
+        num_missed += sum(mark == "!" for _, mark in cells) + bool(row["raised"])
         raised = f" ({row['raised']:.0%} raised)" if row["raised"] else ""
-        print(f"| {row['population']} | {row['cut']} | {row['runs']}{raised} | {' | '.join(t for t, _ in done)} |")
-    show_peers(rows)
-    print("\nMeans over populations:")
-    for cut in dict.fromkeys(row["cut"] for row in rows):
+        texts = " | ".join(text for text, _ in cells)
+        print(f"| {row['population']} | {row['cut']} | {row['runs']}{raised} | {texts} |", flush=True)
+        done.append(row)
+        matched += [] if was is None else [was]
+    show_peers(done)
+    show_overall(overall(done), overall(matched) if len(matched) == len(done) else {})
+    print(f"\n{num_missed} figures miss what is required by more than noise (!).", flush=True)
+    return done, num_missed
+
+
+def overall(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Return figures over all rows: shares are those of all runs, scores geometric means of the rows."""
+    found = {}
+
+    def add(name: str, column: str, of: Sequence[dict[str, Any]]) -> None:
+        of = [row for row in of if row[column] is not None]
+        weights = [row["runs"] * (row["ok"] if column == "ok_covered" else 1.0) for row in of]
+        if of and column.endswith("score"):
+            found[name] = float(np.exp(np.mean(np.log([row[column] for row in of]))))
+        elif sum(weights):
+            found[name] = float(np.average([row[column] for row in of], weights=weights))
+
+    for cut in CUTS:
         here = [row for row in rows if row["cut"] == cut]
-        was = [before.get((row["population"], cut), {}) for row in here]
-        texts = []
-        for column in COLUMNS:
-            pairs = [(o.get(column), r[column]) for o, r in zip(was, here, strict=True) if r[column] is not None]
-            if pairs and column in ("ceiling_covered", "ceiling_score", "new_covered", "new_score", "ms"):
-                olds = [o for o, _ in pairs if o is not None]
-                text = f"{np.mean([n for _, n in pairs]):.3f}"
-                texts.append(f"{COLUMNS[column]} {f'{np.mean(olds):.3f} ' if olds else ''}{text}")
-        print(f"  {cut}: {', '.join(texts)}")
-    print(f"\n{num_missed} figures miss what is required by more than noise (!).")
-    return num_missed
+        for column in ("ceiling_covered", "ceiling_score", "new_covered", "new_score"):
+            add(f"{COLUMNS[column]}, {cut}", column, here)
+    falls = [row for row in rows if row["population"].startswith("fall")]
+    add("covered of ok", "ok_covered", rows)
+    add("flat called flat", "flat", [row for row in rows if row["population"].startswith("flat")])
+    add(
+        "falls found, of 8 and 16 se", "fallen", [row for row in falls if not row["population"].startswith("fall of 4")]
+    )
+    add(
+        "false alarms of falls",
+        "fallen",
+        [row for row in rows if row not in falls and row["population"] in POPULATIONS],
+    )
+    return found
+
+
+def show_overall(now: dict[str, float], before: dict[str, float]) -> None:
+    print("\n| over all rows | before | now | ratio |\n|---|---|---|---|")
+    for name, value in now.items():
+        was = before.get(name)
+        ratio = f"{value / was:.2f}" if was and "score" in name else ""
+        print(f"| {name} | {'' if was is None else f'{was:.3f}'} | {value:.3f} | {ratio} |")
 
 
 def show_peers(rows: Sequence[dict[str, Any]]) -> None:
@@ -348,9 +386,7 @@ def show_peers(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def read_before(given: argparse.Namespace) -> dict[str, Any]:
-    if not BEFORE.exists():
-        return {}
-    before = json.loads(BEFORE.read_text())
+    before = json.loads(given.before.read_text())
     if before["num"] != given.num and given.num:
         print(f"(the figures before are of {before['num']} runs a population, these of {given.num})")
     return before
@@ -367,6 +403,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--only", type=listed, help="populations or sources, with + between them; no pairs then")
     parser.add_argument("--cuts", type=listed, default=list(CUTS), help="with + between them")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--before", type=Path, default=BEFORE, help="what an earlier --json wrote; shown in front")
     parser.add_argument("--json", type=Path, help="write the rows to this file")
     given = parser.parse_args()
     for name in given.only or ():
@@ -378,22 +415,22 @@ def parse() -> argparse.Namespace:
 def main() -> int:
     given = parse()
     begin = time.monotonic()
+    before = read_before(given) if given.before.exists() else {"rows": [], "pairs": []}
     # Each process has one thread: numpy reads this when it is loaded.
     os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    rows, pairs, num_missed = [], [], 0
     with ProcessPoolExecutor(given.processes, multiprocessing.get_context("spawn")) as pool:
-        rows = list(pool.map(measure, tasks(given))) if given.num else []
-        rows = [row for row in rows if row["runs"]]
-        compared = [] if given.only or not given.pairs else pool.map(measure_pair, pair_tasks(given), chunksize=8)
-        pairs = summarise_pairs(compared)
+        if given.num:
+            coming = (row for row in pool.map(measure, tasks(given)) if row["runs"])
+            rows, num_missed = show(coming, {(row["population"], row["cut"]): row for row in before["rows"]})
+        if given.pairs and not given.only:
+            pairs = summarise_pairs(pool.map(measure_pair, pair_tasks(given), chunksize=4))
+            show_pairs(pairs, {row["pairs"]: row for row in before["pairs"]})
     if given.json:
         lines, more = (",\n".join(json.dumps(row) for row in each) for each in (rows, pairs))
         given.json.write_text(
             f'{{"num": {given.num}, "fitter": "{given.fitter}", "rows": [\n{lines}\n], "pairs": [\n{more}\n]}}\n'
         )
-    before = {} if given.fitter == "old" else read_before(given)
-    num_missed = show(rows, {(row["population"], row["cut"]): row for row in before.get("rows", ())}) if rows else 0
-    if pairs:
-        show_pairs(pairs, {row["pairs"]: row for row in before.get("pairs", ())})
     print(f"{time.monotonic() - begin:.0f} s")
     return 1 if num_missed else 0
 

@@ -95,27 +95,31 @@ class New(Old):
 
 
 class LeastSquares:
-    """A sigmoid by least squares; its residuals are the interval of a new evaluation."""
+    """A sigmoid by least squares, a given start being one more evaluation; its residuals make the interval."""
 
     def fit(self, run: Run) -> Judged:
         log_compute = np.log(run.compute / run.compute.max())
-        low, high = (0.0, 1.0) if run.is_bounded else wide_range(run.reward)
+        low, high = (0.0, 1.0) if run.is_bounded else one_range_around(run.reward)
 
         def curve(params: Array, places: Array) -> Array:
             level, gain, log_exponent, log_midpoint = params
             return level + gain * expit(np.exp(log_exponent) * (places - log_midpoint))
 
-        first = run.reward.min() if run.start is None else run.start
-        gain = max(float(np.ptp(run.reward)), 1e-6 * (high - low))
-        ends = (
-            [low - 1e-9, 0.0, np.log(0.3), np.log(1e-3)],
-            [high + 1e-9, high - low, np.log(10.0), np.log(30.0)],
-        )
+        def residuals(params: Array) -> Array:
+            first = () if run.start is None else (params[0] - run.start,)
+            return np.append(curve(params, log_compute) - run.reward, first)
+
+        least = np.array([low, 0.0, np.log(0.3), np.log(1e-3)])
+        most = np.array([high, high - low, np.log(10.0), np.log(30.0)])
+        level = run.reward.min() if run.start is None else run.start
+        gain = max(float(np.ptp(run.reward)), 1e-3 * (high - low))
         tried = [
             least_squares(
-                lambda params: curve(params, log_compute) - run.reward,
-                np.clip([first, gain, np.log(1.5), middle], np.array(ends[0]) + 1e-9, np.array(ends[1]) - 1e-9),
-                bounds=ends,
+                residuals,
+                np.clip(
+                    [level, gain, np.log(1.5), middle], least + 1e-6 * (most - least), most - 1e-6 * (most - least)
+                ),
+                bounds=(least, most),
                 x_scale=[gain, gain, 0.5, 0.5],
                 max_nfev=200,
             )
@@ -123,13 +127,12 @@ class LeastSquares:
         ]
         best = min(tried, key=lambda each: each.cost)
         sd = float(np.sqrt(2 * best.cost / max(len(run.reward) - 4, 1)))
-        ceiling = best.x[0] + best.x[1]
 
         def new(compute: Array) -> tuple[Array, Array]:
-            middle = curve(best.x, np.log(compute / run.compute.max()))
+            middle = np.clip(curve(best.x, np.log(compute / run.compute.max())), low, high)
             return middle - Z * sd, middle + Z * sd
 
-        return said(ceiling, sd, new)
+        return said(min(best.x[0] + best.x[1], high), sd, new)
 
     def pair(self, first: Run, second: Run) -> Decision:
         return UNDECIDED
@@ -159,9 +162,9 @@ def said(ceiling: float, sd: float, new: Callable[[Array], tuple[Array, Array]])
     return Judged(**ends, is_known=False, is_flat=False, is_fallen=False, new=new)
 
 
-def wide_range(reward: Array) -> tuple[float, float]:
+def one_range_around(reward: Array) -> tuple[float, float]:
     width = max(float(np.ptp(reward)), 1e-9)
-    return float(reward.min()) - width, float(reward.max()) + 4 * width
+    return float(reward.min()) - width, float(reward.max()) + width
 
 
 FITTERS: dict[str, type] = {"old": Old, "new": New, "least-squares": LeastSquares, "carried-on": CarriedOn}

@@ -71,7 +71,7 @@ def test_a_fitter_that_raises_is_counted(capsys):
     (case,) = populations.cases("flat", "whole", 1)
     row = gate.summarise("flat", "whole", [gate.try_score(Raises(), case, "flat")])
     assert row["raised"] == 1.0
-    assert gate.show([row], {}) == 1
+    assert gate.show([row], {}) == ([row], 1)
 
 
 @pytest.mark.parametrize(("name", "population", "least"), [
