@@ -275,7 +275,8 @@ WORSE = 1.1
 
 def error_of(row: dict[str, Any], column: str) -> float:
     if column == "new_covered":
-        return row["new_covered_se"]
+        # A few runs may happen to be covered alike.
+        return max(row["new_covered_se"], 0.1 / np.sqrt(row["runs"]))
     num = row["runs"] * (row["ok"] or 0.0) if column == "ok_covered" else row["runs"]
     value = float(np.clip(row[column], 0.02, 0.98))
     return float(np.sqrt(value * (1 - value) / max(num, 1)))
