@@ -13,7 +13,9 @@ from scalerl.curves.new import priors as P
 NUM_DRAWS = 2000
 MOST = 60
 NODES = (np.arange(12) + 0.5) / 12
-COARSE, FINE, FEW = (14, 40), (18, 18), 3
+MOST_CELLS = 500
+LEVELS = 7
+WIDE = 3
 
 
 def sigmoid(x, log_exponent, log_midpoint):
@@ -145,84 +147,252 @@ def covariances(D, reach):
     return out
 
 
-class Sums:
-    """Log mass of every cell and node under one covariance and one hypothesis, level and extra integrated out."""
 
-    def __init__(self, D, cov, hyp, weight, S, log_prior, extra=None, place=0.0, length=0.0, cells=None):
-        n = D.n; has = D.start is not None
-        Li = cov.inverse
-        pad = (lambda v: np.concatenate([v, np.zeros((1, v.shape[1]))])) if has else (lambda v: v)
-        ya = np.append(D.y, D.start) if has else D.y
-        yc = D.y[0] if not has else D.start
-        self.hyp, self.cov, self.place, self.length, self.cells = hyp, cov, place, length, cells
-        one = np.ones((len(ya), 1))
-        N = Li @ one
-        level_sd = max(0.5 * D.span, 1e-6) if not has else max(2 * D.span, 1e-6)
-        prec = [(D.sig / level_sd) ** 2]; mu0 = [yc]
-        if extra is not None:
-            N = np.hstack([N, Li @ pad(extra[:, None])]); prec.append((D.sig / (P.SECOND_SD * D.span)) ** 2); mu0.append(0.0)
-        prec, mu0 = np.array(prec), np.array(mu0)
-        yw = Li @ ya
-        A = N.T @ N + np.diag(prec); Ai = np.linalg.inv(A); by = N.T @ yw + prec * mu0
-        base = cov.log_weight + 0.5 * np.log(prec).sum() - 0.5 * np.linalg.slogdet(A)[1] + np.log(P.HYPOTHESES[hyp] * weight)
-        nu, s0 = (P.KNOWN_NOISE_DF, P.KNOWN_NOISE_DF * D.sig**2) if D.known else (P.NOISE_DF, P.NOISE_DF * D.sig**2)
-        self.df = df = n + nu
-        q0 = yw @ yw + prec @ mu0**2 - by @ Ai @ by
-        self.Ai, self.by = Ai, by
-        if S is None:
-            self.g = np.zeros((1, 1)); self.q = np.array([[q0 + s0]]); self.lm = base - 0.5 * df * np.log(self.q)
-            self.bs = np.zeros((len(prec), 1)); self.h = np.ones(1)
-            if extra is not None:
-                mean = (Ai[1] @ by)[None, None]
-                self.lm = self.lm + log_ndtr(mean / np.sqrt(self.q / df * Ai[1, 1])) + np.log(2)
-            return
-        Sw = Li @ pad(S); bs = N.T @ Sw
-        h = np.maximum(np.einsum("nj,nj->j", Sw, Sw) - np.einsum("ij,ij->j", bs, Ai @ bs), 1e-12)
-        gy = Sw.T @ yw - bs.T @ (Ai @ by); ghat = gy / h
-        Q = np.maximum(q0 - gy * ghat, 0) + s0; sd = np.sqrt(Q / df / h)
-        room = D.room
-        least = P.LEAST_SHARE * room
+FLAT, RISE, SECOND, TAIL, LATE, FALL = range(6)
+NAMES = ("flat", "rise", "second", "tail", "late", "fall")
+BEAM = 16
+
+
+@dataclass
+class Cells:
+    """Candidate curves: hypothesis, exponent, midpoint, place of the second part, and the volume of prior each stands for."""
+
+    hyp: np.ndarray
+    b: np.ndarray
+    m: np.ndarray
+    p: np.ndarray
+    length: np.ndarray
+    db: np.ndarray
+    dm: np.ndarray
+    dp: np.ndarray
+    lw: np.ndarray  # log of the prior weight of the hypothesis and its discrete choices
+
+    def take(self, mask):
+        return Cells(*(getattr(self, k)[mask] for k in self.__dataclass_fields__))
+
+    @staticmethod
+    def join(many):
+        return Cells(*(np.concatenate([getattr(c, k) for c in many]) for k in Cells.__dataclass_fields__))
+
+
+def branches(D):
+    """Every hypothesis with its discrete places: one candidate each, its exponent and midpoint still open."""
+    x, comp = D.x, np.sort(np.exp(D.x))
+    rows = [(FLAT, 0.0, 1.0, 0.0), (RISE, 0.0, 1.0, 0.0)]
+    rows += [(SECOND, p, 1.0, -np.log(len(P.SECOND_PLACES))) for p in P.SECOND_PLACES]
+    rows += [(TAIL, p, 1.0, -np.log(len(P.TAIL_PLACES))) for p in P.TAIL_PLACES]
+    rows += [(LATE, p, 1.0, -np.log(len(P.LATE_PLACES))) for p in P.LATE_PLACES]
+    lo, hi = max(P.FALL_PLACES[0], comp[min(2, len(comp) - 1)]), min(P.FALL_PLACES[1], comp[max(len(comp) - 3, 0)])
+    for length in P.FALL_LENGTHS:
+        gaps = 0.5 * (comp[1:] + comp[:-1]) if length < 0.2 else np.linspace(lo, hi, 7)
+        gaps = gaps[(gaps >= lo) & (gaps <= hi)]
+        if len(gaps) > 30:
+            gaps = gaps[np.linspace(0, len(gaps) - 1, 30).astype(int)]
+        rows += [(FALL, p, length, -np.log(len(gaps) * len(P.FALL_LENGTHS))) for p in gaps]
+    hyp, p, length, lw = (np.array(v) for v in zip(*rows))
+    lw = lw + np.log([P.HYPOTHESES[NAMES[h]] for h in hyp])
+    one = np.ones(len(hyp))
+    return Cells(hyp, one, one, p, length, one, one, one, lw)
+
+
+def spread_out(c, b, m, volume):
+    """Cells of one branch each at several (b, m)."""
+    rep = lambda v: np.repeat(v, b.shape[1])  # noqa
+    return Cells(rep(c.hyp), b.ravel(), m.ravel(), rep(c.p), rep(c.length), volume.ravel(), np.ones(b.size), np.ones(b.size), rep(c.lw))
+
+
+def search(D, cov, c, low):
+    """The best exponent and midpoint of every branch under one covariance, by Gauss-Newton from the best of a few, and
+    the covariance of the two."""
+    k = len(c.hyp)
+    b0, m0 = np.meshgrid(np.linspace(np.log(0.6), np.log(8), 5), np.linspace(max(low, -6.0), 2.5, 9), indexing="ij")
+    b, m = np.broadcast_to(b0.ravel(), (k, 45)), np.broadcast_to(m0.ravel(), (k, 45))
+    cells = spread_out(c, b, m, np.ones(b.shape))
+    first = masses(D, [cov], cells, *columns(D, cells), quick=True).lm[0, 0].reshape(k, -1).argmax(1)
+    b, m = b[np.arange(k), first], m[np.arange(k), first]
+    has = D.start is not None
+    ya = np.append(D.y, D.start) if has else D.y
+    centre = D.start if has else D.y[0]
+    pad = (lambda v: np.concatenate([v, np.zeros((1, v.shape[1]))])) if has else (lambda v: v)
+    y = cov.inverse @ (ya - centre); one = cov.inverse @ np.ones(len(ya))
+    extra_sd = EXTRA_SD(c.hyp) * D.span
+    p0 = (D.sig / (max((2.0 if has else 0.5) * D.span, 1e-9))) ** 2
+    s2 = np.full(k, D.sig**2)
+    (bm, bs), (mm, ms) = P.LOG_EXPONENT, P.LOG_MIDPOINT
+    gain = np.full(k, 0.3 * D.span)
+    best = np.full(k, -np.inf); keep = [b, m, None]
+    for step in range(7):
+        cc = Cells(c.hyp, b, m, c.p, c.length, c.db, c.dm, c.dp, c.lw)
+        s, e = columns(D, cc)
+        x = position(D.x[:, None], c.hyp, c.p)
+        slope = np.exp(b) * s * (1 - s)
+        cols = [s, e, slope * (x - m), -slope]
+        W = np.stack([np.broadcast_to(one[:, None], (len(one), k))] + [cov.inverse @ pad(v) for v in cols], axis=2)  # n, k, 5
+        # at the current gain: first solve the linear part, then one step of the shape
+        prior = np.stack([np.full(k, p0), s2 / (D.room**2), s2 / extra_sd**2], axis=1)
+        L = W[:, :, :3]; G = np.einsum("nki,nkj->kij", L, L) + prior[:, :, None] * np.eye(3) + 1e-12 * np.eye(3)
+        lin = np.linalg.solve(G, np.einsum("nki,n->ki", L, y)[:, :, None])[:, :, 0]
+        gain = np.clip(lin[:, 1], P.LEAST_SHARE * D.room, D.room)
+        V = W.copy(); V[:, :, 3:] *= gain[None, :, None]
+        res = y[:, None] - np.einsum("nki,ki->nk", L, np.stack([lin[:, 0], gain, lin[:, 2]], axis=1))
+        s2 = np.maximum((np.einsum("nk,nk->k", res, res) + D.sig**2) / (len(y) + 1), 1e-18)
+        prior = np.stack([np.full(k, p0), s2 / D.room**2, s2 / extra_sd**2, s2 / bs**2, s2 / ms**2], axis=1)
+        G = np.einsum("nki,nkj->kij", V, V) + prior[:, :, None] * np.eye(5)
+        pull = np.stack([-p0 * lin[:, 0], -s2 / D.room**2 * gain, -s2 / extra_sd**2 * lin[:, 2], s2 * (bm - b) / bs**2, s2 * (mm - m) / ms**2], axis=1)
+        inv = np.linalg.inv(G)
+        cov2 = inv[:, 3:, 3:] * s2[:, None, None]
+        value = -0.5 * len(y) * np.log(s2) - 0.5 * ((b - bm) / bs) ** 2 - 0.5 * ((m - mm) / ms) ** 2
+        better = value > best
+        best = np.where(better, value, best)
+        keep = [np.where(better, b, keep[0]), np.where(better, m, keep[1]), cov2 if keep[2] is None else np.where(better[:, None, None], cov2, keep[2])]
+        move = np.einsum("kij,kj->ki", inv, np.einsum("nki,nk->ki", V, res) + pull)
+        b = np.clip(b + np.clip(move[:, 3], -0.5, 0.5), *P.EXPONENTS); m = np.clip(m + np.clip(move[:, 4], -0.9, 0.9), low - 1, P.MIDPOINTS[1])
+    return keep
+
+
+def around(c, b, m, cov2, num, reach):
+    """A grid of cells about the best of each branch, along the axes of its covariance."""
+    L = np.linalg.cholesky(cov2 + 1e-12 * np.eye(2))
+    u = (np.arange(num) + 0.5) / num * 2 * reach - reach
+    U, V = (v.ravel() for v in np.meshgrid(u, u, indexing="ij"))
+    bb = b[:, None] + L[:, 0, 0, None] * U
+    mm = m[:, None] + L[:, 1, 0, None] * U + L[:, 1, 1, None] * V
+    volume = np.broadcast_to((L[:, 0, 0] * L[:, 1, 1] * (2 * reach / num) ** 2)[:, None], bb.shape)
+    return spread_out(c, bb, mm, volume)
+
+
+def position(x, hyp, p):
+    c = np.exp(x)
+    late = hyp == LATE
+    y = np.where(hyp == FALL, np.minimum(x, np.log(np.where(hyp == FALL, np.maximum(p, 1e-9), 1.0))), x)
+    return np.where(late, np.log(np.maximum(c - np.exp(np.where(late, p, 0.0)), 1e-9)), y)
+
+
+def EXTRA_SD(hyp):
+    return np.array([1e-6, 1e-6, P.SECOND_SD, P.TAIL_SD, 1e-6, P.FALL_SD])[hyp]
+
+
+def shape_of(x, hyp, b, m, p):
+    """The main rise, broadcasting."""
+    return np.where(hyp == FLAT, 0.0, sigmoid(position(x, hyp, p), b, m))
+
+
+def extra_of(x, hyp, p, length):
+    down = -decline(x, np.where(hyp == FALL, p, 0.5), length)
+    rise = sigmoid(x, np.where(hyp == TAIL, P.TAIL_EXPONENT, P.SECOND_EXPONENT), p)
+    return np.where((hyp == SECOND) | (hyp == TAIL), rise, np.where(hyp == FALL, down, 0.0))
+
+
+def decline(x, p, length):
+    """How much of a fall has happened: 0 at its place, towards 1 after it."""
+    with np.errstate(over="ignore"):
+        return -np.expm1(-np.maximum(np.exp(x) - p, 0) / np.maximum(length * (1 - p), 1e-9))
+
+
+def log_prior(c):
+    bm, bs = P.LOG_EXPONENT; mm, ms = P.LOG_MIDPOINT
+    lp = -0.5 * ((c.b - bm) / bs) ** 2 - 0.5 * ((c.m - mm) / ms) ** 2 - np.log(2 * np.pi * bs * ms)
+    return c.lw + np.where(c.hyp == FLAT, 0.0, lp + np.log(np.maximum(c.db * c.dm, 1e-300)))
+
+
+@dataclass
+class Mass:
+    lm: np.ndarray  # covariance x node x cell
+    g: np.ndarray
+    q: np.ndarray
+    h: np.ndarray
+    parts: dict
+
+
+def masses(D, covs, cells, S, E, quick=False):
+    has = D.start is not None
+    ya = np.append(D.y, D.start) if has else D.y
+    centre = D.start if has else D.y[0]
+    level_sd = max((2.0 if has else 0.5) * D.span, 1e-9)
+    p0 = (D.sig / level_sd) ** 2
+    extra_sd = EXTRA_SD(cells.hyp) * D.span
+    pe = (D.sig / extra_sd) ** 2
+    nu = P.KNOWN_NOISE_DF if D.known else P.NOISE_DF
+    s0 = nu * D.sig**2
+    df = D.n + nu
+    if has:
+        S = np.concatenate([S, np.zeros((1, S.shape[1]))]); E = np.concatenate([E, np.zeros((1, E.shape[1]))])
+    with_extra = (cells.hyp == SECOND) | (cells.hyp == TAIL) | (cells.hyp == FALL)
+    flat = cells.hyp == FLAT
+    ei = np.flatnonzero(with_extra)
+    Z = np.concatenate([np.ones((len(ya), 1)), (ya - centre)[:, None], S, E[:, ei]], axis=1)
+    lp = log_prior(cells)
+    k, n_c = len(covs), len(cells.hyp)
+    room, least = D.room, P.LEAST_SHARE * D.room
+    num = 1 if quick else len(NODES)
+    out = Mass(np.empty((k, num, n_c)), np.empty((k, num, n_c)), np.empty((k, num, n_c)), np.empty((k, n_c)), {})
+    parts = {name: np.zeros((k, n_c)) for name in ("a", "b0", "s1", "e1", "ee", "ey", "se")}
+    for i, cov in enumerate(covs):
+        W = cov.inverse @ Z
+        one, y, Sw, Ew = W[:, 0], W[:, 1], W[:, 2:2 + n_c], W[:, 2 + n_c:]
+        a = one @ one + p0; b0 = one @ y
+        s1, sy = one @ Sw, y @ Sw
+        ss = np.einsum("ij,ij->j", Sw, Sw) - s1**2 / a; sy = sy - s1 * b0 / a
+        yy = y @ y - b0**2 / a
+        base = cov.log_weight + 0.5 * np.log(p0 / a) + lp
+        h, gy, q0 = ss.copy(), sy.copy(), np.full(n_c, yy)
+        ee = np.ones(n_c); ey = np.zeros(n_c); se = np.zeros(n_c); e1 = np.zeros(n_c)
+        if len(ei):
+            e1_ = one @ Ew
+            ee[ei] = np.einsum("ij,ij->j", Ew, Ew) - e1_**2 / a + pe[ei]
+            ey[ei] = y @ Ew - e1_ * b0 / a; e1[ei] = e1_
+            se[ei] = np.einsum("ij,ij->j", Sw[:, ei], Ew) - s1[ei] * e1_ / a
+            h -= se**2 / ee; gy -= se * ey / ee; q0 -= ey**2 / ee
+            base = base + np.where(with_extra, 0.5 * np.log(pe / ee) + np.log(2), 0.0)
+        h = np.maximum(h, 1e-12 * np.maximum(a, 1))
+        ghat = gy / h; Q = np.maximum(q0 - gy * ghat, 0) + s0
+        Qf = np.maximum(q0, 0) + s0
+        sd = np.sqrt(Q / df / h)
         beyond = np.maximum(np.maximum(least - ghat, ghat - room), 0) / sd
         reach = sd * 11.0 / (beyond + np.sqrt(beyond**2 + 4.0)); mid = np.clip(ghat, least, room)
         low, high = np.maximum(mid - reach, least), np.minimum(mid + reach, room)
-        g = low + (high - low) * NODES[:, None]; q = Q + h * (g - ghat) ** 2; share = g / room
-        pg = np.log((1 - 0.5 * share) / share / room / (np.log(1 / P.LEAST_SHARE) - 0.5 * (1 - P.LEAST_SHARE)))
-        lm = base + log_prior - 0.5 * df * np.log(q) + pg + np.log(np.maximum(high - low, 1e-12) / len(NODES))
-        if extra is not None:
-            mean = Ai[1] @ by - (Ai[1] @ bs) * g
-            lm = lm + log_ndtr(mean / np.sqrt(q / df * Ai[1, 1])) + np.log(2)
+        # nodes even in log gain where the range is wide
+        if quick:
+            g = mid[None]; q = np.where(flat, Qf, Q + h * (g - ghat) ** 2)
+            lm = base - 0.5 * df * np.log(q) + np.where(flat, 0.0, np.where(cells.hyp == LATE, log_gain_late(g, D), log_gain(g, D)) + np.log(np.minimum(2.5 * sd, room)))
+            if len(ei):
+                mean = (ey[ei] - g[:, ei] * se[ei]) / ee[ei]
+                lm[:, ei] += log_ndtr(mean / np.sqrt(q[:, ei] / df / ee[ei]))
+            out.lm[i] = lm
+            continue
+        g = low * (high / low) ** NODES[:, None]
+        q = np.where(flat, Qf, Q + h * (g - ghat) ** 2)
+        lm = base - 0.5 * df * np.log(q) + np.where(cells.hyp == LATE, log_gain_late(g, D), log_gain(g, D)) + np.log(g) + np.log(np.maximum(np.log(high / low), 1e-12) / len(NODES))
+        g = np.where(flat, 0.0, g)
+        lm = np.where(flat, base - 0.5 * df * np.log(Qf) - np.log(len(NODES)), lm)
+        if len(ei):
+            mean = (ey[ei] - g[:, ei] * se[ei]) / ee[ei]
+            lm[:, ei] += log_ndtr(mean / np.sqrt(q[:, ei] / df / ee[ei]))
         if D.bounds is not None:
-            lev = Ai[0] @ by - (Ai[0] @ bs) * g
-            sdl = np.sqrt(q / df * Ai[0, 0])
-            lm = lm + log_ndtr((lev - D.bounds[0] + 0.5 * sdl) / sdl)
-        self.g, self.lm, self.q, self.bs, self.h = g, lm, q, bs, h
+            level = centre + (b0 - g * s1) / a
+            sdl = np.sqrt(q / df / a)
+            lm += log_ndtr((level - D.bounds[0] + sdl) / sdl)
+        out.lm[i], out.g[i], out.q[i], out.h[i] = lm, g, q, h
+        for name, v in (("a", a), ("b0", b0), ("s1", s1), ("e1", e1), ("ee", ee), ("ey", ey), ("se", se)):
+            parts[name][i] = v
+    out.parts = parts
+    return out
 
 
-def cells_from(look, b_axis, m_axis, num):
-    """A finer grid over the cells that hold the mass: rows of B, each with its own range of m."""
-    rowmax = look.max(1); keep = np.flatnonzero(rowmax > rowmax.max() - 10)
-    lo, hi = max(keep[0] - 1, 0), min(keep[-1] + 1, len(b_axis) - 1)
-    blo, bhi = b_axis[lo], b_axis[hi]
-    nb, nm = num
-    if bhi > blo:
-        edges = np.linspace(blo, bhi, nb + 1); bs = 0.5 * (edges[1:] + edges[:-1]); wb = (bhi - blo) / nb
-    else:
-        bs, wb = np.array([blo]), 1.0
-    near = np.interp(bs, b_axis, np.arange(len(b_axis)))
-    inside = look > rowmax[:, None] - 9
-    mlo, mhi = np.empty(len(bs)), np.empty(len(bs))
-    for i, f in enumerate(near):
-        rows = inside[int(np.floor(f)): int(np.ceil(f)) + 1]
-        ms = m_axis[int(np.floor(f)): int(np.ceil(f)) + 1]
-        los, his = [], []
-        for row, mm in zip(rows, ms):
-            k = np.flatnonzero(row); los.append(mm[max(k[0] - 1, 0)]); his.append(mm[min(k[-1] + 1, len(mm) - 1)])
-        mlo[i], mhi[i] = min(los), max(his)
-    step = (mhi - mlo) / nm
-    M = mlo[:, None] + step[:, None] * (np.arange(nm) + 0.5)
-    B = np.broadcast_to(bs[:, None], M.shape)
-    vol = np.broadcast_to(np.log(np.maximum(step, 1e-12) * wb)[:, None], M.shape)
-    return B, M, vol
+def log_gain_late(g, D):
+    """Prior of the gain of a rise that has not begun: even."""
+    return np.where(g > 0, -np.log(D.room), 0.0)
+
+
+def log_gain(g, D):
+    """Prior of the gain: even in its logarithm, with less weight towards all that is possible."""
+    share = g / D.room
+    top = np.log(1 / P.LEAST_SHARE)
+    if D.bounds is None:
+        f = lambda s: 1 / (1 + s * P.ROOM / 1.5)  # noqa
+        grid = np.exp(np.linspace(np.log(P.LEAST_SHARE), 0, 64))
+        return np.log(f(share) / g / (f(grid).mean() * top))
+    return np.log((1 - 0.5 * share) / g / (top - 0.5 * (1 - P.LEAST_SHARE)))
 
 
 @dataclass
@@ -233,19 +403,18 @@ class Posterior:
     covs: list
     reach: np.ndarray
 
-    def curve(self, x, run_effect=None):
+    def curve(self, x):
         d = self.d; col = lambda k: d[k][:, None]  # noqa
         x = np.atleast_1d(x)[None]
-        until = np.where(d["fall"], d["place"], np.inf)[:, None]
-        y = col("level") + col("gain") * sigmoid(np.minimum(x, until), col("b"), col("m"))
-        sec = sigmoid(x, P.SECOND_EXPONENT, col("place"))
-        down = -decline(x, col("place"), col("length"))
-        return y + col("extra") * np.where(col("fall"), down, np.where(col("second"), sec, 0.0))
+        return (col("level") + col("gain") * shape_of(x, col("hyp"), col("b"), col("m"), col("p"))
+                + col("extra") * extra_of(x, col("hyp"), col("p"), col("length")))
 
     @property
     def ceiling(self):
         d = self.d
-        top = d["level"] + d["gain"] * sigmoid(np.where(d["fall"], d["place"], 60.0), d["b"], d["m"]) + np.where(d["second"], d["extra"], 0)
+        fall = d["hyp"] == FALL
+        top = d["level"] + d["gain"] * np.where(fall, sigmoid(np.log(np.where(fall, d["p"], 1.0)), d["b"], d["m"]), np.where(d["hyp"] == FLAT, 0.0, 1.0))
+        top = top + np.where((d["hyp"] == SECOND) | (d["hyp"] == TAIL), d["extra"], 0)
         top = top + d["far"] * d["misfit"] * self.data.span / self.data.sig * d["sigma"]
         return top if self.data.bounds is None else np.clip(top, *self.data.bounds)
 
@@ -260,7 +429,7 @@ class Posterior:
         rng = rng or np.random.default_rng(1)
         D, d = self.data, self.d
         compute = np.atleast_1d(np.asarray(compute, float)); x = np.log(compute / D.scale)
-        last = np.array([D.index[D.run == r].max() for r in range(D.run.max() + 1)]).max()
+        last = D.index.max()
         index = last + (compute - D.scale) / D.spacing
         out = self.curve(x)
         fitted = self.curve(D.x)
@@ -283,91 +452,70 @@ class Posterior:
         return out if D.bounds is None else np.clip(out, *D.bounds)
 
 
-def decline(x, place, length):
-    """How much of a fall has happened: 0 at its place, towards 1 after it."""
-    c, p = np.exp(x), np.exp(place)
-    with np.errstate(over="ignore"):
-        return -np.expm1(-np.maximum(c - p, 0) / np.maximum(length * (1 - p), 1e-9))
+def columns(D, cells):
+    x = D.x[:, None]
+    return shape_of(x, cells.hyp, cells.b, cells.m, cells.p), extra_of(x, cells.hyp, cells.p, cells.length)
 
 
-def fit(c, y, *, seed=0, fixed=None, **kw):
+def log_sum(lm, axes):
+    top = lm.max()
+    return top + np.log(np.maximum(np.exp(lm - top).sum(axes), 1e-300))
+
+
+def fit(c, y, *, seed=0, **kw):
     D = prepare(c, y, **kw)
     D.room = (max(D.bounds[1] - (D.start if D.start is not None else np.quantile(D.y, 0.1)), 0.02 * (D.bounds[1] - D.bounds[0]))
               if D.bounds is not None else P.ROOM * D.span)
-    bm, bs_ = P.LOG_EXPONENT; mm, ms = P.LOG_MIDPOINT
-    prior = lambda b, m: -0.5 * ((b - bm) / bs_) ** 2 - 0.5 * ((m - mm) / ms) ** 2 - np.log(2 * np.pi * bs_ * ms)  # noqa
-    plain = Cov(0, 1, 0, 0, 0.0)
-    def look_with(covs, B, M):
-        S = sigmoid(D.x[:, None], B.ravel(), M.ravel()); lp = prior(B.ravel(), M.ravel())
-        return np.max([Sums(D, c, "rise", 1.0, S, lp).lm.max(0) for c in covs], 0).reshape(B.shape)
-    # how far each point has come, by a first look without correlations
-    b0 = np.linspace(*P.EXPONENTS, COARSE[0]); m0 = np.linspace(max(D.x.min() - 2, P.MIDPOINTS[0]), P.MIDPOINTS[1], COARSE[1])
-    B, M = np.meshgrid(b0, m0, indexing="ij")
+    low = max(D.x.min() - 2, P.MIDPOINTS[0])
+    every = branches(D)
     reach = np.zeros(D.n)
     if D.run.max() > 0:
         first = Cov(0, 1, 0, 0, 0.0); w = np.append(D.w, D.start_var) if D.start is not None else D.w
         first.inverse = np.diag(1 / np.sqrt(w))
-        look = look_with([first], B, M); i, j = np.unravel_index(look.argmax(), look.shape)
-        reach = sigmoid(D.x, b0[i], m0[j])
+        b, m, _ = search(D, first, every.take(every.hyp == RISE), low)
+        reach = sigmoid(D.x, b[0], m[0])
     covs = covariances(D, reach)
-    pick = [covs[0], covs[len(covs) // 2], covs[-1]]
-    look = look_with(pick, B, M); axis = np.broadcast_to(m0, B.shape)
-    grid = cells_from(look, b0, axis, (12, 16))
-    for num in ((12, 16), FINE):
-        look = look_with(pick, grid[0], grid[1])
-        grid = cells_from(look, grid[0][:, 0], grid[1], num)
-    B, M, vol = grid
-    lp = prior(B, M) + vol
-    S = sigmoid(D.x[:, None], B.ravel(), M.ravel())
-    few = np.zeros(B.shape, bool); few[1::FEW, 1::FEW] = True; few = np.flatnonzero(few.ravel())
-    lpf = lp.ravel()[few] + np.log(B.size / len(few))
-    n_last = [D.index[D.run == r].max() for r in range(D.run.max() + 1)]
-    comp = np.exp(D.x)
-    fall_places = np.log([p for p in P.FALL_SHARES if (comp > p).sum() >= 2 and (comp <= p).sum() >= 2])
-    rows = []
-    for ci, cov in enumerate(covs):
-        rows.append(Sums(D, cov, "flat", 1.0, None, None)); rows[-1].ci = ci
-        rows.append(Sums(D, cov, "rise", 1.0, S, lp.ravel(), cells=np.arange(B.size))); rows[-1].ci = ci
-        for place in P.SECOND_PLACES:
-            rows.append(Sums(D, cov, "second", 1 / len(P.SECOND_PLACES), S[:, few], lpf, sigmoid(D.x, P.SECOND_EXPONENT, place), place, cells=few)); rows[-1].ci = ci
-        for place in fall_places:
-            Sf = sigmoid(np.minimum(D.x, place)[:, None], B.ravel()[few], M.ravel()[few])
-            for length in P.FALL_LENGTHS:
-                rows.append(Sums(D, cov, "fall", 1 / len(P.FALL_SHARES) / len(P.FALL_LENGTHS), Sf, lpf, -decline(D.x, place, length), place, length, cells=few)); rows[-1].ci = ci
+    pick = [covs[i] for i in P.PICK] if D.run.max() == 0 else [covs[0], covs[-4]]
+    found, weights = [], []
+    for cov in pick:
+        b, m, cov2 = search(D, cov, every, low)
+        few = around(every, b, m, cov2, 3, 2.2)
+        lm = log_sum(masses(D, pick, few, *columns(D, few), quick=True).lm, (0, 1)).reshape(len(b), -1)
+        found.append((b, m, cov2)); weights.append(log_sum(lm, 1) if False else lm.max(1) + np.log(np.exp(lm - lm.max(1, keepdims=True)).sum(1)))
+    weights = np.array(weights)
+    best = weights.argmax(0); total = weights.max(0); total = total - log_sum(total, 0)
+    pickup = lambda i: np.choose(best if found[0][i].ndim == 1 else best[:, None, None], [f[i] for f in found])  # noqa
+    b, m, cov2 = pickup(0), pickup(1), pickup(2)
+    cells = []
+    flat = every.hyp == FLAT
+    cells.append(every.take(flat))
+    for lowest, highest, num in ((-1.0, 1.0, 15), (-2.5, -1.0, 9), (-8.0, -2.5, 5)):
+        mine = (total > lowest) & (total <= highest) & ~flat
+        if mine.any():
+            cells.append(around(every.take(mine), b[mine], m[mine], cov2[mine], num, 3.5))
+    cells = Cells.join(cells)
+    mass = masses(D, covs, cells, *columns(D, cells))
     rng = np.random.default_rng(seed)
-    peak = max(r.lm.max() for r in rows)
-    mass = np.array([np.exp(r.lm - peak).sum() for r in rows]); total = mass.sum()
-    prob = {h: float(sum(m for r, m in zip(rows, mass) if r.hyp == h) / total) for h in P.HYPOTHESES}
-    counts = np.diff(np.floor(np.cumsum(mass / total) * NUM_DRAWS + 0.5), prepend=0).astype(int)
-    keys = ("level", "gain", "b", "m", "extra", "sigma", "place", "length", "second", "fall", "cov", "misfit", "flat_like")
-    out = {k: [] for k in keys}
-    Bf, Mf = B.ravel(), M.ravel()
-    for r, num in zip(rows, counts):
-        if not num: continue
-        p = np.exp(r.lm - r.lm.max()).ravel(); pick_ = np.searchsorted(np.cumsum(p) / p.sum(), (np.arange(num) + rng.uniform()) / num).clip(0, len(p) - 1)
-        node, cell = np.divmod(pick_, r.lm.shape[1]); g, q = r.g[node, cell], r.q[node, cell]
-        sigma = np.sqrt(q / rng.chisquare(r.df, num))
-        mean = r.Ai @ (r.by[:, None] - r.bs[:, cell] * g)
-        z = rng.standard_normal((2, num))
-        extra = np.zeros(num)
-        if len(mean) > 1:
-            sd1 = sigma * np.sqrt(r.Ai[1, 1]); lo = ndtr(-mean[1] / sd1)
-            extra = np.maximum(mean[1] + sd1 * ndtri(np.clip(lo + (1 - lo) * rng.uniform(size=num), 1e-12, 1 - 1e-12)), 0)
-            slope = r.Ai[0, 1] / r.Ai[1, 1]
-            level = mean[0] + slope * (extra - mean[1]) + sigma * np.sqrt(max(r.Ai[0, 0] - slope * r.Ai[0, 1], 0)) * z[0]
-        else:
-            level = mean[0] + sigma * np.sqrt(r.Ai[0, 0]) * z[0]
-        if r.hyp == "flat":
-            b = np.full(num, 0.7); m = np.zeros(num); flat = np.ones(num, bool)
-        else:
-            b, m = Bf[r.cells[cell]], Mf[r.cells[cell]]
-            top = sigmoid(0.0, b, m) - sigmoid(D.x.min() if D.start is None else -50, b, m)
-            flat = (g < P.NOTICED * sigma / np.sqrt(r.h[cell])) & (r.hyp != "fall")
-            if r.hyp == "second":
-                flat &= extra * (sigmoid(0.0, P.SECOND_EXPONENT, r.place)) < P.NOTICED * sigma * np.sqrt(r.Ai[1, 1])
-        new = dict(level=level, gain=g, b=b, m=m, extra=extra, sigma=sigma, place=np.full(num, r.place), length=np.full(num, max(r.length, 1e-3)),
-                   second=np.full(num, r.hyp == "second"), fall=np.full(num, r.hyp == "fall"), cov=np.full(num, r.ci), misfit=np.full(num, r.cov.misfit), flat_like=flat)
-        for k in keys: out[k].append(new[k])
-    d = {k: np.concatenate(v) for k, v in out.items()}
-    d["far"] = rng.standard_normal(len(d["gain"]))
-    return Posterior(D, prob, d, covs, reach)
+    lm = mass.lm
+    top = lm.max(); p = np.exp(lm - top).ravel(); cum = np.cumsum(p); total = cum[-1]
+    per = np.exp(lm - top).sum((0, 1)) / total
+    prob = {name: float(per[cells.hyp == k].sum()) for k, name in enumerate(NAMES)}
+    at = np.searchsorted(cum, (np.arange(NUM_DRAWS) + rng.uniform()) / NUM_DRAWS * total).clip(0, len(p) - 1)
+    ci, node, cell = np.unravel_index(at, lm.shape)
+    num = NUM_DRAWS
+    g, q = mass.g[ci, node, cell], mass.q[ci, node, cell]
+    nu = P.KNOWN_NOISE_DF if D.known else P.NOISE_DF; df = D.n + nu
+    sigma = np.sqrt(q / rng.chisquare(df, num))
+    pt = {k: v[ci, cell] for k, v in mass.parts.items()}
+    hyp = cells.hyp[cell]
+    has_extra = (hyp == SECOND) | (hyp == TAIL) | (hyp == FALL)
+    mean = (pt["ey"] - g * pt["se"]) / pt["ee"]; sd = sigma / np.sqrt(pt["ee"])
+    lo = ndtr(-mean / sd)
+    extra = np.where(has_extra, np.maximum(mean + sd * ndtri(np.clip(lo + (1 - lo) * rng.uniform(size=num), 1e-12, 1 - 1e-12)), 0), 0.0)
+    centre = D.start if D.start is not None else D.y[0]
+    level = centre + (pt["b0"] - g * pt["s1"] - extra * pt["e1"]) / pt["a"] + sigma / np.sqrt(pt["a"]) * rng.standard_normal(num)
+    flat_like = (hyp == FLAT) | ((hyp != FALL) & (g < P.NOTICED * sigma / np.sqrt(mass.h[ci, cell])) & (~has_extra | (extra < P.NOTICED * sd)))
+    d = dict(level=level, gain=g, b=cells.b[cell], m=cells.m[cell], p=cells.p[cell], length=cells.length[cell], hyp=hyp, extra=extra, sigma=sigma,
+             cov=ci, misfit=np.array([c.misfit for c in covs])[ci], flat_like=flat_like, far=rng.standard_normal(num))
+    order = rng.permutation(num)
+    return Posterior(D, prob, {k: v[order] for k, v in d.items()}, covs, reach)
