@@ -182,12 +182,11 @@ def branches(D):
     rows += [(SECOND, p, 1.0, -np.log(len(P.SECOND_PLACES))) for p in P.SECOND_PLACES]
     rows += [(TAIL, p, 1.0, -np.log(len(P.TAIL_PLACES))) for p in P.TAIL_PLACES]
     rows += [(LATE, p, 1.0, -np.log(len(P.LATE_PLACES))) for p in P.LATE_PLACES]
-    lo, hi = max(P.FALL_PLACES[0], comp[min(2, len(comp) - 1)]), min(P.FALL_PLACES[1], comp[max(len(comp) - 3, 0)])
+    between = 0.5 * (comp[1:] + comp[:-1])[2:-2]
     for length in P.FALL_LENGTHS:
-        gaps = 0.5 * (comp[1:] + comp[:-1]) if length < 0.2 else np.linspace(lo, hi, 7)
-        gaps = gaps[(gaps >= lo) & (gaps <= hi)]
-        if len(gaps) > 30:
-            gaps = gaps[np.linspace(0, len(gaps) - 1, 30).astype(int)]
+        gaps = between if length < 0.2 else np.unique(np.quantile(between, np.linspace(0, 1, 8))) if len(between) else between
+        if len(gaps) > 60:
+            gaps = gaps[np.linspace(0, len(gaps) - 1, 60).astype(int)]
         rows += [(FALL, p, length, -np.log(len(gaps) * len(P.FALL_LENGTHS))) for p in gaps]
     hyp, p, length, lw = (np.array(v) for v in zip(*rows))
     lw = lw + np.log([P.HYPOTHESES[NAMES[h]] for h in hyp])
@@ -205,8 +204,8 @@ def search(D, cov, c, low):
     """The best exponent and midpoint of every branch under one covariance, by Gauss-Newton from the best of a few, and
     the covariance of the two."""
     k = len(c.hyp)
-    b0, m0 = np.meshgrid(np.linspace(np.log(0.6), np.log(8), 5), np.linspace(max(low, -6.0), 2.5, 9), indexing="ij")
-    b, m = np.broadcast_to(b0.ravel(), (k, 45)), np.broadcast_to(m0.ravel(), (k, 45))
+    b0, m0 = np.meshgrid(np.linspace(np.log(0.7), np.log(6), 4), np.linspace(max(low, -5.0), 2.0, 7), indexing="ij")
+    b, m = np.broadcast_to(b0.ravel(), (k, 28)), np.broadcast_to(m0.ravel(), (k, 28))
     cells = spread_out(c, b, m, np.ones(b.shape))
     first = masses(D, [cov], cells, *columns(D, cells), quick=True).lm[0, 0].reshape(k, -1).argmax(1)
     b, m = b[np.arange(k), first], m[np.arange(k), first]
@@ -232,7 +231,7 @@ def search(D, cov, c, low):
         prior = np.stack([np.full(k, p0), s2 / (D.room**2), s2 / extra_sd**2], axis=1)
         L = W[:, :, :3]; G = np.einsum("nki,nkj->kij", L, L) + prior[:, :, None] * np.eye(3) + 1e-12 * np.eye(3)
         lin = np.linalg.solve(G, np.einsum("nki,n->ki", L, y)[:, :, None])[:, :, 0]
-        gain = np.clip(lin[:, 1], P.LEAST_SHARE * D.room, D.room)
+        gain = np.clip(lin[:, 1], least_gain(D), D.room)
         V = W.copy(); V[:, :, 3:] *= gain[None, :, None]
         res = y[:, None] - np.einsum("nki,ki->nk", L, np.stack([lin[:, 0], gain, lin[:, 2]], axis=1))
         s2 = np.maximum((np.einsum("nk,nk->k", res, res) + D.sig**2) / (len(y) + 1), 1e-18)
@@ -323,7 +322,7 @@ def masses(D, covs, cells, S, E, quick=False):
     Z = np.concatenate([np.ones((len(ya), 1)), (ya - centre)[:, None], S, E[:, ei]], axis=1)
     lp = log_prior(cells)
     k, n_c = len(covs), len(cells.hyp)
-    room, least = D.room, P.LEAST_SHARE * D.room
+    room, least = np.where(cells.hyp == LATE, D.late_room, D.room), least_gain(D)
     num = 1 if quick else len(NODES)
     out = Mass(np.empty((k, num, n_c)), np.empty((k, num, n_c)), np.empty((k, num, n_c)), np.empty((k, n_c)), {})
     parts = {name: np.zeros((k, n_c)) for name in ("a", "b0", "s1", "e1", "ee", "ey", "se")}
@@ -379,20 +378,23 @@ def masses(D, covs, cells, S, E, quick=False):
     return out
 
 
+def least_gain(D):
+    return P.LEAST_SHARE * (D.room if D.bounds is not None else D.span)
+
+
 def log_gain_late(g, D):
     """Prior of the gain of a rise that has not begun: even."""
-    return np.where(g > 0, -np.log(D.room), 0.0)
+    return np.where(g > 0, -np.log(D.late_room), 0.0)
 
 
 def log_gain(g, D):
     """Prior of the gain: even in its logarithm, with less weight towards all that is possible."""
-    share = g / D.room
-    top = np.log(1 / P.LEAST_SHARE)
     if D.bounds is None:
-        f = lambda s: 1 / (1 + s * P.ROOM / 1.5)  # noqa
-        grid = np.exp(np.linspace(np.log(P.LEAST_SHARE), 0, 64))
-        return np.log(f(share) / g / (f(grid).mean() * top))
-    return np.log((1 - 0.5 * share) / g / (top - 0.5 * (1 - P.LEAST_SHARE)))
+        f = lambda s: 1 / (1 + s)  # noqa
+        grid = np.exp(np.linspace(np.log(P.LEAST_SHARE), np.log(P.ROOM), 64))
+        return np.log(f(g / D.span) / g / (f(grid).mean() * np.log(P.ROOM / P.LEAST_SHARE)))
+    share = g / D.room
+    return np.log((1 - 0.5 * share) / g / (np.log(1 / P.LEAST_SHARE) - 0.5 * (1 - P.LEAST_SHARE)))
 
 
 @dataclass
@@ -434,6 +436,9 @@ class Posterior:
         out = self.curve(x)
         fitted = self.curve(D.x)
         z = rng.standard_normal(out.shape)
+        # after a fall a run may go on falling or recover: as much again with each doubling
+        fallen = d["extra"] * decline(0.0, np.where(d["hyp"] == FALL, d["p"], 0.5), d["length"]) * (d["hyp"] == FALL)
+        out += np.sqrt(np.log2(np.maximum(compute / D.scale, 1.0)))[None] * (fallen * d["far"])[:, None]
         wn = np.median(D.w * D.sizes)
         for k in np.unique(d["cov"]):
             cov = self.covs[k]; mine = np.flatnonzero(d["cov"] == k)
@@ -466,6 +471,7 @@ def fit(c, y, *, seed=0, **kw):
     D = prepare(c, y, **kw)
     D.room = (max(D.bounds[1] - (D.start if D.start is not None else np.quantile(D.y, 0.1)), 0.02 * (D.bounds[1] - D.bounds[0]))
               if D.bounds is not None else P.ROOM * D.span)
+    D.late_room = D.room if D.bounds is not None else max(D.room, P.LATE_ROOM * D.sig)
     low = max(D.x.min() - 2, P.MIDPOINTS[0])
     every = branches(D)
     reach = np.zeros(D.n)
