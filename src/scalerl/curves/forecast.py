@@ -1,27 +1,19 @@
-"""What more compute buys, and how well such forecasts did on the run's own past."""
+"""What more compute buys, when to stop, and how well such forecasts did on the run's own past."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from scalerl.curves.fit import fit
-from scalerl.curves.fitted import FAR, Fit, tails
-from scalerl.curves.forms import FORMS, Array, Form
-from scalerl.curves.notes import (
-    AboveCeiling,
-    AfterFall,
-    AlreadyReached,
-    FarForecast,
-    FitNote,
-    ForecastNote,
-    MayBeAboveCeiling,
-    NothingToScore,
-)
-from scalerl.curves.words import forecast_message
+from scalerl.curves.fit import Fit, fit, tails
+from scalerl.curves.forms import FORMS, Array
+from scalerl.curves.notes import Note, NoteKind, Verdict, note
 
-MANY_PLACES = 40  # different computes from which an interval, which is smooth, is interpolated
+MOST = 0.95
+"""Share of the gain that counts as most of it."""
+MANY_PLACES = 40
+"""Different computes from which an interval, which is smooth, is interpolated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,34 +25,30 @@ class Value:
     high: float
 
 
+def summary(draws: Array, level: float) -> Value:
+    """Return the median and the central interval of draws; these may be infinite."""
+    low, middle, high = np.quantile(draws, [tails(level)[0], 0.5, tails(level)[1]], method="nearest")
+    return Value(value=float(middle), low=float(low), high=float(high))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class At:
-    """The reward forecast at a compute."""
+    """The reward forecast at a compute, with the interval in which a new evaluation there should fall."""
 
     compute: float
     reward: Value
-    notes: tuple[FarForecast | AfterFall, ...] = ()
-
-    @property
-    def message(self) -> str:
-        """The notes as a text; empty where there are none."""
-        return forecast_message(self.notes)
+    notes: tuple[Note, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """The compute at which the curve reaches a reward; None where the curve never does."""
+    """The compute at which the curve reaches a reward; None where it probably never does."""
 
     reward: float
     compute: Value | None
-    notes: tuple[ForecastNote, ...] = ()
+    notes: tuple[Note, ...] = ()
     p_above_ceiling: float | None = None
-    """Probability that no compute reaches it; None where no intervals were computed."""
-
-    @property
-    def message(self) -> str:
-        """The notes as a text; empty where there are none."""
-        return forecast_message(self.notes)
+    """Probability that no compute reaches it; None without intervals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,122 +70,152 @@ class Backtest:
     holdout: Score | None
     fractions: tuple[tuple[float, Score | None], ...]
     """For each share of the compute: fitted on what lies before it, scored on what lies after."""
-    unscored: tuple[tuple[float, FitNote | NothingToScore], ...] = ()
+    unscored: tuple[tuple[float, Note], ...] = ()
     """Why a share has no score."""
 
 
-def reward_at(fit: Fit, computes: Sequence[float]) -> list[At]:
+def reward_at(curve: Fit, computes: Sequence[float]) -> list[At]:
     """Return the curve at each compute, with the interval in which a new evaluation there should fall."""
     compute = np.asarray(computes, dtype=float)
     if compute.size and not (compute > 0).all():
         raise ValueError(f"the compute to forecast at must be positive, but {compute.min():g} was given")
-    low, high = fit.new_interval(compute) if fit.draws is not None else (np.full(compute.shape, np.nan),) * 2
+    low, high = curve.new_interval(compute) if curve.has_intervals else (np.full(compute.shape, np.nan),) * 2
     return [
-        At(compute=float(c), reward=Value(value=float(v), low=float(a), high=float(b)), notes=_caveats(fit, float(c)))
-        for c, v, a, b in zip(compute, fit.predict(compute), low, high, strict=True)
+        At(
+            compute=float(place),
+            reward=Value(value=float(value), low=float(below), high=float(above)),
+            notes=_after_fall(curve) if place > curve.scale else (),
+        )
+        for place, value, below, above in zip(compute, curve.predict(compute), low, high, strict=True)
     ]
 
 
-def _caveats(fit: Fit, compute: float) -> tuple[FarForecast | AfterFall, ...]:
-    fallen = _after_falls(fit) if compute > fit.scale else ()
-    if not is_far(fit, compute):
-        return fallen
-    return (*fallen, FarForecast(times=FAR, reason="unstable" if fit.falls else "ceiling_unknown"))
+def _after_fall(curve: Fit) -> tuple[Note, ...]:
+    fall = curve.fall
+    return () if fall is None else (note(NoteKind.AFTER_FALL, compute=fall.compute, best=fall.best, now=fall.now),)
 
 
-def _after_falls(fit: Fit) -> tuple[AfterFall, ...]:
-    return tuple(AfterFall(compute=fall.compute, best=fall.best, mean=fall.mean) for fall in fit.falls[:1])
-
-
-def is_far(fit: Fit, compute: float) -> bool:
-    """Return whether a compute lies beyond what a fit without a known ceiling is good for.
-
-    Intervals there have been too low in back-tests (docs/log.md).
-    """
-    return compute > fit.good_until
-
-
-def doubling(fit: Fit) -> Value:
-    """Return the gain of doubling the budget: the curve at twice the largest compute measured, less the curve there."""
-    ends = np.array([fit.end, 2 * fit.end])
-    now, later = fit.predict(ends)
-    if fit.draws is None:
+def doubling(curve: Fit) -> Value:
+    """Return the gain of doubling the budget: the curve at twice the largest compute, less the curve there."""
+    ends = curve.scale * np.array([1.0, 2.0])
+    if not curve.has_intervals:
+        now, later = curve.predict(ends)
         return Value(value=float(later - now), low=np.nan, high=np.nan)
-    curve = fit.curve_draws(ends)
-    low, high = np.quantile(curve[:, 1] - curve[:, 0], tails(fit.level))
-    return Value(value=float(later - now), low=float(low), high=float(high))
+    draws = curve.curve_draws(ends)
+    return summary(draws[:, 1] - draws[:, 0], curve.level)
 
 
-def compute_for(fit: Fit, rewards: Sequence[float]) -> list[Reach]:
+def reach_draws(curve: Fit, rewards: Sequence[float]) -> Array:
+    """Return draws (rows) of the compute at which the curve first has each reward: 0 up to the start, else infinite."""
+    first = float(curve.compute.min())
+    places = np.geomspace(1e-3 * first, 1e4 * curve.scale, 240)
+    heights = np.maximum.accumulate(curve.curve_draws(places), axis=1)
+    columns = []
+    for reward in rewards:
+        after = (heights < reward).sum(axis=1)
+        inside = np.clip(after, 1, len(places) - 1)
+        rows = np.arange(len(heights))
+        below, above = heights[rows, inside - 1], heights[rows, inside]
+        share = np.clip((reward - below) / np.maximum(above - below, 1e-300), 0.0, 1.0)
+        compute = places[inside - 1] * (places[inside] / places[inside - 1]) ** share
+        columns.append(np.where(after == 0, 0.0, np.where(after == len(places), np.inf, compute)))
+    return np.stack(columns, axis=1)
+
+
+def compute_for(curve: Fit, rewards: Sequence[float]) -> list[Reach]:
     """Return the compute needed for each reward, or that it lies above the ceiling."""
-    return [_reach(fit, float(reward)) for reward in rewards]
+    if not curve.has_intervals:
+        return [_reach_without_intervals(curve, float(reward)) for reward in rewards]
+    draws = reach_draws(curve, rewards)
+    return [_reach(curve, float(reward), column) for reward, column in zip(rewards, draws.T, strict=True)]
 
 
-def _reach(fit: Fit, reward: float) -> Reach:
-    computes = np.empty(0)
-    if fit.draws is not None:
-        computes = np.concatenate([inverse(fit, form, reward, draws.params) for form, draws in fit.ways()])
-    # The parameters of a fit that averages several ways are not those of its curve.
-    value = float(np.median(computes) if fit.parts else inverse(fit, fit.own_form, reward, fit.params))
-    if fit.falls and value > fit.scale:
-        return Reach(reward=reward, compute=None, notes=_after_falls(fit))
-    if fit.draws is None:
-        if not np.isfinite(value):
-            return Reach(reward=reward, compute=None, notes=(_above(fit, reward, None),))
-        return Reach(reward=reward, compute=Value(value=value, low=np.nan, high=np.nan))
+def _reach(curve: Fit, reward: float, computes: Array) -> Reach:
     never = float(np.mean(~np.isfinite(computes)))
-    if not np.isfinite(value):
-        return Reach(reward=reward, compute=None, notes=(_above(fit, reward, never),), p_above_ceiling=never)
-    low, high = np.quantile(computes, tails(fit.level), method="nearest")
-    notes: list[ForecastNote] = []
-    by_first_point = bool(reward <= fit.predict(fit.compute.min()))
-    if by_first_point or value <= fit.scale:
-        notes.append(AlreadyReached(by_first_point=by_first_point))
-    if never > 0.5 - fit.level / 2:
-        notes.append(MayBeAboveCeiling(probability=never))
-    return Reach(
-        reward=reward,
-        compute=Value(value=value, low=float(low), high=float(high)),
-        notes=tuple(notes),
-        p_above_ceiling=never,
+    if never > 0.5:
+        above = note(NoteKind.ABOVE_CEILING, reward=reward, ceiling=curve.params["ceiling"], probability=never)
+        return Reach(reward=reward, compute=None, notes=(above, *_after_fall(curve)), p_above_ceiling=never)
+    found = summary(computes, curve.level)
+    notes = []
+    if found.value <= curve.scale:
+        notes.append(note(NoteKind.ALREADY_REACHED, by_first_point=bool(found.value <= curve.compute.min())))
+    if never > tails(curve.level)[0]:
+        notes.append(note(NoteKind.MAY_BE_ABOVE_CEILING, probability=never))
+    return Reach(reward=reward, compute=found, notes=tuple(notes), p_above_ceiling=never)
+
+
+def _reach_without_intervals(curve: Fit, reward: float) -> Reach:
+    """The paper's curve has one inverse."""
+    p = curve.params
+    share = (reward - p["start"]) / (p["ceiling"] - p["start"])
+    if share >= 1.0:
+        above = note(NoteKind.ABOVE_CEILING, reward=reward, ceiling=p["ceiling"], probability=None)
+        return Reach(reward=reward, compute=None, notes=(above,))
+    compute = p["midpoint"] * (share / (1.0 - share)) ** (1.0 / p["exponent"]) if share > 0 else 0.0
+    return Reach(reward=reward, compute=Value(value=float(compute), low=np.nan, high=np.nan))
+
+
+# When to stop ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopping:
+    """What to know before stopping a run, or going on."""
+
+    most_of_gain: Value | None
+    """Compute at which 95 % of the gain is reached; None where there is no gain."""
+    reached: bool
+    """Whether that lies within the data."""
+    doubling: Value | None
+    """Gain of one more doubling of compute; None where no rise is seen."""
+    best_compute: float
+    best_reward: float
+    """The evaluation with the highest reward."""
+    fell_after: float | None = None
+    """Compute of the peak after which the reward fell; None where it did not."""
+
+
+def stopping(curve: Fit) -> Stopping | None:
+    """Return when to stop; None if there is no curve with intervals."""
+    if not curve.usable or not curve.has_intervals:
+        return None
+    best = int(np.argmax(curve.reward))
+    most = None
+    if curve.verdict not in (Verdict.FLAT, Verdict.FALLEN):
+        draws = curve.curve_draws([float(curve.compute.min())])[:, 0]
+        first = float(np.median(draws)) if curve.start is None else curve.start
+        most = summary(reach_draws(curve, [first + MOST * (curve.params["ceiling"] - first)])[:, 0], curve.level)
+    return Stopping(
+        most_of_gain=most,
+        reached=most is not None and most.value <= curve.scale,
+        doubling=None if curve.verdict == Verdict.FLAT else doubling(curve),
+        best_compute=float(curve.compute[best]),
+        best_reward=float(curve.reward[best]),
+        fell_after=None if curve.fall is None else curve.fall.compute,
     )
 
 
-def _above(fit: Fit, reward: float, probability: float | None) -> AboveCeiling:
-    return AboveCeiling(reward=reward, ceiling=fit.params["ceiling"], probability=probability)
+# On the run's own past ------------------------------------------------------------------------------------------------
 
 
-def inverse(fit: Fit, form: Form, reward: float, params: Mapping[str, Any]) -> Array:
-    """Return the compute at which a curve has this reward: 0 up to the start, infinite from the ceiling on."""
-    ceiling = np.asarray(params["ceiling"], dtype=float)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        if form.rising:
-            start = np.asarray(params["start"], dtype=float)
-            share = (reward - start) / np.maximum(ceiling - start, 1e-300)
-            return np.where(share <= 0, 0.0, np.where(share >= 1, np.inf, form.place(share, params)))
-        missing = ceiling - reward
-        compute = fit.scale * form.place(missing / np.asarray(params["shortfall"]), params)
-        return np.where(missing <= 0, np.inf, compute)
-
-
-def score(fit: Fit, compute: Array, reward: Array) -> Score | None:
+def score(curve: Fit, compute: Array, reward: Array) -> Score | None:
     """Compare a fit with points it has not seen; None where there are none or there is no curve."""
-    if not len(compute) or not fit.usable:
+    if not len(compute) or not curve.usable:
         return None
-    error = fit.predict(compute) - reward
     coverage = np.nan
-    if fit.draws is not None:
-        places = np.unique(compute)
-        if len(places) > MANY_PLACES:
-            places = np.linspace(places[0], places[-1], MANY_PLACES)
-        low, high = (np.interp(compute, places, edge) for edge in fit.new_interval(places))
+    places = np.unique(compute)
+    if len(places) > MANY_PLACES:
+        places = np.linspace(places[0], places[-1], MANY_PLACES)
+    if curve.has_intervals:
+        low, high = (np.interp(compute, places, edge) for edge in curve.new_interval(places))
         coverage = float(np.mean((reward >= low) & (reward <= high)))
+    off = np.interp(compute, places, curve.predict(places)) - reward
     return Score(
         num_points=len(compute),
-        rmse=float(np.sqrt(np.mean(error**2))),
-        bias=float(np.mean(error)),
+        rmse=float(np.sqrt(np.mean(off**2))),
+        bias=float(np.mean(off)),
         coverage=coverage,
-        level=fit.level,
+        level=curve.level,
     )
 
 
@@ -219,14 +237,13 @@ def backtest(
     """
     compute, reward = np.asarray(compute, dtype=float), np.asarray(reward, dtype=float)
     held = [np.asarray(part, dtype=float) for part in holdout] if holdout is not None else [np.empty(0), np.empty(0)]
-    run = None if run is None else np.asarray(run)
-    num_samples = None if num_samples is None else np.broadcast_to(np.asarray(num_samples), compute.shape)
-    error = None if error is None else np.asarray(error, dtype=float)
+    given = {"run": run, "num_samples": num_samples, "error": error}
+    columns = {
+        name: np.broadcast_to(np.asarray(values), compute.shape) for name, values in given.items() if values is not None
+    }
 
     def part(mask: np.ndarray) -> Fit:
-        picked = lambda values: None if values is None else values[mask]  # noqa: E731
-        known = {"run": picked(run), "num_samples": picked(num_samples), "error": picked(error)}
-        return fit(compute[mask], reward[mask], **known, **options)
+        return fit(compute[mask], reward[mask], **{name: each[mask] for name, each in columns.items()}, **options)
 
     whole = part(np.ones(len(compute), dtype=bool))
     largest = max(compute.max(initial=0.0), held[0].max(initial=0.0))
@@ -242,7 +259,7 @@ def backtest(
         rows.append((float(fraction), result))
         if result is None:
             side = "before" if early is None else "after"
-            nothing = NothingToScore(side=side, compute=float(fraction * largest))
+            nothing = note(NoteKind.NOTHING_TO_SCORE, side=side, compute=float(fraction * largest))
             unscored.append((float(fraction), nothing if early is None or early.usable else early.notes[-1]))
     return Backtest(fit=whole, holdout=score(whole, *held), fractions=tuple(rows), unscored=tuple(unscored))
 
@@ -251,7 +268,6 @@ def rank_forms(
     compute, reward, *, holdout: tuple[Any, Any] | None = None, fraction: float = 0.5, **options: Any
 ) -> list[tuple[str, float]]:
     """Return the forms by their error on held-out points (or on what lies after a fraction), best first."""
-    options = {**options, "intervals": True}
     errors = []
     for name, form in FORMS.items():
         if form.ceiling is not None and options.get("bounds", (0.0, 1.0)) is None:

@@ -1,0 +1,506 @@
+"""Which recipe to scale: ceilings first, then efficiency, and "not separable" as an answer, with what would decide it.
+
+The paper's rule (arXiv 2510.13786, 1.1 and A.5): prefer the higher ceiling where ceilings differ by more than what runs
+differ by; otherwise the recipe that needs less compute, by the exponent at one shared ceiling. Here each step is a
+probability from the draws of both posteriors. All evaluations count, also those after the other run ended.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+
+from scalerl.curves.fit import Fit, compute_to_know, fit, refit
+from scalerl.curves.forecast import Value, reach_draws, summary
+from scalerl.curves.forms import Array
+from scalerl.curves.notes import Note, NoteKind, PairKind, Verdict, note
+from scalerl.curves.paper import Grid
+from scalerl.curves.words import note_text, pair_verdict
+
+SURE = 0.95
+"""Probability from which a difference decides."""
+SAME = 0.05
+"""Of the gain: ceilings closer than this are the same for every purpose. The paper's +-0.02 covers two runs; this one."""
+RUN_SD = 0.03
+"""Of the gain: spread of the ceiling between runs of a recipe, where only one was run. Between the paper's three repeats
+(0.01 at a gain of 0.2) and our own seeds (0.01 at 0.6)."""
+HORIZON = 4.0
+"""Times the larger compute: how far curves are compared where their ceilings are not known."""
+SHARES = (0.5, 0.8, 0.95)
+"""Of the way to the lower ceiling: targets that the compute of two recipes is compared at; the second decides."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Compute that a needs for a reward, over that of b."""
+
+    reward: float
+    ratio: Value
+    p_less: float
+    """Probability that a needs less."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """Two curves compared: `kind` and `winner` are the verdict, `notes` its reasons."""
+
+    a: str
+    b: str
+    kind: PairKind
+    winner: str | None
+    """The curve with the higher ceiling, or the more efficient one; None for every other kind."""
+    p_higher_ceiling: float
+    """Probability that a's ceiling is above b's."""
+    p_higher_by_margin: float
+    """Probability that it is above by more than the margin."""
+    ceiling_difference: Value
+    margin: float
+    p_ahead: float
+    """Probability that a is higher at four times the larger compute."""
+    targets: tuple[Target, ...]
+    p_larger_exponent: float
+    """Probability that a's exponent is larger, at one ceiling for both."""
+    correlation: float
+    """Correlation of the residuals, where both were evaluated on the same prompts; 0 elsewhere."""
+    notes: tuple[Note, ...]
+
+    @property
+    def loser(self) -> str | None:
+        return None if self.winner is None else self.b if self.winner == self.a else self.a
+
+    @property
+    def verdict(self) -> str:
+        return pair_verdict(self.kind, self.winner)
+
+    @property
+    def messages(self) -> tuple[str, ...]:
+        return tuple(note_text(each) for each in self.notes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """One of several recipes."""
+
+    name: str
+    p_best: float
+    regret: float
+    """Expected loss of reward if this one is chosen now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    pairs: tuple[Pair, ...]
+    standings: tuple[Standing, ...]
+    """By ceiling, or by the reward at the target compute, most likely the best first."""
+    shared_ceiling: float | None
+    """Mean ceiling of the recipes whose ceiling may be the best one's."""
+    shared_fits: dict[str, Fit]
+    """The same recipes fitted with that ceiling."""
+
+    @property
+    def ranking(self) -> tuple[tuple[str, float], ...]:
+        return tuple((each.name, each.p_best) for each in self.standings)
+
+    @property
+    def shared_exponents(self) -> dict[str, Value]:
+        """The paper's efficiency: each exponent at the shared ceiling."""
+        values = {}
+        for name, refitted in self.shared_fits.items():
+            low, high = refitted.interval("exponent")
+            values[name] = Value(value=refitted.params["exponent"], low=low, high=high)
+        return values
+
+
+def compare(
+    fits: Mapping[str, Fit], *, at: float | None = None, margin: float | None = None, run_sd: float | None = None
+) -> Comparison:
+    """Compare fits two by two, and rank them all by ceiling or, with `at`, by the reward at that compute.
+
+    `margin` is the difference below which ceilings count as the same, `run_sd` the spread between runs of a recipe that
+    was run once; both in units of the reward, by default shares of the gain.
+    """
+    usable = {name: curve for name, curve in fits.items() if curve.usable and curve.has_intervals}
+    tops = {name: _top(curve, run_sd, stream) for stream, (name, curve) in enumerate(usable.items())}
+    shared_ceiling, shared = _shared(usable, tops)
+    pairs = tuple(
+        _pair(a, b, usable, tops, shared, margin, run_sd) if a in usable and b in usable else no_pair(a, b, fits)
+        for a, b in combinations(fits, 2)
+    )
+    return Comparison(
+        pairs=pairs, standings=_standings(usable, tops, at), shared_ceiling=shared_ceiling, shared_fits=shared
+    )
+
+
+def no_pair(a: str, b: str, fits: Mapping[str, Fit]) -> Pair:
+    """Return a pair without a verdict, with the reason."""
+    missing = [name for name in (a, b) if not (fits[name].usable and fits[name].has_intervals)]
+    nan = float("nan")
+    return Pair(
+        a=a,
+        b=b,
+        kind=PairKind.NO_CURVE,
+        winner=None,
+        p_higher_ceiling=nan,
+        p_higher_by_margin=nan,
+        ceiling_difference=Value(value=nan, low=nan, high=nan),
+        margin=nan,
+        p_ahead=nan,
+        targets=(),
+        p_larger_exponent=nan,
+        correlation=0.0,
+        notes=tuple(note(NoteKind.NO_CURVE, name=name, verdict=str(fits[name].verdict)) for name in missing),
+    )
+
+
+def _spread(curve: Fit, run_sd: float | None) -> float:
+    """Return how far the mean of the runs of a recipe lies from the recipe itself: assumed where there is one run."""
+    if curve.run_sd is not None:
+        return curve.run_sd / np.sqrt(curve.num_runs)
+    return RUN_SD * max(curve.gain, 0.0) if run_sd is None else run_sd
+
+
+def _top(curve: Fit, run_sd: float | None, stream: int) -> Array:
+    """Return draws of where a recipe ends up, in an order of its own."""
+    rng = np.random.default_rng(stream + 10)
+    draws = rng.permutation(curve.standing_draws)
+    return draws + _spread(curve, run_sd) * rng.standard_normal(len(draws))
+
+
+def _standings(fits: Mapping[str, Fit], tops: Mapping[str, Array], at: float | None) -> tuple[Standing, ...]:
+    if not fits:
+        return ()
+    columns = []
+    for stream, (name, curve) in enumerate(fits.items()):
+        if at is None:
+            columns.append(tops[name])
+        else:
+            columns.append(np.random.default_rng(stream + 500).permutation(curve.curve_draws([at])[:, 0]))
+    table = np.stack(columns)
+    shares = np.bincount(table.argmax(axis=0), minlength=len(table)) / table.shape[1]
+    regrets = (table.max(axis=0) - table).mean(axis=1)
+    rows = [
+        Standing(name=name, p_best=float(share), regret=float(regret))
+        for name, share, regret in zip(fits, shares, regrets, strict=True)
+    ]
+    return tuple(sorted(rows, key=lambda row: -row.p_best))
+
+
+def _shared(fits: Mapping[str, Fit], tops: Mapping[str, Array]) -> tuple[float | None, dict[str, Fit]]:
+    """Fit the recipes whose ceiling may be the best one's again, with one ceiling for all."""
+    rising = [
+        name
+        for name, curve in fits.items()
+        if curve.form == "sigmoid" and curve.verdict not in (Verdict.FLAT, Verdict.FALLEN)
+    ]
+    if len(rising) < 2:
+        return None, {}
+    best = max(rising, key=lambda name: float(np.median(tops[name])))
+    members = [name for name in rising if name == best or np.mean(tops[name] > tops[best]) > 1 - SURE]
+    if len(members) < 2:
+        return None, {}
+    precision = [1.0 / max(float(np.var(tops[name])), 1e-12) for name in members]
+    ceiling = float(np.average([fits[name].params["ceiling"] for name in members], weights=precision))
+    return ceiling, {name: refit(fits[name], ceiling=ceiling) for name in members}
+
+
+def _pair(
+    name_a: str,
+    name_b: str,
+    fits: Mapping[str, Fit],
+    tops: Mapping[str, Array],
+    shared: Mapping[str, Fit],
+    margin: float | None,
+    run_sd: float | None,
+) -> Pair:
+    a, b = fits[name_a], fits[name_b]
+    correlation = paired_correlation(a, b)
+    difference = _paired(tops[name_a] - tops[name_b], correlation)
+    margin = SAME * max(min(a.gain, b.gain), 0.0) if margin is None else margin
+    p_higher = float(np.mean(difference > 0))
+    horizon = HORIZON * max(a.scale, b.scale)
+    ahead = np.random.default_rng(1).permutation(a.curve_draws([horizon])[:, 0]) - b.curve_draws([horizon])[:, 0]
+    ahead = _paired(ahead, correlation)
+    spread = np.hypot(_spread(a, run_sd), _spread(b, run_sd))
+    ahead = ahead + spread * np.random.default_rng(2).standard_normal(len(ahead))
+    targets = _targets(a, b)
+    p_larger = float("nan")
+    if name_a in shared and name_b in shared:
+        mine = np.random.default_rng(3).permutation(shared[name_a].param_draws("exponent"))
+        p_larger = float(np.mean(mine > shared[name_b].param_draws("exponent")))
+    pair = Pair(
+        a=name_a,
+        b=name_b,
+        kind=PairKind.NOT_SEPARABLE,
+        winner=None,
+        p_higher_ceiling=p_higher,
+        p_higher_by_margin=float(np.mean(difference > margin)),
+        ceiling_difference=summary(difference, a.level),
+        margin=margin,
+        p_ahead=float(np.mean(ahead > 0)),
+        targets=targets,
+        p_larger_exponent=p_larger,
+        correlation=correlation,
+        notes=(),
+    )
+    kind, sign = _decide(pair, a, b)
+    winner = {1: name_a, -1: name_b, 0: None}[sign]
+    pair = replace(pair, kind=kind, winner=winner)
+    return replace(pair, notes=_reasons(pair, a, b, run_sd))
+
+
+def _sign(probability: float) -> int:
+    """Return 1 or -1 where a probability is sure, else 0."""
+    return 1 if probability >= SURE else -1 if probability <= 1 - SURE else 0
+
+
+def _decide(pair: Pair, a: Fit, b: Fit) -> tuple[PairKind, int]:
+    """Ceilings first, then efficiency, then who is ahead as far as can be forecast."""
+    if same_run(a, b):
+        return PairKind.NOT_SEPARABLE, 0
+    by_ceiling = _sign(pair.p_higher_ceiling)
+    if by_ceiling and abs(pair.ceiling_difference.value) > pair.margin:
+        return PairKind.HIGHER_CEILING, by_ceiling
+    if Verdict.FALLEN not in (a.verdict, b.verdict) and Verdict.FLAT not in (a.verdict, b.verdict):
+        late = _sign(pair.targets[1].p_less) if len(pair.targets) > 1 else 0
+        by_exponent = 0 if np.isnan(pair.p_larger_exponent) else _sign(pair.p_larger_exponent)
+        if (late or by_exponent) and late * by_exponent >= 0:
+            return PairKind.MORE_EFFICIENT, late or by_exponent
+    by_horizon = _sign(pair.p_ahead)
+    if by_horizon:
+        return PairKind.AHEAD, by_horizon
+    return PairKind.NOT_SEPARABLE, 0
+
+
+def _targets(a: Fit, b: Fit) -> tuple[Target, ...]:
+    """Return the compute ratio at targets on the way from the higher start to the lower ceiling."""
+    low = max(_first_reward(a), _first_reward(b))
+    high = min(float(np.median(curve.standing_draws)) for curve in (a, b))
+    if high <= low:
+        return ()
+    rewards = [low + share * (high - low) for share in SHARES]
+    mine = np.random.default_rng(4).permutation(reach_draws(a, rewards))
+    theirs = reach_draws(b, rewards)
+    rows = []
+    for index, reward in enumerate(rewards):
+        with np.errstate(invalid="ignore", divide="ignore"):
+            ratio = mine[:, index] / theirs[:, index]
+        # Where neither ever reaches it, or both had it before training, nothing is said for either.
+        ratio = np.where(np.isnan(ratio), 1.0, ratio)
+        p_less = float(np.mean(ratio < 1.0) + 0.5 * np.mean(ratio == 1.0))
+        rows.append(Target(reward=reward, ratio=summary(ratio, a.level), p_less=p_less))
+    return tuple(rows)
+
+
+def _first_reward(curve: Fit) -> float:
+    return float(curve.predict(np.array([curve.compute.min()]))[0]) if curve.start is None else curve.start
+
+
+def _paired(difference: Array, correlation: float) -> Array:
+    """Return draws of a difference, narrower by the noise that both share."""
+    middle = np.median(difference)
+    return middle + (difference - middle) * np.sqrt(1.0 - correlation)
+
+
+def _common(a: Fit, b: Fit) -> tuple[np.ndarray, np.ndarray]:
+    """Return the places of the evaluations that both have, each label once."""
+    if a.evaluation is None or b.evaluation is None:
+        return np.empty(0, dtype=int), np.empty(0, dtype=int)
+    _, mine, theirs = np.intersect1d(a.evaluation, b.evaluation, return_indices=True)
+    return mine, theirs
+
+
+def paired_correlation(a: Fit, b: Fit) -> float:
+    """Return the correlation of the residuals at evaluations on the same prompts; 0 with fewer than eight."""
+    mine, theirs = _common(a, b)
+    if len(mine) < 8:
+        return 0.0
+    left = a.reward[mine] - a.predict(a.compute[mine])
+    right = b.reward[theirs] - b.predict(b.compute[theirs])
+    if min(np.std(left), np.std(right)) <= 0:
+        return 0.0
+    return float(np.clip(np.corrcoef(left, right)[0, 1], 0.0, 0.95))
+
+
+def same_run(a: Fit, b: Fit) -> bool:
+    """Return whether one holds the evaluations of the other, or a part of them."""
+    pairs = [set(zip(curve.compute.tolist(), curve.reward.tolist(), strict=True)) for curve in (a, b)]
+    return pairs[0] <= pairs[1] or pairs[1] <= pairs[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """How far a was measured above b, where both were evaluated, over the last half of that compute."""
+
+    difference: float
+    error: float
+    num: int
+    low: float
+    high: float
+
+
+def measured(a: Fit, b: Fit) -> Measured | None:
+    low, high = max(a.compute.min(), b.compute.min()), min(a.compute.max(), b.compute.max())
+    low = max(low, 0.5 * high)
+    mine, theirs = ((curve.compute >= low) & (curve.compute <= high) for curve in (a, b))
+    if min(mine.sum(), theirs.sum()) < 2:
+        return None
+    # Each about its own curve, so that evaluations at other places compare too.
+    middle = np.array([np.sqrt(low * high)])
+    means, variances = [], []
+    for curve, here in ((a, mine), (b, theirs)):
+        left = curve.reward[here] - curve.predict(curve.compute[here])
+        means.append(float(curve.predict(middle)[0] + left.mean()))
+        variances.append(curve.noise_sd**2 / here.sum())
+    return Measured(
+        difference=means[0] - means[1],
+        error=float(np.sqrt(sum(variances))),
+        num=int(min(mine.sum(), theirs.sum())),
+        low=float(low),
+        high=float(high),
+    )
+
+
+def _reasons(pair: Pair, a: Fit, b: Fit, run_sd: float | None) -> tuple[Note, ...]:
+    if same_run(a, b):
+        return (note(NoteKind.SAME_RUN),)
+    d = pair.ceiling_difference
+    notes = [
+        note(
+            NoteKind.CEILING_DIFFERENCE,
+            a=pair.a,
+            b=pair.b,
+            difference=d.value,
+            low=d.low,
+            high=d.high,
+            p_higher=pair.p_higher_ceiling,
+        )
+    ]
+    if len(pair.targets) > 1:
+        target = pair.targets[1]
+        notes.append(
+            note(
+                NoteKind.COMPUTE_RATIO,
+                a=pair.a,
+                b=pair.b,
+                reward=target.reward,
+                ratio=target.ratio.value,
+                low=target.ratio.low,
+                high=target.ratio.high,
+                p_less=target.p_less,
+            )
+        )
+    if not np.isnan(pair.p_larger_exponent):
+        notes.append(note(NoteKind.EXPONENT, a=pair.a, b=pair.b, p_larger=pair.p_larger_exponent))
+    found = measured(a, b)
+    if found is not None:
+        notes.append(
+            note(
+                NoteKind.MEASURED,
+                a=pair.a,
+                b=pair.b,
+                difference=found.difference,
+                error=found.error,
+                num=found.num,
+                low=found.low,
+                high=found.high,
+            )
+        )
+    if pair.kind == PairKind.NOT_SEPARABLE:
+        notes.append(_settled_by(pair, a, b, run_sd))
+    single = [name for name, curve in ((pair.a, a), (pair.b, b)) if curve.run_sd is None]
+    if single:
+        notes.append(note(NoteKind.RUN_SPREAD, names=tuple(single), sd=max(_spread(a, run_sd), _spread(b, run_sd))))
+    if pair.correlation > 0:
+        notes.append(note(NoteKind.SAME_PROMPTS, correlation=pair.correlation))
+    crossing = crossing_compute(a, b)
+    if crossing is not None:
+        notes.append(note(NoteKind.CROSSING, compute=crossing))
+    return tuple(notes)
+
+
+def _settled_by(pair: Pair, a: Fit, b: Fit, run_sd: float | None) -> Note:
+    """Return what would decide: so many seeds each, if the spread between runs is in the way, else more compute.
+
+    Both are None where the ceilings are too alike for either.
+    """
+    wanted = max(abs(pair.ceiling_difference.value), pair.margin) / 1.6449
+    between = float(np.hypot(_spread(a, run_sd) * np.sqrt(a.num_runs), _spread(b, run_sd) * np.sqrt(b.num_runs)))
+    inside = float(np.hypot(np.std(a.standing_draws), np.std(b.standing_draws)))
+    seeds = int(np.ceil((between / wanted) ** 2 * 2)) if wanted > 0 and between > 0.5 * wanted else None
+    times = None
+    if inside > 0.5 * wanted:
+        needed = [compute_to_know(replace(curve, margin=max(wanted, 1e-9))) for curve in (a, b)]
+        times = None if None in needed else max(each for each in needed if each is not None)
+    return note(NoteKind.SETTLED_BY, seeds=seeds if seeds is not None and seeds <= 32 else None, times=times)
+
+
+def crossing_compute(a: Fit, b: Fit) -> float | None:
+    """Return the last compute at which the curves cross, between the first point and the horizon; None if not."""
+    places = np.geomspace(max(a.compute.min(), b.compute.min()), HORIZON * max(a.scale, b.scale), 80)
+    gap = a.predict(places) - b.predict(places)
+    size = 0.02 * max(a.gain, b.gain, 1e-12)
+    clear = np.flatnonzero(np.abs(gap) > size)
+    turns = [(i, j) for i, j in zip(clear[:-1], clear[1:], strict=True) if np.sign(gap[i]) != np.sign(gap[j])]
+    return float(np.sqrt(places[turns[-1][0]] * places[turns[-1][1]])) if turns else None
+
+
+def linearise(curve: Fit) -> tuple[Array, Array]:
+    """log C and log F, a straight line of slope B where the sigmoid holds (arXiv 2510.13786, fig. 5).
+
+        F(R) = C_mid^B / ((A - R0) / (R - R0) - 1) = C^B
+
+    Points at or beyond the start or the ceiling have no F and are left out.
+    """
+    if curve.form != "sigmoid":
+        raise ValueError(f"only a sigmoid can be linearised, not {curve.form}")
+    ceiling, start = curve.params["ceiling"], curve.params["start"]
+    inside = (curve.reward > start) & (curve.reward < ceiling)
+    odds = (ceiling - start) / (curve.reward[inside] - start) - 1.0
+    return np.log(curve.compute[inside]), curve.params["exponent"] * np.log(curve.params["midpoint"]) - np.log(odds)
+
+
+# The paper's own comparison, by point estimates -----------------------------------------------------------------------
+
+PAPER_MARGIN = 0.02
+
+
+def compare_by_paper(fits: Mapping[str, Fit], *, margin: float = PAPER_MARGIN) -> Comparison:
+    """Compare fits of method="paper" two by two; share a ceiling among those within the margin of the best."""
+    usable = {name: curve for name, curve in fits.items() if curve.usable}
+    pairs = tuple(
+        _paper_pair(a, b, fits, margin) if a in usable and b in usable else no_pair(a, b, fits)
+        for a, b in combinations(fits, 2)
+    )
+    ceilings = {name: curve.params["ceiling"] for name, curve in usable.items()}
+    near = [name for name, ceiling in ceilings.items() if ceiling >= max(ceilings.values()) - margin - 1e-9]
+    if len(near) < 2:
+        return Comparison(pairs=pairs, standings=(), shared_ceiling=None, shared_fits={})
+    shared = float(np.mean([ceilings[name] for name in near]))
+    refits = {name: _paper_refit(usable[name], shared) for name in near}
+    return Comparison(pairs=pairs, standings=(), shared_ceiling=shared, shared_fits=refits)
+
+
+def _paper_pair(name_a: str, name_b: str, fits: Mapping[str, Fit], margin: float) -> Pair:
+    a, b = fits[name_a], fits[name_b]
+    lead = a.params["ceiling"] - b.params["ceiling"]
+    difference, kind = lead, PairKind.HIGHER_CEILING
+    if abs(difference) <= margin + 1e-9:
+        ceiling = (a.params["ceiling"] + b.params["ceiling"]) / 2
+        lead = _paper_refit(a, ceiling).params["exponent"] - _paper_refit(b, ceiling).params["exponent"]
+        kind = PairKind.MORE_EFFICIENT if lead else PairKind.NOT_SEPARABLE
+    nan = float("nan")
+    return replace(
+        no_pair(name_a, name_b, fits),
+        kind=kind,
+        winner=None if not lead else name_a if lead > 0 else name_b,
+        ceiling_difference=Value(value=difference, low=nan, high=nan),
+        margin=margin,
+        notes=(),
+    )
+
+
+def _paper_refit(curve: Fit, ceiling: float) -> Fit:
+    """Fit exponent and midpoint again with this ceiling, by the paper's grid."""
+    grid = Grid(ceilings=np.array([ceiling]))
+    return fit(curve.compute, curve.reward, start=curve.start, bounds=curve.bounds, method="paper", grid=grid)

@@ -1,0 +1,725 @@
+"""One probabilistic model of a reward-against-compute curve, and its posterior.
+
+    reward = level + gain * s(C; B, C_mid) + extra * e(C) + drift + misfit(log C) + run * s(C) + noise
+
+    level, gain   the reward before training, and what the main rise adds to it; ceiling = level + gain (+ extra)
+    s             the paper's sigmoid (arXiv 2510.13786, eq. 1), or another form
+    extra, e      by kind of curve: an early second rise, a slow tail, or a fall from some place on; positive
+    drift         slow wandering of one run's evaluations (an Ornstein-Uhlenbeck process along them)
+    misfit        departure of the curve from all of these shapes (a Matern process in log compute)
+    run           how far the gain of one run lies from the recipe's
+    noise         binomial where the number of answers is known, otherwise of one unknown size
+
+The kinds of curves are *flat* (no rise), *rise*, *second*, *tail*, *late* (nothing happens before some compute, which
+may not have come yet) and *fall*. Given the kind, its place, (B, C_mid) and the covariance of drift and misfit,
+everything is linear: level and extra integrate out in closed form, gain gets nodes, the size of the noise integrates
+out. So the posterior is a finite mixture, weighed by its evidence, and draws come from it. Nothing is tested first,
+repaired, or widened afterwards. `priors.py` has every number that is taken for granted; docs/math.md derives this.
+"""
+
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+import numpy as np
+from scipy.special import log_ndtr, ndtr, ndtri
+
+from scalerl.curves import priors
+from scalerl.curves.data import Blocks
+from scalerl.curves.forms import FORMS, Array, Form, sigmoid
+from scalerl.curves.priors import Prior
+
+NUM_DRAWS = 2000
+NODES = (np.arange(12) + 0.5) / 12
+STEPS = 7
+"""Gauss-Newton steps to the best exponent and midpoint of a candidate."""
+
+
+class Kind(IntEnum):
+    flat = 0
+    rise = 1
+    second = 2
+    tail = 3
+    late = 4
+    fall = 5
+
+
+HAS_EXTRA = np.array([False, False, True, True, False, True])
+
+
+# Curves ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """Curves that may be true, up to their linear parts. All of a length; places are log computes, of falls computes."""
+
+    kind: np.ndarray
+    log_exponent: Array
+    log_midpoint: Array
+    place: Array
+    length: Array
+    log_weight: Array
+    """Logarithm of the prior probability that each stands for, without that of exponent and midpoint."""
+
+    @property
+    def has_extra(self) -> np.ndarray:
+        return HAS_EXTRA[self.kind]
+
+    def take(self, which) -> "Candidates":
+        return Candidates(**{name: getattr(self, name)[which] for name in self.__slots__})
+
+    def at(self, log_exponent: Array, log_midpoint: Array, log_volume: Array | float = 0.0) -> "Candidates":
+        """Return every candidate at several shapes: rows of the two arrays."""
+        num = log_exponent.shape[1]
+        repeated = self.take(np.repeat(np.arange(len(self.kind)), num))
+        return replace(
+            repeated,
+            log_exponent=log_exponent.ravel(),
+            log_midpoint=log_midpoint.ravel(),
+            log_weight=repeated.log_weight + np.broadcast_to(log_volume, log_exponent.shape).ravel(),
+        )
+
+    @staticmethod
+    def join(many: "list[Candidates]") -> "Candidates":
+        names = Candidates.__slots__
+        return Candidates(**{name: np.concatenate([getattr(each, name) for each in many]) for name in names})
+
+
+def main_rise(x: Array, form: Form, kind, log_exponent, log_midpoint, place) -> Array:
+    """s: it begins late, or ends where a fall begins."""
+    late, fall = kind == Kind.late, kind == Kind.fall
+    begun = np.maximum(np.exp(x) - np.exp(np.where(late, place, 0.0)), 1e-9)
+    ended = np.minimum(x, np.log(np.where(fall, place, 1.0)))
+    x = np.where(late, np.log(begun), np.where(fall, ended, x))
+    return np.where(kind == Kind.flat, 0.0, form.shape(x, log_exponent, log_midpoint))
+
+
+def extra_part(x: Array, kind, place, length) -> Array:
+    """e: an early rise, a slow tail, or how much of a fall has happened, downwards."""
+    fall, tail = kind == Kind.fall, kind == Kind.tail
+    rise = sigmoid(x, np.where(tail, priors.TAIL_EXPONENT, priors.SECOND_EXPONENT), np.where(fall, 0.0, place))
+    return np.where(fall, -fallen_share(x, np.where(fall, place, 0.5), length), np.where(HAS_EXTRA[kind], rise, 0.0))
+
+
+def fallen_share(x: Array, place, length) -> Array:
+    """0 where a fall begins, towards 1 after it."""
+    return -np.expm1(-np.maximum(np.exp(x) - place, 0.0) / (length * np.maximum(1.0 - place, 1e-9)))
+
+
+def columns(blocks: Blocks, form: Form, candidates: Candidates) -> tuple[Array, Array]:
+    """s and e at every block (rows) of every candidate (columns)."""
+    c, x = candidates, blocks.x[:, None]
+    s = main_rise(x, form, c.kind, c.log_exponent, c.log_midpoint, c.place)
+    return s, extra_part(x, c.kind, c.place, c.length)
+
+
+def all_candidates(blocks: Blocks, kinds: dict[str, float]) -> Candidates:
+    """Every kind with each of its places, its exponent and midpoint still open."""
+    compute = np.sort(np.exp(blocks.x))
+    gaps = (0.5 * (compute[1:] + compute[:-1]))[2:-2]
+    places: dict[Kind, list[tuple[float, float]]] = {
+        Kind.flat: [(0.0, 1.0)],
+        Kind.rise: [(0.0, 1.0)],
+        Kind.second: [(place, 1.0) for place in priors.SECOND_PLACES],
+        Kind.tail: [(place, 1.0) for place in priors.TAIL_PLACES],
+        Kind.late: [(place, 1.0) for place in priors.LATE_PLACES],
+        Kind.fall: [
+            (place, length)
+            for index, length in enumerate(priors.FALL_LENGTHS if len(gaps) else ())
+            # A sudden fall may begin in any gap; the place of a slow one is less sharp.
+            for place in np.unique(
+                np.quantile(gaps, np.linspace(0, 1, 8 if index else priors.MOST_FALL_PLACES), method="nearest")
+            )
+        ],
+    }
+    rows = [
+        (int(kind), place, length, np.log(kinds[kind.name] / len(places[kind])))
+        for kind in Kind
+        if kinds.get(kind.name)
+        for place, length in places[kind]
+    ]
+    kind, place, length, log_weight = (np.array(column) for column in zip(*rows, strict=True))
+    zero = np.zeros(len(kind))
+    return Candidates(
+        kind=kind, log_exponent=zero, log_midpoint=zero, place=place, length=length, log_weight=log_weight
+    )
+
+
+# Drift, misfit and noise ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Covariance:
+    """Sizes of drift, misfit and spread between runs, in units of the noise; and what whitens the data under them."""
+
+    drift: float
+    drift_length: float
+    misfit: float
+    spread: float
+    log_weight: float
+    """Of the prior, and of the normalisation under it."""
+    whiten: Array
+
+    def between(self, blocks: Blocks, here, there, shared_shape) -> Array:
+        """Covariance between two sets of places, each (log compute, index, run)."""
+        (x, index, run), (other_x, other_index, other_run) = here, there
+        same = np.equal.outer(run, other_run)
+        total = np.zeros(same.shape)
+        if self.drift:
+            length = self.drift_length * float(np.median(blocks.size))
+            total += self.drift * same * np.exp(-np.abs(np.subtract.outer(index, other_index)) / length)
+        if self.misfit:
+            total += self.misfit**2 * matern(np.abs(np.subtract.outer(x, other_x)))
+        if self.spread:
+            total += self.spread**2 * same * np.multiply.outer(shared_shape(x), shared_shape(other_x))
+        return total
+
+
+def matern(distance: Array) -> Array:
+    scaled = np.sqrt(3.0) * distance / priors.MISFIT_LENGTH
+    return (1.0 + scaled) * np.exp(-scaled)
+
+
+def all_covariances(blocks: Blocks, shared_shape) -> list[Covariance]:
+    """Every combination of sizes. The spread between runs follows `shared_shape`, how far a run has come."""
+    unit = blocks.span / blocks.noise
+    spreads = priors.RUN_SPREADS if blocks.num_runs > 1 else ((0.0, 1.0),)
+    here = (blocks.x, blocks.index, blocks.run)
+    found = []
+    for drift, length, drift_weight in priors.DRIFTS:
+        for misfit, misfit_weight in priors.MISFITS:
+            for spread, spread_weight in spreads:
+                bare = Covariance(
+                    drift=drift,
+                    drift_length=length,
+                    misfit=misfit * unit,
+                    spread=spread * unit,
+                    log_weight=0.0,
+                    whiten=np.empty((0, 0)),
+                )
+                total = np.diag(blocks.weight) + bare.between(blocks, here, here, shared_shape)
+                if blocks.start is not None:
+                    total = np.pad(total, (0, 1))
+                    total[-1, -1] = blocks.start_weight
+                factor = np.linalg.cholesky(total)
+                log_weight = np.log(drift_weight * misfit_weight * spread_weight) - np.log(np.diag(factor)).sum()
+                found.append(replace(bare, log_weight=log_weight, whiten=np.linalg.inv(factor)))
+    return found
+
+
+# Evidence -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """The data, what is believed before them, and the units that both are in."""
+
+    blocks: Blocks
+    form: Form
+    prior: Prior
+    fixed_ceiling: float | None
+    rewards: Array
+    """Relative to `centre`; the start, where it is known, comes last."""
+    centre: float
+    room: float
+    """The largest gain that is possible ..."""
+    late_room: float
+    """... of a rise that has not begun ..."""
+    least: float
+    """... and the smallest that counts as one."""
+    level_precision: float
+    """Of the level's prior about the centre, in units of the noise."""
+    extra_precision: float
+    noise_df: float
+
+    @property
+    def df(self) -> float:
+        return self.blocks.num + self.noise_df
+
+    def padded(self, values: Array) -> Array:
+        """Return columns with a row for the start, where nothing has risen yet."""
+        if self.blocks.start is None:
+            return values
+        return np.concatenate([values, np.zeros((1, values.shape[1]))])
+
+    def rising(self, s: Array) -> Array:
+        """Return the columns of the gain: with a fixed ceiling, level = ceiling - gain."""
+        return self.padded(s) - (0.0 if self.fixed_ceiling is None else 1.0)
+
+
+def make_problem(blocks: Blocks, form: Form, prior: Prior, fixed_ceiling: float | None) -> Problem:
+    if fixed_ceiling is not None:
+        centre, level_sd = fixed_ceiling, 1e-6 * blocks.span
+    elif blocks.start is not None:
+        centre, level_sd = blocks.start, 2.0 * blocks.span
+    else:
+        centre, level_sd = float(blocks.y[0]), 0.5 * blocks.span
+    if blocks.bounds is None:
+        room, late_room = priors.ROOM * blocks.span, max(priors.ROOM * blocks.span, priors.LATE_ROOM * blocks.noise)
+        least = priors.LEAST_SHARE * blocks.span
+    else:
+        low, high = blocks.bounds
+        from_here = float(np.quantile(blocks.y, 0.1)) if blocks.start is None else blocks.start
+        room = late_room = max(high - from_here, 0.02 * (high - low))
+        least = priors.LEAST_SHARE * room
+    if fixed_ceiling is not None:
+        room = late_room = max(fixed_ceiling - (blocks.bounds[0] if blocks.bounds else fixed_ceiling - room), least * 2)
+    rewards = blocks.y if blocks.start is None else np.append(blocks.y, blocks.start)
+    return Problem(
+        blocks=blocks,
+        form=form,
+        prior=prior,
+        fixed_ceiling=fixed_ceiling,
+        rewards=rewards - centre,
+        centre=centre,
+        room=room,
+        late_room=late_room,
+        least=least,
+        level_precision=(blocks.noise / level_sd) ** 2,
+        extra_precision=(blocks.noise / (priors.EXTRA_SD * blocks.span)) ** 2,
+        noise_df=priors.KNOWN_NOISE_DF if blocks.is_noise_known else priors.NOISE_DF,
+    )
+
+
+def log_density(value: Array, place: tuple[float, float], df: float) -> Array:
+    """Log density of a Student-t up to its constant (which is the normal's): heavy tails for what others say."""
+    z = ((value - place[0]) / place[1]) ** 2
+    body = -0.5 * z if np.isinf(df) else -0.5 * (df + 1.0) * np.log1p(z / df)
+    return body - np.log(place[1]) - 0.5 * np.log(2.0 * np.pi)
+
+
+def log_shape_prior(problem: Problem, candidates: Candidates) -> Array:
+    """Log prior of exponent and midpoint."""
+    prior, c = problem.prior, candidates
+    both = log_density(c.log_exponent, prior.log_exponent, prior.df) + log_density(
+        c.log_midpoint, prior.log_midpoint, prior.df
+    )
+    return c.log_weight + np.where(c.kind == Kind.flat, 0.0, both)
+
+
+def log_gain_prior(problem: Problem, gain: Array, kind: np.ndarray) -> Array:
+    """Log prior density of the logarithm of the gain. Of a rise that has not begun, all gains are equally likely."""
+    late = np.log(gain / problem.late_room)
+    if problem.prior.log_share is not None:
+        return np.where(
+            kind == Kind.late, late, log_density(np.log(gain / problem.room), problem.prior.log_share, problem.prior.df)
+        )
+    share, least = gain / problem.room, problem.least / problem.room
+    if problem.blocks.bounds is None:
+        weight = 1.0 / (1.0 + gain / problem.blocks.span)
+        total = np.log(1.0 / least) - np.log((1.0 + priors.ROOM) / (1.0 + least * priors.ROOM))
+    else:
+        weight, total = 1.0 - 0.5 * share, np.log(1.0 / least) - 0.5 * (1.0 - least)
+    return np.where(kind == Kind.late, late, np.log(weight / total))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """For every covariance, node of the gain and candidate: the log mass, and what draws are made from.
+
+    `level`, `gain_on_level` and `extra_on_level` give the level's mean; `extra`, `gain_on_extra` the extra's.
+    """
+
+    log_mass: Array
+    gain: Array
+    squares: Array
+    gain_precision: Array
+    level_precision: Array
+    level: Array
+    gain_on_level: Array
+    extra_on_level: Array
+    extra_precision: Array
+    extra: Array
+    gain_on_extra: Array
+
+
+def evidence(problem: Problem, covariances: list[Covariance], candidates: Candidates, *, num_nodes: int) -> Evidence:
+    """Integrate level, extra and noise out. One node of the gain: its best value, with a width about it instead."""
+    c, blocks, df = candidates, problem.blocks, problem.df
+    s, e = columns(blocks, problem.form, c)
+    extra = np.flatnonzero(c.has_extra)
+    flat = c.kind == Kind.flat
+    table = np.concatenate(
+        [
+            np.ones((len(problem.rewards), 1)),
+            problem.rewards[:, None],
+            np.where(flat, 0.0, problem.rising(s)),
+            problem.padded(e[:, extra]),
+        ],
+        axis=1,
+    )
+    num, shape = len(c.kind), (len(covariances), len(c.kind))
+    prior = log_shape_prior(problem, c)
+    room = np.where(c.kind == Kind.late, problem.late_room, problem.room)
+    prior_squares = problem.noise_df * blocks.noise**2
+    rows: dict[str, list[Array]] = {name: [] for name in Evidence.__slots__}
+    for covariance in covariances:
+        white = covariance.whiten @ table
+        one, y, rise, other = white[:, 0], white[:, 1], white[:, 2 : 2 + num], white[:, 2 + num :]
+        level_precision = float(one @ one) + problem.level_precision
+        level, on_level = float(one @ y) / level_precision, one @ rise / level_precision
+        squares = np.full(num, y @ y - level_precision * level**2)
+        precision = np.einsum("ij,ij->j", rise, rise) - level_precision * on_level**2
+        pull = y @ rise - level_precision * on_level * level
+        log_mass = covariance.log_weight + prior + 0.5 * np.log(problem.level_precision / level_precision)
+        extra_on_level, extra_precision, extra_mean, gain_on_extra = (
+            np.zeros(num),
+            np.ones(num),
+            np.zeros(num),
+            np.zeros(num),
+        )
+        if len(extra):
+            extra_on_level[extra] = one @ other / level_precision
+            extra_precision[extra] = (
+                np.einsum("ij,ij->j", other, other)
+                - level_precision * extra_on_level[extra] ** 2
+                + problem.extra_precision
+            )
+            extra_mean[extra] = (y @ other - level_precision * extra_on_level[extra] * level) / extra_precision[extra]
+            cross = np.einsum("ij,ij->j", rise[:, extra], other) - level_precision * (on_level * extra_on_level)[extra]
+            gain_on_extra[extra] = cross / extra_precision[extra]
+            squares -= extra_precision * extra_mean**2
+            precision -= extra_precision * gain_on_extra**2
+            pull -= extra_precision * gain_on_extra * extra_mean
+            log_mass[extra] += 0.5 * np.log(problem.extra_precision / extra_precision[extra]) + np.log(2.0)
+        precision = np.maximum(precision, 1e-12 * level_precision)
+        best = pull / precision
+        least_squares = np.maximum(squares - precision * best**2, 0.0) + prior_squares
+        sd = np.sqrt(least_squares / df / precision)
+        middle = np.clip(best, problem.least, room)
+        if num_nodes == 1:
+            gain, log_width = middle[None], np.log(np.minimum(2.5 * sd / middle, 4.0))
+        else:
+            # As far as 11 log units reach from the best gain that is allowed; less where that is not the best of all.
+            beyond = np.abs(middle - best) / sd
+            reach = sd * 11.0 / (beyond + np.sqrt(beyond**2 + 4.0))
+            low, high = np.maximum(middle - reach, problem.least), np.minimum(middle + reach, room)
+            ratio = np.log(np.maximum(high / low, 1.0 + 1e-9))
+            gain, log_width = low * np.exp(ratio * NODES[:, None]), np.log(ratio / num_nodes)
+        total = np.where(flat, squares + prior_squares, least_squares + precision * (gain - best) ** 2)
+        log_mass = log_mass - 0.5 * df * np.log(total)
+        log_mass += np.where(flat, -np.log(num_nodes), log_gain_prior(problem, gain, c.kind) + log_width)
+        gain = np.where(flat, 0.0, gain)
+        if len(extra):
+            mean = extra_mean[extra] - gain[:, extra] * gain_on_extra[extra]
+            log_mass[:, extra] += log_ndtr(mean / np.sqrt(total[:, extra] / df / extra_precision[extra]))
+        if blocks.bounds is not None and num_nodes > 1 and problem.fixed_ceiling is None:
+            # A level below what is possible; by one standard error, since noise may put it there.
+            error = np.sqrt(total / df / level_precision)
+            log_mass += log_ndtr((problem.centre + level - gain * on_level - blocks.bounds[0]) / error + 1.0)
+        found = (
+            log_mass, gain, total, precision, np.full(num, level_precision), np.full(num, level), on_level, extra_on_level,
+            extra_precision, extra_mean, gain_on_extra,
+        )  # fmt: skip
+        for name, value in zip(Evidence.__slots__, found, strict=True):
+            rows[name].append(value)
+    assert len(rows["log_mass"]) == shape[0]
+    return Evidence(**{name: np.stack(values) for name, values in rows.items()})
+
+
+# Where the mass is ----------------------------------------------------------------------------------------------------
+
+
+def best_shapes(problem: Problem, covariance: Covariance, candidates: Candidates) -> tuple[Array, Array, Array]:
+    """Return the best log exponent and midpoint of every candidate under one covariance, and the two's covariance.
+
+    Gauss-Newton, from the best of a few.
+    """
+    c, blocks, prior = candidates, problem.blocks, problem.prior
+    num = len(c.kind)
+    (b_mean, b_sd), (m_mean, m_sd) = prior.log_exponent, prior.log_midpoint
+    lowest = max(float(blocks.x.min()) - 3.0, priors.MIDPOINTS[0])
+    b_grid = b_mean + np.clip(b_sd, 0.0, 1.0) * np.array([-2.1, -0.7, 0.7, 2.1])
+    m_grid = np.unique(np.clip(m_mean + min(m_sd, 2.0) * np.linspace(-3.4, 1.7, 7), lowest, priors.MIDPOINTS[1]))
+    tried_b, tried_m = (np.tile(grid.ravel(), (num, 1)) for grid in np.meshgrid(b_grid, m_grid, indexing="ij"))
+    tried = evidence(problem, [covariance], c.at(tried_b, tried_m), num_nodes=1)
+    first = tried.log_mass[0, 0].reshape(num, -1).argmax(axis=1)
+    b, m = tried_b[np.arange(num), first], tried_m[np.arange(num), first]
+    one = covariance.whiten @ np.ones(len(problem.rewards))
+    y = covariance.whiten @ problem.rewards
+    variance = np.full(num, blocks.noise**2)
+    found_value, found_b, found_m = np.full(num, -np.inf), b, m
+    found_spread = np.tile(np.diag([b_sd**2, m_sd**2]), (num, 1, 1))
+    nudge = 1e-3
+    extra_precision = np.where(c.has_extra, problem.extra_precision / blocks.noise**2, 1e12)
+    for _ in range(STEPS):
+        here = replace(c, log_exponent=b, log_midpoint=m)
+        s, e = columns(blocks, problem.form, here)
+        by_b = (columns(blocks, problem.form, replace(here, log_exponent=b + nudge))[0] - s) / nudge
+        by_m = (columns(blocks, problem.form, replace(here, log_midpoint=m + nudge))[0] - s) / nudge
+        table = [problem.rising(s), problem.padded(e), problem.padded(by_b), problem.padded(by_m)]
+        white = np.stack([np.tile(one[:, None], num), *(covariance.whiten @ part for part in table)], axis=2)
+        # Level, gain and extra first, then one step of everything.
+        weak = np.stack(
+            [np.full(num, problem.level_precision), variance / problem.room**2, variance * extra_precision], axis=1
+        )
+        linear = _solve(white[:, :, :3], weak, np.einsum("nki,n->ki", white[:, :, :3], y))
+        gain = np.clip(linear[:, 1], problem.least, problem.room)
+        linear[:, 1] = gain
+        left = y[:, None] - np.einsum("nki,ki->nk", white[:, :, :3], linear)
+        variance = (np.einsum("nk,nk->k", left, left) + blocks.noise**2) / (len(y) + 1)
+        white[:, :, 3:] *= gain[None, :, None]
+        weak = np.concatenate([weak, np.stack([variance / b_sd**2, variance / m_sd**2], axis=1)], axis=1)
+        off = np.concatenate([-linear, np.stack([b_mean - b, m_mean - m], axis=1)], axis=1)
+        gram = np.einsum("nki,nkj->kij", white, white) + weak[:, :, None] * np.eye(5)
+        inverse = np.linalg.inv(gram)
+        value = -0.5 * len(y) * np.log(variance) - 0.5 * ((b - b_mean) / b_sd) ** 2 - 0.5 * ((m - m_mean) / m_sd) ** 2
+        better = value > found_value
+        found_value, found_b, found_m = (
+            np.where(better, now, before) for now, before in ((value, found_value), (b, found_b), (m, found_m))
+        )
+        spread = inverse[:, 3:, 3:] * variance[:, None, None]
+        found_spread = np.where(better[:, None, None], spread, found_spread)
+        step = np.einsum("kij,kj->ki", inverse, np.einsum("nki,nk->ki", white, left) + weak * off)
+        b = np.clip(b + np.clip(step[:, 3], -0.5, 0.5), *priors.EXPONENTS)
+        m = np.clip(m + np.clip(step[:, 4], -0.9, 0.9), lowest, priors.MIDPOINTS[1])
+    return found_b, found_m, found_spread
+
+
+def _solve(white: Array, weak: Array, right: Array) -> Array:
+    gram = np.einsum("nki,nkj->kij", white, white) + (weak[:, :, None] + 1e-12) * np.eye(weak.shape[1])
+    return np.linalg.solve(gram, right[:, :, None])[:, :, 0]
+
+
+def around(candidates: Candidates, b: Array, m: Array, spread: Array, *, num: int, reach: float) -> Candidates:
+    """Return a grid of num x num shapes about the best of each candidate, along the axes of their covariance."""
+    factor = np.linalg.cholesky(spread + 1e-14 * np.eye(2))
+    ticks = ((np.arange(num) + 0.5) / num * 2.0 - 1.0) * reach
+    u, v = (grid.ravel() for grid in np.meshgrid(ticks, ticks, indexing="ij"))
+    log_exponent = b[:, None] + factor[:, 0, 0, None] * u
+    log_midpoint = m[:, None] + factor[:, 1, 0, None] * u + factor[:, 1, 1, None] * v
+    log_volume = np.log(factor[:, 0, 0] * factor[:, 1, 1] * (2.0 * reach / num) ** 2)
+    return candidates.at(log_exponent, log_midpoint, log_volume[:, None])
+
+
+def log_sum(values: Array, axis=None) -> Array:
+    top = values.max()
+    return top + np.log(np.maximum(np.exp(values - top).sum(axis=axis), 1e-300))
+
+
+FINE = ((0.3, 13), (0.08, 9), (1e-4, 5))
+"""Candidates with at least this share of the mass, looked at roughly, get a grid of that many shapes squared."""
+
+
+def shapes_with_mass(problem: Problem, covariances: list[Covariance], candidates: Candidates) -> Candidates:
+    """Return a grid of shapes for every candidate that matters."""
+    # White noise, and a drift and a misfit of middle size: the best shape under one is near that of any other.
+    looks = [
+        covariances[0],
+        covariances[len(priors.MISFITS) * 4 + 1] if problem.blocks.num_runs == 1 else covariances[-1],
+    ]
+    found = [best_shapes(problem, look, candidates) for look in looks]
+    masses = []
+    for shapes in found:
+        rough = evidence(problem, looks, around(candidates, *shapes, num=3, reach=2.2), num_nodes=1).log_mass
+        rough = log_sum(rough, axis=(0, 1)).reshape(len(candidates.kind), -1)
+        masses.append(rough.max(axis=1) + np.log(np.exp(rough - rough.max(axis=1, keepdims=True)).sum(axis=1)))
+    better = np.argmax(masses, axis=0)
+    mass = np.max(masses, axis=0)
+    share = np.exp(mass - log_sum(mass))
+    b, m, spread = (
+        np.where(better.reshape(-1, *[1] * (first.ndim - 1)) == 0, first, second)
+        for first, second in zip(*found, strict=True)
+    )
+    flat = candidates.kind == Kind.flat
+    grids, above = [candidates.take(flat)], np.inf
+    for least, num in FINE:
+        mine = (share >= least) & (share < above) & ~flat
+        if mine.any():
+            grids.append(around(candidates.take(mine), b[mine], m[mine], spread[mine], num=num, reach=3.5))
+        above = least
+    return Candidates.join(grids)
+
+
+# The posterior --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draws:
+    """Draws of everything, in no order."""
+
+    kind: np.ndarray
+    level: Array
+    gain: Array
+    log_exponent: Array
+    log_midpoint: Array
+    """Relative to the largest compute."""
+    place: Array
+    length: Array
+    extra: Array
+    noise: Array
+    covariance: np.ndarray
+    """Its number."""
+    far: Array
+    """A normal number each, for what no evaluation has seen: the misfit at the ceiling, the course after a fall."""
+    seen: np.ndarray
+    """Whether a rise has been seen: it is larger than its own standard error `NOTICED` times."""
+
+    def take(self, which) -> "Draws":
+        return Draws(**{name: getattr(self, name)[which] for name in self.__slots__})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Posterior:
+    blocks: Blocks
+    form: Form
+    draws: Draws
+    covariances: list[Covariance]
+    shared_shape: tuple[float, float]
+    """Log exponent and midpoint of the spread between runs."""
+
+    def curve(self, compute: Array) -> Array:
+        """Return the recipe's own curve: one row for every draw, one column for every compute.
+
+        After a fall a run may go on falling or recover: by as much again, up or down, with each doubling.
+        """
+        d, scale = self.draws, self.blocks.scale
+        x = np.log(np.maximum(np.atleast_1d(np.asarray(compute, dtype=float)), 1e-9 * scale) / scale)[None]
+        column = lambda name: getattr(d, name)[:, None]  # noqa: E731
+        s = main_rise(x, self.form, column("kind"), column("log_exponent"), column("log_midpoint"), column("place"))
+        curve = column("level") + column("gain") * s
+        curve += column("extra") * extra_part(x, column("kind"), column("place"), column("length"))
+        curve += (self.drop * d.far)[:, None] * np.sqrt(np.maximum(x, 0.0) / np.log(2.0))
+        return self.clipped(curve)
+
+    @property
+    def drop(self) -> Array:
+        """Draws of how far the reward has fallen since its peak; 0 where it has not."""
+        d = self.draws
+        fall = d.kind == Kind.fall
+        return np.where(fall, d.extra * fallen_share(np.zeros(len(fall)), np.where(fall, d.place, 0.5), d.length), 0.0)
+
+    @property
+    def ceiling(self) -> Array:
+        """Draws of what the curve rises to; of a curve that falls, the reward at its peak."""
+        d = self.draws
+        at_peak = main_rise(np.full(len(d.kind), 30.0), self.form, d.kind, d.log_exponent, d.log_midpoint, d.place)
+        top = d.level + d.gain * at_peak + np.where((d.kind == Kind.second) | (d.kind == Kind.tail), d.extra, 0.0)
+        misfit = np.array([covariance.misfit for covariance in self.covariances])[d.covariance]
+        return self.clipped(top + d.far * misfit * d.noise)
+
+    def new(self, compute: Array) -> Array:
+        """Return draws of a new evaluation at each compute; of a run not seen yet where there are several.
+
+        The residuals of the evaluations say where drift and misfit are now; beyond them these go back to nothing.
+        """
+        blocks, d = self.blocks, self.draws
+        compute = np.atleast_1d(np.asarray(compute, dtype=float))
+        x = np.log(compute / blocks.scale)
+        index = blocks.index.max() + (compute - blocks.scale) / blocks.spacing
+        here = (x, index, np.full(len(x), 0 if blocks.num_runs == 1 else -1))
+        there = (blocks.x, blocks.index, blocks.run)
+        values = self.curve(compute)
+        left = blocks.y - self.curve(blocks.scale * np.exp(blocks.x))
+        normal = np.random.default_rng(1).standard_normal(values.shape)
+        shape = lambda x: sigmoid(x, *self.shared_shape)  # noqa: E731
+        for number in np.unique(d.covariance):
+            covariance, mine = self.covariances[number], np.flatnonzero(d.covariance == number)
+            variance = np.zeros(len(x))
+            if covariance.drift or covariance.misfit or covariance.spread:
+                cross = covariance.between(blocks, here, there, shape)
+                total = np.diag(blocks.weight) + covariance.between(blocks, there, there, shape)
+                share = np.linalg.solve(total, cross.T)
+                own = covariance.drift + covariance.misfit**2 + (covariance.spread * shape(x)) ** 2
+                variance = np.maximum(own - np.einsum("ij,ji->i", cross, share), 0.0)
+                values[mine] += left[mine] @ share
+            sd = np.sqrt(variance + blocks.evaluation_weight)
+            values[mine] += d.noise[mine, None] * sd * normal[mine]
+        return self.clipped(values)
+
+    def clipped(self, values: Array) -> Array:
+        return values if self.blocks.bounds is None else np.clip(values, *self.blocks.bounds)
+
+    def probability(self, kind: Kind) -> float:
+        return float(np.mean(self.draws.kind == kind))
+
+    @property
+    def run_sd(self) -> float:
+        """Spread of the ceiling between runs of the recipe."""
+        spread = np.array([covariance.spread for covariance in self.covariances])[self.draws.covariance]
+        return float(np.median(spread * self.draws.noise))
+
+    @property
+    def noise_sd(self) -> float:
+        """Scatter of one evaluation about the curve: noise and drift."""
+        drift = np.array([covariance.drift for covariance in self.covariances])[self.draws.covariance]
+        return float(np.median(self.draws.noise * np.sqrt(self.blocks.evaluation_weight + drift)))
+
+
+def posterior(
+    blocks: Blocks,
+    *,
+    form: str = "sigmoid",
+    prior: Prior = priors.WEAK,
+    fixed_ceiling: float | None = None,
+    seed: int = 0,
+) -> Posterior:
+    """Return what the evaluations say."""
+    kinds = dict(priors.KINDS)
+    if form != "sigmoid" or fixed_ceiling is not None:
+        # Asked for on purpose: this shape and no other.
+        kinds = {"rise": 1.0} if fixed_ceiling is not None else {"flat": 0.1, "rise": 0.8, "fall": 0.1}
+    shape = FORMS[form]
+    if not shape.has_exponent:
+        prior = replace(prior, log_exponent=(0.0, 1e-4))
+    if not shape.has_midpoint:
+        prior = replace(prior, log_midpoint=(0.0, 1e-4))
+    problem = make_problem(blocks, shape, prior, fixed_ceiling)
+    candidates = all_candidates(blocks, kinds)
+    shared_shape = _shared_shape(problem, candidates)
+    covariances = all_covariances(blocks, lambda x: sigmoid(x, *shared_shape))
+    cells = shapes_with_mass(problem, covariances, candidates)
+    found = evidence(problem, covariances, cells, num_nodes=len(NODES))
+    draws = _draw(problem, cells, found, np.random.default_rng(seed))
+    return Posterior(blocks=blocks, form=shape, draws=draws, covariances=covariances, shared_shape=shared_shape)
+
+
+def _shared_shape(problem: Problem, candidates: Candidates) -> tuple[float, float]:
+    """Return the shape along which runs of a recipe differ: that of the best plain rise."""
+    if problem.blocks.num_runs == 1:
+        return (0.0, 0.0)
+    weight = problem.blocks.weight
+    weight = weight if problem.blocks.start is None else np.append(weight, problem.blocks.start_weight)
+    white = Covariance(
+        drift=0.0, drift_length=1.0, misfit=0.0, spread=0.0, log_weight=0.0, whiten=np.diag(weight**-0.5)
+    )
+    b, m, _ = best_shapes(problem, white, candidates.take(candidates.kind == Kind.rise))
+    return float(b[0]), float(m[0])
+
+
+def _draw(problem: Problem, cells: Candidates, found: Evidence, rng: np.random.Generator) -> Draws:
+    """Draw from the mixture: evenly spread over its mass, then everything that was integrated out."""
+    mass = np.cumsum(np.exp(found.log_mass - found.log_mass.max()).ravel())
+    places = (rng.permutation(NUM_DRAWS) + rng.uniform()) / NUM_DRAWS
+    which = np.minimum(np.searchsorted(mass, places * mass[-1]), len(mass) - 1)
+    covariance, node, cell = np.unravel_index(which, found.log_mass.shape)
+    of = lambda values: values[covariance, cell]  # noqa: E731
+    gain = found.gain[covariance, node, cell]
+    noise = np.sqrt(found.squares[covariance, node, cell] / rng.chisquare(problem.df, NUM_DRAWS))
+    has_extra = cells.has_extra[cell]
+    extra_sd = noise / np.sqrt(of(found.extra_precision))
+    mean = of(found.extra) - gain * of(found.gain_on_extra)
+    below = ndtr(-mean / extra_sd)
+    extra = mean + extra_sd * ndtri(np.clip(below + (1.0 - below) * rng.uniform(size=NUM_DRAWS), 1e-12, 1.0 - 1e-12))
+    extra = np.where(has_extra, np.maximum(extra, 0.0), 0.0)
+    level = problem.centre + of(found.level) - gain * of(found.gain_on_level) - extra * of(found.extra_on_level)
+    level += noise / np.sqrt(of(found.level_precision)) * rng.standard_normal(NUM_DRAWS)
+    if problem.fixed_ceiling is not None:
+        level = level - gain
+    kind = cells.kind[cell]
+    seen = gain >= priors.NOTICED * noise / np.sqrt(of(found.gain_precision))
+    seen |= has_extra & (extra >= priors.NOTICED * extra_sd)
+    return Draws(
+        kind=kind,
+        level=level,
+        gain=gain,
+        log_exponent=cells.log_exponent[cell],
+        log_midpoint=cells.log_midpoint[cell],
+        place=cells.place[cell],
+        length=cells.length[cell],
+        extra=extra,
+        noise=noise,
+        covariance=covariance,
+        far=rng.standard_normal(NUM_DRAWS),
+        seen=(seen & (kind != Kind.flat)) | (kind == Kind.fall),
+    )

@@ -1,1 +1,0 @@
-"""Two curves side by side."""

@@ -1,0 +1,79 @@
+"""Every number that the model of a curve takes for granted, each with where it comes from.
+
+All of them were chosen on simulated runs (`benchmarks/populations.py`) before any measured curve was scored, except
+where a comment says otherwise. Compute is in units of the largest compute measured, rewards in units of what is said.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+# Kinds of curves, with how likely each is before anything is seen. A slow tail is common in published and our own runs:
+# after a fast rise rewards go on growing for a long time. Falls and late starts are rarer, but must be found.
+KINDS = {"flat": 0.10, "rise": 0.44, "second": 0.07, "tail": 0.16, "late": 0.14, "fall": 0.09}
+
+# The exponents of arXiv 2510.13786, Table 1 and its ablations, lie between 1.1 and 5.0.
+LOG_EXPONENT = (np.log(2.0), 0.5)
+EXPONENTS = (np.log(0.3), np.log(14.0))
+# People look at a run, or stop it, within a factor of ten of where its curve bends.
+LOG_MIDPOINT = (0.0, 1.2)
+MIDPOINTS = (np.log(1e-5), np.log(100.0))
+
+# The gain, as a share of what is possible: even in its logarithm, with half the weight at all that is possible. Most
+# runs end well below everything right. A smaller gain counts as none.
+LEAST_SHARE = 0.02
+# Rewards without limits: what is possible, in units of the range that was seen ...
+ROOM = 4.0
+# ... and for a rise that has not begun, in units of the noise, which is then all that was seen.
+LATE_ROOM = 60.0
+
+# An early second rise (learning the format), a slow tail, and the compute before which nothing happens.
+SECOND_PLACES = np.log([0.006, 0.02, 0.06, 0.18, 0.5])
+SECOND_EXPONENT = np.log(1.6)
+TAIL_PLACES = np.log([0.4, 1.2, 4.0])
+TAIL_EXPONENT = np.log(0.9)
+LATE_PLACES = np.log([0.05, 0.12, 0.25, 0.45, 0.7, 1.4, 3.0, 7.0])
+# How fast a fall happens, in units of what is left of the run: at once, by its end, or going on beyond it.
+FALL_LENGTHS = (0.03, 0.5, 3.0)
+MOST_FALL_PLACES = 60
+# Size of a second rise, a tail or a fall: half-normal, in units of the range that was seen.
+EXTRA_SD = 0.5
+
+# Slow drift of one run's evaluations: variance in units of an evaluation's noise, length in evaluations, weight.
+DRIFTS = ((0.0, 1.0, 0.46),) + tuple(
+    (variance, length, weight / 3)
+    for variance, weight in ((0.3, 0.22), (1.0, 0.22), (4.0, 0.10))
+    for length in (1.5, 6.0, 25.0)
+)
+# Departure of the curve from all of these shapes: standard deviation in units of the range that was seen, weight;
+# and over which factor of compute (as a logarithm) it changes.
+MISFITS = ((0.0, 0.6), (0.015, 0.28), (0.05, 0.12))
+MISFIT_LENGTH = 1.0
+# Spread of the gain between runs of one recipe, in units of the range that was seen, weight. The paper's three repeats
+# have a standard deviation of about 0.01 at a gain of 0.2.
+RUN_SPREADS = ((0.01, 0.25), (0.03, 0.35), (0.09, 0.25), (0.27, 0.15))
+
+# How much the noise guessed from neighbouring evaluations, or known from counts, weighs: in evaluations.
+NOISE_DF = 2.0
+KNOWN_NOISE_DF = 12.0
+
+# A rise that is smaller than so many of its own standard errors has not been seen.
+NOTICED = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prior:
+    """What is believed of a sigmoid's parameters before its points are seen: location and scale of each logarithm.
+
+    `df` is that of a Student-t (infinite: normal). `log_share` is the gain's share of what is possible; None stands for
+    the weak prior of this module. `log_midpoint` is relative to `scale`, or to the largest compute where that is None.
+    """
+
+    log_exponent: tuple[float, float] = LOG_EXPONENT
+    log_midpoint: tuple[float, float] = LOG_MIDPOINT
+    log_share: tuple[float, float] | None = None
+    df: float = np.inf
+    scale: float | None = None
+
+
+WEAK = Prior()

@@ -1,1 +1,0 @@
-"""Priors that are learnt from other runs, and fits that use them."""
