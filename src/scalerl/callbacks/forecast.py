@@ -89,7 +89,9 @@ def describe(outlook: Outlook, end_compute: float | None = None, rewards: Sequen
         ceiling=param_value(done, "ceiling") if done.usable else None,
         end=None if outlook.at_end is None else outlook.at_end.reward,
         gain_per_doubling=doubling(done) if done.has_intervals else None,
-        p_reach=tuple((reward, _p_reach(outlook, end_compute, reward)) for reward in rewards) if done.has_intervals else (),
+        p_reach=tuple((reward, _p_reach(outlook, end_compute, reward)) for reward in rewards)
+        if done.has_intervals
+        else (),
         text=text[:1].upper() + text[1:],
     )
 

@@ -76,7 +76,10 @@ def member(name: str, curve: Fit) -> Member:
     least = np.log(priors.LEAST_SHARE)
     share_unit, scale = _share_unit(own), np.log(own.scale)
     found = {
-        "share": (np.log(draws.gain) - share_unit, (np.log(own.posterior.room) - share_unit + least / 2, -least / 12**0.5)),
+        "share": (
+            np.log(draws.gain) - share_unit,
+            (np.log(own.posterior.room) - share_unit + least / 2, -least / 12**0.5),
+        ),
         "exponent": (draws.log_exponent, priors.LOG_EXPONENT),
         "midpoint": (draws.log_midpoint + scale, (priors.LOG_MIDPOINT[0] + scale, priors.LOG_MIDPOINT[1])),
     }

@@ -81,7 +81,10 @@ def prior_content(fits: Mapping[str, Fit], x: str) -> dict[str, Any]:
         )
     rows = [
         {"name": name}
-        | {f"log_{param}": [round(number, 6) for number in value] for param, value in member(name, curve).values.items()}
+        | {
+            f"log_{param}": [round(number, 6) for number in value]
+            for param, value in member(name, curve).values.items()
+        }
         for name, curve in usable.items()
     ]
     return {"format": FORMAT, "model": MODEL, "x": x, "members": rows}
