@@ -188,6 +188,8 @@ def forecast(
         from scalerl.analysis.joint.seals import check_new_seal
 
         check_new_seal(seal)
+        if method == "paper":
+            raise UsageError("--seal writes intervals, which --method paper does not have: leave out one of the two")
 
     def analyse(series: "Sequence[Series]", options: "FitOptions") -> "Analysis":
         outside = [reward for reward in rewards if not 0 <= reward <= 1]

@@ -1,8 +1,8 @@
 """A population of runs: what runs of one kind have in common, and how far they differ.
 
-Each run has a location and an error of the logarithms of its gain's share, exponent and midpoint: those of its posterior
-with the weak prior divided out, so that a run that knows nothing says nothing. A law of these values has a scatter about
-it, learnt with them:
+Each run has a location and an error of the logarithms of its gain's share, exponent and midpoint: those of its
+posterior, with the weak prior divided out so that a run that knows nothing says nothing. A law of these values has a
+scatter about it, learnt with them:
 
     value_j = features_j . coefficients + scatter * t_j + error_j
 

@@ -1,8 +1,8 @@
 """Read and write prior files. `scalerl prior RUNS --out FILE` writes one and `--prior FILE` reads it; the package ships
 one as well.
 
-A file holds the members (earlier runs) rather than densities, so that people can read it and leave out members. Of a run
-that was fitted it has location and error of the logarithms of `population.py`, of a published one what was published:
+A file holds the members (earlier runs) rather than densities, so that people can read it and leave out members. A run
+that was fitted has location and error of the logarithms of `population.py`, a published one what was published:
 
     {"format": "scalerl-prior-2", "model": "scalerl-curve-2", "x": "gpu_hours", "members": [
         {"name": ..., "log_share": [-1.1, 0.03], "log_exponent": [0.65, 0.12], "log_midpoint": [7.6, 0.1]},

@@ -1,5 +1,5 @@
 """Seal forecasts and score them later. A sealed file holds the forecast, digests of its data, the date, the version of
-the package, the model's name and a digest of the whole file. It is scored by the numbers in it, whatever model made them.
+the package, the model's name and a digest of the whole file. It is scored by its numbers, whatever model made them.
 
 The digest detects a file that was changed by accident or by hand. It does not protect against someone who writes a new
 file: for that, keep the file (or its digest) where its date can be checked, such as a commit.

@@ -5,7 +5,7 @@
     exponent   log B = e0 + e1 log N                                  with scatter
 
 Ceilings depend mainly on the start R0 (priors keep b1 and b2 near 0); midpoints grow with the size N. The laws
-are those of `population.py`. All logarithms are taken relative to the target, so that a law's intercept is its forecast.
+are those of `population.py`. Logarithms are taken relative to the target, so that a law's intercept is its forecast.
 """
 
 from collections.abc import Sequence
@@ -136,8 +136,8 @@ def ceiling_draws(
         (value, sd * wide) for value, (_, sd), wide in zip(gain, (s.ceiling for s in siblings), stretch, strict=True)
     ]
     features = np.stack([np.ones_like(log_size), starts - logit(np.array(start)), log_size], axis=1)
-    law, scatter = law(own, features, CEILING, rng, stretch=stretch, is_curve=True)
-    centre = expit(logit(np.array(start)) + law)
+    lift, scatter = law(own, features, CEILING, rng, stretch=stretch, is_curve=True)
+    centre = expit(logit(np.array(start)) + lift)
     ceiling = centre + scatter * rng.standard_normal(len(centre))
     return np.clip(ceiling, start, 1.0), scatter
 
