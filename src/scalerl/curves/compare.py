@@ -14,7 +14,7 @@ import numpy as np
 from scalerl.curves.fit import Fit, compute_to_know, fit, refit
 from scalerl.curves.forecast import Value, reach_draws, summary
 from scalerl.curves.forms import Array
-from scalerl.curves.notes import Note, NoteKind, PairKind, Verdict, note
+from scalerl.curves.notes import Note, NoteKind, PairKind, Verdict, find_note, note
 from scalerl.curves.paper import Grid
 from scalerl.curves.words import note_text, pair_verdict
 
@@ -68,6 +68,17 @@ class Pair:
     @property
     def loser(self) -> str | None:
         return None if self.winner is None else self.b if self.winner == self.a else self.a
+
+    @property
+    def target(self) -> Target | None:
+        """The target that decides which one is more efficient."""
+        return self.targets[1] if len(self.targets) > 1 else None
+
+    @property
+    def crossing(self) -> float | None:
+        """The compute at which the two curves cross; None where they do not."""
+        crossing = find_note(self.notes, NoteKind.CROSSING)
+        return None if crossing is None else crossing.compute
 
     @property
     def verdict(self) -> str:
@@ -262,7 +273,7 @@ def _decide(pair: Pair, a: Fit, b: Fit) -> tuple[PairKind, int]:
     if by_ceiling and abs(pair.ceiling_difference.value) > pair.margin:
         return PairKind.HIGHER_CEILING, by_ceiling
     if Verdict.FALLEN not in (a.verdict, b.verdict) and Verdict.FLAT not in (a.verdict, b.verdict):
-        late = _sign(pair.targets[1].p_less) if len(pair.targets) > 1 else 0
+        late = _sign(pair.target.p_less) if pair.target is not None else 0
         by_exponent = 0 if np.isnan(pair.p_larger_exponent) else _sign(pair.p_larger_exponent)
         if (late or by_exponent) and late * by_exponent >= 0:
             return PairKind.MORE_EFFICIENT, late or by_exponent
@@ -376,8 +387,8 @@ def _reasons(pair: Pair, a: Fit, b: Fit, run_sd: float | None) -> tuple[Note, ..
             p_higher=pair.p_higher_ceiling,
         )
     ]
-    if len(pair.targets) > 1:
-        target = pair.targets[1]
+    target = pair.target
+    if target is not None:
         notes.append(
             note(
                 NoteKind.COMPUTE_RATIO,

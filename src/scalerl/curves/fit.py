@@ -10,7 +10,7 @@ from scalerl.curves import priors
 from scalerl.curves.data import Bounds, Points, make_blocks, make_points
 from scalerl.curves.forms import FORMS, Array, Form
 from scalerl.curves.model import Kind, Posterior, posterior
-from scalerl.curves.notes import Note, NoteKind, Verdict, note
+from scalerl.curves.notes import Note, NoteKind, Verdict, find_note, note
 from scalerl.curves.paper import Grid, paper_fit
 from scalerl.curves.priors import WEAK, Prior
 from scalerl.curves.words import note_text
@@ -72,7 +72,7 @@ class Fit:
     @property
     def fall(self) -> Note | None:
         """The fall after its peak, where that is the verdict."""
-        return next((each for each in self.notes if each.kind == NoteKind.FALL), None)
+        return find_note(self.notes, NoteKind.FALL)
 
     @property
     def num_points(self) -> int:
