@@ -7,7 +7,7 @@ probability from the draws of both posteriors. All evaluations count, also those
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 
@@ -21,9 +21,9 @@ from scalerl.curves.words import note_text, pair_verdict
 SURE = 0.95
 """Probability from which a difference decides."""
 SAME = 0.05
-"""Of the gain: ceilings closer than this are the same for every purpose. The paper's +-0.02 covers two runs; this one."""
+"""Of the gain: ceilings closer than this are the same for every purpose. The paper's 0.02 covers two runs, this one."""
 RUN_SD = 0.03
-"""Of the gain: spread of the ceiling between runs of a recipe, where only one was run. Between the paper's three repeats
+"""Of the gain: spread of the ceiling between runs of a recipe that was run once. Between the paper's three repeats
 (0.01 at a gain of 0.2) and our own seeds (0.01 at 0.6)."""
 HORIZON = 4.0
 """Times the larger compute: how far curves are compared where their ceilings are not known."""
@@ -452,7 +452,7 @@ def crossing_compute(a: Fit, b: Fit) -> float | None:
     gap = a.predict(places) - b.predict(places)
     size = 0.02 * max(a.gain, b.gain, 1e-12)
     clear = np.flatnonzero(np.abs(gap) > size)
-    turns = [(i, j) for i, j in zip(clear[:-1], clear[1:], strict=True) if np.sign(gap[i]) != np.sign(gap[j])]
+    turns = [(i, j) for i, j in pairwise(clear) if np.sign(gap[i]) != np.sign(gap[j])]
     return float(np.sqrt(places[turns[-1][0]] * places[turns[-1][1]])) if turns else None
 
 

@@ -203,7 +203,7 @@ def fit(
     (seed) of each point and `evaluation` what it was evaluated on (for paired comparisons). `skip_before` is a compute
     or a share of the largest ("10%"). `margin` is how wide a ceiling's interval may be to either side, by default a
     tenth of the gain. `bounds=None` is for rewards without limits. `pool` is what other runs say of its parameters
-    (`scalerl.joint`). `method="paper"` is the grid procedure of arXiv 2510.13786, A.5, over `grid`; it has no intervals.
+    (`scalerl.joint`). `method="paper"` is the grid procedure of arXiv 2510.13786, A.5, over `grid`, without intervals.
     """
     shape, fixed = _checked(form, method, start, dict(fixed or {}), bounds)
     tails(level)

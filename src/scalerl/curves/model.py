@@ -29,7 +29,7 @@ from scalerl.curves.forms import FORMS, Array, Form, sigmoid
 from scalerl.curves.priors import Prior
 
 MODEL = "scalerl-curve-2"
-"""Name of this model in JSON, sealed forecasts and prior files. It changes with what the model says of the same points."""
+"""Name of the model in JSON, sealed forecasts and prior files. It changes with what it says of the same points."""
 NUM_DRAWS = 2000
 NODES = (np.arange(12) + 0.5) / 12
 STEPS = 7
@@ -53,7 +53,7 @@ HAS_EXTRA = np.array([False, False, True, True, False, True])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """Curves that may be true, up to their linear parts. All of a length; places are log computes, of falls computes."""
+    """Curves that may be true, up to their linear parts. Of a length; places are log computes, of falls computes."""
 
     kind: np.ndarray
     log_exponent: Array
@@ -410,8 +410,8 @@ def evidence(problem: Problem, covariances: list[Covariance], candidates: Candid
             error = np.sqrt(total / df / level_precision)
             log_mass += log_ndtr((problem.centre + level - gain * on_level - blocks.bounds[0]) / error + 1.0)
         found = (
-            log_mass, gain, total, precision, np.full(num, level_precision), np.full(num, level), on_level, extra_on_level,
-            extra_precision, extra_mean, gain_on_extra,
+            log_mass, gain, total, precision, np.full(num, level_precision), np.full(num, level), on_level,
+            extra_on_level, extra_precision, extra_mean, gain_on_extra,
         )  # fmt: skip
         for name, value in zip(Evidence.__slots__, found, strict=True):
             rows[name].append(value)
