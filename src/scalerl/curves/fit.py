@@ -55,12 +55,14 @@ class Fit:
     start: float | None
     """The reward before training, as it was given."""
     start_sd: float | None
+    fixed: Mapping[str, float] = field(default_factory=dict)
+    """Parameters held fixed, by name."""
     posterior: Posterior | None = field(repr=False, default=None)
     """None where there is no curve, and for the paper's procedure, which has no intervals."""
     prior: Prior | None = field(repr=False, default=None)
     """The prior that other runs made; None for the weak one."""
     unpooled: "Fit | None" = field(repr=False, default=None)
-    """The same points without that prior."""
+    """The fit that was fitted again with that prior."""
 
     @property
     def messages(self) -> tuple[str, ...]:
@@ -229,24 +231,21 @@ def fit(
     prior = _prior_with(fixed, WEAK if pool is None else pool, blocks.scale)
     found = posterior(blocks, form=form, prior=prior, fixed_ceiling=fixed.get("ceiling", shape.ceiling))
     done = replace(
-        empty, posterior=found, noise_sd=found.noise_sd, run_sd=found.run_sd if blocks.num_runs > 1 else None
+        empty,
+        fixed=fixed,
+        posterior=found,
+        noise_sd=found.noise_sd,
+        run_sd=found.run_sd if blocks.num_runs > 1 else None,
     )
     done = replace(done, params={name: float(np.median(done.param_draws(name))) for name in shape.params})
     done = replace(done, margin=MARGIN * max(done.gain, 0.0) if margin is None else margin)
     verdict, notes = judge(done)
-    done = replace(done, verdict=verdict, notes=notes)
-    if pool is None:
-        return done
-    own = fit(
-        points.compute, points.reward, start=start, start_sd=start_sd, form=form, fixed=fixed, num_samples=points.num_samples,
-        error=points.error, run=points.run, evaluation=points.evaluation, level=level, margin=margin, bounds=bounds,
-    )  # fmt: skip
-    return replace(done, prior=pool, unpooled=own)
+    return replace(done, verdict=verdict, notes=notes, prior=pool)
 
 
 def refit(curve: Fit, *, ceiling: float | None = None, pool: Prior | None = None) -> Fit:
     """Fit the same points again, with the ceiling held fixed or with another prior."""
-    return fit(
+    again = fit(
         curve.compute,
         curve.reward,
         start=curve.start,
@@ -254,7 +253,7 @@ def refit(curve: Fit, *, ceiling: float | None = None, pool: Prior | None = None
         num_samples=curve.num_samples,
         error=curve.error,
         form=curve.form,
-        fixed=None if ceiling is None else {"ceiling": ceiling},
+        fixed=curve.fixed if ceiling is None else {**curve.fixed, "ceiling": ceiling},
         run=curve.run,
         evaluation=curve.evaluation,
         level=curve.level,
@@ -262,6 +261,7 @@ def refit(curve: Fit, *, ceiling: float | None = None, pool: Prior | None = None
         bounds=curve.bounds,
         pool=pool,
     )
+    return again if pool is None else replace(again, unpooled=curve)
 
 
 def judge(curve: Fit) -> tuple[Verdict, tuple[Note, ...]]:

@@ -28,6 +28,8 @@ from scalerl.curves.data import Blocks
 from scalerl.curves.forms import FORMS, Array, Form, sigmoid
 from scalerl.curves.priors import Prior
 
+MODEL = "scalerl-curve-2"
+"""Name of this model in JSON, sealed forecasts and prior files. It changes with what the model says of the same points."""
 NUM_DRAWS = 2000
 NODES = (np.arange(12) + 0.5) / 12
 STEPS = 7
@@ -567,6 +569,8 @@ class Posterior:
     covariances: list[Covariance]
     shared_shape: tuple[float, float]
     """Log exponent and midpoint of the spread between runs."""
+    room: float
+    """The largest gain that is possible."""
 
     def curve(self, compute: Array) -> Array:
         """Return the recipe's own curve: one row for every draw, one column for every compute.
@@ -671,7 +675,9 @@ def posterior(
     cells = shapes_with_mass(problem, covariances, candidates)
     found = evidence(problem, covariances, cells, num_nodes=len(NODES))
     draws = _draw(problem, cells, found, np.random.default_rng(seed))
-    return Posterior(blocks=blocks, form=shape, draws=draws, covariances=covariances, shared_shape=shared_shape)
+    return Posterior(
+        blocks=blocks, form=shape, draws=draws, covariances=covariances, shared_shape=shared_shape, room=problem.room
+    )
 
 
 def _shared_shape(problem: Problem, candidates: Candidates) -> tuple[float, float]:
