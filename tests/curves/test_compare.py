@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
+from scalerl.curves.pairs.notes import MeasuredDifference, ProbablyHigher
 from simulate import run, sigmoid
 
 from scalerl.curves import compare, fit, linearise, refit
-from scalerl.curves.pairs.notes import MeasuredDifference, ProbablyHigher
 
 
 def fitted(seed: int, **params):

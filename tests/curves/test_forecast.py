@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
+from scalerl.curves.fitted import _mixed_quantiles, with_noise
 from simulate import run, sigmoid
 
 from scalerl.curves import backtest, compute_for, doubling, fit, note_text, rank_forms, reward_at
-from scalerl.curves.fitted import _mixed_quantiles, with_noise
 from scalerl.curves.forecast import inverse, score
 from scalerl.curves.forms import FORMS
 from scalerl.curves.notes import NothingToScore, TooFewPoints

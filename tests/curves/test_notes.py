@@ -4,11 +4,11 @@ import json
 from typing import get_args
 
 import pytest
+from scalerl.curves.pairs.notes import Crossing, PairKind
 from simulate import run
 
 from scalerl.curves import compare, fit, note_json, note_text, pair_verdict
 from scalerl.curves.notes import AtBound, Fall, Note, SkippedEarly, TooFewPoints, WideCeiling
-from scalerl.curves.pairs.notes import Crossing, PairKind
 
 
 def test_every_note_has_its_own_kind():

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scalerl.curves.least_squares import PAPER_LARGE_MIDPOINTS
+from scalerl.curves.pairs.paper_rule import compare_by_paper
 
 from scalerl.cli import main
 from scalerl.curves import fit
-from scalerl.curves.least_squares import PAPER_LARGE_MIDPOINTS
-from scalerl.curves.pairs.paper_rule import compare_by_paper
 
 CEILINGS = np.array([0.60, 0.605, 0.61, 0.645, 0.65])
 
