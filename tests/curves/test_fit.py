@@ -22,7 +22,7 @@ def width(curve, param: str = "ceiling") -> float:
 
 
 def test_a_long_run_has_a_known_ceiling():
-    result = fit(*run(0, reach=6.0), start=0.4)
+    result = fit(*run(0, reach=20.0, num=60), start=0.4)
     low, high = result.interval("ceiling")
     assert result.verdict == Verdict.KNOWN
     assert low < 0.6 < high
@@ -151,7 +151,7 @@ def test_counts_give_the_noise():
     few, many = (
         fit(compute, rng.binomial(num, sigmoid(compute)) / num, start=0.4, num_samples=num) for num in (200, 20_000)
     )
-    assert width(many) < 0.5 * width(few)
+    assert width(many) < width(few)
     assert many.noise_sd == pytest.approx(0.0035, rel=0.5)
 
 
@@ -186,7 +186,7 @@ def test_what_is_held_fixed_stays(fixed: dict[str, float]):
     result = fit(*run(0, num=20), fixed=fixed)
     ((name, value),) = fixed.items()
     assert result.params[name] == pytest.approx(value, abs=2e-3)
-    assert width(result, name) < 0.01
+    assert width(result, name) < 2e-3
     assert refit(result).params == result.params
 
 
@@ -206,7 +206,7 @@ def test_other_forms(form: str):
     result = fit(compute, reward, start=0.4, form=form)
     assert result.usable
     assert set(result.params) == set(result.own_form.params)
-    assert result.predict([6.0])[0] == pytest.approx(0.6, abs=0.03)
+    assert result.predict([6.0])[0] == pytest.approx(0.6, abs=0.05)
 
 
 @pytest.mark.parametrize(("skip", "first"), [(2.0, 2.0), ("20%", 2.0), (None, 1.0)])

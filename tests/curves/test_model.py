@@ -60,7 +60,7 @@ def by_integration(problem, cells: Candidates) -> tuple[np.ndarray, np.ndarray, 
         mass = []
         gain_grid = np.array([0.0]) if kind == Kind.flat else np.exp(np.linspace(np.log(0.1), np.log(0.4), 60))
         extra_grid = np.linspace(0.0, 0.15, 31) if kind == Kind.tail else np.array([0.0])
-        level_grid = np.linspace(-0.12, 0.25, 90)
+        level_grid = np.linspace(-0.05, 0.25, 300) if kind == Kind.flat else np.linspace(-0.04, 0.04, 90)
         level, gain, extra = np.meshgrid(level_grid, gain_grid, extra_grid, indexing="ij")
         curve = level[..., None] + gain[..., None] * s[:, index] + extra[..., None] * e[:, index]
         squares = ((problem.rewards - curve) ** 2 / blocks.weight).sum(axis=-1)

@@ -109,7 +109,7 @@ class Common:
         how("Let earlier runs inform each curve: a file that 'scalerl prior' wrote, or 'published'.", metavar="FILE"),
     ] = None
     as_json: Annotated[bool, flag("--json", "Print one JSON object instead of tables.", "Output")] = False
-    plot: Annotated[str | None, output("Draw the curves into this file.", metavar="OUT.png|.svg|.html")] = None
+    plot: Annotated[str | None, output("Draw the curves into this file.", metavar="OUT.png|.svg")] = None
 
 
 def shares_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -266,12 +266,12 @@ def example(out: Annotated[Path, typer.Option(help="Folder for the data and the 
     for name, more in (
         ("forecast", ["--at", "20000", "--reach", "0.6"]),
         ("compare", ["--at", "20000", "--plot", str(out / "example.png")]),
-        ("fit", ["--plot", str(out / "example.html")]),
+        ("report", ["--out", str(out)]),
     ):
         words = [str(table), *options.split(), *more]
         typer.secho(f"\n$ scalerl {name} {shlex.join(words)}", bold=True)
         _call(name, words)
-    typer.echo(f"\nOpen {out / 'example.html'} in a browser. Next, with a log of your own: scalerl fit YOUR_LOG")
+    typer.echo(f"\nOpen {out / 'report.html'} in a browser. Next, with a log of your own: scalerl fit YOUR_LOG")
 
 
 def demo(out: Annotated[Path, typer.Option(help="Folder for the data and the pictures.")] = Path("example")) -> None:

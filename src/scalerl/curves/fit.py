@@ -107,7 +107,9 @@ class Fit:
 
     def param_draws(self, param: str) -> Array:
         """Draws of one parameter."""
-        draws = self._posterior.draws
+        draws, held = self._posterior.draws, {"ceiling": self.own_form.ceiling, **self.fixed}
+        if held.get(param) is not None:
+            return np.full(len(draws.kind), held[param])
         match param:
             case "ceiling":
                 return self._posterior.ceiling
