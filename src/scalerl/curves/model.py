@@ -29,8 +29,8 @@ from scalerl.curves.forms import FORMS, Array, Form, sigmoid
 from scalerl.curves.priors import Prior
 
 NUM_DRAWS = 2000
-NODES = (np.arange(12) + 0.5) / 12
-STEPS = 7
+NODES = (np.arange(10) + 0.5) / 10
+STEPS = 5
 """Gauss-Newton steps to the best exponent and midpoint of a candidate."""
 
 
@@ -420,21 +420,32 @@ def evidence(problem: Problem, covariances: list[Covariance], candidates: Candid
 # Where the mass is ----------------------------------------------------------------------------------------------------
 
 
-def best_shapes(problem: Problem, covariance: Covariance, candidates: Candidates) -> tuple[Array, Array, Array]:
+def first_shapes(problem: Problem, covariance: Covariance, candidates: Candidates) -> tuple[Array, Array, Array]:
+    """Return the best of a few log exponents and midpoints for every candidate, and its log mass."""
+    num, prior = len(candidates.kind), problem.prior
+    (b_mean, b_sd), (m_mean, m_sd) = prior.log_exponent, prior.log_midpoint
+    b_grid = b_mean + min(b_sd, 1.0) * np.array([-2.1, -0.7, 0.7, 2.1])
+    m_grid = np.maximum(m_mean + min(m_sd, 2.0) * np.linspace(-3.4, 1.7, 7), lowest_midpoint(problem))
+    b, m = (np.tile(grid.ravel(), (num, 1)) for grid in np.meshgrid(b_grid, m_grid, indexing="ij"))
+    mass = evidence(problem, [covariance], candidates.at(b, m), num_nodes=1).log_mass[0, 0].reshape(num, -1)
+    best = (np.arange(num), mass.argmax(axis=1))
+    return b[best], m[best], mass[best]
+
+
+def lowest_midpoint(problem: Problem) -> float:
+    return max(float(problem.blocks.x.min()) - 3.0, priors.MIDPOINTS[0])
+
+
+def best_shapes(
+    problem: Problem, covariance: Covariance, candidates: Candidates, b: Array, m: Array
+) -> tuple[Array, Array, Array]:
     """Return the best log exponent and midpoint of every candidate under one covariance, and the two's covariance.
 
-    Gauss-Newton, from the best of a few.
+    Gauss-Newton from a first guess.
     """
     c, blocks, prior = candidates, problem.blocks, problem.prior
-    num = len(c.kind)
+    num, lowest = len(c.kind), lowest_midpoint(problem)
     (b_mean, b_sd), (m_mean, m_sd) = prior.log_exponent, prior.log_midpoint
-    lowest = max(float(blocks.x.min()) - 3.0, priors.MIDPOINTS[0])
-    b_grid = b_mean + np.clip(b_sd, 0.0, 1.0) * np.array([-2.1, -0.7, 0.7, 2.1])
-    m_grid = np.unique(np.clip(m_mean + min(m_sd, 2.0) * np.linspace(-3.4, 1.7, 7), lowest, priors.MIDPOINTS[1]))
-    tried_b, tried_m = (np.tile(grid.ravel(), (num, 1)) for grid in np.meshgrid(b_grid, m_grid, indexing="ij"))
-    tried = evidence(problem, [covariance], c.at(tried_b, tried_m), num_nodes=1)
-    first = tried.log_mass[0, 0].reshape(num, -1).argmax(axis=1)
-    b, m = tried_b[np.arange(num), first], tried_m[np.arange(num), first]
     one = covariance.whiten @ np.ones(len(problem.rewards))
     y = covariance.whiten @ problem.rewards
     variance = np.full(num, blocks.noise**2)
@@ -497,8 +508,12 @@ def log_sum(values: Array, axis=None) -> Array:
     return top + np.log(np.maximum(np.exp(values - top).sum(axis=axis), 1e-300))
 
 
-FINE = ((0.3, 13), (0.08, 9), (1e-4, 5))
+FINE = ((0.3, 12), (0.05, 8), (1e-4, 4))
 """Candidates with at least this share of the mass, looked at roughly, get a grid of that many shapes squared."""
+
+
+FEW = 12
+NEARLY_ALL = 0.98
 
 
 def shapes_with_mass(problem: Problem, covariances: list[Covariance], candidates: Candidates) -> Candidates:
@@ -508,7 +523,17 @@ def shapes_with_mass(problem: Problem, covariances: list[Covariance], candidates
         covariances[0],
         covariances[len(priors.MISFITS) * 4 + 1] if problem.blocks.num_runs == 1 else covariances[-1],
     ]
-    found = [best_shapes(problem, look, candidates) for look in looks]
+    guesses = [first_shapes(problem, look, candidates) for look in looks]
+    mass = np.max([guess[2] - guess[2].max() for guess in guesses], axis=0)
+    # Rough as this is, it rules most places of a fall out; the best few of every kind stay.
+    rank = np.array(
+        [np.sum((candidates.kind == kind) & (mass > own)) for kind, own in zip(candidates.kind, mass, strict=True)]
+    )
+    kept = (rank < FEW) | (mass > mass.max() - 12.0)
+    candidates = candidates.take(kept)
+    found = [
+        best_shapes(problem, look, candidates, b[kept], m[kept]) for look, (b, m, _) in zip(looks, guesses, strict=True)
+    ]
     masses = []
     for shapes in found:
         rough = evidence(problem, looks, around(candidates, *shapes, num=3, reach=2.2), num_nodes=1).log_mass
@@ -669,9 +694,19 @@ def posterior(
     shared_shape = _shared_shape(problem, candidates)
     covariances = all_covariances(blocks, lambda x: sigmoid(x, *shared_shape))
     cells = shapes_with_mass(problem, covariances, candidates)
+    covariances = _with_mass(problem, covariances, cells)
     found = evidence(problem, covariances, cells, num_nodes=len(NODES))
     draws = _draw(problem, cells, found, np.random.default_rng(seed))
     return Posterior(blocks=blocks, form=shape, draws=draws, covariances=covariances, shared_shape=shared_shape)
+
+
+def _with_mass(problem: Problem, covariances: list[Covariance], cells: Candidates) -> list[Covariance]:
+    """Return the covariances that hold nearly all of the mass, looked at roughly."""
+    rough = evidence(problem, covariances, cells.take(slice(None, None, 3)), num_nodes=1).log_mass
+    mass = log_sum(rough, axis=(1, 2))
+    order = np.argsort(-mass)
+    before = np.cumsum(np.exp(mass[order] - log_sum(mass))) - np.exp(mass[order] - log_sum(mass))
+    return [covariances[number] for number in order[before < NEARLY_ALL]]
 
 
 def _shared_shape(problem: Problem, candidates: Candidates) -> tuple[float, float]:
@@ -683,7 +718,8 @@ def _shared_shape(problem: Problem, candidates: Candidates) -> tuple[float, floa
     white = Covariance(
         drift=0.0, drift_length=1.0, misfit=0.0, spread=0.0, log_weight=0.0, whiten=np.diag(weight**-0.5)
     )
-    b, m, _ = best_shapes(problem, white, candidates.take(candidates.kind == Kind.rise))
+    rise = candidates.take(candidates.kind == Kind.rise)
+    b, m, _ = best_shapes(problem, white, rise, *first_shapes(problem, white, rise)[:2])
     return float(b[0]), float(m[0])
 
 
