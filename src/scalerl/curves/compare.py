@@ -18,7 +18,7 @@ from scalerl.curves.notes import Note, NoteKind, PairKind, Verdict, note
 from scalerl.curves.paper import Grid
 from scalerl.curves.words import note_text, pair_verdict
 
-SURE = 0.95
+SURE = 0.97
 """Probability from which a difference decides."""
 SAME = 0.05
 """Of the gain: ceilings closer than this are the same for every purpose."""
@@ -206,7 +206,7 @@ def _shared(fits: Mapping[str, Fit], tops: Mapping[str, Array]) -> tuple[float |
         return None, {}
     precision = [1.0 / max(float(np.var(tops[name])), 1e-12) for name in members]
     ceiling = float(np.average([fits[name].params["ceiling"] for name in members], weights=precision))
-    return ceiling, {name: refit(fits[name], ceiling=ceiling) for name in members}
+    return ceiling, {name: refit(fits[name], fixed={"ceiling": ceiling}) for name in members}
 
 
 def _pair(
@@ -280,7 +280,7 @@ def _decide(pair: Pair, a: Fit, b: Fit) -> tuple[PairKind, int]:
 def _targets(a: Fit, b: Fit, run_sd: float | None) -> tuple[Target, ...]:
     """Return the compute ratio at targets on the way from the higher start to the lower ceiling.
 
-    Another run of the recipe would be higher or lower by a share of the spread, and so reach the target sooner or later.
+    Another run of the recipe would be higher or lower by a share of the spread, and so reach it sooner or later.
     """
     low = max(_first_reward(a), _first_reward(b))
     high = min(float(np.median(curve.standing_draws)) for curve in (a, b))

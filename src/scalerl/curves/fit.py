@@ -202,8 +202,8 @@ def fit(
     `error` is the standard error of each reward where these are means, as those of `bin_rewards`; `run` labels the run
     (seed) of each point and `evaluation` what it was evaluated on (for paired comparisons). `skip_before` is a compute
     or a share of the largest ("10%"). `margin` is how wide a ceiling's interval may be to either side, by default a
-    tenth of the gain. `bounds=None` is for rewards without limits. `pool` is what other runs say of its parameters
-    (`scalerl.joint`). `method="paper"` is the grid procedure of arXiv 2510.13786, A.5, over `grid`; it has no intervals.
+    share of the gain. `bounds=None` is for rewards without limits. `pool` is what other runs say of its parameters
+    (`scalerl.joint`). `method="paper"` is the grid procedure of arXiv 2510.13786, A.5, over `grid`, without intervals.
     """
     shape, fixed = _checked(form, method, start, dict(fixed or {}), bounds)
     tails(level)
@@ -239,15 +239,11 @@ def fit(
     done = replace(done, verdict=verdict, notes=notes)
     if pool is None:
         return done
-    own = fit(
-        points.compute, points.reward, start=start, start_sd=start_sd, form=form, fixed=fixed, num_samples=points.num_samples,
-        error=points.error, run=points.run, evaluation=points.evaluation, level=level, margin=margin, bounds=bounds,
-    )  # fmt: skip
-    return replace(done, prior=pool, unpooled=own)
+    return replace(done, prior=pool, unpooled=refit(done, fixed=fixed))
 
 
-def refit(curve: Fit, *, ceiling: float | None = None, pool: Prior | None = None) -> Fit:
-    """Fit the same points again, with the ceiling held fixed or with another prior."""
+def refit(curve: Fit, *, fixed: Mapping[str, float] | None = None, pool: Prior | None = None) -> Fit:
+    """Fit the same points again, with parameters held fixed or with another prior."""
     return fit(
         curve.compute,
         curve.reward,
@@ -256,7 +252,7 @@ def refit(curve: Fit, *, ceiling: float | None = None, pool: Prior | None = None
         num_samples=curve.num_samples,
         error=curve.error,
         form=curve.form,
-        fixed=None if ceiling is None else {"ceiling": ceiling},
+        fixed=fixed,
         run=curve.run,
         evaluation=curve.evaluation,
         level=curve.level,

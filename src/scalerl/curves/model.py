@@ -51,7 +51,7 @@ HAS_EXTRA = np.array([False, False, True, True, False, True])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """Curves that may be true, up to their linear parts. All of a length; places are log computes, of falls computes."""
+    """Curves that may be true, up to their linear parts. Places are log computes; those of falls are computes."""
 
     kind: np.ndarray
     log_exponent: Array
@@ -348,7 +348,7 @@ def evidence(problem: Problem, covariances: list[Covariance], candidates: Candid
         ],
         axis=1,
     )
-    num, shape = len(c.kind), (len(covariances), len(c.kind))
+    num = len(c.kind)
     prior = log_shape_prior(problem, c)
     room = np.where(c.kind == Kind.late, problem.late_room, problem.room)
     prior_squares = problem.noise_df * blocks.noise**2
@@ -408,12 +408,11 @@ def evidence(problem: Problem, covariances: list[Covariance], candidates: Candid
             error = np.sqrt(total / df / level_precision)
             log_mass += log_ndtr((problem.centre + level - gain * on_level - blocks.bounds[0]) / error + 1.0)
         found = (
-            log_mass, gain, total, precision, np.full(num, level_precision), np.full(num, level), on_level, extra_on_level,
-            extra_precision, extra_mean, gain_on_extra,
+            log_mass, gain, total, precision, np.full(num, level_precision), np.full(num, level), on_level,
+            extra_on_level, extra_precision, extra_mean, gain_on_extra,
         )  # fmt: skip
         for name, value in zip(Evidence.__slots__, found, strict=True):
             rows[name].append(value)
-    assert len(rows["log_mass"]) == shape[0]
     return Evidence(**{name: np.stack(values) for name, values in rows.items()})
 
 
@@ -592,6 +591,7 @@ class Posterior:
     covariances: list[Covariance]
     shared_shape: tuple[float, float]
     """Log exponent and midpoint of the spread between runs."""
+    fixed_ceiling: float | None = None
 
     def curve(self, compute: Array) -> Array:
         """Return the recipe's own curve: one row for every draw, one column for every compute.
@@ -618,6 +618,8 @@ class Posterior:
     def ceiling(self) -> Array:
         """Draws of what the curve rises to; of a curve that falls, the reward at its peak."""
         d = self.draws
+        if self.fixed_ceiling is not None:
+            return np.full(len(d.kind), self.fixed_ceiling)
         at_peak = main_rise(np.full(len(d.kind), 30.0), self.form, d.kind, d.log_exponent, d.log_midpoint, d.place)
         top = d.level + d.gain * at_peak + np.where((d.kind == Kind.second) | (d.kind == Kind.tail), d.extra, 0.0)
         misfit = np.array([covariance.misfit for covariance in self.covariances])[d.covariance]
@@ -697,7 +699,14 @@ def posterior(
     covariances = _with_mass(problem, covariances, cells)
     found = evidence(problem, covariances, cells, num_nodes=len(NODES))
     draws = _draw(problem, cells, found, np.random.default_rng(seed))
-    return Posterior(blocks=blocks, form=shape, draws=draws, covariances=covariances, shared_shape=shared_shape)
+    return Posterior(
+        blocks=blocks,
+        form=shape,
+        draws=draws,
+        covariances=covariances,
+        shared_shape=shared_shape,
+        fixed_ceiling=fixed_ceiling,
+    )
 
 
 def _with_mass(problem: Problem, covariances: list[Covariance], cells: Candidates) -> list[Covariance]:
