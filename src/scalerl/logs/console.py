@@ -60,6 +60,7 @@ _TRAINING = re.compile(r"\btraining (results|metrics)\b", re.IGNORECASE)
 _EVALUATION_NAME = re.compile(r"eval|val[-_/]|valid|test", re.IGNORECASE)
 _TAG = re.compile(r"\[([A-Za-z_][\w.-]*)\]")
 _LEVELS = re.compile(r"(debug|info|warn(ing)?|error|critical|rank.*)", re.IGNORECASE)
+_RAY = re.compile(r"\s*\((?:\S+ )?pid=\d+[^)]{0,80}\)\s?")
 _FENCE = re.compile(r"\s*(```|~~~)")
 _MIN_RECORDS_PER_TAG = 3
 # Longer lines are prompts and answers; a record of many metrics has some ten thousand characters.
@@ -221,7 +222,7 @@ def _lines(text: str, budget: Budget) -> Iterator[Line]:
             budget.spend()
         for part in (_ESCAPES.sub("", line) if "\x1b" in line else line).split("\r"):
             if part.strip():
-                yield number, part
+                yield number, _RAY.sub("", part, count=1) if "pid=" in part[:200] else part
 
 
 def _fenced(lines: Sequence[Line]) -> list[Line]:

@@ -242,6 +242,8 @@ def _without_superseded(points: Sequence[Point]) -> Kept:
     dropped: list[tuple[Point, int]] = []
     for point in points:
         by = point.table.superseded[point.at]
+        if by is not None and replace(point, at=by).y is None and replace(point, at=by).step == point.step:
+            continue  # the checkpoint was evaluated once more, not trained
         while by is not None and (id(point.table), by) not in seen and by + 1 < len(point.table.rows):
             by += 1  # the row itself may have no reward: the next one that has says to which run it belongs
         if by is not None and seen.get((id(point.table), by)) == (point.curve, point.run, point.is_held_out):

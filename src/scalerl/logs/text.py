@@ -19,7 +19,7 @@ from scalerl.logs.units import is_number, number, read_cells
 _MAX_SAMPLE = 50
 _MAX_FIELD = 131_072
 _PREAMBLE = re.compile(r"#|\s*\"?sep=.\"?\s*$", re.IGNORECASE)
-_KEY_VALUE = re.compile(r"\w\s*[=:]\s*[-+]?[\d.]")
+_KEY_VALUE = re.compile(r"""\w["']?\s*[=:]\s*["']?[-+]?[\d.]""")
 
 
 # CSV
