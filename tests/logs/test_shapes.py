@@ -141,6 +141,14 @@ def console_dicts() -> str:
     return "".join(f"{{'loss': '0.1', 'reward': '{reward}', 'step': '{at}'}}\n" for at, reward in enumerate(R, start=1))
 
 
+def drawn(separator: str) -> str:
+    rule = "|---|---|---|\n" if separator == "|" else ""
+    rows = "".join(separator.join(("", str(at), "0.1", str(reward), "")) + "\n" for at, reward in enumerate(R, start=1))
+    return (
+        f"Some words  here.\n\n{separator.join(('', 'Step', 'Training Loss', 'reward', ''))}\n{rule}{rows}\nThe end.\n"
+    )
+
+
 def one(column: str, points: int) -> tuple[tuple[str, int], ...]:
     return ((column, points),)
 
@@ -230,6 +238,15 @@ SHAPES = (
             {name: [{"step": at, "reward": reward} for at, reward in enumerate(R, start=1)] for name in "ab"}
         ),
         curves=(("reward", 50), ("reward", 50)),
+        first=R[0],
+        last=R[-1],
+    ),
+    Shape(name="table.md", text=drawn("|"), curves=one("reward", 50), first=R[0], last=R[-1]),
+    Shape(name="printed.txt", text=drawn("   "), curves=one("reward", 50), first=R[0], last=R[-1]),
+    Shape(
+        name="saved.json",
+        text=json.dumps([[1.7e9 + 60 * at, at, reward] for at, reward in enumerate(R, start=1)]),
+        curves=one("value", 50),
         first=R[0],
         last=R[-1],
     ),

@@ -163,8 +163,9 @@ def _ranked(columns: Sequence[str], rows: Sequence[Row]) -> list[tuple[tuple[int
 
 
 def _num_steps(rows: Sequence[Row], column: str, step: str | None, fits: Callable[[object], bool]) -> int:
-    """Return at how many steps a column has a value; in how many rows, where there are no steps."""
-    return len({str(row.get(step)) if step else at for at, row in enumerate(rows) if fits(row.get(column))})
+    """Return at how many steps after the start a column has a value; in how many rows, where there are no steps."""
+    found = {str(row.get(step)) if step else str(at) for at, row in enumerate(rows, start=1) if fits(row.get(column))}
+    return len(found) - (len(found) > 1 and not found.isdisjoint(("0", "0.0")))
 
 
 def _rank(name: str) -> tuple[int, int, int] | None:
@@ -224,8 +225,10 @@ def _covers(rows: Sequence[Row], column: str, y: str | None, step: str | None, f
 
 
 def _differs(rows: Sequence[Row], column: str, y: str | None) -> bool:
-    values = [row.get(column) for row in rows if y is not None and row.get(y) is not None]
-    return 2 * len({value for value in values if is_number(value)}) > len(values) > 0
+    rows = [row for row in rows if y is not None and row.get(y) is not None]
+    run = find(RUN, list(dict.fromkeys(itertools.chain.from_iterable(rows)))) or ""
+    values = {(str(row.get(run)), row[column]) for row in rows if is_number(row.get(column))}
+    return 2 * len(values) > len(rows) > 0
 
 
 # Labels
