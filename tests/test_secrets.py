@@ -1,13 +1,14 @@
 """Keys and tokens do not reach a run folder, a message or a report."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from small_runs import SHORT
 
 from scalerl import store
-from scalerl.config import load_recipe
+from scalerl.config import load_recipe, trusting
 from scalerl.config.secrets import HIDDEN, hidden, is_secret, is_secret_name, redact, secrets_in
 from scalerl.errors import GraderError, RecipeError, StudyError
 
@@ -141,12 +142,19 @@ def test_code_of_a_model_is_not_run(tmp_path: Path):
     config = json.loads((model / "config.json").read_text())
     config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.OwnModel"}}
     (model / "config.json").write_text(json.dumps(config))
-    (model / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
-    with pytest.raises(
-        ModelError, match=r"Python code of its own, which is not run: .* model\.trust_remote_code = true"
-    ):
-        load_inputs(load_recipe("tiny-cpu", [f"model.path={json.dumps(str(model))}"]))
+    (model / "own.py").write_text(f"import pathlib; pathlib.Path({str(tmp_path / 'ran')!r}).touch()\n")
+    recipe = load_recipe("tiny-cpu", [f"model.path={json.dumps(str(model))}"])
+    with pytest.raises(ModelError, match=r"Python code of its own, which is not run: .* --trust-remote-code"):
+        load_inputs(recipe)
     assert not (tmp_path / "ran").exists()
+    # No file and no --set allows it, only the word of this call, which is not written down.
+    with pytest.raises(RecipeError, match=r"model\.trust_remote_code cannot be set in a recipe"):
+        load_recipe("tiny-cpu", ["model.trust_remote_code=true"])
+    trusted = trusting(recipe, trust_remote_code=True)
+    with suppress(AttributeError):
+        load_inputs(trusted)
+    assert (tmp_path / "ran").exists()
+    assert "trust_remote_code" not in trusted.model_dump_json()
 
 
 def test_error_of_the_command_line_hides_a_key():

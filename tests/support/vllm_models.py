@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from scalerl.config.rollout import VllmSettings
+from scalerl.config.parts import VllmSettings
 from scalerl.rollout.vllm.spec import EngineSpec
 
 SHAPE: dict[str, Any] = {

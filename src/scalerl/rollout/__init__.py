@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-    from scalerl.config.rollout import RolloutSettings
+    from scalerl.config.parts import RolloutSettings
     from scalerl.models.load import LoadedModel
     from scalerl.rollout.torch.engine import TorchEngine
     from scalerl.rollout.vllm.process import VllmProcess

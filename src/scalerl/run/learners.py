@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from scalerl.choose import choose, entry
+from scalerl.choose import choose
 from scalerl.config import Recipe, body_dtype
 from scalerl.config.parts import OptimizerSettings
-from scalerl.learner import LEARNERS
+from scalerl.learner import torch_learner
 from scalerl.models.load import name_elsewhere
 from scalerl.models.lora import wrap
 from scalerl.rl.advantages import BASELINES, NORMALISATIONS
@@ -40,8 +40,7 @@ def build_learner(model: "PreTrainedModel", recipe: Recipe, *, version: int = 0,
         settings = functools.partial(learner_settings, recipe, gpu=gpu)
         return process_learner(model, settings=settings, learner=recipe.learner, seed=recipe.seed, version=version)
     settings = learner_settings(recipe, gpu=gpu)
-    make = entry(LEARNERS, recipe.learner.kind, "learner.kind")
-    return make(wrap(model, settings.pop("lora")), version=version, **settings)
+    return torch_learner(wrap(model, settings.pop("lora")), version=version, **settings)
 
 
 def _build_ray_learner(

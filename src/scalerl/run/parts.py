@@ -19,9 +19,7 @@ from torch import Tensor
 
 from scalerl.choose import choose, entry
 from scalerl.config import Recipe, body_dtype
-from scalerl.config.evaluation import EvalSetSettings, EvaluationSettings
-from scalerl.config.parts import TaskSettings
-from scalerl.config.rollout import RolloutSettings
+from scalerl.config.parts import EvalSetSettings, EvaluationSettings, RolloutSettings, TaskSettings
 from scalerl.config.suggest import did_you_mean, quoted
 from scalerl.errors import RecipeError, RecipeProblem
 from scalerl.loop.grading import GraderRunner, GroupGrading
@@ -49,7 +47,7 @@ from scalerl.tasks.files import DEFAULT_EVALUATION, function_task, hide_hub_warn
 from scalerl.tasks.length import LENGTHS, LengthControl
 from scalerl.tasks.mixture import Mixture
 from scalerl.tasks.problems import FROM_ROWS, TASKS
-from scalerl.tasks.task import Task, named, with_settings
+from scalerl.tasks.task import Task, named, shared_answer, with_settings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -146,7 +144,6 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
             drain=recipe.pipeline.drain,
             state=state,
         )
-        every_set = (*(each.prompts for each in inputs.eval_sets), *prompts.values())
         return Parts(
             inputs=inputs,
             device=place.computes_on(inputs.device),
@@ -161,12 +158,21 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
             lag=expected_lag(slots, recipe.pipeline),
             grading=grading,
             pipeline=pipeline,
-            notices=(
-                *notices(every_set, max_tokens=max_tokens, length=recipe.length, text=inputs.text),
-                *schedule_notices(recipe),
-            ),
+            notices=(*_prompt_notices(recipe, inputs, prompts), *schedule_notices(recipe)),
             close=opened.pop_all().close,
         )
+
+
+def _thinking_end(recipe: Recipe, tasks: Mapping[str, Task]) -> str:
+    """Return the text that ends thinking, for length controls; interruptions need one for all tasks."""
+    ends = {task.answer.thinking_end for task in tasks.values()}
+    return shared_answer(tasks).thinking_end if recipe.length.name == "interruption" or len(ends) == 1 else ""
+
+
+def _prompt_notices(recipe: Recipe, inputs: Inputs, prompts: Mapping[str, Prompts]) -> tuple[str, ...]:
+    every_set = (*(each.prompts for each in inputs.eval_sets), *prompts.values())
+    thinking_end = _thinking_end(recipe, inputs.tasks) if recipe.length.name == "interruption" else ""
+    return notices(every_set, max_tokens=recipe.rollout.max_prompt_tokens, thinking_end=thinking_end, text=inputs.text)
 
 
 def schedule_notices(recipe: Recipe) -> Iterator[str]:
@@ -207,7 +213,7 @@ def load_inputs(recipe: Recipe, *, sets: Collection[str] = (), device: torch.dev
             trust_remote_code=recipe.model.trust_remote_code,
         )
     text = Text(tokenizer=model.tokenizer, stop_tokens=model.stop_tokens)
-    length = choose(LENGTHS, recipe.length)(text.encode)
+    length = choose(LENGTHS, recipe.length)(text.encode, _thinking_end(recipe, tasks))
     _check_context(recipe.rollout, length)
     graders = GraderRunner(recipe.grading)
     try:

@@ -10,7 +10,7 @@ import torch
 from contracts.requests import by_key, drain, mixed_requests
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from scalerl.config.rollout import RolloutSettings, VllmSettings
+from scalerl.config.parts import RolloutSettings, VllmSettings
 from scalerl.errors import EngineError
 from scalerl.models.load import LoadedModel
 from scalerl.rollout import ENGINES

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from scalerl.config import load_recipe
-from scalerl.config.rollout import RolloutSettings, VllmSettings
+from scalerl.config.parts import RolloutSettings, VllmSettings
 from scalerl.errors import RecipeError
 from scalerl.models.load import load_model
 from scalerl.rollout import generator_devices

@@ -4,7 +4,7 @@ import tempfile
 
 import torch
 
-from scalerl.config.rollout import RolloutSettings
+from scalerl.config.parts import RolloutSettings
 from scalerl.models.load import LoadedModel
 from scalerl.rollout.torch.build import MEMORY_SHARE, free_bytes
 from scalerl.rollout.torch.cache import cache_bytes

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from scalerl.config.rollout import VllmSettings
+from scalerl.config.parts import VllmSettings
 from scalerl.errors import RecipeError
 
 WORKER = "scalerl.rollout.vllm.worker.WeightReceiver"
