@@ -30,6 +30,8 @@ from scalerl.errors import EngineError
 from scalerl.graders.pool.pool import GraderPool
 from scalerl.rollout.torch.engine import TorchEngine
 
+pytestmark = pytest.mark.usefixtures("terminal_signals")
+
 SHORT_TASK = 'tasks.a={name="arithmetic", num_problems=8}'
 OTHER_TAGS = 'tasks.b={name="arithmetic", num_problems=8, thinking_start="<t>"}'
 TINY = (
