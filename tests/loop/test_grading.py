@@ -95,7 +95,7 @@ def test_only_fast_built_in_graders_run_in_this_process(graders: GraderRunner):
     }
     graders.check(judge("exact"))
     graders.submit([completion("<think>1</think>3")], judge("exact"), "training")
-    assert not graders._pools
+    assert graders._pool is None
     (verdict,) = graders.poll("training")
     assert of(verdict) == ("0/a#0", True, None)
     # Columns are for several graders; the value of a single one has a field of its own.
@@ -197,7 +197,7 @@ def test_check_finds_unusable_graders(graders: GraderRunner):
 
 def test_grading_settings_are_the_pools_arguments():
     taken = {name: parameter.default for name, parameter in keyword_settings(GraderPool).items()}
-    assert GradingSettings().model_dump(exclude={"sandbox"}) | {"coroutines": False} == taken
+    assert GradingSettings().model_dump(exclude={"sandbox"}) == taken
 
 
 def test_slow_grader_may_take_its_timeout(monkeypatch: pytest.MonkeyPatch):
@@ -232,12 +232,12 @@ def test_silent_or_dead_pool_raises(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(grading_module, "_WAIT_S", 0.2)
     graders = GraderRunner(GradingSettings(num_workers=1, timeout_s=0.2, cpu_limit_s=0.2))
     graders.check(judge(OBEDIENT))
-    assert graders._pools
-    os.kill(graders._pools["workers"].pid, signal.SIGSTOP)
+    assert graders._pool is not None
+    os.kill(graders._started().pid, signal.SIGSTOP)
     graders.submit([completion("3")], judge(OBEDIENT), "training")
     with pytest.raises(GradingStalled, match=r"1 answers are with the graders, and none came back in 0.5 s"):
         wait_for(lambda: graders.poll("training", wait=True), 1)
-    os.kill(graders._pools["workers"].pid, signal.SIGKILL)
+    os.kill(graders._started().pid, signal.SIGKILL)
     with pytest.raises(GraderPoolError, match="the grading process died"):
         wait_for(lambda: graders.poll("training", wait=True), 1)
     graders.close()
@@ -271,7 +271,7 @@ def test_poll_waits_for_a_verdict_if_asked_to(graders: GraderRunner, monkeypatch
 def test_close_ends_the_child_processes():
     graders = GraderRunner(LIMITS)
     graders.check(judge(OBEDIENT))
-    pid = graders._pools["workers"].pid
+    pid = graders._started().pid
     graders.close()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
