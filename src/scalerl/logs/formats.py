@@ -271,6 +271,11 @@ def _read_csv(source: Source, _: object) -> Table:
     return make_table(source.path, kind, rows, y=only, apart=apart, facts=facts, budget=source.budget)
 
 
+def _read_aligned(source: Source, found: str) -> Table:
+    rows = [("row " + place.removeprefix("line "), row) for place, row in text.csv_rows(source.path, found)]
+    return make_table(source.path, "csv", rows, budget=source.budget)
+
+
 def _read_json(source: Source, _: object) -> Table:
     rows, facts = text.json_rows(source.path, source.text)
     kind = "trainer_state" if '"log_history"' in source.body else "jsonl"
@@ -317,6 +322,11 @@ FORMATS = (
         name="console",
         recognise=lambda source: source.data and find_records(source.text, source.budget),
         read=_read_console,
+    ),
+    Format(
+        name="aligned",
+        recognise=lambda source: source.data and not _named_as_table(source) and text.aligned(source.text),
+        read=_read_aligned,
     ),
     Format(name="csv", recognise=_named_as_table, read=_read_csv),
 )

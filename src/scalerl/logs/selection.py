@@ -15,7 +15,7 @@ from scalerl.logs.columns import ARM, RUN, STEP_TIME, Reward, fill_from_step, fi
 from scalerl.logs.facts import Fact
 from scalerl.logs.names import ATTEMPT, FILE, CurveKey, file_names, listed
 from scalerl.logs.runs import chains
-from scalerl.logs.table import Table, make_table, per_attempt, with_column, with_gpus
+from scalerl.logs.table import Table, make_table, with_column, with_gpus
 from scalerl.logs.units import YScale, is_number
 
 _MAX_PLACES = 5
@@ -85,6 +85,22 @@ class Point:
         """The step of a log that may have been resumed; None for our run folders, whose rows are known to count."""
         value = self.row.get(self.table.step or "")
         return value if self.table.kind != "run" and is_number(value) and math.isfinite(value) else None
+
+    @property
+    def num_samples(self) -> Any:
+        return self.row.get(self.table.num_samples or "num_samples")
+
+    @property
+    def evaluation(self) -> str | None:
+        """The prompts and the step, for points that can be compared answer by answer."""
+        prompts, step = self.row.get("prompts_hash"), self.row.get(self.table.step or "step")
+        return None if prompts is None or step is None else f"{label(prompts)}@{label(step)}"
+
+
+def words_of(table: Table) -> list[str]:
+    """Return the columns of text; none for a run folder, which is one run."""
+    columns = [column for column in table.columns if column not in (FILE, table.seed) and table.kind != "run"]
+    return [column for column in columns if all(isinstance(row.get(column), str | None) for row in table.rows)]
 
 
 def places_of(points: Sequence[Point]) -> str:
@@ -271,7 +287,7 @@ def _prepared(table: Table, file: str, selection: Selection, is_only: bool) -> T
         reward = Reward(column=selection.y, kind="evaluation")
     if x != table.step:
         # Before any filter: the row of the same step that holds the compute may be one the filter drops.
-        computes = per_attempt(table, lambda rows: fill_from_step(rows, x, table.step))
+        computes = fill_from_step(table.rows, x, table.step)
         rows = [{**row, x: compute} for row, compute in zip(table.rows, computes, strict=True)]
         table = replace(table, rows=rows)
     return _with_named_runs(replace(table, x=x, reward=reward, facts=(*table.facts, *facts)), selection)
