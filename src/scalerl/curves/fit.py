@@ -146,7 +146,7 @@ class Fit:
             p, scale = self.params, self.scale
             with np.errstate(divide="ignore"):
                 x = np.log(places / scale)
-            shape = self.own_form.shape(x, np.log(p["exponent"]), np.log(p["midpoint"] / scale))  # type: ignore[arg-type]
+            shape = self.own_form.shape(x, np.log(p["exponent"]), np.log(p["midpoint"] / scale))
             return p["start"] + (p["ceiling"] - p["start"]) * shape
         return np.median(self.curve_draws(places.ravel()), axis=0).reshape(places.shape)
 

@@ -442,48 +442,54 @@ def best_shapes(
 
     Gauss-Newton from a first guess.
     """
-    c, blocks, prior = candidates, problem.blocks, problem.prior
-    num, lowest = len(c.kind), lowest_midpoint(problem)
-    (b_mean, b_sd), (m_mean, m_sd) = prior.log_exponent, prior.log_midpoint
-    one = covariance.whiten @ np.ones(len(problem.rewards))
-    y = covariance.whiten @ problem.rewards
-    variance = np.full(num, blocks.noise**2)
-    found_value, found_b, found_m = np.full(num, -np.inf), b, m
-    found_spread = np.tile(np.diag([b_sd**2, m_sd**2]), (num, 1, 1))
-    nudge = 1e-3
-    extra_precision = np.where(c.has_extra, problem.extra_precision / blocks.noise**2, 1e12)
+    num, lowest = len(candidates.kind), lowest_midpoint(problem)
+    variance: Array = np.full(num, problem.blocks.noise**2)
+    best = (np.full(num, -np.inf), b, m, np.zeros((num, 2, 2)))
     for _ in range(STEPS):
-        here = replace(c, log_exponent=b, log_midpoint=m)
-        s, e = columns(blocks, problem.form, here)
-        by_b = (columns(blocks, problem.form, replace(here, log_exponent=b + nudge))[0] - s) / nudge
-        by_m = (columns(blocks, problem.form, replace(here, log_midpoint=m + nudge))[0] - s) / nudge
-        table = [problem.rising(s), problem.padded(e), problem.padded(by_b), problem.padded(by_m)]
-        white = np.stack([np.tile(one[:, None], num), *(covariance.whiten @ part for part in table)], axis=2)
-        # Level, gain and extra first, then one step of everything.
-        weak = np.stack(
-            [np.full(num, problem.level_precision), variance / problem.room**2, variance * extra_precision], axis=1
+        here = replace(candidates, log_exponent=b, log_midpoint=m)
+        value, spread, step, variance = _gauss_newton(problem, covariance, here, variance)
+        better = value > best[0]
+        now = (value, b, m, spread)
+        best = tuple(
+            np.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old) for new, old in zip(now, best, strict=True)
         )
-        linear = _solve(white[:, :, :3], weak, np.einsum("nki,n->ki", white[:, :, :3], y))
-        gain = np.clip(linear[:, 1], problem.least, problem.room)
-        linear[:, 1] = gain
-        left = y[:, None] - np.einsum("nki,ki->nk", white[:, :, :3], linear)
-        variance = (np.einsum("nk,nk->k", left, left) + blocks.noise**2) / (len(y) + 1)
-        white[:, :, 3:] *= gain[None, :, None]
-        weak = np.concatenate([weak, np.stack([variance / b_sd**2, variance / m_sd**2], axis=1)], axis=1)
-        off = np.concatenate([-linear, np.stack([b_mean - b, m_mean - m], axis=1)], axis=1)
-        gram = np.einsum("nki,nkj->kij", white, white) + weak[:, :, None] * np.eye(5)
-        inverse = np.linalg.inv(gram)
-        value = -0.5 * len(y) * np.log(variance) - 0.5 * ((b - b_mean) / b_sd) ** 2 - 0.5 * ((m - m_mean) / m_sd) ** 2
-        better = value > found_value
-        found_value, found_b, found_m = (
-            np.where(better, now, before) for now, before in ((value, found_value), (b, found_b), (m, found_m))
-        )
-        spread = inverse[:, 3:, 3:] * variance[:, None, None]
-        found_spread = np.where(better[:, None, None], spread, found_spread)
-        step = np.einsum("kij,kj->ki", inverse, np.einsum("nki,nk->ki", white, left) + weak * off)
-        b = np.clip(b + np.clip(step[:, 3], -0.5, 0.5), *priors.EXPONENTS)
-        m = np.clip(m + np.clip(step[:, 4], -0.9, 0.9), lowest, priors.MIDPOINTS[1])
-    return found_b, found_m, found_spread
+        b = np.clip(b + np.clip(step[:, 0], -0.5, 0.5), *priors.EXPONENTS)
+        m = np.clip(m + np.clip(step[:, 1], -0.9, 0.9), lowest, priors.MIDPOINTS[1])
+    return best[1], best[2], best[3]
+
+
+def _gauss_newton(
+    problem: Problem, covariance: Covariance, candidates: Candidates, variance: Array
+) -> tuple[Array, Array, Array, Array]:
+    """Return each candidate's log posterior at its best level, gain and extra, the covariance of exponent and midpoint
+    there, the step to better ones, and the variance of the residuals."""
+    c, blocks, form = candidates, problem.blocks, problem.form
+    num, nudge = len(c.kind), 1e-3
+    (b_mean, b_sd), (m_mean, m_sd) = problem.prior.log_exponent, problem.prior.log_midpoint
+    s, e = columns(blocks, form, c)
+    by_b = (columns(blocks, form, replace(c, log_exponent=c.log_exponent + nudge))[0] - s) / nudge
+    by_m = (columns(blocks, form, replace(c, log_midpoint=c.log_midpoint + nudge))[0] - s) / nudge
+    one, y = covariance.whiten @ np.ones(len(problem.rewards)), covariance.whiten @ problem.rewards
+    parts = (problem.rising(s), problem.padded(e), problem.padded(by_b), problem.padded(by_m))
+    white: Array = np.stack([np.tile(one[:, None], num), *(covariance.whiten @ part for part in parts)], axis=2)
+    # Level, gain and extra first, then one step of everything.
+    linear_part = white[:, :, :3]
+    extra_precision = np.where(c.has_extra, problem.extra_precision / blocks.noise**2, 1e12)
+    weak: Array = np.stack(
+        [np.full(num, problem.level_precision), variance / problem.room**2, variance * extra_precision], axis=1
+    )
+    linear = _solve(linear_part, weak, np.einsum("nki,n->ki", linear_part, y))
+    linear[:, 1] = np.clip(linear[:, 1], problem.least, problem.room)
+    left: Array = y[:, None] - np.einsum("nki,ki->nk", linear_part, linear)
+    variance = (np.einsum("nk,nk->k", left, left) + blocks.noise**2) / (len(y) + 1)
+    white[:, :, 3:] *= linear[None, :, 1:2]
+    weak = np.concatenate([weak, np.stack([variance / b_sd**2, variance / m_sd**2], axis=1)], axis=1)
+    off = np.concatenate([-linear, np.stack([b_mean - c.log_exponent, m_mean - c.log_midpoint], axis=1)], axis=1)
+    inverse: Array = np.linalg.inv(np.einsum("nki,nkj->kij", white, white) + weak[:, :, None] * np.eye(5))
+    step: Array = np.einsum("kij,kj->ki", inverse, np.einsum("nki,nk->ki", white, left) + weak * off)
+    value = -0.5 * len(y) * np.log(variance)
+    value = value - 0.5 * ((c.log_exponent - b_mean) / b_sd) ** 2 - 0.5 * ((c.log_midpoint - m_mean) / m_sd) ** 2
+    return value, inverse[:, 3:, 3:] * variance[:, None, None], step[:, 3:], variance
 
 
 def _solve(white: Array, weak: Array, right: Array) -> Array:
