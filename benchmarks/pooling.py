@@ -21,11 +21,9 @@ from pathlib import Path
 import numpy as np
 import simulated_studies
 
-from scalerl.curves import compare, fit
+from scalerl.curves import PairKind, compare, fit, refit
 from scalerl.curves.forecast import score
-from scalerl.curves.priors.pooled import with_prior
-from scalerl.joint.pool import learn_prior, pool
-from scalerl.joint.prior_file import read_prior
+from scalerl.joint import learn_prior, pool, read_prior
 
 NUM_ARMS, NUM_EVALS, SD, START = 8, 30, 0.005, 0.4
 AWAY = {"outlier": 0.15, "gap": 0.08}
@@ -59,8 +57,8 @@ def study(rng: np.random.Generator, spread: str) -> dict:
         if spread == "gap":
             pair = compare({name: curves[name] for name in ("0", "1")}).pairs[0]
             higher = "0" if truth[0] > truth[1] else "1"
-            row[kind]["found"] = pair.kind == "higher_ceiling" and pair.winner == higher
-            row[kind]["wrong"] = pair.kind == "higher_ceiling" and pair.winner != higher
+            row[kind]["found"] = pair.kind == PairKind.HIGHER_CEILING and pair.winner == higher
+            row[kind]["wrong"] = pair.kind == PairKind.HIGHER_CEILING and pair.winner != higher
     return row
 
 
@@ -122,7 +120,7 @@ def published(path: Path) -> None:
         pooled = pool(own)
         for series, curve in own.items():
             later = split[figure, series][1]
-            scores = [score(each, *later.T) for each in (curve, with_prior(curve, prior), pooled[series])]
+            scores = [score(each, *later.T) for each in (curve, refit(curve, pool=prior), pooled[series])]
             errors = [each.rmse if each is not None else float("nan") for each in scores]
             (table if (figure, series) in held else first_halves).append(((figure, series), errors))
     for title, lines in (("held-out points", table), ("first half fitted, second half scored", first_halves)):

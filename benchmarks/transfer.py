@@ -82,7 +82,7 @@ def simulated(num: int, seed: int) -> None:
     rows, began = [], time.process_time()
     for index in range(num):
         curves, start, ceiling = family(np.random.default_rng([seed, index]))
-        fits = [fit(*points, start=own, mend=False) for points, own in zip(curves[:-1], start, strict=False)]
+        fits = [fit(*points, start=own) for points, own in zip(curves[:-1], start, strict=False)]
         members = [sibling(f"{s:g}", float(s), curve) for s, curve in zip(SIZES, fits, strict=False)]
         compute, end = curves[-1][0][-1], float(curves[-1][1][-1])
         done = transfer(members, float(SIZES[-1]), float(start[-1]), [compute])

@@ -5,8 +5,7 @@ import pytest
 
 from scalerl.analysis.outlook import FIRST_FIT, LiveForecast, Outlook
 from scalerl.cli.train import forecast_words
-from scalerl.curves import fit
-from scalerl.curves.forecast import FAR
+from scalerl.curves import Verdict, fit
 
 
 def evaluations(num: int, start: float | None = 0.2, ceiling: float = 0.8) -> list[dict[str, float | None]]:
@@ -21,7 +20,7 @@ def outlook(rows: list[dict[str, float | None]], end: float | None = None) -> Ou
     return LiveForecast.from_rows(rows, end).outlook()
 
 
-def test_the_curve_is_fitted_from_the_fourth_evaluation():
+def test_curve_is_fitted_from_the_first_evaluations_that_suffice():
     assert outlook(evaluations(FIRST_FIT - 1), 100.0) is None
     assert outlook(evaluations(FIRST_FIT), 100.0) is not None
 
@@ -41,19 +40,14 @@ def test_the_forecast_is_the_curve_at_the_end_of_the_budget():
     assert without_end.at_end is None
 
 
-def test_no_forecast_of_a_far_end_before_the_ceiling_is_known():
-    early = evaluations(5)
-    for end, is_forecast in ((FAR * 5, True), (FAR * 5 + 1, False)):
-        result = outlook(early, end)
-        assert result is not None
-        assert result.fit.verdict == "ceiling not identifiable yet"
-        assert (result.at_end is not None) == is_forecast
-        assert forecast_words(result).startswith("  ceiling not known yet")
-    known = outlook(evaluations(40), 40.0 * FAR * 10)
-    assert known is not None
-    assert known.fit.verdict == "ok"
-    assert known.at_end is not None
-    assert forecast_words(known).startswith("  ceiling 0.8")
+@pytest.mark.parametrize("num, verdict, words", [(6, Verdict.WIDE, "not known yet"), (60, Verdict.KNOWN, "0.")])
+def test_far_end_is_forecast_whatever_is_known_of_the_ceiling(num: int, verdict: Verdict, words: str):
+    result = outlook(evaluations(num), 100.0 * num)
+    assert result is not None
+    assert result.fit.verdict == verdict
+    assert result.at_end is not None
+    assert result.at_end.reward.low < 0.8 < result.at_end.reward.high
+    assert forecast_words(result).startswith(f"  ceiling {words}")
 
 
 def test_evaluations_without_a_reward_are_left_out():

@@ -19,6 +19,7 @@ from scalerl.analysis.json import to_json
 from scalerl.analysis.numbers import number_text, short_compute_text
 from scalerl.analysis.plots import draw
 from scalerl.analysis.results import Analysis, FitOptions, analyse_compare, analyse_fit, analyse_forecast
+from scalerl.curves import Verdict
 from scalerl.errors import InputError
 from scalerl.logs.series import Series
 
@@ -98,7 +99,6 @@ def test_bands_hold_the_curve_and_the_new_evaluation_is_wider(one: Analysis):
     assert line is not None
     assert line.band is not None
     assert line.new_band is not None
-    # The curve is drawn with median parameters, which is not the median curve: rounding aside, it lies within.
     assert (line.band[0] <= line.reward + 1e-9).all()
     assert (line.reward <= line.band[1] + 1e-9).all()
     assert (line.new_band[0] <= line.band[0] + 1e-4).all()
@@ -146,9 +146,11 @@ def test_ceiling_and_verdict(one: Analysis):
 
 
 def test_a_verdict_to_beware_of_is_marked():
-    curves = figure_data(analyse_fit([series("short", reach=500.0), series("long")], FitOptions())).curves
+    curves = figure_data(
+        analyse_fit([series("short", reach=500.0), series("long", reach=15_000.0)], FitOptions())
+    ).curves
     assert not curves[0].is_ok
-    assert legend_text(curves[0]).endswith("(!) ceiling not identifiable yet")
+    assert legend_text(curves[0]).endswith(f"(!) {Verdict.WIDE}")
     assert re.fullmatch(r"long  0\.\d{3} \[0\.\d{3}, 0\.\d{3}\]  ok", legend_text(curves[1]))
 
 
@@ -170,42 +172,24 @@ def test_a_far_held_out_point_does_not_flatten_the_residuals():
     assert np.abs(fitted.residual).max() < data.residual_limit < 0.1 < np.abs(held.residual).max()
 
 
-def test_past_its_peak_a_curve_ends_and_its_points_go_on():
+def test_fallen_curve_has_a_peak_and_no_ceiling():
     rising = series(reach=20_000.0, num=80)
-    late = rising.compute > 12_000.0
-    reward = rising.reward - np.where(late, 0.03 * (rising.compute - 12_000.0) / 8_000.0, 0.0)
-    analysis = analyse_fit([replace(rising, reward=reward)], FitOptions())
+    fallen = 0.06 * np.clip(rising.compute - 12_000.0, 0.0, None) / 8_000.0
+    analysis = analyse_fit([replace(rising, reward=rising.reward - fallen)], FitOptions())
     (drawn,) = figure_data(analysis).curves
-    assert drawn.line is not None
-    (peak,) = drawn.peaks
-    assert drawn.line.compute[-1] == drawn.line.last == peak.compute.value
+    assert drawn.verdict == Verdict.FALLEN
     assert drawn.ceiling is None
-    roles = {dots.role: dots for dots in drawn.dots}
-    assert set(roles) == {"fitted", "after the peak"}
-    assert roles["fitted"].compute.max() == peak.compute.value < roles["after the peak"].compute.min()
-    assert legend_text(drawn).startswith("a  peak 0.600 at ")
-    assert to_json(analysis)["curves"][0]["notes"][0]["kind"] == "fall"
-
-
-def test_what_was_fitted_is_drawn_by_the_way_that_was_chosen():
-    """A mended curve forecasts by an average over ways that do not know the early points."""
-    steps = np.linspace(100.0, 6000.0, 60)
-    reward = 0.4 + 0.1 / (1 + (100.0 / steps) ** 2) + 0.15 / (1 + (3000.0 / steps) ** 2)
-    noise = 0.003 * np.random.default_rng(0).standard_normal(60)
-    analysis = analyse_fit([replace(series(), compute=steps, reward=reward + noise)], FitOptions())
-    fit = analysis.curves[0].fit
-    assert fit is not None
-    assert fit.parts
-    (drawn,) = figure_data(analysis).curves
+    assert drawn.peak is not None
+    assert 8_000 < drawn.peak[0] < 15_000
+    assert drawn.peak[1] == pytest.approx(0.6, abs=0.01)
     assert drawn.line is not None
-    within, beyond = drawn.line.compute <= fit.scale, drawn.line.compute > fit.scale
-    np.testing.assert_allclose(drawn.line.reward[within], fit.chosen.predict(drawn.line.compute[within]))
-    np.testing.assert_allclose(drawn.line.reward[beyond], fit.predict(drawn.line.compute[beyond]))
-    # Its start was fitted without the early points, so nothing is drawn where it says nothing.
-    assert drawn.line.compute[0] == fit.compute.min() > steps[0]
+    assert drawn.line.compute[-1] > 20_000  # the forecast goes on from the fall
+    assert legend_text(drawn).startswith("a  peak 0.")
+    [fall] = [each for each in to_json(analysis)["curves"][0]["notes"] if each["kind"] == "fall"]
+    assert fall["low"] < 0.06 < fall["high"]
 
 
-def test_seeds_are_told_apart():
+def test_runs_have_their_own_signs():
     dots = figure_data(analyse_fit([series(runs=2, num=12)], FitOptions())).curves[0].dots
     assert [(one.run, one.run_label, len(one.compute)) for one in dots] == [(0, "seed0", 12), (1, "seed1", 12)]
 
@@ -260,8 +244,8 @@ def test_points_of_noiseless_curves_lie_on_their_lines():
     assert len(data.straights) == 2
     for one, truth in zip(data.straights, (1.5, 2.5), strict=True):
         slope = np.polyfit(np.log10(one.compute), one.log_f, 1)[0]
-        assert slope == pytest.approx(one.exponent.value, rel=0.01)
-        assert slope == pytest.approx(truth, rel=0.02)
+        assert slope == pytest.approx(one.exponent.value, rel=0.03)
+        assert slope == pytest.approx(truth, rel=0.1)
 
 
 def test_comparison_has_one_end_ranking_and_crossings(compared: Analysis):
@@ -289,7 +273,6 @@ def test_evaluation_sets_are_ranked_separately(tmp_path: Path):
     assert (len(data.ranking), data.num_sets, data.straights, data.shared_ceiling) == (4, 2, (), None)
     assert ranking_title(data) == "probability of the highest ceiling, within each set"
     draw(analysis, tmp_path / "a.png")
-    draw(analysis, tmp_path / "a.html")
 
 
 # Words
@@ -342,7 +325,7 @@ def awkward() -> Analysis:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("suffix", [".png", ".svg", ".html"])
+@pytest.mark.parametrize("suffix", [".png", ".svg"])
 def test_files_are_written(compared: Analysis, one: Analysis, tmp_path: Path, suffix: str):
     for number, analysis in enumerate((one, compared, awkward())):
         path = tmp_path / f"{number}{suffix}"
@@ -351,9 +334,6 @@ def test_files_are_written(compared: Analysis, one: Analysis, tmp_path: Path, su
         assert len(content) > 10_000
         if suffix == ".svg":
             assert ElementTree.fromstring(content).tag.endswith("svg")
-        if suffix == ".html":
-            assert b"viewport" in content
-            assert not re.search(rb"<(script|link|img|iframe)[^>]*(src|href)\s*=", content)
         if suffix == ".png":
             assert content.startswith(b"\x89PNG")
     assert len(list(tmp_path.iterdir())) == 3  # nothing else stays behind
@@ -365,32 +345,24 @@ def test_suffix_may_be_in_capitals(one: Analysis, tmp_path: Path):
     assert (tmp_path / "a.PNG").read_bytes().startswith(b"\x89PNG")
 
 
-def test_names_cannot_break_out_of_the_page(one: Analysis, tmp_path: Path):
-    draw(awkward(), tmp_path / "a.html")
-    draw(one, tmp_path / "b.html")
-    page, plain = ((tmp_path / name).read_text(encoding="utf-8") for name in ("a.html", "b.html"))
-    assert "<i>zz" not in page
-    assert page.count("</script>") == plain.count("</script>")
-
-
 def test_the_same_figure_is_the_same_file(one: Analysis, tmp_path: Path):
-    for suffix in (".png", ".svg", ".html"):
+    for suffix in (".png", ".svg"):
         draw(one, tmp_path / f"a{suffix}")
         draw(one, tmp_path / f"b{suffix}")
         assert (tmp_path / f"a{suffix}").read_bytes() == (tmp_path / f"b{suffix}").read_bytes()
 
 
 def test_no_matplotlib_without_a_plot():
-    code = "import sys, scalerl.analysis.plots; sys.exit('matplotlib' in sys.modules or 'plotly' in sys.modules)"
+    code = "import sys, scalerl.analysis.plots; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 # Faults
 
 
-@pytest.mark.parametrize("name", ["a.pdf", "a", "a.png.gz"])
+@pytest.mark.parametrize("name", ["a.pdf", "a", "a.png.gz", "a.html"])
 def test_unknown_suffix(one: Analysis, tmp_path: Path, name: str):
-    with pytest.raises(InputError, match=r"\.png, \.svg, \.html") as fault:
+    with pytest.raises(InputError, match=r"\.png, \.svg\.") as fault:
         draw(one, tmp_path / name)
     assert name in str(fault.value)
 
@@ -407,11 +379,10 @@ def test_a_folder_in_the_way(one: Analysis, tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
 
 
-@pytest.mark.parametrize("suffix, package", [(".png", "matplotlib"), (".html", "plotly")])
-def test_missing_extra(one: Analysis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, package: str):
-    monkeypatch.setitem(sys.modules, package, None)
+def test_missing_extra(one: Analysis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(InputError, match=r'--plot needs the report extra: pip install "scalerl\[report\]"'):
-        draw(one, tmp_path / f"a{suffix}")
+        draw(one, tmp_path / "a.png")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -471,16 +442,3 @@ def test_few_points_are_drawn_one_by_one():
         (dots,) = figure_data(analyse_fit([data], FitOptions())).curves[0].dots
         assert dots.count is None
         assert np.array_equal(dots.reward, data.reward)
-
-
-def test_a_misfit_is_marked_where_it_begins(tmp_path: Path):
-    compute = np.linspace(1 / 60, 1, 60)
-    reward = 0.2 + 0.2 * (1 - np.exp(-compute / 0.05)) + 0.05 * compute + 0.004 * np.sin(37 * np.arange(60))
-    data = replace(series(num=60, start=None), compute=compute, reward=reward)
-    analysis = analyse_fit([data], FitOptions(mend=False))
-    (shown,) = figure_data(analysis).curves
-    assert shown.verdict == "lack of fit"
-    assert shown.misfit_at is not None
-    assert compute[0] <= shown.misfit_at <= compute[-1]
-    draw(analysis, tmp_path / "plot.svg")
-    assert "lack of fit" in (tmp_path / "plot.svg").read_text()

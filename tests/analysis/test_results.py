@@ -11,7 +11,6 @@ from scalerl.analysis.json import to_json
 from scalerl.analysis.numbers import decimals
 from scalerl.analysis.results import (
     Analysis,
-    AnalysisNote,
     FitOptions,
     analyse_backtest,
     analyse_compare,
@@ -20,8 +19,8 @@ from scalerl.analysis.results import (
 )
 from scalerl.analysis.tables import render
 from scalerl.analysis.words import curve_text
-from scalerl.curves import FORMS, Pair
-from scalerl.errors import InputError
+from scalerl.curves import FORMS, NoteKind, PairKind, find_note, note
+from scalerl.errors import InputError, NoCurveError
 from scalerl.logs.facts import Fact
 from scalerl.logs.series import Series
 
@@ -80,8 +79,9 @@ def test_a_backtest_has_the_same_keys_for_every_curve():
     assert plain["holdout"] is None is none["holdout"]
     assert [[row["fraction"] for row in curve["fractions"]] for curve in (held, plain, none)] == [[0.5]] * 3
     assert none["fractions"][0]["rmse"] is None
-    [only] = to_json(analyse_backtest([series()], FitOptions(), []))["curves"]
-    assert (only["holdout"], only["fractions"]) == (None, [])
+    done = analyse_backtest([series()], FitOptions(), [])
+    [only] = to_json(done)["curves"]
+    assert (only["holdout"], only["fractions"], done.form_ranking) == (None, [], None)
     assert set(out["curves"][0]) == set(out["curves"][2])
 
 
@@ -142,14 +142,9 @@ def test_answer_is_never_only_if_nearly_certain():
 
 
 def test_no_usable_curve_names_what_the_window_dropped():
-    with pytest.raises(InputError, match=r"no usable curve: .*left out 22 of 24") as caught:
-        analyse_fit([series()], FitOptions(skip_before=2800.0))
+    with pytest.raises(NoCurveError, match=r"^no usable curve: Too few points: 2 of 6 .*left out 22") as caught:
+        analyse_fit([series(facts=(BY_SEED,))], FitOptions(skip_before=2800.0))
     assert "\n" not in str(caught.value)
-    with pytest.raises(InputError, match=r"^no usable curve: 2 points"):
-        analyse_fit(
-            [series(facts=(BY_SEED,))],
-            FitOptions(skip_before=2800.0),
-        )
     with pytest.raises(InputError, match=r"no usable curve among 2; the first, a: .*left out"):
         analyse_compare([series(), series("b")], FitOptions(fit_until=500.0), None)
     for analyse in (lambda: analyse_forecast([series(num=3)], FitOptions(), [], []),
@@ -165,12 +160,21 @@ def test_one_usable_curve_is_enough():
 # Messages
 
 
-@pytest.mark.parametrize("form, said", [("power", True), ("log-linear", True), ("sigmoid", False)])
-def test_note_on_a_start_that_the_form_does_not_use(form: str, said: bool):
-    [curve] = analyse_fit([series()], FitOptions(form=form)).curves
-    assert any("start of 0.3 is not used" in message for message in curve.messages) == said
-    [curve] = analyse_fit([series(start=None)], FitOptions(form=form)).curves
-    assert not any("not used" in message for message in curve.messages)
+@pytest.mark.parametrize("form, start, noted", [("power", 0.3, True), ("sigmoid", 0.3, False), ("power", None, False)])
+def test_note_on_a_start_that_the_form_does_not_use(form: str, start: float | None, noted: bool):
+    [curve] = analyse_fit([series(start=start)], FitOptions(form=form)).curves
+    assert (find_note(curve.notes, NoteKind.UNUSED_START) is not None) == noted
+    assert (find_note(curve.conclusions, NoteKind.UNUSED_START) is not None) == noted
+
+
+def test_conclusions_say_where_it_levels_off_and_when_to_stop():
+    compute = np.linspace(300.0, 15_000.0, 24)
+    reward = 0.3 + 0.3 / (1 + (1000 / compute) ** 1.9) + 0.002 * np.random.default_rng(0).normal(size=24)
+    [curve] = analyse_fit([series(compute=compute, reward=reward)], FitOptions()).curves
+    kinds = [each.kind for each in curve.conclusions]
+    assert kinds[0] == NoteKind.LEVELS_OFF
+    assert kinds[-3:] == [NoteKind.MOST_OF_GAIN, NoteKind.DOUBLING, NoteKind.BEST_EVALUATION]
+    assert "It levels off at 0." in curve_text(curve)
 
 
 def test_notes_on_rows_are_among_the_messages():
@@ -204,7 +208,6 @@ def test_forms_are_ranked_by_the_fraction_nearest_a_half(monkeypatch: pytest.Mon
     assert score is not None
     assert dict(done.form_ranking.errors)["sigmoid"] == score.rmse
     assert "what lies after 60% of the compute (median RMSE over 1 curve)" in shown(done)
-    assert analyse_backtest([series()], FitOptions(), []).form_ranking is None
 
 
 def test_forms_are_ranked_by_held_out_rows():
@@ -219,13 +222,11 @@ def test_forms_are_ranked_by_held_out_rows():
 
 
 def test_forms_are_ranked_over_curves_all_can_fit():
-    # With 4 points before the fraction, the sigmoid (3 free parameters) needs one more; the exponential does not.
     few = series("few", compute=np.array([100.0, 200, 300, 400, 900, 1000]), reward=np.linspace(0.35, 0.5, 6))
-    for form in ("sigmoid", "exponential"):
-        done = analyse_backtest([series(), few], FitOptions(form=form), [0.5])
-        assert done.form_ranking is not None
-        assert done.form_ranking.num_curves == 1
-        assert {name for name, _ in done.form_ranking.errors} == set(FORMS)
+    done = analyse_backtest([series(), few], FitOptions(form="exponential"), [0.5])
+    assert done.form_ranking is not None
+    assert done.form_ranking.num_curves == 1
+    assert {name for name, _ in done.form_ranking.errors} == set(FORMS)
 
 
 def test_log_linear_is_not_ranked_for_unlimited_rewards():
@@ -246,7 +247,9 @@ def test_curves_are_compared_within_their_evaluation_set():
     ]
     done = analyse_compare(runs, FitOptions(), None)
     assert [(pair.a, pair.b) for pair in done.pairs] == [("r1/val", "r2/val"), ("r1/test", "r2/test")]
-    assert {pair.verdict for pair in done.pairs} == {"r2/val has the higher ceiling", "r2/test has the higher ceiling"}
+    assert [(pair.kind, pair.winner) for pair in done.pairs] == [
+        (PairKind.HIGHER_CEILING, "r2/val"), (PairKind.HIGHER_CEILING, "r2/test")
+    ]  # fmt: skip
     out = to_json(done)
     assert [row["name"] for row in out["ranking"][::2]] == ["r2/val", "r2/test"]
     assert [one["set"] for one in out["sets"]] == ["val", "test"]
@@ -262,49 +265,75 @@ def test_set_with_one_curve_is_not_compared():
         analyse_compare(lone, FitOptions(), None)
     done = analyse_compare([*lone, series("r2/val", seed=1, evaluation_set="val")], FitOptions(), None)
     assert [(pair.a, pair.b) for pair in done.pairs] == [("r1/val", "r2/val")]
-    assert done.notes == (AnalysisNote(kind="alone_in_set", names=("r1/test",)),)
+    assert done.notes == (note(NoteKind.ALONE_IN_SET, name="r1/test"),)
     assert to_json(done)["notes"][0].startswith("r1/test is compared with nothing")
 
 
-def test_pairs_with_free_exponents_are_marked():
-    far = analyse_compare([series("low", ceiling=0.4), series("high", ceiling=0.8, seed=1)], FitOptions(), None)
-    near = analyse_compare([series("one"), series("two", seed=1)], FitOptions(), None)
-    assert not far.pairs[0].shared
-    assert "(free)" in shown(far)
-    assert "(free)" not in shown(near)
-    assert to_json(far)["pairs"][0]["at_shared_ceiling"] is False
-    assert to_json(near)["pairs"][0]["at_shared_ceiling"] is True
-
-
-def test_pair_without_a_curve_has_that_kind():
-    done = analyse_compare([series("one"), series("few", num=3)], FitOptions(), None)
-    pair: Pair = done.pairs[0]
-    assert pair.verdict == "no curve"
-    assert "(free)" not in shown(done)
-
-
-def test_assumed_spread_of_single_runs_is_noted():
-    assert "Single runs: a spread of 0.01 between runs is assumed" in shown(
-        analyse_compare([series("one"), series("two", seed=1)], FitOptions(), None)
-    )
-
-
-def test_assumed_spread_is_noted_once():
-    """Also where the pairs have more to say: here that their evaluations are on the same prompts."""
+@pytest.fixture(scope="module")
+def pairs() -> Analysis:
+    """Two alike on the same prompts, one of two runs with a lower ceiling, and one without a curve."""
     prompts = np.array([f"p@{step}" for step in range(24)])
-    paired = [series(name, evaluation=prompts) for name in ("one", "two", "three")]
-    done = analyse_compare(paired, FitOptions(), None)
-    assert all(len(pair.messages) > 1 for pair in done.pairs)
-    text = shown(done)
+    alike = [series(name, seed=seed, evaluation=prompts) for seed, name in enumerate(("one", "two"))]
+    low = series("low", ceiling=0.4, seed=3, run=np.array(["s1"] * 12 + ["s2"] * 12))
+    return analyse_compare([*alike, low, series("few", num=3)], FitOptions(), None)
+
+
+def test_pairs_show_ceilings_compute_ratios_exponents_and_what_would_decide(pairs: Analysis):
+    rows = {(pair["a"], pair["b"]): pair for pair in to_json(pairs)["pairs"]}
+    alike, far = rows["one", "two"], rows["one", "low"]
+    assert (alike["kind"], alike["winner"]) == ("not_separable", None)
+    assert 0.05 < alike["p_higher_ceiling"] < 0.95
+    assert alike["target"]["compute_ratio"]["low"] < 1 < alike["target"]["compute_ratio"]["high"]
+    assert 0 < alike["p_larger_exponent"] < 1
+    assert alike["to_decide"] is not None
+    assert (far["kind"], far["winner"], far["to_decide"]) == ("higher_ceiling", "one", None)
+    assert far["ceiling_difference"]["low"] > 0
+    assert far["p_larger_exponent"] is None  # no shared ceiling
+    text = shown(pairs)
+    [line] = [line for line in text.split("\n") if line.split()[:2] == ["one", "two"]]
+    both = [pairs.comparisons[""].shared_exponents[name].value for name in ("one", "two")]
+    for cell in (f"{alike['p_higher_ceiling']:.2f}", " / ".join(f"{value:.2f}" for value in both), "not separable"):
+        assert cell in line
+    assert f"one / two: {alike['to_decide']}" in text or alike["to_decide"] in text
+
+
+def test_ranking_has_the_regret_of_each(pairs: Analysis):
+    ranking = to_json(pairs)["ranking"]
+    assert sum(row["p_best"] for row in ranking) == pytest.approx(1)
+    assert ranking[0]["regret"] <= ranking[-1]["regret"]
+
+
+def test_pair_without_a_curve_has_that_kind(pairs: Analysis):
+    assert {pair.kind for pair in pairs.pairs if "few" in (pair.a, pair.b)} == {PairKind.NO_CURVE}
+
+
+def test_assumed_spread_of_single_runs_is_printed_once(pairs: Analysis):
+    """Also where pairs have more to say: here that their evaluations are on the same prompts."""
+    text = shown(pairs)
     assert text.count("is assumed") == 1
-    assert "Single runs: a spread of 0.01" in text
-    assert text.count("Evaluated on the same prompts") == 3
+    assert "One run of one, two: a spread of up to" in text
+    assert find_note(pairs.pairs[0].notes, NoteKind.SAME_PROMPTS) is None or "Evaluated on the same prompts" in text
 
 
-def test_single_runs_are_named_beside_curves_of_several():
-    twice = series("twice", run=np.array(["s1"] * 12 + ["s2"] * 12))
-    done = analyse_compare([twice, series("once", seed=1), series("again", seed=2)], FitOptions(), None)
-    assert "Single runs (once, again): a spread of 0.01" in shown(done)
+def test_options_reach_the_comparison():
+    given = FitOptions(margin=0.5, run_sd=0.2)
+    [pair] = analyse_compare([series("one"), series("low", ceiling=0.4)], given, None).pairs
+    assert pair.margin == 0.5
+    assert pair.kind != PairKind.HIGHER_CEILING
+    spread = find_note(pair.notes, NoteKind.RUN_SPREAD)
+    assert spread is not None
+    assert spread.sd == 0.2
+
+
+def test_ceiling_is_held_fixed_or_bounds_the_papers_grid():
+    [curve] = analyse_fit([series()], FitOptions(ceiling=(0.65,))).curves
+    assert curve.fit is not None
+    assert curve.fit.params["ceiling"] == pytest.approx(0.65)
+    [curve] = analyse_fit([series()], FitOptions(ceiling=(0.62, 0.64), method="paper")).curves
+    assert curve.fit is not None
+    assert curve.fit.params["ceiling"] == 0.62
+    with pytest.raises(InputError, match="paper"):
+        analyse_fit([series()], FitOptions(ceiling=(0.62, 0.64)))
 
 
 # Rewards without limits
@@ -315,14 +344,9 @@ def test_rewards_without_limits_have_no_odd_decimals():
     done = analyse_forecast([wide], FitOptions(bounded=False), [9000.0], [-6000.0])
     [curve] = done.curves
     assert decimals(curve.fit) == 0
-    assert "levels off at -5,0" in curve_text(curve) or "levels off at -4,9" in curve_text(curve)
+    assert curve.fit is not None
+    assert curve.fit.params["ceiling"] == pytest.approx(-5000, abs=150)
     assert "-8,000" in shown(done)
     assert ".000" not in shown(done)
     [plain] = analyse_fit([series()], FitOptions()).curves
     assert decimals(plain.fit) == 3
-
-
-def test_limits_of_unlimited_rewards_include_the_start():
-    wide = series(reward=-100 + series().reward, start=-8000.0)
-    [curve] = analyse_fit([wide], FitOptions(bounded=False)).curves
-    assert curve.usable

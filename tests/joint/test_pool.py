@@ -4,10 +4,10 @@ import json
 
 import numpy as np
 import pytest
-
-from scalerl.curves import Fit, fit
 from scalerl.curves.priors.pooled import with_prior
 from scalerl.curves.priors.prior import Density, Prior, share_coordinate, share_of
+
+from scalerl.curves import Fit, fit
 from scalerl.errors import InputError
 from scalerl.joint.pool import learn_prior, member, pool
 from scalerl.joint.prior_file import prior_content, read_prior

@@ -11,7 +11,7 @@ import pytest
 from run_folders import write_study
 
 from scalerl.analysis.results import FitOptions
-from scalerl.curves import reward_at
+from scalerl.curves import Verdict, reward_at
 from scalerl.logs.series import Selection
 from scalerl.report import views as report_views
 from scalerl.report.page import page as page_of
@@ -90,7 +90,7 @@ def test_the_forecast_at_any_target_is_nearly_that_of_python(opened: Any, report
     (content,) = reward_at(done, [times * done.scale])
     shown = opened.evaluate(f"forecastAt(theView().curves[0], {times * done.scale!r})")
     width = content.reward.high - content.reward.low
-    assert shown["value"] == pytest.approx(content.reward.value, abs=1e-9)
+    assert shown["value"] == pytest.approx(content.reward.value, abs=0.02 * width)
     assert (shown["low"], shown["high"]) == pytest.approx((content.reward.low, content.reward.high), abs=0.05 * width)
 
 
@@ -98,8 +98,8 @@ def test_a_band_is_nearly_that_of_python(opened: Any, report: tuple[Path, Any]):
     done = report[1].view().analysis.curves[0].fit
     for compute in (0.2 * done.scale, done.scale, 3 * done.scale):
         low, high = (float(end[0]) for end in done.curve_interval(compute))
-        shown = opened.evaluate(f"curveInterval(report, theView().curves[0], {compute!r})")
-        assert shown == pytest.approx([low, high], abs=0.15 * (high - low))
+        shown = opened.evaluate(f"curveInterval(theView().curves[0], {compute!r})")
+        assert shown == pytest.approx([low, high], abs=0.02 * (high - low))
 
 
 def test_a_curve_can_be_hidden_and_shown_again(opened: Any):
@@ -206,54 +206,53 @@ def test_paper_is_white_in_dark_mode_too(opened: Any):
 
 
 @pytest.fixture(scope="module")
-def misfit_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three arms with long names: one that lacks fit, one with more rewards than can be told apart, one sigmoid."""
-    folder = tmp_path_factory.mktemp("misfit")
+def long_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three arms with long names: one past its peak, one with more rewards than can be told apart, one sigmoid."""
+    folder = tmp_path_factory.mktemp("long")
     rng = np.random.default_rng(0)
     rows = []
-    for arm, num in (("fast-then-slow", 60), ("many-rewards", 900), ("sigmoid", 40)):
+    for arm, num in (("fallen", 60), ("many-rewards", 900), ("sigmoid", 40)):
         compute = np.linspace(1 / num, 1, num)
         rise = 0.3 / (1 + (0.2 / compute) ** 2)
-        if arm == "fast-then-slow":
-            rise = 0.2 * (1 - np.exp(-compute / 0.05)) + 0.05 * compute
+        if arm == "fallen":
+            rise -= 0.2 * np.clip(compute - 0.6, 0.0, None) / 0.4
         noise = 0.05 if arm == "many-rewards" else 0.004
         rewards = 0.2 + rise + noise * rng.standard_normal(num)
         name = f"a-long-name-of-an-arm-with-settings-lr=1e-6-kl=0.001-{arm}"
         rows += [f"{100 * x},{y},{name}" for x, y in zip(compute, rewards.clip(0, 1), strict=True)]
     (folder / "log.csv").write_text("\n".join(["gpu_hours,reward,arm", *rows]))
-    options = FitOptions(mend=False)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report_views, "SHARES", (0.5,))
-        built = build_report([folder / "log.csv"], Selection(by=("arm",)), options)
+        built = build_report([folder / "log.csv"], Selection(by=("arm",)), FitOptions())
     (folder / "report.html").write_text(page_of(report_json(built)), encoding="utf-8")
     return folder / "report.html"
 
 
 @pytest.mark.parametrize("opened", [{"viewport": {"width": 1280, "height": 900}}], indirect=True)
-def test_misfit_is_marked_and_the_verdict_visible(opened: Any, misfit_page: Path):
-    opened.goto(misfit_page.as_uri())
-    assert "lack of fit" in opened.locator("#residuals text.misfit").text_content()
+def test_verdicts_and_compute_ratios_are_visible(opened: Any, long_page: Path):
+    opened.goto(long_page.as_uri())
+    badges = opened.locator("#results .badge.warn")
+    assert Verdict.FALLEN in [badges.nth(at).inner_text() for at in range(badges.count())]
     assert opened.locator("#residuals svg circle").count() > 100
-    assert opened.locator("#results .badge.bad").inner_text() == "lack of fit"
     sizes = opened.evaluate(
         "[...document.querySelectorAll('#results .scroll')].map((e) => [e.scrollWidth, e.clientWidth])"
     )
     assert all(inner <= outer for inner, outer in sizes)
     assert opened.locator("#results td.verdict").first.is_visible()
+    assert opened.locator("#results th", has_text="compute ratio").is_visible()
 
 
-def test_many_points_are_bins_and_the_page_is_small(opened: Any, misfit_page: Path):
-    opened.goto(misfit_page.as_uri())
+def test_a_pair_is_turned_round(opened: Any):
+    there, back = opened.evaluate("[pairWith(theView(), 'base', 'lower'), pairWith(theView(), 'lower', 'base')]")
+    assert back["p_higher_ceiling"] == pytest.approx(1 - there["p_higher_ceiling"])
+    ratio, inverse = there["target"]["compute_ratio"], back["target"]["compute_ratio"]
+    assert inverse["high"] == pytest.approx(1 / ratio["low"])
+    assert inverse["low"] == pytest.approx(0 if ratio["high"] is None else 1 / ratio["high"])
+
+
+def test_many_points_are_bins_and_the_page_is_small(opened: Any, long_page: Path):
+    opened.goto(long_page.as_uri())
     points = opened.evaluate("Object.values(theSet().points[state.axis]).map((p) => [p.num_points, p.compute.length])")
     assert sorted(num for num, _ in points) == [40, 60, 900]
     assert all(drawn <= 75 for _, drawn in points)
-    assert misfit_page.stat().st_size < 300_000
-
-
-def test_average_over_forms_is_drawn_as_python_has_it(opened: Any, misfit_page: Path):
-    opened.goto(misfit_page.as_uri())
-    averaged = opened.evaluate("theView().curves.find((curve) => curve.line).line")
-    values = opened.evaluate("[20, 90, 300].map((x) => valueAt(theView().curves.find((curve) => curve.line), x))")
-    expected = np.interp(np.log([20, 90, 300]), np.log(averaged["compute"]), averaged["value"])
-    assert values == pytest.approx(expected.tolist(), abs=1e-6)
-    assert averaged["low"][-1] < averaged["value"][-1] < averaged["high"][-1]
+    assert long_page.stat().st_size < 300_000

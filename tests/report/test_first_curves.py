@@ -1,24 +1,23 @@
-"""The study of the first curves says what it claims to say, and its page what its rows say."""
+"""The study of the first curves: its arms, and what came of it."""
 
-import re
 from pathlib import Path
 
 import pytest
 
 from scalerl.analysis.results import FitOptions
 from scalerl.config import load_recipe
-from scalerl.curves import Score, backtest
+from scalerl.curves import backtest
 from scalerl.logs.formats import read_table
 from scalerl.logs.series import Selection, series_from
+from scalerl.report.standing import LeadKind
 from scalerl.report.write import build_report, report_json
 from scalerl.study.plan import differences, make_plan
 from scalerl.study.spec import load_study
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs/results/first_curves.md"
-RUNS = sorted((ROOT / "docs/results/first_curves/runs").iterdir())
+RUNS_FOLDER = ROOT / "docs/results/first_curves"
+RUNS = sorted((RUNS_FOLDER / "runs").iterdir())
 AXES = ("gpu_hours", "flops")
-"""Four columns of the page's table each: points scored, RMSE, bias, share inside the interval."""
 
 
 def plan():
@@ -65,35 +64,19 @@ def test_thinking_to_the_point_is_never_interrupted():
 # What came of it: docs/results/first_curves
 
 
-def told_scores(name: str) -> dict[str, list[float]]:
-    """What the page says of a run's second half, by axis."""
-    row = re.compile(rf"^\| {name} \| (\d+ \| 0\.\d{{4}} \| [+-]0\.\d{{4}} \| \d+ % .*) \|$", re.MULTILINE)
-    (cells,) = row.findall(PAGE.read_text(encoding="utf-8"))
-    values = [float(cell.replace("%", "")) for cell in cells.split("|")]
-    return dict(zip(AXES, (values[:4], values[4:]), strict=True))
-
-
-def second_half(folder: Path, axis: str) -> Score:
+@pytest.mark.parametrize("axis", AXES)
+@pytest.mark.parametrize("folder", RUNS, ids=lambda folder: folder.name)
+def test_first_half_forecasts_the_second(folder, axis):
     (one,) = series_from([read_table(folder)], Selection(x=axis))
     ((_, score),) = backtest(one.compute, one.reward, fractions=[0.5], **FitOptions().of(one)).fractions
     assert score is not None
-    return score
-
-
-@pytest.mark.parametrize("axis", AXES)
-@pytest.mark.parametrize("folder", RUNS, ids=lambda folder: folder.name)
-def test_the_first_half_forecasts_the_second_as_the_page_says(folder, axis):
-    score, (num, rmse, bias, inside) = second_half(folder, axis), told_scores(folder.name)[axis]
     assert score.rmse < 0.02
-    assert score.num_points == num
-    # Digits as printed; one evaluation more or less inside where another machine rounds otherwise.
-    assert (score.rmse, score.bias) == pytest.approx((rmse, bias), abs=1.5e-4)
-    assert score.coverage == pytest.approx(inside / 100, abs=0.005 + 1 / num)
+    assert score.coverage > 0.6
 
 
 @pytest.mark.slow
 def test_the_first_half_claims_no_ceiling_that_all_points_deny():
-    """Two seeds do not separate these recipes; an earlier fit called one ceiling higher from the first half alone."""
-    (sentences,) = report_json(build_report([PAGE.with_suffix("")], Selection(), FitOptions()))["summary"].values()
-    assert sentences[0].startswith("No ceiling stands out among 3 curves: scalerl levels off at ")
-    assert not any(sentence.startswith("Not borne out by all points") for sentence in sentences)
+    """Two seeds do not separate the ceilings of these recipes."""
+    content = report_json(build_report([RUNS_FOLDER], Selection(), FitOptions()))
+    assert content["sets"][0]["lead"]["kind"] == LeadKind.TIED
+    assert not any(sentence.startswith("Not borne out") for sentence in content["summary"][content["sets"][0]["name"]])

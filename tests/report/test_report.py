@@ -14,15 +14,14 @@ from typer.testing import CliRunner
 
 from scalerl.analysis.results import FitOptions
 from scalerl.cli import app
-from scalerl.curves import Pair, PairKind
+from scalerl.curves import Pair, PairKind, Value, Verdict
 from scalerl.errors import InputError
 from scalerl.logs.series import Selection
 from scalerl.report import views as report_views
 from scalerl.report.caveats import warnings
 from scalerl.report.inputs import gather
-from scalerl.report.markdown import _forecast
 from scalerl.report.page import page
-from scalerl.report.standing import is_confirmed
+from scalerl.report.standing import LeadKind, is_confirmed
 from scalerl.report.write import build_report, report_json, write_report
 
 
@@ -59,12 +58,21 @@ def view(content: dict[str, Any], axis: str | None = None, window: str = "all") 
 # What it says
 
 
-def test_first_sentence_names_the_winner(written: dict[str, Any]):
+def test_winner_is_named_first(written: dict[str, Any]):
     content = written["content"]
+    assert content["sets"][0]["lead"] == {"kind": LeadKind.HIGHEST_CEILING, "name": "base", "tied": [], "num": 2}
     assert content["summary"][""][0].startswith("base has the highest ceiling of 2 curves")
-    assert [pair["verdict"] for pair in view(content)["pairs"]] == ["base has the higher ceiling"]
-    assert "base has the higher ceiling" in written["markdown"]
+    assert [(pair["kind"], pair["winner"]) for pair in view(content)["pairs"]] == [(PairKind.HIGHER_CEILING, "base")]
     assert content["sets"][0]["reference"] == "base"
+
+
+def test_both_axes_of_a_pair_are_in_the_markdown(written: dict[str, Any]):
+    [pair] = view(written["content"])["pairs"]
+    [line] = [line for line in written["markdown"].splitlines() if line.startswith("| base | lower |")]
+    ratio = pair["target"]["compute_ratio"]
+    assert f"| {pair['p_higher_ceiling']:.2f} |" in line
+    assert f"| {ratio['value']:.2f} [{ratio['low']:.2f}, " in line
+    assert "| base has the higher ceiling |" in line
 
 
 def test_every_axis_and_window_is_fitted_separately(written: dict[str, Any]):
@@ -132,31 +140,32 @@ def test_settings_costs_environment_and_signals(written: dict[str, Any]):
     ]  # fmt: skip
 
 
-def pair(kind: PairKind, winner: str | None = None) -> Pair:
+def pair(kind: PairKind, winner: str | None) -> Pair:
+    nothing = Value(value=0.0, low=0.0, high=0.0)
     return Pair(
-        a="a", b="b", kind=kind, winner=winner, p_higher_ceiling=0.5, p_more_efficient=0.5, p_sooner=0.5,
-        ceiling_difference=0.0, correlation=0.0, notes=(), assumed_run_sd=None, shared=True, probably_higher=None,
-        crossing=None,
+        a="a", b="b", kind=kind, winner=winner, p_higher_ceiling=0.5, p_higher_by_margin=0.5, p_ahead=0.5,
+        ceiling_difference=nothing, margin=0.0, targets=(), p_larger_exponent=0.5, correlation=0.0, notes=(),
     )  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    "kind, winner, is_expected",
+    "claim, later, winner, is_expected",
     [
-        ("higher_ceiling", "a", True),
-        ("more_efficient", "a", False),
-        ("higher_ceiling", "b", False),
-        ("not_separable", None, False),
+        (PairKind.HIGHER_CEILING, PairKind.HIGHER_CEILING, "a", True),
+        (PairKind.HIGHER_CEILING, PairKind.MORE_EFFICIENT, "a", False),
+        (PairKind.HIGHER_CEILING, PairKind.HIGHER_CEILING, "b", False),
+        (PairKind.HIGHER_CEILING, PairKind.NOT_SEPARABLE, None, False),
+        (PairKind.AHEAD, PairKind.HIGHER_CEILING, "a", True),
+        (PairKind.MORE_EFFICIENT, PairKind.HIGHER_CEILING, "a", True),
+        (PairKind.MORE_EFFICIENT, PairKind.HIGHER_CEILING, "b", False),
+        (PairKind.NOT_SEPARABLE, PairKind.HIGHER_CEILING, "b", True),  # claims nothing
     ],
 )
-def test_what_confirms_a_higher_ceiling(kind: PairKind, winner: str | None, is_expected: bool):
-    assert is_confirmed(pair("higher_ceiling", "a"), pair(kind, winner)) == is_expected
-    assert is_confirmed(pair("not_separable"), pair(kind, winner))  # claims nothing
-
-
-def test_a_higher_ceiling_confirms_efficiency_of_the_same_curve():
-    claim = pair("more_efficient", "a")
-    assert [is_confirmed(claim, pair("higher_ceiling", winner)) for winner in "ab"] == [True, False]
+def test_a_verdict_is_confirmed_by_the_same_or_a_stronger_one(
+    claim: PairKind, later: PairKind, winner: str | None, is_expected: bool
+):
+    claimed = pair(claim, None if claim == PairKind.NOT_SEPARABLE else "a")
+    assert is_confirmed(claimed, pair(later, winner)) == is_expected
 
 
 @pytest.mark.usefixtures("quick")
@@ -194,23 +203,25 @@ def test_all_points_are_fitted_if_the_window_has_too_few(tmp_path: Path):
     content = content_of(write_study(tmp_path / "s", num=8, plan={"fit": {"until": 0.3}}))
     assert content["window"] == "all"
     assert content["notes"] == ["Nothing can be fitted on first 30% yet, so all points are."]
-    assert view(content, window="held-out")["curves"][0]["verdict"] == "too few points"
-    assert content["summary"][""][0] != "There is no curve yet."
+    assert view(content, window="held-out")["curves"][0]["verdict"] == Verdict.TOO_FEW
+    assert content["sets"][0]["lead"] is not None
 
 
 @pytest.mark.usefixtures("quick")
 def test_name_that_begins_with_another_keeps_its_verdict(tmp_path: Path):
     content = told_of_curves(tmp_path, {"a": [0.5] * 24, "a plus": [0.65] * 24})
-    assert content["summary"][""][0].startswith("a plus has the highest ceiling of 2 curves with probability over 99%")
+    assert (content["sets"][0]["lead"]["kind"], content["sets"][0]["lead"]["name"]) == ("highest_ceiling", "a plus")
     assert "The ceiling of a plus is above that of a." in content["summary"][""]
 
 
 @pytest.mark.usefixtures("quick")
-def test_unstable_curve_may_exceed_the_highest(tmp_path: Path):
-    content = told_of_curves(tmp_path, {"steady": [0.6] * 24, "broken": [0.62] * 18 + [0.58] * 6})
-    assert [curve["verdict"] for curve in view(content)["curves"]] == ["ok", "unstable"]
-    assert content["summary"][""][0].startswith("steady levels off at 0.6")
-    assert "Unstable: broken." in content["summary"][""]
+def test_collapsed_curve_does_not_lead(tmp_path: Path):
+    content = told_of_curves(tmp_path, {"steady": [0.6] * 24, "broken": [0.65] * 14 + [0.45] * 10})
+    verdicts = {curve["name"]: curve["verdict"] for curve in view(content)["curves"]}
+    assert verdicts["broken"] == Verdict.FALLEN
+    assert content["sets"][0]["lead"]["name"] == "steady"
+    assert [row["name"] for row in view(content)["ranking"]] == ["steady", "broken"]
+    assert "Past the peak: broken." in content["summary"][""]
 
 
 def told_of_curves(folder: Path, ceilings: dict[str, list[float]]) -> dict[str, Any]:
@@ -268,9 +279,9 @@ def test_arms_evaluated_on_different_prompts_are_not_comparable(tmp_path: Path):
     runs = [write_run(tmp_path / name, ceiling=ceiling, prompts=name) for name, ceiling in (("a", 0.6), ("b", 0.5))]
     (tmp_path / "b" / "recipe.json").write_text('{"seed": 0, "loss": {"name": "dapo"}}')
     content = content_of(*runs)
-    assert [pair["verdict"] for pair in view(content)["pairs"]] == ["not comparable"]
-    assert view(content)["straight"] == {}
-    assert content["open"][""] == ["a is not comparable with b: the prompts differ."]
+    assert [pair["kind"] for pair in view(content)["pairs"]] == [PairKind.NOT_COMPARABLE]
+    assert (view(content)["straight"], view(content)["ranking"]) == ({}, [])
+    assert content["open"][""][-1].startswith("a and b, not comparable: ")
     assert any(text.startswith("Not comparable: the evaluations of main were made") for text in content["warnings"])
 
 
@@ -383,7 +394,7 @@ def test_a_foreign_log_gets_the_same_report(tmp_path: Path):
     assert result.exit_code == 0, result.output
     content = json.loads(result.stdout)
     assert content["title"] == "example_runs"
-    assert [pair["verdict"] for pair in view(content)["pairs"]] == ["improved has the higher ceiling"]
+    assert [(pair["kind"], pair["winner"]) for pair in view(content)["pairs"]] == [("higher_ceiling", "improved")]
     assert content["runs"] == []
 
 
@@ -407,29 +418,15 @@ def test_on_the_published_curves_it_tells_the_papers_story():
         )
 
     prevalent = view(content("fig2_prevalent"))
-    verdicts = {frozenset((pair["a"], pair["b"])): pair["verdict"] for pair in prevalent["pairs"]}
+    verdicts = {frozenset((pair["a"], pair["b"])): (pair["kind"], pair["winner"]) for pair in prevalent["pairs"]}
     for worse in ("Magistral", "Qwen2.5-DAPO", "DeepSeek-GRPO"):
         for better in ("ScaleRL", "MiniMax"):
-            assert verdicts[frozenset((better, worse))] == f"{better} has the higher ceiling"
-    assert verdicts[frozenset(("ScaleRL", "MiniMax"))] == "ScaleRL is more efficient"
-    assert set(prevalent["shared_exponents"]) == {"ScaleRL", "MiniMax"}
-    unstable = [curve["name"] for curve in prevalent["curves"] if curve["verdict"] == "unstable"]
-    assert unstable == ["DeepSeek-GRPO"]
+            assert verdicts[frozenset((better, worse))] == (PairKind.HIGHER_CEILING, better)
+    assert verdicts[frozenset(("ScaleRL", "MiniMax"))] == (PairKind.MORE_EFFICIENT, "ScaleRL")
+    assert {"ScaleRL", "MiniMax"} <= set(prevalent["shared_exponents"])
 
-    arms = content("fwd_offpolicy")
-    pairs = view(arms)["pairs"]
-    assert not [pair for pair in pairs if "higher ceiling" in pair["verdict"]]
-    efficient = {frozenset((pair["a"], pair["b"])): pair["verdict"] for pair in pairs}
+    arms = view(content("fwd_offpolicy"))
+    verdicts = {frozenset((pair["a"], pair["b"])): (pair["kind"], pair["winner"]) for pair in arms["pairs"]}
+    assert PairKind.HIGHER_CEILING not in {kind for kind, _ in verdicts.values()}
     for slower in ("PPO-off-policy-1", "PPO-off-policy-8"):
-        assert efficient[frozenset((slower, "PipelineRL-8"))] == "PipelineRL-8 is more efficient"
-    assert "At a shared ceiling PipelineRL-8 is more efficient than" in " ".join(arms["summary"][""])
-
-
-def test_a_forecast_that_is_a_guess_says_so():
-    rows = [{"compute": compute, "value": 0.5, "low": 0.4, "high": 0.6} for compute in (20.0, 40.0)]
-    known = {"label": "known", "forecast": rows, "good_until": None}
-    open_ended = {"label": "open", "forecast": rows, "good_until": 20.0}
-    one, both = (_forecast({"level": 0.9}, {"curves": curves}, "steps") for curves in ([known], [known, open_ended]))
-    assert "guess" not in one
-    assert "| open | 0.500 [0.400, 0.600] | 0.500 [0.400, 0.600], a guess |" in both
-    assert "and no ceiling is known, or the run is unstable. Where no ceiling is known, the interval allows" in both
+        assert verdicts[frozenset((slower, "PipelineRL-8"))] == (PairKind.MORE_EFFICIENT, "PipelineRL-8")

@@ -1,4 +1,4 @@
-"""What a plot shows, as numbers: `figure_data(analysis)` is pure; plots.py and plots_html.py only draw it.
+"""What a plot shows, as numbers: `figure_data(analysis)` is pure; plots.py only draws it.
 
 Compute is on a logarithmic axis, rewards on a linear one. Ranges come from points and ceilings, so that a band that
 explodes beyond the data does not flatten everything else.
@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 
 from scalerl.analysis.drawing.dots import Array, Dots, curve_dots
 from scalerl.analysis.results import Analysis, CurveResult, param_value
-from scalerl.curves import Comparison, Fit, Value, linearise
-from scalerl.curves.notes import LackOfFit, MendedFit
+from scalerl.curves import Comparison, Fit, Value, Verdict, linearise, tails
 
 MOST_BANDS = 8  # bands of more curves than this hide each other
 REACH = 4.0  # how far beyond the data a curve is drawn, in multiples of the data
 MOST_REACH = 100.0  # a mark further out than this would squeeze the data into a corner
-GRID = 200
+GRID = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,20 +65,18 @@ class CurveData:
     name: str
     label: str
     """The name without what all names share."""
-    verdict: str
+    verdict: Verdict
     dots: tuple[Dots, ...]
     line: Line | None
     ceiling: Value | None
     noise_sd: float
-    misfit_at: float | None
-    """Compute at which a pattern in the residuals begins that the form cannot follow; None where there is none."""
     marks: tuple[Mark, ...]
-    peaks: tuple[Mark, ...] = ()
-    """Of each run that fell after its peak, where that was; rewards with two standard errors to each side."""
+    peak: tuple[float, float] | None = None
+    """(compute, reward) after which the reward fell; None where it did not."""
 
     @property
     def is_ok(self) -> bool:
-        return self.verdict == "ok"
+        return self.verdict == Verdict.KNOWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,10 +194,9 @@ def _curve(result: CurveResult, label: str, end: float, with_bands: bool) -> Cur
         label=label,
         verdict=result.verdict,
         dots=dots,
-        misfit_at=_misfit_at(fit),
         line=_line(result, fit, end, with_bands) if fit is not None else None,
-        ceiling=None if fit is not None and fit.past_peak else param_value(fit, "ceiling"),
-        peaks=_peaks(fit),
+        ceiling=None if fit is not None and fit.fall is not None else param_value(fit, "ceiling"),
+        peak=(fit.fall.compute, fit.fall.best) if fit is not None and fit.fall is not None else None,
         noise_sd=_scatter(dots, fit) if fit is not None else math.nan,
         marks=_marks(result, end) if fit is not None else (),
     )
@@ -212,48 +208,28 @@ def _scatter(dots: tuple[Dots, ...], fit: Fit) -> float:
     return float(np.median(np.concatenate(errors))) if errors else fit.noise_sd
 
 
-def _peaks(fit: Fit | None) -> tuple[Mark, ...]:
-    peaks = []
-    for fall in fit.falls if fit is not None else ():
-        error = 2 * fall.best_error
-        reward = Value(value=fall.best, low=fall.best - error, high=fall.best + error)
-        peaks.append(Mark(compute=Value(value=fall.compute, low=fall.compute, high=fall.compute), reward=reward))
-    return tuple(peaks)
-
-
-def _misfit_at(fit: Fit | None) -> float | None:
-    return next((note.compute for note in fit.notes if isinstance(note, LackOfFit)), None) if fit is not None else None
-
-
 def _line(result: CurveResult, fit: Fit, end: float, with_bands: bool) -> Line:
     first, last = float(fit.compute.min()), fit.scale
     begin = min(first, result.series.compute.min(initial=first), result.series.holdout_compute.min(initial=first))
-    if _knows_no_start(fit):
-        begin = first
-    if fit.past_peak:
-        begin, end = first, last  # no curve is promised beyond a peak
     grid = np.unique(np.concatenate([np.geomspace(begin, end, GRID), [first, last]]))
-    banded = with_bands and fit.draws is not None
-    # Ways of fitting that leave out early points do not know them: they are averaged over for what lies beyond.
-    parts = [(curve, at) for curve, at in ((fit.chosen, grid[grid <= last]), (fit, grid[grid > last])) if len(at)]
+    reward, band = curve_and_band(fit, grid)
+    is_banded = with_bands and band is not None
     return Line(
         compute=grid,
-        reward=np.concatenate([curve.predict(at) for curve, at in parts]),
+        reward=reward,
         first=first,
         last=last,
-        band=_joined([curve.curve_interval(at) for curve, at in parts]) if banded else None,
-        new_band=_joined([curve.new_interval(at) for curve, at in parts]) if banded else None,
+        band=band if is_banded else None,
+        new_band=fit.new_interval(grid) if is_banded else None,
     )
 
 
-def _knows_no_start(fit: Fit) -> bool:
-    """Whether early points were left out to mend the fit and its start was fitted without them."""
-    mended = [note for note in fit.notes if isinstance(note, MendedFit) and note.skip_before is not None]
-    return any(note.start_fitted or not fit.start_given for note in mended)
-
-
-def _joined(bands: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
-    return np.concatenate([low for low, _ in bands]), np.concatenate([high for _, high in bands])
+def curve_and_band(fit: Fit, compute: Array) -> tuple[Array, tuple[Array, Array] | None]:
+    """Return the curve, and the interval of the curve where the fit has intervals; from one set of draws."""
+    if not fit.has_intervals:
+        return fit.predict(compute), None
+    low, middle, high = np.quantile(fit.curve_draws(compute), [tails(fit.level)[0], 0.5, tails(fit.level)[1]], axis=0)
+    return middle, (low, high)
 
 
 def _marks(result: CurveResult, end: float) -> tuple[Mark, ...]:

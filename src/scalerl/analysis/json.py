@@ -1,12 +1,24 @@
 """An analysis as plain JSON types: what `--json` of fit, forecast, backtest and compare prints."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from scalerl.analysis.results import Analysis, Command, CurveResult, param_value
-from scalerl.analysis.words import analysis_note_text
-from scalerl.curves import Comparison, Pair, Score, Value, note_json, note_text, stopping, stopping_text
+from scalerl.curves import (
+    Comparison,
+    Note,
+    NoteKind,
+    Pair,
+    Score,
+    Target,
+    Value,
+    find_note,
+    note_json,
+    note_text,
+    stopping,
+)
 
 
 def to_json(analysis: Analysis) -> dict[str, Any]:
@@ -19,7 +31,7 @@ def to_json(analysis: Analysis) -> dict[str, Any]:
     if analysis.command == "compare":
         out |= _comparisons_json(analysis)
     if analysis.notes:
-        out["notes"] = [analysis_note_text(note) for note in analysis.notes]
+        out["notes"] = [note_text(each) for each in analysis.notes]
     return out
 
 
@@ -65,33 +77,30 @@ def _curve_json(curve: CurveResult, command: Command) -> dict[str, Any]:
     out["verdict"] = curve.verdict
     out["messages"] = list(curve.messages)
     out["facts"] = [fact.as_json() for fact in curve.series.facts]
-    out["notes"] = [note_json(note) for note in curve.notes]
+    out["notes"] = notes_json(curve.notes)
     out["num_runs"] = fit.num_runs if fit is not None else None
     out["noise_sd"] = number(fit.noise_sd) if fit is not None else None
     out["run_sd"] = number(fit.run_sd) if fit is not None else None
     if fit is not None and fit.unpooled is not None:
         alone = {word: value_json(param_value(fit.unpooled, word)) for word in PARAMS}
         out["unpooled"] = {**alone, "verdict": fit.unpooled.verdict}
-        out["pooled_with"] = list(fit.prior.sources) if fit.prior is not None else []
     if command == "fit":
         out["stopping"] = _stopping_json(curve)
     if command == "backtest":
         out["holdout"] = score_json(curve.holdout)
-        why = {share: note_text(note) for share, note in curve.unscored}
+        why = {share: note_text(each) for share, each in curve.unscored}
         out["fractions"] = [
             {"fraction": share, **(score_json(score) or NO_SCORE), "message": why.get(share)}
             for share, score in curve.fractions
         ]
     if command == "forecast":
-        out["at"] = [
-            {"compute": row.compute, "reward": value_json(row.reward), "message": row.message} for row in curve.at
-        ]
+        out["at"] = [{"compute": row.compute, "reward": value_json(row.reward), **_told(row.notes)} for row in curve.at]
         out["reach"] = [
             {
                 "reward": row.reward,
                 "compute": value_json(row.compute),
-                "message": row.message,
                 "p_above_ceiling": row.p_above_ceiling,
+                **_told(row.notes),
             }
             for row in curve.reach
         ]
@@ -99,12 +108,22 @@ def _curve_json(curve: CurveResult, command: Command) -> dict[str, Any]:
     return out
 
 
+def notes_json(notes: Sequence[Note]) -> list[dict[str, Any]]:
+    """Return notes by kind and numbers; null for a number that is not finite."""
+    rows = [note_json(each) for each in notes]
+    return [{key: number(value) if isinstance(value, float) else value for key, value in row.items()} for row in rows]
+
+
+def _told(notes: Sequence[Note]) -> dict[str, Any]:
+    return {"message": " ".join(map(note_text, notes)), "notes": notes_json(notes)}
+
+
 def _stopping_json(curve: CurveResult) -> dict[str, Any] | None:
     when = stopping(curve.fit) if curve.fit is not None else None
     if when is None:
         return None
     values = {"most_of_gain": value_json(when.most_of_gain), "doubling": value_json(when.doubling)}
-    return asdict(when) | values | {"message": stopping_text(when)}
+    return asdict(when) | values
 
 
 def _comparisons_json(analysis: Analysis) -> dict[str, Any]:
@@ -120,22 +139,34 @@ def _pair_json(pair: Pair) -> dict[str, Any]:
     return {
         "a": pair.a,
         "b": pair.b,
-        "p_higher_ceiling": number(pair.p_higher_ceiling),
-        "p_more_efficient": number(pair.p_more_efficient),
-        "p_sooner": number(pair.p_sooner),
-        "at_shared_ceiling": pair.shared,
-        "verdict": pair.verdict,
         "kind": pair.kind,
         "winner": pair.winner,
-        "messages": list(pair.messages),
-        "notes": [note_json(note) for note in pair.notes],
+        "verdict": pair.verdict,
+        "p_higher_ceiling": number(pair.p_higher_ceiling),
+        "p_higher_by_margin": number(pair.p_higher_by_margin),
+        "ceiling_difference": value_json(pair.ceiling_difference),
+        "margin": number(pair.margin),
+        "p_ahead": number(pair.p_ahead),
+        "target": _target_json(pair.target),
+        "targets": [_target_json(target) for target in pair.targets],
+        "p_larger_exponent": number(pair.p_larger_exponent),
+        "correlation": pair.correlation,
         "crossing": number(pair.crossing),
+        "to_decide": None if (wanted := find_note(pair.notes, NoteKind.SETTLED_BY)) is None else note_text(wanted),
+        "messages": list(pair.messages),
+        "notes": notes_json(pair.notes),
     }
+
+
+def _target_json(target: Target | None) -> dict[str, Any] | None:
+    if target is None:
+        return None
+    return {"reward": target.reward, "compute_ratio": value_json(target.ratio), "p_less": target.p_less}
 
 
 def _ranked_json(comparison: Comparison) -> dict[str, Any]:
     return {
-        "ranking": [{"name": name, "p_best": share} for name, share in comparison.ranking],
+        "ranking": [asdict(standing) for standing in comparison.standings],
         "shared_ceiling": number(comparison.shared_ceiling),
         "shared_exponents": {name: value_json(value) for name, value in comparison.shared_exponents.items()},
     }

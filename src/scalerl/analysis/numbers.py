@@ -3,6 +3,8 @@
 import math
 from collections.abc import Callable
 
+import numpy as np
+
 from scalerl.curves import Fit, Value
 
 Format = Callable[[float], str]
@@ -30,9 +32,11 @@ def short_compute_text(compute: float) -> str:
 
 def decimals(fit: Fit | None) -> int:
     """Return how many decimals a reward needs: three for rewards in [0, 1], fewer for wider ranges."""
-    if fit is None:
+    if fit is None or fit.bounds is not None:
         return 3
-    span = fit.bounds[1] - fit.bounds[0]
+    span = float(np.ptp(fit.reward)) if fit.num_points else 0.0
+    if not span > 0:
+        return 3
     return min(max(3 - math.floor(math.log10(span)), 0), 9)
 
 

@@ -6,13 +6,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from scalerl.curves import At, Fit, fit, is_far, reward_at
-from scalerl.curves.verdicts import Verdict
+from scalerl.curves import At, Fit, Verdict, fit, reward_at
+from scalerl.curves.fit import LEAST_POINTS
 from scalerl.logs.axes import Axis, preferred_axis
 
 __all__ = ["FIRST_FIT", "Axis", "Ceiling", "LiveForecast", "Outlook", "forecast_end", "preferred_axis"]
 
-FIRST_FIT = 4  # evaluations after the start from which a curve is fitted
+FIRST_FIT = LEAST_POINTS  # evaluations after the start from which a curve is fitted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class LiveForecast:
 
     forecast = LiveForecast(end_compute=1000)      compute in any unit: steps, GPU-hours, FLOPs
     forecast.add(0, 0.12); forecast.add(50, 0.18)  compute 0 is the model before training
-    outlook = forecast.outlook()                   None before the fourth evaluation
+    outlook = forecast.outlook()                   None before the sixth evaluation
     """
 
     def __init__(
@@ -102,8 +102,8 @@ class LiveForecast:
 
 
 def forecast_end(curve: Fit, end_compute: float | None) -> At | None:
-    """Return the forecast for the end of a budget; None where the end is not known, reached or too far off."""
-    if not curve.usable or end_compute is None or end_compute <= curve.end or is_far(curve, end_compute):
+    """Return the forecast for the end of a budget; None where the end is not known or is reached."""
+    if not curve.usable or end_compute is None or end_compute <= curve.scale:
         return None
     return reward_at(curve, [end_compute])[0]
 

@@ -1,7 +1,7 @@
-"""Draw an Analysis: .png and .svg by matplotlib, .html by plotly. What is drawn is decided in figures.py.
+"""Draw an Analysis with matplotlib, as .png or .svg. What is drawn is decided in figures.py.
 
 rewards | ceilings | linearised     compute is shared downwards, reward sideways; the two right-hand
-residuals          | who is best    panels are there for a comparison; in .html they follow below
+residuals          | who is best    panels are there for a comparison
 """
 
 import textwrap
@@ -20,21 +20,17 @@ from scalerl.analysis.drawing.style import (
     MOST_RANKED,
     MOST_RIMMED,
     MOST_SLOPES,
-    WARNING,
     clipped,
     colour,
     compute_ticks,
     cut,
     headroom,
     marker,
-    misfit_text,
-    misfits,
     ranking_title,
     straight_title,
 )  # fmt: skip
 from scalerl.analysis.figures import MOST_BANDS, CurveData, FigureData, figure_data
 from scalerl.analysis.numbers import interval_text, short_compute_text, two_decimals
-from scalerl.analysis.plots_html import draw_html
 from scalerl.analysis.results import Analysis
 from scalerl.atomic_files import new_file
 from scalerl.errors import InputError, StoreError
@@ -50,7 +46,7 @@ def check_plot_path(path: Path) -> None:
     if not path.parent.is_dir():
         raise InputError(f"cannot write {path}: there is no folder {path.parent}.")
     try:
-        import_module("plotly" if path.suffix.lower() == ".html" else "matplotlib")
+        import_module("matplotlib")
     except ModuleNotFoundError:
         raise InputError('--plot needs the report extra: pip install "scalerl[report]".') from None
 
@@ -172,10 +168,11 @@ def _main_panel(axes: Any, data: FigureData) -> None:
         for dots in curve.dots:
             axes.plot(dots.compute, dots.reward, **_dot_style(place, dots, few))
             _error_bars(axes, place, dots, dots.reward)
-        for peak in curve.peaks:
+        if curve.peak is not None:
             # Just above the points, so that it hides none.
             axes.annotate(
-                "", (peak.compute.value, peak.reward.high), xytext=(0, 14), textcoords="offset points", zorder=7,
+                "", (curve.peak[0], curve.peak[1] + 2 * curve.noise_sd), xytext=(0, 14),
+                textcoords="offset points", zorder=7,
                 arrowprops={"arrowstyle": "-|>", "color": colour(place), "linewidth": 1.2},
             )  # fmt: skip
         for mark in curve.marks:
@@ -216,8 +213,6 @@ def _dot_style(place: int, dots: Dots, few: bool) -> dict[str, Any]:
         style.update(markeredgewidth=0.0, markersize=0.7 * size, alpha=0.5, zorder=3.5)
     if dots.role == "left out":
         style.update(alpha=0.28, zorder=3)
-    if dots.role == "after the peak":
-        style.update(markerfacecolor="none", markeredgecolor=colour(place), markeredgewidth=0.8, alpha=0.6)
     if dots.role == "held out":
         style.update(markerfacecolor="white", markeredgecolor=colour(place), markeredgewidth=1.0, alpha=1.0)
     return style
@@ -268,7 +263,7 @@ def _residual_panel(axes: Any, data: FigureData) -> None:
     few = len(data.curves) <= MOST_BANDS
     for place, curve in enumerate(data.curves):
         for dots in curve.dots:
-            if curve.line is None or dots.role in ("left out", "after the peak"):
+            if curve.line is None or dots.role == "left out":
                 continue
             shown, outside = clipped(dots.residual, data.residual_limit)
             style = _dot_style(place, dots, few) | {"markersize": 3.6 if few else 2.4}
@@ -277,16 +272,6 @@ def _residual_panel(axes: Any, data: FigureData) -> None:
             for sign, arrow in ((-1, "v"), (1, "^")):
                 off = outside & (np.sign(dots.residual) == sign)
                 axes.plot(dots.compute[off], shown[off], **(style | {"marker": arrow}))
-    _mark_misfits(axes, data)
-
-
-def _mark_misfits(axes: Any, data: FigureData) -> None:
-    for place, compute in misfits(data):
-        axes.axvline(compute, color=WARNING, linewidth=0.9, linestyle=(0, (2, 2)))
-        axes.annotate(
-            misfit_text(data, place), (compute, 0.97), xycoords=("data", "axes fraction"), xytext=(3, 0),
-            textcoords="offset points", color=WARNING, fontsize=7.5, va="top",
-        )  # fmt: skip
 
 
 def _straight_panel(axes: Any, data: FigureData) -> None:
@@ -325,4 +310,4 @@ def _ranking_panel(axes: Any, data: FigureData) -> None:
     axes.set_title(textwrap.fill(ranking_title(data), NARROW_LETTERS))
 
 
-SUFFIXES: dict[str, Callable[[FigureData, Path], None]] = {".png": _draw_png, ".svg": _draw_svg, ".html": draw_html}
+SUFFIXES: dict[str, Callable[[FigureData, Path], None]] = {".png": _draw_png, ".svg": _draw_svg}

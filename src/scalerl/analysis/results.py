@@ -13,27 +13,32 @@ from scalerl.curves import (
     Backtest,
     Comparison,
     Fit,
+    Grid,
+    Note,
+    NoteKind,
     Pair,
     Reach,
     Score,
     Value,
+    Verdict,
     backtest,
     compare,
+    compare_by_paper,
     compute_for,
+    conclusions,
     doubling,
     fit,
+    note,
     note_text,
     reward_at,
+    score,
 )
-from scalerl.curves.forecast import score
-from scalerl.curves.notes import FitNote, NothingToScore, UnusedStart
-from scalerl.curves.pairs.paper_rule import compare_by_paper
-from scalerl.curves.points import unbounded
 from scalerl.errors import InputError, NoCurveError
+from scalerl.joint.pool import LEAST_MEMBERS
 from scalerl.logs.series import Series
 
 Command = Literal["fit", "forecast", "backtest", "compare"]
-CurveNote = UnusedStart | FitNote
+GRID_STEP = 0.005  # of the paper's grid of ceilings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +46,13 @@ class FitOptions:
     """Options of a fit that the commands share."""
 
     form: str = "sigmoid"
-    mend: bool = True
-    """Whether a sigmoid that does not fit may be mended (nobody asked for a form)."""
     level: float = 0.9
-    margin: float = 0.06
+    margin: float | None = None
+    """Difference of ceilings that matters, in units of the reward. None: a share of the gain."""
+    run_sd: float | None = None
+    """Spread of the ceiling between runs of a recipe that was run once. None: a share of the gain."""
+    ceiling: tuple[float, ...] = ()
+    """One value holds the ceiling fixed; two are the ends of the paper's grid."""
     skip_before: float | str | None = None
     fit_until: float | None = None
     method: Literal["posterior", "paper"] = "posterior"
@@ -58,32 +66,44 @@ class FitOptions:
 
     def of(self, series: Series) -> dict[str, Any]:
         """Return the keyword arguments of `fit` for one series."""
-        return {
+        given = {
             "form": self.form,
-            "mend": self.mend,
             "level": self.level,
             "margin": self.margin,
             "skip_before": self.skip_before,
             "fit_until": self.fit_until,
-            "bounds": (0.0, 1.0) if self.bounded and series.bounded else _limits(series),
+            "bounds": (0.0, 1.0) if self.bounded and series.bounded else None,
             "start": series.start,
             "start_sd": series.start_sd,
             "run": series.run,
             "num_samples": series.num_samples,
-            **({} if self.method == "posterior" else {"method": self.method}),
             "error": series.error,
         }
+        if self.method == "paper":
+            return given | {"method": "paper", "grid": self.grid}
+        if len(self.ceiling) > 1:
+            raise InputError("two ceilings are the ends of the paper's grid, and need --method paper")
+        return given | {"fixed": {"ceiling": self.ceiling[0]} if self.ceiling else None}
+
+    @property
+    def grid(self) -> Grid:
+        """The ceilings that the paper's procedure tries."""
+        if len(self.ceiling) < 2:
+            return Grid(ceilings=np.array(self.ceiling)) if self.ceiling else Grid()
+        low, high = min(self.ceiling), max(self.ceiling)
+        return Grid(ceilings=np.linspace(low, high, round((high - low) / GRID_STEP) + 1))
+
+    def compare(self, fits: Mapping[str, Fit], at: float | None = None) -> Comparison:
+        """Compare fits made with these options."""
+        if self.method == "paper":
+            return compare_by_paper(fits) if self.margin is None else compare_by_paper(fits, margin=self.margin)
+        return compare(fits, at=at, margin=self.margin, run_sd=self.run_sd)
 
     def pooling(self, series: Sequence[Series]) -> Pooling | None:
         """Return how curves are pooled; None if they are not. Raise InputError if they cannot be."""
         if not self.pool and self.prior is None:
             return None
         return Pooling.of(series, pool=self.pool, prior=self.prior)
-
-
-def _limits(series: Series) -> tuple[float, float]:
-    """Return limits for a reward that has none, from its points and its start."""
-    return unbounded(np.append(series.reward, [] if series.start is None else series.start))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +114,7 @@ class CurveResult:
     fit: Fit | None
     holdout: Score | None = None
     fractions: tuple[tuple[float, Score | None], ...] = ()
-    unscored: tuple[tuple[float, FitNote | NothingToScore], ...] = ()
+    unscored: tuple[tuple[float, Note], ...] = ()
     """Why a fraction has no score."""
     at: tuple[At, ...] = ()
     reach: tuple[Reach, ...] = ()
@@ -105,28 +125,36 @@ class CurveResult:
         return self.series.name
 
     @property
-    def verdict(self) -> str:
-        return self.fit.verdict if self.fit is not None else "no curve"
+    def verdict(self) -> Verdict:
+        return Verdict.NO_CURVE if self.fit is None else self.fit.verdict
 
     @property
-    def notes(self) -> tuple[CurveNote, ...]:
-        """Notes on the fit, an unused start first."""
-        if self.fit is None:
+    def notes(self) -> tuple[Note, ...]:
+        """Reasons of the verdict, and what else to know about the fit."""
+        return () if self.fit is None else (*self._unused_start, *self.fit.notes)
+
+    @property
+    def conclusions(self) -> tuple[Note, ...]:
+        """What to take away: the same notes, with where the curve levels off and when to stop."""
+        return () if self.fit is None else (*self._unused_start, *conclusions(self.fit))
+
+    @property
+    def _unused_start(self) -> tuple[Note, ...]:
+        start = self.series.start
+        if self.fit is None or start is None or self.fit.own_form.has_start:
             return ()
-        unused: tuple[UnusedStart, ...] = ()
-        if self.series.start is not None and not self.fit.own_form.rising:
-            unused = (UnusedStart(start=self.series.start, form=self.fit.form),)
-        return (*unused, *self.fit.notes)
+        return (note(NoteKind.UNUSED_START, start=start, form=self.fit.form),)
 
     @property
     def messages(self) -> tuple[str, ...]:
         """Sentences about the curve: on its rows, then on its fit."""
         return self.messages_in(None)
 
-    def messages_in(self, unit: str | None) -> tuple[str, ...]:
-        """Return the messages with amounts of compute in this unit."""
+    def messages_in(self, unit: str | None, notes: Sequence[Note] | None = None) -> tuple[str, ...]:
+        """Return sentences on its rows and these notes, by default its own; amounts of compute have this unit."""
         problem = (self.series.problem,) if self.series.problem else ()
-        return (*problem, *self.series.notes, *(note_text(note, unit) for note in self.notes))
+        shown = self.notes if notes is None else notes
+        return (*problem, *self.series.notes, *(note_text(each, unit) for each in shown))
 
     @property
     def usable(self) -> bool:
@@ -150,15 +178,6 @@ class FormRanking:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnalysisNote:
-    """What to know about the curves together; `analysis/words.py` has the sentence."""
-
-    kind: Literal["alone_in_set", "nothing_pooled", "not_pooled", "different_axes"]
-    names: tuple[str, ...] = ()
-    """The curves it is about; of different axes, their columns."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis:
     """The results of a command: each curve, and the curves together."""
 
@@ -169,7 +188,8 @@ class Analysis:
     at: float | None = None
     """The target compute of a comparison."""
     form_ranking: FormRanking | None = None
-    notes: tuple[AnalysisNote, ...] = ()
+    notes: tuple[Note, ...] = ()
+    """On the curves together."""
 
     @property
     def pairs(self) -> tuple[Pair, ...]:
@@ -194,9 +214,9 @@ def analyse_forecast(
         if done.fit is not None and done.fit.usable:
             done = replace(
                 done,
-                at=tuple(reward_at(done.fit, at or ([] if reach else [2 * done.fit.end, 4 * done.fit.end]))),
+                at=tuple(reward_at(done.fit, at or ([] if reach else [2 * done.fit.scale, 4 * done.fit.scale]))),
                 reach=tuple(compute_for(done.fit, reach)),
-                doubling=None if done.fit.past_peak else doubling(done.fit),
+                doubling=doubling(done.fit),
             )
         curves.append(done)
     return Analysis(command="forecast", curves=_some_usable(curves), notes=_pool_notes(curves, options))
@@ -247,7 +267,7 @@ def _rank_forms(curves: Sequence[CurveResult], options: FitOptions, fractions: S
         for name in names:
             # A curve that one form cannot be scored on ranks no form.
             if name not in errors and None not in errors.values():
-                done = _backtest(curve.series, replace(options, form=name, mend=False), shares)
+                done = _backtest(curve.series, replace(options, form=name), shares)
                 errors[name] = error(done.holdout, done.fractions)
         if None not in errors.values():
             tables.append(errors)
@@ -276,15 +296,13 @@ def analyse_compare(series: Sequence[Series], options: FitOptions, at: float | N
     for name, members in sets.items():
         if len(members) > 1:
             together = {member: fits[member] for member in members if member in fits}
-            by_paper = options.method == "paper"
-            compared = compare_by_paper(together) if by_paper else compare(together, at=at)
-            comparisons["" if len(sets) == 1 else str(name)] = compared
+            comparisons["" if len(sets) == 1 else str(name)] = options.compare(together, at)
         else:
-            notes.append(AnalysisNote(kind="alone_in_set", names=(members[0],)))
+            notes.append(note(NoteKind.ALONE_IN_SET, name=members[0]))
     notes += _pool_notes(curves, options)
     units = sorted({curve.series.x_label for curve in curves})
     if len(units) > 1:
-        notes.append(AnalysisNote(kind="different_axes", names=tuple(units)))
+        notes.append(note(NoteKind.DIFFERENT_AXES, columns=tuple(units)))
     return Analysis(command="compare", curves=curves, comparisons=comparisons, at=at, notes=tuple(notes))
 
 
@@ -304,14 +322,14 @@ def fitted_curves(series: Sequence[Series], options: FitOptions) -> list[CurveRe
     return curves if pooling is None else _pooled(curves, pooling)
 
 
-def _pool_notes(curves: Sequence[CurveResult], options: FitOptions) -> tuple[AnalysisNote, ...]:
+def _pool_notes(curves: Sequence[CurveResult], options: FitOptions) -> tuple[Note, ...]:
     """Return which curves `--pool` or `--prior` left as they are."""
     if not options.pool and options.prior is None:
         return ()
     alone = tuple(curve.name for curve in curves if curve.fit is not None and curve.fit.unpooled is None)
     if len(alone) == len(curves) and options.pool:
-        return (AnalysisNote(kind="nothing_pooled"),)
-    return (AnalysisNote(kind="not_pooled", names=alone),) if alone else ()
+        return (note(NoteKind.NOTHING_POOLED, needed=LEAST_MEMBERS),)
+    return (note(NoteKind.NOT_POOLED, names=alone),) if alone else ()
 
 
 def _pooled(curves: Sequence[CurveResult], pooling: Pooling) -> list[CurveResult]:

@@ -8,7 +8,6 @@ from typing import Any, Literal
 import numpy as np
 
 from scalerl.analysis.outlook import Outlook
-from scalerl.curves import Fit
 from scalerl.logs.axes import UNEVEN_TIME, disagreement
 
 AlarmKind = Literal[
@@ -109,7 +108,7 @@ def alarms(
     causes = {"empty": _empty_cause(recent), "no_verdict": _no_verdict_cause(recent)}
     subjects = {"retired": _most_retired(recent)}
     uneven = disagreement(metrics)
-    fits = {name: outlook.fit for name, outlook in outlooks.items() if outlook is not None}
+    falls = {name: outlook.fit.fall for name, outlook in outlooks.items() if outlook is not None}
     return [
         *(
             replace(
@@ -121,13 +120,9 @@ def alarms(
             for alarm in raised
         ),
         *_backend_alarm(metrics, (remedies or {}).get("backend", ())),
-        *(Alarm(kind="fall", subject=name, value=_drop(done)) for name, done in fits.items() if done.falls),
+        *(Alarm(kind="fall", subject=name, value=fall.drop) for name, fall in falls.items() if fall is not None),
         *([Alarm(kind="uneven_time", value=uneven, limit=UNEVEN_TIME)] if uneven > UNEVEN_TIME else []),
     ]
-
-
-def _drop(done: Fit) -> float:
-    return max(fall.drop for fall in done.falls)
 
 
 def signal_alarms(last: Mapping[str, float]) -> list[Alarm]:

@@ -4,35 +4,39 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from scalerl.analysis.numbers import compute_text, decimals, fixed, interval_text, two_decimals
 from scalerl.analysis.results import Analysis, CurveResult, FormRanking, param_value
-from scalerl.analysis.words import analysis_note_text, curve_text
-from scalerl.curves import Comparison, Fit, Pair, Reach, Score, note_text, pair_verdict, stopping, stopping_text
-from scalerl.curves.fitted import tails
-from scalerl.curves.pairs.notes import AssumedRunSpread
+from scalerl.analysis.words import curve_text
+from scalerl.curves import (
+    Comparison,
+    Fit,
+    Note,
+    NoteKind,
+    Pair,
+    PairKind,
+    Reach,
+    Score,
+    Verdict,
+    find_note,
+    note,
+    note_text,
+    pair_verdict,
+    tails,
+)
 from scalerl.logs.facts import Fact, sentence
 from scalerl.logs.names import listed
 
-STYLES = {
-    "ok": "green",
-    "ceiling not identifiable yet": "yellow",
-    "at a bound": "yellow",
-    "lack of fit": "red",
-    "no rise seen": "yellow",
-    "unstable": "red",
-    "past its peak": "yellow",
-    "too few points": "red",
-    "no curve": "red",
-}
+STYLES = {Verdict.KNOWN: "green", Verdict.TOO_FEW: "red", Verdict.NO_CURVE: "red"}
+PAIR_STYLES = {PairKind.NOT_SEPARABLE: "dim", PairKind.NOT_COMPARABLE: "dim", PairKind.NO_CURVE: "red"}
 MOST_PAIRS = 15  # of more, only those with the most likely best curve are shown
 NARROWEST = 14  # letters that a column of names keeps on a narrow terminal
 LONG_NAME = 20  # letters from which a verdict says "a" or "b" instead of a name that stands beside it
-PAIR_STYLES = {"not_separable": "dim", "no_curve": "red"}
+IN_TABLE = (NoteKind.CEILING_DIFFERENCE, NoteKind.COMPUTE_RATIO, NoteKind.EXPONENT, NoteKind.RUN_SPREAD)
+"""Notes of a pair whose numbers stand in the table of pairs, or that are printed once for all pairs."""
 
 
 def render(analysis: Analysis, origins: Mapping[str, str] | None = None) -> Group:
@@ -52,9 +56,9 @@ def render(analysis: Analysis, origins: Mapping[str, str] | None = None) -> Grou
         parts.extend(_comparison_parts(analysis))
     parts.append(Text())
     shared = _shared_facts(analysis)
-    parts.extend(_sentence(curve, analysis.command == "fit", shared) for curve in analysis.curves)
+    parts.extend(_sentence(curve, shared) for curve in analysis.curves)
     parts.extend(Text(f"All curves: {sentence(fact)}") for fact in shared)
-    parts.extend(Text(analysis_note_text(note), style="yellow") for note in analysis.notes)
+    parts.extend(Text(note_text(each), style="yellow") for each in analysis.notes)
     return Group(*parts)
 
 
@@ -103,7 +107,7 @@ def _curve_table(analysis: Analysis) -> Table:
             interval_text(param_value(fit, "exponent"), two_decimals),
             interval_text(param_value(fit, "midpoint"), compute_text),
             interval_text(param_value(fit, "start"), fixed(decimals(fit))),
-            Text(curve.verdict, style=STYLES.get(curve.verdict, "")),
+            Text(curve.verdict, style=STYLES.get(curve.verdict, "yellow")),
         )
     return table
 
@@ -111,8 +115,8 @@ def _curve_table(analysis: Analysis) -> Table:
 def _ceiling_cell(fit: Fit | None) -> str:
     """Return the ceiling with its interval, or the reward at the peak of a run that fell after it."""
     show = fixed(decimals(fit))
-    if fit is not None and fit.past_peak:
-        return f"peak {show(float(np.mean([fall.best for fall in fit.falls])))}"
+    if fit is not None and fit.fall is not None:
+        return f"peak {show(fit.fall.best)}"
     return interval_text(param_value(fit, "ceiling"), show)
 
 
@@ -175,8 +179,8 @@ def _score_table(analysis: Analysis) -> Table:
 def _unscored(analysis: Analysis) -> Iterator[Text]:
     """Yield, for each dash in the table, why there is no score."""
     for curve in analysis.curves:
-        for share, note in curve.unscored:
-            yield Text(f"{curve.name}, first {share:.0%}: not scored. {note_text(note)}", style="dim")
+        for share, why in curve.unscored:
+            yield Text(f"{curve.name}, first {share:.0%}: not scored. {note_text(why)}", style="dim")
 
 
 def _forecast_table(analysis: Analysis) -> Table:
@@ -184,7 +188,7 @@ def _forecast_table(analysis: Analysis) -> Table:
     for curve in analysis.curves:
         for row in curve.at:
             answer = interval_text(row.reward, fixed(decimals(curve.fit)))
-            table.add_row(curve.name, f"reward at {compute_text(row.compute)}", answer, row.message)
+            table.add_row(curve.name, f"reward at {compute_text(row.compute)}", answer, _texts(row.notes))
         for row in curve.reach:
             table.add_row(curve.name, f"compute for {row.reward:g}", *_reach_cells(curve, row))
     return table
@@ -192,14 +196,18 @@ def _forecast_table(analysis: Analysis) -> Table:
 
 def _reach_cells(curve: CurveResult, row: Reach) -> tuple[str, str]:
     """Return (answer, note). The answer is "never" only if that is as certain as an end of the interval."""
+    text, share = _texts(row.notes), row.p_above_ceiling
     if row.compute is not None:
-        return interval_text(row.compute, compute_text), row.message
-    share = row.p_above_ceiling
+        return interval_text(row.compute, compute_text), text
     if share is None or curve.fit is None:
-        return "not known", row.message
+        return "not known", text
     if share >= tails(curve.fit.level)[1]:
-        return "never", row.message
+        return "never", text
     return f"not known: P(above ceiling) {share:.2f}", ""
+
+
+def _texts(notes: Sequence[Note]) -> str:
+    return " ".join(map(note_text, notes))
 
 
 def _forms_sentence(ranking: FormRanking, digits: int) -> str:
@@ -211,28 +219,33 @@ def _forms_sentence(ranking: FormRanking, digits: int) -> str:
 
 
 def _comparison_parts(analysis: Analysis) -> Iterator[Table | Text]:
-    table = _table(analysis, "\nPairs", "a", "b", "P(higher ceiling)", "P(larger exponent)", "P(sooner)", "verdict")
-    share = lambda value: "-" if math.isnan(value) else f"{value:.2f}"  # noqa: E731
+    heads = ("P(higher ceiling)", "compute a / b", "for reward", "exponents", "P(larger)", "verdict")
+    table = _table(analysis, "\nPairs", "a", "b", *heads)
+    exponents = {name: value for each in analysis.comparisons.values() for name, value in each.shared_exponents.items()}
     pairs = _shown_pairs(analysis)
     for pair in pairs:
-        free = " (free)" if is_free(pair) else ""
+        both = [exponents[name].value for name in (pair.a, pair.b) if name in exponents]
         table.add_row(
             pair.a,
             pair.b,
-            share(pair.p_higher_ceiling),
-            share(pair.p_more_efficient) + free,
-            share(pair.p_sooner) + free,
+            _share(pair.p_higher_ceiling),
+            "-" if pair.target is None else interval_text(pair.target.ratio, compute_text),
+            "-" if pair.target is None else fixed(_finest(analysis))(pair.target.reward),
+            " / ".join(map(two_decimals, both)) if len(both) == 2 else "-",
+            _share(pair.p_larger_exponent),
             Text(_short_verdict(pair), style=PAIR_STYLES.get(pair.kind, "green")),
         )
     yield table
     if len(pairs) < len(analysis.pairs):
         more = len(analysis.pairs) - len(pairs)
         yield Text(f"Pairs with the most likely best curve; {more} others are in --json.", style="dim")
-    if any(map(is_free, pairs)):
-        yield Text("(free): the ceilings are too far apart to share one; each curve keeps its own.", style="dim")
     for name, comparison in analysis.comparisons.items():
         yield from _ranking_parts(analysis, f" in {name}" if name else "", comparison)
     yield from _pair_notes(analysis)
+
+
+def _share(probability: float) -> str:
+    return "-" if math.isnan(probability) else f"{probability:.2f}"
 
 
 def _shown_pairs(analysis: Analysis) -> list[Pair]:
@@ -249,11 +262,6 @@ def _short_verdict(pair: Pair) -> str:
     return pair_verdict(pair.kind, "a" if pair.winner == pair.a else "b")
 
 
-def is_free(pair: Pair) -> bool:
-    """Return whether efficiencies are compared with each curve at its own ceiling."""
-    return not pair.shared and not math.isnan(pair.p_more_efficient)
-
-
 def _ranking_parts(analysis: Analysis, within: str, comparison: Comparison) -> Iterator[Text]:
     if comparison.shared_ceiling is not None:
         exponents = ", ".join(
@@ -261,27 +269,25 @@ def _ranking_parts(analysis: Analysis, within: str, comparison: Comparison) -> I
         )
         ceiling = fixed(_finest(analysis))(comparison.shared_ceiling)
         yield Text(f"\nExponents with one ceiling of {ceiling} for all{within}: {exponents}.")
-    if not comparison.ranking:
+    if not comparison.standings:
         return
     where = "by ceiling" if analysis.at is None else f"at compute {compute_text(analysis.at)}"
-    best = ", ".join(f"{name} {share:.0%}" for name, share in comparison.ranking)
-    yield Text(f"\nProbability to be the best {where}{within}: {best}.")
+    best = ", ".join(f"{each.name} {each.p_best:.0%}" for each in comparison.standings)
+    regret = fixed(_finest(analysis) + 1)(comparison.standings[0].regret)
+    yield Text(f"\nProbability to be the best {where}{within}: {best}. Taking the first now should cost {regret}.")
 
 
 def _pair_notes(analysis: Analysis) -> Iterator[Text]:
-    """Yield the notes of each pair on one line, then once the spread assumed for single runs, which pairs share."""
+    """Yield what the table does not show of each pair, then once the spread assumed for single runs."""
     for pair in _shown_pairs(analysis):
-        texts = [note_text(note) for note in pair.notes if not isinstance(note, AssumedRunSpread)]
+        texts = [note_text(each) for each in pair.notes if each.kind not in IN_TABLE]
         if texts:
             yield Text(f"{pair.a} / {pair.b}: {' '.join(texts)}", style="dim")
-    spreads = {pair.assumed_run_sd for pair in analysis.pairs if pair.assumed_run_sd is not None}
-    fits = {curve.name: curve.fit for curve in analysis.curves if curve.fit is not None}
-    single = [name for name, fit in fits.items() if fit.num_runs == 1]
-    which = f" ({listed(single)})" if len(single) < len(fits) else ""
-    for spread in sorted(spreads):
-        yield Text(
-            f"Single runs{which}: a spread of {spread:.3g} between runs is assumed for the ceiling.", style="dim"
-        )
+    spreads = [spread for pair in analysis.pairs if (spread := find_note(pair.notes, NoteKind.RUN_SPREAD)) is not None]
+    if spreads:
+        names = list(dict.fromkeys(name for spread in spreads for name in spread.names))
+        shared = note(NoteKind.RUN_SPREAD, names=(listed(names),), sd=max(spread.sd for spread in spreads))
+        yield Text(note_text(shared), style="dim")
 
 
 # Sentences ------------------------------------------------------------------------------------------------------------
@@ -293,13 +299,10 @@ def _shared_facts(analysis: Analysis) -> list[Fact]:
     return [fact for fact in first.series.facts if others and all(fact in curve.series.facts for curve in others)]
 
 
-def _sentence(curve: CurveResult, with_stopping: bool, shared: Sequence[Fact]) -> Text:
+def _sentence(curve: CurveResult, shared: Sequence[Fact]) -> Text:
     own = tuple(fact for fact in curve.series.facts if fact not in shared)
     curve = replace(curve, series=replace(curve.series, facts=own))
     text = Text()
     text.append(f"{curve.name}: ", style="bold")
     text.append(curve_text(curve))
-    when = stopping(curve.fit) if with_stopping and curve.fit is not None else None
-    if when is not None:
-        text.append(f" {stopping_text(when)}")
     return text

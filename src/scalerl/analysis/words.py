@@ -3,12 +3,10 @@
 from collections.abc import Sequence
 
 from scalerl.analysis.gain import Gain
-from scalerl.analysis.numbers import compute_text, decimals, fixed, interval_text
 from scalerl.analysis.outlook import Ceiling
-from scalerl.analysis.results import AnalysisNote, CurveResult, param_value
+from scalerl.analysis.results import CurveResult
 from scalerl.analysis.signals import SIGNALS, Alarm
-from scalerl.curves import doubling
-from scalerl.joint.pool import LEAST_MEMBERS
+from scalerl.curves import Verdict
 
 
 def join_names(names: Sequence[str]) -> str:
@@ -143,25 +141,11 @@ def gain_text(name: str, gain: Gain) -> str:
             return f"Not trained: none of {gain.num_steps:,} steps changed a weight ({why}). {change}, which is noise."
 
 
-def analysis_note_text(note: AnalysisNote) -> str:
-    """Return a note on several curves as a sentence."""
-    names = ", ".join(note.names)
-    match note.kind:
-        case "alone_in_set":
-            return f"{names} is compared with nothing: it is the only curve of its evaluation set."
-        case "nothing_pooled":
-            return f"Nothing is pooled: {LEAST_MEMBERS} or more curves that follow a sigmoid are needed."
-        case "not_pooled":
-            return f"Not pooled, since they do not follow a sigmoid or have too few points: {names}."
-        case "different_axes":
-            return f"The curves count compute in different columns ({names}): name one with --x COLUMN."
-
-
 def ceiling_cell(ceiling: Ceiling) -> str:
-    """Return the cell of a table under the heading "ceiling": the numbers if the verdict is ok, else the verdict."""
-    if ceiling.verdict == "ok":
+    """Return the cell of a table under the heading "ceiling": the numbers if it is known, else the verdict."""
+    if ceiling.verdict == Verdict.KNOWN:
         return f"{ceiling.value:.3f} [{ceiling.low:.3f}, {ceiling.high:.3f}]"
-    return "not known yet" if ceiling.verdict == "ceiling not identifiable yet" else ceiling.verdict
+    return "not known yet" if ceiling.verdict == Verdict.WIDE else ceiling.verdict
 
 
 def ceiling_text(ceiling: Ceiling) -> str:
@@ -169,34 +153,10 @@ def ceiling_text(ceiling: Ceiling) -> str:
 
     Other verdicts judge the whole curve.
     """
-    judges_ceiling = ceiling.verdict in ("ok", "ceiling not identifiable yet")
+    judges_ceiling = ceiling.verdict in (Verdict.KNOWN, Verdict.WIDE)
     return f"{'ceiling' if judges_ceiling else 'curve'} {ceiling_cell(ceiling)}"
 
 
 def curve_text(curve: CurveResult, unit: str | None = None) -> str:
     """Return the conclusion from one curve in words, with amounts of compute in this unit."""
-    fit = curve.fit
-    messages = " ".join(curve.messages_in(unit))
-    if fit is None or not fit.usable:
-        return messages or curve.verdict
-    if fit.draws is None:
-        ceiling = fixed(decimals(fit))(fit.params["ceiling"])
-        return messages if fit.falls else f"levels off at {ceiling} (no interval). {messages}".rstrip()
-    if fit.falls or fit.verdict == "no rise seen":
-        return messages
-    ceiling = param_value(fit, "ceiling")
-    assert ceiling is not None
-    reward, change = fixed(decimals(fit)), fixed(decimals(fit), "+")
-    spent = compute_text(fit.scale) if unit is None else f"{compute_text(fit.scale)} {unit}"
-    gain = f"doubling the compute of {spent} should bring {interval_text(doubling(fit), change)}"
-    if fit.verdict == "lack of fit":
-        span = f"{reward(ceiling.low)} to {reward(ceiling.high)}"
-        return f"does not follow its curve; over several ways to fit it the ceiling lies in {span}; {gain}. {messages}"
-    if fit.verdict == "ceiling not identifiable yet":
-        return f"the ceiling lies somewhere in {reward(ceiling.low)} to {reward(ceiling.high)}; {gain}. {messages}"
-    if fit.form == "log-linear":
-        return f"a log-linear law has no ceiling below 1; {gain}. {messages}".rstrip()
-    return (
-        f"levels off at {reward(ceiling.value)} ({fit.level:.0%} between {reward(ceiling.low)} and "
-        f"{reward(ceiling.high)}); {gain}. {messages}"
-    ).rstrip()
+    return " ".join(curve.messages_in(unit, curve.conclusions)) or curve.verdict

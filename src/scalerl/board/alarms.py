@@ -173,7 +173,7 @@ def _forecast_of(row: Mapping[str, Any]) -> Mapping[str, float] | None:
     """Return the forecast for the end of the budget; where that is not known, the ceiling of a fit that knows it."""
     if row.get("end") is not None:
         return row["end"]
-    return row.get("ceiling") if row.get("verdict") == "ok" else None
+    return row.get("ceiling") if row.get("is_ok") else None
 
 
 def _is_outside(row: Mapping[str, Any], interval: Mapping[str, float]) -> bool:

@@ -10,20 +10,19 @@ from typing import Any, Literal
 import numpy as np
 
 from scalerl.analysis.figures import figure_data
-from scalerl.analysis.json import number, value_json
+from scalerl.analysis.json import value_json
 from scalerl.analysis.outlook import FIRST_FIT, forecast_end
 from scalerl.analysis.results import Analysis, CurveResult, FitOptions, param_value
 from scalerl.analysis.words import curve_text
 from scalerl.board.columns import short
-from scalerl.curves import Fit, Value, compare, doubling, fit, stopping, stopping_text
-from scalerl.curves.stopping import Stopping
+from scalerl.curves import Fit, Value, Verdict, compare, doubling, fit, pair_verdict
 from scalerl.logs.series import Series
 from scalerl.report.views import axis_label
 
-Advice = Literal["too_early", "falling", "recovering", "flat", "levelled_off", "rising", "unclear"]
+Advice = Literal["too_early", "falling", "flat", "levelled_off", "rising", "unclear"]
 
-MATTERS = 0.01
-"""Gain of one more doubling below which more compute hardly pays."""
+MATTERS = 0.03
+"""Share of the whole gain that one more doubling must bring for more compute to pay."""
 # Numbers of points after which a forecast is kept in the history: four to a doubling.
 _HISTORY = sorted({round(FIRST_FIT * 2 ** (quarter / 4)) for quarter in range(60)})
 
@@ -35,9 +34,8 @@ def fit_curve(series: Series, end_compute: float | None, unit: str | None) -> di
     at_end = None if done is None else forecast_end(done, end_compute)
     curve = replace(curve, at=() if at_end is None else (at_end,))
     (drawn,) = figure_data(Analysis(command="forecast", curves=(curve,))).curves
-    when = stopping(done) if done is not None else None
-    has_more = done is not None and done.usable and done.draws is not None and not done.past_peak
-    twice = doubling(done) if done is not None and has_more else None
+    fall = None if done is None else done.fall
+    twice = doubling(done) if done is not None and done.usable and fall is None else None
     return {
         "verdict": curve.verdict,
         "is_ok": drawn.is_ok,
@@ -49,12 +47,10 @@ def fit_curve(series: Series, end_compute: float | None, unit: str | None) -> di
         "doubling": value_json(twice),
         "end": None if at_end is None else {"compute": at_end.compute, **(value_json(at_end.reward) or {})},
         "end_compute": end_compute,
-        "advice": _advice(done, when, twice),
+        "advice": _advice(done, twice),
         "text": curve_text(curve, unit),
-        "stopping_text": None if when is None else stopping_text(when, unit),
-        "no_gain_since": None if when is None else number(when.no_gain_since),
-        "fall": None if done is None or not done.falls else done.falls[0].compute,
-        "drop": None if done is None or not done.falls else done.falls[0].drop,
+        "fall": None if fall is None else fall.compute,
+        "drop": None if fall is None else fall.drop,
         "line": None if drawn.line is None else _line_json(drawn.line),
     }
 
@@ -65,17 +61,18 @@ def _fitted(series: Series) -> CurveResult:
     return CurveResult(series=series, fit=fit(series.compute, series.reward, **FitOptions().of(series)))
 
 
-def _advice(done: Fit | None, when: Stopping | None, twice: Value | None) -> Advice:
+def _advice(done: Fit | None, twice: Value | None) -> Advice:
     """Return whether more compute pays, from the gain of one more doubling."""
-    if done is not None and done.falls:
-        return "recovering" if when is not None and when.rising_again else "falling"
-    if done is None or not done.usable or twice is None:
+    if done is not None and done.fall is not None:
+        return "falling"
+    if done is None or twice is None:
         return "too_early"
-    if done.verdict == "no rise seen":
+    if done.verdict == Verdict.FLAT:
         return "flat"
-    if twice.high < MATTERS:
+    matters = MATTERS * max(done.gain, 0.0)
+    if twice.high < matters:
         return "levelled_off"
-    return "rising" if twice.low > 0 and twice.value >= MATTERS else "unclear"
+    return "rising" if twice.low > 0 and twice.value >= matters else "unclear"
 
 
 def _line_json(line: Any) -> dict[str, Any]:
@@ -110,6 +107,7 @@ def _forecast(series: Series, num: int, end_compute: float | None) -> dict[str, 
         "num": num,
         "compute": float(series.compute.max()),
         "verdict": curve.verdict,
+        "is_ok": curve.verdict == Verdict.KNOWN,
         "ceiling": value_json(param_value(curve.fit, "ceiling")) if usable else None,
         "end": None if at_end is None else value_json(at_end.reward),
     }
@@ -122,6 +120,7 @@ def newest_forecast(series: Series, fitted: dict[str, Any]) -> dict[str, Any]:
         "num": fitted["num_points"],
         "compute": float(series.compute.max(initial=0.0)),
         "verdict": fitted["verdict"],
+        "is_ok": fitted["is_ok"],
         "ceiling": fitted["ceiling"],
         "end": None if end is None else {key: end[key] for key in ("value", "low", "high")},
     }
@@ -156,7 +155,8 @@ def compare_arms(
             rows.append({"arm": arm_of[curve.name], "p_best": p_best.get(curve.name), "points": points, **row})
         pairs = [] if comparison is None else [
             {"a": arm_of[pair.a], "b": arm_of[pair.b], "kind": pair.kind,
-             "winner": None if pair.winner is None else arm_of[pair.winner]}
+             "winner": None if pair.winner is None else arm_of[pair.winner],
+             "verdict": pair_verdict(pair.kind, pair.winner, arm_of)}
             for pair in comparison.pairs
         ]  # fmt: skip
         out.append(

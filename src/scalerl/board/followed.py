@@ -173,6 +173,7 @@ class Followed:
             "reward": _last_reward(curve),
             "x_label": "" if curve is None else self.unit(curve),
             "verdict": None if fit is None else fit["verdict"],
+            "is_ok": fit is not None and fit["is_ok"],
             "advice": None if fit is None else fit["advice"],
             "ceiling": None if fit is None else fit["ceiling"],
             "end": None if fit is None else fit["end"],

@@ -77,7 +77,6 @@ def make_forecast(
 def describe(outlook: Outlook, end_compute: float | None = None, rewards: Sequence[float] = ()) -> Forecast:
     """Return an outlook as numbers and a sentence."""
     done = outlook.fit
-    has_draws = done.usable and done.draws is not None
     curve = CurveResult(series=_series(done.compute, done.reward), fit=done)
     text = curve_text(curve)
     if outlook.at_end is not None:
@@ -85,12 +84,14 @@ def describe(outlook: Outlook, end_compute: float | None = None, rewards: Sequen
         text += f" At the end of the budget: {end.value:.3f} [{end.low:.3f}, {end.high:.3f}]."
     return Forecast(
         num_points=done.num_points,
-        compute=done.end,
-        verdict=done.verdict,
+        compute=done.scale,
+        verdict=str(done.verdict),
         ceiling=param_value(done, "ceiling") if done.usable else None,
         end=None if outlook.at_end is None else outlook.at_end.reward,
-        gain_per_doubling=doubling(done) if has_draws and not done.past_peak else None,
-        p_reach=tuple((reward, _p_reach(outlook, end_compute, reward)) for reward in rewards) if has_draws else (),
+        gain_per_doubling=doubling(done) if done.has_intervals else None,
+        p_reach=tuple((reward, _p_reach(outlook, end_compute, reward)) for reward in rewards)
+        if done.has_intervals
+        else (),
         text=text[:1].upper() + text[1:],
     )
 
@@ -99,8 +100,8 @@ def _p_reach(outlook: Outlook, end_compute: float | None, reward: float) -> floa
     """Return the share of the draws whose curve is at least this high at the end, or has so high a ceiling."""
     done = outlook.fit
     if end_compute is None:
-        return float(np.mean(done.best_draws >= reward))
-    return float(np.mean(done.curve_draws([max(end_compute, done.end)])[:, 0] >= reward))
+        return float(np.mean(done.standing_draws >= reward))
+    return float(np.mean(done.curve_draws([max(end_compute, done.scale)])[:, 0] >= reward))
 
 
 def _series(compute: np.ndarray, reward: np.ndarray) -> Series:

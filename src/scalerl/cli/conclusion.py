@@ -35,9 +35,8 @@ def conclude(out: Path, *, plots: bool) -> None:
     try:
         from scalerl.analysis.plots import draw
 
-        for name in ("curve.png", "curve.html"):
-            draw(analysis, out / name)
-        typer.echo(f"Drawn: {out / 'curve.png'} and {out / 'curve.html'}")
+        draw(analysis, out / "curve.png")
+        typer.echo(f"Drawn: {out / 'curve.png'}")
     except InputError as error:
         typer.echo(f"Not drawn: {error}")
 

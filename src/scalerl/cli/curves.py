@@ -5,7 +5,7 @@ import inspect
 import json
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from scalerl.analysis.results import Analysis, FitOptions
     from scalerl.logs.series import Selection, Series
 
-SIGMOID = "sigmoid"
 KINDS = (
     "CSV, JSONL, trainer_state.json, console output; folders of a run, a study, a Trainer, tensorboard or wandb; "
     "patterns such as 'logs/*.jsonl'. The kind is recognised."
@@ -81,7 +80,7 @@ class Common:
         ),
     ] = "auto"
     skip_before: Annotated[
-        str | None, how("Do not fit points before this compute: a value, a share ('10%') or 'auto'.", metavar="C")
+        str | None, how("Do not fit points before this compute: a value or a share ('10%').", metavar="C|SHARE")
     ] = None
     bin: Annotated[
         str | None,
@@ -90,21 +89,27 @@ class Common:
     fit_until: Annotated[float | None, how("Do not fit points beyond this compute.", metavar="C")] = None
     level: Annotated[float, how("Probability of the intervals.", show_default=True)] = 0.9
     margin: Annotated[
-        float, how("A ceiling whose interval is wider than this is 'not identifiable yet'.", show_default=True)
-    ] = 0.06
-    form: Annotated[
-        str | None,
-        how(
-            "sigmoid, power, exponential or log-linear. Unset: sigmoid, replaced where it does not fit.", metavar="NAME"
-        ),
+        float | None,
+        how("Difference of ceilings that matters, in units of the reward. Unset: a share of the gain.", metavar="R"),
     ] = None
+    run_spread: Annotated[
+        float | None,
+        how("Spread of ceilings between runs of a recipe that was run once. Unset: a share of the gain.", metavar="R"),
+    ] = None
+    ceiling: Annotated[
+        str | None,
+        how("Hold the ceiling fixed; two values: the range of the grid of --method paper.", metavar="A|LOW,HIGH"),
+    ] = None
+    form: Annotated[str, how("sigmoid, power, exponential or log-linear.", metavar="NAME", show_default=True)] = (
+        "sigmoid"
+    )
     pool: Annotated[bool, flag("--pool", "Let curves of one model and task inform each other.", "How to fit")] = False
     prior: Annotated[
         str | None,
         how("Let earlier runs inform each curve: a file that 'scalerl prior' wrote, or 'published'.", metavar="FILE"),
     ] = None
     as_json: Annotated[bool, flag("--json", "Print one JSON object instead of tables.", "Output")] = False
-    plot: Annotated[str | None, output("Draw the curves into this file.", metavar="OUT.png|.svg|.html")] = None
+    plot: Annotated[str | None, output("Draw the curves into this file.", metavar="OUT.png|.svg")] = None
 
 
 def shares_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -183,6 +188,8 @@ def forecast(
         from scalerl.analysis.joint.seals import check_new_seal
 
         check_new_seal(seal)
+        if method == "paper":
+            raise UsageError("--seal writes intervals, which --method paper does not have: leave out one of the two")
 
     def analyse(series: "Sequence[Series]", options: "FitOptions") -> "Analysis":
         outside = [reward for reward in rewards if not 0 <= reward <= 1]
@@ -208,6 +215,7 @@ def backtest(
         str,
         option("Fit the points before each share of the compute, score the rest.", metavar="F[,F]", show_default=True),
     ] = "0.25,0.5,0.75",
+    method: Method = "posterior",
 ) -> None:
     """Check how early runs could have been forecast: fit the first part, score the rest, rank the forms of curve.
 
@@ -221,7 +229,7 @@ def backtest(
     wrong = [share for share in shares if not 0 < share < 1]
     if wrong:
         raise UsageError(f"--fraction takes shares between 0 and 1, not {wrong[0]:g}")
-    _run(common, lambda series, options: analyse_backtest(series, options, shares), holdout=holdout)
+    _run(common, lambda series, options: analyse_backtest(series, options, shares), holdout=holdout, method=method)
 
 
 @shares_options
@@ -258,12 +266,12 @@ def example(out: Annotated[Path, typer.Option(help="Folder for the data and the 
     for name, more in (
         ("forecast", ["--at", "20000", "--reach", "0.6"]),
         ("compare", ["--at", "20000", "--plot", str(out / "example.png")]),
-        ("fit", ["--plot", str(out / "example.html")]),
+        ("report", ["--out", str(out)]),
     ):
         words = [str(table), *options.split(), *more]
         typer.secho(f"\n$ scalerl {name} {shlex.join(words)}", bold=True)
         _call(name, words)
-    typer.echo(f"\nOpen {out / 'example.html'} in a browser. Next, with a log of your own: scalerl fit YOUR_LOG")
+    typer.echo(f"\nOpen {out / 'report.html'} in a browser. Next, with a log of your own: scalerl fit YOUR_LOG")
 
 
 def demo(out: Annotated[Path, typer.Option(help="Folder for the data and the pictures.")] = Path("example")) -> None:
@@ -283,36 +291,48 @@ def _call(name: str, words: list[str]) -> None:
 # What the commands share -----------------------------------------------------------------------------------------
 
 
-def _checked_method(method: str, common: Common) -> Any:
-    if method not in ("posterior", "paper"):
-        raise UsageError(f"--method must be posterior or paper, not {method!r}")
-    if method == "paper" and common.form not in (None, SIGMOID):
-        raise UsageError(f"--method paper fits the sigmoid, not --form {common.form}")
-    return method
-
-
-def _check(common: Common) -> None:
+def _check(common: Common, method: str) -> None:
     from scalerl.curves import FORMS
 
-    if common.form is not None and common.form not in FORMS:
+    if method not in ("posterior", "paper"):
+        raise UsageError(f"--method must be posterior or paper, not {method!r}")
+    if common.form not in FORMS:
         raise UsageError(f"--form must be one of {', '.join(FORMS)}, not {common.form!r}")
+    if method == "paper" and common.form != "sigmoid":
+        raise UsageError(f"--method paper fits the sigmoid, not --form {common.form}")
+    if method == "paper" and (common.pool or common.prior is not None):
+        raise UsageError("--method paper has no intervals to pool: leave out --pool and --prior")
     if common.y_scale not in ("auto", "1", "100", "pm1", "none"):
         raise UsageError(f"--y-scale must be auto, 1, 100, pm1 or none, not {common.y_scale!r}")
-    if common.y_scale == "none" and (ceiling := FORMS[common.form or SIGMOID].ceiling) is not None:
+    if common.y_scale == "none" and (ceiling := FORMS[common.form].ceiling) is not None:
         raise UsageError(
             f"--form {common.form} has its ceiling at {ceiling:g} and does not suit --y-scale none: choose another form"
         )
     if not 0 < common.level < 1:
         raise UsageError(f"--level must lie between 0 and 1, not {common.level:g}")
-    for name, value in (("--margin", common.margin), ("--gpus", common.gpus), ("--fit-until", common.fit_until)):
-        positive([] if value is None else [value], name)
+    for name in ("margin", "run_spread", "gpus", "fit_until"):
+        value = getattr(common, name)
+        positive([] if value is None else [value], f"--{name.replace('_', '-')}")
     if common.plot is not None:
         from scalerl.analysis.plots import check_plot_path
 
         check_plot_path(Path(common.plot))
 
 
-def chosen(common: Common, holdout: str | None = None) -> "tuple[Selection, FitOptions]":
+def _ceilings(text: str | None, method: str) -> tuple[float, ...]:
+    """Return the ceiling to hold fixed, or the ends of the paper's grid."""
+    values = numbers(text, "--ceiling")
+    most = 2 if method == "paper" else 1
+    if text is not None and not 0 < len(values) <= most:
+        raise UsageError(
+            f"--ceiling takes one number, or the two ends of the grid of --method paper, and {len(values)} were given"
+        )
+    if len(values) == 2 and not values[0] < values[1]:
+        raise UsageError(f"--ceiling takes the lower end of the grid first, not {text}")
+    return tuple(values)
+
+
+def chosen(common: Common, *, holdout: str | None = None, method: str = "posterior") -> "tuple[Selection, FitOptions]":
     """Return the data selection and fit options of a command; checks them before any file is read."""
     from scalerl.analysis.results import FitOptions
     from scalerl.logs.series import Selection
@@ -333,17 +353,19 @@ def chosen(common: Common, holdout: str | None = None) -> "tuple[Selection, FitO
         bins=bin_rule(common.bin),
     )
     options = FitOptions(
-        form=common.form or SIGMOID,
-        mend=common.form is None,
+        form=common.form,
         level=common.level,
         margin=common.margin,
+        run_sd=common.run_spread,
+        ceiling=_ceilings(common.ceiling, method),
+        method=method,  # type: ignore[arg-type]
         skip_before=skip_before_value(common.skip_before),
         fit_until=common.fit_until,
         bounded=common.y_scale != "none",
         pool=common.pool,
         prior=common.prior,
     )
-    _check(common)
+    _check(common, method)
     return selection, options
 
 
@@ -358,8 +380,7 @@ def _run(
     from scalerl.logs.formats import read_tables
     from scalerl.logs.series import series_from
 
-    selection, options = chosen(common, holdout)
-    options = replace(options, method=_checked_method(method, common))
+    selection, options = chosen(common, holdout=holdout, method=method)
     tables = read_tables(common.files)
     series = series_from(tables, selection)
     analysis = analyse(series, options)

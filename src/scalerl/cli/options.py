@@ -91,10 +91,10 @@ def start_value(text: str | None) -> Any:
 
 
 def skip_before_value(text: str | None) -> float | str | None:
-    """Return a compute as a number; a share or 'auto' unchanged."""
-    if text is None or text == "auto":
-        return text
-    value = number(text.removesuffix("%"), "--skip-before takes a compute, a share such as '10%' or 'auto'")
+    """Return a compute as a number; a share unchanged."""
+    if text is None:
+        return None
+    value = number(text.removesuffix("%"), "--skip-before takes a compute or a share such as '10%'")
     if value < 0:
         raise UsageError(f"--skip-before must not be negative, but is {text}")
     return text if text.endswith("%") else value

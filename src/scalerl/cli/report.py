@@ -49,7 +49,7 @@ def report(
     """
     from scalerl.report.write import build_report, report_json, write_report
 
-    selection, options = chosen(common, holdout)
+    selection, options = chosen(common, holdout=holdout)
     inputs = [Path(name) for name in common.files]
     if common.as_json:
         typer.echo(json.dumps(report_json(build_report(inputs, selection, options)), indent=2, allow_nan=False))

@@ -39,6 +39,7 @@ from scalerl.curves.forecast import (
     Value,
     backtest,
     compute_for,
+    conclusions,
     doubling,
     rank_forms,
     reward_at,
@@ -46,15 +47,16 @@ from scalerl.curves.forecast import (
     stopping,
 )
 from scalerl.curves.forms import FORMS
-from scalerl.curves.model import Kind
-from scalerl.curves.notes import Note, NoteKind, PairKind, Verdict, note, note_json
+from scalerl.curves.model import MODEL, Kind
+from scalerl.curves.notes import Note, NoteKind, PairKind, Verdict, find_note, note, note_json
 from scalerl.curves.paper import Grid
 from scalerl.curves.priors import Prior
 from scalerl.curves.words import note_text, pair_verdict
 
 __all__ = [
-    "FORMS", "At", "Backtest", "Bins", "Comparison", "Fit", "Grid", "Kind", "Note", "NoteKind", "Pair", "PairKind",
-    "Prior", "Reach", "Score", "Standing", "Stopping", "Target", "Value", "Verdict", "backtest", "bin_rewards",
-    "compare", "compare_by_paper", "compute_for", "doubling", "fit", "linearise", "note", "note_json", "note_text",
-    "pair_verdict", "rank_forms", "refit", "reward_at", "score", "stopping", "tails",
+    "FORMS", "MODEL", "At", "Backtest", "Bins", "Comparison", "Fit", "Grid", "Kind", "Note", "NoteKind", "Pair",
+    "PairKind", "Prior", "Reach", "Score", "Standing", "Stopping", "Target", "Value", "Verdict", "backtest",
+    "bin_rewards", "compare", "compare_by_paper", "compute_for", "conclusions", "doubling", "find_note", "fit",
+    "linearise", "note", "note_json", "note_text", "pair_verdict", "rank_forms", "refit", "reward_at", "score",
+    "stopping", "tails",
 ]  # fmt: skip

@@ -14,7 +14,7 @@ import numpy as np
 from scalerl.curves.fit import Fit, compute_to_know, fit, refit
 from scalerl.curves.forecast import Value, reach_draws, summary
 from scalerl.curves.forms import Array
-from scalerl.curves.notes import Note, NoteKind, PairKind, Verdict, note
+from scalerl.curves.notes import Note, NoteKind, PairKind, Verdict, find_note, note
 from scalerl.curves.paper import Grid
 from scalerl.curves.words import note_text, pair_verdict
 
@@ -72,6 +72,17 @@ class Pair:
     @property
     def loser(self) -> str | None:
         return None if self.winner is None else self.b if self.winner == self.a else self.a
+
+    @property
+    def target(self) -> Target | None:
+        """The target that decides which one is more efficient."""
+        return self.targets[DECIDING] if self.targets else None
+
+    @property
+    def crossing(self) -> float | None:
+        """The compute at which the two curves cross; None where they do not."""
+        crossing = find_note(self.notes, NoteKind.CROSSING)
+        return None if crossing is None else crossing.compute
 
     @property
     def verdict(self) -> str:
@@ -206,7 +217,7 @@ def _shared(fits: Mapping[str, Fit], tops: Mapping[str, Array]) -> tuple[float |
         return None, {}
     precision = [1.0 / max(float(np.var(tops[name])), 1e-12) for name in members]
     ceiling = float(np.average([fits[name].params["ceiling"] for name in members], weights=precision))
-    return ceiling, {name: refit(fits[name], fixed={"ceiling": ceiling}) for name in members}
+    return ceiling, {name: refit(fits[name], ceiling=ceiling) for name in members}
 
 
 def _pair(
@@ -271,7 +282,7 @@ def _decide(pair: Pair, a: Fit, b: Fit) -> tuple[PairKind, int]:
         if _sign(probability) and abs(lead) > pair.margin:
             return kind, _sign(probability)
     if Verdict.FALLEN not in (a.verdict, b.verdict) and Verdict.FLAT not in (a.verdict, b.verdict):
-        cheaper = _sign(pair.targets[DECIDING].p_less) if pair.targets else 0
+        cheaper = 0 if pair.target is None else _sign(pair.target.p_less)
         if cheaper:
             return PairKind.MORE_EFFICIENT, cheaper
     return PairKind.NOT_SEPARABLE, 0
@@ -391,8 +402,8 @@ def _reasons(pair: Pair, a: Fit, b: Fit, run_sd: float | None) -> tuple[Note, ..
             p_higher=pair.p_higher_ceiling,
         )
     ]
-    if pair.targets:
-        target = pair.targets[DECIDING]
+    target = pair.target
+    if target is not None:
         notes.append(
             note(
                 NoteKind.COMPUTE_RATIO,

@@ -10,7 +10,7 @@ from scalerl.curves import priors
 from scalerl.curves.data import Bounds, Points, make_blocks, make_points
 from scalerl.curves.forms import FORMS, Array, Form
 from scalerl.curves.model import Kind, Posterior, posterior
-from scalerl.curves.notes import Note, NoteKind, Verdict, note
+from scalerl.curves.notes import Note, NoteKind, Verdict, find_note, note
 from scalerl.curves.paper import Grid, paper_fit
 from scalerl.curves.priors import WEAK, Prior
 from scalerl.curves.words import note_text
@@ -57,12 +57,14 @@ class Fit:
     start: float | None
     """The reward before training, as it was given."""
     start_sd: float | None
+    fixed: Mapping[str, float] = field(default_factory=dict)
+    """Parameters held fixed, by name."""
     posterior: Posterior | None = field(repr=False, default=None)
     """None where there is no curve, and for the paper's procedure, which has no intervals."""
     prior: Prior | None = field(repr=False, default=None)
     """The prior that other runs made; None for the weak one."""
     unpooled: "Fit | None" = field(repr=False, default=None)
-    """The same points without that prior."""
+    """The fit that was fitted again with that prior."""
 
     @property
     def messages(self) -> tuple[str, ...]:
@@ -72,7 +74,7 @@ class Fit:
     @property
     def fall(self) -> Note | None:
         """The fall after its peak, where that is the verdict."""
-        return next((each for each in self.notes if each.kind == NoteKind.FALL), None)
+        return find_note(self.notes, NoteKind.FALL)
 
     @property
     def num_points(self) -> int:
@@ -107,7 +109,9 @@ class Fit:
 
     def param_draws(self, param: str) -> Array:
         """Draws of one parameter."""
-        draws = self._posterior.draws
+        draws, held = self._posterior.draws, {"ceiling": self.own_form.ceiling, **self.fixed}
+        if held.get(param) is not None:
+            return np.full(len(draws.kind), held[param])
         match param:
             case "ceiling":
                 return self._posterior.ceiling
@@ -231,20 +235,21 @@ def fit(
     prior = _prior_with(fixed, WEAK if pool is None else pool, blocks.scale)
     found = posterior(blocks, form=form, prior=prior, fixed_ceiling=fixed.get("ceiling", shape.ceiling))
     done = replace(
-        empty, posterior=found, noise_sd=found.noise_sd, run_sd=found.run_sd if blocks.num_runs > 1 else None
+        empty,
+        fixed=fixed,
+        posterior=found,
+        noise_sd=found.noise_sd,
+        run_sd=found.run_sd if blocks.num_runs > 1 else None,
     )
     done = replace(done, params={name: float(np.median(done.param_draws(name))) for name in shape.params})
     done = replace(done, margin=MARGIN * max(done.gain, 0.0) if margin is None else margin)
     verdict, notes = judge(done)
-    done = replace(done, verdict=verdict, notes=notes)
-    if pool is None:
-        return done
-    return replace(done, prior=pool, unpooled=refit(done, fixed=fixed))
+    return replace(done, verdict=verdict, notes=notes, prior=pool)
 
 
-def refit(curve: Fit, *, fixed: Mapping[str, float] | None = None, pool: Prior | None = None) -> Fit:
-    """Fit the same points again, with parameters held fixed or with another prior."""
-    return fit(
+def refit(curve: Fit, *, ceiling: float | None = None, pool: Prior | None = None) -> Fit:
+    """Fit the same points again, with the ceiling held fixed or with another prior."""
+    again = fit(
         curve.compute,
         curve.reward,
         start=curve.start,
@@ -252,7 +257,7 @@ def refit(curve: Fit, *, fixed: Mapping[str, float] | None = None, pool: Prior |
         num_samples=curve.num_samples,
         error=curve.error,
         form=curve.form,
-        fixed=fixed,
+        fixed=curve.fixed if ceiling is None else {**curve.fixed, "ceiling": ceiling},
         run=curve.run,
         evaluation=curve.evaluation,
         level=curve.level,
@@ -260,6 +265,7 @@ def refit(curve: Fit, *, fixed: Mapping[str, float] | None = None, pool: Prior |
         bounds=curve.bounds,
         pool=pool,
     )
+    return again if pool is None else replace(again, unpooled=curve)
 
 
 def judge(curve: Fit) -> tuple[Verdict, tuple[Note, ...]]:

@@ -1,7 +1,7 @@
 """What more compute buys, when to stop, and how well such forecasts did on the run's own past."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -196,6 +196,25 @@ def stopping(curve: Fit) -> Stopping | None:
         best_reward=float(curve.reward[best]),
         fell_after=None if curve.fall is None else curve.fall.compute,
     )
+
+
+def conclusions(curve: Fit) -> tuple[Note, ...]:
+    """Return what to take away from a fit: where it levels off, the reasons of its verdict, and when to stop."""
+    if not curve.usable:
+        return curve.notes
+    rows = []
+    if (curve.verdict == Verdict.KNOWN or not curve.has_intervals) and curve.own_form.ceiling is None:
+        low, high = curve.interval("ceiling")
+        rows.append(note(NoteKind.LEVELS_OFF, value=curve.params["ceiling"], low=low, high=high, level=curve.level))
+    rows += curve.notes
+    when = stopping(curve)
+    if when is None:
+        return tuple(rows)
+    if when.most_of_gain is not None:
+        rows.append(note(NoteKind.MOST_OF_GAIN, share=MOST, reached=when.reached, **asdict(when.most_of_gain)))
+    if when.doubling is not None and curve.fall is None:
+        rows.append(note(NoteKind.DOUBLING, compute=curve.scale, **asdict(when.doubling)))
+    return (*rows, note(NoteKind.BEST_EVALUATION, compute=when.best_compute, reward=when.best_reward))
 
 
 # On the run's own past ------------------------------------------------------------------------------------------------

@@ -28,6 +28,8 @@ from scalerl.curves.data import Blocks
 from scalerl.curves.forms import FORMS, Array, Form, sigmoid
 from scalerl.curves.priors import Prior
 
+MODEL = "scalerl-curve-2"
+"""Name of the model in JSON, sealed forecasts and prior files. It changes with what it says of the same points."""
 NUM_DRAWS = 2000
 NODES = (np.arange(10) + 0.5) / 10
 STEPS = 5
@@ -597,7 +599,9 @@ class Posterior:
     covariances: list[Covariance]
     shared_shape: tuple[float, float]
     """Log exponent and midpoint of the spread between runs."""
-    fixed_ceiling: float | None = None
+    fixed_ceiling: float | None
+    room: float
+    """The largest gain that is possible."""
 
     def curve(self, compute: Array) -> Array:
         """Return the recipe's own curve: one row for every draw, one column for every compute.
@@ -712,6 +716,7 @@ def posterior(
         covariances=covariances,
         shared_shape=shared_shape,
         fixed_ceiling=fixed_ceiling,
+        room=problem.room,
     )
 
 

@@ -1,5 +1,6 @@
 """What there is to say of a fit, a forecast or a pair: a kind and its numbers. `words.py` makes sentences of them."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -16,6 +17,8 @@ class Verdict(StrEnum):
     AT_BOUND = "at a bound"
     """The ceiling is the highest reward there is, for all that is known."""
     TOO_FEW = "too few points"
+    NO_CURVE = "no curve"
+    """The rows could not be read as a curve, so nothing was fitted."""
 
 
 class PairKind(StrEnum):
@@ -34,6 +37,7 @@ class NoteKind(StrEnum):
     # of a fit
     TOO_FEW_POINTS = "too_few_points"
     TOO_FEW_COMPUTES = "too_few_computes"
+    LEVELS_OFF = "levels_off"
     WIDE_CEILING = "wide_ceiling"
     NO_RISE = "no_rise"
     FALL = "fall"
@@ -51,6 +55,9 @@ class NoteKind(StrEnum):
     ABOVE_CEILING = "above_ceiling"
     MAY_BE_ABOVE_CEILING = "may_be_above_ceiling"
     ALREADY_REACHED = "already_reached"
+    DOUBLING = "doubling"
+    MOST_OF_GAIN = "most_of_gain"
+    BEST_EVALUATION = "best_evaluation"
     # of a pair
     CEILING_DIFFERENCE = "ceiling_difference"
     COMPUTE_RATIO = "compute_ratio"
@@ -63,6 +70,11 @@ class NoteKind(StrEnum):
     SAME_RUN = "same_run"
     CROSSING = "crossing"
     NO_CURVE = "no_curve"
+    # of several curves
+    ALONE_IN_SET = "alone_in_set"
+    NOTHING_POOLED = "nothing_pooled"
+    NOT_POOLED = "not_pooled"
+    DIFFERENT_AXES = "different_axes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +91,11 @@ class Note:
 
 def note(kind: NoteKind, **values: Any) -> Note:
     return Note(kind, values)
+
+
+def find_note(notes: Iterable[Note], kind: NoteKind) -> Note | None:
+    """Return the first note of a kind."""
+    return next((each for each in notes if each.kind == kind), None)
 
 
 def note_json(given: Note) -> dict[str, Any]:

@@ -75,6 +75,8 @@ class Prior:
     log_share: tuple[float, float] | None = None
     df: float = np.inf
     scale: float | None = None
+    sources: tuple[str, ...] = ()
+    """Names of the runs that it was learnt from."""
 
 
 WEAK = Prior()

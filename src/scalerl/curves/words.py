@@ -34,6 +34,12 @@ def _too_few(n: Note, at: Amount) -> str:
     return f"Too few points: {n.num} of {n.needed}{left_out}."
 
 
+def _levels_off(n: Note, at: Amount) -> str:
+    if math.isnan(n.low):
+        return f"It levels off at {n.value:.4g} (no interval)."
+    return f"It levels off at {n.value:.3g} ({n.level:.0%} between {n.low:.3g} and {n.high:.3g})."
+
+
 def _wide(n: Note, at: Amount) -> str:
     more = "no 16 times the compute would" if n.times is None else f"about {n.times:g} times the compute should"
     return f"The ceiling lies between {n.low:.3g} and {n.high:.3g} ({n.level:.0%}): {more} settle it to {n.margin:.2g}."
@@ -53,6 +59,11 @@ def _reached(n: Note, at: Amount) -> str:
 def _above(n: Note, at: Amount) -> str:
     sure = "" if n.probability is None else f" (probability {n.probability:.0%})"
     return f"{n.reward:g} is above the ceiling of {n.ceiling:.3f}{sure}."
+
+
+def _most_of_gain(n: Note, at: Amount) -> str:
+    verb = "was reached" if n.reached else "should be reached"
+    return f"{n.share:.0%} of the gain {verb} at {at(n.value)} [{short(n.low, 3)}, {short(n.high, 3)}]."
 
 
 def _difference(n: Note, at: Amount) -> str:
@@ -93,6 +104,7 @@ SENTENCES: dict[NoteKind, Callable[[Note, Amount], str]] = {
     NoteKind.TOO_FEW_COMPUTES: lambda n, at: (
         f"{n.num} points at {n.num_computes} different computes are too few for a curve."
     ),
+    NoteKind.LEVELS_OFF: _levels_off,
     NoteKind.WIDE_CEILING: _wide,
     NoteKind.NO_RISE: lambda n, at: f"No rise seen: one of {n.noticed:.2g} or more would have been noticed.",
     NoteKind.FALL: _fall,
@@ -113,6 +125,11 @@ SENTENCES: dict[NoteKind, Callable[[Note, Amount], str]] = {
     NoteKind.ABOVE_CEILING: _above,
     NoteKind.MAY_BE_ABOVE_CEILING: lambda n, at: f"Above the ceiling with probability {n.probability:.0%}.",
     NoteKind.ALREADY_REACHED: _reached,
+    NoteKind.DOUBLING: lambda n, at: (
+        f"Doubling the compute ({at(n.compute)}) should bring {n.value:+.2g} [{n.low:+.2g}, {n.high:+.2g}]."
+    ),
+    NoteKind.MOST_OF_GAIN: _most_of_gain,
+    NoteKind.BEST_EVALUATION: lambda n, at: f"The best evaluation is {n.reward:.4g} at {at(n.compute)}.",
     NoteKind.CEILING_DIFFERENCE: _difference,
     NoteKind.COMPUTE_RATIO: _ratio,
     NoteKind.EXPONENT: lambda n, at: (
@@ -121,7 +138,7 @@ SENTENCES: dict[NoteKind, Callable[[Note, Amount], str]] = {
     NoteKind.MEASURED: _measured,
     NoteKind.SETTLED_BY: _settled_by,
     NoteKind.RUN_SPREAD: lambda n, at: (
-        f"One run of {' and of '.join(n.names)}: a spread of {n.sd:.2g} between runs is assumed."
+        f"One run of {' and of '.join(n.names)}: a spread of up to {n.sd:.2g} between runs is assumed."
     ),
     NoteKind.SAME_PROMPTS: lambda n, at: (
         f"Evaluated on the same prompts: paired, with residuals correlated at {n.correlation:.2f}."
@@ -130,6 +147,18 @@ SENTENCES: dict[NoteKind, Callable[[Note, Amount], str]] = {
     NoteKind.SAME_RUN: lambda n, at: "Both hold the same evaluations: one is the other, or a part of it.",
     NoteKind.CROSSING: lambda n, at: f"The two curves cross at {at(n.compute)}.",
     NoteKind.NO_CURVE: lambda n, at: f"{n.name} has no curve to compare: {n.verdict}.",
+    NoteKind.ALONE_IN_SET: lambda n, at: (
+        f"{n.name} is compared with nothing: it is the only curve of its evaluation set."
+    ),
+    NoteKind.NOTHING_POOLED: lambda n, at: (
+        f"Nothing is pooled: {n.needed} or more curves that follow a sigmoid are needed."
+    ),
+    NoteKind.NOT_POOLED: lambda n, at: (
+        f"Not pooled, since they do not follow a sigmoid or have too few points: {', '.join(n.names)}."
+    ),
+    NoteKind.DIFFERENT_AXES: lambda n, at: (
+        f"The curves count compute in different columns ({', '.join(n.columns)}): name one with --x COLUMN."
+    ),
 }
 
 

@@ -4,11 +4,12 @@ Imports numpy and scipy only.
 """
 
 from scalerl.joint.plan import ArmPlan, Candidate, Planned, plan
-from scalerl.joint.pool import learn_prior, pool
+from scalerl.joint.pool import pool
+from scalerl.joint.population import Member, learn_prior, member
 from scalerl.joint.prior_file import PriorFile, read_prior
 from scalerl.joint.transfer import Sibling, Transfer, sibling, transfer
 
 __all__ = [
-    "ArmPlan", "Candidate", "Planned", "PriorFile", "Sibling", "Transfer", "learn_prior", "plan", "pool", "read_prior",
-    "sibling", "transfer",
+    "ArmPlan", "Candidate", "Member", "Planned", "PriorFile", "Sibling", "Transfer", "learn_prior", "member", "plan",
+    "pool", "read_prior", "sibling", "transfer",
 ]  # fmt: skip

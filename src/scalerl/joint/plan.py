@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+from scipy.special import ndtr
 
-from scalerl.curves.fitted import Fit, tails
+from scalerl.curves.fit import Fit, tails
 from scalerl.curves.forecast import Value
 from scalerl.curves.forms import Array
-from scalerl.curves.special import ndtr
 
 Action = Literal["continue", "stop", "done"]
 PlanKind = Literal["decided", "continue", "not_separable"]
@@ -29,15 +29,15 @@ NUM_HORIZONS = 6
 GROUPS = 3  # averages that new evaluations are summed up by
 LEAST_KNOWN = 3  # curves that say what an arm without one may be like
 FIRST_RUNG = 0.7  # share of the spread of such an arm that its first curve explains
-WORTH = 2e-4  # of the reward's range: what continuing an arm must be expected to add
+WORTH = 1e-3  # of the largest gain: what continuing an arm must be expected to add
 SURE = 0.95  # probability of being the best from which the choice is made
-LOSS = 2e-3  # of the reward's range: an expected loss below which the choice is made
+LOSS = 1e-2  # of the largest gain: an expected loss below which the choice is made
 DONE = 1 - 1e-6  # share of the target from which an arm is there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """An arm at the time of planning. `fit` is None, or has no draws, while there are too few points to fit."""
+    """An arm at the time of planning. `fit` is None, or has no intervals, while there are too few points to fit."""
 
     name: str
     spent: float
@@ -95,7 +95,7 @@ def plan(
     together, including what they have spent already.
     """
     rung = rung or target / 8
-    known = {arm.name: arm.fit for arm in arms if arm.fit is not None and arm.fit.draws is not None and arm.fit.usable}
+    known = {arm.name: arm.fit for arm in arms if arm.fit is not None and arm.fit.has_intervals}
     at_target = {name: draws_at(curve, target, stream) for stream, (name, curve) in enumerate(known.items())}
     if len(known) >= LEAST_KNOWN:
         # An arm without a curve of its own may be like any of the others.
@@ -105,13 +105,13 @@ def plan(
             if arm.name not in known:
                 at_target[arm.name] = np.random.default_rng(200 + stream).permutation(mixture)[:num]
     p_best, regret, favourite = _standing(at_target, level)
-    span = max((curve.bounds[1] - curve.bounds[0] for curve in known.values()), default=1.0)
+    gain = max((curve.gain for curve in known.values()), default=1.0)
     means = {name: float(draws.mean()) for name, draws in at_target.items()}
-    rows = [_arm(arm, known.get(arm.name), means, target, rung, span, p_best, level, at_target) for arm in arms]
+    rows = [_arm(arm, known.get(arm.name), means, target, rung, gain, p_best, level, at_target) for arm in arms]
     is_decided = (
         favourite is not None
         and len(known) == len(arms)
-        and (p_best[favourite] >= SURE or (regret is not None and regret.value <= LOSS * span))
+        and (p_best[favourite] >= SURE or (regret is not None and regret.value <= LOSS * gain))
     )
     runs = {arm.name: arm.num_runs for arm in arms}
     can_go_on = {arm.name for arm in arms if arm.can_continue}
@@ -150,7 +150,7 @@ def _arm(
     means: Mapping[str, float],
     target: float,
     rung: float,
-    span: float,
+    gain: float,
     p_best: Mapping[str, float],
     level: float,
     at_target: Mapping[str, Array],
@@ -176,7 +176,7 @@ def _arm(
         rates = values / (horizons - arm.spent) / arm.num_runs
         best = int(np.argmax(rates))
         until, rate, value = float(horizons[best]), float(rates[best]), float(values[0])
-        if values[best] < WORTH * span:
+        if values[best] < WORTH * gain:
             action, until = "stop", None
     return ArmPlan(
         name=arm.name,

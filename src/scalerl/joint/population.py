@@ -1,141 +1,173 @@
-"""A population of runs: for each parameter a Student t of unknown centre and width, learnt from the runs themselves.
+"""A population of runs: what runs of one kind have in common, and how far they differ.
 
-Every run j has draws from its own posterior under the weak prior. On a grid of centres and widths its message about one
-parameter is the average of t(draw; centre, width) over draws that are weighted by the current priors of the run's other
-parameters. The product of all messages except run i's own, times the prior of centre and width, is the posterior of the
-population given the other runs. The t density averaged over that posterior is the prior of run i. This is belief
-propagation with the run left out, so that no run's data count twice. Every density is mixed with a share of the weak
-prior, so that a run that differs from the others is not pulled towards them.
+Each run has a location and an error of the logarithms of its gain's share, exponent and midpoint: those of its
+posterior, with the weak prior divided out so that a run that knows nothing says nothing. A law of these values has a
+scatter about it, learnt with them:
+
+    value_j = features_j . coefficients + scatter * t_j + error_j
+
+A pool is the law with one coefficient, its centre; `transfer.py` has laws that depend on the size. What is forecast for
+one more run is a Student-t with few degrees of freedom, so that an arm that differs from all others may do so.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from scalerl.curves import priors
+from scalerl.curves.fit import Fit
 from scalerl.curves.forms import Array
-from scalerl.curves.priors.prior import Density, Prior, weak_log_density
+from scalerl.curves.model import Kind
+from scalerl.curves.notes import Verdict
+from scalerl.curves.priors import Prior
 
-NUM_BINS = 144
-NUM_WIDTHS = 11
-DEGREES = 2.0  # of freedom of the Student t
-STRANGERS = 0.2  # share of runs that have nothing to do with the others
-SWEEPS = 4
-LEAST_WIDTH, LARGEST_WIDTH = 0.01, 1.5
-# Widths are half-Cauchy around these: what parameters of related runs usually differ by, on the axes of `Prior`.
-TYPICAL_WIDTH = {"share": 0.3, "exponent": 0.3, "midpoint": 0.4}
-MARGIN = 0.7  # beyond the outermost draws, on those axes
+SCATTERS = np.geomspace(0.125, 16.0, 15)
+"""In units of a typical scatter."""
+DF = 3.0
+"""Of the Student-t: one arm in twenty lies beyond three scales."""
+T_QUANTILE = 1.6377
+"""Of such a Student-t: half the width of its central 80 %."""
+PLAIN = (Kind.rise, Kind.second, Kind.tail)
+"""Kinds of curves whose exponent and midpoint mean the same."""
+NEW = 0.9
+"""Of the weak prior's variance: a run whose error is not smaller than this has said nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LawPrior:
+    """Means and sds of a law's coefficients, and the typical scatter about it."""
+
+    mean: tuple[float, ...]
+    sd: tuple[float, ...]
+    scatter: float
+
+
+POOLED = {
+    "share": LawPrior(mean=(-2.0,), sd=(1.2,), scatter=0.2),
+    "exponent": LawPrior(mean=(priors.LOG_EXPONENT[0],), sd=(priors.LOG_EXPONENT[1],), scatter=0.25),
+    "midpoint": LawPrior(mean=(0.0,), sd=(4.0,), scatter=0.35),
+}
+"""What the parameters of related runs differ by: the ablations of arXiv 2510.13786 and our own studies. A share is even
+in its logarithm beforehand; a midpoint may lie anywhere, in any unit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """Draws of one run on the axes of `Prior`; parameters that cannot be compared with other runs are left out."""
+    """One run: (location, error) of each logarithm that it says something of."""
 
     name: str
-    draws: Mapping[str, Array]
-    log_scale: float
-    """Log of the largest compute fitted."""
-    is_posterior: bool = True
-    """Whether the draws include the weak prior, which is then divided out; else they represent the likelihood alone."""
+    values: Mapping[str, tuple[float, float]]
 
 
-def leave_one_out(members: Sequence[Member], params: Sequence[str], num: int | None = None) -> list[Prior]:
-    """Return, for each of the first `num` members (None: all), the prior learnt from all other members."""
-    axes = _propagate(members, params)
-    return [
-        Prior(
-            densities={axis.param: axis.density(axis.priors[index]) for axis in axes if index in axis.priors},
-            sources=tuple(other.name for other in members if other is not member),
+def can_be_pooled(curve: Fit) -> bool:
+    """Return whether a fit is a sigmoid that rises and has nothing held fixed."""
+    rises = curve.verdict in (Verdict.KNOWN, Verdict.WIDE, Verdict.AT_BOUND)
+    if curve.posterior is None or curve.form != "sigmoid" or curve.fixed or not rises:
+        return False
+    return bool(np.mean(np.isin(curve.posterior.draws.kind, PLAIN)) > 0.5)
+
+
+def member(name: str, curve: Fit) -> Member:
+    """Return what a run says by itself, without what other runs said of it."""
+    own = curve.unpooled or curve
+    assert own.posterior is not None
+    draws = own.posterior.draws.take(np.isin(own.posterior.draws.kind, PLAIN))
+    least = np.log(priors.LEAST_SHARE)
+    share_unit, scale = _share_unit(own), np.log(own.scale)
+    found = {
+        "share": (
+            np.log(draws.gain) - share_unit,
+            (np.log(own.posterior.room) - share_unit + least / 2, -least / 12**0.5),
+        ),
+        "exponent": (draws.log_exponent, priors.LOG_EXPONENT),
+        "midpoint": (draws.log_midpoint + scale, (priors.LOG_MIDPOINT[0] + scale, priors.LOG_MIDPOINT[1])),
+    }
+    said = {param: _without(values, weak) for param, (values, weak) in found.items()}
+    return Member(name=name, values={param: value for param, value in said.items() if value is not None})
+
+
+def _share_unit(curve: Fit) -> float:
+    """Return the log of what a gain is counted in: what is possible; of a reward without limits, its own unit."""
+    assert curve.posterior is not None
+    return 0.0 if curve.bounds is None else float(np.log(curve.posterior.room))
+
+
+def _without(draws: Array, weak: tuple[float, float]) -> tuple[float, float] | None:
+    """Return location and error of draws, with a normal prior divided out; None where that is all there is."""
+    mean, variance = float(np.mean(draws)), max(float(np.var(draws)), 1e-8)
+    if variance >= NEW * weak[1] ** 2:
+        return None
+    precision = 1.0 / variance - weak[1] ** -2.0
+    return (mean / variance - weak[0] * weak[1] ** -2.0) / precision, precision**-0.5
+
+
+def learn_prior(members: Sequence[Member], curve: Fit | None = None) -> Prior:
+    """Return the prior for one more run. Given its fit under the weak prior, midpoints and gains are in its units."""
+    found: dict[str, tuple[float, float]] = {}
+    for param, prior in POOLED.items():
+        values = [own.values[param] for own in members if param in own.values]
+        if values:
+            if param == "midpoint":
+                prior = replace(prior, mean=(float(np.mean([value for value, _ in values])),))
+            draws, _ = law(values, np.ones((len(values), 1)), prior, np.random.default_rng(0))
+            low, middle, high = np.quantile(draws, [0.1, 0.5, 0.9])
+            found[param] = (float(middle), float(high - low) / 2 / T_QUANTILE)
+    midpoint = found.get("midpoint")
+    share = found.get("share")
+    if curve is not None and curve.posterior is not None and share is not None:
+        share = (share[0] + _share_unit(curve) - float(np.log(curve.posterior.room)), share[1])
+    return Prior(
+        log_exponent=found.get("exponent", priors.LOG_EXPONENT),
+        log_midpoint=priors.LOG_MIDPOINT if midpoint is None else midpoint,
+        log_share=share,
+        df=DF,
+        scale=None if midpoint is None else 1.0,
+        sources=tuple(own.name for own in members),
+    )
+
+
+def law(
+    members: Sequence[tuple[float, float]],
+    features: Array,
+    prior: LawPrior,
+    rng: np.random.Generator,
+    *,
+    stretch: Array | None = None,
+    is_curve: bool = False,
+    num: int = 4096,
+) -> tuple[Array, Array]:
+    """Return draws of the law at the target, where all features but the first are 0, and of the scatter about it.
+
+    `members` are (value, error). The coefficients integrate out in closed form for each scatter, which is half-Cauchy.
+    `stretch` multiplies the scatter at each member. With `is_curve` the draws do not include the scatter: the caller
+    adds it in other units.
+    """
+    value, own_sd = np.array(members).T
+    wide = np.ones(len(value)) if stretch is None else stretch
+    mean, precision = np.array(prior.mean), np.diag(np.array(prior.sd) ** -2.0)
+    log_mass, centres, sds = [], [], []
+    scatters = prior.scatter * SCATTERS
+    for scatter in scatters:
+        variance = own_sd**2 + (scatter * wide) ** 2
+        residual = value - features @ mean
+        total = precision + (features.T / variance) @ features
+        towards = np.linalg.solve(total, (features.T / variance) @ residual)
+        covariance = np.linalg.inv(total)
+        ratio = scatter / prior.scatter
+        log_width = np.log(ratio) - np.log1p(ratio**2)  # half-Cauchy, on nodes even in the logarithm
+        log_likelihood = -0.5 * (
+            np.log(variance).sum()
+            + residual**2 @ (1 / variance)
+            - towards @ total @ towards
+            + np.linalg.slogdet(total)[1]
         )
-        for index, member in enumerate(members[:num])
-    ]
-
-
-def for_a_new_run(members: Sequence[Member], params: Sequence[str]) -> Prior:
-    """Return the prior for one more run, learnt from all members."""
-    densities = {axis.param: axis.density(axis.new) for axis in _propagate(members, params)}
-    return Prior(densities=densities, sources=tuple(member.name for member in members))
-
-
-class _Axis:
-    """The grid of one parameter, its density for every centre and width, and the current prior of each member."""
-
-    def __init__(self, param: str, members: Mapping[int, Member]) -> None:
-        """`members` are those that have this parameter, by their index in the list of all members."""
-        self.param = param
-        values = {index: member.draws[param] for index, member in members.items()}
-        self.low = min(float(np.quantile(value, 0.005)) for value in values.values()) - MARGIN
-        self.high = max(float(np.quantile(value, 0.995)) for value in values.values()) + MARGIN
-        nodes = np.linspace(self.low, self.high, NUM_BINS)
-        self.step = nodes[1] - nodes[0]
-        least = max(LEAST_WIDTH, 0.6 * self.step)
-        widths = np.geomspace(least, max(LARGEST_WIDTH, 2 * least), NUM_WIDTHS)
-        weak = np.mean([np.exp(weak_log_density(param, nodes, own.log_scale)) for own in members.values()], axis=0)
-        weak = np.maximum(weak / (weak.sum() * self.step), 1e-12)
-        self._table = _densities(widths, self.step, weak)
-        relative = widths / TYPICAL_WIDTH[param]
-        log_width = np.log(relative) - np.log1p(relative**2)  # half-Cauchy, on nodes even in the logarithm
-        self._log_prior = (log_width[:, None] + np.log(weak)).ravel()
-        self.bins = {
-            index: np.clip(np.rint((value - self.low) / self.step), 0, NUM_BINS - 1).astype(int)
-            for index, value in values.items()
-        }
-        self.log_weak = {
-            index: weak_log_density(param, values[index], member.log_scale) if member.is_posterior else 0.0
-            for index, member in members.items()
-        }
-        self.new: Array = np.log(weak)
-        """Log density of the parameter of one more run, on the bins."""
-        self.priors = dict.fromkeys(members, self.new)
-        """The same for each member, from the others."""
-
-    def ratio(self, index: int) -> Array:
-        """Return the log weight of each of a member's draws: its current prior relative to the weak prior."""
-        return self.priors[index][self.bins[index]] - self.log_weak[index]
-
-    def learn(self, log_weights: Mapping[int, Array]) -> None:
-        """Update `new` and `priors` from the members' draws, weighted by `log_weights`."""
-        masses = np.stack([self._mass(index, log_weight) for index, log_weight in log_weights.items()])
-        messages = np.log(masses @ self._table.T)
-        total = self._log_prior + messages.sum(axis=0)
-        # The population as all members know it, and as all but one do.
-        log_mass = np.concatenate([total[None], total - messages])
-        mass = np.exp(log_mass - log_mass.max(axis=1, keepdims=True))
-        predictive = np.log(mass @ self._table / mass.sum(axis=1, keepdims=True))
-        self.new, self.priors = predictive[0], dict(zip(log_weights, predictive[1:], strict=True))
-
-    def _mass(self, index: int, log_weight: Array) -> Array:
-        """Return the share of a member's weighted draws in each bin."""
-        mass = np.bincount(self.bins[index], weights=np.exp(log_weight - log_weight.max()), minlength=NUM_BINS)
-        return mass / mass.sum()
-
-    def density(self, log_density: Array) -> Density:
-        return Density(low=self.low, high=self.high, log_density=log_density)
-
-
-def _densities(widths: Array, step: float, weak: Array) -> Array:
-    """Return the density on the bins (last axis) for each width and centre (first axis; the centre varies fastest)."""
-    # Student t at all differences of two bins, for each width.
-    apart = np.arange(1 - NUM_BINS, NUM_BINS) * step
-    t = (1 + (apart / widths[:, None]) ** 2 / DEGREES) ** (-0.5 * (DEGREES + 1))
-    t /= t.sum(axis=1, keepdims=True) * step
-    place = np.arange(NUM_BINS)
-    shifted = t[:, place[None, :] - place[:, None] + NUM_BINS - 1]
-    return ((1 - STRANGERS) * shifted + STRANGERS * weak).reshape(-1, NUM_BINS)
-
-
-def _propagate(members: Sequence[Member], params: Sequence[str]) -> list[_Axis]:
-    """Run SWEEPS rounds of belief propagation; return an axis for each parameter that at least one member has."""
-    having = {param: {i: own for i, own in enumerate(members) if param in own.draws} for param in params}
-    axes = [_Axis(param, own) for param, own in having.items() if own]
-    for _ in range(SWEEPS):
-        log_weights: list[dict[int, Array]] = [{} for _ in axes]
-        for index in range(len(members)):
-            ratios = {place: axis.ratio(index) for place, axis in enumerate(axes) if index in axis.priors}
-            for place in ratios:
-                others = sum((ratio for other, ratio in ratios.items() if other != place), np.zeros(1))
-                log_weight = np.broadcast_to(others - axes[place].log_weak[index], ratios[place].shape)
-                log_weights[place][index] = log_weight
-        for axis, axis_log_weights in zip(axes, log_weights, strict=True):
-            axis.learn(axis_log_weights)
-    return axes
+        log_mass.append(log_width + log_likelihood)
+        centres.append(mean[0] + towards[0])
+        sds.append(np.sqrt(covariance[0, 0]))
+    mass = np.exp(np.array(log_mass) - max(log_mass))
+    pick = np.searchsorted(np.cumsum(mass) / mass.sum(), (np.arange(num) + 0.5) / num)
+    pick = rng.permutation(np.minimum(pick, len(mass) - 1))
+    draws = np.array(centres)[pick] + np.array(sds)[pick] * rng.standard_normal(num)
+    scatter = scatters[pick]
+    return draws if is_curve else draws + scatter * rng.standard_normal(num), scatter

@@ -1,5 +1,5 @@
 """Seal forecasts and score them later. A sealed file holds the forecast, digests of its data, the date, the version of
-the package and a digest of the whole file.
+the package, the model's name and a digest of the whole file. It is scored by its numbers, whatever model made them.
 
 The digest detects a file that was changed by accident or by hand. It does not protect against someone who writes a new
 file: for that, keep the file (or its digest) where its date can be checked, such as a commit.
@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from scalerl.curves.fitted import Fit
+from scalerl.curves.fit import Fit
 from scalerl.curves.forms import Array
+from scalerl.curves.model import MODEL
 from scalerl.errors import InputError
 
 FORMAT = "scalerl-forecast-1"
@@ -73,8 +74,7 @@ def data_digest(compute: Array, reward: Array) -> str:
 
 def sealed_curve(name: str, fit: Fit, at: Sequence[float], compute: Array, reward: Array) -> dict[str, Any]:
     """Return the forecast of one curve as JSON types; `compute` and `reward` are the data it was made from."""
-    last = float(fit.end)
-    places = np.geomspace(last, max(REACH * last, *at), NUM_PLACES)
+    places = np.geomspace(fit.scale, max(REACH * fit.scale, *at), NUM_PLACES)
     paths = {f"{level:g}": fit.new_interval(places, level) for level in LEVELS}
     low, high = fit.interval("ceiling")
     asked = fit.new_interval(np.asarray(at, dtype=float)) if len(at) else (np.empty(0), np.empty(0))
@@ -84,7 +84,7 @@ def sealed_curve(name: str, fit: Fit, at: Sequence[float], compute: Array, rewar
         "largest_compute": float(np.max(compute)),
         "data": data_digest(compute, reward),
         "form": fit.form,
-        "verdict": fit.verdict,
+        "verdict": str(fit.verdict),
         "pooled": fit.unpooled is not None,
         "level": fit.level,
         "ceiling": _value(fit.params["ceiling"], low, high),
@@ -110,7 +110,7 @@ def _value(*numbers: float) -> dict[str, float | None]:
 
 def seal(curves: Sequence[Mapping[str, Any]], *, version: str, date: str, **origin: Any) -> dict[str, Any]:
     """Return the content of a sealed file; `origin` holds the logs and options it was made with."""
-    content = {"format": FORMAT, "version": version, "date": date, **origin, "curves": list(curves)}
+    content = {"format": FORMAT, "model": MODEL, "version": version, "date": date, **origin, "curves": list(curves)}
     return {**content, "digest": digest(content)}
 
 

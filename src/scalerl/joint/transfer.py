@@ -4,9 +4,8 @@
     midpoint   log C_mid = m0 + m1 log N                              with scatter
     exponent   log B = e0 + e1 log N                                  with scatter
 
-Ceilings depend mainly on the start R0 (priors keep b1 and b2 near 0); midpoints grow with the size N. Each law is a
-Bayesian linear regression whose points have their own uncertainty; the scatter about it is integrated over a grid with
-a half-Cauchy prior. All logarithms are taken relative to the target, so that a law's intercept is its forecast.
+Ceilings depend mainly on the start R0 (priors keep b1 and b2 near 0); midpoints grow with the size N. The laws
+are those of `population.py`. Logarithms are taken relative to the target, so that a law's intercept is its forecast.
 """
 
 from collections.abc import Sequence
@@ -15,28 +14,18 @@ from typing import Literal
 
 import numpy as np
 
-from scalerl.curves.fitted import Fit, tails
+from scalerl.curves.fit import Fit, tails
 from scalerl.curves.forecast import Value
-from scalerl.curves.forms import FORMS, Array
+from scalerl.curves.forms import Array, sigmoid
+from scalerl.curves.priors import EXPONENTS
+from scalerl.joint.population import LawPrior, law
 
-NUM_DRAWS = 4096
 LEAST_SIBLINGS = 3
 FAR = 10.0  # times the largest sibling's size from which a forecast is a guess
 EARLY = 0.02  # share of the largest compute before which an evaluation is as good as one before training
 EDGE = 1e-3  # rewards are held this far from 0 and 1 on the logit scale
-SCATTERS = np.geomspace(0.125, 16.0, 15)  # over the scale of the half-Cauchy
 
 TransferKind = Literal["ok", "far_size"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LawPrior:
-    """Means and sds of a law's coefficients, and the scale of the scatter about it."""
-
-    mean: tuple[float, ...]
-    sd: tuple[float, ...]
-    scatter: float
-
 
 CEILING = LawPrior(mean=(0.8, 0.0, 0.0), sd=(1.0, 0.25, 0.2), scatter=0.02)
 EXPONENT = LawPrior(mean=(np.log(2.0), 0.0), sd=(0.7, 0.15), scatter=0.2)
@@ -83,17 +72,15 @@ def sibling(name: str, size: float, curve: Fit, *, start: float | None = None) -
 
     A curve that leaves out its first points has a start of its own, far above that reward.
     """
-    assert curve.draws is not None
-    params = curve.draws.params
     start = curve.params["start"] if start is None else start
     centre = lambda values: (float(np.median(values)), float(np.std(values)))  # noqa: E731
     return Sibling(
         name=name,
         size=size,
         start=start,
-        ceiling=centre(curve.ceiling_draws),
-        log_exponent=centre(np.log(params["exponent"])),
-        log_midpoint=centre(np.log(params["midpoint"])),
+        ceiling=centre(curve.param_draws("ceiling")),
+        log_exponent=centre(np.log(curve.param_draws("exponent"))),
+        log_midpoint=centre(np.log(curve.param_draws("midpoint"))),
         noise_sd=curve.noise_sd,
     )
 
@@ -115,23 +102,21 @@ def transfer(
     # A midpoint is within a few factors of the siblings': its level has hardly a prior of its own.
     around = float(np.mean([own.log_midpoint[0] for own in siblings]))
     midpoint_prior = LawPrior(mean=(around, midpoint_slope), sd=(4.0, MIDPOINT_SD), scatter=MIDPOINT_SCATTER)
-    log_midpoint, _ = _law([own.log_midpoint for own in siblings], sized, midpoint_prior, rng)
-    log_exponent, _ = _law([own.log_exponent for own in siblings], sized, EXPONENT, rng)
-    noise = float(np.median([own.noise_sd for own in siblings])) * rng.standard_normal(NUM_DRAWS)
-    params = {
-        "ceiling": ceiling,
-        "start": np.full(NUM_DRAWS, start),
-        "exponent": np.exp(np.clip(log_exponent, np.log(0.1), np.log(20.0))),
-        "midpoint": np.exp(log_midpoint),
-    }
-    rewards = [(float(c), FORMS["sigmoid"].curve(np.array(c), params, 1.0)) for c in at]
+    log_midpoint, _ = law([own.log_midpoint for own in siblings], sized, midpoint_prior, rng)
+    log_exponent, _ = law([own.log_exponent for own in siblings], sized, EXPONENT, rng)
+    log_exponent = np.clip(log_exponent, *EXPONENTS)
+    noise = float(np.median([own.noise_sd for own in siblings])) * rng.standard_normal(len(ceiling))
+    rewards = [start + (ceiling - start) * sigmoid(np.log(place), log_exponent, log_midpoint) for place in at]
     return Transfer(
         size=size,
         start=start,
         ceiling=_value(ceiling, level),
-        exponent=_value(params["exponent"], level),
-        midpoint=_value(params["midpoint"], level),
-        at=tuple((c, _value(curve, level, np.clip(curve + noise, 0.0, 1.0))) for c, curve in rewards),
+        exponent=_value(np.exp(log_exponent), level),
+        midpoint=_value(np.exp(log_midpoint), level),
+        at=tuple(
+            (float(place), _value(reward, level, np.clip(reward + noise, 0.0, 1.0)))
+            for place, reward in zip(at, rewards, strict=True)
+        ),
         kind="far_size" if size > FAR * max(own.size for own in siblings) else "ok",
         siblings=tuple(siblings),
         scatter=float(np.median(scatter)),
@@ -151,55 +136,10 @@ def ceiling_draws(
         (value, sd * wide) for value, (_, sd), wide in zip(gain, (s.ceiling for s in siblings), stretch, strict=True)
     ]
     features = np.stack([np.ones_like(log_size), starts - logit(np.array(start)), log_size], axis=1)
-    law, scatter = _law(own, features, CEILING, rng, stretch=stretch, is_curve=True)
-    centre = expit(logit(np.array(start)) + law)
-    ceiling = centre + scatter * rng.standard_normal(NUM_DRAWS)
+    lift, scatter = law(own, features, CEILING, rng, stretch=stretch, is_curve=True)
+    centre = expit(logit(np.array(start)) + lift)
+    ceiling = centre + scatter * rng.standard_normal(len(centre))
     return np.clip(ceiling, start, 1.0), scatter
-
-
-def _law(
-    members: Sequence[tuple[float, float]],
-    features: Array,
-    prior: LawPrior,
-    rng: np.random.Generator,
-    *,
-    stretch: Array | None = None,
-    is_curve: bool = False,
-) -> tuple[Array, Array]:
-    """Return draws of the law at the target, where all features but the first are 0, and of the scatter about it.
-
-    `members` are (value, sd). With `is_curve` the values do not include the scatter: the caller adds it in other units.
-    """
-    value, own_sd = np.array(members).T
-    wide = np.ones(len(value)) if stretch is None else stretch
-    mean, precision = np.array(prior.mean), np.diag(np.array(prior.sd) ** -2.0)
-    log_mass, centres, sds = [], [], []
-    scatters = prior.scatter * SCATTERS
-    for scatter in scatters:
-        variance = own_sd**2 + (scatter * wide) ** 2
-        residual = value - features @ mean
-        total = precision + (features.T / variance) @ features
-        towards = np.linalg.solve(total, (features.T / variance) @ residual)
-        covariance = np.linalg.inv(total)
-        ratio = scatter / prior.scatter
-        log_width = np.log(ratio) - np.log1p(ratio**2)  # half-Cauchy, on nodes even in the logarithm
-        log_likelihood = -0.5 * (
-            np.log(variance).sum()
-            + residual**2 @ (1 / variance)
-            - towards @ total @ towards
-            + np.linalg.slogdet(total)[1]
-        )
-        log_mass.append(log_width + log_likelihood)
-        centres.append(mean[0] + towards[0])
-        sds.append(np.sqrt(covariance[0, 0]))
-    mass = np.exp(np.array(log_mass) - max(log_mass))
-    pick = np.searchsorted(np.cumsum(mass) / mass.sum(), (np.arange(NUM_DRAWS) + 0.5) / NUM_DRAWS)
-    pick = rng.permutation(np.minimum(pick, len(mass) - 1))
-    law = np.array(centres)[pick] + np.array(sds)[pick] * rng.standard_normal(NUM_DRAWS)
-    scatter = scatters[pick]
-    if not is_curve:
-        law = law + scatter * rng.standard_normal(NUM_DRAWS)
-    return law, scatter
 
 
 def _value(draws: Array, level: float, noisy: Array | None = None) -> Value:

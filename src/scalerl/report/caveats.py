@@ -3,11 +3,14 @@
 from collections.abc import Mapping
 
 from scalerl.analysis.words import join_names, past_alarm_text
-from scalerl.curves import PairKind, pair_verdict
+from scalerl.curves import NoteKind, PairKind, Verdict, note_text, pair_verdict
 from scalerl.logs.axes import UNEVEN_TIME
 from scalerl.report.runs import RunFacts, alarms, environments, incomparable
-from scalerl.report.standing import labels, pair_of
+from scalerl.report.standing import labels, pair_of, reference
 from scalerl.report.views import ALL, Report, View, label_of
+
+WHY_OPEN = (NoteKind.SAME_RUN, NoteKind.DIFFERENT_PROMPTS, NoteKind.SETTLED_BY)
+"""Notes that say why a pair is not decided, and what would decide it."""
 
 
 def warnings(report: Report) -> list[str]:
@@ -72,26 +75,21 @@ def _equal_curves(report: Report) -> list[str]:
 
 
 def open_questions(report: Report, evaluation_set: str) -> list[str]:
-    """Return what these data do not settle: pairs that are not separable, unknown ceilings, curves that broke."""
+    """Return what these data do not settle: unknown ceilings, and pairs with the reference that are not separable."""
     view = report.view(evaluation_set)
     label = labels(view)
     sentences = []
     for curve in view.analysis.curves:
-        if curve.verdict != "ok":
+        if curve.verdict != Verdict.KNOWN:
             messages = " ".join(curve.messages_in(view.axis.label))
             title = f"{label[curve.name]}, {curve.verdict}"
             sentences.append(f"{title}: {messages}" if messages else title)
-    for name in label:
-        pairs = [pair for pair in view.analysis.pairs if pair.a == name]
-        if alike := [pair for pair in pairs if pair.kind == "not_separable"]:
-            odds = [f"{label[pair.b]} ({pair.p_higher_ceiling:.2f}, {pair.p_more_efficient:.2f})" for pair in alike]
-            sentences.append(
-                f"{label[name]} is not separable from {join_names(odds)}; in brackets, the probabilities that its "
-                f"ceiling is higher and its exponent larger."
-            )
-        if incomparable_with := [label[pair.b] for pair in pairs if pair.kind == "not_comparable"]:
-            names = join_names(incomparable_with)
-            sentences.append(f"{label[name]} is not comparable with {names}: the prompts differ.")
+    base = reference(report, evaluation_set)
+    for pair in view.analysis.pairs:
+        if base in (pair.a, pair.b) and pair.kind in (PairKind.NOT_SEPARABLE, PairKind.NOT_COMPARABLE):
+            verdict = pair_verdict(pair.kind, pair.winner, label)
+            why = " ".join(note_text(each, view.axis.label) for each in pair.notes if each.kind in WHY_OPEN)
+            sentences.append(f"{label[pair.a]} and {label[pair.b]}, {verdict}: {why}")
     if not view.is_compared and len(label) > 1:
         sentences.append("The curves were not compared with each other.")
     return [*sentences, *_changed_verdicts(report, view, label)]

@@ -1,6 +1,7 @@
 """A report as plain JSON types: what `--json` prints, and what the page holds and draws."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -8,23 +9,24 @@ from numpy.typing import NDArray
 
 from scalerl import __version__
 from scalerl.analysis.drawing.dots import draw_binned
+from scalerl.analysis.figures import curve_and_band
 from scalerl.analysis.json import number, score_json, to_json
 from scalerl.analysis.results import CurveResult
 from scalerl.analysis.signals import REPORTED
-from scalerl.curves import Fit, bin_rewards, reward_at
+from scalerl.curves import Fit, Verdict, bin_rewards, pair_verdict, reward_at
 from scalerl.curves.forms import Array
 from scalerl.logs.series import Series
 from scalerl.report.caveats import open_questions, warnings
 from scalerl.report.runs import RunFacts, differences, environments, hours_name
-from scalerl.report.standing import reference
+from scalerl.report.standing import labels, lead, reference
 from scalerl.report.summary import summary
 from scalerl.report.together import decisions_json, pooled_json
-from scalerl.report.views import HELD_OUT, NUM_DRAWS, Report, View, label_of
+from scalerl.report.views import HELD_OUT, Report, View, label_of
 
 # Times the largest compute: where forecasts are given, and where the page has expected values; between those it
 # interpolates.
 TARGETS = (2.0, 4.0)
-LINE_POINTS = 80
+LINE_POINTS = 60
 KNOWN = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0, *TARGETS, 8.0, 16.0)
 
 
@@ -86,9 +88,10 @@ def _set_json(report: Report, name: str) -> dict[str, Any]:
         axis.column: [data for data in report.series[axis.column] if (data.evaluation_set or "") == name]
         for axis in report.axes
     }
-    first = members[report.axes[0].column]
+    first, leading = members[report.axes[0].column], lead(report, name)
     return {
         "name": name,
+        "lead": None if leading is None else {**asdict(leading), "kind": str(leading.kind)},
         "reference": reference(report, name),
         "curves": [{"name": data.name, "label": label_of(data), "problem": data.problem} for data in first],
         "points": {
@@ -157,68 +160,58 @@ def _view_json(report: Report, view: View) -> dict[str, Any]:
         for name, refitted in view.straight.items()
     }
     keys = {"set": view.evaluation_set, "axis": view.axis.column, "window": view.window.key}
-    analysis = (
-        analysis if view.is_compared else {"pairs": [], "ranking": [], "shared_ceiling": None, "shared_exponents": {}}
-    )
+    if not view.is_compared:
+        analysis = {"pairs": [], "ranking": [], "shared_ceiling": None, "shared_exponents": {}}
+    label = labels(view)
+    for row, pair in zip(analysis["pairs"], view.analysis.pairs, strict=True):
+        row["verdict"] = pair_verdict(pair.kind, pair.winner, label)
     return {**keys, "compared": view.is_compared, "curves": curves, "straight": straight, **analysis}
 
 
 def _fit_json(curve: CurveResult, computes: Sequence[float]) -> dict[str, Any]:
     """Return the fit, and what it expects of new evaluations at these computes, the multiples `KNOWN`."""
     done = curve.fit
-    out: dict[str, Any] = {"score": score_json(curve.holdout), "params": None, "draws": None, "forecast": []}
-    if done is None or not done.usable or done.draws is None:
+    out: dict[str, Any] = {
+        "score": score_json(curve.holdout),
+        "is_known": curve.verdict == Verdict.KNOWN,
+        "params": None,
+        "forecast": [],
+    }
+    if done is None or not done.usable or not done.has_intervals:
         return out
-    expected = [
-        {"compute": row.compute, "value": row.reward.value, "low": row.reward.low, "high": row.reward.high}
-        for row in reward_at(done, computes)
-    ]
-    # An average over several forms, or a curve and what came after its peak, has no closed form of its own: the page
-    # goes by its values on a grid.
-    averaged = {"line": _line_json(done, computes), "draws": None}
     return out | {
         "params": done.params,
         "first": float(done.compute.min()),
         "last": done.scale,
-        "good_until": number(done.good_until),
-        "bounds": list(done.bounds),
-        "fell": done.past_peak,
-        **(averaged if done.parts or done.past_peak else {"draws": _draws_json(done.draws.params)}),
-        "expected": expected,
-        "forecast": [row for times, row in zip(KNOWN, expected, strict=True) if times in TARGETS],
+        "bounds": None if done.bounds is None else list(done.bounds),
+        "line": _line_json(done, computes),
+        "expected": _expected(done, computes),
+        "forecast": _expected(
+            done, [compute for times, compute in zip(KNOWN, computes, strict=True) if times in TARGETS]
+        ),
     }
+
+
+def _expected(done: Fit, computes: Sequence[float]) -> list[dict[str, float]]:
+    return [
+        {"compute": row.compute, "value": row.reward.value, "low": row.reward.low, "high": row.reward.high}
+        for row in reward_at(done, computes)
+    ]
 
 
 def _line_json(done: Fit, computes: Sequence[float]) -> dict[str, Any]:
+    """Return the curve and its band on a grid, between which the page interpolates."""
     grid = np.geomspace(min(float(done.compute.min()) / 4, computes[0]), 1.5 * computes[-1], LINE_POINTS)
-    grid = np.unique(np.append(grid, done.scale))
-    value, (low, high) = done.predict(grid), done.curve_interval(grid)
-    # Within what was fitted the curve as it was fitted; an average, or what a run fell to, lies beyond.
-    within = grid <= done.scale
-    value[within] = done.chosen.predict(grid[within])
-    low[within], high[within] = done.chosen.curve_interval(grid[within])
-    return {
-        "compute": rounded(grid, 6),
-        "value": rounded(value),
-        "low": rounded(low),
-        "high": rounded(high),
-    }
+    grid = np.unique(np.concatenate([grid, computes, [done.scale]]))
+    value, band = curve_and_band(done, grid)
+    assert band is not None
+    return {"compute": rounded(grid, 6), "value": rounded(value), "low": rounded(band[0]), "high": rounded(band[1])}
 
 
 def _largest(report: Report, view: View) -> float:
     """Return the largest compute of the set's curves on this axis, so that all are evaluated at the same computes."""
     series = [data for data in report.series[view.axis.column] if (data.evaluation_set or "") == view.evaluation_set]
     return max(float(data.compute.max(initial=0.0)) for data in series)
-
-
-def _draws_json(params: Mapping[str, Array]) -> dict[str, list[float | None]]:
-    """Return as many draws as the page needs for its bands, evenly spaced in their order, which is by ceiling."""
-    picked = [
-        values[(np.arange(NUM_DRAWS) * len(values) + len(values) // 2) // NUM_DRAWS] for values in params.values()
-    ]
-    # All at once: most of what rounding costs is the call.
-    flat = rounded(np.concatenate(picked))
-    return {name: flat[at * NUM_DRAWS : (at + 1) * NUM_DRAWS] for at, name in enumerate(params)}
 
 
 def _run_json(run: RunFacts) -> dict[str, Any]:

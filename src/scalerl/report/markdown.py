@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scalerl.analysis.numbers import duration, number_text, short_compute_text, two_decimals
-from scalerl.curves import pair_verdict
-from scalerl.curves.fitted import FAR
 from scalerl.report.together import DECISION_HEADS, POOLED_HEADS, decision_cells, interval_cell, pooled_cells
 from scalerl.report.windows import ALL
 
@@ -46,6 +44,7 @@ def _set(content: Mapping[str, Any], eval_set: Mapping[str, Any], pictures: Sequ
     view = _view(content, name, axis["key"], content["window"])
     fitted = next(window["label"] for window in content["windows"] if window["key"] == content["window"])
     parts += [f"### Ceiling and efficiency ({axis['label']}, {fitted})", _results(view, eval_set, axis["label"])]
+    parts += ["### Pairs", _pairs(view, eval_set)] if view["pairs"] else []
     if view["curves"] and any(curve["forecast"] for curve in view["curves"]):
         parts += ["### Forecast", _forecast(content, view, axis["label"])]
     scores = _scores(content, name, axis["key"])
@@ -70,43 +69,51 @@ def _listed(title: str, items: Sequence[str]) -> list[str]:
 
 def _results(view: Mapping[str, Any], eval_set: Mapping[str, Any], axis: str) -> str:
     labels = {curve["name"]: curve["label"] for curve in eval_set["curves"]}
-    reference = eval_set["reference"]
     shared = view["shared_ceiling"]
     heads = [
         "curve", "ceiling A", "exponent B", f"C_mid, {axis}",
-        "B, shared ceiling" if shared is None else f"B at ceiling {number_text(shared)}",
-        "P(higher A)", "P(larger B)", "P(sooner)", f"against {labels.get(reference, '-')}", "fit",
+        "B, shared ceiling" if shared is None else f"B at ceiling {number_text(shared)}", "fit",
     ]  # fmt: skip
+    rows = [
+        (
+            labels[curve["name"]],
+            interval_cell(curve["ceiling"], number_text),
+            interval_cell(curve["exponent"], two_decimals),
+            interval_cell(curve["midpoint"], short_compute_text),
+            interval_cell(view["shared_exponents"].get(curve["name"]), two_decimals),
+            curve["verdict"],
+        )
+        for curve in sorted(view["curves"], key=lambda row: -((row["ceiling"] or {}).get("value") or -1.0))
+    ]
+    return table(heads, rows)
+
+
+def _pairs(view: Mapping[str, Any], eval_set: Mapping[str, Any]) -> str:
+    """Return both axes of every pair: ceilings, then the compute that a needs for a reward over that of b."""
+    labels = {curve["name"]: curve["label"] for curve in eval_set["curves"]}
+    heads = ("a", "b", "P(a higher A)", "A of a less b", "compute of a / b", "P(a larger B)", "verdict", "to decide")
     rows = []
-    for curve in sorted(view["curves"], key=lambda row: -((row["ceiling"] or {}).get("value") or -1.0)):
-        odds, verdict = against(view, curve["name"], reference, labels)
+    for pair in view["pairs"]:
+        target, ratio = pair["target"], "-"
+        if target is not None:
+            ratio = f"{interval_cell(target['compute_ratio'], two_decimals)} for {number_text(target['reward'])}"
         rows.append(
             (
-                labels[curve["name"]],
-                interval_cell(curve["ceiling"], number_text),
-                interval_cell(curve["exponent"], two_decimals),
-                interval_cell(curve["midpoint"], short_compute_text),
-                interval_cell(view["shared_exponents"].get(curve["name"]), two_decimals),
-                *("-" if share is None else two_decimals(share) for share in odds),
-                verdict,
-                curve["verdict"],
+                labels[pair["a"]],
+                labels[pair["b"]],
+                _share(pair["p_higher_ceiling"]),
+                interval_cell(pair["ceiling_difference"], lambda value: f"{value:+.3f}"),
+                ratio,
+                _share(pair["p_larger_exponent"]),
+                pair["verdict"],
+                pair["to_decide"] or "",
             )
         )
     return table(heads, rows)
 
 
-def against(
-    view: Mapping[str, Any], name: str, reference: str | None, labels: Mapping[str, str]
-) -> tuple[list[float | None], str]:
-    """Return the three probabilities of a curve against the reference, and the verdict with the curves' labels."""
-    if name == reference:
-        return [None] * 3, "reference"
-    for pair in view["pairs"]:
-        if {pair["a"], pair["b"]} == {name, reference}:
-            odds = [pair[key] for key in ("p_higher_ceiling", "p_more_efficient", "p_sooner")]
-            turned = [share if share is None or pair["a"] == name else 1 - share for share in odds]
-            return turned, pair_verdict(pair["kind"], pair["winner"], labels)
-    return [None] * 3, "-"
+def _share(probability: float | None) -> str:
+    return "-" if probability is None else two_decimals(probability)
 
 
 def _forecast(content: Mapping[str, Any], view: Mapping[str, Any], axis: str) -> str:
@@ -114,21 +121,8 @@ def _forecast(content: Mapping[str, Any], view: Mapping[str, Any], axis: str) ->
     heads = [
         f"at {short_compute_text(row['compute'])} {axis} [{content['level']:.0%}]" for row in curves[0]["forecast"]
     ]
-    rows = [(curve["label"], *(_forecast_cell(curve, row) for row in curve["forecast"])) for curve in curves]
-    note = (
-        f"\n\nA guess: more than {FAR:g} times the compute fitted, and no ceiling is known, or the run is unstable. "
-        "Where no ceiling is known, the interval allows for a rise that the data do not show."
-    )
-    guesses = any(_is_guess(curve, row) for curve in curves for row in curve["forecast"])
-    return table(("curve", *heads), rows) + (note if guesses else "")
-
-
-def _forecast_cell(curve: Mapping[str, Any], row: Mapping[str, Any]) -> str:
-    return interval_cell(row, number_text) + (", a guess" if _is_guess(curve, row) else "")
-
-
-def _is_guess(curve: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
-    return curve["good_until"] is not None and row["compute"] > curve["good_until"]
+    rows = [(curve["label"], *(interval_cell(row, number_text) for row in curve["forecast"])) for curve in curves]
+    return table(("curve", *heads), rows)
 
 
 def _scores(content: Mapping[str, Any], name: str, axis: str) -> str:

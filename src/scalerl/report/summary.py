@@ -6,132 +6,97 @@ from collections.abc import Mapping, Sequence
 from scalerl.analysis.numbers import decimals, fixed, probability_text
 from scalerl.analysis.results import CurveResult, param_value
 from scalerl.analysis.words import join_names
-from scalerl.curves import Pair, PairKind, pair_verdict
+from scalerl.curves import PairKind, Verdict, pair_verdict
 from scalerl.report.inputs import ARM
 from scalerl.report.runs import NOT_STARTED
-from scalerl.report.standing import is_confirmed, labels, leaders, pair_of, reference
+from scalerl.report.standing import Lead, LeadKind, is_confirmed, labels, lead, pair_of
 from scalerl.report.views import ALL, Report, View
 
-_OPEN, _MISFIT, _FLAT = "ceiling not identifiable yet", "lack of fit", "no rise seen"
 Labels = Mapping[str, str]
+
+STATES = {
+    Verdict.KNOWN: "levels off at {ceiling}",
+    Verdict.AT_BOUND: "reaches the highest reward there is",
+    Verdict.WIDE: "has a ceiling that is not known closely yet, {ceiling}",
+    Verdict.FLAT: "shows no rise",
+    Verdict.FALLEN: "fell after a peak of {peak}",
+}
+LEADS = {
+    LeadKind.HIGHEST_CEILING: "{name} has the highest ceiling of {num} curves with probability {p_best}: it {state}.",
+    LeadKind.AHEAD: "{name} is ahead of the other {others} as far as can be forecast: it {state}.",
+    LeadKind.TIED: "No curve stands out among {num}: {name} {state}, and {tied} may end as high.",
+    LeadKind.ALONE: "{name} {state}.",
+}
+# By the kind of the pair and whether the first curve wins, in the order of the summary.
+RELATIONS = {
+    (PairKind.MORE_EFFICIENT, True): "{best} is more efficient than {names}.",
+    (PairKind.MORE_EFFICIENT, False): "More efficient than {best}: {names}.",
+    (PairKind.AHEAD, True): "{best} is ahead of {names}, as far as can be forecast.",
+    (PairKind.AHEAD, False): "Ahead of {best}, as far as can be forecast: {names}.",
+    (PairKind.NOT_SEPARABLE, False): "Not separable from {best} by ceiling or efficiency: {names}.",
+    (PairKind.HIGHER_CEILING, True): "The ceiling of {best} is above that of {names}.",
+    (PairKind.HIGHER_CEILING, False): "Above the ceiling of {best}: {names}.",
+    (PairKind.NOT_COMPARABLE, False): "Not comparable with {best}, because of other prompts: {names}.",
+}
+GROUPS = {
+    Verdict.FALLEN: "Past the peak",
+    Verdict.FLAT: "No rise seen",
+    Verdict.WIDE: "Ceiling not identifiable yet",
+    Verdict.TOO_FEW: "Without a curve",
+    Verdict.NO_CURVE: "Without a curve",
+}
 
 
 def summary(report: Report, evaluation_set: str) -> list[str]:
     """Return the main conclusions as sentences; the first says which curve leads."""
     view = report.view(evaluation_set)
     label = labels(view)
-    ordered = _base_before_ties(report, view, evaluation_set)
-    if ordered:
-        sentences = [_lead(view, ordered, label), *_others(view, ordered[0], label)]
-    elif any(curve.usable for curve in view.analysis.curves):
-        sentences = ["No curve is steady."]
-    else:
-        sentences = ["There is no curve yet."]
-    sentences += _without_ceiling(view.analysis.curves, label, _arms_without_rows(report), lone=len(label) == 1)
+    first = lead(report, evaluation_set)
+    sentences = ["There is no curve yet."]
+    if first is not None:
+        sentences = [_lead(view, first, label), *_others(view, first.name, label)]
+    sentences += _by_verdict(view.analysis.curves, label, _arms_without_rows(report))
     failed = [run.name for run in report.material.runs if run.status == "failed"]
     sentences += [f"Failed: {join_names(failed)}."] if failed else []
     return sentences + _forecast_scores(view) + _unconfirmed(report, view, label)
 
 
-def _base_before_ties(report: Report, view: View, evaluation_set: str) -> list[str]:
-    """Return the leaders; the base first where the best is not known to be better.
-
-    Between ceilings that are not known, or were measured on different prompts, there is no leader.
-    """
-    ordered = leaders(view)
-    base = reference(report, evaluation_set)
-    if base not in ordered:
-        return ordered
-    pair = pair_of(view, ordered[0], base)
-    verdict = next(curve.verdict for curve in view.analysis.curves if curve.name == ordered[0])
-    is_tied = pair is not None and verdict == _OPEN and pair.kind == "not_separable"
-    if is_tied or (pair is not None and pair.kind == "not_comparable"):
-        return [base, *(name for name in ordered if name != base)]
-    return ordered
+def _lead(view: View, first: Lead, label: Labels) -> str:
+    curve = next(curve for curve in view.analysis.curves if curve.name == first.name)
+    return LEADS[first.kind].format(
+        name=label[first.name],
+        num=first.num,
+        others="curve" if first.num == 2 else f"{first.num - 1} curves",
+        p_best=probability_text(dict(view.analysis.ranking).get(first.name, math.nan)),
+        state=_state(curve),
+        tied=join_names([label[name] for name in first.tied]) if first.tied else "",
+    )
 
 
-def _lead(view: View, ordered: Sequence[str], label: Labels) -> str:
-    """Return the sentence on the first curve; `ordered` are the curves that no other beats."""
-    best, others = ordered[0], ordered[1:]
-    curve = next(curve for curve in view.analysis.curves if curve.name == best)
-    ceiling = _ceiling_text(curve)
-    levels_off = f"levels off at {ceiling}"
-    if curve.verdict == _OPEN:
-        levels_off = f"has a ceiling that is not known closely yet, {ceiling}"
-    elif curve.verdict == _MISFIT:
-        levels_off = f"does not follow its curve, and over several ways to fit it has a ceiling of {ceiling}"
-    elif curve.verdict == _FLAT:
-        return f"{label[best]} shows no rise, and no other curve is better known."
-    p_best = {name: share for name, share in view.analysis.ranking if name in _well_known(view) or name == best}
-    pairs = {name: pair for name in p_best if name != best and (pair := pair_of(view, best, name)) is not None}
-    is_above = {name: pair.kind == "higher_ceiling" and pair.winner == best for name, pair in pairs.items()}
-    if pairs and all(is_above.values()):
-        probability = probability_text(p_best[best])
-        return (
-            f"{label[best]} has the highest ceiling of {len(p_best)} curves with probability {probability}: {ceiling}."
-        )
-    tied = [name for name in others if name in pairs and pairs[name].kind != "not_comparable"]
-    if not tied:
-        return f"{label[best]} {levels_off}."
-    if len(tied) == len(pairs):
-        rest = "the other cannot" if len(tied) == 1 else "the others cannot"
-        return (
-            f"No ceiling stands out among {len(p_best)} curves: {label[best]} {levels_off}, and {rest} be told from it "
-            f"by ceiling."
-        )
-    names = join_names([label[name] for name in (best, *tied)])
-    highest = ", the highest here" if all(is_above[name] for name in pairs if name not in tied) else ""
-    return f"{names} cannot be told apart by their ceiling{highest}: {label[best]} {levels_off}."
-
-
-def _well_known(view: View) -> list[str]:
-    """Return the curves with a meaningful ceiling: those that rise and follow their form."""
-    return [curve.name for curve in view.analysis.curves if curve.usable and curve.verdict not in (_MISFIT, _FLAT)]
-
-
-def _ceiling_text(curve: CurveResult) -> str:
-    ceiling = param_value(curve.fit, "ceiling")
-    assert curve.fit is not None
+def _state(curve: CurveResult) -> str:
+    fit, ceiling = curve.fit, param_value(curve.fit, "ceiling")
+    assert fit is not None
     assert ceiling is not None
-    show = fixed(decimals(curve.fit))
-    return f"{show(ceiling.value)} ({curve.fit.level:.0%} between {show(ceiling.low)} and {show(ceiling.high)})"
+    show = fixed(decimals(fit))
+    ends = f" ({fit.level:.0%} between {show(ceiling.low)} and {show(ceiling.high)})"
+    peak = show(fit.fall.best) if fit.fall is not None else ""
+    return STATES[fit.verdict].format(
+        ceiling=f"{show(ceiling.value)}{ends if math.isfinite(ceiling.low) else ''}", peak=peak
+    )
 
 
 def _others(view: View, best: str, label: Labels) -> list[str]:
-    """Return how the other curves compare with the first, one sentence for each way."""
-    groups: dict[tuple[PairKind, bool, bool], list[str]] = {}
-    for name in _well_known(view):
+    """Return how the other curves compare with the first, one sentence for each relation."""
+    groups: dict[tuple[PairKind, bool], list[str]] = {}
+    for name in label:
         pair = pair_of(view, best, name) if name != best else None
         if pair is not None:
-            groups.setdefault(_relation(pair, best), []).append(label[name])
+            groups.setdefault((pair.kind, pair.winner == best), []).append(label[name])
     return [
-        f"{before}{join_names(groups[relation])}{after}"
-        for relation, (before, after) in _relation_words(label[best]).items()
+        words.format(best=label[best], names=join_names(groups[relation]))
+        for relation, words in RELATIONS.items()
         if relation in groups
     ]
-
-
-def _relation(pair: Pair, best: str) -> tuple[PairKind, bool, bool]:
-    """Return (kind, whether `best` wins, whether the more efficient curve probably has the higher ceiling)."""
-    is_probably_higher = pair.kind == "more_efficient" and pair.probably_higher is not None
-    return pair.kind, pair.winner == best, is_probably_higher
-
-
-def _relation_words(best: str) -> dict[tuple[PairKind, bool, bool], tuple[str, str]]:
-    """Return the text before and after the names of the other curves, by relation, in the order of the summary."""
-    return {
-        ("more_efficient", True, False): (f"At a shared ceiling {best} is more efficient than ", "."),
-        ("more_efficient", True, True): (f"{best} is more efficient than ", ", and its ceiling is probably higher."),
-        ("more_efficient", False, False): (f"More efficient than {best} at a shared ceiling: ", "."),
-        ("more_efficient", False, True): (f"More efficient than {best}, with a ceiling that is probably higher: ", "."),
-        ("not_separable", False, False): (f"Not separable from {best} by ceiling or efficiency: ", "."),
-        ("higher_ceiling", True, False): (f"The ceiling of {best} is above that of ", "."),
-        ("higher_ceiling", False, False): (f"Above the ceiling of {best}, but not steady: ", "."),
-        ("not_comparable", False, False): (
-            f"Not comparable with {best}, because they were evaluated on other prompts: ",
-            ".",
-        ),
-    }
 
 
 def _arms_without_rows(report: Report) -> list[str]:
@@ -141,20 +106,13 @@ def _arms_without_rows(report: Report) -> list[str]:
     return [arm for arm in dict.fromkeys(started) if arm not in with_rows]
 
 
-def _without_ceiling(
-    curves: Sequence[CurveResult], label: Labels, arms_without_rows: Sequence[str], *, lone: bool
-) -> list[str]:
-    """Return the curves without a known ceiling, a sentence per reason; the lead sentence already has that of one."""
-    of = lambda verdict: [label[curve.name] for curve in curves if curve.verdict == verdict]  # noqa: E731
-    missing = [*(label[curve.name] for curve in curves if not curve.usable), *arms_without_rows]
-    groups = {
-        "Unstable": of("unstable"),
-        "Past the peak, fitted up to it": of("past its peak"),
-        "No rise seen": of(_FLAT),
-        "Lack of fit": of(_MISFIT),
-        "Ceiling not identifiable yet": [] if lone else of(_OPEN),
-        "Without a curve": missing,
-    }
+def _by_verdict(curves: Sequence[CurveResult], label: Labels, arms_without_rows: Sequence[str]) -> list[str]:
+    """Return the curves without a known ceiling, a sentence per reason; the lead sentence has that of an only one."""
+    groups: dict[str, list[str]] = {title: [] for title in GROUPS.values()}
+    for curve in curves:
+        if curve.verdict in GROUPS and (len(curves) > 1 or not curve.usable):
+            groups[GROUPS[curve.verdict]].append(label[curve.name])
+    groups["Without a curve"] += arms_without_rows
     return [f"{title}: {join_names(names)}." for title, names in groups.items() if names]
 
 

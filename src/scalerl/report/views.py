@@ -10,9 +10,7 @@ from pathlib import Path
 
 from scalerl.analysis.results import Analysis, CurveResult, FitOptions
 from scalerl.analysis.workers import Workers, worth
-from scalerl.curves import Comparison, Fit, Pair, Score, compare, fit
-from scalerl.curves.forecast import score
-from scalerl.curves.pairs.notes import DifferentPrompts
+from scalerl.curves import Comparison, Fit, NoteKind, Pair, PairKind, Score, fit, note, score
 from scalerl.errors import InputError
 from scalerl.logs import columns as names
 from scalerl.logs.axes import UNEVEN_TIME, disagreement
@@ -23,7 +21,6 @@ from scalerl.report.runs import hours_name, incomparable, uneven_pace
 from scalerl.report.windows import ALL, HELD_OUT, SHARES, Window, later_points, windows_of
 
 MOST_PAIRED = 8  # more curves than these are compared in the view shown first only
-NUM_DRAWS = 200
 NUM_AXES = 4  # GPU-hours, FLOPs, steps and tokens
 UNEVEN = 1.3  # times as long for the same work: something else used the machine
 
@@ -110,7 +107,7 @@ def build_report(
         sets, axes = fitting.sets, tuple(fitting.axes)
         num = len(sets) * len(windows)
         # Compared here: the workers have the other axes before them.
-        views = _views(fitting.jobs[:num], material, Workers())
+        views = _views(fitting.jobs[:num], material, options, Workers())
         shown = [view for view in views if view.window is window]
         if window.key != ALL and not any(curve.usable for view in shown for curve in view.analysis.curves):
             notes.append(f"Nothing can be fitted on {window.label} yet, so all points are.")
@@ -127,7 +124,7 @@ def build_report(
             notes=(*([axis_note] if axis_note else []), *material.notes, *notes),
         )
         meanwhile(report)
-        views += _views(fitting.jobs[num:], material, workers)
+        views += _views(fitting.jobs[num:], material, options, workers)
     return replace(report, axes=axes, views=tuple(sorted(views, key=lambda view: sets.index(view.evaluation_set))))
 
 
@@ -279,7 +276,7 @@ class Fitting:
         )
 
 
-def _views(jobs: Sequence[Job], material: Material, workers: Workers) -> tuple[View, ...]:
+def _views(jobs: Sequence[Job], material: Material, options: FitOptions, workers: Workers) -> tuple[View, ...]:
     curves = [
         tuple(
             CurveResult(series=data, fit=done, holdout=tested)
@@ -290,7 +287,7 @@ def _views(jobs: Sequence[Job], material: Material, workers: Workers) -> tuple[V
     ]
     usable = [{curve.name: curve.fit for curve in results if curve.fit is not None} for results in curves]
     compared = [
-        workers.submit(compare, some) if job.is_compared and len(some) > 1 else None
+        workers.submit(options.compare, some) if job.is_compared and len(some) > 1 else None
         for job, some in zip(jobs, usable, strict=True)
     ]
     views = (
@@ -345,14 +342,15 @@ def _mark_incomparable(view: View, material: Material) -> View:
         left, right = of_arm.get(arm[pair.a]), of_arm.get(arm[pair.b])
         if left is None or right is None or left == right:
             return pair
-        return replace(pair, kind="not_comparable", winner=None, notes=(DifferentPrompts(), *pair.notes))
+        different = note(NoteKind.DIFFERENT_PROMPTS)
+        return replace(pair, kind=PairKind.NOT_COMPARABLE, winner=None, notes=(different, *pair.notes))
 
     def marked(comparison: Comparison) -> Comparison:
         pairs = tuple(map(mark, comparison.pairs))
         if pairs == comparison.pairs:
             return comparison
         # Ceilings on different prompts must not be averaged.
-        return replace(comparison, pairs=pairs, shared_ceiling=None, shared_fits={})
+        return replace(comparison, pairs=pairs, standings=(), shared_ceiling=None, shared_fits={})
 
     comparisons = {name: marked(comparison) for name, comparison in view.analysis.comparisons.items()}
     return replace(view, analysis=replace(view.analysis, comparisons=comparisons))

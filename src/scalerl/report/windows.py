@@ -61,7 +61,7 @@ def windows_of(material: Material, selection: Selection) -> tuple[tuple[Window, 
 def later_points(series: Series, done: Fit, window: Window) -> tuple[np.ndarray, np.ndarray]:
     """Return the points beyond the fitted compute, which test the forecast."""
     least = window.test_share * series.compute.max(initial=0.0)
-    later = series.compute > max(done.end * (1 + 1e-9), least * (1 - 1e-9))
+    later = series.compute > max(done.scale * (1 + 1e-9), least * (1 - 1e-9))
     return (
         np.concatenate([series.compute[later], series.holdout_compute]),
         np.concatenate([series.reward[later], series.holdout_reward]),

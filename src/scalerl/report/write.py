@@ -109,7 +109,7 @@ def _tested(view: View) -> View:
         if curve.fit is None:
             return curve
         data, later = curve.series, later_points(curve.series, curve.fit, view.window.of(curve.series))
-        early = data.take(data.compute <= curve.fit.end * (1 + 1e-9))
+        early = data.take(data.compute <= curve.fit.scale * (1 + 1e-9))
         return replace(curve, series=replace(early, holdout_compute=later[0], holdout_reward=later[1]))
 
     curves = tuple(split(curve) for curve in view.analysis.curves if curve.usable)

@@ -125,7 +125,7 @@ def make_plan(arms: Sequence[Measured], rungs: int, share: float) -> Planned:
             name=arm.name,
             spent=arm.share,
             fit=fits.get(arm.name),
-            can_continue=not arm.failed and _is_stable(fits.get(arm.name)),
+            can_continue=not arm.failed and (arm.name not in fits or fits[arm.name].fall is None),
             num_runs=arm.num_runs,
         )
         for arm in arms
@@ -147,10 +147,6 @@ def fit_arm(arm: Measured) -> Fit | None:
         run=arm.run if several else None,
         num_samples=arm.num_samples,
     )
-
-
-def _is_stable(curve: Fit | None) -> bool:
-    return curve is None or not curve.falls
 
 
 def plan_known(planned: Planned) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from scalerl.curves import Fit, bin_rewards
 from scalerl.logs.series import Series
 
 Array = NDArray[np.float64]
-Role = Literal["fitted", "left out", "after the peak", "held out"]
+Role = Literal["fitted", "left out", "held out"]
 
 MOST_DOTS = 300  # points of one run that are drawn one by one
 MOST_QUANTISED = 100  # and of rewards that take few values: rows of points that hide each other
@@ -48,12 +48,7 @@ def curve_dots(series: Series, fit: Fit | None, usable: Fit | None) -> tuple[Dot
     labels: list[str] | NDArray[np.str_] = [""]
     if series.run is not None:
         labels, runs = np.unique(series.run, return_inverse=True)
-    fallen = _after_peak(series, fit)
-    roles: dict[Role, NDArray[np.bool_]] = {
-        "left out": left_out & ~fallen,
-        "after the peak": fallen,
-        "fitted": ~left_out & ~fallen,
-    }
+    roles: dict[Role, NDArray[np.bool_]] = {"left out": left_out, "fitted": ~left_out}
     groups = [
         _dots(role, run, str(label), series, mask & (runs == run), usable)
         for run, label in enumerate(labels)
@@ -83,25 +78,10 @@ def _made(
         run_label=label,
         compute=compute,
         reward=reward,
-        residual=reward - _curve(fit, compute) if fit is not None else np.full(len(reward), np.nan),
+        residual=reward - fit.predict(compute) if fit is not None else np.full(len(reward), np.nan),
         error=error,
         count=count,
     )
-
-
-def _curve(fit: Fit, compute: Array) -> Array:
-    """Return the curve as it is drawn: within what was fitted by the way that was chosen, beyond it the forecast."""
-    return np.where(compute <= fit.scale, fit.chosen.predict(compute), fit.predict(compute))
-
-
-def _after_peak(series: Series, fit: Fit | None) -> NDArray[np.bool_]:
-    """Return which points lie after the peak of a run that fell, and were not fitted."""
-    after = np.zeros(len(series.compute), dtype=bool)
-    for fall in fit.falls if fit is not None else ():
-        if fall.until_peak:
-            mine = np.ones(len(after), dtype=bool) if fall.run is None or series.run is None else series.run == fall.run
-            after |= mine & (series.compute > fall.compute * (1 + 1e-9))
-    return after
 
 
 def _left_out(compute: Array, fit: Fit | None) -> NDArray[np.bool_]:

@@ -81,9 +81,7 @@ def _key(data: FigureData) -> list[tuple[Any, str]]:
         key.append((handle(GREY, "", "|"), "mean of a bin, with its standard error"))
     if "left out" in roles:
         key.append((handle(GREY, "", "o", alpha=0.3), "left out of the fit"))
-    if "after the peak" in roles:
-        key.append((handle(GREY, "", "o", markerfacecolor="none", alpha=0.6), "after the peak, not fitted"))
-    if any(curve.peaks for curve in data.curves):
+    if any(curve.peak for curve in data.curves):
         key.append((handle(GREY, "", "v"), "peak"))
     if "held out" in roles:
         key.append((handle(GREY, "", "o", markerfacecolor="white"), "held out"))

@@ -1,4 +1,4 @@
-"""What the two ways to draw a figure share: colours, markers, ticks and words."""
+"""Colours, markers, ticks and words of a figure."""
 
 import math
 from collections.abc import Sequence
@@ -22,18 +22,14 @@ MOST_SLOPES = 6  # exponents given beside the linearised comparison
 MOST_RIMMED = 100  # points of one run that stand apart with a white rim; the rims of more would hide the curve
 
 
-def legend_parts(curve: CurveData) -> tuple[str, str]:
-    """Return the name, and the ceiling with its interval and verdict; a bad verdict has an exclamation mark."""
-    verdict = curve.verdict if curve.is_ok else f"(!) {curve.verdict}"
-    if curve.ceiling is None and curve.peaks:
-        peak = max(curve.peaks, key=lambda mark: mark.reward.value)
-        where = short_compute_text(peak.compute.value)
-        return cut(curve.label, 60), f"peak {number_text(peak.reward.value)} at {where}  {verdict}"
-    return cut(curve.label, 60), verdict if curve.ceiling is None else f"{interval_text(curve.ceiling)}  {verdict}"
-
-
 def legend_text(curve: CurveData) -> str:
-    return "  ".join(legend_parts(curve))
+    """Return the name, the ceiling with its interval or the peak, and the verdict; a doubtful one is marked."""
+    parts = [cut(curve.label, 60), curve.verdict if curve.is_ok else f"(!) {curve.verdict}"]
+    if curve.peak is not None:
+        parts.insert(1, f"peak {number_text(curve.peak[1])} at {short_compute_text(curve.peak[0])}")
+    elif curve.ceiling is not None:
+        parts.insert(1, interval_text(curve.ceiling))
+    return "  ".join(parts)
 
 
 def cut(text: str, most: int) -> str:
@@ -55,15 +51,6 @@ def straight_title(data: FigureData) -> str:
 def ranking_title(data: FigureData) -> str:
     what = "the highest ceiling" if data.target is None else f"the best reward at {short_compute_text(data.target)}"
     return f"probability of {what}" + (", within each set" if data.num_sets > 1 else "")
-
-
-def misfits(data: FigureData) -> list[tuple[int, float]]:
-    """Return (curve, compute at which its residuals begin to show a pattern) for each curve that lacks fit."""
-    return [(place, curve.misfit_at) for place, curve in enumerate(data.curves) if curve.misfit_at is not None]
-
-
-def misfit_text(data: FigureData, place: int) -> str:
-    return "lack of fit" if len(data.curves) == 1 else f"lack of fit: {cut(data.curves[place].label, 20)}"
 
 
 def compute_ticks(low: float, high: float, most: int = 10) -> list[float]:

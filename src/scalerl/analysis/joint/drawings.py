@@ -73,7 +73,7 @@ def draw_plan(planned: Planned, candidates: list[Candidate], path: Path) -> None
 
 def _draw_arm(axes: Any, arm: Candidate, planned: Planned, shade: str) -> None:
     curve = arm.fit
-    if curve is None or curve.draws is None or not curve.usable:
+    if curve is None or not curve.has_intervals:
         return
     axes.plot(curve.compute, curve.reward, "o", markersize=2.5, color=shade, alpha=0.6)
     places = np.geomspace(curve.compute.min(), planned.target, NUM_PLACES)

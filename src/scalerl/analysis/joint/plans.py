@@ -12,8 +12,7 @@ from scalerl.analysis.json import value_json
 from scalerl.analysis.numbers import compute_text, fixed, interval_text, probability_text
 from scalerl.analysis.pooling import check_one_axis
 from scalerl.analysis.results import CurveResult
-from scalerl.curves import Fit, Value
-from scalerl.curves.verdicts import FALLEN
+from scalerl.curves import Fit, Value, Verdict
 from scalerl.errors import InputError
 from scalerl.joint.plan import Candidate, Planned
 from scalerl.joint.pool import pool
@@ -38,7 +37,7 @@ def make_candidates(curves: Sequence[CurveResult], target: float) -> list[Candid
             name=curve.name,
             spent=spent[curve.name],
             fit=fits.get(curve.name),
-            can_continue=curve.verdict not in FALLEN,
+            can_continue=curve.verdict != Verdict.FALLEN,
             num_runs=fits[curve.name].num_runs if curve.name in fits else 1,
         )
         for curve in curves
@@ -112,7 +111,7 @@ def plan_table(planned: Planned, alone: Mapping[str, Fit | None]) -> Group:
 
 def _alone(curve: Fit | None, target: float) -> Value | None:
     own = curve.unpooled or curve if curve is not None else None
-    if own is None or own.draws is None or not own.usable:
+    if own is None or not own.has_intervals:
         return None
     low, high = own.curve_interval([target])
     return Value(value=float(own.predict(target)), low=float(low[0]), high=float(high[0]))

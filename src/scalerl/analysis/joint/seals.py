@@ -52,9 +52,9 @@ def sealed_content(
     """Return the content of a sealed file for these curves."""
     rows = []
     for curve in curves:
-        if curve.fit is None or not curve.fit.usable or curve.fit.draws is None:
+        if curve.fit is None or not curve.fit.has_intervals:
             continue
-        asked = list(at) or [times * curve.fit.end for times in DEFAULT_AT]
+        asked = list(at) or [times * curve.fit.scale for times in DEFAULT_AT]
         rows.append(sealed_curve(curve.name, curve.fit, asked, curve.series.compute, curve.series.reward))
     if not rows:
         raise InputError("no curve could be fitted, so there is no forecast to seal")

@@ -18,13 +18,13 @@ from scalerl.analysis.json import value_json
 from scalerl.analysis.numbers import compute_text, fixed, interval_text, short_compute_text, two_decimals
 from scalerl.analysis.pooling import check_one_axis
 from scalerl.analysis.results import CurveResult
-from scalerl.curves.verdicts import FALLEN
+from scalerl.curves import Verdict
 from scalerl.errors import InputError
 from scalerl.joint.transfer import LEAST_SIBLINGS, Sibling, Transfer, first_reward, sibling, transfer
 
 UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 SIZE = re.compile(r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*([kmbt]?)\s*", re.IGNORECASE)
-UNUSABLE = (*FALLEN, "no rise seen", "too few points")
+UNUSABLE = (Verdict.FALLEN, Verdict.FLAT, Verdict.TOO_FEW)
 PER_SAMPLE = ("step", "token", "sample", "epoch")  # axes on which larger models do not need more
 MODEL_SIZE = 1e6  # parameters; smaller numbers are a batch size, a context length or generations per prompt
 VERDICTS = {"ok": "ok", "far_size": "far from the siblings"}

@@ -2,7 +2,7 @@
 // The page of one run. Its parts are made once and then brought up to date, so that focus and scrolling stay.
 
 const ADVICE = {
-  too_early: "Too early to tell", falling: "Falling since its peak: take the checkpoint from there", recovering: "Rising again after a fall", flat: "No rise seen so far", levelled_off: "Levelled off: another doubling hardly pays",
+  too_early: "Too early to tell", falling: "Falling since its peak: take the checkpoint from there", flat: "No rise seen so far", levelled_off: "Levelled off: another doubling hardly pays",
   rising: "Still rising: more compute pays", unclear: "Whether more compute pays is not clear yet",
 };
 const ALARMS = {
@@ -56,11 +56,10 @@ class RunPage {
       element("p", { className: "said" }, element("span", { className: `advice ${fit ? fit.advice : "too_early"}` }, ADVICE[fit ? fit.advice : "too_early"]), ...(curve.is_current || !fit ? [] : [" ", element("span", { className: "badge" }, "fitting the newest points")])),
       element("div", { className: "tiles" },
         tile(`Reward now (${curve.num_points} evaluations)`, rewardText(last), curve.start === null ? "" : `${rewardText(curve.start)} before training`),
-        tile(fit && fit.end ? "Forecast for the end" : "End of the budget", fit && fit.end ? rewardText(fit.end.value) : "\u2013", fit && fit.end ? rangeText(fit.end) : !data.end_compute ? "not known" : Math.max(...curve.points.compute) >= 0.999 * data.end_compute ? "reached" : "no forecast so far ahead yet"),
+        tile(fit && fit.end ? "Forecast for the end" : "End of the budget", fit && fit.end ? rewardText(fit.end.value) : "\u2013", fit && fit.end ? rangeText(fit.end) : !data.end_compute ? "not known" : Math.max(...curve.points.compute) >= 0.999 * data.end_compute ? "reached" : "no forecast yet"),
         tile("Ceiling", fit && fit.is_ok && ceiling ? rewardText(ceiling.value) : "\u2013", ceiling ? rangeText(ceiling) + (fit.is_ok ? "" : `; ${fit.verdict}`) : fit ? fit.verdict : ""),
         tile("One more doubling brings", twice ? signed(twice.value) : "\u2013", twice && isNumber(twice.low) ? `${signed(twice.low)} to ${signed(twice.high)}` : "")),
       ...(fit && fit.text ? [element("p", { className: "said", id: "verdict-text" }, fit.text[0].toUpperCase() + fit.text.slice(1))] : []),
-      ...(fit && fit.stopping_text ? [element("p", { className: "said sub", id: "stopping-text" }, fit.stopping_text)] : []),
       ...(curve.problem ? [element("p", { className: "said problem" }, curve.problem)] : []), ...curve.notes.map((note) => element("p", { className: "note" }, note)));
   }
   showAlarms(data, curve) {

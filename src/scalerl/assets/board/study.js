@@ -25,8 +25,7 @@ class StudyPage {
         row && row.ceiling && row.is_ok ? `${rewardText(row.ceiling.value)} [${rewardText(row.ceiling.low)}, ${rewardText(row.ceiling.high)}]` : row && row.ceiling ? rangeText(row.ceiling) : "\u2013", row && isNumber(row.p_best) ? rewardText(row.p_best, 2) : "\u2013", row ? row.verdict : "no curve yet", ...(hasWords ? [data.planner[arm.arm] || ""] : [])];
     });
     this.node.querySelector("#arms").replaceChildren(tableOf(heads, rows, "stacks"));
-    const words = (pair) => ({ higher_ceiling: `${pair.winner} has the higher ceiling`, more_efficient: `${pair.winner} is more efficient`, not_separable: "not separable", not_comparable: "not comparable", no_curve: "no curve" }[pair.kind]);
-    this.node.querySelector("#pairs-words").replaceChildren(...(set ? set.pairs.slice(0, 30) : []).map((pair) => element("li", {}, `${pair.a} and ${pair.b}: ${words(pair)}.`)));
+    this.node.querySelector("#pairs-words").replaceChildren(...(set ? set.pairs.slice(0, 30) : []).map((pair) => element("li", {}, `${pair.a} and ${pair.b}: ${pair.verdict}.`)));
   }
 }
 
@@ -50,7 +49,7 @@ class Overview {
     const text = (value) => (value ? `${rewardText(value.value)} [${rewardText(value.low)}, ${rewardText(value.high)}]` : "\u2013");
     const names = apart(list.runs.map((run) => run.name));
     const rows = list.runs.map((run, i) => [element("span", { className: "who" }, element("span", { className: "dot", style: `--own:${own(i)}` }), element("a", { href: `#run/${run.key}`, title: run.name }, names[i])), run.status === "log" ? run.kind : run.status, isNumber(run.step) ? run.step.toLocaleString("en") : "\u2013",
-      rewardText(run.reward), text(run.end), run.verdict === "ok" ? text(run.ceiling) : run.ceiling ? rangeText(run.ceiling) : "\u2013", run.verdict || shorten(run.problem || "no curve yet", 70), run.num_alarms ? element("span", { className: "count" }, run.num_alarms) : "0", agoOf(run.updated_at)]);
+      rewardText(run.reward), text(run.end), run.is_ok ? text(run.ceiling) : run.ceiling ? rangeText(run.ceiling) : "\u2013", run.verdict || shorten(run.problem || "no curve yet", 70), run.num_alarms ? element("span", { className: "count" }, run.num_alarms) : "0", agoOf(run.updated_at)]);
     this.node.querySelector("#overview").replaceChildren(list.runs.length ? tableOf(heads, rows, "stacks") : element("p", { className: "sub" }, "No run or log yet: the page shows them as they appear."));
   }
 }

@@ -1,63 +1,22 @@
 "use strict";
-// The closed forms, evaluated; nothing is fitted here. What each function gives is what scalerl.curves gives.
-
-const RISING = { sigmoid: true, exponential: true, power: false, "log-linear": false };
-
-// The part of the way from start to ceiling (rising forms), or of the shortfall that is left.
-function shapeAt(form, compute, exponent, midpoint, scale) {
-  if (form === "sigmoid") return 1 / (1 + Math.pow(midpoint / compute, exponent));
-  if (form === "exponential") return 1 - Math.pow(2, -compute / midpoint);
-  return Math.pow(compute / scale, -exponent);
-}
-
-function curveAt(form, compute, p, scale) {
-  const shape = shapeAt(form, compute, p.exponent, p.midpoint, scale);
-  return RISING[form] ? p.start + (p.ceiling - p.start) * shape : p.ceiling - p.shortfall * shape;
-}
+// The curves on their grids, and how numbers are written; nothing is fitted here.
 
 // Between the neighbours of a compute on a grid, in the logarithm of compute.
-function between(line, key, compute) {
-  const at = line.compute, found = at.findIndex((c) => c >= compute), after = found < 0 ? at.length - 1 : Math.max(found, 1);
-  const part = Math.min(Math.max(Math.log(compute / at[after - 1]) / Math.log(at[after] / at[after - 1]), 0), 1);
-  return (1 - part) * line[key][after - 1] + part * line[key][after];
+function between(computes, values, compute) {
+  const found = computes.findIndex((c) => c >= compute), after = found < 0 ? computes.length - 1 : Math.max(found, 1);
+  const part = Math.min(Math.max(Math.log(compute / computes[after - 1]) / Math.log(computes[after] / computes[after - 1]), 0), 1);
+  return (1 - part) * values[after - 1] + part * values[after];
 }
-
-// The curve of a fit: its closed form, or where several forms are averaged their median on a grid.
-function valueAt(curve, compute) {
-  return curve.line ? between(curve.line, "value", compute) : curveAt(curve.form, compute, curve.params, curve.last);
-}
-
-// numpy's quantile, linear between neighbours; sorts in place.
-function quantiles(values, level) {
-  values.sort((a, b) => a - b);
-  return [0.5 - level / 2, 0.5 + level / 2].map((share) => {
-    const place = share * (values.length - 1), below = Math.floor(place), above = Math.min(below + 1, values.length - 1);
-    return values[below] + (values[above] - values[below]) * (place - below);
-  });
-}
-
-function drawAt(curve, i) {
-  const d = curve.draws;
-  return {
-    ceiling: d.ceiling[i], start: d.start && d.start[i], shortfall: d.shortfall && d.shortfall[i],
-    exponent: d.exponent && d.exponent[i], midpoint: d.midpoint && d.midpoint[i],
-  };
-}
+const valueAt = (curve, compute) => between(curve.line.compute, curve.line.value, compute);
 
 // Where the recipe's own curve lies.
-function curveInterval(report, curve, compute) {
-  if (curve.line) return [between(curve.line, "low", compute), between(curve.line, "high", compute)];
-  const values = curve.draws.ceiling.map((_, i) => curveAt(curve.form, compute, drawAt(curve, i), curve.last));
-  return quantiles(values, report.level);
-}
+const curveInterval = (curve, compute) => [curve.line.low, curve.line.high].map((ends) => between(curve.line.compute, ends, compute));
 
-// The curve, and where one new evaluation should fall: as far off it as told at the computes on either side.
+// The curve, and where one new evaluation should fall: as far off it as at the computes on either side.
 function forecastAt(curve, compute) {
-  const rows = curve.expected, value = valueAt(curve, compute);
-  const found = rows.findIndex((row) => row.compute >= compute), after = found < 0 ? rows.length - 1 : Math.max(found, 1), [a, b] = [rows[after - 1], rows[after]];
-  const part = Math.log(compute / a.compute) / Math.log(b.compute / a.compute);
-  const [least, most] = curve.bounds, hold = (end) => Math.min(Math.max(end, least), most);
-  const off = (end) => (1 - part) * (a[end] - a.value) + part * (b[end] - b.value);
+  const rows = curve.expected, computes = rows.map((row) => row.compute), value = valueAt(curve, compute);
+  const [least, most] = curve.bounds || [-Infinity, Infinity], hold = (end) => Math.min(Math.max(end, least), most);
+  const off = (end) => between(computes, rows.map((row) => row[end] - row.value), compute);
   return { value, low: hold(value + off("low")), high: hold(value + off("high")) };
 }
 

@@ -31,10 +31,8 @@ function who(name, badge, more = null) {
   const own_ = element("span", { className: "who" }, element("span", { className: "dot", style: `--own:${own(colourOf(name))}` }), labelOf(name));
   return element("td", {}, own_, badge ? element("div", {}, badge) : null, more);
 }
-function badge(verdict) {
-  const bad = ["unstable", "no curve", "too few points", "lack of fit"];
-  const kind = verdict === "ok" ? "ok" : bad.includes(verdict) ? "bad" : "warn";
-  return element("span", { className: `badge ${kind}` }, verdict === "ok" ? "fit ok" : verdict);
+function badge(curve) {
+  return element("span", { className: `badge ${curve.is_known ? "ok" : curve.params ? "warn" : "bad"}` }, curve.is_known ? "ceiling known" : curve.verdict);
 }
 function numberCell(value, text) {
   if (!value || value.value === null) return element("td", { className: "n" }, "\u2013");
@@ -47,18 +45,26 @@ function table(heads, rows) {
 }
 const plain = (text, n = false) => element("td", { className: n ? "n" : "" }, text);
 const share = (value) => value === null || value === undefined ? "\u2013" : value > 0.995 ? ">0.99" : value < 0.005 ? "<0.01" : value.toFixed(2);
-// As pair_verdict in curves/words.py, with the curves' labels.
-const PAIR_WORDS = {
-  higher_ceiling: (winner) => `${winner} has the higher ceiling`,
-  more_efficient: (winner) => `${winner} is more efficient`,
-};
-const pairVerdict = (pair) => pair.winner === null ? pair.verdict : PAIR_WORDS[pair.kind](labelOf(pair.winner));
+const signed = (value, digits = 3) => (value < 0 ? "" : "+") + rewardText(value, digits);
+const ratioText = (value) => `${Number(value.toPrecision(value < 10 ? 2 : 3))}\u00d7`;
 
+// A pair as seen from its first curve, turned round where it was made the other way.
 function pairWith(view, a, b) {
   const found = view.pairs.find((pair) => (pair.a === a && pair.b === b) || (pair.a === b && pair.b === a));
-  if (!found) return null;
-  const turn = (p) => (p === null ? null : found.a === a ? p : 1 - p);
-  return { ...found, higher: turn(found.p_higher_ceiling), larger: turn(found.p_more_efficient), sooner: turn(found.p_sooner) };
+  if (!found || found.a === a) return found || null;
+  const turn = (p) => (p === null ? null : 1 - p), over = (value) => (value === null ? 0 : value ? 1 / value : null);
+  const inverse = (ratio) => ({ value: over(ratio.value), low: over(ratio.high), high: over(ratio.low) });
+  return { ...found, p_higher_ceiling: turn(found.p_higher_ceiling), p_larger_exponent: turn(found.p_larger_exponent),
+    target: found.target && { ...found.target, compute_ratio: inverse(found.target.compute_ratio) } };
+}
+function ratioCell(pair) {
+  const cell = numberCell(pair && pair.target && pair.target.compute_ratio, ratioText);
+  if (pair && pair.target) cell.append(element("small", {}, `for ${rewardText(pair.target.reward)}`));
+  return cell;
+}
+function verdictCell(pair, text) {
+  const decide = pair && pair.to_decide ? element("small", {}, pair.to_decide) : null;
+  return element("td", { className: `verdict${!pair || pair.winner === null ? " none" : ""}` }, text, decide);
 }
 
 function drawResults() {
@@ -67,26 +73,25 @@ function drawResults() {
   const order = [...view.curves].sort((a, b) => (b.ceiling ? b.ceiling.value : -1) - (a.ceiling ? a.ceiling.value : -1));
   const rows = order.map((curve) => {
     const pair = curve.name === reference ? null : pairWith(view, curve.name, reference);
-    const verdict = curve.name === reference ? "reference" : pair ? pairVerdict(pair) : "\u2013";
-    const quiet = !pair || pair.winner === null;
+    const verdict = curve.name === reference ? "reference" : pair ? pair.verdict : "\u2013";
     const row = element("tr", { className: isShown(curve) ? "" : "off" },
-      who(curve.name, badge(curve.verdict), several ? element("div", { className: "on-phone" }, verdict) : null), numberCell(curve.ceiling, rewardText), numberCell(curve.exponent, two), numberCell(curve.midpoint, compute),
+      who(curve.name, badge(curve), several ? element("div", { className: "on-phone" }, verdict) : null), numberCell(curve.ceiling, rewardText), numberCell(curve.exponent, two), numberCell(curve.midpoint, compute),
       hasShared ? numberCell(view.shared_exponents[curve.name], two) : null,
-      ...(several ? [plain(share(pair && pair.higher), true), plain(share(pair && pair.larger), true), plain(share(pair && pair.sooner), true), element("td", { className: `verdict${quiet ? " none" : ""}` }, verdict)] : []));
+      ...(several ? [plain(share(pair && pair.p_higher_ceiling), true), ratioCell(pair), verdictCell(pair, verdict)] : []));
     row.title = curve.messages.join(" ");
     return row;
   });
   const heads = [["curve"], ["ceiling A", 1], ["exponent B", 1], [`C_mid, ${axisLabel()}`, 1], ...(hasShared ? [[`B at A = ${rewardText(view.shared_ceiling)}`, 1]] : []),
-    ...(several ? [["P(higher A)", 1], ["P(larger B)", 1], ["P(sooner)", 1], [`against ${clip(labelOf(reference), 28)}`]] : [])];
+    ...(several ? [["P(higher A)", 1], ["compute ratio", 1], [`against ${clip(labelOf(reference), 28)}`]] : [])];
   $("results").replaceChildren(table(heads, rows));
   const held = `Intervals hold ${Math.round(100 * report.level)}%.`;
   $("results-note").textContent = !several ? held : view.compared
-    ? `${held} Probabilities are for the row's curve against ${labelOf(reference)}.`
+    ? `${held} Probabilities and the compute for a reward are those of the row's curve against ${labelOf(reference)}.`
     : "With this many curves verdicts are given only in the view that is shown first.";
-  const pairs = view.pairs.map((pair) => element("tr", {}, plain(labelOf(pair.a)), plain(labelOf(pair.b)), plain(share(pair.p_higher_ceiling), true), plain(share(pair.p_more_efficient), true),
-    plain(share(pair.p_sooner), true), element("td", { className: "verdict" + (pair.winner === null ? " none" : "") }, pairVerdict(pair)), plain(pair.crossing === null ? "\u2013" : computeText(pair.crossing), true)));
+  const pairs = view.pairs.map((pair) => element("tr", {}, plain(labelOf(pair.a)), plain(labelOf(pair.b)), plain(share(pair.p_higher_ceiling), true), numberCell(pair.ceiling_difference, signed), ratioCell(pair),
+    plain(share(pair.p_larger_exponent), true), verdictCell(pair, pair.verdict), plain(pair.crossing === null ? "\u2013" : computeText(pair.crossing), true)));
   $("pairs").hidden = !pairs.length;
-  if (pairs.length) $("pairs-table").replaceChildren(table([["a"], ["b"], ["P(a higher A)", 1], ["P(a larger B)", 1], ["P(a sooner)", 1], ["verdict"], ["curves cross at", 1]], pairs));
+  if (pairs.length) $("pairs-table").replaceChildren(table([["a"], ["b"], ["P(a higher A)", 1], ["A of a less b", 1], ["compute of a / b", 1], ["P(a larger B)", 1], ["verdict"], ["curves cross at", 1]], pairs));
 }
 
 function drawForecast() {
@@ -94,7 +99,7 @@ function drawForecast() {
   const drawn = view.curves.filter(isDrawn).map((curve) => ({ curve, ...forecastAt(curve, state.target) })).sort((a, b) => b.value - a.value);
   const items = drawn.map(({ curve, value, low, high }) => element("li", {},
     element("div", { className: "who" }, element("span", { className: "dot", style: `--own:${own(colourOf(curve.name))}` }), element("span", { title: labelOf(curve.name) }, labelOf(curve.name)), element("span", { className: "value" }, rewardText(value))),
-    element("div", { className: "range" }, element("span", {}, `${rewardText(low)} to ${rewardText(high)}`), element("span", {}, state.target > curve.last && curve.fell ? "after its peak, where no ceiling is defined" : state.target > curve.last ? `${computeText(state.target / curve.last, 2)}\u00d7 what was fitted${curve.good_until && state.target > curve.good_until ? ", a guess" : ""}` : "within what was fitted"))));
+    element("div", { className: "range" }, element("span", {}, `${rewardText(low)} to ${rewardText(high)}`), element("span", {}, state.target > curve.last ? `${computeText(state.target / curve.last, 2)}\u00d7 what was fitted` : "within what was fitted"))));
   items.forEach((item, i) => { item.dataset.curve = labelOf(drawn[i].curve.name); });
   box.replaceChildren(element("h3", {}, `Forecast at ${computeText(state.target)} ${axisLabel()}`),
     element("ol", {}, ...items), element("p", { className: "note" }, items.length ? `A new evaluation there should fall in the range with ${Math.round(100 * report.level)}% probability.` : "No curve to forecast from."));
@@ -104,9 +109,8 @@ function drawScores() {
   const early = report.windows.filter((window) => window.key !== "all");
   const groups = early.map((window) => ({ window, scored: theView(window.key).curves.filter((curve) => curve.score) })).filter(({ scored }) => scored.length);
   $("scores-section").hidden = !groups.length;
-  const signed = (value) => (value < 0 ? "" : "+") + rewardText(value, 4);
   const row = (curve) => element("tr", { className: isShown(curve) ? "" : "off" }, who(curve.name), plain(curve.score.num_points, true), plain(rewardText(curve.score.rmse, 4), true),
-    plain(signed(curve.score.bias), true), plain(curve.score.coverage === null ? "\u2013" : `${Math.round(100 * curve.score.coverage)}%`, true));
+    plain(signed(curve.score.bias, 4), true), plain(curve.score.coverage === null ? "\u2013" : `${Math.round(100 * curve.score.coverage)}%`, true));
   const rows = groups.flatMap(({ window, scored }) => [element("tr", {}, element("th", { colSpan: 5, className: "group", scope: "rowgroup" }, `Fitted on: ${window.label}`)), ...scored.map(row)]);
   $("scores").replaceChildren(table([["curve"], ["points", 1], ["RMSE", 1], ["bias", 1], [`inside ${Math.round(100 * report.level)}%`, 1]], rows));
 }
@@ -126,7 +130,7 @@ function drawCurves() {
     xLabel: axisLabel(), yLabel: report.y_label.replaceAll("_", " "), label: `Reward against ${axisLabel()}, ${shown.length} curves` });
   const grid = Array.from({ length: GRID }, (_, i) => first * Math.pow(end / first, i / (GRID - 1)));
   for (const curve of drawn) {
-    const points = drawn.length <= 12 ? grid.filter((c) => !curve.fell || c <= curve.last).map((c) => [c, ...curveInterval(report, curve, c)]) : [];
+    const points = drawn.length <= 12 ? grid.map((c) => [c, ...curveInterval(curve, c)]) : [];
     if (points.length) chart.band(points, { fill: own(colourOf(curve.name)), "fill-opacity": "var(--band)" });
   }
   for (const curve of shown) drawDots(chart, curve);
@@ -135,8 +139,7 @@ function drawCurves() {
     const stroke = own(colourOf(curve.name));
     if (curve.first > first) chart.line(on(first, curve.first), { stroke, "stroke-width": 1.6, "stroke-dasharray": "5 5", opacity: .7 });
     chart.line(on(curve.first, curve.last), { stroke, "stroke-width": 2.4 });
-    // Past its peak a run has no curve: its points show the fall.
-    if (!curve.fell) chart.line(on(curve.last, end), { stroke, "stroke-width": 2, "stroke-dasharray": "6 5" });
+    chart.line(on(curve.last, end), { stroke, "stroke-width": 2, "stroke-dasharray": "6 5" });
   }
   const x = chart.x(state.target);
   chart.svg.append(node("line", { class: "target", x1: x, x2: x, y1: chart.top, y2: chart.height - chart.bottom }));
@@ -174,8 +177,7 @@ function drawDots(chart, curve) {
   });
 }
 
-// Residuals: what a curve leaves of its points. A pattern that its form cannot follow is marked where it begins.
-const misfitOf = (curve) => (curve.notes || []).find((note) => note.kind === "lack_of_fit" || note.kind === "mended_fit") || null;
+// Residuals: what a curve leaves of its points.
 function drawResiduals(xRange, right) {
   const drawn = theView().curves.filter(isDrawn), width = widthOf("residuals"), isPhone = width < 520;
   $("residuals-part").hidden = !drawn.length;
@@ -190,31 +192,9 @@ function drawResiduals(xRange, right) {
   chart.line([[xRange[0], 0], [xRange[1], 0]], { stroke: "var(--faint)", "stroke-width": 1 });
   for (const { curve, points, left } of sets) {
     const fill = own(colourOf(curve.name)), many = drawn.length > 3 || points.compute.length > 120 || isPhone;
-    left.forEach((value, i) => (curve.fell && points.compute[i] > curve.last * (1 + 1e-5) ? null : chart.mark(points.compute[i], hold(value), points.run[i], { r: many ? 1.8 : 2.6, ...dotStyle(fill, isFitted(curve, points, i), many) })));
+    left.forEach((value, i) => chart.mark(points.compute[i], hold(value), points.run[i], { r: many ? 1.8 : 2.6, ...dotStyle(fill, isFitted(curve, points, i), many) }));
   }
-  // Words beside the line where there is room; else below, curves with the same words together.
-  const marked = sets.filter(({ curve }) => misfitOf(curve) !== null), hasRoom = marked.length <= (isPhone ? 1 : 2), below = new Map();
-  marked.forEach(({ curve, points, left }, row) => {
-    const note = misfitOf(curve), at = note.kind === "mended_fit" && note.skip_before ? note.skip_before : note.compute;
-    if (note.kind === "lack_of_fit") chart.line(smoothed(curve, points, left).map(([c, y]) => [c, hold(y)]), { stroke: own(colourOf(curve.name)), "stroke-width": 2 });
-    const x = chart.x(at);
-    chart.svg.append(node("line", { class: "misfit", x1: x, x2: x, y1: chart.top, y2: chart.height - chart.bottom }, node("title", {}, misfitText(note, `${labelOf(curve.name)}: `))));
-    if (!hasRoom) { const words = note.kind === "mended_fit" && note.skip_before ? "points before its line are left out of the fit, since they lie off the curve" : misfitText(note, ""); below.set(words, [...(below.get(words) || []), labelOf(curve.name)]); return; }
-    const flush = x > chart.width - chart.right - 170;
-    chart.svg.append(node("text", { class: "misfit", x: x + (flush ? -5 : 5), y: chart.top + 10 + 13 * row, "text-anchor": flush ? "end" : "start" }, misfitText(note, drawn.length > 1 ? `${clip(labelOf(curve.name), 22)}: ` : "")));
-  });
   $("residuals").replaceChildren(chart.svg);
-  $("residuals-note").textContent = [...below].map(([words, names]) => ` ${words[0].toUpperCase()}${words.slice(1)}: ${names.join(", ")}.`).join("");
-}
-function misfitText(note, name) {
-  if (note.kind === "lack_of_fit") return `${name}lack of fit, up to ${rewardText(note.size)}`;
-  return name + (note.skip_before ? "left out before this: off the curve" : note.start_fitted ? "given start left out: off the curve" : `the sigmoid does not fit: ${note.form}`);
-}
-// Means of neighbouring residuals, which show a pattern that single points hide.
-function smoothed(curve, points, left) {
-  const order = left.map((_, i) => i).filter((i) => isFitted(curve, points, i)).sort((a, b) => points.compute[a] - points.compute[b]);
-  const half = Math.max(2, Math.round(order.length / 16)), mean = (list) => list.reduce((sum, i) => sum + left[i], 0) / list.length;
-  return order.map((i, at) => [points.compute[i], mean(order.slice(Math.max(0, at - half), at + half + 1))]);
 }
 
 function curveTip(chart, shown, drawn, compute, px, py) {
@@ -229,7 +209,7 @@ function curveTip(chart, shown, drawn, compute, px, py) {
   const rows = [element("div", { className: "row" }, element("span", {}, best ? `measured at ${computeText(best.c, 4)}` : `curves at ${computeText(compute)} ${axisLabel()}`))];
   if (best) rows.push(tipRow(colourOf(best.curve.name), best.run || labelOf(best.curve.name), rewardText(best.reward, 4)));
   else for (const curve of drawn.slice(0, 10)) {
-    const [low, high] = curveInterval(report, curve, compute);
+    const [low, high] = curveInterval(curve, compute);
     rows.push(tipRow(colourOf(curve.name), clip(labelOf(curve.name), 18), `${rewardText(valueAt(curve, compute))} [${rewardText(low)}, ${rewardText(high)}]`));
   }
   return rows;
