@@ -277,7 +277,7 @@ def test_no_curve_at_all(tmp_path: Path) -> None:
 def test_a_start_off_the_scale(tmp_path: Path) -> None:
     path = _csv(tmp_path / "log.csv", "gpu_hours,reward", [(1, 39.9)])
     sentence = _fault(path, start=39.9, y_scale="100")
-    assert sentence == "--start 39.9 is outside [0, 1]: give it on the scale that is fitted, such as --start 0.4."
+    assert sentence == "--start 39.9 is outside [0, 1]: give it on the scale that is fitted, such as 0.4."
 
 
 def test_pooled_files_must_share_columns(tmp_path: Path) -> None:

@@ -200,21 +200,18 @@ def _run_rows(folder: Path, name: str) -> list[tuple[str, dict[str, Any]]]:
 
 def _read_trainer_folder(source: Source, files: Sequence[Path]) -> Table:
     """Read the state with the longest history: each checkpoint repeats what was logged before it."""
-    tables: list[Table] = []
-    fault: InputError | None = None
+    tables, faults = [], []
     for file in files:
         try:
             tables.append(read_table(file))
-        except InputError as error:
-            fault = error
+        except InputError as fault:  # still being written, or damaged
+            faults.append(fault)
     if not tables:
-        raise fault or InputError(f"{source.path} holds no state of a trainer.")
+        raise faults[0]
     best = max(reversed(tables), key=lambda table: len(table.rows))
-    if len(files) == 1:
-        return replace(best, path=source.path)
     values = {"file": best.path.relative_to(source.path).as_posix(), "num_rows": len(best.rows)}
-    values |= {"num_files": len(files), "num_unreadable": len(files) - len(tables)}
-    return replace(best, path=source.path, facts=(Fact(kind="longest_history", values=values), *best.facts))
+    fact = Fact(kind="longest_history", values=values | {"num_files": len(files), "num_unreadable": len(faults)})
+    return replace(best, path=source.path, facts=(*((fact,) if len(files) > 1 else ()), *best.facts))
 
 
 def _file_inside(source: Source) -> Path | None:

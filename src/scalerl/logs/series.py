@@ -5,6 +5,7 @@ A fault of one curve among several becomes its `problem`, and the others stand; 
 
 import itertools
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,8 +19,8 @@ from scalerl.errors import InputError
 from scalerl.logs.binning import bin_runs
 from scalerl.logs.columns import FLOPS, STEP, TOKENS, is_rate, plain
 from scalerl.logs.facts import Fact, sentence
-from scalerl.logs.names import CurveKey, curve_names, listed
-from scalerl.logs.selection import Point, Selection, label, places_of, points_from, words_of
+from scalerl.logs.names import curve_names, listed
+from scalerl.logs.selection import Rows, Selection, curves_from, label, words_of
 from scalerl.logs.table import Table
 from scalerl.logs.units import YScale, fitting_scale, is_nan, is_number, number, scaled
 
@@ -99,65 +100,61 @@ class Series:
 
 def series_from(tables: Sequence[Table], selection: Selection) -> list[Series]:
     """Return one series for each value of `by`; without it for each file, and in it each set, run or attempt."""
-    _check_start(selection)
-    curves: dict[CurveKey, list[Point]] = {}
-    for point in points_from(tables, selection):
-        curves.setdefault(point.curve, []).append(point)
+    start = selection.start
+    is_given = isinstance(start, float | int)
+    if is_given and not (math.isfinite(start) and (selection.y_scale in ("auto", "none") or 0 <= start <= 1)):
+        raise InputError(f"--start {start:g} is outside [0, 1]: give it on the scale that is fitted, such as 0.4.")
+    curves = curves_from(tables, selection)
     built = []
-    for name, points in zip(curve_names(list(curves), selection.labels), curves.values(), strict=True):
+    for name, (key, rows) in zip(curve_names(list(curves), selection.labels), curves.items(), strict=True):
+        labels = {"x_label": rows.first.x, "y_label": rows.first.y}
+        labels["evaluation_set"] = dict(key).get("set") if "set" in rows.first.apart else None
         try:
-            built.append(_series(name, points, selection))
+            built.append(_series(name, rows, selection, labels))
         except InputError as fault:
             if len(curves) == 1:
                 raise
             values: dict[str, Any] = dict.fromkeys(("run", "num_samples", "start", "evaluation"))
             values |= dict.fromkeys(("compute", "reward", "holdout_compute", "holdout_reward"), np.empty(0))
-            built.append(Series(name=name, start_sd=0.0, problem=str(fault), **_labels(points[0]), **values))
+            built.append(Series(name=name, start_sd=0.0, problem=str(fault), **labels, **values))
     if all(series.problem for series in built):
         raise InputError(f"no usable curve among {len(built)}; the first, {built[0].name}: {built[0].problem}")
     return built
 
 
-def _labels(point: Point) -> dict[str, Any]:
-    sets = dict(point.curve).get("set") if "set" in point.table.apart else None
-    return {"x_label": point.table.x, "y_label": point.table.y, "evaluation_set": sets}
-
-
-def _series(name: str, points: list[Point], selection: Selection) -> Series:
-    for option, labels in (("--x", {point.table.x for point in points}), ("--y", {point.table.y for point in points})):
-        if len(labels) > 1:
-            columns = listed(sorted(map(str, labels)))
-            raise InputError(f"the files of {name} use different columns ({columns}): choose one with {option}.")
-    tables = {id(point.table): point.table for point in points}.values()
+def _series(name: str, rows: Rows, selection: Selection, labels: dict[str, Any]) -> Series:
+    tables = rows.used_tables()
+    for option, columns in (("--x", {str(table.x) for table in tables}), ("--y", {str(table.y) for table in tables})):
+        if len(columns) > 1:
+            raise InputError(
+                f"the files of {name} use different columns ({listed(sorted(columns))}): choose one with {option}."
+            )
     facts = list({repr(fact): fact for table in tables for fact in table.facts}.values())
     for rule in (_without_nan, _named_by_seed, _without_superseded, _without_repeated, _without_held):
-        points = rule(points, facts)
-    table = points[0].table
-    x = _numbers([point.x for point in points], points, table.x or "", "--x")
-    y, y_scale = _rewards(points, selection.y_scale, facts)
-    run = np.array([point.run for point in points])
-    is_held_out = np.array([point.is_held_out for point in points])
-    _check_amount(table.x or "", x)
-    _check_clock(points, x)
-    if is_held_out.all():
+        rows = rule(rows, facts)
+    x = _numbers(rows, rows.x, rows.first.x or "", "--x")
+    y, y_scale = _rewards(rows, selection.y_scale, facts)
+    _check_compute(rows, x)
+    if rows.is_held_out.all():
         wanted = "=".join(selection.holdout or ())
         raise InputError(f"every row of {name} matches --holdout {wanted}: none is left to fit.")
-    is_start = ~is_held_out & _before_training(table, x, run, selection)
-    _check_positive(points, np.where(is_start, math.inf, x), selection)
-    is_fitted = ~is_held_out & ~is_start
+    is_start = _before_training(rows, x, selection)
+    _check_positive(rows, np.where(is_start, math.inf, x), selection)
+    is_fitted = ~rows.is_held_out & ~is_start
     if not is_fitted.any():
-        raise InputError(f"{name} has no row left to fit besides its start, at {_places(points, is_start)}.")
-    samples = np.array([number(point.num_samples) or math.nan for point in points])
+        raise InputError(f"{name} has no row left to fit besides its start, at {rows.places(is_start)}.")
+    samples = np.array([number(value) or math.nan for value in rows.column(rows.first.num_samples or "num_samples")])
     samples[~((samples >= 1) & np.isfinite(samples)) | (y_scale == "none")] = math.nan
     start, start_sd = _start(y[is_start], samples[is_start], selection, y_scale)
-    facts += _start_facts(start, x, run, is_start, is_fitted, table, selection)
-    if start is None and selection.start is None and (before := _evaluated_before(points, y_scale)) is not None:
+    facts += _start_facts(start, rows, x, is_start, selection)
+    if start is None and selection.start is None and (before := _evaluated_before(rows, y_scale)) is not None:
         start, start_sd = before.values["start"], None
         facts.append(before)
-    facts += _mixed(points, x, selection)
-    evaluation = np.array([point.evaluation or "" for point in points])
+    facts += _mixed(rows, x, selection)
+    run = rows.run.astype(str)
+    evaluation = _evaluations(rows)
     order = np.lexsort((evaluation, y, x, run))
-    fitted, held = order[is_fitted[order]], order[is_held_out[order]]
+    fitted, held = order[is_fitted[order]], order[rows.is_held_out[order]]
     held = held[np.lexsort((y[held], x[held]))]
     series = Series(
         name=name,
@@ -173,7 +170,7 @@ def _series(name: str, points: list[Point], selection: Selection) -> Series:
         problem=None,
         y_scale=y_scale,
         facts=tuple(facts),
-        **_labels(points[0]),
+        **labels,
     )
     bins = None if selection.bins is None else bin_runs(series.compute, series.reward, series.run, selection.bins)
     if bins is None:
@@ -181,119 +178,127 @@ def _series(name: str, points: list[Point], selection: Selection) -> Series:
     return replace(series, num_samples=None, evaluation=None, facts=(*series.facts, bins[1]), **bins[0])
 
 
-def _places(points: Sequence[Point], which: Mask) -> str:
-    return places_of([points[at] for at in np.flatnonzero(which).tolist()])
+def _evaluations(rows: Rows) -> NDArray[np.str_]:
+    """Return prompts and step of each row, for rows that can be compared answer by answer; empty for others."""
+    pairs = zip(rows.column("prompts_hash"), rows.column(rows.first.step or "step"), strict=True)
+    return np.array(["" if None in pair else "@".join(map(label, pair)) for pair in pairs])
 
 
-# Which rows count: each rule returns the points it keeps and appends what it did to the facts
+# Which rows count: each rule returns the rows it keeps and appends what it did to the facts
 
 
-def _without_nan(points: list[Point], facts: list[Fact]) -> list[Point]:
+def _without_nan(rows: Rows, facts: list[Fact]) -> Rows:
     """Drop the rows whose compute or reward is NaN, unless that leaves none.
 
     NaN is how pandas and wandb write that a value was not logged in a row, such as an evaluation's in most rows.
     """
-    missing = [point for point in points if is_nan(point.x) or is_nan(point.y)]
-    kept = [point for point in points if not (is_nan(point.x) or is_nan(point.y))]
-    if not missing or not any(math.isfinite(number(point.y) or 0.0) for point in kept):
-        return points
-    columns = {str(point.table.x if is_nan(point.x) else point.table.y) for point in missing}
-    values = {"columns": tuple(sorted(columns)), "num": len(missing), "num_rows": len(points)}
-    facts.append(Fact(kind="nan_rows", values=values | {"place": places_of(missing)}))
+    no_x, no_y = (np.array([is_nan(value) for value in values]) for values in (rows.x, rows.y))
+    missing = no_x | no_y
+    kept = rows.take(~missing)
+    if not missing.any() or not any(math.isfinite(number(value) or 0.0) for value in kept.y):
+        return rows
+    columns = [str(column) for column, flags in ((rows.first.x, no_x), (rows.first.y, no_y & ~no_x)) if flags.any()]
+    values = {"columns": tuple(sorted(columns)), "num": int(missing.sum()), "num_rows": len(missing)}
+    facts.append(Fact(kind="nan_rows", values=values | {"place": rows.places(missing)}))
     return kept
 
 
-def _named_by_seed(points: list[Point], facts: list[Fact]) -> list[Point]:
-    """Put the seed into the name of the run of each point where a file holds several."""
-    files, runs = {point.run for point in points}, {(point.run, point.seed) for point in points}
-    if len(runs) == len(files):
-        return points
-    columns = {"columns": tuple(sorted({str(point.table.seed) for point in points if point.seed is not None}))}
-    if 2 * len(runs) > len(points):
+def _named_by_seed(rows: Rows, facts: list[Fact]) -> Rows:
+    """Put the seed into the name of each run where a file holds several."""
+    num_files, num_runs = len(set(rows.run)), len(set(zip(rows.run, rows.seed, strict=True)))
+    if num_runs == num_files:
+        return rows
+    columns = {"columns": tuple(sorted({str(table.seed) for table in rows.used_tables() if table.seed}))}
+    if 2 * num_runs > len(rows.run):
         facts.append(Fact(kind="seed_has_too_many_values", values=columns))
-        return points
+        return rows
     facts.append(Fact(kind="runs_by_column", values=columns))
-    return [
-        point if point.seed is None else replace(point, run="/".join((point.run, point.seed)[len(files) == 1 :]))
-        for point in points
-    ]
+    pairs = zip(rows.run, rows.seed, strict=True)
+    names = [run if seed is None else seed if num_files == 1 else f"{run}/{seed}" for run, seed in pairs]
+    return replace(rows, run=np.array(names, dtype=object))
 
 
-def _without_superseded(points: list[Point], facts: list[Fact]) -> list[Point]:
-    """Drop the points that a resumed attempt of the same run superseded."""
-    seen = {(id(point.table), point.at): (point.curve, point.run, point.is_held_out) for point in points}
-    replaced: dict[int, int] = {}
-    for place, point in enumerate(points):
-        by = point.table.superseded[point.at]
-        if by is None or (replace(point, at=by).y is None and replace(point, at=by).step == point.step):
-            continue  # the checkpoint was evaluated once more, not trained
-        # The row itself may have no reward: the next one that has shows to which run it belongs.
-        later = next((at for at in range(by, len(point.table.rows)) if (id(point.table), at) in seen), None)
-        if later is not None and seen[(id(point.table), later)] == (point.curve, point.run, point.is_held_out):
-            replaced[place] = by
-    if not replaced:
-        return points
-    place, by = min(replaced.items(), key=lambda pair: pair[1])
-    first, last = replace(points[place], at=by), replace(points[place], at=by - 1)
-    values = {"from_step": last.step or 0.0, "to_step": first.step or 0.0, "place": places_of([first])}
-    values |= {"times": len(set(replaced.values())), "num": len(replaced)}
+def _without_superseded(rows: Rows, facts: list[Fact]) -> Rows:
+    """Drop the rows that a resumed attempt of the same run superseded."""
+    by: dict[int, int] = {}
+    for at_table, table in enumerate(rows.tables):
+        own = np.flatnonzero(rows.table == at_table).tolist()
+        ats = [int(rows.at[place]) for place in own]
+        for place, at in zip(own, ats, strict=True):
+            first = table.superseded[at]
+            later = None if first is None else bisect_left(ats, first)
+            if first is None or later is None or later == len(own):
+                continue
+            # The first row of the attempt may have no reward: the next one that has shows to which run it belongs.
+            other = own[later]
+            is_same = rows.run[other] == rows.run[place] and rows.is_held_out[other] == rows.is_held_out[place]
+            is_evaluation = ats[later] != first and table.rows[first].get(table.step or "") == rows.step[place]
+            if is_same and not is_evaluation:
+                by[place] = first
+    if not by:
+        return rows
+    place, at = min(by.items(), key=lambda pair: pair[1])
+    table = rows.tables[rows.table[place]]
+    before, after = (number(table.rows[row].get(table.step or "")) or 0.0 for row in (at - 1, at))
+    values = {"from_step": before, "to_step": after, "place": f"{table.places[at]} of {table.path.name}"}
+    values |= {"times": len(set(by.values())), "num": len(by)}
     facts.append(Fact(kind="superseded", values=values))
-    return [point for place, point in enumerate(points) if place not in replaced]
+    return rows.take(np.array([place not in by for place in range(len(rows.at))]))
 
 
-def _without_repeated(points: list[Point], facts: list[Fact]) -> list[Point]:
+def _without_repeated(rows: Rows, facts: list[Fact]) -> Rows:
     """Drop the rows that a log holds twice; note several evaluations per compute.
 
     Rewards with few different values, such as 0 and 1 of single answers, are equal without being the same row.
     """
-    computes = {(point.run, str(point.x)) for point in points}
-    if len(computes) == len(points) or 2 * len({str(point.y) for point in points}) < len(computes):
-        return points
-    words = {id(table): words_of(table) for table in {id(point.table): point.table for point in points}.values()}
-    texts = [tuple(str(point.row.get(column)) for column in words[id(point.table)]) for point in points]
-    once = {
-        (point.run, str(point.x), str(point.y), str(point.num_samples), point.is_held_out, text): point
-        for point, text in zip(points, texts, strict=True)
-    }
-    if len(points) - len(once) > _MANY * len(points):
-        values = {"num": len(points) - len(once), "num_rows": len(points)}
-        facts.append(Fact(kind="repeated_rows", values=values))
-        points = list(once.values())
-    counts = Counter((point.run, str(point.x)) for point in points if not point.is_held_out)
-    num = median(counts.values()) if counts else 0
+    num = len(rows.at)
+    places = list(zip(rows.run, map(str, rows.x), strict=True))
+    if len(set(places)) == num or 2 * len(set(map(str, rows.y))) < len(set(places)):
+        return rows
+    words = list(dict.fromkeys(column for table in rows.used_tables() for column in words_of(table)))
+    texts = list(zip(*(map(str, rows.column(column)) for column in words), strict=True)) or [()] * num
+    samples = map(str, rows.column(rows.first.num_samples or "num_samples"))
+    keys = zip(places, map(str, rows.y), samples, rows.is_held_out.tolist(), texts, strict=True)
+    once = sorted({key: at for at, key in enumerate(keys)}.values())
+    if num - len(once) > _MANY * num:
+        facts.append(Fact(kind="repeated_rows", values={"num": num - len(once), "num_rows": num}))
+        rows = rows.take(np.array(once))
+    counts = Counter(zip(rows.run[~rows.is_held_out], map(str, rows.x[~rows.is_held_out]), strict=True))
+    usual = median(counts.values()) if counts else 0
     # Words that differ have a fact of their own.
-    if num >= 2 and len(set(texts)) == 1:
-        facts.append(Fact(kind="several_per_compute", values={"x": points[0].table.x, "num": num}))
-    return points
+    if usual >= 2 and len(set(texts)) == 1:
+        facts.append(Fact(kind="several_per_compute", values={"x": rows.first.x, "num": usual}))
+    return rows
 
 
-def _without_held(points: list[Point], facts: list[Fact]) -> list[Point]:
+def _without_held(rows: Rows, facts: list[Fact]) -> Rows:
     """Keep the first of rows that only repeat the value of the row before them, as loggers do between two values.
 
     Most values must stand several times in a row, and hardly one may come again later: counts of right answers do.
     """
-    ordered = sorted(points, key=lambda point: (point.run, point.is_held_out, number(point.x) or 0.0))
-    texts = [(point.run, point.is_held_out, str(point.y)) for point in ordered]
-    if len({(point.run, str(point.x)) for point in points}) < len(points):
-        return points  # several rows per compute, of which some agree
-    lengths = [len(list(stretch)) for _, stretch in itertools.groupby(texts)]
-    if len(lengths) < 6 or median(lengths) < 2 or len(set(texts)) < 0.8 * len(lengths):
-        return points
-    facts.append(Fact(kind="held_values", values={"num": len(lengths), "num_rows": len(points)}))
-    return [ordered[end - length] for length, end in zip(lengths, itertools.accumulate(lengths), strict=True)]
+    if len(set(zip(rows.run, map(str, rows.x), strict=True))) < len(rows.x):
+        return rows  # several rows per compute, of which some agree
+    compute = np.array([number(value) or 0.0 for value in rows.x])
+    order = np.lexsort((compute, rows.is_held_out, rows.run.astype(str)))
+    texts = [(rows.run[at], rows.is_held_out[at], str(rows.y[at])) for at in order]
+    begins = [at for at, text in enumerate(texts) if at == 0 or text != texts[at - 1]]
+    lengths = np.diff([*begins, len(texts)])
+    if len(begins) < 6 or np.median(lengths) < 2 or len(set(texts)) < 0.8 * len(begins):
+        return rows
+    facts.append(Fact(kind="held_values", values={"num": len(begins), "num_rows": len(texts)}))
+    return rows.take(order[begins])
 
 
-def _mixed(points: Sequence[Point], x: Floats, selection: Selection) -> list[Fact]:
+def _mixed(rows: Rows, x: Floats, selection: Selection) -> list[Fact]:
     """Warn where rows over the same compute differ in words: several curves, most likely, fitted as one."""
-    tables = {id(point.table): point.table for point in points}.values()
+    tables = rows.used_tables()
     known = selection.mentioned.union(*(table.apart for table in tables))
-    columns = dict.fromkeys(column for table in tables for column in words_of(table) if column not in known)
     differing = []
-    for column in columns:
+    for column in dict.fromkeys(column for table in tables for column in words_of(table) if column not in known):
         spans: dict[tuple[str, str], list[float]] = {}
-        for point, compute in zip(points, x, strict=True):
-            if (word := point.row.get(column)) is not None:
-                spans.setdefault((point.run, str(word)), []).append(compute)
+        for run, word, compute in zip(rows.run, rows.column(column), x, strict=True):
+            if word is not None:
+                spans.setdefault((run, word), []).append(compute)
         # A word with hardly more than one row, such as a date, does not separate curves; nor do phases of a run.
         ends = sorted((run, min(own), max(own)) for (run, _), own in spans.items() if len(own) > 2)
         if any(run == other and begin < last for (run, _, last), (other, begin, _) in itertools.pairwise(ends)):
@@ -304,38 +309,38 @@ def _mixed(points: Sequence[Point], x: Floats, selection: Selection) -> list[Fac
 # Numbers
 
 
-def _rewards(points: Sequence[Point], asked: YScale, facts: list[Fact]) -> tuple[Floats, YScale]:
+def _rewards(rows: Rows, asked: YScale, facts: list[Fact]) -> tuple[Floats, YScale]:
     """Return the rewards on the scale that is fitted, and that scale."""
-    column = points[0].table.y or ""
-    rewards = _numbers([point.y for point in points], points, column, "--y")
-    span = {"y": column, "low": float(rewards.min()), "high": float(rewards.max())}
+    column = rows.first.y or ""
+    rewards = _numbers(rows, rows.y, column, "--y")
+    low, high = float(rewards.min()), float(rewards.max())
     scale = asked
     if asked == "auto":
-        is_unit = span["low"] >= -_ROUNDING and span["high"] <= 1 + _ROUNDING
-        scale = "1" if is_unit else fitting_scale(span["low"], span["high"], is_rate=is_rate(column))
+        is_unit = low >= -_ROUNDING and high <= 1 + _ROUNDING
+        scale = "1" if is_unit else fitting_scale(low, high, is_rate=is_rate(column))
         if scale != "1":
-            facts.append(Fact(kind="percent" if scale == "100" else "own_scale", values=span))
+            values = {"y": column, "low": low, "high": high}
+            facts.append(Fact(kind="percent" if scale == "100" else "own_scale", values=values))
     fitted = scaled(rewards, scale)
     if scale == "none":
         return fitted, scale
     outside = (fitted < -_ROUNDING) | (fitted > 1 + _ROUNDING)
     if outside.any():
         raise InputError(
-            f"{column!r} runs from {span['low']:g} to {span['high']:g}, outside [0, 1] after --y-scale {scale} at "
-            f"{_places(points, outside)}: leave --y-scale out, and it is read as it is."
+            f"{column!r} runs from {low:g} to {high:g}, outside [0, 1] after --y-scale {scale} at "
+            f"{rows.places(outside)}: leave --y-scale out, and it is read as it is."
         )
     return np.clip(fitted, 0.0, 1.0), scale
 
 
-def _numbers(values: Sequence[Any], points: Sequence[Point], column: str, option: str) -> Floats:
+def _numbers(rows: Rows, values: NDArray[Any], column: str, option: str) -> Floats:
     numbers = [number(value) for value in values]
     if None in numbers:
         shown = repr(values[numbers.index(None)])
-        is_text = np.array([value is None for value in numbers])
         raise InputError(
             f"{column!r} holds {shown if len(shown) <= 40 else shown[:40] + '...'} where a number is needed, at "
-            f"{_places(points, is_text)}: write plain numbers such as {'0.25' if option == '--y' else '1000.5'} there, "
-            f"or choose another column with {option}."
+            f"{rows.places(np.array([value is None for value in numbers]))}: write plain numbers such as "
+            f"{'0.25' if option == '--y' else '1000.5'} there, or choose another column with {option}."
         )
     known = np.array(numbers, dtype=np.float64)
     bad = ~np.isfinite(known)
@@ -344,58 +349,51 @@ def _numbers(values: Sequence[Any], points: Sequence[Point], column: str, option
         what = " or ".join(sorted({"NaN" if word == "nan" else "infinite" for word in words}))
         options = " ".join(f"--where '{column}!={word}'" for word in words)
         raise InputError(
-            f"{column!r} is {what} at {_places(points, bad)}: remove those rows, or leave them out with {options}."
+            f"{column!r} is {what} at {rows.places(bad)}: remove those rows, or leave them out with {options}."
         )
     return known
 
 
-def _check_start(selection: Selection) -> None:
-    start = selection.start
-    is_number = isinstance(start, float | int)
-    if is_number and not (math.isfinite(start) and (selection.y_scale in ("auto", "none") or 0 <= start <= 1)):
-        raise InputError(
-            f"--start {start:g} is outside [0, 1]: give it on the scale that is fitted, such as --start 0.4."
-        )
+def _check_compute(rows: Rows, x: Floats) -> None:
+    """Raise InputError for a time of day, and where compute falls while the step of a run rises.
 
-
-def _check_amount(column: str, x: Floats) -> None:
-    """Raise InputError for the seconds (or milli-, micro- or nanoseconds) since 1970, which only grow by a little."""
-    low, high = x.min(), x.max()
+    Seconds (or milli-, micro- or nanoseconds) since 1970 only grow by a little. A clock that falls began anew, and what
+    was spent before is missing from it.
+    """
+    column, low, high = rows.first.x or "", x.min(), x.max()
     is_clock = any(unit * _YEAR_2001 <= low < high < unit * _YEAR_2065 for unit in (1.0, 1e3, 1e6, 1e9))
     if is_clock and high - low < _A_LITTLE * low and plain(column) not in (*FLOPS, *TOKENS):
         raise InputError(
             f"{column!r} runs from {low:.0f} to {high:.0f}, which is a time of day and not an amount spent: leave --x "
             "out, and --gpus N builds GPU-hours from it, or choose another column with --x."
         )
-
-
-def _check_clock(points: Sequence[Point], x: Floats) -> None:
-    """Raise InputError where compute falls while the step of a run rises: what was spent before is missing from it."""
-    runs: dict[tuple[Any, ...], dict[float, set[int]]] = {}
-    for at, point in enumerate(points):
-        own = runs.setdefault((point.table.path, point.run, point.is_held_out), {})
-        own.setdefault(math.nan if point.step is None else point.step, set()).add(at)
-    for by_step in runs.values():
+    if column == rows.first.step or np.isnan(rows.step).all():
+        return
+    runs = list(zip(rows.table.tolist(), rows.is_held_out.tolist(), rows.run, strict=True))
+    for run in set(runs):
+        own = np.flatnonzero([other == run for other in runs])
+        own = own[np.argsort(rows.step[own], kind="stable")]
+        steps, spent = rows.step[own], x[own]
+        rises = np.diff(steps) > 0
         # A step without a number, or with two clocks as of runs side by side, proves nothing.
-        if any(step != step or len(set(x[list(rows)])) > 1 for step, rows in by_step.items()):
+        if np.isnan(steps).any() or (np.diff(spent)[~rises] != 0).any():
             continue
-        for before, after in itertools.pairwise(sorted(by_step)):
-            spent, then = (x[min(by_step[step])] for step in (before, after))
-            if 0 < then < (1 - _MIN_FALL) * spent:
-                point = points[min(by_step[after])]
-                raise InputError(
-                    f"compute {point.table.x!r} falls from {spent:g} to {then:g} at {places_of([point])} while the "
-                    f"step rises from {before:g} to {after:g}: the clock of a resumed run began anew. Add what was "
-                    f"spent before, or choose a column that goes on, such as --x {point.table.step}."
-                )
+        falls = rises & (spent[1:] > 0) & (spent[1:] < (1 - _MIN_FALL) * spent[:-1])
+        if falls.any():
+            at = int(np.flatnonzero(falls)[0])
+            place = rows.places(np.arange(len(x)) == own[at + 1])
+            raise InputError(
+                f"compute {column!r} falls from {spent[at]:g} to {spent[at + 1]:g} at {place} while the step rises "
+                f"from {steps[at]:g} to {steps[at + 1]:g}: the clock of a resumed run began anew. Add what was spent "
+                f"before, or choose a column that goes on, such as --x {rows.first.step}."
+            )
 
 
-def _check_positive(points: Sequence[Point], x: Floats, selection: Selection) -> None:
+def _check_positive(rows: Rows, x: Floats, selection: Selection) -> None:
     """Raise InputError for compute at or below 0 that is not the start."""
-    column = points[0].table.x
     if (x < 0).any():
         raise InputError(
-            f"compute {column!r} is negative ({x[x < 0][0]:g}) at {_places(points, x < 0)}: remove those rows, or "
+            f"compute {rows.first.x!r} is negative ({x[x < 0][0]:g}) at {rows.places(x < 0)}: remove those rows, or "
             "choose another column with --x."
         )
     if (x == 0).any():
@@ -404,21 +402,23 @@ def _check_positive(points: Sequence[Point], x: Floats, selection: Selection) ->
             if selection.start == "first"
             else "rows that are held out lie after the start; choose another column with --x or another --holdout"
         )
-        raise InputError(f"compute {column!r} is zero at {_places(points, x == 0)}: {advice}.")
+        raise InputError(f"compute {rows.first.x!r} is zero at {rows.places(x == 0)}: {advice}.")
 
 
 # The start
 
 
-def _before_training(table: Table, x: Floats, run: NDArray[np.str_], selection: Selection) -> Mask:
+def _before_training(rows: Rows, x: Floats, selection: Selection) -> Mask:
     """Return which rows are of the model before training: at compute 0, or at a step below 0 as some loggers write it.
 
     With 'first' they are each run's first row, if it is early.
     """
     if selection.start != "first":
-        return (x == 0) | ((x < 0) & (plain(table.x or "") in STEP))
-    least = np.array([x[run == name].min() for name in run])
-    return (x == least) & (x >= 0) & (x <= max(_BEFORE_TRAINING * x.max(), 0.0))
+        return ~rows.is_held_out & ((x == 0) | ((x < 0) & (plain(rows.first.x or "") in STEP)))
+    to_fit = np.where(rows.is_held_out, math.inf, x)
+    least = {run: to_fit[rows.run == run].min() for run in set(rows.run)}
+    is_first = to_fit == np.array([least[run] for run in rows.run])
+    return is_first & (x >= 0) & (x <= max(_BEFORE_TRAINING * x[~rows.is_held_out].max(), 0.0))
 
 
 def _start(y: Floats, samples: Floats, selection: Selection, y_scale: YScale) -> tuple[float | None, float | None]:
@@ -439,40 +439,31 @@ def _start(y: Floats, samples: Floats, selection: Selection, y_scale: YScale) ->
     return mean, float(np.std(y, ddof=1)) / math.sqrt(y.size)
 
 
-def _start_facts(
-    start: float | None,
-    x: Floats,
-    run: NDArray[np.str_],
-    is_start: Mask,
-    is_fitted: Mask,
-    table: Table,
-    selection: Selection,
-) -> list[Fact]:
+def _start_facts(start: float | None, rows: Rows, x: Floats, is_start: Mask, selection: Selection) -> list[Fact]:
     """Return which rows became the start where that is not plain from the options."""
     num = int(is_start.sum())
     if selection.start == "first" and not num:
-        return [Fact(kind="start_is_late", values={"compute": float(x[is_fitted].min())})]
-    if selection.start == "first" and len(set(run[is_start])) < num:
+        return [Fact(kind="start_is_late", values={"compute": float(x[~rows.is_held_out].min())})]
+    if selection.start == "first" and len(set(rows.run[is_start])) < num:
         return [Fact(kind="start_is_a_mean", values={"start": start, "num": num})]
-    if selection.start is None and num and table.kind != "run":
-        values = {"start": start, "num": num, "x": table.x, "compute": float(x[is_start].min())}
+    if selection.start is None and num and rows.first.kind != "run":
+        values = {"start": start, "num": num, "x": rows.first.x, "compute": float(x[is_start].min())}
         return [Fact(kind="start_at_zero", values=values)]
     return []
 
 
-def _evaluated_before(points: Sequence[Point], y_scale: YScale) -> Fact | None:
+def _evaluated_before(rows: Rows, y_scale: YScale) -> Fact | None:
     """Return an evaluation that was made before the first training reward, as verl's of step 0: it is the start."""
-    table = points[0].table
-    steps = [point.step for point in points if point.step is not None]
-    is_training = table.reward is not None and table.reward.kind == "training" and y_scale == "1"
-    if not is_training or not steps or any(point.table is not table for point in points):
+    table, reward = rows.first, rows.first.reward
+    steps = rows.step[~np.isnan(rows.step)]
+    if reward is None or reward.kind != "training" or y_scale != "1" or not steps.size or len(rows.used_tables()) > 1:
         return None
-    mine = [(column, value) for column, value in points[0].curve if column in table.apart]
-    rows = [row for row in table.rows if all(label(row.get(column)) == value for column, value in mine)]
-    for column, _ in table.reward.too_few if table.reward else ():
-        for row in rows:
+    own = {column: label(table.rows[rows.at[0]].get(column)) for column in table.apart}
+    for column, _ in reward.too_few:
+        for row in table.rows:
             step, value = row.get(table.step or ""), row.get(column)
-            is_early = is_number(step) and step < min(steps) and step <= _FIRST_STEPS * max(steps)
-            if is_early and is_number(value) and 0 <= value <= 1:
+            is_early = is_number(step) and step < steps.min() and step <= _FIRST_STEPS * steps.max()
+            is_own = all(label(row.get(name)) == wanted for name, wanted in own.items())
+            if is_early and is_own and is_number(value) and 0 <= value <= 1:
                 return Fact(kind="start_from_evaluation", values={"start": float(value), "column": column})
     return None
