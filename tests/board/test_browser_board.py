@@ -100,8 +100,8 @@ def test_curve_and_history_grow_without_a_reload(open_page: Any, board: ServedBo
     grow(run, 6)
     until(tab, f"document.querySelectorAll('#curve figure circle').length >= {before + 6}")
     until(tab, "document.querySelectorAll('#history figure svg circle').length >= 6")
-    tab.wait_for_selector("#stopping-text")
-    assert "doubling" in tab.locator("#verdict").inner_text()
+    tab.wait_for_selector("#verdict-text")
+    assert "Doubling" in tab.locator("#verdict").inner_text()
     assert tab.locator("#time .key li").count() >= 4
     assert tab.locator("#signals figure").count() >= 5
     assert tab.evaluate("window.mark") == "same page"
