@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scalerl.curves.least_squares import PAPER_LARGE_MIDPOINTS
-from scalerl.curves.pairs.paper_rule import compare_by_paper
 
 from scalerl.cli import main
-from scalerl.curves import fit
+from scalerl.curves import Grid, NoteKind, PairKind, Verdict, compare_by_paper, fit
+from scalerl.curves.paper import LARGE_MIDPOINTS
 
-CEILINGS = np.array([0.60, 0.605, 0.61, 0.645, 0.65])
+FEW = Grid(ceilings=np.array([0.60, 0.605, 0.61, 0.645, 0.65]))  # a tenth of the grid, for a tenth of the time
 
 
 def curve(ceiling: float, exponent: float, midpoint: float, until: float, num: int = 12) -> tuple[Any, Any]:
@@ -21,45 +20,47 @@ def curve(ceiling: float, exponent: float, midpoint: float, until: float, num: i
     return compute, 0.4 + (ceiling - 0.4) / (1 + (midpoint / compute) ** exponent)
 
 
-@pytest.fixture
-def few_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tenth of the grid, for a tenth of the time."""
-    from scalerl.curves import least_squares
-
-    defaults = dict(least_squares.paper_grid.__kwdefaults__ or {}) | {"ceilings": CEILINGS}
-    monkeypatch.setattr(least_squares.paper_grid, "__kwdefaults__", defaults)
-
-
-def test_midpoints_of_large_runs_lie_on_the_papers_enlarged_grid(few_ceilings: None):
+def test_midpoints_of_large_runs_lie_on_the_papers_enlarged_grid():
     # Table 1: 4242, 10909 and 11272 are whole parts of 35, 90 and 93 steps of linspace(0, 12000, 100).
-    assert [int(PAPER_LARGE_MIDPOINTS[place - 1]) for place in (35, 90, 93)] == [4242, 10909, 11272]
+    assert [int(LARGE_MIDPOINTS[place - 1]) for place in (35, 90, 93)] == [4242, 10909, 11272]
     compute, reward = curve(0.645, 1.7, 10_909.09, 100_000)
-    result = fit(compute, reward, start=0.4, method="paper")
+    result = fit(compute, reward, start=0.4, method="paper", grid=FEW)
     assert int(result.params["midpoint"]) == 10_909
     assert result.params["ceiling"] == pytest.approx(0.645)
 
 
-def test_midpoints_of_smaller_runs_stay_on_the_small_grid(few_ceilings: None):
+def test_midpoints_of_smaller_runs_stay_on_the_small_grid():
     compute, reward = curve(0.61, 1.92, 2542.42, 16_000)
-    assert int(fit(compute, reward, start=0.4, method="paper").params["midpoint"]) == 2542
+    assert int(fit(compute, reward, start=0.4, method="paper", grid=FEW).params["midpoint"]) == 2542
 
 
-def test_papers_rule_for_pairs(few_ceilings: None):
+def test_papers_rule_for_pairs():
     fits = {
-        "higher": fit(*curve(0.65, 1.9, 2500, 16_000), start=0.4, method="paper"),
-        "steep": fit(*curve(0.61, 2.4, 2500, 16_000), start=0.4, method="paper"),
-        "flat": fit(*curve(0.60, 1.6, 2500, 16_000), start=0.4, method="paper"),
+        "higher": fit(*curve(0.65, 1.9, 2500, 16_000), start=0.4, method="paper", grid=FEW),
+        "steep": fit(*curve(0.61, 2.4, 2500, 16_000), start=0.4, method="paper", grid=FEW),
+        "flat": fit(*curve(0.60, 1.6, 2500, 16_000), start=0.4, method="paper", grid=FEW),
     }
     verdicts = {(pair.a, pair.b): (pair.kind, pair.winner) for pair in compare_by_paper(fits).pairs}
     assert verdicts == {
-        ("higher", "steep"): ("higher_ceiling", "higher"),
-        ("higher", "flat"): ("higher_ceiling", "higher"),
-        ("steep", "flat"): ("more_efficient", "steep"),
+        ("higher", "steep"): (PairKind.HIGHER_CEILING, "higher"),
+        ("higher", "flat"): (PairKind.HIGHER_CEILING, "higher"),
+        ("steep", "flat"): (PairKind.MORE_EFFICIENT, "steep"),
     }
     del fits["higher"]
     compared = compare_by_paper(fits)
     assert compared.shared_ceiling == pytest.approx(0.605)
     assert compared.shared_exponents["steep"].value > compared.shared_exponents["flat"].value
+
+
+def test_one_ceiling_is_held_fixed_and_the_grids_edge_is_noted():
+    points = curve(0.61, 1.92, 2542.42, 16_000)
+    held = fit(*points, start=0.4, method="paper", grid=Grid(ceilings=np.array([0.62])))
+    assert (held.params["ceiling"], held.notes, held.verdict) == (0.62, (), Verdict.KNOWN)
+    edge = fit(*points, start=0.4, method="paper", grid=Grid(ceilings=np.linspace(0.5, 0.6, 3)))
+    assert [note.kind for note in edge.notes] == [NoteKind.GRID_EDGE]
+    assert edge.verdict == Verdict.WIDE
+    assert not edge.has_intervals
+    assert np.isnan(edge.interval("ceiling")).all()
 
 
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
@@ -74,7 +75,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *wo
 
 
 def test_commands_take_the_papers_method(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], few_ceilings: None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     file = tmp_path / "runs.csv"
     lines = ["recipe,gpu_hours,pass_rate"]
@@ -82,21 +83,47 @@ def test_commands_take_the_papers_method(
         lines += [f"{name},{c:.6g},{r:.6g}" for c, r in zip(*curve(0.61, exponent, 2500, 16_000), strict=True)]
     file.write_text("\n".join(lines))
     words = (file, "--x", "gpu_hours", "--y", "pass_rate", "--by", "recipe", "--start", "0.4", "--method", "paper")
-    code, out, err = run(monkeypatch, capsys, "compare", *words, "--json")
+    grid = ("--ceiling", "0.6,0.62")
+    code, out, err = run(monkeypatch, capsys, "compare", *words, *grid, "--json")
     assert (code, err) == (0, "")
     printed = json.loads(out)
     assert [row["ceiling"]["value"] for row in printed["curves"]] == pytest.approx([0.61, 0.61])
     assert printed["curves"][0]["ceiling"]["low"] is None
-    assert (printed["pairs"][0]["kind"], printed["pairs"][0]["winner"]) == ("more_efficient", "a")
-    code, out, _ = run(monkeypatch, capsys, "forecast", *words, "--at", "32000", "--where", "recipe=a")
+    assert (printed["pairs"][0]["kind"], printed["pairs"][0]["winner"]) == (PairKind.MORE_EFFICIENT, "a")
+    code, out, _ = run(monkeypatch, capsys, "fit", *words, "--ceiling", "0.605", "--json")
+    assert [row["ceiling"]["value"] for row in json.loads(out)["curves"]] == [0.605, 0.605]
+    code, out, err = run(monkeypatch, capsys, "backtest", *words, *grid, "--where", "recipe=a", "--json")
+    assert (code, err) == (0, "")
+    (row,) = json.loads(out)["curves"]
+    assert [part["fraction"] for part in row["fractions"]] == [0.25, 0.5, 0.75]
+    assert row["fractions"][-1]["rmse"] < 1e-3
+    code, out, _ = run(monkeypatch, capsys, "forecast", *words, *grid, "--at", "32000", "--where", "recipe=a")
     assert code == 0
-    assert "levels off at 0.610 (no interval)" in out
-    for refused, reason in (
-        (("--form", "power"), "fits the sigmoid"),
+    assert "no interval" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--method", "paper", "--form", "power"), "fits the sigmoid"),
+        (("--method", "paper", "--pool"), "leave out --pool"),
         (("--method", "grid"), "must be posterior or paper"),
-    ):
-        code, _, err = run(monkeypatch, capsys, "fit", *words, *refused)
-        assert code == 2
-        assert reason in err
-    code, _, err = run(monkeypatch, capsys, "fit", *words[:-4], "--method", "paper")
+        (("--ceiling", "0.45,0.9"), "--method paper"),
+        (("--method", "paper", "--ceiling", "0.9,0.45"), "lower end of the grid first"),
+        (("--method", "paper", "--ceiling", "high"), "--ceiling takes numbers"),
+        (("--run-spread", "-1"), "--run-spread must be positive"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(monkeypatch, capsys, tmp_path, words, reason):
+    file = tmp_path / "run.csv"
+    file.write_text("step,reward\n1,0.4\n")
+    code, _, err = run(monkeypatch, capsys, "fit", file, *words)
+    assert code == 2
+    assert reason in err
+
+
+def test_the_papers_method_needs_a_start(monkeypatch, capsys, tmp_path):
+    file = tmp_path / "run.csv"
+    file.write_text("step,reward\n" + "".join(f"{step},{0.4 + 0.01 * step}\n" for step in range(1, 10)))
+    code, _, err = run(monkeypatch, capsys, "fit", file, "--method", "paper")
     assert (code, "add --start VALUE" in err) == (2, True)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from shared_data import FOLDER, needs_shared_data
 
-from scalerl.curves import backtest, compare, fit
+from scalerl.curves import PairKind, Verdict, backtest, compare, fit
 
 pytestmark = needs_shared_data
 
@@ -54,9 +54,9 @@ def test_held_out_compute_is_forecast_and_covered():
 
 
 def test_grpo_is_unstable_once_its_later_points_are_given():
-    assert fitted("fig2_prevalent/DeepSeek-GRPO").verdict == "unstable"
+    assert fitted("fig2_prevalent/DeepSeek-GRPO").verdict == Verdict.FALLEN
     others = [name for name in curves() if "GRPO" not in name]
-    assert not [name for name in others if fitted(name).verdict == "unstable"]
+    assert not [name for name in others if fitted(name).verdict == Verdict.FALLEN]
 
 
 @pytest.mark.parametrize(
@@ -79,15 +79,14 @@ def test_the_papers_procedure_gives_the_known_refits(series: str, start: float, 
 def test_the_comparison_tells_the_papers_story():
     names = ("ScaleRL", "MiniMax", "Magistral", "Qwen2.5-DAPO", "DeepSeek-GRPO")
     result = compare({name: fitted(f"fig2_prevalent/{name}") for name in names})
-    verdicts = {(pair.a, pair.b): pair.verdict for pair in result.pairs}
-    for worse in ("Magistral", "Qwen2.5-DAPO", "DeepSeek-GRPO"):
-        assert verdicts["ScaleRL", worse] == "ScaleRL has the higher ceiling"
-        assert verdicts["MiniMax", worse] == "MiniMax has the higher ceiling"
-    assert verdicts["ScaleRL", "MiniMax"] == "ScaleRL is more efficient"
+    verdicts = {(pair.a, pair.b): (pair.kind, pair.winner) for pair in result.pairs}
+    for better in ("ScaleRL", "MiniMax"):
+        for worse in ("Magistral", "Qwen2.5-DAPO", "DeepSeek-GRPO"):
+            assert verdicts[better, worse] == (PairKind.HIGHER_CEILING, better)
+    assert verdicts["ScaleRL", "MiniMax"] == (PairKind.MORE_EFFICIENT, "ScaleRL")
 
     arms = ("PPO-off-policy-1", "PPO-off-policy-8", "PipelineRL-8")
     result = compare({name: fitted(f"fwd_offpolicy/{name}") for name in arms})
-    assert all("higher ceiling" not in pair.verdict for pair in result.pairs)
-    verdicts = {(pair.a, pair.b): pair.verdict for pair in result.pairs}
-    assert verdicts["PPO-off-policy-1", "PipelineRL-8"] == "PipelineRL-8 is more efficient"
-    assert verdicts["PPO-off-policy-8", "PipelineRL-8"] == "PipelineRL-8 is more efficient"
+    verdicts = {(pair.a, pair.b): (pair.kind, pair.winner) for pair in result.pairs}
+    assert PairKind.HIGHER_CEILING not in {kind for kind, _ in verdicts.values()}
+    assert verdicts["PPO-off-policy-1", "PipelineRL-8"][1] == "PipelineRL-8"

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from scalerl.curves import fit
+from scalerl.curves import MODEL, fit
 from scalerl.errors import InputError
-from scalerl.joint.seal import opened, score_sealed, seal, sealed_curve
+from scalerl.joint.seal import digest, opened, score_sealed, seal, sealed_curve
 
 
 def points(end: float, seed: int = 0):
@@ -22,6 +22,13 @@ def content():
     compute, reward = points(3.0)
     row = sealed_curve("run", fit(compute, reward, start=0.4), [6.0], compute, reward)
     return seal([row], version="1", date="2026-01-01T00:00:00Z", logs=["log.csv"])
+
+
+def test_a_seal_names_the_model_and_older_ones_open_too(content):
+    assert content["model"] == MODEL
+    older = {key: value for key, value in content.items() if key != "model"}
+    older["digest"] = digest(older)
+    assert opened(json.dumps(older), "f.json") == older
 
 
 def test_unchanged_file_opens_and_an_edited_one_does_not(content):

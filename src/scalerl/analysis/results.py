@@ -80,6 +80,11 @@ class FitOptions:
             "error": series.error,
         }
         if self.method == "paper":
+            if series.start is None:
+                raise InputError(
+                    f"--method paper needs the reward before training, and {series.name} has no row of it: add --start "
+                    "VALUE."
+                )
             return given | {"method": "paper", "grid": self.grid}
         if len(self.ceiling) > 1:
             raise InputError("two ceilings are the ends of the paper's grid, and need --method paper")
@@ -252,7 +257,7 @@ def _rank_forms(curves: Sequence[CurveResult], options: FitOptions, fractions: S
     """
     by_holdout = any(curve.holdout is not None for curve in curves)
     shares = [] if by_holdout else sorted(fractions, key=lambda share: abs(share - 0.5))[:1]
-    if not by_holdout and not shares:
+    if options.method == "paper" or (not by_holdout and not shares):
         return None
 
     def error(holdout: Score | None, scores: Sequence[tuple[float, Score | None]]) -> float | None:
@@ -378,10 +383,6 @@ def before(data: Series, share: float) -> Series:
 def _fitted(data: Series, options: FitOptions) -> CurveResult:
     if data.problem:
         return CurveResult(series=data, fit=None)
-    if options.method == "paper" and data.start is None:
-        raise InputError(
-            f"--method paper needs the reward before training, and {data.name} has no row of it: add --start VALUE."
-        )
     done = fit(data.compute, data.reward, evaluation=data.evaluation, **options.of(data))
     return CurveResult(series=data, fit=done)
 

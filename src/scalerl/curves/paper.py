@@ -1,4 +1,4 @@
-"""The paper's own procedure (arXiv 2510.13786, A.5): a grid of ceilings and midpoints, the exponent by least squares."""
+"""The paper's own procedure (arXiv 2510.13786, A.5): a grid of ceilings and midpoints, exponents by least squares."""
 
 import itertools
 import warnings

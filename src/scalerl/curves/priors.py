@@ -40,10 +40,11 @@ MOST_FALL_PLACES = 60
 EXTRA_SD = 0.5
 
 # Slow drift of one run's evaluations: variance in units of an evaluation's noise, length in evaluations, weight.
-DRIFTS = ((0.0, 1.0, 0.46),) + tuple(
-    (variance, length, weight / 3)
-    for variance, weight in ((0.3, 0.22), (1.0, 0.22), (4.0, 0.10))
-    for length in (1.5, 6.0, 25.0)
+DRIFTS = (
+    (0.0, 1.0, 0.46),
+    *((0.3, length, 0.22 / 3) for length in (1.5, 6.0, 25.0)),
+    *((1.0, length, 0.22 / 3) for length in (1.5, 6.0, 25.0)),
+    *((4.0, length, 0.10 / 3) for length in (1.5, 6.0, 25.0)),
 )
 # Departure of the curve from all of these shapes: standard deviation in units of the range that was seen, weight;
 # and over which factor of compute (as a logarithm) it changes.

@@ -1,7 +1,6 @@
 """Connect to Ray, or raise ClusterError with the reason.
 
-`ray` is imported here, in `ranks` and `rank_actors` beside this module, and in rollout/fleet/ray_members, inside
-functions.
+`ray` is imported here, in `ranks` beside this module, and in remote/, inside functions.
 """
 
 import importlib.util
@@ -48,6 +47,8 @@ def connect(address: str) -> Connection:
     # Before ray is imported: no usage reports, no hook that looks for a newer version.
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # Ranks and generators matter as much as the driver; Ray would let every other process of the machine go first.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     import ray
 
     if ray.is_initialized():
