@@ -118,7 +118,8 @@ def test_collapse_raises_an_alarm_with_its_beginning(open_page: Any, board: Serv
         tab.wait_for_selector(f'#alarms li.active[data-kind="{kind}"]')
         assert "since step" in tab.locator(f'#alarms li[data-kind="{kind}"]').inner_text()
     assert "alarm" in tab.locator("#announce").inner_text().lower()
-    until(tab, "[...document.querySelectorAll('nav .count')].some((e) => e.textContent.endsWith('3'))")
+    active = "String(document.querySelectorAll('#alarms li.active').length)"
+    until(tab, f"[...document.querySelectorAll('nav .count')].some((e) => e.textContent.endsWith({active}))")
 
 
 def test_samples_are_searched_and_followed(open_page: Any, board: ServedBoard, run: GrowingRun):

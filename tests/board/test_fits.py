@@ -23,4 +23,5 @@ def test_a_run_past_its_peak_is_falling_and_not_promised_more():
     assert 0.02 < row["drop"] < 0.06
     assert 8.0 < row["fall"] < 14.0
     assert row["doubling"] is None
+    assert "GPU-hours" in row["text"]
     assert row["end"]["value"] < 0.59
