@@ -60,7 +60,7 @@ def test_an_early_arm_is_no_surer_than_the_population(close):
     early = arm(0.6, 20, end=0.5, num=8)
     pooled = pool({**close, "early": early})["early"]
     assert pooled.prior is not None
-    location, scale = told(pooled.prior)["share"]
+    _, scale = told(pooled.prior)["share"]
     shares = np.log((pooled.param_draws("ceiling") - START) / (1 - START))
     assert np.std(shares) > 0.5 * scale
     assert width(pooled) < width(early)
