@@ -11,7 +11,7 @@ VENV_VLLM ?= .venv-vllm
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-vllm lint docs bench clean
+.PHONY: help demo test bubblewrap test-slow test-vllm lint docs bench clean
 
 help:
 	@echo "make demo       train the embedded tiny model with ScaleRL, forecasting while it trains, into $(OUT)/"
@@ -43,10 +43,17 @@ demo: $(VENV)/.demo
 
 # Many images for containers set it. Then each process of the tests would compile all that it imports.
 test test-slow: export PYTHONDONTWRITEBYTECODE =
-test: $(VENV)/.dev
+# Programs are run by bubblewrap. Where it is missing and cannot be installed, its tests are not run, and the last line
+# of the tests counts them.
+bubblewrap:
+	@command -v bwrap >/dev/null || { apt-get update && apt-get install --yes --no-install-recommends bubblewrap; } >/dev/null 2>&1 \
+	  || sudo -n apt-get install --yes --no-install-recommends bubblewrap >/dev/null 2>&1 \
+	  || echo "bubblewrap is missing and cannot be installed here: tests of the sandbox are not run (apt install bubblewrap)"
+
+test: bubblewrap $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
-test-slow: $(VENV)/.dev
+test-slow: bubblewrap $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow --timeout 3600 $(ARGS)
 
 # vLLM's build for CPUs. Its packages for pictures and sound do not fit this torch, and importing it would fail with them.

@@ -90,8 +90,37 @@ class Old:
         )
 
 
-class New(Old):
+class New:
     """Verdicts of `scalerl.curves` of this tree."""
+
+    def curve(self, run: Run) -> Any:
+        from scalerl.curves import fit
+
+        return fit(run.compute, run.reward, **arguments(run))
+
+    def fit(self, run: Run) -> Judged:
+        from scalerl.curves import Verdict
+
+        curve = self.curve(run)
+        low, high = curve.interval("ceiling")
+        return Judged(
+            ceiling_low=low,
+            ceiling_high=high,
+            is_known=curve.verdict == Verdict.KNOWN,
+            is_flat=curve.verdict == Verdict.FLAT,
+            is_fallen=curve.verdict == Verdict.FALLEN,
+            new=curve.new_interval,
+        )
+
+    def pair(self, first: Run, second: Run) -> Decision:
+        from scalerl.curves import PairKind, compare
+
+        pair = compare({"first": self.curve(first), "second": self.curve(second)}).pairs[0]
+        sign = {"first": 1, "second": -1, None: 0}[pair.winner]
+        return Decision(
+            ceiling=sign if pair.kind in (PairKind.HIGHER_CEILING, PairKind.AHEAD) else 0,
+            efficiency=sign if pair.kind == PairKind.MORE_EFFICIENT else 0,
+        )
 
 
 class LeastSquares:

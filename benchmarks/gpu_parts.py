@@ -20,7 +20,7 @@ import transformers
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
 
 from scalerl.config import Recipe, load_recipe
-from scalerl.config.rollout import RolloutSettings, VllmSettings
+from scalerl.config.parts import RolloutSettings, VllmSettings
 from scalerl.loop.pipeline import Pipeline, StepDone
 from scalerl.models.load import LoadedModel
 from scalerl.models.shape import ModelShape, head_sizes, work_flops

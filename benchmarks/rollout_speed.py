@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from scalerl.config.rollout import RolloutSettings, VllmSettings
+from scalerl.config.parts import RolloutSettings, VllmSettings
 from scalerl.models.load import LoadedModel, load_model
 from scalerl.rollout import ENGINES
 from scalerl.types import LengthPlan, Problem, Request

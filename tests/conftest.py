@@ -1,6 +1,10 @@
 import gc
 import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 # Two workers share two cores (make test): a thread each. Set before numpy and torch are imported; commands that tests
 # start inherit it. Sums over threads round differently, so this also keeps numbers equal from machine to machine.
@@ -27,6 +31,16 @@ settings.register_profile("scalerl", suppress_health_check=[HealthCheck.too_slow
 settings.load_profile("scalerl")
 
 
+@pytest.fixture
+def terminal_signals() -> Iterator[None]:
+    """Handle signals as in a terminal: under nohup and in the background some are ignored, and stay so."""
+    usual = {signal.SIGHUP: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Allow a warning of torch's compiler, which looks at the gradients of all that it traces, in tests on a GPU."""
     for item in items:
@@ -38,6 +52,17 @@ def pytest_collection_finish() -> None:
     """Exclude modules and collected tests from garbage collection: each run traversed 700,000 objects as it started."""
     gc.freeze()
     gc.enable()
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """End with one line that counts what was not run and why."""
+    reasons = Counter(
+        str(report.longrepr[2]).removeprefix("Skipped: ") if isinstance(report.longrepr, tuple) else "unknown reason"
+        for report in terminalreporter.stats.get("skipped", ())
+    )
+    if reasons:
+        listed = "; ".join(f"{num} {reason}" for reason, num in reasons.most_common())
+        terminalreporter.write_line(f"Not run: {reasons.total()} tests ({listed})", yellow=True)
 
 
 def pytest_sessionfinish() -> None:

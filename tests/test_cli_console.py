@@ -8,6 +8,8 @@ import pytest
 
 from scalerl.cli.console import RunConsole, StopSignals, ended_by_ctrl_c
 
+pytestmark = pytest.mark.usefixtures("terminal_signals")
+
 
 @pytest.fixture
 def signals() -> Iterator[StopSignals]:

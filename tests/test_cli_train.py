@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -28,6 +29,8 @@ from scalerl.cli.train import Terminal, seconds_left
 from scalerl.errors import EngineError
 from scalerl.graders.pool.pool import GraderPool
 from scalerl.rollout.torch.engine import TorchEngine
+
+pytestmark = pytest.mark.usefixtures("terminal_signals")
 
 SHORT_TASK = 'tasks.a={name="arithmetic", num_problems=8}'
 OTHER_TAGS = 'tasks.b={name="arithmetic", num_problems=8, thinking_start="<t>"}'
@@ -296,20 +299,51 @@ def test_second_signal_stops_at_once(scalerl: Command, tmp_path: Path, monkeypat
     assert [(row["step"], row["attempt"]) for row in store.read_metrics(out)] == [(1, 1), (2, 2), (3, 2)]
 
 
-def test_stop_before_the_first_step_keeps_the_evaluation(
-    scalerl: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_ctrl_c_does_not_wait_for_an_evaluation(scalerl: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     out = tmp_path / "run"
     with monkeypatch.context() as patched:
         patched.setattr(
             Terminal, "evaluating", lambda terminal, *_: setattr(terminal._signals, "number", signal.SIGINT)
         )
         assert train(scalerl, out).code == 130
-    first = store.read_evals(out)
-    shutil.rmtree(out / store.CHECKPOINTS)
+    assert store.read_evals(out) == []
+    assert (out / store.CHECKPOINTS / "step-00000000").is_dir()
+    with monkeypatch.context() as patched:
+        # The evaluation after the second step, and the one at the end.
+        when_stepped(patched, 2, lambda: os.kill(os.getpid(), signal.SIGINT))
+        assert train(scalerl, out, "--resume").code == 130
+    assert [row["step"] for row in store.read_evals(out)] == [0]
+    assert (out / store.CHECKPOINTS / "step-00000002").is_dir()
+    with monkeypatch.context() as patched:
+        when_stepped(patched, 3, lambda: os.kill(os.getpid(), signal.SIGINT))
+        assert train(scalerl, out, "--resume").code == 130
+    assert status(out) == ("stopped", "asked to stop")
     assert train(scalerl, out, "--resume").code == 0
-    assert store.read_evals(out)[0] == first[0]
-    assert first[0]["gpu_hours"] == 0
+    assert [(row["step"], row["gpu_hours"] == 0) for row in store.read_evals(out)] == [
+        (0, True),
+        (2, False),
+        (3, False),
+    ]
+
+
+@pytest.mark.parametrize("resume, message", [(False, "already holds a run"), (True, "does not hold a run to resume")])
+def test_folder_is_refused_before_torch_is_loaded(tmp_path: Path, resume: bool, message: str):
+    out = tmp_path / "run"
+    store.create_run(out)
+    store.write_json(out / (store.ENV if resume else store.RECIPE), {})
+    program = "import sys\nfrom scalerl.cli import main\ntry:\n    main()\nfinally:\n    print('torch' in sys.modules)"
+    command = [sys.executable, "-c", program, "train", "tiny-cpu", "--out", str(out), *["--resume"] * resume]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert message in done.stderr
+    assert done.stdout.strip() == "False"
+
+
+def test_run_that_was_killed_before_it_began_is_started_again(scalerl: Command, tmp_path: Path):
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / ".recipe.json.7.unfinished").write_text("{")
+    assert "start it again without --resume" in train(scalerl, out, "--resume").err
+    assert train(scalerl, out, steps=1).code == 0
 
 
 def test_steps_after_the_checkpoint_leave_the_curve(scalerl: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -663,8 +697,9 @@ def test_user_mistake_is_one_line_and_writes_nothing(
     before = contents(finished)
     left = scalerl(*words)
     assert (left.code, left.out) == (2, "")
-    assert left.err.startswith("error: ")
-    assert left.err.count("\n") == 1
-    assert [word for word in expected if word not in left.err] == []
+    # What of others' code is run is said first.
+    (error,) = (line for line in left.err.splitlines() if "code outside scalerl" not in line)
+    assert error.startswith("error: ")
+    assert [word for word in expected if word not in error] == []
     assert not (faulty / "new").exists()
     assert contents(finished) == before

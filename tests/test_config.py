@@ -1,3 +1,4 @@
+import importlib
 import json
 import re
 from pathlib import Path
@@ -7,7 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalerl.choose import choose, keyword_settings
-from scalerl.config import AXES, Recipe, body_dtype, inert, list_recipes, load_recipe, mode_name, parts, settings_of
+from scalerl.config import (
+    AXES,
+    Recipe,
+    body_dtype,
+    imports_of,
+    inert,
+    list_recipes,
+    load_recipe,
+    mode_name,
+    parts,
+    settings_of,
+)
 from scalerl.config.parts import BudgetSettings, PipelineSettings
 from scalerl.config.task_settings import TASK_SETTINGS
 from scalerl.config.tree import DEFAULT_NAMES
@@ -55,7 +67,6 @@ def test_scalerl_is_what_the_paper_says():
         "name": "interruption",
         "thinking_min": 10240,
         "thinking_max": 12288,
-        "thinking_end": "</think>",
         "answer_budget": 2048,
     }
     assert recipe.pipeline.groups_per_batch * recipe.pipeline.completions_per_group == 768
@@ -133,7 +144,7 @@ def test_a_leave_one_out_recipe_is_two_lines(tmp_path):
     path = write(tmp_path, "loo.toml", 'extends = "scalerl"\nadvantage.normalisation = "prompt"\n')
     ours, scalerl = settings_of(load_recipe(path)), settings_of(load_recipe("scalerl"))
     differing = {key for key in ours | scalerl if ours.get(key) != scalerl.get(key)} - {"description"}
-    assert differing == {"advantage.normalisation.name", "advantage.normalisation.eps"}
+    assert differing == {"advantage.normalisation.name"}
     assert load_recipe(path).description == ""
 
 
@@ -250,16 +261,12 @@ def test_shared_task_settings_are_those_of_with_settings():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (f"{TWO_TASKS}[task]\nname = 'words'", 'task.name is "words" and tasks holds sums, gsm8k: a run has one task'),
+        (f"{TWO_TASKS}[task]\nname = 'words'", 'task.name is "words" and there are also tables [tasks.NAME]: a run'),
         (f"{TWO_TASKS}['tasks'.'a/b']\nname = 'words'", 'tasks holds "a/b", but the name of a task may only have'),
         (f"{TWO_TASKS}[tasks.third]\nmax_number = 3", "tasks.third.name is not set"),
         (f"{TWO_TASKS}[evaluation.sets.sums]\nname = 'words'", "evaluation.sets.sums has the name of tasks.sums"),
         (TWO_TASKS.replace("weight = 3", "weight = 0"), "tasks.sums.weight is 0 but must be above 0"),
         (TWO_TASKS.replace("chat = true", "chat = 1"), "tasks.gsm8k.chat is 1 but must be true or false"),
-        (
-            TWO_TASKS + "thinking_end = '</thought>'",
-            'tasks.gsm8k.thinking_end is "</thought>" and length.thinking_end is "</think>"',
-        ),
     ],
 )
 def test_tasks_that_cannot_be_together(tmp_path, text, message):
@@ -373,9 +380,38 @@ def test_leave_one_out_is_inert_under_prompt_normalisation():
     assert inert(load_recipe("base", [leave_one_out]), gpu=True).keys() == {"advantage.baseline"}
     for recipe, overrides in [
         ("base", []),
-        ("base", [leave_one_out, "advantage.normalisation.eps=0.1"]),
         ("base", [leave_one_out, "advantage.normalisation=none"]),
         # Exact only while all kept groups are of one size, which no setting can promise.
         ("scalerl", [leave_one_out]),
     ]:
         assert inert(load_recipe(recipe, overrides), gpu=True) == {}
+
+
+# -- the page of settings ----------------------------------------------------------------------------------------------
+
+
+def test_page_of_settings_is_up_to_date(monkeypatch):
+    """Made by `python docs/make_settings.py`."""
+    docs = Path(__file__).parents[1] / "docs"
+    monkeypatch.syspath_prepend(str(docs))
+    make_settings = importlib.import_module("make_settings")
+    assert (docs / "settings.md").read_text() == make_settings.page()
+    assert make_settings.count() < 185
+
+
+def test_code_of_others_that_a_recipe_runs_is_listed(tmp_path):
+    assert imports_of(load_recipe("scalerl")) == {}
+    text = """
+extends = "tiny-cpu"
+loss = {name = "mine:loss"}
+rollout.vllm.python = "/bin/other"
+task = {name = "mine:rows", system = "Answer: x", chat = true, graders.own.name = "mine:grade"}
+evaluation.sets.more = {name = "words", grader = "mine:near"}
+"""
+    assert imports_of(load_recipe(write(tmp_path, "mine.toml", text))) == {
+        "loss.name": "mine:loss",
+        "rollout.vllm.python": "/bin/other",
+        "task.name": "mine:rows",
+        "task.graders.own.name": "mine:grade",
+        "evaluation.sets.more.grader": "mine:near",
+    }

@@ -28,7 +28,7 @@ EXPECTED = {
 
 
 def kinds(path: Path, framework: str | None = None) -> set[str]:
-    return {row.kind for row in check_recipe(path, framework).differences}  # pyright: ignore[reportArgumentType]
+    return {row.kind for row in check_recipe(path, framework).differences}
 
 
 @pytest.mark.parametrize("name", EXPECTED)

@@ -1,30 +1,41 @@
 """Keys and tokens do not reach a run folder, a message or a report."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from small_runs import SHORT
 
 from scalerl import store
-from scalerl.config import load_recipe
-from scalerl.config.secrets import HIDDEN, hidden, is_secret, is_secret_name, redact, secrets_in
+from scalerl.config import load_recipe, trusting
+from scalerl.config.secrets import HIDDEN, from_environment, hidden, is_secret, is_secret_name, redact, secrets_in
 from scalerl.errors import GraderError, RecipeError, StudyError
 
 KEY = "sk-live-0123456789abcdef"
 
 
-@pytest.mark.parametrize(
-    "name", ["api_key", "HF_TOKEN", "WANDB_API_KEY", "judge.password", "apiKey", "auth_token", "judge_key", "key"]
-)
+SECRETS = """
+api_key apiKey auth_token judge_key key judge.password openai_key HF_TOKEN WANDB_API_KEY OPENAI_API_KEY OPENAI_KEY
+ANTHROPIC_API_KEY KAGGLE_KEY GH_PAT GITHUB_TOKEN GITLAB_TOKEN MYSQL_PWD PGPASSWORD DB_PASS DB_PASSWORD JWT
+REDIS_PASSWORD JWT_SECRET DSN SENTRY_DSN AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN AZURE_STORAGE_KEY GOOGLE_API_KEY
+GOOGLE_APPLICATION_CREDENTIALS HUGGINGFACEHUB_API_TOKEN NPM_TOKEN SSH_PRIVATE_KEY CLIENT_SECRET SMTP_PASS SESSION_COOKIE
+"""
+
+
+@pytest.mark.parametrize("name", SECRETS.split())
 def test_names_of_secrets(name: str):
     assert is_secret_name(name)
     assert is_secret(name, KEY)
 
 
-@pytest.mark.parametrize(
-    "name", ["max_prompt_tokens", "answer_key", "path", "tokenizer", "keyword", "micro_batch_tokens"]
-)
+NO_SECRETS = """
+max_prompt_tokens answer_key path tokenizer keyword micro_batch_tokens pass_rate passed PATH pattern compass_x KEYBOARD
+SSH_AUTH_SOCK bypass PWD OLDPWD PWD_STYLE
+"""
+
+
+@pytest.mark.parametrize("name", NO_SECRETS.split())
 def test_other_names_are_no_secrets(name: str):
     assert not is_secret_name(name)
 
@@ -53,11 +64,17 @@ def test_settings_are_hidden_at_any_depth():
         f"Authorization: Bearer {KEY}",
         f'--set task.graders.judge.api_key="{KEY}": not a setting',
         f"the key {KEY} is wrong",
+        "from a file: hf_abcdefghijklmnopqrst",
     ],
 )
-def test_messages_are_redacted(monkeypatch: pytest.MonkeyPatch, text: str):
-    monkeypatch.setenv("JUDGE_TOKEN", KEY)
-    assert KEY not in redact(text)
+@pytest.mark.parametrize("name", ["JUDGE_TOKEN", "OPENAI_KEY", "NAMED_BY_A_SETTING"])
+def test_messages_are_redacted(monkeypatch: pytest.MonkeyPatch, text: str, name: str):
+    key = "0123-4567-89ab-cdef"  # not known by how it begins
+    text = text.replace(KEY, key)
+    monkeypatch.setenv(name, key)
+    assert from_environment({"judge": "env:NAMED_BY_A_SETTING"} if name.startswith("NAMED") else {}) is not None
+    assert key not in redact(text)
+    assert "hf_abc" not in redact(text)
     assert HIDDEN in redact(text)
     assert (
         redact("reward.threshold = 0.12345678 of 12345678 tokens") == "reward.threshold = 0.12345678 of 12345678 tokens"
@@ -141,12 +158,19 @@ def test_code_of_a_model_is_not_run(tmp_path: Path):
     config = json.loads((model / "config.json").read_text())
     config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.OwnModel"}}
     (model / "config.json").write_text(json.dumps(config))
-    (model / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
-    with pytest.raises(
-        ModelError, match=r"Python code of its own, which is not run: .* model\.trust_remote_code = true"
-    ):
-        load_inputs(load_recipe("tiny-cpu", [f"model.path={json.dumps(str(model))}"]))
+    (model / "own.py").write_text(f"import pathlib; pathlib.Path({str(tmp_path / 'ran')!r}).touch()\n")
+    recipe = load_recipe("tiny-cpu", [f"model.path={json.dumps(str(model))}"])
+    with pytest.raises(ModelError, match=r"Python code of its own, which is not run: .* --trust-remote-code"):
+        load_inputs(recipe)
     assert not (tmp_path / "ran").exists()
+    # No file and no --set allows it, only the word of this call, which is not written down.
+    with pytest.raises(RecipeError, match=r"model\.trust_remote_code cannot be set in a recipe"):
+        load_recipe("tiny-cpu", ["model.trust_remote_code=true"])
+    trusted = trusting(recipe, trust_remote_code=True)
+    with suppress(AttributeError):
+        load_inputs(trusted)
+    assert (tmp_path / "ran").exists()
+    assert "trust_remote_code" not in trusted.model_dump_json()
 
 
 def test_error_of_the_command_line_hides_a_key():

@@ -31,7 +31,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from scalerl.config import load_recipe
-from scalerl.config.sft import SftSettings
+from scalerl.config.parts import SftSettings
 from scalerl.models.tiny import build_tokenizer
 from scalerl.run.parts import build_tasks
 from scalerl.run.sft.make import SftProgress, SftResult, SftStart, SilentObserver, sft

@@ -65,13 +65,15 @@ def train(
     loss: "Callable[[LossInputs], TokenLoss] | None" = None,
     resume: bool = False,
     observer: "RunObserver | None" = None,
+    trust_remote_code: bool = False,
 ) -> TrainedRun:
     """Train by a recipe into a run folder, as `scalerl train` does; return the rows that it wrote.
 
     `problems`, `grader` and `loss` replace those of the recipe. `problems` are rows, or a function that returns or
     yields them. Functions that can be imported are noted in the folder by their import path. Others, such as a lambda
     or a function of a notebook, work in this process only: to resume, pass them again. Such a grader runs here, without
-    the limits on time and memory that graders have in processes of their own.
+    the limits on time and memory that graders have in processes of their own. Code that comes with a model runs only
+    with `trust_remote_code`, here and in the other functions.
 
     >>> run = scalerl.train("tiny-cpu", "runs/first", settings={"budget.steps": 60})
     >>> run.evals[-1].get("reward"), run.fit().verdict
@@ -88,7 +90,7 @@ def train(
     from scalerl.run.run import Run
 
     folder = Path(out)
-    end = Run(loaded, folder, observer=observer, resume=resume).train()
+    end = Run(_trusting(loaded, trust_remote_code), folder, observer=observer, resume=resume).train()
     return TrainedRun(
         folder=folder,
         ended=end.kind,
@@ -104,6 +106,7 @@ def evaluate(
     *,
     settings: Settings | None = None,
     sets: Sequence[str] = (),
+    trust_remote_code: bool = False,
 ) -> list[dict[str, Any]]:
     """Measure a model on a recipe's evaluation sets, or on `sets` of them; return one row per set.
 
@@ -114,7 +117,7 @@ def evaluate(
     loaded = load_recipe(recipe, {**(settings or {}), "model.path": str(model)})
     from scalerl.run.evaluate import evaluate_model
 
-    return evaluate_model(loaded, sets)
+    return evaluate_model(_trusting(loaded, trust_remote_code), sets)
 
 
 def sft(
@@ -124,6 +127,7 @@ def sft(
     settings: Settings | None = None,
     resume: bool = False,
     observer: "SftObserver | None" = None,
+    trust_remote_code: bool = False,
 ) -> "SftResult | None":
     """Make a base model from the demonstrations of a recipe's task, by its table [sft]; None if it was stopped.
 
@@ -132,14 +136,16 @@ def sft(
     loaded = load_recipe(recipe, settings)
     from scalerl.run.sft.recipe import sft_from_recipe
 
-    return sft_from_recipe(loaded, Path(out), resume=resume, observer=observer)
+    return sft_from_recipe(_trusting(loaded, trust_remote_code), Path(out), resume=resume, observer=observer)
 
 
-def export(run: str | Path, out: str | Path, *, step: int | Literal["best", "last"] = "last") -> Path:
+def export(
+    run: str | Path, out: str | Path, *, step: int | Literal["best", "last"] = "last", trust_remote_code: bool = False
+) -> Path:
     """Write the model of one of a run's checkpoints as a normal Hugging Face folder; return the folder."""
     from scalerl.run.resume import export as write
 
-    return write(Path(run), Path(out), str(step))
+    return write(Path(run), Path(out), str(step), trust_remote_code=trust_remote_code)
 
 
 def fit_run(folder: str | Path, evaluation_set: str = "") -> "Fit":
@@ -164,6 +170,12 @@ def fit_run(folder: str | Path, evaluation_set: str = "") -> "Fit":
     (curve,) = analyse_fit([chosen], FitOptions()).curves
     assert curve.fit is not None, "a curve that cannot be fitted is an error"
     return curve.fit
+
+
+def _trusting(recipe: "Recipe", trust_remote_code: bool) -> "Recipe":
+    from scalerl.config import trusting
+
+    return trusting(recipe, trust_remote_code=trust_remote_code)
 
 
 def _overrides(settings: Settings, table: str = "") -> list[str]:

@@ -84,8 +84,8 @@ class InputError(UserError):
     """A log cannot be read, or does not hold what was asked for."""
 
     def __init__(self, sentence: str) -> None:
-        # Quoted cells may hold line breaks, and names of columns come from such cells.
-        super().__init__(" ".join(sentence.splitlines()))
+        # Paths and cells may hold line breaks and what a terminal would obey.
+        super().__init__("".join(mark if mark.isprintable() else " " for mark in sentence))
 
 
 class NoCurveError(InputError):

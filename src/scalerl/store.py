@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from scalerl.atomic_files import new_file, write_errors
+from scalerl.atomic_files import UNFINISHED, new_file, write_errors
 from scalerl.errors import RunFolderError, StoreError, not_utf8
 
 RECIPE = "recipe.json"
@@ -55,10 +55,25 @@ def check_new(folder: str | Path) -> None:
     """Raise RunFolderError if a new run cannot use this folder: it is not empty, or cannot be created or written."""
     folder = Path(folder)
     check_place(folder)
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+    if folder.exists() and not (folder.is_dir() and _is_empty(folder)):
         if is_run_folder(folder):
             raise RunFolderError(f"{folder} already holds a run: continue it with --resume, or choose another --out")
         raise RunFolderError(f"{folder} already exists and is not an empty folder: choose another --out")
+
+
+def check_resumable(folder: str | Path) -> None:
+    """Raise RunFolderError if there is no run in this folder to go on with, or if it cannot be written."""
+    folder = Path(folder)
+    if not (folder / RECIPE).is_file():
+        if folder.is_dir() and _is_empty(folder):
+            raise RunFolderError(f"{folder} has a run that ended before it began: start it again without --resume")
+        raise RunFolderError(f"{folder} does not hold a run to resume: it has no {RECIPE}")
+    check_place(folder)
+
+
+def _is_empty(folder: Path) -> bool:
+    """Return whether a folder holds nothing, or only a file that was cut by a kill."""
+    return all(path.name.endswith(UNFINISHED) for path in folder.iterdir())
 
 
 def check_place(folder: Path) -> None:

@@ -247,9 +247,7 @@ def test_curves_are_compared_within_their_evaluation_set():
     ]
     done = analyse_compare(runs, FitOptions(), None)
     assert [(pair.a, pair.b) for pair in done.pairs] == [("r1/val", "r2/val"), ("r1/test", "r2/test")]
-    assert [(pair.kind, pair.winner) for pair in done.pairs] == [
-        (PairKind.HIGHER_CEILING, "r2/val"), (PairKind.HIGHER_CEILING, "r2/test")
-    ]  # fmt: skip
+    assert [pair.winner for pair in done.pairs] == ["r2/val", "r2/test"]
     out = to_json(done)
     assert [row["name"] for row in out["ranking"][::2]] == ["r2/val", "r2/test"]
     assert [one["set"] for one in out["sets"]] == ["val", "test"]

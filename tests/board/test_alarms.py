@@ -83,9 +83,9 @@ def test_few_rows_raise_no_alarm():
     assert episodes({}) == []
 
 
-def row(num: int, value: float, low: float, high: float, verdict: str = "ok") -> dict[str, Any]:
+def row(num: int, value: float, low: float, high: float, *, is_ok: bool = True) -> dict[str, Any]:
     told = {"value": value, "low": low, "high": high}
-    return {"num": num, "compute": float(num), "verdict": verdict, "end": told, "ceiling": told}
+    return {"num": num, "compute": float(num), "is_ok": is_ok, "end": told, "ceiling": told}
 
 
 def test_forecast_that_left_its_interval_is_found():
@@ -100,8 +100,7 @@ def test_forecast_that_came_back_raises_no_alarm():
 
 
 def test_ceilings_count_only_where_they_are_known():
-    unknown = "ceiling not identifiable yet"
-    rows = [row(4, 0.5, 0.4, 0.6, unknown), row(6, 0.9, 0.8, 0.95, unknown)]
+    rows = [row(4, 0.5, 0.4, 0.6, is_ok=False), row(6, 0.9, 0.8, 0.95, is_ok=False)]
     assert forecast_moved([{**each, "end": None} for each in rows]) is None
 
 

@@ -100,8 +100,8 @@ def test_curve_and_history_grow_without_a_reload(open_page: Any, board: ServedBo
     grow(run, 6)
     until(tab, f"document.querySelectorAll('#curve figure circle').length >= {before + 6}")
     until(tab, "document.querySelectorAll('#history figure svg circle').length >= 6")
-    tab.wait_for_selector("#stopping-text")
-    assert "doubling" in tab.locator("#verdict").inner_text()
+    tab.wait_for_selector("#verdict-text")
+    assert "Doubling" in tab.locator("#verdict").inner_text()
     assert tab.locator("#time .key li").count() >= 4
     assert tab.locator("#signals figure").count() >= 5
     assert tab.evaluate("window.mark") == "same page"
@@ -118,7 +118,8 @@ def test_collapse_raises_an_alarm_with_its_beginning(open_page: Any, board: Serv
         tab.wait_for_selector(f'#alarms li.active[data-kind="{kind}"]')
         assert "since step" in tab.locator(f'#alarms li[data-kind="{kind}"]').inner_text()
     assert "alarm" in tab.locator("#announce").inner_text().lower()
-    until(tab, "[...document.querySelectorAll('nav .count')].some((e) => e.textContent.endsWith('3'))")
+    active = "String(document.querySelectorAll('#alarms li.active').length)"
+    until(tab, f"[...document.querySelectorAll('nav .count')].some((e) => e.textContent.endsWith({active}))")
 
 
 def test_samples_are_searched_and_followed(open_page: Any, board: ServedBoard, run: GrowingRun):

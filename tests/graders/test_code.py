@@ -9,7 +9,7 @@ from scalerl.config.parts import GradingSettings
 from scalerl.errors import GraderError, SandboxError
 from scalerl.graders.code import check_sandbox, close_sandboxes, code, code_share, program_in, run_program
 from scalerl.graders.pool.pool import GraderPool, GraderSpec, Item
-from scalerl.graders.sandbox import bubblewrap
+from scalerl.graders.sandbox import launch
 from scalerl.graders.sandbox.job import Asserts, Calls, Reference, Streams
 from scalerl.loop.grading import with_limits
 
@@ -131,7 +131,7 @@ def test_a_missing_sandbox_is_told_before_anything_is_graded(monkeypatch: pytest
     monkeypatch.setenv("PATH", str(tmp_path))
     with GraderPool(num_workers=1) as pool, pytest.raises(GraderError, match="apt install bubblewrap"):
         pool.check(pooled())
-    assert "apt install" in bubblewrap.INSTALL
+    assert "apt install" in launch.INSTALL
 
 
 def test_limits_of_the_recipe_reach_the_programs():

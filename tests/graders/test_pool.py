@@ -87,6 +87,23 @@ def test_items_queued_at_a_dead_worker_are_graded_by_another():
         assert endings(pool, texts) == [ENDINGS[text] for text in texts]
 
 
+def test_coroutine_functions_share_a_worker_of_their_own():
+    waiting = GraderSpec(name="hostile_graders:wait_for_a_judge")
+    with GraderPool(num_workers=1) as pool:
+        pool.check(waiting)
+        started = time.monotonic()
+        graded = pool.grade_all([Item(key=number, spec=waiting, text="a", answer="a") for number in range(200)])
+        assert time.monotonic() - started < 200 * 0.05
+        assert {result.value for result in graded} == {1.0}
+        pool.submit("exit", waiting, "exit", "")
+        pool.submit("right", OBEY, "right", "")
+        ended = {}
+        while len(ended) < 2:
+            ended |= {result.key: result.reason for result in pool.poll(30)}
+        assert ended == {"exit": "crash", "right": None}
+        assert pool.grade_all([Item(key=0, spec=waiting, text="a", answer="b")])[0].value == 0
+
+
 def test_time_spent_waiting_in_the_queue_does_not_count():
     with GraderPool(num_workers=1, timeout_s=1.5) as pool:
         assert endings(pool, ["nap 0.2"] * 12) == ["right"] * 12

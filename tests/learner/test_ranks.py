@@ -3,7 +3,6 @@
 import ctypes
 import functools
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -23,12 +22,11 @@ from safetensors.torch import save_file
 from tiny_models import tiny_model
 
 from scalerl.errors import LearnerError, RankLost
-from scalerl.learner.ranks import process
-from scalerl.learner.ranks.buckets import buckets
+from scalerl.learner.ranks import driver
 from scalerl.learner.ranks.context import ContextGroup
 from scalerl.learner.ranks.rank import LearnerRank, RankSpec
-from scalerl.learner.ranks.silence import Silence
 from scalerl.learner.saved import SavedTensors, file_name, write_rows
+from scalerl.remote import peer
 from scalerl.run.learners import learner_settings
 
 
@@ -66,29 +64,11 @@ def test_ranks_give_the_gradients_of_one_process(tmp_path, monkeypatch, device, 
     assert {text for _, _, text in reported} == {str(num_checks)}, "the number of checks"
 
 
-def test_buckets_hold_every_weight_once_and_stay_small():
-    named = [(f"w{i}", torch.randn(i + 1, 3).to(torch.bfloat16 if i % 2 else torch.float32)) for i in range(20)]
-    named.append(("scalar", torch.tensor(2.5)))
-    made = list(buckets(iter(named), limit=400))
-    assert len(made) > 3
-    assert all(len(bucket.buffer) <= 400 for bucket in made)
-    again = [pair for bucket in made for pair in bucket.tensors()]
-    assert [name for name, _ in again] == [name for name, _ in named]
-    for (name, tensor), (_, expected) in zip(again, named, strict=True):
-        assert tensor.dtype == expected.dtype, name
-        assert torch.equal(tensor, expected), name
-
-
-def test_a_weight_larger_than_a_bucket_has_its_own():
-    made = list(buckets([("a", torch.zeros(2)), ("b", torch.zeros(100)), ("c", torch.zeros(2))], limit=128))
-    assert [[name for name, *_ in bucket.index] for bucket in made] == [["a"], ["b"], ["c"]]
-
-
 def test_ranks_train_save_and_end_together(tmp_path):
     """Two processes: a step, weights, a checkpoint that one process reads, and the death of a rank."""
     batches = [random_batch(seed, num_groups=6, version=VERSION + seed) for seed in range(2)]
     alone, ranked = make_learner(), make_learner("learner.sharding=full", "learner.ranks=2")
-    pids = [rank.pid for rank in ranked._ranks]
+    pids = [rank.link.pid for rank in ranked._ranks]
     try:
         expected, row = alone.step(batches[0]), ranked.step(batches[0])
         assert row["loss/value"] == pytest.approx(expected["loss/value"], abs=1e-6)
@@ -98,9 +78,6 @@ def test_ranks_train_save_and_end_together(tmp_path):
         assert max(held) < 0.6 * sum(held)
 
         saved = ranked.state_dict()
-        first = ranked.weight_buckets()
-        next(first)
-        first.close()
         ranked.step(batches[1])
         # The state is that of the moment it was asked for.
         saved.write(tmp_path)
@@ -117,23 +94,21 @@ def test_ranks_train_save_and_end_together(tmp_path):
         alone.step(batches[1])
         other.step(batches[1])
         weights = ranked.weights()
-        streamed = weights.items()
-        assert weights._held is None
-        assert [name for name, _ in streamed] == list(alone.weights())
+        assert list(weights) == list(alone.weights())
         for name, weight in alone.weights().items():
             torch.testing.assert_close(weights[name], weight, rtol=0, atol=1e-6)
             torch.testing.assert_close(other.weights()[name], weight, rtol=0, atol=1e-6)
 
         os.kill(pids[1], signal.SIGKILL)
         begun = time.monotonic()
-        with pytest.raises(LearnerError, match="rank 1 of the learner was killed by signal 9"):
+        with pytest.raises(LearnerError, match="rank 1 of the learner was ended by SIGKILL"):
             ranked.step(random_batch(3, version=VERSION + 2))
         assert time.monotonic() - begun < 30
     finally:
         ranked.close()
     assert not [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
     with pytest.raises(LearnerError, match="closed"):
-        dict(ranked.weights())
+        ranked.weights()
 
 
 @pytest.mark.parametrize("family", ["smollm", "qwen3"])
@@ -151,7 +126,7 @@ def test_sharded_rank_uses_what_it_loaded(tmp_path, monkeypatch, family):
         num_ranks=1,
         address="127.0.0.1",
         port=store.port,
-        folder=str(tmp_path / "model"),
+        model=str(tmp_path / "model"),
         sharding="full",
         settings=functools.partial(learner_settings, recipe_of(), gpu=False),
     )
@@ -168,7 +143,7 @@ def test_sharded_rank_uses_what_it_loaded(tmp_path, monkeypatch, family):
 
 def test_ranks_that_divide_a_pass_go_on_as_one_process(tmp_path, monkeypatch):
     """Each of two ranks has half of every row's tokens; they continue from the state of one process."""
-    monkeypatch.setattr(multiprocessing, "get_context", lambda method: forked.context())
+    forked.children(monkeypatch)
     batches = [random_batch(seed, num_groups=6, version=VERSION + seed) for seed in range(2)]
     alone = make_learner()
     ranked = make_learner("learner.sharding=full", "learner.ranks=2", "learner.context_ranks=2", seed=1)
@@ -209,14 +184,15 @@ def test_gathered_entropies_have_gradients_like_log_probs(monkeypatch):
 @contextmanager
 def forked_ranks(monkeypatch, *overrides):
     """Two ranks that start quickly, as a learner and as its processes; nothing is left of them."""
-    monkeypatch.setattr(multiprocessing, "get_context", lambda method: forked.context())
+    forked.children(monkeypatch)
     learner = make_learner("learner.sharding=full", "learner.ranks=2", *overrides)
-    pids = [rank.pid for rank in learner._ranks]
+    ranks = list(learner._ranks)
+    pids = [rank.link.pid for rank in ranks]
     try:
-        yield learner, list(learner._ranks)
+        yield learner, ranks
     finally:
         learner.close()
-    assert not [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
+    assert not [pid for pid in pids if os.path.exists(f"/proc/{pid}") and not is_zombie(pid)]
 
 
 STOPPED = r"rank {} of the learner has given no sign of life for 2 s: it was stopped \(SIGSTOP\); --resume continues"
@@ -225,7 +201,7 @@ STOPPED = r"rank {} of the learner has given no sign of life for 2 s: it was sto
 def test_rank_stopped_in_a_step_is_lost(monkeypatch):
     with forked_ranks(monkeypatch, "learner.silent_s=2") as (learner, ranks):
         learner.step(random_batch(0, version=learner.version))
-        stop = threading.Timer(0.5, os.kill, (ranks[1].pid, signal.SIGSTOP))
+        stop = threading.Timer(0.5, os.kill, (ranks[1].link.pid, signal.SIGSTOP))
         stop.start()
         begun = time.monotonic()
         with pytest.raises(RankLost, match=STOPPED.format(1)):
@@ -235,18 +211,26 @@ def test_rank_stopped_in_a_step_is_lost(monkeypatch):
             learner.rank_facts()
 
 
+def answer_of(rank, seconds=30.0):
+    end = time.monotonic() + seconds
+    while (message := rank.receive()) is None:
+        assert time.monotonic() < end, "no answer"
+        time.sleep(0.01)
+    return message
+
+
 def test_stopped_rank_is_lost_in_the_middle_of_a_message(monkeypatch):
     """Messages that are larger than a pipe: one rank does not take the rest, the other does not send it."""
     with forked_ranks(monkeypatch, "learner.silent_s=2") as (_, ranks):
-        ranks[0].send(pickle.dumps((large_answer, ())))
-        time.sleep(0.5)  # Until the pipe is full.
+        ranks[0].send(large_answer)
+        time.sleep(0.005)
         for rank in ranks:
-            os.kill(rank.pid, signal.SIGSTOP)
+            os.kill(rank.link.pid, signal.SIGSTOP)
+        ranks[1].send(large_answer, bytes(LARGE))
         begun = time.monotonic()
-        with pytest.raises(RankLost, match=STOPPED.format(0)):
-            ranks[0].receive(60.0)
-        with pytest.raises(RankLost, match=STOPPED.format(1)):
-            ranks[1].send(bytes(LARGE))
+        for rank in ranks:
+            with pytest.raises(peer.Lost, match=r"no sign of life for 2 s: it was stopped \(SIGSTOP\)"):
+                _ = [answer_of(rank) for _ in range(2)]
         assert time.monotonic() - begun < 20
 
 
@@ -254,11 +238,11 @@ def test_stopped_rank_is_lost_in_the_middle_of_a_message(monkeypatch):
 def test_failure_of_one_rank_is_the_reason(monkeypatch, method):
     """Not that of rank 0, which waits for it and would fail without it."""
     with forked_ranks(monkeypatch) as (learner, ranks):
-        ranks[1].send(pickle.dumps((spoil, (method,))))
-        assert ranks[1].receive(30.0) == ("done", None)
+        ranks[1].send(spoil, method)
+        assert answer_of(ranks[1]) == ("done", None)
         begun = time.monotonic()
         with pytest.raises(LearnerError, match="rank 1 of the learner failed: ZeroDivisionError: spoilt"):
-            learner.step(random_batch(0, version=learner.version)) if method == "step" else dict(learner.weights())
+            learner.step(random_batch(0, version=learner.version)) if method == "step" else learner.weights()
         assert time.monotonic() - begun < 20
 
 
@@ -271,35 +255,36 @@ def spoil(rank, method):
 
 
 def test_rank_that_cannot_start_leaves_no_other(monkeypatch):
-    kept = process.ProcessRank.__init__
+    links = []
 
-    def start(self, spec, rank, **settings):
-        if rank == 1:
-            raise OSError("no more processes")
-        kept(self, spec, rank, **settings)
+    class Link(driver.ChildLink):
+        def __init__(self, *arguments, **settings):
+            if links:
+                raise OSError("no more processes")
+            super().__init__(*arguments, **settings)
+            links.append(self)
 
-    monkeypatch.setattr(multiprocessing, "get_context", lambda method: forked.context())
-    monkeypatch.setattr(process.ProcessRank, "__init__", start)
-    before = set(multiprocessing.active_children())
+    forked.children(monkeypatch)
+    monkeypatch.setattr(driver, "ChildLink", Link)
     with pytest.raises(OSError, match="no more processes"):
         make_learner("learner.sharding=full", "learner.ranks=2")
-    assert set(multiprocessing.active_children()) == before
+    assert is_zombie(links[0].pid)
 
 
 def test_call_that_holds_the_lock_of_python_has_more_time(monkeypatch):
     with forked_ranks(monkeypatch, "learner.silent_s=1") as (_, ranks):
-        ranks[0].send(pickle.dumps((hold_lock, (3,))))
-        assert ranks[0].receive(30.0) == ("done", None)
-        monkeypatch.setattr(process, "RUNNING_S", 2.0)
-        ranks[0].send(pickle.dumps((hold_lock, (60,))))
-        with pytest.raises(RankLost, match="rank 0 of the learner has given no sign of life for 2 s: it hangs"):
-            ranks[0].receive(30.0)
+        ranks[0].send(hold_lock, 3)
+        assert answer_of(ranks[0]) == ("done", None)
+        monkeypatch.setattr(peer, "RUNNING_S", 2.0)
+        ranks[0].send(hold_lock, 60)
+        with pytest.raises(peer.Lost, match="has given no sign of life for 2 s: it hangs"):
+            answer_of(ranks[0])
 
 
 @pytest.mark.slow
 def test_ranks_on_busy_cores_give_signs_of_life(monkeypatch):
     """Eight processes a core that never wait, and a limit of 5 s whether or not a rank is stopped."""
-    monkeypatch.setattr(process, "RUNNING_S", 0.0)
+    monkeypatch.setattr(peer, "RUNNING_S", 0.0)
     with forked_ranks(monkeypatch, "learner.silent_s=5") as (learner, _), ExitStack() as opened:
         for _ in range(8 * (os.cpu_count() or 1)):
             busy = opened.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
@@ -317,7 +302,7 @@ def step_for(learner, seconds):
 LARGE = 10_000_000
 
 
-def large_answer(rank):
+def large_answer(rank, data=b""):
     return bytes(LARGE)
 
 
@@ -326,22 +311,10 @@ def hold_lock(rank, seconds):
     ctypes.PyDLL(None).sleep(seconds)
 
 
-def test_silence_is_not_counted_while_nobody_listens(monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    silence = Silence()
-    for elapsed, heard, seconds in ((0.5, False, 0.5), (0.4, False, 0.9), (3600.0, False, 1.9), (0.5, True, 0.0)):
-        now[0] += elapsed
-        silence.listen(heard)
-        assert silence.seconds == pytest.approx(seconds)
-
-
 def test_processes_that_take_too_long_to_start_are_ended():
-    before = set(multiprocessing.active_children())
     with pytest.raises(RankLost, match=r"rank 0 of the learner is not ready after 0.3 s \(learner.start_s\)"):
         # They import torch for longer than that.
         make_learner("learner.sharding=full", "learner.ranks=2", "learner.start_s=0.3")
-    assert set(multiprocessing.active_children()) == before
 
 
 DRIVER = """
@@ -351,7 +324,7 @@ from learners import make_learner
 
 if __name__ == "__main__":
     learner = make_learner("learner.sharding=replicate", "learner.ranks=2")
-    print(*(rank.pid for rank in learner._ranks), flush=True)
+    print(*(rank.link.pid for rank in learner._ranks), flush=True)
     while True:
         learner.step(random_batch(1, version=learner.version))
 """

@@ -20,9 +20,6 @@ from scalerl.logs.series import Selection, series_from
 from scalerl.logs.table import Table, with_gpus
 from scalerl.report.inputs import gather
 
-SHARED = Path(__file__).parents[2] / "../shared/data"
-needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared data folder is not beside this checkout")
-
 
 def _file(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -229,26 +226,6 @@ def test_prime_rl_compute_comes_from_other_rows_of_a_step(tmp_path: Path) -> Non
     assert table.x == "gpu_hours"
     at_eval = [row["gpu_hours"] for row in table.rows if "eval/aime2024/avg@8" in row]
     assert at_eval == pytest.approx([2.0, 4.0])
-
-
-@needs_shared
-@pytest.mark.parametrize("number, rows", [(1, 30), (3, 50), (4, 60)])
-def test_tinker_cookbook_log_is_recognised(number: int, rows: int) -> None:
-    path = SHARED / f"foreign_logs/tinker_cookbook_{number}.jsonl"
-    table = read_table(path)
-    assert (len(table.rows), table.x, table.y) == (rows, "hours", "reward/mean")
-    on_eight = with_gpus(read_table(path), 8)
-    assert on_eight.x == "gpu_hours"
-    seconds = [json.loads(line)["time/total"] for line in path.read_text().splitlines()]
-    assert on_eight.rows[-1]["gpu_hours"] == pytest.approx(sum(seconds) * 8 / 3600)
-
-
-@needs_shared
-def test_published_tables_are_recognised() -> None:
-    table = read_table(SHARED / "scalerl_published_curves.csv")
-    assert (table.x, table.y, len(table.rows)) == ("gpu_hours", "pass_rate", 409)
-    table = read_table(SHARED / "tan2025_qwen_base.csv")
-    assert (table.x, table.y, set(_column(table, "size")) >= {"0.5B", "7B"}) == ("compute_flops", "pass_at_1", True)
 
 
 def test_trainer_state_holds_train_and_eval_rows(tmp_path: Path) -> None:

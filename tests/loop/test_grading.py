@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -30,7 +31,7 @@ from scalerl.loop.grading import (
 )
 from scalerl.tasks.length import LengthControl
 from scalerl.tasks.task import Task, TaskGrader
-from scalerl.types import Completion, Group, LengthPlan, Problem, Request
+from scalerl.types import Completion, LengthPlan, Problem, Request
 
 PROBLEM = Problem(id="a", prompt="1+2=", answer="3", task="arithmetic")
 
@@ -94,7 +95,7 @@ def test_only_fast_built_in_graders_run_in_this_process(graders: GraderRunner):
     }
     graders.check(judge("exact"))
     graders.submit([completion("<think>1</think>3")], judge("exact"), "training")
-    assert not graders._pools
+    assert graders._pool is None
     (verdict,) = graders.poll("training")
     assert of(verdict) == ("0/a#0", True, None)
     # Columns are for several graders; the value of a single one has a field of its own.
@@ -196,7 +197,7 @@ def test_check_finds_unusable_graders(graders: GraderRunner):
 
 def test_grading_settings_are_the_pools_arguments():
     taken = {name: parameter.default for name, parameter in keyword_settings(GraderPool).items()}
-    assert GradingSettings().model_dump(exclude={"sandbox"}) | {"coroutines": False} == taken
+    assert GradingSettings().model_dump(exclude={"sandbox"}) == taken
 
 
 def test_slow_grader_may_take_its_timeout(monkeypatch: pytest.MonkeyPatch):
@@ -231,12 +232,12 @@ def test_silent_or_dead_pool_raises(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(grading_module, "_WAIT_S", 0.2)
     graders = GraderRunner(GradingSettings(num_workers=1, timeout_s=0.2, cpu_limit_s=0.2))
     graders.check(judge(OBEDIENT))
-    assert graders._pools
-    os.kill(graders._pools["workers"].pid, signal.SIGSTOP)
+    assert graders._pool is not None
+    os.kill(graders._started().pid, signal.SIGSTOP)
     graders.submit([completion("3")], judge(OBEDIENT), "training")
     with pytest.raises(GradingStalled, match=r"1 answers are with the graders, and none came back in 0.5 s"):
         wait_for(lambda: graders.poll("training", wait=True), 1)
-    os.kill(graders._pools["workers"].pid, signal.SIGKILL)
+    os.kill(graders._started().pid, signal.SIGKILL)
     with pytest.raises(GraderPoolError, match="the grading process died"):
         wait_for(lambda: graders.poll("training", wait=True), 1)
     graders.close()
@@ -270,7 +271,7 @@ def test_poll_waits_for_a_verdict_if_asked_to(graders: GraderRunner, monkeypatch
 def test_close_ends_the_child_processes():
     graders = GraderRunner(LIMITS)
     graders.check(judge(OBEDIENT))
-    pid = graders._pools["workers"].pid
+    pid = graders._started().pid
     graders.close()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
@@ -317,16 +318,27 @@ def test_completion_without_verdict_is_neither_right_nor_wrong(graders: GraderRu
     assert grading.num_without_verdict == {"no_answer": 2}
 
 
-def test_group_is_returned_with_its_last_verdict(graders: GraderRunner):
+def test_group_is_returned_with_its_last_verdict(tmp_path: Path):
+    # No limit is met, however busy the machine is: the last verdict comes when the test says so.
+    graders = GraderRunner(GradingSettings(num_workers=2, timeout_s=60, cpu_limit_s=60))
     grading = groups_of(graders, {"arithmetic": OBEDIENT, "sums": "exact"})
-    graders.check(judge(OBEDIENT))
-    asked(grading, "3", "late", "hang", key="0/slow")
-    asked(grading, "3", "4", key="0/quick")
+    file = tmp_path / "go"
+    asked(grading, "3", "wait", key="0/slow", problem=dataclasses.replace(PROBLEM, answer=str(file)))
     asked(grading, "3", "4", key="0/sum", problem=Problem(id="s", prompt="1+2=", answer="3", task="sums"))
-    found: list[Group] = wait_for(lambda: grading.poll(wait=True), 3)
-    assert [group.key for group in found] == ["0/sum", "0/quick", "0/slow"]
-    assert [group.correct for group in found] == [(True, False), (True, False), (True, True, None)]
-    assert [one.request.index for one in found[2].completions] == [0, 1, 2]
+    assert [group.key for group in grading.poll(wait=True)] == ["0/sum"]
+    assert grading.poll(wait=True) == []
+    file.touch()
+    (slow,) = wait_for(lambda: grading.poll(wait=True), 1)
+    assert (slow.key, slow.correct) == ("0/slow", (False, True))
+    assert [one.request.index for one in slow.completions] == [0, 1]
+    graders.close()
+
+
+def test_completion_that_times_out_leaves_its_group_whole(graders: GraderRunner):
+    grading = groups_of(graders, {"arithmetic": OBEDIENT})
+    asked(grading, "3", "hang")
+    (group,) = wait_for(lambda: grading.poll(wait=True), 1)
+    assert group.correct == (True, None)
     assert grading.num_without_verdict == {"timeout": 1}
 
 

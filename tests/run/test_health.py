@@ -26,8 +26,8 @@ EVEN = evaluations([0.1 * place for place in range(21)])
 BUSY = evaluations([0.1 * place for place in range(11)] + [1.0 + 0.8 * place for place in range(1, 11)])
 
 
-def axis_of(rows, *settings: str) -> str | None:
-    health = Health(load_recipe("tiny-cpu", settings), trained_s=0.0)
+def axis_of(rows) -> str | None:
+    health = Health(load_recipe("tiny-cpu"), trained_s=0.0)
     outlook = health.outlooks(rows, ["main"], END.get)["main"]
     assert outlook is not None
     return outlook.axis
@@ -36,11 +36,6 @@ def axis_of(rows, *settings: str) -> str | None:
 def test_forecast_is_over_flops_where_time_is_uneven():
     assert axis_of(EVEN) == "gpu_hours"
     assert axis_of(BUSY) == "flops"
-
-
-def test_recipe_chooses_the_axis():
-    assert axis_of(BUSY, "forecast.compute=gpu_hours") == "gpu_hours"
-    assert axis_of(EVEN, "forecast.compute=step") == "step"
 
 
 def test_uneven_time_and_stalls_are_told_once():

@@ -10,10 +10,8 @@ import pytest
 import torch
 
 from scalerl.config import Recipe, load_recipe
-from scalerl.config.parts import LearnerSettings
-from scalerl.config.rollout import RolloutSettings
+from scalerl.config.parts import RolloutSettings
 from scalerl.errors import GraderError, RecipeError
-from scalerl.learner import LEARNERS
 from scalerl.learner.step import TorchLearner
 from scalerl.loop.grading import GraderRunner
 from scalerl.rollout import ENGINES
@@ -58,7 +56,8 @@ def prompts_of(inputs: Inputs, max_tokens: int = 16) -> dict[str, Prompts]:
 def notices_of(inputs: Inputs, settings: Recipe) -> tuple[str, ...]:
     max_tokens = settings.rollout.max_prompt_tokens
     every_set = [*(one.prompts for one in inputs.eval_sets), *prompts_of(inputs, max_tokens).values()]
-    return notices(every_set, max_tokens=max_tokens, length=settings.length, text=inputs.text)
+    thinking_end = inputs.tasks["main"].answer.thinking_end
+    return notices(every_set, max_tokens=max_tokens, thinking_end=thinking_end, text=inputs.text)
 
 
 def test_no_training_problem_is_in_an_evaluation_set(tmp_path: Path):
@@ -130,12 +129,12 @@ def test_prompts_are_encoded_once_for_all_evaluations(monkeypatch: pytest.Monkey
 def test_thinking_end_of_several_tokens_is_noticed():
     settings = recipe()
     assert notices_of(load_inputs(settings), settings) == ()
-    settings = recipe('length.thinking_end="=1"', 'length.marker="=1"')
+    settings = recipe('task.thinking_end="=1"', 'length.marker="=1"')
     (notice,) = notices_of(load_inputs(settings), settings)
-    assert notice.startswith('length.thinking_end "=1" is 2 tokens of this model: ')
+    assert notice.startswith('task.thinking_end "=1" is 2 tokens of this model: ')
 
 
-def long_winded(encode, /) -> LengthControl:
+def long_winded(encode, thinking_end, /) -> LengthControl:
     return LengthControl(max_tokens=60, plan=lambda seed: LengthPlan(answer_budget=60), adjust=lambda num, right: 0.0)
 
 
@@ -188,7 +187,7 @@ def test_task_without_training_problems_is_an_error(tmp_path: Path):
 def test_grader_processes_end_when_loading_fails(monkeypatch: pytest.MonkeyPatch):
     made: list[GraderRunner] = []
     monkeypatch.setattr("scalerl.run.parts.GraderRunner", lambda limits: made.append(GraderRunner(limits)) or made[-1])
-    assert not load_inputs(recipe()).graders._pools
+    assert load_inputs(recipe()).graders._pool is None
     # The second set is found to be faulty when the grader of the first runs already.
     other = 'evaluation.sets.other={name="arithmetic", num_problems=9, grader="no_such_module:grade"}'
     with pytest.raises(GraderError, match="no_such_module"):
@@ -197,7 +196,7 @@ def test_grader_processes_end_when_loading_fails(monkeypatch: pytest.MonkeyPatch
     assert pool._process.returncode is not None
 
 
-def test_engines_and_learners_are_chosen_by_name(monkeypatch: pytest.MonkeyPatch):
+def test_engines_are_chosen_by_name(monkeypatch: pytest.MonkeyPatch):
     settings = recipe()
     inputs = load_inputs(settings)
     learner = build_learner(inputs.model.model, settings)
@@ -209,10 +208,8 @@ def test_engines_and_learners_are_chosen_by_name(monkeypatch: pytest.MonkeyPatch
         return lambda *_, **__: built.append(kind)
 
     monkeypatch.setitem(ENGINES, "torch", record("engine"))
-    monkeypatch.setitem(LEARNERS, "torch", record("learner"))
     build_engine(inputs.model, settings)
-    build_learner(inputs.model.model, settings)
-    assert built == ["engine", "learner"]
+    assert built == ["engine"]
     monkeypatch.delitem(ENGINES, "torch")
     monkeypatch.setitem(ENGINES, "torch2", record("another engine"))
     with pytest.raises(RecipeError) as caught:
@@ -221,13 +218,9 @@ def test_engines_and_learners_are_chosen_by_name(monkeypatch: pytest.MonkeyPatch
 
 
 def test_recipe_choices_are_the_names_in_the_tables():
-    engine, kind = RolloutSettings.model_fields["engine"], LearnerSettings.model_fields["kind"]
-    assert set(get_args(engine.annotation)) == ENGINES.keys()
-    assert set(get_args(kind.annotation)) == LEARNERS.keys()
-    for setting in ("rollout.engine", "learner.kind"):
-        expected = rf'{setting} is "torhc" but must be one of "torch".*; did you mean "torch"\?'
-        with pytest.raises(RecipeError, match=expected):
-            recipe(f"{setting}=torhc")
+    assert set(get_args(RolloutSettings.model_fields["engine"].annotation)) == ENGINES.keys()
+    with pytest.raises(RecipeError, match=r'rollout.engine is "torhc" but must be one of "torch".*; did you mean'):
+        recipe("rollout.engine=torhc")
 
 
 def test_slots_follow_from_batch_and_lag_within_memory(monkeypatch):

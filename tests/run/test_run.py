@@ -18,6 +18,7 @@ import torch
 from small_runs import SHORT, SMALL, USUAL, check_lineage, small, without_time
 
 from scalerl import store
+from scalerl.config import load_recipe
 from scalerl.errors import ModelError, RunFolderError
 from scalerl.logs.formats import read_table
 from scalerl.logs.series import Selection, series_from
@@ -131,6 +132,20 @@ def test_paused_run_stops_at_its_share_and_resumes(tmp_path: Path):
     assert (store.read_status(folder) or {})["status"] == "stopped"
     assert Run(small("budget.steps=4"), folder, resume=True).train().kind == "budget"
     assert [row["step"] for row in store.read_metrics(folder)] == [1, 2, 3, 4]
+
+
+def test_checkpoints_come_by_minutes_too(tmp_path: Path):
+    folder = tmp_path / "run"
+    run = Run(
+        small("budget.steps=3", "checkpoint.every=100", "checkpoint.keep=9", "checkpoint.every_minutes=1e-9"), folder
+    )
+    run.train()
+    assert [path.name for path in sorted((folder / store.CHECKPOINTS).iterdir())] == [
+        "step-00000001",
+        "step-00000002",
+        "step-00000003",
+    ]
+    assert run.recipe.checkpoint.every_minutes < 1e-6 < load_recipe("scalerl").checkpoint.every_minutes == 10
 
 
 def test_stopped_run_has_a_checkpoint_and_resumes(tmp_path: Path):

@@ -122,7 +122,7 @@ def test_leave_one_out_restores_the_papers_baseline():
         "dapo-loss": {"loss.name": "dapo", "loss.clip_low": 0.2, "loss.clip_high": 0.26},
         "no-fp32-head": {"model.fp32_head": "none"},
         "sample-average": {"weights.name": "sample"},
-        "prompt-normalisation": {"advantage.normalisation.name": "prompt", "advantage.normalisation.eps": 1e-6},
+        "prompt-normalisation": {"advantage.normalisation.name": "prompt"},
         "no-zero-variance-filter": {"filter.zero_variance": False},
         "uniform-sampling": {"curriculum.name": "uniform"},
         "length-penalty": {"length.name": "penalty", "length.max_length": 14336, "length.cache": 2048},

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from scalerl.rollout.vllm.parcels import open_parcel
 from scalerl.rollout.vllm.worker import WeightReceiver
 
 
@@ -45,7 +44,7 @@ def receive(connection: Connection, vocabulary: int, hidden: int) -> None:
     workers = [Worker(vocabulary, hidden, fp32_head=fp32) for fp32 in (True, False)]
     while (message := connection.recv()) is not None:
         parcel, states = message
-        tensors = {name: tensor.cpu() for name, tensor in open_parcel(parcel, {})}
+        tensors = {name: tensor.cpu() for name, tensor in parcel.items()}
         logits = []
         for worker in workers:
             worker.scalerl_load(parcel, False)

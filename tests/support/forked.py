@@ -2,10 +2,13 @@
 
 import multiprocessing
 import os
+import socket
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
+from typing import Any
 
 # Imported only: the server has one thread and has computed nothing when it forks.
 _IMPORTED = (
@@ -40,3 +43,39 @@ def _run(words: list[str], output: Path, prepare: Callable[[], object] | None) -
 
     sys.argv = ["scalerl", *words]
     main()
+
+
+def children(monkeypatch: Any) -> None:
+    """Let objects in child processes (scalerl.remote.child) start in such processes."""
+    monkeypatch.setattr("scalerl.remote.child.start_process", Child)
+
+
+class Child:
+    """As much of subprocess.Popen as is used of a child."""
+
+    def __init__(self, python: str, connection: socket.socket, variables: Mapping[str, str], log: Any) -> None:
+        self._process = context().Process(target=_serve, args=(connection, dict(variables)), daemon=True)
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired("", timeout or 0.0)
+        return self._process.exitcode
+
+    def kill(self) -> None:
+        self._process.kill()
+
+
+def _serve(connection: socket.socket, variables: dict[str, str]) -> None:
+    from scalerl.remote.child import serve
+
+    os.setsid()
+    os.environ.update(variables)
+    serve(connection)

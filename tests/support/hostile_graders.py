@@ -65,3 +65,12 @@ def same_tagged(text: str, answer: str, **tags: str) -> bool:
 
 def module_is_loaded(text: str, answer: str, /) -> bool:
     return text in sys.modules
+
+
+async def wait_for_a_judge(text: str, answer: str, /) -> bool:
+    import asyncio
+
+    await asyncio.sleep(0.05)
+    if text == "exit":
+        os._exit(3)
+    return text == answer

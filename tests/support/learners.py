@@ -1,5 +1,7 @@
 """Learners on tiny models, and the gradients they compute."""
 
+import tempfile
+
 import torch
 from batches import VERSION
 from tiny_models import tiny_model
@@ -15,7 +17,14 @@ def recipe_of(*overrides):
 
 
 def make_learner(*overrides, family="smollm", dtype=torch.float32, seed=0):
-    return build_learner(tiny_model(family, seed=seed, dtype=dtype), recipe_of(*overrides), version=VERSION)
+    model, recipe = tiny_model(family, seed=seed, dtype=dtype), recipe_of(*overrides)
+    if recipe.learner.sharding == "none":
+        return build_learner(model, recipe, version=VERSION)
+    # Ranks load it by themselves, before this returns.
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        named = recipe.model.model_copy(update={"path": folder})
+        return build_learner(model, recipe.model_copy(update={"model": named}), version=VERSION)
 
 
 def gradients_of(learner, batch):

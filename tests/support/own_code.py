@@ -10,7 +10,7 @@ from scalerl.graders.values import Score
 
 
 def obedient(text: str, answer: str, /, **tags: str) -> bool | None:
-    """Hangs, sleeps, dies, raises or takes its time when the text says so."""
+    """Hangs, sleeps, dies, raises, takes its time or waits for the file `answer` when the text says so."""
     match text:
         case "hang":
             while True:
@@ -23,6 +23,10 @@ def obedient(text: str, answer: str, /, **tags: str) -> bool | None:
             raise ArithmeticError("no such number")
         case "late":
             time.sleep(0.3)
+        case "wait":
+            while not os.path.exists(answer):
+                time.sleep(0.01)
+            return True
     return exact(text.replace("late", answer), answer, **tags)
 
 

@@ -39,12 +39,12 @@ def command_line(pid: int) -> str:
 
 def generators_of(root: int) -> list[int]:
     """Return the generators of the run whose driver is `root`."""
-    return sorted(pid for pid in descendants(root) if command_line(pid).startswith("ray::RayGenerator"))
+    return sorted(pid for pid in descendants(root) if command_line(pid).startswith("ray::Generator"))
 
 
 def ranks_of(root: int) -> list[int]:
     """Return the ranks of the learner below a process: a driver with a local Ray, or whoever started the nodes."""
-    return sorted(pid for pid in descendants(root) if command_line(pid).startswith("ray::RankActor"))
+    return sorted(pid for pid in descendants(root) if command_line(pid).startswith("ray::LearnerRank"))
 
 
 def alive(pids: set[int]) -> dict[int, str]:

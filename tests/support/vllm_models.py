@@ -6,7 +6,9 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from scalerl.config.rollout import VllmSettings
+from scalerl.config.parts import VllmSettings
+from scalerl.rollout.fleet.fleet import Fleet, Limits
+from scalerl.rollout.vllm.build import fleet_of
 from scalerl.rollout.vllm.spec import EngineSpec
 
 SHAPE: dict[str, Any] = {
@@ -52,3 +54,19 @@ def spec(folder: str, *, slots: int = 4, stop_tokens: tuple[int, ...] = (), vers
         settings=settings,
         **changes,
     )
+
+
+def started(folder: str, num: int = 1, *, limits: Limits | None = None, **changes: Any) -> Fleet:
+    """Start engines in child processes and wait for them; unless `limits` says so, one that is lost ends the fleet."""
+    limits = limits or Limits(silent_s=10.0, replacements=0)
+    fleet = fleet_of(lambda number: spec(folder, **changes), num, vocabulary=SHAPE["vocab_size"], limits=limits)
+    try:
+        fleet.wait_ready()
+    except BaseException:
+        fleet.close()
+        raise
+    return fleet
+
+
+def pids_of(fleet: Fleet) -> list[int]:
+    return [seat.peer.link.pid for seat in fleet._seats]  # pyright: ignore[reportAttributeAccessIssue]

@@ -11,18 +11,20 @@ from contextlib import contextmanager
 from typing import Any
 
 from scalerl.errors import EngineError
-from scalerl.rollout.vllm.process import VllmProcess
+from scalerl.rollout.fleet.fleet import Fleet
 from scalerl.types import Completion, Request, Work
 
 
 class View:
-    def __init__(self, process: VllmProcess, *, slots: int, version: int, weights: Mapping[str, Any]) -> None:
+    def __init__(self, process: Fleet, *, slots: int, version: int, weights: Mapping[str, Any]) -> None:
         while process.num_pending:  # what an earlier test left
             process.poll()
         self._process, self._slots = process, slots
         self._waiting: deque[Request] = deque()
         process.push_weights(weights, process.version + 1)
         self._first_version, self._offset = process.version, process.version - version
+        while process.versions != (process.version,):
+            process.poll()
         # The counts in this process follow those of the other one with a short delay.
         self._before, self._eval_before = process.work, process.eval_work
         self._closed = False

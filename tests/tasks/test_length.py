@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scalerl.errors import RecipeError
 from scalerl.tasks.length import LENGTHS, interruption, penalty, unlimited
 
 
@@ -14,10 +15,10 @@ def encode(text: str) -> list[int]:
 def control(thinking_min: int, thinking_max: int, answer_budget: int = 20):
     return interruption(
         encode,
+        "</t>",
         thinking_min=thinking_min,
         thinking_max=thinking_max,
         marker="stop</t>",
-        thinking_end="</t>",
         answer_budget=answer_budget,
     )
 
@@ -54,7 +55,7 @@ def test_a_marker_longer_than_the_answer_budget_is_an_error():
     [(0, 0.0), (12288, 0.0), (13312, -0.5), (14336, -1.0), (20000, -1.0)],
 )
 def test_penalty_applies_to_long_correct_answers_only(num_tokens, expected):
-    lengths = penalty(encode, max_length=14336, cache=2048)
+    lengths = penalty(encode, "</t>", max_length=14336, cache=2048)
     assert lengths.adjust(num_tokens, True) == expected
     assert lengths.adjust(num_tokens, False) == 0.0
 
@@ -63,15 +64,21 @@ def test_penalty_applies_to_long_correct_answers_only(num_tokens, expected):
 def test_penalty_is_the_formula(num_tokens, max_length, cache):
     raw = (max_length - num_tokens) / cache - 1
     expected = -1.0 if raw < -1 else 0.0 if raw > 0 else raw
-    assert penalty(encode, max_length=max_length, cache=cache).adjust(num_tokens, True) == expected
+    assert penalty(encode, "</t>", max_length=max_length, cache=cache).adjust(num_tokens, True) == expected
 
 
 def test_without_interruption_the_plan_is_one_limit():
-    for lengths in (penalty(encode, max_length=9, cache=3), unlimited(encode, max_length=9)):
+    for lengths in (penalty(encode, "</t>", max_length=9, cache=3), unlimited(encode, "</t>", max_length=9)):
         plan = lengths.plan(1)
         assert (plan.thinking_budget, plan.marker, plan.max_tokens, lengths.max_tokens) == (None, (), 9, 9)
 
 
 def test_no_control_never_adjusts():
-    assert unlimited(encode, max_length=9).adjust(9, True) == 0.0
+    assert unlimited(encode, "</t>", max_length=9).adjust(9, True) == 0.0
     assert set(LENGTHS) == {"interruption", "penalty", "none"}
+
+
+@pytest.mark.parametrize("marker, thinking_end", [("Stop.", "</t>"), ("stop</t>", "")])
+def test_a_marker_that_does_not_end_thinking_is_an_error(marker, thinking_end):
+    with pytest.raises(RecipeError, match=r"length.marker is .* but must hold the text that ends thinking"):
+        interruption(encode, thinking_end, thinking_min=3, thinking_max=6, marker=marker, answer_budget=20)

@@ -111,7 +111,11 @@ def _curve_json(curve: CurveResult, command: Command) -> dict[str, Any]:
 def notes_json(notes: Sequence[Note]) -> list[dict[str, Any]]:
     """Return notes by kind and numbers; null for a number that is not finite."""
     rows = [note_json(each) for each in notes]
-    return [{key: number(value) if isinstance(value, float) else value for key, value in row.items()} for row in rows]
+    return [{key: _plain(value) for key, value in row.items()} for row in rows]
+
+
+def _plain(value: Any) -> Any:
+    return number(value) if isinstance(value, float) else list(value) if isinstance(value, tuple) else value
 
 
 def _told(notes: Sequence[Note]) -> dict[str, Any]:

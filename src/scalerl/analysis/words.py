@@ -85,7 +85,7 @@ def _remedy(alarm: Alarm) -> str:
         case "fall":
             return ": its best checkpoint is the one at the peak"
         case "uneven_time":
-            return ": such a run's curve is fitted over FLOPs (unless forecast.compute names another axis)"
+            return ": such a run's curve is fitted over FLOPs"
         case "stalled":
             return "; this time is not on the compute axis (time/stalled_s)"
         case _:

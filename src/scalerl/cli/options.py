@@ -33,6 +33,10 @@ Overrides = Annotated[
         show_default=False,
     ),
 ]
+Trust = Annotated[
+    bool,
+    flag("--trust-remote-code", "Run Python code that comes with the model. Nothing else allows it."),
+]
 Gpus = Annotated[
     str | None,
     typer.Option(

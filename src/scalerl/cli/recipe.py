@@ -268,12 +268,11 @@ def check_command(
     scalerl recipe check train_grpo.py
     scalerl recipe check rl.toml[/dim]
     """
-    from scalerl.config.peers import FRAMEWORKS, Framework, check_recipe
+    from scalerl.config.peers import FRAMEWORKS, check_recipe
 
-    chosen: Framework | None = next((name for name in FRAMEWORKS if name == framework), None)
-    if framework is not None and chosen is None:
+    if framework is not None and framework not in FRAMEWORKS:
         raise UsageError(f"--framework {framework} is not known: give {', '.join(FRAMEWORKS)}")
-    checked = check_recipe(file, chosen)
+    checked = check_recipe(file, framework)
     if as_json:
         typer.echo(json.dumps({"format": JSON_FORMAT, "file": str(file), **asdict(checked)}, indent=2, default=str))
         return

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scalerl.cli.console import RunConsole, StopSignals
-from scalerl.cli.options import Overrides, RecipeName, flag
+from scalerl.cli.options import Overrides, RecipeName, Trust, flag
 from scalerl.cli.train import load, setting_up
 from scalerl.errors import UsageError
 
@@ -39,6 +39,7 @@ def sft(
         ),
     ] = "",
     resume: Annotated[bool, flag("--resume", "Continue in --out after a stop or a kill.")] = False,
+    trust_remote_code: Trust = False,
 ) -> None:
     """Make a base model by supervised fine-tuning on the demonstrations of a recipe's tasks.
 
@@ -50,7 +51,7 @@ def sft(
     """
     _check_read(overrides or ())
     added = [f"sft.steps={steps}"] if steps is not None else []
-    settings = load(recipe, [*(overrides or ()), *added])
+    settings = load(recipe, [*(overrides or ()), *added], trust_remote_code=trust_remote_code)
     terminal = SftTerminal()
     with setting_up():
         from scalerl.run.sft.recipe import sft_from_recipe

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from scalerl import store
 from scalerl.cli.conclusion import conclude, resumes_from
 from scalerl.cli.console import RunConsole, StopSignals, ended_by_ctrl_c
-from scalerl.cli.options import Board, Gpus, Overrides, RecipeName, flag, option
+from scalerl.cli.options import Board, Gpus, Overrides, RecipeName, Trust, flag, option
 from scalerl.cli.watch import board_beside, check_board
 from scalerl.errors import StoreError, UsageError, UserError
 from scalerl.store import JSON_FORMAT
@@ -52,6 +53,7 @@ def train(
         float | None,
         option("Stop with a checkpoint at this share of the budget, such as 0.5; --resume continues.", metavar="SHARE"),
     ] = None,
+    trust_remote_code: Trust = False,
 ) -> None:
     """Train by a recipe into a run folder, and forecast while it trains where the reward will level off.
 
@@ -65,7 +67,8 @@ def train(
     """
     if pause_at is not None and not 0 < pause_at <= 1:
         raise UsageError(f"--pause-at takes a share of the budget between 0 and 1, not {pause_at:g}")
-    settings, terminal = load(recipe, overrides), Terminal()
+    settings, terminal = load(recipe, overrides, trust_remote_code=trust_remote_code), Terminal()
+    (store.check_resumable if resume else store.check_new)(out)
     check_board(board)
     if layout_only(recipe, settings, gpus, check=check):
         return
@@ -136,6 +139,7 @@ def evaluate(
         ),
     ] = None,
     as_json: Annotated[bool, flag("--json", "Print a JSON list with one object per set.")] = False,
+    trust_remote_code: Trust = False,
 ) -> None:
     """Measure a model on a recipe's evaluation sets: the pass rate (mean@n) with its 90% interval, and pass@n.
 
@@ -145,7 +149,7 @@ def evaluate(
     """
     sets = [text for text in overrides or () if "=" not in text]
     changed = [text for text in overrides or () if "=" in text]
-    settings = load(recipe, [*changed, f"model.path={json.dumps(model)}"])
+    settings = load(recipe, [*changed, f"model.path={json.dumps(model)}"], trust_remote_code=trust_remote_code)
     with setting_up():
         from scalerl.run.evaluate import evaluate_model
 
@@ -174,6 +178,7 @@ def export(
     step: Annotated[
         str, typer.Option(help="Which checkpoint: a step, best (by its evaluations) or last.", metavar="N|best|last")
     ] = "last",
+    trust_remote_code: Trust = False,
 ) -> None:
     """Write the model of a run's checkpoint as a normal Hugging Face folder.
 
@@ -184,17 +189,20 @@ def export(
     with setting_up():
         from scalerl.run.resume import export
 
-        typer.echo(f"Written to {export(run, out, step)}")
+        typer.echo(f"Written to {export(run, out, step, trust_remote_code=trust_remote_code)}")
 
 
 # Shared ---------------------------------------------------------------------------------------------------------------
 
 
-def load(recipe: str, overrides: Sequence[str] | None) -> "Recipe":
-    """Read and check the recipe before anything heavy is imported."""
-    from scalerl.config import load_recipe
+def load(recipe: str, overrides: Sequence[str] | None, *, trust_remote_code: bool = False) -> "Recipe":
+    """Read and check the recipe before anything heavy is imported, and say which code of others it will run."""
+    from scalerl.config import imports_of, load_recipe, trusting
 
-    return load_recipe(recipe, list(overrides or ()))
+    loaded = load_recipe(recipe, list(overrides or ()))
+    for key, path in imports_of(loaded).items():
+        typer.echo(f"{key} = {path}: code outside scalerl, which this command runs", err=True)
+    return trusting(loaded, trust_remote_code=trust_remote_code)
 
 
 def layout_only(name: str, recipe: "Recipe", gpus: str | None, *, check: bool) -> bool:

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from scalerl.config.messages import Origins, problems_of, wrong_names
 from scalerl.config.recipe import Recipe
 from scalerl.config.suggest import did_you_mean
-from scalerl.config.tree import DEFAULT_NAMES, expand, leaves, merge, nested
+from scalerl.config.tree import DEFAULT_NAMES, dotted, expand, is_named, leaves, merge, nested
 from scalerl.errors import RecipeError, RecipeProblem, not_utf8
 
 _SUFFIX = ".toml"
@@ -119,30 +119,16 @@ def _anchored(tree: dict[str, Any], source: Path | Traversable) -> dict[str, Any
     """
     if not isinstance(source, Path) or source.suffix != _SUFFIX:
         return tree
-    anchored = dict(tree)
-    if isinstance(tree.get("task"), dict):
-        anchored["task"] = _anchored_task(tree["task"], source.parent)
-    evaluation = tree.get("evaluation")
-    if isinstance(evaluation, dict):
-        anchored["evaluation"] = _anchored_tasks(evaluation, "sets", source.parent)
-    return _anchored_tasks(anchored, "tasks", source.parent)
 
+    def anchored(value: Any, key: str) -> Any:
+        if isinstance(value, dict):
+            return {name: anchored(inner, dotted(key, name)) for name, inner in value.items()}
+        table, _, name = key.rpartition(".")
+        if name not in ("path", "evaluation_path") or not (is_named(table) and isinstance(value, str) and value):
+            return value
+        return str(source.parent / value) if "\0" not in value and (source.parent / value).exists() else value
 
-def _anchored_tasks(tree: dict[str, Any], name: str, folder: Path) -> dict[str, Any]:
-    tables = tree.get(name)
-    if not isinstance(tables, dict):
-        return tree
-    anchored = {key: _anchored_task(task, folder) if isinstance(task, dict) else task for key, task in tables.items()}
-    return {**tree, name: anchored}
-
-
-def _anchored_task(task: dict[str, Any], folder: Path) -> dict[str, Any]:
-    changed = {}
-    for key in ("path", "evaluation_path"):
-        value = task.get(key)
-        if isinstance(value, str) and value and "\0" not in value and (folder / value).exists():
-            changed[key] = str(folder / value)
-    return {**task, **changed}
+    return anchored(tree, "")
 
 
 def _locate(reference: str | Path, folder: Path, asked_by: str) -> tuple[str, Path | Traversable, str]:

@@ -16,6 +16,8 @@ from scalerl.errors import RecipeProblem
 _HINTS = {
     "rollout.top_p": "rollout.top_p cannot be set: the log-probs that training divides by would not be those of the "
     "sampled distribution; top_p is for evaluation only (evaluation.top_p)",
+    "model.trust_remote_code": "model.trust_remote_code cannot be set in a recipe: code that comes with a model runs "
+    "only if you say so each time, with --trust-remote-code (trust_remote_code=True in Python)",
     "extends": 'extends cannot be set here: it belongs into a recipe file, as its first line (extends = "scalerl")',
 }
 
@@ -107,7 +109,10 @@ def show(value: Any) -> str:
 
 
 def wrong_names(tree: Mapping[str, Any], origins: Origins) -> Iterator[RecipeProblem]:
-    """Yield a problem for each axis whose name is not one of its choices."""
+    """Yield a problem for each axis whose name is not one of its choices, and for a setting that no file may have."""
+    model = tree.get("model")
+    if isinstance(model, Mapping) and (key := "model.trust_remote_code").rpartition(".")[2] in model:
+        yield RecipeProblem(origin=origins.label(key), statement=_HINTS[key])
     for key, choices in AXES.items():
         table: Any = tree
         for name in key.split("."):

@@ -6,8 +6,8 @@ To add a choice, add a class here and its name to the axis below it. Defaults ar
 the sources of the numbers.
 """
 
-from collections.abc import Generator
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Generator, Iterator
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
@@ -63,8 +63,8 @@ class ModelSettings(Settings):
     fp32_head: Literal["both", "generator", "learner", "none"] = "both"
     """Where the head and the log-probs are computed in FP32 (to 1e-6 to 2e-4, docs/math.md); one side alone helps only
     partly."""
-    trust_remote_code: bool = False
-    """Run Python code that comes with the model; off unless you have read it."""
+    trust_remote_code: bool = Field(default=False, exclude=True)
+    """Run Python code that comes with the model. No file sets it: it is said anew each time (--trust-remote-code)."""
     lora: LoraSettings = LoraSettings()
     """Adapters of low rank."""
 
@@ -143,9 +143,8 @@ class InterruptionSettings(Settings):
     marker: str = Field(
         default="Okay, time is up. Let me stop thinking and formulate a final answer now. </think>", min_length=1
     )
-    """Text forced at that position, the paper's if not set; it ends the thinking and is never trained on."""
-    thinking_end: str = Field(default="</think>", min_length=1)
-    """Text with which a completion ends its thinking by itself."""
+    """Text forced at that position, the paper's if not set; it must hold the task's thinking_end and is never trained
+    on."""
     answer_budget: int = Field(default=2048, ge=1)
     """Tokens left after the end of thinking, including a forced marker."""
 
@@ -238,8 +237,6 @@ class BatchNormalisationSettings(Settings):
 
 class PromptNormalisationSettings(Settings):
     name: Literal["prompt"] = "prompt"
-    eps: float = Field(default=1e-6, gt=0)
-    """Added to a group's standard deviation."""
 
 
 class NoNormalisationSettings(Settings):
@@ -326,8 +323,6 @@ class OptimizerSettings(Settings):
 
 
 class LearnerSettings(Settings):
-    kind: Literal["torch"] = "torch"
-    """Name of the learner that computes the steps."""
     micro_batch_tokens: int = Field(default=32768, ge=1)
     """Maximum number of tokens of one forward and backward pass; splitting a batch does not change its gradient."""
     share_prompts: bool = True
@@ -356,6 +351,119 @@ class LearnerSettings(Settings):
     """Seconds that ranks may take to download the model, and again to load it; then the run ends."""
 
 
+class VllmSettings(Settings):
+    """How vLLM is set up, if rollout.engine is "vllm". Other settings of [rollout] mean the same for all engines."""
+
+    tensor_parallel: int = Field(default=1, ge=1)
+    """Number of GPUs that every layer is spread over."""
+    devices: Annotated[tuple[int, ...], Field(strict=False)] = ()
+    """Numbers of the GPUs that vLLM may use, tensor_parallel of them; empty for the first ones."""
+    memory_share: Annotated[float, Field(gt=0, le=1)] = 0.4
+    """Share of a GPU's memory that vLLM may take for its weights and cache; more where the learner is elsewhere."""
+    prefix_caching: bool = True
+    """Whether the completions of a problem share the cache of its prompt, as long as the weights are the same."""
+    quantisation: str = ""
+    """How vLLM quantises the weights that it is given, such as "fp8"; empty: not at all."""
+    eager: bool | None = None
+    """Whether layers run as they are, without compilation and CUDA graphs; not set: on a CPU only."""
+    python: str = ""
+    """Interpreter of an environment that has scalerl and vLLM; empty: the one that trains."""
+    engine_args: dict[str, Any] = Field(default_factory=dict)
+    """Other arguments of vllm.EngineArgs, passed on as they are: [rollout.vllm.engine_args]."""
+
+
+class RolloutSettings(Settings):
+    engine: Literal["torch", "vllm"] = "torch"
+    """Name of the engine that samples completions."""
+    slots: int | None = Field(default=None, ge=1)
+    """Completions generated at the same time; not set: (max_lag + 1) batches of them, as far as memory allows."""
+    context: int = Field(default=16384, ge=1)
+    """Maximum number of tokens of a prompt and its completion together."""
+    max_prompt_tokens: int = Field(default=2048, ge=1)
+    """Problems with a longer prompt are left out."""
+    temperature: float = Field(default=1.0, gt=0)
+    """Sampling temperature in training; the learner's log-probs use the same."""
+    vllm: VllmSettings = VllmSettings()
+    """How vLLM is set up, if it is the engine."""
+    generators: int = Field(default=0, ge=0)
+    """Engines that sample while the learner trains, each on devices of its own, with slots / generators slots each; 0:
+    one engine, which the torch engine runs in turns with the learner on its device."""
+    gpus_per_generator: int | None = Field(default=None, ge=0)
+    """GPUs of each generator; not set: 1, vllm.tensor_parallel for vLLM, or 0 on machines without a GPU."""
+    max_replacements: int = Field(default=10, ge=0)
+    """Generators that may be replaced within an hour because they died or hung; the next loss ends the run."""
+    silent_s: float = Field(default=15.0, gt=0)
+    """Seconds without an answer after which a generator is replaced."""
+
+    @property
+    def generator_gpus(self) -> int:
+        """GPUs of each generator on machines that have some."""
+        if self.gpus_per_generator is not None:
+            return self.gpus_per_generator
+        return self.vllm.tensor_parallel if self.engine == "vllm" else 1
+
+
+class ClusterSettings(Settings):
+    address: str = ""
+    """Ray cluster that generators and the learner's ranks run on: "auto" for the one this machine belongs to,
+    "HOST:PORT", or "local" to start Ray on this machine for this run; empty: no Ray, generators are threads of this
+    process and ranks are its child processes."""
+
+
+class EvalSetSettings(TaskSettings):
+    """A further evaluation set; what is not set here is as for the others, but for the number of problems."""
+
+    num_prompts: int | None = Field(default=None, ge=1)
+    """Problems of this set; not set: all rows of a file or data set, 1000 of a task that makes its own."""
+    samples_per_prompt: int | None = Field(default=None, ge=1)
+    """Completions sampled for each problem of this set."""
+    temperature: float | None = Field(default=None, ge=0)
+    """Sampling temperature of this set; 0 is greedy."""
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Sample this set from the smallest set of tokens with this probability."""
+
+
+class EvalSampling(NamedTuple):
+    """How the problems of one evaluation set are sampled."""
+
+    samples_per_prompt: int
+    temperature: float
+    top_p: float
+
+
+class EvaluationSettings(Settings):
+    every: int = Field(default=100, ge=1)
+    """Steps between two evaluations; there is always one before the first step."""
+    num_prompts: int = Field(default=1000, ge=1)
+    """Problems of the task that are withheld from training and evaluated on."""
+    samples_per_prompt: int = Field(default=16, ge=1)
+    """Completions sampled for each problem; the reported value is the mean of `correct`."""
+    temperature: float = Field(default=1.0, ge=0)
+    """Sampling temperature; 0 is greedy."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Sample from the smallest set of tokens with this probability."""
+    overlap: Fraction = 0.0
+    """Share of the slots that an evaluation may use while training goes on; 0 pauses training for each evaluation."""
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    """Selects the withheld problems and the sampling noise: with equal seeds runs can be compared per prompt."""
+    sets: dict[str, EvalSetSettings] = Field(default_factory=dict)
+    """Further evaluation sets, each a task under its own name: [evaluation.sets.NAME]."""
+
+    def sampling(self, name: str) -> EvalSampling:
+        """Return how the set of this name is sampled."""
+        own = self.sets.get(name)
+        values = {field: None if own is None else getattr(own, field) for field in EvalSampling._fields}
+        return EvalSampling(**{key: getattr(self, key) if value is None else value for key, value in values.items()})
+
+    def sampling_of_sets(self) -> Iterator[tuple[str, EvalSampling]]:
+        """Yield the sampling of the tasks' own sets and of each further set, with the table that sets it."""
+        # A name that no set can have, for what holds without one.
+        yield "evaluation", self.sampling("")
+        for name, own in self.sets.items():
+            if own.temperature is not None or own.samples_per_prompt is not None:
+                yield f"evaluation.sets.{name}", self.sampling(name)
+
+
 class BudgetSettings(Settings):
     """The run ends when the first limit is reached; at least one must be set."""
 
@@ -367,14 +475,11 @@ class BudgetSettings(Settings):
     """Floating-point operations of generator and learner."""
 
 
-class ForecastSettings(Settings):
-    compute: Literal["auto", "gpu_hours", "flops", "tokens", "step"] = "auto"
-    """Compute axis of the run's own forecast; auto means GPU-hours, or FLOPs if time per FLOP changed a lot."""
-
-
 class CheckpointSettings(Settings):
     every: int = Field(default=100, ge=1)
     """Steps between two checkpoints."""
+    every_minutes: float = Field(default=10.0, gt=0)
+    """Minutes after which a checkpoint is written between two of them, so that a kill costs no more than that."""
     keep: int = Field(default=2, ge=1)
     """How many of the latest checkpoints are kept."""
     best: str = ""
@@ -382,3 +487,36 @@ class CheckpointSettings(Settings):
 
 
 SinkName = Literal["tensorboard", "trackio", "wandb"]
+
+
+NEW_MODEL = "new"
+
+
+class SftSettings(Settings):
+    """How a base model is made from demonstrations; RL's optimizer settings are not used."""
+
+    model: str = ""
+    """Model to start from, named as model.path is, which is used if this is empty; "new" builds a small Llama."""
+    new_tokens: Literal["none", "characters", "words"] = "none"
+    """Tokens to add to the tokenizer: for characters of the demonstrations that it does not know, or for those and for
+    words that it writes with several tokens. A new model has all characters anyway."""
+    lr: float | None = Field(default=None, gt=0)
+    """Largest learning rate; not set: 3e-5, the paper's, or 2e-3 for a new model."""
+    epochs: float | None = Field(default=None, gt=0)
+    """Times that every demonstration is trained on; not set: 4, as in the paper, unless steps is set."""
+    steps: int | None = Field(default=None, ge=1)
+    """Optimiser steps, instead of epochs; not set for a new model: 5000."""
+    batch_tokens: int | None = Field(default=None, ge=1)
+    """Tokens of a step, prompts included; not set: the smaller of 2 million and an eighth of an epoch, or 9000 for a
+    new model."""
+    warmup_frac: Fraction = 0.04
+    """Share of the steps over which the learning rate rises linearly."""
+    num_demonstrations: int | None = Field(default=None, ge=2)
+    """Largest number of demonstrations; not set: all of a file, of a task that makes its own 10,000, or 250,000 for a
+    new model."""
+    num_heldout: int = Field(default=4000, ge=1)
+    """Demonstrations that only measure the loss; at most a tenth of all."""
+    evaluate_every: int | None = Field(default=None, ge=1)
+    """Steps between two measurements of the held-out loss, each with a checkpoint; not set: a twentieth of the run."""
+    num_measured: int = Field(default=32, ge=0)
+    """Evaluation problems on which the result's pass rate is measured at the end; 0 measures none."""

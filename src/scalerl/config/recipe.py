@@ -1,19 +1,15 @@
-"""The recipe: all settings of one run, and which combinations of them cannot work."""
+"""The recipe: all settings of one run, and a table of the combinations that cannot work."""
 
 import json
 import re
-from collections.abc import Iterator
-from typing import Annotated, Literal, Self
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from scalerl.config import parts
-from scalerl.config.cluster import ClusterSettings
-from scalerl.config.evaluation import EvaluationSettings
 from scalerl.config.parts import Settings
-from scalerl.config.rollout import RolloutSettings, VllmSettings
-from scalerl.config.sft import SftSettings
 
 
 class Recipe(Settings):
@@ -51,19 +47,17 @@ class Recipe(Settings):
     """Settings of AdamW."""
     learner: parts.LearnerSettings = parts.LearnerSettings()
     """How a step is computed."""
-    rollout: RolloutSettings = RolloutSettings()
+    rollout: parts.RolloutSettings = parts.RolloutSettings()
     """How completions are sampled."""
-    cluster: ClusterSettings = ClusterSettings()
+    cluster: parts.ClusterSettings = parts.ClusterSettings()
     """Where generators run."""
-    evaluation: EvaluationSettings = EvaluationSettings()
+    evaluation: parts.EvaluationSettings = parts.EvaluationSettings()
     """How the run is measured."""
     budget: parts.BudgetSettings = parts.BudgetSettings()
     """When the run ends."""
-    forecast: parts.ForecastSettings = parts.ForecastSettings()
-    """The forecast that a run shows while it trains."""
     checkpoint: parts.CheckpointSettings = parts.CheckpointSettings()
     """How often the run is saved."""
-    sft: SftSettings = SftSettings()
+    sft: parts.SftSettings = parts.SftSettings()
     """How `scalerl sft` makes a base model from the task's demonstrations; not used by training."""
     sinks: Annotated[tuple[parts.SinkName, ...], Field(strict=False)] = ()
     """Services that also receive the rows of metrics.jsonl and evals.jsonl."""
@@ -75,189 +69,248 @@ class Recipe(Settings):
             raise PydanticCustomError("conflict", "{text}", {"text": text, "conflicts": conflicting})
         return self
 
+    @property
+    def task_tables(self) -> Mapping[str, parts.TaskSettings]:
+        """The tasks that are trained on, by the key of their table."""
+        several = {f"tasks.{name}": task for name, task in self.tasks.items()}
+        return several or {"task": self.task}
+
+    @property
+    def eval_tables(self) -> Mapping[str, parts.EvalSetSettings]:
+        """The further evaluation sets, by the key of their table."""
+        return {f"evaluation.sets.{name}": task for name, task in self.evaluation.sets.items()}
+
+
+class Rule(NamedTuple):
+    """Settings that cannot be together."""
+
+    keys: str
+    """Those in question, with spaces between them."""
+    broken: Callable[[Any], bool]
+    """Whether they are, by the recipe, or by the table in which `sentence` has its fields."""
+    sentence: str
+    """What is wrong and what to set; {fields} are filled in from the same."""
+
+
+RULES = (
+    Rule(
+        "pipeline.push_every pipeline.drain",
+        lambda r: not r.pipeline.drain and r.pipeline.push_every > 1,
+        "pipeline.push_every is {r.pipeline.push_every} with pipeline.drain = false: set pipeline.push_every = 1 "
+        "(PipelineRL-{r.pipeline.max_lag}), or pipeline.drain = true and pipeline.max_lag = {before_push} "
+        "(PPO-off-policy-{r.pipeline.push_every})",
+    ),
+    Rule(
+        "pipeline.max_lag pipeline.push_every pipeline.drain",
+        lambda r: r.pipeline.drain and r.pipeline.max_lag != r.pipeline.push_every - 1,
+        "pipeline.max_lag is {r.pipeline.max_lag}, but with pipeline.drain = true and pipeline.push_every = "
+        "{r.pipeline.push_every} the lag is always up to {before_push}: set pipeline.max_lag = {before_push}, or "
+        "pipeline.push_every = {after_lag}, or pipeline.drain = false (and pipeline.push_every = 1) for "
+        "PipelineRL-{r.pipeline.max_lag}",
+    ),
+    Rule(
+        "length.thinking_min length.thinking_max",
+        lambda r: _interrupts(r) and r.length.thinking_min > r.length.thinking_max,
+        "length.thinking_min is {r.length.thinking_min}, above length.thinking_max = {r.length.thinking_max}: the "
+        "place is drawn between the two",
+    ),
+    Rule(
+        "length.cache length.max_length",
+        lambda r: r.length.name == "penalty" and r.length.cache > r.length.max_length,
+        "length.cache is {r.length.cache}, above length.max_length = {r.length.max_length}: even an empty answer "
+        "would be penalised",
+    ),
+    Rule(
+        "evaluation.sets.main",
+        lambda r: "main" in r.evaluation.sets and not r.tasks,
+        "evaluation.sets.main has the name of the task's own evaluation set: give it another name",
+    ),
+    Rule(
+        "task tasks",
+        lambda r: bool(r.tasks and r.task.name),
+        'task.name is "{r.task.name}" and there are also tables [tasks.NAME]: a run has one task or several, so move '
+        '[task] to a table [tasks.NAME], or write task = "" where it comes by extends',
+    ),
+    Rule(
+        "reward.correct reward.wrong",
+        lambda r: r.reward.correct <= r.reward.wrong,
+        "reward.correct is {r.reward.correct:g} and reward.wrong is {r.reward.wrong:g}: a correct completion must be "
+        "worth more",
+    ),
+    Rule(
+        "grading.cpu_limit_s grading.timeout_s",
+        lambda r: r.grading.cpu_limit_s > r.grading.timeout_s,
+        "grading.cpu_limit_s is {r.grading.cpu_limit_s:g}, above grading.timeout_s = {r.grading.timeout_s:g}, when the "
+        "answer is given up anyway: raise grading.timeout_s or lower grading.cpu_limit_s",
+    ),
+    Rule(
+        "budget",
+        lambda r: r.budget.steps is None and r.budget.gpu_hours is None and r.budget.flops is None,
+        "budget is not set: give at least one of budget.steps, budget.gpu_hours, budget.flops",
+    ),
+    Rule(
+        "optimizer.schedule optimizer.decay_steps",
+        lambda r: r.optimizer.schedule != "constant" and r.optimizer.decay_steps is None and r.budget.steps is None,
+        'optimizer.schedule is "{r.optimizer.schedule}", but the run has no number of steps over which the learning '
+        "rate could fall: set optimizer.decay_steps, or budget.steps",
+    ),
+    Rule(
+        "checkpoint.best",
+        lambda r: bool(r.checkpoint.best) and r.checkpoint.best not in _set_names(r),
+        'checkpoint.best is "{r.checkpoint.best}", which is not an evaluation set; the sets are {set_names}',
+    ),
+    Rule(
+        "checkpoint.best evaluation.overlap",
+        lambda r: bool(r.checkpoint.best and r.evaluation.overlap),
+        'checkpoint.best is "{r.checkpoint.best}" and evaluation.overlap is {r.evaluation.overlap:g}: an evaluation '
+        "beside training ends when the weights have changed already, so set evaluation.overlap = 0",
+    ),
+    Rule(
+        "learner.ranks learner.sharding",
+        lambda r: r.learner.sharding == "none" and r.learner.ranks > 1,
+        'learner.ranks is {r.learner.ranks}, but learner.sharding is "none": set it to "replicate" if a device can '
+        'hold weights and optimiser, else to "full"',
+    ),
+    Rule(
+        "learner.shard_size learner.ranks learner.sharding",
+        lambda r: r.learner.sharding == "hybrid" and not _is_part(r.learner.shard_size, r.learner.ranks),
+        'learner.sharding is "hybrid" and learner.shard_size is {shard_size}: set it to a divisor of learner.ranks = '
+        '{r.learner.ranks} below it, or learner.sharding to "full"',
+    ),
+    Rule(
+        "learner.shard_size learner.sharding",
+        lambda r: r.learner.sharding != "hybrid" and r.learner.shard_size is not None,
+        'learner.shard_size is {r.learner.shard_size}, but learner.sharding is "{r.learner.sharding}": it is only for '
+        '"hybrid"',
+    ),
+    Rule(
+        "learner.context_ranks learner.sharding",
+        lambda r: r.learner.context_ranks > 1 and r.learner.sharding != "full",
+        'learner.context_ranks is {r.learner.context_ranks}, but learner.sharding is "{r.learner.sharding}": it is '
+        'only for "full"',
+    ),
+    Rule(
+        "learner.context_ranks learner.ranks",
+        lambda r: r.learner.sharding == "full" and r.learner.ranks % r.learner.context_ranks,
+        "learner.context_ranks is {r.learner.context_ranks}, which does not divide learner.ranks = {r.learner.ranks}: "
+        "set it to a divisor, or to 1",
+    ),
+    Rule(
+        "learner.start_kl learner.sharding",
+        lambda r: r.learner.sharding in ("full", "hybrid") and r.learner.start_kl,
+        'learner.start_kl is {r.learner.start_kl:g} with learner.sharding = "{r.learner.sharding}", which would need a '
+        'second sharded model: set learner.start_kl = 0 or learner.sharding = "replicate"',
+    ),
+    Rule(
+        "cluster.address rollout.generators",
+        lambda r: bool(r.cluster.address) and not r.rollout.generators,
+        'cluster.address is "{r.cluster.address}", but rollout.generators is 0, so nothing would sample there: set '
+        "rollout.generators, or leave cluster.address out",
+    ),
+    Rule(
+        "cluster.address grading.sandbox",
+        lambda r: bool(r.cluster.address) and r.grading.sandbox == "none",
+        'grading.sandbox is "none", which is refused with cluster.address: programs would have all rights on a machine '
+        "that others of the cluster trust",
+    ),
+    Rule(
+        "rollout.gpus_per_generator rollout.engine",
+        lambda r: r.rollout.engine == "torch" and (r.rollout.gpus_per_generator or 0) > 1,
+        "rollout.gpus_per_generator is {r.rollout.gpus_per_generator}, but the torch engine samples on one GPU: set it "
+        "to 1 and raise rollout.generators",
+    ),
+    Rule(
+        "rollout.gpus_per_generator rollout.vllm.tensor_parallel",
+        lambda r: (
+            r.rollout.generators
+            and r.rollout.engine == "vllm"
+            and r.rollout.generator_gpus not in (0, r.rollout.vllm.tensor_parallel)
+        ),
+        "rollout.gpus_per_generator is {r.rollout.gpus_per_generator}, but rollout.vllm.tensor_parallel is "
+        "{r.rollout.vllm.tensor_parallel}: set both alike",
+    ),
+    Rule(
+        "rollout.vllm.engine_args",
+        lambda r: "trust_remote_code" in r.rollout.vllm.engine_args,
+        "rollout.vllm.engine_args has trust_remote_code, which no recipe sets: it is the option --trust-remote-code",
+    ),
+    Rule(
+        "sft.epochs sft.steps",
+        lambda r: r.sft.epochs is not None and r.sft.steps is not None,
+        "sft.epochs is {r.sft.epochs:g} and sft.steps is {r.sft.steps}: set one of the two",
+    ),
+)
+"""Of a whole recipe, which is `r` in a sentence."""
+
+TASK_RULES = (
+    Rule(
+        "{table}.grader {table}.graders",
+        lambda task: bool(task.grader and task.graders),
+        '{table}.grader is "{task.grader}" and there are also {table}.graders: a task has one grader or several, so '
+        "move it to a table [{table}.graders.NAME]",
+    ),
+    Rule(
+        "{table}.graders",
+        lambda task: bool(task.graders) and not any(grader.weight for grader in task.graders.values()),
+        "every weight in {table}.graders is 0: nothing would be trained on",
+    ),
+    Rule(
+        "{table}.graders",
+        lambda task: not all(map(_is_plain, task.graders)),
+        "a name in {table}.graders has other characters than letters, digits, _ and -, and a column is named after it",
+    ),
+)
+"""Of each table of a task."""
+
 
 def conflicts(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield combinations that cannot work: the fields in question, and a sentence that says how to fix them."""
-    yield from _pipeline_conflicts(recipe.pipeline)
-    yield from _length_conflicts(recipe)
-    yield from _task_conflicts(recipe)
-    reward, grading, evaluation, budget = recipe.reward, recipe.grading, recipe.evaluation, recipe.budget
-    if reward.correct <= reward.wrong:
-        yield (
-            ("reward.correct", "reward.wrong"),
-            f"reward.correct is {reward.correct:g} and reward.wrong is {reward.wrong:g}: a correct completion must be "
-            f"worth more",
-        )
-    if grading.cpu_limit_s > grading.timeout_s:
-        yield (
-            ("grading.cpu_limit_s", "grading.timeout_s"),
-            f"grading.cpu_limit_s is {grading.cpu_limit_s:g}, above grading.timeout_s = {grading.timeout_s:g}, when "
-            f"the answer is given up anyway: raise grading.timeout_s or lower grading.cpu_limit_s",
-        )
-    for table, sampling in evaluation.sampling_of_sets():
+    values = {
+        "r": recipe,
+        "before_push": recipe.pipeline.push_every - 1,
+        "after_lag": recipe.pipeline.max_lag + 1,
+        "set_names": ", ".join(_set_names(recipe)),
+        "shard_size": recipe.learner.shard_size or "not set",
+    }
+    for rule in RULES:
+        if rule.broken(recipe):
+            yield tuple(rule.keys.split()), rule.sentence.format(**values)
+    for table, task in {**recipe.task_tables, **recipe.eval_tables}.items():
+        for rule in TASK_RULES:
+            if rule.broken(task):
+                keys = rule.keys.format(table=table)
+                yield tuple(keys.split()), rule.sentence.format(table=table, task=task)
+    yield from _mixture_conflicts(recipe)
+    yield from _context_conflicts(recipe)
+    for table, sampling in recipe.evaluation.sampling_of_sets():
         if sampling.temperature == 0 and sampling.samples_per_prompt > 1:
             yield (
                 (f"{table}.temperature", f"{table}.samples_per_prompt"),
                 f"{table}.temperature = 0 is greedy, so {sampling.samples_per_prompt} samples of a prompt would be "
                 f"one sample counted often: set {table}.samples_per_prompt = 1 or raise the temperature",
             )
-    if budget.steps is None and budget.gpu_hours is None and budget.flops is None:
-        yield (
-            ("budget",),
-            "budget is not set: give at least one of budget.steps, budget.gpu_hours, budget.flops",
-        )
-
-    yield from _training_conflicts(recipe)
-    yield from _rank_conflicts(recipe.learner)
-    yield from _cluster_conflicts(recipe)
-    if recipe.sft.epochs is not None and recipe.sft.steps is not None:
-        yield (
-            ("sft.epochs", "sft.steps"),
-            f"sft.epochs is {recipe.sft.epochs:g} and sft.steps is {recipe.sft.steps}: set one of the two",
-        )
 
 
-def _training_conflicts(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
-    optimizer, budget, best = recipe.optimizer, recipe.budget, recipe.checkpoint.best
-    if optimizer.schedule != "constant" and optimizer.decay_steps is None and budget.steps is None:
-        yield (
-            ("optimizer.schedule", "optimizer.decay_steps"),
-            f'optimizer.schedule is "{optimizer.schedule}", but the run has no number of steps over which the learning '
-            f"rate could fall: set optimizer.decay_steps, or budget.steps",
-        )
-    sets = [*(recipe.tasks or ["main"]), *recipe.evaluation.sets]
-    if best and best not in sets:
-        yield (
-            ("checkpoint.best",),
-            f'checkpoint.best is "{best}", which is not an evaluation set; the sets are {", ".join(sets)}',
-        )
-    if best and recipe.evaluation.overlap:
-        yield (
-            ("checkpoint.best", "evaluation.overlap"),
-            f'checkpoint.best is "{best}" and evaluation.overlap is {recipe.evaluation.overlap:g}: an evaluation '
-            f"beside training ends when the weights have changed already, so set evaluation.overlap = 0",
-        )
-
-
-def _rank_conflicts(learner: parts.LearnerSettings) -> Iterator[tuple[tuple[str, ...], str]]:
-    ranks, sharding, size = learner.ranks, learner.sharding, learner.shard_size
-    if sharding == "none" and ranks > 1:
-        yield (
-            ("learner.ranks", "learner.sharding"),
-            f'learner.ranks is {ranks}, but learner.sharding is "none": set it to "replicate" if a device can hold '
-            f'weights and optimiser, else to "full"',
-        )
-    if sharding == "hybrid" and (size is None or ranks % size or ranks == size):
-        given = "not set" if size is None else str(size)
-        yield (
-            ("learner.shard_size", "learner.ranks", "learner.sharding"),
-            f'learner.sharding is "hybrid" and learner.shard_size is {given}: set it to a divisor of learner.ranks = '
-            f'{ranks} below it, or learner.sharding to "full"',
-        )
-    if sharding != "hybrid" and size is not None:
-        yield (
-            ("learner.shard_size", "learner.sharding"),
-            f'learner.shard_size is {size}, but learner.sharding is "{sharding}": it is only for "hybrid"',
-        )
-    if learner.context_ranks > 1 and sharding != "full":
-        yield (
-            ("learner.context_ranks", "learner.sharding"),
-            f'learner.context_ranks is {learner.context_ranks}, but learner.sharding is "{sharding}": it is only for '
-            f'"full"',
-        )
-    elif ranks % learner.context_ranks:
-        yield (
-            ("learner.context_ranks", "learner.ranks"),
-            f"learner.context_ranks is {learner.context_ranks}, which does not divide learner.ranks = {ranks}: set it "
-            f"to a divisor, or to 1",
-        )
-    if sharding in ("full", "hybrid") and learner.start_kl:
-        yield (
-            ("learner.start_kl", "learner.sharding"),
-            f'learner.start_kl is {learner.start_kl:g} with learner.sharding = "{sharding}", which would need a second '
-            f'sharded model: set learner.start_kl = 0 or learner.sharding = "replicate"',
-        )
-
-
-def _cluster_conflicts(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
-    address, rollout = recipe.cluster.address, recipe.rollout
-    if address and not rollout.generators:
-        yield (
-            ("cluster.address", "rollout.generators"),
-            f'cluster.address is "{address}", but rollout.generators is 0, so nothing would sample there: set '
-            f"rollout.generators, or leave cluster.address out",
-        )
-    if address and recipe.grading.sandbox == "none":
-        yield (
-            ("cluster.address", "grading.sandbox"),
-            'grading.sandbox is "none", which is refused with cluster.address: programs would have all rights on a '
-            "machine that others of the cluster trust",
-        )
-    if rollout.engine == "torch" and (rollout.gpus_per_generator or 0) > 1:
-        yield (
-            ("rollout.gpus_per_generator", "rollout.engine"),
-            f"rollout.gpus_per_generator is {rollout.gpus_per_generator}, but the torch engine samples on one GPU: set "
-            f"it to 1 and raise rollout.generators",
-        )
-    if (
-        rollout.generators
-        and rollout.engine == "vllm"
-        and rollout.generator_gpus not in (0, rollout.vllm.tensor_parallel)
-    ):
-        yield (
-            ("rollout.gpus_per_generator", "rollout.vllm.tensor_parallel"),
-            f"rollout.gpus_per_generator is {rollout.gpus_per_generator}, but rollout.vllm.tensor_parallel is "
-            f"{rollout.vllm.tensor_parallel}: set both alike",
-        )
-
-
-def _pipeline_conflicts(pipeline: parts.PipelineSettings) -> Iterator[tuple[tuple[str, ...], str]]:
-    max_lag, push_every = pipeline.max_lag, pipeline.push_every
-    if not pipeline.drain and push_every > 1:
-        yield (
-            ("pipeline.push_every", "pipeline.drain"),
-            f"pipeline.push_every is {push_every} with pipeline.drain = false: set pipeline.push_every = 1 "
-            f"(PipelineRL-{max_lag}), or pipeline.drain = true and pipeline.max_lag = {push_every - 1} "
-            f"(PPO-off-policy-{push_every})",
-        )
-    if pipeline.drain and max_lag != push_every - 1:
-        yield (
-            ("pipeline.max_lag", "pipeline.push_every", "pipeline.drain"),
-            f"pipeline.max_lag is {max_lag}, but with pipeline.drain = true and pipeline.push_every = {push_every} the "
-            f"lag is always up to {push_every - 1}: set pipeline.max_lag = {push_every - 1}, or "
-            f"pipeline.push_every = {max_lag + 1}, or pipeline.drain = false (and pipeline.push_every = 1) for "
-            f"PipelineRL-{max_lag}",
-        )
-
-
-def _length_conflicts(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
-    length, rollout = recipe.length, recipe.rollout
-    if isinstance(length, parts.InterruptionSettings):
-        if length.thinking_min > length.thinking_max:
+def _mixture_conflicts(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
+    for name, task in recipe.tasks.items():
+        # Problems, evaluation sets and curves are named after it.
+        if not _is_plain(name):
+            text = f"tasks holds {json.dumps(name)}, but the name of a task may only have letters, digits, _ and -"
+            yield ("tasks",), text
+        if not task.name:
+            yield (f"tasks.{name}",), f"tasks.{name}.name is not set: say which task it is"
+        if name in recipe.evaluation.sets:
             yield (
-                ("length.thinking_min", "length.thinking_max"),
-                f"length.thinking_min is {length.thinking_min}, above length.thinking_max = {length.thinking_max}: "
-                f"the place is drawn between the two",
+                (f"tasks.{name}", f"evaluation.sets.{name}"),
+                f"evaluation.sets.{name} has the name of tasks.{name}, which already has an evaluation set: give it "
+                f"another name",
             )
-        if length.thinking_end not in length.marker:
-            yield (
-                ("length.marker", "length.thinking_end"),
-                f"length.marker does not contain length.thinking_end = {json.dumps(length.thinking_end)}, so the "
-                f"thinking would go on after it: end the marker with that text",
-            )
-        fields, num_tokens = ("length.thinking_max", "length.answer_budget"), length.thinking_max + length.answer_budget
-    elif isinstance(length, parts.PenaltySettings | parts.UnlimitedSettings):
-        fields, num_tokens = ("length.max_length",), length.max_length
-    else:
-        return
-    if isinstance(length, parts.PenaltySettings) and length.cache > length.max_length:
-        yield (
-            ("length.cache", "length.max_length"),
-            f"length.cache is {length.cache}, above length.max_length = {length.max_length}: even an empty answer "
-            f"would be penalised",
-        )
-    needed = rollout.max_prompt_tokens + num_tokens
-    if needed > rollout.context:
+
+
+def _context_conflicts(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
+    rollout, fields = recipe.rollout, length_settings(recipe)
+    needed = rollout.max_prompt_tokens + sum(getattr(recipe.length, name.partition(".")[2]) for name in fields)
+    if fields and needed > rollout.context:
         yield (
             (*fields, "rollout.max_prompt_tokens", "rollout.context"),
             f"rollout.context is {rollout.context}, but rollout.max_prompt_tokens + {' + '.join(fields)} is {needed}: "
@@ -265,64 +318,51 @@ def _length_conflicts(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
         )
 
 
-def _task_conflicts(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
-    if "main" in recipe.evaluation.sets and not recipe.tasks:
-        yield (
-            ("evaluation.sets.main",),
-            "evaluation.sets.main has the name of the task's own evaluation set: give it another name",
-        )
-    if recipe.tasks and recipe.task.name:
-        yield (
-            ("task", "tasks"),
-            f'task.name is "{recipe.task.name}" and tasks holds {", ".join(recipe.tasks)}: a run has one task or '
-            f'several, so move [task] to a table [tasks.NAME], or write task = "" where it comes by extends',
-        )
-    for name, task in recipe.tasks.items():
-        # Problems, evaluation sets and curves are named after it.
-        if not re.fullmatch(r"[\w-]+", name):
-            yield (
-                ("tasks",),
-                f"tasks holds {json.dumps(name)}, but the name of a task may only have letters, digits, _ and -",
-            )
-        if not task.name:
-            yield ((f"tasks.{name}",), f"tasks.{name}.name is not set: say which task it is")
-        if name in recipe.evaluation.sets:
-            yield (
-                (f"tasks.{name}", f"evaluation.sets.{name}"),
-                f"evaluation.sets.{name} has the name of tasks.{name}, which already has an evaluation set: give it "
-                f"another name",
-            )
-    tables = {"task": recipe.task} | {f"tasks.{name}": task for name, task in recipe.tasks.items()}
-    eval_tables = {f"evaluation.sets.{name}": task for name, task in recipe.evaluation.sets.items()}
-    for table, task in {**tables, **eval_tables}.items():
-        yield from _grader_conflicts(table, task)
-    if isinstance(recipe.length, parts.InterruptionSettings):
-        for table, task in tables.items():
-            if task.thinking_end not in (None, recipe.length.thinking_end):
-                yield (
-                    (f"{table}.thinking_end", "length.thinking_end"),
-                    f"{table}.thinking_end is {json.dumps(task.thinking_end)} and length.thinking_end is "
-                    f"{json.dumps(recipe.length.thinking_end)}: thinking must end for the grader where it ends for the "
-                    f"length control, so set both alike",
-                )
+def length_settings(recipe: Recipe) -> tuple[str, ...]:
+    """Return the settings whose sum is the longest completion; none for a user's own length control."""
+    interruption = ("length.thinking_max", "length.answer_budget")
+    limited = ("length.max_length",)
+    return {"interruption": interruption, "penalty": limited, "none": limited}.get(recipe.length.name, ())
 
 
-def _grader_conflicts(table: str, task: parts.TaskSettings) -> Iterator[tuple[tuple[str, ...], str]]:
-    if task.grader and task.graders:
-        yield (
-            (f"{table}.grader", f"{table}.graders"),
-            f'{table}.grader is "{task.grader}" and {table}.graders has {", ".join(task.graders)}: a task has one '
-            f"grader or several, so move it to a table [{table}.graders.NAME]",
-        )
-    if task.graders and not any(grader.weight for grader in task.graders.values()):
-        yield ((f"{table}.graders",), f"every weight in {table}.graders is 0: nothing would be trained on")
-    for name in task.graders:
-        # A column of metrics.jsonl is named after it.
-        if not re.fullmatch(r"[\w-]+", name):
-            yield (
-                (f"{table}.graders",),
-                f"{table}.graders has {json.dumps(name)}, but a column's name may only have letters, digits, _ and -",
-            )
+def _interrupts(recipe: Recipe) -> bool:
+    return isinstance(recipe.length, parts.InterruptionSettings)
+
+
+def _set_names(recipe: Recipe) -> list[str]:
+    return [*(recipe.tasks or ["main"]), *recipe.evaluation.sets]
+
+
+def _is_part(size: int | None, whole: int) -> bool:
+    return size is not None and whole % size == 0 and size < whole
+
+
+def _is_plain(name: str) -> bool:
+    return re.fullmatch(r"[\w-]+", name) is not None
+
+
+def trusting(recipe: Recipe, *, trust_remote_code: bool) -> Recipe:
+    """Return the recipe with the user's word, for this call, on code that comes with the model."""
+    model = recipe.model.model_copy(update={"trust_remote_code": trust_remote_code})
+    return recipe.model_copy(update={"model": model})
+
+
+def imports_of(recipe: Recipe) -> dict[str, str]:
+    """Return the code that a recipe runs besides the package's own: import paths and interpreters, by their keys."""
+    found = {}
+
+    def look(value: Any, key: str) -> None:
+        if isinstance(value, Mapping):
+            for name, inner in value.items():
+                look(inner, f"{key}.{name}" if key else name)
+        elif isinstance(value, str) and (
+            (key.endswith(("name", "grader")) and re.fullmatch(r"[\w.]+:\w+", value))
+            or (key == "rollout.vllm.python" and value)
+        ):
+            found[key] = value
+
+    look(recipe.model_dump(mode="json"), "")
+    return found
 
 
 def mode_name(pipeline: parts.PipelineSettings) -> str:
@@ -345,15 +385,13 @@ def inert(recipe: Recipe, *, gpu: bool) -> dict[str, str]:
     if body_dtype(recipe, gpu=gpu) == "float32":
         reasons["model.fp32_head"] = "the body is float32, so the head is at both ends, whatever this says"
     if recipe.rollout.engine != "vllm":
-        defaults = dict(VllmSettings())
+        defaults = dict(parts.VllmSettings())
         changed = [name for name, value in recipe.rollout.vllm if value != defaults[name]]
         reasons |= {f"rollout.vllm.{name}": f'rollout.engine is "{recipe.rollout.engine}"' for name in changed}
     baseline, normalisation = recipe.advantage.baseline, recipe.advantage.normalisation
     # Under batch normalisation it has an effect: groups differ in size where completions have no verdict.
-    if (
-        isinstance(baseline, parts.LeaveOneOutBaselineSettings)
-        and isinstance(normalisation, parts.PromptNormalisationSettings)
-        and normalisation.eps <= 1e-4
+    if isinstance(baseline, parts.LeaveOneOutBaselineSettings) and isinstance(
+        normalisation, parts.PromptNormalisationSettings
     ):
         reasons["advantage.baseline"] = (
             "leave_one_out scales a group's advantages by G / (G - 1), and division by the group's own standard "
@@ -364,17 +402,11 @@ def inert(recipe: Recipe, *, gpu: bool) -> dict[str, str]:
 
 def remedies(recipe: Recipe) -> dict[str, tuple[str, ...]]:
     """Return the settings of this recipe that help against each kind of alarm (analysis/signals.py)."""
-    match recipe.length:
-        case parts.InterruptionSettings():
-            names = ("length.answer_budget", "length.thinking_max")
-        case parts.PenaltySettings() | parts.UnlimitedSettings():
-            names = ("length.max_length",)
-        case _:
-            names = ()
+    names = length_settings(recipe)[::-1]
     if recipe.filter.drop_truncated:
         keep = ("filter.drop_truncated = false",)
         # Without interruptions nothing else teaches the model to be brief, so that comes first.
-        is_held = isinstance(recipe.length, parts.InterruptionSettings)
+        is_held = _interrupts(recipe)
         names = (*names, *keep) if is_held else (*keep, *names)
     return {"truncated": names, "backend": _backend_remedies(recipe), "retired": ('curriculum = "uniform"',)}
 

@@ -1,7 +1,8 @@
 """Keep keys and tokens out of what is written and printed. Standard library only.
 
     hidden(recipe as a dict)   settings named like secrets are replaced, and all texts are redacted
-    redact(text)               the same in a message, and the values of environment variables named like secrets
+    redact(text)               the same in a message, the values of environment variables named like secrets, and texts
+                               that begin as keys of known services do
 
 A setting "env:NAME" names an environment variable instead of a secret; it is written as it is.
 """
@@ -16,21 +17,34 @@ ENVIRONMENT = "env:"
 """What a setting begins with that names an environment variable."""
 
 _SHORTEST = 8  # a shorter text is not a key, and replacing it everywhere would garble messages
-_WORDS = {"secret", "password", "passwd", "apikey", "credential", "credentials", "authorization", "bearer", "token"}
-_KEYS = {"api", "access", "secret", "private", "auth", "judge", "service", "account", "subscription", "signing"}
-"""What precedes "key" in the name of a secret."""
+_SECRET = ("secret", "password", "passwd", "passphrase", "apikey", "credential", "credentials", "authorization")
+_SECRET += ("bearer", "token")
+"""How a word of the name of a secret ends."""
+_LAST = {"pass", "pwd", "pat", "jwt", "dsn", "cookie", "creds", "auth"}
+"""The last word of the name of a secret: DB_PASS, but not pass_rate."""
+_DATA = {"answer", "problem", "prompt", "question", "sort", "group", "primary", "foreign", "cache", "row", "column"}
+_DATA |= {"field", "data", "text", "label", "score", "reward", "metric", "public"}
+"""What precedes "key" in a name that is no secret: answer_key."""
 
 _CREDENTIALS = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*://)[^\s/@\"']+@", re.IGNORECASE)
 _BEARER = re.compile(r"\b(Bearer|Basic) +[\w.~+/=-]{8,}", re.IGNORECASE)
 _ASSIGNED = re.compile(r"(?P<name>[\w.-]+)(?P<sign>[\"']?\s*[=:]\s*[\"']?)(?P<value>[^\s\"',;&)]{8,})")
+_KNOWN = re.compile(r"\b(sk-|hf_|gh[opsu]_|github_pat_|glpat-|xox[abprs]-|AKIA|AIza|eyJ)[\w.-]{16,}")
+"""Keys that are known by how they begin, wherever they came from."""
+
+_named: set[str] = set()
+"""Environment variables that settings named by "env:NAME": secrets, whatever they are called."""
 
 
 def is_secret_name(name: str) -> bool:
     """Return whether a setting or variable of this name holds a secret: api_key, HF_TOKEN, judge.password."""
     words = re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", name.rpartition(".")[2]).lower())
-    if not words:
+    # The variable PWD is the working folder.
+    if not words or words == ["pwd"]:
         return False
-    return bool(_WORDS & set(words)) or (words[-1] == "key" and (len(words) == 1 or words[-2] in _KEYS))
+    if words[-1] == "key":
+        return len(words) == 1 or words[-2] not in _DATA
+    return words[-1] in _LAST or any(word.endswith(_SECRET) for word in words)
 
 
 def is_secret(name: str, value: Any) -> bool:
@@ -70,16 +84,21 @@ def secrets_in(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
 
 def from_environment(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings with the values of the variables that "env:NAME" stands for; KeyError names a missing one."""
-    named = {key: value for key, value in settings.items() if isinstance(value, str) and value.startswith(ENVIRONMENT)}
-    return {**settings, **{key: os.environ[value.removeprefix(ENVIRONMENT)] for key, value in named.items()}}
+    named = {
+        key: value.removeprefix(ENVIRONMENT)
+        for key, value in settings.items()
+        if isinstance(value, str) and value.startswith(ENVIRONMENT)
+    }
+    _named.update(named.values())
+    return {**settings, **{key: os.environ[name] for key, name in named.items()}}
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
     """Return a message without `secrets`, those of the environment, passwords in URLs and values named like secrets."""
     for secret in sorted({*secrets, *_environment_secrets()}, key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
-    text = _BEARER.sub(rf"\1 {HIDDEN}", _without_credentials(text))
-    return _ASSIGNED.sub(_hide_assigned, text)
+    text = _BEARER.sub(rf"\1 {HIDDEN}", _CREDENTIALS.sub(rf"\g<scheme>{HIDDEN}@", text))
+    return _ASSIGNED.sub(_hide_assigned, _KNOWN.sub(HIDDEN, text))
 
 
 def _hide_assigned(match: re.Match[str]) -> str:
@@ -87,9 +106,9 @@ def _hide_assigned(match: re.Match[str]) -> str:
     return f"{name}{sign}{HIDDEN}" if is_secret(name, value) else match[0]
 
 
-def _without_credentials(text: str) -> str:
-    return _CREDENTIALS.sub(rf"\g<scheme>{HIDDEN}@", text)
-
-
 def _environment_secrets() -> list[str]:
-    return [value for name, value in os.environ.items() if is_secret(name, value)]
+    return [
+        value
+        for name, value in os.environ.items()
+        if is_secret(name, value) or (name in _named and len(value) >= _SHORTEST)
+    ]

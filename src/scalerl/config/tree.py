@@ -1,6 +1,6 @@
 """A recipe as a tree of tables: which tables are axes with a name, how two trees are merged, what the leaves are.
 
-Keys are dotted everywhere: "loss.cap", "advantage.normalisation.eps".
+Keys are dotted everywhere: "loss.cap", "advantage.baseline.name".
 """
 
 from collections.abc import Iterator, Mapping
@@ -110,13 +110,18 @@ def leaves(tree: Mapping[str, Any], table: str = "") -> Iterator[tuple[str, Any]
             yield key, value
 
 
+def _written(part: type[Settings]) -> dict[str, FieldInfo]:
+    """Return the fields that a recipe can hold."""
+    return {name: field for name, field in part.model_fields.items() if not field.exclude}
+
+
 def settings_of(part: Settings, table: str = "", doc: str = "") -> dict[str, Setting]:
     """Return every setting of a recipe by its dotted key, in the order of the classes, with its description.
 
     `doc` describes the whole table; it is also the description of an axis's name.
     """
     settings: dict[str, Setting] = {}
-    docs = {name: field.description or "" for name, field in type(part).model_fields.items()}
+    docs = {name: field.description or "" for name, field in _written(type(part)).items()}
     if extra := part.model_extra:
         docs |= own_meanings(getattr(part, "name", None), extra)
     for name, own_doc in docs.items():
@@ -133,7 +138,7 @@ def settings_of(part: Settings, table: str = "", doc: str = "") -> dict[str, Set
 
 def known_keys(part: type[Settings] = Recipe, table: str = "") -> Iterator[str]:
     """Yield every key that some recipe could have."""
-    for name, field in part.model_fields.items():
+    for name, field in _written(part).items():
         key = dotted(table, name)
         inner = [*axis_choices(field).values()] or [part_class for part_class in [table_class(field)] if part_class]
         for choice in inner:

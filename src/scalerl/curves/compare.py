@@ -21,14 +21,16 @@ from scalerl.curves.words import note_text, pair_verdict
 SURE = 0.95
 """Probability from which a difference decides."""
 SAME = 0.05
-"""Of the gain: ceilings closer than this are the same for every purpose. The paper's 0.02 covers two runs, this one."""
+"""Of the gain: ceilings closer than this are the same for every purpose."""
 RUN_SD = 0.03
-"""Of the gain: spread of the ceiling between runs of a recipe that was run once. Between the paper's three repeats
-(0.01 at a gain of 0.2) and our own seeds (0.01 at 0.6)."""
+"""Of the gain: spread of the ceiling between runs of a recipe, where only one was run. It lies between that of the
+paper's three repeats (0.01 at a gain of 0.2) and of our own seeds (0.01 at 0.6)."""
 HORIZON = 4.0
 """Times the larger compute: how far curves are compared where their ceilings are not known."""
 SHARES = (0.5, 0.8, 0.95)
-"""Of the way to the lower ceiling: targets that the compute of two recipes is compared at; the second decides."""
+"""Of the way to the lower ceiling: targets that the compute of two recipes is compared at."""
+DECIDING = 1
+"""The target that decides: past the midpoint, and not so near the ceiling that noise decides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +59,9 @@ class Pair:
     ceiling_difference: Value
     margin: float
     p_ahead: float
-    """Probability that a is higher at four times the larger compute."""
+    """Probability that a is higher at four times the larger compute ..."""
+    lead: float
+    """... and by how much, at the median."""
     targets: tuple[Target, ...]
     p_larger_exponent: float
     """Probability that a's exponent is larger, at one ceiling for both."""
@@ -72,7 +76,7 @@ class Pair:
     @property
     def target(self) -> Target | None:
         """The target that decides which one is more efficient."""
-        return self.targets[1] if len(self.targets) > 1 else None
+        return self.targets[DECIDING] if self.targets else None
 
     @property
     def crossing(self) -> float | None:
@@ -157,6 +161,7 @@ def no_pair(a: str, b: str, fits: Mapping[str, Fit]) -> Pair:
         ceiling_difference=Value(value=nan, low=nan, high=nan),
         margin=nan,
         p_ahead=nan,
+        lead=nan,
         targets=(),
         p_larger_exponent=nan,
         correlation=0.0,
@@ -234,7 +239,7 @@ def _pair(
     ahead = _paired(ahead, correlation)
     spread = np.hypot(_spread(a, run_sd), _spread(b, run_sd))
     ahead = ahead + spread * np.random.default_rng(2).standard_normal(len(ahead))
-    targets = _targets(a, b)
+    targets = _targets(a, b, run_sd)
     p_larger = float("nan")
     if name_a in shared and name_b in shared:
         mine = np.random.default_rng(3).permutation(shared[name_a].param_draws("exponent"))
@@ -249,6 +254,7 @@ def _pair(
         ceiling_difference=summary(difference, a.level),
         margin=margin,
         p_ahead=float(np.mean(ahead > 0)),
+        lead=float(np.median(ahead)),
         targets=targets,
         p_larger_exponent=p_larger,
         correlation=correlation,
@@ -266,32 +272,37 @@ def _sign(probability: float) -> int:
 
 
 def _decide(pair: Pair, a: Fit, b: Fit) -> tuple[PairKind, int]:
-    """Ceilings first, then efficiency, then who is ahead as far as can be forecast."""
+    """Ceilings first, or who is ahead as far as can be forecast; then efficiency."""
     if same_run(a, b):
         return PairKind.NOT_SEPARABLE, 0
-    by_ceiling = _sign(pair.p_higher_ceiling)
-    if by_ceiling and abs(pair.ceiling_difference.value) > pair.margin:
-        return PairKind.HIGHER_CEILING, by_ceiling
+    for kind, probability, lead in (
+        (PairKind.HIGHER_CEILING, pair.p_higher_ceiling, pair.ceiling_difference.value),
+        (PairKind.AHEAD, pair.p_ahead, pair.lead),
+    ):
+        if _sign(probability) and abs(lead) > pair.margin:
+            return kind, _sign(probability)
     if Verdict.FALLEN not in (a.verdict, b.verdict) and Verdict.FLAT not in (a.verdict, b.verdict):
-        late = _sign(pair.target.p_less) if pair.target is not None else 0
-        by_exponent = 0 if np.isnan(pair.p_larger_exponent) else _sign(pair.p_larger_exponent)
-        if (late or by_exponent) and late * by_exponent >= 0:
-            return PairKind.MORE_EFFICIENT, late or by_exponent
-    by_horizon = _sign(pair.p_ahead)
-    if by_horizon:
-        return PairKind.AHEAD, by_horizon
+        cheaper = 0 if pair.target is None else _sign(pair.target.p_less)
+        if cheaper:
+            return PairKind.MORE_EFFICIENT, cheaper
     return PairKind.NOT_SEPARABLE, 0
 
 
-def _targets(a: Fit, b: Fit) -> tuple[Target, ...]:
-    """Return the compute ratio at targets on the way from the higher start to the lower ceiling."""
+def _targets(a: Fit, b: Fit, run_sd: float | None) -> tuple[Target, ...]:
+    """Return the compute ratio at targets on the way from the higher start to the lower ceiling.
+
+    Another run of the recipe would be higher or lower by a share of the spread, and so reach it sooner or later.
+    """
     low = max(_first_reward(a), _first_reward(b))
     high = min(float(np.median(curve.standing_draws)) for curve in (a, b))
     if high <= low:
         return ()
     rewards = [low + share * (high - low) for share in SHARES]
-    mine = np.random.default_rng(4).permutation(reach_draws(a, rewards))
-    theirs = reach_draws(b, rewards)
+    mine, theirs = (
+        reach_draws(curve, np.array(rewards) - np.outer(_normal(stream, curve) * _spread(curve, run_sd), SHARES))
+        for stream, curve in ((4, a), (5, b))
+    )
+    mine = np.random.default_rng(6).permutation(mine)
     rows = []
     for index, reward in enumerate(rewards):
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -301,6 +312,10 @@ def _targets(a: Fit, b: Fit) -> tuple[Target, ...]:
         p_less = float(np.mean(ratio < 1.0) + 0.5 * np.mean(ratio == 1.0))
         rows.append(Target(reward=reward, ratio=summary(ratio, a.level), p_less=p_less))
     return tuple(rows)
+
+
+def _normal(stream: int, curve: Fit) -> Array:
+    return np.random.default_rng(stream).standard_normal(len(curve.standing_draws))
 
 
 def _first_reward(curve: Fit) -> float:

@@ -105,21 +105,24 @@ def doubling(curve: Fit) -> Value:
     return summary(draws[:, 1] - draws[:, 0], curve.level)
 
 
-def reach_draws(curve: Fit, rewards: Sequence[float]) -> Array:
-    """Return draws (rows) of the compute at which the curve first has each reward: 0 up to the start, else infinite."""
+def reach_draws(curve: Fit, rewards: Sequence[float] | Array) -> Array:
+    """Return draws (rows) of the compute at which the curve first has each reward: 0 up to the start, else infinite.
+
+    `rewards` are the same for all draws, or one row for each.
+    """
     first = float(curve.compute.min())
     places = np.geomspace(1e-3 * first, 1e4 * curve.scale, 240)
     heights = np.maximum.accumulate(curve.curve_draws(places), axis=1)
     columns = []
-    for reward in rewards:
-        after = (heights < reward).sum(axis=1)
+    for reward in np.atleast_2d(np.asarray(rewards, dtype=float)).T if np.size(rewards) else ():
+        after = (heights < reward[:, None]).sum(axis=1)
         inside = np.clip(after, 1, len(places) - 1)
         rows = np.arange(len(heights))
         below, above = heights[rows, inside - 1], heights[rows, inside]
         share = np.clip((reward - below) / np.maximum(above - below, 1e-300), 0.0, 1.0)
         compute = places[inside - 1] * (places[inside] / places[inside - 1]) ** share
         columns.append(np.where(after == 0, 0.0, np.where(after == len(places), np.inf, compute)))
-    return np.stack(columns, axis=1)
+    return np.stack(columns, axis=1) if columns else np.empty((len(heights), 0))
 
 
 def compute_for(curve: Fit, rewards: Sequence[float]) -> list[Reach]:

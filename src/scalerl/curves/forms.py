@@ -18,7 +18,7 @@ class Form:
     name: str
     formula: str
     source: str
-    shape: Callable[[Array, Array, Array], Array]
+    shape: Callable[[Array, Array | float, Array | float], Array]
     """shape(log_compute, log_exponent, log_midpoint), broadcasting; log_compute is relative to the largest compute."""
     has_exponent: bool = True
     has_midpoint: bool = True
@@ -38,18 +38,18 @@ class Form:
         )
 
 
-def sigmoid(log_compute: Array, log_exponent: Array, log_midpoint: Array) -> Array:
+def sigmoid(log_compute: Array, log_exponent: Array | float, log_midpoint: Array | float) -> Array:
     """1 / (1 + (C_mid / C)^B)   (arXiv 2510.13786, eq. 1)"""
     with np.errstate(over="ignore"):
         return 1.0 / (1.0 + np.exp(-np.exp(log_exponent) * (log_compute - log_midpoint)))
 
 
-def exponential(log_compute: Array, log_exponent: Array, log_midpoint: Array) -> Array:
+def exponential(log_compute: Array, log_exponent: Array | float, log_midpoint: Array | float) -> Array:
     """1 - 2^(-C / C_mid), the exponential saturation written with its half-way point."""
     return -np.expm1(-np.log(2.0) * np.exp(np.minimum(log_compute - log_midpoint, 20.0)))
 
 
-def power(log_compute: Array, log_exponent: Array, log_midpoint: Array) -> Array:
+def power(log_compute: Array, log_exponent: Array | float, log_midpoint: Array | float) -> Array:
     """1 - C^-B, which is 0 at the largest compute: A - D / C^B = level + gain * shape with gain = D."""
     return -np.expm1(np.minimum(-np.exp(log_exponent) * log_compute, 100.0))
 

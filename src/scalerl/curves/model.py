@@ -31,8 +31,8 @@ from scalerl.curves.priors import Prior
 MODEL = "scalerl-curve-2"
 """Name of the model in JSON, sealed forecasts and prior files. It changes with what it says of the same points."""
 NUM_DRAWS = 2000
-NODES = (np.arange(12) + 0.5) / 12
-STEPS = 7
+NODES = (np.arange(10) + 0.5) / 10
+STEPS = 5
 """Gauss-Newton steps to the best exponent and midpoint of a candidate."""
 
 
@@ -53,7 +53,7 @@ HAS_EXTRA = np.array([False, False, True, True, False, True])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """Curves that may be true, up to their linear parts. Of a length; places are log computes, of falls computes."""
+    """Curves that may be true, up to their linear parts. Places are log computes; those of falls are computes."""
 
     kind: np.ndarray
     log_exponent: Array
@@ -350,7 +350,7 @@ def evidence(problem: Problem, covariances: list[Covariance], candidates: Candid
         ],
         axis=1,
     )
-    num, shape = len(c.kind), (len(covariances), len(c.kind))
+    num = len(c.kind)
     prior = log_shape_prior(problem, c)
     room = np.where(c.kind == Kind.late, problem.late_room, problem.room)
     prior_squares = problem.noise_df * blocks.noise**2
@@ -415,67 +415,83 @@ def evidence(problem: Problem, covariances: list[Covariance], candidates: Candid
         )  # fmt: skip
         for name, value in zip(Evidence.__slots__, found, strict=True):
             rows[name].append(value)
-    assert len(rows["log_mass"]) == shape[0]
     return Evidence(**{name: np.stack(values) for name, values in rows.items()})
 
 
 # Where the mass is ----------------------------------------------------------------------------------------------------
 
 
-def best_shapes(problem: Problem, covariance: Covariance, candidates: Candidates) -> tuple[Array, Array, Array]:
+def first_shapes(problem: Problem, covariance: Covariance, candidates: Candidates) -> tuple[Array, Array, Array]:
+    """Return the best of a few log exponents and midpoints for every candidate, and its log mass."""
+    num, prior = len(candidates.kind), problem.prior
+    (b_mean, b_sd), (m_mean, m_sd) = prior.log_exponent, prior.log_midpoint
+    b_grid = b_mean + min(b_sd, 1.0) * np.array([-2.1, -0.7, 0.7, 2.1])
+    m_grid = np.maximum(m_mean + min(m_sd, 2.0) * np.linspace(-3.4, 1.7, 7), lowest_midpoint(problem))
+    b, m = (np.tile(grid.ravel(), (num, 1)) for grid in np.meshgrid(b_grid, m_grid, indexing="ij"))
+    mass = evidence(problem, [covariance], candidates.at(b, m), num_nodes=1).log_mass[0, 0].reshape(num, -1)
+    best = (np.arange(num), mass.argmax(axis=1))
+    return b[best], m[best], mass[best]
+
+
+def lowest_midpoint(problem: Problem) -> float:
+    return max(float(problem.blocks.x.min()) - 3.0, priors.MIDPOINTS[0])
+
+
+def best_shapes(
+    problem: Problem, covariance: Covariance, candidates: Candidates, b: Array, m: Array
+) -> tuple[Array, Array, Array]:
     """Return the best log exponent and midpoint of every candidate under one covariance, and the two's covariance.
 
-    Gauss-Newton, from the best of a few.
+    Gauss-Newton from a first guess.
     """
-    c, blocks, prior = candidates, problem.blocks, problem.prior
-    num = len(c.kind)
-    (b_mean, b_sd), (m_mean, m_sd) = prior.log_exponent, prior.log_midpoint
-    lowest = max(float(blocks.x.min()) - 3.0, priors.MIDPOINTS[0])
-    b_grid = b_mean + np.clip(b_sd, 0.0, 1.0) * np.array([-2.1, -0.7, 0.7, 2.1])
-    m_grid = np.unique(np.clip(m_mean + min(m_sd, 2.0) * np.linspace(-3.4, 1.7, 7), lowest, priors.MIDPOINTS[1]))
-    tried_b, tried_m = (np.tile(grid.ravel(), (num, 1)) for grid in np.meshgrid(b_grid, m_grid, indexing="ij"))
-    tried = evidence(problem, [covariance], c.at(tried_b, tried_m), num_nodes=1)
-    first = tried.log_mass[0, 0].reshape(num, -1).argmax(axis=1)
-    b, m = tried_b[np.arange(num), first], tried_m[np.arange(num), first]
-    one = covariance.whiten @ np.ones(len(problem.rewards))
-    y = covariance.whiten @ problem.rewards
-    variance = np.full(num, blocks.noise**2)
-    found_value, found_b, found_m = np.full(num, -np.inf), b, m
-    found_spread = np.tile(np.diag([b_sd**2, m_sd**2]), (num, 1, 1))
-    nudge = 1e-3
-    extra_precision = np.where(c.has_extra, problem.extra_precision / blocks.noise**2, 1e12)
+    num, lowest = len(candidates.kind), lowest_midpoint(problem)
+    variance: Array = np.full(num, problem.blocks.noise**2)
+    best = (np.full(num, -np.inf), b, m, np.zeros((num, 2, 2)))
     for _ in range(STEPS):
-        here = replace(c, log_exponent=b, log_midpoint=m)
-        s, e = columns(blocks, problem.form, here)
-        by_b = (columns(blocks, problem.form, replace(here, log_exponent=b + nudge))[0] - s) / nudge
-        by_m = (columns(blocks, problem.form, replace(here, log_midpoint=m + nudge))[0] - s) / nudge
-        table = [problem.rising(s), problem.padded(e), problem.padded(by_b), problem.padded(by_m)]
-        white = np.stack([np.tile(one[:, None], num), *(covariance.whiten @ part for part in table)], axis=2)
-        # Level, gain and extra first, then one step of everything.
-        weak = np.stack(
-            [np.full(num, problem.level_precision), variance / problem.room**2, variance * extra_precision], axis=1
+        here = replace(candidates, log_exponent=b, log_midpoint=m)
+        value, spread, step, variance = _gauss_newton(problem, covariance, here, variance)
+        better = value > best[0]
+        now = (value, b, m, spread)
+        best = tuple(
+            np.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old) for new, old in zip(now, best, strict=True)
         )
-        linear = _solve(white[:, :, :3], weak, np.einsum("nki,n->ki", white[:, :, :3], y))
-        gain = np.clip(linear[:, 1], problem.least, problem.room)
-        linear[:, 1] = gain
-        left = y[:, None] - np.einsum("nki,ki->nk", white[:, :, :3], linear)
-        variance = (np.einsum("nk,nk->k", left, left) + blocks.noise**2) / (len(y) + 1)
-        white[:, :, 3:] *= gain[None, :, None]
-        weak = np.concatenate([weak, np.stack([variance / b_sd**2, variance / m_sd**2], axis=1)], axis=1)
-        off = np.concatenate([-linear, np.stack([b_mean - b, m_mean - m], axis=1)], axis=1)
-        gram = np.einsum("nki,nkj->kij", white, white) + weak[:, :, None] * np.eye(5)
-        inverse = np.linalg.inv(gram)
-        value = -0.5 * len(y) * np.log(variance) - 0.5 * ((b - b_mean) / b_sd) ** 2 - 0.5 * ((m - m_mean) / m_sd) ** 2
-        better = value > found_value
-        found_value, found_b, found_m = (
-            np.where(better, now, before) for now, before in ((value, found_value), (b, found_b), (m, found_m))
-        )
-        spread = inverse[:, 3:, 3:] * variance[:, None, None]
-        found_spread = np.where(better[:, None, None], spread, found_spread)
-        step = np.einsum("kij,kj->ki", inverse, np.einsum("nki,nk->ki", white, left) + weak * off)
-        b = np.clip(b + np.clip(step[:, 3], -0.5, 0.5), *priors.EXPONENTS)
-        m = np.clip(m + np.clip(step[:, 4], -0.9, 0.9), lowest, priors.MIDPOINTS[1])
-    return found_b, found_m, found_spread
+        b = np.clip(b + np.clip(step[:, 0], -0.5, 0.5), *priors.EXPONENTS)
+        m = np.clip(m + np.clip(step[:, 1], -0.9, 0.9), lowest, priors.MIDPOINTS[1])
+    return best[1], best[2], best[3]
+
+
+def _gauss_newton(
+    problem: Problem, covariance: Covariance, candidates: Candidates, variance: Array
+) -> tuple[Array, Array, Array, Array]:
+    """Return each candidate's log posterior at its best level, gain and extra, the covariance of exponent and midpoint
+    there, the step to better ones, and the variance of the residuals."""
+    c, blocks, form = candidates, problem.blocks, problem.form
+    num, nudge = len(c.kind), 1e-3
+    (b_mean, b_sd), (m_mean, m_sd) = problem.prior.log_exponent, problem.prior.log_midpoint
+    s, e = columns(blocks, form, c)
+    by_b = (columns(blocks, form, replace(c, log_exponent=c.log_exponent + nudge))[0] - s) / nudge
+    by_m = (columns(blocks, form, replace(c, log_midpoint=c.log_midpoint + nudge))[0] - s) / nudge
+    one, y = covariance.whiten @ np.ones(len(problem.rewards)), covariance.whiten @ problem.rewards
+    parts = (problem.rising(s), problem.padded(e), problem.padded(by_b), problem.padded(by_m))
+    white: Array = np.stack([np.tile(one[:, None], num), *(covariance.whiten @ part for part in parts)], axis=2)
+    # Level, gain and extra first, then one step of everything.
+    linear_part = white[:, :, :3]
+    extra_precision = np.where(c.has_extra, problem.extra_precision / blocks.noise**2, 1e12)
+    weak: Array = np.stack(
+        [np.full(num, problem.level_precision), variance / problem.room**2, variance * extra_precision], axis=1
+    )
+    linear = _solve(linear_part, weak, np.einsum("nki,n->ki", linear_part, y))
+    linear[:, 1] = np.clip(linear[:, 1], problem.least, problem.room)
+    left: Array = y[:, None] - np.einsum("nki,ki->nk", linear_part, linear)
+    variance = (np.einsum("nk,nk->k", left, left) + blocks.noise**2) / (len(y) + 1)
+    white[:, :, 3:] *= linear[None, :, 1:2]
+    weak = np.concatenate([weak, np.stack([variance / b_sd**2, variance / m_sd**2], axis=1)], axis=1)
+    off = np.concatenate([-linear, np.stack([b_mean - c.log_exponent, m_mean - c.log_midpoint], axis=1)], axis=1)
+    inverse: Array = np.linalg.inv(np.einsum("nki,nkj->kij", white, white) + weak[:, :, None] * np.eye(5))
+    step: Array = np.einsum("kij,kj->ki", inverse, np.einsum("nki,nk->ki", white, left) + weak * off)
+    value = -0.5 * len(y) * np.log(variance)
+    value = value - 0.5 * ((c.log_exponent - b_mean) / b_sd) ** 2 - 0.5 * ((c.log_midpoint - m_mean) / m_sd) ** 2
+    return value, inverse[:, 3:, 3:] * variance[:, None, None], step[:, 3:], variance
 
 
 def _solve(white: Array, weak: Array, right: Array) -> Array:
@@ -499,8 +515,12 @@ def log_sum(values: Array, axis=None) -> Array:
     return top + np.log(np.maximum(np.exp(values - top).sum(axis=axis), 1e-300))
 
 
-FINE = ((0.3, 13), (0.08, 9), (1e-4, 5))
+FINE = ((0.3, 12), (0.05, 8), (1e-4, 4))
 """Candidates with at least this share of the mass, looked at roughly, get a grid of that many shapes squared."""
+
+
+FEW = 12
+NEARLY_ALL = 0.98
 
 
 def shapes_with_mass(problem: Problem, covariances: list[Covariance], candidates: Candidates) -> Candidates:
@@ -510,7 +530,17 @@ def shapes_with_mass(problem: Problem, covariances: list[Covariance], candidates
         covariances[0],
         covariances[len(priors.MISFITS) * 4 + 1] if problem.blocks.num_runs == 1 else covariances[-1],
     ]
-    found = [best_shapes(problem, look, candidates) for look in looks]
+    guesses = [first_shapes(problem, look, candidates) for look in looks]
+    mass = np.max([guess[2] - guess[2].max() for guess in guesses], axis=0)
+    # Rough as this is, it rules most places of a fall out; the best few of every kind stay.
+    rank = np.array(
+        [np.sum((candidates.kind == kind) & (mass > own)) for kind, own in zip(candidates.kind, mass, strict=True)]
+    )
+    kept = (rank < FEW) | (mass > mass.max() - 12.0)
+    candidates = candidates.take(kept)
+    found = [
+        best_shapes(problem, look, candidates, b[kept], m[kept]) for look, (b, m, _) in zip(looks, guesses, strict=True)
+    ]
     masses = []
     for shapes in found:
         rough = evidence(problem, looks, around(candidates, *shapes, num=3, reach=2.2), num_nodes=1).log_mass
@@ -569,6 +599,7 @@ class Posterior:
     covariances: list[Covariance]
     shared_shape: tuple[float, float]
     """Log exponent and midpoint of the spread between runs."""
+    fixed_ceiling: float | None
     room: float
     """The largest gain that is possible."""
 
@@ -597,6 +628,8 @@ class Posterior:
     def ceiling(self) -> Array:
         """Draws of what the curve rises to; of a curve that falls, the reward at its peak."""
         d = self.draws
+        if self.fixed_ceiling is not None:
+            return np.full(len(d.kind), self.fixed_ceiling)
         at_peak = main_rise(np.full(len(d.kind), 30.0), self.form, d.kind, d.log_exponent, d.log_midpoint, d.place)
         top = d.level + d.gain * at_peak + np.where((d.kind == Kind.second) | (d.kind == Kind.tail), d.extra, 0.0)
         misfit = np.array([covariance.misfit for covariance in self.covariances])[d.covariance]
@@ -673,11 +706,27 @@ def posterior(
     shared_shape = _shared_shape(problem, candidates)
     covariances = all_covariances(blocks, lambda x: sigmoid(x, *shared_shape))
     cells = shapes_with_mass(problem, covariances, candidates)
+    covariances = _with_mass(problem, covariances, cells)
     found = evidence(problem, covariances, cells, num_nodes=len(NODES))
     draws = _draw(problem, cells, found, np.random.default_rng(seed))
     return Posterior(
-        blocks=blocks, form=shape, draws=draws, covariances=covariances, shared_shape=shared_shape, room=problem.room
+        blocks=blocks,
+        form=shape,
+        draws=draws,
+        covariances=covariances,
+        shared_shape=shared_shape,
+        fixed_ceiling=fixed_ceiling,
+        room=problem.room,
     )
+
+
+def _with_mass(problem: Problem, covariances: list[Covariance], cells: Candidates) -> list[Covariance]:
+    """Return the covariances that hold nearly all of the mass, looked at roughly."""
+    rough = evidence(problem, covariances, cells.take(slice(None, None, 3)), num_nodes=1).log_mass
+    mass = log_sum(rough, axis=(1, 2))
+    order = np.argsort(-mass)
+    before = np.cumsum(np.exp(mass[order] - log_sum(mass))) - np.exp(mass[order] - log_sum(mass))
+    return [covariances[number] for number in order[before < NEARLY_ALL]]
 
 
 def _shared_shape(problem: Problem, candidates: Candidates) -> tuple[float, float]:
@@ -689,7 +738,8 @@ def _shared_shape(problem: Problem, candidates: Candidates) -> tuple[float, floa
     white = Covariance(
         drift=0.0, drift_length=1.0, misfit=0.0, spread=0.0, log_weight=0.0, whiten=np.diag(weight**-0.5)
     )
-    b, m, _ = best_shapes(problem, white, candidates.take(candidates.kind == Kind.rise))
+    rise = candidates.take(candidates.kind == Kind.rise)
+    b, m, _ = best_shapes(problem, white, rise, *first_shapes(problem, white, rise)[:2])
     return float(b[0]), float(m[0])
 
 

@@ -1,11 +1,5 @@
-"""Learners: a batch in, new weights and metrics out.
+"""Learners: a batch in, new weights and metrics out. Heavy packages are imported inside the function."""
 
-LEARNERS holds a function per name that a recipe can give as learner.kind. Each one takes the model and the functions
-and settings of a step, and returns an object with the methods of loop/seams.Learner that can also be saved. Heavy
-packages are imported inside it.
-"""
-
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -44,6 +38,3 @@ def torch_learner(
     if learner.start_kl:
         start = StartPolicy(model, dtype=dtype, fp32_head=policy.fp32_head)
     return TorchLearner(policy, learner=learner, start=start, team=team, **settings)
-
-
-LEARNERS: dict[str, Callable[..., Any]] = {"torch": torch_learner}

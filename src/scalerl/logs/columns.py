@@ -7,6 +7,7 @@ column with too few rows to fit comes after all that have enough.
 Names are compared in lower case with blanks and dashes as underscores. Among equals the first column is taken.
 """
 
+import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ NUM_SAMPLES = ("num_samples", "eval/num_samples", "num_eval_samples")
 SEED = ("seed", "random_seed", "train_seed", "train/seed")
 RUN = ("run", "run_name", "run_id", "experiment", "experiment_name", "exp_name")
 ARM = ("recipe", "arm", "model", "config", "method", "variant")
-LABELS = (*RUN, *ARM, *SEED)
+LABELS = (*RUN, *ARM, *SEED, "attempt")
 
 # Rates from the closest to a pass rate on.
 RATES = (
@@ -162,8 +163,9 @@ def _ranked(columns: Sequence[str], rows: Sequence[Row]) -> list[tuple[tuple[int
 
 
 def _num_steps(rows: Sequence[Row], column: str, step: str | None, fits: Callable[[object], bool]) -> int:
-    """Return at how many steps a column has a value; in how many rows, where there are no steps."""
-    return len({str(row.get(step)) if step else at for at, row in enumerate(rows) if fits(row.get(column))})
+    """Return at how many steps after the start a column has a value; in how many rows, where there are no steps."""
+    found = {str(row.get(step)) if step else str(at) for at, row in enumerate(rows, start=1) if fits(row.get(column))}
+    return len(found) - (len(found) > 1 and not found.isdisjoint(("0", "0.0")))
 
 
 def _rank(name: str) -> tuple[int, int, int] | None:
@@ -207,7 +209,7 @@ def fill_from_step(rows: Sequence[Row], column: str, step: str | None) -> list[A
     if step is None or step == column or not any(missing):
         return values
     labels = run_labels(rows, column)
-    keys = [(row.get(step), *(row.get(label) for label in labels)) for row in rows]
+    keys = [(row.get(step), *(str(row.get(label)) for label in labels)) for row in rows]
     known = {key: value for key, value, gap in zip(keys, values, missing, strict=True) if not gap and is_number(key[0])}
     return [
         known.get(key, value) if gap and is_number(key[0]) else value
@@ -223,34 +225,28 @@ def _covers(rows: Sequence[Row], column: str, y: str | None, step: str | None, f
 
 
 def _differs(rows: Sequence[Row], column: str, y: str | None) -> bool:
-    values = [row.get(column) for row in rows if y is not None and row.get(y) is not None]
-    return 2 * len({value for value in values if is_number(value)}) > len(values) > 0
+    rows = [row for row in rows if y is not None and row.get(y) is not None]
+    run = find(RUN, list(dict.fromkeys(itertools.chain.from_iterable(rows)))) or ""
+    values = {(str(row.get(run)), row[column]) for row in rows if is_number(row.get(column))}
+    return 2 * len(values) > len(rows) > 0
 
 
 # Labels
 
 
-def label_columns(columns: Sequence[str], rows: Sequence[Row]) -> list[str]:
-    """Return the columns that name runs within a file: those named so, and words that repeat, as dates do not."""
-    return [column for column in columns if _is_label(column, [row.get(column) for row in rows])]
-
-
-def _is_label(column: str, values: Sequence[Any]) -> bool:
-    if plain(column) in LABELS:
-        return True
-    words = [value for value in values if value is not None]
-    return bool(words) and all(isinstance(word, str) for word in words) and 2 * len(set(words)) <= len(words)
-
-
 def run_labels(rows: Sequence[Row], needed: str) -> list[str]:
-    """Return the label columns that every row has, and of which each value has rows with `needed`.
+    """Return the columns that name runs within a file: those named so, and words that repeat, as dates do not.
 
-    The last condition leaves out a column such as split=train|eval, whose eval rows get their compute from train rows.
+    Each value of theirs has rows with `needed`. This leaves out a column such as split=train|eval, whose eval rows get
+    their compute from train rows.
     """
     labels = []
-    for column in label_columns(list(rows[0]), rows) if rows else ():
+    for column in dict.fromkeys(itertools.chain.from_iterable(rows)):
         values = [row.get(column) for row in rows]
-        with_needed = {value for value, row in zip(values, rows, strict=True) if row.get(needed) is not None}
-        if None not in values and set(values) == with_needed:
-            labels.append(column)
+        words = [value for value in values if value is not None]
+        repeat = all(isinstance(word, str) for word in words) and 2 * len(set(words)) <= len(words)
+        if plain(column) in LABELS or repeat:
+            texts = list(map(str, values))
+            with_needed = {text for text, row in zip(texts, rows, strict=True) if row.get(needed) is not None}
+            labels += [column] if with_needed == set(texts) else []
     return labels

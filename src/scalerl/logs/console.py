@@ -13,7 +13,6 @@ most rewards is taken; of the others only evaluations. In Markdown the fenced li
 Colours, NUL bytes and the prefixes of Ray and of loggers are ignored.
 """
 
-import ast
 import itertools
 import json
 import re
@@ -30,8 +29,11 @@ from scalerl.logs.table import Budget, Placed, flatten
 _ESCAPES = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
 _NUMBER = r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?nan\b|[-+]?inf\b"
 _LEADING_NUMBER = re.compile(rf"\s*(?:(?:np|numpy|torch|jnp)\.\w+\(|tensor\()?\s*({_NUMBER})", re.IGNORECASE)
-_WRAPPED = re.compile(r"\b(?:(?:np|numpy|torch|jnp)\.\w+|tensor|array)\(([^(),]*)[^()]*\)")
-_BARE = re.compile(r"(?<=[:\[,\s])([-+]?(?:nan|inf|NaN|Infinity))(?=[,}\]\s])")
+# 'name': 0.1, "name": '0.1', 'name': np.float64(0.1), 'name': tensor(0.1, device='cuda'), 'name': '30 %'
+_ITEM = re.compile(
+    rf"""(['"])([^'"]+)\1\s*:\s*(?:['"]|[a-z.\d]{{1,24}}\()?\s*({_NUMBER})(?:inity)?\s*(%?)(?=[\s'")]*[,}}\]])""",
+    re.IGNORECASE,
+)
 _VERL = re.compile(r"(?<![\w/])step:(\d+)(?= - )")
 _EVALUATED = re.compile(rf"\bEvaluated (\S+) in [\d.]+s \((Avg(?:@\d+)?)[=:]\s*({_NUMBER})", re.IGNORECASE)
 _BEFORE_DICT = re.compile(
@@ -60,6 +62,7 @@ _TRAINING = re.compile(r"\btraining (results|metrics)\b", re.IGNORECASE)
 _EVALUATION_NAME = re.compile(r"eval|val[-_/]|valid|test", re.IGNORECASE)
 _TAG = re.compile(r"\[([A-Za-z_][\w.-]*)\]")
 _LEVELS = re.compile(r"(debug|info|warn(ing)?|error|critical|rank.*)", re.IGNORECASE)
+_RAY = re.compile(r"\s*\((?:\S+ )?pid=\d+[^)]{0,80}\)\s?")
 _FENCE = re.compile(r"\s*(```|~~~)")
 _MIN_RECORDS_PER_TAG = 3
 # Longer lines are prompts and answers; a record of many metrics has some ten thousand characters.
@@ -221,7 +224,7 @@ def _lines(text: str, budget: Budget) -> Iterator[Line]:
             budget.spend()
         for part in (_ESCAPES.sub("", line) if "\x1b" in line else line).split("\r"):
             if part.strip():
-                yield number, part
+                yield number, _RAY.sub("", part, count=1) if "pid=" in part[:200] else part
 
 
 def _fenced(lines: Sequence[Line]) -> list[Line]:
@@ -336,15 +339,10 @@ def _dict_values(text: str) -> dict[str, float]:
     if not re.match(r"\{\s*['\"]", text):
         return {}
     try:
-        loaded = json.loads(text)
+        loaded = flatten(json.loads(text))
     except (ValueError, RecursionError):
-        try:
-            loaded = ast.literal_eval(_BARE.sub(r"'\1'", _WRAPPED.sub(r"\1", text)))
-        except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
-            return {}
-    if not isinstance(loaded, Mapping):
-        return {}
-    values = {str(name): _cell(value) for name, value in flatten(loaded).items()}
+        return {match[2]: _value(match[3], match[4]) for match in _ITEM.finditer(text)}
+    values = {name: units.number(value) for name, value in loaded.items() if not isinstance(value, bool)}
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -385,15 +383,6 @@ def _value(text: str, unit: str | None) -> float:
     if unit == "%":
         return value / 100
     return value / 1000 if unit and unit.lower() == "ms" else value
-
-
-def _cell(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    if isinstance(value, str) and value.rstrip().endswith("%"):
-        share = units.number(value.rstrip()[:-1])
-        return None if share is None else share / 100
-    return units.number(value)
 
 
 def _clean_name(name: str) -> str:

@@ -5,49 +5,15 @@ Code reads the kind and the values. `sentence` is the only place where they beco
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
-
-FactKind = Literal[
-    # which lines and files were taken
-    "lines_taken",
-    "cut_lines",
-    "rows_counted",
-    "longest_history",
-    "other_logs",
-    "one_column_per_run",
-    # what is a run
-    "attempts",
-    "short_attempts",
-    "first_step_again",
-    "superseded",
-    "files_joined",
-    "runs_apart",
-    "runs_by_column",
-    "seed_has_too_many_values",
-    "mixed",
-    # which rows count
-    "nan_rows",
-    "repeated_rows",
-    "held_values",
-    "several_per_compute",
-    "start_at_zero",
-    "start_is_a_mean",
-    "start_is_late",
-    "start_from_evaluation",
-    "binned",
-    # in which unit
-    "percent",
-    "own_scale",
-    "clock_gaps",
-    "uneven_time",
-]
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
     """One decision, or one thing worth knowing, about a log."""
 
-    kind: FactKind
+    kind: str
+    """A key of the table of sentences below."""
     values: Mapping[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
@@ -86,7 +52,8 @@ def _uneven_time(values: Mapping[str, Any]) -> str:
     )
 
 
-_SENTENCES: dict[FactKind, str | Callable[[Mapping[str, Any]], str]] = {
+_SENTENCES: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
+    # which lines and files were taken
     "lines_taken": "{num} of {num_lines} lines record a step ({styles}); the step is {origin}.",
     "cut_lines": "{num} lines (the first is line {line}) were cut while they were written and are left out.",
     "rows_counted": "The log does not name its steps: compute is the number of the record, 1 to {num}.",
@@ -96,6 +63,7 @@ _SENTENCES: dict[FactKind, str | Callable[[Mapping[str, Any]], str]] = {
     ),
     "other_logs": "The folder holds one run in several logs: {file} is read, with {num} values of {y}; not {others}.",
     "one_column_per_run": "The table has one column per run: {columns}.",
+    # what is a run
     "attempts": _attempts,
     "short_attempts": (
         "{num} short attempts ({num_rows} rows in all) of {place} are left out: the run began anew after them."
@@ -120,6 +88,7 @@ _SENTENCES: dict[FactKind, str | Callable[[Mapping[str, Any]], str]] = {
         "Rows over the same compute differ in {columns} but are taken as one curve: name what separates curves with "
         "--by, or keep one of them with --where."
     ),
+    # which rows count
     "nan_rows": (
         "{columns} is NaN in {num} of {num_rows} rows ({place}): they count as not measured. If training itself gave "
         "NaN there, the run has diverged and the rest says little."
@@ -149,6 +118,7 @@ _SENTENCES: dict[FactKind, str | Callable[[Mapping[str, Any]], str]] = {
         "{num_points:,} rewards are averaged in {num_bins} bins along compute: the standard error of a mean is "
         "{error:.2g}, with an autocorrelation of {autocorrelation:.2f} between neighbouring rewards."
     ),
+    # in which unit
     "percent": "{y} runs from {low:g} to {high:g} and is read as per cent.",
     "own_scale": "{y} runs from {low:g} to {high:g}: it is not a pass rate, and is fitted as it is.",
     "clock_gaps": (

@@ -200,21 +200,18 @@ def _run_rows(folder: Path, name: str) -> list[tuple[str, dict[str, Any]]]:
 
 def _read_trainer_folder(source: Source, files: Sequence[Path]) -> Table:
     """Read the state with the longest history: each checkpoint repeats what was logged before it."""
-    tables: list[Table] = []
-    fault: InputError | None = None
+    tables, faults = [], []
     for file in files:
         try:
             tables.append(read_table(file))
-        except InputError as error:
-            fault = error
+        except InputError as fault:  # still being written, or damaged
+            faults.append(fault)
     if not tables:
-        raise fault or InputError(f"{source.path} holds no state of a trainer.")
+        raise faults[0]
     best = max(reversed(tables), key=lambda table: len(table.rows))
-    if len(files) == 1:
-        return replace(best, path=source.path)
     values = {"file": best.path.relative_to(source.path).as_posix(), "num_rows": len(best.rows)}
-    values |= {"num_files": len(files), "num_unreadable": len(files) - len(tables)}
-    return replace(best, path=source.path, facts=(Fact(kind="longest_history", values=values), *best.facts))
+    fact = Fact(kind="longest_history", values=values | {"num_files": len(files), "num_unreadable": len(faults)})
+    return replace(best, path=source.path, facts=(*((fact,) if len(files) > 1 else ()), *best.facts))
 
 
 def _file_inside(source: Source) -> Path | None:
@@ -271,6 +268,11 @@ def _read_csv(source: Source, _: object) -> Table:
     return make_table(source.path, kind, rows, y=only, apart=apart, facts=facts, budget=source.budget)
 
 
+def _read_aligned(source: Source, found: str) -> Table:
+    rows = [("row " + place.removeprefix("line "), row) for place, row in text.csv_rows(source.path, found)]
+    return make_table(source.path, "csv", rows, budget=source.budget)
+
+
 def _read_json(source: Source, _: object) -> Table:
     rows, facts = text.json_rows(source.path, source.text)
     kind = "trainer_state" if '"log_history"' in source.body else "jsonl"
@@ -317,6 +319,11 @@ FORMATS = (
         name="console",
         recognise=lambda source: source.data and find_records(source.text, source.budget),
         read=_read_console,
+    ),
+    Format(
+        name="aligned",
+        recognise=lambda source: source.data and not _named_as_table(source) and text.aligned(source.text),
+        read=_read_aligned,
     ),
     Format(name="csv", recognise=_named_as_table, read=_read_csv),
 )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from scalerl.logs.columns import label_columns
+from scalerl.logs.columns import run_labels
 from scalerl.logs.facts import Fact
 from scalerl.logs.names import ATTEMPT
 from scalerl.logs.units import is_number
@@ -102,14 +102,14 @@ class Numbered:
     facts: tuple[Fact, ...]
 
 
-def number_attempts(rows: Sequence[Row], columns: Sequence[str], step: str, place: str) -> Numbered:
+def number_attempts(rows: Sequence[Row], step: str, place: str) -> Numbered:
     """Number the attempts of a log that begin anew, and mark what a resumed attempt superseded.
 
     Attempts with a row or two are left out, unless they are the last.
     """
     numbers, again = [1] * len(rows), set[int]()
     superseded: list[int | None] = [None] * len(rows)
-    for members in _groups(rows, label_columns(columns, rows)):
+    for members in _groups(rows, run_labels(rows, step)):
         with_step = [row for row in members if is_number(rows[row].get(step))]
         steps = [rows[row][step] for row in with_step]
         found = find_attempts(steps)

@@ -1,13 +1,17 @@
-"""Which rows of which tables make which curve: `Selection`, the shared options, and `Point`, one row of a curve.
+"""Which rows of which tables make which curve: `Selection`, the shared options, and `Rows`, the rows of one curve.
 
 A fault found here is one of a file as a whole, and raises InputError.
 """
 
 import difflib
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from scalerl.errors import InputError
 from scalerl.logs.axes import UNEVEN_TIME, disagreement
@@ -15,7 +19,7 @@ from scalerl.logs.columns import ARM, RUN, STEP_TIME, Reward, fill_from_step, fi
 from scalerl.logs.facts import Fact
 from scalerl.logs.names import ATTEMPT, FILE, CurveKey, file_names, listed
 from scalerl.logs.runs import chains
-from scalerl.logs.table import Table, make_table, per_attempt, with_column, with_gpus
+from scalerl.logs.table import Table, make_table, with_column, with_gpus
 from scalerl.logs.units import YScale, is_number
 
 _MAX_PLACES = 5
@@ -57,45 +61,49 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """One row of one curve, its values as the file has them."""
+class Rows:
+    """The rows of one curve that have both compute and reward, as arrays of equal length."""
 
-    table: Table
-    at: int
-    curve: CurveKey
-    run: str
-    seed: str | None
-    """Value of the column that is recognised as seed, where no option names one."""
-    is_held_out: bool
-
-    @property
-    def row(self) -> dict[str, Any]:
-        return self.table.rows[self.at]
-
-    @property
-    def x(self) -> Any:
-        return self.row.get(self.table.x or "")
+    tables: Sequence[Table]
+    table: NDArray[np.intp]
+    at: NDArray[np.intp]
+    """The row of that table."""
+    x: NDArray[Any]
+    """Compute as the file has it, and so the reward."""
+    y: NDArray[Any]
+    run: NDArray[Any]
+    seed: NDArray[Any]
+    """Value of the column that is recognised as seed; None where an option names one."""
+    is_held_out: NDArray[np.bool_]
+    step: NDArray[np.float64]
+    """The step of a log that may have been resumed; NaN in our run folders, whose rows are known to count."""
 
     @property
-    def y(self) -> Any:
-        return self.row.get(self.table.y or "")
+    def first(self) -> Table:
+        return self.tables[self.table[0]]
 
-    @property
-    def step(self) -> float | None:
-        """The step of a log that may have been resumed; None for our run folders, whose rows are known to count."""
-        value = self.row.get(self.table.step or "")
-        return value if self.table.kind != "run" and is_number(value) and math.isfinite(value) else None
+    def take(self, which: NDArray[Any]) -> "Rows":
+        arrays = ("table", "at", "x", "y", "run", "seed", "is_held_out", "step")
+        return replace(self, **{name: getattr(self, name)[which] for name in arrays})
 
+    def used_tables(self) -> list[Table]:
+        return [self.tables[number] for number in dict.fromkeys(self.table.tolist())]
 
-def places_of(points: Sequence[Point]) -> str:
-    """Return the places of rows for a message: 'lines 3, 5 and 2 more of a.csv'."""
-    shown = [(point.table.places[point.at], point.table.path.name) for point in points[:_MAX_PLACES]]
-    more = f" and {len(points) - len(shown)} more" if len(points) > len(shown) else ""
-    units = {(place.rpartition(" ")[0], source) for place, source in shown}
-    if len(shown) == 1 or len(units) > 1:
-        return ", ".join(f"{place} of {source}" for place, source in shown) + more
-    [(unit, source)] = units
-    return f"{unit}s {', '.join(place.rpartition(' ')[2] for place, _ in shown)}{more} of {source}"
+    def column(self, name: str) -> list[Any]:
+        """Return the values of a column that is neither compute nor reward."""
+        places = zip(self.table.tolist(), self.at.tolist(), strict=True)
+        return [self.tables[number].rows[at].get(name) for number, at in places]
+
+    def places(self, which: NDArray[np.bool_]) -> str:
+        """Return the places of rows for a message: 'lines 3, 5 and 2 more of a.csv'."""
+        chosen = list(zip(self.table[which].tolist(), self.at[which].tolist(), strict=True))
+        shown = [(self.tables[number].places[at], self.tables[number].path.name) for number, at in chosen[:_MAX_PLACES]]
+        more = f" and {len(chosen) - len(shown)} more" if len(chosen) > len(shown) else ""
+        units = {(place.rpartition(" ")[0], source) for place, source in shown}
+        if len(shown) == 1 or len(units) > 1:
+            return ", ".join(f"{place} of {source}" for place, source in shown) + more
+        [(unit, source)] = units
+        return f"{unit}s {', '.join(place.rpartition(' ')[2] for place, _ in shown)}{more} of {source}"
 
 
 def same(value: object, wanted: str) -> bool:
@@ -113,38 +121,62 @@ def label(value: object) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def points_from(tables: Sequence[Table], selection: Selection) -> list[Point]:
-    """Return the rows that have both compute and reward, each with the key of its curve; at least one."""
+def words_of(table: Table) -> list[str]:
+    """Return the columns of text; none for a run folder, which is one run."""
+    columns = [column for column in table.columns if column not in (FILE, table.seed) and table.kind != "run"]
+    return [column for column in columns if all(isinstance(row.get(column), str | None) for row in table.rows)]
+
+
+def curves_from(tables: Sequence[Table], selection: Selection) -> dict[CurveKey, Rows]:
+    """Return the rows of each curve; at least one curve with a row."""
     if not tables:
         raise InputError("no file was given: name at least one log file or run folder.")
-    if not selection.by and not selection.seed:
+    if len(tables) > 1 and not selection.by and not selection.seed:
         tables = _joined(tables)
     files = file_names([table.path for table in tables])
-    is_only = len(tables) == 1
-    tables = [_prepared(table, file, selection, is_only) for table, file in zip(tables, files, strict=True)]
+    tables = [_prepared(table, file, selection, len(files)) for table, file in zip(tables, files, strict=True)]
     kept = _filtered(tables, selection)
-    apart = _apart(tables, kept, selection)
-    points = []
-    for table, rows, file in zip(tables, kept, files, strict=True):
-        columns = [*(selection.by or (FILE,)), *(column for column in apart if column in table.apart)]
-        if ATTEMPT not in columns:
-            table = replace(table, facts=tuple(fact for fact in table.facts if fact.kind != "attempts"))
+    tables, columns = _split(tables, kept, selection)
+    parts: dict[CurveKey, list[tuple[Any, ...]]] = {}
+    for number, (table, file, rows) in enumerate(zip(tables, files, kept, strict=True)):
+        resumable = table.step if table.kind != "run" else None
         for at in rows:
             row = table.rows[at]
-            if row.get(table.x or "") is not None and row.get(table.y or "") is not None:
-                point = Point(
-                    table=table,
-                    at=at,
-                    curve=tuple((column, label(row.get(column))) for column in columns),
-                    # Files pooled into one curve are different runs, unless the user names the column of runs.
-                    run=label(row.get(selection.seed)) if selection.seed else file,
-                    seed=label(row.get(table.seed)) if table.seed and not selection.seed else None,
-                    is_held_out=selection.holds_out(row),
-                )
-                points.append(point)
-    if not points:
+            x, y = row.get(table.x or ""), row.get(table.y or "")
+            if x is None or y is None:
+                continue
+            key = tuple((column, label(row.get(column))) for column in columns[number])
+            # Files pooled into one curve are different runs, unless the user names the column of runs.
+            run = label(row.get(selection.seed)) if selection.seed else file
+            seed = label(row.get(table.seed)) if table.seed and not selection.seed else None
+            step = row.get(resumable or "")
+            step = step if is_number(step) and math.isfinite(step) else math.nan
+            parts.setdefault(key, []).append((number, at, x, y, run, seed, selection.holds_out(row), step))
+    if not parts:
         raise InputError(_nothing_left(tables[0], kept[0]))
-    return points
+    return {key: _as_arrays(tables, found) for key, found in parts.items()}
+
+
+def _as_arrays(tables: Sequence[Table], found: Sequence[tuple[Any, ...]]) -> Rows:
+    table, at, x, y, run, seed, is_held_out, step = zip(*found, strict=True)
+    return Rows(
+        tables=tables,
+        table=np.array(table),
+        at=np.array(at),
+        x=_objects(x),
+        y=_objects(y),
+        run=_objects(run),
+        seed=_objects(seed),
+        is_held_out=np.array(is_held_out),
+        step=np.array(step, dtype=np.float64),
+    )
+
+
+def _objects(values: Sequence[Any]) -> NDArray[Any]:
+    """Return an array of the values themselves: numbers stay as they are written, and lists stay lists."""
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array
 
 
 # Files and columns that name runs
@@ -158,13 +190,10 @@ def _joined(tables: Sequence[Table]) -> list[Table]:
         if table.kind != "run" and steps and ATTEMPT not in table.apart:
             own = (table.path.parent, table.kind, table.step, table.y)
             spans.setdefault(own, {})[at] = (min(steps), max(steps))
-    parts = {chain[0]: chain for own in spans.values() for chain in chains(own) if len(chain) > 1}
-    later = {at for chain in parts.values() for at in chain[1:]}
-    return [
-        _as_one([tables[part] for part in parts[at]]) if at in parts else table
-        for at, table in enumerate(tables)
-        if at not in later
-    ]
+    joined: dict[int, Table | None] = dict(enumerate(tables))
+    for chain in (chain for own in spans.values() for chain in chains(own) if len(chain) > 1):
+        joined |= dict.fromkeys(chain) | {chain[0]: _as_one([tables[at] for at in chain])}
+    return [table for table in joined.values() if table is not None]
 
 
 def _as_one(tables: Sequence[Table]) -> Table:
@@ -177,6 +206,27 @@ def _as_one(tables: Sequence[Table]) -> Table:
     return make_table(tables[0].path, tables[0].kind, rows, apart=tables[0].apart, facts=(fact,))
 
 
+def _split(
+    tables: Sequence[Table], kept: Sequence[Sequence[int]], selection: Selection
+) -> tuple[list[Table], list[list[str]]]:
+    """Return the tables with what they know of their curves, and for each the columns whose values are curves."""
+    tables = [_with_named_runs(table, selection) for table in tables]
+    values: dict[str, set[str]] = {}
+    for table, rows in zip(tables, kept, strict=True):
+        for column in table.apart:
+            values.setdefault(column, set()).update(label(table.rows[at].get(column)) for at in rows)
+    several = [name for name, found in values.items() if len(found) > 1 and name not in selection.mentioned]
+    pairs = zip(tables, kept, strict=True)
+    if ATTEMPT in several and not any(_attempts_differ(table, rows, selection) for table, rows in pairs):
+        several.remove(ATTEMPT)
+    if ATTEMPT not in several:
+        tables = [
+            replace(table, facts=tuple(fact for fact in table.facts if fact.kind != "attempts")) for table in tables
+        ]
+    base = list(selection.by or (FILE,))
+    return tables, [[*base, *(column for column in several if column in table.apart)] for table in tables]
+
+
 def _with_named_runs(table: Table, selection: Selection) -> Table:
     """Make what a column names separate curves, where nobody says what separates curves.
 
@@ -185,61 +235,46 @@ def _with_named_runs(table: Table, selection: Selection) -> Table:
     """
     if table.kind == "run" or selection.by:
         return table
-    named = (find((name,), table.columns) for name in ARM)
-    arms = [column for column in named if column is not None and _splits(table, column, selection)]
-    run = find(RUN, table.columns)
+    rows = [row for row in table.rows if row.get(table.x or "") is not None and row.get(table.y or "") is not None]
+    free = [column for column in table.columns if column not in {*selection.mentioned, *table.apart}]
+    arms = [arm for arm in (find((name,), free) for name in ARM) if arm is not None and _names_runs(rows, arm)]
+    run = find(RUN, free)
     if arms:
-        seed = table.seed or (run if run not in table.apart else None)
-        return _split(replace(table, seed=seed), arms)
-    if run is None or not _splits(table, run, selection) or selection.seed:
+        table = replace(table, seed=table.seed or run)
+    elif run is None or selection.seed or not _names_runs(rows, run) or _is_repeat(table, rows, run):
         return table
-    spans: dict[str, tuple[float, float]] = {}
-    pairs: set[tuple[str, str]] = set()
-    for row in table.rows:
-        x = row.get(table.x or "")
-        if is_number(x) and row.get(table.y or "") is not None:
-            low, high = spans.get(label(row[run]), (math.inf, -math.inf))
-            spans[label(row[run])] = min(low, x), max(high, x)
-            pairs.add((label(row[run]), label(row.get(table.seed or ""))))
-    # A resumed run may have another id for what follows; and a run with a seed of its own is a repeat.
-    is_repeat = table.seed is not None and len(pairs) == len({seed for _, seed in pairs})
-    return table if is_repeat or len(chains(spans)) == 1 else _split(table, [run])
+    named = arms or [str(run)]
+    facts = [Fact(kind="runs_apart", values={"column": name, "num": len(_labels(rows, name))}) for name in named]
+    return replace(table, apart=(*table.apart, *named), facts=(*table.facts, *facts))
 
 
-def _splits(table: Table, column: str | None, selection: Selection) -> bool:
-    """Return whether every row with a reward has a value here, each value with several rows."""
-    if column is None or column in selection.mentioned or column in table.apart:
-        return False
-    rows = [row for row in table.rows if row.get(table.y or "") is not None and row.get(table.x or "") is not None]
-    counts: dict[str, int] = {}
-    for row in rows:
-        counts[label(row.get(column))] = counts.get(label(row.get(column)), 0) + 1
+def _labels(rows: Iterable[dict[str, Any]], column: str) -> Counter[str]:
+    return Counter(label(row.get(column)) for row in rows)
+
+
+def _names_runs(rows: Sequence[dict[str, Any]], column: str) -> bool:
+    """Return whether every row has a value here, each value with several rows."""
+    counts = _labels(rows, column)
     return 2 <= len(counts) <= _MAX_RUNS and "None" not in counts and min(counts.values()) >= _MIN_ROWS_PER_RUN
 
 
-def _split(table: Table, columns: Sequence[str]) -> Table:
-    facts = [
-        Fact(kind="runs_apart", values={"column": column, "num": len({label(row.get(column)) for row in table.rows})})
-        for column in columns
-    ]
-    return replace(table, apart=(*table.apart, *columns), facts=(*table.facts, *facts))
-
-
-def _apart(tables: Sequence[Table], kept: Sequence[Sequence[int]], selection: Selection) -> list[str]:
-    """Return the columns that split curves unasked: those with several values that no option mentions."""
-    separate = []
-    for column in dict.fromkeys(column for table in tables for column in table.apart):
-        pairs = [(table, rows) for table, rows in zip(tables, kept, strict=True) if column in table.apart]
-        values = {label(table.rows[at].get(column)) for table, rows in pairs for at in rows}
-        if column in selection.mentioned or len(values) < 2:
-            continue
-        if column != ATTEMPT or any(_attempts_differ(table, rows, selection) for table, rows in pairs):
-            separate.append(column)
-    return separate
+def _is_repeat(table: Table, rows: Sequence[dict[str, Any]], run: str) -> bool:
+    """Return whether runs are no curves of their own: each has a seed of its own, or goes on from the one before it."""
+    spans: dict[str, tuple[float, float]] = {}
+    for row in rows:
+        x = row[table.x or ""]
+        if is_number(x):
+            low, high = spans.get(label(row[run]), (x, x))
+            spans[label(row[run])] = min(low, x), max(high, x)
+    pairs = {(label(row[run]), label(row.get(table.seed or ""))) for row in rows}
+    has_own_seed = table.seed is not None and len(pairs) == len({seed for _, seed in pairs})
+    return has_own_seed or len(chains(spans)) == 1
 
 
 def _attempts_differ(table: Table, rows: Sequence[int], selection: Selection) -> bool:
     """Return whether attempts say more than the columns that the user named: a run of a curve with several attempts."""
+    if ATTEMPT not in table.apart:
+        return False
     named = [column for column in (*selection.by, selection.seed or table.seed) if column is not None]
     attempts: dict[tuple[str, ...], set[str]] = {}
     for row in (table.rows[at] for at in rows):
@@ -251,13 +286,13 @@ def _attempts_differ(table: Table, rows: Sequence[int], selection: Selection) ->
 # A table as a whole
 
 
-def _prepared(table: Table, file: str, selection: Selection, is_only: bool) -> Table:
+def _prepared(table: Table, file: str, selection: Selection, num_files: int) -> Table:
     """Add the file name as a column and compute to every row that can have it; check the columns asked for."""
     x, facts = None, ()
     if selection.x is None and table.kind == "run" and table.x == "gpu_hours" and "arm" not in table.columns:
         share = disagreement(table.rows)
         if share > UNEVEN_TIME:
-            x = "flops" if is_only else "gpu_hours"
+            x = "flops" if num_files == 1 else "gpu_hours"
             facts = (Fact(kind="uneven_time", values={"share": share, "used": x}),)
     if selection.gpus is not None:
         table = with_gpus(table, selection.gpus)
@@ -271,10 +306,10 @@ def _prepared(table: Table, file: str, selection: Selection, is_only: bool) -> T
         reward = Reward(column=selection.y, kind="evaluation")
     if x != table.step:
         # Before any filter: the row of the same step that holds the compute may be one the filter drops.
-        computes = per_attempt(table, lambda rows: fill_from_step(rows, x, table.step))
+        computes = fill_from_step(table.rows, x, table.step)
         rows = [{**row, x: compute} for row, compute in zip(table.rows, computes, strict=True)]
         table = replace(table, rows=rows)
-    return _with_named_runs(replace(table, x=x, reward=reward, facts=(*table.facts, *facts)), selection)
+    return replace(table, x=x, reward=reward, facts=(*table.facts, *facts))
 
 
 def _check_columns(table: Table, selection: Selection) -> None:

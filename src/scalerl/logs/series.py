@@ -5,8 +5,9 @@ A fault of one curve among several becomes its `problem`, and the others stand; 
 
 import itertools
 import math
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
@@ -18,12 +19,15 @@ from scalerl.errors import InputError
 from scalerl.logs.binning import bin_runs
 from scalerl.logs.columns import FLOPS, STEP, TOKENS, is_rate, plain
 from scalerl.logs.facts import Fact, sentence
-from scalerl.logs.names import FILE, CurveKey, curve_names, listed
-from scalerl.logs.selection import Point, Selection, label, places_of, points_from
+from scalerl.logs.names import curve_names, listed
+from scalerl.logs.selection import Rows, Selection, curves_from, label, words_of
 from scalerl.logs.table import Table
 from scalerl.logs.units import YScale, fitting_scale, is_nan, is_number, number, scaled
 
 __all__ = ["InputError", "Selection", "Series", "series_from"]
+
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 
 # A mean of floats may leave [0, 1] by rounding; float32 logs round at 6e-8.
 _ROUNDING = 1e-6
@@ -47,23 +51,23 @@ class Series:
     """One curve's points, sorted by run and compute."""
 
     name: str
-    compute: NDArray[np.float64]
-    reward: NDArray[np.float64]
+    compute: Floats
+    reward: Floats
     run: NDArray[np.str_] | None
     """The run each point belongs to, None where there is one."""
     num_samples: NDArray[np.int64] | None
     start: float | None
     start_sd: float | None
     """Noise of `start`: 0 for one that is given, None for one read that is as noisy as any evaluation of the curve."""
-    holdout_compute: NDArray[np.float64]
-    holdout_reward: NDArray[np.float64]
+    holdout_compute: Floats
+    holdout_reward: Floats
     evaluation: NDArray[np.str_] | None
     """'prompts_hash@step': equal strings mean the same prompts at the same step."""
     x_label: str
     y_label: str
     problem: str | None
     """Why this curve cannot be fitted, None where it can."""
-    error: NDArray[np.float64] | None = None
+    error: Floats | None = None
     """Standard error of each reward, where rewards are means of several."""
     evaluation_set: str | None = None
     """The set of a run folder with several: curves of different sets are not compared."""
@@ -87,479 +91,379 @@ class Series:
         """Whether rewards lie in [0, 1]."""
         return self.y_scale != "none"
 
-    def take(self, which: NDArray[np.bool_] | NDArray[np.intp]) -> "Series":
+    def take(self, which: Mask | NDArray[np.intp]) -> "Series":
         """Return the series with only these points, by mask or index; held-out points stay."""
         optional = {name: getattr(self, name) for name in ("run", "num_samples", "evaluation", "error")}
         picked = {name: None if values is None else values[which] for name, values in optional.items()}
         return replace(self, compute=self.compute[which], reward=self.reward[which], **picked)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Value:
-    """A point whose numbers are known to be numbers."""
-
-    point: Point
-    compute: float
-    reward: float
-
-    @property
-    def run(self) -> str:
-        return self.point.run
-
-    @property
-    def evaluation(self) -> str | None:
-        row = self.point.row
-        prompts, step = row.get("prompts_hash"), row.get(self.point.table.step or "step")
-        return None if prompts is None or step is None else f"{label(prompts)}@{label(step)}"
-
-
 def series_from(tables: Sequence[Table], selection: Selection) -> list[Series]:
     """Return one series for each value of `by`; without it for each file, and in it each set, run or attempt."""
-    _check_start(selection)
-    curves: dict[CurveKey, list[Point]] = {}
-    for point in points_from(tables, selection):
-        curves.setdefault(point.curve, []).append(point)
+    start = selection.start
+    is_given = isinstance(start, float | int)
+    if is_given and not (math.isfinite(start) and (selection.y_scale in ("auto", "none") or 0 <= start <= 1)):
+        raise InputError(f"--start {start:g} is outside [0, 1]: give it on the scale that is fitted, such as 0.4.")
+    curves = curves_from(tables, selection)
     built = []
-    for name, points in zip(curve_names(list(curves), selection.labels), curves.values(), strict=True):
+    for name, (key, rows) in zip(curve_names(list(curves), selection.labels), curves.items(), strict=True):
+        labels = {"x_label": rows.first.x, "y_label": rows.first.y}
+        labels["evaluation_set"] = dict(key).get("set") if "set" in rows.first.apart else None
         try:
-            built.append(_series(name, points, selection))
+            built.append(_series(name, rows, selection, labels))
         except InputError as fault:
             if len(curves) == 1:
                 raise
-            none = np.array([], dtype=np.float64)
-            values: dict[str, Any] = dict.fromkeys(("compute", "reward", "holdout_compute", "holdout_reward"), none)
-            values |= dict.fromkeys(("run", "num_samples", "start", "evaluation"))
-            built.append(Series(name=name, start_sd=0.0, problem=str(fault), **_labels(points[0]), **values))
+            values: dict[str, Any] = dict.fromkeys(("run", "num_samples", "start", "evaluation"))
+            values |= dict.fromkeys(("compute", "reward", "holdout_compute", "holdout_reward"), np.empty(0))
+            built.append(Series(name=name, start_sd=0.0, problem=str(fault), **labels, **values))
     if all(series.problem for series in built):
         raise InputError(f"no usable curve among {len(built)}; the first, {built[0].name}: {built[0].problem}")
     return built
 
 
-def _labels(point: Point) -> dict[str, Any]:
-    sets = [value for column, value in point.curve if column == "set" and column in point.table.apart]
-    return {"x_label": point.table.x, "y_label": point.table.y, "evaluation_set": sets[0] if sets else None}
-
-
-def _series(name: str, points: Sequence[Point], selection: Selection) -> Series:
-    for option, labels in (("--x", {point.table.x for point in points}), ("--y", {point.table.y for point in points})):
-        if len(labels) > 1:
-            columns = listed(sorted(map(str, labels)))
-            raise InputError(f"the files of {name} use different columns ({columns}): choose one with {option}.")
-    tables = {id(point.table): point.table for point in points}.values()
-    found = list({repr(fact): fact for table in tables for fact in table.facts}.values())
-    for rule in (_without_nan, _split_by_seed, _without_superseded, _without_repeated, _without_held):
-        points, on_rule = rule(points)
-        found += on_rule
-    values, y_scale = _checked(points, selection.y_scale)
-    if selection.y_scale == "auto" and y_scale != "1":
-        rewards = [number(point.y) or 0.0 for point in points]
-        on_scale = {"y": points[0].table.y, "low": min(rewards), "high": max(rewards)}
-        found.append(Fact(kind="percent" if y_scale == "100" else "own_scale", values=on_scale))
-    _check_amount(points[0].table.x or "", [value.compute for value in values])
-    _check_clock(values)
-    held_out = [value for value in values if value.point.is_held_out]
-    to_fit = [value for value in values if not value.point.is_held_out]
-    if not to_fit:
+def _series(name: str, rows: Rows, selection: Selection, labels: dict[str, Any]) -> Series:
+    tables = rows.used_tables()
+    for option, columns in (("--x", {str(table.x) for table in tables}), ("--y", {str(table.y) for table in tables})):
+        if len(columns) > 1:
+            raise InputError(
+                f"the files of {name} use different columns ({listed(sorted(columns))}): choose one with {option}."
+            )
+    facts = list({repr(fact): fact for table in tables for fact in table.facts}.values())
+    for rule in (_without_nan, _named_by_seed, _without_superseded, _without_repeated, _without_held):
+        rows = rule(rows, facts)
+    x = _numbers(rows, rows.x, rows.first.x or "", "--x")
+    y, y_scale = _rewards(rows, selection.y_scale, facts)
+    _check_compute(rows, x)
+    if rows.is_held_out.all():
         wanted = "=".join(selection.holdout or ())
         raise InputError(f"every row of {name} matches --holdout {wanted}: none is left to fit.")
-    starts, fitted = _split_start(to_fit, selection)
-    _check_positive([*fitted, *held_out], selection)
-    if not fitted:
-        places = places_of([value.point for value in starts])
-        raise InputError(f"{name} has no row left to fit besides its start, at {places}.")
-    start, start_sd = _start(starts, selection, y_scale)
-    found += _start_facts(start, starts, fitted, selection)
-    if start is None and selection.start is None and (before := _evaluated_before(fitted, y_scale)) is not None:
+    is_start = _before_training(rows, x, selection)
+    _check_positive(rows, np.where(is_start, math.inf, x), selection)
+    is_fitted = ~rows.is_held_out & ~is_start
+    if not is_fitted.any():
+        raise InputError(f"{name} has no row left to fit besides its start, at {rows.places(is_start)}.")
+    samples = np.array([number(value) or math.nan for value in rows.column(rows.first.num_samples or "num_samples")])
+    samples[~((samples >= 1) & np.isfinite(samples)) | (y_scale == "none")] = math.nan
+    start, start_sd = _start(y[is_start], samples[is_start], selection, y_scale)
+    facts += _start_facts(start, rows, x, is_start, selection)
+    if start is None and selection.start is None and (before := _evaluated_before(rows, y_scale)) is not None:
         start, start_sd = before.values["start"], None
-        found.append(before)
-    found += _mixed([*fitted, *held_out], selection)
-    fitted.sort(key=lambda value: (value.run, value.compute, value.reward, value.evaluation or ""))
-    held_out.sort(key=lambda value: (value.compute, value.reward))
-    runs = [value.run for value in fitted]
-    evaluations = [value.evaluation for value in fitted]
+        facts.append(before)
+    facts += _mixed(rows, x, selection)
+    run = rows.run.astype(str)
+    evaluation = _evaluations(rows)
+    order = np.lexsort((evaluation, y, x, run))
+    fitted, held = order[is_fitted[order]], order[rows.is_held_out[order]]
+    held = held[np.lexsort((y[held], x[held]))]
     series = Series(
         name=name,
-        compute=np.array([value.compute for value in fitted]),
-        reward=np.array([value.reward for value in fitted]),
-        run=np.array(runs) if len(set(runs)) > 1 else None,
-        num_samples=_counts(fitted, y_scale),
+        compute=x[fitted],
+        reward=y[fitted],
+        run=run[fitted] if len(set(run[fitted])) > 1 else None,
+        num_samples=None if np.isnan(samples[fitted]).any() else samples[fitted].astype(np.int64),
         start=start,
         start_sd=start_sd,
-        holdout_compute=np.array([value.compute for value in held_out], dtype=np.float64),
-        holdout_reward=np.array([value.reward for value in held_out], dtype=np.float64),
-        evaluation=np.array(evaluations) if all(evaluations) else None,
+        holdout_compute=x[held],
+        holdout_reward=y[held],
+        evaluation=evaluation[fitted] if all(evaluation[fitted]) else None,
         problem=None,
         y_scale=y_scale,
-        facts=tuple(found),
-        **_labels(points[0]),
+        facts=tuple(facts),
+        **labels,
     )
     bins = None if selection.bins is None else bin_runs(series.compute, series.reward, series.run, selection.bins)
     if bins is None:
         return series
-    means = {"compute": bins.compute, "reward": bins.reward, "run": bins.run, "error": bins.error}
-    return replace(series, num_samples=None, evaluation=None, facts=(*series.facts, bins.fact), **means)
+    return replace(series, num_samples=None, evaluation=None, facts=(*series.facts, bins[1]), **bins[0])
 
 
-# Which rows count
+def _evaluations(rows: Rows) -> NDArray[np.str_]:
+    """Return prompts and step of each row, for rows that can be compared answer by answer; empty for others."""
+    pairs = zip(rows.column("prompts_hash"), rows.column(rows.first.step or "step"), strict=True)
+    return np.array(["" if None in pair else "@".join(map(label, pair)) for pair in pairs])
 
 
-Kept = tuple[list[Point], list[Fact]]
+# Which rows count: each rule returns the rows it keeps and appends what it did to the facts
 
 
-def _without_nan(points: Sequence[Point]) -> Kept:
+def _without_nan(rows: Rows, facts: list[Fact]) -> Rows:
     """Drop the rows whose compute or reward is NaN, unless that leaves none.
 
     NaN is how pandas and wandb write that a value was not logged in a row, such as an evaluation's in most rows.
     """
-    dropped = [point for point in points if is_nan(point.x) or is_nan(point.y)]
-    kept = [point for point in points if not (is_nan(point.x) or is_nan(point.y))] if dropped else list(points)
-    if not dropped or not any(math.isfinite(number(point.y) or 0.0) for point in kept):
-        return list(points), []
-    columns = {point.table.x if is_nan(point.x) else point.table.y for point in dropped}
-    values = {"columns": tuple(sorted(map(str, columns))), "num": len(dropped), "num_rows": len(points)}
-    return kept, [Fact(kind="nan_rows", values=values | {"place": places_of(dropped)})]
+    no_x, no_y = (np.array([is_nan(value) for value in values]) for values in (rows.x, rows.y))
+    missing = no_x | no_y
+    kept = rows.take(~missing)
+    if not missing.any() or not any(math.isfinite(number(value) or 0.0) for value in kept.y):
+        return rows
+    columns = [str(column) for column, flags in ((rows.first.x, no_x), (rows.first.y, no_y & ~no_x)) if flags.any()]
+    values = {"columns": tuple(sorted(columns)), "num": int(missing.sum()), "num_rows": len(missing)}
+    facts.append(Fact(kind="nan_rows", values=values | {"place": rows.places(missing)}))
+    return kept
 
 
-def _split_by_seed(points: Sequence[Point]) -> Kept:
-    """Put the seed into the name of the run of each point where a file holds several."""
-    files = {point.run for point in points}
-    runs = {(point.run, point.seed) for point in points}
-    if len(runs) == len(files):
-        return list(points), []
-    columns = {"columns": tuple(sorted({str(point.table.seed) for point in points if point.seed is not None}))}
-    if 2 * len(runs) > len(points):
-        return list(points), [Fact(kind="seed_has_too_many_values", values=columns)]
-    named = [
-        point if point.seed is None else replace(point, run="/".join((point.run, point.seed)[len(files) == 1 :]))
-        for point in points
-    ]
-    return named, [Fact(kind="runs_by_column", values=columns)]
+def _named_by_seed(rows: Rows, facts: list[Fact]) -> Rows:
+    """Put the seed into the name of each run where a file holds several."""
+    num_files, num_runs = len(set(rows.run)), len(set(zip(rows.run, rows.seed, strict=True)))
+    if num_runs == num_files:
+        return rows
+    columns = {"columns": tuple(sorted({str(table.seed) for table in rows.used_tables() if table.seed}))}
+    if 2 * num_runs > len(rows.run):
+        facts.append(Fact(kind="seed_has_too_many_values", values=columns))
+        return rows
+    facts.append(Fact(kind="runs_by_column", values=columns))
+    pairs = zip(rows.run, rows.seed, strict=True)
+    names = [run if seed is None else seed if num_files == 1 else f"{run}/{seed}" for run, seed in pairs]
+    return replace(rows, run=np.array(names, dtype=object))
 
 
-def _without_superseded(points: Sequence[Point]) -> Kept:
-    """Drop the points that a resumed attempt of the same run superseded."""
-    seen = {(id(point.table), point.at): (point.curve, point.run, point.is_held_out) for point in points}
-    dropped: list[tuple[Point, int]] = []
-    for point in points:
-        by = point.table.superseded[point.at]
-        while by is not None and (id(point.table), by) not in seen and by + 1 < len(point.table.rows):
-            by += 1  # the row itself may have no reward: the next one that has says to which run it belongs
-        if by is not None and seen.get((id(point.table), by)) == (point.curve, point.run, point.is_held_out):
-            dropped.append((point, by))
-    if not dropped:
-        return list(points), []
-    gone = {(id(point.table), point.at) for point, _ in dropped}
-    point, by = min(dropped, key=lambda pair: pair[1])
-    first, last = replace(point, at=by), replace(point, at=by - 1)
-    values = {
-        "from_step": last.step or 0.0,
-        "to_step": first.step or 0.0,
-        "place": places_of([first]),
-        "times": len({at for _, at in dropped}),
-        "num": len(dropped),
-    }
-    return [point for point in points if (id(point.table), point.at) not in gone], [
-        Fact(kind="superseded", values=values)
-    ]
+def _without_superseded(rows: Rows, facts: list[Fact]) -> Rows:
+    """Drop the rows that a resumed attempt of the same run superseded."""
+    by: dict[int, int] = {}
+    for at_table, table in enumerate(rows.tables):
+        own = np.flatnonzero(rows.table == at_table).tolist()
+        ats = [int(rows.at[place]) for place in own]
+        for place, at in zip(own, ats, strict=True):
+            first = table.superseded[at]
+            later = None if first is None else bisect_left(ats, first)
+            if first is None or later is None or later == len(own):
+                continue
+            # The first row of the attempt may have no reward: the next one that has shows to which run it belongs.
+            other = own[later]
+            is_same = rows.run[other] == rows.run[place] and rows.is_held_out[other] == rows.is_held_out[place]
+            is_evaluation = ats[later] != first and table.rows[first].get(table.step or "") == rows.step[place]
+            if is_same and not is_evaluation:
+                by[place] = first
+    if not by:
+        return rows
+    place, at = min(by.items(), key=lambda pair: pair[1])
+    table = rows.tables[rows.table[place]]
+    before, after = (number(table.rows[row].get(table.step or "")) or 0.0 for row in (at - 1, at))
+    values = {"from_step": before, "to_step": after, "place": f"{table.places[at]} of {table.path.name}"}
+    values |= {"times": len(set(by.values())), "num": len(by)}
+    facts.append(Fact(kind="superseded", values=values))
+    return rows.take(np.array([place not in by for place in range(len(rows.at))]))
 
 
-def _without_repeated(points: Sequence[Point]) -> Kept:
+def _without_repeated(rows: Rows, facts: list[Fact]) -> Rows:
     """Drop the rows that a log holds twice; note several evaluations per compute.
 
     Rewards with few different values, such as 0 and 1 of single answers, are equal without being the same row.
     """
-    computes = {(point.run, str(point.x)) for point in points}
-    if len(computes) == len(points) or 2 * len({str(point.y) for point in points}) < len(computes):
-        return list(points), []
-    words = {id(table): _words(table) for table in {id(point.table): point.table for point in points}.values()}
-
-    def told(point: Point) -> tuple[str, ...]:
-        return tuple(str(point.row.get(column)) for column in words[id(point.table)])
-
-    once = {
-        (point.run, str(point.x), str(point.y), str(_samples(point)), point.is_held_out, told(point)): point
-        for point in points
-    }
-    facts = []
-    if len(points) - len(once) > _MANY * len(points):
-        values = {"num": len(points) - len(once), "num_rows": len(points)}
-        facts.append(Fact(kind="repeated_rows", values=values))
-        points = list(once.values())
-    counts = Counter((point.run, str(point.x)) for point in points if not point.is_held_out)
-    num = median(counts.values()) if counts else 0
+    num = len(rows.at)
+    places = list(zip(rows.run, map(str, rows.x), strict=True))
+    if len(set(places)) == num or 2 * len(set(map(str, rows.y))) < len(set(places)):
+        return rows
+    words = list(dict.fromkeys(column for table in rows.used_tables() for column in words_of(table)))
+    texts = list(zip(*(map(str, rows.column(column)) for column in words), strict=True)) or [()] * num
+    samples = map(str, rows.column(rows.first.num_samples or "num_samples"))
+    keys = zip(places, map(str, rows.y), samples, rows.is_held_out.tolist(), texts, strict=True)
+    once = sorted({key: at for at, key in enumerate(keys)}.values())
+    if num - len(once) > _MANY * num:
+        facts.append(Fact(kind="repeated_rows", values={"num": num - len(once), "num_rows": num}))
+        rows = rows.take(np.array(once))
+    counts = Counter(zip(rows.run[~rows.is_held_out], map(str, rows.x[~rows.is_held_out]), strict=True))
+    usual = median(counts.values()) if counts else 0
     # Words that differ have a fact of their own.
-    if num >= 2 and len({told(point) for point in points}) == 1:
-        facts.append(Fact(kind="several_per_compute", values={"x": points[0].table.x, "num": num}))
-    return list(points), facts
+    if usual >= 2 and len(set(texts)) == 1:
+        facts.append(Fact(kind="several_per_compute", values={"x": rows.first.x, "num": usual}))
+    return rows
 
 
-def _without_held(points: Sequence[Point]) -> Kept:
+def _without_held(rows: Rows, facts: list[Fact]) -> Rows:
     """Keep the first of rows that only repeat the value of the row before them, as loggers do between two values.
 
     Most values must stand several times in a row, and hardly one may come again later: counts of right answers do.
     """
-    runs: dict[tuple[str, bool], list[Point]] = {}
-    for point in points:
-        runs.setdefault((point.run, point.is_held_out), []).append(point)
-    firsts: list[Point] = []
-    lengths: list[int] = []
-    distinct = 0
-    for own in runs.values():
-        own.sort(key=lambda point: number(point.x) or 0.0)
-        stretches = [list(stretch) for _, stretch in itertools.groupby(own, key=lambda point: str(point.y))]
-        firsts += [stretch[0] for stretch in stretches]
-        lengths += [len(stretch) for stretch in stretches]
-        distinct += len({str(point.y) for point in own})
-        if len({str(point.x) for point in own}) < len(own):
-            return list(points), []  # several rows per compute, of which some agree
-    if len(lengths) < 6 or median(lengths) < 2 or distinct < 0.8 * len(lengths):
-        return list(points), []
-    return firsts, [Fact(kind="held_values", values={"num": len(firsts), "num_rows": len(points)})]
+    if len(set(zip(rows.run, map(str, rows.x), strict=True))) < len(rows.x):
+        return rows  # several rows per compute, of which some agree
+    compute = np.array([number(value) or 0.0 for value in rows.x])
+    order = np.lexsort((compute, rows.is_held_out, rows.run.astype(str)))
+    texts = [(rows.run[at], rows.is_held_out[at], str(rows.y[at])) for at in order]
+    begins = [at for at, text in enumerate(texts) if at == 0 or text != texts[at - 1]]
+    lengths = np.diff([*begins, len(texts)])
+    if len(begins) < 6 or np.median(lengths) < 2 or len(set(texts)) < 0.8 * len(begins):
+        return rows
+    facts.append(Fact(kind="held_values", values={"num": len(begins), "num_rows": len(texts)}))
+    return rows.take(order[begins])
 
 
-def _words(table: Table) -> list[str]:
-    """Return the columns of text; none for a run folder, which is one run."""
-    columns = [column for column in table.columns if column not in (FILE, table.seed) and table.kind != "run"]
-    return [column for column in columns if all(isinstance(row.get(column), str | None) for row in table.rows)]
-
-
-def _mixed(values: Sequence[_Value], selection: Selection) -> list[Fact]:
+def _mixed(rows: Rows, x: Floats, selection: Selection) -> list[Fact]:
     """Warn where rows over the same compute differ in words: several curves, most likely, fitted as one."""
-    columns: dict[str, None] = {}
-    for table in (value.point.table for value in {id(value.point.table): value for value in values}.values()):
-        known = {*selection.mentioned, *table.apart}
-        columns |= dict.fromkeys(column for column in _words(table) if column not in known)
+    tables = rows.used_tables()
+    known = selection.mentioned.union(*(table.apart for table in tables))
     differing = []
-    for column in columns:
+    for column in dict.fromkeys(column for table in tables for column in words_of(table) if column not in known):
         spans: dict[tuple[str, str], list[float]] = {}
-        for value in values:
-            if (word := value.point.row.get(column)) is not None:
-                spans.setdefault((value.run, str(word)), []).append(value.compute)
-        if _overlap(spans):
+        for run, word, compute in zip(rows.run, rows.column(column), x, strict=True):
+            if word is not None:
+                spans.setdefault((run, word), []).append(compute)
+        # A word with hardly more than one row, such as a date, does not separate curves; nor do phases of a run.
+        ends = sorted((run, min(own), max(own)) for (run, _), own in spans.items() if len(own) > 2)
+        if any(run == other and begin < last for (run, _, last), (other, begin, _) in itertools.pairwise(ends)):
             differing.append(column)
     return [Fact(kind="mixed", values={"columns": tuple(differing)})] if differing else []
-
-
-def _overlap(spans: Mapping[tuple[str, str], Sequence[float]]) -> bool:
-    """Return whether the rows of two words of one run span the same compute, as phases of a run would not."""
-    # A word with hardly more than one row, such as a date, does not separate curves.
-    ends = sorted((run, min(computes), max(computes)) for (run, _), computes in spans.items() if len(computes) > 2)
-    return any(run == next_run and start < last for (run, _, last), (next_run, start, _) in itertools.pairwise(ends))
 
 
 # Numbers
 
 
-def _checked(points: Sequence[Point], asked: YScale) -> tuple[list[_Value], YScale]:
-    """Return the points with their numbers, the reward on the scale that is fitted, and that scale."""
-    table = points[0].table
-    computes = _numbers([point.x for point in points], points, table.x or "", "--x")
-    rewards = _numbers([point.y for point in points], points, table.y or "", "--y")
-    near_unit = [min(max(reward, 0.0), 1.0) if -_ROUNDING <= reward <= 1 + _ROUNDING else reward for reward in rewards]
-    scale = fitting_scale(near_unit, is_rate=is_rate(table.y or "")) if asked == "auto" else asked
-    fitted = [scaled(reward, scale) for reward in rewards]
-    if scale != "none":
-        pairs = zip(points, fitted, strict=True)
-        outside = [point for point, reward in pairs if not -_ROUNDING <= reward <= 1 + _ROUNDING]
-        if outside:
-            raise InputError(
-                f"{table.y!r} runs from {min(rewards):g} to {max(rewards):g}, outside [0, 1] after --y-scale {scale} "
-                f"at {places_of(outside)}: leave --y-scale out, and it is read as it is."
-            )
-        fitted = [min(max(reward, 0.0), 1.0) for reward in fitted]
-    together = zip(points, computes, fitted, strict=True)
-    return [_Value(point=point, compute=compute, reward=reward) for point, compute, reward in together], scale
-
-
-def _numbers(values: Sequence[Any], points: Sequence[Point], column: str, option: str) -> list[float]:
-    numbers = [number(value) for value in values]
-    text = [(value, point) for value, known, point in zip(values, numbers, points, strict=True) if known is None]
-    if text:
-        shown = repr(text[0][0])
-        shown = shown if len(shown) <= 40 else shown[:40] + "..."
-        plain_number = "0.25" if option == "--y" else "1000.5"
+def _rewards(rows: Rows, asked: YScale, facts: list[Fact]) -> tuple[Floats, YScale]:
+    """Return the rewards on the scale that is fitted, and that scale."""
+    column = rows.first.y or ""
+    rewards = _numbers(rows, rows.y, column, "--y")
+    low, high = float(rewards.min()), float(rewards.max())
+    scale = asked
+    if asked == "auto":
+        is_unit = low >= -_ROUNDING and high <= 1 + _ROUNDING
+        scale = "1" if is_unit else fitting_scale(low, high, is_rate=is_rate(column))
+        if scale != "1":
+            values = {"y": column, "low": low, "high": high}
+            facts.append(Fact(kind="percent" if scale == "100" else "own_scale", values=values))
+    fitted = scaled(rewards, scale)
+    if scale == "none":
+        return fitted, scale
+    outside = (fitted < -_ROUNDING) | (fitted > 1 + _ROUNDING)
+    if outside.any():
         raise InputError(
-            f"{column!r} holds {shown} where a number is needed, at {places_of([point for _, point in text])}: write "
-            f"plain numbers such as {plain_number} there, or choose another column with {option}."
+            f"{column!r} runs from {low:g} to {high:g}, outside [0, 1] after --y-scale {scale} at "
+            f"{rows.places(outside)}: leave --y-scale out, and it is read as it is."
         )
-    known = [value for value in numbers if value is not None]
-    bad = [(value, point) for value, point in zip(known, points, strict=True) if not math.isfinite(value)]
-    if bad:
-        what = " or ".join(sorted({"NaN" if math.isnan(value) else "infinite" for value, _ in bad}))
-        places = places_of([point for _, point in bad])
-        words = " ".join(f"--where '{column}!={word}'" for word in sorted({str(value) for value, _ in bad}))
-        raise InputError(f"{column!r} is {what} at {places}: remove those rows, or leave them out with {words}.")
+    return np.clip(fitted, 0.0, 1.0), scale
+
+
+def _numbers(rows: Rows, values: NDArray[Any], column: str, option: str) -> Floats:
+    numbers = [number(value) for value in values]
+    if None in numbers:
+        shown = repr(values[numbers.index(None)])
+        raise InputError(
+            f"{column!r} holds {shown if len(shown) <= 40 else shown[:40] + '...'} where a number is needed, at "
+            f"{rows.places(np.array([value is None for value in numbers]))}: write plain numbers such as "
+            f"{'0.25' if option == '--y' else '1000.5'} there, or choose another column with {option}."
+        )
+    known = np.array(numbers, dtype=np.float64)
+    bad = ~np.isfinite(known)
+    if bad.any():
+        words = sorted({str(value) for value in known[bad]})
+        what = " or ".join(sorted({"NaN" if word == "nan" else "infinite" for word in words}))
+        options = " ".join(f"--where '{column}!={word}'" for word in words)
+        raise InputError(
+            f"{column!r} is {what} at {rows.places(bad)}: remove those rows, or leave them out with {options}."
+        )
     return known
 
 
-def _check_start(selection: Selection) -> None:
-    start = selection.start
-    if not isinstance(start, float | int):
-        return
-    if not math.isfinite(start) or (selection.y_scale not in ("auto", "none") and not 0 <= start <= 1):
-        raise InputError(
-            f"--start {start:g} is outside [0, 1]: give it on the scale that is fitted, such as --start 0.4."
-        )
+def _check_compute(rows: Rows, x: Floats) -> None:
+    """Raise InputError for a time of day, and where compute falls while the step of a run rises.
 
-
-def _check_amount(column: str, computes: Sequence[float]) -> None:
-    """Raise InputError for the seconds (or milli-, micro- or nanoseconds) since 1970, which only grow by a little."""
-    low, high = min(computes), max(computes)
+    Seconds (or milli-, micro- or nanoseconds) since 1970 only grow by a little. A clock that falls began anew, and what
+    was spent before is missing from it.
+    """
+    column, low, high = rows.first.x or "", x.min(), x.max()
     is_clock = any(unit * _YEAR_2001 <= low < high < unit * _YEAR_2065 for unit in (1.0, 1e3, 1e6, 1e9))
     if is_clock and high - low < _A_LITTLE * low and plain(column) not in (*FLOPS, *TOKENS):
         raise InputError(
             f"{column!r} runs from {low:.0f} to {high:.0f}, which is a time of day and not an amount spent: leave --x "
             "out, and --gpus N builds GPU-hours from it, or choose another column with --x."
         )
-
-
-def _check_clock(values: Sequence[_Value]) -> None:
-    """Raise InputError where compute falls while the step of a run rises: what was spent before is missing from it."""
-    runs: dict[tuple[Any, ...], list[_Value]] = {}
-    for value in values:
-        words = tuple(str(value.point.row.get(column)) for column in value.point.table.apart)
-        runs.setdefault((value.point.table.path, value.run, value.point.is_held_out, words), []).append(value)
-    for own in runs.values():
-        if any(value.point.step is None for value in own):
-            continue
-        rows = sorted(own, key=lambda value: value.point.step or 0.0)
-        spent = {value.point.step: value.compute for value in rows}
-        if any(value.compute != spent[value.point.step] for value in rows):
-            continue  # several runs side by side, each with its own clock
-        for before, after in itertools.pairwise(rows):
-            if 0 < after.compute < (1 - _MIN_FALL) * before.compute:
-                table = after.point.table
-                raise InputError(
-                    f"compute {table.x!r} falls from {before.compute:g} to {after.compute:g} at "
-                    f"{places_of([after.point])} while the step rises from {before.point.step:g} to "
-                    f"{after.point.step:g}, as where a run is resumed and its clock begins anew: add what was spent "
-                    f"before to the rows from there on, or choose a column that goes on, such as --x {table.step}."
-                )
-
-
-def _check_positive(values: Sequence[_Value], selection: Selection) -> None:
-    """Raise InputError for compute at or below 0 that is not the start."""
-    below = [value for value in values if value.compute <= 0]
-    if not below:
+    if column == rows.first.step or np.isnan(rows.step).all():
         return
-    column, places = below[0].point.table.x, places_of([value.point for value in below])
-    if any(value.compute < 0 for value in below):
-        negative = [value for value in below if value.compute < 0]
+    runs = list(zip(rows.table.tolist(), rows.is_held_out.tolist(), rows.run, strict=True))
+    for run in set(runs):
+        own = np.flatnonzero([other == run for other in runs])
+        own = own[np.argsort(rows.step[own], kind="stable")]
+        steps, spent = rows.step[own], x[own]
+        rises = np.diff(steps) > 0
+        # A step without a number, or with two clocks as of runs side by side, proves nothing.
+        if np.isnan(steps).any() or (np.diff(spent)[~rises] != 0).any():
+            continue
+        falls = rises & (spent[1:] > 0) & (spent[1:] < (1 - _MIN_FALL) * spent[:-1])
+        if falls.any():
+            at = int(np.flatnonzero(falls)[0])
+            place = rows.places(np.arange(len(x)) == own[at + 1])
+            raise InputError(
+                f"compute {column!r} falls from {spent[at]:g} to {spent[at + 1]:g} at {place} while the step rises "
+                f"from {steps[at]:g} to {steps[at + 1]:g}: the clock of a resumed run began anew. Add what was spent "
+                f"before, or choose a column that goes on, such as --x {rows.first.step}."
+            )
+
+
+def _check_positive(rows: Rows, x: Floats, selection: Selection) -> None:
+    """Raise InputError for compute at or below 0 that is not the start."""
+    if (x < 0).any():
         raise InputError(
-            f"compute {column!r} is negative ({negative[0].compute:g}) at "
-            f"{places_of([value.point for value in negative])}: remove those rows, or choose another column with --x."
+            f"compute {rows.first.x!r} is negative ({x[x < 0][0]:g}) at {rows.places(x < 0)}: remove those rows, or "
+            "choose another column with --x."
         )
-    advice = (
-        "--start first takes the rows at 0 of one run, so name the column of runs with --seed or of curves with --by"
-        if selection.start == "first"
-        else "rows that are held out lie after the start; choose another column with --x or another --holdout"
-    )
-    raise InputError(f"compute {column!r} is zero at {places}: {advice}.")
+    if (x == 0).any():
+        advice = (
+            "--start first takes one row at 0 of each run: name the column of runs with --seed, or of curves with --by"
+            if selection.start == "first"
+            else "rows that are held out lie after the start; choose another column with --x or another --holdout"
+        )
+        raise InputError(f"compute {rows.first.x!r} is zero at {rows.places(x == 0)}: {advice}.")
 
 
 # The start
 
 
-def _split_start(values: Sequence[_Value], selection: Selection) -> tuple[list[_Value], list[_Value]]:
-    """Return (rows that are the start, rows to fit). With 'first' the start is each run's first row, if it is early."""
+def _before_training(rows: Rows, x: Floats, selection: Selection) -> Mask:
+    """Return which rows are of the model before training: at compute 0, or at a step below 0 as some loggers write it.
+
+    With 'first' they are each run's first row, if it is early.
+    """
     if selection.start != "first":
-        flags = [_is_before_training(value) for value in values]
-    else:
-        least: dict[str, float] = {}
-        for value in values:
-            least[value.run] = min(value.compute, least.get(value.run, math.inf))
-        latest = max(_BEFORE_TRAINING * max(value.compute for value in values), 0.0)
-        first = [value for value in values if value.compute == least[value.run] and value.compute <= latest]
-        hidden = {run for run in least if least[run] < 0} | _mixed_starts(first, selection)
-        flags = [value in first and value.run not in hidden for value in values]
-    starts = [value for value, flag in zip(values, flags, strict=True) if flag]
-    return starts, [value for value, flag in zip(values, flags, strict=True) if not flag]
+        return ~rows.is_held_out & ((x == 0) | ((x < 0) & (plain(rows.first.x or "") in STEP)))
+    to_fit = np.where(rows.is_held_out, math.inf, x)
+    least = {run: to_fit[rows.run == run].min() for run in set(rows.run)}
+    is_first = to_fit == np.array([least[run] for run in rows.run])
+    return is_first & (x >= 0) & (x <= max(_BEFORE_TRAINING * x[~rows.is_held_out].max(), 0.0))
 
 
-def _mixed_starts(first: Sequence[_Value], selection: Selection) -> set[str]:
-    """Return the runs whose rows at 0 differ in words: several curves in one, which averaging would hide."""
-    words: dict[str, set[tuple[str, ...]]] = {}
-    for value in first:
-        if value.compute <= 0:
-            table = value.point.table
-            columns = [column for column in _words(table) if column not in {*selection.mentioned, *table.apart}]
-            # A word of its own in every row, such as a date, does not separate curves.
-            told = [column for column in columns if 2 * len({row.get(column) for row in table.rows}) <= len(table.rows)]
-            words.setdefault(value.run, set()).add(tuple(str(value.point.row.get(column)) for column in told))
-    return {run for run, told in words.items() if len(told) > 1}
-
-
-def _is_before_training(value: _Value) -> bool:
-    """Return whether a row is of the model before training: compute 0, or a step below 0 as some loggers write it."""
-    return value.compute == 0 or (value.compute < 0 and plain(value.point.table.x or "") in STEP)
-
-
-def _start(starts: Sequence[_Value], selection: Selection, y_scale: YScale) -> tuple[float | None, float | None]:
+def _start(y: Floats, samples: Floats, selection: Selection, y_scale: YScale) -> tuple[float | None, float | None]:
     """Return the start and its sd: the value given, else the mean over the rows that are the start."""
-    if isinstance(selection.start, float | int):
-        is_percent = y_scale == "100" and selection.start > 1
-        return (selection.start / 100 if is_percent else float(selection.start)), 0.0
-    if not starts or selection.start == "fit":
+    given = selection.start
+    if isinstance(given, float | int):
+        return (given / 100 if y_scale == "100" and given > 1 else float(given)), 0.0
+    if not y.size or given == "fit":
         return None, 0.0
-    rewards = [value.reward for value in starts]
-    mean = math.fsum(rewards) / len(starts)
-    counts = _counts(starts, y_scale)
-    if counts is not None:
+    mean = math.fsum(y) / y.size
+    if not np.isnan(samples).any():
         # Binomial: p (1 - p) / n for each row; p is kept off 0 and 1, where one rate would claim no noise at all.
-        rates = np.clip(rewards, 0.02, 0.98)
-        return mean, math.sqrt(float(np.sum(rates * (1 - rates) / counts))) / len(starts)
+        rates = np.clip(y, 0.02, 0.98)
+        return mean, math.sqrt(float(np.sum(rates * (1 - rates) / samples))) / y.size
     # The same number in every run is one evaluation, written down several times.
-    if len(starts) < _ENOUGH_STARTS or len(set(rewards)) == 1:
+    if y.size < _ENOUGH_STARTS or len(set(y)) == 1:
         return mean, None
-    return mean, float(np.std(rewards, ddof=1)) / math.sqrt(len(starts))
+    return mean, float(np.std(y, ddof=1)) / math.sqrt(y.size)
 
 
-def _start_facts(
-    start: float | None, starts: Sequence[_Value], fitted: Sequence[_Value], selection: Selection
-) -> list[Fact]:
-    """Say which rows became the start where that is not plain from the options."""
-    if selection.start == "first" and not starts:
-        return [Fact(kind="start_is_late", values={"compute": min(value.compute for value in fitted)})]
-    if selection.start == "first" and len({value.run for value in starts}) < len(starts):
-        return [Fact(kind="start_is_a_mean", values={"start": start, "num": len(starts)})]
-    if selection.start is None and starts and starts[0].point.table.kind != "run":
-        values = {"start": start, "num": len(starts), "x": starts[0].point.table.x}
-        return [Fact(kind="start_at_zero", values=values | {"compute": min(value.compute for value in starts)})]
+def _start_facts(start: float | None, rows: Rows, x: Floats, is_start: Mask, selection: Selection) -> list[Fact]:
+    """Return which rows became the start where that is not plain from the options."""
+    num = int(is_start.sum())
+    if selection.start == "first" and not num:
+        return [Fact(kind="start_is_late", values={"compute": float(x[~rows.is_held_out].min())})]
+    if selection.start == "first" and len(set(rows.run[is_start])) < num:
+        return [Fact(kind="start_is_a_mean", values={"start": start, "num": num})]
+    if selection.start is None and num and rows.first.kind != "run":
+        values = {"start": start, "num": num, "x": rows.first.x, "compute": float(x[is_start].min())}
+        return [Fact(kind="start_at_zero", values=values)]
     return []
 
 
-def _evaluated_before(fitted: Sequence[_Value], y_scale: YScale) -> Fact | None:
+def _evaluated_before(rows: Rows, y_scale: YScale) -> Fact | None:
     """Return an evaluation that was made before the first training reward, as verl's of step 0: it is the start."""
-    table = fitted[0].point.table
-    if table.reward is None or table.reward.kind != "training" or table.step is None or y_scale != "1":
+    table, reward = rows.first, rows.first.reward
+    steps = rows.step[~np.isnan(rows.step)]
+    if reward is None or reward.kind != "training" or y_scale != "1" or not steps.size or len(rows.used_tables()) > 1:
         return None
-    steps = [value.point.step for value in fitted if value.point.table is table and value.point.step is not None]
-    if not steps or len({id(value.point.table) for value in fitted}) > 1:
-        return None
-    latest = _FIRST_STEPS * max(steps)
-    mine = {column: value for column, value in fitted[0].point.curve if column in table.apart}
-    for column, _ in table.reward.too_few:
+    own = {column: label(table.rows[rows.at[0]].get(column)) for column in table.apart}
+    for column, _ in reward.too_few:
         for row in table.rows:
-            step, value = row.get(table.step), row.get(column)
-            is_mine = all(label(row.get(name)) == wanted for name, wanted in mine.items())
-            if (
-                is_mine
-                and is_number(step)
-                and is_number(value)
-                and step < min(steps)
-                and step <= latest
-                and 0 <= value <= 1
-            ):
+            step, value = row.get(table.step or ""), row.get(column)
+            is_early = is_number(step) and step < steps.min() and step <= _FIRST_STEPS * steps.max()
+            is_own = all(label(row.get(name)) == wanted for name, wanted in own.items())
+            if is_early and is_own and is_number(value) and 0 <= value <= 1:
                 return Fact(kind="start_from_evaluation", values={"start": float(value), "column": column})
     return None
-
-
-def _samples(point: Point) -> Any:
-    return point.row.get(point.table.num_samples or "num_samples")
-
-
-def _counts(values: Sequence[_Value], y_scale: YScale) -> NDArray[np.int64] | None:
-    """Return the samples behind each point; None unless every point says, and for rewards that are not rates."""
-    counts = [number(_samples(value.point)) for value in values]
-    known = [count for count in counts if count is not None and 1 <= count < math.inf]
-    return np.array(known, dtype=np.int64) if len(known) == len(counts) and y_scale != "none" else None

@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -137,18 +137,6 @@ def with_column(table: Table, name: str, values: Sequence[Any]) -> Table:
     return replace(table, columns=columns, rows=rows, built=(*table.built, name))
 
 
-def per_attempt(table: Table, values: Callable[[Sequence[dict[str, Any]]], Sequence[Any]]) -> list[Any]:
-    """Apply a function of rows, which returns one value per row, to the rows of each attempt."""
-    if ATTEMPT not in table.apart:
-        return list(values(table.rows))
-    out: list[Any] = [None] * len(table.rows)
-    for attempt in {row.get(ATTEMPT) for row in table.rows}:
-        members = [at for at, row in enumerate(table.rows) if row.get(ATTEMPT) == attempt]
-        for member, value in zip(members, values([table.rows[at] for at in members]), strict=True):
-            out[member] = value
-    return out
-
-
 def flatten(row: Mapping[str, Any], prefix: str = "", depth: int = 0) -> dict[str, Any]:
     """Turn nested objects into one level: {'loss': {'kl': 1}} becomes {'loss/kl': 1}."""
     flat: dict[str, Any] = {}
@@ -181,10 +169,12 @@ def _with_attempts(table: Table) -> Table:
     order = list(range(len(table.rows)))
     if (times := wall_times(table.rows, table.columns)) is not None:
         order.sort(key=lambda at: times[at])
-    elif _newest_first(table, step):
-        order.reverse()
+    else:
+        steps = [row[step] for row in table.rows if is_number(row.get(step))]
+        if len(set(steps)) > 3 and all(a >= b for a, b in itertools.pairwise(steps)):
+            order.reverse()  # the newest rows come first
     rows = [table.rows[at] for at in order]
-    numbered = number_attempts(rows, table.columns, step, table.path.name)
+    numbered = number_attempts(rows, step, table.path.name)
     table = replace(
         table,
         rows=[rows[at] for at in numbered.kept],
@@ -197,37 +187,9 @@ def _with_attempts(table: Table) -> Table:
     return replace(with_column(table, ATTEMPT, numbered.attempt), apart=(*table.apart, ATTEMPT))
 
 
-def _newest_first(table: Table, step: str) -> bool:
-    labels = names.label_columns(table.columns, table.rows)
-    last: dict[tuple[str, ...], float] = {}
-    num_falls = 0
-    for row in table.rows:
-        if is_number(row.get(step)):
-            key = tuple(str(row.get(label)) for label in labels)
-            before = last.get(key, row[step])
-            if row[step] > before:
-                return False
-            num_falls += row[step] < before
-            last[key] = row[step]
-    return num_falls >= 3
-
-
 def _with_hours(table: Table) -> Table:
-    if "hours" in table.columns or table.kind == "run":
+    hours = None if "hours" in table.columns or table.kind == "run" else hours_of_training(table.rows, table.columns)
+    if hours is None:
         return table
-    pauses: list[tuple[str, float]] = []
-    has_clock = True
-
-    def hours(rows: Sequence[dict[str, Any]]) -> Sequence[float | None]:
-        nonlocal has_clock
-        built = hours_of_training(rows, table.columns)
-        has_clock = has_clock and built is not None
-        place_of = {id(row): place for row, place in zip(table.rows, table.places, strict=True)}
-        pauses.extend((place_of[id(rows[at])], length) for at, length in (built.pauses if built else ()))
-        return built.values if built else [None] * len(rows)
-
-    values = per_attempt(table, hours)
-    if not has_clock:
-        return table
-    table = with_column(table, "hours", values)
-    return replace(table, facts=(*table.facts, *pause_fact(pauses)))
+    pauses = pause_fact([(table.places[at], length) for at, length in hours.pauses])
+    return replace(with_column(table, "hours", hours.values), facts=(*table.facts, *pauses))

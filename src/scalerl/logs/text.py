@@ -18,8 +18,11 @@ from scalerl.logs.units import is_number, number, read_cells
 
 _MAX_SAMPLE = 50
 _MAX_FIELD = 131_072
+_MAX_LINE = 2_000
+_MIN_ALIGNED = 6
+_RULE = re.compile(r"[-:+=|\s]+")
 _PREAMBLE = re.compile(r"#|\s*\"?sep=.\"?\s*$", re.IGNORECASE)
-_KEY_VALUE = re.compile(r"\w\s*[=:]\s*[-+]?[\d.]")
+_KEY_VALUE = re.compile(r"""\w["']?\s*[=:]\s*["']?[-+]?[\d.]""")
 
 
 # CSV
@@ -74,6 +77,26 @@ def csv_rows(path: Path, text: str) -> list[tuple[str, dict[str, Any]]]:
     return [(f"line {line}", row) for (line, _), row in zip(body, rows, strict=True)]
 
 
+def aligned(text: str) -> str:
+    """Return the longest table drawn in a text as CSV with tabs, empty where there is none of steps.
+
+    Cells are separated by pipes, as in Markdown, or by two blanks, as pandas prints them.
+    """
+    best: list[list[str]] = []
+    own: list[list[str]] = []
+    for line in (line for line in text.splitlines() if len(line) <= _MAX_LINE):
+        if _RULE.fullmatch(line):
+            continue
+        separator = r"\|" if line.count("|") > 1 else r"\s{2,}"
+        cells = [cell.strip() for cell in re.split(separator, line.strip(" |\t"))]
+        if not own or len(own[0]) != len(cells):
+            own = []
+        own.append(cells)
+        best = max(best, own, key=len)
+    is_log = len(best) > _MIN_ALIGNED and len(best[0]) > 1 and find((*STEP, *COARSE), best[0]) is not None
+    return "".join("\t".join(cells) + "\n" for cells in best) if is_log else ""
+
+
 def _head(text: str) -> list[str]:
     """Return the first lines, without cutting the whole text into lines."""
     end = 0
@@ -109,7 +132,7 @@ def _header(path: Path, line: int, cells: Sequence[str]) -> list[str]:
 def is_json_document(body: str) -> bool:
     """Return whether a text is one JSON document with rows, and not one object per line."""
     if body.startswith("["):
-        return bool(re.match(r"\[\s*[{\]]", body)) or _parsed(body) is not None
+        return bool(re.match(r"\[\s*[{\[\]]", body)) or _parsed(body) is not None
     if not re.match(r'\{\s*("|\}|$)', body):
         return False
     # One object over many lines is JSON, and so is one line that holds many rows.
@@ -146,11 +169,17 @@ def json_rows(path: Path, text: str) -> tuple[list[Placed], tuple[Fact, ...]]:
     return [(f"{unit} {at}", row) for at, row in enumerate(rows, start=1)], facts
 
 
+# Points as lists of numbers; those with three are what tensorboard's page saves.
+_POINTS = {2: ("step", "value"), 3: ("wall_time", "step", "value")}
+
+
 def _rows_in(value: Any) -> list[dict[str, Any]] | None:
     """Return the rows that a JSON value holds; None where it holds none."""
     if isinstance(value, list):
         if value and all(map(is_number, value)):
             return [{"value": item} for item in value] if len(value) > 2 else None
+        if value and all(isinstance(row, list) and len(row) in _POINTS and all(map(is_number, row)) for row in value):
+            return [dict(zip(_POINTS[len(row)], row, strict=True)) for row in value]
         return value if all(isinstance(row, dict) for row in value) else None
     if not isinstance(value, dict):
         return None
@@ -280,7 +309,7 @@ def _run_columns(columns: Sequence[str], placed: Sequence[Placed]) -> dict[str, 
     if step is None or len(others) < 2 or not all(map(may_be_run, others)):
         return {}
     cells = [row[column] for _, row in placed for column in others if row.get(column) is not None]
-    is_rate = all(map(is_number, cells)) and bool(cells) and min(cells) >= 0 and max(cells) <= 100
+    is_rate = all(map(is_number, cells)) and bool(cells) and min(cells) >= -1 and max(cells) <= 100
     return {column: (column, _VALUE) for column in others} if is_rate else {}
 
 

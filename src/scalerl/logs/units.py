@@ -116,16 +116,15 @@ def _without_percent(text: str) -> str:
 # The scale of a reward
 
 
-def scaled(reward: float, y_scale: YScale) -> float:
-    """Return a reward on the scale that is fitted."""
+def scaled(reward: Any, y_scale: YScale) -> Any:
+    """Return rewards on the scale that is fitted."""
     if y_scale == "100":
         return reward / 100
     return (reward + 1) / 2 if y_scale == "pm1" else reward
 
 
-def fitting_scale(rewards: Sequence[float], *, is_rate: bool) -> YScale:
+def fitting_scale(low: float, high: float, *, is_rate: bool) -> YScale:
     """Return the scale of rewards: shares, per cent only for what is named as a rate, else none."""
-    low, high = min(rewards), max(rewards)
     if low >= 0 and high <= 1:
         return "1"
     return "100" if is_rate and low >= 0 and _MIN_PERCENT <= high <= 100 else "none"

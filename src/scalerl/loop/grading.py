@@ -14,7 +14,7 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from scalerl.config.parts import GradingSettings, RewardSettings
 from scalerl.config.secrets import from_environment, redact, secrets_in
@@ -190,7 +190,7 @@ class GraderRunner:
 
     def __init__(self, limits: GradingSettings | None = None) -> None:
         self._limits = limits or GradingSettings()
-        self._pools: dict[Literal["workers", "calls"], GraderPool] = {}
+        self._pool: GraderPool | None = None
         self._waiting: dict[tuple[Purpose, str | int], _Waiting] = {}
         self._completions: dict[tuple[Purpose, str | int], Completion] = {}
         self._local: dict[str, Callable[[str, str], object]] = {}
@@ -209,7 +209,7 @@ class GraderRunner:
             elif is_pooled(spec):
                 if spec.name in RUN_PROGRAMS and self._limits.sandbox == "none":
                     warnings.warn('grading.sandbox is "none": programs run with all rights of this user', stacklevel=2)
-                self._pool_for(spec).check(spec)
+                self._started().check(spec)
 
     def submit(self, completions: Sequence[Completion], judge: Judge, purpose: Purpose) -> None:
         """Grade these completions; `poll` returns the verdicts."""
@@ -228,7 +228,7 @@ class GraderRunner:
         for grader in judge.graders:
             spec = with_limits(grader.spec, self._limits)
             if is_pooled(spec):
-                self._pool_for(spec).submit((purpose, key, grader.column), spec, text, answer)
+                self._started().submit((purpose, key, grader.column), spec, text, answer)
             else:
                 score, reason = self._grade_here(spec, text, answer)
                 self._take(purpose, key, grader.column, score, reason)
@@ -278,12 +278,9 @@ class GraderRunner:
 
     def poll_keys(self, purpose: Purpose, *, wait: bool = False) -> list[tuple[str | int, Judged]]:
         """Return the keys that have a verdict since the last call, each with it."""
-        if self._pools and self._waiting:
+        if self._pool is not None and self._waiting:
             due = not self._ready[purpose] and any(waiting == purpose for waiting, _ in self._waiting)
-            left_s = _WAIT_S if wait and due else 0.0
-            # Several pools are polled in turns: a wait for one must not hold up what another has ready.
-            pools = [pool for pool in self._pools.values() if pool.num_pending]
-            self._receive([graded for pool in pools for graded in pool.poll(left_s / len(pools))])
+            self._receive(self._pool.poll(_WAIT_S if wait and due else 0.0))
         ready, self._ready[purpose] = self._ready[purpose], []
         return ready
 
@@ -307,24 +304,18 @@ class GraderRunner:
     @property
     def first_errors(self) -> dict[str, str]:
         """The first exception of each grader that raised one, for its author."""
-        of_pools = {name: error for pool in self._pools.values() for name, error in pool.first_errors.items()}
-        return {name: redact(error, self._secrets) for name, error in (self._local_errors | of_pools).items()}
+        of_pool = self._pool.first_errors if self._pool is not None else {}
+        return {name: redact(error, self._secrets) for name, error in (self._local_errors | of_pool).items()}
 
     def close(self) -> None:
         """End the child processes."""
-        for pool in self._pools.values():
-            pool.close()
+        if self._pool is not None:
+            self._pool.close()
 
-    def _pool_for(self, spec: GraderSpec) -> GraderPool:
-        """Return the pool that a grader runs in: workers, or the process for coroutine functions."""
-        workers = self._started("workers")
-        return self._started("calls") if workers.is_async(spec) else workers
-
-    def _started(self, kind: Literal["workers", "calls"]) -> GraderPool:
-        if kind not in self._pools:
-            limits = self._limits.model_dump(exclude={"sandbox"})
-            self._pools[kind] = GraderPool(**limits, coroutines=kind == "calls")
-        return self._pools[kind]
+    def _started(self) -> GraderPool:
+        if self._pool is None:
+            self._pool = GraderPool(**self._limits.model_dump(exclude={"sandbox"}))
+        return self._pool
 
 
 class GroupGrading:

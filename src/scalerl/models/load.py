@@ -243,8 +243,8 @@ def _short_errors(name: str, source: str) -> Iterator[None]:
         reason = _first_line(error)
         if "trust_remote_code" in str(error):
             raise ModelError(
-                f"model {name} comes with Python code of its own, which is not run: read it, and set "
-                f"model.trust_remote_code = true if you trust it"
+                f"model {name} comes with Python code of its own, which is not run: read it, and "
+                f"say --trust-remote-code if you trust it (trust_remote_code=True in Python)"
             ) from error
         if Path(source).is_dir():
             if (damaged := _damaged_file(Path(source))) is not None:

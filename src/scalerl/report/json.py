@@ -1,7 +1,6 @@
 """A report as plain JSON types: what `--json` prints, and what the page holds and draws."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from scalerl.curves.forms import Array
 from scalerl.logs.series import Series
 from scalerl.report.caveats import open_questions, warnings
 from scalerl.report.runs import RunFacts, differences, environments, hours_name
-from scalerl.report.standing import labels, lead, reference
+from scalerl.report.standing import Lead, labels, lead, reference
 from scalerl.report.summary import summary
 from scalerl.report.together import decisions_json, pooled_json
 from scalerl.report.views import HELD_OUT, Report, View, label_of
@@ -91,7 +90,7 @@ def _set_json(report: Report, name: str) -> dict[str, Any]:
     first, leading = members[report.axes[0].column], lead(report, name)
     return {
         "name": name,
-        "lead": None if leading is None else {**asdict(leading), "kind": str(leading.kind)},
+        "lead": None if leading is None else _lead_json(leading),
         "reference": reference(report, name),
         "curves": [{"name": data.name, "label": label_of(data), "problem": data.problem} for data in first],
         "points": {
@@ -99,6 +98,10 @@ def _set_json(report: Report, name: str) -> dict[str, Any]:
             for column, series in members.items()
         },
     }
+
+
+def _lead_json(leading: Lead) -> dict[str, Any]:
+    return {"kind": leading.kind, "name": leading.name, "tied": list(leading.tied), "num": leading.num}
 
 
 def points_json(data: Series, held_out: NDArray[np.bool_]) -> dict[str, Any]:

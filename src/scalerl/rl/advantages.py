@@ -15,6 +15,9 @@ from scalerl.rl.segments import dense_index, segment_count, segment_min, segment
 Rewards = Float[Tensor, " completions"]
 Groups = Int[Tensor, " completions"]
 
+EPS = 1e-6
+"""Added to a group's standard deviation."""
+
 
 def mean(rewards: Rewards, group: Groups) -> Rewards:
     """Baseline: the group's mean reward.
@@ -48,7 +51,7 @@ def batch(advantages: Rewards, group: Groups) -> Rewards:
     return advantages / torch.where(std > 0, std, 1.0)
 
 
-def prompt(advantages: Rewards, group: Groups, *, eps: float = 1e-6) -> Rewards:
+def prompt(advantages: Rewards, group: Groups) -> Rewards:
     """Normalisation: divide by the standard deviation within the group (ddof 0) plus eps.
 
     A_i / (std({A_j : j in group of i}) + eps)   (GRPO; ScaleRL paper, section 2)
@@ -59,7 +62,7 @@ def prompt(advantages: Rewards, group: Groups, *, eps: float = 1e-6) -> Rewards:
     size = segment_count(torch.ones_like(group, dtype=torch.bool), index, num)
     centre = (segment_sum(advantages, index, num) / size)[index]
     variance = segment_sum((advantages - centre).square(), index, num) / size
-    return advantages / (variance.sqrt()[index] + eps)
+    return advantages / (variance.sqrt()[index] + EPS)
 
 
 def none(advantages: Rewards, group: Groups) -> Rewards:

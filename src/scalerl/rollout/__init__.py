@@ -2,7 +2,8 @@
 
     requests, noise, sampling, progress    shared by all engines, independent of any of them
     torch/                                 the embedded engine: continuous batching with torch in this process
-    vllm/                                  vLLM in a child process: large models, tensor parallelism, quantised weights
+    vllm/                                  vLLM in child processes: large models, tensor parallelism, quantised weights
+    fleet/                                 one engine over several in other processes
     fake                                   an engine without a model, for tests and simulations
 
 ENGINES holds a function per name that a recipe can give as rollout.engine. Each one takes the loaded model and the
@@ -15,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-    from scalerl.config.rollout import RolloutSettings
+    from scalerl.config.parts import RolloutSettings
     from scalerl.models.load import LoadedModel
+    from scalerl.rollout.fleet.fleet import Fleet
     from scalerl.rollout.torch.engine import TorchEngine
-    from scalerl.rollout.vllm.process import VllmProcess
 
 
 def torch_engine(
@@ -30,10 +31,8 @@ def torch_engine(
     return build_engine(model, settings, dtype=dtype, fp32_head=fp32_head)
 
 
-def vllm_engine(
-    model: "LoadedModel", settings: "RolloutSettings", *, dtype: "torch.dtype", fp32_head: bool
-) -> "VllmProcess":
-    """Return vLLM in a child process; RecipeError if it is not installed."""
+def vllm_engine(model: "LoadedModel", settings: "RolloutSettings", *, dtype: "torch.dtype", fp32_head: bool) -> "Fleet":
+    """Return vLLM in a child process, which is replaced if it dies; RecipeError if it is not installed."""
     from scalerl.rollout.vllm.build import build_engine
 
     return build_engine(model, settings, dtype=dtype, fp32_head=fp32_head)

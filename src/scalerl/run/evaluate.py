@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalerl.config import Recipe
-from scalerl.config.evaluation import EvaluationSettings
+from scalerl.config.parts import EvaluationSettings
 from scalerl.errors import GraderError
 from scalerl.graders.sandbox.job import KINDS, STOPPED
 from scalerl.loop.evaluate import EvalResult, Evaluation, eval_requests, evaluate

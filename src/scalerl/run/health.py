@@ -16,7 +16,6 @@ class Health:
 
     def __init__(self, recipe: Recipe, *, trained_s: float) -> None:
         """`trained_s` is the training time of earlier attempts."""
-        self._recipe = recipe
         self._remedies = remedies(recipe)
         self._news = AlarmNews()
         self._pace = Pace(round_steps=recipe.pipeline.push_every if recipe.pipeline.drain else 1)
@@ -31,17 +30,12 @@ class Health:
         self._stalled_s += stalled_s
         return stalled_s
 
-    def axis(self, rows: Sequence[Row]) -> Axis:
-        """Return the axis of compute to forecast on."""
-        chosen = self._recipe.forecast.compute
-        return preferred_axis(rows) if chosen == "auto" else chosen
-
     def outlooks(
         self, evals: Sequence[Row], sets: Sequence[str], end_compute: Callable[[Axis], float | None]
     ) -> dict[str, Outlook | None]:
         """Return the forecast of each evaluation set, None before there is one."""
         by_set = {name: [row for row in evals if row["set"] == name] for name in sets}
-        axes: dict[str, Axis] = {name: self.axis(rows) for name, rows in by_set.items()}
+        axes: dict[str, Axis] = {name: preferred_axis(rows) for name, rows in by_set.items()}
         return {
             name: LiveForecast.from_rows(rows, end_compute(axes[name]), axis=axes[name]).outlook()
             for name, rows in by_set.items()

@@ -1,14 +1,16 @@
 """The learner that a recipe describes: in this process, over processes of this machine, or over a cluster."""
 
 import functools
+import os
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from scalerl.choose import choose, entry
+from scalerl.choose import choose
 from scalerl.config import Recipe, body_dtype
 from scalerl.config.parts import OptimizerSettings
-from scalerl.learner import LEARNERS
+from scalerl.errors import RecipeError
+from scalerl.learner import torch_learner
 from scalerl.models.load import name_elsewhere
 from scalerl.models.lora import wrap
 from scalerl.rl.advantages import BASELINES, NORMALISATIONS
@@ -21,44 +23,43 @@ from scalerl.run.memory import Gpus, check_context_ranks, decide_checkpointing
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from scalerl.run.cluster.ranks import PlacedRanks
-
 
 def build_learner(model: "PreTrainedModel", recipe: Recipe, *, version: int = 0, place: Place | None = None) -> Any:
-    """Return the learner that a recipe describes: it trains `model` in place, or a copy divided among ranks.
+    """Return the learner that a recipe describes: it trains `model` in place, or ranks load it by its name.
 
-    Ranks that `place` has placed on a cluster load the model themselves; others are processes of this machine.
+    Ranks are processes of this machine, or actors that `place` has placed on a cluster.
     """
     check_context_ranks(recipe, model.config)
-    if place is not None and place.ranks is not None:
-        return _build_ray_learner(model, recipe, place.ranks, version=version, gpus=place.rank_gpus)
-    gpu = model.device.type == "cuda"
-    recipe = decide_checkpointing(recipe, model.config, _gpus(model.device, recipe))
-    if recipe.learner.sharding != "none":
-        from scalerl.learner.ranks.process import process_learner
-
-        settings = functools.partial(learner_settings, recipe, gpu=gpu)
-        return process_learner(model, settings=settings, learner=recipe.learner, seed=recipe.seed, version=version)
-    settings = learner_settings(recipe, gpu=gpu)
-    make = entry(LEARNERS, recipe.learner.kind, "learner.kind")
-    return make(wrap(model, settings.pop("lora")), version=version, **settings)
-
-
-def _build_ray_learner(
-    model: "PreTrainedModel", recipe: Recipe, placed: "PlacedRanks", *, version: int, gpus: Gpus | None
-) -> Any:
-    from scalerl.run.cluster.ranks import ray_learner
-
+    placed = None if place is None else place.ranks
+    device = model.device if place is None else place.computes_on
+    gpus = _gpus(device, recipe) if place is None or place.gpus is None else place.gpus
     recipe = decide_checkpointing(recipe, model.config, gpus)
+    gpu = device.type == "cuda"
+    if recipe.learner.sharding == "none":
+        settings = learner_settings(recipe, gpu=gpu)
+        return torch_learner(wrap(model, settings.pop("lora")), version=version, **settings)
     assert recipe.model.path is not None, "checked by load_inputs"
-    return ray_learner(
-        placed,
-        model=name_elsewhere(recipe.model.path),
-        settings=functools.partial(learner_settings, recipe, gpu=placed.on_gpu),
-        learner=recipe.learner,
-        seed=recipe.seed,
-        version=version,
-    )
+    common: dict[str, Any] = {
+        "model": name_elsewhere(recipe.model.path),
+        "settings": functools.partial(learner_settings, recipe, gpu=gpu),
+        "seed": recipe.seed,
+        "version": version,
+    }
+    if placed is not None:
+        from scalerl.run.cluster.ranks import ray_learner
+
+        return ray_learner(placed, learner=recipe.learner, **common)
+    from scalerl.learner.ranks.driver import child_ranks, ranked_learner
+
+    ranks, num_gpus = recipe.learner.ranks, torch.cuda.device_count()
+    if gpu and ranks > num_gpus:
+        raise RecipeError(
+            f"learner.ranks is {ranks}, one GPU each, but this machine has {num_gpus}: set learner.ranks to {num_gpus} "
+            f"or less"
+        )
+    # On the host of a GPU one thread is the fastest.
+    threads = (0 if "OMP_NUM_THREADS" in os.environ else 1) if gpu else max(torch.get_num_threads() // ranks, 1)
+    return ranked_learner(child_ranks, recipe.learner, device=device.type, threads=threads, **common)
 
 
 def _gpus(device: torch.device, recipe: Recipe) -> Gpus | None:

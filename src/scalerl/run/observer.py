@@ -26,7 +26,7 @@ class RunObserver(Protocol):
         ...
 
     def stopping(self) -> bool | Literal["now"]:
-        """Return whether the run should stop after this step, or "now": within a step, and without an evaluation."""
+        """Return whether the run should stop after this step, without an evaluation, or "now": within a step."""
         ...
 
 

@@ -17,11 +17,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor
 
-from scalerl.choose import choose, entry
+from scalerl.choose import choose
 from scalerl.config import Recipe, body_dtype
-from scalerl.config.evaluation import EvalSetSettings, EvaluationSettings
-from scalerl.config.parts import TaskSettings
-from scalerl.config.rollout import RolloutSettings
+from scalerl.config.parts import EvalSetSettings, EvaluationSettings, RolloutSettings, TaskSettings
 from scalerl.config.suggest import did_you_mean, quoted
 from scalerl.errors import RecipeError, RecipeProblem
 from scalerl.loop.grading import GraderRunner, GroupGrading
@@ -33,9 +31,9 @@ from scalerl.loop.slots import ExpectedLag, expected_lag, full_slots
 from scalerl.loop.watchdog import QUIET_S, Watchdog, WatchedEngine, WatchedGrading
 from scalerl.models.load import LoadedModel, load_model
 from scalerl.models.shape import ModelShape
-from scalerl.rollout import ENGINES, most_slots
+from scalerl.rollout import most_slots
 from scalerl.run.checkpoint import WritesTensors
-from scalerl.run.cluster.generators import build_fleet
+from scalerl.run.cluster.generators import build_fleet, load_engine, make_engine
 from scalerl.run.cluster.meter import FleetMeter
 from scalerl.run.cluster.place import Place, enter_cluster
 from scalerl.run.host import limit_host_threads
@@ -49,7 +47,7 @@ from scalerl.tasks.files import DEFAULT_EVALUATION, function_task, hide_hub_warn
 from scalerl.tasks.length import LENGTHS, LengthControl
 from scalerl.tasks.mixture import Mixture
 from scalerl.tasks.problems import FROM_ROWS, TASKS
-from scalerl.tasks.task import Task, named, with_settings
+from scalerl.tasks.task import Task, named, shared_answer, with_settings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -116,7 +114,7 @@ class Parts:
 def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
     """Build every part of a training run, as the checkpoint in `earlier` left it if there is one."""
     with ExitStack() as opened:
-        place = enter_cluster(recipe, opened)
+        place = enter_cluster(recipe, opened, watchdog.end)
         inputs = load_inputs(recipe, device=place.device)
         opened.callback(inputs.graders.close)
         max_tokens = recipe.rollout.max_prompt_tokens
@@ -127,12 +125,17 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
         learner = build_learner(inputs.model.model, recipe, place=place)
         opened.callback(getattr(learner, "close", lambda: None))
         state = _restore(learner, earlier)
-        slots = num_slots(inputs.model, recipe, place.rank_gpus)
+        slots = num_slots(inputs.model, recipe, place.gpus)
         # A rank that dies is noticed while the loop waits for completions, too.
         check = getattr(learner, "check", lambda: None)
-        engines = _build_engines(inputs.model, recipe, slots=slots, watchdog=watchdog, place=place, check=check)
+        engines = _build_engines(
+            inputs.model, recipe, learner, slots=slots, watchdog=watchdog, place=place, check=check
+        )
         engine = engines.shared
         opened.callback(engine.close)
+        if recipe.learner.sharding != "none":
+            # Ranks and engines have theirs; what is left here are its names and shapes.
+            inputs.model.model.to("meta")  # pyright: ignore[reportArgumentType]
         grading = build_grading(inputs, recipe)
         pipeline = Pipeline(
             engine=engine.training,
@@ -146,10 +149,9 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
             drain=recipe.pipeline.drain,
             state=state,
         )
-        every_set = (*(each.prompts for each in inputs.eval_sets), *prompts.values())
         return Parts(
             inputs=inputs,
-            device=place.computes_on(inputs.device),
+            device=place.computes_on,
             device_name=place.device_name,
             prompts=prompts,
             problem_hashes=problem_hashes,
@@ -161,12 +163,21 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
             lag=expected_lag(slots, recipe.pipeline),
             grading=grading,
             pipeline=pipeline,
-            notices=(
-                *notices(every_set, max_tokens=max_tokens, length=recipe.length, text=inputs.text),
-                *schedule_notices(recipe),
-            ),
+            notices=(*_prompt_notices(recipe, inputs, prompts), *schedule_notices(recipe)),
             close=opened.pop_all().close,
         )
+
+
+def _thinking_end(recipe: Recipe, tasks: Mapping[str, Task]) -> str:
+    """Return the text that ends thinking, for length controls; interruptions need one for all tasks."""
+    ends = {task.answer.thinking_end for task in tasks.values()}
+    return shared_answer(tasks).thinking_end if recipe.length.name == "interruption" or len(ends) == 1 else ""
+
+
+def _prompt_notices(recipe: Recipe, inputs: Inputs, prompts: Mapping[str, Prompts]) -> tuple[str, ...]:
+    every_set = (*(each.prompts for each in inputs.eval_sets), *prompts.values())
+    thinking_end = _thinking_end(recipe, inputs.tasks) if recipe.length.name == "interruption" else ""
+    return notices(every_set, max_tokens=recipe.rollout.max_prompt_tokens, thinking_end=thinking_end, text=inputs.text)
 
 
 def schedule_notices(recipe: Recipe) -> Iterator[str]:
@@ -207,7 +218,7 @@ def load_inputs(recipe: Recipe, *, sets: Collection[str] = (), device: torch.dev
             trust_remote_code=recipe.model.trust_remote_code,
         )
     text = Text(tokenizer=model.tokenizer, stop_tokens=model.stop_tokens)
-    length = choose(LENGTHS, recipe.length)(text.encode)
+    length = choose(LENGTHS, recipe.length)(text.encode, _thinking_end(recipe, tasks))
     _check_context(recipe.rollout, length)
     graders = GraderRunner(recipe.grading)
     try:
@@ -272,13 +283,24 @@ class _Engines:
 
 
 def _build_engines(
-    model: LoadedModel, recipe: Recipe, *, slots: int, watchdog: Watchdog, place: Place, check: Callable[[], None]
+    model: LoadedModel,
+    recipe: Recipe,
+    learner: CheckpointedLearner,
+    *,
+    slots: int,
+    watchdog: Watchdog,
+    place: Place,
+    check: Callable[[], None],
 ) -> _Engines:
-    """Return the engine in this process, or the fleet of generators beside the learner."""
-    if not recipe.rollout.generators:
-        engine = build_engine(model, recipe, slots=slots)
+    """Return the engine in this process, or the fleet of engines in others."""
+    if not recipe.rollout.generators and recipe.rollout.engine == "torch":
+        gpu = place.computes_on.type == "cuda"
+        if recipe.learner.sharding == "none":
+            engine = make_engine(model, recipe, slots=slots, gpu=gpu)
+        else:
+            engine = load_engine(recipe, slots=slots, device=str(place.computes_on))
         return _Engines(shared=share_engine(engine, watchdog, recipe, slots=slots, check=check))
-    fleet, meter = build_fleet(recipe, model, slots=slots, build_engine=build_engine, place=place)
+    fleet, meter = build_fleet(recipe, model, slots=slots, place=place, weights=learner.weights)
     # The fleet has its own limits, since a replacement that loads a model is quiet for long.
     shared = share_engine(fleet, watchdog, recipe, slots=slots, check=check, quiet_s=math.inf)
     return _Engines(shared=shared, meter=meter, paused=fleet.paused)
@@ -286,12 +308,8 @@ def _build_engines(
 
 def build_engine(model: LoadedModel, recipe: Recipe, *, slots: int | None = None) -> Engine:
     """Return an engine that samples from a copy of the model."""
-    return entry(ENGINES, recipe.rollout.engine, "rollout.engine")(
-        model,
-        recipe.rollout.model_copy(update={"slots": slots or num_slots(model, recipe)}),
-        dtype=_dtype(model.model, recipe),
-        fp32_head=recipe.model.fp32_head in ("both", "generator"),
-    )
+    gpu = model.model.device.type == "cuda"
+    return make_engine(model, recipe, slots=slots or num_slots(model, recipe), gpu=gpu)
 
 
 def share_engine(
@@ -314,7 +332,7 @@ def share_engine(
 def num_slots(model: LoadedModel, recipe: Recipe, gpus: Gpus | None = None) -> int:
     """Return rollout.slots; if it is not set, all that the lag rule can fill, as far as memory allows.
 
-    `gpus` are those of a cluster, where the driver's model is not on one of them.
+    `gpus` are those of ranks, where the driver's model is not on one of them.
     """
     if recipe.rollout.slots is not None:
         return recipe.rollout.slots

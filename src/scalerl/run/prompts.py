@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from scalerl.config.parts import InterruptionSettings, Settings
 from scalerl.errors import RecipeError
 from scalerl.loop.evaluate import hash_prompts
 from scalerl.loop.grading import GraderRunner, Judge, Purpose, graders_of, opened_thinking
@@ -87,7 +86,7 @@ def training_prompts(
     return prompts
 
 
-def notices(all_prompts: Sequence[Prompts], *, max_tokens: int, length: Settings, text: Text) -> tuple[str, ...]:
+def notices(all_prompts: Sequence[Prompts], *, max_tokens: int, thinking_end: str, text: Text) -> tuple[str, ...]:
     """Return what a user should know about the prompts before hours are spent."""
     lines = [
         f"{prompts.num_problems - len(prompts.tokens):,} of {prompts.num_problems:,} {prompts.purpose} problems of "
@@ -101,10 +100,10 @@ def notices(all_prompts: Sequence[Prompts], *, max_tokens: int, length: Settings
         for prompts in all_prompts
         if prompts.num_unreadable
     ]
-    if isinstance(length, InterruptionSettings) and (num := len(text.encode(length.thinking_end))) > 1:
+    if (num := len(text.encode(thinking_end))) > 1:
         lines.append(
-            f'length.thinking_end "{length.thinking_end}" is {num} tokens of this model: where it is spelled with '
-            f"others, thinking that has ended is interrupted all the same"
+            f'task.thinking_end "{thinking_end}" is {num} tokens of this model: where it is spelled with others, '
+            f"thinking that has ended is interrupted all the same"
         )
     return tuple(lines)
 

@@ -23,7 +23,7 @@ from scalerl.run.clock import larger
 # Settings that may change when a run is resumed: when it ends, where it is recorded, how many graders run, and which
 # devices do the work.
 _FREE = (
-    *("budget.", "checkpoint.", "forecast.", "sft.", "sinks", "description", "grading.num_workers"),
+    *("budget.", "checkpoint.", "sft.", "sinks", "description", "grading.num_workers"),
     # How the work of a step is divided, which changes no more than the order of sums.
     *("learner.ranks", "learner.sharding", "learner.shard_size", "learner.context_ranks"),
     *("learner.gradient_checkpointing", "learner.silent_s", "learner.start_s"),
@@ -160,13 +160,13 @@ def checkpoint_at(folder: Path, step: str, set_name: str) -> Path:
     return there[int(step)]
 
 
-def export(folder: Path, out: Path, step: str = "last") -> Path:
+def export(folder: Path, out: Path, step: str = "last", *, trust_remote_code: bool = False) -> Path:
     """Write the model of one of a run's checkpoints as a normal Hugging Face folder; see checkpoint_at."""
     recipe = written_recipe(folder, "export")
     settings = recipe.model
     path = checkpoint_at(folder, step, recipe.checkpoint.best or next(iter(recipe.tasks), "main"))
     assert settings.path is not None, "a run has a model"
-    base = load_model(settings.path, dtype=torch.float32, device="cpu", trust_remote_code=settings.trust_remote_code)
+    base = load_model(settings.path, dtype=torch.float32, device="cpu", trust_remote_code=trust_remote_code)
     trained = wrap(base.model, settings.lora)
     weights = SavedTensors(path)["weights"]
     with torch.no_grad():

@@ -89,6 +89,7 @@ class Run:
         self.evals = list(earlier.evals)
         self._last_evaluated = self._last_complete_evaluation()
         self._last_saved = -1 if earlier.checkpoint is None else earlier.checkpoint.step
+        self._saved_at = time.monotonic()
         self._saves = checkpoints.BackgroundSaves()
         self._work, self._eval_work = Work(), Work()
         self._unwritten: Callable[[], dict[str, Any]] | None = None
@@ -203,13 +204,19 @@ class Run:
         """Evaluate and save where it is due; return why the run ends here, or None if it goes on."""
         step, end = self.pipeline.version, self._end()
         is_last = end is not None and end.kind == "budget"
-        if (step % self.recipe.evaluation.every == 0 or is_last) and not self._stops_now():
+        # A run that was asked to stop ends without an evaluation, which may take long; a resumed one catches up on it.
+        if (step % self.recipe.evaluation.every == 0 or is_last) and not self.observer.stopping():
             self._evaluate(groups, beside_training=step > 0 and not is_last)
         # The observer may have asked to stop during the evaluation.
         end = end or self._end()
-        if (step and step % self.recipe.checkpoint.every == 0) or end is not None or self._best_step() == step > 0:
+        if end is not None or self._best_step() == step > 0 or self._checkpoint_is_due(step):
             self.save()
         return end
+
+    def _checkpoint_is_due(self, step: int) -> bool:
+        settings = self.recipe.checkpoint
+        is_late = self._last_saved < step and time.monotonic() - self._saved_at > 60 * settings.every_minutes
+        return step > 0 and (step % settings.every == 0 or is_late)
 
     def _limits(self) -> list[tuple[float, float, str]]:
         """Return (spent, limit, unit) for each limit of the budget."""
@@ -222,12 +229,16 @@ class Run:
         return [(done, limit, unit) for done, limit, unit in limits if limit is not None]
 
     def _end(self) -> RunEnd | None:
+        stopped = RunEnd(kind="stopped", reason="asked to stop") if self.observer.stopping() else None
         for spent, limit, unit in self._limits():
             if spent >= limit:
-                return RunEnd(kind="budget", reason=f"budget of {limit:,.8g} {unit} spent")
+                # The last evaluation is part of the budget: without it a resumed run has something to do.
+                lacks_evaluation = self._last_evaluated < self.pipeline.version
+                end = RunEnd(kind="budget", reason=f"budget of {limit:,.8g} {unit} spent")
+                return stopped if stopped and lacks_evaluation else end
         if self._pause_at is not None and self.share_spent >= self._pause_at:
             return RunEnd(kind="paused", reason=f"paused at {self._pause_at:.0%} of its budget")
-        return RunEnd(kind="stopped", reason="asked to stop") if self.observer.stopping() else None
+        return stopped
 
     def _log(self, done: StepDone) -> None:
         work = self.parts.engine.training_work
@@ -279,7 +290,7 @@ class Run:
             engine.push_weights(self.learner.weights(), step)
             evaluation = self._begin_evaluation(groups)
             with self._watchdog.watching("the grader"):
-                stopped = not evaluation.round.finish(self._stops_now)
+                stopped = not evaluation.round.finish(lambda: bool(self.observer.stopping()))
             if stopped:
                 # A resumed run evaluates this step again.
                 self._last_evaluated = -1
@@ -397,4 +408,4 @@ class Run:
                 self._saves.start(write)
             else:
                 write()
-            self._last_saved = self.pipeline.version
+            self._last_saved, self._saved_at = self.pipeline.version, time.monotonic()

@@ -1,12 +1,15 @@
 """Length control: how long a completion may get, and how its length changes its reward.
 
-Each control takes `encode` (text to token ids, without special tokens) and returns a LengthControl: a plan for a
-request, drawn from that request's seed, and an adjustment of the reward. Source: arXiv 2510.13786, section 4.
+Each control takes `encode` (text to token ids, without special tokens) and the text that ends thinking, and returns a
+LengthControl: a plan for a request, drawn from that request's seed, and an adjustment of the reward.
+Source: arXiv 2510.13786, section 4.
 """
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from scalerl.errors import RecipeError
 from scalerl.types import LengthPlan, derive_seed
 
 Encode = Callable[[str], Sequence[int]]
@@ -30,16 +33,21 @@ def _no_adjustment(num_tokens: int, correct: bool) -> float:
 
 def interruption(
     encode: Encode,
+    thinking_end: str,
     /,
     *,
     thinking_min: int,
     thinking_max: int,
     marker: str,
-    thinking_end: str,
     answer_budget: int,
 ) -> LengthControl:
     """Interrupt thinking after a number of tokens drawn uniformly from [thinking_min, thinking_max]."""
     marker_tokens, end_tokens = tuple(encode(marker)), tuple(encode(thinking_end))
+    if not thinking_end or thinking_end not in marker:
+        raise RecipeError(
+            f"length.marker is {json.dumps(marker)} but must hold the text that ends thinking, task.thinking_end = "
+            f"{json.dumps(thinking_end)}; otherwise thinking would go on after it"
+        )
     if len(marker_tokens) >= answer_budget:
         raise ValueError(
             f"length.answer_budget is {answer_budget}, but the marker alone takes {len(marker_tokens)} tokens of it: "
@@ -59,7 +67,7 @@ def interruption(
     return LengthControl(max_tokens=thinking_max + answer_budget, plan=plan, adjust=_no_adjustment)
 
 
-def penalty(encode: Encode, /, *, max_length: int, cache: int) -> LengthControl:
+def penalty(encode: Encode, thinking_end: str, /, *, max_length: int, cache: int) -> LengthControl:
     """Reduce the reward of long correct answers by clip((L_max - |y|) / L_cache - 1, -1, 0).
 
     Zero up to max_length - cache tokens, -1 at max_length, which is also where generation ends.
@@ -73,7 +81,7 @@ def penalty(encode: Encode, /, *, max_length: int, cache: int) -> LengthControl:
     return LengthControl(max_tokens=max_length, plan=lambda seed: LengthPlan(answer_budget=max_length), adjust=adjust)
 
 
-def unlimited(encode: Encode, /, *, max_length: int) -> LengthControl:
+def unlimited(encode: Encode, thinking_end: str, /, *, max_length: int) -> LengthControl:
     """No control except a maximal length."""
     return LengthControl(
         max_tokens=max_length, plan=lambda seed: LengthPlan(answer_budget=max_length), adjust=_no_adjustment

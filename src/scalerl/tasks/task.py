@@ -108,6 +108,16 @@ def with_settings(
     )
 
 
+def shared_answer(tasks: Mapping[str, Task]) -> AnswerFormat:
+    """Return the tags around thinking, of which the tasks of a model have one pair."""
+    answers = {task.answer for task in tasks.values()}
+    if len(answers) > 1:
+        raise TaskError(
+            f"the tasks {', '.join(tasks)} have different thinking_start or thinking_end: a model has one pair of tags"
+        )
+    return answers.pop()
+
+
 def named(task: Task, name: str) -> Task:
     """Return the task as one of several: its problems carry the name, and their ids begin with it."""
 

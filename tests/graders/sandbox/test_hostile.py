@@ -1,6 +1,10 @@
 import dataclasses
+import json
 import os
+import shutil
 import socket
+import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,12 +14,17 @@ from hostile_programs import CHEATS, EXHAUSTION, OUTSIDE, Hostile
 from sandbox_support import needs_bubblewrap
 
 from scalerl.graders.sandbox.job import Asserts, Outcome, Program, RunLimits
-from scalerl.graders.sandbox.runner import LocalRunner
+from scalerl.graders.sandbox.runner import Runner
 
 pytestmark = needs_bubblewrap
 
-LIMITS = RunLimits(timeout_s=4.0, cpu_limit_s=1.0, memory_limit_mb=256)
 SPARE_S = 8.0  # for clearing up on a busy machine
+
+
+def limits_of(hostile: Hostile) -> RunLimits:
+    """Return limits that only those meet that are to meet them, however busy the machine is."""
+    return RunLimits(timeout_s=4.0 if "timeout" in hostile.ends else 60.0, cpu_limit_s=1.0, memory_limit_mb=256)
+
 
 NOTHING_GAINED = Asserts(
     tests=("try:\n    gained = attack()\nexcept Exception:\n    gained = None\nassert gained is None",)
@@ -24,8 +33,8 @@ RIGHT = Asserts(tests=("assert attack() == 42",))
 
 
 @pytest.fixture(scope="module")
-def runner() -> Iterator[LocalRunner]:
-    runner = LocalRunner("bubblewrap")
+def runner() -> Iterator[Runner]:
+    runner = Runner("bubblewrap")
     runner.start()
     yield runner
     runner.close()
@@ -61,34 +70,41 @@ def processes_below(pids: tuple[int, ...]) -> int:
     return len(below)
 
 
-def attacked(runner: LocalRunner, hostile: Hostile, tests: Asserts, outside: dict[str, object]) -> Outcome:
+def devices() -> list[tuple[int, ...]]:
+    states = [os.stat(path) for path in ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")]
+    return [(state.st_mode, state.st_uid, state.st_gid, state.st_rdev) for state in states]
+
+
+def attacked(runner: Runner, hostile: Hostile, tests: Asserts, outside: dict[str, object]) -> Outcome:
     """Run an attack, then check that nothing is left of it and that the next program finds everything in order."""
-    before = processes_below(runner.pids)
-    started = time.monotonic()
-    outcome = runner.run(Program(code=hostile.aimed_at(outside), entry_point="attack"), tests, LIMITS)
-    assert time.monotonic() - started < LIMITS.timeout_s + SPARE_S
+    before, devices_before = processes_below(runner.pids), devices()
+    started, limits = time.monotonic(), limits_of(hostile)
+    outcome = runner.run(Program(code=hostile.aimed_at(outside), entry_point="attack"), tests, limits)
+    assert time.monotonic() - started < limits.timeout_s + SPARE_S
     assert processes_below(runner.pids) == before
+    assert devices() == devices_before
     honest = Program(
-        code="import os, math\ndef attack():\n    return 42 if os.listdir('.') == [] and math.floor(2.5) == 2 else 7\n"
+        code="import os, math\nSEEN = 'EARLIER-PROGRAM-RETURNS-42'\n"
+        "def attack():\n    return 42 if os.listdir('.') == [] and math.floor(2.5) == 2 else 7\n"
     )
     assert runner.run(honest, RIGHT, RunLimits(timeout_s=60)).kind == "passed"
     return outcome
 
 
 @pytest.mark.parametrize("name", OUTSIDE)
-def test_nothing_outside_is_reached(name: str, runner: LocalRunner, outside: dict[str, object]):
+def test_nothing_outside_is_reached(name: str, runner: Runner, outside: dict[str, object]):
     outcome = attacked(runner, OUTSIDE[name], NOTHING_GAINED, outside)
     assert outcome.kind in OUTSIDE[name].ends, outcome
 
 
 @pytest.mark.parametrize("name", EXHAUSTION)
-def test_no_resource_is_exhausted(name: str, runner: LocalRunner, outside: dict[str, object]):
+def test_no_resource_is_exhausted(name: str, runner: Runner, outside: dict[str, object]):
     outcome = attacked(runner, EXHAUSTION[name], NOTHING_GAINED, outside)
     assert outcome.kind in EXHAUSTION[name].ends, outcome
 
 
 @pytest.mark.parametrize("name", CHEATS)
-def test_no_cheat_passes(name: str, runner: LocalRunner, outside: dict[str, object]):
+def test_no_cheat_passes(name: str, runner: Runner, outside: dict[str, object]):
     outcome = attacked(runner, CHEATS[name], RIGHT, outside)
     assert outcome.kind in CHEATS[name].ends, outcome
     assert outcome.share == 0
@@ -104,7 +120,7 @@ def test_attacks_succeed_without_a_sandbox(name: str, outside: dict[str, object]
     """So the tests above show what the sandbox does, not that the attacks are broken."""
     attack = {**OUTSIDE, **EXHAUSTION}[name]
     code = dataclasses.replace(attack, code=attack.code.replace("/tmp/", f"{tmp_path}/")).aimed_at(outside)
-    runner = LocalRunner("none")
+    runner = Runner("none")
     limits = RunLimits(timeout_s=60, num_files=4096)
     assert runner.run(Program(code=code, entry_point="attack"), NOTHING_GAINED, limits).kind == "failed"
     runner.close()
@@ -112,7 +128,7 @@ def test_attacks_succeed_without_a_sandbox(name: str, outside: dict[str, object]
 
 def test_environment_of_the_trainer_is_not_passed_on(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("SCALERL_SECRET", "secret")
-    runner = LocalRunner("bubblewrap")
+    runner = Runner("bubblewrap")
     code = "import os\ndef attack():\n    return dict(os.environ)\n"
     tests = Asserts(tests=("environment = attack()\nassert not set(environment) - set(ALLOWED), environment",))
     tests = Asserts(tests=tests.tests, setup="ALLOWED = ['PYTHONHASHSEED', 'HARNESS', 'PWD', 'LC_CTYPE']")
@@ -120,7 +136,7 @@ def test_environment_of_the_trainer_is_not_passed_on(monkeypatch: pytest.MonkeyP
     runner.close()
 
 
-def test_files_left_behind_do_not_shadow_modules(runner: LocalRunner):
+def test_files_left_behind_do_not_shadow_modules(runner: Runner):
     leave = (
         "import os\ndef attack():\n    open('random.py', 'w').write('raise SystemExit')\n"
         "    os.mkdir('heapq')\n    return 42\n"
@@ -136,7 +152,7 @@ def test_files_left_behind_do_not_shadow_modules(runner: LocalRunner):
 
 
 def test_sandboxes_end_with_their_owner():
-    runner = LocalRunner("bubblewrap")
+    runner = Runner("bubblewrap")
     runner.start()
     pids = runner.pids
     assert processes_below(pids) >= 4
@@ -144,9 +160,43 @@ def test_sandboxes_end_with_their_owner():
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
 
-def test_docs_list_every_hostile_program():
-    text = (Path(__file__).parents[3] / "docs" / "sandbox.md").read_text()
-    listed = {**OUTSIDE, **EXHAUSTION, **CHEATS}
-    assert len(listed) >= 30
-    for name, hostile in listed.items():
-        assert f"| {name.replace('_', ' ')} | {hostile.stopped_by} |" in text
+ORDINARY = """
+import json, sys; sys.path.insert(0, {folder!r})
+from scalerl.graders.sandbox.job import *
+from scalerl.graders.sandbox.runner import Runner
+runner = Runner()
+right = Asserts(tests=({right!r},))
+for name, code, tests, timeout_s in json.loads(sys.stdin.read()):
+    limits = RunLimits(timeout_s=timeout_s, cpu_limit_s=1, memory_limit_mb=256)
+    kind = runner.run(Program(code=code, entry_point="attack"), Asserts(tests=tests), limits).kind
+    honest = runner.run(Program(code="def attack(): return 42"), right, RunLimits(timeout_s=60))
+    print(name, kind if honest.kind == "passed" else "harmed_the_next")
+runner.close()
+"""
+
+
+@pytest.mark.parametrize("one_in", [5, pytest.param(1, marks=pytest.mark.slow)])
+def test_ordinary_user_is_as_safe(one_in: int, outside: dict[str, object]):
+    """The package is copied to a folder that every user may read, unlike pytest's own temporary folders."""
+    python = shutil.which("python3", path="/usr/bin")
+    if os.geteuid() != 0 or shutil.which("setpriv") is None or python is None:
+        pytest.skip("needs root, setpriv and a system interpreter, to become another user")
+    version = subprocess.run([python, "-c", "import sys; print(sys.version_info >= (3, 11))"], capture_output=True)
+    if version.stdout.strip() != b"True":
+        pytest.skip("needs a system interpreter of Python 3.11 or later")
+    root = Path(__file__).parents[3]
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        shutil.copytree(root / "src/scalerl/graders/sandbox", Path(folder, "scalerl/graders/sandbox"))
+        shutil.copy(root / "src/scalerl/errors.py", Path(folder, "scalerl"))
+        subprocess.run(["chmod", "-R", "a+rX", folder], check=True)
+        programs = list({**OUTSIDE, **EXHAUSTION, **CHEATS}.items())[::one_in]
+        jobs = [
+            (name, one.aimed_at(outside), (RIGHT if name in CHEATS else NOTHING_GAINED).tests, limits_of(one).timeout_s)
+            for name, one in programs
+        ]
+        script = ORDINARY.format(folder=folder, right=RIGHT.tests[0])
+        line = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", python, "-c", script]
+        ran = subprocess.run(line, capture_output=True, text=True, cwd="/", input=json.dumps(jobs))
+    kinds = dict(line.split() for line in ran.stdout.splitlines())
+    assert list(kinds) == [name for name, _ in programs], ran.stderr
+    assert {name: kinds[name] for name, one in programs if kinds[name] not in one.ends} == {}

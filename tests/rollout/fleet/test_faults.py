@@ -14,7 +14,7 @@ from simulated import NUM_COMPLETIONS, AtOnce, CountingLearner, grade, make_requ
 from scalerl.errors import EngineError
 from scalerl.loop.pipeline import Pipeline
 from scalerl.rollout.fake import FakeEngine
-from scalerl.rollout.fleet.members import Limits
+from scalerl.rollout.fleet.fleet import Limits
 from scalerl.tasks.curriculum import Curriculum, uniform
 
 STEPS = 10

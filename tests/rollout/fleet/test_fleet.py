@@ -1,7 +1,7 @@
-"""A fleet of threads: who gets what, what happens when members die or hang, and evaluations beside training."""
+"""A fleet over generators: who gets what, what happens when members die or hang, evaluations beside training."""
 
 import dataclasses
-import itertools
+import time
 from collections import Counter
 
 import pytest
@@ -11,11 +11,10 @@ from gated import GatedEngine
 
 from scalerl.errors import EngineError, RecipeError
 from scalerl.loop.seams import PausableEngine
+from scalerl.remote import peer as peer_module
 from scalerl.rollout.fake import FakeEngine
-from scalerl.rollout.fleet.fleet import Fleet
-from scalerl.rollout.fleet.members import Limits
+from scalerl.rollout.fleet.fleet import Fleet, Limits
 from scalerl.rollout.fleet.messages import Report
-from scalerl.rollout.fleet.threads import ThreadLauncher
 from scalerl.types import LengthPlan
 
 
@@ -72,15 +71,16 @@ def test_requests_of_a_dead_member_are_given_to_others(gated):
     fleet, made = gated(2)
     requests = [request for number in range(6) for request in group(number)]
     fleet.submit(requests)
-    lost = received(made[0], 6)
+    received(made[0], 6)
     made[0][0].break_down()
-    wait_for(lambda: (fleet.poll(), fleet.losses)[1])
+    wait_for(lambda: fleet.losses or fleet._hear(lambda: True))
     (loss,) = fleet.losses
     assert (loss.number, loss.kind, loss.num_requests) == (0, "died", 6)
     assert "broke down" in loss.reason
-    made[1][0].allow(1)
-    assert lost <= received(made[1], 12)
+    # To the other one, or to the newcomer if that is ready first.
     made[1][0].allow(100)
+    wait_for(lambda: len(made[0]) == 2)
+    made[0][1].allow(100)
     assert keys(completion.request for completion in drain(fleet)) == keys(requests)
     assert fleet.num_pending == 0
 
@@ -135,7 +135,7 @@ def test_too_many_replacements_end_the_fleet_with_the_reason(gated):
         fleet.poll()
         return False
 
-    with pytest.raises(EngineError, match=r"generator 0 was lost .*broke down.* after 2 replacements"):
+    with pytest.raises(EngineError, match=r"broke down, after 2 replacements"):
         wait_for(break_all)
     assert len(made[0]) == 3
     with pytest.raises(EngineError, match="after 2 replacements"):
@@ -167,74 +167,60 @@ def test_mistake_of_the_user_ends_the_fleet_at_once(request):
         fleet.poll()
 
 
-class Scripted:
-    """A member that makes the given reports and then falls silent, as a process under SIGSTOP does."""
+class Silent:
+    """A link to a generator that says what it is given and then falls silent, as a process under SIGSTOP does."""
 
-    def __init__(self, reports) -> None:
-        self.reports, self.killed = iter(reports), False
+    where = ""
 
-    def give(self, number, commands) -> None: ...
+    def __init__(self, *messages) -> None:
+        self.messages, self.killed = list(messages), False
 
-    def take(self):
-        return next(self.reports, None)
+    def write(self, command) -> None: ...
+
+    def read(self, wait_s):
+        time.sleep(0.01)
+        messages, self.messages = self.messages, []
+        return messages
+
+    def is_stopped(self):
+        return None
+
+    def ready(self) -> None: ...
 
     def kill(self) -> None:
         self.killed = True
 
 
-class ScriptedLauncher:
-    """Starts members that make the given reports; waiting takes virtual time."""
+def silent_fleet(request, *messages, **limits):
+    started: list[Silent] = []
 
-    def __init__(self, reports) -> None:
-        self.now_s, self.members, self._reports = 0.0, [], reports
+    def start(number: int) -> Silent:
+        started.append(Silent(*messages))
+        return started[-1]
 
-    def start(self, number: int) -> Scripted:
-        self.members.append(Scripted(self._reports()))
-        return self.members[-1]
-
-    def wait(self, members, timeout_s: float) -> None:
-        self.now_s += timeout_s
-
-    def publish(self, weights):
-        return weights
-
-    def close(self) -> None: ...
-
-    def fleet(self, **settings) -> Fleet:
-        return Fleet(self, 1, check=lambda request: None, clock=lambda: self.now_s, wait_s=0.5, **settings)
+    fleet = Fleet(start, 1, check=lambda request: None, limits=Limits(**limits), wait_s=0.02)
+    request.addfinalizer(fleet.close)
+    return fleet, started
 
 
-def test_silence_counts_only_while_the_driver_listens():
-    launcher = ScriptedLauncher(lambda: [Report(ready=True)])
-    fleet = launcher.fleet()
+def test_silent_generator_is_replaced(request):
+    fleet, started = silent_fleet(request, ("ready", Report()), silent_s=0.1)
     fleet.submit(group(0))
-    for _ in range(25):
-        fleet.poll()
-        launcher.now_s += 1000.0  # a step of the learner
-    assert not fleet.losses
-    for _ in range(10):
-        fleet.poll()
-    (loss,) = fleet.losses
-    assert loss.kind == "silent"
-    assert launcher.members[0].killed
-    assert len(launcher.members) == 2
+    wait_for(lambda: (fleet.poll(), fleet.losses)[1])
+    assert fleet.losses[0].kind == "silent"
+    assert fleet.losses[0].num_requests == 2
+    assert started[0].killed
+    assert len(started) == 2
 
 
-@pytest.mark.parametrize(
-    ("reports", "reason"),
-    [
-        (lambda: itertools.repeat(Report()), "it was not ready after 20 s"),
-        (lambda: (), "it has not answered for 10 s, and is not ready yet"),
-    ],
-    ids=["it reports while its model is loaded", "it never reports"],
-)
-def test_member_that_never_becomes_ready_is_lost(reports, reason):
-    launcher = ScriptedLauncher(reports)
-    fleet = launcher.fleet(limits=Limits(start_s=20.0, silent_start_s=10.0, replacements=2))
-    with pytest.raises(EngineError, match=rf"\({reason}\), after 2 replacements"):
+@pytest.mark.parametrize("limits", [{"start_s": 0.1}, {"silent_s": 0.05}], ids=["it reports", "it is silent"])
+def test_generator_that_never_becomes_ready_is_lost(request, monkeypatch, limits):
+    monkeypatch.setattr(peer_module, "STARTING_S", 0.1)
+    fleet, started = silent_fleet(request, replacements=2, **limits)
+    with pytest.raises(EngineError, match=r"generator 0 .* after 2 replacements"):
         fleet.wait_ready()
-    assert [(loss.kind, loss.reason) for loss in fleet.losses] == [("start", reason)] * 3
-    assert all(member.killed for member in launcher.members)
+    assert [loss.kind for loss in fleet.losses] == ["start"] * 3
+    assert all(link.killed for link in started)
 
 
 def test_evaluation_beside_training_goes_first(gated):
@@ -307,12 +293,26 @@ def test_member_lost_in_a_pause_is_replaced_in_it(gated):
     assert keys(completion.request for completion in drain(fleet)) == keys(outside)
 
 
-def test_devices_of_ready_members_are_known(request):
-    launcher = ThreadLauncher(lambda number: FakeEngine(), slots=2, devices=lambda number: (f"here/gpu:{number}",))
-    fleet = Fleet(launcher, 3, check=lambda request: None)
-    request.addfinalizer(fleet.close)
-    wait_for(lambda: (fleet.poll(), fleet.num_ready == 3)[1])
+def test_devices_of_ready_generators_are_known(gated):
+    fleet, _ = gated(3)
     assert Counter(fleet.devices) == Counter(f"here/gpu:{number}" for number in range(3))
+
+
+class Borrowed(dict):
+    is_borrowed = True
+
+
+def test_learner_waits_while_its_own_memory_is_read(gated):
+    """And a newcomer is given the learner's weights once more."""
+    fleet, made = gated(1, publish=Borrowed, weights=lambda: {"a": 9})
+    fleet.push_weights({"a": 1}, 3)
+    assert made[0][0].pushed == [3], "the push has returned"
+    fleet.submit(group(0))
+    received(made[0], 2)
+    made[0][0].break_down()
+    wait_for(lambda: (fleet.poll(), len(made[0]) == 2 and made[0][1].pushed)[1])
+    made[0][1].allow(5)
+    assert {completion.first_version for completion in drain(fleet)} == {3}
 
 
 def test_long_answers_are_balanced_by_requests():

@@ -6,8 +6,8 @@ import pytest
 import torch
 from cuda_receiver import receive
 
+from scalerl.remote.weights import OnGpu
 from scalerl.rl.logprobs import head_logits
-from scalerl.rollout.vllm.parcels import CudaSender
 
 pytestmark = pytest.mark.gpu
 VOCABULARY, HIDDEN = 1000, 256
@@ -27,7 +27,7 @@ def test_weights_arrive_and_the_head_has_the_learners_values():
     for _ in range(10):
         for weight in weights.values():
             weight.add_(0.01 * torch.randn_like(weight))  # in place, as a learner does
-        ours.send((CudaSender().send(weights), states))
+        ours.send((OnGpu(weights), states))
         tensors, body, logits, rounded = ours.recv()
         assert all(torch.equal(tensors[name], weight.cpu()) for name, weight in weights.items())
         assert torch.equal(body, weights["body"].bfloat16().cpu())

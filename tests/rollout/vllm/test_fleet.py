@@ -7,13 +7,12 @@ import time
 import numpy as np
 import pytest
 from contracts.requests import by_key, drain, mixed_requests
-from fleets import make_fleet, wait_for
-from vllm_models import llama, saved, spec
+from fleets import wait_for
+from vllm_models import llama, pids_of, saved, started
 
-from scalerl.rollout.fleet.members import Limits
+from scalerl.remote.session import session_members
+from scalerl.rollout.fleet.fleet import Limits
 from scalerl.rollout.torch.engine import TorchEngine
-from scalerl.rollout.vllm.process import VllmProcess
-from scalerl.rollout.vllm.session import session_members
 
 STOPS = (3, 9)
 pytestmark = pytest.mark.xdist_group("shared memory")
@@ -45,40 +44,36 @@ def wait_until_ready(fleet):
 
 def test_members_die_and_hang_and_no_completion_changes(tmp_path, expected):
     folder, before = saved(llama(), tmp_path), set(os.listdir("/dev/shm"))
-    members: list[VllmProcess] = []
-
-    def make(number: int) -> VllmProcess:
-        members.append(VllmProcess(spec(folder, slots=SLOTS, stop_tokens=STOPS)))
-        return members[-1]
-
-    fleet = make_fleet(make, 2, slots=SLOTS, limits=Limits(silent_s=15.0, stuck_s=60.0))
+    limits = Limits(silent_s=15.0, stuck_s=60.0, replacements=2)
+    fleet = started(folder, 2, slots=SLOTS, stop_tokens=STOPS, limits=limits)
+    members = pids_of(fleet)
     try:
         fleet.push_weights(llama(seed=1).state_dict(), 1)
-        wait_until_ready(fleet)
         fleet.submit(REQUESTS)
         check_equal(drain(fleet), expected)
-        assert all(member.work.decoded > 0 for member in members)
+        assert all(seat.report.work.decoded > 0 for seat in fleet._seats)
 
         kinds = ((signal.SIGKILL, "SIGKILL", 10.0), (signal.SIGSTOP, "no sign of life", 30.0))
-        for victim, (kind, reason, most_s) in zip(members[:2], kinds, strict=True):
+        for place, (kind, reason, most_s) in enumerate(kinds):
+            victim = pids_of(fleet)[place]
             fleet.submit(REQUESTS)
-            wait_for(lambda victim=victim: victim.num_pending)
-            os.kill(victim.pid, kind)
+            os.kill(victim, kind)
             begun, completions, num_lost = time.monotonic(), [], fleet.num_lost
             while fleet.num_lost == num_lost:
                 completions += fleet.poll()
             seconds = time.monotonic() - begun
             print(f"the loss was noticed {seconds:.1f} s after {kind.name}")
             assert seconds < most_s
-            # The rest comes from the member that is left, which is a newcomer the second time.
+            # The rest comes from the other one, which is a newcomer the second time.
             check_equal(completions + drain(fleet), expected)
             assert reason in fleet.losses[-1].reason
             assert fleet.losses[-1].num_requests > 0
-            assert not session_members(victim.pid)
+            assert not session_members(victim)
             wait_until_ready(fleet)
+            members += pids_of(fleet)
         assert fleet.num_lost == 2
-        assert len(members) == 4
+        assert len(set(members)) == 4
     finally:
         fleet.close()
-    assert not [member for member in members if session_members(member.pid)]
+    assert not [pid for pid in members if session_members(pid)]
     assert set(os.listdir("/dev/shm")) == before

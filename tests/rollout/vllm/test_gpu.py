@@ -9,8 +9,9 @@ import pytest
 import torch
 from contracts.requests import by_key, drain, mixed_requests
 from transformers import LlamaConfig, LlamaForCausalLM
+from vllm_models import pids_of
 
-from scalerl.config.rollout import RolloutSettings, VllmSettings
+from scalerl.config.parts import RolloutSettings, VllmSettings
 from scalerl.errors import EngineError
 from scalerl.models.load import LoadedModel
 from scalerl.rollout import ENGINES
@@ -39,7 +40,7 @@ def loaded():
 
 def build(name, loaded):
     vllm = VllmSettings(memory_share=0.1, eager=True)
-    settings = RolloutSettings(slots=SLOTS, context=CONTEXT, vllm=vllm)
+    settings = RolloutSettings(slots=SLOTS, context=CONTEXT, vllm=vllm, max_replacements=0)
     return ENGINES[name](loaded, settings, dtype=torch.bfloat16, fp32_head=True)
 
 
@@ -82,9 +83,9 @@ def test_vllm_samples_as_the_torch_engine_and_frees_the_gpu_when_killed(loaded):
                     weight.add_(0.01 * torch.randn_like(weight))
             vllm.push_weights(dict(loaded.model.named_parameters()), version)
     assert sum(len(set(one.versions.tolist())) > 1 for one in mixed) > 0
-    assert check_engine(vllm, loaded, context=CONTEXT) < 1e-3
+    assert check_engine(vllm, loaded, dict(loaded.model.named_parameters()), context=CONTEXT) < 1e-3
 
-    os.kill(vllm.pid, signal.SIGKILL)
+    os.kill(pids_of(vllm)[0], signal.SIGKILL)
     with pytest.raises(EngineError, match="SIGKILL"):
         poll_for(10.0, vllm)
     ours.close()

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import tempfile
 from contextlib import nullcontext
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
@@ -11,14 +10,13 @@ import pytest
 import torch
 
 from scalerl.config import load_recipe
-from scalerl.config.rollout import RolloutSettings, VllmSettings
+from scalerl.config.parts import RolloutSettings, VllmSettings
 from scalerl.errors import RecipeError
 from scalerl.models.load import load_model
 from scalerl.rollout import generator_devices
 from scalerl.rollout.torch.engine import TorchEngine
 from scalerl.rollout.vllm import install
 from scalerl.rollout.vllm.check import check_engine
-from scalerl.rollout.vllm.parcels import HostSender, LocalParcel, open_parcel
 from scalerl.rollout.vllm.spec import EngineSpec, cpu_cache_bytes, engine_arguments, environment, visible_devices
 from scalerl.run.clock import devices_held
 from scalerl.run.host import run_devices
@@ -80,12 +78,12 @@ def test_an_engine_is_checked_against_the_learner(fault, reason):
     engine = TorchEngine(loaded.model, slots=4, max_length=64, stop_tokens=loaded.stop_tokens)
     expected = nullcontext() if reason is None else pytest.raises(RecipeError, match=reason)
     with expected:
-        assert check_engine(Wrong(engine, **fault), loaded, context=64) < 1e-8
+        assert check_engine(Wrong(engine, **fault), loaded, loaded.model.state_dict(), context=64) < 1e-8
 
 
 def test_the_trainers_end_never_imports_vllm():
     code = (
-        "import sys, scalerl.rollout.vllm.build, scalerl.rollout.vllm.engine, scalerl.rollout.vllm.child;"
+        "import sys, scalerl.rollout.vllm.build, scalerl.rollout.vllm.engine;"
         "print([name for name in sys.modules if name.split('.')[0] == 'vllm'])"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -163,25 +161,3 @@ def test_gpu_hours_count_the_gpus_of_vllm():
     assert generator_devices(apart, torch.device("cpu")) == ["cpu"]
     assert devices_held(run_devices(load_recipe("scalerl-8b-node"), gpu)) == 8
     assert devices_held(run_devices(load_recipe("scalerl"), torch.device("cpu"))) == 1
-
-
-def test_weights_pass_through_shared_memory_and_leave_no_file():
-    weights = {"a": torch.randn(3, 5), "b": torch.randn(7).half(), "c": torch.tensor(2.5)}
-    sender, blocks = HostSender(), {}
-    for factor in (1, 2):
-        parcel = sender.send({name: factor * weight for name, weight in weights.items()})
-        received = {name: value.clone() for name, value in open_parcel(parcel, blocks)}
-        assert received.keys() == weights.keys()
-        assert all(torch.equal(received[name], factor * weights[name]) for name in weights)
-    assert len(blocks) == 1
-    larger = sender.send({"d": torch.arange(10_000.0)})
-    ((name, value),) = open_parcel(larger, blocks)
-    assert name == "d"
-    assert torch.equal(value, torch.arange(10_000.0))
-    del value
-    sender.close()
-    with tempfile.TemporaryFile() as another:
-        sender.close()
-        another.write(b"the number of a file that was closed may be in use again")
-    local = LocalParcel(tensors=tuple(weights.items()))
-    assert dict(open_parcel(local, {})) == weights

@@ -1,10 +1,13 @@
-"""Runs with generators beside the learner, as threads of the process, and what cannot be asked for."""
+"""Runs with generators beside the learner, in child processes, and what cannot be asked for."""
 
+import os
+import signal
 import socket
 import threading
 import time
 from pathlib import Path
 
+import forked
 import pytest
 import torch
 from small_runs import SHORT
@@ -12,7 +15,8 @@ from small_runs import SHORT
 from scalerl import store
 from scalerl.config import load_recipe
 from scalerl.errors import ClusterError, RecipeError
-from scalerl.rollout.fake import FakeEngine
+from scalerl.remote.child import ChildLink
+from scalerl.remote.session import session_members
 from scalerl.run.clock import Clock, devices_held
 from scalerl.run.cluster import connect as connect_module
 from scalerl.run.cluster import generators
@@ -40,7 +44,8 @@ def train(folder: Path, *more: str, resume: bool = False) -> list[store.Row]:
     return store.read_metrics(folder)
 
 
-def test_synchronous_run_equals_one_process(tmp_path):
+def test_synchronous_run_equals_one_process(tmp_path, monkeypatch):
+    forked.children(monkeypatch)
     alone = train(tmp_path / "alone", "pipeline.max_lag=0")
     fleet = train(tmp_path / "fleet", "pipeline.max_lag=0", "rollout.generators=2")
     for expected, row in zip(alone, fleet, strict=True):
@@ -55,7 +60,8 @@ def test_synchronous_run_equals_one_process(tmp_path):
     assert sum(row["generators/chunks"] for row in fleet) > 0
 
 
-def test_lagging_run_trains_every_group_once_and_resumes(tmp_path):
+def test_lagging_run_trains_every_group_once_and_resumes(tmp_path, monkeypatch):
+    forked.children(monkeypatch)
     train(tmp_path / "run", "pipeline.max_lag=2", "rollout.generators=3")
     # The number of generators may change.
     rows = train(tmp_path / "run", "pipeline.max_lag=2", "rollout.generators=1", "budget.steps=6", resume=True)
@@ -86,27 +92,47 @@ def test_more_generators_than_gpus_are_refused():
         check_gpus(connection, wanted=8, source="rollout.generators = 7")
 
 
-def test_generator_takes_its_gpu_before_the_model_is_loaded(monkeypatch):
-    """The current GPU belongs to a thread, and is the first one at the beginning of each."""
-    current, current_at_load = threading.local(), {}
-
-    def load(path, *, device, **_):
-        current_at_load[str(device)] = str(getattr(current, "device", "cuda:0"))
-
+@pytest.mark.parametrize(
+    ("settings", "num_gpus", "expected"),
+    [
+        (["rollout.generators=2"], 1, [[1], [2]]),
+        (["rollout.generators=1", "rollout.engine=vllm", "rollout.vllm.tensor_parallel=2"], 2, [[1, 2]]),
+        (["rollout.engine=vllm", "rollout.vllm.tensor_parallel=2"], 2, [[0, 1]]),
+        (["rollout.engine=vllm", "rollout.vllm.devices=[2]"], 1, [[2]]),
+        (["rollout.generators=2"], 0, [[], []]),
+        (["rollout.generators=3"], 1, "needs 3 GPUs beside the learner's, and this machine has 2"),
+    ],
+)
+def test_generators_get_gpus_that_the_learner_does_not_use(monkeypatch, settings, num_gpus, expected):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
-    monkeypatch.setattr(torch.cuda, "set_device", lambda device: setattr(current, "device", device))
-    monkeypatch.setattr(generators, "load_model", load)
-    recipe = load_recipe("tiny-cpu", [*SMALL, "rollout.generators=2"])
-    make = generators.EngineMaker(recipe=recipe, slots=8, build=lambda *_, **__: FakeEngine())
-    launcher = generators._threads(make, ranks=1, generators=2, num_gpus=1)
-    members = [launcher.start(number) for number in range(2)]
-    try:
-        for member in members:
-            while not (report := member.generator.take(wait_s=0.01)).ready:
-                assert report.failure is None
-    finally:
-        launcher.close()
-    assert current_at_load == {"cuda:1": "cuda:1", "cuda:2": "cuda:2"}
+    recipe = load_recipe("tiny-cpu", [*SMALL, *settings])
+    if isinstance(expected, str):
+        with pytest.raises(RecipeError, match=expected):
+            generators._gpus_of_generators(recipe, num_gpus)
+    else:
+        assert [list(each) for each in generators._gpus_of_generators(recipe, num_gpus)] == expected
+
+
+def test_killed_generator_costs_nothing(tmp_path, monkeypatch):
+    """A child process, killed in the middle of a run; the rows say so, and no group is lost or trained twice."""
+    forked.children(monkeypatch)
+    started: list[ChildLink] = []
+
+    class Link(ChildLink):
+        def __init__(self, *arguments, **settings):
+            super().__init__(*arguments, **settings)
+            started.append(self)
+
+    monkeypatch.setattr(generators, "ChildLink", Link)
+    run = Run(load_recipe("tiny-cpu", [*SMALL, "pipeline.max_lag=0", "rollout.generators=2"]), tmp_path / "run")
+    os.kill(started[0].pid, signal.SIGKILL)
+    run.train()
+    rows = store.read_metrics(tmp_path / "run")
+    assert sum(row["generators/lost"] for row in rows) == 1
+    assert {loss["kind"] for row in rows for loss in row.get("lost", ())} == {"died"}
+    groups = [key for row in rows for key in row["groups"]]
+    assert len(groups) == len(set(groups)) == 16
+    assert not [link for link in started if session_members(link.pid)]
 
 
 def test_gpus_on_a_machine_without_any_are_refused(tmp_path):

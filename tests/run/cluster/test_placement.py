@@ -1,8 +1,6 @@
 """Where ranks are placed and how they are numbered, without Ray; what a cluster has too little of."""
 
 import os
-import pickle
-import re
 import socket
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,18 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalerl.config import load_recipe
-from scalerl.errors import ClusterError, LearnerError, ModelError, RecipeError
+from scalerl.errors import ClusterError, ModelError, RecipeError
+from scalerl.learner.ranks.driver import _meeting_place
+from scalerl.learner.ranks.rank import LearnerRank, RankSpec
 from scalerl.models.load import model_folder, name_elsewhere
+from scalerl.remote.actors import Place, RemoteActor, interface_of, reason_of, variables_of
 from scalerl.run.clock import devices_held
 from scalerl.run.cluster.connect import Connection, _Reservation
-from scalerl.run.cluster.place import Place, _place_ranks, cpu_share, cpus_for, gpu_number
-from scalerl.run.cluster.rank_actors import Parcels, RankActor, RankPlace, interface_of, ordered, reason_of
-from scalerl.run.cluster.ranks import PlacedRanks, _not_free, threads_of
+from scalerl.run.cluster.place import _place_ranks, cpu_share, cpus_for, gpu_number
+from scalerl.run.cluster.ranks import PlacedRanks, _not_free, ordered, threads_of
 from scalerl.run.memory import Gpus, slots_on
 
 
-def place(node: str, *gpus: int | str, **more: Any) -> RankPlace:
-    return RankPlace(node=node, address=f"10.0.0.{ord(node)}", pid=1, gpus=tuple(map(str, gpus)), **more)
+def place(node: str, *gpus: int | str, **more: Any) -> Place:
+    return Place(node=node, address=f"10.0.0.{ord(node)}", pid=1, gpus=tuple(map(str, gpus)), **more)
 
 
 @given(st.lists(st.integers(1, 64), min_size=1, max_size=8), st.integers(1, 80))
@@ -107,21 +107,11 @@ def test_devices_of_ranks_are_counted_by_node():
     assert devices_held([*place("a").devices, *place("a").devices, *place("b").devices]) == 2
 
 
-def test_driver_without_a_gpu_knows_those_of_its_ranks():
-    import torch
-
-    places = [
-        place("a", 0, device_name="GPU 80", free_bytes=79e9),
-        place("b", 0, device_name="GPU 80", free_bytes=78e9),
-    ]
+def test_memory_of_ranks_is_that_of_the_fullest_gpu():
+    places = [place("a", 0, free_bytes=79e9), place("b", 0, free_bytes=78e9)]
     placed = PlacedRanks(actors=[None, None], places=places, threads=(0, 0), address="10.0.0.1")
-    where = Place(device=torch.device("cpu"), names=placed.devices, ranks=placed)
-    assert where.computes_on(torch.device("cpu")).type == "cuda"
-    assert where.device_name == "GPU 80"
-    assert where.rank_gpus == Gpus(num=2, bytes_each=78e9)
-    alone = Place(device=None, names=("here/cpu",))
-    assert alone.computes_on(torch.device("cpu")).type == "cpu"
-    assert alone.rank_gpus is None
+    assert placed.on_gpu
+    assert placed.free_bytes == 78e9
 
 
 def test_slots_follow_from_the_memory_of_the_clusters_gpus():
@@ -197,8 +187,10 @@ def test_cluster_without_gpus_and_cores():
 
 def test_reason_is_the_last_line_of_a_traceback():
     exceptions = pytest.importorskip("ray.exceptions")
-    text = "\x1b[36mray::RankActor.__init__()\x1b[39m (pid=7)\n  File x\nModuleNotFoundError: No module named 'torch'\n"
-    failed = exceptions.RayTaskError("RankActor.__init__", text, ModuleNotFoundError("torch"))
+    text = (
+        "\x1b[36mray::LearnerRank.__init__()\x1b[39m (pid=7)\n  File x\nModuleNotFoundError: No module named 'torch'\n"
+    )
+    failed = exceptions.RayTaskError("LearnerRank.__init__", text, ModuleNotFoundError("torch"))
     missing = "ModuleNotFoundError: No module named 'torch'"
     assert reason_of(failed) == reason_of(exceptions.ActorDiedError(failed)) == missing
 
@@ -217,30 +209,31 @@ def test_reason_of_a_death_is_the_first_line():
 
 
 def test_commands_that_overtook_others_wait_for_them():
-    actor = RankActor()
-    actor.give(1, b"second")
-    actor.give(2, b"third")
-    actor.give(0, b"first")
-    assert [actor._receive() for _ in range(3)] == [b"first", b"second", b"third"]
+    actor = RemoteActor()
+    for number in (1, 2, 0):
+        actor.give(number, (f"command {number}", ()))
+    assert [actor._receive(True) for _ in range(3)] == [(f"command {number}", ()) for number in range(3)]
+    assert actor._receive(False) is None
 
 
-def test_take_returns_all_answers_once_or_none_in_time():
-    actor = RankActor()
-    assert actor.take(0.01) == []
-    actor._answer("ready", 1)
-    actor._answer("done", 2)
-    assert actor.take(60.0) == [("ready", 1), ("done", 2)]
-    assert actor.take(0.0) == []
-
-
-def test_small_messages_travel_with_the_call():
-    message = pickle.dumps(("step", ()))
-    assert Parcels().pack(message) is message
+def test_take_returns_all_messages_once_with_a_sign_of_life():
+    actor = RemoteActor()
+    assert actor.take(0.01) == [("beat", 0.0)]
+    actor._send("ready", 1)
+    actor._send("done", 2)
+    assert actor.take(60.0) == [("beat", 0.0), ("ready", 1), ("done", 2)]
+    assert actor.take(0.0) == [("beat", 0.0)]
 
 
 def test_interface_is_found_by_its_address():
     assert interface_of("127.0.0.1") in {name for _, name in socket.if_nameindex()}
     assert interface_of("203.0.113.77") is None
+
+
+def test_ranks_of_one_machine_talk_over_its_loopback_interface():
+    there = Place(node="a", address="203.0.113.77", pid=1)
+    assert set(variables_of(there, is_only_node=True).values()) == {"lo"}
+    assert variables_of(there, is_only_node=False) == {}
 
 
 # The model on another node --------------------------------------------------------------------------------------------
@@ -256,31 +249,18 @@ def test_model_is_named_for_another_working_folder(tmp_path: Path, monkeypatch):
     assert name_elsewhere("owner/name") == "owner/name"
 
 
-def test_actor_names_the_rank_that_has_no_model():
-    actor = RankActor()
-    actor.find_model("tiny-base", 3)
-    [(kind, folder)] = actor.take(60.0)
-    assert kind == "found"
-    assert (Path(folder) / "model.safetensors").is_file()
-    actor.find_model(os.path.join(os.sep, "no", "such", "model"), 3)
-    [(kind, error)] = actor.take(60.0)
-    assert kind == "error"
-    assert isinstance(error, ModelError)
-    assert re.match(rf"rank 3 of the learner, on {socket.gethostname()}: .*does not exist", str(error))
-
-
-def test_actor_answers_whatever_keeps_it_from_the_model(monkeypatch):
-    from scalerl.models import load
-
-    def full(name: str) -> Path:
-        raise OSError("no space left\non the device")
-
-    monkeypatch.setattr(load, "model_folder", full)
-    actor = RankActor()
-    actor.find_model("owner/name", 1)
-    [(kind, error)] = actor.take(60.0)
-    assert (kind, type(error)) == ("error", LearnerError)
-    assert str(error).endswith(", cannot find the model owner/name: OSError: no space left")
+def test_rank_names_itself_if_it_has_no_model():
+    meeting = _meeting_place("127.0.0.1")
+    spec = RankSpec(
+        num_ranks=1,
+        address="127.0.0.1",
+        port=meeting.port,
+        model=os.path.join(os.sep, "no", "such", "model"),
+        sharding="full",
+        settings=dict,
+    )
+    with pytest.raises(ModelError, match=rf"rank 0 of the learner, on {socket.gethostname()}: .*does not exist"):
+        LearnerRank(spec, 0)
 
 
 def test_model_folder_is_that_of_this_machine():

@@ -102,7 +102,7 @@ def test_two_ranks_and_generators_train_as_one_process(tmp_path):
 def test_lost_ranks_end_the_run_and_others_resume_it(tmp_path):
     """One is killed; the run is resumed with three, of which one is stopped, then without ranks."""
     folder, memory = tmp_path / "run", shared_memory()
-    for kind, words in ((signal.SIGKILL, "died"), (signal.SIGSTOP, "has not answered for 15 s")):
+    for kind, words in ((signal.SIGKILL, "died"), (signal.SIGSTOP, "has given no sign of life for 15 s")):
         again = kind is signal.SIGSTOP
         ranks = {"learner__ranks": 3, "learner__sharding": "replicate"} if again else RANKS
         driver = start(folder, resume=again, **ranks)
@@ -127,7 +127,7 @@ def test_lost_ranks_end_the_run_and_others_resume_it(tmp_path):
 
 def test_rank_without_a_model_is_lost_in_time(tmp_path, monkeypatch):
     """One is stopped before it looks for the model; another waits for a hub that does not answer."""
-    from scalerl.run.cluster import rank_actors
+    from scalerl.remote import peer
     from scalerl.run.cluster.connect import connect
     from scalerl.run.cluster.ranks import placed_ranks, ray_learner
 
@@ -142,7 +142,7 @@ def test_rank_without_a_model_is_lost_in_time(tmp_path, monkeypatch):
             print(f"ended after {time.monotonic() - begun:.1f} s")
             assert time.monotonic() - begun < END_S
 
-    monkeypatch.setattr(rank_actors, "START_S", 4.0)
+    monkeypatch.setattr(peer, "STARTING_S", 4.0)
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     with ExitStack() as opened:
         hub = opened.enter_context(socket.create_server(("127.0.0.1", 0)))
@@ -152,12 +152,12 @@ def test_rank_without_a_model_is_lost_in_time(tmp_path, monkeypatch):
         with placed_ranks(connection, 2, on_gpu=False, cpus=0.5) as placed:
             victim = placed.places[1].pid
             os.kill(victim, signal.SIGSTOP)
-            with pytest.raises(RankLost, match=rf"rank 1 .* process {victim} .* for 4 s, and is not ready yet"):
+            with pytest.raises(RankLost, match=rf"rank 1 .* process {victim} .* for 4 s, and is not ready"):
                 learner_of(placed, "tiny-base", 3600.0)
             wait_until(lambda: not alive({victim}), END_S, "the end of the stopped process")
         with placed_ranks(connection, 2, on_gpu=False, cpus=0.5) as placed:
             processes = {place.pid for place in placed.places}
-            sentence = r"rank 0 .* has no model owner/name after 5 s \(learner.start_s\): its download hangs"
+            sentence = r"rank 0 .* is not ready after 5 s \(learner.start_s\)"
             with pytest.raises(RankLost, match=sentence):
                 learner_of(placed, "owner/name", 5.0)
             wait_until(lambda: not alive(processes), END_S, "the end of the ranks")

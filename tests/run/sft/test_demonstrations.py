@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from scalerl.config.sft import SftSettings
+from scalerl.config.parts import SftSettings
 from scalerl.loop.requests import Text
 from scalerl.models.load import load_model
 from scalerl.run.sft.demonstrations import LARGEST_BATCH_TOKENS, Example, Examples, encode, plan_batches
@@ -52,7 +52,7 @@ def test_long_demonstrations_are_left_out():
     problem = Problem(id="a", prompt="1+2=", answer="3", task="t")
     task = Task(name="t", training=(problem,), evaluation=(), grader="exact")
     drawn = [Demonstration(problem=problem, completion="1" * place) for place in range(1, 41)]
-    examples = encode(drawn, task, text, SftSettings(context=20), context=128)
+    examples = encode(drawn, task, text, SftSettings(), context=20)
     assert examples.num_too_long == 26
     assert max(len(example.tokens) for example in examples.training) <= 20
 

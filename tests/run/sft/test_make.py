@@ -16,8 +16,7 @@ from scalerl.answer_format import AnswerFormat
 from scalerl.choose import choose
 from scalerl.cli.sft import reached
 from scalerl.config import load_recipe
-from scalerl.config.parts import GradingSettings
-from scalerl.config.sft import SftSettings
+from scalerl.config.parts import GradingSettings, SftSettings
 from scalerl.errors import LearnerError, ModelError, RunFolderError, TaskError
 from scalerl.loop.requests import Text
 from scalerl.models.load import EMBEDDED
@@ -371,8 +370,7 @@ def test_the_recipe_of_the_base_is_the_one_it_was_made_by():
     }
     # The defaults for a new model are those it was made by; then a batch was 256 demonstrations, not tokens.
     made_by, defaults = record["settings"], SftSettings()
-    for name in ("final_lr_frac", "weight_decay", "grad_clip", "num_heldout"):
-        assert getattr(defaults, name) == made_by[name]
+    assert defaults.num_heldout == made_by["num_heldout"]
     assert TinyShape(**made_by["shape"]) == TinyShape()
     assert (made_by["lr"], made_by["steps"]) == (NEW_LR, NEW_STEPS)
     assert defaults.warmup_frac * NEW_STEPS == made_by["warmup_steps"]

@@ -83,7 +83,7 @@ class GraderPool:
     The limits apply to each item, from the start of its grading: `cpu_limit_s` of CPU time, which does not depend on
     the machine's load, and `timeout_s` of wall time for a grader that waits. Memory is limited on Linux, to
     `memory_limit_mb` above a worker's size after its imports. num_workers = 0 means twice the number of cores, at most
-    32.
+    32. Coroutine functions share one more worker, where `max_calls` wait at the same time.
     """
 
     def __init__(
@@ -94,9 +94,7 @@ class GraderPool:
         cpu_limit_s: float = 3.0,
         memory_limit_mb: int = 512,
         max_calls: int = 64,
-        coroutines: bool = False,
     ) -> None:
-        """Grade in workers, or with `coroutines` in one process that runs coroutine functions, `max_calls` at once."""
         if os.name != "posix":
             raise GraderPoolError(f"graders cannot run in child processes on {sys.platform}: that needs Linux or macOS")
         limits = Limits(
@@ -115,8 +113,7 @@ class GraderPool:
         self._num_submitted = 0
         self._graded: list[Graded] = []
         self._loaded: dict[int, str] = {}
-        self._async: set[int] = set()
-        self._process, self._channel = _start(limits, "calls" if coroutines else "supervisor")
+        self._process, self._channel = _start(limits)
         self._close = weakref.finalize(self, _stop, self._process, self._channel, os.getpid())
 
     @property
@@ -129,10 +126,6 @@ class GraderPool:
         """Items submitted and not yet returned by poll()."""
         return len(self._pending) + len(self._graded)
 
-    def is_async(self, spec: GraderSpec) -> bool:
-        """Return whether a grader is a coroutine function, which a pool with `coroutines` has to run."""
-        return self.check(spec) in self._async
-
     def check(self, spec: GraderSpec) -> int:
         """Load a grader in the child processes, once; GraderError says why it cannot be used."""
         if spec in self._specs:
@@ -142,7 +135,7 @@ class GraderPool:
             body = pickle.dumps((spec.name, dict(spec.settings)))
         except Exception as error:
             raise GraderError(f'the settings of "{spec.name}" cannot be sent to another process: {error}') from None
-        self._channel.send_all(Frame(Kind.LOAD, number, body))
+        self._channel.send_all(Frame(Kind.LOAD, body=body, grader=number))
         deadline = time.monotonic() + _LOAD_TIMEOUT_S
         while number not in self._loaded:
             if time.monotonic() > deadline:
@@ -160,10 +153,9 @@ class GraderPool:
     def submit(self, key: Hashable, spec: GraderSpec, text: str, answer: str) -> None:
         """Have an item graded; the result comes by poll() under its key."""
         grader = self.check(spec)
-        assert grader not in self._async, f"{spec.name} is a coroutine function"
         number, self._num_submitted = self._num_submitted, self._num_submitted + 1
         self._pending[number] = (key, spec)
-        self._channel.send_all(Frame(Kind.GRADE, number, pickle.dumps((grader, text, answer))))
+        self._channel.send_all(Frame(Kind.GRADE, number, pickle.dumps((text, answer)), grader))
 
     def poll(self, timeout: float = 0.0) -> list[Graded]:
         """Return what was graded since the last call; with a timeout, wait up to that long for at least one."""
@@ -201,10 +193,8 @@ class GraderPool:
             raise GraderPoolError("the grader pool is closed")
         wait([self._channel], None if timeout_s == math.inf else timeout_s)
         for frame in self._channel.receive():
-            if frame.kind in (Kind.LOADED, Kind.LOADED_ASYNC):
-                self._loaded[frame.number] = frame.body.decode()
-                if frame.kind is Kind.LOADED_ASYNC:
-                    self._async.add(frame.number)
+            if frame.kind is Kind.LOADED:
+                self._loaded[frame.grader] = frame.body.decode()
             elif frame.kind is Kind.FAILED:
                 raise GraderPoolError(f"the grading process failed: {frame.body.decode()}")
             else:
@@ -230,13 +220,13 @@ def _default_num_workers() -> int:
     return min(2 * cores, 32)
 
 
-def _start(limits: Limits, server: Literal["supervisor", "calls"]) -> tuple[subprocess.Popen[bytes], Channel]:
+def _start(limits: Limits) -> tuple[subprocess.Popen[bytes], Channel]:
     ours, theirs = socket.socketpair()
     with theirs:
         # Not multiprocessing: its children import the main module again, which breaks scripts without a main guard.
         code = (
             f"import sys; sys.path[:] = {[str(path) for path in sys.path]!r}\n"
-            f"from scalerl.graders.pool.{server} import serve\n"
+            "from scalerl.graders.pool.supervisor import serve\n"
             "from scalerl.graders.pool.wire import Limits\n"
             f"serve({theirs.fileno()}, {os.getpid()}, {limits!r})"
         )

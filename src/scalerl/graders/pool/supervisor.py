@@ -2,7 +2,8 @@
 
 It imports the graders once and warms them up, so that replacing a hung or dead worker takes a fork of a few
 milliseconds. It has one thread and loads none of the trainer's packages, so that forking is safe. It runs while the
-trainer computes, so that time limits do not depend on how often the pool is polled.
+trainer computes, so that time limits do not depend on how often the pool is polled. Coroutine functions share one more
+worker, where many wait at the same time.
 
     pool --LOAD, GRADE--> supervisor --GRADE--> worker        worker --STARTED, ending--> supervisor --ending--> pool
 """
@@ -18,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from scalerl.graders.pool.wire import Channel, Frame, Kind, Limits, wait
-from scalerl.graders.pool.worker import ADOPT_ORPHANS, Grade, LoadError, is_async, load, set_option, work
+from scalerl.graders.pool.worker import ADOPT_ORPHANS, Grade, LoadError, is_async, load, set_option, work, work_waiting
 
 _WINDOW = 2
 """Items per worker: the current one and the next, so that it does not wait for the supervisor."""
@@ -34,8 +35,10 @@ _MOST_FAILED_STARTS = 20
 class _Worker:
     pid: int
     channel: Channel
-    given: deque[Frame] = field(default_factory=deque)
-    """Items not graded yet, oldest first; after STARTED the first is being graded."""
+    waits: bool
+    """Whether it runs coroutine functions, many at once."""
+    given: dict[int, Frame] = field(default_factory=dict)
+    """Items not graded yet by number, oldest first; after STARTED the first is being graded."""
     started_at: float | None = None
     has_begun: bool = False
 
@@ -64,7 +67,7 @@ class _Supervisor:
                     if worker.channel.closed:
                         self._reap(worker)
                 for worker in [worker for worker in self._workers if self._left_s(worker) <= 0]:
-                    self._reap(worker, overdue=worker.given[0].number)
+                    self._reap(worker, overdue=next(iter(worker.given)))
                 self._hand_out()
         finally:
             for worker in self._workers:
@@ -76,10 +79,7 @@ class _Supervisor:
                 self._queue.append(frame)
                 continue
             reason = self._load(frame)
-            if not reason and is_async(self._graders[frame.number]):
-                self._channel.send(Frame(Kind.LOADED_ASYNC, frame.number))
-                continue
-            self._channel.send(Frame(Kind.LOADED, frame.number, reason.encode(errors="backslashreplace")))
+            self._channel.send(Frame(Kind.LOADED, body=reason.encode(errors="backslashreplace"), grader=frame.grader))
             if not reason:
                 for worker in self._workers:
                     worker.channel.send(frame)
@@ -87,7 +87,7 @@ class _Supervisor:
     def _load(self, frame: Frame) -> str:
         """Load a grader; return why it cannot be loaded, or an empty string."""
         try:
-            self._graders[frame.number] = load(*pickle.loads(frame.body))
+            self._graders[frame.grader] = load(*pickle.loads(frame.body))
         except LoadError as error:
             return str(error)
         # Forked workers share loaded memory until it is written to, as garbage collection would do.
@@ -97,16 +97,18 @@ class _Supervisor:
 
     def _hand_out(self) -> None:
         while self._queue:
-            worker = min(self._workers, key=lambda worker: len(worker.given), default=None)
-            if (worker is None or worker.given) and len(self._workers) < self._limits.num_workers:
-                worker = self._fork()
-            assert worker is not None
-            if len(worker.given) >= _WINDOW:
+            waits = is_async(self._graders[self._queue[0].grader])
+            workers = [worker for worker in self._workers if worker.waits == waits]
+            worker = min(workers, key=lambda worker: len(worker.given), default=None)
+            if worker is None or (not waits and worker.given and len(workers) < self._limits.num_workers):
+                worker = self._fork(waits=waits)
+            if not waits and len(worker.given) >= _WINDOW:
                 return
-            worker.given.append(self._queue.popleft())
-            worker.channel.send(worker.given[-1])
+            frame = self._queue.popleft()
+            worker.given[frame.number] = frame
+            worker.channel.send(frame)
 
-    def _fork(self) -> _Worker:
+    def _fork(self, *, waits: bool) -> _Worker:
         ours, theirs = socket.socketpair()
         pid = os.fork()
         if pid == 0:
@@ -114,11 +116,11 @@ class _Supervisor:
                 ours.close()
                 for channel in [self._channel, *(worker.channel for worker in self._workers)]:
                     channel.close()
-                work(Channel(theirs), self._graders, self._limits)
+                (work_waiting if waits else work)(Channel(theirs), self._graders, self._limits)
             finally:
                 os._exit(1)
         theirs.close()
-        self._workers.append(_Worker(pid=pid, channel=Channel(ours)))
+        self._workers.append(_Worker(pid=pid, channel=Channel(ours), waits=waits))
         return self._workers[-1]
 
     def _receive_results(self, worker: _Worker) -> None:
@@ -127,7 +129,8 @@ class _Supervisor:
                 worker.has_begun = True
                 worker.started_at = time.monotonic()
             else:
-                worker.given.popleft()
+                del worker.given[frame.number]
+                worker.has_begun = True
                 worker.started_at = None
                 self._channel.send(frame)
 
@@ -141,12 +144,14 @@ class _Supervisor:
         if self._num_failed_starts > _MOST_FAILED_STARTS:
             raise RuntimeError(f"{self._num_failed_starts} workers in a row died before they graded anything")
         # Between the deadline and its end it may have started the next item, which did nothing wrong.
-        moved_on = overdue is not None and worker.given and worker.given[0].number != overdue
-        if worker.started_at is not None and not moved_on:
-            out_of_cpu = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF
-            reason = Kind.TIMEOUT if out_of_cpu or overdue is not None else Kind.CRASH
-            self._channel.send(Frame(reason, worker.given.popleft().number))
-        self._queue.extendleft(reversed(worker.given))
+        moved_on = overdue is not None and next(iter(worker.given), overdue) != overdue
+        out_of_cpu = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF
+        reason = Kind.TIMEOUT if out_of_cpu or overdue is not None else Kind.CRASH
+        begun = list(worker.given) if worker.waits else list(worker.given)[: worker.started_at is not None]
+        for number in () if moved_on else begun:
+            del worker.given[number]
+            self._channel.send(Frame(reason, number))
+        self._queue.extendleft(reversed(worker.given.values()))
 
     def _left_s(self, worker: _Worker) -> float:
         """Return the seconds until the current item is overdue."""

@@ -1,7 +1,7 @@
 """The messages between the processes of a grader pool: the pool, its supervisor and the workers.
 
-A frame is a kind, a number (of a grader for LOAD and LOADED, otherwise of an item) and a body. Sockets never block:
-data that cannot be sent yet stays in the channel's buffer, so that no two processes wait for each other.
+A frame is a kind, the number of a grader, the number of an item and a body. Sockets never block: data that cannot be
+sent yet stays in the channel's buffer, so that no two processes wait for each other.
 """
 
 import enum
@@ -32,8 +32,6 @@ class Kind(enum.IntEnum):
     LOAD = enum.auto()
     LOADED = enum.auto()
     """The body says why not; empty where all is well."""
-    LOADED_ASYNC = enum.auto()
-    """It is a coroutine function: the process for these (calls.py) is to grade by it."""
     GRADE = enum.auto()
     STARTED = enum.auto()
     FAILED = enum.auto()
@@ -53,11 +51,12 @@ class Frame(NamedTuple):
     kind: Kind
     number: int = 0
     body: bytes = b""
+    grader: int = 0
 
 
 VALUE = struct.Struct("!d")
 
-_HEAD = struct.Struct("!BQI")
+_HEAD = struct.Struct("!BQII")
 _CHUNK = 1 << 18
 
 
@@ -81,7 +80,7 @@ class Channel:
 
     def send(self, frame: Frame) -> None:
         """Queue a frame and send as much as possible without waiting."""
-        self._unsent += _HEAD.pack(frame.kind, frame.number, len(frame.body)) + frame.body
+        self._unsent += _HEAD.pack(frame.kind, frame.number, frame.grader, len(frame.body)) + frame.body
         self.flush()
 
     def flush(self) -> None:
@@ -121,11 +120,11 @@ class Channel:
     def _frames(self) -> list[Frame]:
         frames, at = [], 0
         while len(self._received) >= at + _HEAD.size:
-            kind, number, length = _HEAD.unpack_from(self._received, at)
+            kind, number, grader, length = _HEAD.unpack_from(self._received, at)
             end = at + _HEAD.size + length
             if len(self._received) < end:
                 break
-            frames.append(Frame(Kind(kind), number, bytes(self._received[at + _HEAD.size : end])))
+            frames.append(Frame(Kind(kind), number, bytes(self._received[at + _HEAD.size : end]), grader))
             at = end
         del self._received[:at]
         return frames

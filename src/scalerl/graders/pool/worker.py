@@ -1,5 +1,11 @@
-"""The worker processes of a grader pool: they grade one item at a time, within limits, and may die at any time."""
+"""The worker processes of a grader pool. They may die at any time.
 
+`work` grades one item at a time, within limits. `work_waiting` grades by coroutine functions, such as one that asks a
+judge over HTTP, and many wait at the same time. A call that takes `timeout_s` is cancelled; there are no limits on CPU
+time and memory, which calls share.
+"""
+
+import asyncio
 import ctypes
 import functools
 import inspect
@@ -9,6 +15,7 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -80,7 +87,7 @@ def work(channel: Channel, graders: dict[int, Grade], limits: Limits) -> NoRetur
         wait([channel], None)
         for frame in channel.receive():
             if frame.kind is Kind.LOAD:
-                graders[frame.number] = load(*pickle.loads(frame.body))
+                graders[frame.grader] = load(*pickle.loads(frame.body))
                 continue
             channel.send_all(Frame(Kind.STARTED, frame.number))
             outcome = _grade(frame, graders, limits.cpu_limit_s)
@@ -91,7 +98,56 @@ def work(channel: Channel, graders: dict[int, Grade], limits: Limits) -> NoRetur
     os._exit(0)
 
 
-def ending(number: int, returned: object) -> Frame:
+def work_waiting(channel: Channel, graders: dict[int, Grade], limits: Limits) -> NoReturn:
+    """Grade by coroutine functions, at most `max_calls` at once, until the supervisor closes the channel."""
+    _lead_group()
+    asyncio.run(_serve_calls(channel, graders, limits))
+    os._exit(0)
+
+
+async def _serve_calls(channel: Channel, graders: dict[int, Grade], limits: Limits) -> None:
+    free, readable = asyncio.Semaphore(limits.max_calls), asyncio.Event()
+    # The event loop itself keeps no reference to a task.
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def grade(frame: Frame) -> None:
+        async with free:
+            limit = asyncio.timeout(limits.timeout_s)
+            try:
+                async with limit:
+                    returned = graders[frame.grader](*pickle.loads(frame.body))
+                    ended = _ending(frame.number, await returned if inspect.isawaitable(returned) else returned)
+            except BaseException as error:
+                ended = Frame(Kind.TIMEOUT, frame.number) if limit.expired() else _failure(frame.number, error)
+            channel.send(ended)
+
+    asyncio.get_running_loop().add_reader(channel.fileno(), readable.set)
+    while not channel.closed:
+        readable.clear()
+        for frame in channel.receive():
+            if frame.kind is Kind.LOAD:
+                graders[frame.grader] = load(*pickle.loads(frame.body))
+                continue
+            tasks.add(task := asyncio.get_running_loop().create_task(grade(frame)))
+            task.add_done_callback(tasks.discard)
+        channel.flush()
+        # What could not be sent at once is tried again soon.
+        with suppress(TimeoutError):
+            await asyncio.wait_for(readable.wait(), 0.01 if channel.has_unsent else None)
+
+
+def _grade(frame: Frame, graders: Mapping[int, Grade], cpu_limit_s: float) -> Frame:
+    # No handler: the system ends the process, even within a computation that never returns to Python.
+    signal.setitimer(signal.ITIMER_PROF, cpu_limit_s)
+    try:
+        return _ending(frame.number, graders[frame.grader](*pickle.loads(frame.body)))
+    except BaseException as error:
+        return _failure(frame.number, error)
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def _ending(number: int, returned: object) -> Frame:
     """Return the frame that reports what a grader returned for an item; TypeError if it is not a verdict."""
     score = read_score(returned)
     outcome = score.outcome.encode()
@@ -100,26 +156,22 @@ def ending(number: int, returned: object) -> Frame:
     return Frame(Kind.VALUE, number, VALUE.pack(score.value) + outcome)
 
 
-def _grade(frame: Frame, graders: Mapping[int, Grade], cpu_limit_s: float) -> Frame:
-    # No handler: the system ends the process, even within a computation that never returns to Python.
-    signal.setitimer(signal.ITIMER_PROF, cpu_limit_s)
-    try:
-        grader, text, answer = pickle.loads(frame.body)
-        return ending(frame.number, graders[grader](text, answer))
-    except MemoryError:
-        return Frame(Kind.MEMORY, frame.number)
-    except BaseException as error:
-        return Frame(Kind.ERROR, frame.number, one_line(error).encode(errors="backslashreplace"))
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
+def _failure(number: int, error: BaseException) -> Frame:
+    if isinstance(error, MemoryError):
+        return Frame(Kind.MEMORY, number)
+    return Frame(Kind.ERROR, number, one_line(error).encode(errors="backslashreplace"))
+
+
+def _lead_group() -> None:
+    """Lead a process group, so that a grader's child processes can be ended with it, and die with the parent."""
+    os.setpgid(0, 0)
+    set_option(DIE_WITH_PARENT, signal.SIGKILL)
 
 
 def _limit_process(limits: Limits) -> int | None:
     """Set the limits that the system enforces. Return the size so far on Linux, where memory is limited, else None."""
-    # A separate process group, so that a grader's child processes can be ended with it.
-    os.setpgid(0, 0)
+    _lead_group()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    set_option(DIE_WITH_PARENT, signal.SIGKILL)
     if sys.platform != "linux":
         return None
     base_bytes = _data_bytes()

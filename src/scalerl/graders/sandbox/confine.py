@@ -1,4 +1,5 @@
-"""What a process in a sandbox gives up before it runs someone else's code: resources, capabilities, system calls."""
+"""What a process in a sandbox gives up before it runs someone else's code: its user, capabilities, resources and system
+calls. Process 1 of a sandbox also makes mounts: an empty temporary folder for each program, and devices read-only."""
 
 import ctypes
 import math
@@ -14,15 +15,17 @@ from scalerl.graders.sandbox.seccomp import deny_filter
 _DIE_WITH_PARENT = 1
 _SET_DUMPABLE = 4
 _SET_SECCOMP = 22
-_NO_NEW_PRIVILEGES = 38
 _FILTER_MODE = 2
 
 # mount(2)
-_NO_SUID, _NO_DEVICES, _NO_EXECUTION = 2, 4, 8
+_READ_ONLY, _NO_SUID, _NO_DEVICES, _NO_EXECUTION, _REMOUNT, _BIND = 1, 2, 4, 8, 32, 4096
+_KEPT = _NO_SUID | _NO_EXECUTION | 1024 | 2048  # flags of a mount that a user namespace may not take off again
 _DETACH = 2
 
 _CAPABILITY_VERSION_3 = 0x20080522
 _SIGKILL = 9
+
+_FOLDER_MB, _FOLDER_FILES = 16, 1024
 
 
 class _Filter(ctypes.Structure):
@@ -34,76 +37,76 @@ class Confinement:
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
-        self._instructions = deny_filter() if sys.platform == "linux" else None
-        if self._instructions is not None:
-            self._filter = _Filter(len(self._instructions) // 8, self._instructions)
+        instructions = deny_filter() if sys.platform == "linux" else None
+        self._filter = _Filter(len(instructions) // 8, instructions) if instructions else None
 
     def hide(self) -> None:
         """Keep other processes of the same user from reading this one's memory or taking its descriptors."""
-        self._control(_SET_DUMPABLE, 0)
+        self._check(self._libc.prctl(_SET_DUMPABLE, 0, 0, 0, 0), "hiding a process")
 
     def die_with_parent(self) -> None:
         if sys.platform == "linux":
-            self._control(_DIE_WITH_PARENT, _SIGKILL)
+            self._check(self._libc.prctl(_DIE_WITH_PARENT, _SIGKILL, 0, 0, 0), "dying with the parent")
 
-    def renew_folder(self, path: str, *, size_mb: int, num_files: int, is_first: bool) -> None:
+    def make_read_only(self, path: str) -> None:
+        """Make a mounted device read-only: it can still be written to, but not have its mode or owner changed."""
+        flags = _REMOUNT | _BIND | _READ_ONLY | os.statvfs(path).f_flag & _KEPT
+        self._check(self._libc.mount(None, path.encode(), None, flags, None), f"making {path} read-only")
+
+    def renew_folder(self, path: str, user: int, *, is_first: bool) -> None:
         """Mount an empty, limited tmpfs at `path`, in place of the one that is there unless it is the first."""
-        if not is_first and self._libc.umount2(path.encode(), _DETACH):
-            raise OSError(ctypes.get_errno(), "the temporary folder cannot be taken away")
-        options = f"size={size_mb}m,nr_inodes={num_files},mode=0700".encode()
+        if not is_first:
+            self._check(self._libc.umount2(path.encode(), _DETACH), "taking the temporary folder away")
+        options = f"size={_FOLDER_MB}m,nr_inodes={_FOLDER_FILES},mode=0700,uid={user},gid={user}".encode()
         flags = _NO_SUID | _NO_DEVICES | _NO_EXECUTION
-        if self._libc.mount(b"tmpfs", path.encode(), b"tmpfs", flags, options):
-            raise OSError(ctypes.get_errno(), "the temporary folder cannot be made")
+        self._check(self._libc.mount(b"tmpfs", path.encode(), b"tmpfs", flags, options), "making the temporary folder")
 
-    def drop_capabilities(self) -> None:
-        """Give up every capability for good."""
-        head = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
-        none = (ctypes.c_uint32 * 6)()
-        if self._libc.capset(head, none):
-            raise OSError(ctypes.get_errno(), "capabilities cannot be dropped")
+    def drop_rights(self, user: int) -> None:
+        """Become `user`, and give up every capability for good."""
+        if os.getuid() != user:
+            os.setgroups([])
+            os.setresgid(user, user, user)
+            os.setresuid(user, user, user)
+        head, none = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()
+        self._check(self._libc.capset(head, none), "dropping capabilities")
 
     def filter_calls(self) -> bool:
         """Load the filter of system calls; return whether that was possible."""
-        if self._instructions is None:
+        if self._filter is None:
             return False
-        self._control(_NO_NEW_PRIVILEGES, 1)
+        # Bubblewrap has given up new privileges, which is a condition.
         return not self._libc.prctl(_SET_SECCOMP, _FILTER_MODE, ctypes.byref(self._filter), 0, 0)
 
-    def _control(self, option: int, value: int) -> None:
-        if self._libc.prctl(option, value, 0, 0, 0):
-            raise OSError(ctypes.get_errno(), f"prctl {option} failed")
+    def _check(self, returned: int, action: str) -> None:
+        if returned:
+            raise OSError(ctypes.get_errno(), f"{action} failed")
 
 
 def limit_resources(limits: Mapping[str, Any], *, limit_processes: bool) -> None:
     """Set the limits that the kernel enforces on each process, hard, so that they cannot be raised again."""
     cpu_s = max(1, math.ceil(limits["cpu_limit_s"]))
-    # At the first limit the program gets SIGXCPU, which says why it ended; at the second, if it ignores that, SIGKILL.
-    _set_limit(resource.RLIMIT_CPU, cpu_s + 1)
-    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
-    resource.setrlimit(resource.RLIMIT_CPU, (min(cpu_s, hard), hard))
-    wanted = [
-        (resource.RLIMIT_AS, limits["memory_limit_mb"] * 2**20),
-        (resource.RLIMIT_FSIZE, limits["file_size_mb"] * 2**20),
-        (resource.RLIMIT_NOFILE, limits["num_files"]),
-        (resource.RLIMIT_CORE, 0),
-    ]
+    wanted = {
+        "AS": limits["memory_limit_mb"] * 2**20,
+        "FSIZE": limits["file_size_mb"] * 2**20,
+        "NOFILE": limits["num_files"],
+        "CORE": 0,
+        # Memory of the kernel: signals and timers under way, queues of messages, locked pages.
+        "SIGPENDING": 256,
+        "MSGQUEUE": 0,
+        "MEMLOCK": 0,
+    }
     if limit_processes:
         # Counted over all processes of the user in this user namespace. Without one, that would be all of his.
-        wanted.append((resource.RLIMIT_NPROC, limits["num_processes"]))
-    for kind, most in wanted:
-        _set_limit(kind, most)
+        wanted["NPROC"] = limits["num_processes"]
+    # At the soft limit the program gets SIGXCPU, which says why it ended; at the hard one, if it ignores that, SIGKILL.
+    _limit("CPU", cpu_s, cpu_s + 1)
+    for name, most in wanted.items():
+        if hasattr(resource, f"RLIMIT_{name}"):
+            _limit(name, most, most)
 
 
-def _set_limit(kind: int, most: int) -> None:
+def _limit(name: str, soft: int, hard: int) -> None:
+    kind = getattr(resource, f"RLIMIT_{name}")
     ceiling = resource.getrlimit(kind)[1]
-    value = most if ceiling == resource.RLIM_INFINITY else min(most, ceiling)
-    resource.setrlimit(kind, (value, value))
-
-
-def open_null() -> None:
-    """Point stdin, stdout and stderr at /dev/null."""
-    null = os.open(os.devnull, os.O_RDWR)
-    for standard in (0, 1, 2):
-        os.dup2(null, standard)
-    if null > 2:
-        os.close(null)
+    hard = hard if ceiling == resource.RLIM_INFINITY else min(hard, ceiling)
+    resource.setrlimit(kind, (min(soft, hard), hard))

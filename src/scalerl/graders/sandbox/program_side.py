@@ -5,12 +5,10 @@ values, and the tests compare them in another process.
 """
 
 import ast
-import atexit
 import builtins
 import os
 import socket
 import sys
-import threading
 import types
 from typing import Any
 
@@ -69,6 +67,8 @@ def _run(job: Any, name: str) -> dict[str, Any]:
     module.__dict__["__builtins__"] = builtins
     sys.modules[name] = module
     sys.argv = [""]
+    # As the module `site` has them, which was not imported.
+    builtins.exit = builtins.quit = sys.exit
     exec(compile(source, "<program>", "exec", dont_inherit=True), module.__dict__)
     return module.__dict__
 
@@ -78,62 +78,67 @@ def run_script(job: Any, descriptors: list[int]) -> None:
     for descriptor, standard in zip(descriptors, (0, 1), strict=True):
         os.dup2(descriptor, standard)
         os.close(descriptor)
-    sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
-    sys.stdout = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
-    status = 0
-    try:
-        _run(job, "__main__")
-    except SystemExit as error:
-        status = error.code if isinstance(error.code, int) else int(error.code is not None)
-    except BaseException:
-        status = 1
-    try:
-        threading._shutdown()  # type: ignore[attr-defined]
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-    except BaseException:
-        status = status or 1
-    os._exit(status & 0xFF)
+    text: Any = {"encoding": "utf-8", "errors": "surrogateescape", "closefd": False}
+    sys.stdin = sys.__stdin__ = open(0, **text)  # noqa: SIM115
+    sys.stdout = sys.__stdout__ = open(1, "w", **text)  # noqa: SIM115
+    _run(job, "__main__")
 
 
 def answer_calls(job: Any, descriptors: list[int]) -> None:
-    """Run the program, then serve calls to its functions, which arrive on the first descriptor, until it is closed."""
-    with socket.socket(fileno=descriptors[0]) as channel:
-        try:
-            names = _run(job, "program")
-        except BaseException as error:
-            send(channel, {"ready": False, "error": _described(error)})
-            return
-        send(channel, {"ready": True})
-        objects: list[Any] = []
-        try:
-            while True:
-                _answer(channel, receive(channel), names, objects)
-        except (Closed, OSError):
-            return
-
-
-def _answer(channel: socket.socket, call: Any, names: dict[str, Any], objects: list[Any]) -> None:
-    """Get an object or call a function, and send its value, or the error.
-
-    Objects that cannot be sent are kept in `objects`, and their number is sent instead.
-    """
-
-    def refer(value: Any) -> int:
-        objects.append(value)
-        return len(objects) - 1
-
+    """Run the program, then serve calls to its functions, which arrive on the descriptor, until it is closed."""
+    channel = socket.socket(fileno=descriptors[0])
     try:
-        target = _target(call["target"], names, objects)
-        if call["do"] == "get":
-            reply = {"value": encode(target, refer)}
+        names = _run(job, "program")
+    except BaseException as error:
+        send(channel, {"ready": False, "error": _described(error)})
+        os._exit(0)
+    send(channel, {"ready": True})
+    objects = _Objects(names)
+    try:
+        while True:
+            _answer(channel, receive(channel), objects)
+    except (Closed, OSError):
+        os._exit(0)
+
+
+class _Objects:
+    """The program's objects that the tests refer to: by name, or by the number under which they were sent."""
+
+    def __init__(self, names: dict[str, Any]) -> None:
+        self._names = names
+        self._sent: list[Any] = []
+        self._numbers: dict[int, int] = {}
+
+    def refer(self, value: Any) -> int:
+        """Return the number of an object: the same whenever it is the same object."""
+        number = self._numbers.setdefault(id(value), len(self._sent))
+        if number == len(self._sent):
+            self._sent.append(value)
+        return number
+
+    def resolve(self, reference: int | str) -> Any:
+        """Return an object. A name that is not global is looked up as a method of the program's class `Solution`."""
+        if isinstance(reference, int):
+            return self._sent[reference]
+        if reference in self._names:
+            return self._names[reference]
+        if reference and hasattr(self._names.get("Solution"), reference):
+            return getattr(self._names["Solution"](), reference)
+        raise NameError(f"name '{reference}' is not defined")
+
+
+def _answer(channel: socket.socket, call: Any, objects: _Objects) -> None:
+    """Get an attribute of an object or call it, and send the value or the error."""
+    try:
+        target = objects.resolve(call["target"])
+        if "attribute" in call:
+            reply = {"value": encode(getattr(target, call["attribute"]), objects.refer)}
         else:
-            arguments = decode(call["arguments"], objects.__getitem__)
-            keywords = decode(call["keywords"], objects.__getitem__)
-            value = target(*arguments, **keywords)
-            reply = {"value": encode(value, refer)}
+            arguments = decode(call["arguments"], objects.resolve)
+            value = target(*arguments, **decode(call["keywords"], objects.resolve))
+            reply = {"value": encode(value, objects.refer)}
             # Functions that work in place: the caller's lists must change as well.
-            after = ["tuple", [encode(argument, refer) for argument in arguments]] if call["mutable"] else None
+            after = ["tuple", [encode(argument, objects.refer) for argument in arguments]] if call["mutable"] else None
             if after is not None and after != call["arguments"]:
                 reply["arguments"] = after
     except BaseException as error:
@@ -144,27 +149,10 @@ def _answer(channel: socket.socket, call: Any, names: dict[str, Any], objects: l
         send(channel, {"number": call["number"], "error": _described(error)})
 
 
-def _target(path: list[Any], names: dict[str, Any], objects: list[Any]) -> Any:
-    """Return the object at a path: an object returned earlier (by number) or a global name, then its attributes.
-
-    A name that is not global is looked up as a method of the program's class `Solution`.
-    """
-    first, *attributes = path
-    if isinstance(first, int):
-        value = objects[first]
-    elif first in names:
-        value = names[first]
-    elif first and hasattr(names.get("Solution"), first):
-        value = getattr(names["Solution"](), first)
-    else:
-        raise NameError(f"name '{first}' is not defined")
-    for attribute in attributes:
-        value = getattr(value, attribute)
-    return value
-
-
 def _described(error: BaseException) -> list[str]:
+    """Return the name of the nearest built-in class of an exception, which the tests may expect, and its message."""
     try:
-        return [type(error).__name__, str(error)[:_LONGEST_MESSAGE]]
+        name = next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins")
+        return [name, str(error)[:_LONGEST_MESSAGE]]
     except BaseException:
         return ["Exception", ""]

@@ -7,11 +7,11 @@ over a socket that the program never had.
 
 import ast
 import builtins
-import functools
+import os
 import socket
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from scalerl.graders.sandbox.values import Malformed, NotData, decode, encode
@@ -38,23 +38,21 @@ class Program:
         self._num_calls = 0
 
     def wait_until_ready(self) -> str | None:
-        """Return None once the program has been run, or the error with which that ended."""
+        """Return None once the program has been run, or the name of the error with which that ended."""
         started = self._receive()
-        if started.get("ready") is True:
-            return None
-        return str(started.get("error"))
+        return None if started.get("ready") is True else type(_exception(started.get("error"))).__name__
 
-    def get(self, target: list[Any]) -> Any:
-        return self._ask({"do": "get", "target": target})
+    def get(self, target: int | str, attribute: str) -> Any:
+        return self._ask({"target": target, "attribute": attribute})
 
-    def call(self, target: list[Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    def call(self, target: int | str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         try:
             # The order of keywords and of what they hold does not matter to a call: they are not checked for changes.
-            sent = {"arguments": encode(arguments, _number_of), "keywords": encode(keywords, _number_of)}
+            sent = {"arguments": encode(arguments, _reference), "keywords": encode(keywords, _reference)}
         except NotData as error:
             raise TestsUnusable(str(error)) from None
         mutable = any(isinstance(argument, list | dict | set | bytearray | deque) for argument in arguments)
-        return self._ask({"do": "call", "target": target, "mutable": mutable, **sent}, arguments)
+        return self._ask({"target": target, "mutable": mutable, **sent}, arguments)
 
     def _ask(self, question: dict[str, Any], arguments: tuple[Any, ...] = ()) -> Any:
         self._num_calls += 1
@@ -88,13 +86,16 @@ class Program:
     def _resolve(self, number: int) -> "Proxy":
         if not isinstance(number, int):
             raise Malformed("not a reference")
-        return Proxy(self, [number])
+        return Proxy(self, number)
 
 
 class Proxy:
-    """Something that only the program has: a function, a class or an object. Equal to itself alone."""
+    """Something that only the program has: a function, a class or an object. Equal to itself alone.
 
-    def __init__(self, program: Program, target: list[Any]) -> None:
+    `target` is its name, or the number under which the program sent it.
+    """
+
+    def __init__(self, program: Program, target: int | str) -> None:
         self.__dict__["_program"], self.__dict__["_target"] = program, target
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
@@ -103,20 +104,19 @@ class Proxy:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        value = self._program.get([*self._target, name])
-        return Proxy(self._program, [*self._target, name]) if isinstance(value, Proxy) else value
+        return self._program.get(self._target, name)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Proxy) and other._target == self._target
 
     def __hash__(self) -> int:
-        return hash(tuple(self._target))
+        return hash(self._target)
 
 
-def _number_of(value: Any) -> int:
-    """Return the reference of an object that the program sent."""
-    if isinstance(value, Proxy) and len(value._target) == 1 and isinstance(value._target[0], int):
-        return value._target[0]
+def _reference(value: Any) -> int | str:
+    """Return what stands for an object of the program in a message to it."""
+    if isinstance(value, Proxy):
+        return value._target
     raise NotData(f"a value of type {type(value).__name__} cannot be sent to the program")
 
 
@@ -124,6 +124,9 @@ def _exception(described: Any) -> BaseException:
     """Return what the program raised, as an exception of the same built-in class."""
     name, message = map(str, described) if isinstance(described, list) and len(described) == 2 else ("", "")
     kind = getattr(builtins, name, None)
+    # As from a generator: raised out of a call, it would end a loop of the tests as if all were well.
+    if kind in (StopIteration, StopAsyncIteration):
+        return RuntimeError(f"the program raised {name}")
     if isinstance(kind, type) and issubclass(kind, Exception):
         try:
             return kind(message)
@@ -142,134 +145,142 @@ def _put_back(arguments: tuple[Any, ...], after: Any) -> None:
             argument.extend(new) if isinstance(argument, list | bytearray | deque) else argument.update(new)
 
 
-@dataclass(slots=True)
-class Counts:
-    """How many checks of one test were made and met."""
+@dataclass(slots=True, kw_only=True)
+class Checks:
+    """The checks of one test: its assert statements, or the test as a whole if there are none to count."""
 
-    passed: int = 0
-    failed: int = 0
+    num: int
+    met: dict[int, bool] = field(default_factory=dict)
+    """By number: whether a check that was made was met every time."""
     error: str | None = None
 
-    def record(self, met: Any) -> None:
-        if met:
-            self.passed += 1
-        else:
-            self.failed += 1
+    def record(self, number: int, met: Any) -> None:
+        self.met[number] = bool(met) and self.met.get(number, True)
 
-
-class _CountAsserts(ast.NodeTransformer):
-    """Replace each assert by one that records its outcome and goes on."""
-
-    def __init__(self) -> None:
-        self.num = 0
-
-    def visit_Assert(self, node: ast.Assert) -> ast.AST:
-        if isinstance(node.test, ast.Constant):
-            return node
-        self.num += 1
-        source = "try:\n    __record__(None)\nexcept Exception:\n    __record__(False)"
-        (replaced,) = ast.parse(source).body
-        assert isinstance(replaced, ast.Try)
-        assert isinstance(replaced.body[0], ast.Expr)
-        assert isinstance(replaced.body[0].value, ast.Call)
-        replaced.body[0].value.args = [node.test]
-        return ast.fix_missing_locations(ast.copy_location(replaced, node))
+    def summary(self) -> tuple[int, int, str | None]:
+        """Return how many checks were met, how many there are, and what went wrong, if anything."""
+        error = self.error or (None if all(self.met.values()) else "AssertionError")
+        if error is None:
+            return self.num, self.num, None
+        num_met = sum(self.met.values())
+        # What was raised outside of an assert is a check that was not met.
+        return num_met, max(self.num, num_met + 1), error
 
 
 def prepared(test: str) -> tuple[ast.Module, int]:
-    """Return a test whose asserts are counted, and how many stand in it.
+    """Return a test whose asserts record whether they were met and go on, and how many checks it has.
 
     A test that catches exceptions may rely on an assert that raises, so it is left as it is and counts once.
     """
     tree = ast.parse(test)
-    if any(isinstance(node, ast.Try | ast.With) for node in ast.walk(tree)):
+    bodies = list(_bodies(tree))
+    if any(isinstance(node, ast.Try | ast.With) for body in bodies for node in body):
         return tree, 1
-    counting = _CountAsserts()
-    tree = counting.visit(tree)
-    return tree, max(1, counting.num)
+    num = 0
+    for body in bodies:
+        for at, node in enumerate(body):
+            if isinstance(node, ast.Assert) and not isinstance(node.test, ast.Constant):
+                body[at] = _recording(node, num)
+                num += 1
+    return tree, max(1, num)
 
 
-def unbound_names(tree: ast.Module, namespace: dict[str, Any]) -> set[str]:
-    """Return the names that a test reads and nothing on its side defines: the program must."""
-    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
-    bound = {name.id for name in names if not isinstance(name.ctx, ast.Load)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            bound.add(node.name)
-        elif isinstance(node, ast.arg):
-            bound.add(node.arg)
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            bound |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ExceptHandler) and node.name:
-            bound.add(node.name)
-    return {name.id for name in names} - bound - set(namespace) - set(dir(builtins))
+def _bodies(node: Any) -> Iterator[list[Any]]:
+    """Yield every list of statements below a node."""
+    for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+        inner = getattr(node, name, None)
+        if isinstance(inner, list):
+            yield inner
+            for child in inner:
+                yield from _bodies(child)
+
+
+def _recording(node: ast.Assert, number: int) -> ast.Try:
+    place: Any = {"lineno": node.lineno, "col_offset": 0, "end_lineno": node.lineno, "end_col_offset": 0}
+
+    def record(met: ast.expr) -> ast.Expr:
+        name = ast.Name("__record__", ast.Load(), **place)
+        return ast.Expr(ast.Call(name, [ast.Constant(number, **place), met], [], **place), **place)
+
+    failed = record(ast.Constant(False, **place))
+    handler = ast.ExceptHandler(ast.Name("Exception", ast.Load(), **place), None, [failed], **place)
+    return ast.Try([record(node.test)], [handler], [], [], **place)
+
+
+class _Names(dict[str, Any]):
+    """The builtins of the tests. What they do not define is the program's."""
+
+    program: Program | None = None
+
+    def __missing__(self, name: str) -> Proxy:
+        if self.program is None:
+            raise KeyError(name)
+        return Proxy(self.program, name)
 
 
 def run_tests(job: Any, descriptors: list[int]) -> None:
-    """Run the tests against the program at the first descriptor; send the counts to the second."""
-    with socket.socket(fileno=descriptors[0]) as channel, socket.socket(fileno=descriptors[1]) as results:
-        program = Program(channel)
-        try:
-            failure = program.wait_until_ready()
-        except ProgramGone:
-            failure = "ProgramGone"
-        try:
-            tests = _calls(job, program) if "function" in job else _asserts(job, program)
-        except (TestsUnusable, Exception) as error:
-            send(results, {"unusable": f"{type(error).__name__}: {error}"})
-            return
-        try:
-            outcomes = [(num, Counts(error=failure) if failure else run()) for num, run in tests]
-        except TestsUnusable as error:
-            send(results, {"unusable": str(error)})
-            return
-        send(results, {"tests": [[num, each.passed, each.failed, each.error] for num, each in outcomes]})
+    """Run the tests against the program at the first descriptor; send their checks to the second."""
+    channel, results = (socket.socket(fileno=number) for number in descriptors)
+    program = Program(channel)
+    try:
+        failure = program.wait_until_ready()
+    except ProgramGone:
+        failure = "ProgramGone"
+    try:
+        tests = _calls(job, program) if "function" in job else _asserts(job, program)
+        report = {"tests": [_run(checks, run, failure).summary() for checks, run in tests]}
+    except (TestsUnusable, Exception) as error:
+        report = {"unusable": f"{type(error).__name__}: {error}"}
+    send(results, report)
+    os._exit(0)
 
 
-Test = tuple[int, Callable[[], Counts]]
-"""How many checks a test has at least, and what runs it."""
+Test = tuple[Checks, Callable[[], None]]
+"""What is checked, and what makes the checks."""
+
+
+def _run(checks: Checks, run: Callable[[], None], failure: str | None) -> Checks:
+    try:
+        checks.error = failure
+        if failure is None:
+            run()
+    except TestsUnusable:
+        raise
+    except BaseException as error:
+        checks.error = type(error).__name__
+    return checks
 
 
 def _asserts(job: Any, program: Program) -> list[Test]:
-    namespace: dict[str, Any] = {"__name__": "tests"}
+    names = _Names(builtins.__dict__)
+    namespace: dict[str, Any] = {"__name__": "tests", "__builtins__": names}
     exec(compile(job["setup"], "<setup>", "exec", dont_inherit=True), namespace)
+    names.program = program
     if job["entry_point"]:
-        namespace[job["entry_point"]] = namespace["candidate"] = Proxy(program, [job["entry_point"]])
-    return [_assert_test(test, namespace, program) for test in job["tests"]]
+        namespace[job["entry_point"]] = namespace["candidate"] = Proxy(program, job["entry_point"])
+    return [_assert_test(test, namespace) for test in job["tests"]]
 
 
-def _assert_test(test: str, namespace: dict[str, Any], program: Program) -> Test:
+def _assert_test(test: str, namespace: dict[str, Any]) -> Test:
     tree, num = prepared(test)
-    for name in unbound_names(tree, {**namespace, "__record__": None}):
-        namespace[name] = Proxy(program, [name])
+    checks = Checks(num=num)
     code = compile(tree, "<tests>", "exec", dont_inherit=True)
 
-    def run() -> Counts:
-        counts = Counts()
-        namespace["__record__"] = counts.record
-        try:
-            exec(code, namespace)
-        except TestsUnusable:
-            raise
-        except BaseException as error:
-            counts.error = type(error).__name__
-        return counts
+    def run() -> None:
+        namespace["__record__"] = checks.record
+        exec(code, namespace)
 
-    return num, run
+    return checks, run
 
 
 def _calls(job: Any, program: Program) -> list[Test]:
-    function = Proxy(program, [job["function"]])
+    function = Proxy(program, job["function"])
 
-    def tried(arguments: list[Any], expected: Any) -> Counts:
-        counts = Counts()
-        try:
-            counts.record(_as_json(function(*arguments)) == expected)
-        except (Exception, ProgramGone) as error:
-            counts.error = type(error).__name__
-        return counts
+    def test(arguments: list[Any], expected: Any) -> Test:
+        checks = Checks(num=1)
+        return checks, lambda: checks.record(0, _as_json(function(*arguments)) == expected)
 
-    return [(1, functools.partial(tried, *case)) for case in job["cases"]]
+    return [test(*case) for case in job["cases"]]
 
 
 def _as_json(value: Any) -> Any:

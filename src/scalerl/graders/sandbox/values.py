@@ -29,7 +29,7 @@ class Malformed(ValueError):
     """What was received is not an encoded value."""
 
 
-def encode(value: Any, refer: Callable[[Any], int] | None = None) -> Any:
+def encode(value: Any, refer: Callable[[Any], int | str] | None = None) -> Any:
     """Return `value` as something that JSON can hold; `refer` numbers the objects that are not data."""
     if value is None or value is True or value is False:
         return value
@@ -63,7 +63,7 @@ _SEQUENCES: tuple[tuple[type, str], ...] = (
 )
 
 
-def _encode_rare(value: Any, refer: Callable[[Any], int] | None) -> Any:
+def _encode_rare(value: Any, refer: Callable[[Any], int | str] | None) -> Any:
     if isinstance(value, complex):
         return ["complex", [encode(value.real), encode(value.imag)]]
     if isinstance(value, range):
@@ -81,7 +81,7 @@ def _encode_rare(value: Any, refer: Callable[[Any], int] | None) -> Any:
     return ["ref", refer(value)]
 
 
-def decode(encoded: Any, resolve: Callable[[int], Any]) -> Any:
+def decode(encoded: Any, resolve: Callable[[Any], Any]) -> Any:
     """Return the value that was encoded; `resolve` gives the object for a reference. Malformed for anything else."""
     try:
         return _decode(encoded, resolve)
@@ -91,7 +91,7 @@ def decode(encoded: Any, resolve: Callable[[int], Any]) -> Any:
         raise Malformed(f"{type(error).__name__}: {error}") from None
 
 
-def _decode(encoded: Any, resolve: Callable[[int], Any]) -> Any:
+def _decode(encoded: Any, resolve: Callable[[Any], Any]) -> Any:
     if encoded is None or isinstance(encoded, bool | int | float | str):
         return encoded
     if not isinstance(encoded, list) or len(encoded) != 2:

@@ -1,179 +1,162 @@
-"""The warm interpreter inside a sandbox: forks a process for each program and clears up after it.
+"""Process 1 of a sandbox: a warm interpreter that forks for each program and clears up after it.
 
-It takes orders over one socket: {"do": "run", "job": ...} with descriptors forks; {"do": "end"} kills and reaps all
-that is left and answers with how the program ended. It never reads anything that a program wrote. When the socket
-closes, it kills everything and exits.
+    order "R" with descriptors   fork; the first descriptor is a socket over which the fork alone receives its job
+    order "E"                    kill what runs
+    answer                       how the fork ended, once for each "R", after all that it started is gone
+
+It never receives a program nor anything that a program wrote, so there is nothing to be found in its memory. When the
+socket of orders closes, it kills everything and exits.
 """
 
 import gc
 import importlib
 import os
+import select
 import shutil
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NoReturn
+from functools import partial
+from typing import Any
 
-from scalerl.graders.sandbox.confine import Confinement, limit_resources, open_null
+from scalerl.graders.sandbox.confine import Confinement, limit_resources
 from scalerl.graders.sandbox.program_side import answer_calls, run_script
 from scalerl.graders.sandbox.test_side import run_tests
-from scalerl.graders.sandbox.wire import BadMessage, Closed, receive_with_descriptors, send
+from scalerl.graders.sandbox.wire import receive_job, send
 
 # What programs import most, so that a fork has it already.
-_WARM = (
-    "ast",
-    "array",
-    "base64",
-    "bisect",
-    "calendar",
-    "cmath",
-    "collections",
-    "copy",
-    "dataclasses",
-    "datetime",
-    "decimal",
-    "enum",
-    "fractions",
-    "functools",
-    "hashlib",
-    "heapq",
-    "io",
-    "itertools",
-    "json",
-    "math",
-    "numbers",
-    "operator",
-    "random",
-    "re",
-    "statistics",
-    "string",
-    "struct",
-    "textwrap",
-    "time",
-    "types",
-    "typing",
-    "unicodedata",
-    "collections.abc",
-    "contextlib",
-    "traceback",
-    "threading",
-    "atexit",
-)
+_WARM = """
+ast array base64 bisect calendar cmath collections copy dataclasses datetime decimal enum fractions functools hashlib
+heapq io itertools json math numbers operator random re statistics string struct textwrap time types typing unicodedata
+collections.abc contextlib traceback threading atexit
+"""
 
-_JOBS = {"calls": answer_calls, "script": run_script, "tests": run_tests}
+_JOBS: dict[str, Callable[[Any, list[int]], None]] = {
+    "calls": answer_calls,
+    "script": run_script,
+    "tests": run_tests,
+}
 
 _MOST_DESCRIPTORS = 4
 
 
 class Zygote:
-    """One program at a time: `confined` where this process is the first of its own namespaces."""
+    """One program at a time. `user` is whom programs run as, -1 where nothing is confined."""
 
-    def __init__(self, control: socket.socket, *, confined: bool, folder: str, folder_mb: int, folder_files: int):
-        self._control, self._confined = control, confined
-        self._folder, self._folder_mb, self._folder_files = folder, folder_mb, folder_files
+    def __init__(self, control: socket.socket, *, folder: str, user: int, devices: list[str]):
+        self._control, self._folder, self._user = control, folder, user
+        self._confined = user >= 0
         self._confinement = Confinement()
         self._child: int | None = None
+        self._woken, self._wakes = socket.socketpair()
+        if self._confined:
+            assert os.getpid() == 1
+            self._confinement.hide()
+            for device in devices:
+                self._confinement.make_read_only(device)
+            self._confinement.renew_folder(folder, user, is_first=True)
 
-    def serve(self) -> NoReturn:
-        """Take orders until the socket closes."""
+    def serve(self) -> Callable[[], None]:
+        """Take orders until the socket closes. In a fork, return what it is to run."""
         # Process 1 of a namespace gets no signal from inside that it has no handler for, not even SIGKILL.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        assert not self._confined or os.getpid() == 1
-        if self._confined:
-            self._confinement.hide()
-            self._renew_folder(is_first=True)
-        os.chdir(self._folder)
-        for name in _WARM:
+        for name in _WARM.split():
             importlib.import_module(name)
         sys.path[:] = [path for path in sys.path if path != os.environ.get("HARNESS")]
-        has_filter = self._confined and self._can_filter()
+        self._has_filter = self._confined and self._can_filter()
+        send(self._control, {"seccomp": self._has_filter})
+        _open_null()
         gc.collect()
         gc.freeze()
-        send(self._control, {"ready": True, "seccomp": has_filter})
-        open_null()
-        try:
-            while True:
-                order, descriptors = receive_with_descriptors(self._control, _MOST_DESCRIPTORS)
-                if order["do"] == "run":
-                    self._start(order["job"], descriptors)
+        self._wakes.setblocking(False)
+        self._woken.setblocking(False)
+        signal.set_wakeup_fd(self._wakes.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        poller = select.poll()
+        for end in (self._control, self._woken):
+            poller.register(end, select.POLLIN)
+        while True:
+            for descriptor, _ in poller.poll():
+                if descriptor == self._woken.fileno():
+                    self._woken.recv(4096)
+                    continue
+                order, descriptors, _, _ = socket.recv_fds(self._control, 1, _MOST_DESCRIPTORS)
+                if order == b"R":
+                    self._child = os.fork()
+                    if self._child == 0:
+                        return self._job(descriptors)
+                    for number in descriptors:
+                        os.close(number)
                 else:
-                    send(self._control, self._end())
-        except (Closed, BadMessage, OSError):
-            self._end()
-            os._exit(0)
+                    self._kill()
+                if not order:
+                    os._exit(0)
+            self._report_end()
 
-    def _start(self, job: Any, descriptors: list[int]) -> None:
-        self._child = os.fork()
-        if self._child:
-            for descriptor in descriptors:
-                os.close(descriptor)
-            return
-        try:
-            self._control.close()
-            self._become_untrusted(job["limits"])
-            _JOBS[job["kind"]](job, descriptors)
-        finally:
-            os._exit(1)
-
-    def _become_untrusted(self, limits: Any) -> None:
-        gc.unfreeze()
+    def _job(self, descriptors: list[int]) -> Callable[[], None]:
+        """Receive the job of this fork, give up all rights, say so, and return what is to be run."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for end in (self._control, self._woken, self._wakes):
+            end.close()
         # A group of its own, so that it can be ended together with what it starts.
         os.setsid()
-        self._confinement.die_with_parent()
-        if self._confined:
-            self._confinement.drop_capabilities()
-        limit_resources(limits, limit_processes=self._confined)
-        if self._confined:
-            self._confinement.filter_calls()
+        if not self._confined:
+            self._confinement.die_with_parent()
+        first, *others = descriptors
+        with socket.socket(fileno=first) as given:
+            job = receive_job(given)
+            if self._confined:
+                self._confinement.drop_rights(self._user)
+            os.chdir(self._folder)
+            limit_resources(job["limits"], limit_processes=self._confined)
+            if self._has_filter and not self._confinement.filter_calls():
+                raise OSError("system calls cannot be filtered")
+            given.send(b"B")
+            if job["kind"] == "tests":
+                others.append(os.dup(first))
+        return partial(_JOBS[job["kind"]], job, others)
 
-    def _end(self) -> dict[str, Any]:
-        """Kill and reap the program and all that it started; return how it ended and what it took."""
+    def _kill(self) -> None:
+        """Kill the program and all that it started."""
         if self._child is None:
-            return {"status": None}
-        child, self._child = self._child, None
-        if self._confined and os.getpid() == 1:
+            return
+        if self._confined:
             with suppress(ProcessLookupError):
                 os.kill(-1, signal.SIGKILL)
-        else:
-            for kill in (os.killpg, os.kill):
-                with suppress(ProcessLookupError, PermissionError):
-                    kill(child, signal.SIGKILL)
-        _, status, usage = os.wait4(child, 0)
-        if self._confined:
-            # All orphans of the namespace are children of process 1: once there are none, nothing is left.
-            with suppress(ChildProcessError):
-                while True:
-                    os.wait()
+            return
+        for kill in (os.killpg, os.kill):
+            with suppress(ProcessLookupError, PermissionError):
+                kill(self._child, signal.SIGKILL)
+
+    def _report_end(self) -> None:
+        """If the program has ended, end and reap all that it started, and send how it ended and what it took."""
+        if self._child is None:
+            return
+        pid, status, usage = os.wait4(self._child, os.WNOHANG)
+        if not pid:
+            return
+        self._kill()
+        self._child = None
+        # All orphans of the namespace are children of process 1: once there are none, nothing is left.
+        with suppress(ChildProcessError):
+            while self._confined:
+                os.wait()
         self._clear_folder()
-        return {"status": status, "cpu_s": usage.ru_utime + usage.ru_stime, "peak_kb": usage.ru_maxrss}
+        send(self._control, {"status": status, "cpu_s": usage.ru_utime + usage.ru_stime})
 
     def _clear_folder(self) -> None:
-        if not self._confined:
-            for entry in os.scandir(self._folder):
-                if entry.is_dir(follow_symlinks=False):
-                    shutil.rmtree(entry.path, ignore_errors=True)
-                else:
-                    with suppress(OSError):
-                        os.unlink(entry.path)
-        elif self._fingerprint() != self._untouched:
-            self._renew_folder(is_first=False)
-
-    def _renew_folder(self, *, is_first: bool) -> None:
-        os.chdir("/")
-        self._confinement.renew_folder(
-            self._folder, size_mb=self._folder_mb, num_files=self._folder_files, is_first=is_first
-        )
-        os.chdir(self._folder)
-        self._untouched = self._fingerprint()
-
-    def _fingerprint(self) -> tuple[Any, ...]:
-        """Return what differs once anything was made, changed or removed in the folder."""
-        state = os.stat(self._folder)
-        try:
-            return (state.st_ino, state.st_dev, state.st_mode, state.st_ctime_ns, tuple(os.listdir(self._folder)))
-        except PermissionError:
-            return ()
+        if self._confined:
+            self._confinement.renew_folder(self._folder, self._user, is_first=False)
+            return
+        for entry in os.scandir(self._folder):
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path, ignore_errors=True)
+            else:
+                with suppress(OSError):
+                    os.unlink(entry.path)
 
     def _can_filter(self) -> bool:
         child = os.fork()
@@ -182,13 +165,19 @@ class Zygote:
         return os.waitpid(child, 0)[1] == 0
 
 
-def main(arguments: list[str]) -> NoReturn:
-    """Serve on the socket whose number is the first argument; see box.py for the others."""
-    descriptor, confined, folder, folder_mb, folder_files = arguments
-    Zygote(
-        socket.socket(fileno=int(descriptor)),
-        confined=confined == "confined",
-        folder=folder,
-        folder_mb=int(folder_mb),
-        folder_files=int(folder_files),
-    ).serve()
+def _open_null() -> None:
+    """Point stdin, stdout and stderr at the sandbox's own /dev/null."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(null, standard)
+    os.close(null)
+
+
+def main(descriptor: str, folder: str, user: str, *devices: str) -> None:
+    """Serve on the socket with this number; see box.py for the arguments.
+
+    A fork returns to here, so that a script ends as every interpreter ends: threads are waited for, exit handlers run,
+    stdout is flushed, and what it raised sets the exit status.
+    """
+    control = socket.socket(fileno=int(descriptor))
+    Zygote(control, folder=folder, user=int(user), devices=list(devices)).serve()()

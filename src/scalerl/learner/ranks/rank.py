@@ -1,7 +1,8 @@
 """One rank of a learner: joins the others, holds its part of the model and obeys commands.
 
 Every command is given to all ranks, in the same order, because each of them contains steps that all ranks take
-together. `LearnerRank` is a plain class: a process (process.py) or an actor elsewhere makes one and calls its methods.
+together. `LearnerRank` is a plain class: a process of this machine or of another one makes it and calls its methods
+(remote/serve.py).
 """
 
 import datetime
@@ -18,11 +19,12 @@ import torch
 from torch import Tensor
 
 from scalerl.config.parts import LoraSettings
-from scalerl.errors import RunFolderError
-from scalerl.learner.ranks.buckets import Bucket, buckets
+from scalerl.errors import ModelError, RunFolderError
 from scalerl.learner.saved import SavedTensors, file_name, write_rows
 from scalerl.learner.state import first_row, local
+from scalerl.models.load import model_folder
 from scalerl.models.shape import ModelShape
+from scalerl.remote.weights import Parcel, SharedMemory, store
 from scalerl.types import Batch
 
 Sharding = Literal["replicate", "full", "hybrid"]
@@ -41,8 +43,8 @@ class RankSpec:
     address: str
     port: int
     """Port of the TCPStore through which ranks connect; the process that starts them serves it."""
-    folder: str
-    """The model: a Hugging Face folder that every rank can read."""
+    model: str
+    """The model by its name, as every rank finds it on its own node."""
     sharding: Sharding
     settings: Callable[[], Mapping[str, Any]]
     """A function of a module that returns the functions and settings of a step, as torch_learner takes them, and
@@ -60,6 +62,10 @@ class RankSpec:
     """Number of threads for torch; 0 leaves it unchanged."""
     timeout_s: float = 600.0
     """Longest wait for the other ranks in one exchange."""
+    start_s: float = 3600.0
+    """Longest wait until all ranks have the model: some may have to download it."""
+    on_ray: bool = False
+    """Whether ranks are Ray actors: weights then leave them through Ray's object store."""
     master_dtype: str = "float32"
 
 
@@ -80,6 +86,9 @@ class LearnerRank:
     """One process of a learner over several ranks."""
 
     def __init__(self, spec: RankSpec, rank: int) -> None:
+        from transformers.utils import logging
+
+        logging.disable_progress_bar()
         self._spec, self.rank = spec, rank
         if spec.threads:
             torch.set_num_threads(spec.threads)
@@ -88,7 +97,8 @@ class LearnerRank:
             torch.cuda.set_device(self._device)
         else:
             self._device = torch.device("cpu")
-        self._join()
+        self._shared = SharedMemory()
+        self._folder = self._join()
         self._learner = self._build()
         self._snapshot: dict[str, tuple[dict[str, Tensor], dict[str, tuple[int, int]]]] = {}
         self._writer: threading.Thread | None = None
@@ -97,14 +107,14 @@ class LearnerRank:
         """Train on this rank's share of the batch; the metrics are those of the whole."""
         return dict(self._learner.step(batch))
 
-    def weight_buckets(self) -> Iterator[Bucket]:
-        """Yield all weights in buckets, from rank 0; the others take part in gathering them and yield nothing."""
+    def publish(self) -> Parcel | None:
+        """Gather the weights on all ranks; rank 0 puts them where engines in other processes find them."""
         named = self.named_weights()
         if self.rank == 0:
-            yield from buckets(named)
-        else:
-            for _ in named:
-                pass
+            return store(named) if self._spec.on_ray else self._shared.publish(named)
+        for _ in named:
+            pass
+        return None
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yield all weights, gathered one by one: every rank must take all of them."""
@@ -168,23 +178,29 @@ class LearnerRank:
     def _shard_size(self) -> int:
         return self._spec.shard_size if self._spec.sharding == "hybrid" else self._spec.num_ranks
 
-    def _join(self) -> None:
+    def _join(self) -> str:
+        """Find the model, join the other ranks when all have it, and return its folder."""
         import torch.distributed as dist
 
-        spec = self._spec
-        if spec.address in ("127.0.0.1", "localhost"):
-            # gloo would otherwise look for the address of the host's name.
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        wait = datetime.timedelta(seconds=spec.timeout_s)
-        store = dist.TCPStore(spec.address, spec.port, is_master=False, timeout=wait)  # pyright: ignore[reportPrivateImportUsage]
+        spec, wait = self._spec, datetime.timedelta(seconds=self._spec.timeout_s)
+        meeting = dist.TCPStore(spec.address, spec.port, is_master=False, timeout=wait)  # pyright: ignore[reportPrivateImportUsage]
+        try:
+            folder = spec.model if Path(spec.model).is_dir() else str(model_folder(spec.model))
+        except ModelError as error:
+            raise ModelError(f"rank {self.rank} of the learner, on {socket.gethostname()}: {error}") from error
+        # A download must not keep some ranks waiting for others in an exchange, whose limit is shorter.
+        meeting.set(f"found/{self.rank}", "")
+        found = [f"found/{rank}" for rank in range(spec.num_ranks)]
+        meeting.wait(found, datetime.timedelta(seconds=spec.start_s))
         dist.init_process_group(
             spec.backend or ("nccl" if spec.device == "cuda" else "gloo"),
-            store=store,
+            store=meeting,
             rank=self.rank,
             world_size=spec.num_ranks,
             timeout=wait,
             device_id=self._device if spec.device == "cuda" and spec.backend in ("", "nccl") else None,
         )
+        return folder
 
     def _build(self) -> Any:
         from scalerl.learner import torch_learner
@@ -199,13 +215,13 @@ class LearnerRank:
         team = Team(rank=self.rank, size=spec.num_ranks, context=learner.context_ranks)
         torch.manual_seed(spec.seed)
         if spec.sharding == "replicate":
-            model = _whole_model(spec.folder, master_dtype, self._device, lora)
+            model = _whole_model(self._folder, master_dtype, self._device, lora)
             return torch_learner(model, dtype=dtype, team=team, version=spec.version, **settings)
         context = None
         if team.context > 1:
             context = ContextGroup(rank=team.rank, num_ranks=team.size, size=team.context, timeout_s=spec.timeout_s)
         policy = ShardedPolicy(
-            Path(spec.folder),
+            Path(self._folder),
             device_mesh(self._device, spec.num_ranks, self._shard_size),
             device=self._device,
             lora=lora,

@@ -1,14 +1,12 @@
-"""An Engine over members that sample by themselves: requests go to the least loaded, completions return once.
+"""An Engine over generators, which sample by themselves: requests go to the least loaded, completions return once.
 
-A member that dies, or is silent or stuck for too long, is replaced; its requests are given to others, and a newcomer
-starts with the last weights. After too many replacements the fleet ends with the reason, and at once if a first member
-cannot start because of a mistake of the user. Groups stay together, since their completions share a prompt. Uses no
-torch and no Ray: `threads` and `ray_members` have the members.
-
-Silence is measured on a clock that runs only while the driver listens, so that a long step of the learner, or a
-suspended driver, does not count against the members.
+A generator that dies, or is silent or stuck for too long, is replaced; its requests are given to others, and a newcomer
+starts with the last weights. After too many replacements the fleet ends with the reason, and at once if a first
+generator cannot start because of a mistake of the user. Groups stay together, since their completions share a prompt.
+Uses no torch and no Ray: `start` makes a link to a generator, wherever that runs.
 """
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,10 +14,40 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from scalerl.errors import EngineError, RecipeError
-from scalerl.rollout.fleet.members import Launcher, Limits, Loss, Member, MemberLost
-from scalerl.rollout.fleet.messages import Command, Hold, Pace, Push, Report, Submit
+from scalerl.errors import EngineError, RecipeError, UserError
+from scalerl.remote.peer import Kind, Link, Lost, Peer, send_all
+from scalerl.rollout.fleet.messages import Pace, Report, bare
 from scalerl.types import Completion, Request, Work
+
+START_S = 3600.0
+"""Longest time until a generator is ready; it may have to download a large model first."""
+STUCK_S = 300.0
+"""Longest time in one call of its engine, after which the device is assumed to hang."""
+WINDOW_S = 3600.0
+"""Replacements are counted within this time."""
+_WAIT_S = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """When a generator counts as lost, and when the fleet gives up."""
+
+    silent_s: float = 15.0
+    start_s: float = START_S
+    stuck_s: float = STUCK_S
+    replacements: int = 10
+    """The fleet gives up at the next loss after this many replacements in WINDOW_S."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """One generator that was replaced, or the loss that ended the fleet."""
+
+    number: int
+    kind: Kind
+    reason: str
+    num_requests: int
+    """Requests it had, which were given to others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,73 +58,66 @@ class _Given:
     inside: bool
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Seat:
-    """One position in the fleet, and the member that currently fills it."""
+    """One position in the fleet, and the generator that currently fills it."""
 
     number: int
-    member: Member
-    started_s: float
-    """Time of its start, on the clock that runs only while the driver listens."""
-    heard_s: float
-    """Time of the last report, on the same clock."""
-    newcomer: bool
-    """Whether it replaces another member. It gets no requests before it is ready: its node may be going down."""
+    peer: Peer
+    started_at: float
+    is_newcomer: bool
+    """Whether it replaces another one."""
+    is_ready: bool = False
+    is_greeted: bool = False
+    """Whether it has been given the last weights."""
+    num_pushed: int = 0
     report: Report = field(default_factory=Report)
-    pending: dict[str, "_Given"] = field(default_factory=dict)
-    num_given: int = 0
-
-    def give(self, *commands: Command) -> None:
-        self.member.give(self.num_given, commands)
-        self.num_given += 1
-
-    @property
-    def able(self) -> bool:
-        return self.report.ready or not self.newcomer
+    pending: dict[str, _Given] = field(default_factory=dict)
 
 
 class Fleet:
-    """An Engine over members, which can pause (loop/seams.PausableEngine)."""
+    """An Engine over generators, which can pause (loop/seams.PausableEngine)."""
 
     def __init__(
         self,
-        launcher: Launcher,
-        num_members: int,
+        start: Callable[[int], Link],
+        num_generators: int,
         *,
         check: Callable[[Request], None],
+        publish: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
+        weights: Callable[[], Mapping[str, Any]] | None = None,
         version: int = 0,
         limits: Limits | None = None,
-        wait_s: float = 0.1,
-        clock: Callable[[], float] = time.monotonic,
+        wait_s: float = _WAIT_S,
+        on_close: Callable[[], None] = lambda: None,
     ) -> None:
-        """Start the members and return. `check` raises ValueError for a request that no member could serve."""
-        if num_members < 1:
-            raise ValueError(f"a fleet needs at least 1 member, got {num_members}")
-        self._launcher = launcher
-        self._check = check
-        self._limits = limits or Limits()
-        self._wait_s = wait_s
-        self._clock = clock
+        """Start the generators and return.
+
+        `start(number)` starts one. `check` raises ValueError for a request that none could serve. `publish` returns
+        weights as they travel: a copy that stays as it is, or a parcel. Where that is the learner's own memory,
+        `weights` returns those of the last push once more, for newcomers.
+        """
+        if num_generators < 1:
+            raise ValueError(f"a fleet needs at least 1 generator, got {num_generators}")
+        self._start, self._check, self._publish, self._weights = start, check, publish, weights
+        self._limits, self._wait_s, self._on_close = limits or Limits(), wait_s, on_close
+        self._news = threading.Event()
         self._version = version
-        self._push: Push | None = None
+        self._pushed: tuple[Mapping[str, Any], int] | None = None
         self._paused = False
         self._waiting: deque[_Given] = deque()
         self._arrived: list[tuple[Completion, bool]] = []
         """Completions that were not returned yet, and whether their requests were submitted within the pause."""
         self._num_pending = {False: 0, True: 0}
         """Requests that were not returned yet, outside and inside of a pause."""
-        self._lost_work, self._lost_eval_work = Work(), Work()
-        self._lost_pace = Pace()
-        self._listened_s = 0.0
+        self._of_lost = Report()
+        """The work and pace of generators that were lost."""
         self._replaced_at: deque[float] = deque()
         self._end: str | None = None
         self.losses: deque[Loss] = deque(maxlen=100)
-        """The last members that were lost."""
+        """The last generators that were lost."""
         self.num_lost = 0
-        self._seats = [
-            _Seat(number=number, member=launcher.start(number), started_s=0.0, heard_s=0.0, newcomer=False)
-            for number in range(num_members)
-        ]
+        self._seats = [self._seat(number) for number in range(num_generators)]
 
     # Engine -----------------------------------------------------------------------------------------------------------
 
@@ -111,12 +132,12 @@ class Fleet:
 
     @property
     def work(self) -> Work:
-        """The work of all members so far, those that were lost included."""
-        return sum((seat.report.work for seat in self._seats), self._lost_work)
+        """The work of all generators so far, those that were lost included."""
+        return sum((seat.report.work for seat in self._seats), self._of_lost.work)
 
     @property
     def eval_work(self) -> Work:
-        return sum((seat.report.eval_work for seat in self._seats), self._lost_eval_work)
+        return sum((seat.report.eval_work for seat in self._seats), self._of_lost.eval_work)
 
     def submit(self, requests: Sequence[Request]) -> None:
         self._require_open()
@@ -130,7 +151,6 @@ class Fleet:
         """Return what has finished; wait a moment if nothing has and something is pending."""
         self._require_open()
         self._hear(lambda: not self._returnable() and self.num_pending > 0)
-        self._assign()
         completions = self._returnable()
         self._arrived = [(completion, inside) for completion, inside in self._arrived if inside != self._paused]
         self._num_pending[self._paused] -= len(completions)
@@ -140,7 +160,7 @@ class Fleet:
     def paused(self) -> Iterator[None]:
         """Put all requests aside; within this only those submitted inside are served, and what is left is dropped.
 
-        Members pause after the chunk they are at.
+        Generators pause after the chunk they are at.
         """
         self._require_open()
         assert not self._paused, "a pause within a pause"
@@ -157,28 +177,44 @@ class Fleet:
 
     def _hold(self, paused: bool) -> None:
         self._paused = paused
-        for seat in self._seats:
-            seat.give(Hold(paused=paused))
+        send_all(self._peers(), "hold", paused)
+
+    def _peers(self) -> list[Peer]:
+        return [seat.peer for seat in self._seats if seat.is_greeted]
 
     def _returnable(self) -> list[Completion]:
         return [completion for completion, inside in self._arrived if inside == self._paused]
 
     def push_weights(self, weights: Mapping[str, Any], version: int) -> None:
+        """Let generators sample with these weights after the chunk they are at.
+
+        Where they read the learner's own memory, wait until all have, since it changes in the next step.
+        """
         self._require_open()
         if version < self._version:
             raise ValueError(f"versions only rise: {version} was pushed after {self._version}")
+        published = self._publish(weights)
         # Kept for newcomers until the next push.
-        self._push, self._version = Push(version=version, weights=self._launcher.publish(weights)), version
-        for seat in self._seats:
-            seat.give(self._push)
+        self._pushed, self._version = (published, version), version
+        self._push_to([seat for seat in self._seats if seat.is_greeted])
+
+    def _push_to(self, seats: list[_Seat]) -> None:
+        assert self._pushed is not None
+        published, version = self._pushed
+        for seat in seats:
+            seat.num_pushed += 1
+        send_all([seat.peer for seat in seats], "push", published, version)
+        if getattr(published, "is_borrowed", False):
+            while any(seat in self._seats and seat.report.pace.copies < seat.num_pushed for seat in seats):
+                self._hear(lambda: True)
 
     def close(self) -> None:
         if self._end is None:
             self._end = "the engine is closed"
         for seat in self._seats:
-            seat.member.kill()
-        self._launcher.close()
-        self._seats, self._push = [], None
+            seat.peer.kill()
+        self._on_close()
+        self._seats, self._pushed = [], None
         self._waiting.clear()
         self._arrived.clear()
         self._num_pending = {False: 0, True: 0}
@@ -186,141 +222,143 @@ class Fleet:
     # What else a run needs --------------------------------------------------------------------------------------------
 
     def wait_ready(self) -> None:
-        """Wait until every member has built its engine; those that cannot are replaced, up to the limit."""
+        """Wait until every generator has built its engine; those that cannot are replaced, up to the limit."""
         while self.num_ready < len(self._seats):
             self._require_open()
             self._hear(lambda: True)
 
-    def _hear(self, waits: Callable[[], bool]) -> None:
-        """Read reports, wait a moment for more if `waits`, and replace members that are lost."""
-        start = self._clock()
-        self._listen()
-        if waits():
-            self._launcher.wait([seat.member for seat in self._seats], self._wait_s)
-            self._listen()
-        # At most a second at a time: a driver that was suspended in between has not listened.
-        self._listened_s += min(self._clock() - start, 1.0)
-        self._replace_lost()
-
     @property
     def pace(self) -> Pace:
-        """How long the engines of all members took so far, those that were lost included."""
-        return sum((seat.report.pace for seat in self._seats), self._lost_pace)
+        """How long the engines of all generators took so far, those that were lost included."""
+        return sum((seat.report.pace for seat in self._seats), self._of_lost.pace)
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The devices that members hold, as "node/device"; a starting member has not reported its own yet."""
+        """The devices that generators hold, as "node/device"; a starting one has not reported its own yet."""
         return tuple(device for seat in self._seats for device in seat.report.devices)
 
     @property
-    def num_members(self) -> int:
+    def num_generators(self) -> int:
         return len(self._seats)
 
     @property
     def num_ready(self) -> int:
-        return sum(seat.report.ready for seat in self._seats)
+        return sum(seat.is_ready for seat in self._seats)
 
     @property
-    def member_versions(self) -> tuple[int, ...]:
-        """The version that each member samples with, as far as is known; -1 before its first report."""
+    def versions(self) -> tuple[int, ...]:
+        """The version that each generator samples with, as far as is known; -1 before its first report."""
         return tuple(seat.report.version for seat in self._seats)
 
     def _require_open(self) -> None:
         if self._end is not None:
             raise EngineError(self._end)
 
+    def _seat(self, number: int, *, is_newcomer: bool = False) -> _Seat:
+        peer = Peer(self._start(number), silent_s=self._limits.silent_s, news=self._news)
+        return _Seat(number, peer, started_at=time.monotonic(), is_newcomer=is_newcomer)
+
+    def _hear(self, waits: Callable[[], bool]) -> None:
+        """Read what generators say, wait a moment for more if `waits`, replace those that are lost, and give work."""
+        self._listen()
+        if waits():
+            self._news.wait(self._wait_s)
+            self._news.clear()
+            self._listen()
+        self._greet()
+        self._assign()
+
+    def _greet(self) -> None:
+        """Give those that have become ready the last weights, before any request."""
+        seats = [seat for seat in self._seats if seat.is_ready and not seat.is_greeted]
+        for seat in seats:
+            seat.is_greeted = True
+        if seats and self._pushed is not None:
+            published, version = self._pushed
+            if getattr(published, "is_borrowed", False):
+                assert self._weights is not None, "the learner's own memory can be asked for again"
+                self._pushed = self._publish(self._weights()), version
+            self._push_to(seats)
+        if seats and self._paused:
+            send_all([seat.peer for seat in seats], "hold", True)
+
     def _listen(self) -> None:
-        """Read the reports that have arrived."""
-        for seat in self._seats:
-            try:
-                if (report := seat.member.take()) is not None:
-                    self._read(seat, report)
-            except MemberLost as error:
-                seat.report = replace(seat.report, failure=str(error))
-
-    def _read(self, seat: _Seat, report: Report) -> None:
-        seat.heard_s, seat.report = self._listened_s, replace(report, completions=())
-        for completion in report.completions:
-            # A request that was given to another member meanwhile, or dropped at the end of a pause, is not pending.
-            given = seat.pending.get(completion.request.key)
-            if given is not None and given.request.seed == completion.request.seed:
-                del seat.pending[completion.request.key]
-                # With our own request: the member's is a copy, and many completions would keep many of them.
-                self._arrived.append((replace(completion, request=given.request), given.inside))
-
-    def _replace_lost(self) -> None:
         for place, seat in enumerate(self._seats):
-            if (loss := self._loss(seat)) is None:
-                continue
-            self.losses.append(loss)
-            self.num_lost += 1
-            seat.member.kill()
-            if seat.report.by_user and not seat.newcomer:
-                self._end = loss.reason
-                raise RecipeError(loss.reason)
-            self._check_limit(loss)
-            self._lost_work += seat.report.work
-            self._lost_eval_work += seat.report.eval_work
-            self._lost_pace += seat.report.pace
-            # In front: their groups are the oldest.
-            self._waiting.extendleft(reversed(seat.pending.values()))
-            self._seats[place] = self._newcomer(seat.number)
+            try:
+                while (message := seat.peer.receive()) is not None:
+                    self._read(seat, *message)
+                self._check_time(seat)
+            except Exception as error:
+                self._replace(place, seat, error)
 
-    def _loss(self, seat: _Seat) -> Loss | None:
-        """Return why a member must be replaced; None if it need not be."""
-        limits, report = self._limits, seat.report
-        silent_s = self._listened_s - seat.heard_s
-        if report.failure is not None:
-            kind, reason = "died", report.failure
-        elif not report.ready and self._listened_s - seat.started_s > limits.start_s:
-            kind, reason = "start", f"it was not ready after {limits.start_s:g} s"
-        elif not report.ready and silent_s > limits.silent_start_s:
-            kind, reason = "start", f"it has not answered for {limits.silent_start_s:g} s, and is not ready yet"
-        elif report.ready and silent_s > limits.silent_s:
-            kind, reason = "silent", f"it has not answered for {limits.silent_s:g} s"
-        elif report.ready and report.stuck_s > limits.stuck_s:
-            kind, reason = "stuck", f"one call of its engine has taken more than {limits.stuck_s:g} s"
-        else:
-            return None
-        reason = reason.strip().splitlines()[0] if reason.strip() else "no reason was given"
-        return Loss(number=seat.number, kind=kind, reason=reason, num_requests=len(seat.pending))
+    def _read(self, seat: _Seat, kind: str, value: Any) -> None:
+        if kind == "ready":
+            seat.is_ready, seat.report = True, value
+        elif kind == "report":
+            seat.report = replace(value, completions=())
+            for sampled in value.completions:
+                # A request that was given to another one meanwhile, or dropped at the end of a pause, is not pending.
+                given = seat.pending.get(sampled.key)
+                if given is not None and given.request.seed == sampled.seed:
+                    del seat.pending[sampled.key]
+                    self._arrived.append((sampled.completion(given.request), given.inside))
 
-    def _check_limit(self, loss: Loss) -> None:
-        now, limits = self._clock(), self._limits
-        while self._replaced_at and now - self._replaced_at[0] > limits.window_s:
+    def _check_time(self, seat: _Seat) -> None:
+        limits = self._limits
+        if not seat.is_ready and time.monotonic() - seat.started_at > limits.start_s:
+            raise Lost("start", f"was not ready after {limits.start_s:g} s")
+        if seat.is_ready and seat.peer.busy_s > limits.stuck_s:
+            raise Lost("stuck", f"has taken more than {limits.stuck_s:g} s for one call of its engine")
+
+    def _replace(self, place: int, seat: _Seat, error: Exception) -> None:
+        """Start another generator in the place of a lost one, or end the fleet with the reason."""
+        seat.peer.kill()
+        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        kind: Kind = error.kind if isinstance(error, Lost) else "died" if seat.is_ready else "start"
+        self.losses.append(Loss(number=seat.number, kind=kind, reason=reason, num_requests=len(seat.pending)))
+        self.num_lost += 1
+        if isinstance(error, UserError) and not seat.is_newcomer:
+            self._end = reason
+            raise RecipeError(reason) if not isinstance(error, RecipeError) else error
+        now, limit = time.monotonic(), self._limits.replacements
+        while self._replaced_at and now - self._replaced_at[0] > WINDOW_S:
             self._replaced_at.popleft()
-        if len(self._replaced_at) >= limits.replacements:
-            self._end = (
-                f"generator {loss.number} was lost ({loss.reason}), after {len(self._replaced_at)} replacements of "
-                f"generators within {limits.window_s / 60:g} minutes: the limit (rollout.max_replacements)"
-            )
+        if len(self._replaced_at) >= limit:
+            self._end = f"generator {seat.number} {reason}" if isinstance(error, Lost) else reason
+            if limit:
+                self._end += (
+                    f", after {limit} replacements of generators within {WINDOW_S / 60:g} minutes: the limit "
+                    f"(rollout.max_replacements)"
+                )
             raise EngineError(self._end)
         self._replaced_at.append(now)
-
-    def _newcomer(self, number: int) -> _Seat:
-        now_s, member = self._listened_s, self._launcher.start(number)
-        seat = _Seat(number=number, member=member, started_s=now_s, heard_s=now_s, newcomer=True)
-        if self._push is not None:
-            seat.give(self._push)
-        if self._paused:
-            seat.give(Hold(paused=True))
-        return seat
+        lost, report = self._of_lost, seat.report
+        self._of_lost = replace(
+            lost,
+            work=lost.work + report.work,
+            eval_work=lost.eval_work + report.eval_work,
+            pace=lost.pace + report.pace,
+        )
+        # In front: their groups are the oldest.
+        self._waiting.extendleft(reversed(seat.pending.values()))
+        self._seats[place] = self._seat(seat.number, is_newcomer=True)
 
     def _assign(self) -> None:
-        """Give all waiting requests to members, group by group, each to the one with the fewest."""
-        able = [seat for seat in self._seats if seat.able]
+        """Give all waiting requests to ready generators, group by group, each to the one with the fewest."""
+        able = [seat for seat in self._seats if seat.is_greeted]
         if not able or not self._waiting:
             return
-        commands: dict[int, list[Command]] = {}
+        given_to: dict[int, list[list[_Given]]] = {}
         for group in _groups(self._waiting):
-            seat = min(able, key=lambda seat: len(seat.pending))
-            seat.pending.update((given.request.key, given) for given in group)
-            submit = Submit(requests=tuple(given.request for given in group), inside=group[0].inside)
-            commands.setdefault(seat.number, []).append(submit)
+            place = min(range(len(able)), key=lambda place: len(able[place].pending))
+            able[place].pending.update((given.request.key, given) for given in group)
+            given_to.setdefault(place, []).append(group)
         self._waiting.clear()
-        for seat in able:
-            if seat.number in commands:
-                seat.give(*commands[seat.number])
+        for place, groups in given_to.items():
+            for inside in (False, True):
+                requests = tuple(bare(each.request) for group in groups for each in group if each.inside == inside)
+                if requests:
+                    able[place].peer.send("submit", requests, inside)
 
 
 def _groups(waiting: Iterable[_Given]) -> Iterator[list[_Given]]:

@@ -1,42 +1,50 @@
-"""The messages between a fleet and its members. All values are frozen and can be pickled."""
+"""What generators report. All values are frozen and can be pickled."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from scalerl.types import Completion, Request, Work
+import numpy as np
+from numpy.typing import NDArray
+
+from scalerl.types import Completion, Finish, Problem, Request, Work
+
+_NO_PROBLEM = Problem(id="", prompt="", answer="", task="")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Submit:
-    """Sample these requests with the weights of the last `Push` before this command, or with newer ones."""
-
-    requests: tuple[Request, ...]
-    inside: bool = False
-    """They were submitted within a pause: only such requests are served until it ends."""
+def bare(request: Request) -> Request:
+    """Return the request without its problem, of which an engine needs nothing."""
+    return replace(request, problem=_NO_PROBLEM)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Push:
-    """Sample with these weights from now on."""
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """A completion without its request, which the driver has."""
 
-    version: int
-    weights: Any
-    """As the member's `fetch` takes them: a mapping of tensors, or references to it."""
+    key: str
+    seed: int
+    tokens: NDArray[np.int32]
+    log_probs: NDArray[np.float32]
+    versions: NDArray[np.int32]
+    forced: NDArray[np.bool_]
+    finish: Finish
+    interrupted_at: int | None
+
+    @classmethod
+    def of(cls, completion: Completion) -> "Sampled":
+        fields: dict[str, Any] = {name: getattr(completion, name) for name in cls.__slots__ if name not in _OF_REQUEST}
+        return cls(key=completion.request.key, seed=completion.request.seed, **fields)
+
+    def completion(self, request: Request) -> Completion:
+        fields: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__ if name not in _OF_REQUEST}
+        return Completion(request=request, **fields)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hold:
-    """Put all requests aside, except those that are submitted inside the pause; or end the pause and drop those."""
-
-    paused: bool
-
-
-Command = Submit | Push | Hold
+_OF_REQUEST = ("key", "seed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How long a member's engine took, in all since it started: what simulations need to know."""
+    """How long a generator's engine took, in all since it started: what simulations need to know."""
 
     chunks: int = 0
     """Calls of the engine that sampled."""
@@ -58,23 +66,16 @@ class Pace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a member has done since its last report."""
+    """What a generator has done."""
 
-    completions: tuple[Completion, ...] = ()
-    ready: bool = False
-    """Its engine is built; from then on it must report often."""
+    completions: tuple[Sampled, ...] = ()
+    """Those since the last report."""
     work: Work = field(default_factory=Work)
-    """Total work since the member started."""
+    """Total work since the generator started."""
     eval_work: Work = field(default_factory=Work)
     """The part of `work` that was done for evaluation requests."""
     pace: Pace = field(default_factory=Pace)
     version: int = -1
     """The version that its engine samples with."""
-    stuck_s: float = 0.0
-    """Seconds that the current call of its engine has taken so far; 0 while the engine has nothing to do."""
     devices: tuple[str, ...] = ()
     """The devices it holds, as "node/device"."""
-    failure: str | None = None
-    """Why it has stopped for good."""
-    by_user: bool = False
-    """Whether that is a mistake of the user, such as a wrong setting, which a replacement would meet again."""

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from scalerl.config.rollout import RolloutSettings
+from scalerl.config.parts import RolloutSettings
 from scalerl.errors import RecipeError
 from scalerl.models.load import LoadedModel
 from scalerl.rollout.torch.cache import cache_bytes

@@ -1,17 +1,27 @@
-"""Build the vLLM engine from a recipe's rollout settings: vLLM in a child process, with the model's weights pushed."""
+"""Build vLLM engines from a recipe's rollout settings: a fleet of child processes, each with vLLM in it."""
 
+import functools
+import os
 import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
 
 import torch
 
-from scalerl.config.rollout import RolloutSettings
+from scalerl.config.parts import RolloutSettings
 from scalerl.models.load import LoadedModel
+from scalerl.remote.child import ChildLink
+from scalerl.remote.weights import publisher
+from scalerl.rollout.fleet.fleet import Fleet, Limits
+from scalerl.rollout.fleet.generator import Generator
+from scalerl.rollout.requests import check_request
 from scalerl.rollout.torch.build import MEMORY_SHARE, free_bytes
 from scalerl.rollout.torch.cache import cache_bytes
 from scalerl.rollout.vllm.check import check_engine
 from scalerl.rollout.vllm.install import require_vllm
-from scalerl.rollout.vllm.process import VllmProcess
-from scalerl.rollout.vllm.spec import EngineSpec
+from scalerl.rollout.vllm.spec import EngineSpec, engine_arguments, environment, visible_devices
 
 
 def most_slots(model: LoadedModel, settings: RolloutSettings, dtype: torch.dtype) -> int | None:
@@ -29,33 +39,118 @@ def most_slots(model: LoadedModel, settings: RolloutSettings, dtype: torch.dtype
     return max(int(settings.vllm.memory_share * total - weights) // per_slot, 1)
 
 
-def build_engine(model: LoadedModel, settings: RolloutSettings, *, dtype: torch.dtype, fp32_head: bool) -> VllmProcess:
-    """Return vLLM in a child process, with a copy of the model, once it has passed its check.
+def build_engine(model: LoadedModel, settings: RolloutSettings, *, dtype: torch.dtype, fp32_head: bool) -> Fleet:
+    """Return one vLLM engine with a copy of the model; it is replaced if it dies."""
+    weights = {name: parameter.detach() for name, parameter in model.model.named_parameters()}
+    on_gpu = model.model.device.type == "cuda"
+    return vllm_fleet(
+        model,
+        settings,
+        dtype=dtype,
+        fp32_head=fp32_head,
+        on_gpu=on_gpu,
+        first=weights,
+        publish=publisher(borrows=on_gpu),
+        weights=lambda: weights,
+    )
 
-    vLLM reads the model's configuration, not its files.
+
+def vllm_fleet(
+    model: LoadedModel,
+    settings: RolloutSettings,
+    *,
+    dtype: torch.dtype,
+    fp32_head: bool,
+    on_gpu: bool,
+    first: Mapping[str, Any],
+    num: int = 1,
+    gpus: Sequence[Sequence[int]] = (),
+    devices: Sequence[tuple[str, ...]] = (),
+    **others: Any,
+) -> Fleet:
+    """Return vLLM engines with the model's weights, `first`, once they have passed their check.
+
+    vLLM reads the model's configuration, not its files. `gpus` are the numbers of those of each engine; by default what
+    rollout.vllm.devices says. `others` are arguments of the fleet.
     """
     assert settings.slots is not None, "run/parts.py has chosen the number of slots"
     if not settings.vllm.python:
         require_vllm()  # with another interpreter the child looks for itself
-    weights = {name: parameter.detach() for name, parameter in model.model.named_parameters()}
-    with tempfile.TemporaryDirectory(prefix="scalerl-vllm-") as folder:
-        model.model.config.save_pretrained(folder)
-        spec = EngineSpec(
-            folder=folder,
-            slots=settings.slots,
-            context=settings.context,
-            stop_tokens=tuple(model.stop_tokens),
-            dtype=str(dtype).removeprefix("torch."),
-            fp32_head=fp32_head,
-            on_gpu=model.model.device.type == "cuda",
-            has_weights=False,
-            settings=settings.vllm,
+    # Kept until the fleet is closed: newcomers read the configuration, too.
+    folder = tempfile.TemporaryDirectory(prefix="scalerl-vllm-")
+    model.model.config.save_pretrained(folder.name)
+    spec = EngineSpec(
+        folder=folder.name,
+        slots=settings.slots,
+        context=settings.context,
+        stop_tokens=tuple(model.stop_tokens),
+        dtype=str(dtype).removeprefix("torch."),
+        fp32_head=fp32_head,
+        on_gpu=on_gpu,
+        has_weights=False,
+        settings=settings.vllm,
+        names=frozenset(first),
+    )
+    with ExitStack() as opened:
+        opened.callback(folder.cleanup)
+        fleet = fleet_of(
+            lambda number: _on(spec, gpus[number] if gpus else ()),
+            num,
+            devices=devices,
+            vocabulary=int(model.model.config.get_text_config().vocab_size),
+            limits=Limits(silent_s=settings.silent_s, replacements=settings.max_replacements),
+            on_close=folder.cleanup,
+            **others,
         )
-        engine = VllmProcess(spec, names=frozenset(weights))
-    try:
-        engine.push_weights(weights, 0)
-        check_engine(engine, model, context=settings.context, quantised=bool(settings.vllm.quantisation))
-    except BaseException:
-        engine.close()
-        raise
-    return engine
+        opened.callback(fleet.close)
+        fleet.wait_ready()
+        fleet.push_weights(first, 0)
+        check_engine(fleet, model, first, context=settings.context, quantised=bool(settings.vllm.quantisation))
+        opened.pop_all()
+    return fleet
+
+
+def _on(spec: EngineSpec, gpus: Sequence[int]) -> EngineSpec:
+    return replace(spec, settings=spec.settings.model_copy(update={"devices": tuple(gpus)})) if gpus else spec
+
+
+def fleet_of(
+    spec_of: Callable[[int], EngineSpec],
+    num: int = 1,
+    *,
+    vocabulary: int,
+    devices: Sequence[tuple[str, ...]] = (),
+    publish: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
+    **others: Any,
+) -> Fleet:
+    """Start engines by what each needs; a wrong setting fails at once."""
+    specs = [spec_of(number) for number in range(num)]
+    for spec in specs:
+        if spec.slots < 1:
+            raise ValueError(f"an engine needs at least 1 slot, got {spec.slots}")
+        engine_arguments(spec, cache_bytes=None)
+    return Fleet(
+        lambda number: start(specs[number], devices[number] if devices else ()),
+        num,
+        check=functools.partial(check_request, max_length=specs[0].context, vocabulary=vocabulary),
+        publish=publish or publisher(),
+        version=specs[0].version,
+        **others,
+    )
+
+
+def start(spec: EngineSpec, devices: tuple[str, ...] = ()) -> ChildLink:
+    """Start a process with vLLM in it."""
+    variables = environment(on_gpu=spec.on_gpu, compiled=spec.settings.eager is False)
+    if (visible := visible_devices(spec.settings, os.environ, learner=0 if spec.on_gpu else None)) is not None:
+        variables["CUDA_VISIBLE_DEVICES"] = visible
+    make = functools.partial(_generator, spec, devices)
+    return ChildLink(make, python=spec.settings.python, variables=variables, has_log=True)
+
+
+def _generator(spec: EngineSpec, devices: tuple[str, ...]) -> Generator:
+    require_vllm()
+    from scalerl.rollout.vllm.engine import VllmEngine
+
+    # One step at a time: commands are taken between any two.
+    return Generator(VllmEngine(spec, chunk=1), slots=spec.slots, devices=devices)

@@ -24,10 +24,14 @@ MOST_KL_QUANTISED = 0.1
 BUDGET, ANSWER, NUM_REQUESTS = 6, 4, 8
 
 
-def check_engine(engine: Any, model: LoadedModel, *, context: int, quantised: bool = False) -> float:
-    """Sample, push the same weights on the way, and compare; return the KL, or raise RecipeError with what differs."""
+def check_engine(
+    engine: Any, model: LoadedModel, weights: Mapping[str, Any], *, context: int, quantised: bool = False
+) -> float:
+    """Sample, push the same weights on the way, and compare; return the KL, or raise RecipeError with what differs.
+
+    `weights` are those of the model, as they were pushed before.
+    """
     requests = _requests(model, context)
-    weights = {name: parameter.detach() for name, parameter in model.model.named_parameters()}
     completions = _drained(engine, requests, weights)
     if fault := _plan_fault(requests, completions):
         raise _refusal(fault)

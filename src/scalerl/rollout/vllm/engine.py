@@ -7,7 +7,7 @@ that it is the same as for every other engine. Requests wait here, not in vLLM, 
 computed with the weights of the version that its part of the prefix cache is marked with.
 
 vLLM changes its process: it sets seeds, freezes the garbage collector and binds memory. Training therefore uses this
-class in a child (process.py); only tests run it in their own process.
+class in a child process (build.py); only tests run it in their own process.
 """
 
 from collections import deque
@@ -22,7 +22,6 @@ from torch import Tensor
 from scalerl.errors import EngineError, NonFiniteLogits, RecipeError
 from scalerl.rollout.requests import check_request
 from scalerl.rollout.vllm.choice import KEY, NOT_FINITE, arguments
-from scalerl.rollout.vllm.parcels import LocalParcel, Parcel
 from scalerl.rollout.vllm.spec import EngineSpec, cpu_cache_bytes, engine_arguments
 from scalerl.types import Completion, LengthPlan, Problem, Purpose, Request, Work
 
@@ -118,12 +117,16 @@ class VllmEngine:
         head_names = ["lm_head.weight", "model.embed_tokens.weight"] if self._tied else ["lm_head.weight"]
         fp32_head = spec.fp32_head and spec.dtype != "float32"
         self._engine.collective_rpc("scalerl_prepare", args=(fp32_head, head_names))
-        self._version, self._failure = spec.version, None
+        self._version, self._failure, self._names = spec.version, None, spec.names
         self._waiting: deque[Request] = deque()
         self._running: dict[str, _Running] = {}
         self._num_started = 0
         self._aside: _Aside | None = None
         self._counts: dict[Purpose, _Counts] = {"training": _Counts(), "evaluation": _Counts()}
+        # Not with random weights, which may give logits that are not finite.
+        self._is_warm = False
+        if spec.has_weights:
+            self.warm_up()
 
     @property
     def version(self) -> int:
@@ -175,6 +178,7 @@ class VllmEngine:
         """
         if self.num_pending or self._max_length < 3:
             return
+        self._is_warm = True
         before: dict[Purpose, _Counts] = {purpose: replace(counts) for purpose, counts in self._counts.items()}
         nothing = Problem(id="", prompt="", answer="", task="")
         plan = LengthPlan(answer_budget=2)
@@ -184,22 +188,25 @@ class VllmEngine:
         self._counts = before
 
     def push_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Load weights, named as in the model's state_dict. A tied head may be left out."""
-        self._require_usable()
-        tensors = tuple((name, weight.detach()) for name, weight in weights.items())
-        self.push_parcel(LocalParcel(tensors=tensors), version)
+        """Load weights, named as in the model's state_dict, between two steps. A tied head may be left out.
 
-    def push_parcel(self, parcel: Parcel, version: int) -> None:
-        """Load the weights of a parcel in all workers, between two steps."""
+        Every worker opens them itself if they are a parcel (remote/weights.py).
+        """
         self._require_usable()
         if version < self._version:
             raise ValueError(f"versions only rise: {version} was pushed after {self._version}")
+        if missing := sorted(self._names - weights.keys()):
+            raise ValueError(f"push_weights was not given {missing[0]}: all weights of a version arrive together")
         try:
-            self._engine.collective_rpc("scalerl_load", args=(parcel, self._tied))
+            self._engine.collective_rpc("scalerl_load", args=(weights, self._tied))
         except Exception as error:  # Some layers may have the new weights and others the old ones.
             self._failure = f"vLLM cannot load the weights of version {version}: {type(error).__name__}: {error}"
             raise EngineError(self._failure) from error
         self._version = version
+        if not self._is_warm:
+            self.warm_up()
+
+    push_parcel = push_weights
 
     def pause(self) -> None:
         """Put all requests aside, with what is in their caches, and serve only those submitted from here on."""

@@ -1,13 +1,11 @@
 """What a vLLM engine needs to start, as a value that can be sent to another process, and vLLM's arguments for it."""
 
-import getpass
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from scalerl.config.rollout import VllmSettings
+from scalerl.config.parts import VllmSettings
 from scalerl.errors import RecipeError
 
 WORKER = "scalerl.rollout.vllm.worker.WeightReceiver"
@@ -36,6 +34,8 @@ class EngineSpec:
     cache_bytes: int | None = None
     """Memory of the cache on a CPU; None is for all slots at full length."""
     settings: VllmSettings = field(default_factory=VllmSettings)
+    names: frozenset[str] = frozenset()
+    """The weights that every push must have."""
 
 
 def environment(*, on_gpu: bool, compiled: bool = False) -> dict[str, str]:
@@ -52,21 +52,11 @@ def environment(*, on_gpu: bool, compiled: bool = False) -> dict[str, str]:
         "DO_NOT_TRACK": "1",
         "HF_HUB_OFFLINE": "1",  # the model is a folder
         "VLLM_LOGGING_LEVEL": "ERROR",
-        "TORCHINDUCTOR_CACHE_DIR": _compiled(),  # not in the child's temporary folder, which ends with the child
     }
     if not on_gpu:
         variables["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # learner and graders use the same cores
         variables["TORCH_COMPILE_DISABLE"] = str(int(not compiled))
     return {name: os.environ.get(name, value) for name, value in variables.items()}
-
-
-def _compiled() -> str:
-    """Return the folder in which torch keeps compiled code, so that it is compiled once."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user need not have a name
-        user = f"uid_{os.getuid()}"
-    return os.path.join(tempfile.gettempdir(), f"torchinductor_{user}")
 
 
 def engine_arguments(spec: EngineSpec, *, cache_bytes: int | None) -> dict[str, Any]:

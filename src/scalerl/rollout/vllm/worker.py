@@ -1,7 +1,6 @@
 """Mixed into every vLLM worker by worker_extension_cls: new weights between two steps, and the FP32 head."""
 
-import mmap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -9,7 +8,6 @@ from torch import Tensor
 
 from scalerl.rl.head_products import split_weight
 from scalerl.rl.logprobs import head_logits
-from scalerl.rollout.vllm.parcels import Parcel, open_parcel
 
 
 class WeightReceiver:
@@ -23,7 +21,6 @@ class WeightReceiver:
 
         `head_names` are the names that the head's weight may have in a push; a tied one has that of the embedding.
         """
-        self._scalerl_blocks: dict[str, mmap.mmap] = {}
         self._scalerl_head_names, self._scalerl_head = frozenset(head_names), None
         if not fp32_head:
             return
@@ -33,12 +30,10 @@ class WeightReceiver:
         model.load_weights = lambda weights: load(self._scalerl_watched(weights))
         model.logits_processor._apply_head = self._scalerl_apply_head
 
-    def scalerl_load(self, parcel: Parcel, tied: bool) -> None:
+    def scalerl_load(self, weights: Mapping[str, Tensor], tied: bool) -> None:
         """Load all weights of a version. Requests and their cache stay as they are. A tied head has one weight."""
-        weights = open_parcel(parcel, self._scalerl_blocks)
-        if tied:
-            weights = ((name, weight) for name, weight in weights if name != "lm_head.weight")
-        self.model_runner.reload_weights(weights_iterator=weights)
+        pairs = ((name, weight) for name, weight in weights.items() if not (tied and name == "lm_head.weight"))
+        self.model_runner.reload_weights(weights_iterator=pairs)
         self._scalerl_repack_tied_head()
 
     def scalerl_logits(self, hidden: Tensor) -> Tensor:

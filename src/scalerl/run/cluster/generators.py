@@ -1,121 +1,175 @@
-"""The fleet of generators that a recipe describes: threads of this process, or Ray actors."""
+"""The engines that a recipe describes: in this process, or a fleet of generators in child processes or Ray actors."""
 
 import functools
+import os
 import socket
-import threading
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 
+from scalerl.choose import entry
 from scalerl.config import Recipe, body_dtype
 from scalerl.errors import RecipeError
 from scalerl.models.load import LoadedModel, load_model, name_elsewhere
-from scalerl.rollout.fleet.fleet import Fleet
-from scalerl.rollout.fleet.members import Launcher, Limits
-from scalerl.rollout.fleet.threads import ThreadLauncher
-from scalerl.rollout.fleet.weights import clone
+from scalerl.remote.child import ChildLink
+from scalerl.remote.peer import Link
+from scalerl.remote.weights import publish_on_ray, publisher
+from scalerl.rollout import ENGINES
+from scalerl.rollout.fleet.fleet import Fleet, Limits
+from scalerl.rollout.fleet.generator import Generator
 from scalerl.rollout.requests import check_request
 from scalerl.run.cluster.meter import FleetMeter
 from scalerl.run.cluster.place import Place
 
-if TYPE_CHECKING:
-    from scalerl.loop.seams import Engine
 
-_LOADING = threading.Lock()
-"""Loading a model changes torch's global settings for a moment, so threads take turns."""
+def make_engine(model: LoadedModel, recipe: Recipe, *, slots: int, gpu: bool) -> Any:
+    """Return an engine that samples from a copy of the model, on the model's device."""
+    return entry(ENGINES, recipe.rollout.engine, "rollout.engine")(
+        model,
+        recipe.rollout.model_copy(update={"slots": slots}),
+        dtype=getattr(torch, body_dtype(recipe, gpu=gpu)),
+        fp32_head=recipe.model.fp32_head in ("both", "generator"),
+    )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineMaker:
-    """Builds the engine of a generator where the generator runs. Can be pickled."""
-
-    recipe: Recipe
-    slots: int
-    build: "Callable[..., Engine]"
-    """The function run/parts.build_engine, passed in to avoid an import cycle."""
-
-    def __call__(self, number: int, device: str | None = None) -> "Engine":
-        """Load the model on the device, or on the only one that a Ray actor sees, and return an engine with a copy."""
-        target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        if target.type == "cuda" and target.index is not None:
-            # A thread begins with the first GPU as its own: streams, events and graphs of the engine would be there.
-            torch.cuda.set_device(target)
-        path = self.recipe.model.path
-        assert path is not None, "checked by load_inputs"
+def load_engine(recipe: Recipe, *, slots: int, device: str = "") -> Any:
+    """Load the model on the device, or on the only one that this process sees, and return an engine with a copy."""
+    target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    gpu = target.type == "cuda"
+    if gpu and target.index is not None:
+        # Streams, events and graphs of the engine would otherwise be on the first GPU.
+        torch.cuda.set_device(target)
+    assert recipe.model.path is not None, "checked by load_inputs"
+    model = load_model(
+        recipe.model.path,
         # Rounded already: every weight comes with the first push, and the device need not hold FP32 ones meanwhile.
-        dtype = getattr(torch, body_dtype(self.recipe, gpu=target.type == "cuda"))
-        with _LOADING:
-            model = load_model(
-                path,
-                dtype=dtype,
-                device=target,
-                context=self.recipe.rollout.context,
-                trust_remote_code=self.recipe.model.trust_remote_code,
-            )
-            if self.recipe.rollout.engine != "vllm":
-                return self.build(model, self.recipe, slots=self.slots)
-        # vLLM takes a minute to start, in a process of its own: generators start it at the same time.
-        return self.build(model, self.recipe, slots=self.slots)
+        dtype=getattr(torch, body_dtype(recipe, gpu=gpu)),
+        device=target,
+        context=recipe.rollout.context,
+        trust_remote_code=recipe.model.trust_remote_code,
+    )
+    return make_engine(model, recipe, slots=slots, gpu=gpu)
 
 
 def slots_per_generator(recipe: Recipe, slots: int) -> int:
     """Return the slots of each generator if all of them together have `slots`."""
-    return max(-(-slots // recipe.rollout.generators), 1)
+    return max(-(-slots // max(recipe.rollout.generators, 1)), 1)
 
 
 def build_fleet(
-    recipe: Recipe, model: LoadedModel, *, slots: int, build_engine: "Callable[..., Engine]", place: Place
+    recipe: Recipe, model: LoadedModel, *, slots: int, place: Place, weights: Callable[[], Mapping[str, Any]]
 ) -> tuple[Fleet, FleetMeter]:
-    """Start the generators of a recipe; they load the model while this returns."""
+    """Start the generators of a recipe; they load the model while this returns. `weights` are the learner's."""
     rollout = recipe.rollout
     assert recipe.model.path is not None, "checked by load_inputs"
-    # The working folder of an actor is another one.
+    # The working folder of another process may be another one.
     named = recipe.model.model_copy(update={"path": name_elsewhere(recipe.model.path)})
     recipe = recipe.model_copy(update={"model": named})
-    make = EngineMaker(recipe=recipe, slots=slots_per_generator(recipe, slots), build=build_engine)
-    on_gpu = place.computes_on(model.model.device).type == "cuda"
+    slots = slots_per_generator(recipe, slots)
+    on_gpu = place.computes_on.type == "cuda"
     num_gpus = rollout.generator_gpus * int(on_gpu)
-    launcher: Launcher
+    common: dict[str, Any] = {
+        "weights": weights,
+        # With rarer pushes the learner's memory is ahead of the last one.
+        "publish": publish_on_ray if recipe.cluster.address else publisher(borrows=recipe.pipeline.push_every == 1),
+    }
     if recipe.cluster.address:
-        from scalerl.rollout.fleet.ray_members import RayLauncher
-
-        launcher = RayLauncher(make, slots=make.slots, num_gpus=num_gpus, num_cpus=place.cpus_per_generator)
+        fleet = _fleet(_actors(recipe, slots, num_gpus, place.cpus_per_generator), recipe, model, **common)
     else:
-        launcher = _threads(make, recipe.learner.ranks, rollout.generators, num_gpus)
-    head: Any = model.model.get_output_embeddings()
-    fleet = Fleet(
-        launcher,
+        gpus = _gpus_of_generators(recipe, num_gpus)
+        host = socket.gethostname()
+        devices = [tuple(f"{host}/cuda:{gpu}" for gpu in each) or (f"{host}/cpu",) for each in gpus]
+        if rollout.engine == "vllm":
+            from scalerl.rollout.vllm.build import vllm_fleet
+
+            # Ranks that continue a run are ahead of the model here, with which engines are checked.
+            has_ranks = recipe.learner.sharding != "none"
+            own = {name: parameter.detach() for name, parameter in model.model.named_parameters()}
+            fleet = vllm_fleet(
+                model,
+                rollout.model_copy(update={"slots": slots}),
+                dtype=getattr(torch, body_dtype(recipe, gpu=on_gpu)),
+                fp32_head=recipe.model.fp32_head in ("both", "generator"),
+                on_gpu=on_gpu,
+                first=own if has_ranks else weights(),
+                num=len(gpus),
+                gpus=gpus if num_gpus and rollout.generators else (),
+                devices=devices,
+                **common,
+            )
+        else:
+            fleet = _fleet(_children(recipe, slots, gpus, devices), recipe, model, **common)
+    return fleet, FleetMeter(fleet, slots=slots, gpus_per_generator=num_gpus, learner=place.names)
+
+
+def _fleet(start: Callable[[int], Link], recipe: Recipe, model: LoadedModel, **common: Any) -> Fleet:
+    rollout, head = recipe.rollout, model.model.get_output_embeddings()
+    assert isinstance(head, torch.nn.Module)
+    vocabulary = int(head.weight.shape[0])  # pyright: ignore[reportArgumentType, reportIndexIssue, reportAttributeAccessIssue]
+    return Fleet(
+        start,
         rollout.generators,
-        check=functools.partial(check_request, max_length=rollout.context, vocabulary=int(head.weight.shape[0])),
+        check=functools.partial(check_request, max_length=rollout.context, vocabulary=vocabulary),
         limits=Limits(silent_s=rollout.silent_s, replacements=rollout.max_replacements),
+        **common,
     )
-    return fleet, FleetMeter(fleet, slots=make.slots, gpus_per_generator=num_gpus, learner=place.names)
 
 
-def _threads(make: EngineMaker, ranks: int, generators: int, num_gpus: int) -> ThreadLauncher:
-    """Return a launcher of threads, each on a separate GPU that the learner does not use, or all on the CPU."""
-    host = socket.gethostname()
+def _gpus_of_generators(recipe: Recipe, num_gpus: int) -> list[Sequence[int]]:
+    """Return the numbers of each generator's GPUs on this machine: the learner has the first ones.
+
+    A vLLM without rollout.generators has those of rollout.vllm.devices, or the learner's.
+    """
+    num, ranks = recipe.rollout.generators, recipe.learner.ranks
     if not num_gpus:
-        return ThreadLauncher(
-            lambda number: make(number, "cpu"), slots=make.slots, devices=lambda _: (f"{host}/cpu",), copy=clone
-        )
-    if make.recipe.rollout.engine == "vllm":
-        raise RecipeError(
-            'rollout.generators with rollout.engine = "vllm" needs Ray, which gives each generator its GPUs: set '
-            'cluster.address = "local"'
-        )
-    # The learner has the first ones.
+        return [()] * max(num, 1)
+    if not num:
+        return [recipe.rollout.vllm.devices or range(num_gpus)]
     others = range(ranks, torch.cuda.device_count())
-    if generators > len(others):
+    if num * num_gpus > len(others):
         raise RecipeError(
-            f"rollout.generators = {generators} needs {generators} GPUs beside the learner's, and this machine has "
+            f"rollout.generators = {num} needs {num * num_gpus} GPUs beside the learner's, and this machine has "
             f"{len(others)}: lower it, set it to 0 to share one GPU, or use a Ray cluster (cluster.address)"
         )
-    return ThreadLauncher(
-        lambda number: make(number, f"cuda:{others[number]}"),
-        slots=make.slots,
-        devices=lambda number: (f"{host}/cuda:{others[number]}",),
-        copy=clone,
-    )
+    return [others[number * num_gpus : (number + 1) * num_gpus] for number in range(num)]
+
+
+def _children(
+    recipe: Recipe, slots: int, gpus: Sequence[Sequence[int]], devices: Sequence[tuple[str, ...]]
+) -> Callable[[int], Link]:
+    """Return what starts generators as processes of this machine, each on a GPU of its own, or all on the CPU."""
+    threads = 1 if gpus[0] else max(torch.get_num_threads() // len(gpus), 1)
+    variables = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads))}
+
+    def start(number: int) -> ChildLink:
+        device = f"cuda:{gpus[number][0]}" if gpus[number] else "cpu"
+        make = functools.partial(_child_generator, recipe, slots, device, devices[number])
+        return ChildLink(make, variables=variables)
+
+    return start
+
+
+def _child_generator(recipe: Recipe, slots: int, device: str, devices: tuple[str, ...]) -> Generator:
+    return Generator(load_engine(recipe, slots=slots, device=device), slots=slots, devices=devices)
+
+
+def _actors(recipe: Recipe, slots: int, num_gpus: int, num_cpus: float) -> Callable[[int], Link]:
+    """Return what starts generators as Ray actors, spread over the nodes."""
+    from scalerl.remote.actors import ActorLink, start_actor
+
+    # A vLLM that dies ends its actor, which is then replaced.
+    once = recipe.rollout.model_copy(update={"max_replacements": 0})
+    make = functools.partial(_actor_generator, recipe.model_copy(update={"rollout": once}), slots)
+
+    def start(number: int) -> Link:
+        options = {"num_gpus": num_gpus, "num_cpus": num_cpus, "scheduling_strategy": "SPREAD"}
+        return ActorLink(start_actor("Generator", **options), make)
+
+    return start
+
+
+def _actor_generator(recipe: Recipe, slots: int) -> Generator:
+    from scalerl.remote.actors import here
+
+    return Generator(load_engine(recipe, slots=slots), slots=slots, devices=here().devices)

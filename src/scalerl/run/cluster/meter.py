@@ -43,5 +43,5 @@ class FleetMeter:
     def devices(self) -> list[str]:
         """The devices that the run holds. A generator that has not reported yet holds as many as it asked for."""
         held = [*self._learner, *self._fleet.devices]
-        num_starting = self._fleet.num_members - self._fleet.num_ready
+        num_starting = self._fleet.num_generators - self._fleet.num_ready
         return held + [f"starting/gpu:{number}" for number in range(num_starting * self._gpus_per_generator)]

@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -23,46 +23,51 @@ if TYPE_CHECKING:
 class Place:
     """The devices of a run's learner."""
 
-    device: torch.device | None
-    """Device of the model in the driver's process; None if any may be used."""
+    device: torch.device
+    """Device of the model in the driver's process; with ranks it is there only until they have loaded theirs."""
+    computes_on: torch.device
+    """The kind of device that learner and generators compute on."""
     names: tuple[str, ...]
     """The learner's devices, as "node/device"."""
     cpus_per_generator: float = 1.0
     """Cores that Ray reserves for each generator: one, or its share where there are too few."""
     ranks: "PlacedRanks | None" = None
-    """The learner's ranks, where they are Ray actors; the driver then computes nothing."""
-
-    def computes_on(self, model: torch.device) -> torch.device:
-        """Return the device that learner and generators compute on; `model` is that of the driver's model."""
-        return model if self.ranks is None else torch.device("cuda" if self.ranks.on_gpu else "cpu")
+    """The learner's ranks, where they are Ray actors."""
+    gpus: Gpus | None = None
+    """The GPUs of ranks; None without those."""
 
     @property
     def device_name(self) -> str:
         """Name of the ranks' GPUs on a cluster; empty where the driver knows it."""
         return "" if self.ranks is None else self.ranks.places[0].device_name
 
-    @property
-    def rank_gpus(self) -> Gpus | None:
-        """The GPUs of ranks on a cluster; None without those."""
-        if self.ranks is None or not self.ranks.on_gpu:
-            return None
-        return Gpus(num=len(self.ranks.places), bytes_each=self.ranks.free_bytes)
 
+def enter_cluster(recipe: Recipe, opened: ExitStack, on_lost: Callable[[str], None]) -> Place:
+    """Connect to the recipe's cluster, if it has one, and hold devices there for the learner.
 
-def enter_cluster(recipe: Recipe, opened: ExitStack) -> Place:
-    """Connect to the recipe's cluster, if it has one, and hold devices there for the learner."""
+    `on_lost` is called from another thread if a Ray on this machine alone dies.
+    """
     if recipe.learner.context_ranks > 1 and recipe.model.path is not None:
         check_context_ranks(recipe, load_config(recipe.model.path, trust_remote_code=recipe.model.trust_remote_code))
     on_gpu = torch.cuda.is_available()
-    has_actors = bool(recipe.cluster.address) and recipe.learner.sharding != "none"
+    has_ranks = recipe.learner.sharding != "none"
+    has_actors = bool(recipe.cluster.address) and has_ranks
     if not has_actors:
         _check_generators(recipe, on_gpu=on_gpu, where="this machine")
     if not recipe.cluster.address:
+        here = torch.device("cuda" if on_gpu else "cpu")
         devices = [f"cuda:{rank}" for rank in range(recipe.learner.ranks)] if on_gpu else ["cpu"]
-        return Place(device=None, names=tuple(f"{socket.gethostname()}/{device}" for device in devices))
+        return Place(
+            device=torch.device("cpu") if has_ranks else here,
+            computes_on=here,
+            names=tuple(f"{socket.gethostname()}/{device}" for device in devices),
+            gpus=Gpus(num=len(devices), bytes_each=float(torch.cuda.mem_get_info(0)[0]))
+            if has_ranks and on_gpu
+            else None,
+        )
     from scalerl.run.cluster.connect import check_gpus, connect, node_id, reserved_gpu
 
-    connection = connect(recipe.cluster.address)
+    connection = connect(recipe.cluster.address, on_lost=on_lost)
     opened.callback(connection.close)
     if has_actors:
         return _place_ranks(recipe, connection, opened)
@@ -70,11 +75,12 @@ def enter_cluster(recipe: Recipe, opened: ExitStack) -> Place:
     check_gpus(connection, wanted=wanted, source=f"rollout.generators = {recipe.rollout.generators}")
     cpus = cpu_share(cpus_for(recipe, connection, on_gpu=on_gpu), recipe.rollout.generators)
     if not on_gpu:
-        return Place(device=torch.device("cpu"), names=(f"{node_id()}/cpu",), cpus_per_generator=cpus)
+        cpu = torch.device("cpu")
+        return Place(device=cpu, computes_on=cpu, names=(f"{node_id()}/cpu",), cpus_per_generator=cpus)
     gpu = opened.enter_context(reserved_gpu())
     uuids = [f"GPU-{torch.cuda.get_device_properties(number).uuid}" for number in range(torch.cuda.device_count())]
     device = torch.device("cuda", gpu_number(gpu, os.environ.get("CUDA_VISIBLE_DEVICES"), uuids))
-    return Place(device=device, names=(f"{node_id()}/gpu:{gpu}",), cpus_per_generator=cpus)
+    return Place(device=device, computes_on=device, names=(f"{node_id()}/gpu:{gpu}",), cpus_per_generator=cpus)
 
 
 def gpu_number(gpu: str, visible: str | None, uuids: Sequence[str]) -> int:
@@ -108,7 +114,14 @@ def _place_ranks(recipe: Recipe, connection: "Connection", opened: ExitStack) ->
     if not (cpus or on_gpu):
         raise ClusterError(f"the cluster at {connection.address} has no CPUs: start its nodes with --num-cpus")
     placed = opened.enter_context(placed_ranks(connection, ranks, on_gpu=on_gpu, cpus=cpus))
-    return Place(device=torch.device("cpu"), names=placed.devices, cpus_per_generator=cpus, ranks=placed)
+    return Place(
+        device=torch.device("cpu"),
+        computes_on=torch.device("cuda" if on_gpu else "cpu"),
+        names=placed.devices,
+        cpus_per_generator=cpus,
+        ranks=placed,
+        gpus=Gpus(num=ranks, bytes_each=placed.free_bytes) if on_gpu else None,
+    )
 
 
 def _check_generators(recipe: Recipe, *, on_gpu: bool, where: str) -> None:

@@ -1,6 +1,7 @@
-"""A learner whose ranks are Ray actors: placed together on as few nodes as possible, before generators are started."""
+"""The learner's ranks as Ray actors: placing them, numbering them, and the learner over them."""
 
 import functools
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -8,11 +9,10 @@ from typing import Any
 
 from scalerl.config.parts import LearnerSettings
 from scalerl.errors import ClusterError
-from scalerl.learner.ranks.driver import RankedLearner, collect, ranked_learner
+from scalerl.learner.ranks.driver import LOOPBACK, RankedLearner, ranked_learner
 from scalerl.learner.ranks.rank import LearnerRank, RankSpec
-from scalerl.rollout.fleet.weights import Published, publish
+from scalerl.remote.actors import ActorLink, Place, by_number, here, reason_of, start_actor, variables_of
 from scalerl.run.cluster.connect import Connection
-from scalerl.run.cluster.rank_actors import THREADS, Parcels, RankActor, RankPlace, RayRank, ordered, reason_of
 
 PLACED_S = 60.0
 """How long Ray may take to find free devices for all ranks."""
@@ -27,7 +27,7 @@ class PlacedRanks:
     """Actors that hold the devices of the learner's ranks, in the order of the ranks."""
 
     actors: Sequence[Any]
-    places: Sequence[RankPlace]
+    places: Sequence[Place]
     threads: tuple[int, ...]
     """Threads of torch of each rank; 0 on GPUs, where torch's own number is left."""
     address: str
@@ -67,10 +67,9 @@ def placed_ranks(connection: Connection, num_ranks: int, *, on_gpu: bool, cpus: 
         for index in range(num_ranks):
             there = PlacementGroupSchedulingStrategy(placement_group=group, placement_group_bundle_index=index)
             options = {"num_gpus": float(on_gpu), "num_cpus": 0.0 if on_gpu else cpus, "scheduling_strategy": there}
-            actor: Any = ray.remote(RankActor).options(**options, max_restarts=0, max_concurrency=THREADS)
-            actors.append(actor.remote())
+            actors.append(start_actor("LearnerRank", **options))
         try:
-            places: list[RankPlace] = ray.get([actor.place.remote() for actor in actors], timeout=STARTED_S)
+            places: list[Place] = ray.get([actor.place.remote(on_gpu) for actor in actors], timeout=STARTED_S)
         except GetTimeoutError:
             raise ClusterError(f"the learner's {num_ranks} ranks did not start within {STARTED_S:g} s") from None
         except RayError as error:
@@ -82,7 +81,7 @@ def placed_ranks(connection: Connection, num_ranks: int, *, on_gpu: bool, cpus: 
             actors=[actors[index] for index in order],
             places=places,
             threads=threads_of(places, dict(connection.node_cpus)),
-            address=ray.util.get_node_ip_address(),
+            address=LOOPBACK if connection.num_nodes == 1 else ray.util.get_node_ip_address(),
         )
     finally:
         for actor in actors:
@@ -102,57 +101,51 @@ def ray_learner(
     version: int = 0,
 ) -> RankedLearner:
     """Return a learner over actors that were placed. Every rank loads the model of this name on its own node."""
+
+    def start(spec: RankSpec) -> list[ActorLink]:
+        specs = [replace(spec, threads=threads) for threads in placed.threads]
+        return [
+            ActorLink(actor, functools.partial(_rank, specs[rank], rank), placed.places[rank])
+            for rank, actor in enumerate(placed.actors)
+        ]
+
     return ranked_learner(
-        functools.partial(_start, placed, model=model, learner=learner),
+        start,
         learner,
         address=placed.address,
         cause_s=CAUSE_S,
-        publish=publish_weights,
-        folder="",
+        model=model,
         settings=settings,
         device="cuda" if placed.on_gpu else "cpu",
         # Ray lets a process see no GPU but its own.
         devices=(0,) * len(placed.actors),
         seed=seed,
         version=version,
+        on_ray=True,
     )
 
 
-def _start(placed: PlacedRanks, spec: RankSpec, *, model: str, learner: LearnerSettings) -> list[RayRank]:
-    """Start the ranks when all nodes have the model: a download must not keep some ranks waiting for others."""
-    parcels = Parcels()
-    ranks = [
-        RayRank(actor, place, rank, silent_s=learner.silent_s, parcels=parcels)
-        for rank, (actor, place) in enumerate(zip(placed.actors, placed.places, strict=True))
-    ]
-    limit_s = learner.start_s
-    fault = f"has no model {model} after {limit_s:g} s (learner.start_s): its download hangs, or takes longer"
-    try:
-        for rank in ranks:
-            rank.find_model(model)
-        folders = collect(ranks, limit_s=limit_s, fault=fault)
-    except BaseException:
-        for rank in ranks:
-            rank.kill()
-        raise
-    for rank, threads, folder in zip(ranks, placed.threads, folders, strict=True):
-        rank.start(replace(spec, threads=threads, folder=folder))
-    return ranks
+def _rank(spec: RankSpec, rank: int) -> LearnerRank:
+    for name, value in variables_of(here(), is_only_node=spec.address == LOOPBACK).items():
+        os.environ.setdefault(name, value)
+    return LearnerRank(spec, rank)
 
 
-def publish_weights(rank: LearnerRank) -> Published | None:
-    """Gather the weights on all ranks; rank 0 puts them into Ray's object store, from where generators read them."""
-    import ray
+def ordered(places: Sequence[Place], *, first: str) -> list[int]:
+    """Return the indices of places by node, that of the id `first` in front: neighbouring ranks share a node.
 
-    named = rank.named_weights()
-    if rank.rank == 0:
-        return publish(named, ray.put)
-    for _ in named:
-        pass
-    return None
+    A replica of hybrid sharding is learner.shard_size ranks in a row, so it is within a node where the nodes have as
+    many.
+    """
+
+    def key(index: int) -> tuple[Any, ...]:
+        place = places[index]
+        return place.node != first, place.address, place.node, [by_number(gpu) for gpu in place.gpus], index
+
+    return sorted(range(len(places)), key=key)
 
 
-def threads_of(places: Sequence[RankPlace], node_cpus: Mapping[str, float]) -> tuple[int, ...]:
+def threads_of(places: Sequence[Place], node_cpus: Mapping[str, float]) -> tuple[int, ...]:
     """Return the threads of each rank: those on a node without GPUs share its cores."""
     nodes = [place.node for place in places]
     return tuple(
@@ -160,7 +153,7 @@ def threads_of(places: Sequence[RankPlace], node_cpus: Mapping[str, float]) -> t
     )
 
 
-def _check_gpus_seen(places: Sequence[RankPlace], *, on_gpu: bool) -> None:
+def _check_gpus_seen(places: Sequence[Place], *, on_gpu: bool) -> None:
     for place in places:
         if on_gpu and not place.device_name:
             raise ClusterError(

@@ -5,7 +5,6 @@ order, epoch after epoch; the order depends on the seed alone, so a resumed run 
 """
 
 import hashlib
-import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from scalerl.config.sft import SftSettings
+from scalerl.config.parts import SftSettings
 from scalerl.errors import TaskError
 from scalerl.loop.requests import Text
 from scalerl.models.load import turn_end
@@ -119,17 +118,16 @@ def encode(
     completions = text.encode_all([item.completion for item in drawn])
     ends = turn_end(text.tokenizer) if task.prompt.chat else []
     end = ends[0] if ends else text.tokenizer.eos_token_id
-    most = min(context, settings.context or math.inf)
     examples = [
         Example(tokens=np.array([*prompt, *completion, end], dtype=np.int64), num_prompt=len(prompt))
         for prompt, completion in zip(prompts, completions, strict=True)
     ]
-    kept = [example for example in examples if len(example.tokens) <= most]
+    kept = [example for example in examples if len(example.tokens) <= context]
     if len(kept) < 2:
         shortest = min(len(example.tokens) for example in examples)
         raise TaskError(
-            f'{len(kept)} of {len(examples)} demonstrations of the task "{task.name}" have at most {most:g} tokens '
-            f"(sft.context, or the model's own context), and two are needed; the shortest has {shortest}"
+            f'{len(kept)} of {len(examples)} demonstrations of the task "{task.name}" have at most {context:g} tokens '
+            f"(the model's own context), and two are needed; the shortest has {shortest}"
         )
     num_heldout = max(1, min(round(share * settings.num_heldout), int(_HELDOUT_SHARE * len(kept))))
     return Examples(training=kept[num_heldout:], heldout=kept[:num_heldout], num_too_long=len(examples) - len(kept))

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, cast
 import torch
 
 from scalerl.answer_format import AnswerFormat
-from scalerl.config.sft import NEW_MODEL, SftSettings
-from scalerl.errors import TaskError
+from scalerl.config.parts import NEW_MODEL, SftSettings
 from scalerl.loop.requests import Text
 from scalerl.models.load import LoadedModel, load_model
 from scalerl.models.tiny import TinyShape, build_model, build_tokenizer
 from scalerl.models.vocabulary import add_tokens, missing_tokens
 from scalerl.run.sft.demonstrations import Examples, draw, encode, merged, num_wanted
 from scalerl.tasks.files import hide_hub_warnings
-from scalerl.tasks.task import Task
+from scalerl.tasks.task import Task, shared_answer
 from scalerl.types import derive_seed
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ def load_inputs(
     weights: Mapping[str, float] | None = None,
 ) -> tuple["PreTrainedModel", Text, Examples]:
     """Load or build the model, draw the demonstrations and encode them; `drawing` is told how many are drawn."""
-    answer = _shared_answer(tasks)
+    answer = shared_answer(tasks)
     # The model before the demonstrations: a wrong path shows at once, and drawing them takes a while.
     with hide_hub_warnings():
         given = None if start.new else _given(start)
@@ -99,14 +98,3 @@ def _extend(
     tags = [tag for tag in (answer.thinking_start, answer.thinking_end) if tag]
     tokens = missing_tokens(tokenizer, texts, words=settings.new_tokens == "words", tags=tags)
     add_tokens(tokenizer, tokens, model, tags=tags)
-
-
-def _shared_answer(tasks: Mapping[str, Task]) -> AnswerFormat:
-    """Return the tags around thinking, which a base has one pair of."""
-    answers = {task.answer for task in tasks.values()}
-    if len(answers) > 1:
-        raise TaskError(
-            f"the tasks {', '.join(tasks)} have different thinking_start or thinking_end: a base model has one pair "
-            f"of tags"
-        )
-    return answers.pop()

@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scalerl.config.parts import LearnerSettings
-from scalerl.config.sft import SftSettings
+from scalerl.config.parts import LearnerSettings, SftSettings
 from scalerl.learner.body import check_body, compile_layers, make_body, prepare_for_training
 from scalerl.learner.packed_attention import pack, packed_hidden_states
 from scalerl.models.load import head
@@ -25,7 +24,11 @@ from scalerl.run.sft.demonstrations import Example
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-_BETA1 = 0.9
+_BETAS = (0.9, 0.95)
+_WEIGHT_DECAY = 0.01
+_LARGEST_NORM = 1.0
+_FINAL_LR = 0.02
+"""Fraction of the learning rate at the end of the cosine."""
 
 
 class SftLearner:
@@ -53,8 +56,8 @@ class SftLearner:
         self._optimizer = torch.optim.AdamW(
             self._parameters.values(),
             lr=lr,
-            betas=(_BETA1, settings.beta2),
-            weight_decay=settings.weight_decay,
+            betas=_BETAS,
+            weight_decay=_WEIGHT_DECAY,
             fused=True,
         )
         self.num_steps_done = 0
@@ -68,7 +71,7 @@ class SftLearner:
             loss.backward()
             total += loss.detach()
         parameters = list(self._parameters.values())
-        norm = torch.nn.utils.clip_grad_norm_(parameters, self._settings.grad_clip or math.inf)
+        norm = torch.nn.utils.clip_grad_norm_(parameters, _LARGEST_NORM)
         for group in self._optimizer.param_groups:
             group["lr"] = self._lr * schedule(self.num_steps_done, self._num_steps, self._settings)
         # A batch whose gradient is not finite must not end the model; AdamW's kernel itself skips it.
@@ -158,4 +161,4 @@ def schedule(step: int, num_steps: int, settings: SftSettings) -> float:
     if step < num_warmup:
         return (step + 1) / num_warmup
     place = (step - num_warmup) / max(1, num_steps - num_warmup)
-    return settings.final_lr_frac + (1 - settings.final_lr_frac) * 0.5 * (1 + math.cos(math.pi * place))
+    return _FINAL_LR + (1 - _FINAL_LR) * 0.5 * (1 + math.cos(math.pi * place))

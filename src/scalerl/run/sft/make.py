@@ -22,9 +22,8 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from scalerl.atomic_files import new_folder
-from scalerl.config.parts import GradingSettings, LearnerSettings
+from scalerl.config.parts import GradingSettings, LearnerSettings, SftSettings
 from scalerl.config.secrets import hidden
-from scalerl.config.sft import SftSettings
 from scalerl.errors import LearnerError, RunFolderError
 from scalerl.loop.requests import Text
 from scalerl.run import checkpoint as checkpoints

@@ -1,0 +1,120 @@
+"""Write docs/settings.md: every setting of a recipe, with its default and its meaning, from the classes themselves.
+
+python docs/make_settings.py
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic.fields import FieldInfo
+
+from scalerl.choose import keyword_settings
+from scalerl.config import Recipe, Settings
+from scalerl.config.parts import EvalSetSettings, GraderSettings, MixedTaskSettings, TaskSettings
+from scalerl.config.task_settings import TASK_SETTINGS
+from scalerl.config.tree import axis_choices, dotted, table_class
+from scalerl.tasks.problems import TASKS
+
+PAGE = Path(__file__).with_name("settings.md")
+HEAD = """# Settings
+
+Every setting of a recipe, made by `python docs/make_settings.py` from the code. Change one in a TOML file or by
+`--set KEY=VALUE`. Unknown keys are errors. `scalerl recipe show RECIPE` prints the values of a recipe, and
+`scalerl recipe diff` what two of them differ in.
+
+A name with a colon, `package.module:function`, is an import path: **a recipe with import paths is code**, and so is
+`rollout.vllm.python`. `scalerl train`, `eval` and `sft` list what they will run of it. Whether code that comes with a
+model may run is not a setting: it is the option `--trust-remote-code`, said anew each time.
+"""
+NAMED = {
+    "tasks": ("NAME", MixedTaskSettings),
+    "evaluation.sets": ("NAME", EvalSetSettings),
+    "task.graders": ("NAME", GraderSettings),
+}
+"""Tables under names of the user's own."""
+
+Row = tuple[str, str, str]
+
+
+def page() -> str:
+    """Return the page."""
+    sections = ["\n".join([HEAD, *_table(_top(Recipe))])]
+    for name, field in Recipe.model_fields.items():
+        if rows := list(_rows(field, name)):
+            sections.append(
+                "\n".join([f"## {name}\n", f"{field.description}\n" if field.description else "", *_table(rows)])
+            )
+    sections.append(
+        "## Settings of each task\n\nKeys of `[task]`, `[tasks.NAME]` and `[evaluation.sets.NAME]`, by the task's name."
+    )
+    for name, meanings in TASK_SETTINGS.items():
+        parameters = keyword_settings(TASKS[name])
+        rows = [
+            (
+                key,
+                _shown(parameters[key].default) if parameters[key].default is not parameters[key].empty else "required",
+                text,
+            )
+            for key, text in meanings.items()
+        ]
+        sections.append("\n".join([f"### {name}\n", *_table(rows)]))
+    return "\n\n".join(sections) + "\n"
+
+
+def count() -> int:
+    """Return how many settings there are."""
+    return sum(line.startswith("| `") for line in page().splitlines())
+
+
+def _top(part: type[Settings]) -> list[Row]:
+    fields = {name: field for name, field in part.model_fields.items() if not list(_rows(field, name))}
+    return [(name, _default(field), _text(field)) for name, field in fields.items()]
+
+
+def _rows(field: FieldInfo, key: str) -> Iterator[Row]:
+    """Yield the settings of a field that is a table or an axis."""
+    if choices := axis_choices(field):
+        names = ", ".join(f"`{name}`" for name in choices)
+        yield f"{key}.name", _shown(field.get_default().name), f"{_text(field)} One of {names}, or an import path."
+        for name, choice in choices.items():
+            for own, inner in choice.model_fields.items():
+                if own != "name":
+                    yield f"{key}.{own}", _default(inner), f"`{name}`: {_text(inner)}"
+    elif key in NAMED:
+        place, part = NAMED[key]
+        shared = set(TaskSettings.model_fields) if key != "task.graders" else set()
+        for own, inner in part.model_fields.items():
+            if own not in shared or part is GraderSettings:
+                yield f"{key}.{place}.{own}", _default(inner), _text(inner)
+    elif part := table_class(field):
+        for own, inner in part.model_fields.items():
+            if inner.exclude:
+                continue
+            nested = list(_rows(inner, dotted(key, own)))
+            yield from nested or [(dotted(key, own), _default(inner), _text(inner))]
+
+
+def _table(rows: list[Row]) -> list[str]:
+    cells = ["| setting | default | meaning |", "|---|---|---|"]
+    return [*cells, *(f"| `{key}` | {default} | {text} |" for key, default, text in rows)]
+
+
+def _default(field: FieldInfo) -> str:
+    return "required" if field.is_required() else _shown(field.get_default(call_default_factory=True))
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "not set"
+    return f"`{json.dumps(value, ensure_ascii=False)}`" if not isinstance(value, float) else f"`{value:g}`"
+
+
+def _text(field: FieldInfo) -> str:
+    return " ".join((field.description or "").split()).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
+    print(f"{count()} settings in {PAGE}")

@@ -1,0 +1,286 @@
+"""An object in a Ray actor, on any node of a cluster. `ray` must be connected (run/cluster/connect.py does that).
+
+    driver: ActorLink --give (numbered commands)--> RemoteActor: a thread that serves the object
+                      <--take (messages; at least one call per second returns)--
+
+A dead actor or node is an error of Ray's. A process that is stopped (SIGSTOP) gives none: its calls do not return, and
+the silence is noticed. Ray promises no order of calls that run beside each other, so commands are numbered.
+"""
+
+import os
+import pickle
+import re
+import signal
+import socket
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scalerl.remote.peer import CLOSE_S, Command, Lost
+from scalerl.remote.serve import Server
+
+REPORT_S = 1.0
+"""A living actor answers `take` at least this often."""
+_THREADS = 4
+"""Calls that an actor serves at a time: `take` waits while `give` goes on."""
+_NODE_S = 3.0
+"""How long the server of a node may take to accept a connection."""
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+"""Codes with which Ray colours its tracebacks, for terminals."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where an actor is."""
+
+    node: str
+    """Ray's id of the node."""
+    address: str
+    pid: int
+    gpus: tuple[str, ...] = ()
+    """Ray's ids of its GPUs: the node's numbers of them, or the names of parts of a GPU."""
+    device_name: str = ""
+    free_bytes: float = 0.0
+    """Free memory of its first GPU; 0 if it has none or torch sees none."""
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Its devices as "node/device"."""
+        return tuple(f"{self.node}/gpu:{gpu}" for gpu in self.gpus) or (f"{self.node}/cpu",)
+
+
+def here(*, looks_at_gpu: bool = False) -> Place:
+    """Return where this actor is; with `looks_at_gpu` also what torch knows about its GPU."""
+    import ray
+
+    context = ray.get_runtime_context()
+    gpus = sorted(map(str, context.get_accelerator_ids().get("GPU", [])), key=by_number)
+    name, free_bytes = "", 0.0
+    # On a machine with GPUs torch sees them also where Ray gave the process none.
+    if gpus and looks_at_gpu:
+        import torch
+
+        if torch.cuda.is_available():
+            name, free_bytes = torch.cuda.get_device_name(0), float(torch.cuda.mem_get_info(0)[0])
+    return Place(
+        node=context.get_node_id(),
+        address=ray.util.get_node_ip_address(),
+        pid=os.getpid(),
+        gpus=tuple(gpus),
+        device_name=name,
+        free_bytes=free_bytes,
+    )
+
+
+def by_number(gpu: str) -> tuple[int, str]:
+    """Sort ids of GPUs as numbers, if they are some: 10 comes after 9."""
+    return len(gpu), gpu
+
+
+class RemoteActor:
+    """A process that serves an object once it is told which."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._early: dict[int, Any] = {}
+        self._next_number = 0
+        self._inbox: deque[tuple[Any, tuple[Any, ...]]] = deque()
+        self._outbox: list[tuple[str, Any]] = []
+        self._server = Server(self._receive, self._send)
+
+    def place(self, looks_at_gpu: bool = False) -> Place:
+        return here(looks_at_gpu=looks_at_gpu)
+
+    def start(self, make: Callable[[], Any]) -> None:
+        """Serve what `make` returns."""
+
+        def run() -> None:
+            try:
+                self._server.run(make)
+            except BaseException:
+                # The driver has it; the traceback is for Ray's log of this process.
+                traceback.print_exc()
+
+        self._send("place", here())
+        threading.Thread(target=run, name="serve", daemon=True).start()
+
+    def give(self, number: int, command: tuple[Any, tuple[Any, ...]]) -> None:
+        """Queue a command. Calls are numbered from 0; one that overtook another waits for it."""
+        with self._changed:
+            self._early[number] = command
+            while self._next_number in self._early:
+                self._inbox.append(self._early.pop(self._next_number))
+                self._next_number += 1
+            self._changed.notify_all()
+
+    def take(self, wait_s: float) -> list[tuple[str, Any]]:
+        """Return a sign of life and the messages since the last call; wait up to `wait_s` for one."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._outbox, wait_s)
+            messages, self._outbox = self._outbox, []
+        return [("beat", self._server.busy_s), *messages]
+
+    def _receive(self, wait: bool) -> tuple[Any, tuple[Any, ...]] | None:
+        with self._changed:
+            if wait:
+                self._changed.wait_for(lambda: self._inbox)
+            return self._inbox.popleft() if self._inbox else None
+
+    def _send(self, kind: str, value: Any) -> None:
+        # Reports are pickled here: arrays that Ray returns would keep a block of its object store from being freed.
+        value = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL) if kind == "report" else value
+        with self._changed:
+            self._outbox.append((kind, value))
+            self._changed.notify_all()
+
+
+def start_actor(role: str, **options: Any) -> Any:
+    """Start a process for an object; Ray shows it by its role. `options` are Ray's."""
+    import ray
+
+    actor: Any = ray.remote(type(role, (RemoteActor,), {}))
+    return actor.options(max_restarts=0, max_concurrency=_THREADS, **options).remote()
+
+
+class ActorLink:
+    """A link to an actor."""
+
+    def __init__(self, actor: Any, make: Callable[[], Any], place: Place | None = None) -> None:
+        """Let the actor serve what `make` returns; it says where it is itself, unless that is known already."""
+        self.place = place
+        self._actor, self._num_given, self._is_silent = actor, 0, False
+        self._begun: Any = actor.start.remote(make)
+        self._report = actor.take.remote(REPORT_S)
+
+    @property
+    def where(self) -> str:
+        return "" if self.place is None else f", process {self.place.pid} on node {self.place.address},"
+
+    def write(self, command: Command) -> None:
+        import ray
+
+        if command.packed is None:
+            # Stored once, also if many actors get it.
+            command.packed = ray.put((command.name, command.arguments))
+        self._actor.give.remote(self._num_given, command.packed)
+        self._num_given += 1
+
+    def read(self, wait_s: float) -> list[tuple[str, Any]]:
+        import ray
+        from ray.exceptions import RayError, RayTaskError
+
+        try:
+            if not ray.wait([self._report], timeout=wait_s)[0]:
+                self._is_silent = True
+                return []
+            messages = ray.get(self._report)
+            if self._begun is not None and ray.wait([self._begun], timeout=0)[0]:
+                ray.get(self._begun)
+                self._begun = None
+        except RayTaskError as error:
+            raise Lost("start", f"cannot be started: {reason_of(error)}") from None
+        except RayError as error:
+            raise Lost("died", self._reason_of_death(error)) from None
+        self._is_silent = False
+        self._report = self._actor.take.remote(REPORT_S)
+        self.place = next((value for kind, value in messages if kind == "place"), self.place)
+        read = [(kind, pickle.loads(value) if kind == "report" else value) for kind, value in messages]
+        return [message for message in read if message[0] != "place"]
+
+    def is_stopped(self) -> bool | None:
+        return None
+
+    def ready(self) -> None: ...
+
+    def kill(self) -> None:
+        import ray
+        from ray.exceptions import RayError
+
+        # It may be dead already, or its node may be.
+        with suppress(RayError, ValueError):
+            ray.kill(self._actor)
+        if self._is_silent and self.place is not None:
+            end_process(self.place)
+
+    def _reason_of_death(self, error: Exception) -> str:
+        from ray.exceptions import ActorUnavailableError, RayActorError
+
+        if self.place is not None and _is_lost(self.place.node):
+            return "was lost with its node"
+        if isinstance(error, ActorUnavailableError):
+            return "cannot be reached any more"
+        if isinstance(error, RayActorError) and error.actor_init_failed:
+            return f"cannot be started: {reason_of(error)}"
+        return "died: it was killed, ran out of memory or crashed"
+
+
+def reason_of(error: Exception) -> str:
+    """Return the line of an error of Ray's that says why: the last of a traceback, or else the first."""
+    from ray.exceptions import RayActorError, RayTaskError
+
+    lines = [line.strip() for line in _COLOURS.sub("", str(error)).splitlines() if line.strip()]
+    is_traceback = isinstance(error, RayTaskError) or (isinstance(error, RayActorError) and error.actor_init_failed)
+    return lines[-1 if is_traceback else 0] if lines else type(error).__name__
+
+
+def _is_lost(node: str) -> bool:
+    """Return whether a node is dead. Ray itself takes up to half a minute to notice a node that is silent."""
+    import ray
+
+    entry = next((each for each in ray.nodes() if each["NodeID"] == node and each["Alive"]), None)
+    if entry is None:
+        return True
+    try:
+        socket.create_connection((entry["NodeManagerAddress"], entry["NodeManagerPort"]), timeout=_NODE_S).close()
+    except OSError:
+        return True
+    return False
+
+
+def end_process(place: Place) -> None:
+    """Kill an actor's process by a signal, on its node: one that is stopped obeys nothing else."""
+    import ray
+    from ray.exceptions import RayError
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    if place.node == ray.get_runtime_context().get_node_id():
+        kill_actor(place.pid)
+        return
+    there = NodeAffinitySchedulingStrategy(place.node, soft=False)
+    task: Any = ray.remote(kill_actor).options(num_cpus=0, max_retries=0, scheduling_strategy=there)
+    with suppress(RayError):
+        ray.get(task.remote(place.pid), timeout=CLOSE_S)
+
+
+def kill_actor(pid: int) -> None:
+    """Kill a process of this machine, if it is still one of Ray's."""
+    with suppress(OSError):
+        if (Path("/proc") / str(pid) / "cmdline").read_bytes().startswith(b"ray::"):
+            os.kill(pid, signal.SIGKILL)
+
+
+def interface_of(address: str) -> str | None:
+    """Return the name of the network interface with this IPv4 address; None if there is none."""
+    import fcntl
+    import struct
+
+    get_address = 0x8915  # SIOCGIFADDR of Linux
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):
+                answer = fcntl.ioctl(probe.fileno(), get_address, struct.pack("256s", name.encode()[:15]))
+                if socket.inet_ntoa(answer[20:24]) == address:
+                    return name
+    return None
+
+
+def variables_of(place: Place, *, is_only_node: bool) -> Mapping[str, str]:
+    """Return the environment in which ranks talk over the interface of their node's address, or only over loopback."""
+    interface = "lo" if is_only_node else interface_of(place.address)
+    # gloo would look for the address of the host's name, which is often that of the loopback interface.
+    return {} if interface is None else {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}

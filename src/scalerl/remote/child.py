@@ -1,0 +1,305 @@
+"""An object in a child process of this machine: `python -m scalerl.remote.child SOCKET`, by any interpreter.
+
+The child is a session of its own, so that Ctrl-C is the driver's alone and all that it starts can be ended with it. Its
+temporary files are in a folder that is removed with it. No port is opened: both ends of a socket pair are inherited.
+When the driver's end closes, the child ends at once, whatever it is doing, and cleans up by itself.
+"""
+
+import getpass
+import os
+import pickle
+import queue
+import select
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from typing import IO, Any, NoReturn
+
+from scalerl.errors import RecipeError
+from scalerl.remote.peer import CLOSE_S, Command, Lost, is_stopped
+from scalerl.remote.serve import DriverGone, Server
+from scalerl.remote.session import end_session, mapped_files, session_members
+
+BEAT_S = 0.5
+"""Time between two signs of life."""
+_LENGTH = struct.Struct("!Q")
+_READ_BYTES = 1 << 20
+
+
+class Frames:
+    """Messages of bytes over a socket, each with its length in front."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._file, self._buffer, self._sending = connection.detach(), bytearray(), threading.Lock()
+
+    def send(self, data: bytes) -> None:
+        with self._sending:
+            for part in (_LENGTH.pack(len(data)), data):
+                left = memoryview(part)
+                while left:
+                    left = left[os.write(self._file, left) :]
+
+    def receive(self, wait_s: float | None = None) -> list[bytes] | None:
+        """Return the messages that are complete, None if no byte has come after `wait_s`; EOFError at the end.
+
+        The rest of a message is not waited for: a process that is stopped in the middle of it would never send it.
+        """
+        # Not select(), which refuses numbers of files from 1024 on.
+        waiting = select.poll()
+        waiting.register(self._file, select.POLLIN)
+        if not waiting.poll(None if wait_s is None else 1000 * wait_s):
+            return None
+        data = os.read(self._file, _READ_BYTES)
+        if not data:
+            raise EOFError
+        self._buffer += data
+        return self._complete()
+
+    def _complete(self) -> list[bytes]:
+        messages, start = [], 0
+        while len(self._buffer) >= start + _LENGTH.size:
+            end = start + _LENGTH.size + _LENGTH.unpack_from(self._buffer, start)[0]
+            if len(self._buffer) < end:
+                break
+            messages.append(bytes(memoryview(self._buffer)[start + _LENGTH.size : end]))
+            start = end
+        if start:
+            del self._buffer[:start]
+        return messages
+
+    def shut(self) -> None:
+        """Let whoever waits for the socket, in any thread, see its end."""
+        with suppress(OSError), socket.socket(fileno=os.dup(self._file)) as connection:
+            connection.shutdown(socket.SHUT_RDWR)
+
+    def __del__(self) -> None:
+        # Not earlier: another thread may wait for the socket, whose number could be that of another file then.
+        os.close(self._file)
+
+
+class ChildLink:
+    """A link to a child process."""
+
+    def __init__(
+        self,
+        make: Callable[[], Any],
+        *,
+        python: str = "",
+        variables: Mapping[str, str] | None = None,
+        has_log: bool = False,
+    ) -> None:
+        """Start a process that serves what `make` returns.
+
+        `python` is another interpreter, whose environment must have this package. With `has_log` what the process
+        prints is kept for the reason of its death, and not shown.
+        """
+        first = _pickled(make)
+        self._to_send: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._files: list[str] = []
+        self._ending = threading.Lock()
+        with ExitStack() as opened:
+            self._log: IO[bytes] | None = opened.enter_context(tempfile.TemporaryFile()) if has_log else None
+            ours, theirs = map(opened.enter_context, socket.socketpair())
+            folder = tempfile.mkdtemp(prefix="scalerl-", dir=_short(tempfile.gettempdir()))
+            opened.callback(shutil.rmtree, folder, ignore_errors=True)
+            others = {"TORCHINDUCTOR_CACHE_DIR": _compiled(), **os.environ, **(variables or {}), "TMPDIR": folder}
+            self._process = start_process(python or sys.executable, theirs, others, self._log)
+            theirs.close()
+            opened.pop_all()  # what is open now is closed with the process
+        self._frames = Frames(ours)
+        # Also when this object is dropped and when the interpreter ends.
+        self._end: Callable[[], object] = weakref.finalize(self, _end, self._process, self._frames, self._files, folder)
+        if self._log is not None:
+            weakref.finalize(self, self._log.close)
+        threading.Thread(target=_write, args=(self._frames, self._to_send), daemon=True, name="child").start()
+        self._to_send.put(pickle.dumps(None if python else sys.path))
+        self._to_send.put(first)
+
+    where = ""
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def write(self, command: Command) -> None:
+        if command.packed is None:
+            command.packed = pickle.dumps((command.name, command.arguments), protocol=pickle.HIGHEST_PROTOCOL)
+        self._to_send.put(command.packed)
+
+    def read(self, wait_s: float) -> list[tuple[str, Any]]:
+        try:
+            messages = self._frames.receive(wait_s)
+        except (EOFError, OSError):
+            raise Lost("died", self._reason_of_end()) from None
+        # Part of a message is a sign of life, too.
+        return [("beat", 0.0)] if messages == [] else [pickle.loads(message) for message in messages or ()]
+
+    def is_stopped(self) -> bool | None:
+        return is_stopped(self.pid)
+
+    def ready(self) -> None:
+        # Noted now: a child that is killed, with those that it started, leaves these files and cannot be asked then.
+        self._files.extend(mapped_files(session_members(self.pid)))
+
+    def kill(self) -> None:
+        self._to_send.put(None)
+        with self._ending:  # whoever comes second waits until nothing is left
+            self._end()
+
+    def _reason_of_end(self) -> str:
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(CLOSE_S)
+        code = self._process.returncode
+        if code is None:
+            return f"closed its connection{self._last_line()}"
+        if code >= 0:
+            return f"ended with exit code {code}{self._last_line()}"
+        hint = ", as a system does that runs out of memory" if code == -signal.SIGKILL else ""
+        return f"was ended by {signal.Signals(-code).name}{hint}{self._last_line()}"
+
+    def _last_line(self) -> str:
+        """Return the last line that the process printed, as the end of a sentence."""
+        if self._log is None:
+            return ""
+        self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(self._log.tell() - 4000, 0))
+        lines = [line.strip() for line in self._log.read().decode(errors="replace").splitlines() if line.strip()]
+        return f" (its last line: {lines[-1][:300]})" if lines else ""
+
+
+def _pickled(make: Callable[[], Any]) -> bytes:
+    try:
+        return pickle.dumps(make)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise RecipeError(
+            f"this run starts other processes, and a function of it cannot be sent to them ({error}): put it into a "
+            f"module"
+        ) from None
+
+
+def start_process(
+    python: str, connection: socket.socket, variables: Mapping[str, str], log: IO[bytes] | None
+) -> "subprocess.Popen[bytes]":
+    descriptor = connection.fileno()
+    try:
+        return subprocess.Popen(
+            [python, "-m", "scalerl.remote.child", str(descriptor)],
+            pass_fds=(descriptor,),
+            env=dict(variables),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise RecipeError(f"{python} cannot be started: {error.strerror}") from error
+
+
+def _write(frames: Frames, to_send: "queue.SimpleQueue[bytes | None]") -> None:
+    with suppress(OSError):  # The listener says that the child has ended.
+        while (message := to_send.get()) is not None:
+            frames.send(message)
+
+
+def _end(process: "subprocess.Popen[bytes]", frames: Frames, files: list[str], folder: str) -> None:
+    """Kill the child and every process of its session, and remove the files that such an end leaves behind."""
+    end_session(process.pid, files=files, folder=folder)
+    with suppress(ProcessLookupError):
+        process.kill()
+    process.wait()
+    frames.shut()
+
+
+def _short(folder: str) -> str:
+    """Return a folder for temporary files with a path short enough for sockets, which may have 107 characters."""
+    return folder if len(folder) <= 48 else "/tmp"
+
+
+def _compiled() -> str:
+    """Return the folder in which torch keeps compiled code: not in that of a child, which ends with it."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # A container's user need not have a name.
+        user = f"uid_{os.getuid()}"
+    return os.path.join(tempfile.gettempdir(), f"torchinductor_{user}")
+
+
+# In the child ---------------------------------------------------------------------------------------------------------
+
+
+_ENDING = threading.Lock()
+
+
+def serve(connection: socket.socket) -> NoReturn:
+    """Serve the object that the first messages describe until the driver closes it or is gone."""
+    frames, inbox = Frames(connection), queue.SimpleQueue[bytes]()
+    threading.Thread(target=_read, args=(frames, inbox), daemon=True, name="driver").start()
+
+    def receive(wait: bool) -> tuple[Any, tuple[Any, ...]] | None:
+        try:
+            return pickle.loads(inbox.get(block=wait))
+        except queue.Empty:
+            return None
+
+    def send(kind: str, value: Any) -> None:
+        try:
+            frames.send(pickle.dumps((kind, value), protocol=pickle.HIGHEST_PROTOCOL))
+        except OSError:
+            raise DriverGone from None
+
+    server = Server(receive, send)
+    threading.Thread(target=_beat, args=(server, send), daemon=True, name="beat").start()
+    try:
+        path = pickle.loads(inbox.get())
+        if path is not None:
+            sys.path[:] = path
+        server.run(lambda: pickle.loads(inbox.get())())
+    except DriverGone:
+        _exit(1, orphaned=True)
+    except BaseException:
+        # The driver has the reason, and ends this process. If it ended by itself, objects that work together with this
+        # one would fail for lack of it, and their failures might be noticed first.
+        threading.Event().wait()
+    _exit(0)
+
+
+def _read(frames: Frames, inbox: "queue.SimpleQueue[bytes]") -> None:
+    with suppress(EOFError, OSError):
+        while True:
+            for message in frames.receive() or ():
+                inbox.put(message)
+    _exit(1, orphaned=True)
+
+
+def _beat(server: Server, send: Callable[[str, Any], None]) -> None:
+    with suppress(DriverGone):
+        while True:
+            send("beat", server.busy_s)
+            time.sleep(BEAT_S)
+
+
+def _exit(code: int, *, orphaned: bool = False) -> NoReturn:
+    """End this process at once: an interpreter that has loaded torch takes a while, and with vLLM sometimes hangs.
+
+    Without a driver, which does so otherwise, end the session's other processes and remove their files before.
+    """
+    _ENDING.acquire()  # and never released: another thread must not end the process in the middle of this
+    if orphaned:
+        end_session(os.getpid(), files=(), folder=os.environ["TMPDIR"])
+    with suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])))

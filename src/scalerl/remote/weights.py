@@ -1,0 +1,309 @@
+"""Weights on their way from a learner to engines in other processes: a parcel travels, and its tensors stay.
+
+    InMemory   tensors in a block of shared memory of this machine, without a file that could stay behind
+    OnGpu      handles of the learner's own GPU memory, which others read (CUDA IPC); they must do so before it goes on
+    InStore    references to buckets of bytes in Ray's object store, for any node
+
+A parcel is a mapping, so that the loop can pass it on as weights; its tensors are opened where they are used.
+"""
+
+import ctypes
+import mmap
+import os
+import uuid
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+BUCKET_BYTES = 64 * 2**20
+_ALIGNED = 64
+"""Tensors start at multiples of this, so that a view of any dtype is aligned."""
+
+
+class Gone(Exception):
+    """The weights of a parcel have been freed, because newer ones are on their way."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Where a tensor is in a block of bytes."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+
+class Parcel(Mapping[str, Any]):
+    """Weights that can be pickled and opened in another process. Opened tensors must not be written to."""
+
+    is_borrowed = False
+    """Whether the learner changes the memory itself in its next step."""
+    _opened: "dict[str, Tensor] | None" = None
+
+    def open(self) -> "dict[str, Tensor]":
+        """Return the tensors; Gone if the learner has freed them for newer ones."""
+        raise NotImplementedError
+
+    @contextmanager
+    def held(self) -> "Iterator[Parcel]":
+        """Yield the same weights, which stay within this context and which other processes can open; or raise Gone."""
+        yield self
+
+    def names(self) -> Iterable[str]:
+        """Return the names without opening anything."""
+        raise NotImplementedError
+
+    def __getitem__(self, name: str) -> Any:
+        return self._tensors()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self.names())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_opened"}
+
+    def _tensors(self) -> "dict[str, Tensor]":
+        if self._opened is None:
+            self._opened = self.open()
+        return self._opened
+
+
+# Shared memory --------------------------------------------------------------------------------------------------------
+
+
+class InMemory(Parcel):
+    """Tensors in one block of memory that another process holds."""
+
+    def __init__(self, path: str, name: str, num_bytes: int, spans: Mapping[str, Span]) -> None:
+        self._path, self._name, self._num_bytes, self._spans = path, name, num_bytes, spans
+
+    def names(self) -> Iterable[str]:
+        return self._spans
+
+    @contextmanager
+    def held(self) -> "Iterator[InMemory]":
+        try:
+            file = os.open(self._path, os.O_RDWR)
+        except OSError:
+            raise Gone from None
+        try:
+            # The number of a file that was closed may be that of another one by now.
+            if os.readlink(f"/proc/self/fd/{file}") != f"/memfd:{self._name} (deleted)":
+                raise Gone
+            yield InMemory(f"/proc/{os.getpid()}/fd/{file}", self._name, self._num_bytes, self._spans)
+        finally:
+            os.close(file)
+
+    def open(self) -> "dict[str, Tensor]":
+        """Map the block, which then stays until the tensors are dropped."""
+        import torch
+
+        with self.held() as own:
+            file = int(own._path.rpartition("/")[2])
+            block = mmap.mmap(file, self._num_bytes, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+        return _views(torch.frombuffer(block, dtype=torch.uint8), self._spans)
+
+
+class SharedMemory:
+    """Copies weights into memory that other processes of this machine can map. It holds those of the last version."""
+
+    def __init__(self) -> None:
+        self._file = -1
+
+    def publish(self, named: "Iterable[tuple[str, Tensor]]") -> InMemory:
+        """Copy tensors one by one, so that whoever gathers them never holds more than one."""
+        name = f"scalerl-weights-{uuid.uuid4().hex[:12]}"
+        file, spans, end = os.memfd_create(name), {}, 0
+        for tensor_name, tensor in named:
+            spans[tensor_name] = _span(tensor, end)
+            end += _write(file, end, tensor)
+        num_bytes = max(end, mmap.PAGESIZE)
+        os.ftruncate(file, num_bytes)
+        self.close()
+        self._file = file
+        return InMemory(f"/proc/{os.getpid()}/fd/{file}", name, num_bytes, spans)
+
+    def close(self) -> None:
+        """Free the block; processes that have mapped it keep it."""
+        if self._file >= 0:
+            os.close(self._file)
+        self._file = -1
+
+
+def _write(file: int, offset: int, tensor: "Tensor") -> int:
+    """Write the bytes of a tensor into a file, and return how many they take, rounded up."""
+    host = tensor.detach().to("cpu").contiguous()
+    num_bytes = host.numel() * host.element_size()
+    # Not numpy(), which would keep FSDP from freeing the memory of a gathered weight.
+    data = memoryview((ctypes.c_char * num_bytes).from_address(host.data_ptr())) if num_bytes else memoryview(b"")
+    written = 0
+    while written < num_bytes:
+        written += os.pwrite(file, data[written:], offset + written)
+    return -(-num_bytes // _ALIGNED) * _ALIGNED
+
+
+def _span(tensor: "Tensor", offset: int) -> Span:
+    return Span(dtype=str(tensor.dtype).removeprefix("torch."), shape=tuple(tensor.shape), offset=offset)
+
+
+def _views(data: "Tensor", spans: Mapping[str, Span]) -> "dict[str, Tensor]":
+    import torch
+
+    tensors = {}
+    for name, span in spans.items():
+        dtype = getattr(torch, span.dtype)
+        num_bytes = int(np.prod(span.shape)) * dtype.itemsize
+        part = data[span.offset : span.offset + num_bytes]
+        # A part without elements has no stride to be viewed with.
+        tensors[name] = (part.view(dtype) if num_bytes else part.to(dtype)).reshape(span.shape)
+    return tensors
+
+
+# GPU memory -----------------------------------------------------------------------------------------------------------
+
+
+class OnGpu(Parcel):
+    """Handles of tensors on a GPU of this machine. Nothing is copied; whoever opens it copies what it needs."""
+
+    is_borrowed = True
+
+    def __init__(self, weights: "Mapping[str, Tensor]") -> None:
+        import torch
+        from torch.multiprocessing.reductions import reduce_tensor
+
+        self._handles = tuple((name, reduce_tensor(weight.detach())[1]) for name, weight in weights.items())
+        device = next(iter(weights.values())).device
+        # The step that made these weights must be complete before another process reads them.
+        torch.cuda.synchronize(device)
+        # Its number may be another one in another process.
+        self._uuid = str(torch.cuda.get_device_properties(device).uuid)
+
+    def names(self) -> Iterable[str]:
+        return (name for name, _ in self._handles)
+
+    def open(self) -> "dict[str, Tensor]":
+        from torch.multiprocessing.reductions import rebuild_cuda_tensor
+
+        number, tensors = _device_number(self._uuid), {}
+        for name, handle in self._handles:
+            # The seventh argument is the number of the device in the process that sent the handle.
+            arguments: list[Any] = [*handle[:6], number, *handle[7:]]
+            tensors[name] = rebuild_cuda_tensor(*arguments)
+        return tensors
+
+
+def _device_number(uuid: str) -> int:
+    import torch
+
+    for number in range(torch.cuda.device_count()):
+        if str(torch.cuda.get_device_properties(number).uuid) == uuid:
+            return number
+    raise RuntimeError(
+        f"the learner's GPU {uuid} is not visible to a generator, which reads the weights from its memory: "
+        f"let CUDA_VISIBLE_DEVICES have it"
+    )
+
+
+# Ray's object store ---------------------------------------------------------------------------------------------------
+
+
+class InStore(Parcel):
+    """References to buckets: several tensors in one array of bytes each."""
+
+    def __init__(self, buckets: Iterable[tuple[Mapping[str, Span], Any]]) -> None:
+        self.buckets = tuple(buckets)
+
+    def names(self) -> Iterable[str]:
+        return (name for spans, _ in self.buckets for name in spans)
+
+    def open(self) -> "dict[str, Tensor]":
+        import ray
+
+        tensors: dict[str, Tensor] = {}
+        for spans, reference in self.buckets:
+            tensors.update(unpack(spans, ray.get(reference)))
+        return tensors
+
+
+def store(named: "Iterable[tuple[str, Tensor]]", put: Callable[[NDArray[np.uint8]], Any] | None = None) -> InStore:
+    """Pack tensors into buckets and put each into Ray's object store."""
+    import ray
+
+    return InStore((spans, (put or ray.put)(data)) for spans, data in pack(named))
+
+
+def pack(
+    named: "Iterable[tuple[str, Tensor]]", *, bucket_bytes: int = BUCKET_BYTES
+) -> Iterator[tuple[dict[str, Span], NDArray[np.uint8]]]:
+    """Yield buckets of at most `bucket_bytes`; a larger tensor gets a bucket of its own."""
+    spans: dict[str, Span] = {}
+    parts: list[tuple[int, Tensor]] = []
+    total = 0
+    for name, tensor in named:
+        num_bytes = tensor.numel() * tensor.element_size()
+        if parts and total + num_bytes > bucket_bytes:
+            yield spans, _joined(parts, total)
+            spans, parts, total = {}, [], 0
+        spans[name] = _span(tensor, total)
+        parts.append((total, tensor))
+        total += -(-num_bytes // _ALIGNED) * _ALIGNED
+    if parts:
+        yield spans, _joined(parts, total)
+
+
+def unpack(spans: Mapping[str, Span], data: NDArray[np.uint8]) -> "dict[str, Tensor]":
+    """Return the tensors of a bucket, which share its memory."""
+    import torch
+
+    with warnings.catch_warnings():
+        # The memory of an object store is read-only; an engine only copies from it.
+        warnings.simplefilter("ignore")
+        return _views(torch.from_numpy(data), spans)
+
+
+def _joined(parts: "list[tuple[int, Tensor]]", total: int) -> NDArray[np.uint8]:
+    import torch
+
+    data = np.zeros(total, dtype=np.uint8)
+    flat = torch.from_numpy(data)
+    for offset, tensor in parts:
+        # reshape(-1) first: a scalar cannot be viewed as bytes.
+        raw = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+        flat[offset : offset + raw.numel()].copy_(raw)
+    return data
+
+
+# How a driver publishes -----------------------------------------------------------------------------------------------
+
+
+def publisher(*, borrows: bool = False) -> Callable[[Mapping[str, Any]], Parcel]:
+    """Return what makes a parcel for processes of this machine; one that is a parcel already is passed on.
+
+    With `borrows`, those on a GPU stay in the memory of whoever calls.
+    """
+    shared = SharedMemory()
+
+    def publish(weights: Mapping[str, Any]) -> Parcel:
+        if isinstance(weights, Parcel):
+            return weights
+        if borrows and all(weight.is_cuda for weight in weights.values()):
+            return OnGpu(weights)
+        return shared.publish(weights.items())
+
+    return publish
+
+
+def publish_on_ray(weights: Mapping[str, Any]) -> Parcel:
+    """Return a parcel for processes on any node."""
+    return weights if isinstance(weights, Parcel) else store(weights.items())

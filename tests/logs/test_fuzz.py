@@ -1,0 +1,95 @@
+"""Damaged and hostile logs: every reader ends in a sentence, soon, and without filling the memory."""
+
+import gzip
+import json
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import log_fuzz
+import pytest
+
+from scalerl.errors import UserError
+from scalerl.logs.formats import read_table, read_tables
+from scalerl.logs.series import Selection, series_from
+
+MAX_MEGABYTES = 500
+
+
+def _check(folder: Path, num: int) -> None:
+    command = [sys.executable, log_fuzz.__file__, str(folder), str(num)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    result = json.loads(done.stdout)
+    assert not result["faults"]
+    assert result["megabytes"] < MAX_MEGABYTES
+
+
+@pytest.mark.slow
+def test_mutated_logs_end_in_a_sentence(tmp_path: Path) -> None:
+    _check(tmp_path, 10_000)
+
+
+def test_some_mutated_logs_end_in_a_sentence(tmp_path: Path) -> None:
+    _check(tmp_path, 60)
+
+
+# Attacks that were made
+
+
+def bomb(folder: Path) -> Path:
+    path = folder / "bomb.csv.gz"
+    path.write_bytes(gzip.compress(b"step,reward\n" + b"1,0.5\n" * 12_000_000, compresslevel=1))
+    return path
+
+
+def endless_view(folder: Path) -> Path:
+    path = folder / "view.db"
+    with sqlite3.connect(path) as database:
+        database.execute(
+            "CREATE VIEW metrics AS WITH RECURSIVE n(id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM n) "
+            "SELECT id, 'r' AS run_name, id AS step, '{}' AS metrics FROM n"
+        )
+    return path
+
+
+def written(name: str, data: bytes) -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        (folder / name).write_bytes(data)
+        return folder / name
+
+    return write
+
+
+ATTACKS: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "bomb": (bomb, "unpacks to more than"),
+    "endless view": (endless_view, "trackio did not write"),
+    "varint": (written("a.wandb", b":W&B\xe1\xbe\0" + bytes(4) + b"\x14\0\x01" + b"\xff" * 20), "more than ten bytes"),
+    "long header": (written("a.csv", b"x" * 200_000 + b",reward\n1,0.5\n"), "line 1: not CSV"),
+    "deep": (written("a.json", b"[" * 100_000 + b"]" * 100_000), "a.json"),
+    "deep lines": (written("a.jsonl", b'{"a":' * 100_000), "a.jsonl"),
+    "huge number": (written("a.csv", b"step,reward\n1,0.5\n" + b"9" * 5000 + b",0.6\n"), "where a number is needed"),
+}
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_attack_ends_in_a_sentence(tmp_path: Path, name: str) -> None:
+    make, sentence = ATTACKS[name]
+    path = make(tmp_path)
+    with pytest.raises(UserError, match=sentence) as caught:
+        series_from(read_tables([path]), Selection())
+    assert "\n" not in str(caught.value)
+
+
+def test_names_are_clean_where_they_enter(tmp_path: Path) -> None:
+    evil = "a\x1b[31m\u202eb\x9bc"
+    rows = "".join(f"{evil}{run},{at},{0.1 * at}\n" for run in (1, 2) for at in range(1, 8))
+    (tmp_path / "log.csv").write_text(f"run,step,eval/reward/{evil}\n{rows}", encoding="utf-8")
+    curves = series_from([read_table(tmp_path / "log.csv")], Selection())
+    texts = [text for series in curves for text in (series.name, series.x_label, series.y_label, *series.notes)]
+    assert len(curves) == 2
+    assert all(text.isprintable() for text in texts)
+    with pytest.raises(UserError) as caught:
+        read_table(tmp_path / f"{evil}.csv")
+    assert str(caught.value).isprintable()

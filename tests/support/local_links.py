@@ -1,0 +1,51 @@
+"""A link to an object in a thread of this process, so that a test can hold the object itself."""
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from scalerl.remote.peer import Command
+from scalerl.remote.serve import Server
+
+
+class LocalLink:
+    where = ""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self.is_killed = False
+        self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._server = Server(self._receive, lambda kind, value: self._outbox.put((kind, value)))
+        threading.Thread(target=self._serve, args=(make,), daemon=True).start()
+
+    def write(self, command: Command) -> None:
+        self._inbox.put((command.name, command.arguments))
+
+    def read(self, wait_s: float) -> list[tuple[str, Any]]:
+        beat = ("beat", self._server.busy_s)
+        try:
+            return [beat, self._outbox.get(timeout=min(wait_s, 0.01))]
+        except queue.Empty:
+            return [beat]
+
+    def is_stopped(self) -> bool | None:
+        return None
+
+    def ready(self) -> None: ...
+
+    def kill(self) -> None:
+        self.is_killed = True
+        self._inbox.put(("close", ()))
+
+    def _serve(self, make: Callable[[], Any]) -> None:
+        try:
+            self._server.run(make)
+        except BaseException:
+            return
+
+    def _receive(self, wait: bool) -> Any:
+        try:
+            return self._inbox.get(block=wait)
+        except queue.Empty:
+            return None

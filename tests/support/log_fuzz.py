@@ -1,0 +1,148 @@
+"""Mutate one whole log of each format and read it: python log_fuzz.py FOLDER NUM prints the faults as JSON."""
+
+import gzip
+import json
+import random
+import resource
+import signal
+import sqlite3
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import tensorboardX
+from log_texts import STYLES, rising
+from wandb_files import write_wandb
+
+from scalerl.errors import UserError
+from scalerl.logs.formats import read_table
+from scalerl.logs.series import Selection, series_from
+
+MAX_SECONDS = 20
+
+
+def seeds(folder: Path) -> list[tuple[str, bytes]]:
+    """Return (name, content) of one whole log of each format."""
+    rewards = rising(20)
+    rows = [{"step": at, "eval": {"acc": reward}, "run": "a"} for at, reward in enumerate(rewards, start=1)]
+    table = "run,seed,step,timestamp,pass_rate\n" + "".join(
+        f"{run},{seed},{at},2026-01-01T{at:02}:00:00,{reward}\n"
+        for run in ("a", "b")
+        for seed in (0, 1)
+        for at, reward in enumerate(rewards, start=1)
+    )
+    export = "Step,a - val/acc,a - val/acc__MIN,b - val/acc\n"
+    export += "".join(f"{at},{reward},{reward},\n" for at, reward in enumerate(rewards))
+    long = "".join(f"{tag},{at},{reward}\n" for tag in ("reward", "loss") for at, reward in enumerate(rewards))
+    texts = {
+        "a.csv": table,
+        "export.csv": export,
+        "wide.csv": "Step,x,y\n" + "".join(f"{at},{r},\n" for at, r in enumerate(rewards)),
+        "euro.csv": "step;reward\n" + "".join(f"{at};{str(r).replace('.', ',')}\n" for at, r in enumerate(rewards)),
+        "long.csv": "tag,step,value\n" + long,
+        "a.jsonl": "".join(json.dumps(row) + "\n" for row in rows),
+        "list.json": json.dumps(rows, indent=1),
+        "columns.json": json.dumps({"step": list(range(20)), "reward": rewards}),
+        "trainer_state.json": json.dumps({"log_history": rows}),
+        **{f"{name}.log": style(rewards) for name, style in STYLES.items()},
+    }
+    found = [(name, text.encode()) for name, text in texts.items()]
+    found.append(("a.csv.gz", gzip.compress(table.encode())))
+    writer = tensorboardX.SummaryWriter(str(folder / "tb"))
+    for at, reward in enumerate(rewards):
+        writer.add_scalar("val/acc", reward, at)
+    writer.close()
+    found.append(("events.out.tfevents.1", next((folder / "tb").iterdir()).read_bytes()))
+    found.append(("run-a.wandb", write_wandb(folder / "wandb", rewards, table_bytes=100).read_bytes()))
+    with sqlite3.connect(folder / "a.db") as database:
+        database.execute("CREATE TABLE metrics (id INTEGER PRIMARY KEY, run_name TEXT, step INTEGER, metrics TEXT)")
+        for at, reward in enumerate(rewards):
+            values = ("r", at, json.dumps({"reward": reward}))
+            database.execute("INSERT INTO metrics (run_name, step, metrics) VALUES (?, ?, ?)", values)
+    found.append(("a.db", (folder / "a.db").read_bytes()))
+    return found
+
+
+TOKENS = (
+    b"nan",
+    b"-inf",
+    b"1e999",
+    b"9" * 400,
+    b"{",
+    b"[" * 2000,
+    b"\xff" * 12,
+    b"\0",
+    b"\x1b[31m",
+    b'"',
+    b"\n",
+    b",,,",
+    b"\xe2\x80\xae",
+    b"step:7 - ",
+    b"100%|#| 3/9 [",
+    b"%",
+    b": ",
+    b"a" * 3000,
+)
+
+
+def mutated(data: bytes, dice: random.Random) -> bytes:
+    content = bytearray(data)
+    for _ in range(dice.choice((1, 1, 2, 5, 20))):
+        at = dice.randrange(len(content) + 1)
+        end = min(len(content), at + dice.choice((1, 2, 8, 200)))
+        match dice.randrange(6):
+            case 0 if at < len(content):
+                content[at] ^= 1 << dice.randrange(8)
+            case 1:
+                del content[at:end]
+            case 2:
+                content[at:at] = dice.choice(TOKENS)
+            case 3:
+                content[at:at] = content[at:end] * dice.choice((1, 3, 50))
+            case 4:
+                content[at:end] = bytes(dice.randrange(256) for _ in range(end - at))
+            case _:
+                content = content[:at] if dice.random() < 0.2 and at else content
+    return bytes(content)
+
+
+def check(path: Path) -> str:
+    """Read a log and make its series; return what went wrong, empty where it was read or refused in one sentence."""
+    began = time.monotonic()
+    try:
+        series_from([read_table(path)], Selection(gpus=2 if path.stat().st_size % 2 else None))
+    except UserError as fault:
+        if "\n" in str(fault) or not str(fault).isprintable():
+            return f"not one clean sentence: {fault!r}"
+    except BaseException as fault:
+        return f"{type(fault).__name__}: {fault}"
+    return "" if time.monotonic() - began < MAX_SECONDS else "too slow"
+
+
+class HangError(BaseException):
+    """Not an Exception, so that no reader can turn it into a sentence."""
+
+
+def fuzz(folder: Path, num: int) -> dict[str, Any]:
+    """Read mutated logs; return the faults and the most memory that was used, in MB."""
+
+    def ring(*_: object) -> None:
+        raise HangError("hangs")
+
+    signal.signal(signal.SIGALRM, ring)
+    dice, whole, faults = random.Random(7), seeds(folder), []
+    for number in range(num):
+        name, data = whole[number % len(whole)]
+        path = folder / name
+        path.write_bytes(mutated(data, dice))
+        signal.alarm(2 * MAX_SECONDS)
+        if fault := check(path):
+            (folder / f"fault-{number}-{name}").write_bytes(path.read_bytes())
+            faults.append(f"{number} {name}: {fault}")
+        signal.alarm(0)
+    return {"faults": faults, "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+
+
+if __name__ == "__main__":
+    print(json.dumps(fuzz(Path(sys.argv[1]), int(sys.argv[2]))))
