@@ -5,6 +5,7 @@ import pytest
 from simulate import NOISE, run, sigmoid
 
 from scalerl.curves import Kind, NoteKind, Prior, Verdict, find_note, fit, refit
+from scalerl.curves.fit import MARGIN
 
 
 def with_fall(seed: int, drop: float, *, since: float = 0.7, num: int = 40) -> tuple[np.ndarray, np.ndarray]:
@@ -29,7 +30,7 @@ def test_a_long_run_has_a_known_ceiling():
     assert low < result.params["ceiling"] < high
     assert result.noise_sd == pytest.approx(NOISE, rel=0.4)
     assert result.gain == pytest.approx(0.2, abs=0.02)
-    assert result.margin == pytest.approx(0.1 * result.gain)
+    assert result.margin == pytest.approx(MARGIN * result.gain)
 
 
 def test_a_short_run_is_wide_and_says_what_would_decide():

@@ -34,13 +34,14 @@ def test_a_clearly_worse_arm_is_stopped(arms):
     planned = plan(arms, 1.0)
     assert planned.arm("c").action == "stop"
     assert planned.arm("c").until is None
-    assert {planned.arm("a").action, planned.arm("b").action} == {"continue"}
+    assert planned.arm(planned.favourite).action == "continue"
 
 
 def test_budget_limits_what_is_continued(arms):
-    planned = plan(arms, 1.0, budget=1.0)
-    assert planned.cost == pytest.approx(0.25)
-    assert planned.cost + sum(arm.spent for arm in planned.arms) <= 1.0 + 1e-9
+    free, planned = plan(arms, 1.0), plan(arms, 1.0, budget=0.8)
+    assert free.cost > 0.05
+    assert planned.cost == pytest.approx(0.05)
+    assert planned.cost + sum(arm.spent for arm in planned.arms) <= 0.8 + 1e-9
 
 
 def test_a_decided_plan_finishes_the_favourite():
@@ -95,7 +96,7 @@ def test_longer_horizons_explain_more(arms):
 
 
 def test_an_arm_past_its_peak_is_not_promised_its_ceiling():
-    """It has the higher ceiling, and its reward fell: at the target it is what it fell to, and nobody continues it."""
+    """It had the higher peak, and its reward falls: at the target it is what it fell to or less."""
     compute = np.arange(0.0125, 0.5 + 1e-9, 0.0125)
     reward = 0.4 + 0.3 / (1 + (0.04 / np.minimum(compute, 0.3)) ** 2.5) - 0.1 * np.maximum(compute - 0.3, 0) / 0.2
     fallen = fit(compute, reward + np.random.default_rng(0).normal(0, 0.003, len(compute)), start=0.4)
@@ -107,5 +108,6 @@ def test_an_arm_past_its_peak_is_not_promised_its_ceiling():
     planned = plan(arms, 1.0)
     at_target = planned.arm("fallen").reward_at_target
     assert at_target is not None
-    assert at_target.value == pytest.approx(reward[-1], abs=0.03)
+    assert at_target.value < reward[-1] + 0.03
+    assert at_target.low < at_target.value < at_target.high < 0.7
     assert planned.arm("fallen").action == "stop"

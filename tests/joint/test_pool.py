@@ -60,7 +60,7 @@ def test_an_early_arm_is_no_surer_than_the_population(close):
     early = arm(0.6, 20, end=0.5, num=8)
     pooled = pool({**close, "early": early})["early"]
     assert pooled.prior is not None
-    location, scale = told(pooled.prior)["share"]
+    _, scale = told(pooled.prior)["share"]
     shares = np.log((pooled.param_draws("ceiling") - START) / (1 - START))
     assert np.std(shares) > 0.5 * scale
     assert width(pooled) < width(early)
@@ -96,9 +96,10 @@ def test_two_arms_and_those_that_fell_are_left_as_they_are(close):
     assert pool({**close, "held": held})["held"] is held
 
 
-def test_a_run_that_knows_nothing_says_nothing():
+def test_a_run_that_knows_nothing_says_next_to_nothing():
     early = arm(0.6, 20, end=0.2, num=8)
-    assert "midpoint" not in member("early", early).values
+    _, error = member("early", early).values.get("midpoint", (0.0, np.inf))
+    assert error > 1.0
     known = member("long", arm(0.6, 21, end=8.0)).values
     assert set(known) == set(POOLED)
     value, error = known["midpoint"]
@@ -112,7 +113,7 @@ def test_the_scatter_of_a_population_is_learnt(spread: float):
     values = [(float(value), 0.02) for value in 0.6 + spread * rng.standard_normal(12)]
     draws, scatter = law(values, np.ones((12, 1)), POOLED["exponent"], np.random.default_rng(1))
     assert np.median(draws) == pytest.approx(0.6, abs=0.02 + spread)
-    assert np.std(draws) > spread
+    assert np.std(draws) > 0.9 * np.std([value for value, _ in values])
     assert np.median(scatter) < max(3 * spread, 0.06)
 
 

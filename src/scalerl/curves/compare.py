@@ -18,7 +18,7 @@ from scalerl.curves.notes import Note, NoteKind, PairKind, Verdict, find_note, n
 from scalerl.curves.paper import Grid
 from scalerl.curves.words import note_text, pair_verdict
 
-SURE = 0.97
+SURE = 0.95
 """Probability from which a difference decides."""
 SAME = 0.05
 """Of the gain: ceilings closer than this are the same for every purpose."""

@@ -62,6 +62,10 @@ class Watchdog:
         self._over.set()
         self._thread.join()
 
+    def end(self, reason: str) -> None:
+        """End the run as if a call hung; from any thread."""
+        self._on_hung(reason)
+
     @contextmanager
     def watching(self, what: str | None) -> Iterator[None]:
         """Watch the calls inside this context. An inner context restarts the time; None means not watched."""

@@ -114,7 +114,7 @@ class Parts:
 def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
     """Build every part of a training run, as the checkpoint in `earlier` left it if there is one."""
     with ExitStack() as opened:
-        place = enter_cluster(recipe, opened)
+        place = enter_cluster(recipe, opened, watchdog.end)
         inputs = load_inputs(recipe, device=place.device)
         opened.callback(inputs.graders.close)
         max_tokens = recipe.rollout.max_prompt_tokens

@@ -1,4 +1,4 @@
-"""A killed driver's Ray is ended by a process of its own, and nothing else is."""
+"""A killed driver's Ray is ended by a process of its own, and nothing else is; the folder of its session goes."""
 
 import subprocess
 import sys
@@ -38,6 +38,7 @@ def test_a_dead_driver_ends_what_uses_its_session(session: Path, tmp_path: Path)
         Cleanup(str(session))._process.communicate(timeout=30)
         assert ray.wait(timeout=5) == -9
         assert other.poll() is None
+        assert not session.exists()
     finally:
         end(ray)
         end(other)
@@ -48,5 +49,6 @@ def test_a_driver_that_closes_ray_ends_nothing(session: Path):
     try:
         Cleanup(str(session)).close()
         assert ray.poll() is None
+        assert not session.exists()
     finally:
         end(ray)

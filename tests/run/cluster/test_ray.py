@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from ray_processes import alive, descendants, generators_of, shared_memory, wait_until
+from ray_processes import alive, command_line, descendants, generators_of, shared_memory, wait_until
 from ray_runs import PATIENCE_S, check_exactly_once, kinds_of_loss, num_steps, start, stop, wait_for_steps
 
 from scalerl import store
@@ -67,6 +67,27 @@ def test_killed_driver_leaves_nothing_and_resumes(tmp_path):
     assert resumed.returncode == 0, output
     check_exactly_once(folder)
     assert store.read_metrics(folder)[-1]["attempt"] == 2
+
+
+@pytest.mark.parametrize("server", ["raylet", "gcs_server"])
+def test_killed_server_of_ray_ends_the_run_with_the_reason(tmp_path, server):
+    folder, memory = tmp_path / "run", shared_memory()
+    driver = start(folder, rollout__generators=1)
+    wait_for_steps(folder, 2, driver)
+    processes = descendants(driver.pid)
+    session = next(word for pid in processes for word in command_line(pid).split() if word.startswith("--session-dir="))
+    os.kill(next(pid for pid in processes if f"/{server}" in command_line(pid).split()[0]), signal.SIGKILL)
+    begun = time.monotonic()
+    output, _ = driver.communicate(timeout=60)
+    print(f"ended {time.monotonic() - begun:.1f} s after SIGKILL of Ray's {server}")
+    assert driver.returncode == 1, output
+    status = store.read_status(folder)
+    assert status is not None
+    assert (status["status"], f"Ray's {server} process" in status["reason"]) == ("failed", True)
+    assert "--resume" in output
+    wait_until(lambda: not alive(processes), 30, "the end of Ray's processes")
+    wait_until(lambda: not os.path.exists(session.partition("=")[2]), 10, "the end of the session's folder")
+    assert not {name for name in shared_memory() - memory if "plasma" in name or "ray" in name}
 
 
 def test_lost_node_costs_nothing(tmp_path):

@@ -15,7 +15,7 @@ from typing import Any
 
 from scalerl.errors import SandboxError
 from scalerl.graders.sandbox.launch import Launched, launch
-from scalerl.graders.sandbox.wire import BadMessage, Closed, receive, send
+from scalerl.graders.sandbox.wire import BadMessage, Closed, receive, send_job
 
 _START_TIMEOUT_S = 60.0
 _END_TIMEOUT_S = 20.0
@@ -73,17 +73,19 @@ class Box:
         try:
             with theirs:
                 socket.send_fds(self._control, [b"R"], [theirs.fileno(), *descriptors])
-            send(self._job, job)
-        except (OSError, BadMessage) as error:
+            send_job(self._job, job)
+        except OSError as error:
             raise NotBegun(str(error)) from error
 
     def begun(self) -> None:
         """Wait until the fork has given up its rights and runs the job. NotBegun if it ended before."""
         assert self._job is not None
         try:
-            receive(self._job)
-        except (OSError, Closed, BadMessage) as error:
-            raise NotBegun(f"a process ended before its program began: {error}") from error
+            begun = self._job.recv(1)
+        except OSError as error:
+            raise NotBegun(str(error)) from error
+        if not begun:
+            raise NotBegun("its process ended")
 
     def result(self, timeout_s: float) -> Any:
         """Return the message that the job sends within this time, or None."""

@@ -15,7 +15,6 @@ from scalerl.graders.sandbox.seccomp import deny_filter
 _DIE_WITH_PARENT = 1
 _SET_DUMPABLE = 4
 _SET_SECCOMP = 22
-_NO_NEW_PRIVILEGES = 38
 _FILTER_MODE = 2
 
 # mount(2)
@@ -75,7 +74,7 @@ class Confinement:
         """Load the filter of system calls; return whether that was possible."""
         if self._filter is None:
             return False
-        self._check(self._libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "giving up new privileges")
+        # Bubblewrap has given up new privileges, which is a condition.
         return not self._libc.prctl(_SET_SECCOMP, _FILTER_MODE, ctypes.byref(self._filter), 0, 0)
 
     def _check(self, returned: int, action: str) -> None:

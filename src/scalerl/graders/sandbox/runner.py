@@ -13,7 +13,6 @@ import tempfile
 import time
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -107,12 +106,16 @@ class Runner:
 
 
 def _job(kind: str, limits: RunLimits, program: Program) -> dict[str, Any]:
-    return {"kind": kind, "limits": asdict(limits), **asdict(program)}
+    return {"kind": kind, "limits": _fields(limits), **_fields(program)}
 
 
 def _tests_job(tests: Tests, program: Program, limits: RunLimits) -> dict[str, Any]:
     # Everything but the program itself: the tests must not depend on what it says.
-    return {"kind": "tests", "limits": asdict(limits), "entry_point": program.entry_point, **asdict(tests)}
+    return {"kind": "tests", "limits": _fields(limits), "entry_point": program.entry_point, **_fields(tests)}
+
+
+def _fields(value: Program | Tests | RunLimits) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in value.__slots__}
 
 
 def _num_checks(tests: Tests) -> int:

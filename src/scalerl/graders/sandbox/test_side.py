@@ -10,7 +10,7 @@ import builtins
 import os
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -167,50 +167,55 @@ class Checks:
         return num_met, max(self.num, num_met + 1), error
 
 
-class _CountAsserts(ast.NodeTransformer):
-    """Replace each assert by one that records whether it was met and goes on."""
-
-    def __init__(self) -> None:
-        self.num = 0
-
-    def visit_Assert(self, node: ast.Assert) -> ast.AST:
-        if isinstance(node.test, ast.Constant):
-            return node
-        (replaced,) = ast.parse(
-            f"try: __record__({self.num}, None)\nexcept Exception: __record__({self.num}, False)"
-        ).body
-        self.num += 1
-        replaced.body[0].value.args[1] = node.test  # type: ignore[attr-defined]
-        return ast.fix_missing_locations(ast.copy_location(replaced, node))
-
-
 def prepared(test: str) -> tuple[ast.Module, int]:
-    """Return a test whose asserts are recorded, and how many checks it has.
+    """Return a test whose asserts record whether they were met and go on, and how many checks it has.
 
     A test that catches exceptions may rely on an assert that raises, so it is left as it is and counts once.
     """
     tree = ast.parse(test)
-    if any(isinstance(node, ast.Try | ast.With) for node in ast.walk(tree)):
+    bodies = list(_bodies(tree))
+    if any(isinstance(node, ast.Try | ast.With) for body in bodies for node in body):
         return tree, 1
-    counting = _CountAsserts()
-    tree = counting.visit(tree)
-    return tree, max(1, counting.num)
+    num = 0
+    for body in bodies:
+        for at, node in enumerate(body):
+            if isinstance(node, ast.Assert) and not isinstance(node.test, ast.Constant):
+                body[at] = _recording(node, num)
+                num += 1
+    return tree, max(1, num)
 
 
-def unbound_names(tree: ast.Module, namespace: dict[str, Any]) -> set[str]:
-    """Return the names that a test reads and nothing on its side defines: the program must."""
-    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
-    bound = {name.id for name in names if not isinstance(name.ctx, ast.Load)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            bound.add(node.name)
-        elif isinstance(node, ast.arg):
-            bound.add(node.arg)
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            bound |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ExceptHandler) and node.name:
-            bound.add(node.name)
-    return {name.id for name in names} - bound - set(namespace) - set(dir(builtins))
+def _bodies(node: Any) -> Iterator[list[Any]]:
+    """Yield every list of statements below a node."""
+    for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+        inner = getattr(node, name, None)
+        if isinstance(inner, list):
+            yield inner
+            for child in inner:
+                yield from _bodies(child)
+
+
+def _recording(node: ast.Assert, number: int) -> ast.Try:
+    place: Any = {"lineno": node.lineno, "col_offset": 0, "end_lineno": node.lineno, "end_col_offset": 0}
+
+    def record(met: ast.expr) -> ast.Expr:
+        name = ast.Name("__record__", ast.Load(), **place)
+        return ast.Expr(ast.Call(name, [ast.Constant(number, **place), met], [], **place), **place)
+
+    failed = record(ast.Constant(False, **place))
+    handler = ast.ExceptHandler(ast.Name("Exception", ast.Load(), **place), None, [failed], **place)
+    return ast.Try([record(node.test)], [handler], [], [], **place)
+
+
+class _Names(dict[str, Any]):
+    """The builtins of the tests. What they do not define is the program's."""
+
+    program: Program | None = None
+
+    def __missing__(self, name: str) -> Proxy:
+        if self.program is None:
+            raise KeyError(name)
+        return Proxy(self.program, name)
 
 
 def run_tests(job: Any, descriptors: list[int]) -> None:
@@ -247,18 +252,18 @@ def _run(checks: Checks, run: Callable[[], None], failure: str | None) -> Checks
 
 
 def _asserts(job: Any, program: Program) -> list[Test]:
-    namespace: dict[str, Any] = {"__name__": "tests"}
+    names = _Names(builtins.__dict__)
+    namespace: dict[str, Any] = {"__name__": "tests", "__builtins__": names}
     exec(compile(job["setup"], "<setup>", "exec", dont_inherit=True), namespace)
+    names.program = program
     if job["entry_point"]:
         namespace[job["entry_point"]] = namespace["candidate"] = Proxy(program, job["entry_point"])
-    return [_assert_test(test, namespace, program) for test in job["tests"]]
+    return [_assert_test(test, namespace) for test in job["tests"]]
 
 
-def _assert_test(test: str, namespace: dict[str, Any], program: Program) -> Test:
+def _assert_test(test: str, namespace: dict[str, Any]) -> Test:
     tree, num = prepared(test)
     checks = Checks(num=num)
-    for name in unbound_names(tree, {**namespace, "__record__": None}):
-        namespace[name] = Proxy(program, name)
     code = compile(tree, "<tests>", "exec", dont_inherit=True)
 
     def run() -> None:

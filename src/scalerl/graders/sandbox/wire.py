@@ -1,6 +1,7 @@
-"""Messages over a stream socket: a length, then JSON."""
+"""Messages over a stream socket: a length, then JSON. Jobs, which only the grader process sends, are faster to read."""
 
 import json
+import marshal
 import socket
 import struct
 from typing import Any
@@ -36,6 +37,18 @@ def receive(end: socket.socket) -> Any:
         return json.loads(_exactly(end, length))
     except (ValueError, RecursionError) as error:
         raise BadMessage(f"not JSON: {error}") from None
+
+
+def send_job(end: socket.socket, job: Any) -> None:
+    """Send a job to the same interpreter, in its own format. No one else's data may be read by it."""
+    body = marshal.dumps(job)
+    end.sendall(_HEAD.pack(len(body)) + body)
+
+
+def receive_job(end: socket.socket) -> Any:
+    """Return the job that `send_job` sent."""
+    (length,) = _HEAD.unpack(_exactly(end, _HEAD.size))
+    return marshal.loads(_exactly(end, length))
 
 
 def _exactly(end: socket.socket, num: int) -> bytes:

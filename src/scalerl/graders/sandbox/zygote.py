@@ -24,7 +24,7 @@ from typing import Any
 from scalerl.graders.sandbox.confine import Confinement, limit_resources
 from scalerl.graders.sandbox.program_side import answer_calls, run_script
 from scalerl.graders.sandbox.test_side import run_tests
-from scalerl.graders.sandbox.wire import receive, send
+from scalerl.graders.sandbox.wire import receive_job, send
 
 # What programs import most, so that a fork has it already.
 _WARM = """
@@ -103,17 +103,18 @@ class Zygote:
             end.close()
         # A group of its own, so that it can be ended together with what it starts.
         os.setsid()
-        self._confinement.die_with_parent()
+        if not self._confined:
+            self._confinement.die_with_parent()
         first, *others = descriptors
         with socket.socket(fileno=first) as given:
-            job = receive(given)
+            job = receive_job(given)
             if self._confined:
                 self._confinement.drop_rights(self._user)
             os.chdir(self._folder)
             limit_resources(job["limits"], limit_processes=self._confined)
             if self._has_filter and not self._confinement.filter_calls():
                 raise OSError("system calls cannot be filtered")
-            send(given, "begun")
+            given.send(b"B")
             if job["kind"] == "tests":
                 others.append(os.dup(first))
         return partial(_JOBS[job["kind"]], job, others)

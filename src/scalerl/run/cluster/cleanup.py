@@ -1,4 +1,4 @@
-"""End what is left of a local Ray when its driver dies.
+"""End what is left of a local Ray when its driver ends: processes, and the folder of the session.
 
 A killed driver takes Ray's server and workers with it, but Ray's agents wait for that server for a minute. So a small
 process beside the driver waits for its end: `python cleanup.py FOLDER`, with the folder of the Ray session. It imports
@@ -6,6 +6,7 @@ nothing beyond the standard library, and it is told by a byte when the driver ha
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from pathlib import Path
 
 GRACE_S = 3.0
 """Time for Ray's own end."""
+END_S = 10.0
+"""How long processes may take to end when they are killed."""
 
 
 class Cleanup:
@@ -32,7 +35,7 @@ class Cleanup:
         )
 
     def close(self) -> None:
-        """End it without killing anything."""
+        """End it, after Ray was closed: without killing anything."""
         self._process.communicate(b"x")
 
 
@@ -47,15 +50,32 @@ def using(session: str) -> Iterator[int]:
             yield int(folder.parent.name)
 
 
-def main(session: str) -> None:
-    if sys.stdin.buffer.read(1):
-        return
-    time.sleep(GRACE_S)
+def servers(session: str) -> dict[int, str]:
+    """Return the servers of the session, without which Ray's own code aborts the driver, by process id."""
+    found = {}
     for pid in using(session):
         try:
-            os.kill(pid, signal.SIGKILL)
+            name = os.path.basename((Path("/proc") / str(pid) / "cmdline").read_bytes().split(b"\0")[0]).decode()
         except OSError:
             continue
+        if name in ("raylet", "gcs_server"):
+            found[pid] = name
+    return found
+
+
+def main(session: str) -> None:
+    if not sys.stdin.buffer.read(1):
+        time.sleep(GRACE_S)
+        deadline = time.monotonic() + END_S
+        # Some start others while they end.
+        while (left := list(using(session))) and time.monotonic() < deadline:
+            for pid in left:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except OSError:
+                    continue
+            time.sleep(0.1)
+    shutil.rmtree(session, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -6,16 +6,17 @@
 import importlib.util
 import os
 import re
+import select
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from scalerl.errors import ClusterError
-from scalerl.run.cluster.cleanup import Cleanup
+from scalerl.run.cluster.cleanup import Cleanup, servers
 
 ANSWER_S = 10.0
 """How long a cluster may take to answer."""
@@ -41,8 +42,12 @@ class Connection:
     close: Callable[[], None]
 
 
-def connect(address: str) -> Connection:
-    """Start Ray on this machine ("local") or join a cluster; ClusterError says why that cannot be done."""
+def connect(address: str, *, on_lost: Callable[[str], None] = lambda reason: None) -> Connection:
+    """Start Ray on this machine ("local") or join a cluster; ClusterError says why that cannot be done.
+
+    `on_lost` is called with the reason, from another thread, if a server of the local Ray dies: this process could then
+    not even end as usual, because Ray's own code would abort it at the next call.
+    """
     address = check_address(address)
     # Before ray is imported: no usage reports, no hook that looks for a newer version.
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -57,9 +62,16 @@ def connect(address: str) -> Connection:
     context = _attempt(address) if address == LOCAL else _within(ANSWER_S, address)
     if isinstance(context, BaseException):
         raise ClusterError(_sentence(address, context))
-    cleanup = Cleanup(context.address_info["session_dir"]) if address == LOCAL else None
+    is_closing = threading.Event()
+    cleanup = None
+    if address == LOCAL:
+        session = context.address_info["session_dir"]
+        cleanup = Cleanup(session)
+        watched = (servers(session), is_closing, on_lost)
+        threading.Thread(target=_watch, args=watched, name="ray-servers", daemon=True).start()
 
     def close() -> None:
+        is_closing.set()
         ray.shutdown()
         if cleanup is not None:
             cleanup.close()
@@ -75,6 +87,21 @@ def connect(address: str) -> Connection:
         gpu_nodes=frozenset(node["NodeID"] for node in nodes if node["Resources"].get("GPU", 0.0) > 0),
         close=close,
     )
+
+
+def _watch(found: Mapping[int, str], is_closing: threading.Event, on_lost: Callable[[str], None]) -> None:
+    """Wait for the death of any of these processes."""
+    waiting, names = select.poll(), {}
+    for pid, name in found.items():
+        file = os.pidfd_open(pid)
+        names[file] = name
+        waiting.register(file, select.POLLIN)
+    died = [names[file] for file, _ in waiting.poll()]
+    if not is_closing.is_set():
+        on_lost(
+            f"Ray's {died[0]} process on this machine has died: it was killed, ran out of memory or crashed; --resume "
+            f"continues from the last checkpoint"
+        )
 
 
 def check_address(address: str) -> str:

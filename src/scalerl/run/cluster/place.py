@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -42,8 +42,11 @@ class Place:
         return "" if self.ranks is None else self.ranks.places[0].device_name
 
 
-def enter_cluster(recipe: Recipe, opened: ExitStack) -> Place:
-    """Connect to the recipe's cluster, if it has one, and hold devices there for the learner."""
+def enter_cluster(recipe: Recipe, opened: ExitStack, on_lost: Callable[[str], None]) -> Place:
+    """Connect to the recipe's cluster, if it has one, and hold devices there for the learner.
+
+    `on_lost` is called from another thread if a Ray on this machine alone dies.
+    """
     if recipe.learner.context_ranks > 1 and recipe.model.path is not None:
         check_context_ranks(recipe, load_config(recipe.model.path, trust_remote_code=recipe.model.trust_remote_code))
     on_gpu = torch.cuda.is_available()
@@ -64,7 +67,7 @@ def enter_cluster(recipe: Recipe, opened: ExitStack) -> Place:
         )
     from scalerl.run.cluster.connect import check_gpus, connect, node_id, reserved_gpu
 
-    connection = connect(recipe.cluster.address)
+    connection = connect(recipe.cluster.address, on_lost=on_lost)
     opened.callback(connection.close)
     if has_actors:
         return _place_ranks(recipe, connection, opened)
