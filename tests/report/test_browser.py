@@ -28,7 +28,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report_views, "SHARES", (0.5,))
         patch.setattr(report_views, "_candidates", lambda tables: ["tokens"])
-        built = build_report([write_study(folder / "study", num=10)], Selection(), FitOptions())
+        built = build_report([write_study(folder / "study", num=14)], Selection(), FitOptions())
     path = folder / "report.html"
     path.write_text(page_of(report_json(built)), encoding="utf-8")
     return path, built
@@ -79,8 +79,10 @@ def forecast(tab: Any, curve: str) -> tuple[float, float, float]:
 def test_the_forecast_is_that_of_python(opened: Any, report: tuple[Path, Any]):
     curve = report[1].view().analysis.curves[0]
     (content,) = reward_at(curve.fit, [2 * curve.fit.scale])
-    assert forecast(opened, "base") == tuple(
-        round(end, 3) for end in (content.reward.value, content.reward.low, content.reward.high)
+    width = content.reward.high - content.reward.low
+    # The ends are quantiles of 2,000 draws, which differ with the places that are asked for together.
+    assert forecast(opened, "base") == pytest.approx(
+        (content.reward.value, content.reward.low, content.reward.high), abs=0.05 * width + 0.001
     )
 
 
