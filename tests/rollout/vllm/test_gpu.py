@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,8 +35,9 @@ def loaded():
         max_position_embeddings=CONTEXT,
         architectures=["LlamaForCausalLM"],
     )
-    model = LlamaForCausalLM(config).to("cuda").eval()
-    return LoadedModel(model=model, tokenizer=None, stop_tokens=(3, 9), context=CONTEXT)
+    model: Any = LlamaForCausalLM(config)
+    tokenizer: Any = None
+    return LoadedModel(model=model.to("cuda").eval(), tokenizer=tokenizer, stop_tokens=(3, 9), context=CONTEXT)
 
 
 def build(name, loaded):
