@@ -167,7 +167,7 @@ def test_merged_copies_of_adapters_are_counted():
     ],
 )
 def test_the_faster_engine_is_advised(model_type, settings, advised):
-    from scalerl.config.rollout import RolloutSettings
+    from scalerl.config.parts import RolloutSettings
 
     advice = engine_advice(RolloutSettings(**settings), SimpleNamespace(model_type=model_type))
     assert (advice is None) == (advised is None)
