@@ -23,6 +23,7 @@ def check_layout(name: str, recipe: "Recipe", gpus: str | None, *, check: bool) 
     if recipe.model.path is None:
         raise RecipeError("model.path is not set, so there is nothing to train: add --set model.path=...")
     from scalerl.models.load import load_config
+    from scalerl.rollout.torch.build import engine_advice
     from scalerl.run.memory import Gpus, check_context_ranks, memory_of_model, settings_that_fit, why_not
 
     load = functools.partial(load_config, recipe.model.path, trust_remote_code=recipe.model.trust_remote_code)
@@ -40,6 +41,8 @@ def check_layout(name: str, recipe: "Recipe", gpus: str | None, *, check: bool) 
         recomputes = memory.recipe.learner.gradient_checkpointing is True
         chosen = "on, since not all activations would fit" if recomputes else "off"
         typer.echo(f"gradient checkpointing: {chosen} (learner.gradient_checkpointing is auto)")
+    if advice := engine_advice(recipe.rollout, load()):
+        typer.echo(advice)
     if gpus is not None:
         typer.echo(f"{name} fits: {sum(memory.num.values())} of {devices.num} GPUs")
     return gpus is not None

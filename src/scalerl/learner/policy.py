@@ -134,8 +134,8 @@ class LocalPolicy:
             torch._foreach_copy_(copies, masters)  # pyright: ignore[reportPrivateImportUsage]
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield all FP32 weights, adapters merged in. They are not copies: copy what you keep."""
-        yield from each_merged_weight(self.model)
+        """Yield all weights: FP32 masters, not copies, and where adapters are merged in, copies in the body's dtype."""
+        yield from each_merged_weight(self.model, dtype=self.body.dtype)
 
     def leaves(self) -> Sequence[tuple[Tensor, Tensor]]:
         """Return the tensors that a pass has gradients for, each with its master: body parameters and the head."""

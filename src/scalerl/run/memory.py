@@ -6,7 +6,8 @@ learner.context_ranks:
 
     learner     weights       4 N / s (masters) + b N (rounded body, or what is gathered of a sharded one at a time)
                 optimiser     12 T / s (two moments and the gradient)
-                activations   t x layers x (what a layer keeps per token) x b
+                activations   t x layers x (what a layer keeps per token) x b; with adapters at least b x the layers,
+                              for their merged copies in a push
                 logits        2 chunks of FP32 logits and the head's gradient
     generator   weights       b N and the head in FP32
                 cache         slots x context x (keys and values of all layers) x b
@@ -161,6 +162,8 @@ def learner_bytes(recipe: Recipe, sizes: ModelSizes) -> dict[str, float]:
     gathered = 2 * sizes.layer_params * each + 4 * sizes.head_params
     body = gathered if shards > 1 else sizes.params * each if each < 4 else 0
     second_copy = sizes.params * each / shards if learner.start_kl else 0
+    # For a push, adapters are merged into copies of all layers; activations are free by then.
+    merged = sizes.layers * sizes.layer_params * each if rank and shards == 1 else 0
     # A sequence longer than a micro-batch has a pass of its own.
     tokens = max(learner.micro_batch_tokens, recipe.rollout.context) / learner.context_ranks
     kept = sizes.kept_of_slices(learner.context_ranks)
@@ -170,7 +173,7 @@ def learner_bytes(recipe: Recipe, sizes: ModelSizes) -> dict[str, float]:
     return {
         "weights": 4 * sizes.params / shards + body + second_copy,
         "optimiser": 12 * trained / shards,
-        "activations": tokens * per_token * each,
+        "activations": max(tokens * per_token * each, merged),
         "logits": 2.0 * chunk * sizes.vocabulary * 4 + 4 * sizes.head_params,
         "reserve": RESERVE_BYTES,
     }

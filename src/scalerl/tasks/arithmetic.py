@@ -6,13 +6,12 @@ on the mixture knows the good method but uses it too rarely, which RL can improv
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 from scalerl.answer_format import THINKING_END, THINKING_START
 from scalerl.errors import TaskError
-from scalerl.tasks.procedural import check_least, drawn_task
+from scalerl.tasks.procedural import check_least, drawn_task, is_rare
 from scalerl.tasks.task import Task
 from scalerl.types import Problem
 
@@ -20,13 +19,6 @@ OPERATIONS = "+-*"
 
 _SLIPS = (-10, -1, 1, 10)
 _GUESS_RANGE = 9
-_MOST_DRAWS = 10_000
-
-_LEAST_SHARE = 1e-3
-"""Least share of expressions that never go below zero; with a smaller one, drawing them takes too long."""
-
-_COUNTED_NUMBER = 1000
-"""Expressions are counted up to this max_number; with larger numbers there are more than anyone needs."""
 
 
 def arithmetic(
@@ -72,11 +64,10 @@ def arithmetic(
         num_problems=num_problems,
         seed=seed,
         draw=draw,
-        pose=_pose,
+        problem_of=_problem,
         demonstrate=demonstration,
         grader="exact",
         remedy="raise max_number or max_terms",
-        most=_num_problems(min_terms, max_terms, max_number, operations),
     )
 
 
@@ -107,14 +98,17 @@ class Expression:
 
 def draw_expression(stream: random.Random, *, num_terms: int, max_number: int, operations: str) -> Expression:
     """Draw numbers from 1 to `max_number` (one digit after a *) such that no intermediate result is negative."""
-    for _ in range(_MOST_DRAWS):
-        chosen = tuple(stream.choice(operations) for _ in range(num_terms - 1))
-        largest = [max_number, *(min(max_number, 9) if operation == "*" else max_number for operation in chosen)]
-        numbers = [stream.randint(1, number) for number in largest]
-        # Negative results would need a sign in every later step, which adds length but nothing to learn.
-        if _stays_above_zero(numbers, chosen):
-            return Expression(numbers=tuple(numbers), operations=chosen)
-    raise _below_zero(num_terms, max_number, operations)
+    while (drawn := _attempt(stream, num_terms, max_number, operations)) is None:
+        pass
+    return drawn
+
+
+def _attempt(stream: random.Random, num_terms: int, max_number: int, operations: str) -> Expression | None:
+    chosen = tuple(stream.choice(operations) for _ in range(num_terms - 1))
+    largest = [max_number, *(min(max_number, 9) if operation == "*" else max_number for operation in chosen)]
+    numbers = [stream.randint(1, number) for number in largest]
+    # Negative results would need a sign in every later step, which adds length but nothing to learn.
+    return Expression(numbers=tuple(numbers), operations=chosen) if _stays_above_zero(numbers, chosen) else None
 
 
 def solve(expression: Expression, slips: Sequence[int] = ()) -> list[Step]:
@@ -152,34 +146,6 @@ def demonstrate(
     return f"{THINKING_START}{';'.join(map(str, steps))}{THINKING_END}{steps[-1].result}"
 
 
-def count_sums(max_terms: int, max_number: int, operations: str) -> Iterator[int]:
-    """Yield, for 1 to max_terms numbers, how many expressions without products never go below zero."""
-    ways = [0] + [1] * max_number
-    for _ in range(max_terms):
-        yield sum(ways)
-        # How many expressions reach each value, by prefix sums over the numbers that may come next.
-        below = [0, *accumulate(ways)]
-        reached = [0] * (len(ways) + max_number)
-        for value in range(len(reached)):
-            if "+" in operations:
-                reached[value] += below[min(value, len(ways))] - below[min(max(value - max_number, 0), len(ways))]
-            if "-" in operations:
-                reached[value] += below[min(value + max_number + 1, len(ways))] - below[min(value + 1, len(ways))]
-        ways = reached
-
-
-def _num_problems(min_terms: int, max_terms: int, max_number: int, operations: str) -> int | None:
-    """Return the number of problems of these settings; None if it is hard to count or certainly large enough."""
-    if "*" in operations:
-        return None
-    counted = min(max_number, _COUNTED_NUMBER)
-    counts = list(count_sums(max_terms, counted, operations))[min_terms - 1 :]
-    for num_terms, count in enumerate(counts, start=min_terms):
-        if count < _LEAST_SHARE * counted * (len(set(operations)) * counted) ** (num_terms - 1):
-            raise _below_zero(num_terms, max_number, operations)
-    return sum(counts) if counted == max_number else None
-
-
 def _stays_above_zero(numbers: Sequence[int], operations: Sequence[str]) -> bool:
     """Return whether no step of `solve` goes below zero; faster than `solve`, since it runs for every draw."""
     total, product, sign = 0, numbers[0], 1
@@ -194,14 +160,7 @@ def _stays_above_zero(numbers: Sequence[int], operations: Sequence[str]) -> bool
     return total + sign * product >= 0
 
 
-def _below_zero(num_terms: int, max_number: int, operations: str) -> TaskError:
-    return TaskError(
-        f'arithmetic: {num_terms} numbers up to {max_number} with "{operations}" hardly ever stay above zero: '
-        f"raise max_number, lower max_terms, or allow +"
-    )
-
-
-def _pose(expression: Expression) -> Problem:
+def _problem(expression: Expression) -> Problem:
     return Problem(id=str(expression), prompt=f"{expression}=", answer=str(value(expression)), task="arithmetic")
 
 
@@ -211,6 +170,12 @@ def _check_settings(min_terms: int, max_terms: int, max_number: int, operations:
     check_least("arithmetic", max_number=(max_number, 1))
     if not operations or set(operations) - set(OPERATIONS):
         raise TaskError(f'arithmetic: operations is "{operations}" but must be one or more of "{OPERATIONS}"')
+    for num in range(min_terms, max_terms + 1):
+        if is_rare(lambda stream, num=num: _attempt(stream, num, max_number, operations), share=0.02, num=500):
+            raise TaskError(
+                f'arithmetic: {num} numbers up to {max_number} with "{operations}" hardly ever stay above zero: raise '
+                f"max_number, lower max_terms, or allow +"
+            )
     if not 0 <= slip_rate <= 1:
         raise TaskError(f"arithmetic: slip_rate is {slip_rate} but must be in [0, 1]")
 

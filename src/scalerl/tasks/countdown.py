@@ -11,14 +11,11 @@ from dataclasses import dataclass
 from scalerl.answer_format import THINKING_END, THINKING_START
 from scalerl.errors import TaskError
 from scalerl.graders.expressions import OPERATIONS, PRECEDENCE
-from scalerl.tasks.procedural import check_least, drawn_task
+from scalerl.tasks.procedural import check_least, drawn_task, is_rare
 from scalerl.tasks.task import Task
 from scalerl.types import Problem
 
 SIGNS = "+-*/"
-
-_NUM_TRIALS = 500
-_LEAST_SHARE = 0.02
 
 
 def countdown(
@@ -56,10 +53,8 @@ def countdown(
             pass
         return solved
 
-    # Tried first: if hardly any attempt succeeds, drawing thousands of problems would take forever.
     for num_numbers in range(min_numbers, max_numbers + 1):
-        stream = random.Random(0)
-        if sum(attempt(stream, num_numbers) is not None for _ in range(_NUM_TRIALS)) < _LEAST_SHARE * _NUM_TRIALS:
+        if is_rare(lambda stream, num=num_numbers: attempt(stream, num), share=0.02, num=500):
             raise TaskError(
                 f'countdown: {num_numbers} numbers up to {max_number} with "{operations}" hardly ever make a target up '
                 f"to {max_target}: raise max_target or allow more operations"
@@ -72,7 +67,7 @@ def countdown(
         num_problems=num_problems,
         seed=seed,
         draw=draw,
-        pose=_pose,
+        problem_of=_problem,
         demonstrate=lambda solved, stream: f"{THINKING_START}{';'.join(solved.steps)}{THINKING_END}{solved.expression}",
         grader="countdown",
         remedy="raise max_number, max_numbers or max_target",
@@ -113,7 +108,7 @@ def _combine(stream: random.Random, numbers: list[int], operations: str) -> Solv
     return Solved(numbers=tuple(sorted(numbers)), target=target, steps=tuple(steps), expression=expression)
 
 
-def _pose(solved: Solved) -> Problem:
+def _problem(solved: Solved) -> Problem:
     numbers = ", ".join(map(str, solved.numbers))
     return Problem(
         id=f"{numbers} to {solved.target}".replace(", ", ","),

@@ -31,29 +31,19 @@ def drawn_task(
     num_problems: int,
     seed: int,
     draw: Callable[[random.Random], Item],
-    pose: Callable[[Item], Problem],
+    problem_of: Callable[[Item], Problem],
     demonstrate: Callable[[Item, random.Random], str],
     grader: str,
     remedy: str,
-    most: int | None = None,
 ) -> Task:
-    """Build a task from items that `draw` returns; `pose` makes a problem of an item, `demonstrate` a completion.
-
-    `most` is the number of different problems, if it is known; asking for more then fails at once. `remedy` is what an
-    error tells the user to change.
-    """
-    if most is not None and num_problems + num_evaluation > most:
-        raise TaskError(
-            f"{name}: {num_problems} different problems for training and {num_evaluation} for evaluation were asked "
-            f"for, but these settings give only {most}: {remedy}, or ask for fewer"
-        )
+    """Build a task from items that `draw` returns; `remedy` is what an error tells the user to change."""
 
     def demonstrations(num: int, stream_seed: int) -> list[Demonstration]:
         stream = random.Random(derive_seed(f"{name} demonstrations", stream_seed))
         result: list[Demonstration] = []
         while len(result) < num:
             item = draw(stream)
-            problem, completion = pose(item), demonstrate(item, stream)
+            problem, completion = problem_of(item), demonstrate(item, stream)
             if not is_withheld(problem):
                 result.append(Demonstration(problem=problem, completion=completion))
         return result
@@ -61,7 +51,9 @@ def drawn_task(
     def drawn(purpose: str, purpose_seed: int, num: int) -> tuple[Problem, ...]:
         stream = random.Random(derive_seed(f"{name} {purpose}", purpose_seed))
         withheld = purpose == "evaluation"
-        problems = distinct(lambda: pose(draw(stream)), num, wanted=lambda problem: is_withheld(problem) == withheld)
+        problems = distinct(
+            lambda: problem_of(draw(stream)), num, wanted=lambda problem: is_withheld(problem) == withheld
+        )
         if len(problems) < num:
             raise TaskError(
                 f"{name}: {num} different problems for {purpose} were asked for, but these settings give hardly "
@@ -105,6 +97,12 @@ def distinct(
                 break
             new_in_block = 0
     return tuple(problems.values())
+
+
+def is_rare(attempt: Callable[[random.Random], object | None], *, share: float, num: int) -> bool:
+    """Return whether fewer than this share of some attempts give something: drawing thousands would take forever."""
+    stream = random.Random(0)
+    return sum(attempt(stream) is not None for _ in range(num)) < share * num
 
 
 def is_withheld(problem: Problem) -> bool:

@@ -4,10 +4,11 @@ Each problem is a few steps over a number, a list of numbers or a word, describe
 is run on inputs that the prompt does not show, so repeating the example does not pass.
 """
 
+import functools
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from scalerl.errors import TaskError
 from scalerl.graders.sandbox.job import Calls, Reference
@@ -18,61 +19,59 @@ from scalerl.types import Problem, derive_seed
 _LETTERS = "abcde"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Step(NamedTuple):
     """One kind of step; {k} is a number and {c}, {d} are letters, drawn anew for each problem."""
 
     words: str
     code: str
     """An expression of the argument's name, {v}."""
-    apply: Callable[[Any, int, str, str], Any]
     becomes: str = ""
     """The kind of value that it makes, where that is another."""
 
 
 NUMBERS = (
-    Step(words="add {k}", code="{v}+{k}", apply=lambda v, k, c, d: v + k),
-    Step(words="subtract {k}", code="{v}-{k}", apply=lambda v, k, c, d: v - k),
-    Step(words="multiply by {k}", code="{v}*{k}", apply=lambda v, k, c, d: v * k),
-    Step(words="take the remainder by {k}", code="{v}%{k}", apply=lambda v, k, c, d: v % k),
-    Step(words="divide by {k} and round down", code="{v}//{k}", apply=lambda v, k, c, d: v // k),
-    Step(words="square it", code="{v}*{v}", apply=lambda v, k, c, d: v * v),
-    Step(words="negate it", code="-{v}", apply=lambda v, k, c, d: -v),
-    Step(words="take the larger of it and {k}", code="max({v},{k})", apply=lambda v, k, c, d: max(v, k)),
-    Step(words="take the smaller of it and {k}", code="min({v},{k})", apply=lambda v, k, c, d: min(v, k)),
-    Step(words="drop the sign", code="abs({v})", apply=lambda v, k, c, d: abs(v)),
+    Step("add {k}", "{v}+{k}"),
+    Step("subtract {k}", "{v}-{k}"),
+    Step("multiply by {k}", "{v}*{k}"),
+    Step("take the remainder by {k}", "{v}%{k}"),
+    Step("divide by {k} and round down", "{v}//{k}"),
+    Step("square it", "{v}*{v}"),
+    Step("negate it", "-{v}"),
+    Step("take the larger of it and {k}", "max({v},{k})"),
+    Step("take the smaller of it and {k}", "min({v},{k})"),
+    Step("drop the sign", "abs({v})"),
 )
 LISTS = (
-    Step(words="reverse it", code="{v}[::-1]", apply=lambda v, k, c, d: v[::-1]),
-    Step(words="sort it", code="sorted({v})", apply=lambda v, k, c, d: sorted(v)),
-    Step(words="add {k} to each", code="[i+{k} for i in {v}]", apply=lambda v, k, c, d: [i + k for i in v]),
-    Step(words="multiply each by {k}", code="[i*{k} for i in {v}]", apply=lambda v, k, c, d: [i * k for i in v]),
-    Step(
-        words="keep those above {k}", code="[i for i in {v} if i>{k}]", apply=lambda v, k, c, d: [i for i in v if i > k]
-    ),
-    Step(
-        words="keep the even ones",
-        code="[i for i in {v} if i%2==0]",
-        apply=lambda v, k, c, d: [i for i in v if i % 2 == 0],
-    ),
-    Step(words="keep the first {k}", code="{v}[:{k}]", apply=lambda v, k, c, d: v[:k]),
-    Step(words="leave out the first {k}", code="{v}[{k}:]", apply=lambda v, k, c, d: v[k:]),
-    Step(words="sum it", code="sum({v})", apply=lambda v, k, c, d: sum(v), becomes="numbers"),
-    Step(words="count it", code="len({v})", apply=lambda v, k, c, d: len(v), becomes="numbers"),
+    Step("reverse it", "{v}[::-1]"),
+    Step("sort it", "sorted({v})"),
+    Step("add {k} to each", "[i+{k} for i in {v}]"),
+    Step("multiply each by {k}", "[i*{k} for i in {v}]"),
+    Step("keep those above {k}", "[i for i in {v} if i>{k}]"),
+    Step("keep the even ones", "[i for i in {v} if i%2==0]"),
+    Step("keep the first {k}", "{v}[:{k}]"),
+    Step("leave out the first {k}", "{v}[{k}:]"),
+    Step("sum it", "sum({v})", "numbers"),
+    Step("count it", "len({v})", "numbers"),
 )
 STRINGS = (
-    Step(words="reverse it", code="{v}[::-1]", apply=lambda v, k, c, d: v[::-1]),
-    Step(words="write it {k} times", code="{v}*{k}", apply=lambda v, k, c, d: v * k),
-    Step(words="keep the first {k}", code="{v}[:{k}]", apply=lambda v, k, c, d: v[:k]),
-    Step(words="leave out the first {k}", code="{v}[{k}:]", apply=lambda v, k, c, d: v[k:]),
-    Step(words="put {c} before it", code="'{c}'+{v}", apply=lambda v, k, c, d: c + v),
-    Step(words="put {c} after it", code="{v}+'{c}'", apply=lambda v, k, c, d: v + c),
-    Step(words="replace {c} by {d}", code="{v}.replace('{c}','{d}')", apply=lambda v, k, c, d: v.replace(c, d)),
-    Step(words="sort its letters", code="''.join(sorted({v}))", apply=lambda v, k, c, d: "".join(sorted(v))),
-    Step(words="count the {c}", code="{v}.count('{c}')", apply=lambda v, k, c, d: v.count(c), becomes="numbers"),
-    Step(words="count it", code="len({v})", apply=lambda v, k, c, d: len(v), becomes="numbers"),
+    Step("reverse it", "{v}[::-1]"),
+    Step("write it {k} times", "{v}*{k}"),
+    Step("keep the first {k}", "{v}[:{k}]"),
+    Step("leave out the first {k}", "{v}[{k}:]"),
+    Step("put {c} before it", "'{c}'+{v}"),
+    Step("put {c} after it", "{v}+'{c}'"),
+    Step("replace {c} by {d}", "{v}.replace('{c}','{d}')"),
+    Step("sort its letters", "''.join(sorted({v}))"),
+    Step("count the {c}", "{v}.count('{c}')", "numbers"),
+    Step("count it", "len({v})", "numbers"),
 )
 STEPS: Mapping[str, Sequence[Step]] = {"numbers": NUMBERS, "lists": LISTS, "strings": STRINGS}
+
+
+@functools.cache
+def _function(code: str) -> Callable[[Any], Any]:
+    """Return an expression of the tables above, filled in, as a function of v."""
+    return eval(f"lambda v: {code}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +85,7 @@ class Specified:
 
     def value(self, argument: Any) -> Any:
         for step, k, c, d in self.steps:
-            argument = step.apply(argument, k, c, d)
+            argument = _function(step.code.format(v="v", k=k, c=c, d=d))(argument)
         return argument
 
 
@@ -128,7 +127,7 @@ def programs(
         num_problems=num_problems,
         seed=seed,
         draw=draw,
-        pose=lambda made: _pose(made, show_example),
+        problem_of=lambda made: _problem(made, show_example),
         demonstrate=lambda made, stream: _program(made, stream, slip_rate),
         grader="code",
         remedy="raise max_steps or allow more kinds",
@@ -166,7 +165,7 @@ def _inputs(stream: random.Random, kind: str, num: int) -> tuple[Any, ...]:
 _NAMES = {"numbers": "x", "lists": "a", "strings": "s"}
 
 
-def _pose(made: Specified, show_example: bool) -> Problem:
+def _problem(made: Specified, show_example: bool) -> Problem:
     name = _NAMES[made.kind]
     shown = made.inputs[0]
     prompt = f"f({name}): {_described(made.steps)}."

@@ -3,12 +3,13 @@
 A row is a mapping, from a line of a file, a row of a table or a value that a function returned.
 """
 
+import dataclasses
 import json
 import math
 import numbers
 import random
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -142,17 +143,54 @@ def rows_task(
     fields: Fields,
     evaluation_rows: Sequence[Row] | None = None,
 ) -> Task:
-    """Build a task from rows, graded by `exact`; `num_evaluation` rows, or evaluation rows, are withheld.
+    """Build a task from rows, graded by `exact`.
 
-    With None all of them are, in their order: a set that is only evaluated on.
     A row without the id field gets its number as id. With a demonstration field, every row must have a completion.
     """
-    problems = _problems(name, rows, fields)
-    completions: dict[str, str] = {}
-    if fields.demonstration:
-        completions = {problem.id: fields.demonstration_of(row) for problem, row in zip(problems, rows, strict=True)}
-    pool = problems if evaluation_rows is None else _problems(name, evaluation_rows, fields, prefix="evaluation/")
-    evaluation = _withhold(pool, num_evaluation, evaluation_seed, (evaluation_rows or rows)[0].where)
+
+    def read(row: Row) -> Entry:
+        (prompt, turns), answer = fields.prompt_of(row), fields.answer_of(row)
+        problem = Problem(id=fields.id_of(row), prompt=prompt, answer=answer, task=name, messages=turns)
+        return problem, fields.demonstration_of(row) if fields.demonstration else ""
+
+    return entries_task(
+        name,
+        num_evaluation,
+        evaluation_seed,
+        rows=rows,
+        evaluation_rows=evaluation_rows,
+        read=read,
+        grader="exact",
+        label="file demonstrations",
+    )
+
+
+Entry = tuple[Problem, str]
+"""A problem and a completion to imitate; empty if there is none."""
+
+
+def entries_task(
+    name: str,
+    num_evaluation: int | None,
+    evaluation_seed: int,
+    *,
+    rows: Sequence[Row],
+    evaluation_rows: Sequence[Row] | None,
+    read: Callable[[Row], Entry],
+    grader: str,
+    label: str,
+) -> Task:
+    """Build a task from rows that `read` makes problems of; `num_evaluation` rows, or evaluation rows, are withheld.
+
+    With None all of them are, in their order: a set that is only evaluated on. The order of demonstrations follows from
+    `label`.
+    """
+    entries = _entries(rows, read)
+    pool = _entries(evaluation_rows, read, prefix="evaluation/") if evaluation_rows else entries
+    problems = [problem for problem, _ in entries.values()]
+    evaluation = _withhold(
+        [problem for problem, _ in pool.values()], num_evaluation, evaluation_seed, (evaluation_rows or rows)[0].where
+    )
     training = without(problems, evaluation)
     if not training and num_evaluation is not None:
         equal = "" if len(evaluation) >= len(problems) else f" or equal to one of the {len(evaluation)} that are"
@@ -162,29 +200,30 @@ def rows_task(
         )
 
     def demonstrations(num: int, seed: int) -> list[Demonstration]:
-        order = random.Random(derive_seed("file demonstrations", seed)).sample(training, min(num, len(training)))
-        return [Demonstration(problem=problem, completion=completions[problem.id]) for problem in order]
+        order = random.Random(derive_seed(label, seed)).sample(training, min(num, len(training)))
+        return [Demonstration(problem=problem, completion=entries[problem.id][1]) for problem in order]
 
     return Task(
         name=name,
         training=training,
         evaluation=evaluation,
-        grader="exact",
-        demonstrations=demonstrations if completions else None,
+        grader=grader,
+        demonstrations=demonstrations if all(completion for _, completion in entries.values()) else None,
     )
 
 
-def _problems(name: str, rows: Sequence[Row], fields: Fields, prefix: str = "") -> tuple[Problem, ...]:
-    number_of: dict[str, int] = {}
-    problems: list[Problem] = []
+def _entries(rows: Sequence[Row], read: Callable[[Row], Entry], prefix: str = "") -> dict[str, Entry]:
+    """Return the entries by the id of their problem."""
+    entries: dict[str, Entry] = {}
+    places: dict[str, str] = {}
     for row in rows:
-        problem_id = fields.id_of(row)
-        if problem_id in number_of:
-            raise TaskError(f'{row.place}: the id "{problem_id}" is already used in {row.unit} {number_of[problem_id]}')
-        number_of[problem_id] = row.number
-        (prompt, turns), answer = fields.prompt_of(row), fields.answer_of(row)
-        problems.append(Problem(id=prefix + problem_id, prompt=prompt, answer=answer, task=name, messages=turns))
-    return tuple(problems)
+        problem, completion = read(row)
+        if problem.id in places:
+            raise TaskError(f'{row.place}: the id "{problem.id}" is already used in {places[problem.id]}')
+        places[problem.id] = f"{row.unit} {row.number}"
+        problem = dataclasses.replace(problem, id=prefix + problem.id)
+        entries[problem.id] = problem, completion
+    return entries
 
 
 def _withhold(pool: Sequence[Problem], num: int | None, seed: int, where: str) -> tuple[Problem, ...]:

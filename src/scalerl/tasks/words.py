@@ -4,9 +4,11 @@ A story begins with a number of things, each further sentence changes it by one 
 sentences are in the tables below. All values are positive whole numbers.
 """
 
+import operator
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from scalerl.answer_format import THINKING_END, THINKING_START
 from scalerl.errors import TaskError
@@ -14,41 +16,24 @@ from scalerl.tasks.procedural import check_least, drawn_task
 from scalerl.tasks.task import Task
 from scalerl.types import Problem
 
+_OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.floordiv}
 _TIMES = {2: "twice", 3: "three times", 4: "four times"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class Turn(NamedTuple):
     """A sentence that changes the number of things by one operation."""
 
     text: str
     operation: str
     explained: str
     """The words after the equation in a demonstration."""
-    numbers: tuple[int, ...] = ()
-    """Allowed values of the other number; empty for any up to max_number."""
     question: str = ""
     """The question after it; empty for "how many are there now"."""
+    numbers: tuple[int, ...] = ()
+    """Allowed values of the other number; empty for any up to max_number."""
 
 
-_NAMES = (
-    "Ada",
-    "Ben",
-    "Carla",
-    "David",
-    "Emma",
-    "Farid",
-    "Grace",
-    "Hugo",
-    "Ines",
-    "Jonas",
-    "Kira",
-    "Liam",
-    "Mia",
-    "Noor",
-    "Oscar",
-    "Paula",
-)
+_NAMES = "Ada,Ben,Carla,David,Emma,Farid,Grace,Hugo,Ines,Jonas,Kira,Liam,Mia,Noor,Oscar,Paula".split(",")  # noqa: SIM905
 _THINGS = ("apples", "beads", "books", "buttons", "cards", "coins", "marbles", "pencils", "shells", "stamps")
 _CONTAINERS = ("bags", "baskets", "boxes", "drawers", "jars")
 _PEOPLE = ("children", "cousins", "friends", "neighbours")
@@ -62,61 +47,34 @@ _PRODUCTS = (
     "{name} has {first} {containers} with {number} {things} in each.",
     "{name} buys {first} packs of {number} {things}.",
 )
+_OF_RIVAL = "How many {things} does {rival} have?"
 _EVENTS = (
-    Turn(text="{name} buys {number} more.", operation="+", explained="with those bought"),
-    Turn(text="A neighbour gives {name} {number} more {things}.", operation="+", explained="with the present"),
-    Turn(text="Later {name} finds another {number} under the bed.", operation="+", explained="with those found"),
-    Turn(text="{name} gives {number} of them to {other}.", operation="-", explained="are left"),
-    Turn(text="On the way home {name} loses {number} {things}.", operation="-", explained="are not lost"),
-    Turn(text="At the market {name} sells {number} of them.", operation="-", explained="are not sold"),
-    Turn(
-        text="A month later {name} has {times} as many.",
-        operation="*",
-        explained="a month later",
-        numbers=tuple(_TIMES),
-    ),
-    Turn(
-        text="{name} gives half of the {things} to {other}.", operation="/", explained="is the other half", numbers=(2,)
-    ),
+    Turn("{name} buys {number} more.", "+", "with those bought"),
+    Turn("A neighbour gives {name} {number} more {things}.", "+", "with the present"),
+    Turn("Later {name} finds another {number} under the bed.", "+", "with those found"),
+    Turn("{name} gives {number} of them to {other}.", "-", "are left"),
+    Turn("On the way home {name} loses {number} {things}.", "-", "are not lost"),
+    Turn("At the market {name} sells {number} of them.", "-", "are not sold"),
+    Turn("A month later {name} has {times} as many.", "*", "a month later", numbers=tuple(_TIMES)),
+    Turn("{name} gives half of the {things} to {other}.", "/", "is the other half", numbers=(2,)),
 )
 _CLOSINGS = (
+    Turn("{rival} has {number} {things}.", "+", "together", "How many {things} do {name} and {rival} have together?"),
+    Turn("{rival} has {number} more {things} than {name}.", "+", "is what the other has", _OF_RIVAL),
+    Turn("{rival} has {number} fewer {things} than {name}.", "-", "is what the other has", _OF_RIVAL),
+    Turn("{rival} has {times} as many {things} as {name}.", "*", "is what the other has", _OF_RIVAL, tuple(_TIMES)),
     Turn(
-        text="{rival} has {number} {things}.",
-        operation="+",
-        explained="together",
-        question="How many {things} do {name} and {rival} have together?",
+        "{name} sells every one of the {things} for {number} dollars.",
+        "*",
+        "dollars in all",
+        "How many dollars does {name} get?",
+        tuple(range(2, 10)),
     ),
     Turn(
-        text="{rival} has {number} more {things} than {name}.",
-        operation="+",
-        explained="is what the other has",
-        question="How many {things} does {rival} have?",
-    ),
-    Turn(
-        text="{rival} has {number} fewer {things} than {name}.",
-        operation="-",
-        explained="is what the other has",
-        question="How many {things} does {rival} have?",
-    ),
-    Turn(
-        text="{rival} has {times} as many {things} as {name}.",
-        operation="*",
-        explained="is what the other has",
-        numbers=tuple(_TIMES),
-        question="How many {things} does {rival} have?",
-    ),
-    Turn(
-        text="{name} sells every one of the {things} for {number} dollars.",
-        operation="*",
-        explained="dollars in all",
-        numbers=tuple(range(2, 10)),
-        question="How many dollars does {name} get?",
-    ),
-    Turn(
-        text="{name} shares all of the {things} equally among {number} {people}.",
-        operation="/",
-        explained="for each",
-        question="How many {things} does each of them get?",
+        "{name} shares all of the {things} equally among {number} {people}.",
+        "/",
+        "for each",
+        "How many {things} does each of them get?",
     ),
 )
 
@@ -143,7 +101,7 @@ def words(
         num_problems=num_problems,
         seed=seed,
         draw=lambda stream: draw_story(stream, num_steps=stream.randint(min_steps, max_steps), max_number=max_number),
-        pose=_pose,
+        problem_of=_problem,
         demonstrate=lambda story, stream: f"{THINKING_START}{' '.join(story.steps)}{THINKING_END}{story.value}",
         grader="numeric",
         remedy="raise max_number or max_steps",
@@ -185,7 +143,7 @@ def draw_story(stream: random.Random, *, num_steps: int, max_number: int) -> Sto
         last = len(steps) == num_steps - 1
         turns = _CLOSINGS if last and stream.random() < 1 / 2 else _EVENTS
         turn, number = _draw_turn(stream, turns, value, max_number)
-        result = _apply(value, turn.operation, number)
+        result = _OPERATIONS[turn.operation](value, number)
         sentences.append(turn.text.format(number=number, times=_TIMES.get(number), **scene))
         steps.append(f"{value} {turn.operation} {number} = {result} {turn.explained}.")
         value, question = result, turn.question
@@ -201,25 +159,16 @@ def _draw_turn(stream: random.Random, turns: Sequence[Turn], value: int, max_num
 
 
 def _numbers(turn: Turn, value: int, max_number: int) -> list[int]:
-    numbers = turn.numbers or range(2, max_number + 1)
-    if turn.operation == "-":
-        return [number for number in numbers if number < value]
-    if turn.operation == "/":
-        return [number for number in numbers if value % number == 0 and number < value]
-    if turn.operation == "*":
+    allowed = {
+        "+": lambda number: True,
+        "-": lambda number: number < value,
         # Otherwise a few doublings in a row would give very large numbers.
-        return [number for number in numbers if number * value <= 20 * max_number]
-    return list(numbers)
+        "*": lambda number: number * value <= 20 * max_number,
+        "/": lambda number: value % number == 0 and number < value,
+    }[turn.operation]
+    return [number for number in turn.numbers or range(2, max_number + 1) if allowed(number)]
 
 
-def _apply(value: int, operation: str, number: int) -> int:
-    if operation == "+":
-        return value + number
-    if operation == "-":
-        return value - number
-    return value * number if operation == "*" else value // number
-
-
-def _pose(story: Story) -> Problem:
+def _problem(story: Story) -> Problem:
     problem = Problem(id="", prompt=story.text, answer=str(story.value), task="words")
     return replace(problem, id=problem.content_hash)

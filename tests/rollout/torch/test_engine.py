@@ -17,7 +17,7 @@ from scalerl.errors import EngineError
 from scalerl.rollout.torch.body import FusedBody
 from scalerl.rollout.torch.cache import SlotCache
 from scalerl.rollout.torch.decoder import Decoder
-from scalerl.rollout.torch.engine import TorchEngine
+from scalerl.rollout.torch.engine import TorchEngine, pass_tokens
 from scalerl.types import Completion, LengthPlan
 
 BODIES = [(family, fused) for family in FAMILIES for fused in (True, False)]
@@ -385,3 +385,10 @@ def test_pause_collects_the_chunk_that_was_launched_ahead(model, new_weights, po
     undisturbed, paused = sampled(pause=False), sampled(pause=True)
     assert by_key(paused) == by_key(undisturbed)
     assert [completion.request.key for completion in paused] == [completion.request.key for completion in undisturbed]
+
+
+@pytest.mark.parametrize(
+    ("num_params", "expected"), [(1e6, 4096), (135e6, 4096), (1.54e9, 2048), (3.21e9, 1024), (8.03e9, 512), (70e9, 256)]
+)
+def test_passes_over_prompts_shrink_with_the_model(num_params, expected):
+    assert pass_tokens(int(num_params)) == expected

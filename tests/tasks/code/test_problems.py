@@ -162,7 +162,7 @@ def test_settings_that_do_not_fit_are_one_sentence(tmp_path: Path):
         ({}, "set either path"),
         ({"path": path, "dataset": "x"}, "set either path"),
         ({"path": path}, "none are left"),
-        ({"path": write(tmp_path / "twice.jsonl", MBPP, MBPP)}, 'the id "2" is used by an earlier problem'),
+        ({"path": write(tmp_path / "twice.jsonl", MBPP, MBPP)}, 'the id "2" is already used in line 1'),
     )
     for settings, sentence in cases:
         with pytest.raises(TaskError, match=sentence):

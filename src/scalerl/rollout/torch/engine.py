@@ -38,7 +38,7 @@ from scalerl.types import Completion, Request, Work
 
 _CLOSED = "the engine is closed"
 
-_PASS_PRODUCTS = 4e12
+_PASS_PRODUCTS = 5e12
 """Parameters x tokens of a pass over prompts on a GPU, about 10 ms on an H200. A pass is padded to its full size, and
 most polls have a few new prompts: a larger pass would mostly compute padding."""
 

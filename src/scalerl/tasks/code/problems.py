@@ -1,17 +1,16 @@
 """Code problems from a file or a data set, in any of the formats of formats.py; graded by running the program."""
 
-import random
 from collections.abc import Sequence
 from pathlib import Path
 
 from scalerl.errors import TaskError
 from scalerl.graders.code import close_sandboxes, run_program
 from scalerl.graders.sandbox.job import RunLimits
-from scalerl.tasks.code.formats import CodeProblem, read_problem
+from scalerl.tasks.code.formats import read_problem
 from scalerl.tasks.files import load_rows, read_rows
-from scalerl.tasks.rows import Row
-from scalerl.tasks.task import Demonstration, Task, without
-from scalerl.types import Problem, derive_seed
+from scalerl.tasks.rows import Entry, Row, entries_task
+from scalerl.tasks.task import Task
+from scalerl.types import Problem
 
 # Faults that an error lists by name.
 _MOST_LISTED = 5
@@ -45,68 +44,40 @@ def code(
         evaluation_rows = read_rows(Path(evaluation_path))
     elif evaluation_split:
         evaluation_rows = load_rows(dataset, subset, evaluation_split)
-    problems = _read_all(rows)
-    pool = problems if evaluation_rows is None else _read_all(evaluation_rows, prefix="evaluation/")
     if check_references:
-        check_solutions({**problems, **pool})
-    num = len(pool) if num_evaluation is None else num_evaluation
-    if num > len(pool):
-        raise TaskError(
-            f"{(evaluation_rows or rows)[0].where} has {len(pool)} problems, but {num} are to be evaluated "
-            f"on (evaluation.num_prompts)"
-        )
-    withheld = random.Random(derive_seed("withheld problems", evaluation_seed)).sample(sorted(pool), num)
-    evaluation = tuple(_posed(pool[name], name) for name in withheld)
-    training = without([_posed(problem, name) for name, problem in problems.items()], evaluation)
-    if not training and num_evaluation is not None:
-        raise TaskError(f"{rows[0].where}: all {len(problems)} problems are withheld for evaluation, none are left")
-
-    def demonstrations(num: int, seed: int) -> list[Demonstration]:
-        order = random.Random(derive_seed("code demonstrations", seed)).sample(training, min(num, len(training)))
-        return [Demonstration(problem=problem, completion=_shown(problems[problem.id])) for problem in order]
-
-    has_solutions = all(problem.reference.solution.strip() for problem in problems.values())
-    return Task(
-        name="code",
-        training=training,
-        evaluation=evaluation,
+        check_solutions([*rows, *(evaluation_rows or ())])
+    return entries_task(
+        "code",
+        num_evaluation,
+        evaluation_seed,
+        rows=sorted(rows, key=lambda row: read_problem(row).id),
+        evaluation_rows=evaluation_rows and sorted(evaluation_rows, key=lambda row: read_problem(row).id),
+        read=_entry,
         grader="code",
-        demonstrations=demonstrations if has_solutions else None,
+        label="code demonstrations",
     )
 
 
-def check_solutions(problems: dict[str, CodeProblem]) -> None:
+def check_solutions(rows: Sequence[Row]) -> None:
     """Raise TaskError where a reference solution is missing or fails its own tests, naming the first few."""
     faults: list[str] = []
-    for name, problem in problems.items():
+    for problem in map(read_problem, rows):
         if not problem.reference.solution.strip():
-            faults.append(f"{name} (no solution)")
+            faults.append(f"{problem.id} (no solution)")
             continue
         outcome = run_program(problem.reference.solution, problem.reference.to_text(), limits=_PATIENT)
         if not outcome.correct:
-            faults.append(f"{name} ({outcome.kind}, {outcome.num_passed} of {outcome.num_checks} checks passed)")
+            faults.append(f"{problem.id} ({outcome.kind}, {outcome.num_passed} of {outcome.num_checks} checks passed)")
     close_sandboxes()
     if faults:
         listed = ", ".join(faults[:_MOST_LISTED]) + (", ..." if len(faults) > _MOST_LISTED else "")
-        raise TaskError(f"{len(faults)} of {len(problems)} reference solutions do not pass their own tests: {listed}")
+        raise TaskError(f"{len(faults)} of {len(rows)} reference solutions do not pass their own tests: {listed}")
 
 
-def _read_all(rows: Sequence[Row], prefix: str = "") -> dict[str, CodeProblem]:
-    problems: dict[str, CodeProblem] = {}
-    for row in rows:
-        problem = read_problem(row)
-        name = prefix + problem.id
-        if name in problems:
-            raise TaskError(f'{row.place}: the id "{problem.id}" is used by an earlier problem')
-        problems[name] = problem
-    return problems
-
-
-def _posed(problem: CodeProblem, name: str) -> Problem:
-    return Problem(id=name, prompt=problem.prompt, answer=problem.reference.to_text(), task="code")
-
-
-def _shown(problem: CodeProblem) -> str:
-    """Return a solution as an answer: the rest of the prompt, or a program between fences."""
-    solution = problem.reference.solution
-    return solution if problem.reference.prefix else f"```python\n{solution.strip()}\n```"
+def _entry(row: Row) -> Entry:
+    """Return the problem of a row, and its solution: the rest of the prompt, or a program between fences."""
+    made = read_problem(row)
+    solution = made.reference.solution
+    shown = solution if made.reference.prefix else f"```python\n{solution.strip()}\n```"
+    problem = Problem(id=made.id, prompt=made.prompt, answer=made.reference.to_text(), task="code")
+    return problem, shown if solution.strip() else ""
