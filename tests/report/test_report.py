@@ -143,7 +143,7 @@ def test_settings_costs_environment_and_signals(written: dict[str, Any]):
 def pair(kind: PairKind, winner: str | None) -> Pair:
     nothing = Value(value=0.0, low=0.0, high=0.0)
     return Pair(
-        a="a", b="b", kind=kind, winner=winner, p_higher_ceiling=0.5, p_higher_by_margin=0.5, p_ahead=0.5,
+        a="a", b="b", kind=kind, winner=winner, p_higher_ceiling=0.5, p_higher_by_margin=0.5, p_ahead=0.5, lead=0.0,
         ceiling_difference=nothing, margin=0.0, targets=(), p_larger_exponent=0.5, correlation=0.0, notes=(),
     )  # fmt: skip
 
