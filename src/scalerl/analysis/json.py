@@ -84,6 +84,7 @@ def _curve_json(curve: CurveResult, command: Command) -> dict[str, Any]:
     if fit is not None and fit.unpooled is not None:
         alone = {word: value_json(param_value(fit.unpooled, word)) for word in PARAMS}
         out["unpooled"] = {**alone, "verdict": fit.unpooled.verdict}
+        out["pooled_with"] = list(fit.prior.sources) if fit.prior is not None else []
     if command == "fit":
         out["stopping"] = _stopping_json(curve)
     if command == "backtest":
