@@ -48,13 +48,13 @@ def test_fits_are_equal_to_those_made_here_to_the_last_digit():
         there = [workers.submit(fitted, seed) for seed in range(4)]
         for seed, future in enumerate(there):
             one, other = future.result(), fitted(seed)
-            assert one.draws is not None
-            assert other.draws is not None
-            for name in (field.name for field in fields(Fit) if field.name != "draws"):
+            assert one.posterior is not None
+            assert other.posterior is not None
+            for name in (field.name for field in fields(Fit) if field.name != "posterior"):
                 np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
-            for name, values in other.draws.params.items():
-                np.testing.assert_array_equal(one.draws.params[name], values)
-            np.testing.assert_array_equal(one.draws.noise_sd, other.draws.noise_sd)
+            for name in (field.name for field in fields(other.posterior.draws)):
+                ours, theirs = getattr(one.posterior.draws, name), getattr(other.posterior.draws, name)
+                np.testing.assert_array_equal(ours, theirs)
         assert not any(workers.submit(is_loaded, "torch").result() for _ in range(4))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from rich.console import Console
-from scalerl.curves.verdicts import Verdict
+from scalerl.curves import Verdict
 from small_study import plan_of
 
 from scalerl import store

@@ -23,6 +23,7 @@ FALLEN = 0.65
 """Probability of a fall from which it is the verdict. On simulated runs it finds nine of ten falls of 8 standard errors
 and raises one false alarm in several hundred (benchmarks/gate.py)."""
 LEAST_POINTS = 6
+"""The start counts as one, where it is known."""
 NUM_LATER = 8
 """Means that the evaluations of a longer run are summed up by, to say what they would tell."""
 
@@ -221,8 +222,9 @@ def fit(
     points = _window(points, skip_before, fit_until)
     start = start if shape.has_start else None
     empty = _fit_without_curve(points, shape, level, margin, start, start_sd)
-    if points.num < LEAST_POINTS:
-        few = note(NoteKind.TOO_FEW_POINTS, num=points.num, num_left_out=num_given - points.num, needed=LEAST_POINTS)
+    num = points.num + (start is not None)
+    if num < LEAST_POINTS:
+        few = note(NoteKind.TOO_FEW_POINTS, num=num, num_left_out=num_given - points.num, needed=LEAST_POINTS)
         return replace(empty, notes=(few,))
     if len(np.unique(points.compute)) < 3:
         num = len(np.unique(points.compute))
@@ -241,7 +243,8 @@ def fit(
         noise_sd=found.noise_sd,
         run_sd=found.run_sd if blocks.num_runs > 1 else None,
     )
-    done = replace(done, params={name: float(np.median(done.param_draws(name))) for name in shape.params})
+    params = {name: float(np.median(done.param_draws(name))) for name in shape.params}
+    done = replace(done, params=params if start is None or start_sd != 0 else params | {"start": start})
     done = replace(done, margin=MARGIN * max(done.gain, 0.0) if margin is None else margin)
     verdict, notes = judge(done)
     return replace(done, verdict=verdict, notes=notes, prior=pool)

@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import numpy as np
-from scipy.special import log_ndtr, ndtr, ndtri
 
 from scalerl.curves import priors
 from scalerl.curves.data import Blocks
@@ -337,6 +336,8 @@ class Evidence:
 
 def evidence(problem: Problem, covariances: list[Covariance], candidates: Candidates, *, num_nodes: int) -> Evidence:
     """Integrate level, extra and noise out. One node of the gain: its best value, with a width about it instead."""
+    from scipy.special import log_ndtr  # here, so that reading a log does not load scipy
+
     c, blocks, df = candidates, problem.blocks, problem.df
     s, e = columns(blocks, problem.form, c)
     extra = np.flatnonzero(c.has_extra)
@@ -745,6 +746,8 @@ def _shared_shape(problem: Problem, candidates: Candidates) -> tuple[float, floa
 
 def _draw(problem: Problem, cells: Candidates, found: Evidence, rng: np.random.Generator) -> Draws:
     """Draw from the mixture: evenly spread over its mass, then everything that was integrated out."""
+    from scipy.special import ndtr, ndtri
+
     mass = np.cumsum(np.exp(found.log_mass - found.log_mass.max()).ravel())
     places = (rng.permutation(NUM_DRAWS) + rng.uniform()) / NUM_DRAWS
     which = np.minimum(np.searchsorted(mass, places * mass[-1]), len(mass) - 1)
