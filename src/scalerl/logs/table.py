@@ -24,6 +24,8 @@ _MAX_SECONDS = 60.0
 # ms-swift logs its step as text, '5/400'.
 _SWIFT_STEP = "global_step/max_steps"
 _MAX_DEPTH = 8
+# Larger integers are beyond floats, and become infinite.
+_MAX_BITS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +97,8 @@ def make_table(
         for column, value in row.items():
             if column not in cleaned:
                 cleaned[column] = clean(str(column)) or f"column {len(cleaned) + 1}"
+            if isinstance(value, int) and value.bit_length() > _MAX_BITS:
+                value = number(value)
             own[cleaned[column]] = clean(value) if isinstance(value, str) else value
         placed.append((place, own))
     if not placed:
