@@ -410,4 +410,4 @@ def test_impossible_context_ranks_hold_no_device(tmp_path, monkeypatch):
     words = ["learner.ranks=12", "learner.sharding=full", "learner.context_ranks=6", "cluster.address=head:1"]
     settings = recipe(*words, "rollout.generators=1", f"model.path={tmp_path / 'model'}")
     with ExitStack() as opened, pytest.raises(RecipeError, match="does not divide the model's 32 attention heads"):
-        enter_cluster(settings, opened)
+        enter_cluster(settings, opened, pytest.fail)

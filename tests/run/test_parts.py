@@ -192,7 +192,8 @@ def test_grader_processes_end_when_loading_fails(monkeypatch: pytest.MonkeyPatch
     other = 'evaluation.sets.other={name="arithmetic", num_problems=9, grader="no_such_module:grade"}'
     with pytest.raises(GraderError, match="no_such_module"):
         load_inputs(recipe('task.grader="own_code:obedient"', other))
-    pool = made[-1]._pools["workers"]
+    pool = made[-1]._pool
+    assert pool is not None
     assert pool._process.returncode is not None
 
 

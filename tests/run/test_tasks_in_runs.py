@@ -60,7 +60,7 @@ SUMS = {f"{one}+{other}+1=": one + other + 1 for one in range(2, 6) for other in
 
 
 def is_over(run: Run) -> bool:
-    pool = run.parts.inputs.graders._pools["workers"]
+    pool = run.parts.inputs.graders._pool
     assert pool is not None
     return pool._process.returncode is not None
 
@@ -131,7 +131,7 @@ def test_answers_without_verdict_are_not_trained_on(tmp_path: Path):
 def test_dead_grader_pool_ends_the_run(tmp_path: Path):
     class Murderer(NullObserver):
         def stepped(self, row: Mapping[str, Any]) -> None:
-            pool = run.parts.inputs.graders._pools["workers"]
+            pool = run.parts.inputs.graders._pool
             assert pool is not None
             os.kill(pool.pid, signal.SIGKILL)
 
@@ -162,8 +162,8 @@ def test_failed_construction_leaves_no_process(tmp_path: Path, monkeypatch: pyte
             tmp_path / "run",
         )
     (graders,) = made
-    assert graders._pools
-    assert graders._pools["workers"]._process.returncode is not None
+    assert graders._pool is not None
+    assert graders._pool._process.returncode is not None
 
 
 @pytest.fixture(scope="module")

@@ -68,7 +68,7 @@ def reached(verdict: Verdict) -> Progress:
 
 def test_the_table_shows_every_run_and_its_forecast(tmp_path):
     console = Console(record=True, width=120, file=io.StringIO())
-    console.print(table([status_of(tmp_path, state="running", seconds=200.0, progress=reached("ok"))]))
+    console.print(table([status_of(tmp_path, state="running", seconds=200.0, progress=reached(Verdict.KNOWN))]))
     (line,) = [line for line in console.export_text().splitlines() if "dapo" in line]
     assert line.split() == ["dapo", "0", "running", "3/4", "3", "min", "20", "s", "0.500", "0.700", "[0.650,", "0.810]"]
 
