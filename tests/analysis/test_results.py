@@ -142,7 +142,7 @@ def test_answer_is_never_only_if_nearly_certain():
 
 
 def test_no_usable_curve_names_what_the_window_dropped():
-    with pytest.raises(NoCurveError, match=r"^no usable curve: Too few points: 2 of 6 .*left out 22") as caught:
+    with pytest.raises(NoCurveError, match=r"^no usable curve: Too few points: 3 of 6 .*left out 22") as caught:
         analyse_fit([series(facts=(BY_SEED,))], FitOptions(skip_before=2800.0))
     assert "\n" not in str(caught.value)
     with pytest.raises(InputError, match=r"no usable curve among 2; the first, a: .*left out"):

@@ -271,7 +271,7 @@ def test_each_task_has_its_own_rows_curve_and_forecast(mixed: tuple[Path, list[L
     # From the fourth evaluation after the start on there is a forecast; those before a stop count.
     both = {True: {"short": True, "long": True}, False: {"short": False, "long": False}}
     heard = [one for listener in listeners for one in listener.heard]
-    assert heard == [(["short", "long"], both[step >= 4]) for step in range(9)]
+    assert heard == [(["short", "long"], both[step >= 5]) for step in range(9)]
 
 
 def test_three_to_one_holds_within_a_percent_through_the_loop():
