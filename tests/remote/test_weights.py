@@ -58,13 +58,20 @@ def test_shared_memory_is_opened_until_newer_weights_come():
         second = shared.publish([("matrix", torch.zeros(3, 4))])
         check_equal(held.open())
     check_equal(mapped)
-    # The number of the first file may be that of another one by now.
+    assert torch.equal(second["matrix"], torch.zeros(3, 4))
+    assert list(second) == ["matrix"]
+    assert len(shared._blocks) == 2, "the first was being read"
+    del mapped, held, second
+    third = shared.publish([("matrix", torch.ones(3, 4))])
+    assert len(shared._blocks) == 2, "nobody reads it any more"
     with pytest.raises(Gone):
         first.open()
-    assert list(second) == ["matrix"]
-    assert torch.equal(second["matrix"], torch.zeros(3, 4))
+    assert torch.equal(third["matrix"], torch.ones(3, 4))
+    del third
     shared.close()
-    del mapped, held, second
+    with pytest.raises(Gone):
+        first.open()
+    del shared
     assert len(os.listdir("/proc/self/fd")) == len(opened)
 
 

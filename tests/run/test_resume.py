@@ -12,7 +12,7 @@ from scalerl.config import Recipe, load_recipe
 from scalerl.errors import RecipeError, RunFolderError
 from scalerl.loop.evaluate import EvalResult, Evaluation
 from scalerl.run import checkpoint as checkpoints
-from scalerl.run.resume import best_step, check_same, export, lock_folder, newest_checkpoint
+from scalerl.run.resume import best_step, check_same, export, lock_folder, newest_checkpoint, read_earlier
 from scalerl.run.run import Run
 
 MIXED = ('task=""', 'tasks.a={name="arithmetic", weight=3.0}', 'tasks.b={name="countdown"}')
@@ -58,6 +58,13 @@ def test_anything_else_makes_it_another_run(tmp_path: Path, change: str, sentenc
         check_same(load_recipe("tiny-cpu", [change]), folder)
     assert str(folder) in str(error.value)
     assert sentence in str(error.value)
+
+
+def test_a_line_that_cannot_be_read_comes_with_what_to_do(tmp_path: Path):
+    folder = begun(tmp_path / "run", load_recipe("tiny-cpu"))
+    (folder / store.METRICS).write_text('{"step": 1}\ngarbage\n{"step": 2}\n')
+    with pytest.raises(RunFolderError, match=r"metrics.jsonl, line 2: not JSON .*: remove that line and resume"):
+        read_earlier(folder)
 
 
 def test_one_process_trains_into_a_folder_at_a_time(tmp_path: Path):

@@ -7,7 +7,7 @@
 A parcel is a mapping, so that the loop can pass it on as weights; its tensors are opened where they are used.
 """
 
-import ctypes
+import fcntl
 import mmap
 import os
 import uuid
@@ -83,10 +83,11 @@ class Parcel(Mapping[str, Any]):
 
 
 class InMemory(Parcel):
-    """Tensors in one block of memory that another process holds."""
+    """Tensors in one block of memory that another process holds. Whoever reads it keeps it from being written to."""
 
-    def __init__(self, path: str, name: str, num_bytes: int, spans: Mapping[str, Span]) -> None:
-        self._path, self._name, self._num_bytes, self._spans = path, name, num_bytes, spans
+    def __init__(self, path: str, mark: bytes, num_bytes: int, spans: Mapping[str, Span]) -> None:
+        """`mark` is at the beginning of the block as long as these tensors are in it."""
+        self._path, self._mark, self._num_bytes, self._spans = path, mark, num_bytes, spans
 
     def names(self) -> Iterable[str]:
         return self._spans
@@ -98,15 +99,20 @@ class InMemory(Parcel):
         except OSError:
             raise Gone from None
         try:
-            # The number of a file that was closed may be that of another one by now.
-            if os.readlink(f"/proc/self/fd/{file}") != f"/memfd:{self._name} (deleted)":
+            try:
+                # Held until this file, and every mapping made of it, is closed.
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                is_here = os.pread(file, len(self._mark), 0) == self._mark
+            except OSError:  # It is being written to, or the number is that of another file by now.
+                is_here = False
+            if not is_here:
                 raise Gone
-            yield InMemory(f"/proc/{os.getpid()}/fd/{file}", self._name, self._num_bytes, self._spans)
+            yield InMemory(f"/proc/{os.getpid()}/fd/{file}", self._mark, self._num_bytes, self._spans)
         finally:
             os.close(file)
 
     def open(self) -> "dict[str, Tensor]":
-        """Map the block, which then stays until the tensors are dropped."""
+        """Map the block, which then stays as it is until the tensors are dropped."""
         import torch
 
         with self.held() as own:
@@ -116,41 +122,70 @@ class InMemory(Parcel):
 
 
 class SharedMemory:
-    """Copies weights into memory that other processes of this machine can map. It holds those of the last version."""
+    """Copies weights into memory that other processes of this machine can map.
+
+    A block that nobody reads is written again, since new memory takes longer than the copy; so there are rarely two.
+    """
 
     def __init__(self) -> None:
-        self._file = -1
+        self._blocks: list[_Block] = []
 
     def publish(self, named: "Iterable[tuple[str, Tensor]]") -> InMemory:
-        """Copy tensors one by one, so that whoever gathers them never holds more than one."""
-        name = f"scalerl-weights-{uuid.uuid4().hex[:12]}"
-        file, spans, end = os.memfd_create(name), {}, 0
-        for tensor_name, tensor in named:
-            spans[tensor_name] = _span(tensor, end)
-            end += _write(file, end, tensor)
-        num_bytes = max(end, mmap.PAGESIZE)
-        os.ftruncate(file, num_bytes)
-        self.close()
-        self._file = file
-        return InMemory(f"/proc/{os.getpid()}/fd/{file}", name, num_bytes, spans)
+        """Copy tensors one by one, so that whoever gathers them never holds more than one.
+
+        Parcels of earlier weights are gone from now on, unless they are being read.
+        """
+        block, mark = self._unread(), uuid.uuid4().bytes
+        spans, end = {}, _ALIGNED
+        os.pwrite(block.file, mark, 0)
+        for name, tensor in named:
+            spans[name] = _span(tensor, end)
+            end += block.write(end, tensor)
+        fcntl.flock(block.file, fcntl.LOCK_UN)
+        return InMemory(f"/proc/{os.getpid()}/fd/{block.file}", mark, end, spans)
 
     def close(self) -> None:
-        """Free the block; processes that have mapped it keep it."""
-        if self._file >= 0:
-            os.close(self._file)
-        self._file = -1
+        """Free the memory; processes that have mapped it keep it."""
+        for block in self._blocks:
+            os.close(block.file)
+        self._blocks = []
+
+    def _unread(self) -> "_Block":
+        """Return a block that nobody reads, locked."""
+        for block in self._blocks:
+            try:
+                fcntl.flock(block.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return block
+            except OSError:
+                continue
+        self._blocks.append(_Block())
+        fcntl.flock(self._blocks[-1].file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return self._blocks[-1]
 
 
-def _write(file: int, offset: int, tensor: "Tensor") -> int:
-    """Write the bytes of a tensor into a file, and return how many they take, rounded up."""
-    host = tensor.detach().to("cpu").contiguous()
-    num_bytes = host.numel() * host.element_size()
-    # Not numpy(), which would keep FSDP from freeing the memory of a gathered weight.
-    data = memoryview((ctypes.c_char * num_bytes).from_address(host.data_ptr())) if num_bytes else memoryview(b"")
-    written = 0
-    while written < num_bytes:
-        written += os.pwrite(file, data[written:], offset + written)
-    return -(-num_bytes // _ALIGNED) * _ALIGNED
+class _Block:
+    """A block of shared memory, mapped to be written to."""
+
+    def __init__(self) -> None:
+        self.file = os.memfd_create("scalerl-weights")
+        os.ftruncate(self.file, _ALIGNED)
+        self._bytes: Any = None
+
+    def write(self, offset: int, tensor: "Tensor") -> int:
+        """Copy a tensor to a place in the block, which grows as needed; return the bytes it takes, rounded up."""
+        import torch
+
+        num_bytes = tensor.numel() * tensor.element_size()
+        end = offset + -(-num_bytes // _ALIGNED) * _ALIGNED
+        if self._bytes is None or len(self._bytes) < end:
+            os.ftruncate(self.file, max(end, os.fstat(self.file).st_size))
+            self._bytes = torch.frombuffer(mmap.mmap(self.file, 0), dtype=torch.uint8)
+        if num_bytes:
+            # reshape(-1) first: a scalar cannot be viewed as bytes. Not numpy(), which would keep FSDP from freeing the
+            # memory of a gathered weight.
+            raw = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+            self._bytes[offset : offset + num_bytes].copy_(raw)
+        return end - offset
 
 
 def _span(tensor: "Tensor", offset: int) -> Span:

@@ -62,7 +62,12 @@ def read_earlier(folder: Path) -> Earlier:
     """Read the newest checkpoint of a run and the rows of all its attempts."""
     checkpoint = newest_checkpoint(folder)
     step = 0 if checkpoint is None else checkpoint.step
-    metrics, evals = store.read_metrics(folder), store.read_evals(folder)
+    try:
+        metrics, evals = store.read_metrics(folder), store.read_evals(folder)
+    except RunFolderError as error:
+        raise RunFolderError(
+            f"{error}: remove that line and resume; steps after checkpoint {step} are taken again anyway"
+        ) from None
     return Earlier(
         folder=folder,
         checkpoint=checkpoint,
