@@ -34,6 +34,7 @@ def test_a_clearly_worse_arm_is_stopped(arms):
     planned = plan(arms, 1.0)
     assert planned.arm("c").action == "stop"
     assert planned.arm("c").until is None
+    assert planned.favourite is not None
     assert planned.arm(planned.favourite).action == "continue"
 
 
