@@ -105,8 +105,8 @@ IN_FLIGHT = (
 
 def test_a_run_has_one_engine_and_measures_as_a_fresh_one_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     made: list[Any] = []
-    build = parts.build_engine
-    monkeypatch.setattr(parts, "build_engine", lambda *args, **named: made.append(build(*args, **named)) or made[-1])
+    build = parts.make_engine
+    monkeypatch.setattr(parts, "make_engine", lambda *args, **named: made.append(build(*args, **named)) or made[-1])
     run = Run(load_recipe("tiny-cpu", [*IN_FLIGHT, "checkpoint={every=2, keep=9}"]), tmp_path / "run")
     run.train()
     assert len(made) == 1
@@ -125,7 +125,7 @@ def test_a_run_has_one_engine_and_measures_as_a_fresh_one_would(tmp_path: Path, 
 def test_training_is_the_same_however_often_it_is_evaluated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: bool
 ):
-    build = parts.build_engine
+    build = parts.make_engine
 
     def built(*arguments: Any, **named: Any) -> Any:
         engine: Any = build(*arguments, **named)

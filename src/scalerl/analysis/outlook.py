@@ -12,7 +12,7 @@ from scalerl.logs.axes import Axis, preferred_axis
 
 __all__ = ["FIRST_FIT", "Axis", "Ceiling", "LiveForecast", "Outlook", "forecast_end", "preferred_axis"]
 
-FIRST_FIT = LEAST_POINTS  # evaluations after the start from which a curve is fitted
+FIRST_FIT = LEAST_POINTS - 1  # evaluations after the start from which a curve is fitted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
