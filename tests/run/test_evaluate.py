@@ -116,7 +116,7 @@ def test_a_run_has_one_engine_and_measures_as_a_fresh_one_would(tmp_path: Path, 
         model = export(tmp_path / "run", tmp_path / f"model-{step}", str(step))
         recipe = load_recipe("tiny-cpu", [*IN_FLIGHT, f"model.path={json.dumps(str(model))}"])
         inputs = parts.load_inputs(recipe)
-        with closing(build(inputs.model, recipe)) as engine:
+        with closing(parts.build_engine(inputs.model, recipe)) as engine:
             fresh = evaluate_set(inputs.eval_sets[0], engine, inputs, recipe.evaluation, step=step)
         assert list(fresh.num_correct) == measured[step]
 
@@ -133,7 +133,7 @@ def test_training_is_the_same_however_often_it_is_evaluated(
         engine._launches_ahead = ahead
         return engine
 
-    monkeypatch.setattr(parts, "build_engine", built)
+    monkeypatch.setattr(parts, "make_engine", built)
     rows = {}
     for every in (1, 100):
         settings = [*IN_FLIGHT, *SHORT, "budget.steps=6", f"evaluation.every={every}", "checkpoint.every=100"]
