@@ -108,7 +108,7 @@ def test_steps_equal_those_of_the_torch_engine():
 def vllm_children(root: int) -> list[int]:
     """Return the processes with vLLM in them; learner ranks are started by the same module."""
     children = [pid for pid in descendants(root) if "scalerl.remote.child" in command_line(pid)]
-    return sorted(pid for pid in children if "vllm" in Path(f"/proc/{pid}/maps").read_text())
+    return sorted(pid for pid in children if "/site-packages/vllm/" in Path(f"/proc/{pid}/maps").read_text())
 
 
 def wait_for(what, seconds: float) -> None:
