@@ -37,20 +37,18 @@ LAYERS: dict[str, set[str]] = {
     "loop": PARTS | {"tasks"},
     "rollout": PARTS | {"tasks", "remote"},
     "learner": PARTS | {"tasks", "remote"},
-    "run": PARTS | {"tasks", "remote", "loop", "rollout", "learner", "curves", "analysis"},
+    "run": PARTS | {"tasks", "remote", "loop", "rollout", "learner", "curves", "report"},
     # what is said about runs
     "curves": {"errors"},
     "joint": {"errors", "curves"},
     "logs": {"errors", "store", "config", "curves"},
-    "analysis": {"errors", "atomic_files", "store", "config", "curves", "joint", "logs"},
-    "report": {"errors", "store", "config", "curves", "joint", "logs", "analysis"},
-    "study": {"errors", "store", "config", "curves", "joint", "logs", "analysis"},
-    "board": {"errors", "store", "config", "curves", "logs", "analysis", "report", "study"},
-    "callbacks": {"errors", "store", "config", "curves", "logs", "analysis"},
+    "report": {"errors", "atomic_files", "store", "config", "curves", "joint", "logs"},
+    "study": {"errors", "store", "config", "curves", "joint", "logs", "report"},
+    "callbacks": {"errors", "store", "config", "curves", "logs", "report"},
 }
 LAYERS["api"] = set(LAYERS)
 LAYERS["cli"] = set(LAYERS)
-PREDICTIVE = {"curves", "joint", "logs", "analysis", "report", "study", "board"}
+PREDICTIVE = {"curves", "joint", "logs", "report", "study"}
 NO_TORCH = VALUES | PREDICTIVE | {"loop", "cli"}
 
 VAGUE = {"utils", "util", "common", "helpers", "misc", "manager", "base"}

@@ -13,11 +13,11 @@ import pytest
 from typer.testing import CliRunner
 
 from scalerl import store
-from scalerl.analysis.outlook import Ceiling
 from scalerl.cli import app
 from scalerl.cli import study as study_module
 from scalerl.curves import Verdict
 from scalerl.errors import StudyError
+from scalerl.report.outlook import Ceiling
 from scalerl.study.plan import make_plan
 from scalerl.study.progress import Progress
 from scalerl.study.runner import RunStatus

@@ -12,9 +12,9 @@ import pytest
 from boards import GrowingRun, wait_until
 from commands import scalerl
 
-from scalerl.board import beside
-from scalerl.board.beside import BoardBeside
 from scalerl.cli import watch as cli_watch
+from scalerl.report.board import beside
+from scalerl.report.board.beside import BoardBeside
 
 
 def test_missing_path_is_an_error():
@@ -30,7 +30,7 @@ def test_port_that_cannot_be_used_is_an_error(tmp_path: Path):
 
 
 def test_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setattr("scalerl.board.serve.find_spec", lambda name: None)
+    monkeypatch.setattr("scalerl.report.board.serve.find_spec", lambda name: None)
     for words in (("watch", tmp_path, "--no-open"), ("train", "tiny-cpu", "--board", "--out", tmp_path / "run")):
         done = scalerl(*words)
         assert done.returncode == 2
@@ -63,7 +63,7 @@ def test_killed_board_does_not_touch_the_block(tmp_path: Path):
 
 def test_board_ends_with_a_killed_run(tmp_path: Path):
     code = (
-        "import sys, time; from pathlib import Path; from scalerl.board.beside import BoardBeside\n"
+        "import sys, time; from pathlib import Path; from scalerl.report.board.beside import BoardBeside\n"
         "board = BoardBeside([Path(sys.argv[1])], announce=lambda line: None).__enter__()\n"
         "print(board._process.pid, flush=True); time.sleep(600)"
     )

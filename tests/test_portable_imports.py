@@ -7,7 +7,7 @@ from pathlib import Path
 from without_posix import HIDE_POSIX
 
 SOURCE = Path(__file__).parents[1] / "src" / "scalerl"
-ROOMS = ("config", "curves", "logs", "analysis", "report", "study", "cli")
+ROOMS = ("config", "curves", "logs", "report", "study", "cli")
 
 # Run in a fresh process. Only imports made by scalerl are restricted: the standard library adapts itself.
 CHECK = (

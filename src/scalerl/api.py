@@ -157,10 +157,10 @@ def fit_run(folder: str | Path, evaluation_set: str = "") -> "Fit":
     >>> fit.params["ceiling"], fit.interval("ceiling"), fit.verdict
     >>> scalerl.curves.reward_at(fit, [2 * fit.scale])
     """
-    from scalerl.analysis.results import FitOptions, analyse_fit
     from scalerl.errors import InputError
     from scalerl.logs.formats import read_table
     from scalerl.logs.series import Selection, series_from
+    from scalerl.report.results import FitOptions, analyse_fit
 
     series = series_from([read_table(str(folder))], Selection())
     names = [data.evaluation_set or "" for data in series]

@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scalerl.analysis.joint.transfers import find_siblings, parse_size
-from scalerl.analysis.results import FitOptions, analyse_forecast
 from scalerl.errors import InputError
 from scalerl.joint.transfer import Sibling, expit, logit, transfer
 from scalerl.logs.formats import read_table
 from scalerl.logs.series import Selection, series_from
+from scalerl.report.joint.transfers import find_siblings, parse_size
+from scalerl.report.results import FitOptions, analyse_forecast
 
 SIZES = np.array([0.5e9, 1.5e9, 3e9, 7e9, 14e9])
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from scalerl.analysis.results import FitOptions, analyse_backtest, analyse_fit
 from scalerl.cli import app
 from scalerl.logs.formats import read_table
 from scalerl.logs.series import Selection, Series, series_from
+from scalerl.report.results import FitOptions, analyse_backtest, analyse_fit
 
 
 def noisy_log(path: Path, num: int = 900, seeds: int = 1) -> Path:

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from run_folders import write_study
 
-from scalerl.analysis.results import FitOptions
 from scalerl.curves import Verdict, reward_at
 from scalerl.logs.series import Selection
 from scalerl.report import views as report_views
 from scalerl.report.page import page as page_of
+from scalerl.report.results import FitOptions
 from scalerl.report.write import build_report, report_json
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from run_folders import write_study
 
-from scalerl.analysis.results import FitOptions
 from scalerl.logs.formats import read_table
 from scalerl.logs.series import Selection, series_from
 from scalerl.report import views as report_views
+from scalerl.report.results import FitOptions
 from scalerl.report.write import build_report, report_json
 
 

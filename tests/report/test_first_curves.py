@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from scalerl.analysis.results import FitOptions
 from scalerl.config import load_recipe
 from scalerl.curves import backtest
 from scalerl.logs.formats import read_table
 from scalerl.logs.series import Selection, series_from
+from scalerl.report.results import FitOptions
 from scalerl.report.standing import LeadKind
 from scalerl.report.write import build_report, report_json
 from scalerl.study.plan import differences, make_plan

@@ -12,7 +12,6 @@ from run_folders import write_run, write_study
 from shared_data import FOLDER, needs_shared_data
 from typer.testing import CliRunner
 
-from scalerl.analysis.results import FitOptions
 from scalerl.cli import app
 from scalerl.curves import Pair, PairKind, Value, Verdict
 from scalerl.errors import InputError
@@ -21,6 +20,7 @@ from scalerl.report import views as report_views
 from scalerl.report.caveats import warnings
 from scalerl.report.inputs import gather
 from scalerl.report.page import page
+from scalerl.report.results import FitOptions
 from scalerl.report.standing import LeadKind, is_confirmed
 from scalerl.report.write import build_report, report_json, write_report
 

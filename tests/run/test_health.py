@@ -1,7 +1,7 @@
 """What a run says of itself: stalls, uneven time, the axis of its forecast."""
 
-from scalerl.analysis.words import alarm_text
 from scalerl.config import load_recipe
+from scalerl.report.words import alarm_text
 from scalerl.run.health import Health
 
 END = {"gpu_hours": 10.0, "flops": 1e15, "tokens": 1e6, "step": 100}

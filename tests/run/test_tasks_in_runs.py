@@ -16,13 +16,13 @@ import small_runs
 from simulated import AtOnce, CountingLearner, SimulatedEngine, grade, make_requests
 
 from scalerl import store
-from scalerl.analysis.signals import Alarm
 from scalerl.config import Recipe, load_recipe
 from scalerl.errors import GraderError, GraderPoolError, RecipeError
 from scalerl.logs.formats import read_table
 from scalerl.logs.series import Selection, series_from
 from scalerl.loop.grading import GraderRunner
 from scalerl.loop.pipeline import Pipeline
+from scalerl.report.signals import Alarm
 from scalerl.run.evaluate import evaluate_model
 from scalerl.run.observer import NullObserver, Outlooks
 from scalerl.run.run import Run

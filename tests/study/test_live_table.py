@@ -10,9 +10,9 @@ from rich.console import Console
 from small_study import plan_of
 
 from scalerl import store
-from scalerl.analysis.numbers import duration
-from scalerl.analysis.outlook import Ceiling
 from scalerl.curves import Verdict
+from scalerl.report.numbers import duration
+from scalerl.report.outlook import Ceiling
 from scalerl.study.live_table import Screen, event_line, table
 from scalerl.study.progress import Progress, ProgressReader
 from scalerl.study.runner import RunStatus

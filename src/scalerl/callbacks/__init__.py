@@ -9,10 +9,10 @@ Importing this loads neither transformers nor torch; ForecastCallback loads tran
 
 from typing import TYPE_CHECKING, Any
 
-from scalerl.analysis.outlook import LiveForecast, Outlook
 from scalerl.callbacks.follow import follow
 from scalerl.callbacks.forecast import Forecast
 from scalerl.callbacks.rules import StopRule
+from scalerl.report.outlook import LiveForecast, Outlook
 
 if TYPE_CHECKING:
     from scalerl.callbacks.trainer import ForecastCallback

@@ -4,13 +4,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from scalerl.analysis.outlook import FIRST_FIT, Outlook, forecast_end
-from scalerl.analysis.results import FitOptions
 from scalerl.callbacks.forecast import Forecast, describe
 from scalerl.curves import fit
 from scalerl.errors import InputError
 from scalerl.logs.formats import read_table
 from scalerl.logs.series import Selection, Series, series_from
+from scalerl.report.outlook import FIRST_FIT, Outlook, forecast_end
+from scalerl.report.results import FitOptions
 
 
 def follow(

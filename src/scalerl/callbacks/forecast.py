@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from scalerl.analysis.outlook import LiveForecast, Outlook
-from scalerl.analysis.results import CurveResult, param_value
-from scalerl.analysis.words import curve_text
 from scalerl.curves import Value, bin_rewards, doubling
 from scalerl.logs.series import Series
+from scalerl.report.outlook import LiveForecast, Outlook
+from scalerl.report.results import CurveResult, param_value
+from scalerl.report.words import curve_text
 
 FEWEST_REWARDS = 16
 """Training rewards from which they are binned: four bins of four."""

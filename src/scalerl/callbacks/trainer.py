@@ -17,10 +17,10 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from scalerl.analysis.workers import Workers
 from scalerl.callbacks.forecast import Forecast, make_forecast
 from scalerl.callbacks.rules import parse_rule
 from scalerl.errors import UsageError, WorkerDied
+from scalerl.report.workers import Workers
 
 try:
     from transformers import Trainer, TrainerCallback

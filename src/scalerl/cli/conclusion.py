@@ -8,11 +8,11 @@ import typer
 def conclude(out: Path, *, plots: bool) -> None:
     """Print what was learned, how sure that is and what to try next; draw the curve if that is possible."""
     from scalerl import store
-    from scalerl.analysis.results import FitOptions, analyse_forecast
-    from scalerl.analysis.words import curve_text
     from scalerl.errors import InputError, NoCurveError
     from scalerl.logs.formats import read_table
     from scalerl.logs.series import Selection, series_from
+    from scalerl.report.results import FitOptions, analyse_forecast
+    from scalerl.report.words import curve_text
 
     if not _print_gains(out):
         return
@@ -33,7 +33,7 @@ def conclude(out: Path, *, plots: bool) -> None:
     if not plots:
         return
     try:
-        from scalerl.analysis.plots import draw
+        from scalerl.report.plots import draw
 
         draw(analysis, out / "curve.png")
         typer.echo(f"Drawn: {out / 'curve.png'}")
@@ -44,8 +44,8 @@ def conclude(out: Path, *, plots: bool) -> None:
 def _print_gains(out: Path) -> bool:
     """Print what each evaluation set gained; return whether the run made any update."""
     from scalerl import store
-    from scalerl.analysis.gain import measure_gain
-    from scalerl.analysis.words import gain_text
+    from scalerl.report.gain import measure_gain
+    from scalerl.report.words import gain_text
 
     evals, metrics = store.read_evals(out), store.read_metrics(out)
     gains = {

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from scalerl.analysis.results import Analysis
     from scalerl.logs.series import Series
     from scalerl.logs.table import Table
+    from scalerl.report.results import Analysis
 
 _PIPE_WIDTH = 160
 _IMPATIENCE_S = 5.0  # further signals within this time of the one that stops at once belong to it
@@ -146,6 +146,6 @@ def _recognised(column: str, tables: "Sequence[Table]") -> str:
 
 def show_analysis(analysis: "Analysis", origins: Mapping[str, str]) -> None:
     """Print the tables and sentences of an analysis."""
-    from scalerl.analysis.tables import render
+    from scalerl.report.tables import render
 
     table_console().print(render(analysis, origins), highlight=False)

@@ -26,8 +26,8 @@ from scalerl.cli.options import (
 from scalerl.errors import UsageError
 
 if TYPE_CHECKING:
-    from scalerl.analysis.results import Analysis, FitOptions
     from scalerl.logs.series import Selection, Series
+    from scalerl.report.results import Analysis, FitOptions
 
 KINDS = (
     "CSV, JSONL, trainer_state.json, console output; folders of a run, a study, a Trainer, tensorboard or wandb; "
@@ -157,7 +157,7 @@ def fit(common: Common, method: Method = "posterior") -> None:
 
     See also: forecast, backtest, compare; report for one page with all of them.
     """
-    from scalerl.analysis.results import analyse_fit
+    from scalerl.report.results import analyse_fit
 
     _run(common, analyse_fit, method=method)
 
@@ -181,11 +181,11 @@ def forecast(
 
     See also: score for forecasts written with --seal; watch to forecast a run while it is trained.
     """
-    from scalerl.analysis.results import analyse_forecast
+    from scalerl.report.results import analyse_forecast
 
     computes, rewards = positive(numbers(at, "--at"), "--at"), numbers(reach, "--reach")
     if seal is not None:
-        from scalerl.analysis.joint.seals import check_new_seal
+        from scalerl.report.joint.seals import check_new_seal
 
         check_new_seal(seal)
         if method == "paper":
@@ -202,7 +202,7 @@ def forecast(
 
     analysis = _run(common, analyse, method=method)
     if seal is not None:
-        from scalerl.analysis.joint.seals import write_seal
+        from scalerl.report.joint.seals import write_seal
 
         write_seal(seal, analysis.curves, common.files, *chosen(common), computes)
 
@@ -223,7 +223,7 @@ def backtest(
 
     See also: forecast for what lies ahead.
     """
-    from scalerl.analysis.results import analyse_backtest
+    from scalerl.report.results import analyse_backtest
 
     shares = numbers(fraction, "--fraction")
     wrong = [share for share in shares if not 0 < share < 1]
@@ -244,7 +244,7 @@ def compare(
 
     See also: plan for which runs to continue; study to run the recipes; report for one page.
     """
-    from scalerl.analysis.results import analyse_compare
+    from scalerl.report.results import analyse_compare
 
     positive([] if at is None else [at], "--at")
     if at is not None and method == "paper":
@@ -314,7 +314,7 @@ def _check(common: Common, method: str) -> None:
         value = getattr(common, name)
         positive([] if value is None else [value], f"--{name.replace('_', '-')}")
     if common.plot is not None:
-        from scalerl.analysis.plots import check_plot_path
+        from scalerl.report.plots import check_plot_path
 
         check_plot_path(Path(common.plot))
 
@@ -334,8 +334,8 @@ def _ceilings(text: str | None, method: str) -> tuple[float, ...]:
 
 def chosen(common: Common, *, holdout: str | None = None, method: str = "posterior") -> "tuple[Selection, FitOptions]":
     """Return the data selection and fit options of a command; checks them before any file is read."""
-    from scalerl.analysis.results import FitOptions
     from scalerl.logs.series import Selection
+    from scalerl.report.results import FitOptions
 
     where = [condition(text) for text in common.where or ()]
     selection = Selection(
@@ -376,16 +376,16 @@ def _run(
     holdout: str | None = None,
     method: str = "posterior",
 ) -> "Analysis":
-    from scalerl.analysis.json import to_json
     from scalerl.logs.formats import read_tables
     from scalerl.logs.series import series_from
+    from scalerl.report.json import to_json
 
     selection, options = chosen(common, holdout=holdout, method=method)
     tables = read_tables(common.files)
     series = series_from(tables, selection)
     analysis = analyse(series, options)
     if common.plot is not None:
-        from scalerl.analysis.plots import draw
+        from scalerl.report.plots import draw
 
         draw(analysis, Path(common.plot))
     if common.as_json:

@@ -12,14 +12,14 @@ from scalerl.cli.options import flag, numbers, option, positive
 from scalerl.errors import InputError, UsageError
 
 if TYPE_CHECKING:
-    from scalerl.analysis.results import CurveResult
+    from scalerl.report.results import CurveResult
 
 
 def _curves(common: Common) -> "list[CurveResult]":
     """Fit the curves that the shared options select: each alone, or with `--prior` and `--pool`."""
-    from scalerl.analysis.results import fitted_curves
     from scalerl.logs.formats import read_tables
     from scalerl.logs.series import series_from
+    from scalerl.report.results import fitted_curves
 
     selection, options = chosen(common)
     return fitted_curves(series_from(read_tables(common.files), selection), options)
@@ -34,7 +34,7 @@ def prior(
 
     [dim]scalerl prior old_runs/ --out ours.json; scalerl forecast new_run/ --prior ours.json[/dim]
     """
-    from scalerl.analysis.joint.priors import prior_of
+    from scalerl.report.joint.priors import prior_of
     from scalerl.store import write_json
 
     if common.plot is not None:
@@ -68,10 +68,10 @@ def plan(
 
     See also: study --set budget.policy=forecast, which plans and continues its arms by itself.
     """
-    from scalerl.analysis.joint import plans
-    from scalerl.analysis.joint.drawings import check_picture_path, draw_plan
     from scalerl.cli.console import table_console
     from scalerl.joint.plan import plan as planned_for
+    from scalerl.report.joint import plans
+    from scalerl.report.joint.drawings import check_picture_path, draw_plan
 
     positive([target], "--target")
     positive([] if budget is None else [budget], "--budget")
@@ -113,9 +113,9 @@ def transfer(
 
     [dim]scalerl transfer runs.csv --x flops --y pass_rate --size size --to 72B --start 0.31 --at 2e20[/dim]
     """
-    from scalerl.analysis.joint import transfers
-    from scalerl.analysis.joint.drawings import check_picture_path
     from scalerl.cli.console import table_console
+    from scalerl.report.joint import transfers
+    from scalerl.report.joint.drawings import check_picture_path
 
     if not 0 < start < 1:
         raise UsageError(f"--start must be a pass rate between 0 and 1, not {start:g}")
@@ -154,11 +154,11 @@ def score(
 
     [dim]scalerl forecast run/ --at 16000 --seal may.json; (later) scalerl score may.json run/[/dim]
     """
-    from scalerl.analysis.joint import seals
     from scalerl.cli.console import table_console
+    from scalerl.report.joint import seals
 
     if sealed.is_dir():
-        from scalerl.analysis.joint.calibration_page import write_page
+        from scalerl.report.joint.calibration_page import write_page
 
         results = seals.score_folder(sealed, logs or [])
         page = out or sealed / "calibration.html"

@@ -91,9 +91,9 @@ def simulate(
 
 
 def _curve(path: Path) -> "Fit":
-    from scalerl.analysis.results import FitOptions, analyse_fit
     from scalerl.logs.formats import read_table
     from scalerl.logs.series import Selection, series_from
+    from scalerl.report.results import FitOptions, analyse_fit
 
     result = analyse_fit(series_from([read_table(str(path))], Selection(x="step"))[:1], FitOptions()).curves[0]
     assert result.fit is not None, "a curve that cannot be fitted is an error"

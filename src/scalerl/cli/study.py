@@ -129,7 +129,7 @@ def _say(console: "Console", text: str, style: str | None = None) -> None:
 def _run(plan: "Plan", out: Path, *, jobs: int, gpus: Sequence[str], resume: bool, as_json: bool, again: str) -> int:
     from rich.console import Console
 
-    from scalerl.analysis.joint.choices import choice_json, choice_text, last_choice
+    from scalerl.report.joint.choices import choice_json, choice_text, last_choice
     from scalerl.study.controller import Controller
     from scalerl.study.folder import check_asked, fair_axis, opened, policy_record
     from scalerl.study.live_table import Screen
@@ -359,7 +359,7 @@ def _seconds(value: float) -> str:
 
 
 def _print_cost(console: "Console", plan: "Plan", total: "Cost", pace: "Pace", *, jobs: int, num_devices: int) -> None:
-    from scalerl.analysis.numbers import duration
+    from scalerl.report.numbers import duration
 
     hours = max(total.hours / min(jobs, num_devices), total.longest_run_hours)
     _say(

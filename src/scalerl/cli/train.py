@@ -23,9 +23,9 @@ from scalerl.store import JSON_FORMAT
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-    from scalerl.analysis.outlook import Outlook
-    from scalerl.analysis.signals import Alarm
     from scalerl.config import Recipe
+    from scalerl.report.outlook import Outlook
+    from scalerl.report.signals import Alarm
     from scalerl.run.observer import Outlooks
     from scalerl.run.run import Run, RunEnd
 
@@ -340,7 +340,7 @@ class Terminal:
         self._bar.update(self._task, description=f"evaluating {finished}/{total}")
 
     def evaluated(self, rows: Sequence[Mapping[str, Any]], outlooks: "Outlooks", alarms: "Sequence[Alarm]") -> None:
-        from scalerl.analysis.words import alarm_text
+        from scalerl.report.words import alarm_text
 
         self._reward = rows[0]["reward"]
         for row in rows:
@@ -384,8 +384,8 @@ def forecast_words(outlook: "Outlook | None") -> str:
     """Return the forecast so far, for the end of a line."""
     if outlook is None or not outlook.fit.usable:
         return ""
-    from scalerl.analysis.outlook import Ceiling
-    from scalerl.analysis.words import ceiling_text
+    from scalerl.report.outlook import Ceiling
+    from scalerl.report.words import ceiling_text
 
     words = f"  {ceiling_text(Ceiling.of(outlook.fit))}"
     if outlook.at_end is not None:

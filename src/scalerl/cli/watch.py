@@ -48,7 +48,7 @@ def watch(
     missing = [path for path in paths if not path.exists()]
     if missing and not wait:
         raise InputError(f"there is no file or folder {missing[0]}: check the path, or wait for it with --wait.")
-    from scalerl.board.serve import serve
+    from scalerl.report.board.serve import serve
 
     if beside and hasattr(os, "nice"):
         os.nice(_NICENESS)
@@ -79,7 +79,7 @@ def _has_display() -> bool:
 def check_board(wanted: bool) -> None:
     """Refuse a board that cannot be shown before anything heavy is loaded."""
     if wanted:
-        from scalerl.board.serve import check_installed
+        from scalerl.report.board.serve import check_installed
 
         check_installed()
 
@@ -91,7 +91,7 @@ def board_beside(out: Path, *, wanted: bool) -> Iterator[None]:
         yield
         return
     check_board(wanted)
-    from scalerl.board.beside import BoardBeside
+    from scalerl.report.board.beside import BoardBeside
 
     with BoardBeside([out], announce=lambda line: typer.echo(line, err=True)):
         yield

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
-from scalerl.analysis.words import join_names, past_alarm_text
 from scalerl.curves import NoteKind, PairKind, Verdict, note_text, pair_verdict
 from scalerl.logs.axes import UNEVEN_TIME
 from scalerl.report.runs import RunFacts, alarms, environments, incomparable
 from scalerl.report.standing import labels, pair_of, reference
 from scalerl.report.views import ALL, Report, View, label_of
+from scalerl.report.words import join_names, past_alarm_text
 
 WHY_OPEN = (NoteKind.SAME_RUN, NoteKind.DIFFERENT_PROMPTS, NoteKind.SETTLED_BY)
 """Notes that say why a pair is not decided, and what would decide it."""

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scalerl import store
-from scalerl.analysis.changes import PER_RUN
 from scalerl.errors import InputError
 from scalerl.logs.formats import expand, read_table
 from scalerl.logs.names import file_names
 from scalerl.logs.table import Table
+from scalerl.report.changes import PER_RUN
 from scalerl.report.runs import NOT_STARTED, RunFacts, read_run
 
 ARM = "arm"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scalerl.analysis.numbers import duration, number_text, short_compute_text, two_decimals
+from scalerl.report.numbers import duration, number_text, short_compute_text, two_decimals
 from scalerl.report.together import DECISION_HEADS, POOLED_HEADS, decision_cells, interval_cell, pooled_cells
 from scalerl.report.windows import ALL
 

@@ -7,8 +7,8 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-from scalerl.analysis.numbers import duration, short_compute_text
 from scalerl.curves import FORMS
+from scalerl.report.numbers import duration, short_compute_text
 from scalerl.report.runs import PARTS
 from scalerl.report.together import DECISION_HEADS, POOLED_HEADS, decision_cells, pooled_cells
 

@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from scalerl import store
-from scalerl.analysis.changes import changed_settings
-from scalerl.analysis.signals import ALARM_STEPS, REPORTED, SIGNALS, Alarm, signal_alarms, with_derived
 from scalerl.errors import RunFolderError
 from scalerl.logs.axes import disagreement
+from scalerl.report.changes import changed_settings
 from scalerl.report.repeated import Repeated, repeated_work
+from scalerl.report.signals import ALARM_STEPS, REPORTED, SIGNALS, Alarm, signal_alarms, with_derived
 
 T = TypeVar("T")
 

@@ -3,14 +3,14 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from scalerl.analysis.numbers import decimals, fixed, probability_text
-from scalerl.analysis.results import CurveResult, param_value
-from scalerl.analysis.words import join_names
 from scalerl.curves import PairKind, Verdict, pair_verdict
 from scalerl.report.inputs import ARM
+from scalerl.report.numbers import decimals, fixed, probability_text
+from scalerl.report.results import CurveResult, param_value
 from scalerl.report.runs import NOT_STARTED
 from scalerl.report.standing import Lead, LeadKind, is_confirmed, labels, lead, pair_of
 from scalerl.report.views import ALL, Report, View
+from scalerl.report.words import join_names
 
 Labels = Mapping[str, str]
 

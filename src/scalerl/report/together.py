@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from scalerl import store
-from scalerl.analysis.json import value_json
-from scalerl.analysis.numbers import Format, fixed, two_decimals
-from scalerl.analysis.results import param_value
 from scalerl.joint.pool import pool
+from scalerl.report.json import value_json
+from scalerl.report.numbers import Format, fixed, two_decimals
+from scalerl.report.results import param_value
 from scalerl.report.standing import labels
 from scalerl.report.views import Report, View
 

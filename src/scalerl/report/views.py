@@ -8,8 +8,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from scalerl.analysis.results import Analysis, CurveResult, FitOptions
-from scalerl.analysis.workers import Workers, worth
 from scalerl.curves import Comparison, Fit, NoteKind, Pair, PairKind, Score, fit, note, score
 from scalerl.errors import InputError
 from scalerl.logs import columns as names
@@ -17,8 +15,10 @@ from scalerl.logs.axes import UNEVEN_TIME, disagreement
 from scalerl.logs.series import Selection, Series, series_from
 from scalerl.logs.table import Table
 from scalerl.report.inputs import ARM, Material, gather, num_inputs
+from scalerl.report.results import Analysis, CurveResult, FitOptions
 from scalerl.report.runs import hours_name, incomparable, uneven_pace
 from scalerl.report.windows import ALL, HELD_OUT, SHARES, Window, later_points, windows_of
+from scalerl.report.workers import Workers, worth
 
 MOST_PAIRED = 8  # more curves than these are compared in the view shown first only
 NUM_AXES = 4  # GPU-hours, FLOPs, steps and tokens

@@ -4,10 +4,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from scalerl.analysis.numbers import compute_text
 from scalerl.curves import Fit
 from scalerl.logs.series import Selection, Series
 from scalerl.report.inputs import Material
+from scalerl.report.numbers import compute_text
 
 SHARES = (0.25, 0.5)
 ALL = "all"

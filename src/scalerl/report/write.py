@@ -5,13 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from scalerl.analysis.figures import FigureData, figure_data
-from scalerl.analysis.results import Analysis, CurveResult, FitOptions
 from scalerl.errors import InputError, StoreError
 from scalerl.logs.series import Selection
-from scalerl.report.json import report_json
+from scalerl.report.content import report_json
+from scalerl.report.figures import FigureData, figure_data
 from scalerl.report.markdown import markdown
 from scalerl.report.page import page
+from scalerl.report.results import Analysis, CurveResult, FitOptions
 from scalerl.report.standing import labels
 from scalerl.report.views import Report, View, build_report
 from scalerl.report.windows import ALL, later_points
@@ -70,7 +70,7 @@ def _pictures(report: Report, evaluation_set: str, folder: Path) -> list[tuple[s
         import matplotlib  # noqa: F401
     except ModuleNotFoundError:
         return []
-    from scalerl.analysis.plots import draw_figure
+    from scalerl.report.plots import draw_figure
 
     suffix = f"-{evaluation_set}" if evaluation_set else ""
     drawn = []

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from scalerl.analysis.outlook import Axis, LiveForecast, Outlook, preferred_axis
-from scalerl.analysis.signals import Alarm, AlarmNews, alarms
 from scalerl.config import Recipe, remedies
+from scalerl.report.outlook import Axis, LiveForecast, Outlook, preferred_axis
+from scalerl.report.signals import Alarm, AlarmNews, alarms
 from scalerl.run.clock import Pace
 
 Row = Mapping[str, Any]

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from scalerl import store
-from scalerl.analysis.outlook import Axis
 from scalerl.config import Recipe
 from scalerl.config.secrets import hidden, redact, secrets_in
 from scalerl.errors import StoreError
@@ -24,6 +23,7 @@ from scalerl.loop.evaluate import EvalResult
 from scalerl.loop.pipeline import StepDone
 from scalerl.loop.watchdog import Watchdog
 from scalerl.models.shape import ModelShape, work_flops
+from scalerl.report.outlook import Axis
 from scalerl.run import checkpoint as checkpoints
 from scalerl.run.clock import Clock, devices_held, larger, step_times
 from scalerl.run.evaluate import EvaluationRound, StepEvaluation, no_verdicts, outcome_columns, sample_rows

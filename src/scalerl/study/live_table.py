@@ -8,8 +8,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from scalerl.analysis.numbers import duration
-from scalerl.analysis.words import ceiling_cell, ceiling_text
+from scalerl.report.numbers import duration
+from scalerl.report.words import ceiling_cell, ceiling_text
 from scalerl.study.plan import PlannedRun
 from scalerl.study.runner import RunStatus
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scalerl.analysis.changes import changed_settings
 from scalerl.config import Recipe, inert, load_recipe, settings_of
 from scalerl.config.load import read_override
 from scalerl.config.messages import override_label, show
@@ -15,6 +14,7 @@ from scalerl.config.parts import BudgetSettings
 from scalerl.config.secrets import secrets_in
 from scalerl.config.tree import expand, is_named, leaves, merge, nested
 from scalerl.errors import RecipeError, RecipeProblem, StudyError
+from scalerl.report.changes import changed_settings
 from scalerl.study.leave_one_out import LEAVE_ONE_OUT
 from scalerl.study.spec import Study
 

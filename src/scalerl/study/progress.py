@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scalerl import store
-from scalerl.analysis.outlook import Ceiling
-from scalerl.analysis.results import FitOptions
 from scalerl.curves import fit
 from scalerl.errors import InputError, RunFolderError
 from scalerl.logs.formats import read_table
 from scalerl.logs.series import Selection, series_from
+from scalerl.report.outlook import Ceiling
+from scalerl.report.results import FitOptions
 
 _TAIL_BYTES = 1 << 16  # holds the last row of metrics.jsonl, however long the run
 

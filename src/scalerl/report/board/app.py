@@ -1,0 +1,189 @@
+"""The web server of the board: GET routes that return its state. No route takes a path or changes anything.
+
+/                         the page                     /assets/NAME         its scripts and styles, from a fixed table
+/api/events               server-sent events: which versions have changed
+/api/runs                 the list                     /api/runs/KEY        one run
+/api/runs/KEY/samples     a page of its samples        /api/studies/KEY     one study
+"""
+
+import asyncio
+import hmac
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from scalerl.report.board.samples import MAX_PAGE, PAGE, Query
+from scalerl.report.board.state import Board
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+HEARTBEAT_S = 15.0
+LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]", "::1")
+_MAX_QUERY = 500
+
+_TYPES = {"js": "text/javascript", "css": "text/css", "html": "text/html", "svg": "image/svg+xml"}
+# The drawing code is the report's own.
+_ASSETS = {
+    "report": ("curves.js", "charts.js", "report.css"),
+    "board": ("board.js", "draw.js", "run.js", "samples.js", "study.js", "stream.js", "board.css", "icon.svg"),
+}
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; img-src 'self'; "
+        "worker-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+def read_assets() -> dict[str, tuple[bytes, str]]:
+    """Return the content and type of everything that /assets serves, by name."""
+    folder = files("scalerl") / "assets"
+    return {
+        name: ((folder / place / name).read_bytes(), _TYPES[name.rsplit(".", 1)[1]])
+        for place, names in _ASSETS.items()
+        for name in names
+    }
+
+
+def make_app(board: Board, *, token: str = "", hosts: tuple[str, ...] = LOOPBACK_HOSTS) -> "Starlette":
+    """Return the application. With a token all routes but the assets require it; else only `hosts` are served."""
+    from starlette.applications import Starlette
+    from starlette.middleware import Middleware
+    from starlette.routing import Route
+
+    assets = read_assets()
+    page = (files("scalerl") / "assets" / "board" / "board.html").read_bytes()
+
+    async def index(_: "Request") -> "Response":
+        return _response(page, "text/html")
+
+    async def asset(request: "Request") -> "Response":
+        content = assets.get(request.path_params["name"])
+        return _missing() if content is None else _response(*content)
+
+    async def runs(_: "Request") -> "Response":
+        return _json(await asyncio.to_thread(board.listing))
+
+    async def run(request: "Request") -> "Response":
+        return _json(await asyncio.to_thread(board.detail, request.path_params["key"]))
+
+    async def study(request: "Request") -> "Response":
+        return _json(await asyncio.to_thread(board.study, request.path_params["key"]))
+
+    async def samples(request: "Request") -> "Response":
+        given = request.query_params
+        query = Query(
+            text=given.get("q", "")[:_MAX_QUERY],
+            problem=given.get("problem"),
+            verdict=given.get("verdict", ""),
+            before=_integer(given.get("before")),
+            num=min(max(_integer(given.get("num")) or PAGE, 1), MAX_PAGE),
+        )
+        number = _integer(given.get("number"))
+        content = await asyncio.to_thread(board.samples, request.path_params["key"], query, number)
+        return _json(None if content is None else json.dumps(content, allow_nan=False, default=str).encode())
+
+    async def events(request: "Request") -> "Response":
+        from starlette.responses import StreamingResponse
+
+        return StreamingResponse(_stream(board, request), media_type="text/event-stream", headers=HEADERS)
+
+    routes = [
+        Route("/", index),
+        Route("/assets/{name}", asset),
+        Route("/api/runs", runs),
+        Route("/api/runs/{key}", run),
+        Route("/api/runs/{key}/samples", samples),
+        Route("/api/studies/{key}", study),
+        Route("/api/events", events),
+    ]
+    return Starlette(routes=routes, middleware=[Middleware(_Guard, token=token, hosts=hosts)])
+
+
+def _response(content: bytes, kind: str, status: int = 200) -> "Response":
+    from starlette.responses import Response
+
+    return Response(content, status_code=status, media_type=kind, headers=HEADERS)
+
+
+def _json(content: bytes | None) -> "Response":
+    return _missing() if content is None else _response(content, "application/json")
+
+
+def _missing() -> "Response":
+    return _response(b'{"error": "there is no such page"}', "application/json", 404)
+
+
+def _integer(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isascii() and text.isdecimal() and len(text) < 10 else None
+
+
+async def _stream(board: Board, request: "Request") -> AsyncIterator[bytes]:
+    """Yield the versions of everything, then what has changed, and a comment now and then so that ends are noticed."""
+    loop, changed = asyncio.get_running_loop(), asyncio.Event()
+
+    def wake() -> None:
+        loop.call_soon_threadsafe(changed.set)
+
+    stop = board.listen(wake)
+    try:
+        known: dict[str, Any] = {}
+        yield b"retry: 1000\n\n"
+        while True:
+            current = await asyncio.to_thread(board.versions)
+            if current != known:
+                yield f"event: versions\ndata: {json.dumps(current, separators=(',', ':'))}\n\n".encode()
+                known = current
+            try:
+                await asyncio.wait_for(changed.wait(), HEARTBEAT_S)
+            except TimeoutError:
+                yield b": still here\n\n"
+            changed.clear()
+            if await request.is_disconnected():
+                return
+    finally:
+        stop()
+
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class _Guard:
+    """Refuses requests without the token or, if no token is set, requests whose host is not in the allowed list.
+
+    The second rule protects against web pages whose name resolves to this machine (DNS rebinding).
+    """
+
+    def __init__(self, app: Any, token: str, hosts: tuple[str, ...]) -> None:
+        self._app, self._token, self._hosts = app, token, hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not self._allows(scope):
+            reason = b"open the whole link that scalerl watch printed: it ends with a token\n"
+            await _response(reason, "text/plain", 403)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _allows(self, scope: Scope) -> bool:
+        from urllib.parse import parse_qs
+
+        if scope["method"] not in ("GET", "HEAD"):
+            return True  # every route answers these with 405
+        if self._token:
+            given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+            return scope["path"].startswith("/assets/") or hmac.compare_digest(given.encode(), self._token.encode())
+        host = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
+        name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
+        return name.lower() in self._hosts

@@ -1,0 +1,120 @@
+"""Read and search the samples of a run straight from its file: newest first, a page at a time, within a time limit."""
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scalerl.report.board.reading.inside import Root, open_inside
+from scalerl.report.board.reading.tail import MAX_LINE
+
+PAGE = 20
+MAX_PAGE = 100
+MAX_TEXT = 6000
+"""Characters of one text in a list; the rest is shown when a sample is opened."""
+MAX_WHOLE = 400_000
+SECONDS = 1.5
+"""Time after which a search returns what it has, and where to go on."""
+_KNOWN = ("step", "attempt", "problem", "prompt", "completion", "answer", "correct", "reward")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """Which samples are asked for."""
+
+    text: str = ""
+    """Words that prompt, completion, answer or the graders' words must contain, in any case."""
+    problem: str | None = None
+    verdict: str = ""
+    """"correct", "wrong" or "none" for those without a verdict; empty for all."""
+    before: int | None = None
+    """Number of the sample before which to go on; None begins with the newest."""
+    num: int = PAGE
+
+
+def search(path: Path, root: Root, offsets: Sequence[int], query: Query) -> dict[str, Any]:
+    """Return a page of samples, newest first, and `next`, from which the search goes on (None at the end)."""
+    end = len(offsets) if query.before is None else min(max(query.before, 0), len(offsets))
+    words, until = query.text.casefold().split(), time.monotonic() + SECONDS
+    rows: list[dict[str, Any]] = []
+    next_place: int | None = None
+    for place, row in _rows(path, root, offsets, end):
+        if _matches(row, query, words):
+            if len(rows) == min(query.num, MAX_PAGE):
+                next_place = place + 1
+                break
+            rows.append(sample_json(place, row, MAX_TEXT))
+        if time.monotonic() > until and place > 0:
+            next_place = place
+            break
+    return {"samples": rows, "next": next_place, "total": len(offsets)}
+
+
+def one_sample(path: Path, root: Root, offsets: Sequence[int], place: int) -> dict[str, Any] | None:
+    """Return one sample with its whole texts; None if there is no such sample."""
+    if not 0 <= place < len(offsets):
+        return None
+    numbered = next(_rows(path, root, offsets, place + 1), None)
+    return None if numbered is None or numbered[0] != place else sample_json(place, numbered[1], MAX_WHOLE)
+
+
+def _rows(path: Path, root: Root, offsets: Sequence[int], end: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (number, row) backwards from the sample before `end`."""
+    opened = open_inside(path, root)
+    if opened is None:
+        return
+    descriptor, status = opened
+    try:
+        for place in range(end - 1, -1, -1):
+            begin = offsets[place]
+            # Lines that the follower skipped may lie between two samples, so the line may end before the next offset.
+            stop = offsets[place + 1] if place + 1 < len(offsets) else status.st_size
+            data = os.pread(descriptor, min(stop - begin, MAX_LINE + 1), begin).partition(b"\n")[0]
+            try:
+                row = json.loads(data)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(row, dict):
+                yield place, row
+    finally:
+        os.close(descriptor)
+
+
+def _matches(row: Mapping[str, Any], query: Query, words: Sequence[str]) -> bool:
+    if query.problem is not None and _text(row.get("problem"))[:MAX_TEXT] != query.problem[:MAX_TEXT]:
+        return False
+    if query.verdict and query.verdict != _verdict(row):
+        return False
+    if not words:
+        return True
+    content = "\n".join(_text(value) for key, value in row.items() if key not in ("step", "attempt")).casefold()
+    return all(word in content for word in words)
+
+
+def _verdict(row: Mapping[str, Any]) -> str:
+    correct = row.get("correct")
+    return "none" if correct is None else "correct" if correct else "wrong"
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def sample_json(place: int, row: Mapping[str, Any], most: int) -> dict[str, Any]:
+    """Return a sample with its texts cut to `most` characters; what else the row holds are the graders' words."""
+    texts = {key: _text(row[key]) for key in ("prompt", "completion", "answer") if row.get(key) is not None}
+    words = {str(key): _text(value)[:most] for key, value in row.items() if key not in _KNOWN and value is not None}
+    reward = row.get("reward")
+    return {
+        "number": place,
+        "step": row.get("step") if isinstance(row.get("step"), int | float) else None,
+        "problem": _text(row.get("problem", ""))[:MAX_TEXT],
+        **{key: text[:most] for key, text in texts.items()},
+        "cut": sum(max(len(text) - most, 0) for text in texts.values()),
+        "verdict": _verdict(row),
+        "reward": reward if isinstance(reward, int | float) and not isinstance(reward, bool) else None,
+        "words": words,
+    }

@@ -1,0 +1,328 @@
+"""What a plot shows, as numbers: `figure_data(analysis)` is pure; plots.py only draws it.
+
+Compute is on a logarithmic axis, rewards on a linear one. Ranges come from points and ceilings, so that a band that
+explodes beyond the data does not flatten everything else.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scalerl.curves import Comparison, Fit, Value, Verdict, linearise, tails
+from scalerl.report.drawing.dots import Array, Dots, curve_dots
+from scalerl.report.results import Analysis, CurveResult, param_value
+
+MOST_BANDS = 8  # bands of more curves than this hide each other
+REACH = 4.0  # how far beyond the data a curve is drawn, in multiples of the data
+MOST_REACH = 100.0  # a mark further out than this would squeeze the data into a corner
+GRID = 120
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """The curve on a grid that holds both ends of the data. Bands are (low, high)."""
+
+    compute: Array
+    reward: Array
+    first: float
+    """The least compute fitted."""
+    last: float
+    """The largest compute fitted: what lies beyond is a forecast."""
+    band: tuple[Array, Array] | None
+    """Where the recipe's own curve lies."""
+    new_band: tuple[Array, Array] | None
+    """Where one new evaluation should fall."""
+
+    @property
+    def beyond(self) -> NDArray[np.bool_]:
+        return self.compute > self.last
+
+    @property
+    def pieces(self) -> tuple[tuple[bool, NDArray[np.bool_]], ...]:
+        """(within the data, which grid points): before, within and beyond the data, sharing their end points."""
+        before, within, after = (
+            self.compute <= self.first,
+            (self.compute >= self.first) & (self.compute <= self.last),
+            self.compute >= self.last,
+        )
+        return tuple((mask is within, mask) for mask in (before, within, after) if mask.sum() > 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """A forecast that was asked for: the reward at a compute, or the compute for a reward."""
+
+    compute: Value
+    reward: Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurveData:
+    name: str
+    label: str
+    """The name without what all names share."""
+    verdict: Verdict
+    dots: tuple[Dots, ...]
+    line: Line | None
+    ceiling: Value | None
+    noise_sd: float
+    marks: tuple[Mark, ...]
+    peak: tuple[float, float] | None = None
+    """(compute, reward) after which the reward fell; None where it did not."""
+
+    @property
+    def is_ok(self) -> bool:
+        return self.verdict == Verdict.KNOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Straight:
+    """One recipe of the linearised comparison: log10 F against compute, a line of slope `exponent`."""
+
+    curve: int
+    compute: Array
+    log_f: Array
+    exponent: Value
+    line_compute: Array
+    line_log_f: Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FigureData:
+    title: str
+    x_label: str
+    y_label: str
+    level: float
+    curves: tuple[CurveData, ...]
+    x_range: tuple[float, float]
+    y_range: tuple[float, float]
+    residual_limit: float
+    noise_sd: float
+    """The median over the curves: half of what the residuals' guide spans on each side."""
+    straights: tuple[Straight, ...] = ()
+    """Empty, or two and more."""
+    straight_range: tuple[float, float] = (0.0, 1.0)
+    shared_ceiling: float | None = None
+    crossings: tuple[tuple[float, float], ...] = ()
+    """(compute, reward) where two compared curves cross."""
+    ranking: tuple[tuple[int, float], ...] = ()
+    """(curve, probability to be the best of its evaluation set), best first in each set."""
+    num_sets: int = 1
+    target: float | None = None
+
+
+def figure_data(analysis: Analysis) -> FigureData:
+    """Return everything that the figure of an analysis shows."""
+    results = analysis.curves
+    prefix, labels = short_names([result.name for result in results])
+    x_label = _common([result.series.x_label for result in results], "compute (different units)")
+    y_label = _common([result.series.y_label for result in results], "reward")
+    # Recipes that are compared are drawn to one end: they differ by their curves, not by how far each one ran.
+    is_shared = analysis.command == "compare" and len({result.series.x_label for result in results}) == 1
+    shared_end = max(map(_end, results)) if is_shared else 0.0
+    shared_end = max(shared_end, analysis.at or 0.0)
+    with_bands = len(results) <= MOST_BANDS
+    curves = tuple(
+        _curve(result, label, max(_end(result), shared_end), with_bands)
+        for result, label in zip(results, labels, strict=True)
+    )
+    x_range, y_range = _x_range(curves), _y_range(curves)
+    noise_sd = float(np.median([curve.noise_sd for curve in curves if curve.line is not None] or [0.0]))
+    # With several evaluation sets there is no one ceiling to linearise at.
+    comparison = next(iter(analysis.comparisons.values())) if len(analysis.comparisons) == 1 else None
+    straights = _straights(results, comparison) if is_shared else ()
+    places = {result.name: place for place, result in enumerate(results)}
+    return FigureData(
+        title=prefix or (labels[0] if len(labels) == 1 else f"{y_label} of {len(labels)} curves"),
+        x_label=x_label,
+        y_label=y_label,
+        level=next((result.fit.level for result in results if result.fit is not None), 0.9),
+        curves=curves,
+        x_range=x_range,
+        y_range=y_range,
+        residual_limit=_residual_limit(curves, noise_sd, y_range),
+        noise_sd=noise_sd,
+        straights=straights,
+        straight_range=_straight_range(straights),
+        shared_ceiling=comparison.shared_ceiling if comparison is not None and straights else None,
+        crossings=_crossings(analysis, x_range) if is_shared else (),
+        ranking=tuple((places[name], p_best) for name, p_best in analysis.ranking),
+        num_sets=len(analysis.comparisons),
+        target=analysis.at,
+    )
+
+
+# Words
+
+
+def short_names(names: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the folders that all names share, and the names without them: fig2/a, fig2/b -> fig2, [a, b]."""
+    if len(names) < 2:
+        return "", list(names)
+    parts = [name.split("/") for name in names]
+    most = min(map(len, parts)) - 1
+    shared = next((n for n in range(most) if len({part[n] for part in parts}) > 1), most)
+    return "/".join(parts[0][:shared]), ["/".join(part[shared:]) for part in parts]
+
+
+def _common(labels: Sequence[str], otherwise: str) -> str:
+    return labels[0] if len(set(labels)) == 1 else otherwise
+
+
+# One curve
+
+
+def _end(result: CurveResult) -> float:
+    """Return the compute up to which the curve is drawn: beyond the data, and to any point held out or requested."""
+    series, fit = result.series, result.fit
+    data = fit.scale if fit is not None and fit.num_points else series.compute.max(initial=0.0)
+    asked = [forecast.compute for forecast in result.at]
+    asked += [forecast.compute.value for forecast in result.reach if forecast.compute is not None]
+    asked = [compute for compute in asked if compute <= MOST_REACH * data]
+    return float(max(REACH * data, series.compute.max(initial=0.0), series.holdout_compute.max(initial=0.0), *asked))
+
+
+def _curve(result: CurveResult, label: str, end: float, with_bands: bool) -> CurveData:
+    fit = result.fit if result.fit is not None and result.fit.usable else None
+    dots = curve_dots(result.series, result.fit, fit)
+    return CurveData(
+        name=result.name,
+        label=label,
+        verdict=result.verdict,
+        dots=dots,
+        line=_line(result, fit, end, with_bands) if fit is not None else None,
+        ceiling=None if fit is not None and fit.fall is not None else param_value(fit, "ceiling"),
+        peak=(fit.fall.compute, fit.fall.best) if fit is not None and fit.fall is not None else None,
+        noise_sd=_scatter(dots, fit) if fit is not None else math.nan,
+        marks=_marks(result, end) if fit is not None else (),
+    )
+
+
+def _scatter(dots: tuple[Dots, ...], fit: Fit) -> float:
+    """Return how far the points that are drawn scatter about their curve: bins by less than single rewards."""
+    errors = [some.error for some in dots if some.error is not None and some.count is not None]
+    return float(np.median(np.concatenate(errors))) if errors else fit.noise_sd
+
+
+def _line(result: CurveResult, fit: Fit, end: float, with_bands: bool) -> Line:
+    first, last = float(fit.compute.min()), fit.scale
+    begin = min(first, result.series.compute.min(initial=first), result.series.holdout_compute.min(initial=first))
+    grid = np.unique(np.concatenate([np.geomspace(begin, end, GRID), [first, last]]))
+    reward, band = curve_and_band(fit, grid)
+    is_banded = with_bands and band is not None
+    return Line(
+        compute=grid,
+        reward=reward,
+        first=first,
+        last=last,
+        band=band if is_banded else None,
+        new_band=fit.new_interval(grid) if is_banded else None,
+    )
+
+
+def curve_and_band(fit: Fit, compute: Array) -> tuple[Array, tuple[Array, Array] | None]:
+    """Return the curve, and the interval of the curve where the fit has intervals; from one set of draws."""
+    if not fit.has_intervals:
+        return fit.predict(compute), None
+    low, middle, high = np.quantile(fit.curve_draws(compute), [tails(fit.level)[0], 0.5, tails(fit.level)[1]], axis=0)
+    return middle, (low, high)
+
+
+def _marks(result: CurveResult, end: float) -> tuple[Mark, ...]:
+    exact = lambda value: Value(value=value, low=value, high=value)  # noqa: E731
+    marks = [Mark(compute=exact(forecast.compute), reward=forecast.reward) for forecast in result.at]
+    marks += [
+        Mark(compute=reach.compute, reward=exact(reach.reward)) for reach in result.reach if reach.compute is not None
+    ]
+    return tuple(mark for mark in marks if 0 < mark.compute.value <= end)
+
+
+# Ranges
+
+
+def _x_range(curves: Sequence[CurveData]) -> tuple[float, float]:
+    ends = [float(end) for curve in curves for dots in curve.dots for end in (dots.compute.min(), dots.compute.max())]
+    ends += [float(end) for curve in curves if curve.line is not None for end in curve.line.compute[[0, -1]]]
+    if not ends:
+        return (1.0, 10.0)
+    low, high = min(ends), max(ends)
+    pad = max(high / low, 1.5) ** 0.025
+    return low / pad, high * pad
+
+
+def _y_range(curves: Sequence[CurveData]) -> tuple[float, float]:
+    """Return the range of rewards to show: all points, and curves and ceilings unless far above; no bands."""
+    points = np.concatenate([dots.reward for curve in curves for dots in curve.dots] or [np.array([0.0, 1.0])])
+    low, top = float(points.min()), float(points.max())
+    span = max(top - low, 0.02 * abs(top), 1e-9)
+    tips = chain.from_iterable(
+        (curve.ceiling.value, curve.ceiling.high) if curve.is_ok else (curve.ceiling.value,)
+        for curve in curves
+        if curve.ceiling is not None
+    )
+    drawn = [float(curve.line.reward[-1]) for curve in curves if curve.line is not None]
+    high = max(tip for tip in (top, *tips, *drawn) if tip <= top + 1.5 * span)
+    pad = 0.05 * (high - low) if high > low else span
+    return low - pad, high + pad
+
+
+def _residual_limit(curves: Sequence[CurveData], noise_sd: float, y_range: tuple[float, float]) -> float:
+    """Return a limit of the residual axis that shows all fitted points; distant held-out ones are clipped to it."""
+    sizes: dict[str, float] = {"fitted": 3 * noise_sd, "held out": 0.0}
+    for dots in chain.from_iterable(curve.dots for curve in curves if curve.line is not None):
+        if dots.role in sizes:
+            sizes[dots.role] = max(sizes[dots.role], float(np.abs(dots.residual).max()))
+    limit = max(sizes["fitted"], min(sizes["held out"], 8 * noise_sd))
+    return 1.15 * limit or 0.01 * (y_range[1] - y_range[0])
+
+
+# A comparison
+
+
+def _straights(results: Sequence[CurveResult], comparison: Comparison | None) -> tuple[Straight, ...]:
+    if comparison is None or len(comparison.shared_fits) < 2:
+        return ()
+    straights, exponents = [], comparison.shared_exponents
+    for place, result in enumerate(results):
+        again = comparison.shared_fits.get(result.name)
+        if again is None:
+            continue
+        log_compute, log_f = linearise(again)
+        ends = np.array([again.compute.min(), again.scale])
+        straights.append(
+            Straight(
+                curve=place,
+                compute=np.exp(log_compute),
+                log_f=log_f / math.log(10),
+                exponent=exponents[result.name],
+                line_compute=ends,
+                line_log_f=again.params["exponent"] * np.log10(ends),
+            )
+        )
+    return tuple(straights)
+
+
+def _straight_range(straights: Sequence[Straight]) -> tuple[float, float]:
+    """Return the range of the lines, with room for most points: a point just below the ceiling may lie anywhere."""
+    if not straights:
+        return (0.0, 1.0)
+    lines = np.concatenate([straight.line_log_f for straight in straights])
+    points = np.concatenate([straight.log_f for straight in straights] or [lines])
+    low, high = np.quantile(points, [0.02, 0.98]) if len(points) else (lines.min(), lines.max())
+    low, high = min(low, lines.min()), max(high, lines.max())
+    pad = 0.06 * max(high - low, 1e-6)
+    return float(low - pad), float(high + pad)
+
+
+def _crossings(analysis: Analysis, x_range: tuple[float, float]) -> tuple[tuple[float, float], ...]:
+    fits = {result.name: result.fit for result in analysis.curves}
+    crossings = [(pair.crossing, fits.get(pair.a)) for pair in analysis.pairs]
+    return tuple(
+        (compute, float(curve.predict(compute)))
+        for compute, curve in crossings
+        if compute is not None and curve is not None and x_range[0] <= compute <= x_range[1]
+    )

@@ -1,0 +1,259 @@
+"""Seal the forecasts of analysed curves, and score sealed files against logs."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from scalerl import __version__
+from scalerl.errors import InputError, UsageError
+from scalerl.joint.seal import LEVELS, AtScore, SealScore, opened, score_sealed, seal, sealed_curve
+from scalerl.logs.formats import read_tables
+from scalerl.logs.series import Selection, Series, series_from
+from scalerl.report.json import number
+from scalerl.report.numbers import compute_text
+from scalerl.report.results import CurveResult, FitOptions
+from scalerl.store import write_json
+
+Kind = Literal["scored", "nothing_new"]
+DEFAULT_AT = (2.0, 4.0)  # times the data
+FOLDER_HEADS = ("file", "sealed", "curve", "new", "RMSE", "bias", "in 90%")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileScore:
+    """The scores of the curves of one sealed file."""
+
+    path: Path
+    date: str
+    curves: tuple[SealScore, ...]
+    missing: tuple[str, ...]
+    """Curves of the file that the log does not hold."""
+
+    @property
+    def kind(self) -> Kind:
+        return "scored" if any(curve.num_new > curve.beyond for curve in self.curves) else "nothing_new"
+
+
+def sealed_content(
+    curves: Sequence[CurveResult],
+    logs: Sequence[str],
+    selection: Mapping[str, Any],
+    options: Mapping[str, Any],
+    at: Sequence[float],
+) -> dict[str, Any]:
+    """Return the content of a sealed file for these curves."""
+    rows = []
+    for curve in curves:
+        if curve.fit is None or not curve.fit.has_intervals:
+            continue
+        asked = list(at) or [times * curve.fit.scale for times in DEFAULT_AT]
+        rows.append(sealed_curve(curve.name, curve.fit, asked, curve.series.compute, curve.series.reward))
+    if not rows:
+        raise InputError("no curve could be fitted, so there is no forecast to seal")
+    date = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    plain = json.loads(json.dumps({"selection": dict(selection), "options": dict(options)}))
+    return seal(rows, version=__version__, date=date, logs=[str(Path(log).resolve()) for log in logs], **plain)
+
+
+def check_new_seal(file: Path) -> None:
+    """Raise UsageError, before any fit, if the file exists or its folder does not."""
+    if file.exists():
+        raise UsageError(f"--seal {file} exists already: a sealed forecast is never written over, so name another file")
+    if not file.parent.is_dir():
+        raise UsageError(f"--seal {file}: there is no folder {file.parent}")
+
+
+def write_seal(
+    file: Path,
+    curves: Sequence[CurveResult],
+    logs: Sequence[str],
+    selection: Selection,
+    options: FitOptions,
+    at: Sequence[float],
+) -> None:
+    """Write these curves' forecasts with the hash of their data, the version and the date."""
+    write_json(file, sealed_content(curves, logs, asdict(selection), asdict(options), at))
+
+
+# Scores ---------------------------------------------------------------------------------------------------------------
+
+
+def score_file(path: Path, logs: Sequence[str]) -> FileScore:
+    """Score one sealed file against logs, or against those it was made from."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is not a sealed forecast: make one with scalerl forecast LOG --seal FILE") from None
+    content = opened(text, str(path))
+    series = series_from(read_tables(_matching_logs(content["logs"], logs)), _selection(content["selection"]))
+    by_name = {data.name: data for data in series}
+    if len(series) == len(content["curves"]) == 1:
+        by_name = {content["curves"][0]["name"]: series[0]}  # a file may have been renamed since
+    scores = [_score(curve, by_name[curve["name"]]) for curve in content["curves"] if curve["name"] in by_name]
+    missing = tuple(curve["name"] for curve in content["curves"] if curve["name"] not in by_name)
+    if not scores:
+        raise InputError(f"none of the curves sealed in {path} ({', '.join(missing)}) is in what was given")
+    return FileScore(path=path, date=str(content["date"]), curves=tuple(scores), missing=missing)
+
+
+def _matching_logs(sealed: Sequence[str], given: Sequence[str]) -> list[str]:
+    """Return the given logs whose names are those of the sealed ones; all of them unless each name occurs once.
+
+    Logs are often moved after a forecast was sealed. A folder of sealed files is scored against all runs at once, and
+    curves are named by what tells the logs apart, so each file must see its own logs alone.
+    """
+    by_name: dict[str, list[str]] = {}
+    for log in given:
+        by_name.setdefault(Path(log).resolve().name, []).append(str(log))
+    matches = [by_name.get(Path(log).name, []) for log in sealed]
+    if given and all(len(match) == 1 for match in matches):
+        return [match[0] for match in matches]
+    return [str(log) for log in given or sealed]
+
+
+def _selection(row: Mapping[str, Any]) -> Selection:
+    pairs = {key: tuple(tuple(pair) for pair in row[key]) for key in ("where", "where_not")}
+    lists = {key: tuple(row[key]) for key in ("by", "labels")}
+    holdout = None if row["holdout"] is None else tuple(row["holdout"])
+    return Selection(**{**row, **pairs, **lists, "holdout": holdout})
+
+
+def _score(curve: Mapping[str, Any], data: Series) -> SealScore:
+    if data.problem:
+        raise InputError(f"{data.name}: {data.problem}")
+    return score_sealed(curve, data.compute, data.reward)
+
+
+def score_folder(folder: Path, logs: Sequence[str]) -> list[FileScore]:
+    """Score every sealed file in a folder."""
+    files = sorted(folder.glob("*.json"))
+    if not files:
+        raise InputError(f"{folder} has no sealed forecasts (*.json): make them with scalerl forecast LOG --seal FILE")
+    return [score_file(path, logs) for path in files]
+
+
+def calibration(results: Sequence[FileScore]) -> dict[float, tuple[float, int]]:
+    """Return, for each level, the share of new evaluations inside their interval, and their number."""
+    coverage = {}
+    for level in LEVELS:
+        rows = [(c.coverage[level], c.num_new - c.beyond) for r in results for c in r.curves if c.num_new > c.beyond]
+        num = sum(count for _, count in rows)
+        coverage[level] = (sum(share * count for share, count in rows) / num if num else math.nan, num)
+    return coverage
+
+
+# In words -------------------------------------------------------------------------------------------------------------
+
+
+def score_messages(result: FileScore) -> list[str]:
+    lines = []
+    for curve in result.curves:
+        num = curve.num_new - curve.beyond
+        if curve.data_changed:
+            lines.append(f"{curve.name}: the log no longer holds the data that the forecast was made from.")
+        if not num:
+            lines.append(f"{curve.name}: nothing was measured since {result.date} that the forecast covers.")
+            continue
+        inside = curve.coverage.get(0.9, math.nan)
+        lines.append(
+            f"{curve.name}: over {num} new evaluations the forecast of {result.date} errs by {curve.rmse:.4f} (bias "
+            f"{curve.bias:+.4f}), and {inside:.0%} lie in its 90% interval."
+        )
+    lines += [f"{name} is not in what was given." for name in result.missing]
+    return lines
+
+
+def score_table(result: FileScore) -> Group:
+    table = Table(header_style="bold", pad_edge=False, box=None)
+    for head in ("curve", "compute", "forecast", "measured", "inside"):
+        table.add_column(head, justify="left" if head == "curve" else "right")
+    for curve in result.curves:
+        for row in curve.at:
+            table.add_row(curve.name, compute_text(row.compute), _forecast(row), *_measured(row))
+    return Group(table, Text(), *(Text(line) for line in score_messages(result)))
+
+
+def _forecast(row: AtScore) -> str:
+    return f"{row.value:.3f} [{row.low:.3f}, {row.high:.3f}]"
+
+
+def _measured(row: AtScore) -> tuple[str, str]:
+    return ("not yet", "-") if row.measured is None else (f"{row.measured:.3f}", "yes" if row.inside else "no")
+
+
+def folder_table(results: Sequence[FileScore]) -> Group:
+    table = Table(header_style="bold", pad_edge=False, box=None)
+    for head in FOLDER_HEADS:
+        table.add_column(head, justify="left" if head in ("file", "sealed", "curve") else "right")
+    for cells in folder_cells(results):
+        table.add_row(*cells)
+    lines = [Text(line) for line in calibration_lines(results)]
+    return Group(table, Text(), *lines)
+
+
+def folder_cells(results: Sequence[FileScore]) -> list[tuple[str, ...]]:
+    """Return a row of `FOLDER_HEADS` for each sealed curve."""
+    rows = []
+    for result in results:
+        for curve in result.curves:
+            num = curve.num_new - curve.beyond
+            numbers = (f"{curve.rmse:.4f}", f"{curve.bias:+.4f}", f"{curve.coverage[0.9]:.0%}") if num else ("-",) * 3
+            rows.append((result.path.name, result.date, curve.name, str(num), *numbers))
+    return rows
+
+
+def calibration_lines(results: Sequence[FileScore]) -> list[str]:
+    """Return how many evaluations the intervals of each level held, a sentence per level."""
+    held = {level: (share, num) for level, (share, num) in calibration(results).items() if num}
+    lines = [f"{level:.0%} intervals held {share:.0%} of {num} evaluations." for level, (share, num) in held.items()]
+    return lines or ["Nothing was measured since."]
+
+
+# As JSON --------------------------------------------------------------------------------------------------------------
+
+
+def score_json(result: FileScore) -> dict[str, Any]:
+    return {
+        "file": str(result.path),
+        "date": result.date,
+        "kind": result.kind,
+        "curves": [
+            {
+                "name": curve.name,
+                "num_new": curve.num_new,
+                "num_scored": curve.num_new - curve.beyond,
+                "rmse": number(curve.rmse),
+                "bias": number(curve.bias),
+                "coverage": {f"{level:g}": number(share) for level, share in curve.coverage.items()},
+                "data_changed": curve.data_changed,
+                "at": [
+                    {
+                        "compute": row.compute,
+                        "reward": {"value": row.value, "low": row.low, "high": row.high},
+                        "measured": row.measured,
+                        "inside": row.inside,
+                    }
+                    for row in curve.at
+                ],
+            }
+            for curve in result.curves
+        ],
+        "messages": score_messages(result),
+    }
+
+
+def folder_json(results: Sequence[FileScore]) -> dict[str, Any]:
+    levels = {
+        f"{level:g}": {"covered": number(share), "num": num} for level, (share, num) in calibration(results).items()
+    }
+    return {"files": [score_json(result) for result in results], "calibration": levels}

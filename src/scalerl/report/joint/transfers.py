@@ -1,0 +1,199 @@
+"""Make a transfer between sizes from analysed curves, and present it as sentences, a table, JSON and a figure."""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from scalerl.curves import Verdict
+from scalerl.errors import InputError
+from scalerl.joint.transfer import LEAST_SIBLINGS, Sibling, Transfer, first_reward, sibling, transfer
+from scalerl.report.drawing.style import GREY, WARNING, colour
+from scalerl.report.joint.drawings import log_ticks, save
+from scalerl.report.json import value_json
+from scalerl.report.numbers import compute_text, fixed, interval_text, short_compute_text, two_decimals
+from scalerl.report.pooling import check_one_axis
+from scalerl.report.results import CurveResult
+
+UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
+SIZE = re.compile(r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*([kmbt]?)\s*", re.IGNORECASE)
+UNUSABLE = (Verdict.FALLEN, Verdict.FLAT, Verdict.TOO_FEW)
+PER_SAMPLE = ("step", "token", "sample", "epoch")  # axes on which larger models do not need more
+MODEL_SIZE = 1e6  # parameters; smaller numbers are a batch size, a context length or generations per prompt
+VERDICTS = {"ok": "ok", "far_size": "far from the siblings"}
+
+
+def parse_size(text: str, where: str) -> float:
+    """Parse a size such as 0.5B, 72B, 7e9 or 768."""
+    match = SIZE.fullmatch(text)
+    try:
+        value = float(match[1]) * UNITS[match[2].lower()] if match else math.nan
+    except ValueError:
+        value = math.nan
+    if not value > 0:
+        raise InputError(f"{where} holds {text!r}, which is not a size: write it as 0.5B, 72B or 7e9")
+    return value
+
+
+def size_text(size: float) -> str:
+    """Format a size with its suffix: 72B, 135M, 768."""
+    for unit, letter in ((1e9, "B"), (1e6, "M")):
+        if size >= unit:
+            return f"{size / unit:.4g}{letter}"
+    return f"{size:.4g}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """A curve that the forecast is not made from."""
+
+    name: str
+    reason: Literal["not_smaller", "verdict", "form"]
+    detail: str = ""
+    """The verdict on its fit, or the form that fits it."""
+
+
+def left_out_text(note: LeftOut) -> str:
+    """Return why a curve is left out, as a sentence."""
+    match note.reason:
+        case "not_smaller":
+            why = "it is not smaller than the target"
+        case "verdict":
+            why = note.detail
+        case "form":
+            why = f"a {note.detail} form fits it"
+    return f"{note.name} is left out: {why}."
+
+
+def find_siblings(curves: Sequence[CurveResult], column: str, size: float) -> tuple[list[Sibling], list[LeftOut]]:
+    """Return the usable smaller siblings, and the curves left out. A curve's name ends with its size."""
+    check_one_axis([curve.series for curve in curves], "siblings must be on one axis of compute")
+    members, left_out = [], []
+    for curve in curves:
+        own = parse_size(curve.name.rpartition("/")[2].rpartition("=")[2], f"--size {column}")
+        if own >= size * (1 - 1e-9):
+            left_out.append(LeftOut(name=curve.name, reason="not_smaller"))
+        elif curve.fit is not None and curve.fit.form != "sigmoid":
+            left_out.append(LeftOut(name=curve.name, reason="form", detail=curve.fit.form))
+        elif curve.fit is None or curve.verdict in UNUSABLE:
+            left_out.append(LeftOut(name=curve.name, reason="verdict", detail=curve.verdict))
+        else:
+            series = curve.series
+            start = first_reward(series.compute, series.reward) if series.start is None else series.start
+            members.append(sibling(curve.name.replace(f"{column}=", ""), own, curve.fit, start=start))
+    num_sizes = len({own.size for own in members})
+    if num_sizes < LEAST_SIBLINGS:
+        raise InputError(
+            f"too few siblings: {num_sizes} sizes below {size:g} have a curve and {LEAST_SIBLINGS} or more are needed"
+        )
+    return sorted(members, key=lambda own: own.size), left_out
+
+
+def make_transfer(
+    curves: Sequence[CurveResult], column: str, size: float, start: float, at: Sequence[float], level: float
+) -> tuple[Transfer, list[LeftOut]]:
+    """Return the forecast of a size from the smaller ones, and the curves left out."""
+    members, left_out = find_siblings(curves, column, size)
+    axis = curves[0].series.x_label.lower()
+    slope = 0.0 if any(word in axis for word in PER_SAMPLE) else 1.0
+    if size < MODEL_SIZE:
+        slope = 0.5
+    return transfer(members, size, start, at, midpoint_slope=slope, level=level), left_out
+
+
+def transfer_messages(done: Transfer, left_out: Sequence[LeftOut]) -> list[str]:
+    """Return the forecast as sentences; the first states the result."""
+    names = ", ".join(own.name for own in done.siblings)
+    lines = [
+        f"{size_text(done.size)} from a start of {done.start:.3f} should level off at "
+        f"{interval_text(done.ceiling)}, half-way at {interval_text(done.midpoint, compute_text)}."
+    ]
+    lines += [f"At {compute_text(compute)}: {interval_text(value)}." for compute, value in done.at]
+    lines.append(f"Learnt from {names}, whose ceilings scatter by {done.scatter:.3f} about the law.")
+    if done.kind == "far_size":
+        lines.append("The target is more than ten times as large as the largest sibling: this is a guess.")
+    return [*lines, *map(left_out_text, left_out)]
+
+
+def transfer_json(done: Transfer, left_out: Sequence[LeftOut]) -> dict[str, Any]:
+    """Return the forecast as JSON types."""
+    return {
+        "target": {"size": done.size, "start": done.start},
+        "ceiling": value_json(done.ceiling),
+        "exponent": value_json(done.exponent),
+        "midpoint": value_json(done.midpoint),
+        "at": [{"compute": compute, "reward": value_json(value)} for compute, value in done.at],
+        "verdict": VERDICTS[done.kind],
+        "kind": done.kind,
+        "messages": transfer_messages(done, left_out),
+    }
+
+
+def transfer_table(done: Transfer, left_out: Sequence[LeftOut]) -> Group:
+    """Return a table of the siblings and the target for the terminal."""
+    table = Table(header_style="bold", pad_edge=False, box=None)
+    for head in ("run", "size", "start", "ceiling", "exponent", "midpoint"):
+        table.add_column(head, justify="left" if head == "run" else "right")
+    show = fixed(3)
+    for own in done.siblings:
+        exponent, midpoint = math.exp(own.log_exponent[0]), math.exp(own.log_midpoint[0])
+        cells = (show(own.start), show(own.ceiling[0]), two_decimals(exponent), compute_text(midpoint))
+        table.add_row(own.name, size_text(own.size), *cells)
+    table.add_row(
+        Text("target", style="bold"),
+        size_text(done.size),
+        show(done.start),
+        interval_text(done.ceiling, show),
+        interval_text(done.exponent, two_decimals),
+        interval_text(done.midpoint, compute_text),
+    )
+    return Group(table, Text(), *(Text(line) for line in transfer_messages(done, left_out)))
+
+
+def _shown_name(own: Sibling) -> str:
+    """Return the name of a sibling with its size, which ends it, in short: 1.78M for 1780000."""
+    before, slash, _ = own.name.rpartition("/")
+    return f"{before}{slash}{size_text(own.size)}"
+
+
+def draw_transfer(done: Transfer, path: Path) -> None:
+    """Draw the law and its siblings: ceilings against starts, and midpoints against sizes."""
+
+    def make(figure: Any) -> None:
+        left, right = figure.subplots(1, 2)
+        sizes = np.array([own.size for own in done.siblings])
+        for place, own in enumerate(done.siblings):
+            shade = colour(place)
+            left.errorbar([own.start], [own.ceiling[0]], yerr=[1.645 * own.ceiling[1]], fmt="o", color=shade)
+            left.annotate(
+                _shown_name(own), (own.start, own.ceiling[0]), fontsize=7, xytext=(4, 4), textcoords="offset points"
+            )
+            right.plot([own.size], [math.exp(own.log_midpoint[0])], "o", color=shade, label=_shown_name(own))
+        for axes, x, value in ((left, done.start, done.ceiling), (right, done.size, done.midpoint)):
+            ends = [[value.value - value.low], [value.high - value.value]]
+            axes.errorbar([x], [value.value], yerr=ends, fmt="D", color=WARNING, label="target")
+        starts = np.linspace(0.0, max(done.start, *(own.start for own in done.siblings)) * 1.1, 50)[1:]
+        odds = done.ceiling.value / (1 - done.ceiling.value) / (done.start / (1 - done.start))
+        law = odds * starts / (1 - starts + odds * starts)
+        left.plot(starts, law, color=GREY, linewidth=0.9, linestyle="--")
+        left.plot(starts, starts, color=GREY, linewidth=0.6, linestyle=":")
+        left.set(xlabel="reward before training", ylabel="ceiling")
+        left.set_title("the law at the target's size (dashed), and no gain (dotted)")
+        right.set(xscale="log", yscale="log", xlabel="size", ylabel="midpoint")
+        right.plot(sizes, done.midpoint.value * sizes / done.size, color=GREY, linewidth=0.6, linestyle=":")
+        for axis, (low, high), show in (
+            (right.xaxis, right.get_xlim(), size_text),
+            (right.yaxis, right.get_ylim(), short_compute_text),
+        ):
+            log_ticks(axis, low, high, show)
+        right.set_title("midpoints; dotted: in proportion to size")
+        right.legend(fontsize=7, frameon=False)
+
+    save(path, make, (9.5, 4.0))

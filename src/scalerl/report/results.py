@@ -1,0 +1,395 @@
+"""Analyse series: fits, and the forecasts, scores or comparisons asked for, as one value for all outputs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from scalerl.curves import (
+    FORMS,
+    At,
+    Backtest,
+    Comparison,
+    Fit,
+    Grid,
+    Note,
+    NoteKind,
+    Pair,
+    Reach,
+    Score,
+    Value,
+    Verdict,
+    backtest,
+    compare,
+    compare_by_paper,
+    compute_for,
+    conclusions,
+    doubling,
+    fit,
+    note,
+    note_text,
+    reward_at,
+    score,
+)
+from scalerl.errors import InputError, NoCurveError
+from scalerl.joint.pool import LEAST_MEMBERS
+from scalerl.logs.series import Series
+from scalerl.report.pooling import Pooling
+
+Command = Literal["fit", "forecast", "backtest", "compare"]
+GRID_STEP = 0.005  # of the paper's grid of ceilings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitOptions:
+    """Options of a fit that the commands share."""
+
+    form: str = "sigmoid"
+    level: float = 0.9
+    margin: float | None = None
+    """Difference of ceilings that matters, in units of the reward. None: a share of the gain."""
+    run_sd: float | None = None
+    """Spread of the ceiling between runs of a recipe that was run once. None: a share of the gain."""
+    ceiling: tuple[float, ...] = ()
+    """One value holds the ceiling fixed; two are the ends of the paper's grid."""
+    skip_before: float | str | None = None
+    fit_until: float | None = None
+    method: Literal["posterior", "paper"] = "posterior"
+    """"paper": the grid procedure of arXiv 2510.13786, which has no intervals."""
+    bounded: bool = True
+    """False for a reward without limits (--y-scale none)."""
+    pool: bool = False
+    """Whether curves inform each other."""
+    prior: str | None = None
+    """File of earlier runs that inform each curve, or `published`."""
+
+    def of(self, series: Series) -> dict[str, Any]:
+        """Return the keyword arguments of `fit` for one series."""
+        given = {
+            "form": self.form,
+            "level": self.level,
+            "margin": self.margin,
+            "skip_before": self.skip_before,
+            "fit_until": self.fit_until,
+            "bounds": (0.0, 1.0) if self.bounded and series.bounded else None,
+            "start": series.start,
+            "start_sd": series.start_sd,
+            "run": series.run,
+            "num_samples": series.num_samples,
+            "error": series.error,
+        }
+        if self.method == "paper":
+            if series.start is None:
+                raise InputError(
+                    f"--method paper needs the reward before training, and {series.name} has no row of it: add --start "
+                    "VALUE."
+                )
+            return given | {"method": "paper", "grid": self.grid}
+        if len(self.ceiling) > 1:
+            raise InputError("two ceilings are the ends of the paper's grid, and need --method paper")
+        return given | {"fixed": {"ceiling": self.ceiling[0]} if self.ceiling else None}
+
+    @property
+    def grid(self) -> Grid:
+        """The ceilings that the paper's procedure tries."""
+        if len(self.ceiling) < 2:
+            return Grid(ceilings=np.array(self.ceiling)) if self.ceiling else Grid()
+        low, high = min(self.ceiling), max(self.ceiling)
+        return Grid(ceilings=np.linspace(low, high, round((high - low) / GRID_STEP) + 1))
+
+    def compare(self, fits: Mapping[str, Fit], at: float | None = None) -> Comparison:
+        """Compare fits made with these options."""
+        if self.method == "paper":
+            return compare_by_paper(fits) if self.margin is None else compare_by_paper(fits, margin=self.margin)
+        return compare(fits, at=at, margin=self.margin, run_sd=self.run_sd)
+
+    def pooling(self, series: Sequence[Series]) -> Pooling | None:
+        """Return how curves are pooled; None if they are not. Raise InputError if they cannot be."""
+        if not self.pool and self.prior is None:
+            return None
+        return Pooling.of(series, pool=self.pool, prior=self.prior)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurveResult:
+    """One curve. `fit` is None where the series had a problem of its own."""
+
+    series: Series
+    fit: Fit | None
+    holdout: Score | None = None
+    fractions: tuple[tuple[float, Score | None], ...] = ()
+    unscored: tuple[tuple[float, Note], ...] = ()
+    """Why a fraction has no score."""
+    at: tuple[At, ...] = ()
+    reach: tuple[Reach, ...] = ()
+    doubling: Value | None = None
+
+    @property
+    def name(self) -> str:
+        return self.series.name
+
+    @property
+    def verdict(self) -> Verdict:
+        return Verdict.NO_CURVE if self.fit is None else self.fit.verdict
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """Reasons of the verdict, and what else to know about the fit."""
+        return () if self.fit is None else (*self._unused_start, *self.fit.notes)
+
+    @property
+    def conclusions(self) -> tuple[Note, ...]:
+        """What to take away: the same notes, with where the curve levels off and when to stop."""
+        return () if self.fit is None else (*self._unused_start, *conclusions(self.fit))
+
+    @property
+    def _unused_start(self) -> tuple[Note, ...]:
+        start = self.series.start
+        if self.fit is None or start is None or self.fit.own_form.has_start:
+            return ()
+        return (note(NoteKind.UNUSED_START, start=start, form=self.fit.form),)
+
+    @property
+    def messages(self) -> tuple[str, ...]:
+        """Sentences about the curve: on its rows, then on its fit."""
+        return self.messages_in(None)
+
+    def messages_in(self, unit: str | None, notes: Sequence[Note] | None = None) -> tuple[str, ...]:
+        """Return sentences on its rows and these notes, by default its own; amounts of compute have this unit."""
+        problem = (self.series.problem,) if self.series.problem else ()
+        shown = self.notes if notes is None else notes
+        return (*problem, *self.series.notes, *(note_text(each, unit) for each in shown))
+
+    @property
+    def usable(self) -> bool:
+        return self.fit is not None and self.fit.usable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormRanking:
+    """Forms by their error on points they had not seen, each on the same curves."""
+
+    fraction: float | None
+    """Share of the compute after which points are scored; None where held-out rows are."""
+    num_curves: int
+    errors: tuple[tuple[str, float], ...]
+    """Form and the median RMSE over the curves, best first."""
+
+    @property
+    def scored_on(self) -> str:
+        """The points that are scored, in words."""
+        return "held-out rows" if self.fraction is None else f"what lies after {self.fraction:.0%} of the compute"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Analysis:
+    """The results of a command: each curve, and the curves together."""
+
+    command: Command
+    curves: tuple[CurveResult, ...]
+    comparisons: Mapping[str, Comparison] = field(default_factory=dict)
+    """By evaluation set; one without a name where there is but one."""
+    at: float | None = None
+    """The target compute of a comparison."""
+    form_ranking: FormRanking | None = None
+    notes: tuple[Note, ...] = ()
+    """On the curves together."""
+
+    @property
+    def pairs(self) -> tuple[Pair, ...]:
+        return tuple(pair for comparison in self.comparisons.values() for pair in comparison.pairs)
+
+    @property
+    def ranking(self) -> tuple[tuple[str, float], ...]:
+        """Names with the probability to be the best of their set."""
+        return tuple(row for comparison in self.comparisons.values() for row in comparison.ranking)
+
+
+def analyse_fit(series: Sequence[Series], options: FitOptions) -> Analysis:
+    curves = _some_usable(fitted_curves(series, options))
+    return Analysis(command="fit", curves=curves, notes=_pool_notes(curves, options))
+
+
+def analyse_forecast(
+    series: Sequence[Series], options: FitOptions, at: Sequence[float], reach: Sequence[float]
+) -> Analysis:
+    curves = []
+    for done in fitted_curves(series, options):
+        if done.fit is not None and done.fit.usable:
+            done = replace(
+                done,
+                at=tuple(reward_at(done.fit, at or ([] if reach else [2 * done.fit.scale, 4 * done.fit.scale]))),
+                reach=tuple(compute_for(done.fit, reach)),
+                doubling=doubling(done.fit),
+            )
+        curves.append(done)
+    return Analysis(command="forecast", curves=_some_usable(curves), notes=_pool_notes(curves, options))
+
+
+def analyse_backtest(series: Sequence[Series], options: FitOptions, fractions: Sequence[float]) -> Analysis:
+    """Score each curve's forecast on its held-out points and on what lies after each fraction; rank the forms."""
+    curves = []
+    pooling = options.pooling(series)
+    for data in series:
+        if data.problem:
+            curves.append(CurveResult(series=data, fit=None, fractions=tuple((share, None) for share in fractions)))
+        else:
+            done = _backtest(data, options, fractions)
+            scores = {"holdout": done.holdout, "fractions": done.fractions, "unscored": done.unscored}
+            curves.append(CurveResult(series=data, fit=done.fit, **scores))
+    if pooling is not None:
+        curves = _pooled_backtest(curves, options, fractions, pooling)
+    return Analysis(
+        command="backtest", curves=_some_usable(curves), form_ranking=_rank_forms(curves, options, fractions)
+    )
+
+
+def _backtest(data: Series, options: FitOptions, fractions: Sequence[float]) -> Backtest:
+    held = (data.holdout_compute, data.holdout_reward) if len(data.holdout_compute) else None
+    return backtest(data.compute, data.reward, holdout=held, fractions=fractions, **options.of(data))
+
+
+def _rank_forms(curves: Sequence[CurveResult], options: FitOptions, fractions: Sequence[float]) -> FormRanking | None:
+    """Rank the forms by their error on the curves for which every form has one.
+
+    The error is that on held-out rows if there are any, else on the points after the fraction nearest to a half.
+    """
+    by_holdout = any(curve.holdout is not None for curve in curves)
+    shares = [] if by_holdout else sorted(fractions, key=lambda share: abs(share - 0.5))[:1]
+    if options.method == "paper" or (not by_holdout and not shares):
+        return None
+
+    def error(holdout: Score | None, scores: Sequence[tuple[float, Score | None]]) -> float | None:
+        score = holdout if by_holdout else dict(scores)[shares[0]]
+        return score.rmse if score is not None else None
+
+    is_bounded = options.bounded and all(curve.series.bounded for curve in curves)
+    names = [name for name, form in FORMS.items() if is_bounded or form.ceiling is None]
+    tables = []
+    for curve in curves:
+        errors = {options.form: error(curve.holdout, curve.fractions) if curve.fit is not None else None}
+        for name in names:
+            # A curve that one form cannot be scored on ranks no form.
+            if name not in errors and None not in errors.values():
+                done = _backtest(curve.series, replace(options, form=name), shares)
+                errors[name] = error(done.holdout, done.fractions)
+        if None not in errors.values():
+            tables.append(errors)
+    medians = [(name, float(np.median([table[name] for table in tables]))) for name in names if tables]
+    return FormRanking(
+        fraction=None if by_holdout else shares[0],
+        num_curves=len(tables),
+        errors=tuple(sorted(medians, key=lambda row: row[1])),
+    )
+
+
+def analyse_compare(series: Sequence[Series], options: FitOptions, at: float | None) -> Analysis:
+    """Compare all curves; those of run folders with several evaluation sets within each set."""
+    sets: dict[str | None, list[str]] = {}
+    for data in series:
+        sets.setdefault(data.evaluation_set, []).append(data.name)
+    if max(map(len, sets.values()), default=0) < 2:
+        number = "only one curve" if len(sets) < 2 else "only one curve of each evaluation set"
+        raise InputError(
+            f"{number} ({', '.join(data.name for data in series) or 'none'}) was found and two or more are needed to "
+            f"compare: name more files, or split one with --by {'COLUMN' if len(sets) < 2 else 'set'}."
+        )
+    curves = _some_usable(fitted_curves(series, options))
+    fits = {curve.name: curve.fit for curve in curves if curve.fit is not None}
+    comparisons, notes = {}, []
+    for name, members in sets.items():
+        if len(members) > 1:
+            together = {member: fits[member] for member in members if member in fits}
+            comparisons["" if len(sets) == 1 else str(name)] = options.compare(together, at)
+        else:
+            notes.append(note(NoteKind.ALONE_IN_SET, name=members[0]))
+    notes += _pool_notes(curves, options)
+    units = sorted({curve.series.x_label for curve in curves})
+    if len(units) > 1:
+        notes.append(note(NoteKind.DIFFERENT_AXES, columns=tuple(units)))
+    return Analysis(command="compare", curves=curves, comparisons=comparisons, at=at, notes=tuple(notes))
+
+
+def _some_usable(curves: Sequence[CurveResult]) -> tuple[CurveResult, ...]:
+    if not any(curve.usable for curve in curves):
+        first = curves[0]
+        among = f" among {len(curves)}; the first, {first.name}" if len(curves) > 1 else ""
+        why = first.series.problem or "" if first.fit is None else first.fit.messages[-1]
+        raise NoCurveError(f"no usable curve{among}: {why}", reason=why)
+    return tuple(curves)
+
+
+def fitted_curves(series: Sequence[Series], options: FitOptions) -> list[CurveResult]:
+    """Fit every curve; with `--pool` or `--prior` then each again with what the others say of it."""
+    pooling = options.pooling(series)
+    curves = [_fitted(data, options) for data in series]
+    return curves if pooling is None else _pooled(curves, pooling)
+
+
+def _pool_notes(curves: Sequence[CurveResult], options: FitOptions) -> tuple[Note, ...]:
+    """Return which curves `--pool` or `--prior` left as they are."""
+    if not options.pool and options.prior is None:
+        return ()
+    alone = tuple(curve.name for curve in curves if curve.fit is not None and curve.fit.unpooled is None)
+    if len(alone) == len(curves) and options.pool:
+        return (note(NoteKind.NOTHING_POOLED, needed=LEAST_MEMBERS),)
+    return (note(NoteKind.NOT_POOLED, names=alone),) if alone else ()
+
+
+def _pooled(curves: Sequence[CurveResult], pooling: Pooling) -> list[CurveResult]:
+    fits = {curve.name: curve.fit for curve in curves if curve.fit is not None}
+    sets = {curve.name: str(curve.series.evaluation_set) for curve in curves}
+    pooled = pooling.apply(fits, sets)
+    return [replace(curve, fit=pooled.get(curve.name)) for curve in curves]
+
+
+def _pooled_backtest(
+    curves: Sequence[CurveResult], options: FitOptions, fractions: Sequence[float], pooling: Pooling
+) -> list[CurveResult]:
+    """Back-test pooled fits: at each share, curves are pooled using only the points measured before it."""
+    whole = {curve.name: curve for curve in _pooled(curves, pooling)}
+    scored = {curve.name: score_held_out(whole[curve.name]) for curve in curves}
+    rows: dict[str, list[tuple[float, Score | None]]] = {name: [] for name in whole}
+    for share in fractions:
+        early = [CurveResult(series=before(curve.series, share), fit=None) for curve in curves]
+        early = [_fitted(curve.series, options) if len(curve.series.compute) else curve for curve in early]
+        for now, curve in zip(_pooled(early, pooling), curves, strict=True):
+            rows[curve.name].append((float(share), score_held_out(now)))
+    return [
+        replace(whole[curve.name], holdout=scored[curve.name], fractions=tuple(rows[curve.name])) for curve in curves
+    ]
+
+
+def score_held_out(curve: CurveResult) -> Score | None:
+    """Score the fit on the held-out points."""
+    if curve.fit is None:
+        return None
+    return score(curve.fit, curve.series.holdout_compute, curve.series.holdout_reward)
+
+
+def before(data: Series, share: float) -> Series:
+    """Return the series up to a share of its largest compute, with the rest held out."""
+    held = data.holdout_compute
+    limit = share * max(data.compute.max(initial=0.0), held.max(initial=0.0))
+    early, later = data.compute <= limit, held > limit
+    return replace(
+        data.take(early),
+        holdout_compute=np.concatenate([data.compute[~early], held[later]]),
+        holdout_reward=np.concatenate([data.reward[~early], data.holdout_reward[later]]),
+    )
+
+
+def _fitted(data: Series, options: FitOptions) -> CurveResult:
+    if data.problem:
+        return CurveResult(series=data, fit=None)
+    done = fit(data.compute, data.reward, evaluation=data.evaluation, **options.of(data))
+    return CurveResult(series=data, fit=done)
+
+
+def param_value(fit: Fit | None, name: str) -> Value | None:
+    """Return a parameter with its interval; None if the form does not have it or there is no fit."""
+    if fit is None or name not in fit.params:
+        return None
+    low, high = fit.interval(name)
+    return Value(value=fit.params[name], low=low, high=high)

@@ -1,0 +1,151 @@
+"""Calls in processes of their own: `with Workers(num) as workers: workers.submit(function, argument).result()`.
+
+A worker is this interpreter running this module: it reads a pickled call, answers with the pickled value, and ends when
+nothing is left to read, so that it never outlives its parent. Unlike `multiprocessing` it does not run the caller's own
+script again: one that writes a report needs no guard around it. A call that a worker does not survive is made again in
+this process, and what it raises is raised here.
+"""
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import Any, Self
+
+from scalerl.errors import WorkerDied
+
+MOST = 8
+WORTH_ONE = 30  # calls that a worker must have before it: to start one takes as long as ten fits
+ENVIRONMENT = {
+    # There are as many workers as cores.
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    # glibc hands the pages of a large array back at once, and numpy asks for new ones with the next.
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 26),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 27),
+}
+
+
+def num_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def worth(num_calls: int) -> int:
+    """Return how many workers to start for this number of calls; 0 means to run them in this process."""
+    num = min(num_cores(), MOST, num_calls // WORTH_ONE)
+    return num if num > 1 and sys.executable else 0
+
+
+class Workers:
+    """A pool of worker processes. Without workers, each call runs in this process when it is submitted."""
+
+    def __init__(self, num: int = 0, *, retry_here: bool = True) -> None:
+        """Start `num` workers.
+
+        If a worker dies in a call, the call is made again in this process. With `retry_here=False` it raises WorkerDied
+        instead and a new worker starts, for callers whose own process must stay responsive.
+        """
+        self._retry_here = retry_here
+        self._workers: list[subprocess.Popen[bytes]] = []
+        self._idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
+        self._threads: ThreadPoolExecutor | None = None
+        self._is_closed = False
+        self.start(num)
+
+    def start(self, num: int) -> None:
+        """Have so many, or as many as the system has room for, unless there are some already."""
+        while len(self._workers) < num and self._threads is None:
+            try:
+                worker = _start()
+            except OSError:
+                break
+            self._workers.append(worker)
+            self._idle.put(worker)
+        if self._workers and self._threads is None:
+            # One thread each: calls are made in order, where more threads would leave some waiting to the very end.
+            self._threads = ThreadPoolExecutor(max_workers=len(self._workers))
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        if self._threads is not None:
+            return self._threads.submit(self._call, function, *arguments)
+        done: Future[Any] = Future()
+        done.set_result(function(*arguments))
+        return done
+
+    def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        worker = self._idle.get()
+        try:
+            return _asked(worker, (function, arguments))
+        except (OSError, EOFError, pickle.UnpicklingError) as error:
+            if self._is_closed:
+                raise
+            if not self._retry_here:
+                worker = self._replaced(worker)
+                raise WorkerDied(f"the worker process that ran {function} has ended") from error
+        finally:
+            self._idle.put(worker)
+        return function(*arguments)
+
+    def _replaced(self, dead: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
+        dead.kill()
+        dead.communicate()
+        worker = _start()
+        self._workers[self._workers.index(dead)] = worker
+        if self._is_closed:
+            worker.kill()
+        return worker
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_closed = True
+        if self._threads is None:
+            return
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for worker in self._workers:
+            worker.kill()
+        self._threads.shutdown()
+        for worker in self._workers:
+            worker.communicate()
+
+
+def _start() -> subprocess.Popen[bytes]:
+    # In a session of its own: Ctrl-C is for the parent, who ends its workers.
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "scalerl.report.workers"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=os.environ | ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        start_new_session=True,
+    )
+
+
+def _asked(worker: subprocess.Popen[bytes], call: tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    pickle.dump(call, worker.stdin, pickle.HIGHEST_PROTOCOL)
+    worker.stdin.flush()
+    return pickle.load(worker.stdout)
+
+
+def _serve() -> None:
+    calls, answers = sys.stdin.buffer, sys.stdout.buffer
+    sys.stdout = sys.stderr
+    while True:
+        try:
+            function, arguments = pickle.load(calls)
+        except EOFError:
+            return
+        pickle.dump(function(*arguments), answers, pickle.HIGHEST_PROTOCOL)
+        answers.flush()
+
+
+if __name__ == "__main__":
+    _serve()

@@ -1,0 +1,446 @@
+"""The numbers a figure shows, and that the files are written; not the pixels."""
+
+import re
+import subprocess
+import sys
+import warnings
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from scalerl.curves import Verdict
+from scalerl.errors import InputError
+from scalerl.logs.series import Series
+from scalerl.report.drawing.style import COLOURS, compute_ticks, cut, legend_text, ranking_title
+from scalerl.report.figures import FigureData, figure_data, short_names
+from scalerl.report.json import to_json
+from scalerl.report.numbers import number_text, short_compute_text
+from scalerl.report.plots import draw
+from scalerl.report.results import Analysis, FitOptions, analyse_compare, analyse_fit, analyse_forecast
+
+START = 0.3
+NOTHING = np.array([])
+
+
+def curve(compute: np.ndarray, ceiling: float, exponent: float, midpoint: float) -> np.ndarray:
+    return START + (ceiling - START) / (1 + (midpoint / compute) ** exponent)
+
+
+def series(
+    name: str = "a",
+    *,
+    reach: float = 3000.0,
+    ceiling: float = 0.6,
+    exponent: float = 1.9,
+    noise: float = 0.004,
+    num: int = 24,
+    seed: int = 0,
+    runs: int = 1,
+    **fields: Any,
+) -> Series:
+    """A sigmoid with its midpoint at compute 1,000."""
+    rng = np.random.default_rng(seed)
+    compute = np.tile(np.linspace(reach / 10, reach, num), runs)
+    reward = curve(compute, ceiling, exponent, 1000.0) + noise * rng.normal(size=len(compute))
+    values: dict[str, Any] = {
+        "run": np.repeat([f"seed{run}" for run in range(runs)], num) if runs > 1 else None, "num_samples": None,
+        "start": START, "start_sd": 0.0, "holdout_compute": NOTHING, "holdout_reward": NOTHING, "evaluation": None,
+        "x_label": "gpu_hours", "y_label": "pass_rate", "problem": None,
+    }  # fmt: skip
+    return Series(name=name, compute=compute, reward=reward, **(values | fields))
+
+
+def broken(name: str = "broken") -> Series:
+    return replace(series(name), compute=NOTHING, reward=NOTHING, problem="'pass_rate' is NaN at line 3.")
+
+
+@pytest.fixture(scope="module")
+def one() -> Analysis:
+    later = np.array([5000.0, 20000.0])
+    held: dict[str, Any] = {"holdout_compute": later, "holdout_reward": curve(later, 0.6, 1.9, 1000.0)}
+    return analyse_fit([series(**held)], FitOptions(skip_before=500.0, fit_until=2500.0))
+
+
+@pytest.fixture(scope="module")
+def compared() -> Analysis:
+    slow = series("fig/slow", exponent=1.4, ceiling=0.595, seed=1, noise=0.003)
+    fast = series("fig/fast", exponent=3.0, ceiling=0.6, seed=2, noise=0.003)
+    low = series("fig/low", exponent=2.0, ceiling=0.45, seed=3, noise=0.003)
+    return analyse_compare([slow, fast, low], FitOptions(), 40000.0)
+
+
+# One curve
+
+
+def test_every_point_has_its_role(one: Analysis):
+    data = figure_data(one).curves[0]
+    given = one.curves[0].series
+    found = {dots.role: dots for dots in data.dots}
+    outside = (given.compute < 500) | (given.compute > 2500)
+    np.testing.assert_array_equal(found["left out"].compute, given.compute[outside])
+    np.testing.assert_array_equal(found["fitted"].compute, given.compute[~outside])
+    np.testing.assert_array_equal(found["held out"].reward, given.holdout_reward)
+
+
+def test_residual_is_reward_less_the_curve(one: Analysis):
+    fit = one.curves[0].fit
+    assert fit is not None
+    for dots in figure_data(one).curves[0].dots:
+        np.testing.assert_allclose(dots.residual, dots.reward - fit.predict(dots.compute))
+
+
+def test_bands_hold_the_curve_and_the_new_evaluation_is_wider(one: Analysis):
+    line = figure_data(one).curves[0].line
+    assert line is not None
+    assert line.band is not None
+    assert line.new_band is not None
+    assert (line.band[0] <= line.reward + 1e-9).all()
+    assert (line.reward <= line.band[1] + 1e-9).all()
+    # Near the data, drift and misfit are known from the residuals, and a new evaluation follows them: only far beyond
+    # is its band the wider one.
+    new, own = (band[1][-1] - band[0][-1] for band in (line.new_band, line.band))
+    assert new > 0.95 * own
+
+
+def test_the_curve_goes_beyond_the_data_to_what_was_held_out(one: Analysis):
+    data = figure_data(one)
+    fit, line = one.curves[0].fit, data.curves[0].line
+    assert fit is not None
+    assert line is not None
+    assert line.last == fit.scale <= 2500
+    np.testing.assert_array_equal(line.beyond, line.compute > fit.scale)
+    assert line.compute[-1] == pytest.approx(20000)  # more than 4 times the data
+    assert line.compute[0] == pytest.approx(300)  # the first point, left out though it was
+    assert {line.first, line.last} <= set(line.compute)
+    (_, before), (within, middle), (_, after) = line.pieces
+    assert within
+    assert line.compute[middle][[0, -1]].tolist() == [line.first, line.last]
+    assert line.compute[before][-1] == line.first
+    assert line.compute[after][0] == line.last
+
+
+def test_curves_are_drawn_to_four_times_the_data():
+    drawn = figure_data(analyse_fit([series()], FitOptions())).curves[0].line
+    asked = figure_data(analyse_forecast([series()], FitOptions(), [50000.0], [0.5, 0.9])).curves[0]
+    assert drawn is not None
+    assert asked.line is not None
+    assert drawn.compute[-1] == pytest.approx(12000)
+    assert asked.line.compute[-1] == pytest.approx(50000)
+    at, reach = asked.marks  # 0.9 is above the ceiling and has no mark
+    assert at.compute.value == 50000
+    assert at.reward.low < at.reward.value < at.reward.high
+    assert reach.reward.value == 0.5
+    assert reach.compute.low < reach.compute.value < reach.compute.high
+
+
+def test_ceiling_and_verdict(one: Analysis):
+    data, fit = figure_data(one).curves[0], one.curves[0].fit
+    assert fit is not None
+    assert data.ceiling is not None
+    assert data.ceiling.value == fit.params["ceiling"]
+    assert (data.ceiling.low, data.ceiling.high) == fit.interval("ceiling")
+    assert data.verdict == fit.verdict
+
+
+def test_a_verdict_to_beware_of_is_marked():
+    curves = figure_data(
+        analyse_fit([series("short", reach=500.0), series("long", reach=30_000.0, num=80, noise=0.002)], FitOptions())
+    ).curves
+    assert not curves[0].is_ok
+    assert legend_text(curves[0]).endswith(f"(!) {Verdict.WIDE}")
+    assert re.fullmatch(r"long  0\.\d{3} \[0\.\d{3}, 0\.\d{3}\]  ok", legend_text(curves[1]))
+
+
+def test_the_range_is_not_that_of_an_exploding_band():
+    data = figure_data(analyse_fit([series(reach=500.0)], FitOptions()))
+    line, rewards = data.curves[0].line, data.curves[0].dots[0].reward
+    assert line is not None
+    assert line.band is not None
+    assert line.band[1].max() > data.y_range[1]
+    assert data.y_range[0] < rewards.min()
+    assert data.y_range[1] < rewards.max() + 2 * np.ptp(rewards)
+
+
+def test_a_far_held_out_point_does_not_flatten_the_residuals():
+    data = figure_data(
+        analyse_fit([series(holdout_compute=np.array([6000.0]), holdout_reward=np.array([0.1]))], FitOptions())
+    )
+    fitted, held = data.curves[0].dots
+    assert np.abs(fitted.residual).max() < data.residual_limit < 0.1 < np.abs(held.residual).max()
+
+
+def test_fallen_curve_has_a_peak_and_no_ceiling():
+    rising = series(reach=20_000.0, num=80)
+    fallen = 0.06 * np.clip(rising.compute - 12_000.0, 0.0, None) / 8_000.0
+    analysis = analyse_fit([replace(rising, reward=rising.reward - fallen)], FitOptions())
+    (drawn,) = figure_data(analysis).curves
+    assert drawn.verdict == Verdict.FALLEN
+    assert drawn.ceiling is None
+    assert drawn.peak is not None
+    assert 8_000 < drawn.peak[0] < 15_000
+    assert drawn.peak[1] == pytest.approx(0.6, abs=0.01)
+    assert drawn.line is not None
+    assert drawn.line.compute[-1] > 20_000  # the forecast goes on from the fall
+    assert legend_text(drawn).startswith("a  peak 0.")
+    [fall] = [each for each in to_json(analysis)["curves"][0]["notes"] if each["kind"] == "fall"]
+    assert fall["low"] < 0.06 < fall["high"]
+
+
+def test_runs_have_their_own_signs():
+    dots = figure_data(analyse_fit([series(runs=2, num=12)], FitOptions())).curves[0].dots
+    assert [(one.run, one.run_label, len(one.compute)) for one in dots] == [(0, "seed0", 12), (1, "seed1", 12)]
+
+
+def test_curves_without_a_fit_keep_their_points():
+    data = figure_data(analyse_fit([series("few", num=3), broken(), series("fine")], FitOptions()))
+    few, none, fine = data.curves
+    assert few.line is None
+    assert few.ceiling is None
+    assert len(few.dots[0].compute) == 3
+    assert np.isnan(few.dots[0].residual).all()
+    assert none.dots == ()
+    assert legend_text(none) == "broken  (!) no curve"
+    assert fine.line is not None
+
+
+def test_many_curves_have_no_bands():
+    data = figure_data(analyse_fit([series(f"s/{k}", seed=k) for k in range(9)], FitOptions()))
+    assert all(curve.line is not None and curve.line.band is None for curve in data.curves)
+    assert data.title == "s"
+    assert [curve.label for curve in data.curves][:2] == ["0", "1"]
+
+
+def test_different_units_are_said():
+    data = figure_data(analyse_fit([series("a"), series("b", x_label="flops", y_label="reward")], FitOptions()))
+    assert (data.x_label, data.y_label) == ("compute (different units)", "reward")
+
+
+def test_different_units_are_not_drawn_as_one():
+    data = figure_data(analyse_compare([series("a"), series("b", x_label="flops")], FitOptions(), None))
+    assert len(data.ranking) == 2
+    assert data.straights == () == data.crossings
+
+
+# A comparison
+
+
+def test_linearised_lines_have_the_shared_exponent_as_slope(compared: Analysis):
+    data, comparison = figure_data(compared), compared.comparisons[""]
+    assert len(data.straights) >= 2
+    assert data.shared_ceiling == comparison.shared_ceiling
+    for one in data.straights:
+        exponent = comparison.shared_exponents[data.curves[one.curve].name]
+        slope = np.diff(one.line_log_f) / np.diff(np.log10(one.line_compute))
+        assert slope[0] == pytest.approx(exponent.value) == pytest.approx(one.exponent.value)
+
+
+def test_points_of_noiseless_curves_lie_on_their_lines():
+    exact = [series(name, exponent=b, noise=0.0) for name, b in (("slow", 1.5), ("fast", 2.5))]
+    analysis = analyse_compare(exact, FitOptions(), None)
+    data = figure_data(analysis)
+    assert len(data.straights) == 2
+    for one, truth in zip(data.straights, (1.5, 2.5), strict=True):
+        slope = np.polyfit(np.log10(one.compute), one.log_f, 1)[0]
+        assert slope == pytest.approx(one.exponent.value, rel=0.03)
+        assert slope == pytest.approx(truth, rel=0.1)
+
+
+def test_comparison_has_one_end_ranking_and_crossings(compared: Analysis):
+    data, comparison = figure_data(compared), compared.comparisons[""]
+    ends = {float(curve.line.compute[-1]) for curve in data.curves if curve.line is not None}
+    assert len(ends) == 1
+    assert ends.pop() == pytest.approx(40000)
+    assert data.target == 40000
+    assert [(data.curves[place].name, p) for place, p in data.ranking] == list(comparison.ranking)
+    crossings = [pair.crossing for pair in comparison.pairs if pair.crossing is not None]
+    assert crossings
+    assert {compute for compute, _ in data.crossings} <= set(crossings)
+    fits = {result.name: result.fit for result in compared.curves}
+    crossed = next(pair for pair in comparison.pairs if pair.crossing == data.crossings[0][0])
+    for name in (crossed.a, crossed.b):
+        fit = fits[name]
+        assert fit is not None
+        assert float(fit.predict(crossed.crossing)) == pytest.approx(data.crossings[0][1], abs=0.002)
+
+
+def test_evaluation_sets_are_ranked_separately(tmp_path: Path):
+    runs = [series(f"{run}/{name}", seed=seed, evaluation_set=name) for seed, run in enumerate("ab") for name in "vt"]
+    analysis = analyse_compare(runs, FitOptions(), None)
+    data = figure_data(analysis)
+    assert (len(data.ranking), data.num_sets, data.straights, data.shared_ceiling) == (4, 2, (), None)
+    assert ranking_title(data) == "probability of the highest ceiling, within each set"
+    draw(analysis, tmp_path / "a.png")
+
+
+# Words
+
+
+def test_what_all_names_share_is_said_once():
+    assert short_names(["fig2/a", "fig2/b/c"]) == ("fig2", ["a", "b/c"])
+    assert short_names(["fig2/a"]) == ("", ["fig2/a"])
+    assert short_names(["x", "x/y"]) == ("", ["x", "x/y"])
+
+
+@pytest.mark.parametrize(
+    "compute, text",
+    [(0.25, "0.25"), (750, "750"), (1e3, "1k"), (1.5e4, "15k"), (2e6, "2M"), (1e18, "1e18"), (2.5e-5, "2.5e-5")],
+)
+def test_computes_are_short(compute: float, text: str):
+    assert short_compute_text(compute) == text
+
+
+@pytest.mark.parametrize("low, high", [(900, 35000), (1.0, 1.2), (1e3, 1e19), (3e-7, 5.0), (2.1e20, 2.9e20)])
+@pytest.mark.parametrize("most", [6, 12])
+def test_ticks_lie_within_and_apart(low: float, high: float, most: int):
+    ticks = compute_ticks(low, high, most)
+    assert 2 <= len(ticks) <= most
+    assert low <= ticks[0] < ticks[-1] <= high
+    assert np.diff(np.log(ticks)).min() >= 0.99 * np.log(high / low) / most
+
+
+def test_names_and_numbers_are_short():
+    assert cut("x" * 20, 20) == "x" * 20
+    assert len(cut("abc" * 30, 20)) <= 20
+    assert cut("abc" * 30, 20).endswith("abc")
+    assert [number_text(value) for value in (0.61234, 12.3456, 19684.2, 3e9)] == ["0.612", "12.35", "19684", "3e+09"]
+
+
+def test_colours_are_distinct():
+    assert len(set(COLOURS)) == len(COLOURS) == 12
+
+
+# Files
+
+AWKWARD = ["_first", "$x$ <i>zz</i> </script>", "%{x} \N{CJK UNIFIED IDEOGRAPH-66F2}", "long " * 40]
+
+
+@cache
+def awkward() -> Analysis:
+    return analyse_forecast(
+        [series(name, num=12, seed=k, runs=1 + k % 2) for k, name in enumerate(AWKWARD)] + [broken()],
+        FitOptions(), [9000.0], [0.5],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg"])
+def test_files_are_written(compared: Analysis, one: Analysis, tmp_path: Path, suffix: str):
+    for number, analysis in enumerate((one, compared, awkward())):
+        path = tmp_path / f"{number}{suffix}"
+        draw(analysis, path)
+        content = path.read_bytes()
+        assert len(content) > 10_000
+        if suffix == ".svg":
+            assert ElementTree.fromstring(content).tag.endswith("svg")
+        if suffix == ".png":
+            assert content.startswith(b"\x89PNG")
+    assert len(list(tmp_path.iterdir())) == 3  # nothing else stays behind
+
+
+def test_suffix_may_be_in_capitals(one: Analysis, tmp_path: Path):
+    draw(one, tmp_path / "a.PNG")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.PNG"]
+    assert (tmp_path / "a.PNG").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_same_figure_is_the_same_file(one: Analysis, tmp_path: Path):
+    for suffix in (".png", ".svg"):
+        draw(one, tmp_path / f"a{suffix}")
+        draw(one, tmp_path / f"b{suffix}")
+        assert (tmp_path / f"a{suffix}").read_bytes() == (tmp_path / f"b{suffix}").read_bytes()
+
+
+def test_no_matplotlib_without_a_plot():
+    code = "import sys, scalerl.report.plots; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# Faults
+
+
+@pytest.mark.parametrize("name", ["a.pdf", "a", "a.png.gz", "a.html"])
+def test_unknown_suffix(one: Analysis, tmp_path: Path, name: str):
+    with pytest.raises(InputError, match=r"\.png, \.svg\.") as fault:
+        draw(one, tmp_path / name)
+    assert name in str(fault.value)
+
+
+def test_missing_folder(one: Analysis, tmp_path: Path):
+    with pytest.raises(InputError, match="there is no folder"):
+        draw(one, tmp_path / "none" / "a.png")
+
+
+def test_a_folder_in_the_way(one: Analysis, tmp_path: Path):
+    (tmp_path / "a.png").mkdir()
+    with pytest.raises(InputError, match="cannot write"):
+        draw(one, tmp_path / "a.png")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
+
+
+def test_missing_extra(one: Analysis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(InputError, match=r'--plot needs the report extra: pip install "scalerl\[report\]"'):
+        draw(one, tmp_path / "a.png")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_drawing_leaves_the_old_file(one: Analysis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def fail(data: FigureData, path: Path) -> None:
+        path.write_text("half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setitem(sys.modules["scalerl.report.plots"].SUFFIXES, ".png", fail)
+    (tmp_path / "a.png").write_text("old")
+    with pytest.raises(InputError, match="the disk is full"):
+        draw(one, tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_text() == "old"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_drawing_warns_of_nothing(compared: Analysis, tmp_path: Path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        draw(compared, tmp_path / "a.png")
+    assert (tmp_path / "a.png").stat().st_size > 10_000
+
+
+def test_a_read_only_file_system_is_one_sentence(one: Analysis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setitem(sys.modules["scalerl.report.plots"].SUFFIXES, ".png", refused)
+    monkeypatch.setattr(Path, "unlink", refused)
+    with pytest.raises(InputError, match=r"cannot write .*a\.png: Read-only file system\."):
+        draw(one, tmp_path / "a.png")
+
+
+def quantised(num: int) -> Series:
+    """Training rewards in quarters, as of four completions a step."""
+    noisy = series(num=num, noise=0.1)
+    return replace(noisy, reward=np.round(np.clip(noisy.reward, 0, 1) * 4) / 4)
+
+
+@pytest.mark.parametrize(("data", "most"), [(series(num=900, noise=0.05), 80), (quantised(200), 60)])
+def test_many_points_are_drawn_as_bins(data: Series, most: int, tmp_path: Path):
+    analysis = analyse_fit([data], FitOptions())
+    shown = figure_data(analysis)
+    (dots,) = shown.curves[0].dots
+    assert len(dots.reward) <= most
+    assert dots.count is not None
+    assert dots.error is not None
+    assert dots.count.sum() == len(data.reward)
+    assert analysis.curves[0].fit is not None
+    assert shown.noise_sd < 0.7 * analysis.curves[0].fit.noise_sd
+    draw(analysis, tmp_path / "plot.svg")
+    assert (tmp_path / "plot.svg").stat().st_size < 200_000
+
+
+def test_few_points_are_drawn_one_by_one():
+    for data in (series(num=250), quantised(80)):
+        (dots,) = figure_data(analyse_fit([data], FitOptions())).curves[0].dots
+        assert dots.count is None
+        assert np.array_equal(dots.reward, data.reward)

@@ -1,0 +1,350 @@
+"""What is asked of the fits: JSON whose keys never vanish, forms ranked on equal terms, sets compared apart."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scalerl.curves import FORMS, NoteKind, PairKind, find_note, note
+from scalerl.errors import InputError, NoCurveError
+from scalerl.logs.facts import Fact
+from scalerl.logs.series import Series
+from scalerl.report import results as module
+from scalerl.report.json import to_json
+from scalerl.report.numbers import decimals
+from scalerl.report.results import (
+    Analysis,
+    FitOptions,
+    analyse_backtest,
+    analyse_compare,
+    analyse_fit,
+    analyse_forecast,
+)
+from scalerl.report.tables import render
+from scalerl.report.words import curve_text
+
+NOTHING = np.array([])
+
+
+BY_SEED = Fact(kind="runs_by_column", values={"columns": ("seed",)})
+
+
+def series(name: str = "a", *, ceiling: float = 0.6, num: int = 24, seed: int = 0, **fields: Any) -> Series:
+    """A sigmoid from 0.3 with its midpoint at compute 1,000."""
+    compute = np.linspace(300.0, 3000.0, num)
+    reward = 0.3 + (ceiling - 0.3) / (1 + (1000 / compute) ** 1.9)
+    values: dict[str, Any] = {
+        "compute": compute, "reward": reward + 0.004 * np.random.default_rng(seed).normal(size=num), "run": None,
+        "num_samples": None, "start": 0.3, "start_sd": 0.0, "holdout_compute": NOTHING, "holdout_reward": NOTHING,
+        "evaluation": None, "x_label": "gpu_hours", "y_label": "pass_rate", "problem": None,
+    }  # fmt: skip
+    return Series(name=name, **(values | fields))
+
+
+def held_out(name: str) -> Series:
+    later = np.array([4000.0, 5000.0])
+    return series(name, holdout_compute=later, holdout_reward=0.3 + 0.3 / (1 + (1000 / later) ** 1.9))
+
+
+def broken() -> Series:
+    return series("broken", compute=NOTHING, reward=NOTHING, problem="'pass_rate' is NaN at line 3.")
+
+
+def shown(analysis: Analysis, **origins: str) -> str:
+    from rich.console import Console
+
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(render(analysis, origins))
+    return capture.get()
+
+
+# JSON
+
+
+def test_a_forecast_has_the_same_keys_for_every_curve():
+    out = to_json(analyse_forecast([series(), series("few", num=3), broken()], FitOptions(), [9000.0], [0.5]))
+    good, few, none = out["curves"]
+    assert len(good["at"]) == len(good["reach"]) == 1
+    for curve in (few, none):
+        assert (curve["at"], curve["reach"], curve["doubling"]) == ([], [], None)
+    json.dumps(out, allow_nan=False)
+
+
+def test_a_backtest_has_the_same_keys_for_every_curve():
+    out = to_json(analyse_backtest([held_out("a"), series("b"), broken()], FitOptions(), [0.5]))
+    held, plain, none = out["curves"]
+    assert held["holdout"]["num_points"] == 2
+    assert plain["holdout"] is None is none["holdout"]
+    assert [[row["fraction"] for row in curve["fractions"]] for curve in (held, plain, none)] == [[0.5]] * 3
+    assert none["fractions"][0]["rmse"] is None
+    done = analyse_backtest([series()], FitOptions(), [])
+    [only] = to_json(done)["curves"]
+    assert (only["holdout"], only["fractions"], done.form_ranking) == (None, [], None)
+    assert set(out["curves"][0]) == set(out["curves"][2])
+
+
+def test_pooled_backtest_keeps_the_errors_of_bins():
+    curves = [series(name, seed=seed, error=np.linspace(0.002, 0.006, 24)) for seed, name in enumerate("abc")]
+    done = analyse_backtest(curves, FitOptions(pool=True), [0.5])
+    scores = [score for curve in done.curves for _, score in curve.fractions]
+    assert [score is not None and score.num_points for score in scores] == [13, 13, 13]
+
+
+# Columns
+
+
+def test_output_names_the_columns_of_compute_and_reward():
+    done = analyse_fit([series("a"), series("b", seed=1)], FitOptions())
+    assert [(curve["x"], curve["y"]) for curve in to_json(done)["curves"]] == [("gpu_hours", "pass_rate")] * 2
+    assert "compute: gpu_hours, reward: pass_rate" in shown(done).split("\n")[3]
+    assert "compute: gpu_hours, reward: pass_rate (recognised); name others with --x" in shown(
+        done, pass_rate="recognised"
+    )
+
+
+def test_several_columns_are_named_with_their_curves():
+    done = analyse_fit([series("a"), series("b", seed=1), series("c", seed=2, x_label="step")], FitOptions())
+    expected = "compute: gpu_hours of a, b / step (recognised) of c, reward: pass_rate; name"
+    assert expected in shown(done, step="recognised")
+
+
+# Never
+
+
+def reaching(reward: float) -> tuple[str, dict[str, Any]]:
+    done = analyse_forecast([series()], FitOptions(), [], [reward])
+    [line] = [line for line in shown(done).split("\n") if "compute for" in line]
+    return line, to_json(done)["curves"][0]["reach"][0]
+
+
+def test_answer_is_never_only_if_nearly_certain():
+    [curve] = analyse_fit([series()], FitOptions()).curves
+    assert curve.fit is not None
+    _, high = curve.fit.interval("ceiling")
+    ceiling = curve.fit.params["ceiling"]
+    line, found = reaching(high + 0.02)
+    assert found["p_above_ceiling"] > 0.95
+    assert "never" in line
+    line, found = reaching((ceiling + high) / 2)
+    assert found["compute"] is None
+    assert 0.5 < found["p_above_ceiling"] < 0.95
+    assert f"not known: P(above ceiling) {found['p_above_ceiling']:.2f}" in line
+    assert "never" not in line
+    line, found = reaching(0.5)
+    assert found["p_above_ceiling"] == 0
+    assert found["compute"]["value"] == pytest.approx(1420, rel=0.1)
+    assert "known" not in line
+
+
+# No curve
+
+
+def test_no_usable_curve_names_what_the_window_dropped():
+    with pytest.raises(NoCurveError, match=r"^no usable curve: Too few points: 3 of 6 .*left out 22") as caught:
+        analyse_fit([series(facts=(BY_SEED,))], FitOptions(skip_before=2800.0))
+    assert "\n" not in str(caught.value)
+    with pytest.raises(InputError, match=r"no usable curve among 2; the first, a: .*left out"):
+        analyse_compare([series(), series("b")], FitOptions(fit_until=500.0), None)
+    for analyse in (lambda: analyse_forecast([series(num=3)], FitOptions(), [], []),
+                    lambda: analyse_backtest([series(num=3), broken()], FitOptions(), [0.5])):  # fmt: skip
+        with pytest.raises(InputError, match="no usable curve"):
+            analyse()
+
+
+def test_one_usable_curve_is_enough():
+    assert [one.usable for one in analyse_fit([series(num=3), series()], FitOptions()).curves] == [False, True]
+
+
+# Messages
+
+
+@pytest.mark.parametrize("form, start, noted", [("power", 0.3, True), ("sigmoid", 0.3, False), ("power", None, False)])
+def test_note_on_a_start_that_the_form_does_not_use(form: str, start: float | None, noted: bool):
+    [curve] = analyse_fit([series(start=start)], FitOptions(form=form)).curves
+    assert (find_note(curve.notes, NoteKind.UNUSED_START) is not None) == noted
+    assert (find_note(curve.conclusions, NoteKind.UNUSED_START) is not None) == noted
+
+
+def test_conclusions_say_where_it_levels_off_and_when_to_stop():
+    compute = np.linspace(300.0, 15_000.0, 24)
+    reward = 0.3 + 0.3 / (1 + (1000 / compute) ** 1.9) + 0.002 * np.random.default_rng(0).normal(size=24)
+    [curve] = analyse_fit([series(compute=compute, reward=reward)], FitOptions()).curves
+    kinds = [each.kind for each in curve.conclusions]
+    assert kinds[0] == NoteKind.LEVELS_OFF
+    assert kinds[-3:] == [NoteKind.MOST_OF_GAIN, NoteKind.DOUBLING, NoteKind.BEST_EVALUATION]
+    assert "It levels off at 0." in curve_text(curve)
+
+
+def test_notes_on_rows_are_among_the_messages():
+    [curve] = analyse_fit([series(facts=(BY_SEED,))], FitOptions()).curves
+    assert "names the runs of the curve" in curve_text(curve)
+
+
+# Forms
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[float, ...]]]:
+    """(form, fractions) of each backtest."""
+    calls, real = [], module.backtest
+
+    def backtest(*values: Any, **options: Any) -> Any:
+        calls.append((options["form"], tuple(options["fractions"])))
+        return real(*values, **options)
+
+    monkeypatch.setattr(module, "backtest", backtest)
+    return calls
+
+
+def test_forms_are_ranked_by_the_fraction_nearest_a_half(monkeypatch: pytest.MonkeyPatch):
+    calls = counted(monkeypatch)
+    done = analyse_backtest([series()], FitOptions(), [0.3, 0.7, 0.6])
+    assert calls[0] == ("sigmoid", (0.3, 0.7, 0.6))
+    assert sorted(calls[1:]) == [(form, (0.6,)) for form in sorted(FORMS) if form != "sigmoid"]
+    assert done.form_ranking is not None
+    assert done.form_ranking.scored_on == "what lies after 60% of the compute"
+    score = dict(done.curves[0].fractions)[0.6]
+    assert score is not None
+    assert dict(done.form_ranking.errors)["sigmoid"] == score.rmse
+    assert "what lies after 60% of the compute (median RMSE over 1 curve)" in shown(done)
+
+
+def test_forms_are_ranked_by_held_out_rows():
+    done = analyse_backtest([held_out("a"), series("b"), broken()], FitOptions(), [0.5])
+    assert done.form_ranking is not None
+    assert (done.form_ranking.scored_on, done.form_ranking.num_curves) == ("held-out rows", 1)
+    assert done.curves[0].holdout is not None
+    assert dict(done.form_ranking.errors)["sigmoid"] == done.curves[0].holdout.rmse
+    rows = to_json(done)["forms"]
+    assert {row["num_curves"] for row in rows} == {1}
+    assert {row["scored_on"] for row in rows} == {"held-out rows"}
+
+
+def test_forms_are_ranked_over_curves_all_can_fit():
+    few = series("few", compute=np.array([100.0, 200, 300, 400, 900, 1000]), reward=np.linspace(0.35, 0.5, 6))
+    done = analyse_backtest([series(), few], FitOptions(form="exponential"), [0.5])
+    assert done.form_ranking is not None
+    assert done.form_ranking.num_curves == 1
+    assert {name for name, _ in done.form_ranking.errors} == set(FORMS)
+
+
+def test_log_linear_is_not_ranked_for_unlimited_rewards():
+    wide = series(reward=100 * series().reward, start=30.0)
+    done = analyse_backtest([wide], FitOptions(bounded=False), [0.5])
+    assert done.form_ranking is not None
+    assert {name for name, _ in done.form_ranking.errors} == {"sigmoid", "power", "exponential"}
+
+
+# Comparisons
+
+
+def test_curves_are_compared_within_their_evaluation_set():
+    runs = [
+        series(f"{run}/{name}", ceiling=ceiling + gap, seed=seed, evaluation_set=name)
+        for seed, (run, ceiling) in enumerate((("r1", 0.45), ("r2", 0.55)))
+        for name, gap in (("val", 0.0), ("test", 0.2))
+    ]
+    done = analyse_compare(runs, FitOptions(), None)
+    assert [(pair.a, pair.b) for pair in done.pairs] == [("r1/val", "r2/val"), ("r1/test", "r2/test")]
+    assert [pair.winner for pair in done.pairs] == ["r2/val", "r2/test"]
+    out = to_json(done)
+    assert [row["name"] for row in out["ranking"][::2]] == ["r2/val", "r2/test"]
+    assert [one["set"] for one in out["sets"]] == ["val", "test"]
+    assert sum(row["p_best"] for row in out["ranking"]) == pytest.approx(2)
+    text = shown(done)
+    assert "best by ceiling in val: r2/val" in text
+    assert "best by ceiling in test: r2/test" in text
+
+
+def test_set_with_one_curve_is_not_compared():
+    lone = [series("r1/val", evaluation_set="val"), series("r1/test", evaluation_set="test")]
+    with pytest.raises(InputError, match=r"only one curve of each evaluation set .*--by set"):
+        analyse_compare(lone, FitOptions(), None)
+    done = analyse_compare([*lone, series("r2/val", seed=1, evaluation_set="val")], FitOptions(), None)
+    assert [(pair.a, pair.b) for pair in done.pairs] == [("r1/val", "r2/val")]
+    assert done.notes == (note(NoteKind.ALONE_IN_SET, name="r1/test"),)
+    assert to_json(done)["notes"][0].startswith("r1/test is compared with nothing")
+
+
+@pytest.fixture(scope="module")
+def pairs() -> Analysis:
+    """Two alike on the same prompts, one of two runs with a lower ceiling, and one without a curve."""
+    prompts = np.array([f"p@{step}" for step in range(24)])
+    alike = [series(name, seed=seed, evaluation=prompts) for seed, name in enumerate(("one", "two"))]
+    low = series("low", ceiling=0.4, seed=3, run=np.array(["s1"] * 12 + ["s2"] * 12))
+    return analyse_compare([*alike, low, series("few", num=3)], FitOptions(), None)
+
+
+def test_pairs_show_ceilings_compute_ratios_exponents_and_what_would_decide(pairs: Analysis):
+    rows = {(pair["a"], pair["b"]): pair for pair in to_json(pairs)["pairs"]}
+    alike, far = rows["one", "two"], rows["one", "low"]
+    assert (alike["kind"], alike["winner"]) == ("not_separable", None)
+    assert 0.05 < alike["p_higher_ceiling"] < 0.95
+    assert alike["target"]["compute_ratio"]["low"] < 1 < alike["target"]["compute_ratio"]["high"]
+    assert 0 < alike["p_larger_exponent"] < 1
+    assert alike["to_decide"] is not None
+    assert (far["kind"], far["winner"], far["to_decide"]) == ("higher_ceiling", "one", None)
+    assert far["ceiling_difference"]["low"] > 0
+    assert far["p_larger_exponent"] is None  # no shared ceiling
+    text = shown(pairs)
+    [line] = [line for line in text.split("\n") if line.split()[:2] == ["one", "two"]]
+    both = [pairs.comparisons[""].shared_exponents[name].value for name in ("one", "two")]
+    for cell in (f"{alike['p_higher_ceiling']:.2f}", " / ".join(f"{value:.2f}" for value in both), "not separable"):
+        assert cell in line
+    assert f"one / two: {alike['to_decide']}" in text or alike["to_decide"] in text
+
+
+def test_ranking_has_the_regret_of_each(pairs: Analysis):
+    ranking = to_json(pairs)["ranking"]
+    assert sum(row["p_best"] for row in ranking) == pytest.approx(1)
+    assert ranking[0]["regret"] <= ranking[-1]["regret"]
+
+
+def test_pair_without_a_curve_has_that_kind(pairs: Analysis):
+    assert {pair.kind for pair in pairs.pairs if "few" in (pair.a, pair.b)} == {PairKind.NO_CURVE}
+
+
+def test_assumed_spread_of_single_runs_is_printed_once(pairs: Analysis):
+    """Also where pairs have more to say: here that their evaluations are on the same prompts."""
+    text = shown(pairs)
+    assert text.count("is assumed") == 1
+    assert "One run of one, two: a spread of up to" in text
+    assert find_note(pairs.pairs[0].notes, NoteKind.SAME_PROMPTS) is None or "Evaluated on the same prompts" in text
+
+
+def test_options_reach_the_comparison():
+    given = FitOptions(margin=0.5, run_sd=0.2)
+    [pair] = analyse_compare([series("one"), series("low", ceiling=0.4)], given, None).pairs
+    assert pair.margin == 0.5
+    assert pair.kind != PairKind.HIGHER_CEILING
+    spread = find_note(pair.notes, NoteKind.RUN_SPREAD)
+    assert spread is not None
+    assert spread.sd == 0.2
+
+
+def test_ceiling_is_held_fixed_or_bounds_the_papers_grid():
+    [curve] = analyse_fit([series()], FitOptions(ceiling=(0.65,))).curves
+    assert curve.fit is not None
+    assert curve.fit.params["ceiling"] == pytest.approx(0.65)
+    [curve] = analyse_fit([series()], FitOptions(ceiling=(0.62, 0.64), method="paper")).curves
+    assert curve.fit is not None
+    assert curve.fit.params["ceiling"] == 0.62
+    with pytest.raises(InputError, match="paper"):
+        analyse_fit([series()], FitOptions(ceiling=(0.62, 0.64)))
+
+
+# Rewards without limits
+
+
+def test_rewards_without_limits_have_no_odd_decimals():
+    wide = series(reward=-8000 + 10_000 * (series().reward - 0.3), start=-8000.0)
+    done = analyse_forecast([wide], FitOptions(bounded=False), [9000.0], [-6000.0])
+    [curve] = done.curves
+    assert decimals(curve.fit) == 0
+    assert curve.fit is not None
+    assert curve.fit.params["ceiling"] == pytest.approx(-5000, abs=150)
+    assert "-8,000" in shown(done)
+    assert ".000" not in shown(done)
+    [plain] = analyse_fit([series()], FitOptions()).curves
+    assert decimals(plain.fit) == 3

@@ -1,0 +1,122 @@
+"""Workers: the same values as here, no orphan, and a call that kills its worker is made here."""
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from scalerl.curves import Fit, fit
+from scalerl.report import workers as module
+from scalerl.report.workers import Workers, worth
+
+
+def fitted(seed: int) -> Fit:
+    noise = np.random.default_rng(seed)
+    compute = np.linspace(0.3, 4.0, 40)
+    return fit(compute, 0.3 + 0.3 / (1 + compute**-2.0) + 0.005 * noise.normal(size=40), start=0.3)
+
+
+def is_loaded(name: str) -> bool:
+    return name in sys.modules
+
+
+def ends_unless(here: int) -> int:
+    """Ends the process it runs in, but for one."""
+    if os.getpid() != here:
+        os._exit(1)
+    return here
+
+
+def fails(text: str) -> None:
+    raise ValueError(text)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_fits_are_equal_to_those_made_here_to_the_last_digit():
+    with Workers(2) as workers:
+        there = [workers.submit(fitted, seed) for seed in range(4)]
+        for seed, future in enumerate(there):
+            one, other = future.result(), fitted(seed)
+            assert one.posterior is not None
+            assert other.posterior is not None
+            for name in (field.name for field in fields(Fit) if field.name != "posterior"):
+                np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+            for name in (field.name for field in fields(other.posterior.draws)):
+                ours, theirs = getattr(one.posterior.draws, name), getattr(other.posterior.draws, name)
+                np.testing.assert_array_equal(ours, theirs)
+        assert not any(workers.submit(is_loaded, "torch").result() for _ in range(4))
+
+
+def test_workers_end_with_the_block():
+    with Workers(2) as workers:
+        pids = {workers.submit(os.getpid).result() for _ in range(4)}
+        assert len(pids - {os.getpid()}) == 2
+        assert all(map(is_alive, pids))
+    assert not any(map(is_alive, pids))
+
+
+def test_an_interrupt_waits_for_no_call():
+    began = time.monotonic()
+    pids = set()
+
+    def interrupted() -> None:
+        with Workers(2) as workers:
+            pids.update(workers.submit(os.getpid).result() for _ in range(4))
+            for _ in range(6):
+                workers.submit(time.sleep, 60)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert time.monotonic() - began < 30
+    assert len(pids) == 2
+    assert not any(map(is_alive, pids))
+
+
+def test_a_call_that_its_worker_does_not_survive_is_made_here():
+    with Workers(2) as workers:
+        lost = [workers.submit(ends_unless, os.getpid()) for _ in range(3)]
+        assert [future.result() for future in lost] == [os.getpid()] * 3
+        assert workers.submit(abs, -3).result() == 3
+
+
+@pytest.mark.parametrize("num", [0, 2])
+def test_what_a_call_raises_is_raised_here(num: int):
+    with Workers(num) as workers, pytest.raises(ValueError, match="the cat sat on it"):
+        workers.submit(fails, "the cat sat on it").result()
+
+
+def test_without_workers_a_call_is_made_as_it_is_submitted():
+    seen = []
+    with Workers() as workers:
+        workers.submit(seen.append, "at once")
+        assert seen == ["at once"]
+
+
+def test_where_no_process_can_be_started_calls_are_made_here(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    with Workers(2) as workers:
+        assert workers.submit(os.getpid).result() == os.getpid()
+
+
+def test_one_core_or_few_calls_start_no_worker(monkeypatch: pytest.MonkeyPatch):
+    for cores, num_calls, num in ((1, 1000, 0), (2, 1000, 2), (64, 1000, module.MOST), (64, 90, 3), (64, 59, 0)):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid, cores=cores: set(range(cores)), raising=False)
+        assert worth(num_calls) == num
+
+
+def test_a_script_needs_no_guard():
+    script = "from scalerl.report.workers import Workers\nwith Workers(2) as them: print(them.submit(abs, -3).result())"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("3\n", "")
