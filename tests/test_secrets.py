@@ -5,6 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from commands import scalerl
 from small_runs import SHORT
 
 from scalerl import store
@@ -146,12 +147,10 @@ def test_a_study_refuses_a_key_in_its_recipes(tmp_path: Path):
     assert KEY not in str(caught.value)
 
 
-def test_code_of_a_model_is_not_run(tmp_path: Path):
+def model_with_code(tmp_path: Path) -> Path:
+    """Return a model whose own code, when it is run, makes the file `ran`."""
     from importlib.resources import files
     from shutil import copytree
-
-    from scalerl.errors import ModelError
-    from scalerl.run.parts import load_inputs
 
     model = tmp_path / "model"
     copytree(str(files("scalerl") / "assets" / "tiny-base"), model)
@@ -159,6 +158,25 @@ def test_code_of_a_model_is_not_run(tmp_path: Path):
     config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.OwnModel"}}
     (model / "config.json").write_text(json.dumps(config))
     (model / "own.py").write_text(f"import pathlib; pathlib.Path({str(tmp_path / 'ran')!r}).touch()\n")
+    return model
+
+
+def test_a_study_runs_code_of_a_model_only_when_told(tmp_path: Path):
+    file = tmp_path / "study.toml"
+    arm = f"[arms.other]\nmodel.path = {json.dumps(str(model_with_code(tmp_path)))}\n"
+    file.write_text(f'base = "tiny-cpu"\nseeds = [1]\n{arm}')
+    refused = scalerl("study", file, "--dry-run")
+    assert "--trust-remote-code" in refused.stdout
+    assert not (tmp_path / "ran").exists()
+    scalerl("study", file, "--dry-run", "--trust-remote-code")
+    assert (tmp_path / "ran").exists()
+
+
+def test_code_of_a_model_is_not_run(tmp_path: Path):
+    from scalerl.errors import ModelError
+    from scalerl.run.parts import load_inputs
+
+    model = model_with_code(tmp_path)
     recipe = load_recipe("tiny-cpu", [f"model.path={json.dumps(str(model))}"])
     with pytest.raises(ModelError, match=r"Python code of its own, which is not run: .* --trust-remote-code"):
         load_inputs(recipe)

@@ -18,6 +18,17 @@ class RunFailure(RuntimeError):
     """A run, or the program, cannot go on for a reason that is not the user's mistake."""
 
 
+def printable(text: str, keep: str = "") -> str:
+    """Return a text without what a terminal would obey: each such character becomes a space, except those in `keep`.
+
+    These are control characters (escape sequences begin with one), marks of writing direction, line separators and
+    surrogates, which no output stream can encode.
+    """
+    if text.isprintable():
+        return text
+    return "".join(mark if mark.isprintable() or mark in keep else " " for mark in text)
+
+
 def not_utf8(name: object, error: UnicodeDecodeError) -> str:
     """Return the sentence for a file that is not UTF-8 text: the line, the byte and what to do."""
     if error.object[:2] in (b"\xff\xfe", b"\xfe\xff"):
@@ -85,7 +96,7 @@ class InputError(UserError):
 
     def __init__(self, sentence: str) -> None:
         # Paths and cells may hold line breaks and what a terminal would obey.
-        super().__init__("".join(mark if mark.isprintable() else " " for mark in sentence))
+        super().__init__(printable(sentence))
 
 
 class NoCurveError(InputError):

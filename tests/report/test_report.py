@@ -122,7 +122,7 @@ def test_held_out_compute_scores_the_early_forecasts(written: dict[str, Any]):
 
 
 def test_page_is_self_contained(written: dict[str, Any]):
-    assert "http" not in written["html"].replace("http://www.w3.org/2000/svg", "")
+    assert "://" not in written["html"].replace("http://www.w3.org/2000/svg", "")
     names = [line.split("](")[1].rstrip(")") for line in written["markdown"].splitlines() if line.startswith("![")]
     assert len(names) == 2
     for name in names:

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 from boards import GrowingRun, ServedBoard, wait_until
+from ray_processes import descendants
 from run_folders import write_study
 
 from scalerl.errors import UsageError
 from scalerl.report.board.app import HEADERS
-from scalerl.report.board.serve import is_loopback, link_to, listen
+from scalerl.report.board.serve import REQUEST_S, is_loopback, link_to, listen
+from scalerl.report.board.state import WORKER_BYTES
 
 SECRET = "do-not-show-this"
 
@@ -162,9 +164,39 @@ def test_headers_forbid_scripts_from_elsewhere(board: ServedBoard):
     assert "'unsafe-inline'" not in HEADERS["Content-Security-Policy"].split("script-src")[1].split(";")[0]
 
 
-def test_other_names_of_this_machine_are_refused(board: ServedBoard):
-    assert board.get("/api/runs", headers={"Host": "evil.example:80"})[0] == 403
-    assert board.get("/api/runs", headers={"Host": f"localhost:{board.port}"})[0] == 200
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost", 200), ("LOCALHOST:8420", 200), ("127.0.0.1:80", 200), ("[::1]:8420", 200), ("[::1]", 200),
+        ("evil.example:80", 403), ("localhost:evil.example", 403), ("localhost:80:evil.example", 403),
+        ("evil.example:localhost", 403), ("[::1]evil.example", 403), ("localhost.evil.example", 403), ("", 403),
+    ],
+)  # fmt: skip
+def test_other_names_of_this_machine_are_refused(board: ServedBoard, host: str, status: int):
+    assert board.get("/api/runs", headers={"Host": host})[0] == status
+
+
+def test_connections_without_a_whole_request_are_closed(board: ServedBoard):
+    """One says nothing, one stops in its first request, one in its second."""
+    whole, part = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", b"GET / HTTP/1.1\r\nHost: loc"
+    opened = [socket.create_connection(("127.0.0.1", board.port), timeout=4 * REQUEST_S) for _ in range(3)]
+    opened[1].sendall(part)
+    opened[2].sendall(whole)
+    begun = opened[2].recv(1)
+    opened[2].sendall(part)
+    for connection in opened:
+        with connection:
+            while connection.recv(65536):
+                pass
+    assert begun == b"H"
+
+
+def test_readers_of_logs_have_a_limit_of_memory(board: ServedBoard):
+    """The board's own process never reads a log; a worker that needs more than its limit ends, and its log says so."""
+    pid = board.process.pid if board.process else 0
+    limits = [Path(f"/proc/{worker}/limits").read_text() for worker in descendants(pid)]
+    assert limits
+    assert {text.partition("Max data size")[2].split()[0] for text in limits} == {str(WORKER_BYTES)}
 
 
 def test_odd_questions_get_an_answer(board: ServedBoard):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from scalerl.curves import Fit, fit
+from scalerl.errors import WorkerDied
 from scalerl.report import workers as module
 from scalerl.report.workers import Workers, worth
 
@@ -82,6 +83,13 @@ def test_an_interrupt_waits_for_no_call():
     assert time.monotonic() - began < 30
     assert len(pids) == 2
     assert not any(map(is_alive, pids))
+
+
+def test_worker_that_needs_too_much_memory_ends():
+    with Workers(1, retry_here=False, most_bytes=1 << 28) as workers:
+        with pytest.raises(WorkerDied):
+            workers.submit(bytearray, 1 << 29).result()
+        assert len(workers.submit(bytearray, 1 << 20).result()) == 1 << 20
 
 
 def test_a_call_that_its_worker_does_not_survive_is_made_here():

@@ -7,6 +7,7 @@ from typing import NoReturn
 import typer
 
 from scalerl.cli import curves, joint, report, sft, simulate, study, train, watch
+from scalerl.cli.console import PlainStream
 from scalerl.cli.recipe import app as recipe_app
 from scalerl.errors import RunFailure, UserError
 
@@ -59,6 +60,8 @@ def main() -> None:
 
     Any other exception is a bug and keeps its traceback.
     """
+    # Closed streams are None.
+    sys.stdout, sys.stderr = (stream and PlainStream(stream) for stream in (sys.stdout, sys.stderr))
     try:
         app()
     except UserError as error:

@@ -7,7 +7,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
+
+from scalerl.errors import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,12 +22,42 @@ _PIPE_WIDTH = 160
 _IMPATIENCE_S = 5.0  # further signals within this time of the one that stops at once belong to it
 
 
+class PlainStream:
+    """stdout or stderr for text that may hold names from anyone's files: writes nothing that a terminal would obey."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.rich_proxied_file = stream
+        """Where a rich Console writes instead: its colours are escape sequences too."""
+
+    def write(self, text: str) -> int:
+        return self.rich_proxied_file.write(printable(text, keep="\n\t"))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.rich_proxied_file, name)
+
+
+def new_console(*, stderr: bool = False, width: int | None = None, raises_broken_pipe: bool = False) -> "Console":
+    """Return a console that styles text and prints nothing else that a terminal would obey."""
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
+
+    class PlainConsole(Console):
+        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+            for segment in super().render(renderable, options):
+                yield segment if segment.control else Segment(printable(segment.text, keep="\n"), segment.style)
+
+        def on_broken_pipe(self) -> None:
+            if raises_broken_pipe:
+                raise
+            super().on_broken_pipe()
+
+    return PlainConsole(stderr=stderr, width=width)
+
+
 def table_console() -> "Console":
     """Return a console as wide as the screen; for a file or a pipe, one wide enough that no table is folded."""
-    from rich.console import Console
-
-    console = Console()
-    return console if console.is_terminal else Console(width=max(console.width, _PIPE_WIDTH))
+    console = new_console()
+    return console if console.is_terminal else new_console(width=max(console.width, _PIPE_WIDTH))
 
 
 class StopSignals:
@@ -82,13 +114,7 @@ class RunConsole:
     """Prints the lines of a run. When nobody can read them any more, it asks the run to stop, as SIGPIPE would."""
 
     def __init__(self, signals: StopSignals) -> None:
-        from rich.console import Console
-
-        class RaisingConsole(Console):
-            def on_broken_pipe(self) -> None:
-                raise
-
-        self.console: Console = RaisingConsole()
+        self.console = new_console(raises_broken_pipe=True)
         self._signals = signals
 
     def print(self, text: str, style: str | None = None) -> None:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scalerl.cli.options import Board, flag
+from scalerl.cli.console import new_console
+from scalerl.cli.options import Board, Trust, flag
 from scalerl.cli.recipe import gpu_visible
 from scalerl.cli.watch import board_beside
 
@@ -55,6 +56,7 @@ def study(
     dry_run: Annotated[bool, flag("--dry-run", "Print the arms and what they will cost; run nothing.")] = False,
     as_json: Annotated[bool, flag("--json", "Print a summary as JSON at the end.")] = False,
     board: Board = False,
+    trust_remote_code: Trust = False,
 ) -> None:
     """Run every arm and seed of a study as a run of its own, then write a report that compares them.
 
@@ -81,19 +83,22 @@ def study(
     of_study, of_recipes = divided(overrides or ())
     plan = make_plan(*load_study(name, of_study), of_recipes, gpu=gpu_visible())
     out = out or Path("runs") / plan.name
+    allowed = ["--trust-remote-code"] if trust_remote_code else []
+    train = (*TRAIN, *allowed)
     if dry_run:
-        raise typer.Exit(_show_plan(plan, out, jobs=jobs, num_devices=len(gpus) or 1, resume=resume, as_json=as_json))
+        num = len(gpus) or 1
+        raise typer.Exit(_show_plan(plan, out, train, jobs=jobs, num_devices=num, resume=resume, as_json=as_json))
     check_runnable(plan)
-    again = _again(name, out, overrides or (), jobs)
+    again = _again(name, out, overrides or (), jobs, allowed)
     with board_beside(out, wanted=board):
-        raise typer.Exit(_run(plan, out, jobs=jobs, gpus=gpus, resume=resume, as_json=as_json, again=again))
+        raise typer.Exit(_run(plan, out, train, jobs=jobs, gpus=gpus, resume=resume, as_json=as_json, again=again))
 
 
-def _again(name: str, out: Path, overrides: Sequence[str], jobs: int) -> str:
+def _again(name: str, out: Path, overrides: Sequence[str], jobs: int, allowed: Sequence[str] = ()) -> str:
     """Return the command that resumes a study."""
     changes = [word for text in overrides for word in ("--set", text)]
     at_once = ["--jobs", str(jobs)] if jobs > 1 else []
-    return shlex.join(["scalerl", "study", name, "--out", str(out), *changes, *at_once, "--resume"])
+    return shlex.join(["scalerl", "study", name, "--out", str(out), *changes, *at_once, *allowed, "--resume"])
 
 
 def visible_gpus() -> list[str]:
@@ -126,18 +131,26 @@ def _say(console: "Console", text: str, style: str | None = None) -> None:
 # Running --------------------------------------------------------------------------------------------------------------
 
 
-def _run(plan: "Plan", out: Path, *, jobs: int, gpus: Sequence[str], resume: bool, as_json: bool, again: str) -> int:
-    from rich.console import Console
-
+def _run(
+    plan: "Plan",
+    out: Path,
+    train: Sequence[str],
+    *,
+    jobs: int,
+    gpus: Sequence[str],
+    resume: bool,
+    as_json: bool,
+    again: str,
+) -> int:
     from scalerl.report.joint.choices import choice_json, choice_text, last_choice
     from scalerl.study.controller import Controller
     from scalerl.study.folder import check_asked, fair_axis, opened, policy_record
     from scalerl.study.live_table import Screen
     from scalerl.study.runner import Runner
 
-    console = Console(stderr=as_json)
+    console = new_console(stderr=as_json)
     check_asked(out, resume)
-    _try_out(console, plan, out)
+    _try_out(console, plan, out, train)
     with opened(plan, out, jobs=jobs, shares_device=jobs > max(len(gpus), 1), resume=resume) as lock:
         _say_added(console, plan)
         _say_skipped(console, plan)
@@ -146,7 +159,7 @@ def _run(plan: "Plan", out: Path, *, jobs: int, gpus: Sequence[str], resume: boo
             runner = Runner(
                 plan,
                 out,
-                command=TRAIN,
+                command=train,
                 lock=lock,
                 observer=screen,
                 axis=fair_axis(out, plan.study.compute),
@@ -174,14 +187,14 @@ def _run(plan: "Plan", out: Path, *, jobs: int, gpus: Sequence[str], resume: boo
     return int(any(status.state not in ended for status in runner.statuses))
 
 
-def _try_out(console: "Console", plan: "Plan", out: Path) -> None:
+def _try_out(console: "Console", plan: "Plan", out: Path, train: Sequence[str]) -> None:
     """Refuse a study of which some arm cannot begin: its turn may come after days of others."""
     from scalerl.study.ready import check_arms, untried
 
     if arms := untried(plan, out):
         names = ", ".join(arm.name for arm in arms)
         _say(console, f"Looking whether {names} can be set up ...")
-        check_arms(arms, TRAIN)
+        check_arms(arms, train)
 
 
 def _say_added(console: "Console", plan: "Plan") -> None:
@@ -273,10 +286,10 @@ def summary(plan: "Plan", out: Path, statuses: "Sequence[RunStatus]", report: Pa
 # The plan -------------------------------------------------------------------------------------------------------------
 
 
-def _show_plan(plan: "Plan", out: Path, *, jobs: int, num_devices: int, resume: bool, as_json: bool) -> int:
+def _show_plan(
+    plan: "Plan", out: Path, train: Sequence[str], *, jobs: int, num_devices: int, resume: bool, as_json: bool
+) -> int:
     """Show the plan of a study and return the exit code."""
-    from rich.console import Console
-
     from scalerl.errors import StudyError
     from scalerl.study.folder import check_asked, record
     from scalerl.study.plan import check_runnable
@@ -284,7 +297,7 @@ def _show_plan(plan: "Plan", out: Path, *, jobs: int, num_devices: int, resume: 
 
     if resume:
         check_asked(out, resume)
-    console = Console(stderr=as_json)
+    console = new_console(stderr=as_json)
     _print_plan(console, plan)
     num_done = len(plan.runs) - len(runs_left(plan, out)) if resume else 0
     content = record(plan, jobs=jobs, shared_device=jobs > num_devices)
@@ -292,10 +305,10 @@ def _show_plan(plan: "Plan", out: Path, *, jobs: int, num_devices: int, resume: 
     code = 0
     try:
         check_runnable(plan)
-        _try_out(console, plan, out)
+        _try_out(console, plan, out, train)
         if resume:
             _say_left(console, num_done, len(plan.runs))
-        content["cost"] = asdict(_priced(console, plan, out, jobs=jobs, num_devices=num_devices, resume=resume))
+        content["cost"] = asdict(_priced(console, plan, out, train, jobs=jobs, num_devices=num_devices, resume=resume))
     except StudyError as error:
         content["problems"] = list(error.problems)
         _say(console, f"It cannot be run as it is: {error}")
@@ -310,7 +323,9 @@ def _say_left(console: "Console", num_done: int, num_runs: int) -> None:
     _say(console, f"{num_done} of {num_runs} runs are done already: {left}.")
 
 
-def _priced(console: "Console", plan: "Plan", out: Path, *, jobs: int, num_devices: int, resume: bool) -> "Cost":
+def _priced(
+    console: "Console", plan: "Plan", out: Path, train: Sequence[str], *, jobs: int, num_devices: int, resume: bool
+) -> "Cost":
     """Time a few steps, then print and return the cost of the runs that are left."""
     from scalerl.study.probe import cost, probe
     from scalerl.study.remaining import NOTHING, cost_left, runs_left
@@ -318,7 +333,7 @@ def _priced(console: "Console", plan: "Plan", out: Path, *, jobs: int, num_devic
     if resume and not runs_left(plan, out):
         return NOTHING
     _say(console, f"Timing a few steps of {plan.base.name} ...")
-    pace = probe(plan.base.recipe, TRAIN)
+    pace = probe(plan.base.recipe, train)
     total = cost_left(plan, out, pace) if resume else cost(plan.runs, plan.base.recipe, pace)
     _print_cost(console, plan, total, pace, jobs=jobs, num_devices=num_devices)
     return total

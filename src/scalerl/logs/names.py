@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from scalerl.errors import InputError
+from scalerl.errors import InputError, printable
 
 FILE = "file"
 ATTEMPT = "attempt"
@@ -27,13 +27,10 @@ _TOKENS = re.compile(r"[-_/\s]+|(?<!\d)\.|\.(?!\d)")
 
 
 def clean(text: str) -> str:
-    """Return a name or word of a log without what a terminal or browser would obey.
-
-    Control characters, escape codes, marks of writing direction and line separators are not printable.
-    """
+    """Return a name or word of a log without what a terminal or browser would obey."""
     if text.isprintable() and len(text) <= _MAX_LENGTH:
         return text
-    return "".join(mark if mark.isprintable() else " " for mark in text[:_MAX_LENGTH]).strip()
+    return printable(text[:_MAX_LENGTH]).strip()
 
 
 def listed(items: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 
 from scalerl.report.numbers import duration, number_text, short_compute_text, two_decimals
 from scalerl.report.together import DECISION_HEADS, POOLED_HEADS, decision_cells, interval_cell, pooled_cells
@@ -10,9 +11,14 @@ from scalerl.report.windows import ALL
 Pictures = Mapping[str, Sequence[tuple[str, str]]]
 
 
+def plain(text: object) -> str:
+    """Return a text that Markdown shows as it is: no HTML, no link, no end of a table's cell."""
+    return str(text).replace("<", "&lt;").replace("](", "]\\(").replace("|", "\\|")
+
+
 def markdown(content: Mapping[str, Any], pictures: Pictures) -> str:
-    parts = [f"# {content['title']}"]
-    parts += [content["description"]] if content["description"] else []
+    parts = [f"# {plain(content['title'])}"]
+    parts += [plain(content["description"])] if content["description"] else []
     for eval_set in content["sets"]:
         parts += _set(content, eval_set, pictures.get(eval_set["name"], ()))
     parts += _listed("Warnings", content["warnings"]) + _listed("Notes", content["notes"])
@@ -37,13 +43,13 @@ def _decisions(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _set(content: Mapping[str, Any], eval_set: Mapping[str, Any], pictures: Sequence[tuple[str, str]]) -> list[str]:
     name = eval_set["name"]
-    parts = [f"## {name}"] if name else []
-    parts.append(" ".join(content["summary"][name]))
-    parts += [f"![{words}]({file})\n\n*{words}*" for file, words in pictures]
+    parts = [f"## {plain(name)}"] if name else []
+    parts.append(plain(" ".join(content["summary"][name])))
+    parts += [f"![{plain(words)}]({quote(file)})\n\n*{plain(words)}*" for file, words in pictures]
     axis = content["axes"][0]
     view = _view(content, name, axis["key"], content["window"])
     fitted = next(window["label"] for window in content["windows"] if window["key"] == content["window"])
-    parts += [f"### Ceiling and efficiency ({axis['label']}, {fitted})", _results(view, eval_set, axis["label"])]
+    parts += [f"### Ceiling and efficiency ({plain(axis['label'])}, {fitted})", _results(view, eval_set, axis["label"])]
     parts += ["### Pairs", _pairs(view, eval_set)] if view["pairs"] else []
     if view["curves"] and any(curve["forecast"] for curve in view["curves"]):
         parts += ["### Forecast", _forecast(content, view, axis["label"])]
@@ -58,13 +64,13 @@ def _view(content: Mapping[str, Any], name: str, axis: str, window: str) -> Mapp
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Return a Markdown table; a bar in a cell must not end it."""
-    line = lambda cells: f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in cells)} |"  # noqa: E731
+    """Return a Markdown table."""
+    line = lambda cells: f"| {' | '.join(map(plain, cells))} |"  # noqa: E731
     return "\n".join([line(heads), f"|{'---|' * len(heads)}", *map(line, rows)])
 
 
 def _listed(title: str, items: Sequence[str]) -> list[str]:
-    return [f"### {title}", "\n".join(f"- {item}" for item in items)] if items else []
+    return [f"### {title}", "\n".join(f"- {plain(item)}" for item in items)] if items else []
 
 
 def _results(view: Mapping[str, Any], eval_set: Mapping[str, Any], axis: str) -> str:
@@ -143,7 +149,7 @@ def _scores(content: Mapping[str, Any], name: str, axis: str) -> str:
 def _differences(content: Mapping[str, Any]) -> list[str]:
     if not content["rows"]:
         return []
-    rows = [(row["arm"], f"`{row['key']}`", f"`{row['base']}`", f"`{row['value']}`") for row in content["rows"]]
+    rows = [(row["arm"], row["key"], row["base"], row["value"]) for row in content["rows"]]
     return ["## What differs", table(("arm", "setting", content["base"], "this arm"), rows)]
 
 

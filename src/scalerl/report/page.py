@@ -1,7 +1,9 @@
 """The report as one HTML file: opens from disk, asks nothing of the network, draws from the JSON it holds."""
 
 import json
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from html import escape
 from importlib.resources import files
 from string import Template
@@ -13,6 +15,10 @@ from scalerl.report.runs import PARTS
 from scalerl.report.together import DECISION_HEADS, POOLED_HEADS, decision_cells, pooled_cells
 
 SCRIPTS = ("curves.js", "charts.js", "page.js")
+POLICY = (
+    "default-src 'none'; script-src 'sha256-{script}'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+)
+"""What the page may do: run the one script that it was written with, and ask nothing of the network."""
 PART_WORDS = {part: part.replace("_", "-") for part in PARTS}
 
 
@@ -23,7 +29,9 @@ def page(content: Mapping[str, Any]) -> str:
     counted = lambda num, word: f"{num} {word}{'' if num == 1 else 's'}"  # noqa: E731
     facts = [counted(len(content["sets"][0]["curves"]), "curve"), f"{content['form']} fits"]
     facts[1:1] = [counted(len(content["runs"]), "run")] if content["runs"] else []
+    script = "\n".join(map(text, SCRIPTS))
     return Template(text("page.html")).substitute(
+        policy=POLICY.format(script=b64encode(sha256(f"\n{script}\n".encode()).digest()).decode()),
         title=escape(content["title"]),
         style=text("report.css"),
         meta=" &middot; ".join([escape(content["description"])] * bool(content["description"]) + facts),
@@ -41,7 +49,7 @@ def page(content: Mapping[str, Any]) -> str:
         version=escape(content["scalerl"]),
         # A name that holds "</script>" must not end the script.
         data=json.dumps(content, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
-        script="\n".join(map(text, SCRIPTS)),
+        script=script,
     )
 
 

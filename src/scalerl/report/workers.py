@@ -44,13 +44,13 @@ def worth(num_calls: int) -> int:
 class Workers:
     """A pool of worker processes. Without workers, each call runs in this process when it is submitted."""
 
-    def __init__(self, num: int = 0, *, retry_here: bool = True) -> None:
-        """Start `num` workers.
+    def __init__(self, num: int = 0, *, retry_here: bool = True, most_bytes: int = 0) -> None:
+        """Start `num` workers, each with at most `most_bytes` of memory, if given: one that needs more ends.
 
         If a worker dies in a call, the call is made again in this process. With `retry_here=False` it raises WorkerDied
         instead and a new worker starts, for callers whose own process must stay responsive.
         """
-        self._retry_here = retry_here
+        self._retry_here, self._most_bytes = retry_here, most_bytes
         self._workers: list[subprocess.Popen[bytes]] = []
         self._idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
         self._threads: ThreadPoolExecutor | None = None
@@ -61,7 +61,7 @@ class Workers:
         """Have so many, or as many as the system has room for, unless there are some already."""
         while len(self._workers) < num and self._threads is None:
             try:
-                worker = _start()
+                worker = _start(self._most_bytes)
             except OSError:
                 break
             self._workers.append(worker)
@@ -94,7 +94,7 @@ class Workers:
     def _replaced(self, dead: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
         dead.kill()
         dead.communicate()
-        worker = _start()
+        worker = _start(self._most_bytes)
         self._workers[self._workers.index(dead)] = worker
         if self._is_closed:
             worker.kill()
@@ -115,10 +115,10 @@ class Workers:
             worker.communicate()
 
 
-def _start() -> subprocess.Popen[bytes]:
+def _start(most_bytes: int) -> subprocess.Popen[bytes]:
     # In a session of its own: Ctrl-C is for the parent, who ends its workers.
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "scalerl.report.workers"],
+        [sys.executable, "-P", "-m", "scalerl.report.workers", str(most_bytes)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -135,7 +135,12 @@ def _asked(worker: subprocess.Popen[bytes], call: tuple[Callable[..., Any], tupl
     return pickle.load(worker.stdout)
 
 
-def _serve() -> None:
+def _serve(most_bytes: int) -> None:
+    if most_bytes and sys.platform == "linux":
+        import resource
+
+        # Not RLIMIT_AS, which also counts what libraries reserve and never use.
+        resource.setrlimit(resource.RLIMIT_DATA, (most_bytes, most_bytes))
     calls, answers = sys.stdin.buffer, sys.stdout.buffer
     sys.stdout = sys.stderr
     while True:
@@ -148,4 +153,4 @@ def _serve() -> None:
 
 
 if __name__ == "__main__":
-    _serve()
+    _serve(int(sys.argv[1]))

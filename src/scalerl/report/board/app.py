@@ -9,6 +9,7 @@
 import asyncio
 import hmac
 import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 HEARTBEAT_S = 15.0
-LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]", "::1")
+LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 _MAX_QUERY = 500
 
 _TYPES = {"js": "text/javascript", "css": "text/css", "html": "text/html", "svg": "image/svg+xml"}
@@ -185,5 +186,5 @@ class _Guard:
             given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
             return scope["path"].startswith("/assets/") or hmac.compare_digest(given.encode(), self._token.encode())
         host = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
-        name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
-        return name.lower() in self._hosts
+        name = re.fullmatch(r"(\[[^]]*\]|[^:]*)(:\d*)?", host)
+        return name is not None and name[1].lower() in self._hosts

@@ -1,5 +1,6 @@
 """Start the board: choose an address, print its link, and serve until it is stopped."""
 
+import asyncio
 import contextlib
 import ipaddress
 import secrets
@@ -14,6 +15,9 @@ from typing import Any
 from scalerl.errors import UsageError
 
 DEFAULT_PORT = 8420
+REQUEST_S = 5.0
+"""Seconds in which a connection must send a whole request."""
+MOST_CONNECTIONS = 256
 INSTALL = 'pip install "scalerl[board]"'
 
 
@@ -85,8 +89,9 @@ def serve(
     board = Board(paths, end_compute=end_compute)
     app = make_app(board, token=token, hosts=(*LOOPBACK_HOSTS, host.lower()))
     config = uvicorn.Config(
-        app, log_level="critical", access_log=False, lifespan="off", timeout_graceful_shutdown=1, server_header=False
-    )
+        app, http=_protocol(), ws="none", log_level="critical", access_log=False, lifespan="off",
+        timeout_graceful_shutdown=1, server_header=False, limit_concurrency=MOST_CONNECTIONS,
+    )  # fmt: skip
     server = uvicorn.Server(config)
     with _watching(board), contextlib.closing(sock):
         announce(link_to(host, sock.getsockname()[1], token))
@@ -94,6 +99,26 @@ def serve(
             threading.Thread(target=lambda: (until(), setattr(server, "should_exit", True)), daemon=True).start()
         with contextlib.suppress(KeyboardInterrupt):
             server.run(sockets=[sock])
+
+
+def _protocol() -> type[asyncio.Protocol]:
+    """Return uvicorn's protocol with a limit on the time in which a request must come; without it there is none."""
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class Protocol(H11Protocol):
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self.loop.call_later(REQUEST_S, self._check, None)
+
+        def _check(self, before: object) -> None:
+            """Close a connection that has sent no request since the one of `before`, and is not being answered."""
+            is_answering = self.cycle is not None and not self.cycle.response_complete
+            if self.cycle is before and not is_answering:
+                self.transport.close()
+            elif not self.transport.is_closing():
+                self.loop.call_later(REQUEST_S, self._check, self.cycle)
+
+    return Protocol
 
 
 @contextlib.contextmanager

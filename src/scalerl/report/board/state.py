@@ -29,6 +29,8 @@ LOOK_EVERY_S = 0.1
 DISCOVER_EVERY_S = 1.0
 WANTED_S = 30.0
 MOST_READERS = 2
+WORKER_BYTES = 2 << 30
+"""Memory of a worker: it reads files that anyone may have written."""
 MOST_FITTERS = 4
 _SHARE = 10.0  # a log, or a curve, is left alone for this many times as long as it took
 _HISTORY_CHUNK = 4
@@ -71,8 +73,8 @@ class Board:
         self._jobs: list[_Job] = []
         self._listeners: set[Callable[[], None]] = set()
         self._num_fitters = min(max(num_cores() - 1, 1), MOST_FITTERS)
-        self._readers = Workers(retry_here=False)
-        self._fitters = Workers(retry_here=False)
+        self._readers = Workers(retry_here=False, most_bytes=WORKER_BYTES)
+        self._fitters = Workers(retry_here=False, most_bytes=WORKER_BYTES)
         self._cache: dict[str, tuple[int, bytes]] = {}
 
     def close(self) -> None:
