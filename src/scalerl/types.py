@@ -223,7 +223,7 @@ class Batch:
 
     @property
     def lags(self) -> list[int]:
-        """Steps between sampling each group's first token and training on it; none exceeds max_lag."""
+        """Steps between sampling each group's first token and training on it; see loop/lag.py for its bound."""
         return [self.version - group.first_version for group in self.groups]
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scalerl.loop.lag import LagRule
+from scalerl.loop.lag import LagRule, WaitsFor
 
 
 @dataclass
@@ -21,8 +21,8 @@ class Asked:
 class Reference:
     """The rule as it is said, worked out from the list of untrained groups at every call."""
 
-    def __init__(self, groups_per_batch: int, max_lag: int, drain: bool) -> None:
-        self.size, self.max_lag, self.drain = groups_per_batch, max_lag, drain
+    def __init__(self, groups_per_batch: int, max_lag: int, drain: bool, waits_for: WaitsFor) -> None:
+        self.size, self.max_lag, self.drain, self.waits_for = groups_per_batch, max_lag, drain, waits_for
         self.version = 0
         self.untrained: list[Asked] = []
 
@@ -39,14 +39,20 @@ class Reference:
         if len(batch) < self.size and (num_in_flight or not last):
             return ()
         rest = [self.deadline(group) for group in self.untrained if group not in batch]
-        for j in range(self.max_lag + 2):
+        for j in range(self.max_lag + 2) if self.waits_for == "groups" else ():
             if sum(deadline <= self.version + j for deadline in rest) > j * self.size:
                 return ()
         return tuple(group.key for group in batch)
 
 
 regimes = st.integers(0, 4).flatmap(
-    lambda max_lag: st.tuples(st.integers(1, 3), st.just(max_lag), st.integers(1, max_lag + 1), st.booleans())
+    lambda max_lag: st.tuples(
+        st.integers(1, 3),
+        st.just(max_lag),
+        st.integers(1, max_lag + 1),
+        st.booleans(),
+        st.sampled_from(["groups", "generators"]),
+    )
 )
 
 
@@ -61,9 +67,9 @@ def operations(seed: int) -> list[tuple[str, int]]:
 @settings(max_examples=200, deadline=None)
 @given(regimes, st.integers(0, 2**32))
 def test_lag_rule_matches_its_definition(regime, seed):
-    size, max_lag, push_every, drain = regime
-    rule = LagRule(groups_per_batch=size, max_lag=max_lag, push_every=push_every, drain=drain)
-    reference, num_asked = Reference(size, max_lag, drain), 0
+    size, max_lag, push_every, drain, waits_for = regime
+    rule = LagRule(groups_per_batch=size, max_lag=max_lag, push_every=push_every, drain=drain, waits_for=waits_for)
+    reference, num_asked = Reference(size, max_lag, drain, waits_for), 0
     for kind, number in operations(seed):
         in_flight = [group for group in reference.untrained if group.first_version is None]
         last = number % 5 == 0
@@ -78,7 +84,8 @@ def test_lag_rule_matches_its_definition(regime, seed):
             rule.finished(group.key, first_version=group.first_version)
         elif kind == "step" and (keys := rule.due(last=last)):
             taken = [group for group in reference.untrained if group.key in keys]
-            assert all(rule.version - (group.first_version or 0) <= max_lag for group in taken)
+            in_time = [rule.version - (group.first_version or 0) <= max_lag for group in taken]
+            assert all(in_time) or waits_for == "generators"
             rule.trained(keys)
             reference.untrained = [group for group in reference.untrained if group.key not in keys]
             reference.version += 1
@@ -141,6 +148,19 @@ def test_straggler_is_waited_for_at_its_deadline():
     assert rule.due() == ()
     rule.finished(straggler, first_version=0)
     assert step(rule) == (straggler,)
+
+
+def test_straggler_is_not_waited_for_by_the_papers_rule():
+    rule = LagRule(groups_per_batch=1, max_lag=2, waits_for="generators")
+    straggler, *submitted = submit(rule)
+    for version in range(9):
+        submitted += submit(rule)
+        (newest,) = submitted[-1:]
+        finish(rule, [newest])
+        assert step(rule) == (newest,)
+        assert rule.version == version + 1
+    rule.finished(straggler, first_version=0)
+    assert step(rule) == (straggler,), "lag 9, the oldest first"
 
 
 def test_step_waits_if_the_rest_could_become_overdue():
@@ -233,3 +253,7 @@ def test_a_checkpoint_of_other_settings_is_refused():
     state = LagRule(groups_per_batch=1, max_lag=3).state_dict()
     with pytest.raises(ValueError, match=r"pipeline\.max_lag = 3, not 2"):
         LagRule(groups_per_batch=1, max_lag=2).restored(state)
+    with pytest.raises(ValueError, match=r"pipeline\.waits_for = groups, not generators"):
+        LagRule(groups_per_batch=1, max_lag=3, waits_for="generators").restored(state)
+    del state["waits_for"]
+    assert LagRule(groups_per_batch=1, max_lag=3).restored(state).waits_for == "groups", "made before the choice"

@@ -27,6 +27,7 @@ from simulated import (
 )
 
 from scalerl.errors import EngineStalled
+from scalerl.loop.lag import WaitsFor
 from scalerl.loop.pipeline import Pipeline, PipelineState, StepDone, Timings
 from scalerl.loop.watchdog import Watchdog, WatchedEngine
 from scalerl.run.pack import pack_groups, unpack_groups
@@ -42,6 +43,7 @@ class Regime:
     max_lag: int
     push_every: int = 1
     drain: bool = False
+    waits_for: WaitsFor = "groups"
 
     @property
     def room(self) -> int:
@@ -63,6 +65,7 @@ def make_pipeline(regime, engine, *, curriculum, learner=None, grading=None, **c
         max_lag=regime.max_lag,
         push_every=regime.push_every,
         drain=regime.drain,
+        waits_for=regime.waits_for,
         **changes,
     )
 
@@ -93,6 +96,20 @@ def regimes():
         lambda size, lag: Regime(groups_per_batch=size, max_lag=lag, push_every=max(1, lag - 1)), sizes, max_lag
     )
     return st.one_of(pipelined, drained, between)
+
+
+def test_long_tail_stops_training_only_by_the_rule_of_groups():
+    """Of the simulated engine's completions one in eight takes fifty times as long."""
+    lags, polls = {}, {}
+    for waits_for in ("groups", "generators"):
+        regime = Regime(groups_per_batch=4, max_lag=4, waits_for=waits_for)
+        engine, _, steps = run(regime, num_problems=2000, slots=200, num_steps=200)
+        lags[waits_for] = np.array([done.batch.lags for done in steps[10:]])
+        polls[waits_for] = engine.num_polls
+    assert lags["groups"].max() == 4
+    assert lags["generators"].max() > 8
+    assert lags["generators"].mean() <= 4
+    assert polls["generators"] < 0.75 * polls["groups"]
 
 
 seeds = st.integers(0, 2**16)

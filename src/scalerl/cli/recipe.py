@@ -109,9 +109,9 @@ def components(recipe: "Recipe", *, gpu: bool) -> list[Component]:
 
 
 def _at(recipe: "Recipe", key: str) -> Any:
-    """Return the value of an axis; of the pipeline only the three settings that make the regime."""
+    """Return the value of an axis; of the pipeline only the settings that make the regime."""
     if key == "pipeline":
-        return recipe.pipeline.max_lag, recipe.pipeline.push_every, recipe.pipeline.drain
+        return recipe.pipeline.model_dump(include={"max_lag", "push_every", "drain", "waits_for"})
     value: Any = recipe
     for name in key.split("."):
         value = getattr(value, name)

@@ -47,11 +47,12 @@ def simulate(
     See also: train --check --gpus NUMxGB for the memory it needs.
     """
     settings = load(recipe, overrides)
-    from scalerl.run.simulate import best, read_rates, rewards, splits
+    from scalerl.run.rates import read_rates
+    from scalerl.run.simulate import best, replayed, rewards, splits
 
     fitted, table = None if curve is None else _curve(curve), read_rates(rates)
     by_scheme = splits(settings, table, gpus, generators)
-    chosen = {name: best(of_scheme) for name, of_scheme in by_scheme.items()}
+    chosen = {name: replayed(settings, table, best(of_scheme)) for name, of_scheme in by_scheme.items()}
     first = next(iter(chosen.values()))
     most = gpu_hours or settings.budget.gpu_hours or (settings.budget.steps or 1000) * first.gpu_hours_per_step
     hours = [most * place / 8 for place in range(1, 9)]
@@ -77,9 +78,9 @@ def simulate(
     for name, split in chosen.items():
         idle = (f"{split.generator_idle:.0%}", f"{split.learner_idle:.0%}")
         pace = (f"{split.steps_per_hour:.1f}", f"{split.gpu_hours_per_step:.3g}")
-        used = (f"{split.slots_used:.0%}", f"{split.lag_mean:.1f}")
+        used = (f"{split.slots_used:.0%}", f"{split.lag_mean:.1f}", str(split.lag_max))
         rows.append((name, str(split.generators), str(split.learner_gpus), *pace, *idle, *used))
-    print_table((*header, "lag mean"), rows)
+    print_table((*header, "lag mean", "max"), rows)
     if reward:
         cells = [
             [f"{at.reward.value:.3f} [{at.reward.low:.3f}, {at.reward.high:.3f}]" for at in column]

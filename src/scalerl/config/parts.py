@@ -288,11 +288,15 @@ class FilterSettings(Settings):
 
 class PipelineSettings(Settings):
     max_lag: int = Field(default=8, ge=0)
-    """Maximum number of steps between sampling a group's first token and training on it; 0 is synchronous."""
+    """Maximum number of steps between sampling a group's first token and training on it; 0 is synchronous. With
+    waits_for = "generators" the maximum of their mean."""
     push_every: int = Field(default=1, ge=1)
     """Steps between two pushes of weights to the generator."""
     drain: bool = False
     """Finish everything sampled with one policy before pushing the next: no completion then mixes policies."""
+    waits_for: Literal["groups", "generators"] = "groups"
+    """What training waits for: "groups" for every group that would pass max_lag otherwise, so that one slow group can
+    stop it; "generators", the paper's rule, only for a full batch."""
     groups_per_batch: int = Field(default=48, ge=1)
     """Problems that a step trains on, before any filter."""
     completions_per_group: int = Field(default=16, ge=2)

@@ -109,6 +109,12 @@ RULES = (
         "PipelineRL-{r.pipeline.max_lag}",
     ),
     Rule(
+        "pipeline.waits_for pipeline.drain",
+        lambda r: r.pipeline.drain and r.pipeline.waits_for == "generators",
+        'pipeline.waits_for is "generators" with pipeline.drain = true, which waits for every group: set '
+        'pipeline.waits_for = "groups", or pipeline.drain = false',
+    ),
+    Rule(
         "length.thinking_min length.thinking_max",
         lambda r: _interrupts(r) and r.length.thinking_min > r.length.thinking_max,
         "length.thinking_min is {r.length.thinking_min}, above length.thinking_max = {r.length.thinking_max}: the "
@@ -366,10 +372,13 @@ def imports_of(recipe: Recipe) -> dict[str, str]:
 
 
 def mode_name(pipeline: parts.PipelineSettings) -> str:
-    """Return the paper's name for the regime that max_lag, push_every and drain make."""
+    """Return the paper's name for the regime that the settings of the pipeline make."""
     if pipeline.max_lag == 0:
         return "synchronous"
-    return f"PPO-off-policy-{pipeline.push_every}" if pipeline.drain else f"PipelineRL-{pipeline.max_lag}"
+    if pipeline.drain:
+        return f"PPO-off-policy-{pipeline.push_every}"
+    waits = "" if pipeline.waits_for == "groups" else " (waits for generators)"
+    return f"PipelineRL-{pipeline.max_lag}{waits}"
 
 
 def body_dtype(recipe: Recipe, *, gpu: bool) -> Literal["bfloat16", "float32"]:

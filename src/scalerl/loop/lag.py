@@ -6,11 +6,26 @@ deadline is that first version + max_lag: the last version it may be trained fro
 version is not known, but no token of it is sampled by a version older than the engine's at its submission. So that
 version + max_lag bounds its deadline from below, and counts as its deadline until it is finished. Plain Python: no
 clock, no torch.
+
+What PipelineRL-k means depends on what a step waits for (`waits_for`). The paper says of it only that the trainer waits
+when it is k steps ahead of the generators. That rule is "generators"; "groups" is stricter, and the default:
+
+    groups       max_lag bounds the lag of every group. A step waits for a group that would otherwise be trained too
+                 late, so one very long completion stops training until it is done.
+    generators   max_lag bounds the mean lag. A step takes the first B groups that are finished, oldest first, and
+                 waits for nothing else; a long completion is trained when it is done, however old it is by then.
+
+Weights are pushed right after a step, so under both the learner is never ahead in weights. How far it is ahead in data
+is the room: at most (max_lag + 1) x B groups are untrained. A group that is untrained at m steps, the one that takes it
+included, has at most the lag m - 1. The sum of m over groups is that of untrained groups over steps, (max_lag + 1) x B
+per step at most, of which B are trained. So the mean lag of groups is at most max_lag under both rules.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Literal, Self
+
+WaitsFor = Literal["groups", "generators"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,10 +41,11 @@ class LagRule:
     Submit  while untrained groups < (max_lag + 1 - (v - e)) x B; that is (max_lag + 1) x B right after a push.
     Step    with the B finished groups of earliest deadline (ties in the order of issue), and only if of the rest, for
             every j >= 0, at most j x B have a deadline <= v + j: none is overdue, the rest can be in time. Else wait.
+            With waits_for = "generators" the first half only.
     Push    once v - e = push_every.
 
-    Proof that lags are bounded and the loop never deadlocks. Call a state good if for every j >= 0 at most (j + 1) x B
-    untrained groups have a deadline <= v + j. The empty state is good, and it stays so:
+    Proof that lags are bounded and the loop never deadlocks, with waits_for = "groups". Call a state good if for every
+    j >= 0 at most (j + 1) x B untrained groups have a deadline <= v + j. The empty state is good, and it stays so:
 
     - A submission adds the deadline v + J with J = max_lag - (v - e). Counts for j < J do not change; for j >= J they
       are at most all untrained groups, which are at most (J + 1) x B by the rule above.
@@ -42,7 +58,8 @@ class LagRule:
     finished, a step is allowed: it takes the earliest, so each count of the good state falls by B, or to zero, and the
     step's condition is exactly that. If fewer are, a submission is allowed, since push_every <= max_lag + 1 keeps
     v - e <= max_lag. Only when there is nothing more to submit does neither hold: then `due(last=True)` returns
-    the rest as one smaller batch, so that no group goes untrained.
+    the rest as one smaller batch, so that no group goes untrained. With waits_for = "generators" a step needs less, so
+    waiting ends all the more.
 
     max_lag = 0 is synchronous: B groups are submitted, all are waited for, one step, one push. PPO-off-policy-k is
     max_lag = k - 1, push_every = k, drain = true: k x B groups share one deadline, are all finished before the first
@@ -51,7 +68,14 @@ class LagRule:
     """
 
     def __init__(
-        self, *, groups_per_batch: int, max_lag: int, push_every: int = 1, drain: bool = False, version: int = 0
+        self,
+        *,
+        groups_per_batch: int,
+        max_lag: int,
+        push_every: int = 1,
+        drain: bool = False,
+        waits_for: WaitsFor = "groups",
+        version: int = 0,
     ) -> None:
         if groups_per_batch < 1 or max_lag < 0 or push_every < 1:
             raise ValueError(
@@ -67,6 +91,7 @@ class LagRule:
         self.max_lag = max_lag
         self.push_every = push_every
         self.drain = drain
+        self.waits_for: WaitsFor = waits_for
         self._version = version
         self._engine_version = version
         # In the order of issue; sorting by deadline is stable, so that order breaks ties.
@@ -130,6 +155,8 @@ class LagRule:
         if len(finished) < self.groups_per_batch and not (last and not self.num_in_flight):
             return ()
         batch = sorted(finished, key=self._deadline)[: self.groups_per_batch]
+        if self.waits_for == "generators":
+            return tuple(batch)
         taken = set(batch)
         rest = sorted(self._deadline(key) for key in self._untrained if key not in taken)
         # The condition for every j at once: with B groups per step from v + 1 on, earliest first, all are in time.
@@ -142,7 +169,8 @@ class LagRule:
         for key in keys:
             group = self._untrained.pop(key)
             assert group.finished, f"{key} is trained but not finished"
-            assert self._version - group.first_version <= self.max_lag, f"{key} is trained past its deadline"
+            in_time = self.waits_for == "generators" or self._version - group.first_version <= self.max_lag
+            assert in_time, f"{key} is trained past its deadline"
         self._version += 1
 
     def pushed(self) -> None:
@@ -161,9 +189,10 @@ class LagRule:
         bound, and pushes stay at the same steps.
         """
         for name, value in self._settings().items():
-            if state[name] != value:
+            # Checkpoints made before there was a choice have no waits_for.
+            if (saved := state.get(name, "groups")) != value:
                 raise ValueError(
-                    f"the checkpoint was made with pipeline.{name} = {state[name]}, not {value}; resume with the same"
+                    f"the checkpoint was made with pipeline.{name} = {saved}, not {value}; resume with the same"
                 )
         rule = type(self)(**self._settings(), version=state["version"])
         rule._engine_version = state["engine_version"]
@@ -178,6 +207,7 @@ class LagRule:
             "max_lag": self.max_lag,
             "push_every": self.push_every,
             "drain": self.drain,
+            "waits_for": self.waits_for,
         }
 
     def _deadline(self, key: str) -> int:

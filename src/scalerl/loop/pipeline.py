@@ -10,7 +10,8 @@ The loop repeatedly does the first of these that it can. What each one waits for
     submit   room under the lag rule              a step or a push
              a problem from the curriculum        a grade: a problem waits for the verdict on its last group
     step     B finished groups, and the rest      a completion; never a submission, since all in flight may finish
-             still in time (drain: none in flight)
+             in time (not with waits_for =
+             "generators"; drain: none in flight)
     push     push_every steps                     a step
     poll     a completion, or some tokens         the engine; one that is dead or hung raises (watchdog.py)
              or a verdict                         the grader; a slow verdict delays only its own group
@@ -27,7 +28,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from scalerl.loop.lag import LagRule
+from scalerl.loop.lag import LagRule, WaitsFor
 from scalerl.loop.seams import Engine, Grading, Learner
 from scalerl.tasks.curriculum import Curriculum, Issued
 from scalerl.tasks.mixture import Mixture
@@ -93,6 +94,7 @@ class Pipeline:
         max_lag: int,
         push_every: int = 1,
         drain: bool = False,
+        waits_for: WaitsFor = "groups",
         clock: Callable[[], float] = time.monotonic,
         state: PipelineState | None = None,
     ) -> None:
@@ -108,6 +110,7 @@ class Pipeline:
             max_lag=max_lag,
             push_every=push_every,
             drain=drain,
+            waits_for=waits_for,
             version=learner.version,
         )
         self._finished: dict[str, Group] = {}

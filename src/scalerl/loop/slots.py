@@ -3,12 +3,15 @@
 Generation sets the pace: S slots finish completions at a constant rate, and N = groups x completions of them make a
 step. So S / N steps pass while one completion of mean length is sampled, and a group whose longest completion is
 `spread` times the mean takes spread x S / N steps from its first token to its last. That is the lag of its first
-token; a token in the middle of a completion of mean length is S / N / 2 steps younger.
+token; a token in the middle of a completion of mean length is S / N / 2 steps younger. A learner beside the engine adds
+the share of a step in which it trains: what ends meanwhile waits for the next step.
 
 With enough slots the lag rule is the limit: (max_lag + 1) x N completions are untrained at all times, so every group is
-trained max_lag steps after its submission, and its completions are sampled over (max_lag + 1) / spread steps.
+trained max_lag steps after its submission, in the mean if a step does not wait for slow groups (waits_for), and its
+completions are sampled over (max_lag + 1) / spread steps.
 """
 
+import math
 from dataclasses import dataclass
 
 from scalerl.config.parts import PipelineSettings
@@ -33,6 +36,8 @@ class ExpectedLag:
     """Whether max_lag limits the lag of the slowest groups. If not, a larger max_lag changes nothing."""
     slots_to_bind: int
     """Fewest slots with which max_lag limits the lag."""
+    of_mean: bool = False
+    """Whether what max_lag limits is the mean lag, and not that of every group."""
 
 
 def full_slots(pipeline: PipelineSettings) -> int:
@@ -40,20 +45,33 @@ def full_slots(pipeline: PipelineSettings) -> int:
     return (pipeline.max_lag + 1) * pipeline.groups_per_batch * pipeline.completions_per_group
 
 
-def expected_lag(slots: int, pipeline: PipelineSettings, *, spread: float = SPREAD) -> ExpectedLag:
-    """Return the lag to expect where generation, not the learner, sets the pace (always so on one device)."""
+def expected_lag(
+    slots: int, pipeline: PipelineSettings, *, spread: float = SPREAD, learner: float = 0.0
+) -> ExpectedLag:
+    """Return the lag to expect where generation, not the learner, sets the pace (always so on one device).
+
+    `learner` is the share of a step for which a learner beside the engine trains; 0 where they take turns.
+    """
     max_lag, batch = pipeline.max_lag, pipeline.groups_per_batch * pipeline.completions_per_group
-    batches = slots / batch
+    batches, of_mean = slots / batch, pipeline.waits_for == "generators"
     if pipeline.drain:
         # All groups of a round are sampled by one version and trained at lags 0, 1, ... max_lag.
-        mean, binds, slots_to_bind = max_lag / 2, True, 1
+        mean, binds, slots_to_bind = max_lag / 2, True, 1.0
     else:
-        by_slots = (spread - 0.5) * batches
+        by_slots = (spread - 0.5) * batches + learner
         by_rule = max_lag - ((max_lag + 1) / spread - 1) / 2
-        mean, binds = max(min(by_slots, by_rule, max_lag), 0.0), SLOWEST * spread * batches >= max_lag
-        slots_to_bind = -int(-max_lag * batch // (SLOWEST * spread))
+        mean = max(min(by_slots, by_rule, max_lag), 0.0)
+        # Without waiting for slow groups, only a full engine is limited.
+        slots_to_bind = full_slots(pipeline) if of_mean else max_lag * batch / (SLOWEST * spread)
+        binds = slots >= slots_to_bind
     return ExpectedLag(
-        slots=slots, batch=batch, max_lag=max_lag, mean=mean, binds=binds, slots_to_bind=max(slots_to_bind, 1)
+        slots=slots,
+        batch=batch,
+        max_lag=max_lag,
+        mean=mean,
+        binds=binds,
+        slots_to_bind=max(math.ceil(slots_to_bind), 1),
+        of_mean=of_mean,
     )
 
 
@@ -61,5 +79,5 @@ def lag_words(lag: ExpectedLag) -> str:
     """Return the expected lag as text."""
     text = f"{lag.slots:,} slots for batches of {lag.batch:,}: expected mean lag {lag.mean:.2g}"
     if lag.binds:
-        return f"{text}, largest {lag.max_lag} steps"
+        return f"{text}, {'of groups at most' if lag.of_mean else 'largest'} {lag.max_lag} steps"
     return f"{text} steps; max_lag = {lag.max_lag} cannot bind with fewer than about {lag.slots_to_bind:,} slots"

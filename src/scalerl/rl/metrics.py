@@ -64,9 +64,9 @@ def step_metrics(
     """Return one row of metrics.
 
     `lag` is, for every sampled token of the batch, kept or not, the version that trains on it minus the version that
-    sampled it; `max_lag` bounds its maximum. Means over nothing are left out: there are no `loss/` keys without a
-    trained token (`tokens` may be None), and no lag without a sampled one. `batch/zero_variance_frac` is the fraction
-    of the groups that could be compared.
+    sampled it; `max_lag` bounds its maximum or its mean (`loop/lag.py`). Means over nothing are left out: there are no
+    `loss/` keys without a trained token (`tokens` may be None), and no lag without a sampled one.
+    `batch/zero_variance_frac` is the fraction of the groups that could be compared.
     """
     metrics = {
         "rollout/truncated_frac": batch.num_truncated / max(batch.num_completions, 1),

@@ -147,6 +147,7 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
             max_lag=recipe.pipeline.max_lag,
             push_every=recipe.pipeline.push_every,
             drain=recipe.pipeline.drain,
+            waits_for=recipe.pipeline.waits_for,
             state=state,
         )
         return Parts(

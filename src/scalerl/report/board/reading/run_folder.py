@@ -157,9 +157,11 @@ class RunFollower:
 
     @property
     def max_lag(self) -> float | None:
+        """The largest lag that the recipe allows for a group, where it has a limit."""
         pipeline = self.recipe.get("pipeline")
         value = number(pipeline.get("max_lag")) if isinstance(pipeline, dict) else float("nan")
-        return value if value >= 0 else None
+        bounds_every_group = isinstance(pipeline, dict) and pipeline.get("waits_for") != "generators"
+        return value if value >= 0 and bounds_every_group else None
 
     def remedies(self) -> dict[str, tuple[str, ...]]:
         """Return the settings of its recipe that can help against alarms."""
