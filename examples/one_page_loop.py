@@ -32,7 +32,7 @@ def main(steps: int = 5) -> None:
     prompts = training_prompts(
         inputs.tasks, inputs.eval_sets, text=inputs.text, max_tokens=recipe.rollout.max_prompt_tokens
     )
-    make_requests = request_maker(prompts, inputs.length, recipe).requests
+    make_requests = request_maker(prompts, inputs, recipe).requests
     curriculum = build_curriculum(prompts, recipe)
     optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.optimizer.lr, eps=recipe.optimizer.eps)
 

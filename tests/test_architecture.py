@@ -35,9 +35,10 @@ LAYERS: dict[str, set[str]] = {
     "tasks": PARTS,
     "remote": {"errors"},
     "loop": PARTS | {"tasks"},
+    "environments": PARTS | {"tasks", "loop"},
     "rollout": PARTS | {"tasks", "remote"},
     "learner": PARTS | {"tasks", "remote"},
-    "run": PARTS | {"tasks", "remote", "loop", "rollout", "learner", "curves", "report"},
+    "run": PARTS | {"tasks", "remote", "loop", "environments", "rollout", "learner", "curves", "report"},
     # what is said about runs
     "curves": {"errors"},
     "joint": {"errors", "curves"},
@@ -49,7 +50,7 @@ LAYERS: dict[str, set[str]] = {
 LAYERS["api"] = set(LAYERS)
 LAYERS["cli"] = set(LAYERS)
 PREDICTIVE = {"curves", "joint", "logs", "report", "study"}
-NO_TORCH = VALUES | PREDICTIVE | {"loop", "cli"}
+NO_TORCH = VALUES | PREDICTIVE | {"loop", "environments", "cli"}
 
 VAGUE = {"utils", "util", "common", "helpers", "misc", "manager", "base"}
 DATA_FOLDERS = {"recipes", "studies", "assets"}

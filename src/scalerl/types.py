@@ -2,6 +2,8 @@
 
     Problem -> Request (one completion wanted, with its LengthPlan) -> Completion -> Group (graded) -> Batch
 
+A conversation with an environment is one Completion: its turns are sampled, what the environment says is forced.
+
 Three numbers of a completion are kept apart. `value` is what its graders say, from 0 to 1, or None for "no verdict":
 the zero-variance filter compares values. `correct` is whether the value reaches the threshold: pass rates, curricula,
 evaluations and curves report its mean. `reward` is what advantages are made of: the value on the recipe's scale, with
@@ -103,10 +105,31 @@ class Request:
     """Below 1 only in evaluation: the ratio's denominator is the log-prob under the full distribution."""
     purpose: Purpose = "training"
     """What it is for; a completion does not depend on it."""
+    environment: str = ""
+    """Name of the environment that answers each turn, by evaluation set; empty where one turn is all."""
 
     @property
     def key(self) -> str:
         return f"{self.group}#{self.index}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """How a conversation with an environment ended."""
+
+    value: float | None = None
+    """What it is worth, from 0 to 1; None without a verdict, and where graders read the answer."""
+    answer: str | None = None
+    """The text that the task's graders read, where the environment leaves the verdict to them."""
+    base: float = 0.0
+    weight: float = 1.0
+    """An answer that graders value at x makes the conversation worth base + weight * x, within 0 to 1."""
+    reason: str | None = None
+    """Why there is no verdict."""
+    num_calls: int = 0
+    """Tools that the model called."""
+    num_errors: int = 0
+    """Calls among them that failed."""
 
 
 # Created once: a step makes hundreds of completions.
@@ -129,10 +152,14 @@ class Completion:
     versions: NDArray[np.int32]
     """Policy version that sampled each token; rises within a completion when weights arrive in flight."""
     forced: NDArray[np.bool_]
-    """True for an interruption's marker: part of the context, never trained on."""
+    """True for an interruption's marker and for what an environment said: part of the context, never trained on."""
     finish: Finish
     interrupted_at: int | None = None
-    """Index of the first forced token."""
+    """Index of the first token of the first marker."""
+    turns: tuple[tuple[int, int], ...] = ()
+    """Where the model's turns of a conversation begin and end; empty where the completion is one turn."""
+    episode: Episode | None = None
+    """How a conversation ended; None without an environment."""
 
     def __post_init__(self) -> None:
         for name, dtype in _PER_TOKEN:
@@ -151,7 +178,7 @@ class Completion:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Completion):
             return NotImplemented
-        rest = ("request", "finish", "interrupted_at")
+        rest = ("request", "finish", "interrupted_at", "turns", "episode")
         return all(getattr(self, name) == getattr(other, name) for name in rest) and all(
             np.array_equal(getattr(self, name), getattr(other, name)) for name, _ in _PER_TOKEN
         )
@@ -166,6 +193,11 @@ class Completion:
     @property
     def num_trained_tokens(self) -> int:
         return len(self.tokens) - int(self.forced.sum())
+
+    @property
+    def num_written(self) -> int:
+        """Tokens that the model wrote, markers included: all but what an environment said."""
+        return sum(end - start for start, end in self.turns) if self.episode is not None else len(self.tokens)
 
     @property
     def truncated(self) -> bool:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from contracts.requests import advance, by_key, drain, make_request, mixed_requests
+from played import STOPS, Echo, played_requests, playing, turns_engine
 from scipy.stats import chisquare
 
 from scalerl.types import Completion, LengthPlan
@@ -158,6 +159,20 @@ def test_forced_tokens_are_context_like_any_other(make_engine, model):
         expected = full_forward(model, completion)
         np.testing.assert_allclose(completion.log_probs[10:], expected[10:], atol=1e-4)
         assert (completion.log_probs[6:10] == 0).all()
+
+
+def test_conversations_are_sampled_with_the_models_own_log_probs(make_engine, model):
+    inner = make_engine(slots=6, stop_tokens=STOPS)
+    engine = turns_engine({"own": playing(Echo)}, inner=inner, slots=6, context=64)
+    engine.submit(played_requests(24))
+    completions = drain(engine)
+    assert len(completions) == 24
+    assert max(len(completion.turns) for completion in completions) >= 3
+    for completion in completions:
+        expected = full_forward(model, completion)
+        sampled = ~completion.forced
+        np.testing.assert_allclose(completion.log_probs[sampled], expected[sampled], atol=1e-4)
+        assert (completion.log_probs[~sampled] == 0).all()
 
 
 def test_greedy_and_sampled_requests_can_be_mixed(make_engine):

@@ -155,6 +155,7 @@ def test_only_training_is_on_the_axis():
         "time/compilation_s": 50.0,
         "time/checkpoint_s": 7.0,
         "time/stalled_s": 0.0,
+        "time/tools_s": 0.0,
         "time/start_up_s": 30.0,
     }
 

@@ -156,7 +156,7 @@ def test_problems_of_several_tasks_carry_its_name(tmp_path: Path):
     for name, of_task in prompts.items():
         assert all(problem.task == name and problem.id.startswith(f"{name}/") for problem in of_task.tokens)
         assert not set(of_task.tokens) & evaluated
-    maker = request_maker(prompts, inputs.length, mixed(**paths))
+    maker = request_maker(prompts, inputs, mixed(**paths))
     assert len(maker.problems) == 6
     for problem_id, problem in maker.problems.items():
         assert maker.prompt_tokens[problem_id] == tuple(inputs.text.encode_prompt(problem.prompt, PromptFormat()))

@@ -67,7 +67,7 @@ def test_steps_equal_those_of_the_torch_engine():
     recipe = load_recipe("tiny-cpu", [*SMALL, "pipeline.max_lag=0"])
     inputs = load_inputs(recipe)
     prompts = training_prompts(inputs.tasks, inputs.eval_sets, text=inputs.text, max_tokens=16)
-    curriculum, maker = build_curriculum(prompts, recipe), request_maker(prompts, inputs.length, recipe)
+    curriculum, maker = build_curriculum(prompts, recipe), request_maker(prompts, inputs, recipe)
     learner, grading = build_learner(inputs.model.model, recipe), build_grading(inputs, recipe)
     with_vllm = recipe.model_copy(update={"rollout": recipe.rollout.model_copy(update={"engine": "vllm"})})
     num_equal = 0

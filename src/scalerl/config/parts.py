@@ -80,6 +80,32 @@ class GraderSettings(Settings):
     """Its weight in the mean of the graders' values; with 0 it is measured and not trained on."""
 
 
+class EnvironmentSettings(Settings):
+    """What answers the model's turns; every other key is a setting of that environment."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str = ""
+    """Name of an environment, or import path of a class or function; empty for none: one completion is the answer."""
+    max_turns: int = Field(default=8, ge=1)
+    """Turns of the model after which a conversation that goes on is truncated."""
+    max_tokens: int | None = Field(default=None, ge=1)
+    """Tokens that the model may write in all turns together, where [length] bounds each; not set: as many as
+    rollout.context holds beside the prompt and the observations."""
+    rewards: Literal["last", "sum", "mean"] = "last"
+    """How a conversation's value comes from the rewards of its turns."""
+    reward_range: Annotated[tuple[float, float], Field(strict=False)] = (0.0, 1.0)
+    """What is worth 0, and what is worth 1; the value is linear in between and stays within 0 to 1."""
+    runs_in: Literal["auto", "here", "pool"] = "auto"
+    """Where its steps run: in this process, or in child processes with the limits of [grading]; auto: our own here and
+    those of import paths in child processes."""
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """Return the settings of the environment itself."""
+        return dict(self.model_extra or {})
+
+
 class TaskSettings(Settings):
     """Which problems are used, and how they are prompted; every other key is a setting of that task."""
 
@@ -101,6 +127,8 @@ class TaskSettings(Settings):
     """Text that begins a completion's thinking, if not the task's own; empty for no thinking."""
     thinking_end: str | None = None
     """Text that ends it; what follows is graded."""
+    environment: EnvironmentSettings = EnvironmentSettings()
+    """What answers the model's turns: tools, or a game."""
 
     @property
     def shared(self) -> dict[str, Any]:

@@ -265,6 +265,12 @@ TASK_RULES = (
         lambda task: not all(map(_is_plain, task.graders)),
         "a name in {table}.graders has other characters than letters, digits, _ and -, and a column is named after it",
     ),
+    Rule(
+        "{table}.environment.reward_range",
+        lambda task: task.environment.reward_range[0] >= task.environment.reward_range[1],
+        "{table}.environment.reward_range is {task.environment.reward_range}: what is worth 1 must be above what is "
+        "worth 0",
+    ),
 )
 """Of each table of a task."""
 

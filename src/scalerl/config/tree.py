@@ -75,7 +75,8 @@ DEFAULT_NAMES = {key: name for key, _, name in _axes(Recipe)}
 def is_named(key: str) -> bool:
     """Return whether the table at this key is a named choice, which may be written as its bare name."""
     table, _, name = key.rpartition(".")
-    return key in AXES or key == "task" or (table in ("tasks", "evaluation.sets") and bool(name))
+    is_task = key == "task" or (table in ("tasks", "evaluation.sets") and bool(name))
+    return key in AXES or is_task or (name == "environment" and is_named(table))
 
 
 def expand(tree: Mapping[str, Any], table: str = "") -> dict[str, Any]:

@@ -141,7 +141,7 @@ def prepare(
         lag=batch.version - torch.from_numpy(_joined(completions, "versions", np.int32))[sampled],
         num_nonfinite=num_nonfinite(sampled, generator_log_probs),
         facts={"batch/micro_batches": float(sum(map(len, passes))), "batch/trained_tokens": float(trained.sum())}
-        | _facts(completions, batch.groups, rewards[has_verdict], lengths),
+        | _facts(completions, batch.groups, rewards[has_verdict]),
     )
 
 
@@ -258,14 +258,14 @@ def _facts(
     completions: Sequence[Completion],
     groups: Sequence[Group],
     rewards: Tensor,
-    lengths: NDArray[np.int64],
 ) -> dict[str, float]:
     """Return metrics that do not need the model; means over nothing are left out, as in rl.metrics."""
     facts: dict[str, float] = {}
     if len(completions):
         interrupted = [completion.interrupted_at is not None for completion in completions]
-        facts["rollout/length_mean"] = float(lengths.mean())
-        facts["rollout/length_max"] = float(lengths.max())
+        lengths = [completion.num_written for completion in completions]
+        facts["rollout/length_mean"] = float(np.mean(lengths))
+        facts["rollout/length_max"] = float(max(lengths))
         facts["rollout/interrupted_frac"] = float(np.mean(interrupted))
     if rewards.numel():
         facts["reward/mean"] = float(rewards.double().mean())

@@ -40,6 +40,8 @@ class EvalResult:
     prompts_hash: str
     last_version: int = 0
     """The newest version of the policy that sampled a token."""
+    conversations: Mapping[str, float] = field(default_factory=dict)
+    """Means over conversations with an environment: turns, tool calls, failed ones; empty without any."""
 
     @property
     def num_samples(self) -> int:
@@ -79,6 +81,7 @@ def eval_requests(
     step: int,
     temperature: float,
     top_p: float,
+    environment: str = "",
 ) -> list[Request]:
     """Return one request per sample. Noise is keyed by (seed, prompt, index, step): paired across runs, independent
     between steps. A prompt that a set holds several times gets noise of its own each time."""
@@ -101,9 +104,36 @@ def eval_requests(
                     length=plan(key),
                     temperature=temperature,
                     top_p=top_p,
+                    environment=environment,
                 )
             )
     return requests
+
+
+def conversation_sums(completions: Sequence[Completion]) -> Counter[str]:
+    """Return sums over the conversations among completions, for `conversation_means`."""
+    sums: Counter[str] = Counter()
+    for completion in completions:
+        if completion.episode is not None:
+            sums["num"] += 1
+            sums["turns"] += len(completion.turns)
+            sums["calls"] += completion.episode.num_calls
+            sums["errors"] += completion.episode.num_errors
+            sums["tokens"] += len(completion)
+            sums["observed"] += len(completion) - completion.num_written
+    return sums
+
+
+def conversation_means(sums: Mapping[str, float]) -> dict[str, float]:
+    """Return what rows say of conversations: turns, the share of tokens that are observations, calls and errors."""
+    if not sums.get("num"):
+        return {}
+    return {
+        "turns_mean": sums["turns"] / sums["num"],
+        "observed_frac": sums["observed"] / sums["tokens"],
+        "tool_calls_mean": sums["calls"] / sums["num"],
+        "tool_errors_frac": sums["errors"] / max(sums["calls"], 1),
+    }
 
 
 class Evaluation:
@@ -125,6 +155,7 @@ class Evaluation:
         self._value_sum, self._has_shares = 0.0, len(judge.graders) > 1
         self._score_sums: defaultdict[str, float] = defaultdict(float)
         self._num_sampled = self._num_graded = self._num_truncated = self._num_tokens = 0
+        self._conversations: Counter[str] = Counter()
 
     @property
     def all_sampled(self) -> bool:
@@ -139,7 +170,8 @@ class Evaluation:
         self._graders.submit(completions, self._judge, "evaluation")
         self._num_sampled += len(completions)
         self._num_truncated += sum(completion.truncated for completion in completions)
-        self._num_tokens += sum(map(len, completions))
+        self._num_tokens += sum(completion.num_written for completion in completions)
+        self._conversations.update(conversation_sums(completions))
         self.last_version = max([self.last_version, *(int(completion.versions[-1]) for completion in completions)])
         for verdict in self._graders.poll("evaluation", wait=self.all_sampled):
             self._count(verdict)
@@ -172,6 +204,7 @@ class Evaluation:
             mean_length=self._num_tokens / num if num else 0.0,
             prompts_hash=self._prompts_hash,
             last_version=self.last_version,
+            conversations=conversation_means(self._conversations),
         )
 
 

@@ -25,7 +25,7 @@ from scalerl.graders.values import Score, read_score
 from scalerl.import_path import is_local, one_line
 from scalerl.tasks.length import LengthControl
 from scalerl.tasks.task import Task, TaskGrader
-from scalerl.types import Completion, Group, Problem, Purpose
+from scalerl.types import Completion, Episode, Group, Problem, Purpose
 
 _WAIT_S = 0.5  # longest wait of one poll; far below the time after which the watchdog takes a call for hung
 _SPARE_S = 50.0  # a pool ends every item soon after its timeout; one that is silent for this much longer is dead
@@ -165,6 +165,8 @@ class _Waiting:
     """A text whose graders have not all answered."""
 
     judge: Judge
+    episode: Episode | None = None
+    """The conversation whose answer it is, if it is one's."""
     values: dict[str, float | None] = field(default_factory=dict)
     outcomes: dict[str, str] = field(default_factory=dict)
     reason: Reason | None = None
@@ -180,6 +182,8 @@ class _Waiting:
         if len(scores) < len(self.judge.graders):
             return Judged(correct=None, reason=self.reason, outcome=outcome)
         value = self.judge.value_of(scores)
+        if self.episode is not None and (self.episode.base, self.episode.weight) != (0.0, 1.0):
+            value = min(max(self.episode.base + self.episode.weight * value, 0.0), 1.0)
         several = len(self.judge.graders) > 1
         correct = value >= self.judge.threshold
         return Judged(correct=correct, value=value, scores=scores if several else {}, outcome=outcome)
@@ -213,15 +217,25 @@ class GraderRunner:
 
     def submit(self, completions: Sequence[Completion], judge: Judge, purpose: Purpose) -> None:
         """Grade these completions; `poll` returns the verdicts."""
-        texts = judge.decode_all([completion.tokens.tolist() for completion in completions])
-        for completion, text in zip(completions, texts, strict=True):
-            key = completion.request.key
+        alone = [completion for completion in completions if completion.episode is None]
+        texts = iter(judge.decode_all([completion.tokens.tolist() for completion in alone]))
+        for completion in completions:
+            key, episode = completion.request.key, completion.episode
             self._completions[purpose, key] = completion
-            self.submit_text(key, judge.opening + text, completion.request.problem.answer, judge, purpose)
+            text = next(texts) if episode is None else episode.answer
+            if text is not None:
+                answer = completion.request.problem.answer
+                self.submit_text(key, judge.opening + text, answer, judge, purpose, episode)
+            elif episode is not None:
+                correct = None if episode.value is None else episode.value >= judge.threshold
+                judged = Judged(correct=correct, value=episode.value, reason=cast(Reason | None, episode.reason))
+                self._ready[purpose].append((key, judged))
 
-    def submit_text(self, key: str | int, text: str, answer: str, judge: Judge, purpose: Purpose) -> None:
-        """Grade one text under a key."""
-        waiting = _Waiting(judge=judge)
+    def submit_text(
+        self, key: str | int, text: str, answer: str, judge: Judge, purpose: Purpose, episode: Episode | None = None
+    ) -> None:
+        """Grade one text under a key; the rewards of an `episode` are added to what graders say of its answer."""
+        waiting = _Waiting(judge=judge, episode=episode)
         if not self._waiting:
             self._last_verdict = time.monotonic()
         self._waiting[purpose, key] = waiting
@@ -377,7 +391,7 @@ class GroupGrading:
 
     def _reward_of(self, verdict: Verdict) -> float:
         return reward_of(verdict.value or 0.0, self._reward) + self._length.adjust(
-            len(verdict.completion), verdict.correct is True
+            verdict.completion.num_written, verdict.correct is True
         )
 
 

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from scalerl.tasks.curriculum import Issued
@@ -81,6 +81,8 @@ class RequestMaker:
     temperature: float
     length: LengthControl
     seed: int
+    environments: Mapping[str, str] = field(default_factory=dict)
+    """The environment of each problem that has one, by the problem's id."""
 
     def requests(self, issued: Issued) -> list[Request]:
         """Return one request per completion of a group. Equal keys give equal seeds and plans, also after a resume."""
@@ -95,6 +97,7 @@ class RequestMaker:
                 seed=seed,
                 length=self.length.plan(seed),
                 temperature=self.temperature,
+                environment=self.environments.get(issued.problem_id, ""),
             )
             for index, seed in enumerate(seeds)
         ]

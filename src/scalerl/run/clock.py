@@ -14,7 +14,7 @@ from scalerl.loop.pipeline import StepDone
 # What a second can be spent on; only training is on the compute axis.
 TRAINING = "training"
 START_UP = "start_up"
-ASIDE = ("evaluation", "compilation", "checkpoint", "stalled", START_UP)
+ASIDE = ("evaluation", "compilation", "checkpoint", "stalled", "tools", START_UP)
 
 STALL_FACTOR = 5.0  # a step that takes this many times as long as usual was not slow but suspended or starved
 STALL_S = 5.0  # and at least this much longer: short steps vary

@@ -14,7 +14,7 @@ from scalerl.graders.sandbox.job import KINDS, STOPPED
 from scalerl.loop.evaluate import EvalResult, Evaluation, eval_requests, evaluate
 from scalerl.loop.requests import Text
 from scalerl.loop.seams import Engine
-from scalerl.run.parts import Inputs, build_engine, load_inputs
+from scalerl.run.parts import Inputs, eval_engine, load_inputs
 from scalerl.run.prompts import EvalSet
 from scalerl.store import Row
 from scalerl.types import Completion, Group, Request
@@ -32,6 +32,7 @@ def set_requests(eval_set: EvalSet, inputs: Inputs, settings: EvaluationSettings
         step=step,
         temperature=sampling.temperature,
         top_p=sampling.top_p,
+        environment=eval_set.environment,
     )
 
 
@@ -142,15 +143,29 @@ def sample_rows(groups: Sequence[Group], text: Text) -> list[dict[str, Any]]:
             "answer": group.problem.answer,
             "correct": group.correct[0],
             "reward": group.rewards[0],
+            **conversation_row(group.completions[0], text),
         }
         for group in groups
     ]
 
 
+def conversation_row(completion: Completion, text: Text) -> dict[str, Any]:
+    """Return what a sample says of a conversation: who said what, in order; nothing of a single completion."""
+    if completion.episode is None:
+        return {}
+    tokens, said, place = completion.tokens.tolist(), [], 0
+    for start, end in completion.turns:
+        said += [("environment", tokens[place:start])] if start > place else []
+        said.append(("model", tokens[start:end]))
+        place = end
+    said += [("environment", tokens[place:])] if place < len(tokens) else []
+    return {"conversation": [{"by": by, "text": text.decode(part)} for by, part in said]}
+
+
 def evaluate_model(recipe: Recipe, sets: Collection[str] = ()) -> list[dict[str, Any]]:
     """Measure the recipe's model, untrained, on evaluation sets, all of them or `sets`; return one row per set."""
     inputs = load_inputs(recipe, sets=sets)
-    with closing(inputs.graders), closing(build_engine(inputs.model, recipe)) as engine:
+    with closing(inputs.graders), closing(eval_engine(inputs, recipe)) as engine:
         rows = []
         for eval_set in inputs.eval_sets:
             result = evaluate_set(eval_set, engine, inputs, recipe.evaluation, step=0)
@@ -175,9 +190,11 @@ def evaluate_model(recipe: Recipe, sets: Collection[str] = ()) -> list[dict[str,
 
 def no_verdicts(eval_set: EvalSet, result: EvalResult, inputs: Inputs) -> GraderError:
     """Return the error for a set on which the grader gave no verdict at all, with the reasons."""
-    name = eval_set.judge.name
+    playing = inputs.environments.get(eval_set.name)
+    name = eval_set.judge.name if playing is None else eval_set.task.environment.name
     reasons = ", ".join(f"{num} x {reason}" for reason, num in result.num_without_verdict.items())
-    error = next(iter(inputs.graders.first_errors.values()), None)
+    errors = {**({} if playing is None else playing.steps.first_errors), **inputs.graders.first_errors}
+    error = next(iter(errors.values()), None)
     return GraderError(
         f'"{name}" has a verdict on none of {result.num_samples} answers of {eval_set.name} '
         f"({reasons}{f': {error}' if error else ''})"
@@ -195,6 +212,7 @@ def counts(result: EvalResult) -> dict[str, Any]:
         **{f"score/{name}": value for name, value in result.scores.items()},
         **{f"grader/{reason}": num for reason, num in result.num_without_verdict.items()},
         **outcome_columns(result.num_outcomes),
+        **result.conversations,
     }
 
 

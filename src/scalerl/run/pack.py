@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scalerl.types import Completion, Group, LengthPlan, Problem, Request
+from scalerl.types import Completion, Episode, Group, LengthPlan, Problem, Request
 
 _PER_TOKEN = ("tokens", "log_probs", "versions", "forced")
 
@@ -62,10 +62,19 @@ def unpack_groups(arrays: Mapping[str, NDArray[Any]], meta: Sequence[Mapping[str
                 ),
                 temperature=entry["temperature"],
                 top_p=entry["top_p"],
+                environment=entry.get("environment", ""),
             )
+            episode = entry.get("episode")
             per_token = {name: arrays[name][token_place:token_end] for name in _PER_TOKEN}
             completions.append(
-                Completion(request=request, **per_token, finish=entry["finish"], interrupted_at=entry["interrupted_at"])
+                Completion(
+                    request=request,
+                    **per_token,
+                    finish=entry["finish"],
+                    interrupted_at=entry["interrupted_at"],
+                    turns=tuple((start, end) for start, end in entry.get("turns", ())),
+                    episode=None if episode is None else Episode(**episode),
+                )
             )
             token_place, prompt_place = token_end, prompt_end
         groups.append(
@@ -93,7 +102,8 @@ def _joined(parts: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:
 
 
 def _completion_meta(completion: Completion) -> dict[str, Any]:
-    request = completion.request
+    request, episode = completion.request, completion.episode
+    conversation = {"environment": request.environment, "turns": completion.turns}
     return {
         "index": request.index,
         "seed": request.seed,
@@ -104,4 +114,5 @@ def _completion_meta(completion: Completion) -> dict[str, Any]:
         "interrupted_at": completion.interrupted_at,
         "num_tokens": len(completion),
         "num_prompt_tokens": len(request.prompt_tokens),
+        **({} if episode is None else {**conversation, "episode": asdict(episode)}),
     }

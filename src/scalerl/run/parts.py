@@ -21,6 +21,8 @@ from scalerl.choose import choose
 from scalerl.config import Recipe, body_dtype
 from scalerl.config.parts import EvalSetSettings, EvaluationSettings, RolloutSettings, TaskSettings
 from scalerl.config.suggest import did_you_mean, quoted
+from scalerl.environments.build import build_playing
+from scalerl.environments.turns import Playing, TurnsEngine
 from scalerl.errors import RecipeError, RecipeProblem
 from scalerl.loop.grading import GraderRunner, GroupGrading
 from scalerl.loop.pipeline import Pipeline, PipelineState
@@ -77,6 +79,8 @@ class Inputs:
     length: LengthControl
     graders: GraderRunner
     eval_sets: tuple[EvalSet, ...]
+    environments: Mapping[str, Playing]
+    """What conversations are held with, by evaluation set; a run's only task is called main."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +99,8 @@ class Parts:
     learner: CheckpointedLearner
     engine: SharedEngine
     """The one engine, for training and evaluation."""
+    turns: TurnsEngine | None
+    """What holds conversations over it, where a task has an environment."""
     meter: FleetMeter | None
     """Reads the generators, if they are beside the learner."""
     paused: Callable[[], AbstractContextManager[None]]
@@ -128,9 +134,7 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
         slots = num_slots(inputs.model, recipe, place.gpus)
         # A rank that dies is noticed while the loop waits for completions, too.
         check = getattr(learner, "check", lambda: None)
-        engines = _build_engines(
-            inputs.model, recipe, learner, slots=slots, watchdog=watchdog, place=place, check=check
-        )
+        engines = _build_engines(inputs, recipe, learner, slots=slots, watchdog=watchdog, place=place, check=check)
         engine = engines.shared
         opened.callback(engine.close)
         if recipe.learner.sharding != "none":
@@ -141,7 +145,7 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
             engine=engine.training,
             curriculum=build_curriculum(prompts, recipe, None if state is None else state.meta["curriculum"]),
             learner=learner,
-            make_requests=request_maker(prompts, inputs.length, recipe).requests,
+            make_requests=request_maker(prompts, inputs, recipe).requests,
             grading=WatchedGrading(grading, watchdog),
             groups_per_batch=recipe.pipeline.groups_per_batch,
             max_lag=recipe.pipeline.max_lag,
@@ -158,6 +162,7 @@ def build(recipe: Recipe, *, watchdog: Watchdog, earlier: Earlier) -> Parts:
             problem_hashes=problem_hashes,
             learner=learner,
             engine=engine,
+            turns=engines.turns,
             meter=engines.meter,
             paused=engines.paused,
             make_ready=functools.partial(_make_ready, engines.meter, learner),
@@ -222,18 +227,28 @@ def load_inputs(recipe: Recipe, *, sets: Collection[str] = (), device: torch.dev
     length = choose(LENGTHS, recipe.length)(text.encode, _thinking_end(recipe, tasks))
     _check_context(recipe.rollout, length)
     graders = GraderRunner(recipe.grading)
+    wanted = {name: task for name, task in {**tasks, **others}.items() if not sets or name in sets}
     try:
+        environments = {
+            name: build_playing(task.environment, text) for name, task in wanted.items() if task.environment.name
+        }
         max_tokens = recipe.rollout.max_prompt_tokens
         eval_sets = tuple(
             eval_set(name, task, text=text, graders=graders, max_tokens=max_tokens, threshold=recipe.reward.threshold)
-            for name, task in {**tasks, **others}.items()
-            if not sets or name in sets
+            for name, task in wanted.items()
         )
     except BaseException:
         graders.close()
         raise
     return Inputs(
-        device=device, tasks=tasks, model=model, text=text, length=length, graders=graders, eval_sets=eval_sets
+        device=device,
+        tasks=tasks,
+        model=model,
+        text=text,
+        length=length,
+        graders=graders,
+        eval_sets=eval_sets,
+        environments=environments,
     )
 
 
@@ -279,12 +294,13 @@ def _made_task(part: TaskSettings, num_evaluation: int | None, seed: int) -> Tas
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Engines:
     shared: SharedEngine
+    turns: TurnsEngine | None
     meter: FleetMeter | None = None
     paused: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 def _build_engines(
-    model: LoadedModel,
+    inputs: Inputs,
     recipe: Recipe,
     learner: CheckpointedLearner,
     *,
@@ -294,17 +310,19 @@ def _build_engines(
     check: Callable[[], None],
 ) -> _Engines:
     """Return the engine in this process, or the fleet of engines in others."""
+    model = inputs.model
     if not recipe.rollout.generators and recipe.rollout.engine == "torch":
         gpu = place.computes_on.type == "cuda"
         if recipe.learner.sharding == "none":
             engine = make_engine(model, recipe, slots=slots, gpu=gpu)
         else:
             engine = load_engine(recipe, slots=slots, device=str(place.computes_on))
-        return _Engines(shared=share_engine(engine, watchdog, recipe, slots=slots, check=check))
+        shared, turns = share_engine(engine, watchdog, recipe, inputs, slots=slots, check=check)
+        return _Engines(shared=shared, turns=turns)
     fleet, meter = build_fleet(recipe, model, slots=slots, place=place, weights=learner.weights)
     # The fleet has its own limits, since a replacement that loads a model is quiet for long.
-    shared = share_engine(fleet, watchdog, recipe, slots=slots, check=check, quiet_s=math.inf)
-    return _Engines(shared=shared, meter=meter, paused=fleet.paused)
+    shared, turns = share_engine(fleet, watchdog, recipe, inputs, slots=slots, check=check, quiet_s=math.inf)
+    return _Engines(shared=shared, turns=turns, meter=meter, paused=fleet.paused)
 
 
 def build_engine(model: LoadedModel, recipe: Recipe, *, slots: int | None = None) -> Engine:
@@ -317,17 +335,45 @@ def share_engine(
     engine: Engine,
     watchdog: Watchdog,
     recipe: Recipe,
+    inputs: Inputs,
     *,
     slots: int,
     check: Callable[[], None],
     quiet_s: float = QUIET_S,
-) -> SharedEngine:
-    """Return the engine, watched, for training and evaluation at once."""
-    return SharedEngine(
-        WatchedEngine(engine, watchdog, quiet_s=quiet_s, check=check),
-        pausable=engine if isinstance(engine, PausableEngine) else None,
+) -> tuple[SharedEngine, TurnsEngine | None]:
+    """Return the engine, watched, for training and evaluation at once, and what holds conversations over it."""
+    pausable = engine if isinstance(engine, PausableEngine) else None
+    watched = WatchedEngine(engine, watchdog, quiet_s=quiet_s, check=check)
+    turns = hold_conversations(watched, inputs, recipe, slots=slots, pausable=pausable)
+    shared = SharedEngine(
+        turns or watched,
+        pausable=turns if turns is not None and pausable is not None else pausable,
         most_evaluating=max(int(recipe.evaluation.overlap * slots), 1),
     )
+    return shared, turns
+
+
+def hold_conversations(
+    engine: Engine, inputs: Inputs, recipe: Recipe, *, slots: int, pausable: PausableEngine | None = None
+) -> TurnsEngine | None:
+    """Return an engine whose completions are conversations; None where no task has an environment."""
+    if not inputs.environments:
+        return None
+    return TurnsEngine(
+        engine,
+        inputs.environments,
+        decode=inputs.text.decode,
+        context=recipe.rollout.context,
+        slots=slots,
+        pausable=pausable,
+    )
+
+
+def eval_engine(inputs: Inputs, recipe: Recipe) -> Engine:
+    """Return an engine for evaluations alone, which holds conversations where a set has an environment."""
+    slots = num_slots(inputs.model, recipe)
+    engine = build_engine(inputs.model, recipe, slots=slots)
+    return hold_conversations(engine, inputs, recipe, slots=slots) or engine
 
 
 def num_slots(model: LoadedModel, recipe: Recipe, gpus: Gpus | None = None) -> int:
@@ -356,7 +402,7 @@ def build_grading(inputs: Inputs, recipe: Recipe) -> GroupGrading:
     return GroupGrading(inputs.graders, judge_of, reward=recipe.reward, length=inputs.length)
 
 
-def request_maker(prompts: Mapping[str, Prompts], length: LengthControl, recipe: Recipe) -> RequestMaker:
+def request_maker(prompts: Mapping[str, Prompts], inputs: Inputs, recipe: Recipe) -> RequestMaker:
     """Return what turns an issued problem into requests."""
     tokens = {problem: ids for of_task in prompts.values() for problem, ids in of_task.tokens.items()}
     return RequestMaker(
@@ -364,8 +410,14 @@ def request_maker(prompts: Mapping[str, Prompts], length: LengthControl, recipe:
         prompt_tokens={problem.id: ids for problem, ids in tokens.items()},
         completions_per_group=recipe.pipeline.completions_per_group,
         temperature=recipe.rollout.temperature,
-        length=length,
+        length=inputs.length,
         seed=recipe.seed,
+        environments={
+            problem.id: name
+            for name, of_task in prompts.items()
+            if name in inputs.environments
+            for problem in of_task.tokens
+        },
     )
 
 

@@ -39,6 +39,11 @@ class EvalSet:
     def problems(self) -> tuple[Problem, ...]:
         return tuple(self.prompts.tokens)
 
+    @property
+    def environment(self) -> str:
+        """The name of its environment in requests; empty without one."""
+        return self.name if self.task.environment.name else ""
+
 
 def encode_prompts(
     name: str, task: Task, problems: Sequence[Problem], *, text: Text, max_tokens: int, purpose: Purpose

@@ -5,7 +5,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from scalerl.errors import StoreError
 from scalerl.graders.pool.pool import Reason
 from scalerl.learner.late import LateMetrics
 from scalerl.learner.step import compilation_s
-from scalerl.loop.evaluate import EvalResult
+from scalerl.loop.evaluate import EvalResult, conversation_means, conversation_sums
 from scalerl.loop.pipeline import StepDone
 from scalerl.loop.watchdog import Watchdog
 from scalerl.models.shape import ModelShape, work_flops
@@ -185,8 +185,9 @@ class Run:
         for done in self.pipeline.steps(stop=self._stops_now):
             self.clock.recount("compilation", compilation_s() - compiled_s)
             self._count_evaluation(done.timings.poll_s)
+            tools = self._count_tools()
             self.clock.recount("stalled", self._health.stalled_s(self.clock.row()["time/training_s"]))
-            self._log(done)
+            self._log(done, tools)
             self._advance_evaluation()
             if (end := self._between_steps(done.batch.groups)) is not None:
                 return end
@@ -240,7 +241,19 @@ class Run:
             return RunEnd(kind="paused", reason=f"paused at {self._pause_at:.0%} of its budget")
         return stopped
 
-    def _log(self, done: StepDone) -> None:
+    def _count_tools(self) -> dict[str, float]:
+        """Count the seconds in which nothing was sampled because every conversation waited for its environment.
+
+        Return the columns on environments; `rollout/tool_s` is all that their steps took, beside sampling or not.
+        """
+        turns = self.parts.turns
+        if turns is None:
+            return {}
+        tool_s, waited_s = turns.take_seconds()
+        self.clock.recount("tools", waited_s)
+        return {"rollout/tool_s": tool_s}
+
+    def _log(self, done: StepDone, tools: Mapping[str, float]) -> None:
         work = self.parts.engine.training_work
         self.clock.add(
             generator_flops=work_flops(self.shape, self._work, work),
@@ -252,11 +265,14 @@ class Run:
         before, self._num_without_verdict = self._num_without_verdict, Counter(self.parts.grading.num_without_verdict)
         seen, self._num_outcomes = self._num_outcomes, Counter(self.parts.grading.num_outcomes)
         known = {"step": done.version, "attempt": self.attempt, **self.clock.row()}
+        sums = conversation_sums([each for group in done.batch.groups for each in group.completions])
         others = {
             **{f"grader/{reason}": num for reason, num in (self._num_without_verdict - before).items()},
             **({} if self.parts.meter is None else self.parts.meter.row()),
             **outcome_columns(self._num_outcomes - seen),
             **self.pipeline.curriculum_metrics,
+            **{f"rollout/{name}": value for name, value in conversation_means(sums).items()},
+            **tools,
             "groups": [group.key for group in done.batch.groups],
         }
         self._write_row()
@@ -297,6 +313,9 @@ class Run:
                 return
             self._record(evaluation)
         self._count_evaluation(0.0)
+        if self.parts.turns is not None:
+            # What environments took here is time of the evaluation.
+            self.parts.turns.take_seconds()
 
     def _begin_evaluation(self, groups: Sequence[Group]) -> StepEvaluation:
         inputs, step = self.parts.inputs, self.pipeline.version
@@ -359,7 +378,8 @@ class Run:
         self.evals = [row for row in self.evals if row["step"] != step] + rows
         names = [each.name for each in self.parts.inputs.eval_sets]
         outlooks = self._health.outlooks(self.evals, names, self._end_compute)
-        errors = self.parts.inputs.graders.first_errors
+        turns = self.parts.turns
+        errors = self.parts.inputs.graders.first_errors | ({} if turns is None else turns.first_errors)
         self.observer.evaluated(rows, outlooks, self._health.alarms(self.metrics, outlooks, errors))
 
     def _on_progress(self, finished: int, total: int) -> None:

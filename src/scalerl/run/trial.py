@@ -121,7 +121,7 @@ def made_up_groups(parts: Parts, recipe: Recipe) -> tuple[Group, ...]:
     inputs = parts.inputs
     tokens = {problem: ids for of_task in parts.prompts.values() for problem, ids in of_task.tokens.items()}
     shortest = sorted(tokens, key=lambda problem: len(tokens[problem]))[:NUM_GROUPS]
-    make = request_maker(parts.prompts, inputs.length, recipe)
+    make = request_maker(parts.prompts, inputs, recipe)
     engine = FakeEngine(
         vocabulary=inputs.model.model.config.vocab_size, polls=lambda _: 1, version=parts.learner.version
     )

@@ -13,11 +13,14 @@ from types import MappingProxyType
 from typing import Any
 
 from scalerl.answer_format import AnswerFormat
-from scalerl.config.parts import GraderSettings
+from scalerl.config.parts import EnvironmentSettings, GraderSettings
 from scalerl.errors import TaskError
 from scalerl.graders.rules import GRADERS
 from scalerl.tasks.prompts import PLACE, PromptFormat
 from scalerl.types import Problem
+
+
+NO_ENVIRONMENT = EnvironmentSettings()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +61,8 @@ class Task:
     prompt: PromptFormat = field(default_factory=PromptFormat)
     demonstrations: Demonstrate | None = None
     """None if there is nothing to imitate."""
+    environment: EnvironmentSettings = NO_ENVIRONMENT
+    """What answers the model's turns; without a name, one completion is the answer."""
 
     def __post_init__(self) -> None:
         for name in [used.name for used in self.graders.values()] or [self.grader]:
@@ -91,8 +96,12 @@ def with_settings(
     graders: Mapping[str, GraderSettings] = MappingProxyType({}),
     thinking_start: str | None = None,
     thinking_end: str | None = None,
+    environment: EnvironmentSettings = NO_ENVIRONMENT,
 ) -> Task:
-    """Return the task with a recipe's prompt format, grader and tags; empty grader and None tags keep the task's."""
+    """Return the task with a recipe's prompt format, grader, tags and environment.
+
+    An empty grader, None tags and an environment without a name keep the task's.
+    """
     return dataclasses.replace(
         task,
         prompt=PromptFormat(template=template, chat=chat, system=system),
@@ -105,6 +114,7 @@ def with_settings(
             thinking_start=task.answer.thinking_start if thinking_start is None else thinking_start,
             thinking_end=task.answer.thinking_end if thinking_end is None else thinking_end,
         ),
+        environment=environment if environment.name else task.environment,
     )
 
 

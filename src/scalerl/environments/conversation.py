@@ -1,0 +1,94 @@
+"""A conversation as tokens: what the model sampled, exactly as it was sampled, and what the environment said.
+
+    prompt | turn 1 | observation | turn 2 | observation | turn 3
+            sampled    forced      sampled    forced      sampled        one Completion under the first request
+
+Every turn is a request of its own, whose prompt is every token so far. Nothing is decoded and encoded again: a text has
+several spellings in tokens, and log-probs belong to the one that was sampled. Observations are forced tokens: context
+with log-prob 0, which no loss sees.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from scalerl.types import Completion, Episode, Finish, LengthPlan, Request, derive_seed
+
+
+@dataclass(slots=True)
+class Conversation:
+    """All tokens after the prompt, with what the learner needs to know of each."""
+
+    request: Request
+    """The one that the loop submitted; an opening observation is part of its prompt."""
+    tokens: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    forced: list[bool] = field(default_factory=list)
+    turns: list[tuple[int, int]] = field(default_factory=list)
+    interrupted_at: int | None = None
+
+    def open(self, tokens: Sequence[int]) -> None:
+        """Put an observation between the prompt and the model's first turn."""
+        assert not self.tokens, "an opening comes before the first turn"
+        if tokens:
+            self.request = replace(self.request, prompt_tokens=(*self.request.prompt_tokens, *tokens))
+
+    def take(self, turn: Completion) -> None:
+        """Append a turn exactly as the engine returned it."""
+        start = len(self.tokens)
+        if turn.interrupted_at is not None and self.interrupted_at is None:
+            self.interrupted_at = start + turn.interrupted_at
+        for name in ("tokens", "log_probs", "versions", "forced"):
+            getattr(self, name).extend(getattr(turn, name).tolist())
+        self.turns.append((start, len(self.tokens)))
+
+    def observe(self, tokens: Sequence[int], *, version: int | None = None) -> None:
+        """Append what the environment said. Its version is that of the turn before."""
+        self.tokens.extend(tokens)
+        self.log_probs.extend([0.0] * len(tokens))
+        self.versions.extend([self.versions[-1] if version is None else version] * len(tokens))
+        self.forced.extend([True] * len(tokens))
+
+    @property
+    def num_written(self) -> int:
+        """Tokens of the model's turns."""
+        return sum(end - start for start, end in self.turns)
+
+    def room(self, num_observed: int, *, context: int, max_tokens: int | None) -> int:
+        """Return how many tokens the next turn may have, after an observation of `num_observed`."""
+        left = context - len(self.request.prompt_tokens) - len(self.tokens) - num_observed
+        return left if max_tokens is None else min(left, max_tokens - self.num_written)
+
+    def next_request(self, room: int) -> Request:
+        """Return the request for the next turn, of at most `room` tokens."""
+        first, number = self.request, len(self.turns)
+        prompt = (*first.prompt_tokens, *self.tokens) if number else first.prompt_tokens
+        # Noise is keyed by the seed and the index within a request: with one seed every turn would repeat it.
+        seed = derive_seed("turn", first.seed, number) if number else first.seed
+        return replace(first, prompt_tokens=prompt, seed=seed, length=fit_plan(first.length, room))
+
+    def completion(self, *, finish: Finish, episode: Episode) -> Completion:
+        """Return the whole conversation as one completion."""
+        return Completion(
+            request=self.request,
+            tokens=np.array(self.tokens, dtype=np.int32),
+            log_probs=np.array(self.log_probs, dtype=np.float32),
+            versions=np.array(self.versions, dtype=np.int32),
+            forced=np.array(self.forced, dtype=np.bool_),
+            finish=finish,
+            interrupted_at=self.interrupted_at,
+            turns=tuple(self.turns),
+            episode=episode,
+        )
+
+
+def fit_plan(plan: LengthPlan, room: int) -> LengthPlan:
+    """Return the plan within `room` tokens, at least one; thinking is shortened before the answer."""
+    if plan.max_tokens <= room:
+        return plan
+    thinking = room - plan.answer_budget
+    if plan.thinking_budget is not None and thinking >= 0:
+        return replace(plan, thinking_budget=thinking)
+    return replace(plan, thinking_budget=None, answer_budget=room)

@@ -1,0 +1,141 @@
+"""What an environment is: an object per conversation that answers the model's turns. Standard library only.
+
+class Guess:
+    def __init__(self, problem, seed, *, most=100):       # keyword-only arguments are settings of the recipe
+        self._number = seed % most
+
+    def step(self, text):                                 # one turn of the model
+        if text == str(self._number):
+            return 1.0                                    # a number from 0 to 1 ends the conversation with this value
+        return "higher" if int(text) < self._number else "lower"       # a text is an observation: the model goes on
+
+None ends a conversation without a verdict; a Step says everything that can be said. A class with `reset` is used in the
+manner of gymnasium: it is made with its settings alone, `reset(seed=...)` returns the opening observation, and `step`
+returns (observation, reward, terminated, truncated, info).
+
+The seed is the same for all conversations of a group, which are compared with each other. An environment repeats itself
+for a seed and the same turns: a run that was killed plays conversations again, and so does a pool of processes.
+"""
+
+import inspect
+import math
+import numbers
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+from scalerl.types import Problem
+
+LONGEST_OBSERVATION = 100_000
+"""Characters; more than any context holds. An environment that prints more has failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What came of one turn."""
+
+    observation: str = ""
+    """What the model reads next; unused where the conversation is done."""
+    reward: float | None = None
+    """Reward of this turn; the recipe says how the rewards of a conversation are added up."""
+    done: bool = False
+    """Whether the conversation ends here. Without a reward and an answer it then has no verdict."""
+    truncated: bool = False
+    """Whether it ends because of a limit; such conversations are filtered like completions that are too long."""
+    answer: str | None = None
+    """The final answer, where the task's own graders say what it is worth."""
+    num_calls: int = 0
+    """Tools that the turn called."""
+    num_errors: int = 0
+    """Calls among them that failed."""
+
+
+class Environment(Protocol):
+    """One conversation."""
+
+    def step(self, text: str, /) -> "str | float | Step | tuple[Any, ...] | None":
+        """Take a turn of the model."""
+        ...
+
+
+Start = Callable[..., Any]
+"""A class or function (problem, seed, *, settings) -> Environment, or a class in the manner of gymnasium."""
+
+
+class Session:
+    """One environment while its conversation goes on; `step` returns a Step whatever the environment returns."""
+
+    def __init__(self, start: Start, problem: Problem, seed: int, settings: Mapping[str, Any]) -> None:
+        has_reset = inspect.isclass(start) and hasattr(start, "reset")
+        self._environment: Any = start(**settings) if has_reset else cast(Start, start)(problem, seed, **settings)
+        self._done = False
+        reset = getattr(self._environment, "reset", None)
+        self.opening = "" if reset is None else _text(_first(_call_reset(reset, problem, seed)))
+        """What the environment says before the model's first turn."""
+
+    def step(self, text: str) -> Step:
+        if self._done:
+            raise RuntimeError("the environment was asked to go on after the end of its conversation")
+        step = read_step(self._environment.step(text))
+        self._done = step.done
+        return step
+
+    def close(self) -> None:
+        close = getattr(self._environment, "close", None)
+        if close is not None:
+            close()
+
+
+def read_step(returned: Any) -> Step:
+    """Return what an environment returned as a Step; TypeError or ValueError says why it cannot be."""
+    if isinstance(returned, Step):
+        return _checked(returned)
+    if isinstance(returned, str):
+        return _checked(Step(observation=returned))
+    if returned is None:
+        return Step(done=True)
+    if isinstance(returned, tuple) and len(returned) == 5:
+        observation, reward, terminated, truncated, _ = returned
+        done = bool(terminated) or bool(truncated)
+        cut = bool(truncated) and not terminated
+        return _checked(Step(observation=_text(observation), reward=_number(reward), done=done, truncated=cut))
+    return _checked(Step(reward=_number(returned), done=True))
+
+
+def _checked(step: Step) -> Step:
+    if len(step.observation) > LONGEST_OBSERVATION:
+        raise ValueError(f"the environment returned {len(step.observation):,} characters: at most 100,000 are read")
+    if step.reward is not None and not math.isfinite(step.reward):
+        raise ValueError(f"the environment returned the reward {step.reward}")
+    return step
+
+
+def _number(returned: Any) -> float:
+    # By name: numpy must not be imported for an environment that does without.
+    is_numpy = type(returned).__module__ == "numpy"
+    if isinstance(returned, numbers.Real) or is_numpy:
+        return float(returned)
+    raise TypeError(
+        f"the environment returned {returned!r:.60}, but a step returns a text, a number from 0 to 1, None, a Step, or "
+        f"gymnasium's five values"
+    )
+
+
+def _text(observation: Any) -> str:
+    return observation if isinstance(observation, str) else str(observation)
+
+
+def _first(returned: Any) -> Any:
+    """Return the observation of what `reset` returned: gymnasium's has a dict of information beside it."""
+    is_pair = isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], Mapping)
+    observation = returned[0] if is_pair else returned
+    return "" if observation is None else observation
+
+
+def _call_reset(reset: Callable[..., Any], problem: Problem, seed: int) -> Any:
+    """Call `reset` with as much of a problem and a seed as it takes."""
+    parameters = inspect.signature(reset).parameters
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    # gymnasium's seeds have 32 bits.
+    given = {"seed": seed % 2**31, "options": {"prompt": problem.prompt, "answer": problem.answer}}
+    return reset(**{name: value for name, value in given.items() if takes_any or name in parameters})

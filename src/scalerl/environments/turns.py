@@ -1,0 +1,327 @@
+"""An engine around an engine: its completions are whole conversations. The loop does not know the difference.
+
+    submit -> waiting -> start -> turn -> step -> turn -> step -> ... -> one Completion with its Episode
+                         steps    engine  steps   engine  steps
+
+The inner engine gets at most as many requests as it has slots, and turns of conversations that have begun before new
+conversations. It serves first come, first served: with more requests than slots, a second turn would wait for the first
+turns of all conversations to come, and age meanwhile. Steps go on while others are sampled.
+"""
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from scalerl.environments.conversation import Conversation
+from scalerl.environments.protocol import Step
+from scalerl.environments.steps import Stepped, Steps
+from scalerl.loop.seams import Engine, PausableEngine
+from scalerl.types import Completion, Episode, Purpose, Request, Work
+
+Rewards = Literal["last", "sum", "mean"]
+
+_WAIT_S = 0.02  # longest wait for a step while nothing is sampled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Playing:
+    """An environment, and how conversations with it are held."""
+
+    steps: Steps
+    observe: Callable[[str], Sequence[int]]
+    """An observation as the tokens that follow a turn of the model."""
+    opens: Callable[[str], Sequence[int]]
+    """An opening as the tokens that follow the prompt."""
+    max_turns: int = 8
+    max_tokens: int | None = None
+    """Tokens that the model may write in all turns together."""
+    rewards: Rewards = "last"
+    """How the rewards of turns are added up."""
+    reward_range: tuple[float, float] = (0.0, 1.0)
+    """Sums that are worth 0 and 1."""
+
+    def scale(self, rewards: Sequence[float]) -> tuple[float, float]:
+        """Return (base, weight): a conversation whose last reward is x is worth base + weight * x.
+
+        `rewards` are those of the turns before.
+        """
+        low, high = self.reward_range
+        base, weight = 0.0, 1.0
+        if self.rewards != "last":
+            base = sum(rewards)
+        if self.rewards == "mean":
+            base, weight = base / (len(rewards) + 1), 1 / (len(rewards) + 1)
+        return (base - low) / (high - low), weight / (high - low)
+
+
+@dataclass(slots=True)
+class _Open:
+    """A conversation that is under way."""
+
+    number: int
+    conversation: Conversation
+    playing: Playing | None
+    """None for a request without an environment, whose first turn is all."""
+    texts: list[str] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
+    num_calls: int = 0
+    num_errors: int = 0
+
+    @property
+    def key(self) -> str:
+        return str(self.number)
+
+    def take(self, step: Step) -> None:
+        self.num_calls += step.num_calls
+        self.num_errors += step.num_errors
+
+    def episode(self, reward: float | None, *, answer: str | None = None, reason: str | None = None) -> Episode:
+        """Return how the conversation ended: with a last reward, an answer for graders, or without a verdict."""
+        assert self.playing is not None
+        base, weight = self.playing.scale(self.rewards)
+        value = None if reward is None else min(max(base + weight * reward, 0.0), 1.0)
+        if value is None and answer is None:
+            reason = reason or "no_answer"
+        return Episode(
+            value=value,
+            answer=answer,
+            base=base,
+            weight=weight,
+            reason=reason,
+            num_calls=self.num_calls,
+            num_errors=self.num_errors,
+        )
+
+
+@dataclass(slots=True)
+class _Underway:
+    """Everything that a pause puts aside."""
+
+    backlog: deque[Request] = field(default_factory=deque)
+    open: dict[str, _Open] = field(default_factory=dict)
+    """By key."""
+    key_of: dict[tuple[Purpose, str], str] = field(default_factory=dict)
+    """The key of the conversation that a request of the engine belongs to."""
+    ready: deque[Request] = field(default_factory=deque)
+    """Turns to be sampled."""
+    arrived: list[Stepped] = field(default_factory=list)
+    """Results of steps that came while all this was put aside."""
+    num_starting: int = 0
+    num_sampling: int = 0
+    """Requests that the inner engine has."""
+
+
+class TurnsEngine:
+    """Holds conversations over an engine that samples single turns."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        environments: Mapping[str, Playing],
+        *,
+        decode: Callable[[Sequence[int]], str],
+        context: int,
+        slots: int,
+        pausable: PausableEngine | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`environments` are by the name that requests have; `pausable` is the engine without wrappers, if it can
+        pause. At most `slots` requests are with the engine at a time."""
+        self._engine, self._pausable = engine, pausable
+        self._environments, self._decode = environments, decode
+        self._context, self._slots, self._clock = context, slots, clock
+        self._numbers = itertools.count()
+        self._now, self._held = _Underway(), _Underway()
+        self._no_room: dict[str, str] = {}
+        self._tool_s = self._waited_s = 0.0
+
+    @property
+    def version(self) -> int:
+        return self._engine.version
+
+    @property
+    def num_pending(self) -> int:
+        return len(self._now.backlog) + len(self._now.open)
+
+    @property
+    def work(self) -> Work:
+        return self._engine.work
+
+    @property
+    def eval_work(self) -> Work:
+        assert self._pausable is not None
+        return self._pausable.eval_work
+
+    @property
+    def first_errors(self) -> dict[str, str]:
+        """The first exception of each environment that raised one."""
+        errors = {name: error for steps in self._all_steps() for name, error in steps.first_errors.items()}
+        return errors | self._no_room
+
+    def take_seconds(self) -> tuple[float, float]:
+        """Return the seconds that steps took since the last call, and those in which nothing was sampled meanwhile."""
+        taken, self._tool_s, self._waited_s = (self._tool_s, self._waited_s), 0.0, 0.0
+        return taken
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        if unknown := {request.environment for request in requests} - {"", *self._environments}:
+            raise ValueError(f'no environment is called "{min(unknown)}"')
+        self._now.backlog.extend(requests)
+        self._feed()
+
+    def poll(self) -> list[Completion]:
+        """Advance the engine and the environments; return the conversations that ended."""
+        self._feed()
+        completions: list[Completion] = []
+        if self._now.num_sampling:
+            for turn in self._engine.poll():
+                completions += self._sampled(turn)
+        for stepped in self._stepped():
+            completions += self._advanced(stepped)
+        self._feed()
+        return completions
+
+    def push_weights(self, weights: Mapping[str, Any], version: int) -> None:
+        self._engine.push_weights(weights, version)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Put all conversations aside. Results of their steps that arrive meanwhile are taken in afterwards."""
+        assert self._pausable is not None
+        self._held, self._now = self._now, _Underway()
+        try:
+            with self._pausable.paused():
+                yield
+        finally:
+            for each in self._now.open.values():
+                self._end(each)
+            self._now, self._held = self._held, _Underway()
+
+    def close(self) -> None:
+        for steps in self._all_steps():
+            steps.close()
+        self._engine.close()
+
+    def _all_steps(self) -> list[Steps]:
+        return list({id(playing.steps): playing.steps for playing in self._environments.values()}.values())
+
+    def _feed(self) -> None:
+        """Give the engine what it has slots for: turns that are ready, then the first turns of new conversations."""
+        now = self._now
+        while now.backlog and now.num_sampling + len(now.ready) + now.num_starting < self._slots:
+            self._begin(now.backlog.popleft())
+        num = min(self._slots - now.num_sampling, len(now.ready))
+        if num > 0:
+            self._engine.submit([now.ready.popleft() for _ in range(num)])
+            now.num_sampling += num
+
+    def _begin(self, request: Request) -> None:
+        playing = self._environments[request.environment] if request.environment else None
+        each = _Open(next(self._numbers), Conversation(request), playing)
+        self._now.open[each.key] = each
+        if playing is None:
+            self._now.ready.append(request)
+            self._now.key_of[request.purpose, request.key] = each.key
+        else:
+            self._now.num_starting += 1
+            self._submit_step(each)
+
+    def _submit_step(self, each: _Open) -> None:
+        assert each.playing is not None
+        started = self._clock()
+        each.playing.steps.submit(each.key, each.conversation.request, each.texts)
+        self._waited_s += self._clock() - started
+
+    def _stepped(self) -> list[Stepped]:
+        """Return the results of steps; wait a moment for one where nothing else is to do."""
+        arrived, self._now.arrived = self._now.arrived, []
+        idle = not (arrived or self._now.num_sampling or self._now.ready)
+        started = self._clock()
+        for steps in self._all_steps():
+            if steps.num_pending:
+                arrived += steps.poll(_WAIT_S if idle else 0.0)
+        if idle:
+            self._waited_s += self._clock() - started
+        return arrived
+
+    def _sampled(self, turn: Completion) -> list[Completion]:
+        """Take a turn that the engine has sampled."""
+        self._now.num_sampling -= 1
+        each = self._now.open[self._now.key_of.pop((turn.request.purpose, turn.request.key))]
+        if each.playing is None:
+            del self._now.open[each.key]
+            return [turn]
+        each.conversation.take(turn)
+        if turn.truncated:
+            # Half a turn may be half a call: it is not carried out.
+            return [self._ended(each, each.episode(0.0), truncated=True)]
+        each.texts.append(self._decode(turn.tokens.tolist()))
+        self._submit_step(each)
+        return []
+
+    def _advanced(self, stepped: Stepped) -> list[Completion]:
+        """Go on after a step."""
+        each = self._now.open.get(stepped.key)
+        if each is None:
+            # Its conversation is put aside, or was dropped at the end of a pause.
+            if stepped.key in self._held.open:
+                self._held.arrived.append(stepped)
+            return []
+        self._tool_s += stepped.seconds
+        step, playing = stepped.step, each.playing
+        assert playing is not None
+        each.take(step)
+        if stepped.reason is not None:
+            self._now.num_starting -= not each.texts
+            return [self._failed(each, stepped.reason)]
+        if step.done:
+            truncated = step.truncated
+            reward = 0.0 if truncated and step.reward is None and step.answer is None else step.reward
+            return [self._ended(each, each.episode(reward, answer=step.answer), truncated=truncated)]
+        if len(each.texts) >= playing.max_turns:
+            return [self._ended(each, each.episode(step.reward or 0.0), truncated=True)]
+        if step.reward is not None:
+            each.rewards.append(step.reward)
+        return self._next_turn(each, step.observation)
+
+    def _next_turn(self, each: _Open, observation: str) -> list[Completion]:
+        """Add an observation and submit the turn after it; end the conversation where there is no room for both."""
+        playing, conversation = each.playing, each.conversation
+        assert playing is not None
+        opens = not each.texts
+        self._now.num_starting -= opens
+        tokens = () if opens and not observation else (playing.opens if opens else playing.observe)(observation)
+        room = conversation.room(len(tokens), context=self._context, max_tokens=playing.max_tokens)
+        if room < 1 and opens:
+            name = conversation.request.environment
+            self._no_room.setdefault(name, f"its opening leaves no room in rollout.context = {self._context:,} tokens")
+            return [self._failed(each, "error")]
+        if room < 1:
+            return [self._ended(each, each.episode(0.0), truncated=True)]
+        if opens:
+            conversation.open(tokens)
+        else:
+            conversation.observe(tokens)
+        request = conversation.next_request(room)
+        self._now.key_of[request.purpose, request.key] = each.key
+        self._now.ready.append(request)
+        return []
+
+    def _failed(self, each: _Open, reason: str) -> Completion:
+        """End a conversation whose environment failed. A completion has at least one token: here one never trained."""
+        if not each.texts:
+            each.conversation.observe([each.conversation.request.prompt_tokens[-1]], version=self.version)
+        return self._ended(each, each.episode(None, reason=reason))
+
+    def _ended(self, each: _Open, episode: Episode, *, truncated: bool = False) -> Completion:
+        self._end(each)
+        del self._now.open[each.key]
+        return each.conversation.completion(finish="length" if truncated else "stop", episode=episode)
+
+    def _end(self, each: _Open) -> None:
+        if each.playing is not None:
+            each.playing.steps.end(each.key)

@@ -1,0 +1,161 @@
+"""Runs with environments: log-probs equal to the learner's, rows, mixtures, evaluation, resume."""
+
+import functools
+import json
+from contextlib import closing
+
+import pytest
+import torch
+from contracts.requests import drain
+from played import STOPS, Echo, playing, request, turns_engine
+from small_runs import small, without_time
+from tiny_models import SIZES
+from transformers import AutoModelForCausalLM, LlamaConfig
+
+from scalerl import store
+from scalerl.choose import choose
+from scalerl.config import Recipe
+from scalerl.errors import RecipeError
+from scalerl.learner.batch import prepare
+from scalerl.learner.policy import LocalPolicy
+from scalerl.rl.advantages import BASELINES, NORMALISATIONS
+from scalerl.rl.filters import effective_batch
+from scalerl.rl.weights import WEIGHTS
+from scalerl.rollout.torch.engine import TorchEngine
+from scalerl.run.evaluate import evaluate_model
+from scalerl.run.parts import load_inputs
+from scalerl.run.run import Run
+from scalerl.types import Batch, Completion, Group
+
+NUDGED = ("task.environment=own_environments:Nudge", "task.environment.runs_in=here")
+
+
+def log_prob_errors(completions: list[Completion], model, recipe: Recipe) -> torch.Tensor:
+    """Return |the engine's log-prob - the learner's|, over all trained tokens of completions."""
+    num = len(completions)
+    group = Group(
+        key="g",
+        problem=completions[0].request.problem,
+        completions=tuple(completions),
+        correct=(True,) * num,
+        rewards=(1.0,) * num,
+    )
+    policy = LocalPolicy(model, micro_batch_tokens=4096)
+    keep_all = functools.partial(
+        effective_batch,
+        drop_truncated=False,
+        zero_variance=False,
+        baseline=choose(BASELINES, recipe.advantage.baseline),
+        normalise=choose(NORMALISATIONS, recipe.advantage.normalisation),
+    )
+    prepared = prepare(
+        Batch(version=0, groups=(group,)),
+        effective=keep_all,
+        weigh=choose(WEIGHTS, recipe.weights),
+        micro_batch_tokens=4096,
+        share_from=policy.share_from,
+    )
+    with torch.no_grad():
+        return torch.cat(
+            [(policy.run(micro.inputs)[0] - micro.generator_log_probs).abs() for micro in prepared.micro_batches]
+        )
+
+
+def test_log_probs_of_conversations_equal_the_learners():
+    # Weights as transformers draws them: with larger ones, FP32 itself is off by more than 1e-5.
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(LlamaConfig(**{**SIZES, "vocab_size": 64}), dtype=torch.float32).eval()
+    inner = TorchEngine(model, slots=8, max_length=64, stop_tokens=STOPS, chunk=4)
+    with closing(turns_engine({"own": playing(Echo)}, inner=inner, slots=8, context=64)) as engine:
+        engine.submit([request(number, budget=20) for number in range(192)])
+        completions = drain(engine)
+    assert max(len(completion.turns) for completion in completions) >= 3
+    errors = log_prob_errors(completions, model, small())
+    assert len(errors) == sum(completion.num_trained_tokens for completion in completions) > 1000
+    assert errors.max() < 1e-5
+
+
+def test_run_over_conversations_has_its_columns_and_repeats_itself(tmp_path):
+    recipe = small(*NUDGED, "budget.steps=3", "filter.drop_truncated=false")
+    folders = tmp_path / "first", tmp_path / "second"
+    for folder in folders:
+        Run(recipe, folder).train()
+    rows = [without_time(store.read_metrics(folder)) for folder in folders]
+    for row, again in zip(*rows, strict=True):
+        assert {**row, "rollout/tool_s": 0} == {**again, "rollout/tool_s": 0}
+        assert 1 < row["rollout/turns_mean"] <= 2
+        assert 0 < row["rollout/observed_frac"] < 0.5
+        assert 0 < row["rollout/tool_calls_mean"] <= 1
+        assert row["rollout/tool_errors_frac"] == 0
+    timed = store.read_metrics(folders[0])[-1]
+    assert timed["rollout/tool_s"] > 0
+    assert timed["time/tools_s"] > 0
+    for row in store.read_evals(folders[0]):
+        assert 1 < row["turns_mean"] <= 2
+    samples = [json.loads(line) for line in (folders[0] / store.SAMPLES).read_text().splitlines()]
+    said = [[part["by"] for part in row["conversation"]] for row in samples]
+    assert ["model", "environment", "model"] in said
+
+
+def test_resumed_run_equals_an_uninterrupted_one(tmp_path):
+    recipe = small(*NUDGED, "budget.steps=4", "filter.drop_truncated=false", "checkpoint.every=2", "pipeline.max_lag=0")
+    Run(recipe, tmp_path / "whole").train()
+    Run(recipe, tmp_path / "parts", pause_at=0.5).train()
+    Run(recipe, tmp_path / "parts", resume=True).train()
+    whole, parts = (without_time(store.read_metrics(tmp_path / name)) for name in ("whole", "parts"))
+    for row, again in zip(whole, parts, strict=True):
+        differing = {"attempt", "rollout/tool_s"}
+        assert {key: row[key] for key in row.keys() - differing} == {key: again[key] for key in row.keys() - differing}
+
+
+def test_tasks_with_and_without_an_environment_mix(tmp_path):
+    recipe = small(
+        'task=""',
+        "tasks.plain=arithmetic",
+        "tasks.plain.num_problems=12",
+        "tasks.played=arithmetic",
+        "tasks.played.num_problems=12",
+        "tasks.played.environment=own_environments:Nudge",
+        "evaluation.sets.most=arithmetic",
+        "evaluation.sets.most.num_prompts=4",
+        "evaluation.sets.most.environment=own_environments:Nudge",
+        "evaluation.sets.most.environment.most=3",
+        "budget.steps=2",
+    )
+    Run(recipe, tmp_path / "run").train()
+    evals = store.read_evals(tmp_path / "run")
+    assert {row["set"]: "turns_mean" in row for row in evals} == {"plain": False, "played": True, "most": True}
+    assert any("rollout/turns_mean" in row for row in store.read_metrics(tmp_path / "run"))
+
+
+def test_evaluation_of_a_model_in_an_environment():
+    (row,) = evaluate_model(small(*NUDGED))
+    assert 1 < row["turns_mean"] <= 2
+    assert row["num_samples"] == 12
+
+
+def test_single_turn_rows_do_not_mention_conversations(tmp_path):
+    Run(small("budget.steps=1"), tmp_path / "run").train()
+    (row,) = store.read_metrics(tmp_path / "run")
+    assert not {"rollout/turns_mean", "rollout/tool_s"} & row.keys()
+    assert row["time/tools_s"] == 0
+
+
+def test_environment_that_always_fails_ends_the_run_with_its_error(tmp_path):
+    recipe = small("task.environment=own_environments:Broken", "task.environment.runs_in=here", "budget.steps=1")
+    with pytest.raises(Exception, match="broken on purpose"):
+        Run(recipe, tmp_path / "run").train()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (("task.environment=calculater",), "calculator"),
+        (("task.environment=own_environments:Nudge", "task.environment.leat=3"), "leat"),
+        (("task.environment=own_environments:Nothing",), "Nothing"),
+        (("task.environment=own_environments:Step",), "own_environments:Step"),
+    ],
+)
+def test_environment_that_cannot_be_used_is_refused_before_the_run(settings, message):
+    with pytest.raises(RecipeError, match=message):
+        load_inputs(small(*settings))

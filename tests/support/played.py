@@ -1,0 +1,93 @@
+"""Environments without a model: tokens are numbers, and a text is its tokens as numbers with spaces between them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from contracts.requests import make_request
+
+from scalerl.environments.steps import LocalSteps
+from scalerl.environments.turns import Playing, TurnsEngine
+from scalerl.rollout.fake import FakeEngine
+from scalerl.types import LengthPlan, Problem, Request, derive_seed
+
+STOPS = tuple(range(0, 64, 7))
+"""One token in seven ends a turn."""
+
+
+def encode(text: str) -> list[int]:
+    return [int(part) for part in text.split()]
+
+
+def decode(tokens: Sequence[int]) -> str:
+    return " ".join(map(str, tokens))
+
+
+class Echo:
+    """Answers a turn with what depends on the turn and the seed, and ends after two to four of them."""
+
+    def __init__(self, problem: Problem, seed: int, *, turns: int = 0) -> None:
+        self._seed, self._turns_left = seed, turns or 2 + seed % 3
+
+    def step(self, text: str) -> str | float:
+        self._turns_left -= 1
+        drawn = derive_seed("echo", self._seed, text)
+        return decode([drawn % 64, drawn // 64 % 64]) if self._turns_left else drawn % 5 / 4
+
+
+class Counting:
+    """In the manner of gymnasium: rewards every turn, ends after `turns` of them."""
+
+    closed = 0
+
+    def __init__(self, turns: int = 3) -> None:
+        self._turns = turns
+
+    def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        self._count = 0
+        assert options is not None
+        return f"7 {(seed or 0) % 64}", {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        self._count += 1
+        return "9", 0.25, self._count == self._turns, False, {}
+
+    def close(self) -> None:
+        Counting.closed += 1
+
+
+class Scripted:
+    """Returns what it was given, in order; an exception is raised."""
+
+    def __init__(self, problem: Problem, seed: int, *, returns: Sequence[Any]) -> None:
+        self._returns = iter(returns)
+
+    def step(self, text: str) -> Any:
+        returned = next(self._returns)
+        if isinstance(returned, Exception):
+            raise returned
+        return returned
+
+
+def playing(start: Any, settings: Mapping[str, Any] | None = None, **rules: Any) -> Playing:
+    return Playing(steps=LocalSteps("own", start, settings or {}), observe=encode, opens=encode, **rules)
+
+
+def turns_engine(
+    environments: Mapping[str, Playing], *, context: int = 400, slots: int = 8, inner: Any = None
+) -> TurnsEngine:
+    inner = inner or FakeEngine(slots=slots, stop_tokens=STOPS, seed=1)
+    return TurnsEngine(inner, environments, decode=decode, context=context, slots=slots, pausable=inner)
+
+
+def request(number: int = 0, *, environment: str = "own", budget: int = 40, **changes: Any) -> Request:
+    made = make_request(number, plan=LengthPlan(answer_budget=budget), seed=derive_seed("played", number))
+    return replace(made, environment=environment, **changes)
+
+
+def played_requests(num: int) -> list[Request]:
+    return [request(number, budget=20) for number in range(num)]
+
+
+def scripted(*returns: Any, **rules: Any) -> TurnsEngine:
+    return turns_engine({"own": playing(Scripted, {"returns": returns}, **rules)})
