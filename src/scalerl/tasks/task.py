@@ -19,7 +19,6 @@ from scalerl.graders.rules import GRADERS
 from scalerl.tasks.prompts import PLACE, PromptFormat
 from scalerl.types import Problem
 
-
 NO_ENVIRONMENT = EnvironmentSettings()
 
 
