@@ -8,7 +8,8 @@ import pytest
 from log_texts import rising, verl
 
 from scalerl.errors import InputError
-from scalerl.logs.formats import expand, read_table, read_tables
+from scalerl.logs.columns import ARM, RUN
+from scalerl.logs.formats import FORMATS, expand, read_table, read_tables
 from scalerl.logs.series import Selection, series_from
 
 
@@ -95,3 +96,10 @@ def test_file_that_begins_with_zeros_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_bytes(bytes(5000) + verl(rising(8)).encode())
     assert len(read_table(path).rows) == 8
+
+
+def test_docs_list_every_format() -> None:
+    text = (Path(__file__).parents[2] / "docs/logs.md").read_text()
+    rows = [f"| {known.name} | {known.recognised_by} | {known.row} |" for known in FORMATS if known.row]
+    assert "\n".join(rows) in text
+    assert all(name in text for name in (*ARM[:7], *RUN[:3]))

@@ -1,4 +1,4 @@
-"""Binary logs without their packages: tensorboard event files, wandb's .wandb files and trackio's database.
+"""Logs of trackers without their packages: tensorboard, wandb, and the databases and folders of trackio and MLflow.
 
 A TFRecord is length (uint64), crc of the length, data, crc of the data. The crc of the length is checked (it recognises
 an event file and finds damage); that of the data is not: in pure Python it would take most of the time. A .wandb file
@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from scalerl.errors import InputError
-from scalerl.logs.source import bounded_bytes
+from scalerl.logs.source import Source, bounded_bytes
 from scalerl.logs.table import Budget, Placed, flatten
 
 _VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
@@ -262,26 +262,19 @@ def _wandb_records(data: bytes) -> Iterator[bytes]:
             yield b"".join(parts)
 
 
-# trackio: one SQLite file per project, read while runs are being logged to it
+# SQLite: trackio has one file per project and one row per step, MLflow one row per metric; both may be written to now
 
 SQLITE_HEAD = b"SQLite format 3\0"
 _OPCODES_PER_CHECK = 10_000
+_METRICS = "SELECT name FROM sqlite_master WHERE type = 'table' AND name = 'metrics'"
 
 
-def trackio_rows(path: Path, budget: Budget) -> Iterator[Placed]:
-    """Yield what was logged, in that order."""
-    for number, (run, step, text) in enumerate(_logged(path, budget), start=1):
-        try:
-            row = json.loads(text)
-        except (TypeError, ValueError):
-            continue
-        if isinstance(row, dict) and (values := flatten(row)):
-            budget.spend(len(values))
-            yield f"row {number}", {"run": str(run), "step": step, **values}
+def sqlite_rows(path: Path, data: bytes, budget: Budget) -> Iterator[Placed]:
+    """Yield the rows of the table `metrics`, in the order in which they were logged.
 
-
-def _logged(path: Path, budget: Budget) -> list[tuple[Any, Any, Any]]:
-    """Return (run, step, values as JSON) of each row, without ever writing to the database."""
+    The content is read into memory, so that no lock is waited for and nothing is written; where a writer keeps its
+    newest rows in a file beside it, that file is read too. A view may compute for ever, and is not read.
+    """
     refused: list[InputError] = []
 
     def within_budget() -> int:
@@ -291,25 +284,63 @@ def _logged(path: Path, budget: Budget) -> list[tuple[Any, Any, Any]]:
             refused.append(fault)
         return len(refused)
 
-    for mode in ("mode=ro", "immutable=1"):  # the second where the folder may not be written: without the newest rows
-        try:
-            connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?{mode}", uri=True, timeout=2.0)
-        except sqlite3.Error:
-            continue
-        try:
-            connection.set_progress_handler(within_budget, _OPCODES_PER_CHECK)
-            # A view may compute for ever, and is nothing that trackio writes.
-            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-            if "metrics" in tables:
-                return connection.execute("SELECT run_name, step, metrics FROM metrics ORDER BY id").fetchall()
-            break
-        except sqlite3.Error as fault:
-            if refused:
-                raise refused[0] from None
-            if not isinstance(fault, sqlite3.OperationalError) or "no such" in str(fault):
-                break
-        finally:
-            connection.close()
-    raise InputError(
-        f"{path} is an SQLite database that trackio did not write: give a log or a trackio project's file."
+    has_newer = path.with_name(f"{path.name}-wal").exists()
+    database = f"file:{quote(str(path.absolute()))}?mode=ro" if has_newer else ":memory:"
+    connection = sqlite3.connect(database, uri=True, timeout=0.0)
+    connection.row_factory = sqlite3.Row
+    try:
+        if not has_newer:
+            connection.deserialize(data)
+        connection.set_progress_handler(within_budget, _OPCODES_PER_CHECK)
+        if not connection.execute(_METRICS).fetchall():
+            raise InputError(f"{path} is an SQLite database without a table 'metrics', as trackio and MLflow have.")
+        for at, logged in enumerate(connection.execute("SELECT * FROM metrics ORDER BY rowid"), start=1):
+            row = dict(logged)
+            row |= _logged_object(row.pop("metrics", None))
+            row = {{"run_name": "run", "run_uuid": "run"}.get(name, name): value for name, value in row.items()}
+            budget.spend(len(row))
+            yield f"row {at}", {name: value for name, value in row.items() if name not in ("id", "is_nan")}
+    except sqlite3.Error as fault:
+        raise refused[0] if refused else InputError(f"{path} is a damaged SQLite database ({fault}).") from None
+    finally:
+        connection.close()
+
+
+def _logged_object(text: Any) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (TypeError, ValueError, RecursionError):
+        return {}
+    return flatten(value) if isinstance(value, dict) else {}
+
+
+# MLflow's folders: one file per metric, with lines of 'milliseconds value step'
+
+
+def mlflow_files(source: Source) -> list[Path]:
+    """Return the metrics of a run, of an experiment's runs, or of all experiments below a folder."""
+    found = source.files(
+        *(f"{above}metrics/{below}" for above in ("", "*/", "*/*/", "mlruns/*/*/") for below in ("*", "*/*"))
     )
+    return [file for file in found if (_mlflow_run(file) / "meta.yaml").is_file()]
+
+
+def mlflow_rows(files: Sequence[Path], budget: Budget) -> Iterator[Placed]:
+    """Yield one row per step of each run; a run is the folder around `metrics`."""
+    for folder in dict.fromkeys(_mlflow_run(file) for file in files):
+        rows: dict[str, dict[str, Any]] = {}
+        for file in (file for file in files if _mlflow_run(file) == folder):
+            for line in bounded_bytes(file).decode("utf-8", errors="replace").splitlines():
+                time, value, step = (*line.split()[:3], "", "", "")[:3]
+                budget.spend(3)
+                name = file.relative_to(folder / "metrics").as_posix()
+                if step:
+                    rows.setdefault(step, {"step": step, "timestamp": time})[name] = value
+        named = folder / "tags" / "mlflow.runName"
+        run = named.read_text(encoding="utf-8", errors="replace")[:200].strip() if named.is_file() else folder.name
+        ordered = sorted(rows.items(), key=lambda item: (len(item[0]), item[0]))
+        yield from ((f"step {step}", {"run": run, **row}) for step, row in ordered)
+
+
+def _mlflow_run(file: Path) -> Path:
+    return next(parent.parent for parent in file.parents if parent.name == "metrics")

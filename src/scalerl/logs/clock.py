@@ -9,26 +9,21 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
-from scalerl.logs.columns import ELAPSED, STEP, STEP_TIME, WALL_CLOCK, find, run_labels
+from scalerl.logs.columns import ELAPSED, STEP, STEP_TIME, WALL_CLOCK, find, run_keys, run_labels
 from scalerl.logs.facts import Fact
 from scalerl.logs.units import is_number, number
 
 Row = Mapping[str, Any]
+Pause = tuple[int, float]
+"""The row after a pause, and its hours."""
 
 # Seconds, milli-, micro- and nanoseconds since 1970, between 2001 and 2065.
 _UNITS = tuple((1e9 * scale, 3e9 * scale, scale) for scale in (1.0, 1e3, 1e6, 1e9))
 # A pause is this many times longer than the usual time between rows, and at least this many seconds.
 _PAUSE = 10.0
 _MIN_PAUSE_S = 600.0
-
-
-class Hours(NamedTuple):
-    """Hours of training until each row, and the pauses that were left out: the row after each, and its length."""
-
-    values: list[float | None]
-    pauses: list[tuple[int, float]]
 
 
 def time_of_day(value: Any) -> float | None:
@@ -53,33 +48,34 @@ def wall_times(rows: Sequence[Row], columns: Sequence[str]) -> list[float] | Non
     return known if known and len(known) == len(rows) else None
 
 
-def hours_of_training(rows: Sequence[Row], columns: Sequence[str]) -> Hours | None:
-    """Return the hours until each row, counted in each run of the rows; None where the log has no clock."""
-    step, step_time, elapsed = (find(names, columns) for names in (STEP, STEP_TIME, ELAPSED))
-    wall = find(WALL_CLOCK, columns)
-    if step_time is None and elapsed is None and not any(time_of_day(row.get(wall or "")) for row in rows):
-        return None
-    labels = run_labels(rows, step_time or elapsed or wall or "")
-    runs: dict[tuple[Any, ...], list[int]] = {}
-    for index, row in enumerate(rows):
-        runs.setdefault(tuple(str(row.get(label)) for label in labels), []).append(index)
+def hours_of_training(
+    rows: Sequence[Row], columns: Sequence[str], places: Sequence[str]
+) -> tuple[list[float | None] | None, list[Fact]]:
+    """Return the hours until each row, counted in each run, and the pauses left out; None without a clock."""
+    step, step_time, elapsed, wall = (find(names, columns) for names in (STEP, STEP_TIME, ELAPSED, WALL_CLOCK))
+    times = [time_of_day(row.get(wall or "")) for row in rows]
+    if step_time is None and elapsed is None and not any(times):
+        return None, []
+    runs: dict[tuple[str, ...], list[int]] = {}
+    for index, key in enumerate(run_keys(rows, run_labels(rows, step_time or elapsed or wall or ""))):
+        runs.setdefault(key, []).append(index)
     hours: list[float | None] = [None] * len(rows)
-    pauses: list[tuple[int, float]] = []
+    pauses: list[Pause] = []
     for indices in runs.values():
-        members = [rows[index] for index in indices]
-        steps = [row.get(step) for row in members] if step else list(range(1, len(members) + 1))
+        steps = [rows[index].get(step) for index in indices] if step else list(range(1, len(indices) + 1))
         if step_time is not None:
-            own = Hours(_summed(steps, [row.get(step_time) for row in members]), [])
+            own = _summed(steps, [rows[index].get(step_time) for index in indices])
         elif elapsed is not None:
-            own = _on_clock(steps, [row.get(elapsed) for row in members], begins_at=0.0)
+            own = _on_clock(
+                steps, [(at, rows[index].get(elapsed)) for at, index in enumerate(indices)], indices, pauses
+            )
         else:
-            times = [time_of_day(row.get(wall or "")) for row in members]
-            begin = min((time for time in times if time is not None), default=0.0)
-            own = _on_clock(steps, [None if time is None else time - begin for time in times], begins_at=None)
-        for index, value in zip(indices, own.values, strict=True):
+            known = sorted((time, at) for at, index in enumerate(indices) if (time := times[index]) is not None)
+            own = _on_clock(steps, [(at, time - known[0][0]) for time, at in known], indices, pauses)
+        for index, value in zip(indices, own, strict=True):
             hours[index] = value
-        pauses += [(indices[at], length) for at, length in own.pauses]
-    return Hours(hours, pauses)
+    values = {"num": len(pauses), "hours": sum(length for _, length in pauses)}
+    return hours, [Fact(kind="clock_gaps", values=values | {"place": places[pauses[0][0]]})] if pauses else []
 
 
 def _summed(steps: Sequence[Any], seconds: Sequence[Any]) -> list[float | None]:
@@ -95,40 +91,31 @@ def _summed(steps: Sequence[Any], seconds: Sequence[Any]) -> list[float | None]:
     return [totals[bisect_right(ordered, at)] if is_number(at) else None for at in steps]
 
 
-def _on_clock(steps: Sequence[Any], seconds: Sequence[Any], *, begins_at: float | None) -> Hours:
-    """Return the hours of a clock, which adds up over restarts and leaves out pauses.
+def _on_clock(
+    steps: Sequence[Any], clock: Sequence[tuple[int, Any]], indices: Sequence[int], pauses: list[Pause]
+) -> list[float | None]:
+    """Return the hours at each row of a clock, given as (row, seconds); they add up over restarts, without pauses.
 
     A clock that begins with the first row gets what the steps before that row took.
     """
-    known = [(at, value) for at, value in enumerate(seconds) if is_number(value)]
+    known = [(at, value) for at, value in clock if is_number(value)]
+    values: list[float | None] = [None] * len(steps)
     if not known:
-        return Hours([None] * len(seconds), [])
-    if begins_at is None:
-        known.sort(key=lambda pair: pair[1])
+        return values
     gaps = [after - before for (_, before), (_, after) in itertools.pairwise(known)]
     usual = median([gap for gap in gaps if gap > 0] or [0.0])
-    values: list[float | None] = [None] * len(seconds)
-    pauses: list[tuple[int, float]] = []
     total = values[known[0][0]] = max(known[0][1], 0.0)
     for (at, now), gap in zip(known[1:], gaps, strict=True):
         if gap > max(_PAUSE * usual, _MIN_PAUSE_S):
-            pauses.append((at, (gap - usual) / 3600))
+            pauses.append((indices[at], (gap - usual) / 3600))
             gap = usual
         # A clock that falls began anew; by less than a step it was corrected.
         total += gap if gap >= 0 else now if now < 0.5 * (now - gap) else 0.0
         values[at] = total
-    placed = [(steps[at], values[at]) for at, _ in known if is_number(steps[at])]
+    placed = [(steps[at], value) for at, value in enumerate(values) if is_number(steps[at]) and value is not None]
     missing = 0.0
-    if placed and min(value for _, value in placed if value is not None) == 0:
+    if placed and min(value for _, value in placed) == 0:
         (first, begin), (last, end) = min(placed), max(placed)
-        if first > 0 and last > first and begin is not None and end is not None:
+        if first > 0 and last > first:
             missing = first * (end - begin) / (last - first)
-    return Hours([None if value is None else (value + missing) / 3600 for value in values], pauses)
-
-
-def pause_fact(pauses: Sequence[tuple[str, float]]) -> tuple[Fact, ...]:
-    """Return the fact on pauses, given the place after each and its hours."""
-    if not pauses:
-        return ()
-    values = {"num": len(pauses), "hours": sum(hours for _, hours in pauses), "place": pauses[0][0]}
-    return (Fact(kind="clock_gaps", values=values),)
+    return [None if value is None else (value + missing) / 3600 for value in values]

@@ -17,18 +17,28 @@ from scalerl.logs.source import LOG_SUFFIXES, Source, matches, no_such_file, not
 from scalerl.logs.table import Placed, Table, flatten, make_table
 
 _MAX_LOGS = 64
-_TRAINER_STATE = "trainer_state.json"
 # Of rows in which these columns are equal the latest counts.
 _RUN_KEYS = {store.EVALS: ("step", "set"), store.METRICS: ("step",)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """One format: `recognise` returns what it found, which `read` turns into a table, or something false."""
+    """One format. A folder has files that match `inside`; a file is what `recognise` returns something true for.
+
+    `read` gets these files, or what `recognise` returned.
+    """
 
     name: str
-    recognise: Callable[[Source], Any]
+    recognised_by: str
+    """For docs/logs.md, and so `row`."""
+    row: str
+    """What becomes a row."""
     read: Callable[[Source, Any], Table]
+    recognise: Callable[[Source], Any] = lambda _: None
+    inside: tuple[str, ...] = ()
+
+    def found_in(self, source: Source) -> Any:
+        return source.files(*self.inside) if source.is_folder and self.inside else self.recognise(source)
 
 
 def read_table(path: str | Path) -> Table:
@@ -55,9 +65,8 @@ def read_tables(paths: Sequence[str | Path]) -> list[Table]:
     """Read several logs, in the order given; patterns such as runs/*.jsonl and folders of logs stand for the logs."""
     tables: list[Table] = []
     for path in (match for given in paths for match in matches(Path(given))):
-        logs = _logs_of(path)
-        own = [read_table(log) for log in logs]
-        tables += [best_of(own, path)] if len(own) > 1 and _is_one_run(own) else own
+        own = [read_table(log) for log in _logs_of(path)]
+        tables += [_best_of(own, path)] if _is_one_run(own) else own
     return tables
 
 
@@ -70,19 +79,16 @@ def logs_inside(folder: Path) -> list[Path]:
     """Return the logs directly inside a folder that is not a log itself: run folders, else folders, else files."""
     entries = sorted(item for item in folder.iterdir() if not item.name.startswith("."))
     runs = [item for item in entries if store.is_run_folder(item)]
-    if runs:
-        return runs
-    folders = [item for item in entries if item.is_dir() and _recognised(Source(item)) is not None]
+    folders = [item for item in entries if item.is_dir() and _is_log(item)] if not runs else []
     files = [item for item in entries if item.is_file() and item.suffix in LOG_SUFFIXES][:_MAX_LOGS]
-    return folders or [file for file in files if _is_log(file)]
+    return runs or folders or [file for file in files if _is_log(file)]
 
 
 def _read(path: Path) -> Table:
     if not path.exists():
         raise InputError(no_such_file(path))
     source = Source(path)
-    found = _recognised(source)
-    if found is not None:
+    if (found := _recognised(source)) is not None:
         return found[0].read(source, found[1])
     if not source.is_folder:
         raise InputError(
@@ -90,19 +96,17 @@ def _read(path: Path) -> Table:
             "lines such as 'step:12 - reward:0.5' or {'reward': 0.5, 'epoch': 0.1}."
         )
     logs = logs_inside(path)
-    if not logs:
-        raise InputError(nothing_to_read(path, logs))
     tables = [read_table(log) for log in logs] if len(logs) <= 8 else []
-    if len(logs) == 1:
+    if len(tables) == 1:
         return tables[0]
-    if tables and _is_one_run(tables):
-        return best_of(tables, path)
-    raise InputError(nothing_to_read(path, logs))
+    if not _is_one_run(tables):
+        raise InputError(nothing_to_read(path, logs))
+    return _best_of(tables, path)
 
 
 def _recognised(source: Source) -> tuple[Format, Any] | None:
     for known in FORMATS:
-        if found := known.recognise(source):
+        if found := known.found_in(source):
             if source.bad_byte is not None and known.name != "console":
                 line = source.data.count(b"\n", 0, source.bad_byte) + 1
                 raise InputError(
@@ -131,21 +135,19 @@ def _is_log(path: Path) -> bool:
 def _is_one_run(tables: Sequence[Table]) -> bool:
     """Return whether the files of a folder are one run written in several formats: no two have the same format."""
     kinds = [table.kind for table in tables]
-    return len(set(kinds)) == len(kinds) and all(table.path.is_file() for table in tables)
+    return len(set(kinds)) == len(kinds) > 1 and all(table.path.is_file() for table in tables)
 
 
-def best_of(tables: Sequence[Table], folder: Path) -> Table:
+def _best_of(tables: Sequence[Table], folder: Path) -> Table:
     """Return the table with an evaluation, or with most values of its reward, and name the others."""
 
-    def num(table: Table) -> int:
-        return sum(row.get(table.y or "") is not None for row in table.rows)
-
     def rank(table: Table) -> tuple[bool, int]:
-        return table.reward is not None and table.x is not None and table.reward.kind == "evaluation", num(table)
+        is_evaluation = table.reward is not None and table.x is not None and table.reward.kind == "evaluation"
+        return is_evaluation, sum(row.get(table.y or "") is not None for row in table.rows)
 
     best = max(tables, key=rank)
     others = tuple(table.path.name for table in tables if table is not best)
-    values = {"file": best.path.name, "num": num(best), "y": best.y, "others": others}
+    values = {"file": best.path.name, "num": rank(best)[1], "y": best.y, "others": others}
     return replace(best, path=folder, facts=(Fact(kind="other_logs", values=values), *best.facts))
 
 
@@ -154,10 +156,8 @@ def best_of(tables: Sequence[Table], folder: Path) -> Table:
 
 def _is_run(source: Source) -> tuple[Path, str] | None:
     """Return the folder and the file to read: its evaluations, or the file that was named."""
-    if source.is_folder:
-        return (source.path, store.EVALS) if store.is_run_folder(source.path) else None
-    name = source.path.name
-    return (source.path.parent, name) if name in _RUN_KEYS and store.is_run_folder(source.path.parent) else None
+    folder, name = (source.path, store.EVALS) if source.is_folder else (source.path.parent, source.path.name)
+    return (folder, name) if name in _RUN_KEYS and store.is_run_folder(folder) else None
 
 
 def _read_run(_: Source, found: tuple[Path, str]) -> Table:
@@ -214,82 +214,50 @@ def _read_trainer_folder(source: Source, files: Sequence[Path]) -> Table:
     return replace(best, path=source.path, facts=(*((fact,) if len(files) > 1 else ()), *best.facts))
 
 
-def _file_inside(source: Source) -> Path | None:
-    """Return the file that a trainer or wandb is known to write into its folder."""
-    names = (store.METRICS, "files/output.log", "output.log")
-    found = [source.path / name for name in names if source.is_folder and (source.path / name).is_file()]
-    return next((file for file in found if file.name == store.METRICS or _is_log(file)), None)
-
-
-def _wandb_files(source: Source) -> list[Path]:
-    if not source.is_folder:
-        return [source.path] if source.data[:4] == binary.WANDB_HEAD else []
-    files = source.files("*.wandb", "*run-*/*.wandb", "wandb/*run-*/*.wandb")
-    return sorted({file.resolve() for file in files})
-
-
-def _read_wandb(source: Source, files: Sequence[Path]) -> Table:
-    placed = list(binary.wandb_rows(files, source.budget))
-    printed = [file.parent / "files" / "output.log" for file in files]
-    if not placed and len(printed) == 1 and printed[0].is_file():
-        return replace(read_table(printed[0]), path=source.path)
+def _read_wandb(source: Source, files: Sequence[Path] | bool) -> Table:
+    own = sorted({file.resolve() for file in files}) if isinstance(files, list) else [source.path]
+    placed = list(binary.wandb_rows(own, source.budget))
+    printed = own[0].parent / "files" / "output.log"
+    if not placed and len(own) == 1 and printed.is_file():
+        return replace(read_table(printed), path=source.path)
     return _of_runs(source, "wandb", placed)
 
 
-def _event_files(source: Source) -> list[Path]:
-    if source.is_folder:
-        return source.files("**/*tfevents*")
-    return [source.path] if binary.is_event_file(source.data[:12]) else []
+def _read_events(source: Source, files: Sequence[Path] | bool) -> Table:
+    folder, own = (source.path, files) if isinstance(files, list) else (source.path.parent, [source.path])
+    return _of_runs(source, "tensorboard", list(binary.event_rows(folder, own, source.budget)))
 
 
-def _read_events(source: Source, files: Sequence[Path]) -> Table:
-    folder = source.path if source.is_folder else source.path.parent
-    placed = list(binary.event_rows(folder, files, source.budget))
-    has_runs = any("run" in row for _, row in placed)
-    return make_table(source.path, "tensorboard", placed, apart=("run",) if has_runs else (), budget=source.budget)
-
-
-def _of_runs(source: Source, kind: str, placed: list[Placed]) -> Table:
+def _of_runs(source: Source, kind: str, placed: Sequence[Placed]) -> Table:
     """Return a table of rows that each name their run; the name of an only run says nothing."""
     if not placed:
         raise InputError(f"{source.path} holds no logged values yet: wait until the run has logged something.")
-    if len({row["run"] for _, row in placed}) > 1:
-        return make_table(source.path, kind, placed, apart=("run",))
+    if len({row.get("run") for _, row in placed}) > 1:
+        return make_table(source.path, kind, placed, apart=("run",), budget=source.budget)
     rows = ((place, {key: value for key, value in row.items() if key != "run"}) for place, row in placed)
-    return make_table(source.path, kind, rows)
+    return make_table(source.path, kind, rows, budget=source.budget)
 
 
 # Text
 
 
+def _of_text(source: Source, kind: str, rows: Sequence[Placed], facts: Sequence[Fact] = (), **more: Any) -> Table:
+    """Return a table of rows that may have one metric per row, or one column per run."""
+    rows, only, wide = text.reshaped(rows)
+    apart = ("run",) if wide or (kind == "console" and any("run" in row for _, row in rows)) else ()
+    kind = "wandb" if wide and kind == "csv" else kind
+    more |= {"y": only, "apart": apart, "facts": (*facts, *wide), "budget": source.budget}
+    return make_table(source.path, kind, rows, **more)
+
+
 def _read_csv(source: Source, _: object) -> Table:
-    rows, only, facts = text.reshaped(text.csv_rows(source.path, source.text))
-    kind, apart = ("wandb", ("run",)) if facts else ("csv", ())
-    return make_table(source.path, kind, rows, y=only, apart=apart, facts=facts, budget=source.budget)
-
-
-def _read_aligned(source: Source, found: str) -> Table:
-    rows = [("row " + place.removeprefix("line "), row) for place, row in text.csv_rows(source.path, found)]
-    return make_table(source.path, "csv", rows, budget=source.budget)
+    rows, decimal_comma = text.csv_rows(source.path, source.text)
+    return _of_text(source, "csv", rows, decimal_comma=decimal_comma)
 
 
 def _read_json(source: Source, _: object) -> Table:
-    rows, facts = text.json_rows(source.path, source.text)
     kind = "trainer_state" if '"log_history"' in source.body else "jsonl"
-    return make_table(source.path, kind, rows, facts=facts, budget=source.budget)
-
-
-def _read_lines(source: Source, _: object) -> Table:
-    rows, facts = text.jsonl_rows(source.path, source.text)
-    rows, only, more = text.reshaped(rows)
-    apart = ("run",) if more else ()
-    return make_table(source.path, "jsonl", rows, y=only, apart=apart, facts=(*facts, *more), budget=source.budget)
-
-
-def _read_console(source: Source, found: Any) -> Table:
-    rows, facts = console_rows(found)
-    apart = ("run",) if any("run" in row for _, row in rows) else ()
-    return make_table(source.path, "console", rows, apart=apart, facts=facts, budget=source.budget)
+    return _of_text(source, kind, *text.json_rows(source.path, source.text))
 
 
 def _named_as_table(source: Source) -> bool:
@@ -297,33 +265,105 @@ def _named_as_table(source: Source) -> bool:
 
 
 FORMATS = (
-    Format(name="run", recognise=_is_run, read=_read_run),
-    Format(name="study", recognise=lambda source: source.files(store.STUDY), read=_read_study),
+    Format(
+        name="run",
+        recognised_by="`recipe.json` or `evals.jsonl` in a folder",
+        row="an evaluation; the last attempt of a step counts",
+        recognise=_is_run,
+        read=_read_run,
+    ),
+    Format(
+        name="study",
+        recognised_by="`study.json` in a folder",
+        row="an evaluation of one of its runs",
+        inside=(store.STUDY,),
+        read=_read_study,
+    ),
     Format(
         name="trainer folder",
-        recognise=lambda source: source.files(_TRAINER_STATE, f"checkpoint-*/{_TRAINER_STATE}"),
+        recognised_by="`trainer_state.json`, also in `checkpoint-*`: transformers, TRL",
+        row="an entry of the longest `log_history`",
+        inside=("trainer_state.json", "checkpoint-*/trainer_state.json"),
         read=_read_trainer_folder,
     ),
-    Format(name="wandb", recognise=_wandb_files, read=_read_wandb),
-    Format(name="file inside", recognise=_file_inside, read=lambda _, file: read_table(file)),
-    Format(name="tensorboard", recognise=_event_files, read=_read_events),
     Format(
-        name="trackio",
-        recognise=lambda source: source.data.startswith(binary.SQLITE_HEAD),
-        read=lambda source, _: _of_runs(source, "trackio", list(binary.trackio_rows(source.path, source.budget))),
+        name="wandb",
+        recognised_by="`run-*.wandb`, alone or in a folder of runs",
+        row="what was given to `wandb.log`; `output.log` where there is none",
+        recognise=lambda source: source.data[:4] == binary.WANDB_HEAD,
+        inside=("*.wandb", "*run-*/*.wandb", "wandb/*run-*/*.wandb"),
+        read=_read_wandb,
     ),
-    Format(name="json", recognise=lambda source: source.data and text.is_json_document(source.body), read=_read_json),
-    Format(name="jsonl", recognise=lambda source: source.data and text.is_json_lines(source.body), read=_read_lines),
-    Format(name="csv", recognise=lambda source: source.data and text.is_table(source.text), read=_read_csv),
+    Format(
+        name="mlflow",
+        recognised_by="a folder of runs with `meta.yaml` and a folder `metrics`",
+        row="a step of a run",
+        recognise=lambda source: binary.mlflow_files(source),
+        read=lambda source, files: _of_runs(source, "mlflow", list(binary.mlflow_rows(files, source.budget))),
+    ),
+    Format(
+        name="file inside",
+        recognised_by="a folder with `metrics.jsonl` or an `output.log` that is read",
+        row="as in that file",
+        recognise=lambda source: [
+            file
+            for file in source.files(store.METRICS, "files/output.log", "output.log")
+            if file.name == store.METRICS or _is_log(file)
+        ],
+        read=lambda _, files: read_table(next((file for file in files if file.name == store.METRICS), files[0])),
+    ),
+    Format(
+        name="tensorboard",
+        recognised_by="event files in a folder and below it",
+        row="a step; sub-folders are runs, files of one folder follow each other",
+        recognise=lambda source: binary.is_event_file(source.data[:12]),
+        inside=("**/*tfevents*",),
+        read=_read_events,
+    ),
+    Format(
+        name="sqlite",
+        recognised_by="an SQLite database with a table `metrics`: trackio, MLflow",
+        row="what was logged",
+        recognise=lambda source: source.data.startswith(binary.SQLITE_HEAD),
+        read=lambda source, _: _of_runs(
+            source, "sqlite", text.reshaped(list(binary.sqlite_rows(source.path, source.data, source.budget)))[0]
+        ),
+    ),
+    Format(
+        name="json",
+        recognised_by="one document",
+        row="a row of a list, of `log_history` or of columns; `[step, value]`, `[wall time, step, value]`; lists or "
+        "columns per run, or of `train` and `eval`",
+        recognise=lambda source: source.data and text.is_json_document(source.body),
+        read=_read_json,
+    ),
+    Format(
+        name="jsonl",
+        recognised_by="one object per line",
+        row="a line; `data`, `metrics`, `payload` and `values` are unwrapped, other objects become `outer/inner`",
+        recognise=lambda source: source.data and text.is_json_lines(source.body),
+        read=lambda source, _: _of_text(source, "jsonl", *text.jsonl_rows(source.path, source.text)),
+    ),
+    Format(
+        name="csv",
+        recognised_by="a header and rows of as many cells, with `,` `;` or tabs",
+        row="a row; a run and row where a table has one column per run; a step where it has one metric per row",
+        recognise=lambda source: source.data and text.is_table(source.text),
+        read=_read_csv,
+    ),
     Format(
         name="console",
+        recognised_by="lines such as those below, also between the fences of a Markdown file",
+        row="a line, or the lines under a heading `Step N` or in a box",
         recognise=lambda source: source.data and find_records(source.text, source.budget),
-        read=_read_console,
+        read=lambda source, found: _of_text(source, "console", *console_rows(found)),
     ),
     Format(
-        name="aligned",
-        recognise=lambda source: source.data and not _named_as_table(source) and text.aligned(source.text),
-        read=_read_aligned,
+        name="drawn table",
+        recognised_by="cells between pipes, or two blanks apart, with a column of steps",
+        row="a row",
+        recognise=lambda source: source.data and not _named_as_table(source) and text.drawn_rows(source.text),
+        read=lambda source, rows: _of_text(source, "csv", rows),
     ),
-    Format(name="csv", recognise=_named_as_table, read=_read_csv),
+    Format(name="csv", recognised_by="the suffix of its name", row="", recognise=_named_as_table, read=_read_csv),
 )

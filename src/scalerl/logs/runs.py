@@ -1,4 +1,4 @@
-"""What a run is: file x run column x seed, with its attempts joined by their steps.
+"""What a run is: file x run column x seed, with its attempts joined by their steps; the last row of a step wins.
 
 Within a run the step rises from row to row. Where it falls back to the first step, another attempt begins: a run of its
 own. Where it falls back to a later step, the run was resumed there: the rows that were logged before of the steps from
@@ -7,19 +7,22 @@ of another and goes beyond it continues that one.
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from scalerl.logs.columns import run_labels
+from scalerl.logs.columns import RUN, is_measured, plain, run_keys
 from scalerl.logs.facts import Fact
 from scalerl.logs.names import ATTEMPT
-from scalerl.logs.units import is_number
+from scalerl.logs.units import is_missing, is_number
 
-Row = Mapping[str, Any]
+Row = dict[str, Any]
+Span = tuple[float, float]
+"""First and last step of a part."""
 
-# Rows in no order at all fall at every second row.
+# Rows in no order at all fall at every second row. An attempt with fewer rows is left out, unless it is the last.
 _MIN_ROWS = 3
 
 
@@ -67,20 +70,15 @@ def find_attempts(steps: Sequence[float]) -> Attempts:
     return found if _MIN_ROWS * (num_inside + 1) <= len(steps) else Attempts()
 
 
-def continues(earlier: tuple[float, float], later: tuple[float, float]) -> bool:
-    """Return whether a part, given as first and last step, goes on from a checkpoint in the later half of another."""
-    return later[0] > sum(earlier) / 2 and later[1] > earlier[1] and later[0] <= earlier[1] + _gap_allowed(earlier)
-
-
-def _gap_allowed(span: tuple[float, float]) -> float:
-    return max(1.0, 0.1 * (span[1] - span[0]))
-
-
-def chains(spans: Mapping[Any, tuple[float, float]]) -> list[list[Any]]:
-    """Group parts into runs: each part but the first of a run continues the one before it."""
+def chains(spans: Mapping[Any, Span]) -> list[list[Any]]:
+    """Group parts into runs: each part but the first begins in the later half of the one before and goes beyond it."""
     runs: list[list[Any]] = []
-    for key in sorted(spans, key=lambda key: spans[key]):
-        ending = [run for run in runs if continues(spans[run[-1]], spans[key])]
+    for key, (first, last) in sorted(spans.items(), key=lambda item: item[1]):
+        ending = []
+        for run in runs:
+            begin, end = spans[run[-1]]
+            if (begin + end) / 2 < first <= end + max(1.0, 0.1 * (end - begin)) and last > end:
+                ending.append(run)
         # A part that continues several others is of none of them for certain.
         if len(ending) == 1:
             ending[0].append(key)
@@ -89,81 +87,118 @@ def chains(spans: Mapping[Any, tuple[float, float]]) -> list[list[Any]]:
     return runs
 
 
+def join_named_runs(rows: Sequence[Row], step: str, labels: Sequence[str]) -> tuple[list[Row], list[Fact]]:
+    """Return the rows with one name for the values of a run column that continue each other, as ids of restarts do."""
+    joined, facts = list(rows), []
+    for column in (label for label in labels if plain(label) in RUN):
+        families: dict[tuple[str, ...], dict[Any, Span]] = {}
+        keys = run_keys(joined, [label for label in labels if label != column])
+        for key, row in zip(keys, joined, strict=True):
+            if is_number(at := row.get(step)) and row.get(column) is not None:
+                spans = families.setdefault(key, {})
+                low, high = spans.get(row[column], (at, at))
+                spans[row[column]] = min(low, at), max(high, at)
+        runs = [(key, run) for key, spans in families.items() for run in chains(spans) if len(run) > 1]
+        names = {(key, name): run[0] for key, run in runs for name in run}
+        joined = [
+            row if row.get(column) is None else {**row, column: names.get((key, row[column]), row[column])}
+            for key, row in zip(keys, joined, strict=True)
+        ]
+        facts += [Fact(kind="runs_joined", values={"column": column, "names": tuple(map(str, run))}) for _, run in runs]
+    return joined, facts
+
+
 # The rows of one table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Numbered:
-    """Rows with their attempts: `kept` are positions of rows, `superseded` for each of these a row that replaced it."""
+class Joined:
+    """The attempt of each row, and the positions of the rows that count."""
 
+    attempt: list[int]
     kept: list[int]
-    attempt: list[int] | None
-    superseded: list[int | None]
-    facts: tuple[Fact, ...]
+    facts: list[Fact]
 
 
-def number_attempts(rows: Sequence[Row], step: str, place: str) -> Numbered:
-    """Number the attempts of a log that begin anew, and mark what a resumed attempt superseded.
+def join_attempts(rows: list[Row], step: str, labels: Sequence[str], places: Sequence[str], file: str) -> Joined:
+    """Number the attempts that begin anew, and drop what a resumed attempt superseded.
 
-    Attempts with a row or two are left out, unless they are the last.
+    What only the superseded row of a step has, such as a checkpoint's evaluation, moves to the row that replaced it.
     """
-    numbers, again = [1] * len(rows), set[int]()
-    superseded: list[int | None] = [None] * len(rows)
-    for members in _groups(rows, run_labels(rows, step)):
+    attempt, again, gone = [1] * len(rows), set[int](), dict[int, int]()
+    groups: dict[tuple[str, ...], list[int]] = {}
+    keys = run_keys(rows, labels)
+    for row, key in enumerate(keys):
+        groups.setdefault(key, []).append(row)
+    for members in groups.values():
         with_step = [row for row in members if is_number(rows[row].get(step))]
+        if _measure_other_things([rows[row] for row in with_step], step):
+            continue
         steps = [rows[row][step] for row in with_step]
         found = find_attempts(steps)
         again |= {with_step[at] for at in found.again}
-        for number, first in enumerate(found.anew, start=2):
+        for first in found.anew:
             # Rows without a step belong to the attempt around them.
             for row in members[members.index(with_step[first]) :]:
-                numbers[row] = number
-        begins = [0, *found.anew]
-        for at in found.resumed:
-            begin = max(first for first in begins if first <= at)
-            for earlier in range(begin, at):
-                if steps[earlier] >= steps[at] and superseded[with_step[earlier]] is None:
-                    superseded[with_step[earlier]] = with_step[at]
-    counts: dict[int, int] = {}
-    for row, number in enumerate(numbers):
-        counts[number] = counts.get(number, 0) + (row not in again)
+                attempt[row] += 1
+        later: list[int] = []
+        for at in reversed(range(len(steps))):
+            gone |= {with_step[at]: with_step[by] for by in reversed(later) if steps[by] <= steps[at]}
+            if at in found.anew:
+                later = []
+            elif at in found.resumed:
+                later = [at, *(other for other in later if steps[other] < steps[at])]
+    facts = [_superseded(rows, step, gone, places, file)] if gone else []
+    newest = {(keys[row], rows[row][step]): row for row in range(len(rows)) if is_number(rows[row].get(step))}
+    for row in gone:
+        newer = newest[keys[row], rows[row][step]]
+        if newer not in gone:
+            rows[newer] = rows[row] | {name: value for name, value in rows[newer].items() if not is_missing(value)}
+    counts = Counter(attempt[row] for row in range(len(rows)) if row not in again)
     short = {number for number, num in counts.items() if number < max(counts) and num < _MIN_ROWS}
-    kept = [row for row, number in enumerate(numbers) if number not in short and row not in again]
-    facts: list[Fact] = []
+    kept = [row for row in range(len(rows)) if attempt[row] not in short and row not in again and row not in gone]
     if short:
-        values = {"num": len(short), "num_rows": sum(counts[number] for number in short), "place": place}
+        values = {"num": len(short), "num_rows": sum(counts[number] for number in short), "place": file}
         facts.append(Fact(kind="short_attempts", values=values))
     if again:
         facts.append(Fact(kind="first_step_again", values={"num": len(again), "step": rows[min(again)][step]}))
     order = {number: new for new, number in enumerate(sorted(set(counts) - short), start=1)}
-    attempt = [order[numbers[row]] for row in kept] if len(order) > 1 else None
-    if attempt is not None:
-        differ = _settings([rows[row] for row in kept], attempt)
-        facts.append(Fact(kind="attempts", values={"num": len(order), "place": place, "differ": differ}))
-    place_of = {row: new for new, row in enumerate(kept)}
-    marks = [place_of.get(mark) if mark is not None else None for mark in (superseded[row] for row in kept)]
-    return Numbered(kept=kept, attempt=attempt, superseded=marks, facts=tuple(facts))
+    numbers = [order.get(number, 0) for number in attempt]
+    if len(order) > 1:
+        differ = _settings([rows[row] for row in kept], [numbers[row] for row in kept])
+        facts.append(Fact(kind="attempts", values={"num": len(order), "place": file, "differ": differ}))
+    return Joined(attempt=numbers, kept=kept, facts=facts)
 
 
-def _groups(rows: Sequence[Row], labels: Sequence[str]) -> list[list[int]]:
-    groups: dict[tuple[str, ...], list[int]] = {}
-    for number, row in enumerate(rows):
-        groups.setdefault(tuple(str(row.get(label)) for label in labels), []).append(number)
-    return list(groups.values())
+def _measure_other_things(rows: Sequence[Row], step: str) -> bool:
+    """Return whether the parts between falls of the step have no metric in common: evaluations after all training."""
+    parts: list[set[str]] = [set()]
+    for before, row in zip((None, *rows), rows, strict=False):
+        if before is not None and row[step] < before[step]:
+            parts.append(set())
+        parts[-1] |= {
+            name for name, value in row.items() if name != step and is_measured(name) and not is_missing(value)
+        }
+    return sum(map(len, parts)) == len(set.union(*parts))
+
+
+def _superseded(rows: Sequence[Row], step: str, gone: Mapping[int, int], places: Sequence[str], file: str) -> Fact:
+    first = min(gone.values())
+    before = next((rows[at][step] for at in range(first - 1, -1, -1) if is_number(rows[at].get(step))), 0)
+    values = {"from_step": before, "to_step": rows[first][step], "place": f"{places[first]} of {file}"}
+    return Fact(kind="superseded", values=values | {"times": len(set(gone.values())), "num": len(gone)})
 
 
 def _settings(rows: Sequence[Row], attempt: Sequence[int]) -> tuple[str, ...]:
     """Return the columns that have one value in each attempt and not the same in all: settings, most likely."""
-    by_attempt: dict[str, dict[int, set[str]]] = {}
+    values: dict[str, dict[int, set[str]]] = {}
     for row, number in zip(rows, attempt, strict=True):
         for column, value in row.items():
             if column != ATTEMPT and value is not None:
-                by_attempt.setdefault(column, {}).setdefault(number, set()).add(str(value))
-    num = len(set(attempt))
-    return tuple(
-        column
-        for column, values in by_attempt.items()
-        if len(values) == num
-        and all(len(seen) == 1 for seen in values.values())
-        and len(set.union(*values.values())) > 1
-    )
+                values.setdefault(column, {}).setdefault(number, set()).add(str(value))
+    constant = {
+        column: set.union(*own.values())
+        for column, own in values.items()
+        if len(own) == len(set(attempt)) and all(len(seen) == 1 for seen in own.values())
+    }
+    return tuple(column for column, seen in constant.items() if len(seen) > 1)

@@ -5,9 +5,9 @@ A fault found here is one of a file as a whole, and raises InputError.
 
 import difflib
 import math
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any, Literal
 
 import numpy as np
@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from scalerl.errors import InputError
 from scalerl.logs.axes import UNEVEN_TIME, disagreement
-from scalerl.logs.columns import ARM, RUN, STEP_TIME, Reward, fill_from_step, find
+from scalerl.logs.columns import ARM, RUN, STEP_TIME, Reward, fill_from_step, find, label, value_counts
 from scalerl.logs.facts import Fact
 from scalerl.logs.names import ATTEMPT, FILE, CurveKey, file_names, listed
-from scalerl.logs.runs import chains
-from scalerl.logs.table import Table, make_table, with_column, with_gpus
+from scalerl.logs.runs import Span, chains
+from scalerl.logs.table import Table, make_table, with_column, with_gpus, with_runs
 from scalerl.logs.units import YScale, is_number
 
 _MAX_PLACES = 5
@@ -56,6 +56,11 @@ class Selection:
         named = [*self.by, self.seed, *(column for column, _ in self.where), *(self.holdout or ())[:1]]
         return {column for column in named if column is not None}
 
+    @property
+    def filters(self) -> list[tuple[str, str, str]]:
+        """(column, = or !=, value) of each condition on rows."""
+        return [*((name, "=", value) for name, value in self.where), *((n, "!=", v) for n, v in self.where_not)]
+
     def holds_out(self, row: dict[str, Any]) -> bool:
         return self.holdout is not None and same(row.get(self.holdout[0]), self.holdout[1])
 
@@ -74,8 +79,8 @@ class Rows:
     run: NDArray[Any]
     seed: NDArray[Any]
     """Value of the column that is recognised as seed; None where an option names one."""
-    is_held_out: NDArray[np.bool_]
-    step: NDArray[np.float64]
+    is_held_out: NDArray[Any]
+    step: NDArray[Any]
     """The step of a log that may have been resumed; NaN in our run folders, whose rows are known to count."""
 
     @property
@@ -96,8 +101,8 @@ class Rows:
 
     def places(self, which: NDArray[np.bool_]) -> str:
         """Return the places of rows for a message: 'lines 3, 5 and 2 more of a.csv'."""
-        chosen = list(zip(self.table[which].tolist(), self.at[which].tolist(), strict=True))
-        shown = [(self.tables[number].places[at], self.tables[number].path.name) for number, at in chosen[:_MAX_PLACES]]
+        chosen = [(self.tables[number], at) for number, at in zip(self.table[which], self.at[which], strict=True)]
+        shown = [(table.places[at], table.path.name) for table, at in chosen[:_MAX_PLACES]]
         more = f" and {len(chosen) - len(shown)} more" if len(chosen) > len(shown) else ""
         units = {(place.rpartition(" ")[0], source) for place, source in shown}
         if len(shown) == 1 or len(units) > 1:
@@ -117,10 +122,6 @@ def same(value: object, wanted: str) -> bool:
     return number == other or (math.isnan(number) and math.isnan(other))
 
 
-def label(value: object) -> str:
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
-
-
 def words_of(table: Table) -> list[str]:
     """Return the columns of text; none for a run folder, which is one run."""
     columns = [column for column in table.columns if column not in (FILE, table.seed) and table.kind != "run"]
@@ -132,14 +133,13 @@ def curves_from(tables: Sequence[Table], selection: Selection) -> dict[CurveKey,
     if not tables:
         raise InputError("no file was given: name at least one log file or run folder.")
     if len(tables) > 1 and not selection.by and not selection.seed:
-        tables = _joined(tables)
+        tables = _with_joined_files(tables)
     files = file_names([table.path for table in tables])
     tables = [_prepared(table, file, selection, len(files)) for table, file in zip(tables, files, strict=True)]
     kept = _filtered(tables, selection)
     tables, columns = _split(tables, kept, selection)
     parts: dict[CurveKey, list[tuple[Any, ...]]] = {}
     for number, (table, file, rows) in enumerate(zip(tables, files, kept, strict=True)):
-        resumable = table.step if table.kind != "run" else None
         for at in rows:
             row = table.rows[at]
             x, y = row.get(table.x or ""), row.get(table.y or "")
@@ -149,7 +149,7 @@ def curves_from(tables: Sequence[Table], selection: Selection) -> dict[CurveKey,
             # Files pooled into one curve are different runs, unless the user names the column of runs.
             run = label(row.get(selection.seed)) if selection.seed else file
             seed = label(row.get(table.seed)) if table.seed and not selection.seed else None
-            step = row.get(resumable or "")
+            step = row.get(table.step or "") if table.kind != "run" else None
             step = step if is_number(step) and math.isfinite(step) else math.nan
             parts.setdefault(key, []).append((number, at, x, y, run, seed, selection.holds_out(row), step))
     if not parts:
@@ -158,51 +158,41 @@ def curves_from(tables: Sequence[Table], selection: Selection) -> dict[CurveKey,
 
 
 def _as_arrays(tables: Sequence[Table], found: Sequence[tuple[Any, ...]]) -> Rows:
-    table, at, x, y, run, seed, is_held_out, step = zip(*found, strict=True)
-    return Rows(
-        tables=tables,
-        table=np.array(table),
-        at=np.array(at),
-        x=_objects(x),
-        y=_objects(y),
-        run=_objects(run),
-        seed=_objects(seed),
-        is_held_out=np.array(is_held_out),
-        step=np.array(step, dtype=np.float64),
-    )
-
-
-def _objects(values: Sequence[Any]) -> NDArray[Any]:
-    """Return an array of the values themselves: numbers stay as they are written, and lists stay lists."""
-    array = np.empty(len(values), dtype=object)
-    array[:] = values
-    return array
+    """Return arrays, in which x, y, run and seed are as they are written: numbers, texts or lists."""
+    arrays = []
+    for kind, values in zip((np.intp, np.intp, *[object] * 4, bool, float), zip(*found, strict=True), strict=True):
+        array = np.empty(len(found), dtype=kind)
+        array[:] = values
+        arrays.append(array)
+    names = ("table", "at", "x", "y", "run", "seed", "is_held_out", "step")
+    return Rows(tables=tables, **dict(zip(names, arrays, strict=True)))
 
 
 # Files and columns that name runs
 
 
-def _joined(tables: Sequence[Table]) -> list[Table]:
+def _with_joined_files(tables: Sequence[Table]) -> list[Table]:
     """Join files of one folder that are attempts of one run: each begins in the later half of the one before it."""
-    spans: dict[tuple[Any, ...], dict[int, tuple[float, float]]] = {}
+    spans: dict[tuple[Any, ...], dict[int, Span]] = {}
     for at, table in enumerate(tables):
         steps = [row[table.step] for row in table.rows if table.step and is_number(row.get(table.step))]
         if table.kind != "run" and steps and ATTEMPT not in table.apart:
             own = (table.path.parent, table.kind, table.step, table.y)
             spans.setdefault(own, {})[at] = (min(steps), max(steps))
     joined: dict[int, Table | None] = dict(enumerate(tables))
-    for chain in (chain for own in spans.values() for chain in chains(own) if len(chain) > 1):
-        joined |= dict.fromkeys(chain) | {chain[0]: _as_one([tables[at] for at in chain])}
+    for run in (run for own in spans.values() for run in chains(own) if len(run) > 1):
+        joined |= dict.fromkeys(run) | {run[0]: _as_one([tables[at] for at in run])}
     return [table for table in joined.values() if table is not None]
 
 
 def _as_one(tables: Sequence[Table]) -> Table:
+    parts = [(table.path.name, *(table.raw or (table,))) for table in tables]
     rows = [
-        (f"{table.path.name} {place}", {name: value for name, value in row.items() if name not in table.built})
-        for table in tables
+        (f"{file} {place}", {name: value for name, value in row.items() if name not in table.built})
+        for file, table in parts
         for place, row in zip(table.places, table.rows, strict=True)
     ]
-    fact = Fact(kind="files_joined", values={"files": tuple(table.path.name for table in tables)})
+    fact = Fact(kind="files_joined", values={"files": tuple(file for file, _ in parts)})
     return make_table(tables[0].path, tables[0].kind, rows, apart=tables[0].apart, facts=(fact,))
 
 
@@ -216,13 +206,8 @@ def _split(
         for column in table.apart:
             values.setdefault(column, set()).update(label(table.rows[at].get(column)) for at in rows)
     several = [name for name, found in values.items() if len(found) > 1 and name not in selection.mentioned]
-    pairs = zip(tables, kept, strict=True)
-    if ATTEMPT in several and not any(_attempts_differ(table, rows, selection) for table, rows in pairs):
-        several.remove(ATTEMPT)
     if ATTEMPT not in several:
-        tables = [
-            replace(table, facts=tuple(fact for fact in table.facts if fact.kind != "attempts")) for table in tables
-        ]
+        tables = [replace(table, facts=tuple(f for f in table.facts if f.kind != "attempts")) for table in tables]
     base = list(selection.by or (FILE,))
     return tables, [[*base, *(column for column in several if column in table.apart)] for table in tables]
 
@@ -231,7 +216,7 @@ def _with_named_runs(table: Table, selection: Selection) -> Table:
     """Make what a column names separate curves, where nobody says what separates curves.
 
     A recipe, arm or model is a curve, and the runs and seeds within it are its repeats; a run is a curve of its own
-    where there is no such column and no seed.
+    where there is no such column, unless each run has a seed of its own.
     """
     if table.kind == "run" or selection.by:
         return table
@@ -241,46 +226,21 @@ def _with_named_runs(table: Table, selection: Selection) -> Table:
     run = find(RUN, free)
     if arms:
         table = replace(table, seed=table.seed or run)
-    elif run is None or selection.seed or not _names_runs(rows, run) or _is_repeat(table, rows, run):
+    elif run is None or selection.seed or not _names_runs(rows, run):
         return table
+    else:
+        pairs = {(label(row[run]), label(row.get(table.seed or ""))) for row in rows}
+        if table.seed is not None and len(pairs) == len({seed for _, seed in pairs}):
+            return table
     named = arms or [str(run)]
-    facts = [Fact(kind="runs_apart", values={"column": name, "num": len(_labels(rows, name))}) for name in named]
+    facts = [Fact(kind="runs_apart", values={"column": name, "num": len(value_counts(rows, name))}) for name in named]
     return replace(table, apart=(*table.apart, *named), facts=(*table.facts, *facts))
 
 
-def _labels(rows: Iterable[dict[str, Any]], column: str) -> Counter[str]:
-    return Counter(label(row.get(column)) for row in rows)
-
-
 def _names_runs(rows: Sequence[dict[str, Any]], column: str) -> bool:
-    """Return whether every row has a value here, each value with several rows."""
-    counts = _labels(rows, column)
-    return 2 <= len(counts) <= _MAX_RUNS and "None" not in counts and min(counts.values()) >= _MIN_ROWS_PER_RUN
-
-
-def _is_repeat(table: Table, rows: Sequence[dict[str, Any]], run: str) -> bool:
-    """Return whether runs are no curves of their own: each has a seed of its own, or goes on from the one before it."""
-    spans: dict[str, tuple[float, float]] = {}
-    for row in rows:
-        x = row[table.x or ""]
-        if is_number(x):
-            low, high = spans.get(label(row[run]), (x, x))
-            spans[label(row[run])] = min(low, x), max(high, x)
-    pairs = {(label(row[run]), label(row.get(table.seed or ""))) for row in rows}
-    has_own_seed = table.seed is not None and len(pairs) == len({seed for _, seed in pairs})
-    return has_own_seed or len(chains(spans)) == 1
-
-
-def _attempts_differ(table: Table, rows: Sequence[int], selection: Selection) -> bool:
-    """Return whether attempts say more than the columns that the user named: a run of a curve with several attempts."""
-    if ATTEMPT not in table.apart:
-        return False
-    named = [column for column in (*selection.by, selection.seed or table.seed) if column is not None]
-    attempts: dict[tuple[str, ...], set[str]] = {}
-    for row in (table.rows[at] for at in rows):
-        key = (*(label(row.get(column)) for column in named), str(selection.holds_out(row)))
-        attempts.setdefault(key, set()).add(label(row.get(ATTEMPT)))
-    return any(len(numbers) > 1 for numbers in attempts.values())
+    """Return whether every row has a value here, most values with several rows."""
+    counts = value_counts(rows, column)
+    return 2 <= len(counts) <= _MAX_RUNS and "None" not in counts and median(counts.values()) >= _MIN_ROWS_PER_RUN
 
 
 # A table as a whole
@@ -288,12 +248,14 @@ def _attempts_differ(table: Table, rows: Sequence[int], selection: Selection) ->
 
 def _prepared(table: Table, file: str, selection: Selection, num_files: int) -> Table:
     """Add the file name as a column and compute to every row that can have it; check the columns asked for."""
-    x, facts = None, ()
+    if table.raw and (named := [name for name in table.raw[0].columns if name in selection.mentioned]):
+        table = with_runs(table, named)
+    x = None
     if selection.x is None and table.kind == "run" and table.x == "gpu_hours" and "arm" not in table.columns:
         share = disagreement(table.rows)
         if share > UNEVEN_TIME:
             x = "flops" if num_files == 1 else "gpu_hours"
-            facts = (Fact(kind="uneven_time", values={"share": share, "used": x}),)
+            table = replace(table, facts=(*table.facts, Fact(kind="uneven_time", values={"share": share, "used": x})))
     if selection.gpus is not None:
         table = with_gpus(table, selection.gpus)
     if FILE not in table.columns:
@@ -301,21 +263,18 @@ def _prepared(table: Table, file: str, selection: Selection, num_files: int) -> 
     _check_columns(table, selection)
     x = selection.x or x or table.x
     assert x is not None
-    reward = table.reward
-    if selection.y is not None:
-        reward = Reward(column=selection.y, kind="evaluation")
     if x != table.step:
         # Before any filter: the row of the same step that holds the compute may be one the filter drops.
         computes = fill_from_step(table.rows, x, table.step)
-        rows = [{**row, x: compute} for row, compute in zip(table.rows, computes, strict=True)]
-        table = replace(table, rows=rows)
-    return replace(table, x=x, reward=reward, facts=(*table.facts, *facts))
+        table = replace(table, rows=[{**row, x: value} for row, value in zip(table.rows, computes, strict=True)])
+    reward = Reward(column=selection.y, kind="evaluation") if selection.y is not None else table.reward
+    return replace(table, x=x, reward=reward)
 
 
 def _check_columns(table: Table, selection: Selection) -> None:
     given = [("--x", selection.x), ("--y", selection.y), ("--seed", selection.seed)]
     given += [("--by", column) for column in selection.by]
-    given += [("--where", column) for column, _ in (*selection.where, *selection.where_not)]
+    given += [("--where", column) for column, _, _ in selection.filters]
     given += [("--holdout", selection.holdout[0])] if selection.holdout else []
     for option, column in given:
         if column is not None and column not in table.columns:
@@ -347,24 +306,18 @@ def _no_column(table: Table, option: str, column: str) -> str:
 def _filtered(tables: Sequence[Table], selection: Selection) -> list[list[int]]:
     """Return the rows of each table that the filters keep."""
     kept = [list(range(len(table.rows))) for table in tables]
-    filters = [(column, wanted, True) for column, wanted in selection.where]
-    filters += [(column, wanted, False) for column, wanted in selection.where_not]
-    for column, wanted, has in filters:
+    for column, sign, wanted in selection.filters:
         before = kept
         kept = [
-            [at for at in rows if same(table.rows[at].get(column), wanted) == has]
+            [at for at in rows if same(table.rows[at].get(column), wanted) == (sign == "=")]
             for table, rows in zip(tables, kept, strict=True)
         ]
         if not any(kept):
-            raise InputError(
-                _matches_nothing(tables, before, f"--where {column}{'=' if has else '!='}{wanted}", column)
-            )
-    if selection.holdout and not any(
-        selection.holds_out(table.rows[at]) for table, rows in zip(tables, kept, strict=True) for at in rows
-    ):
-        raise InputError(
-            _matches_nothing(tables, kept, f"--holdout {'='.join(selection.holdout)}", selection.holdout[0])
-        )
+            raise InputError(_matches_nothing(tables, before, f"--where {column}{sign}{wanted}", column))
+    rows = (table.rows[at] for table, own in zip(tables, kept, strict=True) for at in own)
+    if selection.holdout and not any(map(selection.holds_out, rows)):
+        option = f"--holdout {'='.join(selection.holdout)}"
+        raise InputError(_matches_nothing(tables, kept, option, selection.holdout[0]))
     return kept
 
 

@@ -5,7 +5,6 @@ A fault of one curve among several becomes its `problem`, and the others stand; 
 
 import itertools
 import math
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,12 +16,12 @@ from numpy.typing import NDArray
 
 from scalerl.errors import InputError
 from scalerl.logs.binning import bin_runs
-from scalerl.logs.columns import FLOPS, STEP, TOKENS, is_rate, plain
+from scalerl.logs.columns import FLOPS, STEP, TOKENS, is_rate, label, plain
 from scalerl.logs.facts import Fact, sentence
 from scalerl.logs.names import curve_names, listed
-from scalerl.logs.selection import Rows, Selection, curves_from, label, words_of
+from scalerl.logs.selection import Rows, Selection, curves_from, words_of
 from scalerl.logs.table import Table
-from scalerl.logs.units import YScale, fitting_scale, is_nan, is_number, number, scaled
+from scalerl.logs.units import SCALES, YScale, fitting_scale, is_nan, is_number, number
 
 __all__ = ["InputError", "Selection", "Series", "series_from"]
 
@@ -130,7 +129,7 @@ def _series(name: str, rows: Rows, selection: Selection, labels: dict[str, Any])
                 f"the files of {name} use different columns ({listed(sorted(columns))}): choose one with {option}."
             )
     facts = list({repr(fact): fact for table in tables for fact in table.facts}.values())
-    for rule in (_without_nan, _named_by_seed, _without_superseded, _without_repeated, _without_held):
+    for rule in (_without_nan, _named_by_seed, _without_repeated, _without_held):
         rows = rule(rows, facts)
     x = _numbers(rows, rows.x, rows.first.x or "", "--x")
     y, y_scale = _rewards(rows, selection.y_scale, facts)
@@ -218,34 +217,6 @@ def _named_by_seed(rows: Rows, facts: list[Fact]) -> Rows:
     return replace(rows, run=np.array(names, dtype=object))
 
 
-def _without_superseded(rows: Rows, facts: list[Fact]) -> Rows:
-    """Drop the rows that a resumed attempt of the same run superseded."""
-    by: dict[int, int] = {}
-    for at_table, table in enumerate(rows.tables):
-        own = np.flatnonzero(rows.table == at_table).tolist()
-        ats = [int(rows.at[place]) for place in own]
-        for place, at in zip(own, ats, strict=True):
-            first = table.superseded[at]
-            later = None if first is None else bisect_left(ats, first)
-            if first is None or later is None or later == len(own):
-                continue
-            # The first row of the attempt may have no reward: the next one that has shows to which run it belongs.
-            other = own[later]
-            is_same = rows.run[other] == rows.run[place] and rows.is_held_out[other] == rows.is_held_out[place]
-            is_evaluation = ats[later] != first and table.rows[first].get(table.step or "") == rows.step[place]
-            if is_same and not is_evaluation:
-                by[place] = first
-    if not by:
-        return rows
-    place, at = min(by.items(), key=lambda pair: pair[1])
-    table = rows.tables[rows.table[place]]
-    before, after = (number(table.rows[row].get(table.step or "")) or 0.0 for row in (at - 1, at))
-    values = {"from_step": before, "to_step": after, "place": f"{table.places[at]} of {table.path.name}"}
-    values |= {"times": len(set(by.values())), "num": len(by)}
-    facts.append(Fact(kind="superseded", values=values))
-    return rows.take(np.array([place not in by for place in range(len(rows.at))]))
-
-
 def _without_repeated(rows: Rows, facts: list[Fact]) -> Rows:
     """Drop the rows that a log holds twice; note several evaluations per compute.
 
@@ -321,7 +292,8 @@ def _rewards(rows: Rows, asked: YScale, facts: list[Fact]) -> tuple[Floats, YSca
         if scale != "1":
             values = {"y": column, "low": low, "high": high}
             facts.append(Fact(kind="percent" if scale == "100" else "own_scale", values=values))
-    fitted = scaled(rewards, scale)
+    least, width = SCALES[scale]
+    fitted = (rewards - least) / width
     if scale == "none":
         return fitted, scale
     outside = (fitted < -_ROUNDING) | (fitted > 1 + _ROUNDING)
@@ -432,7 +404,7 @@ def _start(y: Floats, samples: Floats, selection: Selection, y_scale: YScale) ->
     if not np.isnan(samples).any():
         # Binomial: p (1 - p) / n for each row; p is kept off 0 and 1, where one rate would claim no noise at all.
         rates = np.clip(y, 0.02, 0.98)
-        return mean, math.sqrt(float(np.sum(rates * (1 - rates) / samples))) / y.size
+        return mean, math.sqrt(math.fsum(rates * (1 - rates) / samples)) / y.size
     # The same number in every run is one evaluation, written down several times.
     if y.size < _ENOUGH_STARTS or len(set(y)) == 1:
         return mean, None

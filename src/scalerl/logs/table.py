@@ -1,31 +1,32 @@
-"""`Table`: the rows of one log, whatever its format, with its columns recognised and its attempts numbered."""
+"""`Table`: the rows of one log, whatever its format, with its columns recognised and its attempts joined."""
 
 import itertools
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from scalerl.errors import InputError
 from scalerl.logs import columns as names
-from scalerl.logs.clock import hours_of_training, pause_fact, wall_times
+from scalerl.logs.clock import hours_of_training, wall_times
 from scalerl.logs.columns import Reward
 from scalerl.logs.facts import Fact
 from scalerl.logs.names import ATTEMPT, clean
-from scalerl.logs.runs import number_attempts
-from scalerl.logs.units import is_number, number
+from scalerl.logs.runs import join_attempts, join_named_runs
+from scalerl.logs.units import ABSENT, as_numbers, is_number, number
 
 Placed = tuple[str, Mapping[str, Any]]
 """A row and its place in the log, such as 'line 12'."""
 
 _MAX_CELLS = 3_000_000
 _MAX_SECONDS = 60.0
-# ms-swift logs its step as text, '5/400'.
-_SWIFT_STEP = "global_step/max_steps"
 _MAX_DEPTH = 8
 # Larger integers are beyond floats, and become infinite.
 _MAX_BITS = 1000
+# A step as ms-swift writes it: '5/400'.
+_STEP_OF = re.compile(r"\d+\s*/\s*\d+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +50,10 @@ class Table:
     """Columns whose values are known to be separate curves: a run folder's sets, wandb's runs."""
     built: tuple[str, ...] = ()
     """Columns that are not in the log but built from its clock."""
-    superseded: list[int | None] = field(default_factory=list)
-    """For each row the row from which a resumed attempt replaced it, None for a row that counts."""
     facts: tuple[Fact, ...] = ()
     """What the reader decided that the user did not ask for."""
+    raw: tuple["Table", ...] = ()
+    """The table before its attempts were joined, where that changed anything."""
 
     @property
     def y(self) -> str | None:
@@ -86,6 +87,7 @@ def make_table(
     apart: tuple[str, ...] = (),
     facts: Sequence[Fact] = (),
     budget: Budget | None = None,
+    decimal_comma: bool = False,
 ) -> Table:
     """Build a table from rows and recognise its columns. Names and words are cleaned here, where they enter."""
     budget = budget or Budget(path)
@@ -93,33 +95,59 @@ def make_table(
     cleaned: dict[str, str] = {}
     for place, row in rows:
         budget.spend(len(row) + 1)
-        own = {}
-        for column, value in row.items():
-            if column not in cleaned:
-                cleaned[column] = clean(str(column)) or f"column {len(cleaned) + 1}"
-            if isinstance(value, int) and value.bit_length() > _MAX_BITS:
-                value = number(value)
-            own[cleaned[column]] = clean(value) if isinstance(value, str) else value
-        placed.append((place, own))
+        for column in row.keys() - cleaned.keys():
+            cleaned[column] = clean(str(column)) or f"column {len(cleaned) + 1}"
+        placed.append((place, {cleaned[column]: _clean_value(value) for column, value in row.items()}))
     if not placed:
         raise InputError(f"{path} holds no rows: wait until the run has logged something, or give another file.")
-    _read_text_numbers([row for _, row in placed])
-    columns = list(dict.fromkeys(itertools.chain.from_iterable(row for _, row in placed)))
+    own = [row for _, row in placed]
+    _read_numbers(own, decimal_comma=decimal_comma)
+    columns = list(dict.fromkeys(itertools.chain.from_iterable(own)))
     table = Table(
         path=path,
         kind=kind,
         columns=columns,
-        rows=[row for _, row in placed],
+        rows=own,
         places=[place for place, _ in placed],
         reward=Reward(column=y, kind="evaluation") if y else None,
         step=names.find(names.STEP, columns),
         num_samples=names.find(names.NUM_SAMPLES, columns),
         seed=seed or names.find(names.SEED, columns),
         apart=apart,
-        superseded=[None] * len(placed),
         facts=tuple(facts),
     )
-    return with_gpus(_with_hours(_with_attempts(table)), None)
+    return with_runs(table)
+
+
+def with_runs(table: Table, labels: Sequence[str] = ()) -> Table:
+    """Build the hours of a log and join its attempts, with `labels` as further columns that name runs."""
+    [raw] = table.raw or (table,)
+    step = names.find(names.TRAINER_STEP, raw.columns)
+    if raw.kind == "run":
+        return with_gpus(raw, None)
+    if step is None or ATTEMPT in raw.columns:
+        return with_gpus(_with_hours(raw), None)
+    places, rows = _in_order(raw, step)
+    runs = list(dict.fromkeys((*names.run_labels(rows, step), *labels)))
+    rows, facts = join_named_runs(rows, step, [run for run in runs if run not in labels])
+    joined = join_attempts(rows, step, runs, places, raw.path.name)
+    table = replace(raw, rows=rows, places=places, facts=(*raw.facts, *facts, *joined.facts))
+    if len(set(joined.attempt)) > 1:
+        table = with_column(table, ATTEMPT, joined.attempt)
+    # Work that a restart lost was done, and its time counts.
+    table = _with_hours(table)
+    table = replace(
+        table,
+        rows=[table.rows[at] for at in joined.kept],
+        places=[places[at] for at in joined.kept],
+        raw=(raw,) if facts or joined.facts else (),
+    )
+    if any(fact.kind == "attempts" for fact in joined.facts):
+        table = replace(table, apart=(*table.apart, ATTEMPT))
+    elif ATTEMPT in table.columns:
+        rows = [{name: value for name, value in row.items() if name != ATTEMPT} for row in table.rows]
+        table = replace(table, rows=rows, columns=[name for name in table.columns if name != ATTEMPT])
+    return with_gpus(table, None)
 
 
 def with_gpus(table: Table, gpus: float | None) -> Table:
@@ -145,55 +173,49 @@ def flatten(row: Mapping[str, Any], prefix: str = "", depth: int = 0) -> dict[st
     """Turn nested objects into one level: {'loss': {'kl': 1}} becomes {'loss/kl': 1}."""
     flat: dict[str, Any] = {}
     for key, value in row.items():
-        if isinstance(value, dict):
-            flat |= flatten(value, f"{prefix}{key}/", depth + 1) if depth < _MAX_DEPTH else {}
-        elif key == _SWIFT_STEP and isinstance(value, str) and value.partition("/")[0].strip().isdecimal():
-            flat[f"{prefix}global_step"] = int(value.partition("/")[0])
-        else:
+        if not isinstance(value, dict):
             flat[f"{prefix}{key}"] = value
+        elif depth < _MAX_DEPTH:
+            flat |= flatten(value, f"{prefix}{key}/", depth + 1)
     return flat
 
 
-def _read_text_numbers(rows: Sequence[dict[str, Any]]) -> None:
-    """Turn numbers in quotes into numbers, in columns that hold nothing else."""
-    texts = {column for row in rows for column, value in row.items() if isinstance(value, str)}
-    for column in texts:
+def _clean_value(value: Any) -> Any:
+    if isinstance(value, str):
+        return clean(value)
+    return number(value) if isinstance(value, int) and value.bit_length() > _MAX_BITS else value
+
+
+def _read_numbers(rows: Sequence[dict[str, Any]], *, decimal_comma: bool) -> None:
+    """Turn numbers written as text into numbers, in columns that hold nothing else; drop cells that say 'none'."""
+    for column in {column for row in rows for column, value in row.items() if isinstance(value, str)}:
+        for row in rows:
+            if isinstance(row.get(column), str) and row[column].strip().lower() in ABSENT:
+                del row[column]
         present = [row for row in rows if row.get(column) is not None]
-        values = [number(row[column]) if isinstance(row[column], str | int | float) else None for row in present]
-        if None not in values:
+        texts = [row[column].strip() if isinstance(row[column], str) else str(row[column]) for row in present]
+        if names.plain(column) in names.STEP and all(map(_STEP_OF.fullmatch, texts)):
+            texts = [text.partition("/")[0] for text in texts]
+        values = as_numbers(texts, decimal_comma=decimal_comma)
+        if values is not None and not any(isinstance(row[column], list | bool) for row in present):
             for row, value in zip(present, values, strict=True):
                 row[column] = value
 
 
-def _with_attempts(table: Table) -> Table:
-    """Order rows by their time of day, or turn newest-first rows around; then number the attempts."""
-    step = names.find(names.TRAINER_STEP, table.columns)
-    if step is None or table.kind == "run" or ATTEMPT in table.columns:
-        return table
+def _in_order(table: Table, step: str) -> tuple[list[str], list[dict[str, Any]]]:
+    """Return places and rows by their time of day, if every row has one; rows with the newest first are turned."""
     order = list(range(len(table.rows)))
     if (times := wall_times(table.rows, table.columns)) is not None:
         order.sort(key=lambda at: times[at])
     else:
         steps = [row[step] for row in table.rows if is_number(row.get(step))]
         if len(set(steps)) > 3 and all(a >= b for a, b in itertools.pairwise(steps)):
-            order.reverse()  # the newest rows come first
-    rows = [table.rows[at] for at in order]
-    numbered = number_attempts(rows, step, table.path.name)
-    table = replace(
-        table,
-        rows=[rows[at] for at in numbered.kept],
-        places=[table.places[order[at]] for at in numbered.kept],
-        superseded=numbered.superseded,
-        facts=(*table.facts, *numbered.facts),
-    )
-    if numbered.attempt is None:
-        return table
-    return replace(with_column(table, ATTEMPT, numbered.attempt), apart=(*table.apart, ATTEMPT))
+            order.reverse()
+    return [table.places[at] for at in order], [table.rows[at] for at in order]
 
 
 def _with_hours(table: Table) -> Table:
-    hours = None if "hours" in table.columns or table.kind == "run" else hours_of_training(table.rows, table.columns)
-    if hours is None:
+    if "hours" in table.columns:
         return table
-    pauses = pause_fact([(table.places[at], length) for at, length in hours.pauses])
-    return replace(with_column(table, "hours", hours.values), facts=(*table.facts, *pauses))
+    hours, facts = hours_of_training(table.rows, table.columns, table.places)
+    return table if hours is None else replace(with_column(table, "hours", hours), facts=(*table.facts, *facts))

@@ -1,4 +1,8 @@
-"""Tables and JSON: CSV of any delimiter, JSON lines, JSON documents; tables with one metric or one run per column."""
+"""Tables and JSON as rows: CSV of any delimiter, drawn tables, JSON lines, JSON documents.
+
+Cells stay text here; table.py reads the numbers. `reshaped` turns tables with one metric per row, and with one column
+per run, into rows of one run and step.
+"""
 
 import csv
 import io
@@ -10,16 +14,16 @@ from typing import Any
 
 from scalerl import store
 from scalerl.errors import InputError
-from scalerl.logs.columns import COARSE, LABELS, STEP, choose_y, find, may_be_run, plain
+from scalerl.logs.columns import COARSE, LABELS, STEP, choose_y, find, is_evaluation, is_measured, plain
 from scalerl.logs.facts import Fact
 from scalerl.logs.names import listed
 from scalerl.logs.table import Placed, flatten
-from scalerl.logs.units import is_number, number, read_cells
+from scalerl.logs.units import has_decimal_commas, is_number, looks_numeric, number
 
 _MAX_SAMPLE = 50
 _MAX_FIELD = 131_072
 _MAX_LINE = 2_000
-_MIN_ALIGNED = 6
+_MIN_DRAWN = 6
 _RULE = re.compile(r"[-:+=|\s]+")
 _PREAMBLE = re.compile(r"#|\s*\"?sep=.\"?\s*$", re.IGNORECASE)
 _KEY_VALUE = re.compile(r"""\w["']?\s*[=:]\s*["']?[-+]?[\d.]""")
@@ -42,8 +46,8 @@ def is_table(text: str) -> bool:
     return all(len(row) == len(header) for row in rows[:-1]) and all(len(row) <= len(header) for row in rows[-1:])
 
 
-def csv_rows(path: Path, text: str) -> list[tuple[str, dict[str, Any]]]:
-    """Return the rows of a table with a header line."""
+def csv_rows(path: Path, text: str) -> tuple[list[Placed], bool]:
+    """Return the rows of a table, each with the cells that hold something, and whether its decimals are commas."""
     lines = text.splitlines(keepends=True)
     first = next((at for at, line in enumerate(lines) if line.strip() and not _PREAMBLE.match(line)), 0)
     delimiter = _delimiter(lines[first])
@@ -51,50 +55,43 @@ def csv_rows(path: Path, text: str) -> list[tuple[str, dict[str, Any]]]:
     try:
         body = [(first + reader.line_num, cells) for cells in reader if any(cell.strip() for cell in cells)]
     except csv.Error as fault:
-        line = first + reader.line_num
-        raise InputError(f"{path}, line {line}: not CSV ({fault}); repair or remove that line.") from None
-    line, cells = body.pop(0)
-    columns = _header(path, line, cells)
+        raise InputError(
+            f"{path}, line {first + reader.line_num}: not CSV ({fault}); repair or remove that line."
+        ) from None
+    columns = _header(path, *body.pop(0))
     if len(body) > 1 and len(body[-1][1]) < len(columns) and not text.endswith(("\n", "\r")):
         body.pop()  # still being written
+    if not body:
+        raise InputError(
+            f"{path} holds a header and no rows: wait until the run has logged something, or give another file."
+        )
     for line, cells in body:
         if any(cell.strip() for cell in cells[len(columns) :]):
             raise InputError(
                 f"{path}, line {line}: {len(cells)} values under {len(columns)} columns; quote values that hold "
                 f"{delimiter!r}."
             )
-    if not body:
-        raise InputError(
-            f"{path} holds a header and no rows: wait until the run has logged something, or give another file."
-        )
-    by_column = [[cells[at] if at < len(cells) else "" for _, cells in body] for at in range(len(columns))]
-    values = read_cells(by_column, delimiter)
-    # Every column stays, also one without values; only the cells that hold something are in a row.
-    rows = (
-        {name: cells[at] for name, cells in zip(columns, values, strict=True) if cells[at] is not None}
-        for at in range(len(body))
-    )
-    return [(f"line {line}", row) for (line, _), row in zip(body, rows, strict=True)]
+    # Where commas separate cells, those within a cell group thousands.
+    has_commas = delimiter != "," and has_decimal_commas(cell for _, cells in body for cell in cells)
+    named = ((line, zip(columns, cells, strict=False)) for line, cells in body)
+    return [(f"line {at}", {name: cell.strip() for name, cell in row if cell.strip()}) for at, row in named], has_commas
 
 
-def aligned(text: str) -> str:
-    """Return the longest table drawn in a text as CSV with tabs, empty where there is none of steps.
+def drawn_rows(text: str) -> list[Placed]:
+    """Return the rows of the longest table drawn in a text, none where it has no column of steps.
 
     Cells are separated by pipes, as in Markdown, or by two blanks, as pandas prints them.
     """
     best: list[list[str]] = []
     own: list[list[str]] = []
-    for line in (line for line in text.splitlines() if len(line) <= _MAX_LINE):
-        if _RULE.fullmatch(line):
-            continue
+    for line in (line for line in text.splitlines() if len(line) <= _MAX_LINE and not _RULE.fullmatch(line)):
         separator = r"\|" if line.count("|") > 1 else r"\s{2,}"
         cells = [cell.strip() for cell in re.split(separator, line.strip(" |\t"))]
-        if not own or len(own[0]) != len(cells):
-            own = []
-        own.append(cells)
+        own = [*own, cells] if own and len(own[0]) == len(cells) else [cells]
         best = max(best, own, key=len)
-    is_log = len(best) > _MIN_ALIGNED and len(best[0]) > 1 and find((*STEP, *COARSE), best[0]) is not None
-    return "".join("\t".join(cells) + "\n" for cells in best) if is_log else ""
+    if len(best) <= _MIN_DRAWN or len(best[0]) < 2 or find((*STEP, *COARSE), best[0]) is None:
+        return []
+    return [(f"row {at}", dict(zip(best[0], cells, strict=True))) for at, cells in enumerate(best[1:], start=1)]
 
 
 def _head(text: str) -> list[str]:
@@ -108,9 +105,8 @@ def _head(text: str) -> list[str]:
 
 
 def _delimiter(header: str) -> str:
-    return max(
-        ",;\t", key=lambda mark: len(next(csv.reader([header], delimiter=mark), [])) if len(header) < _MAX_FIELD else 0
-    )
+    num = {mark: len(next(csv.reader([header], delimiter=mark), [])) for mark in ",;\t" if len(header) < _MAX_FIELD}
+    return max(num, key=lambda mark: num[mark], default=",")
 
 
 def _header(path: Path, line: int, cells: Sequence[str]) -> list[str]:
@@ -133,7 +129,7 @@ def is_json_document(body: str) -> bool:
     """Return whether a text is one JSON document with rows, and not one object per line."""
     if body.startswith("["):
         return bool(re.match(r"\[\s*[{\[\]]", body)) or _parsed(body) is not None
-    if not re.match(r'\{\s*("|\}|$)', body):
+    if not is_json_lines(body):
         return False
     # One object over many lines is JSON, and so is one line that holds many rows.
     first, _, rest = body.partition("\n")
@@ -153,24 +149,24 @@ def json_rows(path: Path, text: str) -> tuple[list[Placed], tuple[Fact, ...]]:
         value = json.loads(text)
     except json.JSONDecodeError as fault:
         raise InputError(f"{path}, line {fault.lineno}: not JSON ({fault.msg}); repair or remove it.") from None
-    unit = "log_history row" if isinstance(value, dict) and "log_history" in value else "row"
     rows = _rows_in(value)
     if rows is None:
         raise InputError(
             f"{path} is JSON, but neither a list of rows, nor columns of equal length, nor a trainer_state.json with a "
             "log_history."
         )
+    unit = "log_history row" if isinstance(value, dict) and "log_history" in value else "row"
     rows = [flatten(row) for row in rows]
-    columns = dict.fromkeys(name for row in rows for name in row)
-    facts: tuple[Fact, ...] = ()
-    if rows and find((*STEP, *COARSE), list(columns)) is None and choose_y(list(columns), rows) is not None:
-        rows = [{"step": at, **row} for at, row in enumerate(rows, start=1)]
-        facts = (Fact(kind="rows_counted", values={"num": len(rows)}),)
-    return [(f"{unit} {at}", row) for at, row in enumerate(rows, start=1)], facts
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    if not rows or find((*STEP, *COARSE), columns) is not None or choose_y(columns, rows) is None:
+        return [(f"{unit} {at}", row) for at, row in enumerate(rows, start=1)], ()
+    counted = [(f"{unit} {at}", {"step": at, **row}) for at, row in enumerate(rows, start=1)]
+    return counted, (Fact(kind="rows_counted", values={"num": len(rows)}),)
 
 
 # Points as lists of numbers; those with three are what tensorboard's page saves.
 _POINTS = {2: ("step", "value"), 3: ("wall_time", "step", "value")}
+_SPLIT = ("train", "training")
 
 
 def _rows_in(value: Any) -> list[dict[str, Any]] | None:
@@ -185,26 +181,28 @@ def _rows_in(value: Any) -> list[dict[str, Any]] | None:
         return None
     if "log_history" in value:
         return _rows_in(value["log_history"])
-    columns = _columns_in(value)
-    if columns is not None:
+    if (columns := _columns_in(value)) is not None:
         return [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
-    lists = {
-        name: part for name, part in value.items() if isinstance(part, list) and part and isinstance(part[0], dict)
-    }
-    if len(lists) == 1:
-        return _rows_in(next(iter(lists.values())))
-    if len(lists) > 1 and len(lists) == len(value) and all(_rows_in(part) is not None for part in lists.values()):
-        return [{"run": name, **row} for name, part in lists.items() for row in part]
-    return None
+    parts = {name: rows for name, part in value.items() if isinstance(part, list | dict) and (rows := _rows_in(part))}
+    parts = {name: rows for name, rows in parts.items() if set(rows[0]) != {"value"}}
+    if len(parts) < 2:
+        return next(iter(parts.values()), None)
+    if all(is_evaluation(name) or name in _SPLIT for name in parts):
+        return [_of_split(name, row) for name, rows in parts.items() for row in rows]
+    return [{"run": name, **row} for name, rows in parts.items() for row in rows] if len(parts) == len(value) else None
+
+
+def _of_split(name: str, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Put the name of an evaluation before its metrics: {"eval": [{"step": 1, "acc": 0.5}]} has a column eval/acc."""
+    own = (*STEP, *COARSE, *LABELS)
+    return {key if name in _SPLIT or plain(key) in own else f"{name}/{key}": cell for key, cell in row.items()}
 
 
 def _columns_in(value: Mapping[str, Any]) -> dict[str, list[Any]] | None:
     """Return columns: lists of equal length, or objects by row as pandas writes them; None for any other object."""
     parts = list(value.values())
-    if all(isinstance(part, dict) for part in parts):
-        keys = [list(part) for part in parts]
-        is_frame = bool(parts) and all(own == keys[0] for own in keys) and all(key.isdecimal() for key in keys[0])
-        parts = [list(part.values()) for part in parts] if is_frame else []
+    if parts and all(isinstance(part, dict) and part and all(key.isdecimal() for key in part) for part in parts):
+        parts = [list(part.values()) for part in parts]
     if not parts or not all(isinstance(part, list) for part in parts) or len({len(part) for part in parts}) > 1:
         return None
     if any(isinstance(cell, list | dict) for part in parts for cell in part):
@@ -221,10 +219,8 @@ def jsonl_rows(path: Path, text: str) -> tuple[list[Placed], tuple[Fact, ...]]:
     text, cut = _without_cut_lines(text)
     placed = []
     for line, row in store.parse_lines(text, path):
-        for wrapper in _WRAPPERS:
-            inner = row.get(wrapper)
-            if isinstance(inner, dict):
-                row = {**inner, **{key: value for key, value in row.items() if key != wrapper}}
+        for inner in [inner for name in _WRAPPERS if isinstance(inner := row.get(name), dict)]:
+            row = {**inner, **{key: value for key, value in row.items() if value is not inner}}
         placed.append((f"line {line}", flatten(row)))
     return placed, (Fact(kind="cut_lines", values={"num": len(cut), "line": cut[0]}),) if cut else ()
 
@@ -240,17 +236,13 @@ def _without_cut_lines(text: str) -> tuple[str, list[int]]:
         return text, []
     cut = []
     for at in bad:
-        behind = _object_at_end(lines[at])
+        begins = [match.start() for match in re.finditer(r'\{"', lines[at][1:_MAX_FIELD])][:_MAX_SAMPLE]
+        ends = (lines[at][begin + 1 :] for begin in begins)
+        behind = next((end for end in ends if isinstance(_parsed(end), dict)), "")
         if behind or any(line.strip() for line in lines[at + 1 :]):
             lines[at] = behind
             cut.append(at + 1)
-    return ("\n".join(lines), cut) if cut else (text, cut)
-
-
-def _object_at_end(line: str) -> str:
-    """Return the whole object at the end of a line, empty where there is none."""
-    begins = [match.start() for match in re.finditer(r'\{"', line[1:_MAX_FIELD])][:_MAX_SAMPLE]
-    return next((line[begin + 1 :] for begin in begins if isinstance(_parsed(line[begin + 1 :]), dict)), "")
+    return "\n".join(lines), cut
 
 
 def _parsed(text: str) -> Any:
@@ -297,19 +289,17 @@ def _run_columns(columns: Sequence[str], placed: Sequence[Placed]) -> dict[str, 
     wandb exports 'run - metric' beside its __MIN and __MAX. Other tables have a step and columns of numbers, none of
     which is named as anything that trainers measure.
     """
-    exported = {}
-    for column in columns:
-        run, separator, metric = column.rpartition(_SEPARATOR)
-        if separator and not metric.endswith(_COMPANIONS):
-            exported[column] = (run, metric)
+    parts = {column: column.rpartition(_SEPARATOR) for column in columns if not column.endswith(_COMPANIONS)}
+    exported = {column: (run, metric) for column, (run, separator, metric) in parts.items() if separator}
     if any(f"{column}__MIN" in columns for column in exported) or len(exported) == len(columns) - 1 > 0:
         return exported
     step = find((*STEP, *COARSE), columns)
     others = [column for column in columns if column != step]
-    if step is None or len(others) < 2 or not all(map(may_be_run, others)):
+    if step is None or len(others) < 2 or any(map(is_measured, others)):
         return {}
     cells = [row[column] for _, row in placed for column in others if row.get(column) is not None]
-    is_rate = all(map(is_number, cells)) and bool(cells) and min(cells) >= -1 and max(cells) <= 100
+    values = [value for value in map(number, cells) if value is not None]
+    is_rate = len(values) == len(cells) > 0 and min(values) >= -1 and max(values) <= 100
     return {column: (column, _VALUE) for column in others} if is_rate else {}
 
 
@@ -318,8 +308,8 @@ def _one_row_per_step(columns: Sequence[str], placed: Sequence[Placed]) -> list[
     step, value, metric = find(STEP, columns), find((_VALUE,), columns), find(_METRIC, columns)
     if step is None or value is None or metric is None:
         return None
-    words = {str(row.get(metric)): isinstance(row.get(metric), str) for _, row in placed}
-    if len(words) < 2 or 2 * len(words) > len(placed) or not all(words.values()):
+    words = {row.get(metric) for _, row in placed}
+    if len(words) < 2 or 2 * len(words) > len(placed) or not all(isinstance(word, str) for word in words):
         return None
     # A "name" may be that of a run.
     if plain(metric) == "name" and not choose_y(list(words), [{row[metric]: row.get(value)} for _, row in placed]):
@@ -340,5 +330,5 @@ def _one_row_per_step(columns: Sequence[str], placed: Sequence[Placed]) -> list[
 
 def _is_label(column: str, placed: Sequence[Placed]) -> bool:
     values = [row.get(column) for _, row in placed]
-    words = {value for value in values if isinstance(value, str)}
+    words = {value for value in values if isinstance(value, str) and not looks_numeric(value)}
     return plain(column) in LABELS or (bool(words) and len(words) * 2 <= len(values))

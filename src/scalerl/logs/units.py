@@ -5,13 +5,12 @@ A cell may read 0.25, 0,25, 1.234,5, 1,234.5 or 25 %; a reward may be a share, p
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, TypeGuard
 
 YScale = Literal["auto", "1", "100", "pm1", "none"]
-Cell = float | str | None
 
-_ABSENT = frozenset({"", "none", "null", "na", "n/a", "#n/a", "-"})
+ABSENT = frozenset({"", "none", "null", "na", "n/a", "#n/a", "-"})
 # A group of thousands does not begin with 0: 0.250 is a quarter.
 _COMMA_GROUPS = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?")
 _DOT_GROUPS = re.compile(r"[-+]?[1-9]\d{0,2}(\.\d{3})+(,\d+)?")
@@ -21,6 +20,8 @@ _WRITTEN_NUMBER = re.compile(r"[-+]?[\d.,' ]*\d[\d.,' ]*%?")
 _MAX_NUMBER = 64
 # The least maximum of a rate in per cent; a share may exceed 1 a little, by a bonus.
 _MIN_PERCENT = 2.0
+# (least reward, width) of each scale: a fitted reward is (reward - least) / width.
+SCALES: dict[YScale, tuple[float, float]] = {"1": (0, 1), "100": (0, 100), "pm1": (-1, 2), "none": (0, 1)}
 
 
 def number(value: Any) -> float | None:
@@ -45,6 +46,11 @@ def is_nan(value: object) -> bool:
     return value != value if isinstance(value, float) else isinstance(value, str) and value.strip().lower() == "nan"
 
 
+def is_missing(value: object) -> bool:
+    """Return whether a value is absent or NaN."""
+    return value is None or is_nan(value)
+
+
 def looks_numeric(value: object) -> bool:
     """Return whether a value is a number, also one written as text: one bad cell makes a whole CSV column text."""
     if not isinstance(value, str) or is_nan(value):
@@ -52,24 +58,23 @@ def looks_numeric(value: object) -> bool:
     return number(value) is not None or (len(value) < _MAX_NUMBER and bool(_WRITTEN_NUMBER.fullmatch(value)))
 
 
-# Cells
+def as_numbers(texts: Sequence[str], *, decimal_comma: bool = False) -> list[float] | None:
+    """Return the numbers of a column of texts, None if one of them is not a number: 3e7 may be a label beside 'base'.
 
-
-def read_cells(columns: Sequence[Sequence[str]], delimiter: str) -> list[list[Cell]]:
-    """Return the values of each column: numbers if every cell is one, else text; None for an empty cell.
-
-    A label such as 3e7 does not become a number by itself. In a table whose decimals are commas a dot groups
-    thousands: 1.000 is a thousand there.
+    In a table whose decimals are commas a dot groups thousands: 1.000 is a thousand there.
     """
-    present = [[None if cell.strip().lower() in _ABSENT else cell.strip() for cell in cells] for cells in columns]
-    # Where commas separate cells, those within a cell group thousands.
-    has_commas = delimiter != "," and _has_decimal_commas([cell for cells in present for cell in cells if cell])
-    return [_read_column(cells, has_commas) for cells in present]
+    is_percent = all(text.endswith("%") for text in texts)
+    bare = [_without_percent(text) for text in texts] if is_percent else texts
+    dots = [text for text in bare if "." in text]
+    is_local = decimal_comma and (any("," in text for text in bare) or (dots and all(map(_DOT_GROUPS.fullmatch, dots))))
+    numbers = [_local_number(text) if is_local else _plain_number(text) for text in bare]
+    known = [value / 100 if is_percent else value for value in numbers if value is not None]
+    return known if len(known) == len(texts) else None
 
 
-def _has_decimal_commas(cells: Sequence[str]) -> bool:
+def has_decimal_commas(cells: Iterable[str]) -> bool:
     """Return whether decimals are commas: 0,25 is proof, 1,200 only in a table without decimal points such as 0.25."""
-    numbers = [_without_percent(cell) for cell in cells if len(cell) <= _MAX_NUMBER]
+    numbers = [_without_percent(cell.strip()) for cell in cells if len(cell) <= _MAX_NUMBER]
     commas = [text for text in numbers if _DECIMAL_COMMA.fullmatch(text)]
     if any(not _COMMA_GROUPS.fullmatch(text) for text in commas):
         return True
@@ -77,50 +82,17 @@ def _has_decimal_commas(cells: Sequence[str]) -> bool:
     return bool(commas) and all(number(text) is None for text in dots)
 
 
-def _read_column(cells: Sequence[str | None], has_commas: bool) -> list[Cell]:
-    texts = [cell for cell in cells if cell is not None]
-    is_percent = bool(texts) and all(text.endswith("%") for text in texts)
-    bare = [_without_percent(text) for text in texts] if is_percent else texts
-    for convert in _styles(bare, has_commas):
-        numbers = [convert(text) for text in bare]
-        if None not in numbers:
-            known = iter(value / 100 if is_percent else value for value in numbers if value is not None)
-            return [None if cell is None else next(known) for cell in cells]
-    return list(cells)
+def _plain_number(text: str) -> float | None:
+    return number(text.replace(",", "") if _COMMA_GROUPS.fullmatch(text) else text)
 
 
-def _styles(texts: Sequence[str], has_commas: bool) -> list[Callable[[str], float | None]]:
-    """Return how a column's numbers may be written, in the order in which this is tried."""
-    if not has_commas:
-        return [number, _grouped_by_commas]
-    dotted = [text for text in texts if "." in text]
-    if any("," in text for text in texts) or (dotted and all(map(_DOT_GROUPS.fullmatch, dotted))):
-        return [_with_decimal_comma, _grouped_by_commas]
-    return [number]
-
-
-def _grouped_by_commas(text: str) -> float | None:
-    return number(text.replace(",", "")) if "," not in text or _COMMA_GROUPS.fullmatch(text) else None
-
-
-def _with_decimal_comma(text: str) -> float | None:
-    if _DOT_GROUPS.fullmatch(text):
-        text = text.replace(".", "")
-    return number(text.replace(",", ".")) if text.count(",") <= 1 else None
+def _local_number(text: str) -> float | None:
+    plain = text.replace(".", "") if _DOT_GROUPS.fullmatch(text) else text
+    return number(plain.replace(",", ".")) if plain.count(",") <= 1 else _plain_number(text)
 
 
 def _without_percent(text: str) -> str:
     return text.removesuffix("%").rstrip()
-
-
-# The scale of a reward
-
-
-def scaled(reward: Any, y_scale: YScale) -> Any:
-    """Return rewards on the scale that is fitted."""
-    if y_scale == "100":
-        return reward / 100
-    return (reward + 1) / 2 if y_scale == "pm1" else reward
 
 
 def fitting_scale(low: float, high: float, *, is_rate: bool) -> YScale:

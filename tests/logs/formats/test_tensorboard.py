@@ -97,7 +97,7 @@ def test_scalars_come_as_floats_or_tensors(tmp_path: Path, kind: str) -> None:
 
 def test_tensors_of_several_numbers_are_not_scalars(tmp_path: Path) -> None:
     path = _write_raw(tmp_path / "events.out.tfevents.1", [("eval/acc", 3, 0.25)], "several")
-    with pytest.raises(InputError, match="holds no rows"):
+    with pytest.raises(InputError, match="holds no logged values yet"):
         read_table(path)
 
 
