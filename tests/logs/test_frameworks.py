@@ -70,8 +70,8 @@ def nemo_rl() -> str:
         text += f"\n========================= Step {step}/40 =========================\n▶ Preparing batch...\n"
         if step % 4 == 0:
             text += f"▶ Starting validation at step {step}...\n\n📊 Validation Results:\n    • Accuracy: {reward:.4f}\n"
-            text += "    • Average response length: 190.0 tokens\n\n  ⏱️  Validation Timing:\n    • Total validation time: 9.1s\n"
-        text += f"\n📊 Training Results:\n  • Loss: 0.0100\n  • Avg Reward: {reward / 2:.4f}\n  • Mean Generation Length: 181.0\n"
+            text += "    • Average response length: 190.0\n\n  ⏱️  Timing:\n    • Total validation time: 9.1s\n"
+        text += f"\n📊 Training Results:\n  • Loss: 0.0100\n  • Avg Reward: {reward / 2:.4f}\n  • Mean Length: 181.0\n"
         text += "\n⏱️  Timing:\n  • Total step time: 36.00s\n"
     return text
 
