@@ -6,6 +6,7 @@ is a LevelDB log: blocks of 32 KiB with records of (crc, length, type, data). Re
 which a few fields are read. Every loop moves forward in the file or spends the budget.
 """
 
+import itertools
 import json
 import sqlite3
 import struct
@@ -18,34 +19,35 @@ from scalerl.errors import InputError
 from scalerl.logs.source import Source, bounded_bytes
 from scalerl.logs.table import Budget, Placed, flatten
 
-_VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
-_WIDTHS = {_FIXED_64: 8, _FIXED_32: 4}
+Message = dict[int, list[Any]]
+"""Values of a protobuf message by the number of their field: integers for varints, else bytes."""
+
+_VARINT, _BYTES = 0, 2
+_WIDTHS = {1: 8, 5: 4}
 _MAX_VARINT_BITS = 70
 
 
-def read_fields(message: memoryview) -> Iterator[tuple[int, int, Any]]:
-    """Yield (field number, wire type, value) of a protobuf message: an int for varints, else the bytes."""
+def parse(message: bytes | memoryview) -> Message:
+    """Return the fields of a protobuf message."""
+    fields: Message = {}
     at = 0
     while at < len(message):
         key, at = _varint(message, at)
-        field, wire = key >> 3, key & 7
-        if wire == _VARINT:
-            value, at = _varint(message, at)
-            yield field, wire, value
-            continue
-        if wire == _BYTES:
-            width, at = _varint(message, at)
-        elif wire in _WIDTHS:
-            width = _WIDTHS[wire]
-        else:
-            raise ValueError(f"unknown wire type {wire}")
-        if at + width > len(message):
-            raise ValueError("a field runs past the end of its message")
-        yield field, wire, message[at : at + width]
-        at += width
+        wire = key & 7
+        value, end = _varint(message, at) if wire in (_VARINT, _BYTES) else (0, at)
+        if wire != _VARINT:
+            if wire != _BYTES and wire not in _WIDTHS:
+                raise ValueError(f"unknown wire type {wire}")
+            begin, end = end, end + _WIDTHS.get(wire, value)
+            if end > len(message):
+                raise ValueError("a field runs past the end of its message")
+            value = bytes(message[begin:end])
+        fields.setdefault(key >> 3, []).append(value)
+        at = end
+    return fields
 
 
-def _varint(message: memoryview, at: int) -> tuple[int, int]:
+def _varint(message: bytes | memoryview, at: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, _MAX_VARINT_BITS, 7):
         if at >= len(message):
@@ -58,8 +60,8 @@ def _varint(message: memoryview, at: int) -> tuple[int, int]:
     raise ValueError("a number has more than ten bytes")
 
 
-def _text(value: memoryview) -> str:
-    return bytes(value).decode("utf-8", errors="replace")
+def _text(values: Sequence[bytes]) -> str:
+    return values[-1].decode("utf-8", errors="replace") if values else ""
 
 
 # tensorboard
@@ -76,51 +78,35 @@ def is_event_file(head: bytes) -> bool:
 
 
 def event_rows(path: Path, files: Sequence[Path], budget: Budget) -> Iterator[Placed]:
-    """Yield one row per step and writer. Sub-folders are runs; files of one folder follow each other in time.
-
-    Files of one folder that log different tags are written side by side, and their rows are merged by step.
-    """
-    folders: dict[Path, list[tuple[float, dict[int, dict[str, Any]]]]] = {}
+    """Yield one row per file and step. Sub-folders are runs; files of one folder follow each other in time."""
+    folders: dict[Path, list[dict[int, dict[str, Any]]]] = {}
     for file in files:
-        rows = _event_rows_of(file, budget)
-        if rows:
-            begin = min(row["wall_time"] for row in rows.values())
-            folders.setdefault(file.parent, []).append((begin, rows))
+        if rows := _event_rows_of(file, budget):
+            folders.setdefault(file.parent, []).append(rows)
     for folder, parts in folders.items():
         label = {"run": folder.relative_to(path).as_posix()} if len(folders) > 1 else {}
-        writers: list[dict[int, dict[str, Any]]] = []
-        for _, rows in sorted(parts, key=lambda part: part[0]):
-            tags = set().union(*rows.values()) - {"step", "wall_time"}
-            beside = next((own for own in writers if not tags & set().union(*own.values())), None)
-            if beside is None:
-                if writers and len(writers[-1]) > 1 and next(iter(rows)) == max(writers[-1]):
-                    del writers[-1][max(writers[-1])]  # the last row of a step counts
-                writers.append(rows)
-                continue
-            for step, row in rows.items():
-                beside[step] = {**row, **beside.get(step, {})}
-        for rows in writers:
-            yield from ((f"step {step}", {**label, **row}) for step, row in rows.items())
+        parts.sort(key=lambda rows: min(row["wall_time"] for row in rows.values()))
+        for earlier, later in itertools.pairwise(parts):
+            last = max(earlier)
+            if len(earlier) > 1 and next(iter(later)) == last and len(earlier[last].keys() & later[last].keys()) > 2:
+                del earlier[last]  # a tag has one value per step: the last
+        yield from ((f"step {step}", {**label, **row}) for rows in parts for step, row in rows.items())
 
 
 def _event_rows_of(file: Path, budget: Budget) -> dict[int, dict[str, Any]]:
     """Return the scalars of one file by step, in the order in which they were written."""
     rows: dict[int, dict[str, Any]] = {}
     for record in _records(bounded_bytes(file), file):
-        wall_time, step, values = 0.0, 0, []
         budget.spend()
-        for field, wire, value in read_fields(record):
-            if field == 1 and wire == _FIXED_64:
-                wall_time = struct.unpack("<d", value)[0]
-            elif field == 2 and wire == _VARINT:
-                step = value if value < 1 << 63 else value - (1 << 64)
-            elif field == 5 and wire == _BYTES:
-                values = [
-                    _summary_value(item) for number, kind, item in read_fields(value) if (number, kind) == (1, _BYTES)
-                ]
-        for tag, scalar in values:
+        event = parse(record)
+        wall_time = struct.unpack("<d", event.get(1, [bytes(8)])[-1])[0]
+        step = event.get(2, [0])[-1]
+        step -= (step >= 1 << 63) << 64
+        for value in map(parse, [item for summary in event.get(5, []) for item in parse(summary).get(1, [])]):
+            scalar = struct.unpack("<f", value[2][-1])[0] if 2 in value else _tensor_scalar(value.get(8, [b""])[-1])
             if scalar is not None:
-                rows.setdefault(step, {"step": step}).update({"wall_time": wall_time, tag: scalar})
+                row = rows.setdefault(step, {"step": step})
+                row |= {"wall_time": wall_time, _text(value.get(1, [])): scalar}
     return rows
 
 
@@ -140,40 +126,22 @@ def _records(data: bytes, path: Path) -> Iterator[memoryview]:
         yield view[begin : begin + length]
 
 
-def _summary_value(message: memoryview) -> tuple[str, float | None]:
-    tag, scalar = "", None
-    for field, wire, value in read_fields(message):
-        if field == 1 and wire == _BYTES:
-            tag = _text(value)
-        elif field == 2 and wire == _FIXED_32:
-            scalar = float(struct.unpack("<f", value)[0])
-        elif field == 8 and wire == _BYTES:
-            scalar = _tensor_scalar(value)
-    return tag, scalar
-
-
-def _tensor_scalar(message: memoryview) -> float | None:
+def _tensor_scalar(message: bytes) -> float | None:
     """Return the number in a one-element float tensor, None for any other tensor (text, histograms)."""
-    fields = list(read_fields(message))
-    kind = next((value for field, wire, value in fields if (field, wire) == (1, _VARINT)), 0)
-    if kind not in _TENSOR_FLOATS:
-        return None
-    letter, width, typed_field = _TENSOR_FLOATS[kind]
+    tensor = parse(message)
+    letter, width, typed_field = _TENSOR_FLOATS.get(tensor.get(1, [0])[-1], ("", 0, 0))
     # tensor_content (field 4) and packed or single entries of the typed list hold the same little-endian bytes.
-    content = b"".join(bytes(value) for field, wire, value in fields if field in (4, typed_field) and wire != _VARINT)
-    return float(struct.unpack(f"<{letter}", content)[0]) if len(content) == width else None
+    content = b"".join([*tensor.get(4, []), *tensor.get(typed_field, [])])
+    return struct.unpack(f"<{letter}", content)[0] if letter and len(content) == width else None
 
 
-def _crc_table() -> tuple[int, ...]:
-    table = []
-    for entry in range(256):
-        for _ in range(8):
-            entry = (entry >> 1) ^ (0x82F63B78 if entry & 1 else 0)
-        table.append(entry)
-    return tuple(table)
+def _crc_of_byte(entry: int) -> int:
+    for _ in range(8):
+        entry = (entry >> 1) ^ (0x82F63B78 * (entry & 1))
+    return entry
 
 
-_CRC_TABLE = _crc_table()
+_CRC_TABLE = tuple(map(_crc_of_byte, range(256)))
 
 
 def _masked_crc32c(data: bytes) -> int:
@@ -195,48 +163,33 @@ _WHOLE, _FIRST, _LAST = 1, 2, 4
 # Field numbers of wandb's messages.
 _RECORD_HISTORY, _RECORD_RUN = 2, 17
 _HISTORY_ITEM, _HISTORY_STEP = 1, 2
-_ITEM_KEYS, _ITEM_JSON = (1, 2), 16
+_ITEM_KEY, _ITEM_NESTED_KEY, _ITEM_JSON = 1, 2, 16
 _RUN_ID, _RUN_NAME = 1, 8
 
 
 def wandb_rows(files: Sequence[Path], budget: Budget) -> Iterator[Placed]:
     """Yield the history of each run, with the run's name."""
     for file in files:
-        run, rows = "", []
-        for record in _wandb_records(bounded_bytes(file)):
-            for field, wire, value in read_fields(memoryview(record)):
-                if wire == _BYTES and field == _RECORD_HISTORY:
-                    rows.append(_history_row(value))
-                    budget.spend(len(rows[-1]) + 1)
-                elif wire == _BYTES and field == _RECORD_RUN:
-                    texts = {key: _text(item) for key, kind, item in read_fields(value) if kind == _BYTES}
-                    run = texts.get(_RUN_NAME) or texts.get(_RUN_ID) or ""
-        run = run or file.parent.name
+        run, rows = file.parent.name, []
+        for record in map(parse, _wandb_records(bounded_bytes(file))):
+            for message in map(parse, record.get(_RECORD_RUN, [])):
+                run = _text(message.get(_RUN_NAME, [])) or _text(message.get(_RUN_ID, [])) or run
+            for message in map(parse, record.get(_RECORD_HISTORY, [])):
+                steps = [parse(step).get(1, [0])[-1] for step in message.get(_HISTORY_STEP, [])]
+                row: dict[str, Any] = {"_step": steps[-1]} if steps else {}
+                for item in map(parse, message.get(_HISTORY_ITEM, [])):
+                    keys = (*item.get(_ITEM_KEY, []), *item.get(_ITEM_NESTED_KEY, []))
+                    row |= _logged_number("/".join(_text([key]) for key in keys), _text(item.get(_ITEM_JSON, [])))
+                rows.append(row)
+                budget.spend(len(row) + 1)
         yield from ((f"row {number}", {"run": run, **row}) for number, row in enumerate(rows, start=1) if row)
-
-
-def _history_row(message: memoryview) -> dict[str, Any]:
-    row: dict[str, Any] = {}
-    for field, wire, value in read_fields(message):
-        if field == _HISTORY_STEP and wire == _BYTES:
-            step = [number for key, kind, number in read_fields(value) if (key, kind) == (1, _VARINT)]
-            row.setdefault("_step", step[0] if step else 0)
-        elif field == _HISTORY_ITEM and wire == _BYTES:
-            keys, text = [], "null"
-            for number, kind, item in read_fields(value):
-                if number in _ITEM_KEYS and kind == _BYTES:
-                    keys.append(_text(item))
-                elif number == _ITEM_JSON and kind == _BYTES:
-                    text = _text(item)
-            row |= _logged_number("/".join(keys), text)
-    return row
 
 
 def _logged_number(key: str, text: str) -> dict[str, Any]:
     """Return the number under a key; pictures, tables and histograms are left out."""
     try:
         value = json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return {}
     if isinstance(value, str) and value in ("NaN", "Infinity", "-Infinity"):
         value = float(value)
@@ -266,6 +219,7 @@ def _wandb_records(data: bytes) -> Iterator[bytes]:
 
 SQLITE_HEAD = b"SQLite format 3\0"
 _OPCODES_PER_CHECK = 10_000
+_SQLITE_NAMES = {"run_name": "run", "run_uuid": "run", "id": "", "is_nan": ""}
 _METRICS = "SELECT name FROM sqlite_master WHERE type = 'table' AND name = 'metrics'"
 
 
@@ -295,11 +249,11 @@ def sqlite_rows(path: Path, data: bytes, budget: Budget) -> Iterator[Placed]:
         if not connection.execute(_METRICS).fetchall():
             raise InputError(f"{path} is an SQLite database without a table 'metrics', as trackio and MLflow have.")
         for at, logged in enumerate(connection.execute("SELECT * FROM metrics ORDER BY rowid"), start=1):
-            row = dict(logged)
+            row: dict[str, Any] = dict(logged)
             row |= _logged_object(row.pop("metrics", None))
-            row = {{"run_name": "run", "run_uuid": "run"}.get(name, name): value for name, value in row.items()}
             budget.spend(len(row))
-            yield f"row {at}", {name: value for name, value in row.items() if name not in ("id", "is_nan")}
+            named = {_SQLITE_NAMES.get(name, name): value for name, value in row.items()}
+            yield f"row {at}", {name: value for name, value in named.items() if name}
     except sqlite3.Error as fault:
         raise refused[0] if refused else InputError(f"{path} is a damaged SQLite database ({fault}).") from None
     finally:

@@ -3,7 +3,7 @@
 Content decides, not the name of a file; the first format that recognises it reads it. docs/logs.md lists what is read.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ _MAX_LOGS = 64
 _RUN_KEYS = {store.EVALS: ("step", "set"), store.METRICS: ("step",)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Format:
     """One format. A folder has files that match `inside`; a file is what `recognise` returns something true for.
 
@@ -214,28 +214,37 @@ def _read_trainer_folder(source: Source, files: Sequence[Path]) -> Table:
     return replace(best, path=source.path, facts=(*((fact,) if len(files) > 1 else ()), *best.facts))
 
 
-def _read_wandb(source: Source, files: Sequence[Path] | bool) -> Table:
-    own = sorted({file.resolve() for file in files}) if isinstance(files, list) else [source.path]
-    placed = list(binary.wandb_rows(own, source.budget))
-    printed = own[0].parent / "files" / "output.log"
-    if not placed and len(own) == 1 and printed.is_file():
+def _file_inside(source: Source) -> Path | None:
+    """Return the file that a trainer or wandb is known to write into its folder."""
+    files = [source.path / name for name in (store.METRICS, "files/output.log", "output.log") if source.is_folder]
+    return next((file for file in files if file.is_file() and (file.name == store.METRICS or _is_log(file))), None)
+
+
+def _read_wandb(source: Source, _: object) -> Table:
+    files = source.files(*("*.wandb", "*run-*/*.wandb", "wandb/*run-*/*.wandb")) or [source.path]
+    files = sorted({file.resolve() for file in files})
+    placed = list(binary.wandb_rows(files, source.budget))
+    printed = files[0].parent / "files" / "output.log"
+    if not placed and len(files) == 1 and printed.is_file():
         return replace(read_table(printed), path=source.path)
     return _of_runs(source, "wandb", placed)
 
 
-def _read_events(source: Source, files: Sequence[Path] | bool) -> Table:
-    folder, own = (source.path, files) if isinstance(files, list) else (source.path.parent, [source.path])
-    return _of_runs(source, "tensorboard", list(binary.event_rows(folder, own, source.budget)))
+def _read_events(source: Source, _: object) -> Table:
+    folder = source.path if source.is_folder else source.path.parent
+    files = source.files("**/*tfevents*") or [source.path]
+    return _of_runs(source, "tensorboard", list(binary.event_rows(folder, files, source.budget)))
 
 
-def _of_runs(source: Source, kind: str, placed: Sequence[Placed]) -> Table:
+def _of_runs(source: Source, kind: str, rows: Iterable[Placed]) -> Table:
     """Return a table of rows that each name their run; the name of an only run says nothing."""
+    placed = text.reshaped(list(rows))[0]
     if not placed:
         raise InputError(f"{source.path} holds no logged values yet: wait until the run has logged something.")
     if len({row.get("run") for _, row in placed}) > 1:
         return make_table(source.path, kind, placed, apart=("run",), budget=source.budget)
-    rows = ((place, {key: value for key, value in row.items() if key != "run"}) for place, row in placed)
-    return make_table(source.path, kind, rows, budget=source.budget)
+    placed = [(place, {key: value for key, value in row.items() if key != "run"}) for place, row in placed]
+    return make_table(source.path, kind, placed, budget=source.budget)
 
 
 # Text
@@ -266,104 +275,92 @@ def _named_as_table(source: Source) -> bool:
 
 FORMATS = (
     Format(
-        name="run",
-        recognised_by="`recipe.json` or `evals.jsonl` in a folder",
-        row="an evaluation; the last attempt of a step counts",
-        recognise=_is_run,
-        read=_read_run,
+        "run",
+        "`recipe.json` or `evals.jsonl` in a folder",
+        "an evaluation; the last attempt of a step counts",
+        _read_run,
+        _is_run,
     ),
+    Format("study", "`study.json` in a folder", "an evaluation of one of its runs", _read_study, inside=(store.STUDY,)),
     Format(
-        name="study",
-        recognised_by="`study.json` in a folder",
-        row="an evaluation of one of its runs",
-        inside=(store.STUDY,),
-        read=_read_study,
-    ),
-    Format(
-        name="trainer folder",
-        recognised_by="`trainer_state.json`, also in `checkpoint-*`: transformers, TRL",
-        row="an entry of the longest `log_history`",
+        "trainer folder",
+        "`trainer_state.json`, also in `checkpoint-*`: transformers, TRL",
+        "an entry of the longest `log_history`",
+        _read_trainer_folder,
         inside=("trainer_state.json", "checkpoint-*/trainer_state.json"),
-        read=_read_trainer_folder,
     ),
     Format(
-        name="wandb",
-        recognised_by="`run-*.wandb`, alone or in a folder of runs",
-        row="what was given to `wandb.log`; `output.log` where there is none",
-        recognise=lambda source: source.data[:4] == binary.WANDB_HEAD,
+        "wandb",
+        "`run-*.wandb`, alone or in a folder of runs",
+        "what was given to `wandb.log`; `output.log` where there is none",
+        _read_wandb,
+        lambda source: source.data[:4] == binary.WANDB_HEAD,
         inside=("*.wandb", "*run-*/*.wandb", "wandb/*run-*/*.wandb"),
-        read=_read_wandb,
     ),
     Format(
-        name="mlflow",
-        recognised_by="a folder of runs with `meta.yaml` and a folder `metrics`",
-        row="a step of a run",
-        recognise=lambda source: binary.mlflow_files(source),
-        read=lambda source, files: _of_runs(source, "mlflow", list(binary.mlflow_rows(files, source.budget))),
+        "mlflow",
+        "a folder of runs with `meta.yaml` and a folder `metrics`",
+        "a step of a run",
+        lambda source, files: _of_runs(source, "mlflow", list(binary.mlflow_rows(files, source.budget))),
+        binary.mlflow_files,
     ),
     Format(
-        name="file inside",
-        recognised_by="a folder with `metrics.jsonl` or an `output.log` that is read",
-        row="as in that file",
-        recognise=lambda source: [
-            file
-            for file in source.files(store.METRICS, "files/output.log", "output.log")
-            if file.name == store.METRICS or _is_log(file)
-        ],
-        read=lambda _, files: read_table(next((file for file in files if file.name == store.METRICS), files[0])),
+        "file inside",
+        "a folder with `metrics.jsonl` or an `output.log` that is read",
+        "as in that file",
+        lambda _, file: read_table(file),
+        _file_inside,
     ),
     Format(
-        name="tensorboard",
-        recognised_by="event files in a folder and below it",
-        row="a step; sub-folders are runs, files of one folder follow each other",
-        recognise=lambda source: binary.is_event_file(source.data[:12]),
+        "tensorboard",
+        "event files in a folder and below it",
+        "a step; sub-folders are runs, files of one folder follow each other",
+        _read_events,
+        lambda source: binary.is_event_file(source.data[:12]),
         inside=("**/*tfevents*",),
-        read=_read_events,
     ),
     Format(
-        name="sqlite",
-        recognised_by="an SQLite database with a table `metrics`: trackio, MLflow",
-        row="what was logged",
-        recognise=lambda source: source.data.startswith(binary.SQLITE_HEAD),
-        read=lambda source, _: _of_runs(
-            source, "sqlite", text.reshaped(list(binary.sqlite_rows(source.path, source.data, source.budget)))[0]
-        ),
+        "sqlite",
+        "an SQLite database with a table `metrics`: trackio, MLflow",
+        "what was logged",
+        lambda source, _: _of_runs(source, "sqlite", binary.sqlite_rows(source.path, source.data, source.budget)),
+        lambda source: source.data.startswith(binary.SQLITE_HEAD),
     ),
     Format(
-        name="json",
-        recognised_by="one document",
-        row="a row of a list, of `log_history` or of columns; `[step, value]`, `[wall time, step, value]`; lists or "
+        "json",
+        "one document",
+        "a row of a list, of `log_history` or of columns; `[step, value]`, `[wall time, step, value]`; lists or "
         "columns per run, or of `train` and `eval`",
-        recognise=lambda source: source.data and text.is_json_document(source.body),
-        read=_read_json,
+        _read_json,
+        lambda source: source.data and text.is_json_document(source.body),
     ),
     Format(
-        name="jsonl",
-        recognised_by="one object per line",
-        row="a line; `data`, `metrics`, `payload` and `values` are unwrapped, other objects become `outer/inner`",
-        recognise=lambda source: source.data and text.is_json_lines(source.body),
-        read=lambda source, _: _of_text(source, "jsonl", *text.jsonl_rows(source.path, source.text)),
+        "jsonl",
+        "one object per line",
+        "a line; `data`, `metrics`, `payload` and `values` are unwrapped, other objects become `outer/inner`",
+        lambda source, _: _of_text(source, "jsonl", *text.jsonl_rows(source.path, source.text)),
+        lambda source: source.data and text.is_json_lines(source.body),
     ),
     Format(
-        name="csv",
-        recognised_by="a header and rows of as many cells, with `,` `;` or tabs",
-        row="a row; a run and row where a table has one column per run; a step where it has one metric per row",
-        recognise=lambda source: source.data and text.is_table(source.text),
-        read=_read_csv,
+        "csv",
+        "a header and rows of as many cells, with `,` `;` or tabs",
+        "a row; a run and row where a table has one column per run; a step where it has one metric per row",
+        _read_csv,
+        lambda source: source.data and text.is_table(source.text),
     ),
     Format(
-        name="console",
-        recognised_by="lines such as those below, also between the fences of a Markdown file",
-        row="a line, or the lines under a heading `Step N` or in a box",
-        recognise=lambda source: source.data and find_records(source.text, source.budget),
-        read=lambda source, found: _of_text(source, "console", *console_rows(found)),
+        "console",
+        "lines such as those below, also between the fences of a Markdown file",
+        "a line, or the lines under a heading `Step N` or in a box",
+        lambda source, found: _of_text(source, "console", *console_rows(found)),
+        lambda source: source.data and find_records(source.text, source.budget),
     ),
     Format(
-        name="drawn table",
-        recognised_by="cells between pipes, or two blanks apart, with a column of steps",
-        row="a row",
-        recognise=lambda source: source.data and not _named_as_table(source) and text.drawn_rows(source.text),
-        read=lambda source, rows: _of_text(source, "csv", rows),
+        "drawn table",
+        "cells between pipes, or two blanks apart, with a column of steps",
+        "a row",
+        lambda source, rows: _of_text(source, "csv", rows),
+        lambda source: source.data and not _named_as_table(source) and text.drawn_rows(source.text),
     ),
-    Format(name="csv", recognised_by="the suffix of its name", row="", recognise=_named_as_table, read=_read_csv),
+    Format("csv", "the suffix of its name", "", _read_csv, _named_as_table),
 )

@@ -143,7 +143,8 @@ def join_attempts(rows: list[Row], step: str, labels: Sequence[str], places: Seq
                 attempt[row] += 1
         later: list[int] = []
         for at in reversed(range(len(steps))):
-            gone |= {with_step[at]: with_step[by] for by in reversed(later) if steps[by] <= steps[at]}
+            by = next((other for other in later if steps[other] <= steps[at]), None)
+            gone |= {} if by is None else {with_step[at]: with_step[by]}
             if at in found.anew:
                 later = []
             elif at in found.resumed:

@@ -1,4 +1,4 @@
-"""Which rows of which tables make which curve: `Selection`, the shared options, and `Rows`, the rows of one curve.
+"""Which rows of which tables make which curve: `Selection`, the shared options, and `Point`, a row of a curve.
 
 A fault found here is one of a file as a whole, and raises InputError.
 """
@@ -9,9 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Literal
-
-import numpy as np
-from numpy.typing import NDArray
 
 from scalerl.errors import InputError
 from scalerl.logs.axes import UNEVEN_TIME, disagreement
@@ -66,49 +63,31 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
-    """The rows of one curve that have both compute and reward, as arrays of equal length."""
+class Point:
+    """A row of a curve that has both compute and reward, as the file has them."""
 
-    tables: Sequence[Table]
-    table: NDArray[np.intp]
-    at: NDArray[np.intp]
-    """The row of that table."""
-    x: NDArray[Any]
-    """Compute as the file has it, and so the reward."""
-    y: NDArray[Any]
-    run: NDArray[Any]
-    seed: NDArray[Any]
+    table: Table
+    row: dict[str, Any]
+    place: str
+    x: Any
+    y: Any
+    run: str
+    seed: str | None
     """Value of the column that is recognised as seed; None where an option names one."""
-    is_held_out: NDArray[Any]
-    step: NDArray[Any]
+    is_held_out: bool
+    step: float
     """The step of a log that may have been resumed; NaN in our run folders, whose rows are known to count."""
 
-    @property
-    def first(self) -> Table:
-        return self.tables[self.table[0]]
 
-    def take(self, which: NDArray[Any]) -> "Rows":
-        arrays = ("table", "at", "x", "y", "run", "seed", "is_held_out", "step")
-        return replace(self, **{name: getattr(self, name)[which] for name in arrays})
-
-    def used_tables(self) -> list[Table]:
-        return [self.tables[number] for number in dict.fromkeys(self.table.tolist())]
-
-    def column(self, name: str) -> list[Any]:
-        """Return the values of a column that is neither compute nor reward."""
-        places = zip(self.table.tolist(), self.at.tolist(), strict=True)
-        return [self.tables[number].rows[at].get(name) for number, at in places]
-
-    def places(self, which: NDArray[np.bool_]) -> str:
-        """Return the places of rows for a message: 'lines 3, 5 and 2 more of a.csv'."""
-        chosen = [(self.tables[number], at) for number, at in zip(self.table[which], self.at[which], strict=True)]
-        shown = [(table.places[at], table.path.name) for table, at in chosen[:_MAX_PLACES]]
-        more = f" and {len(chosen) - len(shown)} more" if len(chosen) > len(shown) else ""
-        units = {(place.rpartition(" ")[0], source) for place, source in shown}
-        if len(shown) == 1 or len(units) > 1:
-            return ", ".join(f"{place} of {source}" for place, source in shown) + more
-        [(unit, source)] = units
-        return f"{unit}s {', '.join(place.rpartition(' ')[2] for place, _ in shown)}{more} of {source}"
+def places(points: Sequence[Point]) -> str:
+    """Return the places of points for a message: 'lines 3, 5 and 2 more of a.csv'."""
+    shown = [(*point.place.rpartition(" ")[::2], point.table.path.name) for point in points[:_MAX_PLACES]]
+    more = f" and {len(points) - len(shown)} more" if len(points) > len(shown) else ""
+    units = {(unit, file) for unit, _, file in shown}
+    if len(shown) == 1 or len(units) > 1:
+        return ", ".join(f"{unit} {at} of {file}" for unit, at, file in shown) + more
+    [(unit, file)] = units
+    return f"{unit}s {', '.join(at for _, at, _ in shown)}{more} of {file}"
 
 
 def same(value: object, wanted: str) -> bool:
@@ -128,8 +107,8 @@ def words_of(table: Table) -> list[str]:
     return [column for column in columns if all(isinstance(row.get(column), str | None) for row in table.rows)]
 
 
-def curves_from(tables: Sequence[Table], selection: Selection) -> dict[CurveKey, Rows]:
-    """Return the rows of each curve; at least one curve with a row."""
+def curves_from(tables: Sequence[Table], selection: Selection) -> dict[CurveKey, list[Point]]:
+    """Return the points of each curve; at least one curve with a point."""
     if not tables:
         raise InputError("no file was given: name at least one log file or run folder.")
     if len(tables) > 1 and not selection.by and not selection.seed:
@@ -138,34 +117,28 @@ def curves_from(tables: Sequence[Table], selection: Selection) -> dict[CurveKey,
     tables = [_prepared(table, file, selection, len(files)) for table, file in zip(tables, files, strict=True)]
     kept = _filtered(tables, selection)
     tables, columns = _split(tables, kept, selection)
-    parts: dict[CurveKey, list[tuple[Any, ...]]] = {}
-    for number, (table, file, rows) in enumerate(zip(tables, files, kept, strict=True)):
-        for at in rows:
-            row = table.rows[at]
-            x, y = row.get(table.x or ""), row.get(table.y or "")
-            if x is None or y is None:
+    curves: dict[CurveKey, list[Point]] = {}
+    for table, file, rows, own in zip(tables, files, kept, columns, strict=True):
+        for row, place in ((table.rows[at], table.places[at]) for at in rows):
+            if row.get(table.x or "") is None or row.get(table.y or "") is None:
                 continue
-            key = tuple((column, label(row.get(column))) for column in columns[number])
-            # Files pooled into one curve are different runs, unless the user names the column of runs.
-            run = label(row.get(selection.seed)) if selection.seed else file
-            seed = label(row.get(table.seed)) if table.seed and not selection.seed else None
             step = row.get(table.step or "") if table.kind != "run" else None
-            step = step if is_number(step) and math.isfinite(step) else math.nan
-            parts.setdefault(key, []).append((number, at, x, y, run, seed, selection.holds_out(row), step))
-    if not parts:
+            point = Point(
+                table=table,
+                row=row,
+                place=place,
+                x=row[table.x or ""],
+                y=row[table.y or ""],
+                # Files pooled into one curve are different runs, unless the user names the column of runs.
+                run=label(row.get(selection.seed)) if selection.seed else file,
+                seed=label(row.get(table.seed)) if table.seed and not selection.seed else None,
+                is_held_out=selection.holds_out(row),
+                step=step if is_number(step) and math.isfinite(step) else math.nan,
+            )
+            curves.setdefault(tuple((column, label(row.get(column))) for column in own), []).append(point)
+    if not curves:
         raise InputError(_nothing_left(tables[0], kept[0]))
-    return {key: _as_arrays(tables, found) for key, found in parts.items()}
-
-
-def _as_arrays(tables: Sequence[Table], found: Sequence[tuple[Any, ...]]) -> Rows:
-    """Return arrays, in which x, y, run and seed are as they are written: numbers, texts or lists."""
-    arrays = []
-    for kind, values in zip((np.intp, np.intp, *[object] * 4, bool, float), zip(*found, strict=True), strict=True):
-        array = np.empty(len(found), dtype=kind)
-        array[:] = values
-        arrays.append(array)
-    names = ("table", "at", "x", "y", "run", "seed", "is_held_out", "step")
-    return Rows(tables=tables, **dict(zip(names, arrays, strict=True)))
+    return curves
 
 
 # Files and columns that name runs

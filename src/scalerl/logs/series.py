@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from scalerl.errors import InputError
 from scalerl.logs.binning import bin_runs
+from scalerl.logs.clock import time_of_day
 from scalerl.logs.columns import FLOPS, STEP, TOKENS, is_rate, label, plain
 from scalerl.logs.facts import Fact, sentence
 from scalerl.logs.names import curve_names, listed
-from scalerl.logs.selection import Rows, Selection, curves_from, words_of
+from scalerl.logs.selection import Point, Selection, curves_from, places, words_of
 from scalerl.logs.table import Table
 from scalerl.logs.units import SCALES, YScale, fitting_scale, is_nan, is_number, number
 
@@ -34,8 +35,7 @@ _ROUNDING = 1e-6
 _BEFORE_TRAINING = 0.01
 # The same for the step of an evaluation beside training rewards: some trainers log before their first step.
 _FIRST_STEPS = 0.02
-# Seconds since 1970, of which a run takes a little.
-_YEAR_2001, _YEAR_2065 = 1e9, 3e9
+# The share of itself by which a time of day grows during a run.
 _A_LITTLE = 0.05
 # Fewer starts than these say little of their own spread.
 _ENOUGH_STARTS = 4
@@ -105,11 +105,12 @@ def series_from(tables: Sequence[Table], selection: Selection) -> list[Series]:
         raise InputError(f"--start {start:g} is outside [0, 1]: give it on the scale that is fitted, such as 0.4.")
     curves = curves_from(tables, selection)
     built = []
-    for name, (key, rows) in zip(curve_names(list(curves), selection.labels), curves.items(), strict=True):
-        labels = {"x_label": rows.first.x, "y_label": rows.first.y}
-        labels["evaluation_set"] = dict(key).get("set") if "set" in rows.first.apart else None
+    for name, (key, points) in zip(curve_names(list(curves), selection.labels), curves.items(), strict=True):
+        table = points[0].table
+        labels = {"x_label": table.x, "y_label": table.y}
+        labels["evaluation_set"] = dict(key).get("set") if "set" in table.apart else None
         try:
-            built.append(_series(name, rows, selection, labels))
+            built.append(_series(name, points, selection, labels))
         except InputError as fault:
             if len(curves) == 1:
                 raise
@@ -121,8 +122,8 @@ def series_from(tables: Sequence[Table], selection: Selection) -> list[Series]:
     return built
 
 
-def _series(name: str, rows: Rows, selection: Selection, labels: dict[str, Any]) -> Series:
-    tables = rows.used_tables()
+def _series(name: str, points: list[Point], selection: Selection, labels: dict[str, Any]) -> Series:
+    tables = _tables(points)
     for option, columns in (("--x", {str(table.x) for table in tables}), ("--y", {str(table.y) for table in tables})):
         if len(columns) > 1:
             raise InputError(
@@ -130,31 +131,35 @@ def _series(name: str, rows: Rows, selection: Selection, labels: dict[str, Any])
             )
     facts = list({repr(fact): fact for table in tables for fact in table.facts}.values())
     for rule in (_without_nan, _named_by_seed, _without_repeated, _without_held):
-        rows = rule(rows, facts)
-    x = _numbers(rows, rows.x, rows.first.x or "", "--x")
-    y, y_scale = _rewards(rows, selection.y_scale, facts)
-    _check_compute(rows, x)
-    if rows.is_held_out.all():
+        points = rule(points, facts)
+    points.sort(key=lambda point: point.run)
+    table = points[0].table
+    x = _numbers(points, [point.x for point in points], table.x or "", "--x")
+    y, y_scale = _rewards(points, selection.y_scale, facts)
+    held = np.array([point.is_held_out for point in points])
+    _check_clock(points, x)
+    if held.all():
         wanted = "=".join(selection.holdout or ())
         raise InputError(f"every row of {name} matches --holdout {wanted}: none is left to fit.")
-    is_start = _before_training(rows, x, selection)
-    _check_positive(rows, np.where(is_start, math.inf, x), selection)
-    is_fitted = ~rows.is_held_out & ~is_start
-    if not is_fitted.any():
-        raise InputError(f"{name} has no row left to fit besides its start, at {rows.places(is_start)}.")
-    samples = np.array([number(value) or math.nan for value in rows.column(rows.first.num_samples or "num_samples")])
-    samples[~((samples >= 1) & np.isfinite(samples)) | (y_scale == "none")] = math.nan
+    run = np.array([point.run for point in points])
+    is_start = _before_training(run, held, x, table, selection)
+    _check_positive(points, np.where(is_start, math.inf, x), selection)
+    if (held | is_start).all():
+        raise InputError(f"{name} has no row left to fit besides its start, at {places(_where(points, is_start))}.")
+    counts = [number(point.row.get(table.num_samples or "num_samples")) or math.nan for point in points]
+    samples = np.array([num if 1 <= num < math.inf and y_scale != "none" else math.nan for num in counts])
     start, start_sd = _start(y[is_start], samples[is_start], selection, y_scale)
-    facts += _start_facts(start, rows, x, is_start, selection)
-    if start is None and selection.start is None and (before := _evaluated_before(rows, y_scale)) is not None:
+    facts += _start_facts(start, _where(points, is_start), x, held, selection)
+    if start is None and selection.start is None and (before := _evaluated_before(points, y_scale)) is not None:
         start, start_sd = before.values["start"], None
         facts.append(before)
-    facts += _mixed(rows, x, selection)
-    run = rows.run.astype(str)
-    evaluation = _evaluations(rows)
+    facts += _mixed(points, x, selection)
+    # Prompts and step of each row, for rows that can be compared answer by answer; empty for others.
+    pairs = [(point.row.get("prompts_hash"), point.row.get(table.step or "step")) for point in points]
+    evaluation = np.array(["" if None in pair else "@".join(map(label, pair)) for pair in pairs])
     order = np.lexsort((evaluation, y, x, run))
-    fitted, held = order[is_fitted[order]], order[rows.is_held_out[order]]
-    held = held[np.lexsort((y[held], x[held]))]
+    fitted, late = order[~(held | is_start)[order]], order[held[order]]
+    late = late[np.lexsort((y[late], x[late]))]
     series = Series(
         name=name,
         compute=x[fitted],
@@ -163,8 +168,8 @@ def _series(name: str, rows: Rows, selection: Selection, labels: dict[str, Any])
         num_samples=None if np.isnan(samples[fitted]).any() else samples[fitted].astype(np.int64),
         start=start,
         start_sd=start_sd,
-        holdout_compute=x[held],
-        holdout_reward=y[held],
+        holdout_compute=x[late],
+        holdout_reward=y[late],
         evaluation=evaluation[fitted] if all(evaluation[fitted]) else None,
         problem=None,
         y_scale=y_scale,
@@ -177,99 +182,98 @@ def _series(name: str, rows: Rows, selection: Selection, labels: dict[str, Any])
     return replace(series, num_samples=None, evaluation=None, facts=(*series.facts, bins[1]), **bins[0])
 
 
-def _evaluations(rows: Rows) -> NDArray[np.str_]:
-    """Return prompts and step of each row, for rows that can be compared answer by answer; empty for others."""
-    pairs = zip(rows.column("prompts_hash"), rows.column(rows.first.step or "step"), strict=True)
-    return np.array(["" if None in pair else "@".join(map(label, pair)) for pair in pairs])
+def _tables(points: Sequence[Point]) -> list[Table]:
+    return list({id(point.table): point.table for point in points}.values())
+
+
+def _where(points: Sequence[Point], mask: Mask) -> list[Point]:
+    return [point for point, flag in zip(points, mask, strict=True) if flag]
 
 
 # Which rows count: each rule returns the rows it keeps and appends what it did to the facts
 
 
-def _without_nan(rows: Rows, facts: list[Fact]) -> Rows:
+def _without_nan(points: list[Point], facts: list[Fact]) -> list[Point]:
     """Drop the rows whose compute or reward is NaN, unless that leaves none.
 
     NaN is how pandas and wandb write that a value was not logged in a row, such as an evaluation's in most rows.
     """
-    no_x, no_y = (np.array([is_nan(value) for value in values]) for values in (rows.x, rows.y))
-    missing = no_x | no_y
-    kept = rows.take(~missing)
-    if not missing.any() or not any(math.isfinite(number(value) or 0.0) for value in kept.y):
-        return rows
-    columns = [str(column) for column, flags in ((rows.first.x, no_x), (rows.first.y, no_y & ~no_x)) if flags.any()]
-    values = {"columns": tuple(sorted(columns)), "num": int(missing.sum()), "num_rows": len(missing)}
-    facts.append(Fact(kind="nan_rows", values=values | {"place": rows.places(missing)}))
+    missing = [point for point in points if is_nan(point.x) or is_nan(point.y)]
+    kept = [point for point in points if not (is_nan(point.x) or is_nan(point.y))]
+    if not missing or not any(math.isfinite(number(point.y) or 0.0) for point in kept):
+        return points
+    columns = {str(point.table.x if is_nan(point.x) else point.table.y) for point in missing}
+    values = {"columns": tuple(sorted(columns)), "num": len(missing), "num_rows": len(points)}
+    facts.append(Fact(kind="nan_rows", values=values | {"place": places(missing)}))
     return kept
 
 
-def _named_by_seed(rows: Rows, facts: list[Fact]) -> Rows:
+def _named_by_seed(points: list[Point], facts: list[Fact]) -> list[Point]:
     """Put the seed into the name of each run where a file holds several."""
-    num_files, num_runs = len(set(rows.run)), len(set(zip(rows.run, rows.seed, strict=True)))
+    num_files, num_runs = len({point.run for point in points}), len({(point.run, point.seed) for point in points})
     if num_runs == num_files:
-        return rows
-    columns = {"columns": tuple(sorted({str(table.seed) for table in rows.used_tables() if table.seed}))}
-    if 2 * num_runs > len(rows.run):
+        return points
+    columns = {"columns": tuple(sorted({str(table.seed) for table in _tables(points) if table.seed}))}
+    if 2 * num_runs > len(points):
         facts.append(Fact(kind="seed_has_too_many_values", values=columns))
-        return rows
+        return points
     facts.append(Fact(kind="runs_by_column", values=columns))
-    pairs = zip(rows.run, rows.seed, strict=True)
-    names = [run if seed is None else seed if num_files == 1 else f"{run}/{seed}" for run, seed in pairs]
-    return replace(rows, run=np.array(names, dtype=object))
+    names = [f"{point.run}/{point.seed}" if num_files > 1 else str(point.seed) for point in points]
+    return [replace(p, run=p.run if p.seed is None else name) for p, name in zip(points, names, strict=True)]
 
 
-def _without_repeated(rows: Rows, facts: list[Fact]) -> Rows:
+def _without_repeated(points: list[Point], facts: list[Fact]) -> list[Point]:
     """Drop the rows that a log holds twice; note several evaluations per compute.
 
     Rewards with few different values, such as 0 and 1 of single answers, are equal without being the same row.
     """
-    num = len(rows.at)
-    places = list(zip(rows.run, map(str, rows.x), strict=True))
-    if len(set(places)) == num or 2 * len(set(map(str, rows.y))) < len(set(places)):
-        return rows
-    words = list(dict.fromkeys(column for table in rows.used_tables() for column in words_of(table)))
-    texts = list(zip(*(map(str, rows.column(column)) for column in words), strict=True)) or [()] * num
-    samples = map(str, rows.column(rows.first.num_samples or "num_samples"))
-    keys = zip(places, map(str, rows.y), samples, rows.is_held_out.tolist(), texts, strict=True)
-    once = sorted({key: at for at, key in enumerate(keys)}.values())
+    num, num_computes = len(points), len({(point.run, str(point.x)) for point in points})
+    if num_computes == num or 2 * len({str(point.y) for point in points}) < num_computes:
+        return points
+    words = list(dict.fromkeys(column for table in _tables(points) for column in words_of(table)))
+    texts = [tuple(str(point.row.get(column)) for column in words) for point in points]
+    once: dict[tuple[Any, ...], Point] = {}
+    for point, text in zip(points, texts, strict=True):
+        samples = str(point.row.get(point.table.num_samples or "num_samples"))
+        once[point.run, str(point.x), str(point.y), samples, point.is_held_out, text] = point
     if num - len(once) > _MANY * num:
         facts.append(Fact(kind="repeated_rows", values={"num": num - len(once), "num_rows": num}))
-        rows = rows.take(np.array(once))
-    counts = Counter(zip(rows.run[~rows.is_held_out], map(str, rows.x[~rows.is_held_out]), strict=True))
+        points = list(once.values())
+    counts = Counter((point.run, str(point.x)) for point in points if not point.is_held_out)
     usual = median(counts.values()) if counts else 0
     # Words that differ have a fact of their own.
     if usual >= 2 and len(set(texts)) == 1:
-        facts.append(Fact(kind="several_per_compute", values={"x": rows.first.x, "num": usual}))
-    return rows
+        facts.append(Fact(kind="several_per_compute", values={"x": points[0].table.x, "num": usual}))
+    return points
 
 
-def _without_held(rows: Rows, facts: list[Fact]) -> Rows:
+def _without_held(points: list[Point], facts: list[Fact]) -> list[Point]:
     """Keep the first of rows that only repeat the value of the row before them, as loggers do between two values.
 
     Most values must stand several times in a row, and hardly one may come again later: counts of right answers do.
     """
-    if len(set(zip(rows.run, map(str, rows.x), strict=True))) < len(rows.x):
-        return rows  # several rows per compute, of which some agree
-    compute = np.array([number(value) or 0.0 for value in rows.x])
-    order = np.lexsort((compute, rows.is_held_out, rows.run.astype(str)))
-    texts = [(rows.run[at], rows.is_held_out[at], str(rows.y[at])) for at in order]
+    if len({(point.run, str(point.x)) for point in points}) < len(points):
+        return points  # several rows per compute, of which some agree
+    ordered = sorted(points, key=lambda point: (point.run, point.is_held_out, number(point.x) or 0.0))
+    texts = [(point.run, point.is_held_out, str(point.y)) for point in ordered]
     begins = [at for at, text in enumerate(texts) if at == 0 or text != texts[at - 1]]
     lengths = np.diff([*begins, len(texts)])
     if len(begins) < 6 or np.median(lengths) < 2 or len(set(texts)) < 0.8 * len(begins):
-        return rows
+        return points
     facts.append(Fact(kind="held_values", values={"num": len(begins), "num_rows": len(texts)}))
-    return rows.take(order[begins])
+    return [ordered[at] for at in begins]
 
 
-def _mixed(rows: Rows, x: Floats, selection: Selection) -> list[Fact]:
+def _mixed(points: Sequence[Point], x: Floats, selection: Selection) -> list[Fact]:
     """Warn where rows over the same compute differ in words: several curves, most likely, fitted as one."""
-    tables = rows.used_tables()
+    tables = _tables(points)
     known = selection.mentioned.union(*(table.apart for table in tables))
     differing = []
     for column in dict.fromkeys(column for table in tables for column in words_of(table) if column not in known):
         spans: dict[tuple[str, str], list[float]] = {}
-        for run, word, compute in zip(rows.run, rows.column(column), x, strict=True):
-            if word is not None:
-                spans.setdefault((run, word), []).append(compute)
+        for point, compute in zip(points, x, strict=True):
+            if (word := point.row.get(column)) is not None:
+                spans.setdefault((point.run, word), []).append(compute)
         # A word with hardly more than one row, such as a date, does not separate curves; nor do phases of a run.
         ends = sorted((run, min(own), max(own)) for (run, _), own in spans.items() if len(own) > 2)
         if any(run == other and begin < last for (run, _, last), (other, begin, _) in itertools.pairwise(ends)):
@@ -280,10 +284,10 @@ def _mixed(rows: Rows, x: Floats, selection: Selection) -> list[Fact]:
 # Numbers
 
 
-def _rewards(rows: Rows, asked: YScale, facts: list[Fact]) -> tuple[Floats, YScale]:
+def _rewards(points: Sequence[Point], asked: YScale, facts: list[Fact]) -> tuple[Floats, YScale]:
     """Return the rewards on the scale that is fitted, and that scale."""
-    column = rows.first.y or ""
-    rewards = _numbers(rows, rows.y, column, "--y")
+    column = points[0].table.y or ""
+    rewards = _numbers(points, [point.y for point in points], column, "--y")
     low, high = float(rewards.min()), float(rewards.max())
     scale = asked
     if asked == "auto":
@@ -300,73 +304,70 @@ def _rewards(rows: Rows, asked: YScale, facts: list[Fact]) -> tuple[Floats, YSca
     if outside.any():
         raise InputError(
             f"{column!r} runs from {low:g} to {high:g}, outside [0, 1] after --y-scale {scale} at "
-            f"{rows.places(outside)}: leave --y-scale out, and it is read as it is."
+            f"{places(_where(points, outside))}: leave --y-scale out, and it is read as it is."
         )
     return np.clip(fitted, 0.0, 1.0), scale
 
 
-def _numbers(rows: Rows, values: NDArray[Any], column: str, option: str) -> Floats:
+def _numbers(points: Sequence[Point], values: Sequence[Any], column: str, option: str) -> Floats:
     numbers = [number(value) for value in values]
-    if None in numbers:
+    bad = [point for point, value in zip(points, numbers, strict=True) if value is None]
+    if bad:
         shown = repr(values[numbers.index(None)])
         raise InputError(
             f"{column!r} holds {shown if len(shown) <= 40 else shown[:40] + '...'} where a number is needed, at "
-            f"{rows.places(np.array([value is None for value in numbers]))}: write plain numbers such as "
-            f"{'0.25' if option == '--y' else '1000.5'} there, or choose another column with {option}."
+            f"{places(bad)}: write plain numbers such as {'0.25' if option == '--y' else '1000.5'} there, or choose "
+            f"another column with {option}."
         )
     known = np.array(numbers, dtype=np.float64)
-    bad = ~np.isfinite(known)
-    if bad.any():
-        words = sorted({str(value) for value in known[bad]})
+    if not np.isfinite(known).all():
+        words = sorted({str(value) for value in known[~np.isfinite(known)]})
         what = " or ".join(sorted({"NaN" if word == "nan" else "infinite" for word in words}))
         options = " ".join(f"--where '{column}!={word}'" for word in words)
         raise InputError(
-            f"{column!r} is {what} at {rows.places(bad)}: remove those rows, or leave them out with {options}."
+            f"{column!r} is {what} at {places(_where(points, ~np.isfinite(known)))}: remove those rows, or leave them "
+            f"out with {options}."
         )
     return known
 
 
-def _check_compute(rows: Rows, x: Floats) -> None:
+def _check_clock(points: Sequence[Point], x: Floats) -> None:
     """Raise InputError for a time of day, and where compute falls while the step of a run rises.
 
     Seconds (or milli-, micro- or nanoseconds) since 1970 only grow by a little. A clock that falls began anew, and what
     was spent before is missing from it.
     """
-    column, low, high = rows.first.x or "", x.min(), x.max()
-    is_clock = any(unit * _YEAR_2001 <= low < high < unit * _YEAR_2065 for unit in (1.0, 1e3, 1e6, 1e9))
-    if is_clock and high - low < _A_LITTLE * low and plain(column) not in (*FLOPS, *TOKENS):
+    table, low, high = points[0].table, x.min(), x.max()
+    is_clock = time_of_day(low) is not None and time_of_day(high) is not None
+    if is_clock and 0 < high - low < _A_LITTLE * low and plain(table.x or "") not in (*FLOPS, *TOKENS):
         raise InputError(
-            f"{column!r} runs from {low:.0f} to {high:.0f}, which is a time of day and not an amount spent: leave --x "
+            f"{table.x!r} runs from {low:.0f} to {high:.0f}, which is a time of day and not an amount spent: leave --x "
             "out, and --gpus N builds GPU-hours from it, or choose another column with --x."
         )
-    if column == rows.first.step or np.isnan(rows.step).all():
-        return
-    runs = list(zip(rows.table.tolist(), rows.is_held_out.tolist(), rows.run, strict=True))
-    for run in set(runs):
-        own = np.flatnonzero([other == run for other in runs])
-        own = own[np.argsort(rows.step[own], kind="stable")]
-        steps, spent = rows.step[own], x[own]
-        rises = np.diff(steps) > 0
+    runs: dict[tuple[Any, ...], list[tuple[float, float, Point]]] = {}
+    for point, spent in zip(points, x, strict=True):
+        runs.setdefault((id(point.table), point.is_held_out, point.run), []).append((point.step, spent, point))
+    for run in runs.values() if table.x != table.step else ():
+        ordered = list(itertools.pairwise(sorted(run, key=lambda item: item[0])))
         # A step without a number, or with two clocks as of runs side by side, proves nothing.
-        if np.isnan(steps).any() or (np.diff(spent)[~rises] != 0).any():
+        if any(not a[0] < b[0] and a[1] != b[1] for a, b in ordered) or any(math.isnan(step) for step, _, _ in run):
             continue
-        falls = rises & (spent[1:] > 0) & (spent[1:] < (1 - _MIN_FALL) * spent[:-1])
-        if falls.any():
-            at = int(np.flatnonzero(falls)[0])
-            place = rows.places(np.arange(len(x)) == own[at + 1])
-            raise InputError(
-                f"compute {column!r} falls from {spent[at]:g} to {spent[at + 1]:g} at {place} while the step rises "
-                f"from {steps[at]:g} to {steps[at + 1]:g}: the clock of a resumed run began anew. Add what was spent "
-                f"before, or choose a column that goes on, such as --x {rows.first.step}."
-            )
+        for (step, spent, _), (next_step, now, point) in ordered:
+            if 0 < now < (1 - _MIN_FALL) * spent:
+                raise InputError(
+                    f"compute {table.x!r} falls from {spent:g} to {now:g} at {places([point])} while the step rises "
+                    f"from {step:g} to {next_step:g}: the clock of a resumed run began anew. Add what was spent "
+                    f"before, or choose a column that goes on, such as --x {table.step}."
+                )
 
 
-def _check_positive(rows: Rows, x: Floats, selection: Selection) -> None:
+def _check_positive(points: Sequence[Point], x: Floats, selection: Selection) -> None:
     """Raise InputError for compute at or below 0 that is not the start."""
+    column = points[0].table.x
     if (x < 0).any():
         raise InputError(
-            f"compute {rows.first.x!r} is negative ({x[x < 0][0]:g}) at {rows.places(x < 0)}: remove those rows, or "
-            "choose another column with --x."
+            f"compute {column!r} is negative ({x[x < 0][0]:g}) at {places(_where(points, x < 0))}: remove those rows, "
+            "or choose another column with --x."
         )
     if (x == 0).any():
         advice = (
@@ -374,23 +375,23 @@ def _check_positive(rows: Rows, x: Floats, selection: Selection) -> None:
             if selection.start == "first"
             else "rows that are held out lie after the start; choose another column with --x or another --holdout"
         )
-        raise InputError(f"compute {rows.first.x!r} is zero at {rows.places(x == 0)}: {advice}.")
+        raise InputError(f"compute {column!r} is zero at {places(_where(points, x == 0))}: {advice}.")
 
 
 # The start
 
 
-def _before_training(rows: Rows, x: Floats, selection: Selection) -> Mask:
+def _before_training(run: NDArray[np.str_], held: Mask, x: Floats, table: Table, selection: Selection) -> Mask:
     """Return which rows are of the model before training: at compute 0, or at a step below 0 as some loggers write it.
 
     With 'first' they are each run's first row, if it is early.
     """
     if selection.start != "first":
-        return ~rows.is_held_out & ((x == 0) | ((x < 0) & (plain(rows.first.x or "") in STEP)))
-    to_fit = np.where(rows.is_held_out, math.inf, x)
-    least = {run: to_fit[rows.run == run].min() for run in set(rows.run)}
-    is_first = to_fit == np.array([least[run] for run in rows.run])
-    return is_first & (x >= 0) & (x <= max(_BEFORE_TRAINING * x[~rows.is_held_out].max(), 0.0))
+        return ~held & ((x == 0) | ((x < 0) & (plain(table.x or "") in STEP)))
+    to_fit = np.where(held, math.inf, x)
+    least = {name: to_fit[run == name].min() for name in set(run)}
+    is_first = to_fit == np.array([least[name] for name in run])
+    return is_first & (x >= 0) & (x <= max(_BEFORE_TRAINING * x[~held].max(), 0.0))
 
 
 def _start(y: Floats, samples: Floats, selection: Selection, y_scale: YScale) -> tuple[float | None, float | None]:
@@ -411,31 +412,30 @@ def _start(y: Floats, samples: Floats, selection: Selection, y_scale: YScale) ->
     return mean, float(np.std(y, ddof=1)) / math.sqrt(y.size)
 
 
-def _start_facts(start: float | None, rows: Rows, x: Floats, is_start: Mask, selection: Selection) -> list[Fact]:
+def _start_facts(start: float | None, rows: Sequence[Point], x: Floats, held: Mask, selection: Selection) -> list[Fact]:
     """Return which rows became the start where that is not plain from the options."""
-    num = int(is_start.sum())
-    if selection.start == "first" and not num:
-        return [Fact(kind="start_is_late", values={"compute": float(x[~rows.is_held_out].min())})]
-    if selection.start == "first" and len(set(rows.run[is_start])) < num:
-        return [Fact(kind="start_is_a_mean", values={"start": start, "num": num})]
-    if selection.start is None and num and rows.first.kind != "run":
-        values = {"start": start, "num": num, "x": rows.first.x, "compute": float(x[is_start].min())}
+    if selection.start == "first" and not rows:
+        return [Fact(kind="start_is_late", values={"compute": float(x[~held].min())})]
+    if selection.start == "first" and len({point.run for point in rows}) < len(rows):
+        return [Fact(kind="start_is_a_mean", values={"start": start, "num": len(rows)})]
+    if selection.start is None and rows and rows[0].table.kind != "run":
+        values = {"start": start, "num": len(rows), "x": rows[0].table.x, "compute": float(x[~held].min())}
         return [Fact(kind="start_at_zero", values=values)]
     return []
 
 
-def _evaluated_before(rows: Rows, y_scale: YScale) -> Fact | None:
+def _evaluated_before(points: Sequence[Point], y_scale: YScale) -> Fact | None:
     """Return an evaluation that was made before the first training reward, as verl's of step 0: it is the start."""
-    table, reward = rows.first, rows.first.reward
-    steps = rows.step[~np.isnan(rows.step)]
-    if reward is None or reward.kind != "training" or y_scale != "1" or not steps.size or len(rows.used_tables()) > 1:
+    table, reward = points[0].table, points[0].table.reward
+    steps = [point.step for point in points if not math.isnan(point.step)]
+    if reward is None or reward.kind != "training" or y_scale != "1" or not steps or len(_tables(points)) > 1:
         return None
-    own = {column: label(table.rows[rows.at[0]].get(column)) for column in table.apart}
-    for column, _ in reward.too_few:
-        for row in table.rows:
-            step, value = row.get(table.step or ""), row.get(column)
-            is_early = is_number(step) and step < steps.min() and step <= _FIRST_STEPS * steps.max()
-            is_own = all(label(row.get(name)) == wanted for name, wanted in own.items())
-            if is_early and is_own and is_number(value) and 0 <= value <= 1:
-                return Fact(kind="start_from_evaluation", values={"start": float(value), "column": column})
+    early = min(min(steps), _FIRST_STEPS * max(steps) + 1e-9)
+    own = {column: label(points[0].row.get(column)) for column in table.apart}
+    for row in table.rows:
+        step = row.get(table.step or "")
+        if is_number(step) and step < early and all(label(row.get(name)) == value for name, value in own.items()):
+            for column in (column for column, _ in reward.too_few if is_number(row.get(column))):
+                if 0 <= row[column] <= 1:
+                    return Fact(kind="start_from_evaluation", values={"start": float(row[column]), "column": column})
     return None

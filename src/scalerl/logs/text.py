@@ -160,7 +160,7 @@ def json_rows(path: Path, text: str) -> tuple[list[Placed], tuple[Fact, ...]]:
     columns = list(dict.fromkeys(name for row in rows for name in row))
     if not rows or find((*STEP, *COARSE), columns) is not None or choose_y(columns, rows) is None:
         return [(f"{unit} {at}", row) for at, row in enumerate(rows, start=1)], ()
-    counted = [(f"{unit} {at}", {"step": at, **row}) for at, row in enumerate(rows, start=1)]
+    counted: list[Placed] = [(f"{unit} {at}", {"step": at, **row}) for at, row in enumerate(rows, start=1)]
     return counted, (Fact(kind="rows_counted", values={"num": len(rows)}),)
 
 
@@ -308,8 +308,8 @@ def _one_row_per_step(columns: Sequence[str], placed: Sequence[Placed]) -> list[
     step, value, metric = find(STEP, columns), find((_VALUE,), columns), find(_METRIC, columns)
     if step is None or value is None or metric is None:
         return None
-    words = {row.get(metric) for _, row in placed}
-    if len(words) < 2 or 2 * len(words) > len(placed) or not all(isinstance(word, str) for word in words):
+    words = {word for _, row in placed if isinstance(word := row.get(metric), str)}
+    if len(words) < 2 or 2 * len(words) > len(placed) or not all(isinstance(row.get(metric), str) for _, row in placed):
         return None
     # A "name" may be that of a run.
     if plain(metric) == "name" and not choose_y(list(words), [{row[metric]: row.get(value)} for _, row in placed]):
