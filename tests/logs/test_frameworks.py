@@ -208,6 +208,19 @@ LOGS = (
     Log("prints.log", printed("Step {step}: loss = 0.12, mean reward = {reward}"), "mean reward"),
     Log("spaces.log", printed("iter {step} loss 0.12 reward {reward}"), "reward"),
     Log("episodes.log", printed("Episode {step}/40 | Reward: {reward} | Epsilon: 0.1"), "Reward"),
+    Log(
+        "within.log",
+        "".join(f"Epoch {(s - 1) // 10}, step {(s - 1) % 10 + 1}/10: reward = {r}\n" for s, r in STEPS),
+        "reward",
+    ),
+    Log("within.csv", cells([["epoch", "step", "reward"], *((s // 10, s % 10, r) for s, r in STEPS)]), "reward"),
+    Log("thousands.log", printed("Step {step},000 | reward: {reward}"), "reward"),
+    Log(
+        "rllib/result.json",
+        lines([{"training_iteration": s, "env_runners": {"episode_return_mean": 200 * r}} for s, r in STEPS]),
+        "env_runners/episode_return_mean",
+        scale="none",
+    ),
     Log("epochs.log", printed("Epoch {step} - loss: 0.12 - val_acc: {percent:.2f}%"), "val_acc"),
     Log(
         "json_prints.log",

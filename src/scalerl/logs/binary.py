@@ -280,20 +280,16 @@ def mlflow_files(source: Source) -> list[Path]:
 
 
 def mlflow_rows(files: Sequence[Path], budget: Budget) -> Iterator[Placed]:
-    """Yield one row per step of each run; a run is the folder around `metrics`."""
-    for folder in dict.fromkeys(_mlflow_run(file) for file in files):
-        rows: dict[str, dict[str, Any]] = {}
-        for file in (file for file in files if _mlflow_run(file) == folder):
-            for line in bounded_bytes(file).decode("utf-8", errors="replace").splitlines():
-                time, value, step = (*line.split()[:3], "", "", "")[:3]
-                budget.spend(3)
-                name = file.relative_to(folder / "metrics").as_posix()
-                if step:
-                    rows.setdefault(step, {"step": step, "timestamp": time})[name] = value
+    """Yield one row per value; a run is the folder around `metrics`."""
+    for file in files:
+        folder = _mlflow_run(file)
         named = folder / "tags" / "mlflow.runName"
         run = named.read_text(encoding="utf-8", errors="replace")[:200].strip() if named.is_file() else folder.name
-        ordered = sorted(rows.items(), key=lambda item: (len(item[0]), item[0]))
-        yield from ((f"step {step}", {"run": run, **row}) for step, row in ordered)
+        key = file.relative_to(folder / "metrics").as_posix()
+        for line in bounded_bytes(file).decode("utf-8", errors="replace").splitlines():
+            budget.spend(3)
+            values = dict(zip(("timestamp", "value", "step"), line.split(), strict=False))
+            yield f"step {values.get('step')}", {"run": run, "key": key, **values}
 
 
 def _mlflow_run(file: Path) -> Path:

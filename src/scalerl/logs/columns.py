@@ -28,9 +28,17 @@ TOKENS = (
 STEP = (
     *("step", "_step", "global_step", "train/global_step", "trainer/global_step", "progress/step"),
     *("training/global_step", "train_step", "training_step", "optimizer_step", "iteration", "iter", "update"),
-    # LLaMA-Factory, ms-swift, Stable-Baselines3
-    *("current_steps", "global_step/max_steps", "time/total_timesteps", "total_timesteps"),
-    "time/iterations",
+    *("train/step", "training/step", "trainer/step", "train/iteration", "training_iteration", "iterations", "updates"),
+    # RLlib, LLaMA-Factory, ms-swift, Stable-Baselines3
+    *(
+        "timesteps_total",
+        "timesteps",
+        "current_steps",
+        "global_step/max_steps",
+        "time/total_timesteps",
+        "total_timesteps",
+    ),
+    *("total_timesteps", "time/iterations"),
 )
 COARSE = ("episode", "episodes", "epoch")
 # wandb's own _step counts rows and never falls, the trainer's does when a run is resumed.

@@ -40,8 +40,10 @@ _PAIR = re.compile(
 )
 _SEPARATOR = re.compile(r"\s*[|;\t\u2502]\s*|,\s+|\s{2,}|\s-\s")
 _VERL = re.compile(r"(?<![\w/])(step):(\d+)(?= - )")
-_WORDS = r"(?:(?:global|train(?:ing)?)?[ _]?(?:step|iteration|iter|update|batch|rollout))"
-_STEP = re.compile(rf"(?<![\w/.])({_WORDS})s?\b\s*[:=#]?\s*\[?\s*(\d+)(?:\s*/\s*\d+)?(?![\w.%])", re.IGNORECASE)
+# 1,000 is a thousand.
+_COUNT = r"(\d{1,3}(?:,\d{3})+|\d+)"
+_WORDS = r"(?:(?:global|train(?:ing)?)?[ _]?(?:step|iteration|iter|update|batch|rollout)|(?:total )?timestep)"
+_STEP = re.compile(rf"(?<![\w/.])({_WORDS})s?\b\s*[:=#]?\s*\[?\s*{_COUNT}(?:\s*/\s*[\d,]+)?(?![\w.%])", re.IGNORECASE)
 _COUNTER = re.compile(r"(?:^|[\s\]|)(])()(\d+)/\d+(?=\s*(?:[|,;:\])-]|$))")
 _COARSE = re.compile(r"(?<![\w/.])(episode|epoch)\b\s*[:=#]?\s*\[?\s*(\d+)(?:\s*/\s*\d+)?(?![\w.%])", re.IGNORECASE)
 _BEFORE_DICT = re.compile(
@@ -288,7 +290,7 @@ def _records(lines: Sequence[Line], is_open: bool, budget: Budget) -> Iterator[R
             block.add(line, evaluates)
         elif len(line) <= _MAX_PROSE and not _PROGRESS_BAR.search(line):
             if named := _STEP.search(line):
-                context, evaluates = int(named[2][:12]), False
+                context, evaluates = _count(named[2]), False
             evaluates = (evaluates or bool(_EVALUATING.search(line))) and not _TRAINING.search(line)
     yield from block.records()
 
@@ -298,7 +300,7 @@ def _heading(line: str) -> tuple[str, int] | None:
     match = _STEP.search(line) if len(line) <= _MAX_PROSE else None
     if match is None or re.search(r"\w", line[: match.start()] + line[match.end() :]):
         return None
-    return match[1].lower(), int(match[2][:12])
+    return match[1].lower(), _count(match[2])
 
 
 def _is_metric(line: str) -> bool:
@@ -342,7 +344,9 @@ def _record(number: int, line: str, *, is_cut: bool) -> Record | None:
         values = _as_evaluation({f"{of_set[1]}/{name.lower()}" if of_set else name: v for name, v in values.items()})
     if not values or (named is None and choose_y(list(values), [values]) is None):
         return None
-    counter, step = (named[1].lower(), int(named[2][:12])) if named else ("", None)
+    counter, step = (named[1].lower(), _count(named[2])) if named else ("", None)
+    if (coarse := _COARSE.search(line)) and counter != coarse[1].lower():
+        values.setdefault(coarse[1].lower(), float(_count(coarse[2])))
     return Record(line=number, style=style, step=step, counter=counter, values=values, tag=tag)
 
 
@@ -387,6 +391,10 @@ def _share_correct(counts: Mapping[str, float]) -> Values:
     correct = [count for name, count in counts.items() if re.match(r"correct\b", name, re.IGNORECASE)]
     total = sum(counts.values())
     return {"accuracy": sum(correct) / total, "num_samples": total} if correct and total > 0 else {}
+
+
+def _count(digits: str) -> int:
+    return int(digits.replace(",", "")[:12])
 
 
 def _whole(value: float | None) -> int | None:

@@ -78,6 +78,7 @@ _SENTENCES: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
         "{files} are read as one run: each begins at a later step, before the one before it ends (--by file makes "
         "them separate curves)."
     ),
+    "steps_per_epoch": "{step} begins anew in each of {num} values of {coarse}: the steps are counted through.",
     "runs_joined": "{names} of column {column} are read as one run: each begins at a later step of the one before it.",
     "runs_apart": (
         "Column {column} names {num} runs: they are separate curves (make them repeats of one curve with --seed "

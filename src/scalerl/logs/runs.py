@@ -87,6 +87,22 @@ def chains(spans: Mapping[Any, Span]) -> list[list[Any]]:
     return runs
 
 
+def count_through_epochs(rows: Sequence[Row], step: str, coarse: str | None) -> tuple[list[Row], list[Fact]]:
+    """Return rows whose steps go on where each epoch begins its steps anew; others as they are."""
+    known = [at for at, row in enumerate(rows) if is_number(row.get(step)) and is_number(row.get(coarse or ""))]
+    falls = [at for at, after in itertools.pairwise(known) if rows[after][step] < rows[at][step]]
+    epochs = [rows[at][coarse or ""] for at in known]
+    begins = [b for a, b in itertools.pairwise(known) if rows[b][coarse or ""] != rows[a][coarse or ""]]
+    if not falls or any(b < a for a, b in itertools.pairwise(epochs)) or len(falls) != len(begins):
+        return list(rows), []
+    counted, offset = list(rows), 0.0
+    for before, at in zip((None, *known), known, strict=False):
+        if before is not None and rows[at][step] < rows[before][step]:
+            offset += rows[before][step]
+        counted[at] = {**rows[at], step: rows[at][step] + offset}
+    return counted, [Fact(kind="steps_per_epoch", values={"step": step, "coarse": coarse, "num": len(falls) + 1})]
+
+
 def join_named_runs(rows: Sequence[Row], step: str, labels: Sequence[str]) -> tuple[list[Row], list[Fact]]:
     """Return the rows with one name for the values of a run column that continue each other, as ids of restarts do."""
     joined, facts = list(rows), []

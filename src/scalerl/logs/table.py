@@ -14,7 +14,7 @@ from scalerl.logs.clock import hours_of_training, wall_times
 from scalerl.logs.columns import Reward
 from scalerl.logs.facts import Fact
 from scalerl.logs.names import ATTEMPT, clean
-from scalerl.logs.runs import join_attempts, join_named_runs
+from scalerl.logs.runs import count_through_epochs, join_attempts, join_named_runs
 from scalerl.logs.units import ABSENT, as_numbers, is_number, number
 
 Placed = tuple[str, Mapping[str, Any]]
@@ -129,7 +129,9 @@ def with_runs(table: Table, labels: Sequence[str] = ()) -> Table:
         return with_gpus(_with_hours(raw), None)
     places, rows = _in_order(raw, step)
     runs = list(dict.fromkeys((*names.run_labels(rows, step), *labels)))
+    rows, counted = count_through_epochs(rows, step, names.find(names.COARSE, raw.columns))
     rows, facts = join_named_runs(rows, step, [run for run in runs if run not in labels])
+    facts += counted
     joined = join_attempts(rows, step, runs, places, raw.path.name)
     table = replace(raw, rows=rows, places=places, facts=(*raw.facts, *facts, *joined.facts))
     if len(set(joined.attempt)) > 1:

@@ -309,7 +309,7 @@ def _one_row_per_step(columns: Sequence[str], placed: Sequence[Placed]) -> list[
     if step is None or value is None or metric is None:
         return None
     words = {word for _, row in placed if isinstance(word := row.get(metric), str)}
-    if len(words) < 2 or 2 * len(words) > len(placed) or not all(isinstance(row.get(metric), str) for _, row in placed):
+    if not words or 2 * len(words) > len(placed) or not all(isinstance(row.get(metric), str) for _, row in placed):
         return None
     # A "name" may be that of a run.
     if plain(metric) == "name" and not choose_y(list(words), [{row[metric]: row.get(value)} for _, row in placed]):
