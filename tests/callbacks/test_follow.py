@@ -38,7 +38,7 @@ def database(path: Path, runs: tuple[str, ...], num: int) -> None:
 def test_trackio_database_is_a_log(tmp_path: Path):
     database(tmp_path / "project.db", ("a", "b"), num=6)
     table = read_table(tmp_path / "project.db")
-    assert (table.kind, table.apart, len(table.rows)) == ("trackio", ("run",), 12)
+    assert (table.kind, table.apart, len(table.rows)) == ("sqlite", ("run",), 12)
     assert table.y == "eval/main/reward"
 
 
@@ -46,7 +46,7 @@ def test_other_databases_are_refused(tmp_path: Path):
     with sqlite3.connect(tmp_path / "other.db") as connection:
         connection.execute("CREATE TABLE things (name TEXT)")
     connection.close()
-    with pytest.raises(InputError, match="trackio did not write"):
+    with pytest.raises(InputError, match="without a table 'metrics'"):
         read_trackio(tmp_path / "other.db")
 
 

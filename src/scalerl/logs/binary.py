@@ -11,6 +11,7 @@ import json
 import sqlite3
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -219,16 +220,12 @@ def _wandb_records(data: bytes) -> Iterator[bytes]:
 
 SQLITE_HEAD = b"SQLite format 3\0"
 _OPCODES_PER_CHECK = 10_000
-_SQLITE_NAMES = {"run_name": "run", "run_uuid": "run", "id": "", "is_nan": ""}
+_SQLITE_NAMES = {"run_name": "run", "run_uuid": "run", "run_id": "", "id": "", "is_nan": ""}
 _METRICS = "SELECT name FROM sqlite_master WHERE type = 'table' AND name = 'metrics'"
 
 
 def sqlite_rows(path: Path, data: bytes, budget: Budget) -> Iterator[Placed]:
-    """Yield the rows of the table `metrics`, in the order in which they were logged.
-
-    The content is read into memory, so that no lock is waited for and nothing is written; where a writer keeps its
-    newest rows in a file beside it, that file is read too. A view may compute for ever, and is not read.
-    """
+    """Yield the rows of the table `metrics`, in the order in which they were logged. A view may compute for ever."""
     refused: list[InputError] = []
 
     def within_budget() -> int:
@@ -238,26 +235,36 @@ def sqlite_rows(path: Path, data: bytes, budget: Budget) -> Iterator[Placed]:
             refused.append(fault)
         return len(refused)
 
-    has_newer = path.with_name(f"{path.name}-wal").exists()
-    database = f"file:{quote(str(path.absolute()))}?mode=ro" if has_newer else ":memory:"
-    connection = sqlite3.connect(database, uri=True, timeout=0.0)
-    connection.row_factory = sqlite3.Row
     try:
-        if not has_newer:
-            connection.deserialize(data)
-        connection.set_progress_handler(within_budget, _OPCODES_PER_CHECK)
-        if not connection.execute(_METRICS).fetchall():
-            raise InputError(f"{path} is an SQLite database without a table 'metrics', as trackio and MLflow have.")
-        for at, logged in enumerate(connection.execute("SELECT * FROM metrics ORDER BY rowid"), start=1):
-            row: dict[str, Any] = dict(logged)
-            row |= _logged_object(row.pop("metrics", None))
-            budget.spend(len(row))
-            named = {_SQLITE_NAMES.get(name, name): value for name, value in row.items()}
-            yield f"row {at}", {name: value for name, value in named.items() if name}
+        with closing(_opened(path, data)) as connection:
+            connection.row_factory = sqlite3.Row
+            connection.set_progress_handler(within_budget, _OPCODES_PER_CHECK)
+            if not connection.execute(_METRICS).fetchall():
+                raise InputError(f"{path} is an SQLite database without a table 'metrics', as trackio and MLflow have.")
+            for at, logged in enumerate(connection.execute("SELECT * FROM metrics ORDER BY rowid"), start=1):
+                row: dict[str, Any] = dict(logged)
+                row |= _logged_object(row.pop("metrics", None))
+                budget.spend(len(row))
+                named = {_SQLITE_NAMES.get(name, name): value for name, value in row.items()}
+                yield f"row {at}", {name: value for name, value in named.items() if name}
     except sqlite3.Error as fault:
         raise refused[0] if refused else InputError(f"{path} is a damaged SQLite database ({fault}).") from None
-    finally:
-        connection.close()
+
+
+def _opened(path: Path, data: bytes) -> sqlite3.Connection:
+    """Open a copy in memory, so that no lock is waited for and nothing is written.
+
+    A writer may keep its newest rows in a file beside it: then the file itself is opened, where that is allowed. Bytes
+    18 and 19 of the copy say that it has no such file.
+    """
+    if path.with_name(f"{path.name}-wal").exists():
+        with suppress(sqlite3.Error):
+            connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=0.1)
+            connection.execute(_METRICS)
+            return connection
+    connection = sqlite3.connect(":memory:")
+    connection.deserialize(data[:18] + b"\x01\x01" + data[20:])
+    return connection
 
 
 def _logged_object(text: Any) -> dict[str, Any]:

@@ -90,6 +90,11 @@ class Series:
         """Whether rewards lie in [0, 1]."""
         return self.y_scale != "none"
 
+    def own(self, reward: float) -> float:
+        """Return a reward of the fitted scale in the unit of the log: 0.607 is 60.7 where the log has per cent."""
+        least, width = SCALES[self.y_scale]
+        return least + width * reward
+
     def take(self, which: Mask | NDArray[np.intp]) -> "Series":
         """Return the series with only these points, by mask or index; held-out points stay."""
         optional = {name: getattr(self, name) for name in ("run", "num_samples", "evaluation", "error")}
