@@ -19,7 +19,7 @@ from scalerl.config import load_recipe
 from scalerl.errors import GraderError, InputError, RecipeError
 from scalerl.import_path import import_function, is_local, path_of
 
-FUNCTIONS = ("train", "evaluate", "sft", "export", "fit_run", "load_recipe")
+FUNCTIONS = ("read", "train", "evaluate", "sft", "export", "fit_run", "load_recipe")
 SMALL = {
     "pipeline": {"groups_per_batch": 2, "completions_per_group": 2, "max_lag": 1},
     "length": {"thinking_min": 6, "thinking_max": 8},

@@ -49,13 +49,10 @@ OPTIONS = ("--x", "gpu_hours", "--y", "pass_rate", "--by", "recipe", "--seed", "
 def test_fit_gives_the_documented_object(table: Path):
     (new, old) = sorted(answer("fit", table, *OPTIONS)["curves"], key=lambda curve: curve["name"])
     for curve, truth in ((new, 0.62), (old, 0.54)):
-        assert {"name", "form", "num_points", "ceiling", "exponent", "midpoint", "start", "verdict", "messages"} <= set(
-            curve
-        )
-        assert (curve["x"], curve["y"]) == ("gpu_hours", "pass_rate")
+        assert curve["units"] == {"compute": "gpu_hours", "reward": "pass_rate", "reward_scale": "1"}
         assert curve["form"] == "sigmoid"
         assert curve["num_points"] == 60
-        assert curve["verdict"] == "ok"
+        assert curve["verdict"] == "known"
         for word in ("ceiling", "exponent", "midpoint", "start"):
             assert set(curve[word]) == VALUE
         assert curve["ceiling"]["low"] < truth < curve["ceiling"]["high"]
@@ -70,7 +67,7 @@ def test_forecast_adds_at_and_reach(table: Path):
     reached, never = new["reach"]
     assert reached["compute"]["value"] == pytest.approx(2600, rel=0.2)
     assert never["compute"] is None
-    assert "above the ceiling" in never["message"]
+    assert never["notes"][0]["kind"] == "above_ceiling"
 
 
 def test_backtest_scores_held_out_rows_and_fractions(table: Path):
@@ -82,24 +79,47 @@ def test_backtest_scores_held_out_rows_and_fractions(table: Path):
         assert curve["holdout"]["rmse"] < 0.02
         assert [row["fraction"] for row in curve["fractions"]] == [0.4, 0.6]
         assert "rmse" in curve["fractions"][0]
-    assert out["forms"][0]["form"] in ("sigmoid", "power", "exponential", "log-linear")
+    assert out["forms"]["errors"][0]["form"] in ("sigmoid", "power", "exponential", "log-linear")
 
 
 def test_compare_adds_pairs_and_a_ranking(table: Path):
     out = answer("compare", table, *OPTIONS, "--at", "20000")
     (pair,) = out["pairs"]
-    assert {"a", "b", "p_higher_ceiling", "p_larger_exponent", "targets", "verdict", "messages"} <= set(pair)
-    assert pair["verdict"] == "new has the higher ceiling"
-    assert out["ranking"][0]["name"] == "new"
-    assert out["ranking"][0]["p_best"] > 0.99
+    assert (pair["kind"], pair["winner"]) == ("higher_ceiling", "new")
+    best = out["rankings"][0]["standings"][0]
+    assert best["name"] == "new"
+    assert best["p_best"] > 0.99
 
 
-def test_tables_name_the_verdict_and_what_more_compute_buys(table: Path):
-    done = scalerl("fit", table, *OPTIONS)
-    assert done.returncode == 0
-    assert "levels off at" in done.stdout
-    assert "Doubling the compute" in done.stdout
-    assert "compute: gpu_hours, reward: pass_rate\n" in done.stdout
+@pytest.mark.parametrize(
+    "command, first",
+    [
+        ("fit", r"new +ok +0\.6\d\d \[0\.6\d\d, 0\.6\d\d\] +\+0\.0\d\d \[.*\] +(stop|go on): .*"),
+        ("forecast", r"new +reward at 18,000 +0\.6\d\d \[0\..*\]"),
+        ("compare", r"Take new: best with probability over 99%\."),
+        ("backtest", r"new +first 25% .*"),
+    ],
+)
+def test_first_answer_has_one_line_per_curve_and_explain_the_rest_once(table: Path, command: str, first: str):
+    short, whole = (scalerl(command, table, *OPTIONS, *more) for more in ((), ("--explain",)))
+    lines = [line.rstrip() for line in short.stdout.splitlines()]
+    assert any(re.fullmatch(first, line) for line in lines), short.stdout
+    assert "compute: gpu_hours, reward: pass_rate; --explain says more" in lines
+    assert "exponent" not in short.stdout
+    assert "The best evaluation" not in short.stdout
+    told = [line.strip() for line in whole.stdout.splitlines() if line.strip()]
+    assert len(told) == len(set(told))
+    assert whole.stdout.count("exponent") >= 1
+    assert whole.stdout.count("new: 95% of the gain") + whole.stdout.count("new: It levels off") == 1
+
+
+def test_help_shows_few_options_and_help_all_the_rest():
+    few, every = (scalerl("fit", option).stdout for option in ("--help", "--help-all"))
+    for option in ("--x", "--y", "--by", "--start", "--gpus", "--at", "--plot", "--json", "--explain"):
+        assert option in few
+    for option in ("--skip-before", "--run-spread", "--prior", "--method"):
+        assert option not in few
+        assert option in every
 
 
 def test_recognised_columns_are_told_from_those_named(tmp_path: Path):
@@ -129,9 +149,9 @@ def test_a_curve_with_a_fault_does_not_stop_the_others(tmp_path: Path, table: Pa
     path = tmp_path / "runs.csv"
     path.write_text(text)
     curves = {curve["name"]: curve for curve in answer("fit", path, *OPTIONS)["curves"]}
-    assert curves["new"]["verdict"] == "ok"
-    assert curves["short"]["verdict"] == "too few points"
-    assert "NaN" in curves["bad"]["messages"][0] or "nan" in curves["bad"]["messages"][0]
+    assert curves["new"]["verdict"] == "known"
+    assert curves["short"]["verdict"] == "too_few"
+    assert "nan_rows" in [fact["kind"] for fact in curves["bad"]["facts"]]
 
 
 def write_logs(folder: Path) -> None:
@@ -333,15 +353,6 @@ def test_example_runs_from_any_folder(tmp_path: Path):
     assert done.returncode == 0, done.stderr
     assert {"runs.csv", "example.png", "report.html"} <= {path.name for path in (tmp_path / "here").iterdir()}
     assert "$ scalerl compare here/runs.csv" in done.stdout
-
-
-def test_demo_says_that_it_is_now_example(monkeypatch: pytest.MonkeyPatch):
-    ran = []
-    monkeypatch.setattr("scalerl.cli.curves.example", ran.append)
-    done = scalerl("demo", "--out", "here")
-    assert done.returncode == 0
-    assert ran == [Path("here")]
-    assert "`scalerl example`" in done.stderr
 
 
 def test_a_closed_pipe_is_not_an_error_message(table: Path):

@@ -6,13 +6,13 @@ from importlib.resources import files
 from typing import Any
 
 import pytest
+from commands import checked_json
 from typer.testing import CliRunner
 
 from scalerl.cli import recipe as recipe_module
 from scalerl.cli.recipe import app, components
 from scalerl.config import list_recipes, load_recipe
 from scalerl.loop.slots import expected_lag, full_slots
-from scalerl.store import JSON_FORMAT
 
 
 @pytest.fixture(autouse=True)
@@ -28,16 +28,14 @@ def run(*arguments: str, exit_code: int = 0):
 
 
 def printed_json(*arguments: str) -> dict[str, Any]:
-    """What a command prints with --json, without the number of its format."""
-    content = json.loads(run(*arguments, "--json").stdout)
-    assert content.pop("format") == JSON_FORMAT
-    return content
+    """What a command prints with --json."""
+    return checked_json(run(*arguments, "--json").stdout)
 
 
 def test_list_names_every_recipe():
     output = run("list").stdout
     assert all(name in output for name in list_recipes())
-    assert printed_json("list").keys() == set(list_recipes())
+    assert printed_json("list")["recipes"].keys() == set(list_recipes())
 
 
 def test_show_has_eight_components_and_every_setting():
@@ -98,7 +96,7 @@ def test_diff_shows_only_what_differs():
     output = run("diff", "scalerl", "grpo").stdout
     assert "loss.clip_low" in output
     assert "optimizer.lr" not in output
-    differing = printed_json("diff", "dapo", "magistral")
+    differing = printed_json("diff", "dapo", "magistral")["settings"]
     assert differing == {
         "pipeline.max_lag": {"left": 7, "right": 8},
         "pipeline.push_every": {"left": 8, "right": 1},
@@ -109,7 +107,7 @@ def test_diff_shows_only_what_differs():
 def test_diff_compares_values_not_descriptions():
     """Clips of dapo and gspo share their keys and not their doc lines."""
     equal = ["--set", "loss.clip_low=0.2", "--set", "loss.clip_high=0.26"]
-    differing = printed_json("diff", "base", "gspo", *equal)
+    differing = printed_json("diff", "base", "gspo", *equal)["settings"]
     assert differing == {
         "loss.name": {"left": "dapo", "right": "gspo"},
         "loss.length_normalised": {"left": None, "right": True},
@@ -139,7 +137,9 @@ def test_help_says_when_a_value_needs_quotes(command):
 
 
 def test_diff_against_oneself_changed():
-    assert printed_json("diff", "scalerl", "--set", "loss.cap=4") == {"loss.cap": {"left": 5.0, "right": 4.0}}
+    assert printed_json("diff", "scalerl", "--set", "loss.cap=4")["settings"] == {
+        "loss.cap": {"left": 5.0, "right": 4.0}
+    }
     assert run("diff", "scalerl", "scalerl").stdout == "No setting differs.\n"
 
 

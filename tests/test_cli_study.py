@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from commands import checked_json
 from typer.testing import CliRunner
 
 from scalerl import store
@@ -79,7 +80,7 @@ def test_a_study_of_real_runs_is_killed_and_resumed(tmp_path):
     assert second.returncode == 0, shown
     assert "1 of 2 runs are done already." in shown
     assert "2 of 2 runs are done." in shown
-    summary = json.loads(said)
+    summary = checked_json(said)
     assert [(run["arm"], run["state"], run["step"]) for run in summary["runs"]] == [
         ("cispo", "done", 3), ("dapo", "done", 3)
     ]  # fmt: skip
@@ -106,7 +107,7 @@ def test_a_failing_arm_is_named_and_left_out_of_the_report(tmp_path, monkeypatch
         in result.stderr
     )
     assert "To go on: scalerl study small.toml --out runs/small --resume" in result.stderr
-    summary = json.loads(result.stdout)
+    summary = checked_json(result.stdout)
     assert [(run["state"], run["reason"]) for run in summary["runs"]] == [
         ("done", ""), ("failed", "NanError: the loss is not a number")
     ]  # fmt: skip
@@ -118,7 +119,7 @@ def test_without_a_name_the_studies_are_listed():
     lines = study().stdout.splitlines()
     assert [line.split()[0] for line in lines] == list_studies()
     assert study("list").stdout.splitlines() == lines
-    assert json.loads(study("--json").stdout).keys() == set(list_studies())
+    assert checked_json(study("--json").stdout)["studies"].keys() == set(list_studies())
 
 
 def test_the_study_file_that_the_help_shows_is_one(tmp_path):
@@ -146,7 +147,7 @@ def test_a_dry_run_shows_the_plan_and_why_it_cannot_be_run():
     assert "It cannot be run as it is: study loo: model.path and task.name not set" in shown
     assert "Timing" not in shown
     result = study("loo", "--dry-run", "--json", exit_code=2)
-    content = json.loads(result.stdout)
+    content = checked_json(result.stdout)["plan"]
     assert (len(content["runs"]), content["cost"]) == (8, None)
     assert "model.path and task.name not set" in content["problems"][0]
     assert content["skipped"][0]["arm"] == "no-fp32-head"
@@ -201,7 +202,7 @@ def test_a_dry_run_whose_base_cannot_be_run_fails_and_says_why(tmp_path, monkeyp
     fake_training(tmp_path, monkeypatch, {"run": "crash"})
     result = study("small.toml", "--dry-run", "--json", exit_code=2)
     assert "It cannot be run as it is: the base cannot be run here: it cannot be" in result.stderr
-    content = json.loads(result.stdout)
+    content = checked_json(result.stdout)["plan"]
     assert (content["cost"], content["problems"]) == (None, ["the base cannot be run here: it cannot be"])
 
 
@@ -214,7 +215,7 @@ def test_a_dry_run_to_resume_counts_what_is_left(tmp_path, monkeypatch):
     result = study("small.toml", "--dry-run", "--resume", "--json")
     assert "1 of 2 runs are done already: the cost below is that of the others." in result.stderr
     assert "0.1 device-hours of training (1 step)" in result.stderr
-    content = json.loads(result.stdout)
+    content = checked_json(result.stdout)["plan"]
     assert (content["num_done"], content["cost"]["steps"]) == (1, 1)
     assert content["cost"]["gpu_hours"] == pytest.approx(0.1)
 
@@ -223,7 +224,7 @@ def test_a_dry_run_to_resume_counts_what_is_left(tmp_path, monkeypatch):
     result = study("small.toml", "--dry-run", "--resume", "--json")
     assert "2 of 2 runs are done already: nothing is left to pay for." in result.stderr
     assert "Timing" not in result.stderr
-    assert set(json.loads(result.stdout)["cost"].values()) == {0}
+    assert set(checked_json(result.stdout)["plan"]["cost"].values()) == {0}
     shown = study("small.toml", "--dry-run", "--resume", "--set", "budget.steps=5").stdout
     assert "0 of 2 runs are done already: the cost below is that of the others." in shown
     assert "0.4 device-hours of training (4 steps)" in shown

@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
+from commands import checked_json
 from safetensors import SafetensorError
 from small_runs import SHORT, USUAL
 
@@ -144,8 +145,7 @@ def test_a_run_is_checked_trained_resumed_and_exported(scalerl: Command, tmp_pat
     exported = scalerl("export", out, "--out", tmp_path / "model")
     assert exported.out == f"Written to {tmp_path / 'model'}\n"
     measured = scalerl("eval", tmp_path / "model", *settings(), "--json")
-    (row,) = json.loads(measured.out)
-    assert row["format"] == store.JSON_FORMAT
+    (row,) = checked_json(measured.out)["sets"]
     assert (row["set"], row["num_samples"]) == ("main", 4)
     assert scalerl("eval", tmp_path / "model", *settings()).out.startswith("main: ")
 
@@ -204,10 +204,10 @@ def test_several_tasks_are_shown_and_fitted_separately(scalerl: Command, tmp_pat
     assert not list(out.glob("curve.*"))
     fitted = scalerl("fit", out, "--json")
     assert fitted.code == 0
-    names = [curve["name"] for curve in json.loads(fitted.out)["curves"]]
+    names = [curve["name"] for curve in checked_json(fitted.out)["curves"]]
     assert len(names) == 2
     assert all(any(name in one for one in names) for name in ("short", "long"))
-    rows = json.loads(scalerl("eval", "tiny-base", *words, "--json").out)
+    rows = checked_json(scalerl("eval", "tiny-base", *words, "--json").out)["sets"]
     assert [row["set"] for row in rows] == ["short", "long"]
 
 

@@ -1,3 +1,5 @@
+import ast
+import json
 import runpy
 import sys
 from pathlib import Path
@@ -17,11 +19,29 @@ def run(monkeypatch: pytest.MonkeyPatch, name: str, *words: str) -> None:
     runpy.run_path(str(EXAMPLES / name), run_name="__main__")
 
 
-def test_fit_a_csv_ends_with_a_forecast(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_fit_a_csv_is_ten_lines_and_ends_with_a_forecast(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    assert (EXAMPLES / "fit_a_csv.py").read_text().count("\n") <= 10
     run(monkeypatch, "fit_a_csv.py")
     printed = capsys.readouterr().out
     assert "improved has the higher ceiling" in printed
-    assert "within 0.01 of the ceiling" in printed
+    assert "reward at 40,000" in printed
+
+
+def test_notebook_runs_from_top_to_bottom():
+    (path,) = EXAMPLES.glob("*.ipynb")
+    cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
+    assert all(not cell["outputs"] for cell in cells)
+    names: dict[str, Any] = {}
+    shown = []
+    for cell in cells:
+        *before, last = ast.parse("".join(cell["source"])).body
+        exec(compile(ast.Module([*before], []), str(path), "exec"), names)
+        assert isinstance(last, ast.Expr)
+        shown.append(eval(compile(ast.Expression(last.value), str(path), "eval"), names))
+    assert "improved" in repr(shown[0])
+    assert any("Take improved" in getattr(each, "_repr_html_", str)() for each in shown)
 
 
 def test_one_page_loop_is_one_page_and_trains(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):

@@ -22,7 +22,12 @@ Forecast and compare fitted curves:
     scalerl.curves.reward_at(fit, [2 * fit.scale])    # at twice the compute, with an interval
     scalerl.curves.compare({"first": fit, "mine": other}).pairs[0].verdict
 
-Functions: train, evaluate, sft, export, fit_run, load_recipe. Modules, loaded when they are first used: scalerl.curves
+Look at the log of any trainer:
+
+    runs = scalerl.read("runs.csv", x="gpu_hours", y="pass_rate", by="recipe")
+    runs.compare()                                    # .fit(), .forecast(at=...), .backtest(), .plot(), .to_frame()
+
+Functions: read, train, evaluate, sft, export, fit_run, load_recipe. Modules, loaded when first used: scalerl.curves
 fits, forecasts and compares curves given as numbers; scalerl.joint pools and plans; scalerl.callbacks has forecasts for
 other trainers; scalerl.config has every setting; scalerl.errors has every error. The command `scalerl` does the same.
 Importing this loads neither torch nor numpy; training needs the extra "train".
@@ -31,7 +36,7 @@ Importing this loads neither torch nor numpy; training needs the extra "train".
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from scalerl.api import TrainedRun, evaluate, export, fit_run, load_recipe, sft, train
+from scalerl.api import TrainedRun, evaluate, export, fit_run, load_recipe, read, sft, train
 
 if TYPE_CHECKING:
     from scalerl import callbacks, config, curves, errors, joint
@@ -50,6 +55,7 @@ __all__ = [
     "fit_run",
     "joint",
     "load_recipe",
+    "read",
     "sft",
     "train",
 ]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from scalerl.config import Recipe
     from scalerl.curves import Fit
+    from scalerl.report.python import Runs
     from scalerl.rl.losses import LossInputs, TokenLoss
     from scalerl.run.observer import RunObserver
     from scalerl.run.sft.make import SftObserver, SftResult
@@ -157,19 +158,40 @@ def fit_run(folder: str | Path, evaluation_set: str = "") -> "Fit":
     >>> fit.params["ceiling"], fit.interval("ceiling"), fit.verdict
     >>> scalerl.curves.reward_at(fit, [2 * fit.scale])
     """
-    from scalerl.errors import InputError
-    from scalerl.logs.formats import read_table
-    from scalerl.logs.series import Selection, series_from
-    from scalerl.report.results import FitOptions, analyse_fit
+    from scalerl.report.python import fit_one
 
-    series = series_from([read_table(str(folder))], Selection())
-    names = [data.evaluation_set or "" for data in series]
-    if evaluation_set and evaluation_set not in names and names != [""]:
-        raise InputError(f'{folder} has no evaluation set "{evaluation_set}"; it has {", ".join(names)}.')
-    chosen = next((data for data in series if data.evaluation_set == evaluation_set), series[0])
-    (curve,) = analyse_fit([chosen], FitOptions()).curves
-    assert curve.fit is not None, "a curve that cannot be fitted is an error"
-    return curve.fit
+    fitted = fit_one(str(folder), evaluation_set).fit
+    assert fitted is not None, "a curve that cannot be fitted is an error"
+    return fitted
+
+
+def read(
+    path: "str | Path | Sequence[str | Path]",
+    *,
+    x: str | None = None,
+    y: str | None = None,
+    by: str | Sequence[str] = (),
+    gpus: float | None = None,
+    start: "float | Literal['first', 'fit'] | None" = None,
+    seed: str | None = None,
+    y_scale: Literal["auto", "1", "100", "pm1", "none"] = "auto",
+) -> "Runs":
+    """Read logs of any trainer: files, folders, or patterns such as "logs/*.jsonl". Needs no torch.
+
+    `x` and `y` are the columns of compute and reward, `by` those whose values are separate curves, and `seed` the one
+    whose values are runs of one curve; unset, they are recognised. `gpus` builds GPU-hours from the log's times.
+    `start` is the reward before training.
+
+    >>> runs = scalerl.read("runs.csv", x="gpu_hours", y="pass_rate", by="recipe")
+    >>> runs.fit().curves[0].ceiling.value, runs.compare(), runs.forecast(at=20_000)
+    """
+    from scalerl.logs.series import Selection
+    from scalerl.report.python import read_runs
+
+    columns = (by,) if isinstance(by, str) else tuple(by)
+    selection = Selection(x=x, y=y, by=columns, gpus=gpus, start=start, seed=seed, y_scale=y_scale)
+    paths = [path] if isinstance(path, str | Path) else path
+    return read_runs([str(each) for each in paths], selection)
 
 
 def _trusting(recipe: "Recipe", trust_remote_code: bool) -> "Recipe":

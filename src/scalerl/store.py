@@ -36,8 +36,8 @@ DECISIONS = "decisions.jsonl"
 FORMAT = 1
 """Format of the run folders that this version writes, and the newest one it reads."""
 
-JSON_FORMAT = 1
-"""Format of what the commands print with --json."""
+JSON_FORMAT = 2
+"""Format of what the commands print with --json: docs/schema.json."""
 
 BUDGET_COLUMNS = {"steps": "step", "gpu_hours": "gpu_hours", "flops": "flops"}
 """The column of metrics.jsonl that each limit of a recipe's budget is counted in."""

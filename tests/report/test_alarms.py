@@ -1,17 +1,189 @@
-"""Alarms with the step at which they began and ended."""
+"""Alarms of a run: as values, with when they began and ended, and in words."""
 
-import re
-from importlib.resources import files
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
 
-from scalerl.report.board.alarms import Kind, curve_episodes, forecast_moved, listed, rolling_means, signal_episodes
-from scalerl.report.board.charts import LINES, with_empty
+from scalerl.config import load_recipe, remedies
+from scalerl.curves import NoteKind, note
+from scalerl.report.alarms import (
+    ALARM_STEPS,
+    FACTS,
+    SIGNALS,
+    TITLES,
+    Alarm,
+    AlarmKind,
+    AlarmNews,
+    alarm_text,
+    alarms,
+    fall_alarms,
+    listed,
+    moved_alarms,
+    rolling_means,
+    signal_alarms,
+)
+from scalerl.report.board.charts import LINES
 from scalerl.report.board.columns import Columns
-from scalerl.report.signals import SIGNALS
-from scalerl.report.signals import alarms as present_alarms
+from scalerl.report.evaluations import overtrained, pass_at, pass_curves
+from scalerl.report.outlook import LiveForecast
+
+
+def steps(**values: float | None) -> list[dict[str, float | None]]:
+    calm: dict[str, float | None] = {
+        "rollout/truncated_frac": 0.0,
+        "loss/kl": 0.001,
+        "batch/no_verdict_frac": 0.01,
+        "batch/effective": 60.0,
+        "optim/skipped": 0.0,
+        "loss/entropy": 0.2,
+        "reward/correct_frac": 0.5,
+    }
+    named = {name.replace("__", "/"): value for name, value in values.items()}
+    return [calm] * 100 + [calm | named] * ALARM_STEPS
+
+
+def test_signals_raise_alarms_above_their_limits():
+    assert alarms(steps(), {}) == []
+    (truncated,) = alarms(steps(rollout__truncated_frac=0.12), {})
+    assert (truncated.kind, truncated.limit) == ("truncated", 0.1)
+    assert alarm_text(truncated).startswith("12% of completions reach their length limit and are cut off")
+    (mismatch,) = alarms(steps(loss__kl=0.5), {})
+    assert (mismatch.kind, mismatch.limit) == (AlarmKind.MISMATCH, 0.2)
+    assert mismatch.value == pytest.approx(0.5)
+    assert "KL of 0.5" in alarm_text(mismatch)
+    (ungraded,) = alarms(steps(batch__no_verdict_frac=0.3), {})
+    assert ungraded.kind == "no_verdict"
+    assert alarm_text(ungraded).startswith("the grader has no verdict on 30% of completions")
+
+
+def test_a_mismatch_at_equal_weights_names_the_papers_remedy():
+    first = {"rollout/lag_max": 0.0, "loss/kl": 0.03, "loss/ratio_max": 7.5, "batch/effective": 60.0}
+    later = {"rollout/lag_max": 4.0, "loss/kl": 0.05, "loss/ratio_max": 90.0, "batch/effective": 60.0}
+    (alarm,) = alarms([first, *[later] * 40], {}, remedies=remedies(load_recipe("base")))
+    assert (alarm.kind, alarm.value, alarm.limit, alarm.ratio) == (AlarmKind.BACKEND, 0.03, 0.01, 7.5)
+    assert alarm_text(alarm) == (
+        "generator and learner differ by a KL of 0.03 at equal weights (largest ratio 7.5), so their arithmetic "
+        'differs: set model.fp32_head = "both"; the paper\'s remedy is an FP32 head at both ends (model.fp32_head)'
+    )
+    assert alarms([first | {"loss/kl": 1e-6}, *[later] * 40], {}) == []
+    assert remedies(load_recipe("scalerl"))["backend"] == ('model.dtype = "float32"',)
+    quantised = load_recipe("scalerl", ["rollout.engine=vllm", "rollout.vllm.quantisation=fp8"])
+    assert remedies(quantised)["backend"] == ('rollout.vllm.quantisation = ""',)
+
+
+def test_only_the_last_steps_count():
+    assert alarms(steps(loss__kl=0.5) + steps(), {}) == []
+
+
+def test_few_steps_raise_no_alarm():
+    assert alarms(steps(loss__kl=0.5)[-4:], {}) == []
+    assert len(alarms(steps(loss__kl=0.5)[-5:], {})) == 1
+
+
+def test_a_run_that_falls_below_its_curve_is_an_alarm():
+    rows = [{"gpu_hours": 0.0, "reward": 0.2, "num_samples": 1000}]
+    rows += [
+        {"gpu_hours": float(n), "reward": 0.2 + 0.6 / (1 + (3.0 / n) ** 1.5), "num_samples": 1000} for n in range(1, 21)
+    ]
+    fallen = rows[:-5] + [row | {"reward": 0.3} for row in rows[-5:]]
+    outlooks = {
+        "main": LiveForecast.from_rows(rows).outlook(),
+        "hard": LiveForecast.from_rows(fallen).outlook(),
+        "new": None,
+    }
+    (alarm,) = alarms([], outlooks)
+    assert (alarm.kind, alarm.subject) == ("fall", "hard")
+    assert alarm.value is not None
+    text = (
+        f"the reward on hard has fallen by {alarm.value:.2g} since its peak: its best checkpoint is the one at the peak"
+    )
+    assert alarm_text(alarm) == text
+
+
+def test_every_limit_has_an_alarm_and_every_alarm_has_words():
+    assert all((signal.limit is None) == (signal.alarm is None) for signal in SIGNALS)
+    assert set(TITLES) == set(FACTS) == set(AlarmKind)
+
+
+def test_steps_without_an_update_are_an_alarm():
+    (alarm,) = alarms(steps(optim__skipped=1.0), {})
+    assert (alarm.kind, alarm.value) == (AlarmKind.SKIPPED, 1.0)
+    assert "100% of the last steps changed no weight" in alarm_text(alarm)
+    assert "optimizer.lr" in alarm_text(alarm)
+
+
+def test_empty_batches_are_an_alarm_with_their_cause():
+    (wrong,) = alarms(steps(batch__effective=0.0, reward__correct_frac=0.0), {})
+    assert (wrong.kind, wrong.cause) == ("empty", "all_wrong")
+    assert "scalerl sft" in alarm_text(wrong)
+    (right,) = alarms(steps(batch__effective=0.0, reward__correct_frac=1.0), {})
+    assert right.cause == "all_right"
+    assert "harder problems" in alarm_text(right)
+    (unjudged,) = alarms(steps(batch__effective=0.0, reward__correct_frac=None), {})
+    assert unjudged.cause == "no_verdict"
+    assert "the grader gave no verdict on any answer" in alarm_text(unjudged)
+
+
+def test_a_task_that_has_few_problems_left_is_an_alarm():
+    settings = remedies(load_recipe("scalerl"))
+    assert alarms(steps(curriculum__retired_frac=0.7), {}, remedies=settings) == []
+    (alarm,) = alarms(steps(curriculum__retired_frac=0.9), {}, remedies=settings)
+    assert alarm.kind == "retired"
+    assert alarm_text(alarm) == (
+        "90% of a task's training problems are solved and no longer asked; with few of them left, the reward can fall: "
+        'take more problems, or ask all of them (curriculum = "uniform")'
+    )
+
+
+def test_of_several_tasks_the_one_with_few_problems_is_named():
+    shares = {"curriculum/retired_frac/math": 0.2, "curriculum/retired_frac/code": 0.9}
+    (alarm,) = alarms([{**row, **shares} for row in steps(curriculum__retired_frac=0.9)], {})
+    assert alarm_text(alarm).startswith("90% of the training problems of code are solved and no longer asked; with few")
+
+
+def test_entropy_near_zero_is_an_alarm():
+    (alarm,) = alarms(steps(loss__entropy=0.001), {})
+    assert (alarm.kind, alarm.below) == ("entropy", True)
+    assert alarm.limit == 0.003
+
+
+def test_missing_verdicts_name_their_reason():
+    (alarm,) = alarms(steps(batch__no_verdict_frac=0.3, grader__timeout=9, grader__error=2), {})
+    assert alarm.cause == "timeout"
+    assert "grading.timeout_s" in alarm_text(alarm)
+
+
+def test_truncation_names_the_settings_of_the_recipe():
+    rows = steps(rollout__truncated_frac=0.2)
+    for length, names in {
+        "interruption": ("length.answer_budget", "length.thinking_max", "filter.drop_truncated = false"),
+        # There the paper's rule makes it worse: what is cut teaches nothing, and nothing else limits the length.
+        "none": ("filter.drop_truncated = false", "length.max_length"),
+    }.items():
+        change = [] if length == "interruption" else ['length={name="none", max_length=40}']
+        (alarm,) = alarms(rows, {}, remedies=remedies(load_recipe("tiny-cpu", change)))
+        assert alarm.remedies == names
+        assert all(name in alarm_text(alarm) for name in names)
+        assert ("nothing else makes answers shorter" in alarm_text(alarm)) == (length == "none")
+    kept = load_recipe("tiny-cpu", ["filter.drop_truncated=false"])
+    assert "filter.drop_truncated = false" not in remedies(kept)["truncated"]
+
+
+def test_an_alarm_is_reported_once_and_then_its_changes():
+    news, at = AlarmNews(), lambda value: alarms(steps(rollout__truncated_frac=value), {})
+    assert [alarm.state for alarm in news.update(at(0.12))] == ["new"]
+    assert news.update(at(0.13)) == []
+    (changed,) = news.update(at(0.30))
+    assert changed.state == "changed"
+    assert alarm_text(changed).endswith("are cut off now, after 12%")
+    (over,) = news.update(at(0.05))
+    assert over.state == "over"
+    assert news.update(at(0.05)) == []
+    assert [alarm.state for alarm in news.update(at(0.12))] == ["new"]
+
+
+# When they began and ended
 
 
 def columns(**values: Any) -> dict[str, np.ndarray]:
@@ -20,8 +192,8 @@ def columns(**values: Any) -> dict[str, np.ndarray]:
     return {"step": np.arange(1.0, num + 1), **named}
 
 
-def episodes(data: dict[str, np.ndarray], max_lag: float | None = None):
-    return signal_episodes(data, remedies={}, max_lag=max_lag)
+def episodes(data: dict[str, np.ndarray], max_lag: float | None = None) -> list[Alarm]:
+    return signal_alarms(data, remedies={}, max_lag=max_lag)
 
 
 def test_alarm_began_where_its_mean_passed_the_limit():
@@ -47,26 +219,11 @@ def test_alarm_of_a_low_signal():
     assert (episode.kind, episode.ended) == ("entropy", None)
 
 
-def test_lasting_alarms_are_those_of_the_run_itself():
-    rows = [{"rollout/truncated_frac": 0.4, "loss/entropy": 0.001, "loss/kl": 0.5} for _ in range(30)]
-    data = columns(**{key.replace("/", "__"): [row[key] for row in rows] for key in rows[0]})
-    lasting = {episode.kind for episode in episodes(data) if episode.ended is None}
-    assert lasting == {alarm.kind for alarm in present_alarms(rows, {})}
-
-
 def test_every_signal_and_line_is_read_from_the_rows():
     read = Columns()
     watched = {signal.key for signal in SIGNALS if signal.alarm is not None} | {key for key, _, _ in LINES}
     read.append({"step": 1, "batch/effective": 4, **dict.fromkeys(watched, 0.5)})
-    assert watched <= with_empty(read.arrays()).keys()
-
-
-def test_every_kind_of_alarm_has_a_name_on_the_page():
-    script = files("scalerl").joinpath("assets/board/run.js").read_text()
-    named = re.findall(r"(\w+): \"", script.partition("const ALARMS = {")[2].partition("};")[0])
-    of_runs, of_pages = (get_args(part) for part in get_args(Kind))
-    # The page has no alarm about generator and learner at equal weights: one step of a run decides it.
-    assert set(named) == {*of_runs, *of_pages} - {"backend"}
+    assert watched <= read.arrays().keys() | {"batch/empty"}
 
 
 def test_lag_beyond_the_recipe_is_an_alarm():
@@ -90,24 +247,65 @@ def row(num: int, value: float, low: float, high: float, *, is_ok: bool = True) 
 
 def test_forecast_that_left_its_interval_is_found():
     rows = [row(4, 0.5, 0.4, 0.6), row(6, 0.55, 0.5, 0.6), row(8, 0.7, 0.65, 0.75), row(10, 0.72, 0.7, 0.74)]
-    earlier, later = forecast_moved(rows) or ({}, {})
-    assert (earlier["num"], later["num"]) == (4, 8)
+    (alarm,) = moved_alarms(rows)
+    assert (alarm.kind, alarm.began_compute, alarm.value) == (AlarmKind.FORECAST_MOVED, 8.0, 0.7)
+    assert "0.400 to 0.600 after 4 evaluations" in alarm_text(alarm)
 
 
 def test_forecast_that_came_back_raises_no_alarm():
-    rows = [row(4, 0.5, 0.4, 0.6), row(6, 0.7, 0.5, 0.8), row(8, 0.55, 0.5, 0.6)]
-    assert forecast_moved(rows) is None
+    assert moved_alarms([row(4, 0.5, 0.4, 0.6), row(6, 0.7, 0.5, 0.8), row(8, 0.55, 0.5, 0.6)]) == []
 
 
 def test_ceilings_count_only_where_they_are_known():
     rows = [row(4, 0.5, 0.4, 0.6, is_ok=False), row(6, 0.9, 0.8, 0.95, is_ok=False)]
-    assert forecast_moved([{**each, "end": None} for each in rows]) is None
+    assert moved_alarms([{**each, "end": None} for each in rows]) == []
 
 
-@pytest.mark.parametrize("fall", [None, 12.0])
-def test_collapse_is_an_alarm_of_the_curve(fall: float | None):
-    kinds = [episode.kind for episode in curve_episodes("main", {"fall": fall, "drop": fall and 0.03}, [])]
-    assert kinds == ([] if fall is None else ["fall"])
+@pytest.mark.parametrize("rise, kind", [(0.0, AlarmKind.FALL), (0.3, AlarmKind.OVERFITTED)])
+def test_fall_while_training_goes_on_rising_is_overfitting(rise: float, kind: AlarmKind):
+    noise = np.random.default_rng(0).normal(0, 0.02, 100)
+    data = columns(gpu_hours=np.arange(1.0, 101), reward__mean=0.5 + rise * np.arange(100) / 100 + noise)
+    fall = note(NoteKind.FALL, compute=40.0, drop=0.1)
+    (alarm,) = fall_alarms("main", fall, data, "gpu_hours")
+    assert (alarm.kind, alarm.began, alarm.subject) == (kind, 40.0, "main")
+    assert fall_alarms("main", None, data, "gpu_hours") == []
+
+
+# pass@k
+
+
+def test_pass_at_k_is_the_share_of_samples_without_replacement_that_hold_a_right_one():
+    assert pass_at(np.array([0.0, 1.0, 2.0, 4.0]), 4, 2).tolist() == pytest.approx([0, 0.5, 5 / 6, 1])
+    assert pass_at(np.array([3.0]), 8, 1).tolist() == pytest.approx([3 / 8])
+
+
+def evaluations(rates: list[float], spread: list[float], num: int = 200, samples: int = 16) -> list[dict[str, Any]]:
+    """Evaluations with this mean pass rate, and this share of problems that are solved at all."""
+    rng = np.random.default_rng(0)
+    order = rng.random(num)
+    return [
+        {"step": step, "set": "main", "prompts_hash": "h", "num_samples": num * samples,
+         "num_correct": [int(rng.binomial(samples, min(rate / share, 1))) if at < share else 0 for at in order]}
+        for step, (rate, share) in enumerate(zip(rates, spread, strict=True))
+    ]  # fmt: skip
+
+
+def test_pass_at_1_that_rises_while_pass_at_k_falls_is_overtraining():
+    rising = np.linspace(0.2, 0.5, 12).tolist()
+    rows = evaluations(rising, np.linspace(0.9, 0.6, 12).tolist())
+    found = overtrained(rows, "main")
+    assert found is not None
+    assert (found.k, found.evaluation_set) == (16, "main")
+    assert found.change_1 > 0.1
+    assert found.change_k < -0.1
+    (alarm,) = alarms([], {}, overtrained=[found])
+    assert alarm.kind == AlarmKind.OVERTRAINED
+    assert "pass@16 has fallen" in alarm_text(alarm)
+    assert overtrained(evaluations(rising, [0.9] * 12), "main") is None
+    assert overtrained(rows[:5], "main") is None
+    curves = pass_curves(rows)
+    assert list(curves) == [1, 2, 4, 8, 16]
+    assert curves[1][0] == pytest.approx(sum(rows[0]["num_correct"]) / 3200)
 
 
 def test_list_has_lasting_alarms_first():

@@ -203,7 +203,7 @@ def test_all_points_are_fitted_if_the_window_has_too_few(tmp_path: Path):
     content = content_of(write_study(tmp_path / "s", num=8, plan={"fit": {"until": 0.3}}))
     assert content["window"] == "all"
     assert content["notes"] == ["Nothing can be fitted on first 30% yet, so all points are."]
-    assert view(content, window="held-out")["curves"][0]["verdict"] == Verdict.TOO_FEW
+    assert view(content, window="held-out")["curves"][0]["verdict"] == "too_few"
     assert content["sets"][0]["lead"] is not None
 
 
@@ -220,7 +220,7 @@ def test_collapsed_curve_does_not_lead(tmp_path: Path):
     verdicts = {curve["name"]: curve["verdict"] for curve in view(content)["curves"]}
     assert verdicts["broken"] == Verdict.FALLEN
     assert content["sets"][0]["lead"]["name"] == "steady"
-    assert [row["name"] for row in view(content)["ranking"]] == ["steady", "broken"]
+    assert [row["name"] for row in view(content)["standings"]] == ["steady", "broken"]
     assert "Past the peak: broken." in content["summary"][""]
 
 
@@ -280,7 +280,7 @@ def test_arms_evaluated_on_different_prompts_are_not_comparable(tmp_path: Path):
     (tmp_path / "b" / "recipe.json").write_text('{"seed": 0, "loss": {"name": "dapo"}}')
     content = content_of(*runs)
     assert [pair["kind"] for pair in view(content)["pairs"]] == [PairKind.NOT_COMPARABLE]
-    assert (view(content)["straight"], view(content)["ranking"]) == ({}, [])
+    assert (view(content)["straight"], view(content)["standings"]) == ({}, [])
     assert content["open"][""][-1].startswith("a and b, not comparable: ")
     assert any(text.startswith("Not comparable: the evaluations of main were made") for text in content["warnings"])
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scalerl.curves import FORMS, NoteKind, PairKind, find_note, note
+from scalerl.curves import FORMS, NoteKind, PairKind, find_note, note, note_text
 from scalerl.errors import InputError, NoCurveError
 from scalerl.logs.facts import Fact
 from scalerl.logs.series import Series
@@ -21,7 +21,7 @@ from scalerl.report.results import (
     analyse_fit,
     analyse_forecast,
 )
-from scalerl.report.tables import render
+from scalerl.report.text import Shown, render
 from scalerl.report.words import curve_text
 
 NOTHING = np.array([])
@@ -51,12 +51,12 @@ def broken() -> Series:
     return series("broken", compute=NOTHING, reward=NOTHING, problem="'pass_rate' is NaN at line 3.")
 
 
-def shown(analysis: Analysis, **origins: str) -> str:
+def shown(analysis: Analysis, *, explain: bool = False, **origins: str) -> str:
     from rich.console import Console
 
     console = Console(width=200)
     with console.capture() as capture:
-        console.print(render(analysis, origins))
+        console.print(render(analysis, Shown(origins=origins, explain=explain)))
     return capture.get()
 
 
@@ -97,7 +97,8 @@ def test_pooled_backtest_keeps_the_errors_of_bins():
 
 def test_output_names_the_columns_of_compute_and_reward():
     done = analyse_fit([series("a"), series("b", seed=1)], FitOptions())
-    assert [(curve["x"], curve["y"]) for curve in to_json(done)["curves"]] == [("gpu_hours", "pass_rate")] * 2
+    units = {"compute": "gpu_hours", "reward": "pass_rate", "reward_scale": "1"}
+    assert [curve["units"] for curve in to_json(done)["curves"]] == [units] * 2
     assert "compute: gpu_hours, reward: pass_rate" in shown(done).split("\n")[3]
     assert "compute: gpu_hours, reward: pass_rate (recognised); name others with --x" in shown(
         done, pass_rate="recognised"
@@ -216,9 +217,8 @@ def test_forms_are_ranked_by_held_out_rows():
     assert (done.form_ranking.scored_on, done.form_ranking.num_curves) == ("held-out rows", 1)
     assert done.curves[0].holdout is not None
     assert dict(done.form_ranking.errors)["sigmoid"] == done.curves[0].holdout.rmse
-    rows = to_json(done)["forms"]
-    assert {row["num_curves"] for row in rows} == {1}
-    assert {row["scored_on"] for row in rows} == {"held-out rows"}
+    forms = to_json(done)["forms"]
+    assert (forms["num_curves"], forms["fraction"]) == (1, None)
 
 
 def test_forms_are_ranked_over_curves_all_can_fit():
@@ -249,12 +249,13 @@ def test_curves_are_compared_within_their_evaluation_set():
     assert [(pair.a, pair.b) for pair in done.pairs] == [("r1/val", "r2/val"), ("r1/test", "r2/test")]
     assert [pair.winner for pair in done.pairs] == ["r2/val", "r2/test"]
     out = to_json(done)
-    assert [row["name"] for row in out["ranking"][::2]] == ["r2/val", "r2/test"]
-    assert [one["set"] for one in out["sets"]] == ["val", "test"]
-    assert sum(row["p_best"] for row in out["ranking"]) == pytest.approx(2)
+    assert [(each["set"], each["standings"][0]["name"]) for each in out["rankings"]] == [
+        ("val", "r2/val"),
+        ("test", "r2/test"),
+    ]
     text = shown(done)
-    assert "best by ceiling in val: r2/val" in text
-    assert "best by ceiling in test: r2/test" in text
+    assert "Take r2/val: best with probability over 99% in val." in text
+    assert "Take r2/test: best with probability over 99% in test." in text
 
 
 def test_set_with_one_curve_is_not_compared():
@@ -264,7 +265,7 @@ def test_set_with_one_curve_is_not_compared():
     done = analyse_compare([*lone, series("r2/val", seed=1, evaluation_set="val")], FitOptions(), None)
     assert [(pair.a, pair.b) for pair in done.pairs] == [("r1/val", "r2/val")]
     assert done.notes == (note(NoteKind.ALONE_IN_SET, name="r1/test"),)
-    assert to_json(done)["notes"][0].startswith("r1/test is compared with nothing")
+    assert to_json(done)["notes"] == [{"kind": "alone_in_set", "name": "r1/test"}]
 
 
 @pytest.fixture(scope="module")
@@ -283,20 +284,23 @@ def test_pairs_show_ceilings_compute_ratios_exponents_and_what_would_decide(pair
     assert 0.05 < alike["p_higher_ceiling"] < 0.95
     assert alike["target"]["compute_ratio"]["low"] < 1 < alike["target"]["compute_ratio"]["high"]
     assert 0 < alike["p_larger_exponent"] < 1
-    assert alike["to_decide"] is not None
-    assert (far["kind"], far["winner"], far["to_decide"]) == ("higher_ceiling", "one", None)
+    kinds = {name: [each["kind"] for each in pair["notes"]] for name, pair in (("alike", alike), ("far", far))}
+    assert [("settled_by" in each) for each in kinds.values()] == [True, False]
+    assert (far["kind"], far["winner"]) == ("higher_ceiling", "one")
     assert far["ceiling_difference"]["low"] > 0
     assert far["p_larger_exponent"] is None  # no shared ceiling
-    text = shown(pairs)
+    text = shown(pairs, explain=True)
     [line] = [line for line in text.split("\n") if line.split()[:2] == ["one", "two"]]
     both = [pairs.comparisons[""].shared_exponents[name].value for name in ("one", "two")]
     for cell in (f"{alike['p_higher_ceiling']:.2f}", " / ".join(f"{value:.2f}" for value in both), "not separable"):
         assert cell in line
-    assert f"one / two: {alike['to_decide']}" in text or alike["to_decide"] in text
+    settled = find_note(pairs.pairs[0].notes, NoteKind.SETTLED_BY)
+    assert settled is not None
+    assert note_text(settled).removesuffix(".") in text
 
 
 def test_ranking_has_the_regret_of_each(pairs: Analysis):
-    ranking = to_json(pairs)["ranking"]
+    ranking = to_json(pairs)["rankings"][0]["standings"]
     assert sum(row["p_best"] for row in ranking) == pytest.approx(1)
     assert ranking[0]["regret"] <= ranking[-1]["regret"]
 
@@ -307,7 +311,7 @@ def test_pair_without_a_curve_has_that_kind(pairs: Analysis):
 
 def test_assumed_spread_of_single_runs_is_printed_once(pairs: Analysis):
     """Also where pairs have more to say: here that their evaluations are on the same prompts."""
-    text = shown(pairs)
+    text = shown(pairs, explain=True)
     assert text.count("is assumed") == 1
     assert "One run of one, two: a spread of up to" in text
     assert find_note(pairs.pairs[0].notes, NoteKind.SAME_PROMPTS) is None or "Evaluated on the same prompts" in text
@@ -344,7 +348,7 @@ def test_rewards_without_limits_have_no_odd_decimals():
     assert decimals(curve.fit) == 0
     assert curve.fit is not None
     assert curve.fit.params["ceiling"] == pytest.approx(-5000, abs=150)
-    assert "-8,000" in shown(done)
-    assert ".000" not in shown(done)
+    assert "-8,000" in shown(done, explain=True)
+    assert ".000" not in shown(done, explain=True)
     [plain] = analyse_fit([series()], FitOptions()).curves
     assert decimals(plain.fit) == 3

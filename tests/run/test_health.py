@@ -1,7 +1,7 @@
 """What a run says of itself: stalls, uneven time, the axis of its forecast."""
 
 from scalerl.config import load_recipe
-from scalerl.report.words import alarm_text
+from scalerl.report.alarms import alarm_text
 from scalerl.run.health import Health
 
 END = {"gpu_hours": 10.0, "flops": 1e15, "tokens": 1e6, "step": 100}
@@ -44,11 +44,11 @@ def test_uneven_time_and_stalls_are_told_once():
     for seconds in [0.5] * 8 + [69.0]:
         total += seconds
         total -= health.stalled_s(total)
-    uneven, stalled = health.alarms(BUSY, {}, {})
+    uneven, stalled = health.alarms(BUSY, [], {}, {})
     assert (uneven.kind, stalled.kind, stalled.value) == ("uneven_time", "stalled", 68.5)
     assert "fitted over FLOPs" in alarm_text(uneven)
     assert "stood still for 68 s" in alarm_text(stalled)
-    assert health.alarms(BUSY, {}, {}) == []
+    assert health.alarms(BUSY, [], {}, {}) == []
 
 
 def test_first_step_of_a_drained_round_may_be_long():
@@ -57,10 +57,10 @@ def test_first_step_of_a_drained_round_may_be_long():
     for seconds in [20.0, 0.5, 0.5, 0.5] * 8:
         total += seconds
         assert health.stalled_s(total) == 0
-    assert health.alarms([], {}, {}) == []
+    assert health.alarms([], [], {}, {}) == []
 
 
 def test_each_exception_of_a_grader_is_told_once():
     health = Health(load_recipe("tiny-cpu"), trained_s=0.0)
-    assert [alarm.kind for alarm in health.alarms([], {}, {"mine": "KeyError: 3"})] == ["grader_error"]
-    assert health.alarms([], {}, {"mine": "KeyError: 3"}) == []
+    assert [alarm.kind for alarm in health.alarms([], [], {}, {"mine": "KeyError: 3"})] == ["grader_error"]
+    assert health.alarms([], [], {}, {"mine": "KeyError: 3"}) == []

@@ -22,7 +22,7 @@ from scalerl.logs.formats import read_table
 from scalerl.logs.series import Selection, series_from
 from scalerl.loop.grading import GraderRunner
 from scalerl.loop.pipeline import Pipeline
-from scalerl.report.signals import Alarm
+from scalerl.report.alarms import Alarm, AlarmKind
 from scalerl.run.evaluate import evaluate_model
 from scalerl.run.observer import NullObserver, Outlooks
 from scalerl.run.run import Run
@@ -124,7 +124,7 @@ def test_answers_without_verdict_are_not_trained_on(tmp_path: Path):
         assert row["reward"] <= (6 - missing) / 6
     # Its author hears of the exception, once.
     assert [alarm for alarm in raised if alarm.kind == "grader_error"] == [
-        Alarm(kind="grader_error", subject="own_code:moody", detail="ArithmeticError: no such number")
+        Alarm(kind=AlarmKind.GRADER_ERROR, subject="own_code:moody", detail="ArithmeticError: no such number")
     ]
 
 

@@ -2,11 +2,34 @@
 
 import contextlib
 import io
+import json
 import subprocess
 import sys
 from pathlib import Path
 
+import jsonschema
+
 from scalerl.cli import main
+
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "schema.json").read_text())
+VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
+
+
+def checked_json(text: str) -> dict:
+    """Return what a command printed with --json, after checking it against the schema of the docs."""
+    content = json.loads(text)
+    mine = [one for one in SCHEMA["oneOf"] if content["command"] in _commands(one)]
+    faults = [
+        next(VALIDATOR.evolve(schema={**one, "$defs": SCHEMA["$defs"]}).iter_errors(content), None) for one in mine
+    ]
+    assert mine, content["command"]
+    assert None in faults, (content["command"], faults[0])
+    return content
+
+
+def _commands(one: dict) -> list[str]:
+    given = one["properties"]["command"]
+    return given.get("enum") or [given["const"]]
 
 
 def scalerl(*words: object, cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
@@ -27,6 +50,8 @@ def scalerl(*words: object, cwd: Path | None = None) -> "subprocess.CompletedPro
             code = _exit_code()
     finally:
         sys.argv = before
+    if "--json" in words and code == 0:
+        checked_json(stdout.getvalue())
     return subprocess.CompletedProcess(argv, code, stdout.getvalue(), stderr.getvalue())
 
 

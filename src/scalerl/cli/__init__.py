@@ -25,25 +25,29 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command(rich_help_panel="Predict")(curves.fit)
-app.command(rich_help_panel="Predict")(curves.forecast)
-app.command(rich_help_panel="Predict")(curves.backtest)
-app.command(rich_help_panel="Predict")(curves.compare)
-app.command(rich_help_panel="Predict")(joint.plan)
-app.command(rich_help_panel="Predict")(joint.transfer)
-app.command(rich_help_panel="Predict")(joint.prior)
-app.command(rich_help_panel="Predict")(joint.score)
-app.command(rich_help_panel="Predict")(curves.example)
-app.command(hidden=True)(curves.demo)
-app.command(rich_help_panel="Train")(train.train)
-app.command(rich_help_panel="Train")(sft.sft)
-app.command(rich_help_panel="Train")(simulate.simulate)
-app.command("eval", rich_help_panel="Train")(train.evaluate)
-app.command(rich_help_panel="Train")(train.export)
-app.command(rich_help_panel="Study")(study.study)
-app.command(rich_help_panel="Study")(report.report)
-app.command(rich_help_panel="Study")(watch.watch)
-app.add_typer(recipe_app, name="recipe", rich_help_panel="Recipes")
+LOOK, TRAIN, DECIDE = "Look at logs", "Train", "Decide"
+for command, panel in (
+    (curves.fit, LOOK),
+    (curves.forecast, LOOK),
+    (curves.compare, LOOK),
+    (report.report, LOOK),
+    (watch.watch, LOOK),
+    (train.train, TRAIN),
+    (sft.sft, TRAIN),
+    (train.export, TRAIN),
+    (study.study, DECIDE),
+    (joint.plan, DECIDE),
+):
+    app.command(rich_help_panel=panel)(command)
+app.command("eval", rich_help_panel=TRAIN)(train.evaluate)
+app.add_typer(recipe_app, name="recipe", rich_help_panel=TRAIN)
+more = typer.Typer(help="Rarer: backtest, transfer, prior, score, simulate, example.", no_args_is_help=True)
+app.add_typer(more, name="more", rich_help_panel=DECIDE)
+for command in (
+    curves.backtest, joint.transfer, joint.prior, joint.score, simulate.simulate, curves.example,
+):  # fmt: skip
+    more.command()(command)
+    app.command(hidden=True)(command)
 
 
 @app.callback(invoke_without_command=True)

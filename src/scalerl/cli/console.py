@@ -1,13 +1,17 @@
 """What commands share of the terminal: the console for tables, an analysis, and Ctrl-C and SIGTERM in training."""
 
+import json
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
+
+import typer
 
 from scalerl.errors import printable
 
@@ -16,7 +20,6 @@ if TYPE_CHECKING:
 
     from scalerl.logs.series import Series
     from scalerl.logs.table import Table
-    from scalerl.report.results import Analysis
 
 _PIPE_WIDTH = 160
 _IMPATIENCE_S = 5.0  # further signals within this time of the one that stops at once belong to it
@@ -170,8 +173,16 @@ def _recognised(column: str, tables: "Sequence[Table]") -> str:
     return "; ".join(parts)
 
 
-def show_analysis(analysis: "Analysis", origins: Mapping[str, str]) -> None:
-    """Print the tables and sentences of an analysis."""
-    from scalerl.report.tables import render
+def print_json(command: str, **content: Any) -> None:
+    """Print what `--json` of a command gives: kinds and numbers in one object (docs/schema.json)."""
+    from scalerl import __version__
+    from scalerl.store import JSON_FORMAT
 
-    table_console().print(render(analysis, origins), highlight=False)
+    whole = {"format": JSON_FORMAT, "scalerl": __version__, "command": command, **content}
+    typer.echo(json.dumps(whole, indent=2, allow_nan=False, default=str))
+
+
+def drawn(path: Path | str | None) -> None:
+    """Say into which file a picture was drawn, if it was."""
+    if path is not None:
+        typer.echo(f"Drawn into {path}")

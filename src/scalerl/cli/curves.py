@@ -2,7 +2,6 @@
 
 import functools
 import inspect
-import json
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -11,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scalerl.cli.console import column_origins, show_analysis
+from scalerl.cli.console import column_origins, drawn, print_json, table_console
 from scalerl.cli.options import (
+    HelpAll,
     bin_rule,
     column_value,
     condition,
@@ -33,113 +33,117 @@ KINDS = (
     "CSV, JSONL, trainer_state.json, console output; folders of a run, a study, a Trainer, tensorboard or wandb; "
     "patterns such as 'logs/*.jsonl'. The kind is recognised."
 )
-
-data = functools.partial(option, panel="Which data")
-how = functools.partial(option, panel="How to fit")
-output = functools.partial(option, panel="Output")
+rare = functools.partial(option, rare=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Common:
-    """The options that the four commands share."""
+    """The options that the commands on logs share."""
 
     files: Annotated[list[str], typer.Argument(metavar="FILE|FOLDER", help=KINDS, show_default=False)]
     x: Annotated[
-        str | None, data("Column of compute: GPU-hours, FLOPs, tokens or steps. Unset: recognised.", metavar="COLUMN")
+        str | None, option("Column of compute: GPU-hours, FLOPs, tokens or steps. Unset: recognised.", metavar="COLUMN")
     ] = None
-    y: Annotated[str | None, data("Column of reward, such as a pass rate. Unset: recognised.", metavar="COLUMN")] = None
+    y: Annotated[str | None, option("Column of reward, such as a pass rate. Unset: recognised.", metavar="COLUMN")] = (
+        None
+    )
     by: Annotated[
-        str | None, data("One curve for each value of these columns. Unset: one for each file.", metavar="COL[,COL]")
-    ] = None
-    seed: Annotated[
-        str | None, data("Column that tells runs of one recipe apart. Unset: recognised.", metavar="COLUMN")
-    ] = None
-    where: Annotated[
-        list[str] | None,
-        data("Keep only rows with (or without) this value; may be repeated.", metavar="COL=VALUE|COL!=VALUE"),
-    ] = None
-    label: Annotated[
-        list[str] | None, data("Name to show for a curve or file; give one for each, in order.", metavar="NAME")
+        str | None, option("One curve for each value of these columns. Unset: one for each file.", metavar="COL[,COL]")
     ] = None
     start: Annotated[
         str | None,
-        data(
+        option(
             "Reward before training; 'first': each run's first row; 'fit': fitted. Unset: a row at 0, or fitted.",
             metavar="VALUE|first|fit",
         ),
     ] = None
-    gpus: Annotated[
-        float | None, data("Build GPU-hours from the log's step times, for this many GPUs.", metavar="N")
+    gpus: Annotated[float | None, option("Build GPU-hours from the log's times, for this many GPUs.", metavar="N")] = (
+        None
+    )
+    plot: Annotated[str | None, option("Draw the curves into this file.", metavar="OUT.png|.svg")] = None
+    as_json: Annotated[bool, flag("--json", "Print one JSON object instead of tables.")] = False
+    seed: Annotated[
+        str | None, rare("Column whose values are runs of one recipe. Unset: recognised.", metavar="COLUMN")
+    ] = None
+    where: Annotated[
+        list[str] | None,
+        rare("Keep only rows with (or without) this value; may be repeated.", metavar="COL=VALUE|COL!=VALUE"),
+    ] = None
+    label: Annotated[
+        list[str] | None, rare("Name to show for a curve or file; give one for each, in order.", metavar="NAME")
     ] = None
     y_scale: Annotated[
         str,
-        data(
+        rare(
             "Range of the reward: 1 for 0 to 1, 100 for percent, pm1 for -1 to 1, none for no limits.",
             metavar="auto|1|100|pm1|none",
             show_default=True,
         ),
     ] = "auto"
     skip_before: Annotated[
-        str | None, how("Do not fit points before this compute: a value or a share ('10%').", metavar="C|SHARE")
+        str | None, rare("Do not fit points before this compute: a value or a share ('10%').", metavar="C|SHARE")
     ] = None
     bin: Annotated[
         str | None,
-        how("Average noisy rewards in N bins along compute before the fit; 'auto': about 60.", metavar="N|auto"),
+        rare("Average noisy rewards in N bins along compute before the fit; 'auto': about 60.", metavar="N|auto"),
     ] = None
-    fit_until: Annotated[float | None, how("Do not fit points beyond this compute.", metavar="C")] = None
-    level: Annotated[float, how("Probability of the intervals.", show_default=True)] = 0.9
+    fit_until: Annotated[float | None, rare("Do not fit points beyond this compute.", metavar="C")] = None
+    level: Annotated[float, rare("Probability of the intervals.", show_default=True)] = 0.9
     margin: Annotated[
         float | None,
-        how("Difference of ceilings that matters, in units of the reward. Unset: a share of the gain.", metavar="R"),
+        rare("Difference of ceilings that matters, in units of the reward. Unset: a share of the gain.", metavar="R"),
     ] = None
     run_spread: Annotated[
         float | None,
-        how("Spread of ceilings between runs of a recipe that was run once. Unset: a share of the gain.", metavar="R"),
+        rare("Spread of ceilings between runs of a recipe that was run once. Unset: a share of the gain.", metavar="R"),
     ] = None
     ceiling: Annotated[
         str | None,
-        how("Hold the ceiling fixed; two values: the range of the grid of --method paper.", metavar="A|LOW,HIGH"),
+        rare("Hold the ceiling fixed; two values: the range of the grid of --method paper.", metavar="A|LOW,HIGH"),
     ] = None
-    form: Annotated[str, how("sigmoid, power, exponential or log-linear.", metavar="NAME", show_default=True)] = (
+    form: Annotated[str, rare("sigmoid, power, exponential or log-linear.", metavar="NAME", show_default=True)] = (
         "sigmoid"
     )
-    pool: Annotated[bool, flag("--pool", "Let curves of one model and task inform each other.", "How to fit")] = False
+    pool: Annotated[bool, flag("--pool", "Let curves of one model and task inform each other.", rare=True)] = False
     prior: Annotated[
         str | None,
-        how("Let earlier runs inform each curve: a file that 'scalerl prior' wrote, or 'published'.", metavar="FILE"),
+        rare("Let earlier runs inform each curve: a file of 'scalerl more prior', or 'published'.", metavar="FILE"),
     ] = None
-    as_json: Annotated[bool, flag("--json", "Print one JSON object instead of tables.", "Output")] = False
-    plot: Annotated[str | None, output("Draw the curves into this file.", metavar="OUT.png|.svg")] = None
+    help_all: HelpAll = False
 
 
-def shares_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Put the options of `Common` before a command's own, so that each is declared once."""
-    own = [param for param in inspect.signature(command).parameters.values() if param.name != "common"]
-    shared = [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            annotation=field.type,
-            default=inspect.Parameter.empty if field.name == "files" else field.default,
-        )
-        for field in fields(Common)
-    ]
+def shares_options(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Put the options of `Common` before a command's own, so that each is declared once; some may be left out."""
 
-    @functools.wraps(command)
-    def run(**given: Any) -> None:
-        common = Common(**{param.name: given.pop(param.name) for param in shared})
-        command(common=common, **given)
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = [param for param in inspect.signature(command).parameters.values() if param.name != "common"]
+        shared = [
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                annotation=field.type,
+                default=inspect.Parameter.empty if field.name == "files" else field.default,
+            )
+            for field in fields(Common)
+            if field.name not in without
+        ]
 
-    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [*shared, *[param.replace(kind=inspect.Parameter.KEYWORD_ONLY) for param in own]]
-    )
-    run.__annotations__ = {param.name: param.annotation for param in [*shared, *own]}
-    return run
+        @functools.wraps(command)
+        def run(**given: Any) -> None:
+            command(common=Common(**{param.name: given.pop(param.name) for param in shared}), **given)
+
+        params = [*shared, *(param.replace(kind=inspect.Parameter.KEYWORD_ONLY) for param in own)]
+        run.__signature__ = inspect.Signature(params)  # type: ignore[attr-defined]
+        run.__annotations__ = {param.name: param.annotation for param in params}
+        return run
+
+    return decorate
 
 
+Explain = Annotated[bool, flag("--explain", "Say how: parameters, noise, reasons, and what was read from the log.")]
 Method = Annotated[
     str,
-    how(
+    rare(
         "posterior; or paper: the grid search of arXiv 2510.13786, A.5, without intervals.",
         metavar="NAME",
         show_default=True,
@@ -147,22 +151,28 @@ Method = Annotated[
 ]
 
 
-@shares_options
-def fit(common: Common, method: Method = "posterior") -> None:
-    """Fit reward against compute: the ceiling, how sure it is, and what more compute buys.
+@shares_options()
+def fit(
+    common: Common,
+    at: Annotated[str | None, option("Forecast the reward at these computes too.", metavar="C[,C]")] = None,
+    explain: Explain = False,
+    method: Method = "posterior",
+) -> None:
+    """Fit reward against compute: the ceiling, how sure it is, what more compute brings, and what to do.
 
     The curve is R(C) = R0 + (A - R0) / (1 + (C_mid/C)^B), with start R0, ceiling A, midpoint C_mid and exponent B.
 
-    [dim]scalerl fit runs.csv --x gpu_hours --y pass_rate --by recipe --start 0.399[/dim]
+    [dim]scalerl fit runs.csv --x gpu_hours --y pass_rate --by recipe[/dim]
 
-    See also: forecast, backtest, compare; report for one page with all of them.
+    See also: forecast, compare; report for one page with all of them.
     """
     from scalerl.report.results import analyse_fit
 
-    _run(common, analyse_fit, method=method)
+    computes = positive(numbers(at, "--at"), "--at")
+    _run(common, lambda series, options: analyse_fit(series, options, computes), method=method, explain=explain)
 
 
-@shares_options
+@shares_options()
 def forecast(
     common: Common,
     at: Annotated[
@@ -171,15 +181,16 @@ def forecast(
     reach: Annotated[str | None, option("Forecast the compute that reaches these rewards.", metavar="R[,R]")] = None,
     seal: Annotated[
         Path | None,
-        output("Write the forecast and a hash of its data, for 'scalerl score' to check later.", metavar="FILE"),
+        rare("Write the forecast and a hash of its data, for 'scalerl more score' to check later.", metavar="FILE"),
     ] = None,
+    explain: Explain = False,
     method: Method = "posterior",
 ) -> None:
     """Forecast the reward at a compute, or the compute that a reward needs.
 
     [dim]scalerl forecast run/ --at 16000,32000 --reach 0.6[/dim]
 
-    See also: score for forecasts written with --seal; watch to forecast a run while it is trained.
+    See also: more score for forecasts written with --seal; watch to forecast a run while it is trained.
     """
     from scalerl.report.results import analyse_forecast
 
@@ -200,14 +211,14 @@ def forecast(
             )
         return analyse_forecast(series, options, computes, rewards)
 
-    analysis = _run(common, analyse, method=method)
+    analysis = _run(common, analyse, method=method, explain=explain)
     if seal is not None:
         from scalerl.report.joint.seals import write_seal
 
         write_seal(seal, analysis.curves, common.files, *chosen(common), computes)
 
 
-@shares_options
+@shares_options()
 def backtest(
     common: Common,
     holdout: Annotated[str | None, option("Score these rows instead of fitting them.", metavar="COL=VALUE")] = None,
@@ -215,11 +226,12 @@ def backtest(
         str,
         option("Fit the points before each share of the compute, score the rest.", metavar="F[,F]", show_default=True),
     ] = "0.25,0.5,0.75",
+    explain: Explain = False,
     method: Method = "posterior",
 ) -> None:
     """Check how early runs could have been forecast: fit the first part, score the rest, rank the forms of curve.
 
-    [dim]scalerl backtest runs.csv --x gpu_hours --y pass_rate --by recipe --fraction 0.25,0.5[/dim]
+    [dim]scalerl more backtest runs.csv --x gpu_hours --y pass_rate --by recipe --fraction 0.25,0.5[/dim]
 
     See also: forecast for what lies ahead.
     """
@@ -229,13 +241,20 @@ def backtest(
     wrong = [share for share in shares if not 0 < share < 1]
     if wrong:
         raise UsageError(f"--fraction takes shares between 0 and 1, not {wrong[0]:g}")
-    _run(common, lambda series, options: analyse_backtest(series, options, shares), holdout=holdout, method=method)
+    _run(
+        common,
+        lambda series, options: analyse_backtest(series, options, shares),
+        holdout=holdout,
+        method=method,
+        explain=explain,
+    )
 
 
-@shares_options
+@shares_options()
 def compare(
     common: Common,
     at: Annotated[float | None, option("Rank at this compute instead of by ceiling.", metavar="C")] = None,
+    explain: Explain = False,
     method: Method = "posterior",
 ) -> None:
     """Say which recipe to scale: by ceiling first, by efficiency at a shared ceiling second, or 'not separable'.
@@ -249,7 +268,7 @@ def compare(
     positive([] if at is None else [at], "--at")
     if at is not None and method == "paper":
         raise UsageError("--at ranks by probabilities, which --method paper does not have: leave out one of the two")
-    _run(common, lambda series, options: analyse_compare(series, options, at), method=method)
+    _run(common, lambda series, options: analyse_compare(series, options, at), method=method, explain=explain)
 
 
 def example(out: Annotated[Path, typer.Option(help="Folder for the data and the pictures.")] = Path("example")) -> None:
@@ -264,7 +283,7 @@ def example(out: Annotated[Path, typer.Option(help="Folder for the data and the 
     table.write_bytes((resources("scalerl") / "assets" / "example_runs.csv").read_bytes())
     options = "--x gpu_hours --y pass_rate --by recipe --seed seed --start first"
     for name, more in (
-        ("forecast", ["--at", "20000", "--reach", "0.6"]),
+        ("fit", ["--at", "20000"]),
         ("compare", ["--at", "20000", "--plot", str(out / "example.png")]),
         ("report", ["--out", str(out)]),
     ):
@@ -272,12 +291,6 @@ def example(out: Annotated[Path, typer.Option(help="Folder for the data and the 
         typer.secho(f"\n$ scalerl {name} {shlex.join(words)}", bold=True)
         _call(name, words)
     typer.echo(f"\nOpen {out / 'report.html'} in a browser. Next, with a log of your own: scalerl fit YOUR_LOG")
-
-
-def demo(out: Annotated[Path, typer.Option(help="Folder for the data and the pictures.")] = Path("example")) -> None:
-    """Run `scalerl example`, the new name of this command."""
-    typer.echo("note: `scalerl demo` is now called `scalerl example`", err=True)
-    example(out)
 
 
 def _call(name: str, words: list[str]) -> None:
@@ -375,10 +388,12 @@ def _run(
     *,
     holdout: str | None = None,
     method: str = "posterior",
+    explain: bool = False,
 ) -> "Analysis":
     from scalerl.logs.formats import read_tables
     from scalerl.logs.series import series_from
     from scalerl.report.json import to_json
+    from scalerl.report.text import Shown, render
 
     selection, options = chosen(common, holdout=holdout, method=method)
     tables = read_tables(common.files)
@@ -389,9 +404,9 @@ def _run(
 
         draw(analysis, Path(common.plot))
     if common.as_json:
-        typer.echo(json.dumps(to_json(analysis), indent=2, allow_nan=False))
+        print_json(analysis.command, **to_json(analysis))
         return analysis
-    show_analysis(analysis, column_origins(common.x, common.y, tables, series))
-    if common.plot is not None:
-        typer.echo(f"\nDrawn into {common.plot}")
+    shown = Shown(origins=column_origins(common.x, common.y, tables, series), explain=explain)
+    table_console().print(render(analysis, shown), highlight=False)
+    drawn(common.plot)
     return analysis

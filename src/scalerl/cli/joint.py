@@ -1,13 +1,13 @@
 """The commands `prior`, `plan`, `transfer` and `score`: inference from several runs, and scores of past forecasts."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scalerl.cli.curves import KINDS, Common, chosen, data, shares_options
+from scalerl.cli.console import drawn, print_json, table_console
+from scalerl.cli.curves import KINDS, Common, chosen, shares_options
 from scalerl.cli.options import flag, numbers, option, positive
 from scalerl.errors import InputError, UsageError
 
@@ -25,31 +25,29 @@ def _curves(common: Common) -> "list[CurveResult]":
     return fitted_curves(series_from(read_tables(common.files), selection), options)
 
 
-@shares_options
+@shares_options("plot")
 def prior(
     common: Common,
-    out: Annotated[Path, option("File for what was learnt.", "Output", "--out", metavar="FILE")],
+    out: Annotated[Path, option("File for what was learnt.", "--out", metavar="FILE")],
 ) -> None:
     """Learn typical gains, exponents and midpoints from earlier runs, for --prior FILE of other commands.
 
-    [dim]scalerl prior old_runs/ --out ours.json; scalerl forecast new_run/ --prior ours.json[/dim]
+    [dim]scalerl more prior old_runs/ --out ours.json; scalerl forecast new_run/ --prior ours.json[/dim]
     """
     from scalerl.report.joint.priors import prior_of
     from scalerl.store import write_json
 
-    if common.plot is not None:
-        raise UsageError("prior draws nothing: leave out --plot")
     content = prior_of(_curves(common))
     if not out.parent.is_dir():
         raise InputError(f"cannot write {out}: there is no folder {out.parent}")
     write_json(out, content)
     if common.as_json:
-        typer.echo(json.dumps({"file": str(out), **content}, indent=2))
+        print_json("prior", file=str(out), prior=content)
         return
     typer.echo(f"{len(content['members'])} runs are in {out}: use it with --prior {out}")
 
 
-@shares_options
+@shares_options()
 def plan(
     common: Common,
     target: Annotated[float, option("Compute at which the arms are compared.", metavar="C")],
@@ -68,7 +66,6 @@ def plan(
 
     See also: study --set budget.policy=forecast, which plans and continues its arms by itself.
     """
-    from scalerl.cli.console import table_console
     from scalerl.joint.plan import plan as planned_for
     from scalerl.report.joint import plans
     from scalerl.report.joint.drawings import check_picture_path, draw_plan
@@ -83,37 +80,35 @@ def plan(
     if common.plot is not None:
         draw_plan(planned, candidates, Path(common.plot))
     if common.as_json:
-        typer.echo(json.dumps(plans.plan_json(planned), indent=2, allow_nan=False))
+        print_json("plan", **plans.plan_json(planned))
         return
     table_console().print(plans.plan_table(planned, {arm.name: arm.fit for arm in candidates}), highlight=False)
-    if common.plot is not None:
-        typer.echo(f"\nDrawn into {common.plot}")
+    drawn(common.plot)
 
 
 def transfer(
     files: Annotated[list[str], typer.Argument(metavar="FILE|FOLDER", help=KINDS, show_default=False)],
-    size: Annotated[str, data("Column of the size: 0.5B, 72B, 7e9; or of a batch size, a length.", metavar="COLUMN")],
+    size: Annotated[str, option("Column of the size: 0.5B, 72B, 7e9; or of a batch size, a length.", metavar="COLUMN")],
     to: Annotated[str, option("Size to forecast, such as 72B.", metavar="SIZE")],
     start: Annotated[float, option("Reward of that model before training.", metavar="REWARD")],
     at: Annotated[str | None, option("Forecast the reward at these computes.", metavar="C[,C]")] = None,
-    x: Annotated[str | None, data("Column of compute. Unset: recognised.", metavar="COLUMN")] = None,
+    x: Annotated[str | None, option("Column of compute. Unset: recognised.", metavar="COLUMN")] = None,
     y: Annotated[
-        str | None, data("Column of reward, a pass rate in [0,1]. Unset: recognised.", metavar="COLUMN")
+        str | None, option("Column of reward, a pass rate in [0,1]. Unset: recognised.", metavar="COLUMN")
     ] = None,
-    by: Annotated[str | None, data("One curve for each value of these columns too.", metavar="COL[,COL]")] = None,
-    where: Annotated[list[str] | None, data("Keep only these rows.", metavar="COL=VALUE|COL!=VALUE")] = None,
-    level: Annotated[float, option("Probability of the intervals.", "How to fit", show_default=True)] = 0.9,
-    as_json: Annotated[bool, flag("--json", "Print one JSON object instead of tables.", "Output")] = False,
+    by: Annotated[str | None, option("One curve for each value of these columns too.", metavar="COL[,COL]")] = None,
+    where: Annotated[list[str] | None, option("Keep only these rows.", metavar="COL=VALUE|COL!=VALUE")] = None,
+    level: Annotated[float, option("Probability of the intervals.", show_default=True)] = 0.9,
+    as_json: Annotated[bool, flag("--json", "Print one JSON object instead of tables.")] = False,
     plot: Annotated[
         str | None,
-        option("Draw ceilings against starts, and midpoints against sizes.", "Output", metavar="OUT.png|.svg"),
+        option("Draw ceilings against starts, and midpoints against sizes.", metavar="OUT.png|.svg"),
     ] = None,
 ) -> None:
     """Forecast the curve of a larger model before it is trained, from runs of three or more smaller ones.
 
-    [dim]scalerl transfer runs.csv --x flops --y pass_rate --size size --to 72B --start 0.31 --at 2e20[/dim]
+    [dim]scalerl more transfer runs.csv --x flops --y pass_rate --size size --to 72B --start 0.31 --at 2e20[/dim]
     """
-    from scalerl.cli.console import table_console
     from scalerl.report.joint import transfers
     from scalerl.report.joint.drawings import check_picture_path
 
@@ -131,11 +126,10 @@ def transfer(
     if plot is not None:
         transfers.draw_transfer(done, Path(plot))
     if as_json:
-        typer.echo(json.dumps(transfers.transfer_json(done, notes), indent=2, allow_nan=False))
+        print_json("transfer", **transfers.transfer_json(done, notes))
         return
     table_console().print(transfers.transfer_table(done, notes), highlight=False)
-    if plot is not None:
-        typer.echo(f"\nDrawn into {plot}")
+    drawn(plot)
 
 
 def score(
@@ -146,15 +140,14 @@ def score(
     ] = None,
     out: Annotated[
         Path | None,
-        option("Calibration page of a folder. Unset: FOLDER/calibration.html.", "Output", metavar="OUT.html"),
+        option("Calibration page of a folder. Unset: FOLDER/calibration.html.", metavar="OUT.html"),
     ] = None,
-    as_json: Annotated[bool, flag("--json", "Print one JSON object instead of tables.", "Output")] = False,
+    as_json: Annotated[bool, flag("--json", "Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Score sealed forecasts (forecast --seal) on what was measured since; a folder gives a calibration page.
 
-    [dim]scalerl forecast run/ --at 16000 --seal may.json; (later) scalerl score may.json run/[/dim]
+    [dim]scalerl forecast run/ --at 16000 --seal may.json; (later) scalerl more score may.json run/[/dim]
     """
-    from scalerl.cli.console import table_console
     from scalerl.report.joint import seals
 
     if sealed.is_dir():
@@ -164,7 +157,7 @@ def score(
         page = out or sealed / "calibration.html"
         write_page(results, page)
         if as_json:
-            typer.echo(json.dumps(seals.folder_json(results), indent=2, allow_nan=False))
+            print_json("score", **seals.folder_json(results))
             return
         table_console().print(seals.folder_table(results), highlight=False)
         typer.echo(f"The calibration page is {page}")
@@ -173,6 +166,6 @@ def score(
         raise UsageError(f"--out is for a folder of sealed forecasts, and {sealed} is not a folder")
     result = seals.score_file(sealed, logs or [])
     if as_json:
-        typer.echo(json.dumps(seals.score_json(result), indent=2, allow_nan=False))
+        print_json("score", files=[seals.score_json(result)], calibration=None)
         return
     table_console().print(seals.score_table(result), highlight=False)

@@ -10,15 +10,27 @@ from scalerl.errors import UsageError
 MIN_BINS = 6  # fewer cannot be fitted
 
 
-def option(text: str, panel: str | None = None, *names: str, **more: Any) -> Any:
-    return typer.Option(*names, help=text, rich_help_panel=panel, **{"show_default": False, **more})
+def option(text: str, *names: str, rare: bool = False, **more: Any) -> Any:
+    """Declare an option; a rare one is shown by --help-all only."""
+    return typer.Option(*names, help=text, hidden=rare, **{"show_default": False, **more})
 
 
-def flag(name: str, text: str, panel: str | None = None, *, show_default: bool = False) -> Any:
+def flag(name: str, text: str, *, rare: bool = False, show_default: bool = False) -> Any:
     """Declare an option that takes no value: its help shows no type beside the name."""
-    return typer.Option(name, help=text, rich_help_panel=panel, metavar="", show_default=show_default)
+    return typer.Option(name, help=text, metavar="", hidden=rare, show_default=show_default)
 
 
+def _help_all(context: typer.Context, wanted: bool) -> None:
+    if wanted:
+        for param in context.command.params:
+            param.hidden = False  # type: ignore[attr-defined]
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
+HelpAll = Annotated[
+    bool, typer.Option("--help-all", help="Show every option.", metavar="", is_eager=True, callback=_help_all)
+]
 Board = Annotated[bool, flag("--board", "Show it in a browser while it runs, as 'scalerl watch' does.")]
 RecipeName = Annotated[
     str,

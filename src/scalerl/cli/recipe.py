@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from scalerl.cli.console import print_json
 from scalerl.cli.options import flag
 from scalerl.errors import UsageError
-from scalerl.store import JSON_FORMAT
 
 if TYPE_CHECKING:
     from scalerl.config import Recipe
@@ -128,10 +128,6 @@ def _named(part: Any) -> str:
     return f"{part.name} ({', '.join(settings)})" if settings else part.name
 
 
-def _print_json(content: Mapping[str, Any]) -> None:
-    typer.echo(json.dumps({"format": JSON_FORMAT, **content}, indent=2))
-
-
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     from rich import box
     from rich.markup import escape
@@ -158,7 +154,7 @@ def list_command(as_json: Json = False) -> None:
 
     recipes = {name: load_recipe(name) for name in list_recipes()}
     if as_json:
-        _print_json({name: recipe.description for name, recipe in recipes.items()})
+        print_json("recipe list", recipes={name: recipe.description for name, recipe in recipes.items()})
         return
     rows = [(name, mode_name(r.pipeline), r.loss.name, r.description) for name, r in recipes.items()]
     print_table(("recipe", "off-policy", "loss", "what it is"), rows)
@@ -181,7 +177,7 @@ def show_command(name: Name, overrides: Overrides = None, as_json: Json = False)
     lag = expected_lag(recipe.rollout.slots or full_slots(recipe.pipeline), recipe.pipeline)
     if as_json:
         content = {"recipe": hidden(recipe.model_dump(mode="json")), "components": [asdict(row) for row in rows]}
-        _print_json(content | {"expected_lag": asdict(lag)})
+        print_json("recipe show", **content, expected_lag=asdict(lag))
         return
     typer.echo(f"{name}: {recipe.description}" if recipe.description else name)
     device = "a GPU is visible" if gpu else "no GPU is visible"
@@ -231,7 +227,7 @@ def diff_command(
         and (key not in left or key not in right or left[key].value != right[key].value)
     }
     if as_json:
-        _print_json(differing)
+        print_json("recipe diff", settings=differing)
         return
     if not differing:
         typer.echo("No setting differs.")
@@ -274,7 +270,7 @@ def check_command(
         raise UsageError(f"--framework {framework} is not known: give {', '.join(FRAMEWORKS)}")
     checked = check_recipe(file, framework)
     if as_json:
-        typer.echo(json.dumps({"format": JSON_FORMAT, "file": str(file), **asdict(checked)}, indent=2, default=str))
+        print_json("recipe check", file=str(file), **asdict(checked))
         return
     typer.echo(f"{file}: a recipe of {checked.framework}")
     rows = [

@@ -1,42 +1,23 @@
 """report: one page on a study, on runs, or on any trainer's logs."""
 
-import functools
-import inspect
-import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from scalerl.cli.console import print_json
 from scalerl.cli.curves import Common, chosen, shares_options
 from scalerl.cli.options import option
 
 
-def _draws_its_own(command: Callable[..., None]) -> Callable[..., None]:
-    """Return the shared options without --plot: a report has its own pictures."""
-
-    @functools.wraps(command)
-    def run(**given: Any) -> None:
-        command(plot=None, **given)
-
-    shown = inspect.signature(command)
-    run.__signature__ = shown.replace(  # type: ignore[attr-defined]
-        parameters=[param for param in shown.parameters.values() if param.name != "plot"]
-    )
-    run.__annotations__ = {name: kind for name, kind in command.__annotations__.items() if name != "plot"}
-    return run
-
-
-@_draws_its_own
-@shares_options
+@shares_options("plot")
 def report(
     common: Common,
     holdout: Annotated[
         str | None, option("Test the forecast on these rows instead of fitting them.", metavar="COL=VALUE")
     ] = None,
     out: Annotated[
-        Path | None, option("Folder to write into. Unset: the study's, or else this one.", "Output", metavar="FOLDER")
+        Path | None, option("Folder to write into. Unset: the study's, or else this one.", metavar="FOLDER")
     ] = None,
 ) -> None:
     """Write one page on a study, on runs or on logs: curves, verdicts, forecasts, and what is not known yet.
@@ -52,7 +33,7 @@ def report(
     selection, options = chosen(common, holdout=holdout)
     inputs = [Path(name) for name in common.files]
     if common.as_json:
-        typer.echo(json.dumps(report_json(build_report(inputs, selection, options)), indent=2, allow_nan=False))
+        print_json("report", **report_json(build_report(inputs, selection, options)))
         return
     written = write_report(inputs, out, selection=selection, options=options)
     for warning in written.warnings:

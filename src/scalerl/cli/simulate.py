@@ -1,16 +1,15 @@
 """simulate: how fast a recipe would be on a number of GPUs, before renting them. Imports no torch."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from scalerl.cli.console import print_json
 from scalerl.cli.options import Overrides, RecipeName, flag
 from scalerl.cli.recipe import print_table
 from scalerl.cli.train import load
-from scalerl.store import JSON_FORMAT
 
 if TYPE_CHECKING:
     from scalerl.curves import Fit
@@ -42,7 +41,7 @@ def simulate(
 ) -> None:
     """Compute steps per hour, idle time and lag of a recipe on a number of GPUs, and the best split of the GPUs.
 
-    [dim]scalerl simulate scalerl --gpus 64 --rates rates.toml[/dim]
+    [dim]scalerl more simulate scalerl --gpus 64 --rates rates.toml[/dim]
 
     See also: train --check --gpus NUMxGB for the memory it needs.
     """
@@ -70,7 +69,7 @@ def simulate(
             for name, of_scheme in by_scheme.items()
         }
         rates_json = table.model_dump(mode="json")
-        typer.echo(json.dumps({"format": JSON_FORMAT, "gpus": gpus, "rates": rates_json, "schemes": content}, indent=2))
+        print_json("simulate", gpus=gpus, rates=rates_json, schemes=content)
         return
     typer.echo(f"{gpus} GPU{'s' * (gpus > 1)}; rates: {table.description or 'as given'}")
     header = ("scheme", "generators", "learner", "steps/h", "GPU-h/step", "idle: generators", "learner", "slots used")

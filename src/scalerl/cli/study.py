@@ -1,6 +1,5 @@
 """scalerl study: run the arms of a question and report on them."""
 
-import json
 import os
 import shlex
 import sys
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scalerl.cli.console import new_console
+from scalerl.cli.console import new_console, print_json
 from scalerl.cli.options import Board, Trust, flag
 from scalerl.cli.recipe import gpu_visible
 from scalerl.cli.watch import board_beside
@@ -116,7 +115,7 @@ def _list(as_json: bool) -> None:
 
     studies = {name: load_study(name)[1] for name in list_studies()}
     if as_json:
-        typer.echo(json.dumps({name: one.description for name, one in studies.items()}, indent=2))
+        print_json("study", studies={name: one.description for name, one in studies.items()})
         return
     width = max(map(len, studies), default=0)
     for name, one in studies.items():
@@ -179,7 +178,7 @@ def _run(
     if runner.interrupted:
         _say(console, f"On what there is so far: scalerl report {shlex.quote(str(out))}")
     if as_json:
-        typer.echo(json.dumps(summary(plan, out, runner.statuses, report) | choice_json(choice), indent=2))
+        print_json("study", **summary(plan, out, runner.statuses, report), choice=choice_json(choice))
     if runner.interrupted:
         return INTERRUPTED
     # A policy that has made its choice leaves runs paused on purpose.
@@ -314,7 +313,7 @@ def _show_plan(
         _say(console, f"It cannot be run as it is: {error}")
         code = MISTAKEN
     if as_json:
-        typer.echo(json.dumps(content, indent=2))
+        print_json("study", plan=content)
     return code
 
 

@@ -14,18 +14,17 @@ import typer
 
 from scalerl import store
 from scalerl.cli.conclusion import conclude, resumes_from
-from scalerl.cli.console import RunConsole, StopSignals, ended_by_ctrl_c
+from scalerl.cli.console import RunConsole, StopSignals, ended_by_ctrl_c, print_json
 from scalerl.cli.options import Board, Gpus, Overrides, RecipeName, Trust, flag, option
 from scalerl.cli.watch import board_beside, check_board
 from scalerl.errors import StoreError, UsageError, UserError
-from scalerl.store import JSON_FORMAT
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from scalerl.config import Recipe
+    from scalerl.report.alarms import Alarm
     from scalerl.report.outlook import Outlook
-    from scalerl.report.signals import Alarm
     from scalerl.run.observer import Outlooks
     from scalerl.run.run import Run, RunEnd
 
@@ -138,7 +137,7 @@ def evaluate(
             show_default=False,
         ),
     ] = None,
-    as_json: Annotated[bool, flag("--json", "Print a JSON list with one object per set.")] = False,
+    as_json: Annotated[bool, flag("--json", "Print one JSON object.")] = False,
     trust_remote_code: Trust = False,
 ) -> None:
     """Measure a model on a recipe's evaluation sets: the pass rate (mean@n) with its 90% interval, and pass@n.
@@ -155,7 +154,7 @@ def evaluate(
 
         rows = evaluate_model(settings, sets)
     if as_json:
-        typer.echo(json.dumps([{"format": JSON_FORMAT, **row} for row in rows], indent=2))
+        print_json("eval", sets=rows)
         return
     for row in rows:
         low, high = row["interval"]
@@ -340,7 +339,7 @@ class Terminal:
         self._bar.update(self._task, description=f"evaluating {finished}/{total}")
 
     def evaluated(self, rows: Sequence[Mapping[str, Any]], outlooks: "Outlooks", alarms: "Sequence[Alarm]") -> None:
-        from scalerl.report.words import alarm_text
+        from scalerl.report.alarms import alarm_text
 
         self._reward = rows[0]["reward"]
         for row in rows:

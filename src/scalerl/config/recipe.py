@@ -416,7 +416,7 @@ def inert(recipe: Recipe, *, gpu: bool) -> dict[str, str]:
 
 
 def remedies(recipe: Recipe) -> dict[str, tuple[str, ...]]:
-    """Return the settings of this recipe that help against each kind of alarm (report/signals.py)."""
+    """Return the settings of this recipe that help against each kind of alarm (report/alarms.py)."""
     names = length_settings(recipe)[::-1]
     if recipe.filter.drop_truncated:
         keep = ("filter.drop_truncated = false",)

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 
 from scalerl.curves import NoteKind, PairKind, Verdict, note_text, pair_verdict
 from scalerl.logs.axes import UNEVEN_TIME
-from scalerl.report.runs import RunFacts, alarms, environments, incomparable
+from scalerl.report.alarms import alarm_text
+from scalerl.report.runs import RunFacts, environments, incomparable
 from scalerl.report.standing import labels, pair_of, reference
 from scalerl.report.views import ALL, Report, View, label_of
-from scalerl.report.words import join_names, past_alarm_text
+from scalerl.report.words import join_names
 
 WHY_OPEN = (NoteKind.SAME_RUN, NoteKind.DIFFERENT_PROMPTS, NoteKind.SETTLED_BY)
 """Notes that say why a pair is not decided, and what would decide it."""
@@ -35,7 +36,7 @@ def warnings(report: Report) -> list[str]:
     for run in material.runs:
         sentences += compute_caveats(run)
     for run in material.runs:
-        sentences += [past_alarm_text(run.name, alarm) for alarm in alarms(run)]
+        sentences += [f"{run.name}: {alarm_text(alarm)}." for alarm in run.alarms]
     differing = [key for key, values in environments(material.runs).items() if len(values) > 1]
     if differing:
         sentences.append(f"The runs' environments differ in {join_names(differing)}.")

@@ -6,17 +6,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scalerl import __version__
-from scalerl.curves import Fit, Verdict, bin_rewards, pair_verdict, reward_at
+from scalerl.curves import (
+    Comparison,
+    Fit,
+    NoteKind,
+    Verdict,
+    bin_rewards,
+    find_note,
+    note_text,
+    pair_verdict,
+    reward_at,
+)
 from scalerl.curves.forms import Array
 from scalerl.logs.series import Series
 from scalerl.report.caveats import open_questions, warnings
 from scalerl.report.drawing.dots import draw_binned
 from scalerl.report.figures import curve_and_band
-from scalerl.report.json import number, score_json, to_json
+from scalerl.report.json import number, ranking_json, score_json, to_json
 from scalerl.report.results import CurveResult
-from scalerl.report.runs import RunFacts, differences, environments, hours_name
-from scalerl.report.signals import REPORTED
+from scalerl.report.runs import REPORTED, RunFacts, differences, environments, hours_name
 from scalerl.report.standing import Lead, labels, lead, reference
 from scalerl.report.summary import summary
 from scalerl.report.together import decisions_json, pooled_json
@@ -26,6 +34,7 @@ from scalerl.report.views import HELD_OUT, Report, View, label_of
 # interpolates.
 TARGETS = (2.0, 4.0)
 LINE_POINTS = 60
+NOTHING_COMPARED = Comparison(pairs=(), standings=(), shared_ceiling=None, shared_fits={})
 KNOWN = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0, *TARGETS, 8.0, 16.0)
 
 
@@ -33,7 +42,6 @@ def report_json(report: Report) -> dict[str, Any]:
     return {
         "title": report.material.title,
         "description": report.material.description,
-        "scalerl": __version__,
         "form": report.options.form,
         "level": report.options.level,
         "y_label": report.series[report.axes[0].column][0].y_label,
@@ -152,23 +160,22 @@ def _held_out(report: Report, column: str, data: Series) -> NDArray[np.bool_]:
 
 
 def _view_json(report: Report, view: View) -> dict[str, Any]:
-    analysis = to_json(view.analysis)
+    analysis, label = to_json(view.analysis), labels(view)
     computes = [times * _largest(report, view) for times in KNOWN]
-    curves = [
-        {**row, "label": label_of(curve.series), **_fit_json(curve, computes)}
-        for row, curve in zip(analysis.pop("curves"), view.analysis.curves, strict=True)
-    ]
+    for row, curve in zip(analysis["curves"], view.analysis.curves, strict=True):
+        texts = {"verdict_text": curve.verdict, "text": " ".join(curve.messages)}
+        row |= {"label": label_of(curve.series), **texts, **_fit_json(curve, computes)}
+    for row, pair in zip(analysis["pairs"], view.analysis.pairs, strict=True):
+        wanted = find_note(pair.notes, NoteKind.SETTLED_BY)
+        row["text"] = pair_verdict(pair.kind, pair.winner, label)
+        row["to_decide"] = None if wanted is None else note_text(wanted)
     straight = {
         name: {**refitted.params, "first": float(refitted.compute.min()), "last": refitted.scale}
         for name, refitted in view.straight.items()
     }
+    ranking = (analysis.pop("rankings") or [ranking_json(NOTHING_COMPARED)])[0]
     keys = {"set": view.evaluation_set, "axis": view.axis.column, "window": view.window.key}
-    if not view.is_compared:
-        analysis = {"pairs": [], "ranking": [], "shared_ceiling": None, "shared_exponents": {}}
-    label = labels(view)
-    for row, pair in zip(analysis["pairs"], view.analysis.pairs, strict=True):
-        row["verdict"] = pair_verdict(pair.kind, pair.winner, label)
-    return {**keys, "compared": view.is_compared, "curves": curves, "straight": straight, **analysis}
+    return {**analysis, **ranking, **keys, "compared": view.is_compared, "straight": straight}
 
 
 def _fit_json(curve: CurveResult, computes: Sequence[float]) -> dict[str, Any]:

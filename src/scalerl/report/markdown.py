@@ -87,7 +87,7 @@ def _results(view: Mapping[str, Any], eval_set: Mapping[str, Any], axis: str) ->
             interval_cell(curve["exponent"], two_decimals),
             interval_cell(curve["midpoint"], short_compute_text),
             interval_cell(view["shared_exponents"].get(curve["name"]), two_decimals),
-            curve["verdict"],
+            curve["verdict_text"],
         )
         for curve in sorted(view["curves"], key=lambda row: -((row["ceiling"] or {}).get("value") or -1.0))
     ]
@@ -111,7 +111,7 @@ def _pairs(view: Mapping[str, Any], eval_set: Mapping[str, Any]) -> str:
                 interval_cell(pair["ceiling_difference"], lambda value: f"{value:+.3f}"),
                 ratio,
                 _share(pair["p_larger_exponent"]),
-                pair["verdict"],
+                pair["text"],
                 pair["to_decide"] or "",
             )
         )

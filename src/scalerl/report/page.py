@@ -9,6 +9,7 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
+from scalerl import __version__
 from scalerl.curves import FORMS
 from scalerl.report.numbers import duration, short_compute_text
 from scalerl.report.runs import PARTS
@@ -46,7 +47,7 @@ def page(content: Mapping[str, Any]) -> str:
         + _differences(content["differences"])
         + _cost(content["runs"], content["hours"])
         + _environment(content["environment"]),
-        version=escape(content["scalerl"]),
+        version=escape(__version__),
         # A name that holds "</script>" must not end the script.
         data=json.dumps(content, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
         script=script,

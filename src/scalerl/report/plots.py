@@ -45,6 +45,10 @@ def check_plot_path(path: Path) -> None:
         raise InputError(f"--plot {path} ends in {path.suffix or 'nothing'!r}: choose one of {', '.join(SUFFIXES)}.")
     if not path.parent.is_dir():
         raise InputError(f"cannot write {path}: there is no folder {path.parent}.")
+    check_installed()
+
+
+def check_installed() -> None:
     try:
         import_module("matplotlib")
     except ModuleNotFoundError:
@@ -55,6 +59,15 @@ def draw(analysis: Analysis, path: Path) -> None:
     """Write the figure of an analysis; the suffix of `path` chooses the kind."""
     check_plot_path(Path(path))
     draw_figure(figure_data(analysis), path)
+
+
+def picture(analysis: Analysis) -> Any:
+    """Return the figure of an analysis, to show in a notebook."""
+    check_installed()
+    import matplotlib
+
+    with matplotlib.rc_context(STYLE):
+        return _figure(figure_data(analysis))
 
 
 def draw_figure(data: FigureData, path: Path) -> None:

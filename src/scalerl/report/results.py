@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Any, Literal
 
 import numpy as np
@@ -39,6 +40,20 @@ from scalerl.report.pooling import Pooling
 
 Command = Literal["fit", "forecast", "backtest", "compare"]
 GRID_STEP = 0.005  # of the paper's grid of ceilings
+MATTERS = 0.03  # share of the whole gain that one more doubling must bring for more compute to pay
+
+
+class Advice(StrEnum):
+    """What to do with a run, from its curve."""
+
+    TOO_EARLY = "too_early"
+    FALLING = "falling"
+    """Take the checkpoint at the peak."""
+    FLAT = "flat"
+    LEVELLED_OFF = "levelled_off"
+    RISING = "rising"
+    UNCLEAR = "unclear"
+    """More compute may pay or not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +138,6 @@ class CurveResult:
     """Why a fraction has no score."""
     at: tuple[At, ...] = ()
     reach: tuple[Reach, ...] = ()
-    doubling: Value | None = None
 
     @property
     def name(self) -> str:
@@ -164,6 +178,28 @@ class CurveResult:
     @property
     def usable(self) -> bool:
         return self.fit is not None and self.fit.usable
+
+    @property
+    def doubling(self) -> Value | None:
+        """Gain of twice the compute; None where there is no curve, no rise, or a fall."""
+        if self.fit is None or not self.fit.usable or self.fit.verdict in (Verdict.FLAT, Verdict.FALLEN):
+            return None
+        return doubling(self.fit)
+
+    @property
+    def advice(self) -> Advice:
+        """Return whether more compute pays, from the gain of one more doubling."""
+        if self.fit is None or not self.fit.usable:
+            return Advice.TOO_EARLY
+        if self.fit.fall is not None:
+            return Advice.FALLING
+        twice = self.doubling
+        if twice is None:
+            return Advice.FLAT
+        matters = MATTERS * max(self.fit.gain, 0.0)
+        if twice.high < matters or (np.isnan(twice.high) and twice.value < matters):
+            return Advice.LEVELLED_OFF
+        return Advice.UNCLEAR if twice.low <= 0 or twice.value < matters else Advice.RISING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,25 +242,27 @@ class Analysis:
         return tuple(row for comparison in self.comparisons.values() for row in comparison.ranking)
 
 
-def analyse_fit(series: Sequence[Series], options: FitOptions) -> Analysis:
-    curves = _some_usable(fitted_curves(series, options))
+def analyse_fit(series: Sequence[Series], options: FitOptions, at: Sequence[float] = ()) -> Analysis:
+    """Fit every curve; with `at`, forecast the reward there too."""
+    curves = _some_usable([_forecast(curve, at, ()) for curve in fitted_curves(series, options)])
     return Analysis(command="fit", curves=curves, notes=_pool_notes(curves, options))
 
 
 def analyse_forecast(
     series: Sequence[Series], options: FitOptions, at: Sequence[float], reach: Sequence[float]
 ) -> Analysis:
+    """Forecast the reward at computes, or the compute for rewards; unasked, the reward at 2 and 4 times the data."""
     curves = []
     for done in fitted_curves(series, options):
-        if done.fit is not None and done.fit.usable:
-            done = replace(
-                done,
-                at=tuple(reward_at(done.fit, at or ([] if reach else [2 * done.fit.scale, 4 * done.fit.scale]))),
-                reach=tuple(compute_for(done.fit, reach)),
-                doubling=doubling(done.fit),
-            )
-        curves.append(done)
+        usual = () if reach or done.fit is None else (2 * done.fit.scale, 4 * done.fit.scale)
+        curves.append(_forecast(done, at or usual, reach))
     return Analysis(command="forecast", curves=_some_usable(curves), notes=_pool_notes(curves, options))
+
+
+def _forecast(curve: CurveResult, at: Sequence[float], reach: Sequence[float]) -> CurveResult:
+    if curve.fit is None or not curve.fit.usable:
+        return curve
+    return replace(curve, at=tuple(reward_at(curve.fit, at)), reach=tuple(compute_for(curve.fit, reach)))
 
 
 def analyse_backtest(series: Sequence[Series], options: FitOptions, fractions: Sequence[float]) -> Analysis:

@@ -11,9 +11,10 @@ import numpy as np
 from scalerl import store
 from scalerl.errors import RunFolderError
 from scalerl.logs.axes import disagreement
+from scalerl.report.alarms import ALARM_STEPS, SIGNALS, Alarm, columns_of, evaluation_alarms, signal_alarms
 from scalerl.report.changes import changed_settings
+from scalerl.report.evaluations import overtrained
 from scalerl.report.repeated import Repeated, repeated_work
-from scalerl.report.signals import ALARM_STEPS, REPORTED, SIGNALS, Alarm, signal_alarms, with_derived
 
 T = TypeVar("T")
 
@@ -22,6 +23,8 @@ PARTS = ("training", "evaluation", "checkpoint", "compilation", "stalled", "star
 AXES = ("gpu_hours", "flops", "tokens", "step")
 MOST_SIGNAL_POINTS = 120
 NOT_STARTED = "not started"
+REPORTED = SIGNALS[:6]
+"""Signals that a report draws."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +62,8 @@ class RunFacts:
     prompts: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """By evaluation set: the hashes of the prompts it was evaluated on."""
     signals: Signals | None = None
+    alarms: tuple[Alarm, ...] = ()
+    """Those that lasted to its end."""
     faults: tuple[str, ...] = ()
 
     @property
@@ -121,6 +126,7 @@ def read_run(folder: Path, *, name: str, arm: str, evals: Sequence[Mapping[str, 
         num_steps=int(max((row["step"] for row in (*metrics, *evals)), default=0)),
         prompts=_prompts(evals),
         signals=_signals(metrics),
+        alarms=tuple(_alarms(metrics, tried(lambda: store.read_evals(folder), []))),
         repeated=tried(lambda: repeated_work(folder), None) if metrics else None,
         uneven_time=disagreement(metrics),
         faults=tuple(faults),
@@ -164,14 +170,23 @@ def _prompts(evals: Iterable[Mapping[str, Any]]) -> dict[str, frozenset[str]]:
     return {name: frozenset(hashes) for name, hashes in by_set.items()}
 
 
+def _alarms(metrics: Sequence[store.Row], evals: Sequence[store.Row]) -> list[Alarm]:
+    """Return the alarms that lasted to the end of a run."""
+    sets = dict.fromkeys(row["set"] for row in evals)
+    varieties = [overtrained([row for row in evals if row["set"] == name], name) for name in sets]
+    found = signal_alarms(columns_of(metrics), remedies={})
+    found += evaluation_alarms([each for each in varieties if each is not None])
+    return [alarm for alarm in found if alarm.ended is None]
+
+
 def _signals(metrics: Sequence[Mapping[str, Any]]) -> Signals | None:
     present = [signal.key for signal in REPORTED if any(_is_number(row.get(signal.key)) for row in metrics)]
     if not present:
         return None
     num = min(len(metrics), MOST_SIGNAL_POINTS)
     begins = np.arange(num) * len(metrics) // num
-    recent = with_derived(metrics[-ALARM_STEPS:])
-    last = {signal.key: _blocks(recent, signal.key, np.zeros(1, dtype=int))[0] for signal in SIGNALS}
+    recent = metrics[-ALARM_STEPS:]
+    last = {signal.key: _blocks(recent, signal.key, np.zeros(1, dtype=int))[0] for signal in REPORTED}
     return Signals(
         compute={axis: _blocks(metrics, axis, begins) for axis in AXES},
         values={key: _blocks(metrics, key, begins) for key in present},
@@ -247,11 +262,6 @@ def uneven_pace(runs: Sequence[RunFacts]) -> float:
         if run.cost.get("gpu_hours") and run.cost.get("flops"):
             paces.setdefault(run.arm, []).append(run.cost["gpu_hours"] / run.cost["flops"])
     return max((max(of_arm) / min(of_arm) for of_arm in paces.values()), default=1.0)
-
-
-def alarms(run: RunFacts) -> list[Alarm]:
-    """Return the alarms for signals that were above their limit over the last steps of a run."""
-    return [] if run.signals is None else signal_alarms(run.signals.last)
 
 
 def incomparable(runs: Sequence[RunFacts]) -> dict[str, dict[str, frozenset[str]]]:

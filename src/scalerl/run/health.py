@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from scalerl.config import Recipe, remedies
+from scalerl.report.alarms import Alarm, AlarmKind, AlarmNews, alarms
+from scalerl.report.evaluations import overtrained
 from scalerl.report.outlook import Axis, LiveForecast, Outlook, preferred_axis
-from scalerl.report.signals import Alarm, AlarmNews, alarms
 from scalerl.run.clock import Pace
 
 Row = Mapping[str, Any]
@@ -42,17 +43,23 @@ class Health:
         }
 
     def alarms(
-        self, metrics: Sequence[Row], outlooks: Mapping[str, Outlook | None], grader_errors: Mapping[str, str]
+        self,
+        metrics: Sequence[Row],
+        evals: Sequence[Row],
+        outlooks: Mapping[str, Outlook | None],
+        grader_errors: Mapping[str, str],
     ) -> list[Alarm]:
         """Return what is new since the last call."""
-        raised = alarms(metrics, outlooks, remedies=self._remedies)
+        varieties = [overtrained([row for row in evals if row["set"] == name], name) for name in outlooks]
+        found = [each for each in varieties if each is not None]
+        raised = alarms(metrics, outlooks, remedies=self._remedies, overtrained=found)
         return [*self._news.update(raised), *self._events(grader_errors)]
 
     def _events(self, grader_errors: Mapping[str, str]) -> list[Alarm]:
         """Return what happened once: the first exception of each grader, and stalls."""
         new, self._grader_errors = grader_errors.items() - self._grader_errors.items(), dict(grader_errors)
-        events = [Alarm(kind="grader_error", subject=name, detail=error) for name, error in sorted(new)]
+        events = [Alarm(kind=AlarmKind.GRADER_ERROR, subject=name, detail=error) for name, error in sorted(new)]
         if self._stalled_s:
-            events.append(Alarm(kind="stalled", value=self._stalled_s))
+            events.append(Alarm(kind=AlarmKind.STALLED, value=self._stalled_s))
             self._stalled_s = 0.0
         return events

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from scalerl.report.alarms import Alarm
 from scalerl.report.outlook import Outlook
-from scalerl.report.signals import Alarm
 
 if TYPE_CHECKING:
     from scalerl.run.run import Run

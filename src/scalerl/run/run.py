@@ -380,7 +380,7 @@ class Run:
         outlooks = self._health.outlooks(self.evals, names, self._end_compute)
         turns = self.parts.turns
         errors = self.parts.inputs.graders.first_errors | ({} if turns is None else turns.first_errors)
-        self.observer.evaluated(rows, outlooks, self._health.alarms(self.metrics, outlooks, errors))
+        self.observer.evaluated(rows, outlooks, self._health.alarms(self.metrics, self.evals, outlooks, errors))
 
     def _on_progress(self, finished: int, total: int) -> None:
         # Not watched: a blocked terminal is not a grader that hangs.

@@ -32,7 +32,7 @@ function who(name, badge, more = null) {
   return element("td", {}, own_, badge ? element("div", {}, badge) : null, more);
 }
 function badge(curve) {
-  return element("span", { className: `badge ${curve.is_known ? "ok" : curve.params ? "warn" : "bad"}` }, curve.is_known ? "ceiling known" : curve.verdict);
+  return element("span", { className: `badge ${curve.is_known ? "ok" : curve.params ? "warn" : "bad"}` }, curve.is_known ? "ceiling known" : curve.verdict_text);
 }
 function numberCell(value, text) {
   if (!value || value.value === null) return element("td", { className: "n" }, "\u2013");
@@ -73,12 +73,12 @@ function drawResults() {
   const order = [...view.curves].sort((a, b) => (b.ceiling ? b.ceiling.value : -1) - (a.ceiling ? a.ceiling.value : -1));
   const rows = order.map((curve) => {
     const pair = curve.name === reference ? null : pairWith(view, curve.name, reference);
-    const verdict = curve.name === reference ? "reference" : pair ? pair.verdict : "\u2013";
+    const verdict = curve.name === reference ? "reference" : pair ? pair.text : "\u2013";
     const row = element("tr", { className: isShown(curve) ? "" : "off" },
       who(curve.name, badge(curve), several ? element("div", { className: "on-phone" }, verdict) : null), numberCell(curve.ceiling, rewardText), numberCell(curve.exponent, two), numberCell(curve.midpoint, compute),
       hasShared ? numberCell(view.shared_exponents[curve.name], two) : null,
       ...(several ? [plain(share(pair && pair.p_higher_ceiling), true), ratioCell(pair), verdictCell(pair, verdict)] : []));
-    row.title = curve.messages.join(" ");
+    row.title = curve.text;
     return row;
   });
   const heads = [["curve"], ["ceiling A", 1], ["exponent B", 1], [`C_mid, ${axisLabel()}`, 1], ...(hasShared ? [[`B at A = ${rewardText(view.shared_ceiling)}`, 1]] : []),
@@ -89,7 +89,7 @@ function drawResults() {
     ? `${held} Probabilities and the compute for a reward are those of the row's curve against ${labelOf(reference)}.`
     : "With this many curves verdicts are given only in the view that is shown first.";
   const pairs = view.pairs.map((pair) => element("tr", {}, plain(labelOf(pair.a)), plain(labelOf(pair.b)), plain(share(pair.p_higher_ceiling), true), numberCell(pair.ceiling_difference, signed), ratioCell(pair),
-    plain(share(pair.p_larger_exponent), true), verdictCell(pair, pair.verdict), plain(pair.crossing === null ? "\u2013" : computeText(pair.crossing), true)));
+    plain(share(pair.p_larger_exponent), true), verdictCell(pair, pair.text), plain(pair.crossing === null ? "\u2013" : computeText(pair.crossing), true)));
   $("pairs").hidden = !pairs.length;
   if (pairs.length) $("pairs-table").replaceChildren(table([["a"], ["b"], ["P(a higher A)", 1], ["A of a less b", 1], ["compute of a / b", 1], ["P(a larger B)", 1], ["verdict"], ["curves cross at", 1]], pairs));
 }

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from scalerl.report.alarms import SIGNALS
 from scalerl.report.board.columns import MOST_POINTS, Array, short, thinned
-from scalerl.report.signals import EMPTY, SIGNALS
 
 LAST_STEPS = 200
 """Steps at the end over which lag and times are summed up."""
@@ -42,14 +42,6 @@ TOTAL_PARTS = (
     ("time/stalled_s", "standing still"),
     ("time/start_up_s", "starting up"),
 )
-
-
-def with_empty(columns: Mapping[str, Array]) -> dict[str, Array]:
-    """Add the column of steps whose batch had nothing to train on."""
-    effective = columns.get("batch/effective")
-    if effective is None:
-        return dict(columns)
-    return {**columns, EMPTY: np.where(np.isfinite(effective), (effective == 0).astype(float), np.nan)}
 
 
 def lines_json(columns: Mapping[str, Array], num: int = MOST_POINTS) -> dict[str, Any]:

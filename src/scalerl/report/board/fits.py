@@ -5,11 +5,11 @@ Each function takes values and returns plain JSON types, so that the page's proc
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from scalerl.curves import Fit, Value, Verdict, compare, doubling, fit, pair_verdict
+from scalerl.curves import Verdict, compare, fit, pair_verdict
 from scalerl.logs.series import Series
 from scalerl.report.board.columns import short
 from scalerl.report.figures import figure_data
@@ -19,10 +19,6 @@ from scalerl.report.results import Analysis, CurveResult, FitOptions, param_valu
 from scalerl.report.views import axis_label
 from scalerl.report.words import curve_text
 
-Advice = Literal["too_early", "falling", "flat", "levelled_off", "rising", "unclear"]
-
-MATTERS = 0.03
-"""Share of the whole gain that one more doubling must bring for more compute to pay."""
 # Numbers of points after which a forecast is kept in the history: four to a doubling.
 _HISTORY = sorted({round(FIRST_FIT * 2 ** (quarter / 4)) for quarter in range(60)})
 
@@ -35,7 +31,6 @@ def fit_curve(series: Series, end_compute: float | None, unit: str | None) -> di
     curve = replace(curve, at=() if at_end is None else (at_end,))
     (drawn,) = figure_data(Analysis(command="forecast", curves=(curve,))).curves
     fall = None if done is None else done.fall
-    twice = doubling(done) if done is not None and done.usable and fall is None else None
     return {
         "verdict": curve.verdict,
         "is_ok": drawn.is_ok,
@@ -44,13 +39,12 @@ def fit_curve(series: Series, end_compute: float | None, unit: str | None) -> di
         "level": None if done is None else done.level,
         "ceiling": value_json(param_value(done, "ceiling")) if done is not None and done.usable else None,
         "exponent": value_json(param_value(done, "exponent")) if done is not None and done.usable else None,
-        "doubling": value_json(twice),
+        "doubling": value_json(curve.doubling),
         "end": None if at_end is None else {"compute": at_end.compute, **(value_json(at_end.reward) or {})},
         "end_compute": end_compute,
-        "advice": _advice(done, twice),
+        "advice": curve.advice,
         "text": curve_text(curve, unit),
-        "fall": None if fall is None else fall.compute,
-        "drop": None if fall is None else fall.drop,
+        "fall": fall,
         "line": None if drawn.line is None else _line_json(drawn.line),
     }
 
@@ -59,20 +53,6 @@ def _fitted(series: Series) -> CurveResult:
     if series.problem or not len(series.compute):
         return CurveResult(series=series, fit=None)
     return CurveResult(series=series, fit=fit(series.compute, series.reward, **FitOptions().of(series)))
-
-
-def _advice(done: Fit | None, twice: Value | None) -> Advice:
-    """Return whether more compute pays, from the gain of one more doubling."""
-    if done is not None and done.fall is not None:
-        return "falling"
-    if done is None or twice is None:
-        return "too_early"
-    if done.verdict == Verdict.FLAT:
-        return "flat"
-    matters = MATTERS * max(done.gain, 0.0)
-    if twice.high < matters:
-        return "levelled_off"
-    return "rising" if twice.low > 0 and twice.value >= matters else "unclear"
 
 
 def _line_json(line: Any) -> dict[str, Any]:

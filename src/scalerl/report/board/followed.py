@@ -3,20 +3,29 @@
 import hashlib
 import math
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from scalerl.logs.series import Series
-from scalerl.report.board.alarms import Episode, curve_episodes, listed, signal_episodes, uneven_time_episode
-from scalerl.report.board.charts import lag_json, lines_json, times_json, with_empty
+from scalerl.report.alarms import (
+    Alarm,
+    evaluation_alarms,
+    fall_alarms,
+    listed,
+    moved_alarms,
+    signal_alarms,
+    uneven_time_alarms,
+)
+from scalerl.report.board.charts import lag_json, lines_json, times_json
 from scalerl.report.board.columns import Array, short
 from scalerl.report.board.fits import history_counts, newest_forecast
 from scalerl.report.board.reading.foreign import LogReading
 from scalerl.report.board.reading.run_folder import RunFollower
 from scalerl.report.board.reading.sources import Source
+from scalerl.report.evaluations import Overtrained
 from scalerl.report.views import axis_label
 
 MOST_DOTS = 600
@@ -63,6 +72,7 @@ class Followed:
         """The inputs that the cached summary was made from, and the summary."""
         self._uneven_time = 0.0
         self._evals_version = -1
+        self._overtrained: list[Overtrained] = []
         self._remedies: Mapping[str, tuple[str, ...]] = {}
 
     @property
@@ -77,7 +87,7 @@ class Followed:
         follower = self.follower
         if follower is None or not follower.poll():
             return False
-        self.columns = with_empty(follower.columns())
+        self.columns = follower.columns()
         self.num_rows = len(self.columns.get("step", ()))
         own_end = follower.end_compute(self.columns)
         self.end_compute = own_end if own_end is not None else self._given_end
@@ -86,6 +96,7 @@ class Followed:
         if follower.evals_version != self._evals_version or not self.curves:
             self._evals_version = follower.evals_version
             series, self.problem = follower.series(self.columns)
+            self._overtrained = follower.overtrained()
             self._take(series)
         if "rollout/truncated_frac" in self.columns and not self._remedies:
             self._remedies = follower.remedies()
@@ -93,7 +104,7 @@ class Followed:
 
     def take_log(self, reading: LogReading, changed_at: float) -> None:
         """Store what a worker read from a log that was last written to at `changed_at`."""
-        self.columns = with_empty(reading.columns or {})
+        self.columns = dict(reading.columns or {})
         self.kind = reading.kind or "log"
         self.num_rows = reading.num_rows
         self.problem = reading.problem
@@ -177,7 +188,7 @@ class Followed:
             "advice": None if fit is None else fit["advice"],
             "ceiling": None if fit is None else fit["ceiling"],
             "end": None if fit is None else fit["end"],
-            "num_alarms": sum(episode.ended is None for episode in self._episodes(curve)),
+            "num_alarms": sum(alarm.ended is None for alarm in self._alarms([] if curve is None else [curve])),
             "points": None if curve is None else _points(curve.series, 60),
             "line": None if fit is None or fit["line"] is None else _thin_line(fit["line"]),
         }
@@ -192,7 +203,8 @@ class Followed:
             "signals": lines_json(self.columns),
             "times": times_json(self.columns, per_step=follower is None),
             "lag": lag_json(self.columns),
-            "alarms": listed([*self._episodes(None), *self._all_curve_episodes()]),
+            "passes": [] if follower is None else follower.passes(),
+            "alarms": listed(self._alarms(self.curves.values())),
             "num_samples": 0 if follower is None else len(follower.sample_offsets),
             "num_skipped": 0 if follower is None else follower.num_skipped,
             "reading": follower is not None and follower.more,
@@ -213,35 +225,23 @@ class Followed:
             "start": None if series.start is None else series.start,
             "problem": series.problem,
             "notes": list(series.notes),
-            "fit": curve.fit,
+            "fit": None if curve.fit is None else {key: each for key, each in curve.fit.items() if key != "fall"},
             "is_current": curve.fitted == self.fit_mark(curve),
             "history": rows,
         }
 
-    def _episodes(self, curve: Curve | None) -> list[Episode]:
+    def _alarms(self, curves: Iterable[Curve]) -> list[Alarm]:
         max_lag = self.follower.max_lag if self.follower is not None else None
-        episodes = signal_episodes(self.columns, remedies=self._remedies, max_lag=max_lag)
-        episodes += uneven_time_episode(self._uneven_time)
-        return episodes if curve is None else [*episodes, *self._curve_episodes(curve)]
-
-    def _all_curve_episodes(self) -> list[Episode]:
-        return [episode for curve in self.curves.values() for episode in self._curve_episodes(curve)]
-
-    def _curve_episodes(self, curve: Curve) -> list[Episode]:
-        if curve.fit is None:
-            return []
-        rows = sorted(curve.history.values(), key=lambda row: row["num"])
-        rows.append(newest_forecast(curve.series, curve.fit))
-        name = curve.series.evaluation_set or curve.series.name
-        return [self._with_step(episode, curve) for episode in curve_episodes(name, curve.fit, rows)]
-
-    def _with_step(self, episode: Episode, curve: Curve) -> Episode:
-        """Add the step at which an alarm began that is known by its compute."""
-        spent, steps = self.columns.get(curve.series.x_label), self.columns.get("step")
-        if episode.began_compute is None or spent is None or steps is None or not len(steps):
-            return episode
-        place = min(int(np.searchsorted(spent, episode.began_compute)), len(steps) - 1)
-        return replace(episode, began=float(steps[place]))
+        found = signal_alarms(self.columns, remedies=self._remedies, max_lag=max_lag)
+        found += uneven_time_alarms(self._uneven_time)
+        found += evaluation_alarms(self._overtrained)
+        for curve in curves:
+            if curve.fit is not None:
+                rows = sorted(curve.history.values(), key=lambda row: row["num"])
+                name = curve.series.evaluation_set or curve.series.name
+                found += fall_alarms(name, curve.fit["fall"], self.columns, curve.series.x_label)
+                found += moved_alarms([*rows, newest_forecast(curve.series, curve.fit)])
+        return found
 
 
 def fingerprint(series: Series, num: int | None = None) -> str:

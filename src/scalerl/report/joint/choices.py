@@ -26,7 +26,7 @@ def choice_text(row: dict[str, Any]) -> str:
     return f"Not separable: the policy leans to {favourite} {after}{loss}."
 
 
-def choice_json(row: dict[str, Any] | None) -> dict[str, Any]:
+def choice_json(row: dict[str, Any] | None) -> dict[str, Any] | None:
     if row is None:
-        return {}
-    return {"choice": {"kind": row["kind"], "favourite": row["known"].get("favourite"), "message": choice_text(row)}}
+        return None
+    return {"kind": row["kind"], "favourite": row["known"].get("favourite"), "regret": row["known"].get("regret")}

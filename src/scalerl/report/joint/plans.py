@@ -120,9 +120,6 @@ def _alone(curve: Fit | None, target: float) -> Value | None:
 # As JSON --------------------------------------------------------------------------------------------------------------
 
 
-NOT_KNOWN: dict[str, None] = dict.fromkeys(("value", "low", "high"))
-
-
 def plan_json(planned: Planned) -> dict[str, Any]:
     """Return the plan as JSON types."""
     return {
@@ -131,13 +128,15 @@ def plan_json(planned: Planned) -> dict[str, Any]:
                 "name": arm.name,
                 "spent": arm.spent,
                 "p_best": None if math.isnan(arm.p_best) else arm.p_best,
-                "reward_at_target": value_json(arm.reward_at_target) or NOT_KNOWN,
+                "reward_at_target": value_json(arm.reward_at_target),
                 "action": arm.action,
                 "until": arm.until,
             }
             for arm in planned.arms
         ],
-        "regret": value_json(planned.regret) or NOT_KNOWN,
+        "regret": value_json(planned.regret),
         "kind": planned.kind,
-        "messages": plan_messages(planned),
+        "favourite": planned.favourite,
+        "target": planned.target,
+        "cost": planned.cost,
     }

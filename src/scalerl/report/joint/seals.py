@@ -248,7 +248,7 @@ def score_json(result: FileScore) -> dict[str, Any]:
             }
             for curve in result.curves
         ],
-        "messages": score_messages(result),
+        "missing": list(result.missing),
     }
 
 

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,7 +27,6 @@ SIZE = re.compile(r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*([kmbt]?)\s*", re.IGNORECASE
 UNUSABLE = (Verdict.FALLEN, Verdict.FLAT, Verdict.TOO_FEW)
 PER_SAMPLE = ("step", "token", "sample", "epoch")  # axes on which larger models do not need more
 MODEL_SIZE = 1e6  # parameters; smaller numbers are a batch size, a context length or generations per prompt
-VERDICTS = {"ok": "ok", "far_size": "far from the siblings"}
 
 
 def parse_size(text: str, where: str) -> float:
@@ -130,9 +129,10 @@ def transfer_json(done: Transfer, left_out: Sequence[LeftOut]) -> dict[str, Any]
         "exponent": value_json(done.exponent),
         "midpoint": value_json(done.midpoint),
         "at": [{"compute": compute, "reward": value_json(value)} for compute, value in done.at],
-        "verdict": VERDICTS[done.kind],
         "kind": done.kind,
-        "messages": transfer_messages(done, left_out),
+        "scatter": done.scatter,
+        "siblings": [own.name for own in done.siblings],
+        "left_out": [asdict(each) for each in left_out],
     }
 
 

@@ -10,12 +10,16 @@ from scalerl.errors import InputError, UserError
 from scalerl.logs.axes import disagreement, preferred_axis
 from scalerl.logs.series import Selection, Series, series_from
 from scalerl.logs.table import make_table, with_gpus
-from scalerl.report.board.columns import Array, Columns, number
+from scalerl.report.board.columns import Array, Columns, number, short
 from scalerl.report.board.reading.inside import Root, read_inside
 from scalerl.report.board.reading.sources import Source
 from scalerl.report.board.reading.tail import Tail
+from scalerl.report.evaluations import Overtrained, counted, overtrained, pass_curves
 
-_EVAL_KEYS = ("step", "attempt", "set", "gpu_hours", "flops", "tokens", "reward", "num_samples", "prompts_hash")
+_EVAL_KEYS = (
+    "step", "attempt", "set", "gpu_hours", "flops", "tokens", "reward", "num_samples", "prompts_hash", "num_correct",
+)  # fmt: skip
+_MOST_PROMPTS = 5000
 _MAX_JSON = 4 << 20
 _AXES = ("gpu_hours", "flops", "tokens", "step")
 _MOST_SPENT = 500
@@ -33,6 +37,8 @@ class RunFollower:
         self._objects = {name: _JsonFile(source, name) for name in (store.RECIPE, store.STATUS, store.ENV)}
         self._columns = Columns()
         self._eval_rows: list[tuple[int, store.Row]] = []
+        self._counts: dict[int, list[int]] = {}
+        """Right answers per problem, by the place of the row."""
         self._origins: dict[int, float] = {}
         self.sample_offsets = array("Q")
         self.evals_version = 0
@@ -62,9 +68,14 @@ class RunFollower:
         added = self._evals.read()
         if added.restarted:
             self._eval_rows.clear()
+            self._counts.clear()
         for offset, row in added.rows:
             if isinstance(row.get("step"), int | float):
-                self._eval_rows.append((offset, {key: row[key] for key in _EVAL_KEYS if key in row}))
+                kept = {key: row[key] for key in _EVAL_KEYS if key in row}
+                counts = kept.pop("num_correct", None)
+                if isinstance(counts, list) and len(counts) <= _MOST_PROMPTS and all(map(_is_count, counts)):
+                    self._counts[offset] = counts
+                self._eval_rows.append((offset, kept))
                 self._note_origin(row, steps_before=0)
         changed = bool(added.rows) or added.restarted
         self.evals_version += changed
@@ -131,6 +142,27 @@ class RunFollower:
         """Return the evaluations that count."""
         return [row for _, row in store.counting_rows(self._eval_rows, ("step", "set"), self._origins)]
 
+    def _counted(self) -> dict[str, list[store.Row]]:
+        """Return the evaluations with right answers per problem, by set."""
+        sets: dict[str, list[store.Row]] = {}
+        for offset, row in store.counting_rows(self._eval_rows, ("step", "set"), self._origins):
+            if offset in self._counts:
+                sets.setdefault(str(row.get("set", "")), []).append({**row, "num_correct": self._counts[offset]})
+        return sets
+
+    def overtrained(self) -> list[Overtrained]:
+        found = [overtrained(rows, name) for name, rows in self._counted().items()]
+        return [each for each in found if each is not None]
+
+    def passes(self) -> list[dict[str, Any]]:
+        """Return pass@k over the steps, one entry for each set that was sampled more than once."""
+        out = []
+        for name, rows in self._counted().items():
+            if curves := pass_curves(rows):
+                steps = [row["step"] for row in counted(rows)[0]]
+                out.append({"set": name, "step": steps, "pass": {str(k): short(each) for k, each in curves.items()}})
+        return out
+
     def axis(self, columns: Mapping[str, Array]) -> str:
         """Return the column of compute: as the recipe says, else GPU-hours, or FLOPs where time per FLOP changed."""
         forecast = self.recipe.get("forecast")
@@ -181,6 +213,10 @@ def _spent_rows(columns: Mapping[str, Array]) -> list[dict[str, float]]:
     every = max(len(hours) // _MOST_SPENT, 1)
     pairs = zip(hours[::-every].tolist(), flops[::-every].tolist(), strict=True)
     return [{"gpu_hours": spent_hours, "flops": spent_flops} for spent_hours, spent_flops in pairs]
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
 
 
 class _JsonFile:

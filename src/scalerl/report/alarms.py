@@ -1,0 +1,498 @@
+"""The alarms of a run: signals beyond their limits, falls, forecasts that moved; each with when it began and ended.
+
+One set of rules for a run that trains, the live page and the report. `alarm_text` makes sentences of them.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scalerl.logs.axes import UNEVEN_TIME, disagreement
+from scalerl.report.evaluations import Overtrained
+from scalerl.report.outlook import Outlook
+
+Array = NDArray[np.float64]
+Columns = Mapping[str, Array]
+Row = Mapping[str, Any]
+
+ALARM_STEPS = 20  # steps that a signal is averaged over before it is compared with its limit
+FEWEST_STEPS = 5  # fewer values than these do not distinguish a trend from noise
+NOTABLE = 0.25  # relative change of an alarm's value that is reported again
+MOST_PAST = 12  # alarms that are over, the latest ones, that a page lists
+SURE = 2.0  # standard errors by which training rewards must have risen
+EMPTY = "batch/empty"  # derived from batch/effective: 1 for a step without anything to train on
+RETIRED = "curriculum/retired_frac"  # the largest of all tasks; with several, each is in RETIRED/TASK
+# Derived from loss/kl and loss/ratio_max of steps whose tokens were all sampled with the weights that are trained: what
+# is left of the difference between generator and learner is that of their arithmetic.
+BACKEND_KL, BACKEND_RATIO = "loss/backend_kl", "loss/backend_ratio_max"
+# Two FP32 engines differ by 1e-9, bf16 bodies with FP32 heads by about 1e-3; more is a fault, or a rounded head.
+BACKEND_LIMIT = 0.01
+LAG_LIMIT = 8.0  # largest lag for which the paper found no loss (PipelineRL-8), where a run does not name its own
+
+
+class AlarmKind(StrEnum):
+    TRUNCATED = "truncated"
+    MISMATCH = "mismatch"
+    BACKEND = "backend"
+    NO_VERDICT = "no_verdict"
+    SKIPPED = "skipped"
+    EMPTY = "empty"
+    RETIRED = "retired"
+    ENTROPY = "entropy"
+    LAG = "lag"
+    FALL = "fall"
+    OVERTRAINED = "overtrained"
+    """pass@1 rises while pass@k falls."""
+    OVERFITTED = "overfitted"
+    """The training reward rises while the evaluation falls."""
+    FORECAST_MOVED = "forecast_moved"
+    UNEVEN_TIME = "uneven_time"
+    GRADER_ERROR = "grader_error"
+    STALLED = "stalled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signal:
+    """A column of metrics.jsonl that shows whether a run is healthy."""
+
+    key: str
+    label: str
+    limit: float | None = None
+    """Mean over the last steps beyond which an alarm is raised; None for a signal that is only shown."""
+    below: bool = False
+    """Whether the alarm is raised below the limit instead of above it."""
+    alarm: AlarmKind | None = None
+
+
+SIGNALS: tuple[Signal, ...] = (
+    # arXiv 2510.13786, section 5: 10 to 15 % truncated completions came before a collapse.
+    Signal(key="rollout/truncated_frac", label="Truncated answers", limit=0.10, alarm=AlarmKind.TRUNCATED),
+    # A model this certain samples the same answer each time, so groups have nothing to compare. Runs that reached 0.9
+    # and more on sums and products had 0.007 to 0.03 (docs/results/first_curves.md).
+    Signal(key="loss/entropy", label="Entropy", limit=0.003, below=True, alarm=AlarmKind.ENTROPY),
+    # More than lag alone explains.
+    Signal(key="loss/kl", label="Mismatch (KL of generator and learner)", limit=0.2, alarm=AlarmKind.MISMATCH),
+    Signal(key="rollout/lag_mean", label="Lag, mean"),
+    Signal(key="rollout/lag_max", label="Lag, largest"),
+    Signal(key="outcome/stopped_frac", label="Programs stopped by the sandbox"),
+    # A grader without a verdict on this many answers is at fault, not the answers.
+    Signal(key="batch/no_verdict_frac", label="Answers without a verdict", limit=0.05, alarm=AlarmKind.NO_VERDICT),
+    # One in twenty may be an outlier; more is a fault.
+    Signal(key="optim/skipped", label="Steps without an update", limit=0.05, alarm=AlarmKind.SKIPPED),
+    Signal(key=EMPTY, label="Empty batches", limit=0.2, alarm=AlarmKind.EMPTY),
+    # Runs whose problems were nearly all solved and retired fell (docs/results/principles.md).
+    Signal(key=RETIRED, label="Retired problems", limit=0.8, alarm=AlarmKind.RETIRED),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alarm:
+    """Something that a person should look at."""
+
+    kind: AlarmKind
+    value: float | None = None
+    """Mean of the signal over the last steps; of a fall, how far below its peak the reward is."""
+    limit: float | None = None
+    below: bool = False
+    state: Literal["new", "changed", "over"] = "new"
+    before: float | None = None
+    """The value last reported of an alarm that has changed or is over; of a forecast that moved, its earlier ends."""
+    cause: str | None = None
+    """Why batches are empty, or the most frequent reason for which a grader has no verdict."""
+    remedies: tuple[str, ...] = ()
+    """Settings of the recipe that can help."""
+    subject: str = ""
+    """The evaluation set, the grader that raised an error, or the task that has few problems left."""
+    detail: str = ""
+    ratio: float | None = None
+    """The largest ratio of probabilities between learner and generator at equal weights."""
+    began: float | None = None
+    """Step at which it began; None where that is not known."""
+    ended: float | None = None
+    """Step of the last row of an alarm that is over; None while it lasts."""
+    began_compute: float | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what a page shows."""
+        text = alarm_text(self)
+        return {
+            "kind": self.kind,
+            "title": TITLES[self.kind],
+            "began": self.began,
+            "ended": self.ended,
+            "value": self.value,
+            "limit": self.limit,
+            "text": text[:1].upper() + text[1:],
+            "began_compute": self.began_compute,
+        }
+
+
+# The rules
+
+
+def columns_of(rows: Sequence[Row]) -> dict[str, Array]:
+    """Return the numbers of rows by column; NaN where a row has none."""
+    keys = dict.fromkeys(key for row in rows for key, value in row.items() if isinstance(value, int | float))
+    number = lambda value: float(value) if isinstance(value, int | float) else np.nan  # noqa: E731
+    return {key: np.array([number(row.get(key)) for row in rows]) for key in keys}
+
+
+def with_derived(columns: Columns) -> dict[str, Array]:
+    """Add the columns that signals need and metrics.jsonl does not have."""
+    derived = dict(columns)
+    if (effective := columns.get("batch/effective")) is not None:
+        derived[EMPTY] = np.where(np.isfinite(effective), (effective == 0).astype(float), np.nan)
+    if {"rollout/lag_max", "loss/kl", "loss/ratio_max"} <= columns.keys():
+        equal = columns["rollout/lag_max"] == 0
+        derived[BACKEND_KL] = np.where(equal, columns["loss/kl"], np.nan)
+        derived[BACKEND_RATIO] = np.where(equal, columns["loss/ratio_max"], np.nan)
+    return derived
+
+
+def alarms(
+    metrics: Sequence[Row],
+    outlooks: Mapping[str, Outlook | None],
+    *,
+    remedies: Mapping[str, tuple[str, ...]] | None = None,
+    overtrained: Sequence[Overtrained] = (),
+) -> list[Alarm]:
+    """Return the present alarms of a run from its rows of metrics and its forecasts by evaluation set.
+
+    `remedies` are settings of this run's recipe that can help against each kind of alarm.
+    """
+    columns = columns_of(metrics)
+    found = [*signal_alarms(columns, remedies=remedies or {}), *evaluation_alarms(overtrained)]
+    for name, outlook in outlooks.items():
+        if outlook is not None:
+            found += fall_alarms(name, outlook.fit.fall, columns, outlook.axis)
+    return [alarm for alarm in [*found, *uneven_time_alarms(disagreement(metrics))] if alarm.ended is None]
+
+
+def signal_alarms(
+    columns: Columns, *, remedies: Mapping[str, tuple[str, ...]], max_lag: float | None = np.inf
+) -> list[Alarm]:
+    """Return an alarm for each stretch of steps in which the rolling mean of a signal lies beyond its limit.
+
+    `max_lag` is what the recipe allows; None, where it is not known, stands for what was seen to be harmless.
+    """
+    columns = with_derived(columns)
+    num = max((len(values) for values in columns.values()), default=0)
+    steps = columns.get("step", np.arange(1.0, num + 1))
+    limits = [(signal.alarm, signal.key, signal.limit, signal.below) for signal in SIGNALS]
+    lag = next((key for key in ("rollout/lag_max", "rollout/lag_mean") if key in columns), "")
+    limits.append((AlarmKind.LAG, lag, LAG_LIMIT if max_lag is None else max_lag, False))
+    found = []
+    for kind, key, limit, below in limits:
+        if kind is None or limit is None or key not in columns:
+            continue
+        means = rolling_means(columns[key])
+        for first, last in _stretches((means < limit) if below else (means > limit + 1e-9)):
+            lasts = last == num - 1
+            worst = means[first : last + 1]
+            alarm = Alarm(
+                kind=kind,
+                value=float(means[last] if lasts else worst.min() if below else worst.max()),
+                limit=limit,
+                below=below,
+                remedies=tuple(remedies.get(kind, ())),
+                began=float(steps[first]),
+                ended=None if lasts else float(steps[last]),
+            )
+            found.append(_with_cause(alarm, columns) if lasts else alarm)
+    return [*found, *_backend_alarm(columns, tuple(remedies.get(AlarmKind.BACKEND, ())))]
+
+
+def _with_cause(alarm: Alarm, columns: Columns) -> Alarm:
+    recent = {key: values[-ALARM_STEPS:] for key, values in columns.items()}
+    if alarm.kind == AlarmKind.EMPTY:
+        return replace(alarm, cause=_empty_cause(recent))
+    if alarm.kind == AlarmKind.NO_VERDICT:
+        counts = Counter({name: float(np.nansum(recent.get(f"grader/{name}", 0.0))) for name in NO_VERDICT})
+        name, most = counts.most_common(1)[0]
+        return replace(alarm, cause=name if most else None)
+    if alarm.kind == AlarmKind.RETIRED:
+        shares = {key: values[-1] for key, values in recent.items() if key.startswith(f"{RETIRED}/")}
+        return replace(alarm, subject=max(shares, key=lambda key: shares[key]).removeprefix(f"{RETIRED}/")
+                       if shares else "")  # fmt: skip
+    return alarm
+
+
+def _empty_cause(recent: Columns) -> str:
+    empty = recent[EMPTY] == 1.0
+    nothing = np.full(len(empty), np.nan)
+    correct, truncated = (recent.get(key, nothing)[empty] for key in ("reward/correct_frac", "rollout/truncated_frac"))
+    correct, truncated = correct[np.isfinite(correct)], truncated[np.isfinite(truncated)]
+    if len(truncated) and truncated.mean() > 0.5:
+        return "truncated"
+    if not len(correct):
+        return "no_verdict"
+    return "all_wrong" if correct.max() == 0 else "all_right" if correct.min() == 1 else "mixed"
+
+
+def _backend_alarm(columns: Columns, remedies: tuple[str, ...]) -> list[Alarm]:
+    """Compare generator and learner where both have the same weights; an asynchronous run has that at its start only.
+
+    One step is enough: it is a mean over thousands of tokens.
+    """
+    if BACKEND_KL not in columns or not (known := np.isfinite(columns[BACKEND_KL])).any():
+        return []
+    value, ratio = (columns[key][known][-ALARM_STEPS:] for key in (BACKEND_KL, BACKEND_RATIO))
+    if value.mean() <= BACKEND_LIMIT:
+        return []
+    return [
+        Alarm(
+            kind=AlarmKind.BACKEND,
+            value=float(value.mean()),
+            limit=BACKEND_LIMIT,
+            remedies=remedies,
+            ratio=float(np.nanmax(ratio)),
+        )
+    ]
+
+
+def uneven_time_alarms(share: float) -> list[Alarm]:
+    """Return the alarm of a run whose GPU-hours and FLOPs disagree; it has no beginning."""
+    return [Alarm(kind=AlarmKind.UNEVEN_TIME, value=share, limit=UNEVEN_TIME)] if share > UNEVEN_TIME else []
+
+
+def evaluation_alarms(overtrained: Sequence[Overtrained]) -> list[Alarm]:
+    return [
+        Alarm(kind=AlarmKind.OVERTRAINED, subject=each.evaluation_set, value=-each.change_k, before=each.change_1,
+              detail=str(each.k), began=each.since)
+        for each in overtrained
+    ]  # fmt: skip
+
+
+def fall_alarms(name: str, fall: Any, columns: Columns, axis: str | None) -> list[Alarm]:
+    """Return the alarm of a curve that fell; it is overfitted if the training reward rose meanwhile.
+
+    `fall` is the note of the fit, or None; `axis` the column that its compute is counted in.
+    """
+    if fall is None:
+        return []
+    began = None
+    spent, steps = columns.get(axis or ""), columns.get("step")
+    if spent is not None and steps is not None and len(steps):
+        began = float(steps[min(int(np.searchsorted(spent, fall.compute)), len(steps) - 1)])
+    kind = AlarmKind.OVERFITTED if began is not None and _rose_since(columns, began) else AlarmKind.FALL
+    return [Alarm(kind=kind, subject=name, value=fall.drop, began=began, began_compute=fall.compute)]
+
+
+def _rose_since(columns: Columns, step: float) -> bool:
+    """Return whether the training reward of the last steps lies clearly above that around a step."""
+    rewards = columns.get("reward/correct_frac", columns.get("reward/mean"))
+    if rewards is None:
+        return False
+    place = int(np.searchsorted(columns["step"], step))
+    parts = [rewards[max(place - ALARM_STEPS // 2, 0) : place + ALARM_STEPS // 2], rewards[-ALARM_STEPS:]]
+    then, now = (part[np.isfinite(part)] for part in parts)
+    if min(len(then), len(now)) < FEWEST_STEPS:
+        return False
+    error = np.sqrt(then.var(ddof=1) / len(then) + now.var(ddof=1) / len(now))
+    return bool(now.mean() - then.mean() > SURE * error)
+
+
+def moved_alarms(history: Sequence[Row]) -> list[Alarm]:
+    """Return the alarm of a forecast that has left the interval which an earlier one gave itself."""
+    rows = [row for row in history if _forecast_of(row) is not None]
+    for at, earlier in enumerate(rows[:-1]):
+        ends = _forecast_of(earlier)
+        if ends is None or not _is_outside(rows[-1], ends):
+            continue
+        later = rows[at + 1 :]
+        # It began after the last forecast that was still inside.
+        inside = [place for place, row in enumerate(later) if not _is_outside(row, ends)]
+        first = later[inside[-1] + 1 if inside else 0]
+        now = _forecast_of(first)
+        assert now is not None
+        subject = "the end of the budget" if first["end"] is not None else "the ceiling"
+        detail = f"{ends['low']:.3f} to {ends['high']:.3f} after {earlier['num']} evaluations"
+        return [
+            Alarm(kind=AlarmKind.FORECAST_MOVED, subject=subject, value=now["value"], detail=detail,
+                  began_compute=first["compute"])
+        ]  # fmt: skip
+    return []
+
+
+def _forecast_of(row: Row) -> Mapping[str, float] | None:
+    """Return the forecast for the end of the budget; where that is not known, the ceiling of a fit that knows it."""
+    if row.get("end") is not None:
+        return row["end"]
+    return row.get("ceiling") if row.get("is_ok") else None
+
+
+def _is_outside(row: Row, ends: Mapping[str, float]) -> bool:
+    value = _forecast_of(row)
+    if value is None or None in (ends["low"], ends["high"]):
+        return False
+    return not ends["low"] <= value["value"] <= ends["high"]
+
+
+def rolling_means(values: Array) -> Array:
+    """Return the mean over the last ALARM_STEPS rows at each row; NaN where fewer than FEWEST_STEPS are known."""
+    known = np.isfinite(values)
+    total = np.concatenate([[0.0], np.cumsum(np.where(known, values, 0.0))])
+    count = np.concatenate([[0], np.cumsum(known)])
+    ends = np.arange(1, len(values) + 1)
+    begins = np.maximum(ends - ALARM_STEPS, 0)
+    num = count[ends] - count[begins]
+    return np.where(num >= FEWEST_STEPS, (total[ends] - total[begins]) / np.maximum(num, 1), np.nan)
+
+
+def _stretches(flags: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+    """Yield (first, last) of each stretch of True."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], flags.astype(int), [0]])))
+    yield from ((int(first), int(end) - 1) for first, end in zip(edges[::2], edges[1::2], strict=True))
+
+
+def listed(found: Sequence[Alarm]) -> list[dict[str, Any]]:
+    """Return the alarms as a page shows them: those that last first, then the latest of the others."""
+    active = [alarm for alarm in found if alarm.ended is None]
+    past = sorted((alarm for alarm in found if alarm.ended is not None), key=lambda alarm: -(alarm.ended or 0))
+    return [alarm.as_json() for alarm in (*active, *past[:MOST_PAST])]
+
+
+class AlarmNews:
+    """Reduces the alarms of each evaluation to what is new: a person reads each alarm once, then its changes."""
+
+    def __init__(self) -> None:
+        self._reported: dict[tuple[AlarmKind, str], Alarm] = {}
+
+    def update(self, alarms: Sequence[Alarm]) -> list[Alarm]:
+        """Return the alarms that are new, that have changed by NOTABLE since they were reported, or that are over."""
+        current: dict[tuple[AlarmKind, str], Alarm] = {(alarm.kind, alarm.subject): alarm for alarm in alarms}
+        news = []
+        for key, alarm in current.items():
+            before = self._reported.get(key)
+            if before is None:
+                news.append(alarm)
+            elif alarm.value is None or before.value is None:
+                continue
+            elif abs(alarm.value - before.value) > NOTABLE * abs(before.value):
+                news.append(replace(alarm, state="changed", before=before.value))
+            else:
+                continue
+            self._reported[key] = alarm
+        for key in [key for key in self._reported if key not in current]:
+            over = self._reported.pop(key)
+            news.append(replace(over, state="over", before=over.value))
+        return news
+
+
+# In words
+
+TITLES = {
+    AlarmKind.TRUNCATED: "Truncation",
+    AlarmKind.MISMATCH: "Generator and learner differ",
+    AlarmKind.BACKEND: "Generator and learner differ at equal weights",
+    AlarmKind.NO_VERDICT: "No verdicts",
+    AlarmKind.SKIPPED: "Skipped updates",
+    AlarmKind.EMPTY: "Empty batches",
+    AlarmKind.RETIRED: "Retired problems",
+    AlarmKind.ENTROPY: "Collapse of entropy",
+    AlarmKind.LAG: "Lag",
+    AlarmKind.FALL: "Fall of the reward",
+    AlarmKind.OVERTRAINED: "Overtraining",
+    AlarmKind.OVERFITTED: "Overfitting",
+    AlarmKind.FORECAST_MOVED: "The forecast has moved",
+    AlarmKind.UNEVEN_TIME: "Uneven time",
+    AlarmKind.GRADER_ERROR: "Grader",
+    AlarmKind.STALLED: "Standing still",
+}
+FACTS = {
+    AlarmKind.TRUNCATED: "{value:.0%} of completions reach their length limit and are cut off",
+    AlarmKind.MISMATCH: "generator and learner differ by a KL of {value:.2g}",
+    AlarmKind.BACKEND: (
+        "generator and learner differ by a KL of {value:.2g} at equal weights (largest ratio {ratio:.3g}), so their "
+        "arithmetic differs"
+    ),
+    AlarmKind.NO_VERDICT: "the grader has no verdict on {value:.0%} of completions",
+    AlarmKind.SKIPPED: "{value:.0%} of the last steps changed no weight, because loss or gradient was not finite",
+    AlarmKind.EMPTY: "{value:.0%} of the last batches had nothing to train on",
+    AlarmKind.RETIRED: "{value:.0%} of {whose} are solved and no longer asked",
+    AlarmKind.ENTROPY: "the entropy of the policy is {value:.2g}, so that all answers to a problem are nearly the same",
+    AlarmKind.LAG: "answers are trained on up to {value:.3g} steps after they were begun, more than {limit:g}",
+    AlarmKind.FALL: "the reward on {subject} has fallen by {value:.2g} since its peak",
+    AlarmKind.OVERTRAINED: (
+        "on {subject}, pass@{detail} has fallen by {value:.2g} since its peak while pass@1 rose by {before:.2g}"
+    ),
+    AlarmKind.OVERFITTED: (
+        "the reward on {subject} has fallen by {value:.2g} since its peak while the training reward rose"
+    ),
+    AlarmKind.FORECAST_MOVED: (
+        "the forecast for {subject} has left the interval that it gave itself: {value:.3f} now, and {detail}"
+    ),
+    AlarmKind.UNEVEN_TIME: (
+        "time per FLOP changed during the run (GPU-hours and FLOPs differ by up to {value:.0%} of the run)"
+    ),
+    AlarmKind.GRADER_ERROR: "the grader {subject} raised: {detail}",
+    AlarmKind.STALLED: "training stood still for {value:.0f} s, far beyond the usual time of a step",
+}
+REMEDIES = {
+    AlarmKind.TRUNCATED: "; above {limit:.0%}, runs tend to become unstable: {advice}{names}",
+    AlarmKind.MISMATCH: ": lower pipeline.max_lag, or set model.fp32_head = both",
+    AlarmKind.BACKEND: "{set_names}; the paper's remedy is an FP32 head at both ends (model.fp32_head)",
+    AlarmKind.NO_VERDICT: ", which are not trained on: {why}",
+    AlarmKind.SKIPPED: ": check the loss function if it is your own, lower optimizer.lr, or set model.dtype = float32",
+    AlarmKind.EMPTY: ", so the model does not change: {why}",
+    AlarmKind.RETIRED: "; with few of them left, the reward can fall: take more problems, or ask all of them{names}",
+    AlarmKind.ENTROPY: (
+        ": lower optimizer.lr, raise rollout.temperature, or stop here if the reward is as high as it can be"
+    ),
+    AlarmKind.LAG: ": generate with fewer slots, or push weights more often",
+    AlarmKind.FALL: ": its best checkpoint is the one at the peak",
+    AlarmKind.OVERTRAINED: ": answers become alike; stop, or take the checkpoint at the peak if variety matters",
+    AlarmKind.OVERFITTED: ": it learns its problems by heart; take the checkpoint at the peak, or more problems",
+    AlarmKind.FORECAST_MOVED: "; trust its intervals less than they say",
+    AlarmKind.UNEVEN_TIME: ": such a run's curve is fitted over FLOPs",
+    AlarmKind.STALLED: "; this time is not on the compute axis (time/stalled_s)",
+}
+NO_VERDICT = {
+    "no_answer": "the reference answers cannot be read by this grader",
+    "timeout": "grading takes too long (grading.timeout_s, grading.cpu_limit_s)",
+    "crash": "the grader's process dies",
+    "memory": "grading needs more memory (grading.memory_limit_mb)",
+    "error": "the grader raises an exception",
+}
+WHY_EMPTY = {
+    "all_wrong": "no answer was correct, so take easier problems or a stronger model, or begin with scalerl sft",
+    "all_right": "every answer was correct, so take harder problems",
+    "truncated": "most completions are cut off at their length limit",
+    "no_verdict": "the grader gave no verdict on any answer",
+    "mixed": "in every group the answers were all correct or all wrong, so raise pipeline.completions_per_group",
+}
+
+
+def alarm_text(alarm: Alarm) -> str:
+    """Return the text of an alarm, with a remedy, without a full stop."""
+    values = {name: getattr(alarm, name) for name in ("value", "limit", "subject", "detail", "ratio", "before")}
+    values["whose"] = f"the training problems of {alarm.subject}" if alarm.subject else "a task's training problems"
+    fact = FACTS[alarm.kind].format(**values)
+    if alarm.state == "over":
+        return f"over: {fact}"
+    if alarm.state == "changed":
+        as_share = "{value:.0%}" in FACTS[alarm.kind]
+        return f"{fact} now, after {alarm.before:.0%}" if as_share else f"{fact} now, after {alarm.before:.2g}"
+    why = WHY_EMPTY[alarm.cause or "mixed"] if alarm.kind == AlarmKind.EMPTY else NO_VERDICT.get(alarm.cause or "")
+    names = " or ".join(alarm.remedies)
+    return fact + REMEDIES.get(alarm.kind, "").format(
+        **values,
+        why=why or "see grader/ in metrics.jsonl",
+        names=f" ({names})" if names else "",
+        set_names=f": set {names}" if names else "",
+        advice=_truncated_advice(alarm.remedies),
+    )
+
+
+def _truncated_advice(remedies: Sequence[str]) -> str:
+    keeping = [name.startswith("filter.") for name in remedies]
+    if not any(keeping):
+        return "leave more room"
+    if keeping[0]:
+        return "train on cut answers, because nothing else makes answers shorter, or leave more room"
+    return "leave more room or train on cut answers"

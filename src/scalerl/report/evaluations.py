@@ -1,0 +1,81 @@
+"""What right answers per problem say besides their mean: pass@k over training, and whether variety is lost. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+WINDOW = 3  # evaluations whose mean is compared
+FEWEST = 8  # evaluations from which a trend is looked for
+SURE = 3.0  # standard errors of a fall; it is measured from the highest window, which is high by chance too
+MOST_K = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overtrained:
+    """A set on which pass@1 rose since the peak of pass@k, while pass@k fell."""
+
+    evaluation_set: str
+    k: int
+    change_1: float
+    change_k: float
+    since: float
+    """Step of the peak of pass@k."""
+
+
+def pass_at(num_correct: Array, num_samples: int, k: int) -> Array:
+    """Return the unbiased estimate of pass@k of each problem (arXiv 2107.03374): 1 - C(n - c, k) / C(n, k)."""
+    left = num_samples - num_correct[..., None] - np.arange(k)
+    return 1.0 - np.prod(np.maximum(left, 0.0) / (num_samples - np.arange(k)), axis=-1)
+
+
+def ks_of(num_samples: int) -> list[int]:
+    """Return the k that are shown: powers of two up to the samples of a problem, and all of them."""
+    powers = [2**power for power in range(20) if 2**power < min(num_samples, MOST_K)]
+    return [*powers, min(num_samples, MOST_K)] if num_samples > 1 else [1]
+
+
+def counted(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], Array, int]:
+    """Return the rows on the same problems, as often sampled, as the last one; right answers per problem; samples."""
+    usable = [row for row in rows if isinstance(row.get("num_correct"), list) and row["num_correct"]]
+    if not usable:
+        return [], np.empty((0, 0)), 0
+    alike = lambda row: (row.get("prompts_hash"), len(row["num_correct"]), row.get("num_samples"))  # noqa: E731
+    usable = sorted((row for row in usable if alike(row) == alike(usable[-1])), key=lambda row: row["step"])
+    samples = usable[-1].get("num_samples")
+    num = len(usable[-1]["num_correct"])
+    if not isinstance(samples, int) or samples % num:
+        return [], np.empty((0, 0)), 0
+    return usable, np.array([row["num_correct"] for row in usable], dtype=float), samples // num
+
+
+def pass_curves(rows: Sequence[Mapping[str, Any]]) -> dict[int, list[float]]:
+    """Return pass@k at each evaluation of one set, by k; empty where problems were sampled once."""
+    usable, correct, num = counted(rows)
+    if len(usable) < 1 or num < 2:
+        return {}
+    return {k: pass_at(correct, num, k).mean(axis=1).tolist() for k in ks_of(num)}
+
+
+def overtrained(rows: Sequence[Mapping[str, Any]], name: str) -> Overtrained | None:
+    """Return whether pass@1 rose while pass@k fell, for the largest k; differences are paired by problem."""
+    usable, correct, num = counted(rows)
+    if len(usable) < FEWEST or num < 2 or correct.shape[1] < 2:
+        return None
+    k = ks_of(num)[-1]
+    many, one = pass_at(correct, num, k), correct / num
+    last = len(usable) - WINDOW
+    peak = max(range(last - WINDOW + 1), key=lambda at: float(many[at : at + WINDOW].mean()))
+    changes = []
+    for values in (many, one):
+        difference = values[last:].mean(axis=0) - values[peak : peak + WINDOW].mean(axis=0)
+        changes.append((float(difference.mean()), float(difference.std(ddof=1) / np.sqrt(len(difference)))))
+    (change_k, error_k), (change_1, error_1) = changes
+    if change_k < -SURE * error_k and change_1 > error_1:
+        since = float(usable[peak + WINDOW // 2]["step"])
+        return Overtrained(evaluation_set=name, k=k, change_1=change_1, change_k=change_k, since=since)
+    return None

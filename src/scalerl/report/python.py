@@ -1,0 +1,207 @@
+"""Logs from Python: `scalerl.read(...)` returns `Runs`, whose methods answer as the commands do."""
+
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from scalerl.errors import InputError
+from scalerl.logs.formats import read_tables
+from scalerl.logs.series import Selection, Series, series_from
+from scalerl.report.json import to_json
+from scalerl.report.results import (
+    Analysis,
+    CurveResult,
+    FitOptions,
+    analyse_backtest,
+    analyse_compare,
+    analyse_fit,
+    analyse_forecast,
+)
+
+WIDTH = 140
+
+
+class Values(Mapping[str, Any]):
+    """Values of `--json`, as keys and as attributes: `curve.ceiling.low` is `curve["ceiling"]["low"]`."""
+
+    def __init__(self, content: Mapping[str, Any]) -> None:
+        self._content = content
+
+    def __getitem__(self, key: str) -> Any:
+        return _wrapped(self._content[key])
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in self._content:
+            raise AttributeError(name)
+        return self[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._content)
+
+    def __len__(self) -> int:
+        return len(self._content)
+
+    def __dir__(self) -> list[str]:
+        return sorted(self._content)
+
+    def __repr__(self) -> str:
+        return f"Values({', '.join(self._content)})"
+
+
+def _wrapped(value: Any) -> Any:
+    if isinstance(value, dict):
+        return Values(value)
+    return [_wrapped(each) for each in value] if isinstance(value, list) else value
+
+
+class Answer(Values):
+    """What a method of `Runs` found: the values of `--json`; it prints, and shows in a notebook, as the command does.
+
+    `answer.curves[0].ceiling.value`, `answer.curves[0].verdict`, `answer.pairs[0].winner`. `answer.fits` has the
+    fitted curves by name, for `scalerl.curves`.
+    """
+
+    def __init__(self, analysis: Analysis) -> None:
+        super().__init__(to_json(analysis))
+        self._analysis = analysis
+
+    @property
+    def fits(self) -> dict[str, Any]:
+        return {curve.name: curve.fit for curve in self._analysis.curves if curve.fit is not None}
+
+    def explain(self) -> str:
+        """Return the parameters, the noise, the reasons, and what was decided about the log."""
+        return self._text(explain=True)
+
+    def plot(self, path: str | Path | None = None) -> Any:
+        """Return the picture as a matplotlib figure; with a path, write it as .png or .svg."""
+        from scalerl.report.plots import draw, picture
+
+        with _python_words():
+            if path is not None:
+                draw(self._analysis, Path(path))
+            return picture(self._analysis)
+
+    def __repr__(self) -> str:
+        return self._text().rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        from rich.console import Console
+
+        console = Console(record=True, width=WIDTH, file=io.StringIO())
+        console.print(self._shown(explain=False), highlight=False)
+        return console.export_html(inline_styles=True, code_format="<pre style='line-height:1.4'>{code}</pre>")
+
+    def _shown(self, *, explain: bool) -> Any:
+        from scalerl.report.text import Shown, render
+
+        return render(self._analysis, Shown(origins={}, explain=explain, hint=".explain() says more"))
+
+    def _text(self, *, explain: bool = False) -> str:
+        from rich.console import Console
+
+        out = io.StringIO()
+        Console(file=out, width=WIDTH).print(self._shown(explain=explain), highlight=False)
+        return _as_python("\n".join(line.rstrip() for line in out.getvalue().splitlines()))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Runs:
+    """The curves of logs. Iterate over them, or ask: fit, forecast, compare, backtest, plot, to_frame."""
+
+    series: tuple[Series, ...]
+    options: FitOptions
+
+    def fit(self, *, at: Sequence[float] = (), **options: Any) -> Answer:
+        """Fit every curve: its ceiling, how sure it is, what doubling the compute brings, and what to do.
+
+        `options` are those of `FitOptions`, such as level=0.8, form="power" or pool=True; here and below.
+        """
+        return self._answer(lambda given: analyse_fit(self.series, given, at), options)
+
+    def forecast(self, at: float | Sequence[float] = (), *, reach: Sequence[float] = (), **options: Any) -> Answer:
+        """Forecast the reward at computes, and the compute that reaches rewards; unasked at 2 and 4 times the data."""
+        computes = [float(at)] if isinstance(at, int | float) else list(at)
+        return self._answer(lambda given: analyse_forecast(self.series, given, computes, reach), options)
+
+    def compare(self, at: float | None = None, **options: Any) -> Answer:
+        """Say which curve to scale: by ceiling, or by the reward at a compute."""
+        return self._answer(lambda given: analyse_compare(self.series, given, at), options)
+
+    def backtest(self, fractions: Sequence[float] = (0.25, 0.5, 0.75), **options: Any) -> Answer:
+        """Fit the part before each share of the compute and score the forecast of the rest."""
+        return self._answer(lambda given: analyse_backtest(self.series, given, fractions), options)
+
+    def plot(self, path: str | Path | None = None) -> Any:
+        """Return a matplotlib figure of the fitted curves; with a path, write it."""
+        return self.fit().plot(path)
+
+    def to_frame(self) -> Any:
+        """Return the points as a pandas DataFrame: curve, run, compute, reward."""
+        try:
+            import pandas
+        except ModuleNotFoundError:
+            raise InputError("to_frame() needs pandas: pip install pandas") from None
+        parts = [
+            pandas.DataFrame(
+                {
+                    "curve": data.name,
+                    "run": "" if data.run is None else data.run,
+                    data.x_label: data.compute,
+                    data.y_label: data.reward,
+                }
+            )
+            for data in self.series
+        ]
+        return pandas.concat(parts, ignore_index=True)
+
+    def __len__(self) -> int:
+        return len(self.series)
+
+    def __iter__(self) -> Iterator[Series]:
+        return iter(self.series)
+
+    def __repr__(self) -> str:
+        curves = [f"{data.name}: {data.problem or f'{len(data.compute)} points'}" for data in self.series]
+        axes = sorted({f"{data.y_label} over {data.x_label}" for data in self.series})
+        return f"Runs({', '.join(axes)}; {'; '.join(curves)})"
+
+    def _answer(self, analyse: Any, options: Mapping[str, Any]) -> Answer:
+        with _python_words():
+            return Answer(analyse(replace(self.options, **options)))
+
+
+def read_runs(paths: Sequence[str], selection: Selection) -> Runs:
+    """Read logs into curves; InputError if nothing can be used."""
+    with _python_words():
+        series = series_from(read_tables(paths), selection)
+    return Runs(tuple(series), FitOptions(bounded=selection.y_scale != "none"))
+
+
+def fit_one(path: str, evaluation_set: str) -> CurveResult:
+    """Fit the curve of one run or log."""
+    series = read_runs([path], Selection()).series
+    names = [data.evaluation_set or "" for data in series]
+    if evaluation_set and evaluation_set not in names and names != [""]:
+        raise InputError(f'{path} has no evaluation set "{evaluation_set}"; it has {", ".join(names)}.')
+    chosen = next((data for data in series if data.evaluation_set == evaluation_set), series[0])
+    with _python_words():
+        return analyse_fit([chosen], FitOptions()).curves[0]
+
+
+@contextmanager
+def _python_words() -> Iterator[None]:
+    """Let errors name arguments (`x=`) where commands have options (`--x`)."""
+    try:
+        yield
+    except InputError as error:
+        error.args = (_as_python(str(error)),)
+        raise
+
+
+def _as_python(text: str) -> str:
+    return re.sub(r"--([a-z][a-z-]*)(?: |(?=[^\w-])|$)", lambda option: f"{option[1].replace('-', '_')}=", text)

@@ -1,0 +1,374 @@
+"""An analysis for the terminal: what to know first, one line per curve; with `explain` the rest, each thing once."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from scalerl.curves import (
+    Comparison,
+    Note,
+    NoteKind,
+    Pair,
+    PairKind,
+    Reach,
+    Score,
+    Verdict,
+    find_note,
+    note,
+    note_text,
+    tails,
+)
+from scalerl.logs.facts import Fact, sentence
+from scalerl.logs.names import listed
+from scalerl.report.numbers import compute_text, decimals, fixed, interval_text, probability_text, two_decimals
+from scalerl.report.results import Advice, Analysis, CurveResult, FormRanking, param_value
+
+GOOD, BAD = "green", "red"
+STYLES = {Verdict.KNOWN: GOOD, Verdict.AT_BOUND: GOOD, Verdict.TOO_FEW: BAD, Verdict.NO_CURVE: BAD}
+ADVICE = {
+    Advice.TOO_EARLY: "too early to tell",
+    Advice.FLAT: "look into the recipe: nothing has risen",
+    Advice.LEVELLED_OFF: "stop: more compute hardly pays",
+    Advice.RISING: "go on: more compute pays",
+    Advice.UNCLEAR: "go on to know more",
+}
+MOST_PAIRS = 15  # of more, only those with the most likely best curve are explained
+NARROWEST = 14  # letters that a column of names keeps on a narrow terminal
+LEFT = ("curve", "a", "b", "verdict", "what to do", "fitted on", "asked", "note")
+IN_FIRST_LINES = (NoteKind.LEVELS_OFF, NoteKind.DOUBLING)
+IN_PAIR_TABLE = (NoteKind.CEILING_DIFFERENCE, NoteKind.COMPUTE_RATIO, NoteKind.EXPONENT, NoteKind.RUN_SPREAD)
+QUIET_FACTS = (
+    "lines_taken", "rows_counted", "longest_history", "one_column_per_run", "short_attempts", "first_step_again",
+    "superseded", "files_joined", "runs_apart", "runs_by_column", "repeated_rows", "held_values", "start_at_zero",
+    "start_is_a_mean", "start_from_evaluation", "binned",
+)  # fmt: skip
+"""What was decided about a log and hardly changes the answer: said by `explain` only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """How an analysis is shown."""
+
+    origins: Mapping[str, str]
+    """Where the columns come from that the user did not name."""
+    explain: bool = False
+    hint: str = "--explain says more"
+
+
+def render(analysis: Analysis, shown: Shown | None = None) -> Group:
+    """Return the answer of a command; the decision first."""
+    shown = shown or Shown(origins={})
+    answers = {"fit": _fit, "forecast": _forecast, "backtest": _backtest, "compare": _compare}
+    parts = list(answers[analysis.command](analysis))
+    parts.append(Text(_columns_line(analysis, shown), style="dim"))
+    parts += _facts(analysis, every=shown.explain)
+    parts += [Text(note_text(each), style="yellow") for each in analysis.notes]
+    parts += _explained(analysis) if shown.explain else ()
+    return Group(*parts)
+
+
+# The answers of the commands
+
+
+def _fit(analysis: Analysis) -> Iterator[Table | Text]:
+    at = [row.compute for row in next((curve.at for curve in analysis.curves if curve.at), ())]
+    heads = [f"at {compute_text(compute)}" for compute in at]
+    rows = []
+    for curve in analysis.curves:
+        show = fixed(decimals(curve.fit))
+        answers = [interval_text(row.reward, show) for row in curve.at] or ["-"] * len(at)
+        style = STYLES.get(curve.verdict, "yellow")
+        gain = interval_text(curve.doubling, fixed(decimals(curve.fit), "+"))
+        rows.append((curve.name, Text(curve.verdict, style=style), ceiling_cell(curve), gain, *answers, to_do(curve)))
+    yield _table(analysis, "", ("curve", "verdict", _ceiling_head(analysis), "doubling brings", *heads, "what to do"),
+                 rows)  # fmt: skip
+
+
+def _forecast(analysis: Analysis) -> Iterator[Table | Text]:
+    rows = []
+    for curve in analysis.curves:
+        for at in curve.at:
+            answer = interval_text(at.reward, fixed(decimals(curve.fit)))
+            rows.append((curve.name, f"reward at {compute_text(at.compute)}", answer, _texts(at.notes)))
+        for reach in curve.reach:
+            rows.append((curve.name, f"compute for {reach.reward:g}", *_reach_cells(curve, reach)))
+        if not curve.at and not curve.reach:
+            rows.append((curve.name, "", "-", to_do(curve)))
+    notes = ("note",) if any(row[-1] for row in rows) else ()
+    level = f"new evaluation [{_level(analysis):.0%}]"
+    yield _table(analysis, "", ("curve", "asked", level, *notes), [row if notes else row[:-1] for row in rows])
+
+
+def _reach_cells(curve: CurveResult, row: Reach) -> tuple[str, str]:
+    """Return (answer, note). The answer is "never" only if that is as certain as an end of the interval."""
+    text, share = _texts(row.notes), row.p_above_ceiling
+    if row.compute is not None:
+        return interval_text(row.compute, compute_text), text
+    if share is None or curve.fit is None:
+        return "not known", text
+    if share >= tails(curve.fit.level)[1]:
+        return "never", text
+    return f"not known: P(above ceiling) {share:.2f}", ""
+
+
+def _backtest(analysis: Analysis) -> Iterator[Table | Text]:
+    rows: list[tuple[str, ...]] = []
+
+    def add(curve: CurveResult, fitted_on: str, score: Score | None) -> None:
+        if score is None:
+            rows.append((curve.name, fitted_on, "-", "-", "-", "-"))
+            return
+        digits = decimals(curve.fit) + 1
+        coverage = "-" if math.isnan(score.coverage) else f"{score.coverage:.0%} of {score.level:.0%}"
+        error, bias = fixed(digits)(score.rmse), fixed(digits, "+")(score.bias)
+        rows.append((curve.name, fitted_on, str(score.num_points), error, bias, coverage))
+
+    for curve in analysis.curves:
+        if curve.holdout is not None:
+            add(curve, "all but held out", curve.holdout)
+        for share, score in curve.fractions:
+            add(curve, f"first {share:.0%}", score)
+    held = [curve.holdout for curve in analysis.curves if curve.holdout is not None]
+    if len(held) > 1:
+        num = sum(score.num_points for score in held)
+        inside = sum(score.coverage * score.num_points for score in held) / num
+        middle = sorted(score.rmse for score in held)
+        median = (middle[(len(middle) - 1) // 2] + middle[len(middle) // 2]) / 2
+        error = fixed(_finest(analysis) + 1)(median)
+        rows.append((f"median of {len(held)}", "all but held out", str(num), error, "", f"{inside:.0%} of all"))
+    yield _table(analysis, "", ("curve", "fitted on", "scored", "RMSE", "bias", "inside"), rows)
+    for curve in analysis.curves:
+        for share, why in curve.unscored:
+            yield Text(f"{curve.name}, first {share:.0%}: not scored. {note_text(why)}", style="dim")
+    if analysis.form_ranking is not None:
+        yield Text(_forms_sentence(analysis.form_ranking, _finest(analysis)))
+
+
+def _forms_sentence(ranking: FormRanking, digits: int) -> str:
+    if not ranking.errors:
+        return f"Forms are not ranked: on no curve do all of them have an error on {ranking.scored_on}."
+    ranked = ", ".join(f"{name} {fixed(digits + 1)(rmse)}" for name, rmse in ranking.errors)
+    curves = f"{ranking.num_curves} curve{'s' if ranking.num_curves > 1 else ''}"
+    return f"Forms by their error on {ranking.scored_on} (median RMSE over {curves}): {ranked}."
+
+
+def _compare(analysis: Analysis) -> Iterator[Table | Text]:
+    """Yield the choice within each evaluation set, then a line per curve, the most likely best first."""
+    by_name = {curve.name: curve for curve in analysis.curves}
+    for name, comparison in analysis.comparisons.items():
+        within = f" in {name}" if name else ""
+        members = [each.name for each in comparison.standings]
+        paired = dict.fromkeys(side for pair in comparison.pairs for side in (pair.a, pair.b))
+        order = [*members, *(each for each in paired if each not in members)]
+        best = order[0]
+        against = {pair.b if pair.a == best else pair.a: pair for pair in comparison.pairs if best in (pair.a, pair.b)}
+        yield Text(f"{_choice(analysis, comparison, best, against)}{within}.", style="bold")
+        p_best = dict(comparison.ranking)
+        rows = [
+            (
+                each,
+                f"{p_best[each]:.2f}" if each in p_best else "-",
+                ceiling_cell(by_name[each]),
+                "" if each == best else against[each].verdict,
+            )
+            for each in order
+        ]
+        yield _table(analysis, "", ("curve", "P(best)", _ceiling_head(analysis), "verdict"), rows)
+
+
+def _choice(analysis: Analysis, comparison: Comparison, best: str, against: Mapping[str, Pair]) -> str:
+    """Return which curve to take, or what would decide."""
+    where = "" if analysis.at is None else f" at {compute_text(analysis.at)}"
+    settled = (PairKind.HIGHER_CEILING, PairKind.AHEAD, PairKind.MORE_EFFICIENT)
+    rivals = [name for name, pair in against.items() if pair.kind not in settled and pair.kind != PairKind.NO_CURVE]
+    if not comparison.standings:
+        return f"{best} leads"
+    first = comparison.standings[0]
+    odds = f"best{where} with probability {probability_text(first.p_best)}"
+    if not rivals:
+        return f"Take {best}: {odds}"
+    wanted = find_note(against[rivals[0]].notes, NoteKind.SETTLED_BY)
+    decide = "" if wanted is None else f". {note_text(wanted).removesuffix('.')}"
+    cost = fixed(_finest(analysis) + 1)(first.regret)
+    return f"{best} leads, but is not separable from {listed(rivals)}: {odds}; taking it now should cost {cost}{decide}"
+
+
+# What explains them
+
+
+def _explained(analysis: Analysis) -> Iterator[Table | Text]:
+    yield _details(analysis)
+    for curve in analysis.curves:
+        notes = [each for each in curve.conclusions if each.kind not in IN_FIRST_LINES]
+        if analysis.command not in ("fit", "compare"):
+            notes = list(curve.conclusions)
+        if notes:
+            yield Text(f"{curve.name}: {_texts(notes)}")
+    if analysis.comparisons:
+        yield from _pairs(analysis)
+
+
+def _details(analysis: Analysis) -> Table:
+    is_pooled = any(curve.fit is not None and curve.fit.unpooled is not None for curve in analysis.curves)
+    alone = ("ceiling alone",) if is_pooled else ()
+    rows = []
+    for curve in analysis.curves:
+        fit = curve.fit
+        show = fixed(decimals(fit))
+        own = fit.unpooled if fit is not None else None
+        rows.append(
+            (
+                curve.name,
+                str(fit.num_points if fit is not None else len(curve.series.compute)),
+                str(fit.num_runs if fit is not None else "-"),
+                *[interval_text(param_value(own, "ceiling"), show) for _ in alone],
+                interval_text(param_value(fit, "exponent"), two_decimals),
+                interval_text(param_value(fit, "midpoint"), compute_text),
+                interval_text(param_value(fit, "start"), show),
+                "-" if fit is None or math.isnan(fit.noise_sd) else fixed(decimals(fit) + 1)(fit.noise_sd),
+            )
+        )
+    return _table(analysis, "\nFits", ("curve", "points", "runs", *alone, "exponent", "midpoint", "start", "noise"),
+                  rows)  # fmt: skip
+
+
+def _pairs(analysis: Analysis) -> Iterator[Table | Text]:
+    exponents = {name: value for each in analysis.comparisons.values() for name, value in each.shared_exponents.items()}
+    best = {comparison.ranking[0][0] for comparison in analysis.comparisons.values() if comparison.ranking}
+    pairs = [pair for pair in analysis.pairs if len(analysis.pairs) <= MOST_PAIRS or pair.a in best or pair.b in best]
+    rows = []
+    for pair in pairs:
+        both = [exponents[name].value for name in (pair.a, pair.b) if name in exponents]
+        rows.append(
+            (
+                pair.a,
+                pair.b,
+                _share(pair.p_higher_ceiling),
+                "-" if pair.target is None else interval_text(pair.target.ratio, compute_text),
+                "-" if pair.target is None else fixed(_finest(analysis))(pair.target.reward),
+                " / ".join(map(two_decimals, both)) if len(both) == 2 else "-",
+                _share(pair.p_larger_exponent),
+                pair.verdict,
+            )
+        )
+    heads = ("a", "b", "P(higher ceiling)", "compute a / b", "for reward", "exponents", "P(larger)", "verdict")
+    yield _table(analysis, "\nPairs", heads, rows)
+    if len(pairs) < len(analysis.pairs):
+        yield Text(f"Pairs with the most likely best curve; {len(analysis.pairs) - len(pairs)} more are in --json.")
+    for comparison in analysis.comparisons.values():
+        if comparison.shared_ceiling is not None:
+            shared = ", ".join(f"{name} {interval_text(exponents[name], two_decimals)}"
+                               for name in comparison.shared_exponents)  # fmt: skip
+            yield Text(f"Exponents at one ceiling of {comparison.shared_ceiling:.3f}: {shared}.")
+    for pair in pairs:
+        texts = _texts([each for each in pair.notes if each.kind not in IN_PAIR_TABLE])
+        if texts:
+            yield Text(f"{pair.a} / {pair.b}: {texts}")
+    spreads = [spread for pair in pairs if (spread := find_note(pair.notes, NoteKind.RUN_SPREAD)) is not None]
+    if spreads:
+        names = list(dict.fromkeys(name for spread in spreads for name in spread.names))
+        yield Text(note_text(note(NoteKind.RUN_SPREAD, names=(listed(names),), sd=max(each.sd for each in spreads))))
+
+
+# Cells
+
+
+def to_do(curve: CurveResult) -> str:
+    """Return what to do with a run, in a few words."""
+    fit, advice = curve.fit, curve.advice
+    if fit is None:
+        return curve.series.problem or ADVICE[advice]
+    if advice == Advice.TOO_EARLY and fit.notes:
+        return note_text(fit.notes[-1]).removesuffix(".")
+    if fit.fall is not None:
+        return f"take the checkpoint at {compute_text(fit.fall.compute)}"
+    wide = find_note(fit.notes, NoteKind.WIDE_CEILING)
+    if advice != Advice.LEVELLED_OFF and wide is not None and wide.times is not None:
+        return f"go on: about {wide.times:g} times the compute should show the ceiling"
+    return ADVICE[advice]
+
+
+def ceiling_cell(curve: CurveResult) -> str:
+    """Return the ceiling with its interval, or the reward at the peak of a run that fell after it."""
+    fit = curve.fit
+    show = fixed(decimals(fit))
+    if fit is None or not fit.usable or fit.verdict == Verdict.FLAT:
+        return "-"
+    return f"peak {show(fit.fall.best)}" if fit.fall is not None else interval_text(param_value(fit, "ceiling"), show)
+
+
+def _table(analysis: Analysis, title: str, heads: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", pad_edge=False, box=None)
+    longest = max(len(curve.name) for curve in analysis.curves)
+    for head in heads:
+        is_name = head in ("curve", "a", "b")
+        table.add_column(
+            head,
+            justify="left" if head in LEFT else "right",
+            overflow="fold",
+            no_wrap=head not in LEFT,
+            min_width=min(NARROWEST, longest) if is_name else None,
+        )
+    for row in rows:
+        table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
+    return table
+
+
+def _level(analysis: Analysis) -> float:
+    return next((curve.fit.level for curve in analysis.curves if curve.fit is not None), 0.9)
+
+
+def _ceiling_head(analysis: Analysis) -> str:
+    return f"ceiling [{_level(analysis):.0%}]"
+
+
+def _finest(analysis: Analysis) -> int:
+    """Return the largest number of decimals that any reward needs."""
+    return max((decimals(curve.fit) for curve in analysis.curves if curve.fit is not None), default=3)
+
+
+def _share(probability: float) -> str:
+    return "-" if math.isnan(probability) else f"{probability:.2f}"
+
+
+def _texts(notes: Sequence[Note]) -> str:
+    return " ".join(map(note_text, notes))
+
+
+# Columns and facts
+
+
+def _columns_line(analysis: Analysis, shown: Shown) -> str:
+    """Return which columns are compute and reward: 'compute: step (recognised), reward: pass_rate'."""
+    compute = _columns({curve.name: curve.series.x_label for curve in analysis.curves}, shown.origins)
+    reward = _columns({curve.name: curve.series.y_label for curve in analysis.curves}, shown.origins)
+    advice = ["name others with --x and --y"] if shown.origins else []
+    advice += [] if shown.explain else [shown.hint]
+    return "; ".join([f"compute: {compute}, reward: {reward}", *advice])
+
+
+def _columns(by_curve: Mapping[str, str], origins: Mapping[str, str]) -> str:
+    """Return each column once, with its curves where there are several columns."""
+    curves: dict[str, list[str]] = {}
+    for name, column in by_curve.items():
+        curves.setdefault(column, []).append(name)
+    described = {column: f"{column} ({origins[column]})" if column in origins else column for column in curves}
+    if len(curves) == 1:
+        return "".join(described.values())
+    return " / ".join(f"{described[column]} of {listed(names)}" for column, names in curves.items())
+
+
+def _facts(analysis: Analysis, *, every: bool) -> Iterator[Text]:
+    """Yield each fact about the logs once, with the curves that it holds for."""
+    holders: dict[str, tuple[Fact, list[str]]] = {}
+    for curve in analysis.curves:
+        for fact in curve.series.facts:
+            holders.setdefault(repr(fact), (fact, []))[1].append(curve.name)
+    for fact, names in holders.values():
+        if every or fact.kind not in QUIET_FACTS:
+            whose = "" if len(names) == len(analysis.curves) else f"{listed(names)}: "
+            yield Text(f"{whose}{sentence(fact)}")

@@ -1,0 +1,58 @@
+"""`scalerl.read`: runs with methods, answers with the values of --json, errors that name arguments."""
+
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+import scalerl
+from scalerl.errors import InputError
+from scalerl.report.python import Runs
+
+EXAMPLE = str(files("scalerl") / "assets" / "example_runs.csv")
+
+
+@pytest.fixture(scope="module")
+def runs() -> Runs:
+    return scalerl.read(EXAMPLE, x="gpu_hours", y="pass_rate", by="recipe")
+
+
+def test_answers_have_the_values_of_json_as_attributes(runs: Runs):
+    answer = runs.fit(at=[20_000], level=0.8)
+    (first, second) = answer.curves
+    assert (first.name, first.verdict, second.advice) == ("baseline", "known", "rising")
+    assert first.ceiling.low < first.ceiling.value < first.ceiling.high
+    assert first["ceiling"]["low"] == first.ceiling.low
+    assert first.at[0].compute == 20_000
+    assert answer.fits["improved"].params["ceiling"] == second.ceiling.value
+    with pytest.raises(AttributeError):
+        _ = first.height
+
+
+def test_answers_print_as_the_commands_do_and_speak_python(runs: Runs):
+    assert repr(runs) == "Runs(pass_rate over gpu_hours; baseline: 60 points; improved: 60 points)"
+    answer = runs.compare()
+    assert (answer.pairs[0].kind, answer.pairs[0].winner) == ("higher_ceiling", "improved")
+    assert repr(answer).startswith("Take improved: best with probability 99%.")
+    assert "<pre" in answer._repr_html_()
+    assert "P(higher ceiling)" in answer.explain()
+    assert "--" not in repr(answer) + answer.explain()
+
+
+def test_forecast_backtest_frame_and_picture(runs: Runs, tmp_path: Path):
+    later = runs.forecast(at=40_000).curves[1].at[0].reward
+    assert later.low < 0.61 < later.high
+    assert [row.fraction for row in runs.backtest([0.5]).curves[0].fractions] == [0.5]
+    assert runs.plot(tmp_path / "a.png").axes
+    assert (tmp_path / "a.png").stat().st_size > 10_000
+    frame = runs.to_frame()
+    assert list(frame.columns) == ["curve", "run", "gpu_hours", "pass_rate"]
+    assert len(frame) == 120
+
+
+def test_errors_name_arguments_and_not_options():
+    with pytest.raises(InputError, match=r"^(?!.*--)"):
+        scalerl.read(EXAMPLE, y="reward")
+    with pytest.raises(InputError, match="by=") as caught:
+        scalerl.read(EXAMPLE, by="file").compare()
+    assert "--" not in str(caught.value)
