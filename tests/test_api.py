@@ -6,6 +6,7 @@ import inspect
 import json
 import pydoc
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -82,17 +83,24 @@ def test_examples_of_docstrings_call_functions_as_they_are():
         inspect.signature(function).bind(*node.args, **{word.arg: word.value for word in node.keywords if word.arg})
 
 
-def test_page_shows_everything_and_its_example_runs(capsys: pytest.CaptureFixture[str]):
+def test_page_shows_everything_and_its_examples_run(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     text = (Path(__file__).parents[1] / "docs" / "python.md").read_text()
     named = set(re.findall(r"\w+", text))
     functions = [name for name in scalerl.curves.__all__ if inspect.isfunction(getattr(scalerl.curves, name))]
     assert len(functions) > 10
     assert not {*functions, *scalerl.__all__} - {"__version__"} - named
-    (example,) = re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+    logs, example = re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
     exec(example, {})
     shown = capsys.readouterr().out
     assert shown.startswith("ok 0.60")
     assert "new has the higher ceiling" in shown
+    assert 'scalerl.read("runs.csv", x="gpu_hours", y="pass_rate", by="recipe")' in logs
+    shutil.copy(Path(scalerl.__file__).parent / "assets" / "example_runs.csv", tmp_path / "runs.csv")
+    monkeypatch.chdir(tmp_path)
+    exec(logs, {})
+    assert "known rising" in capsys.readouterr().out
 
 
 def test_settings_are_those_of_the_command_line():

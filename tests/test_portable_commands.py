@@ -41,7 +41,7 @@ for name in {NAMES}:
         main()
     except SystemExit as leaving:
         assert not leaving.code, name
-    print(chr(0))
+    print("-----")
 """
 
 
@@ -51,7 +51,7 @@ def shown(table: Path) -> dict[str, Any]:
     words = [sys.executable, "-c", EACH, "", str(table), "--by", "arm", "--json"]
     done = subprocess.run(words, capture_output=True, text=True, cwd=table.parent, timeout=240)
     assert done.returncode == 0, done.stderr
-    return dict(zip(NAMES, map(json.loads, done.stdout.split("\0\n")[:-1]), strict=True))
+    return dict(zip(NAMES, map(json.loads, done.stdout.split("-----\n")[:-1]), strict=True))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -20,8 +20,8 @@ def test_a_run_past_its_peak_is_falling_and_not_promised_more():
     )  # fmt: skip
     row = fit_curve(series, 30.0, "GPU-hours")
     assert (row["verdict"], row["is_ok"], row["advice"]) == (Verdict.FALLEN, False, "falling")
-    assert 0.02 < row["drop"] < 0.06
-    assert 8.0 < row["fall"] < 14.0
+    assert 0.02 < row["fall"].drop < 0.06
+    assert 8.0 < row["fall"].compute < 14.0
     assert row["doubling"] is None
     assert "GPU-hours" in row["text"]
     assert row["end"]["value"] < 0.59
