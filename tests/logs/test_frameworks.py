@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import tensorboardX
 from log_texts import rising
 
 from scalerl.logs.formats import read_tables
@@ -234,6 +235,12 @@ LOGS = (
         points=10,
     ),
     Log(
+        "bar.log",
+        "".join(f"\rTrain: {s}%|#  | {s}/40 [00:0{s % 9}<01:00, 2.0s/it, pg=-0.01, reward={r}]" * 3 for s, r in STEPS),
+        "reward",
+    ),
+    Log("blanks.txt", "step reward loss\n" + printed("{step} {reward} 0.1"), "reward"),
+    Log(
         "notes.md",
         f"# Run\n\nWe ran it.\n\n```\n{printed('step={step} reward={reward}')}```\nDone at step 99.\n",
         "reward",
@@ -289,3 +296,20 @@ def test_mlflow_is_read(tmp_path: Path, make: Callable[[Path], Path]) -> None:
     curves = read(make(tmp_path))
     check(curves, Log("", "", "eval/acc", curves=2))
     assert {series.x_label for series in curves} == {"hours"}
+
+
+def test_folders_of_training_and_evaluation_are_one_run(tmp_path: Path) -> None:
+    for name, tag, scale in (("train", "reward", 0.5), ("validation", "acc", 1.0)):
+        writer = tensorboardX.SummaryWriter(str(tmp_path / name))
+        for step, reward in STEPS:
+            writer.add_scalar(tag, scale * reward, step, walltime=1.7e9 + 60 * step)
+        writer.close()
+    check(read(tmp_path), Log("", "", "validation/acc"))
+
+
+def test_attempts_in_folders_of_their_own_are_one_run(tmp_path: Path) -> None:
+    for number, (first, last) in enumerate([(1, 20), (16, 30), (26, 40)]):
+        (tmp_path / f"attempt{number}").mkdir()
+        rows = [{"step": step, "reward": reward} for step, reward in STEPS if first <= step <= last]
+        (tmp_path / f"attempt{number}" / "metrics.jsonl").write_text(lines(rows))
+    check(read(tmp_path), Log("", "", "reward"))

@@ -19,6 +19,7 @@ from urllib.parse import quote
 from scalerl.errors import InputError
 from scalerl.logs.source import Source, bounded_bytes
 from scalerl.logs.table import Budget, Placed, flatten
+from scalerl.logs.text import are_splits, of_split
 
 Message = dict[int, list[Any]]
 """Values of a protobuf message by the number of their field: integers for varints, else bytes."""
@@ -79,19 +80,24 @@ def is_event_file(head: bytes) -> bool:
 
 
 def event_rows(path: Path, files: Sequence[Path], budget: Budget) -> Iterator[Placed]:
-    """Yield one row per file and step. Sub-folders are runs; files of one folder follow each other in time."""
+    """Yield one row per file and step. Files of one folder follow each other in time.
+
+    Sub-folders are runs, unless they are named as training and its evaluations.
+    """
     folders: dict[Path, list[dict[int, dict[str, Any]]]] = {}
     for file in files:
         if rows := _event_rows_of(file, budget):
             folders.setdefault(file.parent, []).append(rows)
+    is_split = len(folders) > 1 and are_splits(folder.name for folder in folders)
     for folder, parts in folders.items():
-        label = {"run": folder.relative_to(path).as_posix()} if len(folders) > 1 else {}
+        name = folder.relative_to(path).as_posix()
         parts.sort(key=lambda rows: min(row["wall_time"] for row in rows.values()))
         for earlier, later in itertools.pairwise(parts):
             last = max(earlier)
             if len(earlier) > 1 and next(iter(later)) == last and len(earlier[last].keys() & later[last].keys()) > 2:
                 del earlier[last]  # a tag has one value per step: the last
-        yield from ((f"step {step}", {**label, **row}) for rows in parts for step, row in rows.items())
+        for step, row in ((step, row) for rows in parts for step, row in rows.items()):
+            yield f"step {step}", of_split(name, row) if is_split else {"run": name, **row}
 
 
 def _event_rows_of(file: Path, budget: Budget) -> dict[int, dict[str, Any]]:

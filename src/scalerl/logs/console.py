@@ -3,6 +3,7 @@
     verl    step:12 - actor/loss:0.1 - val-core/gsm8k/acc/mean@1:np.float64(0.5)
     dict    {'loss': 0.1, 'reward': '0.4', 'epoch': 0.31}     Global step 12: {'reward': 0.4}     eval 12: {...}
     line    Step 12 | Reward: 0.35     [run] 12/50 | loss=-0.9 | acc=50.0%     Episode 12: mean reward 0.35
+    bar     50%|#####     | 12/24 [00:10<00:10, 2.0s/it, reward=0.35]
     block   Step 12 on a line of its own, or a box of '| name | value |' with a step in it, then one value per line
 
 A record without a step of its own has that of the progress bar, of the line before it that names one, or is counted. A
@@ -53,6 +54,7 @@ _BEFORE_DICT = re.compile(
 )
 _PROGRESS_BAR = re.compile(r"\d+%\|[^|]*\|")
 _TRAINER_BAR = re.compile(r"^\s*\d+%\|[^|]*\|\s*(\d+)/(\d+)\s*\[")
+_BAR_VALUES = re.compile(r"\d+%\|[^|]*\|()\s*(\d+)/\d+\s*\[[^\],]*,[^\],]*,([^\]]*=[^\]]*)")
 _RULE = re.compile(r"\W*")
 _EVALUATING = re.compile(r"\b(evaluat\w+|validat\w+|testing)\b", re.IGNORECASE)
 _TRAINING = re.compile(r"\btraining (results|metrics)\b", re.IGNORECASE)
@@ -75,7 +77,7 @@ class Record:
 
     line: int
     style: str
-    """verl | dict | line | block"""
+    """verl | dict | line | bar | block"""
     step: int | None
     values: Values
     context: int | None = None
@@ -137,10 +139,13 @@ def _one_style(records: Sequence[Record]) -> list[Record]:
 
     A record shares a name with others of its style: a sentence in an answer that the log shows does not.
     """
+    # A bar is drawn again and again, also while its step stays.
+    ends = [at for at, (a, b) in enumerate(itertools.pairwise(records)) if a.style != "bar" or a.step != b.step]
+    records = [records[at] for at in (*ends, len(records) - 1)]
     rewards = Counter(record.style for record in records if choose_y(list(record.values), [record.values]))
     if not rewards:
         return list(records)
-    main = max(("verl", "dict", "line", "block"), key=lambda style: rewards[style])
+    main = max(("verl", "dict", "line", "block", "bar"), key=lambda style: rewards[style])
     names = Counter(name for record in records if record.style == main for name in record.values)
     least = min(_MIN_ALIKE, max(names.values()))
     return [
@@ -329,6 +334,9 @@ def _record(number: int, line: str, *, is_cut: bool) -> Record | None:
         if (own := find(TRAINER_STEP, list(values))) and (whole := _whole(values[own])) is not None:
             counter, step = "", whole
         return Record(line=number, style="dict", step=step, counter=counter, values=values, tag=tag) if values else None
+    if bar := _BAR_VALUES.search(line):
+        values = _values(bar[3].replace(", ", "\n")) | _epoch(line[: bar.start()])
+        return Record(line=number, style="bar", step=_count(bar[2]), values=values, tag=tag) if values else None
     named = _VERL.search(line)
     style = "verl" if named else "line"
     if named is None and len(line) <= _MAX_PROSE and not _PROGRESS_BAR.search(line):
@@ -345,9 +353,13 @@ def _record(number: int, line: str, *, is_cut: bool) -> Record | None:
     if not values or (named is None and choose_y(list(values), [values]) is None):
         return None
     counter, step = (named[1].lower(), _count(named[2])) if named else ("", None)
-    if (coarse := _COARSE.search(line)) and counter != coarse[1].lower():
-        values.setdefault(coarse[1].lower(), float(_count(coarse[2])))
+    values = (_epoch(line) | values) if counter not in ("epoch", "episode") else values
     return Record(line=number, style=style, step=step, counter=counter, values=values, tag=tag)
+
+
+def _epoch(line: str) -> Values:
+    match = _COARSE.search(line)
+    return {match[1].lower(): float(_count(match[2]))} if match else {}
 
 
 def _finest(line: str) -> re.Match[str] | None:

@@ -314,7 +314,7 @@ FORMATS = (
     Format(
         "tensorboard",
         "event files in a folder and below it",
-        "a step; sub-folders are runs, files of one folder follow each other",
+        "a step; sub-folders are runs or `train` and `eval`, files of one folder follow each other",
         _read_events,
         lambda source: binary.is_event_file(source.data[:12]),
         inside=("**/*tfevents*",),
@@ -357,7 +357,7 @@ FORMATS = (
     ),
     Format(
         "drawn table",
-        "cells between pipes, or two blanks apart, with a column of steps",
+        "cells between pipes or blanks, with a column of steps",
         "a row",
         lambda source, rows: _of_text(source, "csv", rows),
         lambda source: source.data and not _named_as_table(source) and text.drawn_rows(source.text),

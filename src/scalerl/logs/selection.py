@@ -5,6 +5,7 @@ A fault found here is one of a file as a whole, and raises InputError.
 
 import difflib
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -147,10 +148,13 @@ def curves_from(tables: Sequence[Table], selection: Selection) -> dict[CurveKey,
 def _with_joined_files(tables: Sequence[Table]) -> list[Table]:
     """Join files of one folder that are attempts of one run: each begins in the later half of the one before it."""
     spans: dict[tuple[Any, ...], dict[int, Span]] = {}
+    num = Counter(table.path.name for table in tables)
     for at, table in enumerate(tables):
         steps = [row[table.step] for row in table.rows if table.step and is_number(row.get(table.step))]
         if table.kind != "run" and steps and ATTEMPT not in table.apart:
-            own = (table.path.parent, table.kind, table.step, table.y)
+            # Files of one name lie in folders of one folder.
+            folder = table.path.parents[num[table.path.name] > 1]
+            own = (folder, table.kind, table.step, table.y)
             spans.setdefault(own, {})[at] = (min(steps), max(steps))
     joined: dict[int, Table | None] = dict(enumerate(tables))
     for run in (run for own in spans.values() for run in chains(own) if len(run) > 1):

@@ -8,13 +8,13 @@ import csv
 import io
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from scalerl import store
 from scalerl.errors import InputError
-from scalerl.logs.columns import COARSE, LABELS, STEP, choose_y, find, is_evaluation, is_measured, plain
+from scalerl.logs.columns import COARSE, LABELS, STEP, WALL_CLOCK, choose_y, find, is_measured, plain
 from scalerl.logs.facts import Fact
 from scalerl.logs.names import listed
 from scalerl.logs.table import Placed, flatten
@@ -80,18 +80,20 @@ def csv_rows(path: Path, text: str) -> tuple[list[Placed], bool]:
 def drawn_rows(text: str) -> list[Placed]:
     """Return the rows of the longest table drawn in a text, none where it has no column of steps.
 
-    Cells are separated by pipes, as in Markdown, or by two blanks, as pandas prints them.
+    Cells are separated by pipes, as in Markdown, by two blanks, as pandas prints them, or by any blanks.
     """
-    best: list[list[str]] = []
-    own: list[list[str]] = []
-    for line in (line for line in text.splitlines() if len(line) <= _MAX_LINE and not _RULE.fullmatch(line)):
-        separator = r"\|" if line.count("|") > 1 else r"\s{2,}"
-        cells = [cell.strip() for cell in re.split(separator, line.strip(" |\t"))]
-        own = [*own, cells] if own and len(own[0]) == len(cells) else [cells]
-        best = max(best, own, key=len)
-    if len(best) <= _MIN_DRAWN or len(best[0]) < 2 or find((*STEP, *COARSE), best[0]) is None:
-        return []
-    return [(f"row {at}", dict(zip(best[0], cells, strict=True))) for at, cells in enumerate(best[1:], start=1)]
+    lines = [line for line in text.splitlines() if len(line) <= _MAX_LINE and not _RULE.fullmatch(line)]
+    for blanks in (r"\s{2,}", r"\s+"):
+        best: list[list[str]] = []
+        own: list[list[str]] = []
+        for line in lines:
+            separator = r"\|" if line.count("|") > 1 else blanks
+            cells = [cell.strip() for cell in re.split(separator, line.strip(" |\t"))]
+            own = [*own, cells] if own and len(own[0]) == len(cells) else [cells]
+            best = max(best, own, key=len)
+        if len(best) > _MIN_DRAWN and len(best[0]) > 1 and find((*STEP, *COARSE), best[0]) is not None:
+            return [(f"row {at}", dict(zip(best[0], cells, strict=True))) for at, cells in enumerate(best[1:], start=1)]
+    return []
 
 
 def _head(text: str) -> list[str]:
@@ -167,6 +169,7 @@ def json_rows(path: Path, text: str) -> tuple[list[Placed], tuple[Fact, ...]]:
 # Points as lists of numbers; those with three are what tensorboard's page saves.
 _POINTS = {2: ("step", "value"), 3: ("wall_time", "step", "value")}
 _SPLIT = ("train", "training")
+_IS_EVALUATION = re.compile(r"(eval|val|valid|test)\w*", re.IGNORECASE)
 
 
 def _rows_in(value: Any) -> list[dict[str, Any]] | None:
@@ -187,15 +190,20 @@ def _rows_in(value: Any) -> list[dict[str, Any]] | None:
     parts = {name: rows for name, rows in parts.items() if set(rows[0]) != {"value"}}
     if len(parts) < 2:
         return next(iter(parts.values()), None)
-    if all(is_evaluation(name) or name in _SPLIT for name in parts):
-        return [_of_split(name, row) for name, rows in parts.items() for row in rows]
+    if are_splits(parts):
+        return [of_split(name, row) for name, rows in parts.items() for row in rows]
     return [{"run": name, **row} for name, rows in parts.items() for row in rows] if len(parts) == len(value) else None
 
 
-def _of_split(name: str, row: Mapping[str, Any]) -> dict[str, Any]:
+def are_splits(names: Iterable[str]) -> bool:
+    """Return whether names are those of training and its evaluations, and not of runs."""
+    return all(name.lower() in _SPLIT or _IS_EVALUATION.fullmatch(name) for name in names)
+
+
+def of_split(name: str, row: Mapping[str, Any]) -> dict[str, Any]:
     """Put the name of an evaluation before its metrics: {"eval": [{"step": 1, "acc": 0.5}]} has a column eval/acc."""
-    own = (*STEP, *COARSE, *LABELS)
-    return {key if name in _SPLIT or plain(key) in own else f"{name}/{key}": cell for key, cell in row.items()}
+    own = (*STEP, *COARSE, *LABELS, *WALL_CLOCK)
+    return {key if name.lower() in _SPLIT or plain(key) in own else f"{name}/{key}": cell for key, cell in row.items()}
 
 
 def _columns_in(value: Mapping[str, Any]) -> dict[str, list[Any]] | None:
