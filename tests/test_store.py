@@ -4,6 +4,9 @@ import errno
 import json
 import math
 import os
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -347,3 +350,20 @@ def test_new_file_keeps_the_old_one_when_writing_fails(tmp_path: Path) -> None:
         fail_halfway()
     assert path.read_text(encoding="utf-8") == "old \u2713"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_killed_run_is_not_said_to_be_running(tmp_path: Path):
+    write = f"from scalerl import store; store.write_status({str(tmp_path)!r}, 'running'); input()"
+    with subprocess.Popen([sys.executable, "-c", write], stdin=subprocess.PIPE) as process:
+        while not (tmp_path / store.STATUS).is_file():
+            assert process.poll() is None
+            time.sleep(0.01)
+        assert store.read_status(tmp_path) == {"status": "running", "reason": ""}
+        process.kill()
+        process.wait()
+        assert store.read_status(tmp_path) == {"status": "failed", "reason": store.KILLED}
+    # Of a process on another machine nothing is known here.
+    written = json.loads((tmp_path / store.STATUS).read_text())
+    written["process"] = f"another-boot {written['process'].partition(' ')[2]}"
+    store.write_json(tmp_path / store.STATUS, written)
+    assert store.read_status(tmp_path) == {"status": "running", "reason": ""}

@@ -42,6 +42,8 @@ JSON_FORMAT = 2
 BUDGET_COLUMNS = {"steps": "step", "gpu_hours": "gpu_hours", "flops": "flops"}
 """The column of metrics.jsonl that each limit of a recipe's budget is counted in."""
 
+KILLED = "its process was killed: --resume continues from the last checkpoint"
+
 Row = dict[str, Any]
 
 # How append_row writes the beginning of a row of the trainer.
@@ -148,8 +150,13 @@ def write_env(folder: str | Path, environment: Mapping[str, Any]) -> None:
 
 
 def write_status(folder: str | Path, status: str, reason: str = "") -> None:
-    """Record whether a run is running, done, stopped or failed, and why. Works on a full disk once the file exists."""
+    """Record whether a run is running, done, stopped or failed, and why. Works on a full disk once the file exists.
+
+    While it runs, its process is recorded too: one that is killed cannot record its end.
+    """
     path, value = Path(folder) / STATUS, {"status": status, "reason": reason}
+    if status == "running":
+        value["process"] = " ".join((*_machine(), str(os.getpid()), _start_time(os.getpid())))
     try:
         write_json(path, value)
     except StoreError:
@@ -163,6 +170,24 @@ def write_status(folder: str | Path, status: str, reason: str = "") -> None:
                 _write_all(descriptor, (json.dumps(value) + "\n").encode().ljust(os.fstat(descriptor).st_size))
             finally:
                 os.close(descriptor)
+
+
+def _machine() -> tuple[str, str]:
+    """Return what tells this machine and its numbering of processes from others; empty where there is no /proc."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return boot, os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return "", ""
+
+
+def _start_time(pid: int) -> str:
+    """Return when a process started, in ticks since the machine did; empty if there is none or it has ended."""
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (OSError, ValueError):
+        return ""
+    return "" if state in "ZX" else fields[18]
 
 
 def _end_last_line(descriptor: int) -> int:
@@ -250,7 +275,18 @@ def read_env(folder: str | Path) -> Row | None:
 def read_status(folder: str | Path) -> Row | None:
     """Return the status (running, done, stopped or failed) and its reason, or None if the run has not written it."""
     check_format(folder)
-    return _read_object(Path(folder) / STATUS)
+    written = _read_object(Path(folder) / STATUS)
+    return None if written is None else current_status(written)
+
+
+def current_status(written: Row) -> Row:
+    """Return a status that was written as it is now: a run whose process was killed on this machine has failed."""
+    status = {key: value for key, value in written.items() if key != "process"}
+    match str(written.get("process", "")).split(" "):
+        case [boot, numbering, pid, started] if (boot, numbering) == _machine() and pid.isdecimal():
+            if _start_time(int(pid)) != started:
+                return status | {"status": "failed", "reason": KILLED}
+    return status
 
 
 def read_study(folder: str | Path) -> Row | None:

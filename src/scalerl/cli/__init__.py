@@ -2,6 +2,7 @@
 
 import errno
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from typing import NoReturn
 
 import typer
@@ -64,20 +65,20 @@ def main() -> None:
 
     Any other exception is a bug and keeps its traceback.
     """
-    # Closed streams are None.
-    sys.stdout, sys.stderr = (stream and PlainStream(stream) for stream in (sys.stdout, sys.stderr))
-    try:
-        app()
-    except UserError as error:
-        _exit(str(error), code=2)
-    except RunFailure as error:
-        # The notes of an error of another process have its traceback.
-        _exit(str(error), code=1, before="".join(getattr(error, "__notes__", ())))
-    except OSError as error:
-        # Any command that opens a file may be given such a name.
-        if error.errno != errno.ENAMETOOLONG:
-            raise
-        _exit(f"{error.filename}: this name is too long for a file or folder", code=2)
+    out, err = (stream and PlainStream(stream) for stream in (sys.stdout, sys.stderr))  # closed ones are None
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            app()
+        except UserError as error:
+            _exit(str(error), code=2)
+        except RunFailure as error:
+            # The notes of an error of another process have its traceback.
+            _exit(str(error), code=1, before="".join(getattr(error, "__notes__", ())))
+        except OSError as error:
+            # Any command that opens a file may be given such a name.
+            if error.errno != errno.ENAMETOOLONG:
+                raise
+            _exit(f"{error.filename}: this name is too long for a file or folder", code=2)
 
 
 def _exit(message: str, *, code: int, before: str = "") -> NoReturn:

@@ -164,28 +164,29 @@ class SharedMemory:
 
 
 class _Block:
-    """A block of shared memory, mapped to be written to."""
+    """A block of shared memory, mapped once to be written to: mapped anew, each of its pages would be looked up again.
+
+    It is as long as this machine's memory and takes what was written to it.
+    """
 
     def __init__(self) -> None:
+        import torch
+
         self.file = os.memfd_create("scalerl-weights")
-        os.ftruncate(self.file, _ALIGNED)
-        self._bytes: Any = None
+        os.ftruncate(self.file, os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE)
+        self._bytes = torch.frombuffer(mmap.mmap(self.file, 0), dtype=torch.uint8)
 
     def write(self, offset: int, tensor: "Tensor") -> int:
-        """Copy a tensor to a place in the block, which grows as needed; return the bytes it takes, rounded up."""
+        """Copy a tensor to a place in the block; return the bytes it takes there, rounded up."""
         import torch
 
         num_bytes = tensor.numel() * tensor.element_size()
-        end = offset + -(-num_bytes // _ALIGNED) * _ALIGNED
-        if self._bytes is None or len(self._bytes) < end:
-            os.ftruncate(self.file, max(end, os.fstat(self.file).st_size))
-            self._bytes = torch.frombuffer(mmap.mmap(self.file, 0), dtype=torch.uint8)
         if num_bytes:
             # reshape(-1) first: a scalar cannot be viewed as bytes. Not numpy(), which would keep FSDP from freeing the
             # memory of a gathered weight.
             raw = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
             self._bytes[offset : offset + num_bytes].copy_(raw)
-        return end - offset
+        return -(-num_bytes // _ALIGNED) * _ALIGNED
 
 
 def _span(tensor: "Tensor", offset: int) -> Span:

@@ -35,6 +35,7 @@ class RunFollower:
         self._evals = Tail(folder / store.EVALS, root)
         self._samples = Tail(folder / store.SAMPLES, root)
         self._objects = {name: _JsonFile(source, name) for name in (store.RECIPE, store.STATUS, store.ENV)}
+        self._status: Mapping[str, Any] = {}
         self._columns = Columns()
         self._eval_rows: list[tuple[int, store.Row]] = []
         self._counts: dict[int, list[int]] = {}
@@ -50,7 +51,9 @@ class RunFollower:
         """Read what was added; return whether anything changed."""
         changed = [self._read_metrics(), self._read_evals(), self._read_samples()]
         changed += [file.poll() for file in self._objects.values()]
-        return any(changed)
+        # It changes without its file when the run's process is killed.
+        before, self._status = self._status, store.current_status(self._objects[store.STATUS].value)
+        return any(changed) or self._status != before
 
     def _read_metrics(self) -> bool:
         added = self._metrics.read()
@@ -107,9 +110,8 @@ class RunFollower:
 
     @property
     def status(self) -> tuple[str, str]:
-        value = self._objects[store.STATUS].value
         usual = "unknown" if self.recipe or self._eval_rows else "waiting"
-        return str(value.get("status", usual)), str(value.get("reason", ""))
+        return str(self._status.get("status", usual)), str(self._status.get("reason", ""))
 
     @property
     def changed_at(self) -> float:
